@@ -23,6 +23,27 @@ void kvc_bits_put_rice(struct kvc_bits *b, uint32_t v, unsigned k) {
     }
 }
 
+/* Codes that 57 bits hold whole are read of them, without a look at the string between two. */
+size_t kvc_bits_get_rices(struct kvc_bits *b, uint16_t *to, size_t n, unsigned k) {
+    size_t i = 0;
+    while (i < n && !b->bad) {
+        uint64_t window = kvc_bits_peek(b);
+        const size_t rest = b->limit - b->at;
+        const unsigned there = rest < 57 ? (unsigned)rest : 57;
+        unsigned used = 0;
+        for (; i < n; i++) {
+            const unsigned ones = (unsigned)__builtin_ctzll(~window | UINT64_C(1) << KVC_RICE_ONES), size = ones + 1 + k;
+            if (ones >= KVC_RICE_ONES || used + size > there) break;
+            to[i] = (uint16_t)(ones << k | (unsigned)(window >> (ones + 1) & ((1u << k) - 1)));
+            window >>= size;
+            used += size;
+        }
+        b->at += used;
+        if (i < n && !used) to[i++] = (uint16_t)kvc_bits_get_rice(b, k); /* a long code, or the end */
+    }
+    return i;
+}
+
 unsigned kvc_bits_rice_for(uint64_t sum, size_t n) {
     unsigned k = 0;
     while (k < KVC_RICE_MOST && (uint64_t)n << k < sum) k++;

@@ -23,6 +23,8 @@ static inline uint32_t kvc_bits_get(struct kvc_bits *b, unsigned n);
  * follows in 16 bits instead. */
 void kvc_bits_put_rice(struct kvc_bits *b, uint32_t v, unsigned k);
 static inline uint32_t kvc_bits_get_rice(struct kvc_bits *b, unsigned k);
+/* Reads up to n Rice codes and returns how many; stops after a read that failed. What a call a code reads, in half the time. */
+size_t kvc_bits_get_rices(struct kvc_bits *b, uint16_t *to, size_t n, unsigned k);
 /* Returns the parameter, at most KVC_RICE_MOST, that suits n numbers of this sum. */
 #define KVC_RICE_MOST 8
 unsigned kvc_bits_rice_for(uint64_t sum, size_t n);

@@ -55,7 +55,10 @@ struct kvc_block {
     struct kvc_shape shape; /* of the matrix in rows; shape.tokens is its number of rows */
     enum kvc_dtype own;     /* the tensor's dtype; shape.dtype is the same or binary32 */
     uint8_t *rows;          /* the matrix, row after row; writable scratch of the caller */
-    unsigned role;          /* enum kvc_select, or 0 */
+    /* Decoding, or NULL: where the rows belong. A stage may put them there instead of into `rows`, and then sets `placed`. */
+    const struct kvc_row_places *places;
+    int placed;
+    unsigned role; /* enum kvc_select, or 0 */
     /* Encoding, 1: a later stage takes what this stage hands on. Decoding, 1: rows holds what a later stage made. 0: what a
      * residual stage hands on is dropped, and rows holds nothing. */
     int residual;

@@ -424,14 +424,15 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t n = c->n, tokens = (size_t)shape->tokens;
     float *plain = scratch, *x = plain + 4 * n;
-    const struct kvc_model_sums sums = {plain, plain + n, plain + 2 * n, plain + 3 * n};
+    const struct kvc_model_sums sums = {plain, plain + n, plain + 2 * n, plain + 3 * n}, rest = {plain, plain + n, NULL, NULL};
     memset(plain, 0, 4 * n * sizeof *plain);
     for (size_t t = 0, some; t < tokens; t += some) {
         some = tokens - t < KVC_CHANNELS_ROWS ? tokens - t : KVC_CHANNELS_ROWS;
         info->to_f32(x, rows + t * n * info->size, some * n);
         if (!t) find_turn(c, shape, x, some);
         if (!t) kvc_channels_begin(c);
-        kvc_kernels_get()->model_sums(&sums, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
+        if (c->turn == KVC_TURN_NONE) kvc_kernels_get()->model_sums(&rest, x, some, NULL, NULL, NULL, NULL, n, n);
+        else kvc_kernels_get()->model_sums(&sums, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
     }
     if (c->turn != KVC_TURN_NONE && set_turning(c, &sums, tokens) > WORTH_TURNING * (double)n) return;
     c->turn = KVC_TURN_NONE;
@@ -446,20 +447,18 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
 int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t n = c->n, tokens = (size_t)shape->tokens;
-    float *plain = scratch, *apart = plain + 4 * n, *x = plain + 8 * n;
-    const struct kvc_model_sums own = {plain, plain + n, plain + 2 * n, plain + 3 * n};
-    const struct kvc_model_sums left = {apart, apart + n, apart + 2 * n, apart + 3 * n};
+    float *plain = scratch, *apart = plain + 2 * n, *x = plain + 4 * n;
+    const struct kvc_model_sums own = {plain, plain + n, NULL, NULL}, left = {apart, apart + n, NULL, NULL};
     double gain = 0;
-    memset(plain, 0, 8 * n * sizeof *plain);
+    memset(plain, 0, 4 * n * sizeof *plain);
     c->turn = KVC_TURN_AHEAD;
     c->first = c->pairs = 0;
-    kvc_channels_begin(c); /* cosines stay 1 and sines 0 */
     for (size_t t = 0, some; t < tokens; t += some) {
         some = tokens - t < KVC_CHANNELS_ROWS ? tokens - t : KVC_CHANNELS_ROWS;
         info->to_f32(x, rows + t * (n / info->block) * info->size, some * n / info->block);
-        kvc_kernels_get()->model_sums(&own, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
+        kvc_kernels_get()->model_sums(&own, x, some, NULL, NULL, NULL, NULL, n, n);
         for (size_t k = 0; k < some * n; k++) x[k] -= c->ahead[t * n + k];
-        kvc_kernels_get()->model_sums(&left, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
+        kvc_kernels_get()->model_sums(&left, x, some, NULL, NULL, NULL, NULL, n, n);
     }
     for (size_t k = 0; k < n; k++) {
         const double count = (double)tokens, mean = (double)left.plain[k] / count, own_mean = (double)own.plain[k] / count;

@@ -5,6 +5,7 @@
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/row_runs.h"
+#include "kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -401,6 +402,7 @@ struct decoding {
     enum kvc_dtype own;    /* the tensor's dtype */
     enum kvc_dtype stands; /* dtype of the matrix that was decoded so far */
     int begun;             /* 1: that matrix is there, 0: no stage made one yet */
+    const struct kvc_row_places *places;
     struct kvc_row_runs runs;
 };
 
@@ -441,6 +443,7 @@ static int decode_stage(void *state, const struct kvc_stage *s, const struct kvc
     }
     block->rows = d->rows[taken.dtype == KVC_F32];
     d->stands = taken.dtype;
+    block->places = d->left || taken.dtype != d->own ? NULL : d->places; /* no stage changes the rows, nor are they converted */
     return s->decode(args, stored, block, e);
 }
 
@@ -454,7 +457,12 @@ static int decodes_in_work(const struct kvc_pipeline *p, enum kvc_dtype dtype) {
 int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own,
                                const struct kvc_coded *first, struct kvc_error *e) {
     const struct kvc_shape shape = block->shape;
-    struct decoding d = {.pipeline = p, .coded = own, .left = p->n, .rows = {block->rows, block->rows}, .own = shape.dtype};
+    struct decoding d = {.pipeline = p,
+                         .coded = own,
+                         .left = p->n,
+                         .rows = {block->rows, block->rows},
+                         .own = shape.dtype,
+                         .places = block->places};
     float *work = NULL;
     if (decodes_in_work(p, d.own)) {
         if (!(work = kvc_alloc_lines(values_of(&shape), sizeof *work))) return kvc_fail_memory(e, "a block");
@@ -470,6 +478,16 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
     block->rows = d.rows[0];
     block->shape = shape;
     return status ? -1 : 0;
+}
+
+int kvc_pipeline_decodes_two(const struct kvc_pipeline *p) {
+    return p->n == 1 && stage_at(p, 0)->decode_two && kvc_kernels_get()->rans_decode_two;
+}
+
+int kvc_pipeline_decode_two(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own) {
+    struct kvc_stored stored[2];
+    if (share_out(p, &own[0], NULL, &stored[0], NULL) || share_out(p, &own[1], NULL, &stored[1], NULL)) return 1;
+    return stage_at(p, 0)->decode_two(&p->step[0].args, stored, block);
 }
 
 int kvc_pipeline_decode(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_section *sections,

@@ -191,12 +191,12 @@ void kvc_rans_encoding_table(struct kvc_rans_symbol *symbols, const uint16_t *fr
     for (unsigned i = 0; i < n; i++) {
         const unsigned s = used[i];
         const uint32_t f = frequency[s];
-        const unsigned shift = f > 1 ? 32 - (unsigned)__builtin_clz(f - 1) : 0; /* 2^shift >= f */
-        /* Rounded up, the reciprocal is exact for all 32-bit x when its error times f is at most 2^(shift - 1); else rounded
-         * down, with x + 1. */
-        uint64_t power = UINT64_C(1) << (31 + shift), down = power / f, error = power - down * f;
-        int up = !error || f - error <= UINT64_C(1) << shift >> 1;
-        symbols[s].reciprocal = (uint32_t)(up && error ? down + 1 : down);
+        const unsigned shift = f > 1 ? 31 - (unsigned)__builtin_clz(f - 1) : 0; /* 2^(shift + 1) >= f */
+        /* Rounded up, the reciprocal is exact for all 32-bit x when its error times f is at most 2^shift; else rounded
+         * down, with x + 1. That of 1 is rounded down to 32 bits. */
+        uint64_t power = UINT64_C(1) << (32 + shift), down = power / f, error = power - down * f;
+        int up = f > 1 && (!error || f - error <= UINT64_C(1) << shift);
+        symbols[s].reciprocal = (uint32_t)(f == 1 ? UINT32_MAX : up && error ? down + 1 : down);
         symbols[s].packed = KVC_RANS_PACKED(f, first, shift, !up);
         first += f;
     }

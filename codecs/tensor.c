@@ -46,6 +46,11 @@ static int row_is_contiguous(const struct kvc_shape *shape, const struct kvc_str
     return s->block == c.block && (shape->heads == 1 || s->head == c.head);
 }
 
+uint64_t kvc_row_pieces(const struct kvc_shape *shape, const struct kvc_strides *s) {
+    if (row_is_contiguous(shape, s)) return 1;
+    return head_blocks(shape) && s->block == kvc_dtype_info(shape->dtype)->size ? shape->heads : 0;
+}
+
 int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t size) {
     uint64_t blocks = head_blocks(shape), reach = kvc_dtype_info(shape->dtype)->size;
     struct {

@@ -54,6 +54,17 @@ void kvc_rows_gather(uint8_t *rows, const uint8_t *base, const struct kvc_shape 
 void kvc_rows_scatter(uint8_t *base, const uint8_t *rows, const struct kvc_shape *shape, const struct kvc_strides *s,
                       uint64_t first, uint64_t n, int past);
 
+/* Where rows belong in a layout: token 0 lies at `base`, the first of the rows is token `first`; `past` as above. */
+struct kvc_row_places {
+    uint8_t *base;
+    struct kvc_strides strides;
+    uint64_t first;
+    int past;
+};
+/* Returns the pieces of consecutive bytes, all of one size, of which a row consists in a layout: 1, the heads, or 0 where pieces are
+ * shorter. */
+uint64_t kvc_row_pieces(const struct kvc_shape *shape, const struct kvc_strides *s);
+
 /* Returns the digest of decoded values: the sum mod 2^64 of XXH3-64 of each canonical row, seeded with the row's index (first,
  * first + 1, ...). The order in which rows are summed does not matter. */
 uint64_t kvc_digest_rows(const uint8_t *rows, uint64_t row_bytes, uint64_t first, uint64_t n);

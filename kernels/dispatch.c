@@ -82,10 +82,12 @@ static void try_rans(void) {
     size_t n = 0;
     for (size_t i = N_TABLES; i-- > 0;)
         if (table[i].runs()) runs[n++] = table[i].kernels;
-    kvc_trial_rans(runs, n, &rans_encode_of, &rans_decode_of);
+    const struct kvc_kernels *two_of;
+    kvc_trial_rans(runs, n, &rans_encode_of, &rans_decode_of, &two_of);
     tried = untried;
     tried.rans_encode = rans_encode_of->rans_encode;
     tried.rans_decode = rans_decode_of->rans_decode;
+    tried.rans_decode_two = two_of->rans_decode_two;
     atomic_store_explicit(&chosen, &tried, memory_order_release);
 }
 
@@ -117,6 +119,7 @@ static void choose(void) {
     untried = *widest;
     untried.rans_encode = first_rans_encode;
     untried.rans_decode = first_rans_decode;
+    untried.rans_decode_two = NULL;
     atomic_init(&chosen, &untried);
 }
 

@@ -72,6 +72,15 @@ typedef void kvc_bf16_to_f32_fn(float *dst, const uint8_t *src, size_t n);
  * frequency of 1 to 2^bits - 1; bits is 8 to 11. */
 typedef void kvc_rans_decode_fn(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
                                 const uint32_t *table, unsigned bits);
+/* Decodes a row of n symbols of each of two streams, as rans_decode does. The rows share no memory but, maybe, their tables. */
+struct kvc_rans_row {
+    struct kvc_rans_decoder *r;
+    uint16_t *symbols;
+    const uint16_t *base;
+    const uint32_t *table;
+    unsigned bits;
+};
+typedef void kvc_rans_decode_two_fn(const struct kvc_rans_row *a, const struct kvc_rans_row *b, size_t n);
 /* Encodes a row, from its last symbol to its first; symbols index the table (a context's first row added).
  * 2 n + 16 bytes below r->next are writable; those below the new r->next hold nothing. */
 typedef void kvc_rans_encode_fn(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
@@ -89,7 +98,11 @@ typedef void kvc_join_words_fn(uint16_t *words, const uint16_t *symbols, const u
 
 /* Cuts 16-bit words less their biases, rotated left by one bit (the sign becomes the lowest), into low and high bytes. */
 typedef void kvc_cut_rotated_fn(uint8_t *low, uint8_t *high, const uint16_t *words, const uint16_t *bias, size_t n);
-typedef void kvc_join_rotated_fn(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n);
+/* Inverts cut_rotated for n pieces of `size` words, which share the biases: the bytes of piece i begin at low + i * step and
+ * high + i * step, its words at dst + i * to_step, any alignment. past: as in copy_pieces, but other threads may see what was written only
+ * after a call with past = 1 and n = 0, which writes nothing. */
+typedef void kvc_join_rotated_fn(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step,
+                                 const uint16_t *bias, size_t n, size_t size, int past);
 
 /* Packs `width` bits (1 to 7) of each of n values, whose other bits are 0: per 32 values, the last group filled up with
  * zeros, 16 bytes if width has 4 (lowest four bits; value i and i + 16 in the low and high half of byte i), 8 if
@@ -107,7 +120,8 @@ typedef void kvc_model_words_fn(uint16_t *bias, uint16_t *context, const struct 
                                 const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
                                 unsigned context_shift);
 /* Adds `rows` rows of n values, n being one or more times period. For each row: plain += x, square += x * x, cosines += x * cosine,
- * sines += x * sine; then cosine and sine are rotated as by model_turn. An x that is not finite or not below 2^50 in size counts as 0. */
+ * sines += x * sine; then cosine and sine are rotated as by model_turn. An x that is not finite or not below 2^50 in size counts as 0.
+ * Channels at rest have no cosines: cosine, sine, their steps, sums->cosines and sums->sines are NULL, and are left out. */
 typedef void kvc_model_sums_fn(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                                const float *step_cosine, const float *step_sine, size_t n, size_t period);
 /* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */
@@ -210,7 +224,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 /* clang-format off */
 #define KVC_KERNELS_REST(X, isa) \
     X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(copy_pieces, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) \
-    X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(join_rotated, isa) X(pack_bits, isa) X(unpack_bits, isa) \
+    X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(pack_bits, isa) \
     X(model_turn, isa) X(model_angles, isa) X(f32_to_f16, isa) X(f32_to_bf16, isa) \
     X(widen_ranges, isa) X(range, isa) X(find_beyond, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
     X(multiply_rows, isa) X(add_scaled, isa) X(add_squares, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
@@ -220,12 +234,13 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 #define KVC_KERNELS_RANS(X, isa) X(rans_decode, isa) X(rans_encode, isa)
 #define KVC_KERNELS_DOT(X, isa) X(dot_rows, isa)
 #define KVC_KERNELS_MODEL(X, isa) X(model_words, isa) X(model_sums, isa)
+#define KVC_KERNELS_ROTATED(X, isa) X(join_rotated, isa) X(unpack_bits, isa)
 #define KVC_KERNELS_TRANSFORM(X, isa) X(multiply_tile, isa) X(multiply_sparse, isa) X(add_gram, isa)
 #define KVC_KERNELS_HASH(X, isa) X(hash, isa) X(digest_rows, isa)
 /* clang-format off */
 #define KVC_KERNELS(X, isa) \
     KVC_KERNELS_RANS(X, isa) KVC_KERNELS_DOT(X, isa) KVC_KERNELS_MODEL(X, isa) KVC_KERNELS_TRANSFORM(X, isa) \
-    KVC_KERNELS_HASH(X, isa) KVC_KERNELS_REST(X, isa)
+    KVC_KERNELS_HASH(X, isa) KVC_KERNELS_ROTATED(X, isa) KVC_KERNELS_REST(X, isa)
 /* clang-format on */
 
 struct kvc_kernels {
@@ -233,6 +248,7 @@ struct kvc_kernels {
 #define KVC_FIELD(kernel, isa) kvc_##kernel##_fn *kernel;
     KVC_KERNELS(KVC_FIELD, )
 #undef KVC_FIELD
+    kvc_rans_decode_two_fn *rans_decode_two; /* NULL where one row after the other is as fast, and until the trial */
 };
 
 extern const struct kvc_kernels kvc_kernels_ref;

@@ -32,6 +32,33 @@ void kvc_rans_decode_avx2(struct kvc_rans_decoder *r, uint16_t *symbols, const u
     if (i < n) kvc_rans_decode_ref(r, symbols + i, base + i, n - i, table, bits);
 }
 
+static inline __m128i load_symbol(const struct kvc_rans_symbol *s) {
+    return _mm_loadl_epi64((const __m128i *)(const void *)s);
+}
+
+/* The rows of four symbols: 0 and 1 in the low half, 4 and 5 in the high half. */
+static inline __m256i load_symbols(const struct kvc_rans_symbol *table, const uint16_t *s) {
+    __m128i low = _mm_unpacklo_epi64(load_symbol(table + s[0]), load_symbol(table + s[1]));
+    __m128i high = _mm_unpacklo_epi64(load_symbol(table + s[4]), load_symbol(table + s[5]));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+static inline __attribute__((always_inline)) void load_eight_symbols(const struct kvc_rans_symbol *table, const uint16_t *s,
+                                                                     __m256i *reciprocal, __m256i *packed) {
+    __m256 a = _mm256_castsi256_ps(load_symbols(table, s)), b = _mm256_castsi256_ps(load_symbols(table, s + 2));
+    *reciprocal = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
+    *packed = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
+}
+
+/* States divided by frequencies. A 64-bit product has room for 32 + shift bits below the quotient; even and odd lanes are apart. */
+static inline __attribute__((always_inline)) __m256i quotients(__m256i x, __m256i reciprocal, __m256i packed, __m256i four_bits) {
+    __m256i shift = _mm256_and_si256(_mm256_srli_epi32(packed, 22), four_bits);
+    __m256i y = _mm256_add_epi32(x, _mm256_srli_epi32(packed, 26));
+    __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(y, reciprocal), 32);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(y, 32), _mm256_srli_epi64(reciprocal, 32));
+    return _mm256_srlv_epi32(_mm256_blend_epi32(even, odd, 0xaa), shift);
+}
+
 struct encoding {
     const struct kvc_rans_symbol *table;
     __m256i field, total, one, shift; /* 11 bits of a row; 2^bits; 1; 4 bits */

@@ -24,49 +24,63 @@ void kvc_rans_decode_avx512(struct kvc_rans_decoder *r, uint16_t *symbols, const
 
 struct encoding {
     const struct kvc_rans_symbol *table;
-    __m256i field, total, one, shift; /* 11 bits of a row; 2^bits; 1; 4 bits */
-    __m128i top;                      /* 32 - bits */
+    __m512i field, total, shift, top; /* 11 bits of a row; 2^bits; 4 bits; 32 - bits */
 };
 
-/* Eight lanes by one symbol each; gives words below *next. Words are gathered in a register: a compressing store is microcoded on some
- * CPUs. */
-static inline __attribute__((always_inline)) __m256i encode_eight(__m256i x, const uint16_t *s, uint8_t **next,
-                                                                  const struct encoding *e) {
-    __m256i reciprocal, packed;
-    load_eight_symbols(e->table, s, &reciprocal, &packed);
-    __m256i frequency = _mm256_and_si256(packed, e->field);
-    __m256i limit = _mm256_sub_epi32(_mm256_sll_epi32(frequency, e->top), e->one);
-    __mmask8 give = _mm256_cmpgt_epu32_mask(x, limit);
-    unsigned words = (unsigned)__builtin_popcount(give);
-    __m128i out = _mm256_cvtepi32_epi16(_mm256_maskz_compress_epi32(give, x));
+static inline __m256i load_row(const struct encoding *e, uint16_t symbol) {
+    return _mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(e->table + symbol)));
+}
+
+/* The rows of every other of eight symbols. A load that broadcasts needs no port of a shuffle; blends have two. */
+static inline __attribute__((always_inline)) __m256i load_four_rows(const struct encoding *e, const uint16_t *s) {
+    __m256i low = _mm256_blend_epi32(load_row(e, s[0]), load_row(e, s[2]), 0x0c);
+    return _mm256_blend_epi32(low, _mm256_blend_epi32(load_row(e, s[4]), load_row(e, s[6]), 0xc0), 0xf0);
+}
+
+static inline __attribute__((always_inline)) __m512i load_eight_rows(const struct encoding *e, const uint16_t *s) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load_four_rows(e, s)), load_four_rows(e, s + 8), 1);
+}
+
+/* The upper halves of 64-bit lanes: of `even` in even 32-bit lanes, of `odd` in odd ones. */
+static inline __attribute__((always_inline)) __m512i upper_halves(__m512i even, __m512i odd) {
+    return _mm512_mask_shuffle_epi32(odd, 0x5555, even, _MM_PERM_DDBB);
+}
+
+/* Sixteen lanes by one symbol each; gives words below *next. Words are gathered in a register: a compressing store is microcoded on some
+ * CPUs. The rows of even and of odd lanes are apart, a row in 64 bits: a multiplication takes the lower halves of 64-bit lanes, which are
+ * the reciprocals. A 64-bit product has room for 32 + shift bits below the quotient. */
+static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next,
+                                                                    const struct encoding *e) {
+    __m512i even = load_eight_rows(e, s), odd = load_eight_rows(e, s + 1), packed = upper_halves(even, odd);
+    __mmask16 give = _mm512_cmpge_epu32_mask(x, _mm512_sllv_epi32(packed, e->top)); /* leaves nothing but the frequency */
+    const unsigned words = (unsigned)__builtin_popcount(give);
+    __m256i out = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(give, x));
     *next -= 2 * words;
-    _mm_mask_storeu_epi16(*next, (__mmask8)((1u << words) - 1), out);
-    x = _mm256_mask_srli_epi32(x, give, x, 16);
-    __m256i quotient = quotients(x, reciprocal, packed, e->shift);
-    __m256i first = _mm256_and_si256(_mm256_srli_epi32(packed, 11), e->field);
-    return _mm256_add_epi32(_mm256_add_epi32(x, first), _mm256_mullo_epi32(quotient, _mm256_sub_epi32(e->total, frequency)));
+    _mm256_mask_storeu_epi16(*next, (__mmask16)((1u << words) - 1), out);
+    x = _mm512_mask_srli_epi32(x, give, x, 16);
+    __m512i y = _mm512_add_epi32(x, _mm512_srli_epi32(packed, 26));
+    __m512i product = upper_halves(_mm512_mul_epu32(y, even), _mm512_mul_epu32(_mm512_srli_epi64(y, 32), odd));
+    __m512i quotient = _mm512_srlv_epi32(product, _mm512_and_si512(_mm512_srli_epi32(packed, 22), e->shift));
+    __m512i first = _mm512_and_si512(_mm512_srli_epi32(packed, 11), e->field);
+    __m512i rest = _mm512_sub_epi32(e->total, _mm512_and_si512(packed, e->field));
+    return _mm512_add_epi32(_mm512_add_epi32(x, first), _mm512_mullo_epi32(quotient, rest));
 }
 
 void kvc_rans_encode_avx512(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n, const struct kvc_rans_symbol *table,
                             unsigned bits) {
-    const struct encoding k = {table,
-                               _mm256_set1_epi32(2047),
-                               _mm256_set1_epi32(1 << bits),
-                               _mm256_set1_epi32(1),
-                               _mm256_set1_epi32(15),
-                               _mm_cvtsi32_si128((int)(32 - bits))};
+    const struct encoding k = {table, _mm512_set1_epi32(2047), _mm512_set1_epi32(1 << bits), _mm512_set1_epi32(15),
+                               _mm512_set1_epi32((int)(32 - bits))};
     size_t tail = r->lanes == KVC_RANS_LANES ? n % KVC_RANS_LANES : n;
     if (tail) kvc_rans_encode_ref(r, symbols + n - tail, tail, table, bits);
     uint8_t *next = r->next;
-    __m256i a = load_lanes(r->x), b = load_lanes(r->x + 8), c = load_lanes(r->x + 16), e = load_lanes(r->x + 24);
+    __m512i a = _mm512_loadu_si512(r->x), b = _mm512_loadu_si512(r->x + 16);
     for (size_t i = n - tail; i; i -= KVC_RANS_LANES) {
-        e = encode_eight(e, symbols + i - 8, &next, &k);
-        c = encode_eight(c, symbols + i - 16, &next, &k);
-        b = encode_eight(b, symbols + i - 24, &next, &k);
-        a = encode_eight(a, symbols + i - 32, &next, &k);
+        b = encode_sixteen(b, symbols + i - 16, &next, &k);
+        a = encode_sixteen(a, symbols + i - 32, &next, &k);
     }
     r->next = next;
-    store_lanes(r->x, a), store_lanes(r->x + 8, b), store_lanes(r->x + 16, c), store_lanes(r->x + 24, e);
+    _mm512_storeu_si512(r->x, a);
+    _mm512_storeu_si512(r->x + 16, b);
 }
 
 #else

@@ -1,5 +1,6 @@
-/* rans_gather_avx512.c: AVX-512 twin of rans_ref.c with gathers, for the table of CPUs with VNNI, most of which gather fast; same bytes for
- * every input. Sixteen lanes at once. Not compiled on other machines. For CPUs that gather slowly: rans_avx512.c. */
+/* rans_gather_avx512.c: AVX-512 twin of the decoder of rans_ref.c with gathers, for the table of CPUs with VNNI, most of which gather
+ * fast, and decoding of two streams at once; same bytes for every input. Sixteen lanes at once. Not compiled on other machines. For
+ * the encoder, and for CPUs that gather slowly: rans_avx512.c. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -18,13 +19,9 @@ struct decoding {
 /* GCC's header has a macro without optimisation, which takes a mask as a signed number. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
-/* Return the 32 bits at each of sixteen indices, in units of four bytes and of eight. */
+/* Returns the 32 bits at each of sixteen indices, in units of four bytes. */
 static inline __attribute__((always_inline)) __m512i gather_words(__m512i at, const void *table) {
     return _mm512_i32gather_epi32(at, table, 4);
-}
-
-static inline __attribute__((always_inline)) __m512i gather_pairs(__m512i at, const void *table) {
-    return _mm512_i32gather_epi32(at, table, 8);
 }
 #pragma GCC diagnostic pop
 
@@ -46,78 +43,67 @@ static inline __attribute__((always_inline)) __m512i take_words(__m512i x, __mma
     return _mm512_mask_or_epi32(x, take, _mm512_slli_epi32(x, 16), _mm512_maskz_expand_epi32(take, words));
 }
 
+/* The states of a stream, 16 lanes each, and its words. */
+struct lanes {
+    __m512i low, high;
+    const uint8_t *next;
+};
+
+static inline struct decoding decoding_of(const uint32_t *table, unsigned bits) {
+    return (struct decoding){table, _mm512_set1_epi32((1 << bits) - 1), _mm512_set1_epi32(1023), _mm512_set1_epi32(2047),
+                             _mm512_set1_epi32((int)bits)};
+}
+
+static inline struct lanes load_lanes(const struct kvc_rans_decoder *r) {
+    return (struct lanes){_mm512_loadu_si512(r->x), _mm512_loadu_si512(r->x + 16), r->next};
+}
+
+static inline void store_lanes(struct kvc_rans_decoder *r, const struct lanes *x) {
+    r->next = x->next;
+    _mm512_storeu_si512(r->x, x->low);
+    _mm512_storeu_si512(r->x + 16, x->high);
+}
+
+/* All lanes by one symbol each. */
+static inline __attribute__((always_inline)) void step(struct lanes *x, const uint16_t *base, uint16_t *symbols,
+                                                       const struct decoding *d) {
+    __mmask16 low, high;
+    __m512i a = decode_sixteen(x->low, base, symbols, &low, d), b = decode_sixteen(x->high, base + 16, symbols + 16, &high, d);
+    const uint8_t *middle = x->next + 2 * __builtin_popcount(low);
+    x->low = take_words(a, low, x->next);
+    x->high = take_words(b, high, middle);
+    x->next = middle + 2 * __builtin_popcount(high);
+}
+
 void kvc_rans_decode_avx512vnni(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
                                 const uint32_t *table, unsigned bits) {
-    const struct decoding d = {table, _mm512_set1_epi32((1 << bits) - 1), _mm512_set1_epi32(1023), _mm512_set1_epi32(2047),
-                               _mm512_set1_epi32((int)bits)};
+    const struct decoding d = decoding_of(table, bits);
     size_t i = 0;
     if (r->lanes == KVC_RANS_LANES) { /* the last words are left to the reference, as a step may read all that it could take */
-        const uint8_t *next = r->next;
-        __m512i a = _mm512_loadu_si512(r->x), b = _mm512_loadu_si512(r->x + 16);
-        for (; i + KVC_RANS_LANES <= n && r->end - next >= STEP_BYTES; i += KVC_RANS_LANES) {
-            __mmask16 low, high;
-            a = decode_sixteen(a, base + i, symbols + i, &low, &d);
-            b = decode_sixteen(b, base + i + 16, symbols + i + 16, &high, &d);
-            const uint8_t *middle = next + 2 * __builtin_popcount(low);
-            a = take_words(a, low, next);
-            b = take_words(b, high, middle);
-            next = middle + 2 * __builtin_popcount(high);
-        }
-        r->next = next;
-        _mm512_storeu_si512(r->x, a);
-        _mm512_storeu_si512(r->x + 16, b);
+        struct lanes x = load_lanes(r);
+        for (; i + KVC_RANS_LANES <= n && r->end - x.next >= STEP_BYTES; i += KVC_RANS_LANES) step(&x, base + i, symbols + i, &d);
+        store_lanes(r, &x);
     }
     if (i < n) kvc_rans_decode_ref(r, symbols + i, base + i, n - i, table, bits);
 }
 
-struct encoding {
-    const struct kvc_rans_symbol *table;
-    __m512i field, total, shift, top; /* 11 bits of a row; 2^bits; 4 bits; 32 - bits */
-};
-
-/* States divided by frequencies. A 64-bit product has room for 31 + shift bits below the quotient; even and odd lanes are apart. */
-static inline __attribute__((always_inline)) __m512i quotients(__m512i x, __m512i reciprocal, __m512i packed,
-                                                               const struct encoding *e) {
-    __m512i shift = _mm512_and_si512(_mm512_srli_epi32(packed, 22), e->shift);
-    __m512i y = _mm512_add_epi32(x, _mm512_srli_epi32(packed, 26));
-    __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(y, reciprocal), 31);
-    __m512i odd = _mm512_slli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(y, 32), _mm512_srli_epi64(reciprocal, 32)), 1);
-    return _mm512_srlv_epi32(_mm512_mask_mov_epi32(even, 0xaaaa, odd), shift);
-}
-
-/* Sixteen lanes by one symbol each; gives words below *next. */
-static inline __attribute__((always_inline)) __m512i encode_sixteen(__m512i x, const uint16_t *s, uint8_t **next,
-                                                                    const struct encoding *e) {
-    __m512i at = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)s));
-    __m512i reciprocal = gather_pairs(at, e->table);
-    __m512i packed = gather_pairs(at, &e->table->packed);
-    __m512i frequency = _mm512_and_si512(packed, e->field);
-    __mmask16 give = _mm512_cmpge_epu32_mask(x, _mm512_sllv_epi32(frequency, e->top));
-    const unsigned words = (unsigned)__builtin_popcount(give);
-    __m256i out = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(give, x));
-    *next -= 2 * words;
-    _mm256_mask_storeu_epi16(*next, (__mmask16)((1u << words) - 1), out);
-    x = _mm512_mask_srli_epi32(x, give, x, 16);
-    __m512i quotient = quotients(x, reciprocal, packed, e);
-    __m512i first = _mm512_and_si512(_mm512_srli_epi32(packed, 11), e->field);
-    return _mm512_add_epi32(_mm512_add_epi32(x, first), _mm512_mullo_epi32(quotient, _mm512_sub_epi32(e->total, frequency)));
-}
-
-void kvc_rans_encode_avx512vnni(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
-                                const struct kvc_rans_symbol *table, unsigned bits) {
-    const struct encoding k = {table, _mm512_set1_epi32(2047), _mm512_set1_epi32(1 << bits), _mm512_set1_epi32(15),
-                               _mm512_set1_epi32((int)(32 - bits))};
-    size_t tail = r->lanes == KVC_RANS_LANES ? n % KVC_RANS_LANES : n;
-    if (tail) kvc_rans_encode_ref(r, symbols + n - tail, tail, table, bits);
-    uint8_t *next = r->next;
-    __m512i a = _mm512_loadu_si512(r->x), b = _mm512_loadu_si512(r->x + 16);
-    for (size_t i = n - tail; i; i -= KVC_RANS_LANES) {
-        b = encode_sixteen(b, symbols + i - 16, &next, &k);
-        a = encode_sixteen(a, symbols + i - 32, &next, &k);
+/* A step waits for the step before it: for its gather, product and place among the words. Steps of two streams wait at once. */
+void kvc_rans_decode_two_avx512vnni(const struct kvc_rans_row *a, const struct kvc_rans_row *b, size_t n) {
+    size_t i = 0;
+    if (a->r->lanes == KVC_RANS_LANES && b->r->lanes == KVC_RANS_LANES) {
+        const struct decoding of_a = decoding_of(a->table, a->bits), of_b = decoding_of(b->table, b->bits);
+        const uint8_t *const end_a = a->r->end, *const end_b = b->r->end;
+        struct lanes x = load_lanes(a->r), y = load_lanes(b->r);
+        for (; i + KVC_RANS_LANES <= n && end_a - x.next >= STEP_BYTES && end_b - y.next >= STEP_BYTES; i += KVC_RANS_LANES) {
+            step(&x, a->base + i, a->symbols + i, &of_a);
+            step(&y, b->base + i, b->symbols + i, &of_b);
+        }
+        store_lanes(a->r, &x);
+        store_lanes(b->r, &y);
     }
-    r->next = next;
-    _mm512_storeu_si512(r->x, a);
-    _mm512_storeu_si512(r->x + 16, b);
+    if (i == n) return;
+    kvc_rans_decode_avx512vnni(a->r, a->symbols + i, a->base + i, n - i, a->table, a->bits);
+    kvc_rans_decode_avx512vnni(b->r, b->symbols + i, b->base + i, n - i, b->table, b->bits);
 }
 
 #else

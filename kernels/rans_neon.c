@@ -149,10 +149,10 @@ static inline uint32x4_t give_words(uint32x4_t x, uint32x4_t above, uint8_t **ne
 }
 
 static inline uint32x4_t encode_four(uint32x4_t x, uint32x4_t reciprocal, uint32x4_t packed, const struct encoding *e) {
-    /* a 64-bit product has room for 31 + shift bits below the quotient */
+    /* a 64-bit product has room for 32 + shift bits below the quotient */
     const uint32x4_t shift = vandq_u32(vshrq_n_u32(packed, 22), vdupq_n_u32(15)), y = vaddq_u32(x, vshrq_n_u32(packed, 26));
     const uint64x2_t low = vmull_u32(vget_low_u32(y), vget_low_u32(reciprocal)), high = vmull_high_u32(y, reciprocal);
-    uint32x4_t quotient = vcombine_u32(vshrn_n_u64(low, 31), vshrn_n_u64(high, 31));
+    uint32x4_t quotient = vcombine_u32(vshrn_n_u64(low, 32), vshrn_n_u64(high, 32));
     quotient = vshlq_u32(quotient, vnegq_s32(vreinterpretq_s32_u32(shift)));
     const uint32x4_t first = vandq_u32(vshrq_n_u32(packed, 11), e->field), frequency = vandq_u32(packed, e->field);
     return vmlaq_u32(vaddq_u32(x, first), quotient, vsubq_u32(e->total, frequency));

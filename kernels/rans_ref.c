@@ -35,7 +35,7 @@ void kvc_rans_encode_ref(struct kvc_rans_encoder *r, const uint16_t *symbols, si
             r->next[1] = (uint8_t)(x >> 8);
             x >>= 16;
         }
-        uint32_t quotient = (uint32_t)((uint64_t)(x + (s->packed >> 26)) * s->reciprocal >> (31 + shift));
+        uint32_t quotient = (uint32_t)((uint64_t)(x + (s->packed >> 26)) * s->reciprocal >> (32 + shift));
         r->x[i & (r->lanes - 1)] = x + first + quotient * ((UINT32_C(1) << bits) - frequency);
     }
 }

@@ -26,7 +26,7 @@ struct kvc_rans_decoder {
     size_t missing;            /* words that were read beyond the end, as 0 */
 };
 
-/* How one symbol is encoded: the quotient x / frequency is ((x + add) * reciprocal) >> (31 + shift), exact for every
+/* How one symbol is encoded: the quotient x / frequency is ((x + add) * reciprocal) >> (32 + shift), exact for every
  * x < 2^32 - 2^21 (Granlund and Montgomery 1994, by whichever rounding of the reciprocal is close enough). */
 struct kvc_rans_symbol {
     uint32_t reciprocal;

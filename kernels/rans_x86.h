@@ -1,5 +1,5 @@
-/* rans_x86.h: what the rANS coders of AVX2 and of AVX-512 share: all but how lanes take and give their words. Included by their files,
- * which define decode_eight(). Not for the loops of encoders. */
+/* rans_x86.h: what the rANS decoders of AVX2 and of AVX-512 share: all but how lanes take their words; the lanes of a coder. Included by
+ * their files, which define decode_eight(). Not for encoders. */
 #ifndef KVC_RANS_X86_H
 #define KVC_RANS_X86_H
 
@@ -89,35 +89,6 @@ static inline __attribute__((always_inline)) size_t decode_steps(struct kvc_rans
     r->next = next;
     store_lanes(r->x, a), store_lanes(r->x + 8, b), store_lanes(r->x + 16, c), store_lanes(r->x + 24, e);
     return i;
-}
-
-/* --- encoding --- */
-
-static inline __m128i load_symbol(const struct kvc_rans_symbol *s) {
-    return _mm_loadl_epi64((const __m128i *)(const void *)s);
-}
-
-/* The rows of four symbols: 0 and 1 in the low half, 4 and 5 in the high half. */
-static inline __m256i load_symbols(const struct kvc_rans_symbol *table, const uint16_t *s) {
-    __m128i low = _mm_unpacklo_epi64(load_symbol(table + s[0]), load_symbol(table + s[1]));
-    __m128i high = _mm_unpacklo_epi64(load_symbol(table + s[4]), load_symbol(table + s[5]));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-}
-
-static inline __attribute__((always_inline)) void load_eight_symbols(const struct kvc_rans_symbol *table, const uint16_t *s,
-                                                                     __m256i *reciprocal, __m256i *packed) {
-    __m256 a = _mm256_castsi256_ps(load_symbols(table, s)), b = _mm256_castsi256_ps(load_symbols(table, s + 2));
-    *reciprocal = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
-    *packed = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
-}
-
-/* States divided by frequencies. A 64-bit product has room for 31 + shift bits below the quotient; even and odd lanes are apart. */
-static inline __attribute__((always_inline)) __m256i quotients(__m256i x, __m256i reciprocal, __m256i packed, __m256i four_bits) {
-    __m256i shift = _mm256_and_si256(_mm256_srli_epi32(packed, 22), four_bits);
-    __m256i y = _mm256_add_epi32(x, _mm256_srli_epi32(packed, 26));
-    __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(y, reciprocal), 31);
-    __m256i odd = _mm256_srli_epi64(_mm256_mul_epu32(_mm256_srli_epi64(y, 32), _mm256_srli_epi64(reciprocal, 32)), 31);
-    return _mm256_srlv_epi32(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa), shift);
 }
 
 #endif

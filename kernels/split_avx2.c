@@ -60,17 +60,47 @@ void kvc_cut_rotated_avx2(uint8_t *low, uint8_t *high, const uint16_t *words, co
     kvc_cut_rotated_ref(low + i, high + i, words + i, bias + i, n - i);
 }
 
-void kvc_join_rotated_avx2(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n) {
+/* Sixteen words of their rotated bytes, which alternate. */
+static inline __m256i rotate_back(__m256i v, const uint16_t *bias) {
+    return _mm256_add_epi16(_mm256_or_si256(_mm256_srli_epi16(v, 1), _mm256_slli_epi16(v, 15)), load(bias));
+}
+
+/* Joins pieces of whole vectors past the caches, to addresses of vectors of 16 bytes. */
+static void join_past(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step, const uint16_t *bias,
+                      size_t n, size_t size) {
+    for (size_t p = 0; p < n; p++, dst += to_step, low += step, high += step)
+        for (size_t i = 0; i < size; i += 16) {
+            const __m256i l = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(low + i)));
+            const __m256i h = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(high + i)));
+            const __m256i words = rotate_back(_mm256_or_si256(l, _mm256_slli_epi16(h, 8)), bias + i);
+            _mm_stream_si128((__m128i *)(void *)(dst + 2 * i), _mm256_castsi256_si128(words));
+            _mm_stream_si128((__m128i *)(void *)(dst + 2 * i + 16), _mm256_extracti128_si256(words, 1));
+        }
+}
+
+void kvc_join_rotated_avx2(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step,
+                           const uint16_t *bias, size_t n, size_t size, int past) {
     size_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        __m256i l = _mm256_permute4x64_epi64(load(low + i), 0xd8), h = _mm256_permute4x64_epi64(load(high + i), 0xd8);
-        __m256i a = _mm256_unpacklo_epi8(l, h), b = _mm256_unpackhi_epi8(l, h);
-        a = _mm256_or_si256(_mm256_srli_epi16(a, 1), _mm256_slli_epi16(a, 15));
-        b = _mm256_or_si256(_mm256_srli_epi16(b, 1), _mm256_slli_epi16(b, 15));
-        store(words + i, _mm256_add_epi16(a, load(bias + i)));
-        store(words + i + 16, _mm256_add_epi16(b, load(bias + i + 16)));
+    if (past && !n) _mm_sfence();
+    if (past && ((uintptr_t)dst | to_step | size) % 16 == 0) {
+        join_past(dst, to_step, low, high, step, bias, n, size);
+        return;
     }
-    kvc_join_rotated_ref(words + i, low + i, high + i, bias + i, n - i);
+    for (size_t p = 0; p < n; p++)
+        for (i = 0; i + 32 <= size; i += 32) {
+            const __m256i l = _mm256_permute4x64_epi64(load(low + p * step + i), 0xd8);
+            const __m256i h = _mm256_permute4x64_epi64(load(high + p * step + i), 0xd8);
+            store(dst + p * to_step + 2 * i, rotate_back(_mm256_unpacklo_epi8(l, h), bias + i));
+            store(dst + p * to_step + 2 * i + 32, rotate_back(_mm256_unpackhi_epi8(l, h), bias + i + 16));
+        }
+    const size_t whole = size / 16 * 16;
+    for (size_t p = 0; p < n && i < whole; p++) {
+        const __m256i l = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(low + p * step + i)));
+        const __m256i h = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(high + p * step + i)));
+        store(dst + p * to_step + 2 * i, rotate_back(_mm256_or_si256(l, _mm256_slli_epi16(h, 8)), bias + i));
+    }
+    if (whole < size)
+        kvc_join_rotated_ref(dst + 2 * whole, to_step, low + whole, high + whole, step, bias + whole, n, size - whole, 0);
 }
 
 void kvc_pack_bits_avx2(uint8_t *dst, const uint8_t *values, size_t n, unsigned width) {
@@ -210,10 +240,29 @@ static void sum_channels(const struct kvc_model_sums *sums, size_t at, const flo
     _mm256_storeu_ps(sums->sines + at, sines);
 }
 
+/* The same of 8 channels at rest. */
+static void sum_resting(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride) {
+    const __m256 most = _mm256_set1_ps(0x1p50f), positive = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    __m256 plain = _mm256_loadu_ps(sums->plain + at), square = _mm256_loadu_ps(sums->square + at);
+    for (size_t t = 0; t < rows; t++, x += stride) {
+        __m256 v = _mm256_loadu_ps(x);
+        v = _mm256_and_ps(v, _mm256_cmp_ps(_mm256_and_ps(v, positive), most, _CMP_LT_OQ));
+        plain = _mm256_add_ps(plain, v);
+        square = _mm256_add_ps(square, _mm256_mul_ps(v, v));
+    }
+    _mm256_storeu_ps(sums->plain + at, plain);
+    _mm256_storeu_ps(sums->square + at, square);
+}
+
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
 void kvc_model_sums_avx2(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                          const float *step_cosine, const float *step_sine, size_t n, size_t period) {
     size_t d = 0;
+    for (size_t at = 0; !cosine && at + 8 <= n; d = at += 8) sum_resting(sums, at, x + at, rows, n);
+    if (!cosine) {
+        kvc_model_sums_rest(sums, x, rows, NULL, NULL, NULL, NULL, n, n, d);
+        return;
+    }
     for (; d + 8 <= period; d += 8) {
         const __m256 step_c = _mm256_loadu_ps(step_cosine + d), step_s = _mm256_loadu_ps(step_sine + d);
         const __m256 first_c = _mm256_loadu_ps(cosine + d), first_s = _mm256_loadu_ps(sine + d);

@@ -51,14 +51,19 @@ static inline uint16x8_t rotate_back(uint8x16_t bytes) {
     return vorrq_u16(vshrq_n_u16(rotated, 1), vshlq_n_u16(rotated, 15));
 }
 
-void kvc_join_rotated_neon(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n) {
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        const uint8x16_t l = vld1q_u8(low + i), h = vld1q_u8(high + i);
-        vst1q_u16(words + i, vaddq_u16(rotate_back(vzip1q_u8(l, h)), vld1q_u16(bias + i)));
-        vst1q_u16(words + i + 8, vaddq_u16(rotate_back(vzip2q_u8(l, h)), vld1q_u16(bias + i + 8)));
-    }
-    kvc_join_rotated_ref(words + i, low + i, high + i, bias + i, n - i);
+void kvc_join_rotated_neon(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step,
+                           const uint16_t *bias, size_t n, size_t size, int past) {
+    const size_t whole = size / 16 * 16;
+    for (size_t p = 0; p < n; p++)
+        for (size_t i = 0; i < whole; i += 16) {
+            const uint8x16_t l = vld1q_u8(low + p * step + i), h = vld1q_u8(high + p * step + i);
+            const uint16x8_t a = vaddq_u16(rotate_back(vzip1q_u8(l, h)), vld1q_u16(bias + i));
+            const uint16x8_t b = vaddq_u16(rotate_back(vzip2q_u8(l, h)), vld1q_u16(bias + i + 8));
+            vst1q_u8(dst + p * to_step + 2 * i, vreinterpretq_u8_u16(a));
+            vst1q_u8(dst + p * to_step + 2 * i + 16, vreinterpretq_u8_u16(b));
+        }
+    if (whole < size)
+        kvc_join_rotated_ref(dst + 2 * whole, to_step, low + whole, high + whole, step, bias + whole, n, size - whole, past);
 }
 
 /* Bits to the left of a value in the byte that packs it: of values 0 to 15, then of 16 to 31. */
@@ -211,10 +216,29 @@ static inline void sum_channels(const struct kvc_model_sums *sums, size_t at, co
     vst1q_f32(sums->sines + at, sines);
 }
 
+/* The same of 4 channels at rest. */
+static inline void sum_resting(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows, size_t stride) {
+    const float32x4_t most = vdupq_n_f32(0x1p50f);
+    float32x4_t plain = vld1q_f32(sums->plain + at), square = vld1q_f32(sums->square + at);
+    for (size_t t = 0; t < rows; t++, x += stride) {
+        float32x4_t v = vld1q_f32(x);
+        v = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), vcaltq_f32(v, most)));
+        plain = vaddq_f32(plain, v);
+        square = vaddq_f32(square, vmulq_f32(v, v));
+    }
+    vst1q_f32(sums->plain + at, plain);
+    vst1q_f32(sums->square + at, square);
+}
+
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
 void kvc_model_sums_neon(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                          const float *step_cosine, const float *step_sine, size_t n, size_t period) {
     size_t d = 0;
+    for (size_t at = 0; !cosine && at + 4 <= n; d = at += 4) sum_resting(sums, at, x + at, rows, n);
+    if (!cosine) {
+        kvc_model_sums_rest(sums, x, rows, NULL, NULL, NULL, NULL, n, n, d);
+        return;
+    }
     for (; d + 4 <= period; d += 4) {
         const float32x4_t step_c = vld1q_f32(step_cosine + d), step_s = vld1q_f32(step_sine + d);
         const float32x4_t first_c = vld1q_f32(cosine + d), first_s = vld1q_f32(sine + d);

@@ -26,8 +26,14 @@ void kvc_cut_rotated_ref(uint8_t *low, uint8_t *high, const uint16_t *words, con
     }
 }
 
-void kvc_join_rotated_ref(uint16_t *words, const uint8_t *low, const uint8_t *high, const uint16_t *bias, size_t n) {
-    for (size_t i = 0; i < n; i++) words[i] = (uint16_t)((high[i] << 7 | low[i] >> 1 | (low[i] & 1) << 15) + bias[i]);
+void kvc_join_rotated_ref(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step,
+                          const uint16_t *bias, size_t n, size_t size, int past) {
+    (void)past;
+    for (size_t p = 0; p < n; p++, dst += to_step, low += step, high += step)
+        for (size_t i = 0; i < size; i++) {
+            const uint16_t word = (uint16_t)((high[i] << 7 | low[i] >> 1 | (low[i] & 1) << 15) + bias[i]);
+            memcpy(dst + 2 * i, &word, sizeof word);
+        }
 }
 
 /* One plane of `width` bits of a group of 32: dst or values change by direction. */
@@ -100,10 +106,11 @@ void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, size_
             float v = x[i] < 0x1p50f && x[i] > -0x1p50f ? x[i] : 0;
             sums->plain[i] += v;
             sums->square[i] += v * v;
+            if (!cosine) continue;
             sums->cosines[i] += v * cosine[i % period];
             sums->sines[i] += v * sine[i % period];
         }
-        kvc_model_turn_ref(cosine, sine, step_cosine, step_sine, period);
+        if (cosine) kvc_model_turn_ref(cosine, sine, step_cosine, step_sine, period);
     }
 }
 
@@ -112,6 +119,11 @@ void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size
     float c[KVC_WIDEST_F32], s[KVC_WIDEST_F32];
     const size_t width = period - first;
     if (!width) return;
+    for (size_t at = first; at < n && !cosine; at += period) {
+        const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, NULL, NULL};
+        for (size_t t = 0; t < rows; t++) kvc_model_sums_ref(&rest, x + at + t * n, 1, NULL, NULL, NULL, NULL, width, width);
+    }
+    if (!cosine) return;
     for (size_t at = first; at < n; at += period) {
         const struct kvc_model_sums rest = {sums->plain + at, sums->square + at, sums->cosines + at, sums->sines + at};
         memcpy(c, cosine + first, width * sizeof *c);

@@ -29,7 +29,7 @@ static void fill(struct trial *t) {
     for (unsigned symbol = 0, first = 0; symbol < KINDS; symbol++) {
         const unsigned log = log_frequency(symbol), frequency = 1u << log;
         t->encoding[symbol].reciprocal = UINT32_C(1) << 31;
-        t->encoding[symbol].packed = KVC_RANS_PACKED(frequency, first, log, 0);
+        t->encoding[symbol].packed = KVC_RANS_PACKED(frequency, first, log - 1, 0);
         for (unsigned i = 0; i < frequency; i++) t->decoding[first + i] = KVC_RANS_SLOT(symbol, i, frequency);
         first += frequency;
     }
@@ -53,6 +53,16 @@ static void decode(struct trial *t, const struct kvc_kernels *k, const struct kv
     for (unsigned i = 0; i < SYMBOLS; i += ROW) k->rans_decode(&r, t->out + i, t->base, ROW, t->decoding, BITS);
 }
 
+/* Decodes half of the symbols of each of two streams. */
+static void decode_two(struct trial *t, const struct kvc_kernels *k, const struct kvc_rans_decoder *from) {
+    struct kvc_rans_decoder r[2] = {*from, *from};
+    for (unsigned i = 0; i < SYMBOLS / 2; i += ROW) {
+        const struct kvc_rans_row a = {&r[0], t->out + i, t->base, t->decoding, BITS};
+        const struct kvc_rans_row b = {&r[1], t->out + SYMBOLS / 2 + i, t->base, t->decoding, BITS};
+        k->rans_decode_two(&a, &b, ROW);
+    }
+}
+
 static uint64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -68,14 +78,14 @@ static const struct kvc_kernels *fastest(const struct kvc_kernels *const *table,
 }
 
 void kvc_trial_rans(const struct kvc_kernels *const *table, size_t n, const struct kvc_kernels **best_encode,
-                    const struct kvc_kernels **best_decode) {
+                    const struct kvc_kernels **best_decode, const struct kvc_kernels **best_two) {
     enum { MOST = 8 };
-    uint64_t encoding[MOST], decoding[MOST];
+    uint64_t encoding[MOST], decoding[MOST], two[MOST];
     struct trial t;
     struct kvc_rans_decoder packed;
     if (n > MOST) n = MOST;
     fill(&t);
-    for (size_t i = 0; i < n; i++) encoding[i] = decoding[i] = UINT64_MAX;
+    for (size_t i = 0; i < n; i++) encoding[i] = decoding[i] = two[i] = UINT64_MAX;
     for (unsigned run = 0; run < RUNS; run++)
         for (size_t i = 0; i < n; i++) {
             const uint64_t begin = now();
@@ -83,9 +93,13 @@ void kvc_trial_rans(const struct kvc_kernels *const *table, size_t n, const stru
             const uint64_t between = now();
             decode(&t, table[i], &packed);
             const uint64_t end = now();
+            if (table[i]->rans_decode_two) decode_two(&t, table[i], &packed);
+            const uint64_t after = table[i]->rans_decode_two ? now() : end + (end - between);
             if (between - begin < encoding[i]) encoding[i] = between - begin;
             if (end - between < decoding[i]) decoding[i] = end - between;
+            if (after - end < two[i]) two[i] = after - end;
         }
     *best_encode = fastest(table, encoding, n);
     *best_decode = fastest(table, decoding, n);
+    *best_two = fastest(table, two, n);
 }

@@ -21,7 +21,8 @@ void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size
 KVC_KERNELS(KVC_TWIN, avx2)
 KVC_KERNELS(KVC_TWIN, avx512)
 KVC_KERNELS_DOT(KVC_TWIN, avx512vnni)
-KVC_KERNELS_RANS(KVC_TWIN, avx512vnni)
+KVC_TWIN(rans_decode, avx512vnni)
+KVC_TWIN(rans_decode_two, avx512vnni)
 #endif
 #if defined(__aarch64__)
 KVC_KERNELS(KVC_TWIN, neon)

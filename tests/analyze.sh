@@ -15,13 +15,13 @@ skip() { echo "SKIPPED: $1"; }
 # Findings that are false, as patterns of a line: the list of members owns the names, and its sorted copy is filled by memcpy()
 # (bundle.c); the list that does not count a member yet is freed with it (npz.c); only
 # encoders whose room suffices pass a buffer on (pipeline.c); the view is freed by its cache once the cache has it (view.c); the
-# room of a block, which `low` may point into, is freed by room_free() (split.c).
+# room of a block, which `low` may point into, is freed by room_free() (split_decode.c).
 known='formats/io/bundle.c:.*leak of
 formats/io/bundle.c:.*use of uninitialized value
 formats/engines/npz.c:.*leak of .strdup(path)
 codecs/pipeline.c:.*Use of memory after it is freed
 formats/cache/view.c:.*Potential leak of memory pointed to by .v.
-codecs/stages/split.c:.*Potential leak of memory pointed to by .low.'
+codecs/stages/split_decode.c:.*Potential leak of memory pointed to by .low.'
 
 # Prints the findings in a log that are not known, without the same one twice.
 findings() { # findings LOG

@@ -101,9 +101,10 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
     const unsigned k = kvc_bits_get(&b, 4);
     const int middle = (int)kvc_bits_get(&b, 8);
     int bad = *width < MIN_WIDTH || *width > MAX_WIDTH || k > KVC_RICE_MOST;
-    for (size_t i = 0; i < w->n && !b.bad && !bad; i++) {
-        int bias = middle + kvc_unzigzag(kvc_bits_get_rice(&b, k));
-        bad = bias < 0 || bias >= (int)exponents;
+    const size_t read = bad ? 0 : kvc_bits_get_rices(&b, w->bias, w->n, k);
+    for (size_t i = 0; i < read; i++) {
+        const int bias = middle + kvc_unzigzag(w->bias[i]);
+        bad |= bias < 0 || bias >= (int)exponents;
         w->bias[i] = (uint16_t)((unsigned)bias << w->mantissa);
     }
     if (bad) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has a number out of range");
@@ -197,12 +198,15 @@ struct escapes {
 
 /* Puts the escaped bytes among values first to last - 1 in their places of `high`, whose first is value `first`. */
 static void apply_escapes(struct escapes *s, uint8_t *high, size_t first, size_t last) {
-    while (s->next != s->end && s->at + s->next[0] < last) {
-        size_t at = s->at + s->next[0];
-        high[at - first] = s->next[1];
-        s->at = at + 1;
-        s->next += 2;
+    const uint8_t *next = s->next, *const end = s->end; /* own copies: bytes written to `high` could be those of *s */
+    size_t at = s->at;
+    while (next != end && at + next[0] < last) {
+        at += next[0];
+        high[at++ - first] = next[1];
+        next += 2;
     }
+    s->next = next;
+    s->at = at;
 }
 
 /* The sections of a block, opened; biases and the width of codes are read. */
@@ -230,6 +234,48 @@ static int open_sections(struct work *w, const struct kvc_stored *stored, struct
     return kvc_section_none_left(next, end, e);
 }
 
+/* Where words go: the pieces of a row that are consecutive bytes, and the bytes between those of two rows and of one row. */
+struct target {
+    uint8_t *first; /* of the first row */
+    size_t pieces, row, piece;
+    int past; /* as in struct kvc_row_places */
+};
+
+/* Finds the places of a block's rows where they are known and a row is at most its heads, else its own rows. */
+static struct target find_target(const struct work *w, struct kvc_block *block) {
+    const struct kvc_row_places *p = w->below ? NULL : block->places;
+    const uint64_t pieces = p ? kvc_row_pieces(&block->shape, &p->strides) : 0;
+    if (!pieces) return (struct target){.first = block->rows, .pieces = 1, .row = 2 * w->n};
+    block->placed = 1;
+    return (struct target){.first = p->base + p->first * p->strides.token,
+                           .pieces = (size_t)pieces,
+                           .row = (size_t)p->strides.token,
+                           .piece = (size_t)p->strides.head,
+                           .past = p->past};
+}
+
+/* Joins rows t to t + rows - 1, whose high bytes are in `high`. */
+static void join_rows(struct work *w, const struct target *to, uint8_t *block_rows, const uint8_t *low, const uint8_t *high,
+                      size_t t, size_t rows) {
+    const struct kvc_kernels *k = kvc_kernels_get();
+    const size_t size = w->n / to->pieces;
+    low += t * w->n;
+    for (size_t p = 0; p < to->pieces && !w->below; p++)
+        k->join_rotated(to->first + p * to->piece + t * to->row, to->row, low + p * size, high + p * size, w->n,
+                        w->bias + p * size, rows, size, to->past);
+    for (size_t i = 0; i < rows && w->below; i++) {
+        k->join_rotated((uint8_t *)w->words, 0, low + i * w->n, high + i * w->n, 0, w->bias, 1, w->n, 0);
+        kvc_words_in(block_rows + 4 * (t + i) * w->n, w->words, w->n, kvc_words_of(KVC_F32));
+    }
+}
+
+/* Rows that are decoded together, so that their high bytes stay in the first cache: whole groups of packed codes. */
+static size_t rows_together(size_t n) {
+    enum { VALUES = 8192 };
+    const size_t least = kvc_packed_rows(n), fit = VALUES / n / least;
+    return fit ? fit * least : least;
+}
+
 static int decode_words(struct work *w, struct kvc_block *block, const struct kvc_stored *stored, struct kvc_error *e) {
     struct sections s;
     if (open_sections(w, stored, &s, e)) return -1;
@@ -246,23 +292,15 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
         escapes.next = s.escapes->data;
         escapes.end = escapes.next + s.escapes->size;
     }
-    const size_t together = kvc_packed_rows(w->n);
-    const struct kvc_kernels *k = kvc_kernels_get();
-    for (size_t t = 0; t < w->rows; t++) {
-        if (t % together == 0) {
-            size_t rows = w->rows - t < together ? w->rows - t : together;
-            k->unpack_bits(w->high, packed + KVC_PACKED(t * w->n, width), rows * w->n, width);
-            apply_escapes(&escapes, w->high, t * w->n, (t + rows) * w->n);
-        }
-        const uint8_t *high = w->high + t % together * w->n;
-        if (!w->below) {
-            uint16_t *words = (uint16_t *)(void *)(block->rows + 2 * t * w->n);
-            k->join_rotated(words, low + t * w->n, high, w->bias, w->n);
-            continue;
-        }
-        k->join_rotated(w->words, low + t * w->n, high, w->bias, w->n);
-        kvc_words_in(block->rows + 4 * t * w->n, w->words, w->n, kvc_words_of(KVC_F32));
+    const struct target to = find_target(w, block);
+    const size_t together = rows_together(w->n);
+    for (size_t t = 0, rows; t < w->rows; t += rows) {
+        rows = w->rows - t < together ? w->rows - t : together;
+        kvc_kernels_get()->unpack_bits(w->high, packed + KVC_PACKED(t * w->n, width), rows * w->n, width);
+        apply_escapes(&escapes, w->high, t * w->n, (t + rows) * w->n);
+        join_rows(w, &to, block->rows, low, w->high, t, rows);
     }
+    if (to.past) kvc_kernels_get()->join_rotated(to.first, 0, low, w->high, 0, w->bias, 0, 0, 1);
     if (escapes.next != escapes.end) return kvc_fail(e, KVC_ERR_DAMAGED, "an escape lies beyond the block");
     return 0;
 }

@@ -1,5 +1,6 @@
 /* split.c: the default stage: noisy low bits unchanged, the rest entropy-coded in the context of its channel. Spec: split.md.
- * Not for opening sections (split_sections.c), devices (split_device.c), the channel model (channels.c) or the coder (rans.c). */
+ * Not for decoding (split_decode.c), opening sections (split_sections.c), devices (split_device.c), the channel model (channels.c) or the
+ * coder (rans.c). */
 #include "codecs/channels.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
@@ -148,6 +149,20 @@ static int work_init(struct work *w, const struct kvc_shape *shape, const float 
     return kvc_channels_init(&w->model, w->n, w->form->format, w->form->bits, e);
 }
 
+/* Bits that the symbols of plain words cost. There are two tables, as for a tally. */
+static double cost_without_model(const struct work *w, unsigned shift) {
+    uint32_t even[KVC_RANS_SYMBOLS] = {0}, odd[KVC_RANS_SYMBOLS] = {0}, both[KVC_RANS_SYMBOLS];
+    const unsigned alphabet = kvc_words_alphabet(w->form);
+    size_t i = 0;
+    for (; i + 2 <= w->values; i += 2) {
+        even[w->words[i] >> shift]++;
+        odd[w->words[i + 1] >> shift]++;
+    }
+    if (i < w->values) even[w->words[i] >> shift]++;
+    add_counts(both, even, odd, alphabet);
+    return cost_of(both, alphabet);
+}
+
 /* Adds the symbols as CODES. */
 static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uint8_t stage, struct kvc_sections *out,
                           struct kvc_error *e) {
@@ -186,7 +201,9 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         uint8_t *stop = next;
         struct kvc_rans_encoder r;
         kvc_rans_encode_begin(&r, 1u << lanes, stop);
-        for (size_t t = last; t-- > first;) kvc_kernels_get()->rans_encode(&r, w->symbols + t * w->n, w->n, symbol[0], bits);
+        const size_t rows = w->n % KVC_RANS_LANES ? 1 : last - first; /* together: whole rows begin with the first lane */
+        for (size_t t = last; t > first; t -= rows)
+            kvc_kernels_get()->rans_encode(&r, w->symbols + (t - rows) * w->n, rows * w->n, symbol[0], bits);
         kvc_rans_encode_end(&r, states + (s << (lanes + 2)));
         next = r.next;
         uint32_t size = (uint32_t)(stop - next);
@@ -296,9 +313,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     if (w->rows < MODEL_ROWS || !f->format) { /* too few rows, or too even ones, to pay for parameters? */
         double with = 8.0 * (double)(out->used - used + KVC_SECTION_COST);
         for (unsigned c = 0; c < KVC_CONTEXTS; c++) with += cost_of(w->count[c], kvc_words_alphabet(f));
-        uint32_t plain[KVC_RANS_SYMBOLS] = {0};
-        for (size_t i = 0; i < w->values; i++) plain[w->words[i] >> shift]++;
-        if (cost_of(plain, kvc_words_alphabet(f)) <= with) {
+        if (cost_without_model(w, shift) <= with) {
             out->count = sections;
             out->used = used;
             kvc_channels_flat(&w->model);
@@ -328,121 +343,6 @@ int kvc_split_encode(const struct kvc_stage_args *args, struct kvc_block *block,
     return status;
 }
 
-/* --- decoding --- */
-
-enum { SLOTS = (KVC_CONTEXTS << KVC_RANS_MAX_BITS) + KVC_RANS_SLACK };
-
-/* Room for decoding a block. */
-struct room {
-    uint32_t *slots;                            /* of all tables */
-    uint16_t *words, *symbols, *bias, *context; /* of a row */
-    uint8_t *below;                             /* low bits of rows_together() rows; zeros without low bits */
-    uint8_t *bytes;                             /* a section's */
-};
-
-/* Returns the rows whose low bits are unpacked together. */
-static size_t rows_together(const struct kvc_split *s) {
-    const unsigned shift = kvc_words_shift(s->form);
-    return shift && shift < 8 ? kvc_packed_rows(s->n) : 1;
-}
-
-static void room_free(struct room *r) {
-    free(r->slots);
-    free(r->below);
-    free(r->bytes);
-}
-
-static int room_init(struct room *r, const struct kvc_split *s, struct kvc_error *e) {
-    const size_t together = rows_together(s);
-    r->slots = kvc_alloc(SLOTS + 2 * s->n, sizeof *r->slots);
-    r->below = kvc_alloc_zeros(s->rows < together ? s->rows : together, s->n);
-    r->bytes = kvc_alloc((s->low_size > s->blocks ? s->low_size : s->blocks) + 1, 1);
-    if (!r->slots || !r->below || !r->bytes) return kvc_fail_memory(e, "a block");
-    r->words = (uint16_t *)(void *)(r->slots + SLOTS);
-    r->symbols = r->words + s->n;
-    r->bias = r->symbols + s->n;
-    r->context = r->bias + s->n;
-    return 0;
-}
-
-/* Makes the slots, a table for every context. Where channels rest, their contexts are replaced once instead of copying
- * tables. */
-static void make_slots(struct kvc_split *s, struct room *r) {
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++)
-        if (s->tables >> k & 1)
-            kvc_rans_decoding_table(r->slots + ((size_t)k << s->bits), s->frequency[k], kvc_words_alphabet(s->form));
-    if (s->model.turn == KVC_TURN_NONE) {
-        kvc_channels_row(&s->model, r->bias, r->context, 0);
-        for (size_t i = 0; i < s->n; i++) r->context[i] = (uint16_t)(kvc_split_table(s->tables, r->context[i]) << s->bits);
-        return;
-    }
-    for (unsigned k = 0; k < KVC_CONTEXTS; k++)
-        if (!(s->tables >> k & 1))
-            memcpy(r->slots + ((size_t)k << s->bits), r->slots + ((size_t)kvc_split_table(s->tables, k) << s->bits),
-                   sizeof *r->slots << s->bits);
-}
-
-static int decode_rows(struct kvc_split *s, struct room *room, struct kvc_block *block, const uint8_t *low, struct kvc_error *e) {
-    const struct kvc_kernels *k = kvc_kernels_get();
-    const struct kvc_words *f = s->form;
-    const unsigned shift = kvc_words_shift(f);
-    const uint16_t mask = (uint16_t)((1u << f->bits) - 1);
-    const size_t row_bytes = (size_t)kvc_row_bytes(&block->shape), together = rows_together(s);
-    const int direct = kvc_words_in_place(f), packed = shift && shift < 8;
-    const uint8_t *stream = s->words;
-    struct kvc_rans_decoder r = {.missing = 0};
-    kvc_channels_begin(&s->model);
-    make_slots(s, room);
-    for (size_t t = 0; t < s->rows; t++) {
-        if (t % s->per == 0) {
-            const size_t i = t / s->per, size = kvc_split_stream(s, i);
-            if (t && kvc_rans_decode_end(&r, e)) return -1;
-            if (kvc_rans_decode_begin(&r, s->lanes, s->states + 4 * s->lanes * i, stream, size, e)) return -1;
-            stream += size;
-        }
-        if (packed && t % together == 0) {
-            const size_t rows = s->rows - t < together ? s->rows - t : together;
-            k->unpack_bits(room->below, low + KVC_PACKED(t * s->n, shift), rows * s->n, shift);
-        }
-        const uint8_t *below = shift == 8 ? low + t * s->n : room->below + t % together * s->n;
-        if (s->model.turn != KVC_TURN_NONE) kvc_channels_row(&s->model, room->bias, room->context, s->bits);
-        k->rans_decode(&r, room->symbols, room->context, s->n, room->slots, s->bits);
-        uint8_t *row = block->rows + t * row_bytes;
-        uint16_t *words = direct ? (uint16_t *)(void *)row : room->words;
-        k->join_words(words, room->symbols, room->bias, below, s->n, shift, mask);
-        if (!direct) kvc_words_in(row, words, s->n, f);
-    }
-    return kvc_rans_decode_end(&r, e);
-}
-
-static int decode_sections(struct kvc_split *s, struct room *room, struct kvc_block *block, struct kvc_error *e) {
-    const unsigned shift = kvc_words_shift(s->form);
-    for (unsigned p = 0; p < s->form->planes; p++) {
-        if (kvc_section_decode(s->plane[p], room->bytes, s->blocks, e)) return -1;
-        kvc_plane_in(block->rows, room->bytes, s->blocks, kvc_dtype_info(block->shape.dtype)->size, p, 1);
-    }
-    const uint8_t *low = s->low ? kvc_section_bytes(s->low, room->bytes, s->low_size, e) : room->bytes;
-    if (!low || (shift && shift < 8 && kvc_packed_check(low, s->values, shift, e))) return -1;
-    return decode_rows(s, room, block, low, e);
-}
-
-int kvc_split_decode(const struct kvc_stored *stored, struct kvc_block *block, const float *ahead, struct kvc_error *e) {
-    struct kvc_split s;
-    const size_t size = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
-    const int raw = kvc_section_raw(stored->section, stored->n, block->rows, size, e);
-    if (raw) return raw < 0 ? -1 : 0;
-    int status = kvc_split_open(&s, &block->shape, ahead != NULL, stored->section, stored->n, e);
-    s.model.ahead = ahead;
-    s.model.scales = block->rows;
-    if (!status && s.values) {
-        struct room room = {.slots = NULL};
-        status = room_init(&room, &s, e) ? -1 : decode_sections(&s, &room, block, e);
-        room_free(&room);
-    }
-    kvc_split_close(&s);
-    return status;
-}
-
 /* --- the stage --- */
 
 static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
@@ -457,6 +357,11 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return kvc_split_decode(stored, block, NULL, e);
 }
 
+static int decode_two(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block) {
+    (void)args;
+    return kvc_split_decode_two(stored, block);
+}
+
 const struct kvc_stage kvc_stage_split = {
     .id = 3,
     .name = "split",
@@ -466,5 +371,6 @@ const struct kvc_stage kvc_stage_split = {
     .n_args = 1,
     .encode = encode,
     .decode = decode,
+    .decode_two = decode_two,
     .lower = kvc_split_lower,
 };

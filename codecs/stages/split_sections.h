@@ -1,4 +1,4 @@
-/* split_sections.h: the sections of a block that `split` coded, checked and opened once for the CPU (split.c) and for a device
+/* split_sections.h: the sections of a block that `split` coded, checked and opened once for the CPU (split_decode.c) and for a device
  * (split_device.c). Spec: split.md. Not for a block that is one RAW section. */
 #ifndef KVC_SPLIT_SECTIONS_H
 #define KVC_SPLIT_SECTIONS_H

@@ -176,18 +176,25 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct
     return -1;
 }
 
+/* Where the rows of a block are decoded to. */
+struct rows {
+    uint8_t *bytes;
+    const struct kvc_row_places *places; /* NULL: to `bytes` alone */
+    int placed;                          /* 1: they are in their places, and not in `bytes` */
+};
+
 static kvc_inputs_decode_fn decode_block;
 
-/* Decodes the split->own rows that a block codes itself to the front of dst, or makes the program by which a device decodes
+/* Decodes the split->own rows that a block codes itself to the front of *dst, or makes the program by which a device decodes
  * them. */
 static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
-                         const struct split *split, const struct kvc_inputs_held *held, unsigned depth, uint8_t *dst,
+                         const struct split *split, const struct kvc_inputs_held *held, unsigned depth, struct rows *dst,
                          struct kvc_program *program, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned skip = split->n_same != 0;
     int64_t *position = NULL;
-    struct kvc_block b = {.shape = k->shape[tensor], .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
+    struct kvc_block b = {.shape = k->shape[tensor], .role = kvc_plan_select(&c->tensor[tensor])};
     struct kvc_rebuilder rebuilder = {.position = NULL};
     struct kvc_inputs_held *own_held = NULL;
     struct kvc_predict_source predict;
@@ -196,6 +203,10 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     struct coded other = {0};
     uint32_t first = KVC_NONE;
     b.shape.tokens = split->own;
+    if (dst) {
+        b.rows = dst->bytes;
+        b.places = skip ? NULL : dst->places;
+    }
     int status = find_first(c, tensor, x, &first, e);
     if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS) < line->n) {
         list_own(&kvc_tensor_part(c, tensor)->cells, block, split, row);
@@ -231,6 +242,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     if (!status)
         status = program ? kvc_pipeline_lower(line, &b, &mine, first == KVC_NONE ? NULL : &base, program, e)
                          : kvc_pipeline_decode_record(line, &b, &mine, first == KVC_NONE ? NULL : &base, e);
+    if (dst) dst->placed = b.placed;
     if (status < 0 && e && e->section != KVC_NOWHERE) e->section += skip;
     coded_free(&other);
     kvc_rebuilder_free(&rebuilder);
@@ -239,9 +251,10 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     return status;
 }
 
-/* Decodes the rows that a block codes itself to their places in dst; *split gets the entries for the other rows. */
+/* Decodes the rows that a block codes itself to where they are in the block, from to->bytes on; *split gets the entries for the other rows. */
 static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct kvc_inputs_held *held,
-                        unsigned depth, uint8_t *dst, struct split *split, struct kvc_error *e) {
+                        unsigned depth, struct rows *to, struct split *split, struct kvc_error *e) {
+    uint8_t *dst = to->bytes;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const uint64_t rows = cells->block[block + 1] - cells->block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
     struct coded x;
@@ -254,7 +267,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
     else if (first && parse_same(c, tensor, rows, &x.list[0], split, e)) status = kvc_record_section(e, 0);
-    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, held, depth, dst, NULL, e);
+    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, held, depth, to, NULL, e);
     else if (!status && x.n != first) status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
     coded_free(&x);
     if (status) {
@@ -288,13 +301,14 @@ static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return in_block(c, e, tensor, block);
 }
 
-/* Decodes a whole block into dst. In a damaged file, the digest must match. */
-static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst,
+/* Decodes a whole block. In a damaged file, the digest must match. */
+static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct rows *to,
                         const struct kvc_inputs_held *held, struct kvc_error *e) {
+    uint8_t *dst = to->bytes;
     const unsigned depth = held ? kvc_inputs_depth(held) : 0;
     struct split split;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
-    if (decode_coded(c, tensor, block, held, depth, dst, &split, e)) return -1;
+    if (decode_coded(c, tensor, block, held, depth, to, &split, e)) return -1;
     uint8_t *there = split.n_same ? kvc_alloc(row, KVC_BLOCK) : NULL;
     int status = split.n_same && !there ? kvc_fail_memory(e, "rows") : 0;
     uint32_t have_tensor = KVC_NONE, have_block = KVC_NONE;
@@ -304,7 +318,7 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
         if (x->tensor != have_tensor || x->block != have_block) {
             free(origin.same);
             memset(&origin, 0, sizeof origin);
-            status = decode_coded(c, x->tensor, x->block, NULL, depth + 1, there, &origin, e);
+            status = decode_coded(c, x->tensor, x->block, NULL, depth + 1, &(struct rows){.bytes = there}, &origin, e);
             have_tensor = x->tensor;
             have_block = x->block;
         }
@@ -323,6 +337,11 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return status;
 }
 
+static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst,
+                        const struct kvc_inputs_held *held, struct kvc_error *e) {
+    return decode_whole(c, tensor, block, &(struct rows){.bytes = dst}, held, e);
+}
+
 int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
                         struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
@@ -339,6 +358,38 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return status < 0 ? in_block(c, e, tensor, block) : status;
 }
 
+/* Decodes this block and the next into dst, at once. Returns 0, or 1 where they must be decoded one by one, which then says what is
+ * wrong with them. */
+static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
+    struct coded x[2];
+    struct kvc_coded own[2];
+    struct kvc_block b[2];
+    int status = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        status |= coded_read(c, tensor, block + i, NULL, &x[i], NULL) != 0;
+        own[i] = (struct kvc_coded){.section = x[i].list, .n = x[i].n};
+        b[i] = (struct kvc_block){.shape = k->shape[tensor], .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
+        b[i].shape.tokens = start[i + 1] - start[i];
+        dst += b[i].shape.tokens * kvc_row_bytes(&c->tensor[tensor].shape);
+        status |= x[i].n_side || !x[i].n || x[i].list[0].type == KVC_SECTION_SAME;
+    }
+    if (!status) status = kvc_pipeline_decode_two(&k->pipeline[k->pipeline_of[tensor]], b, own);
+    coded_free(&x[0]);
+    coded_free(&x[1]);
+    return status;
+}
+
+/* Returns 1 where the whole blocks b and b + 1 may be decoded at once to `dst`. In a damaged file each is compared with its digest. */
+static int may_decode_two(const struct kvc_cache *c, uint32_t tensor, uint64_t b, uint64_t end, const uint8_t *dst) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    if (k->survey || b + 2 > cells->n_blocks || cells->block[b + 2] > end) return 0;
+    const uint64_t bytes = (cells->block[b + 1] - cells->block[b]) * kvc_row_bytes(&c->tensor[tensor].shape);
+    return ((uintptr_t)dst | bytes) % ROW_ALIGN == 0 && kvc_pipeline_decodes_two(&k->pipeline[k->pipeline_of[tensor]]);
+}
+
 int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
@@ -346,7 +397,10 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     int status = kvc_records_of(c) ? 0 : kvc_records_none(e);
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
         uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
-        if (take == stop - start && (uintptr_t)dst % ROW_ALIGN == 0) {
+        if (start == first && may_decode_two(c, tensor, b, end, dst) && !decode_two_blocks(c, tensor, b, dst)) {
+            take = cells->block[b + 2] - first;
+            b++;
+        } else if (take == stop - start && (uintptr_t)dst % ROW_ALIGN == 0) {
             status = decode_block(c, tensor, b, dst, NULL, e);
         } else {
             if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
@@ -357,6 +411,30 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
         first += take;
     }
     free(whole);
+    return status;
+}
+
+int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                        const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return kvc_records_none(e);
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const struct kvc_shape *shape = &c->tensor[tensor].shape;
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    /* Digests, and blocks that are predicted from this one, need its rows; strides are of the cache's shape. */
+    const int alone = !k->survey && kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n &&
+                      k->shape[tensor].heads == shape->heads && k->shape[tensor].dim == shape->dim;
+    struct kvc_row_places at = *places;
+    int status = 0;
+    for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, take; n && !status;
+         b++, first += take, n -= take, at.first += take) {
+        const uint64_t left = cells->block[b + 1] - first;
+        take = left < n ? left : n;
+        struct rows to = {.bytes = rows, .places = &at};
+        if (alone && take == cells->block[b + 1] - cells->block[b]) status = decode_whole(c, tensor, b, &to, NULL, e);
+        else status = kvc_blocks_read(c, tensor, first, take, rows, e);
+        if (!status && !to.placed) kvc_rows_scatter(at.base, rows, shape, &at.strides, at.first, take, at.past);
+    }
     return status;
 }
 

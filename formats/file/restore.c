@@ -202,6 +202,20 @@ static void spread(const struct source *s, const struct item *item, const uint8_
     }
 }
 
+/* Decodes an item's rows, and puts them to their places in the tensor. `rows` has room for them. */
+static int place(const struct source *s, const struct item *item, uint8_t *rows, uint8_t *to, struct kvc_error *e) {
+    const struct kvc_cache *c = s->cache;
+    const struct kvc_row_places places = {.base = to,
+                                          .strides = c->tensor[item->tensor].source,
+                                          .first = item->begin,
+                                          .past = s->past};
+    if (kvc_cache_is_container(c) && !cells_of(c, item->tensor)->order)
+        return kvc_container_place(c, item->tensor, item->begin, item->n, &places, rows, e);
+    if (c->read(c, item->tensor, item->begin, item->n, rows, e)) return -1;
+    spread(s, item, rows, to);
+    return 0;
+}
+
 static uint64_t item_bytes(const struct source *s, const struct item *item) {
     return item->kind == LITERAL  ? item->n
            : item->kind == REGION ? item->extent->size
@@ -258,14 +272,15 @@ static int read_item(void *state, uint64_t number, void **result, struct kvc_err
     }
     uint8_t *bytes = take(s, item_bytes(s, &item), e), *tensor = NULL;
     if (!bytes) return -1;
-    int status = read_bytes(s, &item, bytes, e);
     const int puts = s->offset && !s->memory && (item.kind != SPREAD || runs_by_head(s, &item));
-    if (!status && puts && item.kind == SPREAD) status = put_heads(s, &item, bytes, e);
-    else if (!status && puts) status = out->put(out->state, item_offset(s, &item), bytes, (size_t)item_bytes(s, &item), e);
-    else if (!status && (s->memory || item.kind == SPREAD)) {
+    int status;
+    if (!puts && (s->memory || item.kind == SPREAD)) {
         tensor = s->memory ? s->memory + s->offset[item.extent - s->cache->extent] : tensor_bytes(s, &item, e);
-        if (tensor) spread(s, &item, bytes, tensor);
-        else status = -1;
+        status = tensor ? place(s, &item, bytes, tensor, e) : -1;
+    } else {
+        status = read_bytes(s, &item, bytes, e);
+        if (!status && puts && item.kind == SPREAD) status = put_heads(s, &item, bytes, e);
+        else if (!status && puts) status = out->put(out->state, item_offset(s, &item), bytes, (size_t)item_bytes(s, &item), e);
     }
     if (status || puts || tensor) give(s, bytes);
     else *result = bytes;

@@ -119,7 +119,7 @@ static void cut_rotated(const struct kvc_kernels *k) {
 }
 
 static void join_rotated(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->join_rotated(d.out + i, d.rotated_low + i, d.rotated_high + i, d.bias, N);
+    k->join_rotated(out(), 2 * N, d.rotated_low, d.rotated_high, N, d.bias, VALUES / N, N, 0);
 }
 
 static void pack_6(const struct kvc_kernels *k) {
@@ -149,6 +149,21 @@ static void encode(const struct kvc_kernels *k) {
 static void decode(const struct kvc_kernels *k) {
     struct kvc_rans_decoder r = d.decoder;
     for (size_t i = 0; i < VALUES; i += N) k->rans_decode(&r, d.out + i, d.context, N, d.decoding, BITS);
+}
+
+/* Decodes half of the rows of each of two streams: as many as decode(). */
+static void decode_two(const struct kvc_kernels *k) {
+    struct kvc_rans_decoder r[2] = {d.decoder, d.decoder};
+    for (size_t i = 0; i < VALUES / 2; i += N) {
+        const struct kvc_rans_row a = {&r[0], d.out + i, d.context, d.decoding, BITS};
+        const struct kvc_rans_row b = {&r[1], d.out + VALUES / 2 + i, d.context, d.decoding, BITS};
+        if (k->rans_decode_two) {
+            k->rans_decode_two(&a, &b, N);
+        } else {
+            k->rans_decode(a.r, a.symbols, a.base, N, a.table, a.bits);
+            k->rans_decode(b.r, b.symbols, b.base, N, b.table, b.bits);
+        }
+    }
 }
 
 static void to_f16(const struct kvc_kernels *k) {
@@ -303,6 +318,7 @@ static const struct kernel {
     {"unpack_bits, 3 bits", unpack_3, 0},
     {"rans_encode", encode, 0},
     {"rans_decode", decode, 0},
+    {"rans_decode, two streams", decode_two, 0},
     {"f32_to_f16", to_f16, 0},
     {"f32_to_bf16", to_bf16, 0},
     {"widen_ranges", widen_ranges, 0},

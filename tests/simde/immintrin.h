@@ -11,13 +11,14 @@
 #include <string.h>
 
 typedef uint8_t kvc_mask8;
+typedef uint16_t kvc_mask16;
 
 /* Lanes of vectors, for the functions below. */
 struct lanes32 {
     uint32_t v[8];
 };
-struct lanes16 {
-    uint16_t v[8];
+struct lanes512 {
+    uint32_t v[16];
 };
 
 static inline struct lanes32 lanes32(__m256i a) {
@@ -31,15 +32,6 @@ static inline __m256i vector32(struct lanes32 l) {
     return a;
 }
 
-static inline __m128i kvc_cvtepi32_epi16(__m256i a) { /* truncates */
-    struct lanes32 from = lanes32(a);
-    struct lanes16 to;
-    __m128i result;
-    for (int i = 0; i < 8; i++) to.v[i] = (uint16_t)from.v[i];
-    memcpy(&result, &to, sizeof result);
-    return result;
-}
-
 static inline kvc_mask8 kvc_cmplt_epu32_mask(__m256i a, __m256i b) {
     struct lanes32 x = lanes32(a), y = lanes32(b);
     unsigned mask = 0;
@@ -47,20 +39,9 @@ static inline kvc_mask8 kvc_cmplt_epu32_mask(__m256i a, __m256i b) {
     return (kvc_mask8)mask;
 }
 
-static inline kvc_mask8 kvc_cmpgt_epu32_mask(__m256i a, __m256i b) {
-    return kvc_cmplt_epu32_mask(b, a);
-}
-
 static inline __m256i kvc_maskz_expand_epi32(kvc_mask8 k, __m256i a) { /* the lowest lanes to those of the mask */
     struct lanes32 from = lanes32(a), to;
     for (int i = 0, next = 0; i < 8; i++) to.v[i] = k >> i & 1 ? from.v[next++] : 0;
-    return vector32(to);
-}
-
-static inline __m256i kvc_maskz_compress_epi32(kvc_mask8 k, __m256i a) { /* the lanes of the mask to the lowest */
-    struct lanes32 from = lanes32(a), to = {{0}};
-    for (int i = 0, next = 0; i < 8; i++)
-        if (k >> i & 1) to.v[next++] = from.v[i];
     return vector32(to);
 }
 
@@ -71,38 +52,101 @@ static inline __m256i kvc_mask_or_epi32(__m256i source, kvc_mask8 k, __m256i a, 
     return vector32(to);
 }
 
-static inline __m256i kvc_mask_srli_epi32(__m256i source, kvc_mask8 k, __m256i a, unsigned count) {
-    struct lanes32 to = lanes32(source), from = lanes32(a);
-    for (int i = 0; i < 8; i++)
-        if (k >> i & 1) to.v[i] = count < 32 ? from.v[i] >> count : 0;
-    return vector32(to);
+static inline struct lanes512 lanes512(__m512i a) {
+    struct lanes512 l;
+    memcpy(&l, &a, sizeof l);
+    return l;
+}
+static inline __m512i vector512(struct lanes512 l) {
+    __m512i a;
+    memcpy(&a, &l, sizeof a);
+    return a;
 }
 
-static inline void kvc_mask_storeu_epi16(void *to, kvc_mask8 k, __m128i a) { /* touches the mask's lanes only */
-    struct lanes16 from;
-    memcpy(&from, &a, sizeof from);
-    for (int i = 0; i < 8; i++)
-        if (k >> i & 1) memcpy((uint8_t *)to + 2 * i, &from.v[i], sizeof from.v[i]);
+static inline __m256i kvc_cvtepi32_epi16(__m512i a) { /* truncates */
+    struct lanes512 from = lanes512(a);
+    uint16_t to[16];
+    __m256i result;
+    for (int i = 0; i < 16; i++) to[i] = (uint16_t)from.v[i];
+    memcpy(&result, to, sizeof result);
+    return result;
+}
+
+static inline kvc_mask16 kvc_cmpge_epu32_mask(__m512i a, __m512i b) {
+    struct lanes512 x = lanes512(a), y = lanes512(b);
+    unsigned mask = 0;
+    for (int i = 0; i < 16; i++) mask |= (unsigned)(x.v[i] >= y.v[i]) << i;
+    return (kvc_mask16)mask;
+}
+
+static inline __m512i kvc_sllv_epi32(__m512i a, __m512i count) {
+    struct lanes512 to = lanes512(a), by = lanes512(count);
+    for (int i = 0; i < 16; i++) to.v[i] = by.v[i] < 32 ? to.v[i] << by.v[i] : 0;
+    return vector512(to);
+}
+
+static inline __m512i kvc_srlv_epi32(__m512i a, __m512i count) {
+    struct lanes512 to = lanes512(a), by = lanes512(count);
+    for (int i = 0; i < 16; i++) to.v[i] = by.v[i] < 32 ? to.v[i] >> by.v[i] : 0;
+    return vector512(to);
+}
+
+static inline __m512i kvc_maskz_compress_epi32(kvc_mask16 k, __m512i a) { /* the lanes of the mask to the lowest */
+    struct lanes512 from = lanes512(a), to = {{0}};
+    for (int i = 0, next = 0; i < 16; i++)
+        if (k >> i & 1) to.v[next++] = from.v[i];
+    return vector512(to);
+}
+
+static inline __m512i kvc_mask_srli_epi32(__m512i source, kvc_mask16 k, __m512i a, unsigned count) {
+    struct lanes512 to = lanes512(source), from = lanes512(a);
+    for (int i = 0; i < 16; i++)
+        if (k >> i & 1) to.v[i] = count < 32 ? from.v[i] >> count : 0;
+    return vector512(to);
+}
+
+static inline __m512i kvc_mask_shuffle_epi32(__m512i source, kvc_mask16 k, __m512i a, unsigned pick) { /* within four lanes */
+    struct lanes512 to = lanes512(source), from = lanes512(a);
+    for (unsigned i = 0; i < 16; i++)
+        if (k >> i & 1) to.v[i] = from.v[i / 4 * 4 + (pick >> i % 4 * 2 & 3)];
+    return vector512(to);
+}
+
+static inline void kvc_mask_storeu_epi16(void *to, kvc_mask16 k, __m256i a) { /* touches the mask's lanes only */
+    uint16_t from[16];
+    memcpy(from, &a, sizeof from);
+    for (int i = 0; i < 16; i++)
+        if (k >> i & 1) memcpy((uint8_t *)to + 2 * i, &from[i], sizeof from[i]);
 }
 
 /* A later SIMDe may have some of them. */
 #undef __mmask8
-#undef _mm256_cvtepi32_epi16
+#undef __mmask16
 #undef _mm256_cmplt_epu32_mask
-#undef _mm256_cmpgt_epu32_mask
 #undef _mm256_maskz_expand_epi32
-#undef _mm256_maskz_compress_epi32
 #undef _mm256_mask_or_epi32
-#undef _mm256_mask_srli_epi32
-#undef _mm_mask_storeu_epi16
+#undef _MM_PERM_DDBB
+#undef _mm512_cvtepi32_epi16
+#undef _mm512_cmpge_epu32_mask
+#undef _mm512_sllv_epi32
+#undef _mm512_srlv_epi32
+#undef _mm512_maskz_compress_epi32
+#undef _mm512_mask_srli_epi32
+#undef _mm512_mask_shuffle_epi32
+#undef _mm256_mask_storeu_epi16
 #define __mmask8 kvc_mask8
-#define _mm256_cvtepi32_epi16 kvc_cvtepi32_epi16
+#define __mmask16 kvc_mask16
 #define _mm256_cmplt_epu32_mask kvc_cmplt_epu32_mask
-#define _mm256_cmpgt_epu32_mask kvc_cmpgt_epu32_mask
 #define _mm256_maskz_expand_epi32 kvc_maskz_expand_epi32
-#define _mm256_maskz_compress_epi32 kvc_maskz_compress_epi32
 #define _mm256_mask_or_epi32 kvc_mask_or_epi32
-#define _mm256_mask_srli_epi32 kvc_mask_srli_epi32
-#define _mm_mask_storeu_epi16 kvc_mask_storeu_epi16
+#define _MM_PERM_DDBB 0xf5
+#define _mm512_cvtepi32_epi16 kvc_cvtepi32_epi16
+#define _mm512_cmpge_epu32_mask kvc_cmpge_epu32_mask
+#define _mm512_sllv_epi32 kvc_sllv_epi32
+#define _mm512_srlv_epi32 kvc_srlv_epi32
+#define _mm512_maskz_compress_epi32 kvc_maskz_compress_epi32
+#define _mm512_mask_srli_epi32 kvc_mask_srli_epi32
+#define _mm512_mask_shuffle_epi32 kvc_mask_shuffle_epi32
+#define _mm256_mask_storeu_epi16 kvc_mask_storeu_epi16
 
 #endif

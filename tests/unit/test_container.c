@@ -9,6 +9,7 @@
 #include "formats/cache/prefix.h"
 #include "formats/container/records.h"
 #include "formats/cache/view.h"
+#include "kernels/kernels.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -812,6 +813,67 @@ static void any_range_of_rows(void **state) {
     kvc_cache_free(c);
 }
 
+/* Decodes runs of a tensor's rows to their places in a layout, and compares them with the original's rows copied there; what lies between
+ * and around them stays as it is. */
+static void place_tensor(const struct kvc_cache *c, const struct kvc_cache *d, uint32_t t, const struct kvc_strides *s,
+                         size_t size, int past) {
+    enum { AROUND = 16 };
+    const struct kvc_shape *shape = &c->tensor[t].shape;
+    const size_t row = (size_t)kvc_row_bytes(shape), room = size + 2 * AROUND;
+    struct kvc_error e;
+    size_t n;
+    uint8_t *rows = rows_of(c, t, &n), *want = allocate(room), *got = allocate(room);
+    for (uint64_t i = 0; i < 4; i++) { /* all rows, then runs that begin and end within blocks */
+        const uint64_t first = i ? mix(i) % shape->tokens : 0,
+                       count = i ? mix(i + 9) % (shape->tokens - first + 1) : shape->tokens;
+        const struct kvc_row_places places = {.base = got + AROUND, .strides = *s, .first = first, .past = past};
+        uint8_t *room_for_rows = allocate((size_t)(count < KVC_BLOCK ? count : KVC_BLOCK) * row);
+        memset(want, (int)i + 1, room);
+        memset(got, (int)i + 1, room);
+        kvc_rows_scatter(want + AROUND, rows + first * row, shape, s, first, count, 0);
+        if (kvc_container_place(d, t, first, count, &places, room_for_rows, &e)) fail_msg("%s", e.message);
+        assert_memory_equal(got, want, room);
+        free(room_for_rows);
+    }
+    free(rows), free(want), free(got);
+}
+
+static void place_all(struct kvc_cache *c, const char *recipe) {
+    struct kvc_buffer bytes = pack(c, &(struct kvc_pack_options){.recipe = recipe_of(recipe), .threads = 1}, NULL);
+    struct kvc_input in;
+    struct kvc_cache *d = open_bytes(&in, bytes.data, bytes.n);
+    for (uint32_t t = 0; t < d->n_tensors; t++) {
+        const struct kvc_shape *shape = &c->tensor[t].shape;
+        const size_t value = kvc_dtype_info(shape->dtype)->size, all = (size_t)(shape->tokens * kvc_row_bytes(shape));
+        const struct kvc_strides by_head = kvc_strides_heads_first(shape), rows = kvc_strides_canonical(shape);
+        const struct kvc_strides apart = {rows.token + 6, rows.head, rows.block},
+                                 turned = {value, shape->tokens * shape->dim * value, shape->tokens * value};
+        for (int past = 0; past < 2; past++) {
+            place_tensor(c, d, t, &by_head, all, past);
+            place_tensor(c, d, t, &rows, all, past);
+            place_tensor(c, d, t, &apart, all + 6 * (size_t)shape->tokens, past);
+            place_tensor(c, d, t, &turned, all, past);
+        }
+    }
+    kvc_cache_free(d);
+    kvc_input_close(&in);
+    free(bytes.data);
+}
+
+static void rows_in_any_layout(void **state) {
+    (void)state;
+    const enum kvc_dtype dtypes[] = {KVC_F16, KVC_BF16, KVC_F32};
+    for (size_t i = 0; i < 3; i++) {
+        struct builder b = simple(dtypes[i], 700, 1, 3, 64), odd = simple(dtypes[i], 300, 1, 2, 40);
+        struct kvc_cache *of[] = {finish(&b), finish(&odd), with_checkpoints(600, dtypes[i])};
+        for (size_t k = 0; k < 3; k++) {
+            place_all(of[k], "fast");
+            place_all(of[k], "split");
+            kvc_cache_free(of[k]);
+        }
+    }
+}
+
 /* --- tests: damage --- */
 
 /* All that a file yields. */
@@ -939,6 +1001,72 @@ static void damage_of_a_compressed_file(void **state) {
     damage(finish(&b), &(struct kvc_pack_options){.recipe = recipe_of("zstd"), .threads = 1});
 }
 
+/* Blocks that are decoded two at once: any number of them, read from anywhere. */
+static void blocks_two_by_two(void **state) {
+    static const uint64_t cells[] = {256, 300, 512, 700, 1280};
+    (void)state;
+    kvc_kernels_choice(); /* makes the trial of kernels */
+    for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++) {
+        struct builder b = simple(KVC_BF16, cells[i], 1, 2, 16);
+        struct kvc_cache *c = finish(&b);
+        struct kvc_buffer packed = pack(c, &(struct kvc_pack_options){.recipe = recipe_of("split"), .threads = 1}, NULL);
+        struct kvc_input in;
+        struct kvc_cache *d = open_bytes(&in, packed.data, packed.n);
+        assert_same(c, d);
+        size_t n;
+        uint8_t *want = rows_of(c, 0, &n), *got = allocate(n + 8);
+        const size_t row = n / cells[i];
+        struct kvc_error e;
+        for (uint64_t first = 0; first < cells[i]; first += first % 256 < 2 ? 1 : 127)
+            for (uint64_t end = first + 1; end <= cells[i]; end += end % 256 < 2 || end + 127 > cells[i] ? 1 : 127) {
+                uint8_t *to = got + (first + end) % 2 * 4; /* at an address where blocks are decoded, or not */
+                memset(got, 0xa5, n + 8);
+                assert_int_equal(d->read(d, 0, first, end - first, to, &e), 0);
+                assert_memory_equal(to, want + first * row, (end - first) * row);
+                if (to + (end - first) * row < got + n + 8) assert_int_equal(to[(end - first) * row], 0xa5);
+            }
+        free(want);
+        free(got);
+        kvc_cache_free(d);
+        kvc_input_close(&in);
+        free(packed.data);
+        kvc_cache_free(c);
+    }
+}
+
+/* Reading rows says of a damaged block what reading that block alone says. */
+static void damage_of_one_block_of_two(void **state) {
+    enum { BLOCKS = 5 };
+    (void)state;
+    kvc_kernels_choice(); /* makes the trial of kernels */
+    struct builder b = simple(KVC_BF16, BLOCKS * KVC_BLOCK, 1, 1, 32);
+    struct kvc_cache *c = finish(&b);
+    struct kvc_buffer packed = pack(c, &(struct kvc_pack_options){.recipe = recipe_of("split"), .threads = 1}, NULL);
+    size_t n;
+    uint8_t *rows = rows_of(c, 0, &n);
+    for (uint64_t block = 0; block < BLOCKS; block++) {
+        struct kvc_input in;
+        struct kvc_error alone, all;
+        struct kvc_cache *d = open_bytes(&in, packed.data, packed.n);
+        const struct kvc_records *k = kvc_records_of(d);
+        const struct kvc_record *r = &k->record[k->block_record[k->first_block[0] + block]];
+        packed.data[r->offset + r->size / 2] ^= 1;
+        assert_int_equal(d->read(d, 0, block * KVC_BLOCK, KVC_BLOCK, rows, &alone), -1);
+        assert_int_equal(alone.code, KVC_ERR_DAMAGED);
+        assert_int_equal(d->read(d, 0, 0, BLOCKS * KVC_BLOCK, rows, &all), -1);
+        assert_string_equal(all.message, alone.message);
+        assert_int_equal(all.code, alone.code);
+        for (uint64_t other = 0; other < BLOCKS; other++)
+            assert_int_equal(d->read(d, 0, other * KVC_BLOCK, KVC_BLOCK, rows, &all), other == block ? -1 : 0);
+        packed.data[r->offset + r->size / 2] ^= 1;
+        kvc_cache_free(d);
+        kvc_input_close(&in);
+    }
+    free(rows);
+    free(packed.data);
+    kvc_cache_free(c);
+}
+
 static void damage_of_references_and_padding(void **state) {
     (void)state;
     damage(with_checkpoints(12, KVC_F8E4M3),
@@ -1032,10 +1160,13 @@ int main(void) {
         cmocka_unit_test(extents_are_aligned),
         cmocka_unit_test(behind_other_bytes_of_the_sink),
         cmocka_unit_test(any_range_of_rows),
+        cmocka_unit_test(rows_in_any_layout),
         cmocka_unit_test(damage_of_a_stored_file),
         cmocka_unit_test(damage_of_a_compressed_file),
         cmocka_unit_test(other_caches_are_refused),
         cmocka_unit_test(damage_of_references_and_padding),
+        cmocka_unit_test(blocks_two_by_two),
+        cmocka_unit_test(damage_of_one_block_of_two),
     };
     return cmocka_run_group_tests_name("container", tests, NULL, NULL);
 }

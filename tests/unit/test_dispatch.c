@@ -94,6 +94,10 @@ static void named_as_chosen(void **state) {
     assert_string_equal(choice.name, k->name);
     assert_ptr_equal(k->rans_encode, kvc_kernels_find(choice.rans_encode)->rans_encode);
     assert_ptr_equal(k->rans_decode, kvc_kernels_find(choice.rans_decode)->rans_decode);
+    int found = !k->rans_decode_two;
+    for (const char *const *name = kvc_kernels_names(); *name; name++)
+        found |= kvc_kernels_find(*name) && k->rans_decode_two == kvc_kernels_find(*name)->rans_decode_two;
+    assert_true(found);
     assert_ptr_equal(k->split_planes, kvc_kernels_find(choice.name)->split_planes);
     assert_ptr_equal(kvc_kernels_get(), k);
 }
@@ -118,21 +122,49 @@ static void slow_decode(struct kvc_rans_decoder *r, uint16_t *s, const uint16_t 
     }
 }
 
+static void two_slowly(const struct kvc_rans_row *a, const struct kvc_rans_row *b, size_t n) {
+    slow_decode(a->r, a->symbols, a->base, n, a->table, a->bits);
+    slow_decode(b->r, b->symbols, b->base, n, b->table, b->bits);
+}
+
+static void two_at_once(const struct kvc_rans_row *a, const struct kvc_rans_row *b, size_t n) {
+    kvc_kernels_ref.rans_decode(a->r, a->symbols, a->base, n, a->table, a->bits);
+    kvc_kernels_ref.rans_decode(b->r, b->symbols, b->base, n, b->table, b->bits);
+}
+
 /* Whichever comes first, and for encoding and decoding apart. */
 static void slow_ones_lose(void **state) {
     const struct kvc_kernels slow_encoder = {.rans_encode = slow_encode, .rans_decode = kvc_kernels_ref.rans_decode};
     const struct kvc_kernels slow_decoder = {.rans_encode = kvc_kernels_ref.rans_encode, .rans_decode = slow_decode};
     const struct kvc_kernels *both[2][2] = {{&slow_encoder, &slow_decoder}, {&slow_decoder, &slow_encoder}};
-    const struct kvc_kernels *alone[] = {&slow_encoder}, *of_encode, *of_decode;
+    const struct kvc_kernels *alone[] = {&slow_encoder}, *of_encode, *of_decode, *of_two;
     (void)state;
     for (int order = 0; order < 2; order++) {
-        kvc_trial_rans(both[order], 2, &of_encode, &of_decode);
+        kvc_trial_rans(both[order], 2, &of_encode, &of_decode, &of_two);
         assert_ptr_equal(of_encode, &slow_decoder);
         assert_ptr_equal(of_decode, &slow_encoder);
+        assert_ptr_equal(of_two, &slow_encoder);
     }
-    kvc_trial_rans(alone, 1, &of_encode, &of_decode);
+    kvc_trial_rans(alone, 1, &of_encode, &of_decode, &of_two);
     assert_ptr_equal(of_encode, &slow_encoder);
     assert_ptr_equal(of_decode, &slow_encoder);
+}
+
+/* Two streams are timed apart from one: a table may be the fastest with either. */
+static void two_streams_are_timed(void **state) {
+    const struct kvc_kernels *of_encode, *of_decode, *of_two;
+    const struct kvc_kernels none = {.rans_encode = kvc_kernels_ref.rans_encode, .rans_decode = kvc_kernels_ref.rans_decode};
+    const struct kvc_kernels slow_decoder = {.rans_encode = kvc_kernels_ref.rans_encode, .rans_decode = slow_decode};
+    const struct kvc_kernels at_once = {.rans_encode = slow_encode, .rans_decode = slow_decode, .rans_decode_two = two_at_once};
+    const struct kvc_kernels slow = {.rans_encode = slow_encode,
+                                     .rans_decode = kvc_kernels_ref.rans_decode,
+                                     .rans_decode_two = two_slowly};
+    (void)state;
+    const struct kvc_kernels *const first[] = {&slow, &none}, *const second[] = {&slow_decoder, &at_once};
+    kvc_trial_rans(first, 2, &of_encode, &of_decode, &of_two);
+    assert_ptr_equal(of_two, &none);
+    kvc_trial_rans(second, 2, &of_encode, &of_decode, &of_two);
+    assert_ptr_equal(of_two, &at_once);
 }
 
 /* A table that leaves out a list of kernels has no function for them, and no compiler says so. */
@@ -151,9 +183,8 @@ static void tables_are_whole(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_calls), /* first: nothing before it may have made the trial */
-        cmocka_unit_test(named_as_chosen),
-        cmocka_unit_test(slow_ones_lose),
-        cmocka_unit_test(tables_are_whole),
+        cmocka_unit_test(named_as_chosen),       cmocka_unit_test(slow_ones_lose),
+        cmocka_unit_test(two_streams_are_timed), cmocka_unit_test(tables_are_whole),
     };
     unsetenv("KVC_KERNEL");
     return cmocka_run_group_tests(tests, set_up, NULL);

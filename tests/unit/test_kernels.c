@@ -264,9 +264,41 @@ static void words_are_rotated(void **state) {
                 assert_int_equal(low[i], rotated % 256);
                 assert_int_equal(high[i], rotated / 256);
             }
-            k->join_rotated(back, low, high, bias, n);
+            k->join_rotated((uint8_t *)back, 0, low, high, 0, bias, 1, n, 0);
             assert_memory_equal(back, words, 2 * n);
             free(words), free(bias), free(back), free(low), free(high);
+        }
+    }
+}
+
+/* Joins pieces to an address and a distance of two bytes more than whole vectors, and of whole vectors, into the caches and past them;
+ * what lies around the pieces must stay as it is. */
+static void rotated_pieces_have_places(void **state) {
+    (void)state;
+    static const size_t of[] = {1, 16, 33, 48, 64, 80, 100, 192, 640}, starts[] = {1, 2, 16, 20, 64}, gaps[] = {0, 3, 16};
+    enum { PIECES = 5, STEP = 700, SIZES = sizeof of / sizeof *of, STARTS = sizeof starts / sizeof *starts };
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k) continue;
+        for (size_t how = 0; how < SIZES * STARTS * 6; how++) {
+            const size_t n = of[how % SIZES], at = starts[how / SIZES % STARTS], to = 2 * n + gaps[how / SIZES / STARTS % 3];
+            const size_t room = (at + PIECES * to + 127) / 64 * 64;
+            uint16_t *bias = noise(2 * n);
+            uint8_t *low = noise(PIECES * STEP), *high = noise(PIECES * STEP), *got = aligned_alloc(64, room),
+                    *want = malloc(room);
+            for (size_t i = 0; i < room; i++) got[i] = want[i] = random_byte();
+            for (size_t p = 0; p < PIECES; p++)
+                for (size_t i = 0; i < n; i++) {
+                    const unsigned rotated = low[p * STEP + i] + 256u * high[p * STEP + i];
+                    const unsigned word = (rotated / 2 + rotated % 2 * 32768 + bias[i]) % 65536;
+                    want[at + p * to + 2 * i] = (uint8_t)word;
+                    want[at + p * to + 2 * i + 1] = (uint8_t)(word / 256);
+                }
+            const int past = how / SIZES / STARTS >= 3;
+            k->join_rotated(got + at, to, low, high, STEP, bias, PIECES, n, past);
+            k->join_rotated(got, to, low, high, STEP, bias, 0, n, past);
+            assert_memory_equal(got, want, room);
+            free(bias), free(low), free(high), free(got), free(want);
         }
     }
 }
@@ -548,6 +580,10 @@ static void model_sums_agree(void **state) {
                     assert_memory_equal(c, turned[0], 4 * period);
                     assert_memory_equal(s, turned[1], 4 * period);
                     free(c), free(s);
+                    const struct kvc_model_sums resting = {.plain = sums[0], .square = sums[1]};
+                    for (int a = 0; a < 4; a++) memcpy(sums[a], before[a], 4 * n);
+                    k->model_sums(&resting, x, rows, NULL, NULL, NULL, NULL, n, period);
+                    for (int a = 0; a < 4; a++) assert_memory_equal(sums[a], a < 2 ? want[a] : before[a], 4 * n);
                 }
                 for (int a = 0; a < 4; a++) free(sums[a]), free(before[a]), free(want[a]), free(turn[a]), free(turned[a]);
                 free(x);
@@ -1463,6 +1499,7 @@ int main(void) {
         cmocka_unit_test(tables_by_name),
         cmocka_unit_test(words_are_cut_and_joined),
         cmocka_unit_test(words_are_rotated),
+        cmocka_unit_test(rotated_pieces_have_places),
         cmocka_unit_test(bits_are_packed),
         cmocka_unit_test(model_words_agree),
         cmocka_unit_test(model_words_are_not_fused),

@@ -170,37 +170,81 @@ static int begin_decoding(struct kvc_rans_decoder *r, const struct sample *t, co
     return status;
 }
 
-static void kernel_decode(const struct kvc_kernels *k, const struct sample *t, const struct stream *in, struct outcome *o) {
+/* A stream in decoding. Its words lie at an odd address, as sections may. */
+struct running {
+    const struct sample *t;
+    uint32_t *table;
+    uint8_t *bytes, *words;
+    uint16_t *base, *symbols; /* of a row */
+    size_t at, size;          /* symbols before the row; bytes of words */
+    struct kvc_rans_decoder r;
+};
+
+static void running_begin(struct running *x, const struct sample *t, const struct stream *in) {
     const size_t whole = (size_t)1 << t->bits;
     uint32_t *roomy = malloc((t->contexts * whole + KVC_RANS_SLACK) * sizeof *roomy);
-    uint8_t *bytes = malloc(in->size + 1), *words = bytes + 1; /* at an odd address, as sections may be */
-    assert_non_null(roomy);
-    assert_non_null(bytes);
-    for (unsigned c = 0; c < t->contexts; c++) kvc_rans_decoding_table(roomy + c * whole, t->frequency[c], t->alphabet);
-    uint32_t *table = exact_copy(roomy, t->contexts * whole * sizeof *table);
-    memcpy(words, in->words, in->size);
-    struct kvc_rans_decoder r;
     struct kvc_error e = {0};
-    assert_int_equal(begin_decoding(&r, t, in, words, &e), 0);
-    size_t at = 0;
-    for (size_t row = 0; row < t->rows; at += t->n[row++]) {
-        const size_t n = t->n[row];
-        uint16_t *base = malloc(n * sizeof *base), *symbols = malloc(n * sizeof *symbols);
-        for (size_t i = 0; i < n; i++) base[i] = (uint16_t)(t->context[at + i] * whole);
-        k->rans_decode(&r, symbols, base, n, table, t->bits);
-        if (n) memcpy(o->symbol + at, symbols, n * sizeof *symbols);
-        free(base);
-        free(symbols);
-    }
-    memcpy(o->x, r.x, t->lanes * sizeof *r.x);
-    o->taken = (size_t)(r.next - words);
-    o->missing = r.missing;
-    o->refused = kvc_rans_decode_end(&r, &e) != 0;
-    if (o->refused) assert_int_equal(e.code, KVC_ERR_DAMAGED);
-    assert_ptr_equal(r.end, words + in->size);
-    free(bytes);
-    free(table);
+    *x = (struct running){.t = t, .bytes = malloc(in->size + 1), .size = in->size};
+    assert_non_null(roomy);
+    assert_non_null(x->bytes);
+    for (unsigned c = 0; c < t->contexts; c++) kvc_rans_decoding_table(roomy + c * whole, t->frequency[c], t->alphabet);
+    x->table = exact_copy(roomy, t->contexts * whole * sizeof *roomy);
+    x->words = x->bytes + 1;
+    memcpy(x->words, in->words, in->size);
+    assert_int_equal(begin_decoding(&x->r, t, in, x->words, &e), 0);
     free(roomy);
+}
+
+static struct kvc_rans_row running_row(struct running *x, size_t n) {
+    x->base = malloc(n * sizeof *x->base);
+    x->symbols = malloc(n * sizeof *x->symbols);
+    for (size_t i = 0; i < n; i++) x->base[i] = (uint16_t)((size_t)x->t->context[x->at + i] << x->t->bits);
+    return (struct kvc_rans_row){&x->r, x->symbols, x->base, x->table, x->t->bits};
+}
+
+static void running_take(struct running *x, size_t n, struct outcome *o) {
+    if (n) memcpy(o->symbol + x->at, x->symbols, n * sizeof *x->symbols);
+    x->at += n;
+    free(x->base);
+    free(x->symbols);
+}
+
+static void running_end(struct running *x, struct outcome *o) {
+    struct kvc_error e = {0};
+    memcpy(o->x, x->r.x, x->t->lanes * sizeof *x->r.x);
+    o->taken = (size_t)(x->r.next - x->words);
+    o->missing = x->r.missing;
+    o->refused = kvc_rans_decode_end(&x->r, &e) != 0;
+    if (o->refused) assert_int_equal(e.code, KVC_ERR_DAMAGED);
+    assert_ptr_equal(x->r.end, x->words + x->size);
+    free(x->bytes);
+    free(x->table);
+}
+
+static void kernel_decode(const struct kvc_kernels *k, const struct sample *t, const struct stream *in, struct outcome *o) {
+    struct running x;
+    running_begin(&x, t, in);
+    for (size_t row = 0; row < t->rows; row++) {
+        const struct kvc_rans_row to = running_row(&x, t->n[row]);
+        k->rans_decode(to.r, to.symbols, to.base, t->n[row], to.table, to.bits);
+        running_take(&x, t->n[row], o);
+    }
+    running_end(&x, o);
+}
+
+/* Decodes two streams, whose rows have the same sizes, at once. */
+static void kernel_decode_two(const struct kvc_kernels *k, const struct sample *const t[2], const struct stream *const in[2],
+                              struct outcome *o) {
+    struct running x[2];
+    for (unsigned i = 0; i < 2; i++) running_begin(&x[i], t[i], in[i]);
+    for (size_t row = 0; row < t[0]->rows; row++) {
+        const size_t n = t[0]->n[row];
+        assert_int_equal(n, t[1]->n[row]);
+        const struct kvc_rans_row a = running_row(&x[0], n), b = running_row(&x[1], n);
+        k->rans_decode_two(&a, &b, n);
+        for (unsigned i = 0; i < 2; i++) running_take(&x[i], n, &o[i]);
+    }
+    for (unsigned i = 0; i < 2; i++) running_end(&x[i], &o[i]);
 }
 
 static void assert_same_stream(const struct sample *t, const struct stream *a, const struct stream *b) {
@@ -347,6 +391,49 @@ static void kernels_code_as_specified(void **state) {
                 }
 }
 
+/* Every table that decodes two streams at once decodes each as the slow coder does. */
+static void check_two(const struct sample *const t[2], const struct stream *const in[2]) {
+    static struct outcome want, got[2];
+    for (const char *const *name = kvc_kernels_names(); *name; name++) {
+        const struct kvc_kernels *k = kvc_kernels_find(*name);
+        if (!k || !k->rans_decode_two) continue;
+        kernel_decode_two(k, t, in, got);
+        for (unsigned i = 0; i < 2; i++) {
+            slow_decode(t[i], in[i], &want);
+            assert_same_outcome(t[i], &want, &got[i]);
+        }
+    }
+}
+
+/* Streams of any tables, bits and lanes, whole and cut, in either order. */
+static void two_streams_at_once(void **state) {
+    static struct sample other;
+    static struct stream streams[2], cut;
+    static const size_t cuts[] = {2, 64, 66, 130, 500, 2 * SYMBOLS};
+    (void)state;
+    for (unsigned kind = 0; kind < KINDS; kind++)
+        for (unsigned bits = KVC_RANS_MIN_BITS; bits <= KVC_RANS_MAX_BITS; bits++)
+            for (unsigned lanes = 4; lanes <= KVC_RANS_LANES; lanes *= 8)
+                for (size_t plan = 0; plan <= COUNT(row_sizes); plan++) {
+                    make_sample(&sample, kind, bits, CONTEXTS, KVC_RANS_LANES, plan);
+                    make_sample(&other, (kind + plan) % KINDS, KVC_RANS_MIN_BITS + random_below(4), 1 + random_below(CONTEXTS),
+                                lanes, plan);
+                    slow_encode(&sample, fresh, &streams[0]);
+                    slow_encode(&other, fresh, &streams[1]);
+                    const struct sample *const t[] = {&sample, &other, &sample};
+                    const struct stream *const in[] = {&streams[0], &streams[1], &streams[0]};
+                    check_two(t, in);
+                    check_two(t + 1, in + 1);
+                    for (size_t i = 0; i < COUNT(cuts); i++) {
+                        cut = streams[0];
+                        cut.size -= cuts[i] < cut.size ? cuts[i] : cut.size;
+                        const struct stream *const damaged[] = {&cut, &streams[1], &cut};
+                        check_two(t, damaged);
+                        check_two(t + 1, damaged + 1);
+                    }
+                }
+}
+
 static void assert_refused(const struct sample *t, const struct stream *damaged) {
     check_decoding(t, damaged, &outcome);
     assert_true(outcome.refused);
@@ -410,7 +497,7 @@ static void states_out_of_range(void **state) {
 
 static int quotient_is_exact(const struct kvc_rans_symbol *s, uint64_t x, uint64_t f) {
     const unsigned shift = s->packed >> 22 & 15, add = s->packed >> 26;
-    return (x + add) * s->reciprocal >> (31 + shift) == x / f;
+    return (x + add) * s->reciprocal >> (32 + shift) == x / f;
 }
 
 /* The quotient steps at multiples of f, and an error grows with x: the highest multiples below f * 2^(32 - bits). */
@@ -712,6 +799,38 @@ static void refused_tables(void **state) {
     }
 }
 
+/* Writes numbers, reads them at once and one by one: from all bits, and from strings that end in a code; long codes and random bits too. */
+static void rice_codes_at_once(void **state) {
+    (void)state;
+    enum { NUMBERS = 300, ROOM = 5 * NUMBERS };
+    uint64_t x = 1;
+    for (unsigned how = 0; how < 400; how++) {
+        const unsigned k = how % (KVC_RICE_MOST + 1);
+        uint8_t bytes[ROOM];
+        struct kvc_bits out = {.bytes = bytes};
+        for (unsigned i = 0; i < NUMBERS; i++) {
+            x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
+            const unsigned number = (unsigned)(x >> 48);
+            kvc_bits_put_rice(&out, x >> 40 & 63 ? number % (4u << k) : number, k);
+        }
+        const size_t limit = how < 200 ? out.at : (size_t)(x >> 33) % out.at;
+        for (size_t i = 0; how % 5 == 4 && i < out.at / 8; i++)
+            bytes[i] = (uint8_t)(bytes[i] ^ (x >> i % 50 & x >> (i + 7) % 41));
+        uint8_t *exact = exact_copy(bytes, (limit + 7) / 8);
+        struct kvc_bits at_once = {.read = exact, .limit = limit}, one_by_one = at_once;
+        uint16_t got[NUMBERS];
+        const size_t n = kvc_bits_get_rices(&at_once, got, NUMBERS, k);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(one_by_one.bad, 0);
+            assert_int_equal(got[i], (uint16_t)kvc_bits_get_rice(&one_by_one, k));
+        }
+        assert_true(n == NUMBERS || at_once.bad);
+        assert_int_equal(at_once.bad, one_by_one.bad);
+        assert_int_equal(at_once.at, one_by_one.at);
+        free(exact);
+    }
+}
+
 /* rans.md, "Example". */
 static void example(void **state) {
     (void)state;
@@ -732,7 +851,9 @@ static void example(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(example),
+        cmocka_unit_test(rice_codes_at_once),
         cmocka_unit_test(kernels_code_as_specified),
+        cmocka_unit_test(two_streams_at_once),
         cmocka_unit_test(damaged_streams),
         cmocka_unit_test(states_out_of_range),
         cmocka_unit_test(reciprocals_are_exact),

@@ -236,6 +236,34 @@ static void free_apart(struct kvc_section *s, size_t n) {
     free(s);
 }
 
+/* Decodes two blocks at once, into memory of their own with a guard after them. Both must be `want`, their n bytes each, unless that is
+ * refused. Returns 1 where it is. */
+static int decode_two(const struct kvc_pipeline *line, const struct kvc_shape shape[2], const struct kvc_coded own[2],
+                      const uint8_t *const want[2]) {
+    struct kvc_block block[2];
+    uint8_t *rows[2];
+    for (int i = 0; i < 2; i++) {
+        rows[i] = get_memory(bytes_of(&shape[i]) + GUARD);
+        memset(rows[i], 0xa5, bytes_of(&shape[i]) + GUARD);
+        block[i] = (struct kvc_block){.shape = shape[i], .rows = rows[i]};
+    }
+    const int status = kvc_pipeline_decode_two(line, block, own);
+    for (int i = 0; i < 2; i++) {
+        const size_t n = bytes_of(&shape[i]);
+        for (size_t k = 0; k < GUARD; k++) assert_int_equal(rows[i][n + k], 0xa5);
+        if (!status) assert_memory_equal(rows[i], want[i], n);
+        free(rows[i]);
+    }
+    assert_in_range(status, 0, 1);
+    return status;
+}
+
+/* Returns 1 where this CPU, and the kernels asked for, decode two blocks of this recipe at once. */
+static int decodes_two(const struct kvc_pipeline *line) {
+    kvc_kernels_choice(); /* makes the trial of kernels */
+    return kvc_pipeline_decodes_two(line);
+}
+
 /* Decodes into `rows`, with a guard after them; 0 or -1 with a message. */
 static int decode(const struct kvc_pipeline *line, const struct kvc_shape *shape, uint8_t *rows,
                   const struct kvc_section *section, size_t n, struct kvc_error *e) {
@@ -249,6 +277,12 @@ static int decode(const struct kvc_pipeline *line, const struct kvc_shape *shape
         assert_int_equal(status, -1);
         assert_true(e->code == KVC_ERR_DAMAGED || e->code == KVC_ERR_UNSUPPORTED);
         assert_true(*e->message);
+    }
+    if (decodes_two(line)) { /* the block beside itself */
+        const struct kvc_coded both[] = {{.section = section, .n = n}, {.section = section, .n = n}};
+        const int alone = status || !n || section->type == KVC_SECTION_RAW;
+        assert_int_equal(decode_two(line, (const struct kvc_shape[]){*shape, *shape}, both, (const uint8_t *[]){rows, rows}),
+                         alone);
     }
     return status;
 }
@@ -558,6 +592,66 @@ static void every_kernel_table(void **state) {
     assert_true(tables > 0);
 }
 
+/* --- two blocks at once --- */
+
+/* Encoded rows. */
+struct coded_rows {
+    struct kvc_shape shape;
+    uint8_t *source;
+    struct kvc_sections list;
+};
+
+static struct coded_rows code_rows(const char *recipe, enum kvc_dtype dtype, uint64_t tokens, uint64_t dim, enum kind kind) {
+    struct coded_rows x = {.shape = {dtype, tokens, 1, dim}};
+    x.source = get_memory(bytes_of(&x.shape));
+    fill(x.source, &x.shape, kind);
+    encode(recipe, &x.shape, x.source, &x.list);
+    return x;
+}
+
+static int decode_coded_two(const struct kvc_pipeline *line, const struct coded_rows *a, const struct coded_rows *b) {
+    const struct kvc_coded own[] = {{.section = a->list.section, .n = a->list.count},
+                                    {.section = b->list.section, .n = b->list.count}};
+    return decode_two(line, (const struct kvc_shape[]){a->shape, b->shape}, own, (const uint8_t *[]){a->source, b->source});
+}
+
+static void coded_rows_free(struct coded_rows *x) {
+    free(x->source);
+    kvc_sections_free(&x->list);
+}
+
+/* Blocks of other numbers of rows, streams, lanes and models; beside a RAW block or a damaged one, neither is decoded. */
+static void two_blocks_at_once(void **state) {
+    static const uint64_t tokens[] = {20, 110, 256};
+    enum { BLOCKS = 6, DIM = 96 };
+    const struct kvc_pipeline line = pipeline_of("split");
+    (void)state;
+    assert_false(decodes_two(&(struct kvc_pipeline){.n = 0}));
+    const struct kvc_pipeline fast = pipeline_of("fast");
+    assert_false(decodes_two(&fast));
+    if (!decodes_two(&line)) skip();
+    for (size_t d = 0; d < N_DTYPES; d++) {
+        struct coded_rows x[BLOCKS], raw = code_rows("split", dtypes[d], 12, DIM, GARBAGE);
+        for (size_t i = 0; i < BLOCKS; i++)
+            x[i] = code_rows(recipes[i % 2], dtypes[d], tokens[i / 2], DIM, i % 3 ? TWO_VALUES : CONSTANT_CHANNELS);
+        assert_true(is_raw(&raw.list));
+        for (size_t i = 0; i < BLOCKS; i++) {
+            assert_false(is_raw(&x[i].list));
+            assert_int_equal(decode_coded_two(&line, &x[i], &raw), 1);
+            assert_int_equal(decode_coded_two(&line, &raw, &x[i]), 1);
+            for (size_t k = 0; k < BLOCKS; k++) assert_int_equal(decode_coded_two(&line, &x[i], &x[k]), 0);
+        }
+        for (size_t s = 0; s < x[0].list.count; s++) {
+            x[0].list.section[s].raw_size++;
+            assert_int_equal(decode_coded_two(&line, &x[0], &x[1]), 1);
+            assert_int_equal(decode_coded_two(&line, &x[5], &x[0]), 1);
+            x[0].list.section[s].raw_size--;
+        }
+        for (size_t i = 0; i < BLOCKS; i++) coded_rows_free(&x[i]);
+        coded_rows_free(&raw);
+    }
+}
+
 /* --- damage --- */
 
 struct damage {
@@ -805,6 +899,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(turning_channels_are_found),
         cmocka_unit_test(turning_costs_little),
         cmocka_unit_test(every_kernel_table),
+        cmocka_unit_test(two_blocks_at_once),
         cmocka_unit_test(damaged_raw),
         cmocka_unit_test(damaged_split),
         cmocka_unit_test(damaged_fast),
