@@ -397,10 +397,20 @@ static int set_positions(struct kvc_cache *c, struct positions *given, struct kv
     return 0;
 }
 
+/* Orders tensors layer by layer, each layer's K and V before what goes with them: predictions are from lower numbers. */
+static int by_number(const void *pa, const void *pb) {
+    const struct item *a = pa, *b = pb;
+    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
+    if (is_attention(a) != is_attention(b)) return is_attention(a) ? -1 : 1;
+    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
+    return a->array < b->array ? -1 : a->array > b->array;
+}
+
 static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, int lone, struct positions *given,
                  struct kvc_error *e) {
     choose_parts(item, n);
     if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e)) return -1;
+    qsort(item, n, sizeof *item, by_number);
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
         a->tensor = kvc_cache_add_tensor(c, item[i].layer, item[i].name.role, &item[i].shape, e);

@@ -160,7 +160,7 @@ static void test_parts(void **state) {
     assert_int_equal(c->n_layers, 5);
     for (unsigned i = 0; i < 5; i++) assert_int_equal(c->layer[i].index, index[i]);
     assert_int_equal(c->n_tensors, 8);
-    static const uint32_t tensor[] = {6, 3, 2, 0, 1, 4, KVC_NONE, 5, 7}; /* layer by layer */
+    static const uint32_t tensor[] = {0, 7, 6, 2, 3, 4, KVC_NONE, 5, 1}; /* layer by layer */
     for (unsigned i = 0; i < 9; i++) assert_int_equal(array[i].tensor, tensor[i]);
     assert_int_equal(c->tensor[c->layer[1].tensor[1]].shape.dim, 4);
     kvc_cache_free(c);
