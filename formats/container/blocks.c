@@ -421,52 +421,22 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
-    /* Digests, and blocks that are predicted from this one, need its rows; strides are of the cache's shape. */
-    const int alone = !k->survey && kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n &&
+    /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted from this one, need its rows; strides
+     * are of the cache's shape. */
+    const int pairs = kvc_pipeline_decodes_two(line);
+    const int alone = !pairs && !k->survey && kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n &&
                       k->shape[tensor].heads == shape->heads && k->shape[tensor].dim == shape->dim;
     struct kvc_row_places at = *places;
     int status = 0;
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, take; n && !status;
          b++, first += take, n -= take, at.first += take) {
         const uint64_t left = cells->block[b + 1] - first;
-        take = left < n ? left : n;
+        take = pairs || left > n ? n : left;
         struct rows to = {.bytes = rows, .places = &at};
         if (alone && take == cells->block[b + 1] - cells->block[b]) status = decode_whole(c, tensor, b, &to, NULL, e);
         else status = kvc_blocks_read(c, tensor, first, take, rows, e);
         if (!status && !to.placed) kvc_rows_scatter(at.base, rows, shape, &at.strides, at.first, take, at.past);
     }
-    return status;
-}
-
-/* Decodes the literal bytes of a chunk, unless they are those that were read last. The lock must be held. */
-static int read_chunk(struct kvc_records *k, uint64_t number, struct kvc_error *e) {
-    struct kvc_section *list;
-    unsigned count;
-    const uint64_t i = k->chunk[number];
-    if (k->literal && k->literal_chunk == number) return 0;
-    free(k->literal);
-    k->literal = NULL;
-    if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, "SOURCE");
-    const int status = kvc_records_decode(&list[count - 1], &k->literal, &k->literal_size, e) ? kvc_record_section(e, count - 1)
-                                                                                              : 0;
-    kvc_records_release(k, i, list);
-    k->literal_chunk = number;
-    return status ? kvc_record_context(e, i, "SOURCE") : 0;
-}
-
-int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
-    struct kvc_records *k = kvc_records_of(c);
-    if (!k) return kvc_records_none(e);
-    int status = 0;
-    pthread_mutex_lock(&k->literal_lock);
-    while (n && !(status = read_chunk(k, offset / KVC_LITERAL_CHUNK, e))) {
-        const uint64_t skip_bytes = offset % KVC_LITERAL_CHUNK, left = k->literal_size - skip_bytes, part = left < n ? left : n;
-        memcpy(dst, k->literal + skip_bytes, (size_t)part);
-        dst += part;
-        offset += part;
-        n -= part;
-    }
-    pthread_mutex_unlock(&k->literal_lock);
     return status;
 }
 

@@ -141,7 +141,7 @@ int kvc_container_lossless(const struct kvc_cache *c);
 uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor);
 
 /* Decodes n sorted rows of a tensor, from row `first` on, to their places in a layout of tokens in sorted order; stages that can put them
- * there without a copy. `rows` has room for KVC_BLOCK rows, or for n. places->first is the token of row `first`. Rows of a damaged block
+ * there without a copy. `rows` has room for n rows. places->first is the token of row `first`. Rows of a damaged block
  * may be written before it is refused. */
 int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
                         const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e);

@@ -397,7 +397,7 @@ static int set_positions(struct kvc_cache *c, struct positions *given, struct kv
     return 0;
 }
 
-/* Orders tensors layer by layer, each layer's K and V before what goes with them: predictions are from lower numbers. */
+/* Orders tensors layer by layer, each layer's K and V before its queries and the like: predictions are from lower numbers. */
 static int by_number(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
     if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;

@@ -827,7 +827,7 @@ static void place_tensor(const struct kvc_cache *c, const struct kvc_cache *d, u
         const uint64_t first = i ? mix(i) % shape->tokens : 0,
                        count = i ? mix(i + 9) % (shape->tokens - first + 1) : shape->tokens;
         const struct kvc_row_places places = {.base = got + AROUND, .strides = *s, .first = first, .past = past};
-        uint8_t *room_for_rows = allocate((size_t)(count < KVC_BLOCK ? count : KVC_BLOCK) * row);
+        uint8_t *room_for_rows = allocate((size_t)count * row);
         memset(want, (int)i + 1, room);
         memset(got, (int)i + 1, room);
         kvc_rows_scatter(want + AROUND, rows + first * row, shape, s, first, count, 0);
