@@ -423,16 +423,15 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted from this one, need its rows; strides
      * are of the cache's shape. */
-    const int pairs = kvc_pipeline_decodes_two(line);
-    const int alone = !pairs && !k->survey && kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n &&
+    const int alone = !kvc_pipeline_decodes_two(line) && !k->survey && kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n &&
                       k->shape[tensor].heads == shape->heads && k->shape[tensor].dim == shape->dim;
     struct kvc_row_places at = *places;
     int status = 0;
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, take; n && !status;
          b++, first += take, n -= take, at.first += take) {
         const uint64_t left = cells->block[b + 1] - first;
-        take = pairs || left > n ? n : left;
         struct rows to = {.bytes = rows, .places = &at};
+        take = !alone || left > n ? n : left;
         if (alone && take == cells->block[b + 1] - cells->block[b]) status = decode_whole(c, tensor, b, &to, NULL, e);
         else status = kvc_blocks_read(c, tensor, first, take, rows, e);
         if (!status && !to.placed) kvc_rows_scatter(at.base, rows, shape, &at.strides, at.first, take, at.past);
