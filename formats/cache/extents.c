@@ -3,6 +3,7 @@
 #include "formats/cache/extents.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/divisor.h"
 #include "formats/io/member_name.h"
 
 #include <inttypes.h>
@@ -144,15 +145,6 @@ struct runs {
     uint64_t count[3], stride[3];
 };
 
-static uint64_t greatest_divisor(uint64_t a, uint64_t b) {
-    while (b) {
-        const uint64_t r = a % b;
-        a = b;
-        b = r;
-    }
-    return a;
-}
-
 /* Fills *r with the runs of a place, and joins adjacent runs. Returns 0 if the values lie in the region and share no byte. */
 static int take_apart(const struct kvc_shape *shape, const struct kvc_place *p, uint64_t size, struct runs *r) {
     struct kvc_shape own = *shape;
@@ -231,9 +223,9 @@ int kvc_region_gaps(const struct kvc_cache *c, uint64_t size, const struct kvc_p
             status = kvc_fail(e, KVC_ERR_DAMAGED, "place %" PRIu64 " of a region reaches outside of the region or its tensor", i);
             break;
         }
-        unit = greatest_divisor(greatest_divisor(unit, runs[i].run), p->offset);
+        unit = kvc_common_divisor(kvc_common_divisor(unit, runs[i].run), p->offset);
         for (int k = 0; k < 3; k++)
-            if (runs[i].count[k] > 1) unit = greatest_divisor(unit, runs[i].stride[k]);
+            if (runs[i].count[k] > 1) unit = kvc_common_divisor(unit, runs[i].stride[k]);
         if (__builtin_add_overflow(covered, p->n * kvc_row_bytes(&c->tensor[p->tensor].shape), &covered) || covered > size)
             status = kvc_fail(e, KVC_ERR_DAMAGED, "the places of a region hold more bytes than the region");
     }

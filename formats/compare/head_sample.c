@@ -2,6 +2,7 @@
 #include "formats/compare/head_sample.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/divisor.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,20 +22,11 @@ struct walk {
     struct kvc_head_sample *out;
 };
 
-static uint64_t common_divisor(uint64_t a, uint64_t b) {
-    while (b) {
-        const uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Returns a distance of values of which at most `most` fit into n, and which has no divisor in common with dim: then it takes all
  * channels in turn. */
 static uint64_t step_of(uint64_t n, uint64_t dim, size_t most) {
     uint64_t step = n / most + (n % most != 0);
-    while (step > 1 && common_divisor(step, dim) > 1) step++;
+    while (step > 1 && kvc_common_divisor(step, dim) > 1) step++;
     return step ? step : 1;
 }
 
