@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CHANNELS = 1 << 16, GATHERED_ROWS = 8 };
+enum { MOST_CHANNELS = 1 << 16 };
 
 struct kvc_device_encoder {
     struct kvc_device *device;
@@ -112,13 +112,8 @@ static int gather(struct kvc_encode_job *j, uint8_t *dst, struct kvc_error *e) {
         kvc_room_reserve_host(r, KVC_ROOM_CODED, bytes, e))
         return -1;
     j->block[0].gathered = kvc_room_at(r, rows);
-    for (uint32_t t = 0; t < j->rows[0]; t += GATHERED_ROWS) {
-        struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_GATHER, 0, 0, e);
-        if (!item) return -1;
-        item->first = t;
-        item->rows = j->rows[0] - t < GATHERED_ROWS ? j->rows[0] - t : GATHERED_ROWS;
-    }
-    if (kvc_encode_launch(j, launch, rows, e) || kvc_room_fetch(r, KVC_ROOM_CODED, 0, rows, bytes, e) || kvc_room_wait(r, e))
+    if (kvc_encode_gathers(j, 0, 0, j->rows[0], e) || kvc_encode_launch(j, launch, rows, e) ||
+        kvc_room_fetch(r, KVC_ROOM_CODED, 0, rows, bytes, e) || kvc_room_wait(r, e))
         return -1;
     memcpy(dst, r->host[KVC_ROOM_CODED].p, bytes);
     return 0;

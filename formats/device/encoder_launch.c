@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { DIGEST_ROWS = 32 }; /* of an item: one lane a row */
+enum { DIGEST_ROWS = 32, GATHERED_ROWS = 8 }; /* of an item: one lane a row of a digest */
 
 struct kvc_device_item *kvc_encode_item(struct kvc_encode_job *j, uint32_t kind, uint32_t index, uint32_t level,
                                         struct kvc_error *e) {
@@ -33,6 +33,16 @@ int kvc_encode_digests(struct kvc_encode_job *j, uint32_t index, uint32_t target
         item->first = first + at;
         item->rows = rows - at < DIGEST_ROWS ? rows - at : DIGEST_ROWS;
         item->seed = (uint32_t)(seed + at);
+    }
+    return 0;
+}
+
+int kvc_encode_gathers(struct kvc_encode_job *j, uint32_t index, uint32_t first, uint32_t end, struct kvc_error *e) {
+    for (uint32_t t = first; t < end; t += GATHERED_ROWS) {
+        struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_GATHER, index, 0, e);
+        if (!item) return -1;
+        item->first = t;
+        item->rows = end - t < GATHERED_ROWS ? end - t : GATHERED_ROWS;
     }
     return 0;
 }

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUPS = 32, KEPT_ROWS = 8 }; /* of an item: one lane a group; rows that are gathered */
+enum { GROUPS = 32 }; /* of an item: one lane a group */
 
 /* A block: its groups, and where its parts lie in the device's memory. */
 struct quantised {
@@ -134,12 +134,7 @@ static int add_kept(struct quant *q, uint32_t i, struct kvc_error *e) {
     const struct quantised *b = &q->block[i];
     /* the device counts rows of the block */
     j->block[i].gathered = kvc_room_at(j->room, b->rows) - b->own * q->row_bytes;
-    for (uint32_t t = b->own; t < j->rows[i]; t += KEPT_ROWS) {
-        struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_GATHER, i, 0, e);
-        if (!item) return -1;
-        item->first = t;
-        item->rows = j->rows[i] - t < KEPT_ROWS ? j->rows[i] - t : KEPT_ROWS;
-    }
+    if (kvc_encode_gathers(j, i, b->own, j->rows[i], e)) return -1;
     const uint64_t first = j->start[i] + b->own;
     return kvc_encode_digests(j, i, 0, (uint32_t)first, b->kept, first, 0, e);
 }

@@ -32,6 +32,8 @@ struct kvc_device_item *kvc_encode_item(struct kvc_encode_job *j, uint32_t kind,
 /* Adds items for the digests of rows [first, first + rows) of a target, of which the first has number `seed` in its tensor. */
 int kvc_encode_digests(struct kvc_encode_job *j, uint32_t index, uint32_t target, uint32_t first, uint32_t rows, uint64_t seed,
                        uint32_t level, struct kvc_error *e);
+/* Adds items that gather rows [first, end) of a block. */
+int kvc_encode_gathers(struct kvc_encode_job *j, uint32_t index, uint32_t first, uint32_t end, struct kvc_error *e);
 /* Returns the bytes that a launch takes of the room: of the device's memory and of KVC_ROOM_SMALL, for so many items. */
 size_t kvc_encode_launch_bytes(size_t items);
 /* Queues a launch over the items, which are removed. `at`: offset in the device's memory of kvc_encode_launch_bytes(), likewise in
