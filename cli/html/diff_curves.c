@@ -4,6 +4,7 @@
 
 #include "cli/html/page.h"
 #include "cli/html/svg.h"
+#include "cli/html/svg_octaves.h"
 #include "codecs/memory.h"
 #include "formats/container/container.h"
 
@@ -218,51 +219,21 @@ int diff_report_positions(struct diff_comparison *d, FILE *out, struct kvc_error
 
 /* --- histogram --- */
 
-/* Draws the histogram of octaves [low, high]: in percent of the pairs of each role that differ. */
-static int draw_sizes(const struct diff_collected *c, FILE *out, unsigned low, unsigned high, struct kvc_error *e) {
-    const unsigned n = high - low + 1;
-    struct svg_series series[DIFF_ROLES];
-    struct svg_scale scale = {.high = 0};
-    size_t shown = 0;
-    double *y = kvc_alloc((uint64_t)DIFF_ROLES * n, sizeof *y);
-    if (!y) return kvc_fail_memory(e, "a histogram");
-    for (unsigned role = 0; role < DIFF_ROLES; role++) {
-        double pairs = 0, *to = y + shown * n;
-        for (unsigned i = low; i <= high; i++) pairs += (double)c->octave[role][i];
-        if (!(pairs > 0)) continue;
-        for (unsigned i = 0; i < n; i++) {
-            to[i] = 100 * (double)c->octave[role][low + i] / pairs;
-            if (to[i] > scale.high) scale.high = to[i];
-        }
-        series[shown++] = (struct svg_series){kvc_role_name(role), color_of((enum kvc_role)role), to};
-    }
-    fputs("<figure><figcaption>Percent of the values that differ, by |a \xe2\x88\x92 b| in octaves</figcaption>\n", out);
-    svg_lines(out, &(struct svg_lines){.label = "Histogram of the sizes of errors",
-                                       .x_word = "|a \xe2\x88\x92 b|",
-                                       .n = n,
-                                       .series = series,
-                                       .n_series = shown,
-                                       .scale = scale,
-                                       .x_first = (double)low - KVC_ERROR_OCTAVE_0,
-                                       .x_step = 1,
-                                       .log2 = 1});
-    fputs("</figure>\n", out);
-    free(y);
-    return 0;
-}
-
 int diff_report_sizes(struct diff_comparison *d, FILE *out, struct kvc_error *e) {
     const struct diff_collected *c = d->collected;
-    unsigned low = KVC_ERROR_OCTAVES, high = 0;
-    for (unsigned role = 0; role < DIFF_ROLES; role++)
-        for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++) {
-            if (!c->octave[role][i]) continue;
-            if (i < low) low = i;
-            if (i > high) high = i;
-        }
-    if (low > high) return 0;
+    struct svg_octave_row row[DIFF_ROLES];
+    struct svg_octaves octaves = {.caption = "Percent of the values that differ, by |a \xe2\x88\x92 b| in octaves",
+                                  .label = "Histogram of the sizes of errors",
+                                  .x_word = "|a \xe2\x88\x92 b|",
+                                  .row = row,
+                                  .n_rows = DIFF_ROLES};
+    for (unsigned role = 0; role < DIFF_ROLES; role++) {
+        row[role] = (struct svg_octave_row){kvc_role_name(role), color_of((enum kvc_role)role), c->octave[role], 0};
+        for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++) row[role].whole += (double)c->octave[role][i];
+    }
+    if (!svg_octaves_range(&octaves)) return 0;
     html_section(out, "sizes", "Sizes of errors");
-    if (draw_sizes(c, out, low, high, e)) return -1;
+    if (svg_octaves(out, &octaves, e)) return -1;
     for (unsigned role = 0; role < DIFF_ROLES; role++)
         if (c->zero[role]) {
             fputs("<p class=\"note\">", out);

@@ -4,6 +4,7 @@
 
 #include "cli/html/page.h"
 #include "cli/html/svg.h"
+#include "cli/html/svg_octaves.h"
 #include "cli/html/svg_parts.h"
 #include "codecs/memory.h"
 #include "formats/compare/value_sums.h"
@@ -151,39 +152,6 @@ static struct sizes sizes_of(const struct values *x, unsigned role) {
     return all;
 }
 
-/* Draws the histogram of octaves [low, high]. */
-static int draw_octaves(FILE *out, const struct sizes *sizes, unsigned low, unsigned high, struct kvc_error *e) {
-    static const char *const colors[ROLES] = {"k", "v", "o"};
-    const unsigned n = high - low + 1;
-    struct svg_series series[ROLES];
-    struct svg_scale scale = {.high = 0};
-    size_t drawn = 0;
-    double *y = kvc_alloc((uint64_t)ROLES * n, sizeof *y);
-    if (!y) return kvc_fail_memory(e, "a histogram");
-    for (unsigned role = 0; role < ROLES; role++) {
-        double *to = y + drawn * n;
-        if (!sizes[role].values) continue;
-        for (unsigned i = 0; i < n; i++) {
-            to[i] = 100 * (double)sizes[role].octave[low + i] / (double)sizes[role].values;
-            scale.high = fmax(scale.high, to[i]);
-        }
-        series[drawn++] = (struct svg_series){kvc_role_name(role), colors[role], to};
-    }
-    fputs("<figure><figcaption>Percent of the values, by |value| in octaves</figcaption>\n", out);
-    svg_lines(out, &(struct svg_lines){.label = "Histogram of the sizes of values",
-                                       .x_word = "|value|",
-                                       .n = n,
-                                       .series = series,
-                                       .n_series = drawn,
-                                       .scale = scale,
-                                       .x_first = (double)low - KVC_ERROR_OCTAVE_0,
-                                       .x_step = 1,
-                                       .log2 = 1});
-    fputs("</figure>\n", out);
-    free(y);
-    return 0;
-}
-
 /* Says how many values the histogram leaves out. */
 static void left_out_note(FILE *out, unsigned role, uint64_t n, const char *what) {
     if (!n) return;
@@ -194,17 +162,19 @@ static void left_out_note(FILE *out, unsigned role, uint64_t n, const char *what
 }
 
 static int draw_sizes(FILE *out, const struct values *x, struct kvc_error *e) {
+    static const char *const colors[ROLES] = {"k", "v", "o"};
     struct sizes sizes[ROLES];
-    unsigned low = KVC_ERROR_OCTAVES, high = 0;
+    struct svg_octave_row row[ROLES];
+    struct svg_octaves octaves = {.caption = "Percent of the values, by |value| in octaves",
+                                  .label = "Histogram of the sizes of values",
+                                  .x_word = "|value|",
+                                  .row = row,
+                                  .n_rows = ROLES};
     for (unsigned role = 0; role < ROLES; role++) {
         sizes[role] = sizes_of(x, role);
-        for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++) {
-            if (!sizes[role].octave[i]) continue;
-            low = i < low ? i : low;
-            high = i > high ? i : high;
-        }
+        row[role] = (struct svg_octave_row){kvc_role_name(role), colors[role], sizes[role].octave, (double)sizes[role].values};
     }
-    if (low <= high && draw_octaves(out, sizes, low, high, e)) return -1;
+    if (svg_octaves_range(&octaves) && svg_octaves(out, &octaves, e)) return -1;
     for (unsigned role = 0; role < ROLES; role++) {
         left_out_note(out, role, sizes[role].zero, "0");
         left_out_note(out, role, sizes[role].other, "NaN or infinite");
