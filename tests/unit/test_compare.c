@@ -1,6 +1,6 @@
 /* test_compare.c: row matching and the comparison of tensors, on caches made in memory. */
-#include "formats/cache/mapped.h"
 #include "formats/compare/groups.h"
+#include "tests/unit/one_tensor.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,21 +13,7 @@
 /* A cache of one layer's K over `bytes`, at the given positions (NULL: 0, 1, ...). */
 static struct kvc_cache *cache_of(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads, uint64_t dim, const void *bytes,
                                   const int64_t *positions) {
-    struct kvc_shape shape = {dtype, tokens, heads, dim};
-    struct kvc_error e;
-    struct kvc_cache *c = kvc_cache_new(&e);
-    assert_non_null(c);
-    uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, &e);
-    assert_int_not_equal(part, KVC_NONE);
-    uint32_t layer = kvc_cache_add_layer(c, part, 0, KVC_LAYER_FULL, &e);
-    assert_int_not_equal(layer, KVC_NONE);
-    uint32_t tensor = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, &e);
-    assert_int_equal(tensor, 0);
-    if (positions) memcpy(c->part[part].cells.pos, positions, (size_t)tokens * sizeof *positions);
-    assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
-    assert_int_equal(kvc_cache_map_memory(c, tensor, bytes, &e), 0);
-    assert_int_equal(kvc_cache_finish(c, &e), 0);
-    return c;
+    return one_tensor(&(struct kvc_shape){dtype, tokens, heads, dim}, bytes, positions);
 }
 
 /* Compares and frees both caches; out has room for `heads`. Returns the number of values that differ. */

@@ -7,6 +7,7 @@
 
 #include "formats/api/pack_device.h"
 #include "kernels/kernels.h"
+#include "tests/unit/failing_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,34 +283,6 @@ static void random_shapes_give_the_same_file(void **state) {
 
 /* --- devices that fail, and devices that work late --- */
 
-/* A device whose n-th call fails. */
-static struct failing {
-    struct kvc_device *under;
-    int left; /* calls until one fails */
-} failing;
-
-static int count_down(struct kvc_error *e) {
-    return failing.left-- ? 0 : kvc_fail(e, KVC_ERR_IO, "the device fails");
-}
-#define FAILING(name, parameters, arguments)                       \
-    static int name parameters {                                   \
-        return count_down(e) ? -1 : failing.under->name arguments; \
-    }
-FAILING(alloc, (struct kvc_device * d, size_t n, void **p, struct kvc_error *e), (d, n, p, e))
-FAILING(alloc_host, (struct kvc_device * d, size_t n, void **p, struct kvc_error *e), (d, n, p, e))
-FAILING(copy_in, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e),
-        (d, s, to, from, n, e))
-FAILING(copy_out, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e),
-        (d, s, to, from, n, e))
-FAILING(zero, (struct kvc_device * d, void *s, void *to, size_t n, struct kvc_error *e), (d, s, to, n, e))
-FAILING(encode, (struct kvc_device * d, void *s, const struct kvc_device_launch *l, unsigned limit, struct kvc_error *e),
-        (d, s, l, limit, e))
-FAILING(event_new, (struct kvc_device * d, void **v, struct kvc_error *e), (d, v, e))
-FAILING(event_record, (struct kvc_device * d, void *v, void *s, struct kvc_error *e), (d, v, s, e))
-FAILING(event_wait, (struct kvc_device * d, void *v, struct kvc_error *e), (d, v, e))
-FAILING(event_before, (struct kvc_device * d, void *v, void *s, struct kvc_error *e), (d, v, s, e))
-FAILING(stream_new, (struct kvc_device * d, void **s, struct kvc_error *e), (d, s, e))
-
 static void devices_may_fail_anywhere(void **state) {
     (void)state;
     static const struct shape s = {"bf16", 1, 300, 1, 5, 16, 0, 0, 0, ROUGH};
@@ -318,12 +291,9 @@ static void devices_may_fail_anywhere(void **state) {
     struct made c;
     seed = 6;
     make(&c, &s);
-    failing.under = kvc_device_host(&e);
-    assert_non_null(failing.under);
-    struct kvc_device faulty = *failing.under;
-    faulty.alloc = alloc, faulty.alloc_host = alloc_host, faulty.copy_in = copy_in, faulty.copy_out = copy_out;
-    faulty.zero = zero, faulty.encode = encode, faulty.event_new = event_new, faulty.event_record = event_record;
-    faulty.event_wait = event_wait, faulty.event_before = event_before, faulty.stream_new = stream_new;
+    struct kvc_device *const host = kvc_device_host(&e);
+    assert_non_null(host);
+    struct kvc_device faulty = failing_over(host);
     other = &faulty;
     for (size_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
         int n = 0, status;
@@ -338,7 +308,7 @@ static void devices_may_fail_anywhere(void **state) {
         assert_true(n > 30);
     }
     other = NULL;
-    failing.under->close(failing.under);
+    host->close(host);
     drop(&c, &s);
 }
 

@@ -1,6 +1,6 @@
 /* test_head_sample.c: the sample of pairs of one head, on caches made in memory. Not for its picture (tests/cli/diff-html). */
-#include "formats/cache/mapped.h"
 #include "formats/compare/head_sample.h"
+#include "tests/unit/one_tensor.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,18 +13,7 @@
 enum { HEADS = 3, HEAD = 1 };
 
 static struct kvc_cache *cache_of(uint64_t tokens, uint64_t dim, const float *values, const int64_t *positions) {
-    const struct kvc_shape shape = {KVC_F32, tokens, HEADS, dim};
-    struct kvc_error e;
-    struct kvc_cache *c = kvc_cache_new(&e);
-    assert_non_null(c);
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, &e);
-    const uint32_t layer = kvc_cache_add_layer(c, part, 0, KVC_LAYER_FULL, &e);
-    assert_int_equal(kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, &e), 0);
-    if (positions) memcpy(c->part[part].cells.pos, positions, (size_t)tokens * sizeof *positions);
-    assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
-    assert_int_equal(kvc_cache_map_memory(c, 0, (const uint8_t *)values, &e), 0);
-    assert_int_equal(kvc_cache_finish(c, &e), 0);
-    return c;
+    return one_tensor(&(struct kvc_shape){KVC_F32, tokens, HEADS, dim}, values, positions);
 }
 
 /* Takes a sample of HEAD and frees both caches. */

@@ -13,6 +13,7 @@
 #include "formats/device/load.h"
 #include "kernels/device/decode_host.h"
 #include "kernels/kernels.h"
+#include "tests/unit/failing_device.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -356,34 +357,6 @@ static void descriptor_0_is_a_file(void **state) {
 
 /* --- failures --- */
 
-/* A device whose n-th call of one type fails. */
-static struct failing {
-    struct kvc_device *under;
-    int left; /* calls until one fails */
-} failing;
-
-static int count_down(struct kvc_error *e) {
-    return failing.left-- ? 0 : kvc_fail(e, KVC_ERR_IO, "the device fails");
-}
-#define FAILING(name, parameters, arguments)                       \
-    static int name parameters {                                   \
-        return count_down(e) ? -1 : failing.under->name arguments; \
-    }
-FAILING(alloc, (struct kvc_device * d, size_t n, void **p, struct kvc_error *e), (d, n, p, e))
-FAILING(alloc_host, (struct kvc_device * d, size_t n, void **p, struct kvc_error *e), (d, n, p, e))
-FAILING(copy_in, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e),
-        (d, s, to, from, n, e))
-FAILING(copy_out, (struct kvc_device * d, void *s, void *to, const void *from, size_t n, struct kvc_error *e),
-        (d, s, to, from, n, e))
-FAILING(zero, (struct kvc_device * d, void *s, void *to, size_t n, struct kvc_error *e), (d, s, to, n, e))
-FAILING(run, (struct kvc_device * d, void *s, const struct kvc_device_launch *l, unsigned limit, struct kvc_error *e),
-        (d, s, l, limit, e))
-FAILING(event_new, (struct kvc_device * d, void **v, struct kvc_error *e), (d, v, e))
-FAILING(event_record, (struct kvc_device * d, void *v, void *s, struct kvc_error *e), (d, v, s, e))
-FAILING(event_wait, (struct kvc_device * d, void *v, struct kvc_error *e), (d, v, e))
-FAILING(event_before, (struct kvc_device * d, void *v, void *s, struct kvc_error *e), (d, v, s, e))
-FAILING(stream_new, (struct kvc_device * d, void **s, struct kvc_error *e), (d, s, e))
-
 static void devices_may_fail_anywhere(void **state) {
     (void)state;
     const struct kvc_load_options options = {.slots = 2, .threads = 1, .slot_bytes = 1, .verify = 1};
@@ -391,12 +364,7 @@ static void devices_may_fail_anywhere(void **state) {
     struct kvc_error e;
     int n = 0, status;
     open_file(&o, "tests/golden/gear-v0.kvc");
-    struct kvc_device faulty = *o.device, *own = o.device;
-    faulty.alloc = alloc, faulty.alloc_host = alloc_host, faulty.copy_in = copy_in, faulty.copy_out = copy_out,
-    faulty.zero = zero;
-    faulty.run = run, faulty.event_new = event_new, faulty.event_record = event_record, faulty.event_wait = event_wait;
-    faulty.event_before = event_before, faulty.stream_new = stream_new;
-    failing.under = own;
+    struct kvc_device *const own = o.device, faulty = failing_over(own);
     do {
         failing.left = n++;
         o.device = &faulty;

@@ -6,33 +6,18 @@
 
 #include <cmocka.h>
 
-#include "formats/cache/mapped.h"
 #include "formats/compare/stats.h"
+#include "tests/unit/one_tensor.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A cache of one K tensor whose rows are `rows`. */
-static struct kvc_cache *cache_of(const struct kvc_shape *shape, const void *rows) {
-    struct kvc_error e;
-    struct kvc_cache *c = kvc_cache_new(&e);
-    assert_non_null(c);
-    assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
-    uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, shape->tokens, &e);
-    uint32_t layer = kvc_cache_add_layer(c, part, 0, KVC_LAYER_FULL, &e);
-    uint32_t tensor = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, shape, &e);
-    assert_int_equal(tensor, 0);
-    assert_int_equal(kvc_cache_map_memory(c, tensor, rows, &e), 0);
-    assert_int_equal(kvc_cache_finish(c, &e), 0);
-    return c;
-}
-
 static void by_head(void **state) {
     (void)state;
     static const float rows[2][2][2] = {{{1, 2}, {-8, 0}}, {{3, 4}, {0, 0}}};
     const struct kvc_shape shape = {KVC_F32, 2, 2, 2};
-    struct kvc_cache *c = cache_of(&shape, rows);
+    struct kvc_cache *c = one_tensor(&shape, rows, NULL);
     struct kvc_stats s[2];
     assert_int_equal(kvc_tensor_stats(c, 0, s, NULL), 0);
     assert_true(s[0].values == 4 && s[0].nan == 0 && s[0].inf == 0);
@@ -50,7 +35,7 @@ static void not_finite(void **state) {
     (void)state;
     const float rows[3][2] = {{NAN, 1}, {INFINITY, -INFINITY}, {2, 3}};
     const struct kvc_shape shape = {KVC_F32, 3, 1, 2};
-    struct kvc_cache *c = cache_of(&shape, rows);
+    struct kvc_cache *c = one_tensor(&shape, rows, NULL);
     struct kvc_stats s;
     assert_int_equal(kvc_tensor_stats(c, 0, &s, NULL), 0);
     assert_true(s.values == 6 && s.nan == 1 && s.inf == 2);
@@ -64,7 +49,7 @@ static void nothing_finite(void **state) {
     (void)state;
     const float rows[1][2] = {{NAN, INFINITY}};
     const struct kvc_shape shape = {KVC_F32, 1, 1, 2};
-    struct kvc_cache *c = cache_of(&shape, rows);
+    struct kvc_cache *c = one_tensor(&shape, rows, NULL);
     struct kvc_stats s;
     assert_int_equal(kvc_tensor_stats(c, 0, &s, NULL), 0);
     assert_true(s.mean == 0 && s.rms == 0 && s.max_abs == 0 && s.worst_rms == 0 && s.outlier_channels == 0);
@@ -74,7 +59,7 @@ static void nothing_finite(void **state) {
 static void no_tokens(void **state) {
     (void)state;
     const struct kvc_shape shape = {KVC_F16, 0, 2, 4};
-    struct kvc_cache *c = cache_of(&shape, "");
+    struct kvc_cache *c = one_tensor(&shape, "", NULL);
     struct kvc_stats s[2];
     assert_int_equal(kvc_tensor_stats(c, 0, s, NULL), 0);
     assert_true(s[1].values == 0 && s[1].mean == 0);
@@ -93,7 +78,7 @@ static void outliers(void **state) {
         }
     }
     const struct kvc_shape shape = {KVC_F32, TOKENS, 1, DIM};
-    struct kvc_cache *c = cache_of(&shape, rows);
+    struct kvc_cache *c = one_tensor(&shape, rows, NULL);
     struct kvc_stats s;
     assert_int_equal(kvc_tensor_stats(c, 0, &s, NULL), 0);
     assert_true(s.values == TOKENS * DIM && s.mean == 0);
@@ -111,7 +96,7 @@ static void block_type(void **state) {
     rows[1][1] = 0x40; /* 2.0 */
     rows[1][33] = (uint8_t)-5;
     const struct kvc_shape shape = {KVC_Q8_0, 2, 1, 32};
-    struct kvc_cache *c = cache_of(&shape, rows);
+    struct kvc_cache *c = one_tensor(&shape, rows, NULL);
     struct kvc_stats s;
     assert_int_equal(kvc_tensor_stats(c, 0, &s, NULL), 0);
     assert_true(s.values == 64 && s.mean == 0 && s.max_abs == 10);
@@ -130,7 +115,7 @@ static void read_error(void **state) {
     (void)state;
     static const float rows[1][2] = {{1, 2}};
     const struct kvc_shape shape = {KVC_F32, 1, 1, 2};
-    struct kvc_cache *c = cache_of(&shape, rows);
+    struct kvc_cache *c = one_tensor(&shape, rows, NULL);
     struct kvc_stats s;
     struct kvc_error e;
     c->read = cannot_read;

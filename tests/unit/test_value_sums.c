@@ -1,6 +1,6 @@
 /* test_value_sums.c: sums of values by channel and by size, on caches made in memory. Not for their pictures (tests/cli/dump-html). */
-#include "formats/cache/mapped.h"
 #include "formats/compare/value_sums.h"
+#include "tests/unit/one_tensor.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,17 +13,7 @@
 enum { HEADS = 2, DIM = 3, WIDTH = HEADS * DIM };
 
 static struct kvc_cache *cache_of(uint64_t tokens, const float *values) {
-    const struct kvc_shape shape = {KVC_F32, tokens, HEADS, DIM};
-    struct kvc_error e;
-    struct kvc_cache *c = kvc_cache_new(&e);
-    assert_non_null(c);
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, &e);
-    const uint32_t layer = kvc_cache_add_layer(c, part, 0, KVC_LAYER_FULL, &e);
-    assert_int_equal(kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, &e), 0);
-    assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
-    assert_int_equal(kvc_cache_map_memory(c, 0, (const uint8_t *)values, &e), 0);
-    assert_int_equal(kvc_cache_finish(c, &e), 0);
-    return c;
+    return one_tensor(&(struct kvc_shape){KVC_F32, tokens, HEADS, DIM}, values, NULL);
 }
 
 static struct kvc_value_sums take(uint64_t tokens, const float *values, uint64_t most_rows) {
