@@ -6,8 +6,7 @@
  * its blocks are resident; the others, once they start, take later items or none. The grid is as large as the device holds at
  * once: more blocks would only start to find the queue empty. */
 #include "kernels/device/decode.h"
-
-#include <cuda_runtime_api.h>
+#include "kernels/device/kernel_launch.h"
 
 /* Four small blocks a multiprocessor: as many as have the registers of basis products (decode_products.h); half of its shared
  * memory is left to cache tables and matrices. */
@@ -23,22 +22,11 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void kvc_device_kernel(const __gri
     kvc_take_items(&launch, work[threadIdx.x / KVC_LANES]);
 }
 
-/* Loads the kernel on the current device; *blocks becomes the number of its blocks that a multiprocessor holds. */
 cudaError_t kvc_device_prepare_cuda(unsigned *blocks) {
-    int n = 0;
-    cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, (const void *)kvc_device_kernel, THREADS, 0);
-    if (status == cudaSuccess && n < 1) status = cudaErrorLaunchOutOfResources;
-    *blocks = (unsigned)n;
-    return status;
+    return kvc_kernel_prepare((const void *)kvc_device_kernel, THREADS, blocks);
 }
 
-/* Queues the kernel over launch's items on a stream of the current device, in `blocks` blocks at most. Returns the
- * status of this launch, unlike cudaGetLastError(), which may report an earlier error. */
 cudaError_t kvc_device_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks, void *stream) {
-    const unsigned useful = launch->n_items / WARPS + (launch->n_items % WARPS != 0);
-    void *arguments[] = {const_cast<struct kvc_device_launch *>(launch)};
-    if (!useful) return cudaSuccess;
-    return cudaLaunchKernel((const void *)kvc_device_kernel, dim3(useful < blocks ? useful : blocks), dim3(THREADS), arguments, 0,
-                            static_cast<cudaStream_t>(stream));
+    return kvc_kernel_launch((const void *)kvc_device_kernel, WARPS, launch, blocks, stream);
 }
 }

@@ -1,4 +1,4 @@
-/* cuda_runtime_api.h: the functions of CUDA's run-time library that kernels/device/decode.cu calls, over the layer of simt.h. decode.cu
+/* cuda_runtime_api.h: the functions of CUDA's run-time library that the kernels (kernels/device/kernel_launch.h) call, over the layer of simt.h. decode.cu
  * finds this file where it looks for CUDA's. Not for memory and streams, which the host's device has (host_device.c). */
 #ifndef KVC_SIMT_RUNTIME_H
 #define KVC_SIMT_RUNTIME_H
