@@ -115,7 +115,7 @@ $B/tests/%.o: override KVC_CFLAGS += -Wno-double-promotion
 # The compiler knows the machine it compiles for. It is asked once, and only when a kernel is compiled.
 MACHINE = $(eval MACHINE := $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null | grep -owE '__(x86_64|aarch64)__'))$(MACHINE)
 AVX2 = $(if $(filter __x86_64__,$(MACHINE)),-mavx2 -mf16c -mfma)
-AVX512 = $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq)
+AVX512 = $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mbmi)
 NEONDOT = $(if $(filter __aarch64__,$(MACHINE)),-march=armv8.2-a+dotprod)
 $B/kernels/%_avx2.o: ISA = $(AVX2)
 $B/kernels/%_avx512.o: ISA = $(AVX512)

@@ -30,7 +30,7 @@ static int runs_avx2(void) { /* F16C and FMA with it: its kernels use all three 
 #if !defined(KVC_NO_AVX512)
 static int runs_avx512(void) {
     return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi");
 }
 
 static int runs_avx512vnni(void) {

@@ -128,7 +128,7 @@ void kvc_f16_to_f32_neon(float *dst, const uint8_t *src, size_t n) {
     KVC_KERNELS_RANS(KVC_ROW, neon)      \
     KVC_KERNELS_MODEL(KVC_ROW, neon)     \
     KVC_KERNELS_TRANSFORM(KVC_ROW, neon) \
-    KVC_KERNELS_HASH(KVC_ROW, ref) KVC_KERNELS_ROTATED(KVC_ROW, neon) KVC_KERNELS_REST(KVC_ROW, neon)
+    KVC_KERNELS_HASH(KVC_ROW, ref) KVC_KERNELS_WIDE(KVC_ROW, neon) KVC_KERNELS_REST(KVC_ROW, neon)
 const struct kvc_kernels kvc_kernels_neon = {.name = "neon", SHARED KVC_KERNELS_DOT(KVC_ROW, neon)};
 const struct kvc_kernels kvc_kernels_neondot = {.name = "neondot", SHARED KVC_KERNELS_DOT(KVC_ROW, neondot)};
 

@@ -8,6 +8,7 @@
 #include "kernels/rans_state.h"
 
 #include <immintrin.h>
+#include <string.h>
 
 enum { STEP_BYTES = 2 * KVC_RANS_LANES }; /* of words, at most, that a step of all lanes takes */
 
@@ -75,14 +76,38 @@ static inline __attribute__((always_inline)) void step(struct lanes *x, const ui
     x->next = middle + 2 * __builtin_popcount(high);
 }
 
+/* Decodes with fewer words left than a step may read, of which a copy is followed by zeros. Returns the symbols that are decoded: fewer
+ * than n, or than whole steps, once a word is missing. */
+static size_t decode_end(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
+                         const struct decoding *d) {
+    uint8_t words[2 * STEP_BYTES] = {0};
+    const size_t left = (size_t)(r->end - r->next);
+    const uint8_t *const end = words + left;
+    struct lanes x = load_lanes(r);
+    size_t i = 0;
+    memcpy(words, r->next, left);
+    for (x.next = words; i + KVC_RANS_LANES <= n; i += KVC_RANS_LANES) {
+        const struct lanes before = x;
+        step(&x, base + i, symbols + i, d);
+        if (x.next > end) { /* the reference counts the missing ones */
+            x = before;
+            break;
+        }
+    }
+    x.next = r->end - (end - x.next);
+    store_lanes(r, &x);
+    return i;
+}
+
 void kvc_rans_decode_avx512vnni(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
                                 const uint32_t *table, unsigned bits) {
-    const struct decoding d = decoding_of(table, bits);
     size_t i = 0;
-    if (r->lanes == KVC_RANS_LANES) { /* the last words are left to the reference, as a step may read all that it could take */
+    if (r->lanes == KVC_RANS_LANES) {
+        const struct decoding d = decoding_of(table, bits);
         struct lanes x = load_lanes(r);
         for (; i + KVC_RANS_LANES <= n && r->end - x.next >= STEP_BYTES; i += KVC_RANS_LANES) step(&x, base + i, symbols + i, &d);
         store_lanes(r, &x);
+        if (i + KVC_RANS_LANES <= n) i += decode_end(r, symbols + i, base + i, n - i, &d);
     }
     if (i < n) kvc_rans_decode_ref(r, symbols + i, base + i, n - i, table, bits);
 }

@@ -11,15 +11,25 @@ static uint32_t next_word(struct kvc_rans_decoder *r) {
     return word;
 }
 
+static inline uint32_t decode_one(uint32_t x, uint16_t *symbol, const uint32_t *slots, unsigned bits,
+                                  struct kvc_rans_decoder *r) {
+    const uint32_t slot = slots[x & ((UINT32_C(1) << bits) - 1)];
+    *symbol = (uint16_t)(slot & 1023);
+    x = (slot >> 21) * (x >> bits) + (slot >> 10 & 2047);
+    return x < KVC_RANS_START ? x << 16 | next_word(r) : x;
+}
+
 void kvc_rans_decode_ref(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n, const uint32_t *table,
                          unsigned bits) {
-    const uint32_t mask = (UINT32_C(1) << bits) - 1;
+    if (r->lanes == 1) { /* whose state stays in a register */
+        uint32_t x = r->x[0];
+        for (size_t i = 0; i < n; i++) x = decode_one(x, &symbols[i], table + base[i], bits, r);
+        r->x[0] = x;
+        return;
+    }
     for (size_t i = 0; i < n; i++) {
         uint32_t *x = &r->x[i & (r->lanes - 1)];
-        uint32_t slot = table[base[i] + (*x & mask)];
-        symbols[i] = (uint16_t)(slot & 1023);
-        *x = (slot >> 21) * (*x >> bits) + (slot >> 10 & 2047);
-        if (*x < KVC_RANS_START) *x = *x << 16 | next_word(r);
+        *x = decode_one(*x, &symbols[i], table + base[i], bits, r);
     }
 }
 

@@ -46,46 +46,41 @@ static inline __attribute__((always_inline)) void add_terms(float *y, const floa
     _mm512_mask_storeu_ps(y + LANES * last, mask, sum[last]);
 }
 
-/* 4 * LANES columns of two rows of k <= GROUP coefficients: twice as many sums as one row has are on their way, and a loop ends once for
- * both. The row whose coefficients end first adds nothing, under a mask. */
-static void add_pair(float *y, size_t y_stride, const float *a, size_t a_stride, const float *b, size_t k, size_t stride) {
-    __m512 sum[8];
-    uint64_t left = find_nonzero(a, k), other = find_nonzero(a + a_stride, k);
+/* LANES * vectors columns of two rows, which share each row of b that one of them has a coefficient for. */
+static inline __attribute__((always_inline)) void add_pair(float *y, size_t y_stride, const float *a, size_t a_stride,
+                                                           const float *b, size_t k, size_t stride, size_t vectors) {
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 sum[8], other[8];
 #pragma GCC unroll 8
-    for (size_t v = 0; v < 8; v++) sum[v] = _mm512_setzero_ps();
-    for (; left && other; left &= left - 1, other &= other - 1) {
-        const size_t i = (size_t)__builtin_ctzll(left), j = (size_t)__builtin_ctzll(other);
-        const __m512 first = _mm512_set1_ps(a[i]), second = _mm512_set1_ps(a[a_stride + j]);
-#pragma GCC unroll 4
-        for (size_t v = 0; v < 4; v++) {
-            sum[v] = _mm512_fmadd_ps(first, _mm512_loadu_ps(b + i * stride + LANES * v), sum[v]);
-            sum[v + 4] = _mm512_fmadd_ps(second, _mm512_loadu_ps(b + j * stride + LANES * v), sum[v + 4]);
+    for (size_t v = 0; v < vectors; v++) sum[v] = other[v] = zero;
+    for (size_t first = 0; first < k; first += GROUP, a += GROUP, b += GROUP * stride) {
+        const size_t n = k - first < GROUP ? k - first : GROUP;
+        for (uint64_t left = find_nonzero(a, n) | find_nonzero(a + a_stride, n); left; left &= left - 1) {
+            const size_t j = (size_t)__builtin_ctzll(left);
+            const __m512 x = _mm512_set1_ps(a[j]), z = _mm512_set1_ps(a[a_stride + j]);
+            const __mmask16 has = _mm512_cmp_ps_mask(x, zero, _CMP_NEQ_UQ), other_has = _mm512_cmp_ps_mask(z, zero, _CMP_NEQ_UQ);
+#pragma GCC unroll 8
+            for (size_t v = 0; v < vectors; v++) {
+                __m512 row = _mm512_loadu_ps(b + j * stride + LANES * v);
+                __asm__("" : "+v"(row)); /* stays in a register: compilers would load it twice */
+                sum[v] = _mm512_mask3_fmadd_ps(x, row, sum[v], has);
+                other[v] = _mm512_mask3_fmadd_ps(z, row, other[v], other_has);
+            }
         }
     }
-    for (; left; left &= left - 1) {
-        const size_t i = (size_t)__builtin_ctzll(left);
-#pragma GCC unroll 4
-        for (size_t v = 0; v < 4; v++)
-            sum[v] = _mm512_fmadd_ps(_mm512_set1_ps(a[i]), _mm512_loadu_ps(b + i * stride + LANES * v), sum[v]);
-    }
-    for (; other; other &= other - 1) {
-        const size_t j = (size_t)__builtin_ctzll(other);
-#pragma GCC unroll 4
-        for (size_t v = 0; v < 4; v++)
-            sum[v + 4] = _mm512_fmadd_ps(_mm512_set1_ps(a[a_stride + j]), _mm512_loadu_ps(b + j * stride + LANES * v),
-                                         sum[v + 4]);
-    }
-#pragma GCC unroll 4
-    for (size_t v = 0; v < 4; v++) {
+#pragma GCC unroll 8
+    for (size_t v = 0; v < vectors; v++) {
         _mm512_storeu_ps(y + LANES * v, sum[v]);
-        _mm512_storeu_ps(y + y_stride + LANES * v, sum[v + 4]);
+        _mm512_storeu_ps(y + y_stride + LANES * v, other[v]);
     }
 }
 
 void kvc_multiply_sparse_avx512(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
                                 size_t stride, size_t n) {
-    for (; n == 4 * LANES && k <= GROUP && rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride)
-        add_pair(y, y_stride, a, a_stride, b, k, stride);
+    for (; n == 4 * LANES && rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride)
+        add_pair(y, y_stride, a, a_stride, b, k, stride, 4);
+    for (; n == 8 * LANES && rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride)
+        add_pair(y, y_stride, a, a_stride, b, k, stride, 8);
     for (size_t r = 0; r < rows; r++, y += y_stride, a += a_stride) {
         size_t i = 0;
         for (; i + 8 * LANES <= n; i += 8 * LANES) add_terms(y + i, a, b + i, k, stride, 8, 0xffff);
