@@ -89,7 +89,7 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *pipeline, struct kvc_b
 
 /* Returns 1 where two blocks of a tensor are decoded faster at once, as kvc_pipeline_decode_two() does, than one after the other. */
 int kvc_pipeline_decodes_two(const struct kvc_pipeline *pipeline);
-/* Fills block[i].rows from own[i], which has no side data, of two blocks of one tensor. Returns 0, or 1 where that must be done by
+/* Fills block[i].rows from own[i], of two blocks of one tensor. Returns 0, or 1 where that must be done by
  * kvc_pipeline_decode_record() of each block: one is not coded, or is damaged. The rows are then scratch. */
 int kvc_pipeline_decode_two(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_coded *own);
 

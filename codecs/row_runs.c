@@ -4,11 +4,12 @@
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Values of a run: 16 KB of binary32, and as much to spare. Of wide rows more are taken, since a run reads what stages have for every
  * row, as bases are. */
-enum { VALUES = 4096, LEAST_ROWS = 16 };
+enum { VALUES = 8192, LEAST_ROWS = 16 };
 
 int kvc_row_runs_add(struct kvc_row_runs *r, const struct kvc_stage *stage, const struct kvc_stage_args *args,
                      const struct kvc_stored *stored, const struct kvc_block *block, struct kvc_error *e) {
@@ -28,18 +29,72 @@ static int decode_run(struct kvc_row_runs *r, struct kvc_row_run *run, struct kv
     return 0;
 }
 
+/* Rows of a run, and room for them. */
+struct room {
+    size_t width, rows, size; /* values of a row; rows of a run; bytes of a value that is decoded */
+    float *run[2], *spare[2];
+};
+
+static int room_init(struct room *m, const struct kvc_shape *shape, enum kvc_dtype dtype, unsigned runs, struct kvc_error *e) {
+    m->width = (size_t)(shape->heads * shape->dim);
+    m->size = kvc_dtype_info(dtype)->size;
+    const size_t fit = m->width ? VALUES / m->width : (size_t)shape->tokens;
+    m->rows = fit > LEAST_ROWS ? fit : LEAST_ROWS;
+    const size_t n = m->rows * m->width;
+    if (!(m->run[0] = kvc_alloc_lines(2 * runs * n, sizeof(float)))) return kvc_fail_memory(e, "rows");
+    m->spare[0] = m->run[0] + n;
+    m->run[1] = m->spare[0] + n;
+    m->spare[1] = m->run[1] + n;
+    return 0;
+}
+
+/* Decodes rows [first, end). */
+static int decode_rows(struct kvc_row_runs *r, const struct room *m, size_t first, size_t end, const float *from, uint8_t *to,
+                       enum kvc_dtype dtype, struct kvc_error *e) {
+    for (size_t i = first; i < end; i += m->rows) {
+        struct kvc_row_run run = {i, end - i < m->rows ? end - i : m->rows, m->run[0], m->spare[0]};
+        if (from) memcpy(run.rows, from + i * m->width, run.n * m->width * sizeof *from);
+        if (decode_run(r, &run, e)) return -1;
+        kvc_from_floats(to + i * m->width * m->size, run.rows, run.n * m->width, dtype);
+    }
+    return 0;
+}
+
 int kvc_row_runs_decode(struct kvc_row_runs *r, const struct kvc_shape *shape, float *from, uint8_t *to, enum kvc_dtype dtype,
                         struct kvc_error *e) {
-    const size_t width = (size_t)(shape->heads * shape->dim), rows = (size_t)shape->tokens, size = kvc_dtype_info(dtype)->size;
-    const size_t fit = width ? VALUES / width : rows, most = fit > LEAST_ROWS ? fit : LEAST_ROWS, room = most * width;
-    float *buffer = kvc_alloc_lines(2 * room, sizeof *buffer);
-    int status = buffer ? 0 : kvc_fail_memory(e, "rows");
-    for (size_t i = 0; i < rows && !status; i += most) {
-        struct kvc_row_run run = {.first = i, .n = rows - i < most ? rows - i : most, .rows = buffer, .spare = buffer + room};
-        if (from) memcpy(run.rows, from + i * width, run.n * width * sizeof *from);
-        if (!(status = decode_run(r, &run, e))) kvc_from_floats(to + i * width * size, run.rows, run.n * width, dtype);
+    struct room m;
+    if (room_init(&m, shape, dtype, 1, e)) return -1;
+    const int status = decode_rows(r, &m, 0, (size_t)shape->tokens, from, to, dtype, e);
+    free(m.run[0]);
+    return status;
+}
+
+static int decode_run_of_two(struct kvc_row_runs *const r[2], struct kvc_row_run run[2], struct kvc_error *e) {
+    for (unsigned i = 0; i < r[0]->n; i++) {
+        const struct kvc_stage *s = r[0]->at[i].stage;
+        void *const state[] = {r[0]->at[i].state, r[1]->at[i].state};
+        if (s->rows_next_two ? s->rows_next_two(state, run, e)
+                             : s->rows_next(state[0], &run[0], e) || s->rows_next(state[1], &run[1], e))
+            return -1;
     }
-    free(buffer);
+    return 0;
+}
+
+int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_shape *const shape[2], uint8_t *const to[2],
+                            enum kvc_dtype dtype, struct kvc_error *e) {
+    const size_t rows[] = {(size_t)shape[0]->tokens, (size_t)shape[1]->tokens}, both = rows[0] < rows[1] ? rows[0] : rows[1];
+    struct room m;
+    if (room_init(&m, shape[0], dtype, 2, e)) return -1;
+    int status = 0;
+    for (size_t i = 0, n; i < both && !status; i += n) {
+        struct kvc_row_run run[2];
+        n = both - i < m.rows ? both - i : m.rows;
+        for (int b = 0; b < 2; b++) run[b] = (struct kvc_row_run){i, n, m.run[b], m.spare[b]};
+        status = decode_run_of_two(r, run, e);
+        for (int b = 0; b < 2 && !status; b++) kvc_from_floats(to[b] + i * m.width * m.size, run[b].rows, n * m.width, dtype);
+    }
+    for (int b = 0; b < 2 && !status; b++) status = decode_rows(r[b], &m, both, rows[b], NULL, to[b], dtype, e);
+    free(m.run[0]);
     return status;
 }
 

@@ -1,6 +1,6 @@
 /* row_runs.h: decodes a block through consecutive stages that rebuild each row alone (stage.h: rows_begin), some rows at a time, so
  * that these stay in the first cache from the last of the stages to the first. Not for stages that decode whole blocks, and not for the
- * order of stages (pipeline.c). */
+ * order of stages (pipeline_decode.c). */
 #ifndef KVC_ROW_RUNS_H
 #define KVC_ROW_RUNS_H
 
@@ -24,6 +24,9 @@ int kvc_row_runs_add(struct kvc_row_runs *r, const struct kvc_stage *stage, cons
  * takes, which is scratch afterwards, and may be `to`; NULL: it takes nothing. */
 int kvc_row_runs_decode(struct kvc_row_runs *r, const struct kvc_shape *shape, float *from, uint8_t *to, enum kvc_dtype dtype,
                         struct kvc_error *e);
+/* Decodes the rows of two matrices of as many heads and channels at once, where the first stage takes nothing. */
+int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_shape *const shape[2], uint8_t *const to[2],
+                            enum kvc_dtype dtype, struct kvc_error *e);
 /* Ends the stages, and forgets them. Where `done`, refuses sections with more than the rows. */
 int kvc_row_runs_end(struct kvc_row_runs *r, int done, struct kvc_error *e);
 

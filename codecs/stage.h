@@ -101,6 +101,8 @@ struct kvc_stage {
     int (*rows_begin)(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
                       void **state, struct kvc_error *e);
     int (*rows_next)(void *state, struct kvc_row_run *run, struct kvc_error *e);
+    /* The same for a run of as many rows of each of two blocks. Called where kernels have rans_decode_two. NULL: no faster. */
+    int (*rows_next_two)(void *const state[2], struct kvc_row_run run[2], struct kvc_error *e);
     int (*rows_end)(void *state, int done, struct kvc_error *e);
     /* The same as a program of the device decoder (program.h): returns 0, 1 when a device cannot do it, or -1 when the
      * sections are damaged. block->rows is unset. NULL: the CPU decodes the blocks of this stage. */

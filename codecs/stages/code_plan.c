@@ -57,11 +57,10 @@ const struct kvc_rans_symbol *kvc_code_rows(void) {
     return all_rows;
 }
 
-const struct kvc_code_way *kvc_code_plan_at(struct kvc_code_plan *p, int class, struct kvc_error *e) {
+const struct kvc_code_way *kvc_code_plan_make(struct kvc_code_plan *p, int class, struct kvc_error *e) {
     const size_t width = p->heads * p->dim;
     const unsigned c = (unsigned)(class + KVC_CODE_CLASS_ZERO);
     struct kvc_code_way *way = &p->at[c];
-    if (way->shifted) return way;
     pthread_once(&once, make_tables);
     if (!(way->shifted = kvc_alloc(p->heads, p->dim * (sizeof(uint32_t) + sizeof(uint16_t) + 2) + sizeof(uint32_t)))) {
         kvc_fail_memory(e, "tables");

@@ -46,7 +46,16 @@ struct kvc_code_plan {
 };
 
 /* Returns the ways of a step class, from -8 to 7, or NULL. Made on first use. */
-const struct kvc_code_way *kvc_code_plan_at(struct kvc_code_plan *p, int class, struct kvc_error *e);
+static inline const struct kvc_code_way *kvc_code_plan_at(struct kvc_code_plan *p, int class, struct kvc_error *e);
 void kvc_code_plan_free(struct kvc_code_plan *p);
+
+/* --- inline, as each head of each row asks --- */
+
+const struct kvc_code_way *kvc_code_plan_make(struct kvc_code_plan *p, int class, struct kvc_error *e);
+
+static inline const struct kvc_code_way *kvc_code_plan_at(struct kvc_code_plan *p, int class, struct kvc_error *e) {
+    const struct kvc_code_way *way = &p->at[class + KVC_CODE_CLASS_ZERO];
+    return way->shifted ? way : kvc_code_plan_make(p, class, e);
+}
 
 #endif

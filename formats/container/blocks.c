@@ -9,6 +9,7 @@
 #include "formats/io/parallel.h"
 #include "formats/model/predict_source.h"
 #include "formats/container/plan.h"
+#include "formats/container/same_section.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,45 +18,6 @@
 
 /* Stages write numbers of up to 8 bytes where a block is decoded. */
 enum { ROW_ALIGN = 8 };
-
-/* A block divided into rows that its stages code, and entries that refer to other rows. */
-struct split {
-    struct kvc_same *same;
-    size_t n_same;
-    uint64_t own;
-};
-
-static int parse_same(const struct kvc_cache *c, uint32_t tensor, uint64_t rows, const struct kvc_section *s, struct split *split,
-                      struct kvc_error *e) {
-    uint8_t *bytes;
-    size_t n;
-    if (kvc_records_decode(s, &bytes, &n, e)) return -1;
-    uint64_t next = 0;
-    int status = 0;
-    split->n_same = n / KVC_SAME_ENTRY;
-    split->same = kvc_alloc(split->n_same, sizeof *split->same);
-    if (!split->same) status = kvc_fail_memory(e, "references");
-    else if (!n || n % KVC_SAME_ENTRY) status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME is not a whole number of entries");
-    for (size_t i = 0; i < split->n_same && !status; i++) {
-        const uint8_t *p = bytes + i * KVC_SAME_ENTRY;
-        struct kvc_same x = {get_u32(p), get_u32(p + 4), get_u32(p + 8), get_u32(p + 12), get_u32(p + 16)};
-        if (x.row < next || !x.count || x.count > rows || x.row > rows - x.count || x.tensor >= tensor) {
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME entry %zu is out of range", i);
-            break;
-        }
-        const struct kvc_shape *mine = &c->tensor[tensor].shape, *other = &c->tensor[x.tensor].shape;
-        const struct kvc_cells *cells = &kvc_tensor_part(c, x.tensor)->cells;
-        uint64_t there = x.block < cells->n_blocks ? cells->block[x.block + 1] - cells->block[x.block] : 0;
-        if (mine->dtype != other->dtype || mine->heads != other->heads || mine->dim != other->dim || x.count > there ||
-            x.there > there - x.count)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME entry %zu refers to rows that are not there", i);
-        split->same[i] = x;
-        split->own -= x.count;
-        next = (uint64_t)x.row + x.count;
-    }
-    free(bytes);
-    return status;
-}
 
 void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
@@ -131,7 +93,7 @@ static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct c
 }
 
 /* Lists the rows that a block codes itself, by their numbers in the tensor. */
-static void list_own(const struct kvc_cells *cells, uint64_t block, const struct split *split, uint64_t *row) {
+static void list_own(const struct kvc_cells *cells, uint64_t block, const struct kvc_split *split, uint64_t *row) {
     const uint64_t end = cells->block[block + 1];
     uint64_t at = cells->block[block], n = 0;
     for (size_t s = 0; s <= split->n_same; s++) {
@@ -185,52 +147,81 @@ struct rows {
 
 static kvc_inputs_decode_fn decode_block;
 
-/* Decodes the split->own rows that a block codes itself to the front of *dst, or makes the program by which a device decodes
- * them. */
-static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
-                         const struct split *split, const struct kvc_inputs_held *held, unsigned depth, struct rows *dst,
-                         struct kvc_program *program, struct kvc_error *e) {
+/* A block whose rows are to be decoded, with what its stages may ask for. */
+struct prepared {
+    struct kvc_block b;
+    struct kvc_rebuilder rebuilder;
+    struct kvc_inputs_held *own_held;
+    struct kvc_predict_source predict;
+    int64_t *position;
+    uint64_t row[KVC_BLOCK];
+};
+
+static void prepared_free(struct prepared *p) {
+    kvc_rebuilder_free(&p->rebuilder);
+    kvc_inputs_release(p->own_held);
+    free(p->position);
+}
+
+/* Prepares the split->own rows that a block codes itself; for a program where dst is NULL. */
+static int prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
+                   const struct kvc_split *split, const struct kvc_inputs_held *held, unsigned depth, const struct rows *dst,
+                   struct prepared *p, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
-    const unsigned skip = split->n_same != 0;
-    int64_t *position = NULL;
-    struct kvc_block b = {.shape = k->shape[tensor], .role = kvc_plan_select(&c->tensor[tensor])};
-    struct kvc_rebuilder rebuilder = {.position = NULL};
-    struct kvc_inputs_held *own_held = NULL;
-    struct kvc_predict_source predict;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const int predicts = kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n;
-    uint64_t row[KVC_BLOCK];
-    struct coded other = {0};
-    uint32_t first = KVC_NONE;
-    b.shape.tokens = split->own;
+    struct kvc_block *b = &p->b;
+    int status = 0;
+    p->rebuilder = (struct kvc_rebuilder){.position = NULL};
+    p->own_held = NULL;
+    p->position = NULL;
+    *b = (struct kvc_block){.shape = k->shape[tensor],
+                            .role = kvc_plan_select(&c->tensor[tensor]),
+                            .first_row = cells->block[block]};
+    b->shape.tokens = split->own;
     if (dst) {
-        b.rows = dst->bytes;
-        b.places = skip ? NULL : dst->places;
+        b->rows = dst->bytes;
+        b->places = split->n_same ? NULL : dst->places;
     }
-    int status = find_first(c, tensor, x, &first, e);
     if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS) < line->n) {
-        list_own(&kvc_tensor_part(c, tensor)->cells, block, split, row);
-        b.row = row;
+        list_own(cells, block, split, p->row);
+        b->row = p->row;
     }
-    if (!status && kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n) {
-        status = kvc_rebuilder_init(&rebuilder, c, tensor, &k->projections, read_hidden, c, e);
-        b.rebuild = &rebuilder.rebuild;
+    if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n) {
+        status = kvc_rebuilder_init(&p->rebuilder, c, tensor, &k->projections, read_hidden, c, e);
+        b->rebuild = &p->rebuilder.rebuild;
     }
     if (!status && kvc_pipeline_first(line, KVC_STAGE_POSITIONS) < line->n)
-        status = list_positions(&kvc_tensor_part(c, tensor)->cells, block, &position, e);
+        status = list_positions(cells, block, &p->position, e);
+    b->position = p->position;
     if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n)
-        status = find_profile(c, tensor, x, predicts, &b.profile, e);
-    if (predicts && !status && !held && !program) {
-        held = own_held = kvc_inputs_prepare(c, tensor, block, depth, decode_block, e);
+        status = find_profile(c, tensor, x, predicts, &b->profile, e);
+    if (predicts && !status && !held && dst) {
+        held = p->own_held = kvc_inputs_prepare(c, tensor, block, depth, decode_block, e);
         if (!held) status = -1;
     }
     if (predicts && !status) {
-        kvc_predict_source_init(&predict, c, tensor, k->profile, k->pairing, kvc_inputs_small, held);
-        predict.shape = k->shape;
-        b.ahead = &predict.ahead;
+        kvc_predict_source_init(&p->predict, c, tensor, k->profile, k->pairing, kvc_inputs_small, held);
+        p->predict.shape = k->shape;
+        b->ahead = &p->predict.ahead;
     }
-    b.position = position;
-    b.first_row = kvc_tensor_part(c, tensor)->cells.block[block];
+    return status;
+}
+
+/* Decodes the split->own rows that a block codes itself to the front of *dst, or makes the program by which a device decodes
+ * them. */
+static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
+                         const struct kvc_split *split, const struct kvc_inputs_held *held, unsigned depth, struct rows *dst,
+                         struct kvc_program *program, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const unsigned skip = split->n_same != 0;
+    struct prepared p;
+    struct coded other = {0};
+    uint32_t first = KVC_NONE;
+    int status = prepare(c, tensor, block, x, split, held, depth, dst, &p, e);
+    if (!status) status = find_first(c, tensor, x, &first, e);
     if (!status && first != KVC_NONE) {
         status = coded_read(c, first, block, NULL, &other, e) ? in_block(c, e, first, block) : 0;
         for (unsigned i = 0; i < other.n_side && !status; i++)
@@ -240,20 +231,18 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     const struct kvc_coded mine = {x->list + skip, x->side, x->n - skip, x->n_side};
     const struct kvc_coded base = {other.list, other.side, other.n, other.n_side};
     if (!status)
-        status = program ? kvc_pipeline_lower(line, &b, &mine, first == KVC_NONE ? NULL : &base, program, e)
-                         : kvc_pipeline_decode_record(line, &b, &mine, first == KVC_NONE ? NULL : &base, e);
-    if (dst) dst->placed = b.placed;
+        status = program ? kvc_pipeline_lower(line, &p.b, &mine, first == KVC_NONE ? NULL : &base, program, e)
+                         : kvc_pipeline_decode_record(line, &p.b, &mine, first == KVC_NONE ? NULL : &base, e);
+    if (dst) dst->placed = p.b.placed;
     if (status < 0 && e && e->section != KVC_NOWHERE) e->section += skip;
     coded_free(&other);
-    kvc_rebuilder_free(&rebuilder);
-    kvc_inputs_release(own_held);
-    free(position);
+    prepared_free(&p);
     return status;
 }
 
 /* Decodes the rows that a block codes itself to where they are in the block, from to->bytes on; *split gets the entries for the other rows. */
 static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct kvc_inputs_held *held,
-                        unsigned depth, struct rows *to, struct split *split, struct kvc_error *e) {
+                        unsigned depth, struct rows *to, struct kvc_split *split, struct kvc_error *e) {
     uint8_t *dst = to->bytes;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const uint64_t rows = cells->block[block + 1] - cells->block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
@@ -266,7 +255,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
-    else if (first && parse_same(c, tensor, rows, &x.list[0], split, e)) status = kvc_record_section(e, 0);
+    else if (first && kvc_same_read(c, tensor, rows, &x.list[0], split, e)) status = kvc_record_section(e, 0);
     if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, held, depth, to, NULL, e);
     else if (!status && x.n != first) status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
     coded_free(&x);
@@ -306,13 +295,13 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
                         const struct kvc_inputs_held *held, struct kvc_error *e) {
     uint8_t *dst = to->bytes;
     const unsigned depth = held ? kvc_inputs_depth(held) : 0;
-    struct split split;
+    struct kvc_split split;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
     if (decode_coded(c, tensor, block, held, depth, to, &split, e)) return -1;
     uint8_t *there = split.n_same ? kvc_alloc(row, KVC_BLOCK) : NULL;
     int status = split.n_same && !there ? kvc_fail_memory(e, "rows") : 0;
     uint32_t have_tensor = KVC_NONE, have_block = KVC_NONE;
-    struct split origin = {0};
+    struct kvc_split origin = {0};
     for (size_t s = 0; s < split.n_same && !status; s++) {
         const struct kvc_same *x = &split.same[s];
         if (x->tensor != have_tensor || x->block != have_block) {
@@ -348,7 +337,7 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     if (!k) return kvc_records_none(e);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    const struct split split = {.own = cells->block[block + 1] - cells->block[block]};
+    const struct kvc_split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
     int status = coded_read(c, tensor, block, bytes, &x, e);
     if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n))
@@ -363,21 +352,25 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
 static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst) {
     const struct kvc_records *k = kvc_records_of(c);
     const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
+    struct prepared p[2];
     struct coded x[2];
     struct kvc_coded own[2];
     struct kvc_block b[2];
     int status = 0;
     for (unsigned i = 0; i < 2; i++) {
-        status |= coded_read(c, tensor, block + i, NULL, &x[i], NULL) != 0;
-        own[i] = (struct kvc_coded){.section = x[i].list, .n = x[i].n};
-        b[i] = (struct kvc_block){.shape = k->shape[tensor], .rows = dst, .role = kvc_plan_select(&c->tensor[tensor])};
-        b[i].shape.tokens = start[i + 1] - start[i];
-        dst += b[i].shape.tokens * kvc_row_bytes(&c->tensor[tensor].shape);
-        status |= x[i].n_side || !x[i].n || x[i].list[0].type == KVC_SECTION_SAME;
+        const struct kvc_split split = {.own = start[i + 1] - start[i]};
+        const struct rows to = {.bytes = dst};
+        status |= coded_read(c, tensor, block + i, NULL, &x[i], NULL) || !x[i].n || x[i].list[0].type == KVC_SECTION_SAME;
+        status |= prepare(c, tensor, block + i, &x[i], &split, NULL, 0, &to, &p[i], NULL) != 0;
+        own[i] = (struct kvc_coded){x[i].list, x[i].side, x[i].n, x[i].n_side};
+        b[i] = p[i].b;
+        dst += split.own * kvc_row_bytes(&c->tensor[tensor].shape);
     }
     if (!status) status = kvc_pipeline_decode_two(&k->pipeline[k->pipeline_of[tensor]], b, own);
-    coded_free(&x[0]);
-    coded_free(&x[1]);
+    for (unsigned i = 0; i < 2; i++) {
+        prepared_free(&p[i]);
+        coded_free(&x[i]);
+    }
     return status;
 }
 

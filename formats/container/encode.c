@@ -1,5 +1,5 @@
 /* encode.c: encodes the records of a run of blocks of one tensor. Spec: FORMAT.md, "Records". Not for the order of stages
- * (codecs/pipeline.c) or of the file (writer.c), and not for the facts that stages ask for (encode_facts.c).
+ * (codecs/pipeline_encode.c) or of the file (writer.c), and not for the facts that stages ask for (encode_facts.c).
  *
  * Where stages look at a whole segment before they encode, its blocks are kept between the looks as far as KEPT_BYTES go. The
  * others are read, and go through the stages before, once more for each such stage. For the second
