@@ -1,14 +1,14 @@
 /* encode.c: encodes the records of a run of blocks of one tensor. Spec: FORMAT.md, "Records". Not for the order of stages
- * (codecs/pipeline_encode.c) or of the file (writer.c), and not for the facts that stages ask for (encode_facts.c).
+ * (codecs/pipeline_encode.c), the blocks that they take (encode_rows.c) or the facts that they ask for (encode_facts.c), and not for the
+ * order of the file (writer.c).
  *
- * Where stages look at a whole segment before they encode, its blocks are kept between the looks as far as KEPT_BYTES go. The
- * others are read, and go through the stages before, once more for each such stage. For the second
- * tensor of a pair, the blocks of the first one are encoded again, because the digests are of values decoded from both. */
+ * For the second tensor of a pair, the blocks of the first one are encoded again, because the digests are of values decoded from both. */
 #include "formats/container/encode.h"
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "formats/container/container.h"
+#include "formats/container/encode_rows.h"
 #include "formats/container/record_build.h"
 #include "formats/container/same_rows.h"
 
@@ -17,7 +17,6 @@
 #include <string.h>
 
 enum { SAMPLED_FROM = 8, SAMPLE = 3 };  /* blocks of a segment from which on stages see a sample: every third block */
-enum { KEPT_BYTES = 64 * 1048576 };     /* of matrices that a coder keeps between the looks of stages */
 enum { RUN_BLOCKS = KVC_CODER_BLOCKS }; /* blocks encoded as one item of work where no stage looks ahead: at most 4096 rows */
 
 static int is_second(const struct kvc_encode *x, uint32_t tensor) {
@@ -26,182 +25,6 @@ static int is_second(const struct kvc_encode *x, uint32_t tensor) {
 
 uint64_t kvc_encode_run_blocks(const struct kvc_encode *x, uint32_t tensor) {
     return kvc_coder_looks(kvc_coder_pipeline(x, tensor)) ? KVC_SEGMENT_BLOCKS : RUN_BLOCKS;
-}
-
-/* --- blocks in and out --- */
-
-/* Returns 1 if rows of a tensor may be stored as references to equal rows of tensor `to`: `to` is lossless or has the same
- * pipeline. Otherwise the decoded values would differ from those of the tensor's own stages. */
-static int may_refer(const struct kvc_encode *x, uint32_t tensor, uint32_t to) {
-    return x->plan->pipeline_of[tensor] == x->plan->pipeline_of[to] || kvc_pipeline_lossless(kvc_coder_pipeline(x, to));
-}
-
-/* Returns 1 if encoding does not change the rows of a block (codecs/stage.h), so that the stages need no copy of their own. */
-static int leaves_rows(const struct kvc_pipeline *p) {
-    return p->n == 1 && kvc_pipeline_lossless(p);
-}
-
-/* Reads block `number` into r->rows, and lists in r->row the rows that repeat no earlier row. Returns their number, or -1. */
-static int64_t read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
-    const struct kvc_cache *c = r->x->cache;
-    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
-    const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
-    int64_t own = 0;
-    if (c->read(c, r->tensor, first, n, r->rows, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) r->from[i].tensor = KVC_NONE;
-    if (r->x->plan->partner[r->tensor] == KVC_NONE && kvc_same_find(c, r->tensor, first, n, r->rows, r->from, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) {
-        if (r->from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, r->from[i].tensor)) r->from[i].tensor = KVC_NONE;
-        if (r->from[i].tensor == KVC_NONE) r->row[own++] = first + i;
-    }
-    return own;
-}
-
-/* Reads block `number`: all rows into r->rows, rows that repeat no earlier row into *block, the partner's rows into *partner. */
-static int load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block, struct kvc_block *partner,
-                struct kvc_error *e) {
-    const struct kvc_cache *c = r->x->cache;
-    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
-    const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
-    const uint32_t other = r->x->plan->partner[r->tensor];
-    const int64_t own = read_rows(r, number, e);
-    if (own < 0) return -1;
-    const int in_place = (uint64_t)own == n && leaves_rows(r->pipeline);
-    for (int64_t i = 0; i < own && !in_place; i++)
-        memcpy(r->own + (uint64_t)i * r->row_bytes, r->rows + (r->row[i] - first) * r->row_bytes, (size_t)r->row_bytes);
-    *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape,
-                                .rows = in_place ? r->rows : r->own,
-                                .row = r->row,
-                                .profile = r->profile,
-                                .role = kvc_plan_select(&c->tensor[r->tensor])};
-    block->shape.tokens = (uint64_t)own;
-    if (other == KVC_NONE) return 0;
-    if (c->read(c, other, first, n, r->other, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) r->other_row[i] = first + i;
-    *partner = *block;
-    partner->rows = r->other;
-    partner->row = r->other_row;
-    block->partner = partner;
-    return 0;
-}
-
-/* Adds the SAME section for the rows found, if any. */
-static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n, struct kvc_error *e) {
-    uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
-    size_t used = 0;
-    for (uint64_t i = 0; i < n;) {
-        if (from[i].tensor == KVC_NONE) {
-            i++;
-            continue;
-        }
-        struct kvc_same run = from[i];
-        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block && from[i].there == run.there + run.count;
-             i++)
-            run.count++;
-        uint8_t *p = bytes + used;
-        put_u32(p, run.row);
-        put_u32(p + 4, run.count);
-        put_u32(p + 8, run.tensor);
-        put_u32(p + 12, run.block);
-        put_u32(p + 16, run.there);
-        used += KVC_SAME_ENTRY;
-    }
-    return used ? kvc_record_add(list, KVC_SECTION_SAME, bytes, used, e) : 0;
-}
-
-/* --- blocks that are kept --- */
-
-/* A block of a segment, kept from the first look at it until it is encoded. */
-struct kvc_kept_block {
-    struct kvc_block block;
-    struct kvc_steps_done done;
-    uint64_t own;              /* its rows before the first stage */
-    size_t container_sections; /* at the begin of done.list */
-};
-
-static void kept_free(struct kvc_kept_block *k) {
-    if (!k) return;
-    kvc_encoder_drop(&k->block);
-    kvc_sections_free(&k->done.list);
-    free(k);
-}
-
-/* Makes room for the blocks that a coder may keep: none where no stage runs before a look, and none of a pair. */
-static int kept_room(struct kvc_tensor_coder *r, struct kvc_error *e) {
-    unsigned last = 0;
-    for (unsigned i = 0; i < r->pipeline->n; i++)
-        if (r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS) last = i;
-    if (!last || r->x->plan->partner[r->tensor] != KVC_NONE) return 0;
-    r->kept = kvc_alloc_zeros(r->end_block - r->first_block, sizeof(struct kvc_kept_block *));
-    return r->kept ? 0 : kvc_fail_memory(e, "a segment");
-}
-
-/* Returns 1 if the matrices of a segment's blocks up to `number` are within KEPT_BYTES, in the tensor's dtype and as binary32. */
-static int may_keep(const struct kvc_tensor_coder *r, uint64_t number) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
-    const size_t size = kvc_dtype_info(r->x->cache->tensor[r->tensor].shape.dtype)->size;
-    const uint64_t rows = cells->block[number + 1] - cells->block[r->first_block];
-    return r->kept && rows * (r->row_bytes + r->row_bytes / size * sizeof(float)) <= KEPT_BYTES;
-}
-
-/* Keeps a block that load() made. */
-static int keep(struct kvc_tensor_coder *r, uint64_t number, const struct kvc_block *block, struct kvc_error *e) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
-    struct kvc_kept_block *k = calloc(1, sizeof *k);
-    if (!k) return kvc_fail_memory(e, "a block");
-    kvc_sections_init(&k->done.list);
-    k->block = *block;
-    k->own = block->shape.tokens;
-    if (add_same(&k->done.list, r->from, cells->block[number + 1] - cells->block[number], e) ||
-        kvc_encoder_keep(&r->encoder, &k->block, &k->done, e)) {
-        kept_free(k);
-        return -1;
-    }
-    k->container_sections = k->done.list.count;
-    r->kept[number - r->first_block] = k;
-    return 0;
-}
-
-/* Returns block `number` for a stage to look at: the one that is kept, or *block; NULL after a failure. *own: its rows before the
- * first stage. */
-static struct kvc_block *look_at(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block, struct kvc_block *partner,
-                                 uint64_t *own, struct kvc_error *e) {
-    struct kvc_kept_block **k = r->kept ? &r->kept[number - r->first_block] : NULL;
-    if (!k || !*k) {
-        if (load(r, number, block, partner, e)) return NULL;
-        *own = block->shape.tokens;
-        if (!may_keep(r, number)) return block;
-        if (keep(r, number, block, e)) return NULL;
-    }
-    *own = (*k)->own;
-    return &(*k)->block;
-}
-
-/* Encodes block `number` into r->list: *container_sections of the container, then those of the stages. *own: rows that are
- * encoded. A block that was kept is not kept any longer. */
-static int encode_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own, size_t *container_sections,
-                           struct kvc_error *e) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
-    struct kvc_kept_block *k = r->kept ? r->kept[number - r->first_block] : NULL;
-    struct kvc_block block, partner;
-    if (!k) {
-        kvc_sections_clear(&r->list);
-        if (load(r, number, &block, &partner, e) ||
-            add_same(&r->list, r->from, cells->block[number + 1] - cells->block[number], e))
-            return -1;
-        *own = block.shape.tokens;
-        *container_sections = r->list.count;
-        return *own && kvc_encoder_block(&r->encoder, &block, &r->list, e) ? -1 : 0;
-    }
-    r->kept[number - r->first_block] = NULL;
-    const struct kvc_sections spare = r->list;
-    r->list = k->done.list;
-    k->done.list = spare;
-    *own = k->own;
-    *container_sections = k->container_sections;
-    const int status = read_rows(r, number, e) < 0 || (*own && kvc_encoder_block(&r->encoder, &k->block, &r->list, e));
-    kept_free(k);
-    return status ? -1 : 0;
 }
 
 /* --- decoding what was encoded --- */
@@ -214,29 +37,36 @@ static void list_own(struct kvc_tensor_coder *r, uint64_t number) {
         if (r->from[i].tensor == KVC_NONE) r->row[own++] = cells->block[number] + i;
 }
 
-/* Decodes the `own` rows of the block in r->list into r->decoded. `first`: the coder of the pair's first tensor, or NULL. */
-static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, size_t container_sections,
-                       uint64_t own, struct kvc_error *e) {
+/* A block of `own` rows, listed in `row`, that is to be decoded into `rows`. */
+static struct kvc_block block_back(const struct kvc_tensor_coder *r, uint64_t own, uint64_t *row, uint8_t *rows) {
     struct kvc_block block = {.shape = r->x->cache->tensor[r->tensor].shape,
-                              .rows = r->decoded,
+                              .rows = rows,
                               .role = kvc_plan_select(&r->x->cache->tensor[r->tensor]),
-                              .row = r->row,
+                              .row = row,
                               .rebuild = r->source.rebuild,
                               .ahead = r->ahead.ahead,
                               .position = r->encoding.position,
                               .profile = r->profile};
+    block.shape.tokens = own;
+    return block;
+}
+
+/* Decodes the `own` rows of the block in r->list into r->decoded. `first`: the coder of the pair's first tensor, or NULL. */
+static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, size_t container_sections,
+                       uint64_t own, struct kvc_error *e) {
+    struct kvc_block block = block_back(r, own, r->row, r->decoded);
     struct kvc_coded coded = {.section = r->list.section + container_sections,
                               .n = r->list.count - container_sections,
                               .side = r->encoder.side.section,
                               .n_side = r->encoder.side.count},
                      base = {0};
     kvc_sections_seal(&r->list);
-    block.shape.tokens = own;
     list_own(r, number); /* encoding removed rows from the list */
     if (first) {
         struct kvc_block there, partner;
         kvc_sections_clear(&first->list);
-        if (load(first, number, &there, &partner, e) || kvc_encoder_block(&first->encoder, &there, &first->list, e)) return -1;
+        if (kvc_coder_load(first, number, &there, &partner, e) || kvc_encoder_block(&first->encoder, &there, &first->list, e))
+            return -1;
         kvc_sections_seal(&first->list);
         base = (struct kvc_coded){.section = first->list.section,
                                   .n = first->list.count,
@@ -252,7 +82,7 @@ static int decode_other(struct kvc_tensor_coder *h, uint64_t number, struct kvc_
     size_t container_sections;
     if (h->have == number + 1) return 0;
     h->have = 0;
-    if (encode_sections(h, number, &own, &container_sections, e) ||
+    if (kvc_coder_sections(h, number, &own, &container_sections, e) ||
         (own && decode_back(h, NULL, number, container_sections, own, e)))
         return -1;
     h->have = number + 1;
@@ -287,7 +117,7 @@ static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, str
         if (!(r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
         like.shape.tokens = 0;
         for (uint64_t b = first; b < end && !like.shape.tokens; b++) { /* the shape after earlier stages */
-            struct kvc_block read, partner, *const block = look_at(r, b, &read, &partner, &own, e);
+            struct kvc_block read, partner, *const block = kvc_coder_look_at(r, b, &read, &partner, &own, e);
             if (!block || (own && kvc_encoder_shape(&r->encoder, i, block, e))) return -1;
             if (!block->shape.tokens) continue;
             like.shape = block->shape;
@@ -298,7 +128,7 @@ static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, str
         const int sees = r->pipeline->step[i].stage->look && r->encoder.state[i];
         const int samples = r->pipeline->step[i].stage->flags & KVC_STAGE_SAMPLES && end - first >= SAMPLED_FROM;
         for (uint64_t b = first + (samples ? 1 : 0); b < end && sees; b += samples ? SAMPLE : 1) {
-            struct kvc_block read, partner, *const block = look_at(r, b, &read, &partner, &own, e);
+            struct kvc_block read, partner, *const block = kvc_coder_look_at(r, b, &read, &partner, &own, e);
             if (!block || (own && kvc_encoder_look(&r->encoder, i, block, e))) return -1;
         }
         if (kvc_encoder_settle(&r->encoder, i, e)) return -1;
@@ -308,8 +138,7 @@ static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, str
 
 static void coder_free(struct kvc_tensor_coder *r) {
     if (!r) return;
-    for (uint64_t b = r->first_block; b < r->end_block && r->kept; b++) kept_free(r->kept[b - r->first_block]);
-    free(r->kept);
+    kvc_coder_drop(r);
     kvc_encoder_free(&r->encoder);
     kvc_sections_free(&r->list);
     coder_free(r->hidden);
@@ -325,6 +154,9 @@ static void coder_free(struct kvc_tensor_coder *r) {
     free(r->own);
     free(r->other);
     free(r->decoded);
+    kvc_sections_free(&r->waiting_list);
+    free(r->waiting_rows);
+    free(r->waiting_decoded);
     free(r);
 }
 
@@ -343,6 +175,7 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
     r->pipeline = kvc_coder_pipeline(x, tensor);
     kvc_encoder_init(&r->encoder, r->pipeline, &r->encoding);
     kvc_sections_init(&r->list);
+    kvc_sections_init(&r->waiting_list);
     const size_t n = (size_t)r->row_bytes * KVC_BLOCK;
     r->rows = malloc(n);
     r->own = malloc(n);
@@ -351,7 +184,7 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
     int status = 0;
     if (!r->rows || !r->own || !r->decoded || (x->plan->partner[tensor] != KVC_NONE && !r->other))
         status = kvc_fail_memory(e, "a block");
-    if (!status) status = kvc_coder_describe(r, read_hidden, e) || kept_room(r, e) ? -1 : 0;
+    if (!status) status = kvc_coder_describe(r, read_hidden, e) || kvc_coder_keeps(r, e) ? -1 : 0;
     const uint32_t from = r->source.rebuild ? r->source.from : KVC_NONE;
     if (!status && from != KVC_NONE && !kvc_pipeline_lossless(kvc_coder_pipeline(x, from)))
         status = (r->hidden = coder_make(x, from, block, end, e)) ? 0 : -1;
@@ -405,33 +238,153 @@ static void measure_row(const struct kvc_tensor_coder *r, const uint8_t *source,
     }
 }
 
+/* Compares the `own` rows of the block with what they decode to, or takes them for it where stages are lossy. */
+static int check_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t own, struct kvc_run *run, struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    const uint64_t n = cells->block[number + 1] - cells->block[number];
+    const int lossless = kvc_pipeline_lossless(r->pipeline);
+    uint64_t k = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        if (r->from[i].tensor != KVC_NONE) continue;
+        const uint8_t *back = r->decoded + k++ * r->row_bytes;
+        if (lossless && memcmp(back, r->rows + i * r->row_bytes, (size_t)r->row_bytes) != 0)
+            return kvc_fail(e, KVC_ERR_VERIFY, "block %" PRIu64 " does not decode to what was encoded", number);
+        if (!lossless && r->x->measure && kvc_is_float(r->x->cache->tensor[r->tensor].shape.dtype))
+            measure_row(r, r->rows + i * r->row_bytes, back, run);
+        if (!lossless && own < n) memcpy(r->rows + i * r->row_bytes, back, (size_t)r->row_bytes);
+    }
+    if (!lossless && own == n) {
+        uint8_t *const rows = r->rows;
+        r->rows = r->decoded;
+        r->decoded = rows;
+    }
+    return 0;
+}
+
+/* Adds the record of the block in r->list. */
+static int add_record(struct kvc_tensor_coder *r, uint64_t number, struct kvc_run *run, struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    const uint64_t start = cells->block[number], n = cells->block[number + 1] - start;
+    if (decode_repeated(r, n, e) ||
+        (!kvc_pipeline_lossless(r->pipeline) && kvc_loop_publish(r->x->loop, r->tensor, number, r->rows, e)))
+        return -1;
+    const uint64_t digest = kvc_digest_rows(r->rows, r->row_bytes, start, n);
+    return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, digest, &r->list, e);
+}
+
+/* Returns 1 where what blocks decode to is asked for: lossless blocks may go unverified. */
+static int decodes_back(const struct kvc_tensor_coder *r) {
+    return !kvc_pipeline_lossless(r->pipeline) || !r->x->no_verify;
+}
+
+/* Decodes and checks the block in r->list, and adds its record. */
+static int finish_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, uint64_t own,
+                        size_t container_sections, struct kvc_run *run, struct kvc_error *e) {
+    if (own && decodes_back(r) &&
+        (decode_back(r, first, number, container_sections, own, e) || check_decoded(r, number, own, run, e)))
+        return -1;
+    return add_record(r, number, run, e);
+}
+
+/* Encodes block `number` into r->list. */
+static int start_block(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own, size_t *container_sections,
+                       struct kvc_run *run, struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    const uint64_t n = cells->block[number + 1] - cells->block[number];
+    if (kvc_coder_sections(r, number, own, container_sections, e)) return -1;
+    run->same_rows += n - *own;
+    run->bytes += n * r->row_bytes;
+    return 0;
+}
+
 /* Encodes block `number` into run->buffer. */
 static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, struct kvc_run *run,
                         struct kvc_error *e) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
-    const uint64_t start = cells->block[number], n = cells->block[number + 1] - start;
-    const int lossless = kvc_pipeline_lossless(r->pipeline);
     uint64_t own;
     size_t container_sections;
-    if (encode_sections(r, number, &own, &container_sections, e)) return -1;
-    run->same_rows += n - own;
-    run->bytes += n * r->row_bytes;
-    if (own && (!lossless || !r->x->no_verify)) {
-        if (decode_back(r, first, number, container_sections, own, e)) return -1;
-        uint64_t k = 0;
-        for (uint64_t i = 0; i < n; i++) {
-            if (r->from[i].tensor != KVC_NONE) continue;
-            const uint8_t *back = r->decoded + k++ * r->row_bytes;
-            if (lossless && memcmp(back, r->rows + i * r->row_bytes, (size_t)r->row_bytes) != 0)
-                return kvc_fail(e, KVC_ERR_VERIFY, "block %" PRIu64 " does not decode to what was encoded", number);
-            if (!lossless && r->x->measure && kvc_is_float(r->x->cache->tensor[r->tensor].shape.dtype))
-                measure_row(r, r->rows + i * r->row_bytes, back, run);
-            if (!lossless) memcpy(r->rows + i * r->row_bytes, back, (size_t)r->row_bytes);
-        }
+    return start_block(r, number, &own, &container_sections, run, e) ||
+                   finish_block(r, first, number, own, container_sections, run, e)
+               ? -1
+               : 0;
+}
+
+/* --- blocks that are decoded two at a time --- */
+
+static void swap_bytes(uint8_t **a, uint8_t **b) {
+    uint8_t *const other = *a;
+    *a = *b;
+    *b = other;
+}
+
+/* Exchanges the block with the waiting one. */
+static void exchange(struct kvc_tensor_coder *r) {
+    const struct kvc_sections list = r->list;
+    r->list = r->waiting_list;
+    r->waiting_list = list;
+    swap_bytes(&r->rows, &r->waiting_rows);
+    swap_bytes(&r->decoded, &r->waiting_decoded);
+}
+
+/* Makes room for a block that waits. Returns 0 without memory or reason to wait. */
+static int may_wait(struct kvc_tensor_coder *r, const struct kvc_tensor_coder *first) {
+    const size_t n = (size_t)r->row_bytes * KVC_BLOCK;
+    if (first || !decodes_back(r) || !kvc_pipeline_decodes_two(r->pipeline)) return 0;
+    if (!r->waiting_rows) r->waiting_rows = malloc(n);
+    if (!r->waiting_decoded) r->waiting_decoded = malloc(n);
+    return r->waiting_rows && r->waiting_decoded;
+}
+
+/* Decodes the waiting block, `number`, and the one after it, neither of which has references. Returns 0, or 1 where each is to be decoded
+ * alone. */
+static int decode_two_back(struct kvc_tensor_coder *r, uint64_t number) {
+    const uint64_t *const start = kvc_coder_cells(r->x->cache, r->tensor)->block + number;
+    const struct kvc_sections *const list[] = {&r->waiting_list, &r->list}, *const side = &r->encoder.side;
+    uint8_t *const to[] = {r->waiting_decoded, r->decoded};
+    uint64_t row[2][KVC_BLOCK];
+    struct kvc_block block[2];
+    struct kvc_coded coded[2];
+    kvc_sections_seal(&r->waiting_list);
+    kvc_sections_seal(&r->list);
+    for (int b = 0; b < 2; b++) {
+        for (uint64_t i = start[b]; i < start[b + 1]; i++) row[b][i - start[b]] = i;
+        block[b] = block_back(r, start[b + 1] - start[b], row[b], to[b]);
+        coded[b] = (struct kvc_coded){list[b]->section, side->section, list[b]->count, side->count};
     }
-    if (decode_repeated(r, n, e) || (!lossless && kvc_loop_publish(r->x->loop, r->tensor, number, r->rows, e))) return -1;
-    const uint64_t digest = kvc_digest_rows(r->rows, r->row_bytes, start, n);
-    return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, digest, &r->list, e);
+    return kvc_pipeline_decode_two(r->pipeline, block, coded);
+}
+
+/* Encodes blocks `number` and `number` + 1 into run->buffer, and decodes them at once where neither has references to other rows. */
+static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_run *run, struct kvc_error *e) {
+    const uint64_t *const start = kvc_coder_cells(r->x->cache, r->tensor)->block + number;
+    const uint64_t n = start[1] - start[0], next = start[2] - start[1];
+    uint64_t own;
+    size_t container_sections;
+    if (start_block(r, number, &own, &container_sections, run, e)) return -1;
+    if (container_sections || own != n)
+        return finish_block(r, NULL, number, own, container_sections, run, e) || encode_block(r, NULL, number + 1, run, e);
+    exchange(r);
+    if (start_block(r, number + 1, &own, &container_sections, run, e)) return -1;
+    const int both = !container_sections && own == next && !decode_two_back(r, number);
+    struct kvc_same from[KVC_BLOCK]; /* of the second block; the first has no references */
+    memcpy(from, r->from, (size_t)next * sizeof *from);
+    for (uint64_t i = 0; i < n; i++) r->from[i].tensor = KVC_NONE;
+    exchange(r);
+    if (both ? check_decoded(r, number, n, run, e) || add_record(r, number, run, e) : finish_block(r, NULL, number, n, 0, run, e))
+        return -1;
+    exchange(r);
+    memcpy(r->from, from, (size_t)next * sizeof *from);
+    return both ? check_decoded(r, number + 1, own, run, e) || add_record(r, number + 1, run, e)
+                : finish_block(r, NULL, number + 1, own, container_sections, run, e);
+}
+
+static int encode_blocks(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t block, uint64_t end,
+                         struct kvc_run *run, struct kvc_error *e) {
+    int status = 0;
+    for (uint64_t b = block, n; b < end && !status; b += n) {
+        n = end - b > 1 && may_wait(r, first) ? 2 : 1;
+        status = n == 2 ? encode_two(r, b, run, e) : encode_block(r, first, b, run, e);
+    }
+    return status ? -1 : 0;
 }
 
 /* --- blocks that another coder encodes --- */
@@ -473,8 +426,7 @@ int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, 
         status = kvc_record_build(&run->buffer, KVC_RECORD_SIDE, tensor, (uint32_t)(block / KVC_SEGMENT_BLOCKS), 0,
                                   &own->encoder.side, e);
     if (by_coder(x, tensor)) status = status || encode_by_coder(own, block, end, run, e);
-    else
-        for (uint64_t b = block; b < end && !status; b++) status = encode_block(own, first, b, run, e);
+    else status = status || encode_blocks(own, first, block, end, run, e);
     kvc_loop_done(x->loop, tensor, block, end, status);
     coder_free(own);
     coder_free(first);

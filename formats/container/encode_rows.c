@@ -1,0 +1,186 @@
+/* encode_rows.c: the blocks that stages take. Where stages look at a whole segment before they encode, its blocks are kept between the
+ * looks as far as KEPT_BYTES go. The others are read, and go through the stages before, once more for each such stage. */
+#include "formats/container/encode_rows.h"
+
+#include "codecs/floats.h"
+#include "codecs/memory.h"
+#include "formats/container/record_build.h"
+#include "formats/container/same_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEPT_BYTES = 64 * 1048576 }; /* of matrices that a coder keeps between the looks of stages */
+
+/* Returns 1 if rows of a tensor may be stored as references to equal rows of tensor `to`: `to` is lossless or has the same
+ * pipeline. Otherwise the decoded values would differ from those of the tensor's own stages. */
+static int may_refer(const struct kvc_encode *x, uint32_t tensor, uint32_t to) {
+    return x->plan->pipeline_of[tensor] == x->plan->pipeline_of[to] || kvc_pipeline_lossless(kvc_coder_pipeline(x, to));
+}
+
+/* Returns 1 if encoding does not change the rows of a block (codecs/stage.h), so that the stages need no copy of their own. */
+static int leaves_rows(const struct kvc_pipeline *p) {
+    return p->n == 1 && kvc_pipeline_lossless(p);
+}
+
+/* Reads block `number` into r->rows, and lists in r->row the rows that repeat no earlier row. Returns their number, or -1. */
+static int64_t read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
+    const struct kvc_cache *c = r->x->cache;
+    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
+    const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
+    int64_t own = 0;
+    if (c->read(c, r->tensor, first, n, r->rows, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) r->from[i].tensor = KVC_NONE;
+    if (r->x->plan->partner[r->tensor] == KVC_NONE && kvc_same_find(c, r->tensor, first, n, r->rows, r->from, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) {
+        if (r->from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, r->from[i].tensor)) r->from[i].tensor = KVC_NONE;
+        if (r->from[i].tensor == KVC_NONE) r->row[own++] = first + i;
+    }
+    return own;
+}
+
+int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block, struct kvc_block *partner,
+                   struct kvc_error *e) {
+    const struct kvc_cache *c = r->x->cache;
+    const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
+    const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
+    const uint32_t other = r->x->plan->partner[r->tensor];
+    const int64_t own = read_rows(r, number, e);
+    if (own < 0) return -1;
+    const int in_place = (uint64_t)own == n && leaves_rows(r->pipeline);
+    for (int64_t i = 0; i < own && !in_place; i++)
+        memcpy(r->own + (uint64_t)i * r->row_bytes, r->rows + (r->row[i] - first) * r->row_bytes, (size_t)r->row_bytes);
+    *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape,
+                                .rows = in_place ? r->rows : r->own,
+                                .row = r->row,
+                                .profile = r->profile,
+                                .role = kvc_plan_select(&c->tensor[r->tensor])};
+    block->shape.tokens = (uint64_t)own;
+    if (other == KVC_NONE) return 0;
+    if (c->read(c, other, first, n, r->other, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) r->other_row[i] = first + i;
+    *partner = *block;
+    partner->rows = r->other;
+    partner->row = r->other_row;
+    block->partner = partner;
+    return 0;
+}
+
+/* Adds the SAME section for the rows found, if any. */
+static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n, struct kvc_error *e) {
+    uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
+    size_t used = 0;
+    for (uint64_t i = 0; i < n;) {
+        if (from[i].tensor == KVC_NONE) {
+            i++;
+            continue;
+        }
+        struct kvc_same run = from[i];
+        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block && from[i].there == run.there + run.count;
+             i++)
+            run.count++;
+        uint8_t *p = bytes + used;
+        put_u32(p, run.row);
+        put_u32(p + 4, run.count);
+        put_u32(p + 8, run.tensor);
+        put_u32(p + 12, run.block);
+        put_u32(p + 16, run.there);
+        used += KVC_SAME_ENTRY;
+    }
+    return used ? kvc_record_add(list, KVC_SECTION_SAME, bytes, used, e) : 0;
+}
+
+/* --- blocks that are kept --- */
+
+/* A block of a segment, kept from the first look at it until it is encoded. */
+struct kvc_kept_block {
+    struct kvc_block block;
+    struct kvc_steps_done done;
+    uint64_t own;              /* its rows before the first stage */
+    size_t container_sections; /* at the begin of done.list */
+};
+
+static void kept_free(struct kvc_kept_block *k) {
+    if (!k) return;
+    kvc_encoder_drop(&k->block);
+    kvc_sections_free(&k->done.list);
+    free(k);
+}
+
+int kvc_coder_keeps(struct kvc_tensor_coder *r, struct kvc_error *e) {
+    unsigned last = 0;
+    for (unsigned i = 0; i < r->pipeline->n; i++)
+        if (r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS) last = i;
+    if (!last || r->x->plan->partner[r->tensor] != KVC_NONE) return 0;
+    r->kept = kvc_alloc_zeros(r->end_block - r->first_block, sizeof(struct kvc_kept_block *));
+    return r->kept ? 0 : kvc_fail_memory(e, "a segment");
+}
+
+/* Returns 1 if the matrices of a segment's blocks up to `number` are within KEPT_BYTES, in the tensor's dtype and as binary32. */
+static int may_keep(const struct kvc_tensor_coder *r, uint64_t number) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    const size_t size = kvc_dtype_info(r->x->cache->tensor[r->tensor].shape.dtype)->size;
+    const uint64_t rows = cells->block[number + 1] - cells->block[r->first_block];
+    return r->kept && rows * (r->row_bytes + r->row_bytes / size * sizeof(float)) <= KEPT_BYTES;
+}
+
+/* Keeps a block that kvc_coder_load() made. */
+static int keep(struct kvc_tensor_coder *r, uint64_t number, const struct kvc_block *block, struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    struct kvc_kept_block *k = calloc(1, sizeof *k);
+    if (!k) return kvc_fail_memory(e, "a block");
+    kvc_sections_init(&k->done.list);
+    k->block = *block;
+    k->own = block->shape.tokens;
+    if (add_same(&k->done.list, r->from, cells->block[number + 1] - cells->block[number], e) ||
+        kvc_encoder_keep(&r->encoder, &k->block, &k->done, e)) {
+        kept_free(k);
+        return -1;
+    }
+    k->container_sections = k->done.list.count;
+    r->kept[number - r->first_block] = k;
+    return 0;
+}
+
+struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block,
+                                    struct kvc_block *partner, uint64_t *own, struct kvc_error *e) {
+    struct kvc_kept_block **k = r->kept ? &r->kept[number - r->first_block] : NULL;
+    if (!k || !*k) {
+        if (kvc_coder_load(r, number, block, partner, e)) return NULL;
+        *own = block->shape.tokens;
+        if (!may_keep(r, number)) return block;
+        if (keep(r, number, block, e)) return NULL;
+    }
+    *own = (*k)->own;
+    return &(*k)->block;
+}
+
+int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own, size_t *container_sections,
+                       struct kvc_error *e) {
+    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+    struct kvc_kept_block *k = r->kept ? r->kept[number - r->first_block] : NULL;
+    struct kvc_block block, partner;
+    if (!k) {
+        kvc_sections_clear(&r->list);
+        if (kvc_coder_load(r, number, &block, &partner, e) ||
+            add_same(&r->list, r->from, cells->block[number + 1] - cells->block[number], e))
+            return -1;
+        *own = block.shape.tokens;
+        *container_sections = r->list.count;
+        return *own && kvc_encoder_block(&r->encoder, &block, &r->list, e) ? -1 : 0;
+    }
+    r->kept[number - r->first_block] = NULL;
+    const struct kvc_sections spare = r->list;
+    r->list = k->done.list;
+    k->done.list = spare;
+    *own = k->own;
+    *container_sections = k->container_sections;
+    const int status = read_rows(r, number, e) < 0 || (*own && kvc_encoder_block(&r->encoder, &k->block, &r->list, e));
+    kept_free(k);
+    return status ? -1 : 0;
+}
+
+void kvc_coder_drop(struct kvc_tensor_coder *r) {
+    for (uint64_t b = r->first_block; b < r->end_block && r->kept; b++) kept_free(r->kept[b - r->first_block]);
+    free(r->kept);
+}
