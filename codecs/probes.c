@@ -122,8 +122,8 @@ static void find_shares(const struct probes *p, size_t head, const float *keys, 
                p->dim * sizeof *p->query);
         most = seen[i] > most ? seen[i] : most;
     }
-    for (size_t t = 0; t < most; t += KVC_TILE)
-        kvc_kernels_get()->multiply_tile(p->share + t, p->padded, p->query, p->dim, count, keys + t * p->dim, p->dim);
+    kvc_kernels_get()->multiply_tiles(p->share, p->padded, p->query, p->dim, count, keys, p->dim,
+                                      (most + KVC_TILE - 1) / KVC_TILE);
     for (size_t i = 0; i < count; i++)
         if (seen[i]) normalise(p->share + i * p->padded, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
 }

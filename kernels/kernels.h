@@ -16,7 +16,7 @@
 /* Bytes of n values packed by pack_bits. */
 #define KVC_PACKED(n, width) (((size_t)(n) + 31) / 32 * 4 * (width))
 
-/* Columns of multiply_tile. */
+/* Columns of a tile of multiply_tiles. */
 #define KVC_TILE 16
 
 /* How binary32 becomes a word: sign in bit sign, below it (bits - (rebias << 23)) >> drop, rounded to bit `shift`. */
@@ -169,10 +169,10 @@ typedef void kvc_dequantise_add_fn(float *x, const uint8_t *codes, const float *
 /* Multiplies a row by a matrix of k rows, `stride` floats apart: y[i] = 0, then for j = 0 to k - 1:
  * y[i] = fma(a[j], b[j * stride + i], y[i]). */
 typedef void kvc_multiply_rows_fn(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n);
-/* Multiplies many rows by KVC_TILE adjacent columns: for 0 <= r < rows, as multiply_rows(y + r * y_stride,
- * a + r * a_stride, b, k, KVC_TILE, KVC_TILE) does. */
-typedef void kvc_multiply_tile_fn(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
-                                  size_t k);
+/* Multiplies many rows by tiles of KVC_TILE adjacent columns: for 0 <= t < tiles and 0 <= r < rows, as multiply_rows(
+ * y + t * KVC_TILE + r * y_stride, a + r * a_stride, b + t * k * KVC_TILE, k, KVC_TILE, KVC_TILE) does. */
+typedef void kvc_multiply_tiles_fn(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b,
+                                   size_t k, size_t tiles);
 /* Adds the products of n rows of dim values, `stride` floats apart, with themselves to the upper triangle of gram[dim][dim]: for
  * i <= j: s = 0, then for t = 0 to n - 1: s = fma(x[t * stride + i], x[t * stride + j], s); gram[i * dim + j] += s in binary64. */
 typedef void kvc_add_gram_fn(double *gram, const float *x, size_t n, size_t stride, size_t dim);
@@ -223,20 +223,22 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 /* All kernels, each as X(name, isa). */
 /* clang-format off */
 #define KVC_KERNELS_REST(X, isa) \
-    X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(copy_pieces, isa) X(f16_to_f32, isa) X(bf16_to_f32, isa) \
+    X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(copy_pieces, isa) X(f16_to_f32, isa) \
     X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(pack_bits, isa) \
     X(model_turn, isa) X(model_angles, isa) X(f32_to_f16, isa) \
     X(widen_ranges, isa) X(range, isa) X(find_beyond, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
     X(multiply_rows, isa) X(add_squares, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
-    X(exponentials, isa) X(angles, isa) X(turn_halves, isa) X(turn_pairs, isa) \
-    X(round_codes, isa) X(codes_to_symbols, isa) X(small_codes, isa)
+    X(exponentials, isa) X(turn_pairs, isa) X(small_codes, isa)
 /* clang-format on */
 #define KVC_KERNELS_RANS(X, isa) X(rans_decode, isa) X(rans_encode, isa)
 #define KVC_KERNELS_DOT(X, isa) X(dot_rows, isa)
 #define KVC_KERNELS_MODEL(X, isa) X(model_words, isa) X(model_sums, isa)
+/* clang-format off */
 #define KVC_KERNELS_WIDE(X, isa) \
-    X(join_rotated, isa) X(unpack_bits, isa) X(f32_to_bf16, isa) X(add_scaled, isa) X(symbols_to_floats, isa)
-#define KVC_KERNELS_TRANSFORM(X, isa) X(multiply_tile, isa) X(multiply_sparse, isa) X(add_gram, isa)
+    X(join_rotated, isa) X(unpack_bits, isa) X(f32_to_bf16, isa) X(bf16_to_f32, isa) X(add_scaled, isa) \
+    X(symbols_to_floats, isa) X(round_codes, isa) X(codes_to_symbols, isa) X(angles, isa) X(turn_halves, isa)
+/* clang-format on */
+#define KVC_KERNELS_TRANSFORM(X, isa) X(multiply_tiles, isa) X(multiply_sparse, isa) X(add_gram, isa)
 #define KVC_KERNELS_HASH(X, isa) X(hash, isa) X(digest_rows, isa)
 /* clang-format off */
 #define KVC_KERNELS(X, isa) \

@@ -78,10 +78,15 @@ static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride
     }
 }
 
-void kvc_multiply_tile_avx2(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
+static void multiply_tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
     for (; rows >= 6; rows -= 6, y += 6 * y_stride, a += 6 * a_stride) tile(y, y_stride, a, a_stride, 6, b, k);
     for (; rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride) tile(y, y_stride, a, a_stride, 2, b, k);
     if (rows) tile(y, y_stride, a, a_stride, 1, b, k);
+}
+
+void kvc_multiply_tiles_avx2(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
+                             size_t tiles) {
+    for (size_t t = 0; t < tiles; t++) multiply_tile(y + t * KVC_TILE, y_stride, a, a_stride, rows, b + t * k * KVC_TILE, k);
 }
 
 enum { GRAM_ROWS = 6, GRAM_COLUMNS = 16 }; /* of a tile of add_gram: twelve vectors of sums */

@@ -59,9 +59,14 @@ static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride
     }
 }
 
-void kvc_multiply_tile_neon(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
+static void multiply_tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
     for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride) tile(y, y_stride, a, a_stride, 4, b, k);
     for (; rows; rows--, y += y_stride, a += a_stride) tile(y, y_stride, a, a_stride, 1, b, k);
+}
+
+void kvc_multiply_tiles_neon(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
+                             size_t tiles) {
+    for (size_t t = 0; t < tiles; t++) multiply_tile(y + t * KVC_TILE, y_stride, a, a_stride, rows, b + t * k * KVC_TILE, k);
 }
 
 enum { GRAM_ROWS = 4, GRAM_COLUMNS = 16 }; /* of a tile of add_gram: sixteen vectors of sums */

@@ -11,8 +11,10 @@ void kvc_multiply_rows_ref(float *y, const float *a, const float *b, size_t k, s
         for (size_t i = 0; i < n; i++) y[i] = fmaf(a[j], b[j * stride + i], y[i]);
 }
 
-void kvc_multiply_tile_ref(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
-    for (size_t r = 0; r < rows; r++) kvc_multiply_rows_ref(y + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
+void kvc_multiply_tiles_ref(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
+                            size_t tiles) {
+    for (size_t t = 0; t < tiles; t++, y += KVC_TILE, b += k * KVC_TILE)
+        for (size_t r = 0; r < rows; r++) kvc_multiply_rows_ref(y + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
 }
 
 void kvc_add_gram_ref(double *gram, const float *x, size_t n, size_t stride, size_t dim) {

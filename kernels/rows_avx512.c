@@ -1,5 +1,5 @@
-/* rows_avx512.c: AVX-512 twins of what every decoded value passes: conversion to bfloat16 (quant_ref.c), sums of rows (products_ref.c),
- * symbols as numbers (transform_ref.c); same bytes for every input. Not for products (transform_avx512.c). Not compiled on other machines. */
+/* rows_avx512.c: AVX-512 twins of what every value passes on its way: bfloat16 (kernels_ref.c, quant_ref.c), sums of rows (products_ref.c),
+ * codes, symbols and RoPE of the transform codec (transform_ref.c); same bytes for every input. Not for products (transform_avx512.c). Not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -25,6 +25,15 @@ void kvc_f32_to_bf16_avx512(uint8_t *dst, const float *src, size_t n) {
     kvc_f32_to_bf16_ref(dst + 2 * i, src + i, n - i);
 }
 
+void kvc_bf16_to_f32_avx512(float *dst, const uint8_t *src, size_t n) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(src + 2 * i)));
+        _mm512_storeu_si512(dst + i, _mm512_slli_epi32(words, 16));
+    }
+    kvc_bf16_to_f32_ref(dst + i, src + 2 * i, n - i);
+}
+
 void kvc_add_scaled_avx512(float *y, const float *x, float s, size_t n) {
     const __m512 factor = _mm512_set1_ps(s);
     size_t i = 0;
@@ -48,6 +57,61 @@ uint16_t kvc_symbols_to_floats_avx512(float *y, const uint16_t *symbols, size_t 
     const uint16_t found = (uint16_t)_mm512_reduce_max_epi32(most);
     const uint16_t rest = i < n ? kvc_symbols_to_floats_ref(y + i, symbols + i, n - i, middle, step) : 0;
     return found > rest ? found : rest;
+}
+
+void kvc_round_codes_avx512(int32_t *codes, const float *x, size_t n, float inverse, float most) {
+    const __m512 factor = _mm512_set1_ps(inverse), high = _mm512_set1_ps(most), low = _mm512_set1_ps(-most);
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const __m512 y = _mm512_mul_ps(_mm512_loadu_ps(x + i), factor), within = _mm512_max_ps(_mm512_min_ps(y, high), low);
+        const __mmask16 number = _mm512_cmp_ps_mask(y, y, _CMP_ORD_Q);
+        _mm512_storeu_si512(codes + i, _mm512_maskz_cvtps_epi32(number, within));
+    }
+    kvc_round_codes_ref(codes + i, x + i, n - i, inverse, most);
+}
+
+size_t kvc_codes_to_symbols_avx512(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base,
+                                   const uint8_t *limit, size_t n, uint16_t middle) {
+    const __m256i centre = _mm256_set1_epi16((int16_t)middle);
+    size_t found = 0, i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const __m512i code = _mm512_loadu_si512(codes + i);
+        const __m512i most = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(limit + i)));
+        const __m256i from = _mm256_add_epi16(centre, _mm256_loadu_si256((const __m256i *)(const void *)(base + i)));
+        const __m256i word = _mm256_add_epi16(from, _mm512_cvtepi32_epi16(code));
+        unsigned beyond = _mm512_cmp_epi32_mask(_mm512_abs_epi32(code), most, _MM_CMPINT_NLT);
+        _mm256_storeu_si256((__m256i *)(void *)(symbols + i), word);
+        for (; beyond; beyond &= beyond - 1) others[found++] = (uint16_t)(i + (size_t)__builtin_ctz(beyond));
+    }
+    uint16_t rest[LANES];
+    const size_t left = kvc_codes_to_symbols_ref(symbols + i, rest, codes + i, base + i, limit + i, n - i, middle);
+    for (size_t j = 0; j < left; j++) others[found++] = (uint16_t)(i + rest[j]);
+    return found;
+}
+
+void kvc_angles_avx512(float *cosine, float *sine, const double *a, const double *b, size_t n) {
+    size_t i = 0;
+    for (; i + LANES / 2 <= n; i += LANES / 2) {
+        const __m512d ac = _mm512_loadu_pd(a + i), as = _mm512_loadu_pd(a + n + i);
+        const __m512d bc = _mm512_loadu_pd(b + i), bs = _mm512_loadu_pd(b + n + i);
+        _mm256_storeu_ps(cosine + i, _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_mul_pd(ac, bc), _mm512_mul_pd(as, bs))));
+        _mm256_storeu_ps(sine + i, _mm512_cvtpd_ps(_mm512_add_pd(_mm512_mul_pd(ac, bs), _mm512_mul_pd(as, bc))));
+    }
+    for (; i < n; i++) {
+        cosine[i] = (float)(a[i] * b[i] - a[n + i] * b[n + i]);
+        sine[i] = (float)(a[i] * b[n + i] + a[n + i] * b[i]);
+    }
+}
+
+void kvc_turn_halves_avx512(float *u, float *v, const float *cosine, const float *sine, size_t n) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const __m512 a = _mm512_loadu_ps(u + i), b = _mm512_loadu_ps(v + i);
+        const __m512 c = _mm512_loadu_ps(cosine + i), s = _mm512_loadu_ps(sine + i);
+        _mm512_storeu_ps(u + i, _mm512_sub_ps(_mm512_mul_ps(a, c), _mm512_mul_ps(b, s)));
+        _mm512_storeu_ps(v + i, _mm512_add_ps(_mm512_mul_ps(b, c), _mm512_mul_ps(a, s)));
+    }
+    kvc_turn_halves_ref(u + i, v + i, cosine + i, sine + i, n - i);
 }
 
 #else

@@ -89,28 +89,49 @@ void kvc_multiply_sparse_avx512(float *y, size_t y_stride, const float *a, size_
     }
 }
 
-/* A tile of 1 to 16 rows: each vector of b serves them all. */
+/* `tiles` tiles of `rows` rows, at most sixteen sums: each vector of b serves all rows, each coefficient all tiles. Constant numbers, so
+ * that the sums stay in registers. */
 static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
-                                                       const float *b, size_t k) {
+                                                       const float *b, size_t k, size_t tiles) {
     __m512 sum[16];
 #pragma GCC unroll 16
-    for (size_t r = 0; r < 16; r++) sum[r] = _mm512_setzero_ps();
-    for (size_t j = 0; j < k; j++, b += KVC_TILE) {
-        const __m512 row = _mm512_loadu_ps(b);
+    for (size_t i = 0; i < rows * tiles; i++) sum[i] = _mm512_setzero_ps();
+    for (size_t j = 0; j < k; j++) {
+        __m512 row[4];
+#pragma GCC unroll 4
+        for (size_t t = 0; t < tiles; t++) {
+            row[t] = _mm512_loadu_ps(b + (t * k + j) * KVC_TILE);
+            if (rows > 1) __asm__("" : "+v"(row[t])); /* stays in a register: compilers would load it for each row */
+        }
 #pragma GCC unroll 16
-        for (size_t r = 0; r < 16; r++)
-            if (r < rows) sum[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[r * a_stride + j]), row, sum[r]);
+        for (size_t r = 0; r < rows; r++) {
+            __m512 factor = _mm512_set1_ps(a[r * a_stride + j]);
+            if (tiles > 1) __asm__("" : "+v"(factor));
+#pragma GCC unroll 4
+            for (size_t t = 0; t < tiles; t++) sum[r * tiles + t] = _mm512_fmadd_ps(factor, row[t], sum[r * tiles + t]);
+        }
     }
 #pragma GCC unroll 16
-    for (size_t r = 0; r < 16; r++)
-        if (r < rows) _mm512_storeu_ps(y + r * y_stride, sum[r]);
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (size_t t = 0; t < tiles; t++) _mm512_storeu_ps(y + r * y_stride + t * KVC_TILE, sum[r * tiles + t]);
 }
 
-void kvc_multiply_tile_avx512(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
-    for (; rows >= 16; rows -= 16, y += 16 * y_stride, a += 16 * a_stride) tile(y, y_stride, a, a_stride, 16, b, k);
-    for (; rows >= 8; rows -= 8, y += 8 * y_stride, a += 8 * a_stride) tile(y, y_stride, a, a_stride, 8, b, k);
-    for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride) tile(y, y_stride, a, a_stride, 4, b, k);
-    for (; rows; rows--, y += y_stride, a += a_stride) tile(y, y_stride, a, a_stride, 1, b, k);
+static void one_tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
+    for (; rows >= 16; rows -= 16, y += 16 * y_stride, a += 16 * a_stride) tile(y, y_stride, a, a_stride, 16, b, k, 1);
+    for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride) tile(y, y_stride, a, a_stride, 4, b, k, 1);
+    for (; rows; rows--, y += y_stride, a += a_stride) tile(y, y_stride, a, a_stride, 1, b, k, 1);
+}
+
+static void four_tiles(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
+    for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride) tile(y, y_stride, a, a_stride, 4, b, k, 4);
+    for (; rows; rows--, y += y_stride, a += a_stride) tile(y, y_stride, a, a_stride, 1, b, k, 4);
+}
+
+void kvc_multiply_tiles_avx512(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
+                               size_t tiles) {
+    for (; tiles >= 4; tiles -= 4, y += 4 * KVC_TILE, b += 4 * k * KVC_TILE) four_tiles(y, y_stride, a, a_stride, rows, b, k);
+    for (; tiles; tiles--, y += KVC_TILE, b += k * KVC_TILE) one_tile(y, y_stride, a, a_stride, rows, b, k);
 }
 
 #else

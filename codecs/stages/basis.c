@@ -262,8 +262,7 @@ static void analyse_rows(float *x, size_t stride, size_t n, const float *tiles, 
     const struct kvc_kernels *k = kvc_kernels_get();
     const size_t whole = dim / KVC_TILE * KVC_TILE;
     for (size_t t = 0; t < n; t++) memcpy(copy + t * dim, x + t * stride, dim * sizeof *copy);
-    for (size_t first = 0; first < whole; first += KVC_TILE)
-        k->multiply_tile(x + first, stride, copy, dim, n, tiles + first * dim, dim);
+    k->multiply_tiles(x, stride, copy, dim, n, tiles, dim, dim / KVC_TILE);
     for (size_t t = 0; t < n && whole < dim; t++)
         k->multiply_rows(x + t * stride + whole, copy + t * dim, matrix + whole, dim, dim, dim - whole);
 }

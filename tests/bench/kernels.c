@@ -216,8 +216,10 @@ static void multiply_rows(const struct kvc_kernels *k) {
 }
 
 /* Eight rows of a head's channels times as many of its columns as make up the values. */
-static void multiply_tile(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += HEAD * KVC_TILE) k->multiply_tile(d.result, KVC_TILE, d.step, 0, 8, d.values + i, HEAD);
+static void multiply_tiles(const struct kvc_kernels *k) {
+    enum { TILES = 4 };
+    for (size_t i = 0; i + HEAD * TILES * KVC_TILE <= VALUES; i += HEAD * TILES * KVC_TILE)
+        k->multiply_tiles(d.result, TILES * KVC_TILE, d.step, 0, 8, d.values + i, HEAD, TILES);
 }
 
 /* The Gram matrix of as many rows of a head as make up the values. */
@@ -330,7 +332,7 @@ static const struct kernel {
     {"dequantise, by 32", dequantise_groups, 0},
     {"dequantise_add, by 32", dequantise_add, 0},
     {"multiply_rows, 128x128", multiply_rows, 0},
-    {"multiply_tile, 8 rows", multiply_tile, 0},
+    {"multiply_tiles, 8 rows", multiply_tiles, 0},
     {"add_gram, 128 channels", add_gram, 0},
     {"add_scaled, 128 values", add_scaled, 0},
     {"add_squares, 128 values", add_squares, 0},

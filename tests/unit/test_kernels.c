@@ -1047,25 +1047,27 @@ static void values_become_small(void **state) {
     }
 }
 
-/* A tile of many rows is multiply_rows, row by row, and touches nothing between them. */
+/* Tiles of many rows are multiply_rows, row by row, and touch nothing between them. */
 static void tiles_are_multiplied(void **state) {
     (void)state;
-    for (size_t rows = 0; rows <= 20; rows++)
+    for (size_t i = 0; i <= 20 * 8; i++)
         for (size_t k = 0; k <= 33; k += 11)
             for (size_t gap = 0; gap <= 3; gap++) {
-                const size_t a_stride = k + gap, y_stride = KVC_TILE + gap;
-                float *a = floats(rows * a_stride), *b = floats(k * KVC_TILE), *y = floats(rows * y_stride);
+                const size_t rows = i % 21, tiles = i / 21, a_stride = k + gap, y_stride = tiles * KVC_TILE + gap;
+                float *a = floats(rows * a_stride), *b = floats(tiles * k * KVC_TILE), *y = floats(rows * y_stride);
                 float *want = floats(rows * y_stride);
                 fill_with(gap ? common_float : number, a, rows * a_stride);
-                fill_with(gap ? common_float : number, b, k * KVC_TILE);
+                fill_with(gap ? common_float : number, b, tiles * k * KVC_TILE);
                 for (const char *const *name = kvc_kernels_names(); *name; name++) {
                     const struct kvc_kernels *kernels = kvc_kernels_find(*name);
                     if (!kernels) continue;
                     fill_with(any_float, y, rows * y_stride);
                     memcpy(want, y, 4 * rows * y_stride);
                     for (size_t r = 0; r < rows; r++)
-                        kvc_kernels_ref.multiply_rows(want + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
-                    kernels->multiply_tile(y, y_stride, a, a_stride, rows, b, k);
+                        for (size_t t = 0; t < tiles; t++)
+                            kvc_kernels_ref.multiply_rows(want + r * y_stride + t * KVC_TILE, a + r * a_stride,
+                                                          b + t * k * KVC_TILE, k, KVC_TILE, KVC_TILE);
+                    kernels->multiply_tiles(y, y_stride, a, a_stride, rows, b, k, tiles);
                     assert_memory_equal(y, want, 4 * rows * y_stride);
                 }
                 free(a - 1), free(b - 1), free(y - 1), free(want - 1);
