@@ -72,6 +72,7 @@ void kvc_round_codes_avx512(int32_t *codes, const float *x, size_t n, float inve
 
 size_t kvc_codes_to_symbols_avx512(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base,
                                    const uint8_t *limit, size_t n, uint16_t middle) {
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m256i centre = _mm256_set1_epi16((int16_t)middle);
     size_t found = 0, i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -79,9 +80,13 @@ size_t kvc_codes_to_symbols_avx512(uint16_t *symbols, uint16_t *others, const in
         const __m512i most = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(limit + i)));
         const __m256i from = _mm256_add_epi16(centre, _mm256_loadu_si256((const __m256i *)(const void *)(base + i)));
         const __m256i word = _mm256_add_epi16(from, _mm512_cvtepi32_epi16(code));
-        unsigned beyond = _mm512_cmp_epi32_mask(_mm512_abs_epi32(code), most, _MM_CMPINT_NLT);
+        const __mmask16 beyond = _mm512_cmp_epi32_mask(_mm512_abs_epi32(code), most, _MM_CMPINT_NLT);
+        const __m512i index = _mm512_add_epi32(first, _mm512_set1_epi32((int)i));
         _mm256_storeu_si256((__m256i *)(void *)(symbols + i), word);
-        for (; beyond; beyond &= beyond - 1) others[found++] = (uint16_t)(i + (size_t)__builtin_ctz(beyond));
+        /* whole vectors are written to the list, which has room for all: found is at most i */
+        _mm256_storeu_si256((__m256i *)(void *)(others + found),
+                            _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(beyond, index)));
+        found += (size_t)__builtin_popcount(beyond);
     }
     uint16_t rest[LANES];
     const size_t left = kvc_codes_to_symbols_ref(symbols + i, rest, codes + i, base + i, limit + i, n - i, middle);

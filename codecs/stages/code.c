@@ -55,11 +55,15 @@ static int class_at(const struct kvc_block *block, size_t i) {
 
 struct state {
     size_t heads, dim;
-    uint32_t (*count[CLASSES])[KVC_CODE_BINS]; /* [head][component]; NULL: no row of the class yet */
+    uint32_t (*count[CLASSES])[KVC_CODE_BINS]; /* [head][component]; NULL: no row of the class yet. Of 0 once settled */
+    uint32_t *rows;                            /* [class][head]: rows that were looked at */
     unsigned bins[CLASSES];                    /* the class has no codes in bins from here on */
     uint8_t *index;                            /* once settled */
     struct kvc_code_plan plan;
-    int32_t *codes;    /* of a row of one head, and after them the numbers of those without a symbol */
+    int32_t *codes;    /* of a row of one head */
+    uint16_t *others;  /* of a row of one head: components whose codes are not 0, or have no symbol */
+    uint16_t *scratch; /* of a row of one head */
+    uint8_t *ones;     /* as limits: of codes that are not 0 */
     uint16_t *symbols; /* of a block of `room` values */
     uint8_t *bytes;    /* its section: `before` bytes that are filled from their end, and the string of bits */
     size_t room, before;
@@ -78,6 +82,7 @@ static void end(void *state) {
     kvc_code_plan_free(&s->plan);
     free_counts(s);
     free(s->index);
+    free(s->rows);
     free(s->codes);
     free(s->symbols);
     free(s->bytes);
@@ -94,14 +99,21 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->heads = (size_t)like->shape.heads;
     s->dim = (size_t)like->shape.dim;
     s->index = kvc_alloc_zeros(s->heads, s->dim);
-    s->codes = kvc_alloc(s->dim, sizeof *s->codes + sizeof(uint16_t));
-    return s->index && s->codes ? 0 : kvc_fail_memory(e, "codes");
+    s->rows = kvc_alloc_zeros(s->heads, CLASSES * sizeof *s->rows);
+    s->codes = kvc_alloc(s->dim, sizeof *s->codes + 3 * sizeof(uint16_t) + 1);
+    if (!s->index || !s->rows || !s->codes) return kvc_fail_memory(e, "codes");
+    s->others = (uint16_t *)(s->codes + s->dim);
+    s->scratch = s->others + s->dim;
+    s->ones = (uint8_t *)(s->scratch + 2 * s->dim);
+    memset(s->scratch + s->dim, 0, s->dim * sizeof *s->scratch);
+    memset(s->ones, 1, s->dim);
+    return 0;
 }
 
 /* The largest code. */
 #define MOST_CODE ((1 << MOST_BITS) - 1)
 
-/* Counts the codes of one head of n rows; step: classes [row][head], or NULL. */
+/* Counts the codes other than 0 of one head of n rows; step: classes [row][head], or NULL. Most codes are 0. */
 static int look_at_head(struct state *s, const float *x, size_t head, size_t n, const int8_t *step, float inverse,
                         struct kvc_error *e) {
     const struct kvc_kernels *kernels = kvc_kernels_get();
@@ -112,12 +124,15 @@ static int look_at_head(struct state *s, const float *x, size_t head, size_t n, 
         uint32_t(*count)[KVC_CODE_BINS] = s->count[class] + head * s->dim;
         unsigned bins = s->bins[class];
         kernels->round_codes(s->codes, x + (i * s->heads + head) * s->dim, s->dim, inverse, MOST_CODE);
-        for (size_t c = 0; c < s->dim; c++) {
+        const size_t others = kernels->codes_to_symbols(s->scratch, s->others, s->codes, s->scratch + s->dim, s->ones, s->dim, 0);
+        for (size_t k = 0; k < others; k++) {
+            const size_t c = s->others[k];
             const unsigned bin = kvc_code_bin((uint32_t)abs(s->codes[c]));
             count[c][bin]++;
             bins = bin < bins ? bins : bin + 1;
         }
-        s->bins[class] = bins;
+        s->rows[class * s->heads + head]++;
+        s->bins[class] = bins ? bins : 1;
     }
     return 0;
 }
@@ -131,10 +146,21 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
+/* Counts the codes that are 0: of each component all that look_at_head() did not count. */
+static void count_zeros(struct state *s) {
+    for (unsigned class = 0; class < CLASSES; class ++)
+        for (size_t i = 0; s->count[class] && i < s->heads * s->dim; i++) {
+            uint32_t *const count = s->count[class][i], zeros = s->rows[class * s->heads + i / s->dim];
+            for (unsigned b = 1; b < s->bins[class]; b++) zeros -= count[b];
+            count[0] = zeros;
+        }
+}
+
 /* Returns the bits of component i's values at an index; last[class] is the end of the bins that have values. */
 static double bits_at(const struct state *s, size_t i, const unsigned *last, unsigned index) {
     double bits = 0;
     for (unsigned c = 0; c < CLASSES; c++) {
+        if (!last[c]) continue;
         const double *cost = kvc_code_costs(kvc_code_index_at(index, (int)c - CLASS_ZERO));
         for (unsigned b = 0; b < last[c]; b++) bits += s->count[c][i][b] * cost[b];
     }
@@ -167,6 +193,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
     struct kvc_bits bits = {.bytes = bytes};
     (void)args;
     if (!bytes) return kvc_fail_memory(e, "tables");
+    count_zeros(s);
     for (size_t i = 0; i < width; i++) {
         s->index[i] = (uint8_t)choose_index(s, i, i ? s->index[i - 1] : INDICES / 2);
         if (i % s->dim) kvc_bits_put_rice(&bits, kvc_zigzag((int)s->index[i - 1] - (int)s->index[i]), KVC_CODE_TABLE_RICE);
@@ -219,7 +246,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     if (make_room(s, values, (unsigned)args->i[LANES], e)) return -1;
     uint8_t *const end = s->bytes + s->before;
     int32_t *const codes = s->codes;
-    uint16_t *const others = (uint16_t *)(codes + dim);
+    uint16_t *const others = s->others;
     struct kvc_bits bits = {.bytes = end};
     for (size_t i = 0; i < rows; i++) {
         const size_t head = i % s->heads * dim;
