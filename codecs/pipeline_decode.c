@@ -232,11 +232,10 @@ int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *b
     return decode_block(&d, first, e);
 }
 
-/* Returns 1 where the last stage decodes runs of rows, of two blocks faster at once. A block of the other pipelines asks for more than
- * its own record, or is predicted. */
+/* Returns 1 where the last stage decodes runs of rows, of two blocks faster at once, and a block's own record suffices. */
 static int runs_two(const struct kvc_pipeline *p) {
     return p->n && kvc_pipeline_stage(p, p->n - 1)->rows_next_two &&
-           kvc_pipeline_first(p, KVC_STAGE_AHEAD | KVC_STAGE_PAIR | KVC_STAGE_REBUILDS) == p->n;
+           kvc_pipeline_first(p, KVC_STAGE_PAIR | KVC_STAGE_REBUILDS) == p->n;
 }
 
 int kvc_pipeline_decodes_two(const struct kvc_pipeline *p) {

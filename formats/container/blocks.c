@@ -366,8 +366,10 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
         b[i] = p[i].b;
         dst += split.own * kvc_row_bytes(&c->tensor[tensor].shape);
     }
-    if (!status) status = kvc_pipeline_decode_two(&k->pipeline[k->pipeline_of[tensor]], b, own);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    if (!status) status = kvc_pipeline_decode_two(line, b, own);
     for (unsigned i = 0; i < 2; i++) {
+        if (!status && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n) kvc_inputs_offer(c, tensor, block + i, b[i].rows);
         prepared_free(&p[i]);
         coded_free(&x[i]);
     }
@@ -429,6 +431,22 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
         else status = kvc_blocks_read(c, tensor, first, take, rows, e);
         if (!status && !to.placed) kvc_rows_scatter(at.base, rows, shape, &at.strides, at.first, take, at.past);
     }
+    return status;
+}
+
+int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_record *r = &k->record[i];
+    if (r[0].type != KVC_RECORD_BLOCK || r[1].type != KVC_RECORD_BLOCK || r[0].subject != r[1].subject ||
+        r[0].number + 1 != r[1].number)
+        return 1;
+    const uint64_t *const start = kvc_tensor_part(c, r->subject)->cells.block + r->number;
+    const uint64_t row = kvc_row_bytes(&c->tensor[r->subject].shape);
+    uint8_t *dst = kvc_alloc(start[2] - start[0], row);
+    const int status = !dst || !may_decode_two(c, r->subject, r->number, start[2], dst) ||
+                       decode_two_blocks(c, r->subject, r->number, dst) || check_digest(c, r->subject, r->number, dst, NULL) ||
+                       check_digest(c, r->subject, r->number + 1, dst + (start[1] - start[0]) * row, NULL);
+    free(dst);
     return status;
 }
 

@@ -144,7 +144,7 @@ static void coder_free(struct kvc_tensor_coder *r) {
     coder_free(r->hidden);
     coder_free(r->origin);
     kvc_rebuilder_free(&r->rebuilder);
-    free(r->predicted.values);
+    kvc_predict_memo_free(&r->predicted);
     free(r->position);
     free(r->rope_room);
     free(r->profile_query);

@@ -83,17 +83,30 @@ struct checking {
     uint64_t done, total; /* stored bytes of records */
 };
 
-static int check_one(void *state, uint64_t i, void **result, struct kvc_error *e) {
-    const struct checking *k = state;
-    *result = NULL;
-    return kvc_blocks_check(k->cache, i, e);
+/* Records of an item of work. */
+enum { CHECKED = 2 };
+
+/* Returns the record after the last one of an item. */
+static uint64_t end_of(const struct checking *k, uint64_t item) {
+    const uint64_t n = kvc_container_records(k->cache), first = CHECKED * item;
+    return n - first < CHECKED ? n : first + CHECKED;
 }
 
-static int checked_one(void *state, uint64_t i, void *result, struct kvc_error *e) {
+static int check_item(void *state, uint64_t item, void **result, struct kvc_error *e) {
+    const struct checking *k = state;
+    const uint64_t end = end_of(k, item);
+    *result = NULL;
+    if (end == CHECKED * (item + 1) && !kvc_blocks_check_two(k->cache, CHECKED * item)) return 0;
+    for (uint64_t i = CHECKED * item; i < end; i++)
+        if (kvc_blocks_check(k->cache, i, e)) return -1;
+    return 0;
+}
+
+static int checked_item(void *state, uint64_t item, void *result, struct kvc_error *e) {
     struct checking *k = state;
     (void)result;
     (void)e;
-    k->done += kvc_records_of(k->cache)->record[i].size;
+    for (uint64_t i = CHECKED * item; i < end_of(k, item); i++) k->done += kvc_records_of(k->cache)->record[i].size;
     if (k->progress) k->progress(k->state, k->done, k->total);
     return 0;
 }
@@ -133,8 +146,11 @@ int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
     if (!kvc_cache_is_container(c)) return kvc_records_none(e);
     struct checking k = {.cache = c, .progress = progress, .state = state};
     for (uint64_t i = 0; i < kvc_container_records(c); i++) k.total += kvc_records_of(c)->record[i].size;
-    struct kvc_job job = {
-        .n = kvc_container_records(c), .work = check_one, .commit = checked_one, .discard = discard_nothing, .state = &k};
+    struct kvc_job job = {.n = (kvc_container_records(c) + CHECKED - 1) / CHECKED,
+                          .work = check_item,
+                          .commit = checked_item,
+                          .discard = discard_nothing,
+                          .state = &k};
     if (kvc_parallel(&job, threads, e) || kvc_prefix_verify(c, e)) return -1;
     if (!kvc_records_of(c)->other_space) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_SPACE "' does not follow from the facts of the file");

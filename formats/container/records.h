@@ -111,6 +111,9 @@ void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block
 int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
 /* Checks all of record i: its hash, its padding, and the digest of the decoded values of a BLOCK. */
 int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e);
+/* Checks records i and i + 1 as kvc_blocks_check() does, at once. Returns 0, or 1 where each is to be checked alone: that is no faster, or
+ * one is damaged. */
+int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i);
 
 /* kvc_cache.read and .read_literal of a cache that came from a container. */
 int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e);

@@ -151,6 +151,29 @@ static int find_matrix(const struct kvc_ahead *x, const uint32_t *from, size_t n
     return 0;
 }
 
+void kvc_predict_memo_free(struct kvc_predict_memo *memo) {
+    for (unsigned i = 0; i < 2; i++) free(memo->block[i].values);
+}
+
+/* Returns the values of these rows, or NULL. */
+static const float *remembered(const struct kvc_predict_memo *memo, const uint64_t *row, size_t n) {
+    for (unsigned i = 0; i < 2; i++)
+        if (memo->block[i].n == n && memcmp(memo->block[i].row, row, n * sizeof *row) == 0) return memo->block[i].values;
+    return NULL;
+}
+
+/* Remembers predictions of n rows, without memory none. */
+static void remember(struct kvc_predict_memo *memo, const uint64_t *row, size_t n, const float *values, size_t width) {
+    struct kvc_predicted *const to = &memo->block[memo->older];
+    to->n = 0;
+    if (!to->values) to->values = kvc_alloc(KVC_BLOCK, width * sizeof *values);
+    if (!to->values) return;
+    memcpy(to->values, values, n * width * sizeof *values);
+    memcpy(to->row, row, n * sizeof *row);
+    to->n = n;
+    memo->older = !memo->older;
+}
+
 static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
                    size_t n_rows, float *dst, struct kvc_error *e) {
     const struct kvc_predict_source *s = x->owner;
@@ -158,8 +181,9 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
     const struct kvc_predictor *p = find(s, from, n, e);
     if (!p) return -1;
     const size_t bytes = n_rows * p->matrix.outputs * sizeof *dst;
-    if (memo && memo->n == n_rows && memcmp(memo->row, row, n_rows * sizeof *row) == 0) {
-        memcpy(dst, memo->values, bytes);
+    const float *const again = memo ? remembered(memo, row, n_rows) : NULL;
+    if (again) {
+        memcpy(dst, again, bytes);
         return 0;
     }
     const size_t stride = p->matrix.inputs;
@@ -171,15 +195,7 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
         if (from[i] != KVC_AHEAD_NONE)
             status = s->small(s->owner, from[i], rotation, row, n_rows, inputs + p->input[i].at, stride, e);
     if (!status) kvc_predict_rows(p, dst, inputs, n_rows);
-    if (!status && memo) {
-        memo->n = 0;
-        if (!memo->values) memo->values = kvc_alloc(KVC_BLOCK, p->matrix.outputs * sizeof *dst);
-        if (memo->values) {
-            memcpy(memo->values, dst, bytes);
-            memcpy(memo->row, row, n_rows * sizeof *row);
-            memo->n = n_rows;
-        }
-    }
+    if (!status && memo) remember(memo, row, n_rows, dst, p->matrix.outputs);
     free(inputs);
     return status;
 }

@@ -11,12 +11,16 @@
 typedef int kvc_small_fn(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int8_t *to,
                          size_t stride, struct kvc_error *e);
 
-/* The last predictions, for encoders, which ask for them again when they verify. */
+/* The predictions of the last two blocks, for encoders, which ask for them again when they verify both. */
 struct kvc_predict_memo {
-    uint64_t row[KVC_BLOCK];
-    size_t n;      /* rows; 0: none */
-    float *values; /* owned */
+    struct kvc_predicted {
+        uint64_t row[KVC_BLOCK];
+        size_t n;      /* rows; 0: none */
+        float *values; /* owned */
+    } block[2];
+    unsigned older; /* block[] that the next predictions take the place of */
 };
+void kvc_predict_memo_free(struct kvc_predict_memo *memo);
 
 /* The predictions of one tensor of a cache. */
 struct kvc_predict_source {
@@ -28,7 +32,7 @@ struct kvc_predict_source {
     const struct kvc_shape *shape; /* by tensor, where they are not those of the cache; NULL: they are */
     kvc_small_fn *small;
     const void *owner;             /* of small() */
-    struct kvc_predict_memo *memo; /* NULL: none; else for one thread. Its values must be freed. */
+    struct kvc_predict_memo *memo; /* NULL: none; else for one thread. It must be freed. */
 };
 /* The struct must not be moved. */
 void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c, uint32_t tensor,
