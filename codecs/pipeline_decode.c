@@ -250,7 +250,8 @@ int kvc_pipeline_decode_two(const struct kvc_pipeline *p, struct kvc_block *bloc
         d[1].before = &d[0];
         return decode_block(&d[0], NULL, NULL) != 0;
     }
-    if (own[0].n_side || own[1].n_side || share_out(p, &own[0], NULL, &stored[0], NULL) ||
+    const int predicts = kvc_pipeline_stage(p, 0)->flags & KVC_STAGE_AHEAD;
+    if ((!predicts && (own[0].n_side || own[1].n_side)) || share_out(p, &own[0], NULL, &stored[0], NULL) ||
         share_out(p, &own[1], NULL, &stored[1], NULL))
         return 1;
     return kvc_pipeline_stage(p, 0)->decode_two(&p->step[0].args, stored, block);

@@ -75,6 +75,21 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
+static int decode_two(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block) {
+    float *ahead[2] = {NULL, NULL};
+    int bad = 0;
+    (void)args;
+    for (int i = 0; i < 2 && !bad; i++) {
+        struct kvc_ahead_inputs inputs;
+        const int has = kvc_ahead_read(&stored[i], &inputs, NULL);
+        bad = has < 0 || (has && block[i].shape.tokens && !(ahead[i] = predict(block[i].ahead, &inputs, &block[i], NULL)));
+    }
+    if (!bad) bad = kvc_split_decode_two(stored, block, (const float *[]){ahead[0], ahead[1]});
+    free(ahead[0]);
+    free(ahead[1]);
+    return bad;
+}
+
 static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
                  struct kvc_program *program, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
@@ -103,5 +118,6 @@ const struct kvc_stage kvc_stage_cross = {
     .describe = describe,
     .encode = encode,
     .decode = decode,
+    .decode_two = decode_two,
     .lower = lower,
 };

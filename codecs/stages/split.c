@@ -359,7 +359,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 
 static int decode_two(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block) {
     (void)args;
-    return kvc_split_decode_two(stored, block);
+    return kvc_split_decode_two(stored, block, (const float *[]){NULL, NULL});
 }
 
 const struct kvc_stage kvc_stage_split = {

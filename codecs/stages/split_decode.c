@@ -180,13 +180,13 @@ static int has_codes(const struct kvc_stored *stored, const struct kvc_block *bl
     return block->shape.tokens && block->shape.heads && block->shape.dim && stored->n && stored->section->type != KVC_SECTION_RAW;
 }
 
-int kvc_split_decode_two(const struct kvc_stored *stored, struct kvc_block *block) {
+int kvc_split_decode_two(const struct kvc_stored *stored, struct kvc_block *block, const float *const ahead[2]) {
     struct decoding a, b;
     if (!has_codes(&stored[0], &block[0]) || !has_codes(&stored[1], &block[1])) return 1;
-    int bad = open_block(&a, &stored[0], &block[0], NULL, NULL);
+    int bad = open_block(&a, &stored[0], &block[0], ahead[0], NULL);
     if (!bad) {
-        bad = open_block(&b, &stored[1], &block[1], NULL, NULL) || decode_rows_of_two(&a, &b, NULL) || decode_rows(&a, NULL) ||
-              decode_rows(&b, NULL);
+        bad = open_block(&b, &stored[1], &block[1], ahead[1], NULL) || decode_rows_of_two(&a, &b, NULL) ||
+              decode_rows(&a, NULL) || decode_rows(&b, NULL);
         close_block(&b);
     }
     close_block(&a);
