@@ -347,28 +347,40 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return status < 0 ? in_block(c, e, tensor, block) : status;
 }
 
+/* Reads and prepares a block of which dst gets the rows. Returns 0, or 1 with nothing to free if the block cannot be read, or has rows
+ * that other blocks code. */
+static int begin_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t rows, uint8_t *dst, struct coded *x,
+                       struct prepared *p) {
+    const struct kvc_split split = {.own = rows};
+    const struct rows to = {.bytes = dst};
+    int status = coded_read(c, tensor, block, NULL, x, NULL) || !x->n || x->list[0].type == KVC_SECTION_SAME;
+    if (!status && prepare(c, tensor, block, x, &split, NULL, 0, &to, p, NULL)) {
+        prepared_free(p);
+        status = 1;
+    }
+    if (status) coded_free(x);
+    return status;
+}
+
 /* Decodes this block and the next into dst, at once. Returns 0, or 1 where they must be decoded one by one, which then says what is
  * wrong with them. */
 static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst) {
     const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
     struct prepared p[2];
     struct coded x[2];
     struct kvc_coded own[2];
     struct kvc_block b[2];
-    int status = 0;
-    for (unsigned i = 0; i < 2; i++) {
-        const struct kvc_split split = {.own = start[i + 1] - start[i]};
-        const struct rows to = {.bytes = dst};
-        status |= coded_read(c, tensor, block + i, NULL, &x[i], NULL) || !x[i].n || x[i].list[0].type == KVC_SECTION_SAME;
-        status |= prepare(c, tensor, block + i, &x[i], &split, NULL, 0, &to, &p[i], NULL) != 0;
-        own[i] = (struct kvc_coded){x[i].list, x[i].side, x[i].n, x[i].n_side};
-        b[i] = p[i].b;
-        dst += split.own * kvc_row_bytes(&c->tensor[tensor].shape);
+    unsigned n = 0;
+    for (uint64_t rows; n < 2; n++, dst += rows * kvc_row_bytes(&c->tensor[tensor].shape)) {
+        rows = start[n + 1] - start[n];
+        if (begin_block(c, tensor, block + n, rows, dst, &x[n], &p[n])) break;
+        own[n] = (struct kvc_coded){x[n].list, x[n].side, x[n].n, x[n].n_side};
+        b[n] = p[n].b;
     }
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
-    if (!status) status = kvc_pipeline_decode_two(line, b, own);
-    for (unsigned i = 0; i < 2; i++) {
+    const int status = n < 2 || kvc_pipeline_decode_two(line, b, own);
+    for (unsigned i = 0; i < n; i++) {
         if (!status && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n) kvc_inputs_offer(c, tensor, block + i, b[i].rows);
         prepared_free(&p[i]);
         coded_free(&x[i]);
