@@ -63,7 +63,7 @@ struct work {
     const char *path, *recipe; /* NULL: nothing is packed, but opened, checked and unpacked */
     int profile;               /* packed with the profile that the file carries */
     int learn;                 /* a profile is learnt, nothing is packed */
-    uint64_t rows;             /* of layer 0 that are packed; 0: all of all layers */
+    uint64_t rows;             /* positions of layer 1 that are packed; 0: all of all layers */
     int joins;                 /* blocks and heads of it are joined, nothing is packed */
     int exports;               /* there is a source file to write again */
 };
@@ -226,6 +226,8 @@ static void packing_unpacking_and_learning(void **state) {
         {.path = GOLDEN, .rows = 120, .recipe = "kivi4"},
         {.path = GOLDEN, .rows = 120, .recipe = "gear4"},
         {.path = GOLDEN, .rows = 120, .recipe = "small"},
+        {.path = GOLDEN, .rows = 1320, .recipe = "small"}, /* two blocks, which are checked at once */
+        {.path = GOLDEN, .rows = 1320, .recipe = "cross"},
         {.path = GOLDEN, .rows = 120, .learn = 1},
         {.path = GOLDEN, .rows = 120, .recipe = "sink:4,derope@k,center,basis,steps,code:step=0.2", .profile = 1},
     };
