@@ -136,7 +136,8 @@ struct decoding {
     const struct kvc_row_places *places;
     struct kvc_row_runs runs;
     struct kvc_block *block;
-    /* Of two blocks that are decoded at once: in the first block's decoding the second's, and the reverse. NULL: none. */
+    /* Of two blocks whose first runs of rows are decoded at once: in the first block's decoding the second's, and the reverse. NULL: none,
+     * or these runs are decoded. */
     struct decoding *second, *before;
 };
 
@@ -157,11 +158,13 @@ static int decode_runs(struct decoding *d, const struct kvc_shape *shape, struct
     const int more = d->left && kvc_pipeline_stage(d->pipeline, d->left - 1)->flags & KVC_STAGE_FLOAT;
     d->stands = more ? KVC_F32 : d->own;
     uint8_t *const to = d->rows[d->stands == KVC_F32];
-    if (d->second) return decode_block(d->second, NULL, e);
-    if (d->before)
-        return kvc_row_runs_decode_two((struct kvc_row_runs *[]){&d->before->runs, &d->runs},
-                                       (const struct kvc_shape *[]){&d->before->block->shape, shape},
-                                       (uint8_t *[]){d->before->rows[d->stands == KVC_F32], to}, d->stands, e);
+    struct decoding *const second = d->second, *const before = d->before;
+    d->second = d->before = NULL;
+    if (second) return decode_block(second, NULL, e);
+    if (before)
+        return kvc_row_runs_decode_two((struct kvc_row_runs *[]){&before->runs, &d->runs},
+                                       (const struct kvc_shape *[]){&before->block->shape, shape},
+                                       (uint8_t *[]){before->rows[d->stands == KVC_F32], to}, d->stands, e);
     return kvc_row_runs_decode(&d->runs, shape, d->begun ? (float *)(void *)d->rows[1] : NULL, to, d->stands, e);
 }
 
