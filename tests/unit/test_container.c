@@ -1001,8 +1001,8 @@ static void damage_of_a_compressed_file(void **state) {
     damage(finish(&b), &(struct kvc_pack_options){.recipe = recipe_of("zstd"), .threads = 1});
 }
 
-/* Recipes whose blocks are decoded two at once. */
-static const char *const by_two[] = {"split", "center,basis,steps,code:step=0.5"};
+/* Recipes whose blocks are decoded two at once, the last one with a stage between runs of rows. */
+static const char *const by_two[] = {"split", "center,basis,steps,code:step=0.5", "center,lowrank:r=2,code:step=0.5"};
 enum { BY_TWO = sizeof by_two / sizeof by_two[0] };
 
 /* Blocks that are decoded two at once: any number of them, read from anywhere. */
