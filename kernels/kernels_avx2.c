@@ -1,4 +1,5 @@
 /* kernels_avx2.c: AVX2 twins of kernels_ref.c, same bytes for every input. Not compiled on other machines. */
+#include "kernels/past.h"
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -162,7 +163,7 @@ static void copy_past(uint8_t *dst, size_t to_step, const uint8_t *src, size_t f
 enum { AHEAD = 6144 };
 
 void kvc_copy_pieces_avx2(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size, int past) {
-    if (past && ((uintptr_t)dst | to_step | size) % 16 == 0) {
+    if (past && kvc_fills_lines(dst, to_step, n, size)) {
         copy_past(dst, to_step, src, from_step, n, size);
         return;
     }

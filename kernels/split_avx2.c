@@ -1,4 +1,5 @@
 /* split_avx2.c: AVX2 twins of split_ref.c, same bytes for every input. Not compiled on other machines. */
+#include "kernels/past.h"
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -82,7 +83,7 @@ void kvc_join_rotated_avx2(uint8_t *dst, size_t to_step, const uint8_t *low, con
                            const uint16_t *bias, size_t n, size_t size, int past) {
     size_t i = 0;
     if (past && !n) _mm_sfence();
-    if (past && ((uintptr_t)dst | to_step | size) % 16 == 0) {
+    if (past && size % 16 == 0 && kvc_fills_lines(dst, to_step, n, 2 * size)) {
         join_past(dst, to_step, low, high, step, bias, n, size);
         return;
     }

@@ -48,7 +48,7 @@ static void planes_agree(void **state) {
 
 /* Pieces of all sizes, at aligned and other addresses, in and past the caches; bytes between them stay. */
 static void pieces_agree(void **state) {
-    enum { N = 5, GAP = 32, MOST = 2100, ROOM = N * (MOST + GAP) + 64 };
+    enum { N = 5, GAP = 128, MOST = 2100, ROOM = N * (MOST + GAP) + 64, PAST = 1, ODD = 2, RAGGED = 4, LINES = 8, CLOSE = 16 };
     static const size_t pieces[] = {0, 1, 15, 16, 31, 32, 33, 64, 128, 1000, 1024, 1040, MOST};
     static uint8_t src[ROOM], want[ROOM];
     uint8_t *got = aligned_alloc(64, (ROOM + 63) / 64 * 64);
@@ -57,16 +57,15 @@ static void pieces_agree(void **state) {
     for (const char *const *name = kvc_kernels_names(); *name; name++) {
         const struct kvc_kernels *k = kvc_kernels_find(*name);
         for (size_t s = 0; k && s < sizeof pieces / sizeof pieces[0]; s++)
-            for (
-                int how = 0; how < 16;
-                how++) { /* bit 0: past the caches; bit 1: an odd address; bit 2: steps of no whole vectors; bit 3: of 32 bytes, not 16 */
-                const size_t size = pieces[s], unit = how & 8 ? 32 : 16, at = how & 2 ? 3 : unit;
-                const size_t step = how & 4 ? size + 7 : (size + GAP - 1) / unit * unit;
+            for (int how = 0; how < 32;
+                 how++) { /* CLOSE: pieces follow each other; else their steps are of vectors or of whole lines */
+                const size_t size = pieces[s], unit = how & LINES ? 64 : 16, at = how & ODD ? 3 : unit;
+                const size_t step = how & CLOSE ? size : how & RAGGED ? size + 7 : (size + GAP - 1) / unit * unit;
                 memset(want, 0xa5, ROOM);
                 memset(got, 0xa5, ROOM);
                 for (size_t i = 0; i < N * size; i++)
                     want[at + i / size * step + i % size] = src[1 + i / size * (size + 1) + i % size];
-                k->copy_pieces(got + at, step, src + 1, size + 1, N, size, how & 1);
+                k->copy_pieces(got + at, step, src + 1, size + 1, N, size, how & PAST);
                 assert_memory_equal(got, want, ROOM);
             }
     }
@@ -275,13 +274,19 @@ static void words_are_rotated(void **state) {
  * what lies around the pieces must stay as it is. */
 static void rotated_pieces_have_places(void **state) {
     (void)state;
-    static const size_t of[] = {1, 16, 33, 48, 64, 80, 100, 192, 640}, starts[] = {1, 2, 16, 20, 64}, gaps[] = {0, 3, 16};
-    enum { PIECES = 5, STEP = 700, SIZES = sizeof of / sizeof *of, STARTS = sizeof starts / sizeof *starts };
+    static const size_t of[] = {1, 16, 33, 48, 64, 80, 100, 192, 640}, starts[] = {1, 2, 16, 20, 64}, gaps[] = {0, 3, 16, 64};
+    enum {
+        PIECES = 5,
+        STEP = 700,
+        SIZES = sizeof of / sizeof *of,
+        STARTS = sizeof starts / sizeof *starts,
+        GAPS = sizeof gaps / sizeof *gaps
+    };
     for (const char *const *name = kvc_kernels_names(); *name; name++) {
         const struct kvc_kernels *k = kvc_kernels_find(*name);
         if (!k) continue;
-        for (size_t how = 0; how < SIZES * STARTS * 6; how++) {
-            const size_t n = of[how % SIZES], at = starts[how / SIZES % STARTS], to = 2 * n + gaps[how / SIZES / STARTS % 3];
+        for (size_t how = 0; how < SIZES * STARTS * GAPS * 2; how++) {
+            const size_t n = of[how % SIZES], at = starts[how / SIZES % STARTS], to = 2 * n + gaps[how / SIZES / STARTS % GAPS];
             const size_t room = (at + PIECES * to + 127) / 64 * 64;
             uint16_t *bias = noise(2 * n);
             uint8_t *low = noise(PIECES * STEP), *high = noise(PIECES * STEP), *got = aligned_alloc(64, room),
@@ -294,7 +299,7 @@ static void rotated_pieces_have_places(void **state) {
                     want[at + p * to + 2 * i] = (uint8_t)word;
                     want[at + p * to + 2 * i + 1] = (uint8_t)(word / 256);
                 }
-            const int past = how / SIZES / STARTS >= 3;
+            const int past = how / SIZES / STARTS >= GAPS;
             k->join_rotated(got + at, to, low, high, STEP, bias, PIECES, n, past);
             k->join_rotated(got, to, low, high, STEP, bias, 0, n, past);
             assert_memory_equal(got, want, room);
