@@ -10,6 +10,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/cache/meta_parse.h"
 #include "formats/cache/view.h"
+#include "formats/container/container.h"
 #include "formats/io/parallel.h"
 
 #include <inttypes.h>
@@ -233,6 +234,8 @@ struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_err
 
 /* --- decoding into arrays --- */
 
+enum { RUN_BLOCKS = 2 }; /* blocks of an item: many recipes decode two at once */
+
 /* An array to be filled, and the rows of the tensor that fill it. */
 struct target {
     const struct array *array;
@@ -324,7 +327,8 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
             return kvc_fail(e, KVC_ERR_USAGE, "two arrays are for %s of layer %" PRIu32, to->array->a.role, to->array->a.layer);
         to->item = *items;
         if (to->end > to->first)
-            *items += kvc_cells_block_of(&kvc_tensor_part(l->cache, to->tensor)->cells, to->end - 1) - to->block + 1;
+            *items += (kvc_cells_block_of(&kvc_tensor_part(l->cache, to->tensor)->cells, to->end - 1) - to->block) / RUN_BLOCKS +
+                      1;
     }
     return 0;
 }
@@ -349,23 +353,29 @@ static void scatter(const struct load *l, const struct target *to, const uint8_t
     }
 }
 
-/* Decodes rows [first, first + n), straight into the array where they lie there as they are decoded. */
+/* Decodes rows [first, first + n), straight into the array where they lie there as they are decoded, or in one run and the stages can put
+ * them there. */
 static int load_rows(const struct load *l, const struct target *to, uint64_t first, uint64_t n, struct kvc_error *e) {
     const struct kvc_cache *c = l->cache;
     const struct array *a = to->array;
     const struct kvc_strides plain = kvc_strides_canonical(&a->shape);
     const enum kvc_dtype from = c->tensor[to->tensor].shape.dtype;
     uint64_t offset;
-    const int whole = run_at(&l->memory->m, a, first - to->first, n, &offset) == n;
-    if (whole && from == a->shape.dtype && memcmp(&plain, &a->strides, sizeof plain) == 0)
+    const int other = from != a->shape.dtype, whole = !other && run_at(&l->memory->m, a, first - to->first, n, &offset) == n;
+    if (whole && !l->past && memcmp(&plain, &a->strides, sizeof plain) == 0)
         return c->read(c, to->tensor, first, n, (uint8_t *)a->a.data + offset, e);
     const size_t values = (size_t)(n * a->shape.heads * a->shape.dim),
                  bytes = (size_t)(n * kvc_row_bytes(&c->tensor[to->tensor].shape));
-    const int other = from != a->shape.dtype;
     uint8_t *rows = kvc_alloc(bytes, 1), *room = other ? kvc_alloc(values, sizeof(float)) : NULL;
     float *floats = other ? kvc_alloc(values, sizeof(float)) : NULL;
-    int status = rows && (!other || (room && floats)) ? c->read(c, to->tensor, first, n, rows, e) : kvc_fail_memory(e, "rows");
-    if (!status) scatter(l, to, converted(l, to, rows, n, floats, room), first - to->first, n);
+    int status = rows && (!other || (room && floats)) ? 0 : kvc_fail_memory(e, "rows");
+    if (!status && whole && kvc_cache_is_container(c)) {
+        const struct kvc_row_places places = {.base = (uint8_t *)a->a.data + offset, .strides = a->strides, .past = l->past};
+        status = kvc_container_place(c, to->tensor, first, n, &places, rows, e);
+    } else if (!status) {
+        status = c->read(c, to->tensor, first, n, rows, e);
+        if (!status) scatter(l, to, converted(l, to, rows, n, floats, room), first - to->first, n);
+    }
     free(rows);
     free(room);
     free(floats);
@@ -382,14 +392,14 @@ static const struct target *find_item(const struct load *l, uint64_t item, uint6
     }
     const struct target *to = &l->target[low];
     const struct kvc_cells *cells = &kvc_tensor_part(l->cache, to->tensor)->cells;
-    const uint64_t block = to->block + item - to->item;
-    const uint64_t end = cells->block[block + 1] < to->end ? cells->block[block + 1] : to->end;
+    const uint64_t block = to->block + (item - to->item) * RUN_BLOCKS, left = cells->n_blocks - block;
+    const uint64_t stop = cells->block[block + (left < RUN_BLOCKS ? left : RUN_BLOCKS)], end = stop < to->end ? stop : to->end;
     *first = cells->block[block] > to->first ? cells->block[block] : to->first;
     *n = end - *first;
     return to;
 }
 
-/* Decodes one block. */
+/* Decodes the blocks of an item. */
 static int load_item(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct load *l = state;
     uint64_t first, n;
@@ -398,7 +408,7 @@ static int load_item(void *state, uint64_t item, void **result, struct kvc_error
     return load_rows(l, to, first, n, e);
 }
 
-/* Tells the caller of a block that was decoded. */
+/* Tells the caller of an item that was decoded. */
 static int tell_item(void *state, uint64_t item, void *result, struct kvc_error *e) {
     struct load *l = state;
     uint64_t first, n;
