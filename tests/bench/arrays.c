@@ -55,15 +55,16 @@ static void load(struct job *job) {
 
 /* Makes memory for `tokens` tokens of a file's layers in a known layout, of pages of PAGE tokens where `paged`. */
 static void lay_out(struct laid *x, const char *name, int paged, const struct kvc_file *f, uint64_t tokens) {
-    struct kvc_tensor_info info = {.size = sizeof info};
-    if (kvc_file_tensor(f, 0, &info)) fail(name);
-    const struct kvc_dtype_info *dtype = kvc_dtype_by_name(info.dtype);
+    struct kvc_tensor_info info = {.size = sizeof info}, of = info;
     uint32_t layers = 0;
     for (uint32_t t = 0; t < kvc_file_tensors(f); t++) {
-        kvc_file_tensor(f, t, &info);
-        if (strcmp(info.role, "K") == 0 && strcmp(info.part, "live") == 0) layers++;
+        if (kvc_file_tensor(f, t, &of)) fail(name);
+        if (strcmp(of.role, "K") != 0 || strcmp(of.part, "live") != 0) continue; /* Q has more heads */
+        info = of;
+        layers++;
     }
     if (!layers || layers > MOST_LAYERS) give_up(name, "no layers, or too many");
+    const struct kvc_dtype_info *dtype = kvc_dtype_by_name(info.dtype);
     const struct kvc_pool pool = {.layers = layers,
                                   .pages = paged ? (tokens + PAGE - 1) / PAGE : 1,
                                   .page_size = paged ? PAGE : tokens,
