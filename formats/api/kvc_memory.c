@@ -234,8 +234,6 @@ struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_err
 
 /* --- decoding into arrays --- */
 
-enum { RUN_BLOCKS = 2 }; /* blocks of an item: many recipes decode two at once */
-
 /* An array to be filled, and the rows of the tensor that fill it. */
 struct target {
     const struct array *array;
@@ -327,7 +325,8 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
             return kvc_fail(e, KVC_ERR_USAGE, "two arrays are for %s of layer %" PRIu32, to->array->a.role, to->array->a.layer);
         to->item = *items;
         if (to->end > to->first)
-            *items += (kvc_cells_block_of(&kvc_tensor_part(l->cache, to->tensor)->cells, to->end - 1) - to->block) / RUN_BLOCKS +
+            *items += (kvc_cells_block_of(&kvc_tensor_part(l->cache, to->tensor)->cells, to->end - 1) - to->block) /
+                          KVC_RUN_BLOCKS +
                       1;
     }
     return 0;
@@ -392,8 +391,8 @@ static const struct target *find_item(const struct load *l, uint64_t item, uint6
     }
     const struct target *to = &l->target[low];
     const struct kvc_cells *cells = &kvc_tensor_part(l->cache, to->tensor)->cells;
-    const uint64_t block = to->block + (item - to->item) * RUN_BLOCKS, left = cells->n_blocks - block;
-    const uint64_t stop = cells->block[block + (left < RUN_BLOCKS ? left : RUN_BLOCKS)], end = stop < to->end ? stop : to->end;
+    const uint64_t block = to->block + (item - to->item) * KVC_RUN_BLOCKS;
+    const uint64_t stop = cells->block[kvc_cells_run_end(cells, block)], end = stop < to->end ? stop : to->end;
     *first = cells->block[block] > to->first ? cells->block[block] : to->first;
     *n = end - *first;
     return to;

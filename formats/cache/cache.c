@@ -212,6 +212,11 @@ uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos) {
     return low;
 }
 
+uint64_t kvc_cells_run_end(const struct kvc_cells *cells, uint64_t block) {
+    const uint64_t left = cells->n_blocks - block;
+    return block + (left < KVC_RUN_BLOCKS ? left : KVC_RUN_BLOCKS);
+}
+
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row) {
     uint64_t low = 0, high = cells->n_blocks;
     while (high - low > 1) {

@@ -47,8 +47,9 @@ const char *kvc_role_name(unsigned role);
 
 #define KVC_MAX_CELLS (UINT64_C(1) << 31) /* per part; also bounds token counts */
 #define KVC_BLOCK KVC_MAX_BLOCK_ROWS      /* maximum rows of a block, and the grid of its positions */
-#define KVC_SEGMENT_BLOCKS 128            /* blocks in a segment: at most 32 768 rows */
-#define KVC_NONE UINT32_MAX               /* "no such layer, tensor, ..." */
+#define KVC_RUN_BLOCKS 2       /* blocks that are read at once where all are: many recipes decode two faster together */
+#define KVC_SEGMENT_BLOCKS 128 /* blocks in a segment: at most 32 768 rows */
+#define KVC_NONE UINT32_MAX    /* "no such layer, tensor, ..." */
 
 struct kvc_cells {
     uint64_t n;
@@ -168,6 +169,8 @@ int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e
 int kvc_cache_heads_known(const struct kvc_cache *c);
 enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
 
+/* Returns the block after the run of up to KVC_RUN_BLOCKS blocks that begins with `block`. */
+uint64_t kvc_cells_run_end(const struct kvc_cells *cells, uint64_t block);
 /* Returns the block that contains sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
 uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted);       /* sorted index -> cell number */

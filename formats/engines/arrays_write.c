@@ -299,12 +299,13 @@ static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_it
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     size_t row = (size_t)kvc_row_bytes(shape), values = (size_t)(shape->heads * shape->dim);
     int convert = item->dtype != shape->dtype, status = 0;
-    size_t block = cells->n < KVC_BLOCK ? (size_t)cells->n : KVC_BLOCK;
-    uint8_t *rows = kvc_alloc(block, row);
-    float *floats = convert ? kvc_alloc(block, values * sizeof *floats) : NULL;
+    const size_t run = KVC_RUN_BLOCKS * KVC_BLOCK, together = cells->n < run ? (size_t)cells->n : run;
+    uint8_t *rows = kvc_alloc(together, row);
+    float *floats = convert ? kvc_alloc(together, values * sizeof *floats) : NULL;
     if (!rows || (convert && !floats)) status = kvc_fail_memory(e, "rows");
-    for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
-        uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
+    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
+        after = kvc_cells_run_end(cells, b);
+        uint64_t first = cells->block[b], n = cells->block[after] - first;
         status = c->read(c, item->number, first, n, rows, e);
         if (status) break;
         if (convert) info->to_f32(floats, rows, (size_t)(n * kvc_row_blocks(shape)));

@@ -27,13 +27,14 @@ static int emit_tensor(struct out *o, uint32_t t) {
     const struct kvc_tensor *tensor = &o->cache->tensor[t];
     const struct kvc_cells *cells = &kvc_tensor_part(o->cache, t)->cells;
     uint64_t row = kvc_row_bytes(&tensor->shape);
-    uint8_t head[12], *rows = kvc_alloc(row, KVC_BLOCK);
+    uint8_t head[12], *rows = kvc_alloc(row, KVC_RUN_BLOCKS * KVC_BLOCK);
     int status = rows ? 0 : kvc_fail_memory(o->e, "rows");
     put_u32(head, (uint32_t)kvc_dtype_info(tensor->shape.dtype)->ggml);
     put_u64(head + 4, row);
     if (!status) status = kvc_sink_write(o->sink, head, sizeof head, o->e);
-    for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
-        uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
+    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
+        after = kvc_cells_run_end(cells, b);
+        uint64_t first = cells->block[b], n = cells->block[after] - first;
         status = o->cache->read(o->cache, t, first, n, rows, o->e) || kvc_sink_write(o->sink, rows, (size_t)(n * row), o->e);
     }
     free(rows);

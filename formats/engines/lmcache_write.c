@@ -77,11 +77,13 @@ unsigned kvc_lmcache_shape(const struct kvc_lmcache_chunk *k, uint64_t dim[4]) {
 static int write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit, struct kvc_sink *out,
                       struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, *tensor)->cells;
-    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape), together = cells->n < KVC_BLOCK ? cells->n : KVC_BLOCK;
+    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape), run = KVC_RUN_BLOCKS * KVC_BLOCK,
+                   together = cells->n < run ? cells->n : run;
     uint8_t *rows = kvc_alloc(together, row), *turns = kvc_alloc(n * together, row);
     int status = rows && turns ? 0 : kvc_fail_memory(e, "rows");
-    for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
-        const uint64_t first = cells->block[b], count = cells->block[b + 1] - first, bytes = count * row;
+    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
+        after = kvc_cells_run_end(cells, b);
+        const uint64_t first = cells->block[b], count = cells->block[after] - first, bytes = count * row;
         for (unsigned i = 0; i < n && !status; i++) {
             status = c->read(c, tensor[i], first, count, n == 1 ? turns : rows, e);
             for (uint64_t at = 0; at < bytes && n > 1 && !status; at += unit)

@@ -114,11 +114,13 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
 /* Writes the rows of one tensor in order of position. */
 static int write_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_sink *out, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
-    uint64_t row = kvc_row_bytes(&c->tensor[t].shape), together = cells->n < KVC_BLOCK ? cells->n : KVC_BLOCK;
+    uint64_t row = kvc_row_bytes(&c->tensor[t].shape), run = KVC_RUN_BLOCKS * KVC_BLOCK,
+             together = cells->n < run ? cells->n : run;
     uint8_t *rows = kvc_alloc(together, row);
     int status = rows ? 0 : kvc_fail_memory(e, "rows");
-    for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
-        uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
+    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
+        after = kvc_cells_run_end(cells, b);
+        uint64_t first = cells->block[b], n = cells->block[after] - first;
         status = c->read(c, t, first, n, rows, e);
         if (!status) status = kvc_sink_write(out, rows, (size_t)(n * row), e);
     }

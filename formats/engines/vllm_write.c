@@ -80,12 +80,13 @@ static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, u
     const struct kvc_cache *c = o->cache;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor[0])->cells;
     const uint64_t row = kvc_row_bytes(&c->tensor[tensor[0]].shape);
-    uint8_t *rows = kvc_alloc(KVC_BLOCK, row), *joined = kvc_alloc(n * KVC_BLOCK, row);
+    uint8_t *rows = kvc_alloc(KVC_RUN_BLOCKS * KVC_BLOCK, row), *joined = kvc_alloc(n * KVC_RUN_BLOCKS * KVC_BLOCK, row);
     int status = rows && joined ? 0 : kvc_fail_memory(e, "rows");
-    for (uint64_t b = 0; b < cells->n_blocks && !status; b++) {
-        const uint64_t first = cells->block[b], bytes = (cells->block[b + 1] - first) * row;
+    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
+        after = kvc_cells_run_end(cells, b);
+        const uint64_t first = cells->block[b], bytes = (cells->block[after] - first) * row;
         for (unsigned k = 0; k < n && !status; k++) {
-            status = c->read(c, tensor[k], first, cells->block[b + 1] - first, rows, e);
+            status = c->read(c, tensor[k], first, cells->block[after] - first, rows, e);
             for (uint64_t at = 0; at < bytes && !status; at += run) memcpy(joined + n * at + k * run, rows + at, (size_t)run);
         }
         if (!status) status = kvc_sink_write(o->to->out, joined, (size_t)(n * bytes), e);

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN_BLOCKS = 2, LITERAL_PIECE = 1 << 20, VECTOR = 16 /* bytes that are written past the caches */ };
+enum { LITERAL_PIECE = 1 << 20, VECTOR = 16 /* bytes that are written past the caches */ };
 
 struct source {
     const struct kvc_cache *cache;
@@ -108,7 +108,7 @@ static int streams(const struct kvc_cache *c, uint32_t tensor) {
 static uint64_t items_of(const struct kvc_cache *c, const struct kvc_extent *x) {
     uint32_t t;
     if (!x->n_places) return (x->size + LITERAL_PIECE - 1) / LITERAL_PIECE;
-    return kvc_extent_is_tensor(c, x, &t) ? (cells_of(c, t)->n_blocks + RUN_BLOCKS - 1) / RUN_BLOCKS : 1;
+    return kvc_extent_is_tensor(c, x, &t) ? (cells_of(c, t)->n_blocks + KVC_RUN_BLOCKS - 1) / KVC_RUN_BLOCKS : 1;
 }
 
 static struct item find_item(const struct source *s, uint64_t number) {
@@ -127,8 +127,8 @@ static struct item find_item(const struct source *s, uint64_t number) {
     } else if (kvc_extent_is_tensor(s->cache, item.extent, &item.tensor)) {
         const struct kvc_cells *cells = cells_of(s->cache, item.tensor);
         item.kind = streams(s->cache, item.tensor) ? ROWS : SPREAD;
-        item.begin = cells->block[k * RUN_BLOCKS];
-        item.n = cells->block[item.is_last ? cells->n_blocks : (k + 1) * RUN_BLOCKS] - item.begin;
+        item.begin = cells->block[k * KVC_RUN_BLOCKS];
+        item.n = cells->block[item.is_last ? cells->n_blocks : (k + 1) * KVC_RUN_BLOCKS] - item.begin;
     }
     return item;
 }
