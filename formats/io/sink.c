@@ -1,17 +1,25 @@
 /* sink.c: writing to memory and to file descriptors. Not for other destinations. */
 #include "formats/io/sink.h"
 
+#include "codecs/tensor.h"
+#include "kernels/kernels.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+/* Copies bytes to an output of `room` bytes in memory. */
+static void copy(uint8_t *to, const void *from, size_t n, uint64_t room) {
+    kvc_kernels_get()->copy_pieces(to, 0, from, 0, 1, n, room >= KVC_LARGE);
+}
+
 int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_error *e) {
     if (!n) return 0;
     if (s->memory && n > s->room - s->offset)
         return kvc_fail(e, KVC_ERR_USAGE, "the output is longer than the memory for it, %" PRIu64 " bytes", s->room);
-    if (s->memory) memcpy(s->memory + s->offset, data, n);
+    if (s->memory) copy(s->memory + s->offset, data, n, s->room);
     else if (s->put ? s->put(s->state, s->offset, data, n, e) : s->write(s->state, data, n, e)) return -1;
     return kvc_sink_skip(s, n, e);
 }
@@ -40,7 +48,7 @@ static int buffer_write(void *state, const void *data, size_t n, struct kvc_erro
         b->data = grown;
         b->room = room;
     }
-    memcpy(b->data + b->n, data, n);
+    copy(b->data + b->n, data, n, b->room);
     b->n += n;
     return 0;
 }
