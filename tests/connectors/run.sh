@@ -26,11 +26,12 @@ log=$(mktemp) || exit 2
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 skipped=0
 
-# install FILE OPTION...: once for each content of FILE.
+# install FILE OPTION...: once for each content of FILE, into the environment or, where set, the folder $packages.
 install() {
-    stamp=$venv/kvc-connectors-$(basename "$1")
+    to=${packages:-$venv}
+    stamp=$to/kvc-connectors-$(basename "$1")
     cmp -s "$1" "$stamp" && return 0
-    echo "installing $(basename "$1") into $venv"
+    echo "installing $(basename "$1") into $to"
     file=$1
     shift
     "$venv/bin/python" -m pip install -q "$@" -r "$file" && cp "$file" "$stamp"
