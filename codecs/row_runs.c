@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Values of a run: 16 KB of binary32, and as much to spare. Of wide rows more are taken, since a run reads what stages have for every
- * row, as bases are. */
+/* Values of a run of one block: 32 KB of binary32, and as much to spare. Of wide rows more are taken, since a run reads what stages have
+ * for every row, as bases are. */
 enum { VALUES = 8192, LEAST_ROWS = 16 };
 
 int kvc_row_runs_add(struct kvc_row_runs *r, const struct kvc_stage *stage, const struct kvc_stage_args *args,

@@ -1,5 +1,5 @@
 /* row_runs.h: decodes a block through consecutive stages that rebuild each row alone (stage.h: rows_begin), some rows at a time, so
- * that these stay in the first cache from the last of the stages to the first. Not for stages that decode whole blocks, and not for the
+ * that these stay in the core's caches from the last of the stages to the first. Not for stages that decode whole blocks, and not for the
  * order of stages (pipeline_decode.c). */
 #ifndef KVC_ROW_RUNS_H
 #define KVC_ROW_RUNS_H

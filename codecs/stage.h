@@ -95,7 +95,7 @@ struct kvc_stage {
      * decoded alone only or is damaged: decode() of each then says so. Called where kernels have rans_decode_two. NULL: no faster. */
     int (*decode_two)(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block);
     /* In place of decode(), of a stage of binary32 that rebuilds each row alone: a run of rows then passes several stages while it is
-     * in the first cache. rows_begin() is called as decode() is, but block->rows is unset; it may make a state, and keep `block`,
+     * in the core's caches. rows_begin() is called as decode() is, but block->rows is unset; it may make a state, and keep `block`,
      * whose shape, profile and step may be others afterwards. rows_next() gets all rows in order, run after run. rows_end() frees the
      * state (NULL too); where `done`, it refuses sections with more than the rows. */
     int (*rows_begin)(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,

@@ -1,5 +1,5 @@
 /* kernels_avx512.c: the tables for AVX-512 (F, BW, VL, DQ), and for the same with VNNI: their own rANS, which dispatch.c takes where
- * it is faster than AVX2's, with VNNI its own decoder; their own channel model, packed words of `fast` and products, the rest AVX2's.
+ * it is faster than AVX2's, with VNNI its own decoder; their own channel model, packed words of `fast`, products and codes, the rest AVX2's.
  * Not compiled elsewhere. */
 #include "kernels/twins.h"
 

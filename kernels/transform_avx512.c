@@ -1,5 +1,5 @@
 /* transform_avx512.c: AVX-512 twins of the products of the transform codec (transform_ref.c, products_ref.c), same bytes for every
- * input. Not for its other kernels, which are AVX2's, and not compiled on other machines. */
+ * input. Not for codes, symbols and RoPE (rows_avx512.c), and not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)

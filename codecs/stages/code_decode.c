@@ -153,7 +153,7 @@ static int set_tables(struct row_codes *r, size_t first, size_t n, struct kvc_er
         const int class = r->step ? r->step[first * heads + i] : 0;
         const struct kvc_code_way *way = kvc_code_plan_at(&r->plan, class, e);
         if (!way) return -1;
-        if (r->way[i] == way && r->filled > i) continue;
+        if (r->filled > i && r->way[i] == way) continue;
         r->way[i] = way;
         memcpy(r->base + i * dim, way->base + h * dim, dim * sizeof *r->base);
     }

@@ -77,7 +77,7 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
 
 static int decode_two(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block) {
     float *ahead[2] = {NULL, NULL};
-    int bad = 0;
+    int bad = !kvc_split_has_codes(&stored[0], &block[0]) || !kvc_split_has_codes(&stored[1], &block[1]);
     (void)args;
     for (int i = 0; i < 2 && !bad; i++) {
         struct kvc_ahead_inputs inputs;

@@ -175,14 +175,13 @@ int kvc_split_decode(const struct kvc_stored *stored, struct kvc_block *block, c
     return status;
 }
 
-/* Returns 1 for a block whose rows are coded. */
-static int has_codes(const struct kvc_stored *stored, const struct kvc_block *block) {
+int kvc_split_has_codes(const struct kvc_stored *stored, const struct kvc_block *block) {
     return block->shape.tokens && block->shape.heads && block->shape.dim && stored->n && stored->section->type != KVC_SECTION_RAW;
 }
 
 int kvc_split_decode_two(const struct kvc_stored *stored, struct kvc_block *block, const float *const ahead[2]) {
     struct decoding a, b;
-    if (!has_codes(&stored[0], &block[0]) || !has_codes(&stored[1], &block[1])) return 1;
+    if (!kvc_split_has_codes(&stored[0], &block[0]) || !kvc_split_has_codes(&stored[1], &block[1])) return 1;
     int bad = open_block(&a, &stored[0], &block[0], ahead[0], NULL);
     if (!bad) {
         bad = open_block(&b, &stored[1], &block[1], ahead[1], NULL) || decode_rows_of_two(&a, &b, NULL) ||

@@ -102,7 +102,7 @@ static int write_buffer(void *state, const void *data, size_t n) {
 int kvc_file_pack_memory(const struct kvc_file *f, const struct kvc_write_options *options, void **data, size_t *size,
                          struct kvc_error *e) {
     struct kvc_buffer buffer = {0};
-    struct kvc_sink sink = kvc_sink_buffer(&buffer);
+    struct kvc_sink sink = kvc_sink_output(&buffer);
     const int status = kvc_file_pack(f, options, write_buffer, &sink, e);
     if (status) free(buffer.data);
     *data = status ? NULL : buffer.data;

@@ -45,7 +45,7 @@ struct kvc_tensor_coder {
     uint64_t row[KVC_BLOCK], other_row[KVC_BLOCK];
     struct kvc_same from[KVC_BLOCK];
     struct kvc_sections list;
-    /* Of a block that is encoded and waits for the next one, so that both are decoded at once. NULL: none waits yet. */
+    /* Of a block that is encoded and waits for the next one, so that both are decoded at once. NULL: there is no room for one yet. */
     uint8_t *waiting_rows, *waiting_decoded;
     struct kvc_sections waiting_list;
     const struct kvc_profile_part *profile; /* of the tensor, or NULL */

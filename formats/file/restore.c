@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LITERAL_PIECE = 1 << 20, VECTOR = 16 /* bytes that are written past the caches */ };
+enum { LITERAL_PIECE = 1 << 20 };
 
 struct source {
     const struct kvc_cache *cache;
@@ -268,7 +268,8 @@ static int read_item(void *state, uint64_t number, void **result, struct kvc_err
     const struct item item = find_item(s, number);
     if (s->memory && item.kind != SPREAD) {
         uint8_t *there = s->memory + item_offset(s, &item);
-        if (!s->past || item.kind != ROWS || (uintptr_t)there % VECTOR) return read_bytes(s, &item, there, e);
+        const int straight = !s->past && (uintptr_t)there % sizeof(uint64_t) == 0; /* as decoders want it */
+        if (straight || item.kind != ROWS) return read_bytes(s, &item, there, e);
     }
     uint8_t *bytes = take(s, item_bytes(s, &item), e), *tensor = NULL;
     if (!bytes) return -1;

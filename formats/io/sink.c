@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Copies bytes to an output of `room` bytes in memory. */
+/* Copies bytes to an output of `room` bytes in memory, which is not read soon. */
 static void copy(uint8_t *to, const void *from, size_t n, uint64_t room) {
     kvc_kernels_get()->copy_pieces(to, 0, from, 0, 1, n, room >= KVC_LARGE);
 }
@@ -39,8 +39,7 @@ int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e) {
     return 0;
 }
 
-static int buffer_write(void *state, const void *data, size_t n, struct kvc_error *e) {
-    struct kvc_buffer *b = state;
+static int append(struct kvc_buffer *b, const void *data, size_t n, int is_output, struct kvc_error *e) {
     if (b->room - b->n < n) {
         size_t room = (b->n + n) * 2;
         uint8_t *grown = realloc(b->data, room);
@@ -48,13 +47,26 @@ static int buffer_write(void *state, const void *data, size_t n, struct kvc_erro
         b->data = grown;
         b->room = room;
     }
-    copy(b->data + b->n, data, n, b->room);
+    if (is_output) copy(b->data + b->n, data, n, b->room);
+    else memcpy(b->data + b->n, data, n);
     b->n += n;
     return 0;
 }
 
+static int buffer_write(void *state, const void *data, size_t n, struct kvc_error *e) {
+    return append(state, data, n, 0, e);
+}
+
+static int output_write(void *state, const void *data, size_t n, struct kvc_error *e) {
+    return append(state, data, n, 1, e);
+}
+
 struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b) {
     return (struct kvc_sink){.write = buffer_write, .state = b};
+}
+
+struct kvc_sink kvc_sink_output(struct kvc_buffer *b) {
+    return (struct kvc_sink){.write = output_write, .state = b};
 }
 
 struct kvc_sink kvc_sink_memory(void *bytes, uint64_t size) {

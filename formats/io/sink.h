@@ -34,6 +34,8 @@ struct kvc_buffer {
     size_t n, room;
 };
 struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b);
+/* As kvc_sink_buffer(), for output that is not read soon: where it is large it is written past the caches. */
+struct kvc_sink kvc_sink_output(struct kvc_buffer *b);
 struct kvc_sink kvc_sink_fd(int *fd);
 /* Returns a sink into `size` bytes of memory; a write beyond them is an error. */
 struct kvc_sink kvc_sink_memory(void *bytes, uint64_t size);

@@ -170,7 +170,7 @@ static void pack(struct packed *p, int no_verify) {
     struct kvc_error e;
     struct kvc_pack_options options = {.recipe = recipe_of(p->recipe), .threads = p->threads, .no_verify = no_verify};
     p->buffer.n = 0;
-    struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
+    struct kvc_sink sink = kvc_sink_output(&p->buffer);
     if (kvc_container_write(p->file->cache, &options, &sink, NULL, &e)) give_up("packing", e.message);
 }
 
