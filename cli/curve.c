@@ -59,7 +59,7 @@ static unsigned cell_of(double v, double low, double high, unsigned n) {
 
 void curve_print_plot(const struct curve *c, FILE *out) {
     char cell[HEIGHT][WIDTH + 2];
-    double x[2] = {INFINITY, 0}, y[2] = {INFINITY, 0};
+    double x[2] = {HUGE_VAL, 0}, y[2] = {HUGE_VAL, 0};
     unsigned without = 0; /* recipes that have a ratio, but no place on the axis */
     memset(cell, ' ', sizeof cell);
     for (size_t i = 0; i < c->n; i++) {

@@ -35,7 +35,7 @@ static void print_text(FILE *out, const char *text) {
 }
 
 static struct axes axes_of(const struct curve *c) {
-    double x[2] = {INFINITY, 0}, y[2] = {1, 2};
+    double x[2] = {HUGE_VAL, 0}, y[2] = {1, 2};
     for (size_t i = 0; i < c->n; i++) {
         const double at = curve_x(c, &c->point[i]);
         if (at < 0) continue;

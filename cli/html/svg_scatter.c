@@ -14,7 +14,7 @@ struct ranges {
 };
 
 static struct ranges ranges_of(const struct svg_scatter *s) {
-    struct ranges r = {.low = INFINITY, .high = -INFINITY};
+    struct ranges r = {.low = HUGE_VAL, .high = -HUGE_VAL};
     for (size_t i = 0; i < s->n_points; i++)
         for (size_t k = 0; k < s->points[i].n; k++) {
             r.low = fmin(r.low, s->points[i].at[k][0]);
