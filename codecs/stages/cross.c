@@ -82,7 +82,7 @@ static int decode_two(const struct kvc_stage_args *args, const struct kvc_stored
     for (int i = 0; i < 2 && !bad; i++) {
         struct kvc_ahead_inputs inputs;
         const int has = kvc_ahead_read(&stored[i], &inputs, NULL);
-        bad = has < 0 || (has && block[i].shape.tokens && !(ahead[i] = predict(block[i].ahead, &inputs, &block[i], NULL)));
+        bad = has < 0 || (has && !(ahead[i] = predict(block[i].ahead, &inputs, &block[i], NULL)));
     }
     if (!bad) bad = kvc_split_decode_two(stored, block, (const float *[]){ahead[0], ahead[1]});
     free(ahead[0]);

@@ -217,6 +217,11 @@ uint64_t kvc_cells_run_end(const struct kvc_cells *cells, uint64_t block) {
     return block + (left < KVC_RUN_BLOCKS ? left : KVC_RUN_BLOCKS);
 }
 
+uint64_t kvc_cells_run_rows(const struct kvc_cells *cells) {
+    const uint64_t most = KVC_RUN_BLOCKS * KVC_BLOCK;
+    return cells->n < most ? cells->n : most;
+}
+
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row) {
     uint64_t low = 0, high = cells->n_blocks;
     while (high - low > 1) {

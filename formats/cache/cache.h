@@ -171,6 +171,8 @@ enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
 
 /* Returns the block after the run of up to KVC_RUN_BLOCKS blocks that begins with `block`. */
 uint64_t kvc_cells_run_end(const struct kvc_cells *cells, uint64_t block);
+/* Returns the rows that a run has at most. */
+uint64_t kvc_cells_run_rows(const struct kvc_cells *cells);
 /* Returns the block that contains sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
 uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted);       /* sorted index -> cell number */

@@ -238,6 +238,12 @@ static void measure_row(const struct kvc_tensor_coder *r, const uint8_t *source,
     }
 }
 
+static void swap_bytes(uint8_t **a, uint8_t **b) {
+    uint8_t *const other = *a;
+    *a = *b;
+    *b = other;
+}
+
 /* Compares the `own` rows of the block with what they decode to, or takes them for it where stages are lossy. */
 static int check_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t own, struct kvc_run *run, struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
@@ -253,11 +259,7 @@ static int check_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t o
             measure_row(r, r->rows + i * r->row_bytes, back, run);
         if (!lossless && own < n) memcpy(r->rows + i * r->row_bytes, back, (size_t)r->row_bytes);
     }
-    if (!lossless && own == n) {
-        uint8_t *const rows = r->rows;
-        r->rows = r->decoded;
-        r->decoded = rows;
-    }
+    if (!lossless && own == n) swap_bytes(&r->rows, &r->decoded);
     return 0;
 }
 
@@ -309,12 +311,6 @@ static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *fir
 }
 
 /* --- blocks that are decoded two at a time --- */
-
-static void swap_bytes(uint8_t **a, uint8_t **b) {
-    uint8_t *const other = *a;
-    *a = *b;
-    *b = other;
-}
 
 /* Exchanges the block with the waiting one. */
 static void exchange(struct kvc_tensor_coder *r) {

@@ -299,7 +299,7 @@ static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_it
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     size_t row = (size_t)kvc_row_bytes(shape), values = (size_t)(shape->heads * shape->dim);
     int convert = item->dtype != shape->dtype, status = 0;
-    const size_t run = KVC_RUN_BLOCKS * KVC_BLOCK, together = cells->n < run ? (size_t)cells->n : run;
+    const size_t together = (size_t)kvc_cells_run_rows(cells);
     uint8_t *rows = kvc_alloc(together, row);
     float *floats = convert ? kvc_alloc(together, values * sizeof *floats) : NULL;
     if (!rows || (convert && !floats)) status = kvc_fail_memory(e, "rows");

@@ -27,7 +27,7 @@ static int emit_tensor(struct out *o, uint32_t t) {
     const struct kvc_tensor *tensor = &o->cache->tensor[t];
     const struct kvc_cells *cells = &kvc_tensor_part(o->cache, t)->cells;
     uint64_t row = kvc_row_bytes(&tensor->shape);
-    uint8_t head[12], *rows = kvc_alloc(row, KVC_RUN_BLOCKS * KVC_BLOCK);
+    uint8_t head[12], *rows = kvc_alloc(row, kvc_cells_run_rows(cells));
     int status = rows ? 0 : kvc_fail_memory(o->e, "rows");
     put_u32(head, (uint32_t)kvc_dtype_info(tensor->shape.dtype)->ggml);
     put_u64(head + 4, row);

@@ -77,8 +77,7 @@ unsigned kvc_lmcache_shape(const struct kvc_lmcache_chunk *k, uint64_t dim[4]) {
 static int write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit, struct kvc_sink *out,
                       struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, *tensor)->cells;
-    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape), run = KVC_RUN_BLOCKS * KVC_BLOCK,
-                   together = cells->n < run ? cells->n : run;
+    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape), together = kvc_cells_run_rows(cells);
     uint8_t *rows = kvc_alloc(together, row), *turns = kvc_alloc(n * together, row);
     int status = rows && turns ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {

@@ -114,8 +114,7 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
 /* Writes the rows of one tensor in order of position. */
 static int write_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_sink *out, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
-    uint64_t row = kvc_row_bytes(&c->tensor[t].shape), run = KVC_RUN_BLOCKS * KVC_BLOCK,
-             together = cells->n < run ? cells->n : run;
+    uint64_t row = kvc_row_bytes(&c->tensor[t].shape), together = kvc_cells_run_rows(cells);
     uint8_t *rows = kvc_alloc(together, row);
     int status = rows ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {

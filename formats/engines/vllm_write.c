@@ -80,7 +80,8 @@ static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, u
     const struct kvc_cache *c = o->cache;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor[0])->cells;
     const uint64_t row = kvc_row_bytes(&c->tensor[tensor[0]].shape);
-    uint8_t *rows = kvc_alloc(KVC_RUN_BLOCKS * KVC_BLOCK, row), *joined = kvc_alloc(n * KVC_RUN_BLOCKS * KVC_BLOCK, row);
+    const uint64_t together = kvc_cells_run_rows(cells);
+    uint8_t *rows = kvc_alloc(together, row), *joined = kvc_alloc(n * together, row);
     int status = rows && joined ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
         after = kvc_cells_run_end(cells, b);

@@ -128,7 +128,7 @@ static struct item find_item(const struct source *s, uint64_t number) {
         const struct kvc_cells *cells = cells_of(s->cache, item.tensor);
         item.kind = streams(s->cache, item.tensor) ? ROWS : SPREAD;
         item.begin = cells->block[k * KVC_RUN_BLOCKS];
-        item.n = cells->block[item.is_last ? cells->n_blocks : (k + 1) * KVC_RUN_BLOCKS] - item.begin;
+        item.n = cells->block[kvc_cells_run_end(cells, k * KVC_RUN_BLOCKS)] - item.begin;
     }
     return item;
 }
