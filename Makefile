@@ -55,7 +55,8 @@ CAST_ALIGN := -Wcast-align$(if $(findstring clang,$(shell $(CC) --version 2>/dev
 WARN := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wundef \
   -Wvla -Wpointer-arith -Wredundant-decls -Wwrite-strings -Wformat=2 -Wcast-qual $(CAST_ALIGN) \
   -Wdouble-promotion $(if $(filter 1,$(WERROR)),-Werror)
-override KVC_CFLAGS := -std=c11 $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden -pthread
+# protected: what is no API is exported too, for the libraries over libkvc, but calls within a library stay direct
+override KVC_CFLAGS := -std=c11 $(WARN) -ffp-contract=off -fPIC -fvisibility=protected -pthread
 ifeq ($(HARDEN),1)
 override KVC_CFLAGS += -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong
 HARD_LINK := -Wl,-z,relro,-z,now
@@ -99,6 +100,13 @@ NO_PATHS := -ffile-prefix-map=$(CURDIR)=.
 # links a program, or with -shared a library
 LINK = $(Q)$(CC) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) $(HARD_LINK) $(LDFLAGS) -o $@
 LIBS = $(KVC_LDLIBS) $(LDLIBS)
+# links a shared library with the soname of its file, and gives it that name beside it
+LINK_SHARED = $(LINK) -shared -Wl,-soname,$(@F:%.so.$(VERSION)=%.so.$(SOVERSION)) -Wl,-z,defs -Wl,--version-script=$(filter %.map,$^) \
+  $(filter %.o,$^) $(filter %.so.$(VERSION),$^) $(RPATH:%=-Wl,-rpath,%)
+NAME_SHARED = $(Q)ln -sf $(@F) $(@:%.so.$(VERSION)=%.so.$(SOVERSION))
+# Where tools and libraries look for libkvc, beside the system's folders: in the build's folders, and in ../lib as installed.
+# RPATH= builds without; packages need none.
+RPATH ?= '$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib'
 
 # Before anything is compiled: does kvc support the machine that CC, if there is one, compiles for? Are the packages there?
 $B/ready: kernels/target.h
@@ -132,26 +140,34 @@ $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-# what a shared library exports: the functions that its header declares, as symbols of the version KVC_0
+# What a shared library exports: the functions that its header declares, as symbols of the version KVC_0. The rest is for the
+# tools and libraries of the same build, under a version that no other release has.
 $B/%.map: formats/api/%.h
 	@mkdir -p $(@D)
-	$(Q){ echo 'KVC_0 { global:'; sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/  \1;/p' $<; echo 'local: *; };'; } >$@
+	$(Q){ echo 'KVC_0 { global:'; sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/  \1;/p' $<; \
+	  echo '}; KVC_PRIVATE_$(VERSION) { global: kvc_*; local: *; };'; } >$@
 
 $B/libkvc.so.$(VERSION): $(LIB_OBJ) $B/kvc.map
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,-soname,libkvc.so.$(SOVERSION) -Wl,-z,defs -Wl,--version-script=$B/kvc.map $(LIB_OBJ) $(LIBS)
+	$(LINK_SHARED) $(LIBS)
+	$(NAME_SHARED)
 
 # what the tools share; an archive, so that each takes only what it uses
 $B/libcli.a: $(CLI_OBJ)
 	$(SAY) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-$B/%: $B/cli/%.o $B/libcli.a $B/libkvc.a
+$B/%: $B/cli/%.o $B/libcli.a $B/libkvc.so.$(VERSION)
 	$(SAY) LD $@
-	$(LINK) $(PIE) $< $B/libcli.a $B/libkvc.a $(LIBS)
+	$(LINK) $(PIE) $^ $(RPATH:%=-Wl,-rpath,%) $(LIBS)
 
-$(TOOLS) libkvc.a libkvc.so.$(VERSION): %: $B/%
-	$(Q)cp -f $< $@
+# A running program keeps the file that it has mapped: copies are new files.
+COPY = $(Q)rm -f $@ && cp $< $@
+$(TOOLS) libkvc.a: %: $B/%
+	$(COPY)
+libkvc.so.$(VERSION): %: $B/%
+	$(COPY)
+	$(NAME_SHARED)
 .PHONY: $(TOOLS) libkvc.a libkvc.so.$(VERSION)
 
 .PHONY: kvc.pc

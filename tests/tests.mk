@@ -4,11 +4,17 @@ UNIT_SRC := $(filter-out $(NOT_BUILT),$(sort $(wildcard tests/unit/*.c)))
 UNIT_BIN := $(UNIT_SRC:%.c=$B/%)
 FUZZ_SRC := $(filter-out $(NOT_BUILT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/%.c=%)
+FAKE_CUDA := $B/tests/cuda/libkvc_cuda_fake.so
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tests/bench/*.c))
 
 $B/tests/unit/%: $B/tests/unit/%.o $B/libcli.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $(WRAP) $< $B/libcli.a $B/libkvc.a -lcmocka $(LIBS)
+
+# the three libraries as a program links them, with the host in a GPU's place
+$B/tests/unit/test_libraries: $B/tests/unit/test_libraries.o $(FAKE_CUDA) $B/$(STORE_SO) $B/libkvc.so.$(VERSION)
+	$(SAY) LD $@
+	$(LINK) $^ '-Wl,-rpath,$$ORIGIN/../..:$$ORIGIN/../cuda' -lcmocka $(LIBS)
 
 # it makes zips by libarchive itself, which the library only loads
 $B/tests/unit/test_npz: override KVC_LDLIBS += -larchive
@@ -37,11 +43,10 @@ $B/tests/store/attack_faults: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc ca
 # its allocations fail when it says so
 $B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
 
-# the same over the host in a GPU's place, for tests
-FAKE_CUDA := $B/tests/cuda/libkvc_cuda_fake.so
-$(FAKE_CUDA): $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.a
+# libkvc_cuda over the host in a GPU's place
+$(FAKE_CUDA): $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.so.$(VERSION)
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,--exclude-libs,ALL $^ $(LIBS)
+	$(LINK) -shared -Wl,-soname,$(@F) $^ '-Wl,-rpath,$$ORIGIN/../..' $(LIBS)
 
 # the GPU's tests; over the host too, so that they stay sound where there is no GPU
 CUDA_TEST := $B/tests/cuda/test_cuda.o $B/tests/cuda/made.o
@@ -316,10 +321,11 @@ format:
 check-format:
 	@CLANG_FORMAT="$(CLANG_FORMAT)" PYTHON="$(PYTHON)" sh tests/check-format.sh
 
-## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare
+## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare, and no function is in two
 .PHONY: check-symbols
-check-symbols: libkvc.a libkvc.so.$(VERSION) libkvc_store.a $(STORE_SO) $(if $(HAVE_CUDA),$(CUDA_SO))
-	@sh tests/check-symbols.sh libkvc.a libkvc_store.a libkvc.so.$(VERSION) formats/api/kvc.h $(STORE_SO) formats/api/kvc_store.h $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h)
+check-symbols: libkvc.a libkvc.so.$(VERSION) libkvc_store.a $(STORE_SO) $(BACKENDS_SO) $(if $(HAVE_CUDA),$(CUDA_SO))
+	@sh tests/check-symbols.sh libkvc.a libkvc_store.a libkvc.so.$(VERSION) formats/api/kvc.h $(STORE_SO) formats/api/kvc_store.h \
+	  $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h) -- $(BACKENDS_SO)
 
 ## check-memory: caches in memory, through libkvc.so, against numpy where $(PYTHON) has it
 .PHONY: check-memory

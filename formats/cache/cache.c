@@ -38,6 +38,10 @@ static void cells_free(struct kvc_cells *cells) {
     free(cells->block);
 }
 
+void *kvc_cache_impl(const struct kvc_cache *c, const char *kind) {
+    return c->kind && strcmp(c->kind, kind) == 0 ? c->impl : NULL;
+}
+
 void kvc_cache_free(struct kvc_cache *c) {
     if (!c) return;
     if (c->close) c->close(c);

@@ -40,11 +40,10 @@ struct mapped {
     void *reader;
 };
 
-/* The cache's impl. */
 static const char kind[] = "mapped";
 
 static struct mapped *mapped_of(const struct kvc_cache *c) {
-    return c->kind == kind ? c->impl : NULL;
+    return kvc_cache_impl(c, kind);
 }
 
 static int not_mapped(struct kvc_error *e) {

@@ -17,7 +17,7 @@ int kvc_records_none(struct kvc_error *e) {
 }
 
 struct kvc_records *kvc_records_of(const struct kvc_cache *c) {
-    return c->kind == kvc_records_kind ? c->impl : NULL;
+    return kvc_cache_impl(c, kvc_records_kind);
 }
 
 const char *kvc_record_name(unsigned type) {

@@ -16,22 +16,25 @@ $B/libkvc_store.a: $(STORE_OBJ)
 	$(SAY) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-# self-contained: libkvc is inside and not to be seen from outside
-$B/$(STORE_SO): $(STORE_OBJ) $B/libkvc.a $B/kvc_store.map
+$B/$(STORE_SO): $(STORE_OBJ) $B/libkvc.so.$(VERSION) $B/kvc_store.map
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,-soname,libkvc_store.so.$(SOVERSION) -Wl,-z,defs -Wl,--exclude-libs,ALL -Wl,--version-script=$B/kvc_store.map $(filter-out %.map,$^) $(STORE_LIBS) $(LIBS)
+	$(LINK_SHARED) $(STORE_LIBS) $(LIBS)
+	$(NAME_SHARED)
 
-$B/kvc-store: $B/cli/kvc-store.o $B/libcli.a $B/libkvc_store.a $B/libkvc.a
+$B/kvc-store: $B/cli/kvc-store.o $B/libcli.a $B/$(STORE_SO) $B/libkvc.so.$(VERSION)
 	$(SAY) LD $@
-	$(LINK) $(PIE) $< $B/libcli.a $B/libkvc_store.a $B/libkvc.a $(STORE_LIBS) $(LIBS)
+	$(LINK) $(PIE) $^ $(RPATH:%=-Wl,-rpath,%) $(LIBS)
 
-# A backend: kvc_store_NAME.so of formats/store/NAME/. What it uses of libkvc is inside and not to be seen from outside.
+# A backend: kvc_store_NAME.so of formats/store/NAME/, over libkvc_store and libkvc.
 BACKENDS := redis s3
 include formats/store/redis/redis.mk formats/store/s3/s3.mk
 BUILT_BACKENDS := $(if $(HAVE_REDIS),redis) $(if $(HAVE_S3),s3)
-$B/kvc_store_%.so: $B/libkvc_store.a $B/libkvc.a
+$B/backend.map:
+	@mkdir -p $(@D)
+	$(Q)echo '{ global: kvc_store_level; local: *; };' >$@
+$B/kvc_store_%.so: $B/$(STORE_SO) $B/libkvc.so.$(VERSION) $B/backend.map
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,-z,defs -Wl,--exclude-libs,ALL $(filter-out %.a,$^) $B/libkvc_store.a $B/libkvc.a $($*_LIBS) $(LIBS)
+	$(LINK) -shared -Wl,-z,defs -Wl,--version-script=$B/backend.map $(filter %.o,$^) $(filter %.so.$(VERSION),$^) $(RPATH:%=-Wl,-rpath,%) $($*_LIBS) $(LIBS)
 $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildcard formats/store/$b/*.c))))
 
 BACKENDS_SO := $(BUILT_BACKENDS:%=kvc_store_%.so)
@@ -40,8 +43,11 @@ BACKENDS_SO := $(BUILT_BACKENDS:%=kvc_store_%.so)
 .PHONY: store
 store: libkvc_store.a $(STORE_SO) kvc_store.pc $(BACKENDS_SO)
 	@$(foreach b,$(filter-out $(BUILT_BACKENDS),$(BACKENDS)),echo "  the backend $b is not built: sh tests/deps.sh check $b names what it needs";)
-libkvc_store.a $(STORE_SO) $(BACKENDS_SO): %: $B/%
-	$(Q)cp -f $< $@
+libkvc_store.a $(BACKENDS_SO): %: $B/%
+	$(COPY)
+$(STORE_SO): %: $B/%
+	$(COPY)
+	$(NAME_SHARED)
 .PHONY: libkvc_store.a $(STORE_SO) $(BACKENDS_SO)
 
 .PHONY: kvc_store.pc

@@ -41,11 +41,12 @@ $(CUDA_KERNELS): $C/%.o: %.cu | $B/ready
 
 $(CUDA_OBJ): ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
 
-# self-contained: libkvc and CUDA's runtime are inside and not to be seen from outside
-$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $(CUDA_KERNELS) $B/libkvc.a $B/kvc_cuda.map
+# CUDA's runtime is inside and not to be seen from outside
+$B/$(notdir $C)/$(CUDA_SO): $(CUDA_OBJ) $(CUDA_KERNELS) $B/libkvc.so.$(VERSION) $B/kvc_cuda.map
 	@mkdir -p $(@D)
 	$(SAY) LD $@
-	$(LINK) -shared -Wl,-soname,libkvc_cuda.so.$(SOVERSION) -Wl,-z,defs -Wl,--exclude-libs,ALL -Wl,--version-script=$B/kvc_cuda.map $(filter-out %.map,$^) $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(LIBS)
+	$(LINK_SHARED) $(filter -L%,$(CUDA_PATHS)) -lcudart_static -lrt $(LIBS)
+	$(NAME_SHARED)
 
 # tests and benchmarks on a GPU
 $B/tests/cuda/bench_cuda.o: ISA := $(patsubst -I%,-isystem %,$(filter -I%,$(CUDA_PATHS)))
@@ -59,7 +60,8 @@ $B/$(notdir $C)/%_cuda: $B/tests/cuda/%_cuda.o $B/tests/cuda/made.o $(CUDA_OBJ) 
 .PHONY: cuda $(CUDA_SO)
 cuda: $(CUDA_SO) kvc_cuda.pc
 $(CUDA_SO): $B/$(notdir $C)/$(CUDA_SO)
-	$(Q)cp -f $< $@
+	$(COPY)
+	$(NAME_SHARED)
 else
 .PHONY: cuda
 cuda:
