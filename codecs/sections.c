@@ -41,6 +41,7 @@ const char *kvc_section_name(unsigned type) {
     case KVC_SECTION_LITERALS: return "LITERALS";
     case KVC_SECTION_INDEX: return "INDEX";
     case KVC_SECTION_PROFILE: return "PROFILE";
+    case KVC_SECTION_CHECKS: return "CHECKS";
     default: return NULL;
     }
 }

@@ -41,7 +41,8 @@ enum kvc_section_type {
     KVC_SECTION_EXTENTS = 46,  /* how the source file is put together again */
     KVC_SECTION_LITERALS = 47, /* engine-private bytes */
     KVC_SECTION_INDEX = 48,
-    KVC_SECTION_PROFILE = 49 /* a profile file */
+    KVC_SECTION_PROFILE = 49, /* a profile file */
+    KVC_SECTION_CHECKS = 50   /* of the records that the index lists */
 };
 /* Returns the type's name in FORMAT.md's words, or NULL when it is unknown. */
 const char *kvc_section_name(unsigned type);

@@ -128,8 +128,8 @@ struct kvc_cache {
     /* Reads literal bytes [offset, offset + n). */
     int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e);
     void (*close)(struct kvc_cache *cache); /* frees impl; may be NULL */
-    const char *kind; /* name of the reader that owns impl, for kvc_cache_impl(); or NULL */
-    void *impl;       /* state of the reader; code that replaces it must set kind as well */
+    const char *kind;                       /* name of the reader that owns impl, for kvc_cache_impl(); or NULL */
+    void *impl;                             /* state of the reader; code that replaces it must set kind as well */
 };
 
 /* Returns the state of the reader named `kind` if it made the cache, else NULL. Names are compared by value: their addresses

@@ -330,11 +330,12 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
 
 struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e) {
     uint64_t index = 0;
-    if (kvc_records_frame(in, &index, e)) return NULL;
+    int sealed = 0;
+    if (kvc_records_frame(in, &index, &sealed, e)) return NULL;
     struct kvc_cache *c = kvc_reader_new(in, e);
     if (!c) return NULL;
     struct kvc_records *k = c->impl;
-    int status = kvc_records_index(k, index, e);
+    int status = kvc_records_index(k, index, sealed, e);
     for (uint64_t i = 0; !status && i < k->n_records; i++) k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
     k->most_cells = KVC_BLOCK * k->n_blocks;
     if (!status) status = read_all(c, k, e);

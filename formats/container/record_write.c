@@ -30,7 +30,8 @@ int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t 
     for (size_t at = 0; at < n;) {
         const uint8_t *p = bytes + at;
         uint64_t size = (uint64_t)get_u32(p + 4) * KVC_UNIT;
-        if (note_entry(w, (struct kvc_index_entry){p[0], get_u32(p + 8), get_u32(p + 12), size}, e)) return -1;
+        const struct kvc_index_entry entry = {p[0], get_u32(p + 8), get_u32(p + 12), get_u32(p + 24), size};
+        if (note_entry(w, entry, e)) return -1;
         w->records++;
         w->sections += get_u16(p + 2);
         if (kvc_sink_write(w->out, p, (size_t)size, e)) return -1;
@@ -92,10 +93,10 @@ int kvc_write_header(struct kvc_record_writer *w, struct kvc_error *e) {
     return kvc_sink_write(w->out, header, sizeof header, e);
 }
 
-int kvc_write_index(struct kvc_record_writer *w, struct kvc_error *e) {
+/* Adds the section INDEX: type, size, subject and number of each record. */
+static int add_entries(const struct kvc_record_writer *w, struct kvc_sections *list, struct kvc_error *e) {
     struct kvc_buffer b = {0};
     struct kvc_sink sink = kvc_sink_buffer(&b);
-    uint64_t offset = kvc_writer_offset(w);
     int status = 0;
     for (uint64_t i = 0; i < w->n_entries && !status; i++) {
         uint8_t bytes[40];
@@ -106,13 +107,44 @@ int kvc_write_index(struct kvc_record_writer *w, struct kvc_error *e) {
         n += put_varint(bytes + n, x->number);
         status = kvc_sink_write(&sink, bytes, n, e);
     }
-    if (!status) status = kvc_write_simple(w, KVC_RECORD_INDEX, KVC_SECTION_INDEX, b.data, b.n, e);
+    if (!status) status = kvc_record_add(list, KVC_SECTION_INDEX, b.data, b.n, e);
     free(b.data);
-    if (status) return -1;
+    return status;
+}
+
+/* Adds the section CHECKS, by which a record of another file is found out. */
+static int add_checks(const struct kvc_record_writer *w, struct kvc_sections *list, struct kvc_error *e) {
+    uint8_t *checks = kvc_alloc(w->n_entries + 1, 4);
+    if (!checks) return kvc_fail_memory(e, "the index");
+    for (uint64_t i = 0; i < w->n_entries; i++) put_u32(checks + 4 * i, w->entry[i].check);
+    const int status = kvc_record_add(list, KVC_SECTION_CHECKS, checks, 4 * w->n_entries, e);
+    free(checks);
+    return status;
+}
+
+/* Writes the INDEX record; *check gets its check. */
+static int write_index_record(struct kvc_record_writer *w, uint64_t *check, struct kvc_error *e) {
+    struct kvc_sections list;
+    struct kvc_buffer record = {0};
+    kvc_sections_init(&list);
+    int status = add_entries(w, &list, e);
+    if (!status) status = add_checks(w, &list, e);
+    if (!status) status = kvc_record_build(&record, KVC_RECORD_INDEX, KVC_NONE, 0, 0, &list, e);
+    if (!status) *check = get_u64(record.data + 24);
+    if (!status) status = kvc_write_records(w, record.data, record.n, e);
+    kvc_sections_free(&list);
+    free(record.data);
+    return status;
+}
+
+int kvc_write_index(struct kvc_record_writer *w, struct kvc_error *e) {
+    const uint64_t offset = kvc_writer_offset(w);
+    uint64_t check;
+    if (write_index_record(w, &check, e)) return -1;
     uint8_t footer[KVC_FOOTER_SIZE];
     put_u64(footer, offset);
     put_u64(footer + 8, kvc_writer_offset(w) + sizeof footer);
     memcpy(footer + 16, KVC_MAGIC_END, 8);
-    put_u64(footer + 24, XXH3_64bits(footer, 24));
+    put_u64(footer + 24, XXH3_64bits_withSeed(footer, 24, check));
     return kvc_sink_write(w->out, footer, sizeof footer, e);
 }

@@ -62,6 +62,8 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc
         get_u32(h + 12) != r->number)
         return kvc_record_damaged(e, r->offset, "its header and the index disagree");
     if (get_u64(h + 24) != kvc_record_check(h, r->size)) return kvc_record_damaged(e, r->offset, "checksum mismatch");
+    if (r->has_check && get_u32(h + 24) != r->check)
+        return kvc_record_damaged(e, r->offset, "not the record that the index lists: it is of another file, or was replaced");
     int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
     if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != critical)
         return kvc_record_damaged(e, r->offset, "the flag that says whether readers may skip it does not match its type");
@@ -189,22 +191,27 @@ int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_error *e) {
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed, struct kvc_error *e) {
     uint8_t f[KVC_FOOTER_SIZE];
     if (kvc_input_copy(in, in->size - sizeof f, f, sizeof f, e)) return -1;
     if (memcmp(f + 16, KVC_MAGIC_END, 8) != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "truncated, or bytes follow the end: no footer in the last 32 bytes");
-    if (get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
+    *index = get_u64(f);
+    const int is_there = *index >= KVC_HEADER_SIZE && *index % KVC_UNIT == 0 &&
+                         *index <= in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER;
+    uint8_t seed[8] = {0}; /* the check of the INDEX record */
+    if (is_there && kvc_input_copy(in, *index + 24, seed, sizeof seed, e)) return -1;
+    *sealed = get_u64(f + 24) == XXH3_64bits_withSeed(f, 24, get_u64(seed));
+    if (!*sealed && get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
     if (get_u64(f + 8) != in->size)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the footer says %" PRIu64 " bytes, the file has %" PRIu64, get_u64(f + 8), in->size);
-    *index = get_u64(f);
-    if (*index < KVC_HEADER_SIZE || *index % KVC_UNIT || *index > in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the index offset %" PRIu64 " is not in the file", *index);
+    if (!is_there) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the index offset %" PRIu64 " is not in the file", *index);
     return 0;
 }
 
-int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_error *e) {
-    return kvc_records_header(in, e) || kvc_records_footer(in, index, e) ? -1 : 0;
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed, struct kvc_error *e) {
+    if (kvc_records_header(in, e)) return -1;
+    return kvc_records_footer(in, index, sealed, e);
 }
 
 /* Lays out the records that the INDEX section lists; the INDEX record itself is the last. */
@@ -238,7 +245,49 @@ static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64
     return 0;
 }
 
-int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e) {
+/* The decoded sections of the INDEX record. */
+struct index_sections {
+    uint8_t *entries, *checks;  /* owned; checks NULL: the file has none */
+    size_t n_entries, n_checks; /* bytes */
+};
+
+static void free_sections(struct index_sections *x) {
+    free(x->entries);
+    free(x->checks);
+}
+
+/* Decodes the sections of the INDEX record, the only record that is known. */
+static int read_index_sections(const struct kvc_records *k, struct index_sections *x, struct kvc_error *e) {
+    struct kvc_section *list;
+    unsigned n;
+    *x = (struct index_sections){0};
+    if (kvc_records_sections(k, 0, &list, &n, e)) return kvc_record_context(e, 0, "INDEX");
+    int status = 0;
+    if (!n || n > 2 || list[0].type != KVC_SECTION_INDEX || (n == 2 && list[1].type != KVC_SECTION_CHECKS))
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one INDEX section, and then CHECKS or nothing");
+    if (!status && kvc_records_decode(&list[0], &x->entries, &x->n_entries, e)) status = kvc_record_section(e, 0);
+    if (!status && n == 2 && kvc_records_decode(&list[1], &x->checks, &x->n_checks, e)) status = kvc_record_section(e, 1);
+    kvc_records_release(k, 0, list);
+    return status ? kvc_record_context(e, 0, "INDEX") : 0;
+}
+
+/* Gives the records the checks that the index lists. */
+static int take_checks(struct kvc_records *k, const struct index_sections *x, int sealed, struct kvc_error *e) {
+    if (sealed >= 0 && sealed != (x->checks != NULL))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        sealed ? "the footer calls for CHECKS, and the index has none"
+                               : "the footer is not of this index: its check does not cover the CHECKS");
+    if (!x->checks) return 0;
+    if (x->n_checks != 4 * k->n_records)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "index: %zu bytes of CHECKS for %" PRIu64 " records", x->n_checks, k->n_records);
+    for (uint64_t i = 0; i < k->n_records; i++) {
+        k->record[i].check = get_u32(x->checks + 4 * i);
+        k->record[i].has_check = 1;
+    }
+    return 0;
+}
+
+int kvc_records_index(struct kvc_records *k, uint64_t offset, int sealed, struct kvc_error *e) {
     uint8_t head[8];
     if (kvc_input_copy(k->in, offset, head, sizeof head, e)) return -1;
     const uint64_t size = (uint64_t)get_u32(head + 4) * KVC_UNIT, room = k->size - KVC_FOOTER_SIZE - offset;
@@ -250,22 +299,23 @@ int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *
     if (!k->record) return kvc_fail_memory(e, "the index");
     k->record[0] = own;
     k->n_records = 1;
-    uint8_t *bytes;
-    size_t n;
-    if (kvc_records_single(k, 0, KVC_SECTION_INDEX, &bytes, &n, e)) return kvc_error_prefix(e, "index");
+    struct index_sections x;
+    if (read_index_sections(k, &x, e)) {
+        free_sections(&x);
+        return kvc_error_prefix(e, "index");
+    }
     /* an entry takes at least 4 bytes here, and its record at least a header in the file */
-    uint64_t most = (offset - KVC_HEADER_SIZE) / KVC_RECORD_HEADER;
-    struct kvc_record *all = kvc_alloc((most < n / 4 ? most : n / 4) + 1, sizeof *all);
-    int status = -1;
+    const uint64_t most = (offset - KVC_HEADER_SIZE) / KVC_RECORD_HEADER, n = x.n_entries / 4;
+    struct kvc_record *all = kvc_alloc((most < n ? most : n) + 1, sizeof *all);
+    int status = all ? 0 : kvc_fail_memory(e, "the index");
     if (all) {
         free(k->record);
         k->record = all;
         k->n_records = 0;
-        status = parse_index(k, bytes, n, offset, e);
-        if (!status) k->record[k->n_records++] = own;
-    } else {
-        kvc_fail_memory(e, "the index");
     }
-    free(bytes);
+    if (!status) status = parse_index(k, x.entries, x.n_entries, offset, e);
+    if (!status) status = take_checks(k, &x, sealed, e);
+    if (!status) k->record[k->n_records++] = own;
+    free_sections(&x);
     return status;
 }

@@ -19,7 +19,9 @@ struct kvc_record {
     uint64_t offset;
     uint64_t size;
     uint32_t subject, number;
+    uint32_t check; /* low 32 bits of its check as the index says, if it says them */
     uint8_t type;
+    uint8_t has_check;
     uint8_t doubtful; /* 1: in a damaged file without an index, its header or its bytes are damaged */
 };
 
@@ -75,13 +77,15 @@ int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label);
 int kvc_record_section(struct kvc_error *e, unsigned number);
 #define kvc_record_section(...) kvc_failed(kvc_record_section(__VA_ARGS__))
 
-/* Checks header, footer and their place; *index is the offset of the INDEX record. */
-int kvc_records_frame(const struct kvc_input *in, uint64_t *index, struct kvc_error *e);
+/* Checks header, footer and their place; *index is the offset of the INDEX record. *sealed: 1 if the footer's check covers the
+ * INDEX record's, as in files whose index has CHECKS. */
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed, struct kvc_error *e);
 /* The two halves of kvc_records_frame(). The file must be large enough for header and footer. */
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e);
-int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_error *e);
-/* Lays out the records that the INDEX record at `offset` lists. */
-int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e);
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed, struct kvc_error *e);
+/* Lays out the records that the INDEX record at `offset` lists. It must have CHECKS where the footer is `sealed`, and only there;
+ * sealed < 0: the footer is not known. */
+int kvc_records_index(struct kvc_records *k, uint64_t offset, int sealed, struct kvc_error *e);
 
 /* Lists the sections of record i, after a check of its header against the index, its hash, its directory and its padding. The
  * record stays pinned, and the sections' bytes readable, until kvc_records_release(), which also frees the list (NULL for

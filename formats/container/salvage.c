@@ -136,7 +136,7 @@ static int follow_index(struct kvc_records *k, uint64_t offset, struct kvc_error
     forget(k);
     if (kvc_input_copy(k->in, offset, head, sizeof head, why)) return 1;
     k->size = offset + (uint64_t)get_u32(head + 4) * KVC_UNIT + KVC_FOOTER_SIZE;
-    return kvc_records_index(k, offset, why) ? 1 : 0;
+    return kvc_records_index(k, offset, -1, why) ? 1 : 0;
 }
 
 /* Fills k->record from a walk, or from the index that the walk found. `end`: the latest end of records. */
@@ -174,6 +174,7 @@ static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, ui
 static int find_records(struct kvc_records *k, const struct kvc_input *in, struct kvc_error *e) {
     struct kvc_error why;
     uint64_t index;
+    int sealed;
     if (in->size < KVC_HEADER_SIZE + KVC_RECORD_HEADER)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " bytes hold no record of a .kvc", in->size);
     if (kvc_records_header(in, &why)) {
@@ -183,11 +184,11 @@ static int find_records(struct kvc_records *k, const struct kvc_input *in, struc
         }
         if (add_frame(k->survey, "header", 0, KVC_HEADER_SIZE, &why, e)) return -1;
     }
-    if (kvc_records_footer(in, &index, &why)) {
+    if (kvc_records_footer(in, &index, &sealed, &why)) {
         if (add_frame(k->survey, "footer", in->size - KVC_FOOTER_SIZE, KVC_FOOTER_SIZE, &why, e) ||
             find_by_walking(k, in, in->size, e))
             return -1;
-    } else if (kvc_records_index(k, index, &why)) {
+    } else if (kvc_records_index(k, index, sealed, &why)) {
         k->survey->records++;
         k->survey->damaged++;
         if (add_frame(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, &why, e) || find_by_walking(k, in, index, e))

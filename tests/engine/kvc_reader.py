@@ -57,7 +57,8 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
     S_LITERALS,
     S_INDEX,
     S_PROFILE,
-) = (*range(1, 19), 21, 22, 32, *range(40, 50))
+    S_CHECKS,
+) = (*range(1, 19), 21, 22, 32, *range(40, 51))
 # The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
 CONTAINER_SECTIONS = {
     META: [S_META],
@@ -65,9 +66,9 @@ CONTAINER_SECTIONS = {
     CELLS: [S_POSITIONS, S_WORDS],
     TOKENS: [S_TOKENS, S_KEYS],
     PROFILE: [S_PROFILE],
-    INDEX: [S_INDEX],
+    INDEX: [S_INDEX, S_CHECKS],
 }
-CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS}
+CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS, S_CHECKS}
 CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
 LITERAL_CHUNK = 4194304
 
@@ -265,6 +266,7 @@ class Record:
         self.type, self.flags, n, units, self.subject, self.number, self.digest, check = struct.unpack_from(
             "<BBHIIIQQ", data, at
         )
+        self.check = check
         self.size = units * 16
         need(32 <= self.size <= end - at, f"{where}: its size does not fit the file")
         body = data[at + 32 : at + self.size]
@@ -472,7 +474,13 @@ class Kvc:
         need(read <= VERSION, f"needs a reader of version {read}")
         need(4 <= align <= 20 and not any(reserved), "header: reserved bytes or alignment")
         index, size, magic, check = struct.unpack_from("<QQ8sQ", data, len(data) - 32)
-        need(magic == END_MAGIC and xxh3(data[-32:-8]) == check, "footer: damaged, or the file is cut")
+        need(magic == END_MAGIC, "the file is cut: no footer")
+        self.seal = None  # the check of the INDEX record, if the footer's check is seeded with it
+        if 32 <= index <= len(data) - 64:
+            seal = struct.unpack_from("<Q", data, index + 24)[0]
+            if xxh3(data[-32:-8], seal) == check:
+                self.seal = seal
+        need(self.seal is not None or xxh3(data[-32:-8]) == check, "footer: damaged")
         need(size == len(data), "the file is longer or shorter than its footer says")
         need(32 <= index <= size - 64, "footer: index offset out of bounds")
         self.align = 1 << align
@@ -481,7 +489,9 @@ class Kvc:
     def _read_records(self, data, end):
         index = Record(data, end, len(data) - 32)
         need(index.type == INDEX and end + index.size == len(data) - 32, "the INDEX is not the last record")
-        r = Bytes(index.container_sections()[S_INDEX], "INDEX")
+        sections = index.container_sections()
+        need((S_CHECKS in sections) == (self.seal is not None), "the footer is not that of this index")
+        r = Bytes(sections[S_INDEX], "INDEX")
         records, at = [], 32
         while at < end:
             record = Record(data, at, end)
@@ -495,6 +505,9 @@ class Kvc:
             records.append(record)
             at += record.size
         r.end()
+        if S_CHECKS in sections:
+            checks = b"".join(struct.pack("<I", record.check & 0xFFFFFFFF) for record in records)
+            need(sections[S_CHECKS] == checks, "a record is not the one that the index lists")
         need(len(records) >= 2, "no META and TABLE")
         return records
 

@@ -27,7 +27,7 @@ libzstd.ZSTD_compressBound.argtypes = ctypes.c_size_t,
 NONE = 0xFFFFFFFF
 META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 11)
 RAW, PLANE, PARAMS, CODES, ESCAPES, SAME = 1, 2, 3, 4, 5, 32
-S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX, S_PROFILE = range(40, 50)
+S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX, S_PROFILE, S_CHECKS = range(40, 51)
 F32, F16, BF16, F8E4M3, F8E5M2, U8, I8 = range(7)
 Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL = range(16, 22)
 SIZES = {F32: (1, 4), F16: (1, 2), BF16: (1, 2), F8E4M3: (1, 1), F8E5M2: (1, 1), U8: (1, 1), I8: (1, 1),
@@ -126,7 +126,8 @@ class File:
         self.write, self.read, self.align, self.reserved = 0, 0, 4, bytes(11)
         self.index = None      # a function on the list of index entries
         self.index_coder = 0
-        self.footer = {}       # index, size, magic
+        self.footer = {}       # index, size, magic, seed
+        self.checks = None     # a function on the checks of the records: CHECKS are written
 
     def of(self, kind, n=0):
         return [r for r in self.records if r.kind == kind][n]
@@ -134,19 +135,25 @@ class File:
     def bytes(self):
         out = MAGIC + u16(self.write, self.read) + u8(self.align) + self.reserved
         out += u64(xxh3(out))
-        entries = []
+        entries, checks = [], []
         for r in self.records:
             data = r.bytes()
+            checks.append(data[24:28])
             entries.append([r.kind, len(data) // 16, 0 if r.subject == NONE else r.subject + 1, r.number])
             out += data
         if self.index:
             entries = self.index(entries)
         raw = b"".join(x if isinstance(x, bytes) else b"".join(map(varint, x)) for x in entries)
         at = len(out)
-        out += Record(INDEX, [Section(S_INDEX, raw, coder=self.index_coder)]).bytes()
+        sections = [Section(S_INDEX, raw, coder=self.index_coder)]
+        if self.checks:
+            sections.append(Section(S_CHECKS, b"".join(self.checks(checks))))
+        index = Record(INDEX, sections).bytes()
+        out += index
         footer = u64(self.footer.get("index", at), self.footer.get("size", len(out) + 32))
         footer += self.footer.get("magic", MAGIC_END)
-        return out + footer + u64(xxh3(footer))
+        seed = struct.unpack("<Q", index[24:32])[0] if self.checks else 0
+        return out + footer + u64(xxh3(footer, self.footer.get("seed", seed)))
 
 
 # --- a cache ---
@@ -692,6 +699,12 @@ def unsupported(name, words, sentence):
     return case("unsupported-" + name, sentence, words)
 
 
+def sealed(data):
+    """A file whose footer's check covers that of its INDEX record."""
+    index = struct.unpack("<Q", data[-32:-24])[0]
+    return data[:-8] + u64(xxh3(data[-32:-8], struct.unpack("<Q", data[index + 24:index + 32])[0]))
+
+
 def edited(change, base=small):
     """A file after change(file)."""
     f = base().file()
@@ -1015,6 +1028,31 @@ def frame_files():
 
     def header(**values):
         return lambda f: f.__dict__.update(values)
+
+    def spliced(kind, change, n=0):
+        """A file with CHECKS in which a record is that of a file that differs by change(record)."""
+        own, other = edited(header(checks=list)), edited(lambda f: change(f.of(kind, n)))
+        was, new = own.of(kind, n).bytes(), other.of(kind, n).bytes()
+        assert was != new and len(was) == len(new)
+        return own.bytes().replace(was, new)
+
+    def other_values(record):
+        raw = bytes(x ^ 1 for x in record.sections[0].raw)
+        row = len(raw) // 5
+        record.sections[0].raw = raw
+        record.digest = sum(xxh3(raw[i * row:(i + 1) * row], i) for i in range(5)) % 2**64
+    good("checks", "The index has the checks of all records, and the footer that of the index.")(
+        lambda: edited(header(checks=list)))
+    bad("checks-block", "not the record that the index lists",
+        "The block of V is that of another cache of the same shape; all else is right.", "read")(
+        lambda: spliced(BLOCK, other_values, 1))
+    bad("checks-tokens", "not the record that the index lists", "The token ids are those of another cache.")(
+        lambda: spliced(TOKENS, lambda r: setattr(r.sections[0], "raw", r.sections[0].raw[::-1])))
+    file("checks-few", "bytes of CHECKS", "CHECKS lack the last record.", header(checks=lambda x: x[:-1]))
+    file("checks-unsealed", "not of this index", "The footer's check does not cover the index, which has CHECKS.",
+         header(checks=list, footer={"seed": 0}))
+    bad("checks-missing", "the index has none", "The footer's check covers an index without CHECKS.")(
+        lambda: sealed(edited(lambda f: None).bytes()))
     file("align-8", "alignment", "Extents aligned to 8 bytes.", header(align=3))
     file("align-2m", "alignment", "Extents aligned to 2 MiB.", header(align=21))
     file("footer-magic", "no footer", "Another magic in the footer.", header(footer={"magic": b"\x89KVCEND\r"}))

@@ -34,6 +34,29 @@ static inline size_t mend_records(uint8_t *p, size_t end, uint8_t *index, size_t
     return at;
 }
 
+/* Gives the CHECKS of the INDEX record at `at` the checks of the records before it. Returns 0 if it has none. */
+static inline int mend_checks(uint8_t *file, size_t at) {
+    uint8_t *p = file + at, *checks = NULL;
+    int has_checks = 0;
+    const size_t size = (size_t)get_u32(p + 4) * KVC_UNIT;
+    uint64_t begin = KVC_RECORD_HEADER + (uint64_t)get_u16(p + 2) * KVC_DIRECTORY_ENTRY;
+    size_t n = 0;
+    for (unsigned i = 0; i < get_u16(p + 2) && begin < size; i++) {
+        const uint8_t *entry = p + KVC_RECORD_HEADER + i * KVC_DIRECTORY_ENTRY;
+        has_checks |= entry[0] == KVC_SECTION_CHECKS;
+        if (entry[0] == KVC_SECTION_CHECKS && entry[1] == KVC_CODER_STORE && get_u32(entry + 4) <= size - begin) {
+            checks = p + begin;
+            n = get_u32(entry + 4) / 4;
+        }
+        begin += kvc_round_up(get_u32(entry + 4), KVC_UNIT);
+    }
+    for (size_t i = 0, record = KVC_HEADER_SIZE; i < n && record < at; i++) {
+        put_u32(checks + 4 * i, get_u32(file + record + 24));
+        record += (size_t)get_u32(file + record + 4) * KVC_UNIT;
+    }
+    return has_checks;
+}
+
 /* Writes an INDEX record of these bytes at p; returns its size. */
 static inline size_t put_index(uint8_t *p, const uint8_t *index, size_t n) {
     size_t size = KVC_RECORD_HEADER + KVC_DIRECTORY_ENTRY + (size_t)kvc_round_up(n, KVC_UNIT);
@@ -51,17 +74,19 @@ static inline size_t put_index(uint8_t *p, const uint8_t *index, size_t n) {
     return size;
 }
 
-static inline void put_footer(uint8_t *p, uint64_t index, uint64_t size) {
+/* `seed`: the check of an INDEX record with CHECKS; 0 of another. */
+static inline void put_footer(uint8_t *p, uint64_t index, uint64_t size, uint64_t seed) {
     put_u64(p, index);
     put_u64(p + 8, size);
     memcpy(p + 16, KVC_MAGIC_END, 8);
-    put_u64(p + 24, XXH3_64bits(p, 24));
+    put_u64(p + 24, XXH3_64bits_withSeed(p, 24, seed));
 }
 
 static inline struct file mend(const uint8_t *data, size_t size, unsigned mode) {
     /* an entry of the index takes at most 20 bytes, a record at least 32 */
     struct file f = {fuzz_alloc(2 * size + 128), size};
     uint8_t *index = fuzz_alloc(size + 64);
+    uint64_t seed = 0;
     memcpy(f.data, data, size);
     if (mode != RAW && size >= KVC_HEADER_SIZE + KVC_FOOTER_SIZE + KVC_RECORD_HEADER) {
         size_t n_index, end = size - KVC_FOOTER_SIZE;
@@ -73,9 +98,11 @@ static inline struct file mend(const uint8_t *data, size_t size, unsigned mode) 
             f.size = at + n + KVC_FOOTER_SIZE;
             put_u64(f.data + at + 24, kvc_record_check(f.data + at, n));
         } else if (end - at >= KVC_RECORD_HEADER && (uint64_t)get_u32(f.data + at + 4) * KVC_UNIT == end - at) {
+            const int has_checks = mend_checks(f.data, at);
             put_u64(f.data + at + 24, kvc_record_check(f.data + at, end - at));
+            if (has_checks) seed = get_u64(f.data + at + 24);
         }
-        put_footer(f.data + f.size - KVC_FOOTER_SIZE, at, f.size);
+        put_footer(f.data + f.size - KVC_FOOTER_SIZE, at, f.size, seed);
     }
     free(index);
     /* exactly as large as the file, so that reading one byte too far shows */
