@@ -105,8 +105,7 @@ test:
 	@$(MAKE) --no-print-directory test-all
 
 .PHONY: test-all
-# bench_cuda is compiled, as it runs where there is a GPU alone
-test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $B/tests/cuda/bench_cuda.o $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
+test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
   $(if $(HAVE_REDIS),$B/kvc_store_redis.so $B/tests/store/level_driver)
 	@sh tests/run.sh all $B
 
@@ -339,6 +338,17 @@ check-python: libkvc.so.$(VERSION) $(STORE_SO) $(FAKE_CUDA)
 	  KVC_FAKE_CUDA="$(CURDIR)/$(FAKE_CUDA)" \
 	  PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" python/tests/run.py
 
+FRESH ?= bookworm
+## check-fresh: README's two commands on a bare Debian in a chroot, as root; FRESH: its release (bookworm, trixie)
+.PHONY: check-fresh
+check-fresh:
+	@sh tests/check-fresh.sh $(FRESH)
+
+## test-redis: the store in a real Redis server on this machine
+.PHONY: test-redis
+test-redis: all $(if $(HAVE_REDIS),$B/tests/store/level_driver)
+	@$(if $(HAVE_REDIS),"$(PYTHON)" tests/store/redis.py $B,echo "SKIPPED: no hiredis" && echo "0 passed$(comma) 0 failed$(comma) 1 skipped")
+
 ## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit
 .PHONY: check-abi
 check-abi: libkvc.so.$(VERSION) $(STORE_SO)
@@ -346,7 +356,8 @@ check-abi: libkvc.so.$(VERSION) $(STORE_SO)
 
 ## check-cuda: nvcc compiles the kernels for all targets without a warning, and no register of theirs is spilt
 .PHONY: check-cuda
-check-cuda: $(if $(HAVE_CUDA),$(CUDA_SO))
+# bench_cuda is compiled, too: it runs where there is a GPU alone
+check-cuda: $(if $(HAVE_CUDA),$(CUDA_SO) $B/tests/cuda/bench_cuda.o)
 	@sh tests/check-cuda.sh "$(HAVE_CUDA)" $(if $(HAVE_CUDA),$C/kernels/device $(CUDA_SO)) $(CUDA_ARCHS)
 
 ## test-cuda: libkvc_cuda on a real GPU: every file, preset and layout, a cache of more than 4 GiB, NVIDIA's sanitizer
