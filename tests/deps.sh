@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh check|install build|test|engine|redis|s3|store|arm: are the packages there that building, testing, the engine tests or a backend of the
+# deps.sh check|install build|test|engine|redis|s3|store|arm|fresh: are the packages there that building, testing, the engine tests or a backend of the
 # store need? store: both backends and servers to test them with. arm: compiling for ARM64 and running it here. Names the missing ones and the command that installs them, and returns 1. install: as root, where there is apt-get,
 # installs them, after asking on a terminal and after saying so elsewhere; KVC_INSTALL=no forbids it.
 set -eu
@@ -86,6 +86,10 @@ find_missing() {
         need_command aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
         need_command qemu-aarch64 qemu-user
         need_command python3 python3
+    fi
+    if [ "$1" = fresh ]; then
+        need_command debootstrap debootstrap
+        need_command unshare util-linux
     fi
     if [ "$1" = engine ]; then
         need_shared liblapack.so.3 libopenblas0-serial

@@ -344,11 +344,6 @@ FRESH ?= bookworm
 check-fresh:
 	@sh tests/check-fresh.sh $(FRESH)
 
-## test-redis: the store in a real Redis server on this machine
-.PHONY: test-redis
-test-redis: all $(if $(HAVE_REDIS),$B/tests/store/level_driver)
-	@$(if $(HAVE_REDIS),"$(PYTHON)" tests/store/redis.py $B,echo "SKIPPED: no hiredis" && echo "0 passed$(comma) 0 failed$(comma) 1 skipped")
-
 ## check-abi: libkvc.so and libkvc_store.so against those of the last tag, by abidiff; ABI_BASE: another commit
 .PHONY: check-abi
 check-abi: libkvc.so.$(VERSION) $(STORE_SO)
