@@ -71,7 +71,7 @@ for document in formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md; 
 done
 [ -x "$data/make_profile.py" ] || { echo "make_profile.py is not installed, or no program" >&2; exit 1; }
 for profile in samples/*.kvcp; do cmp "$profile" "$data/profiles/${profile#samples/}" || exit 1; done
-"$root/usr/bin/kvc-pack" -r small --profile="$data/profiles/smollm2-135m-instruct.kvcp" -o "$root/packed.kvc" \
+"$root/usr/bin/kvc-pack" -r small --profile="$data/profiles/smollm2-135m-instruct-predict.kvcp" -o "$root/packed.kvc" \
     samples/transformers-16.safetensors 2>/dev/null
 for file in bash-completion/completions/kvc-pack zsh/site-functions/_kvc-pack fish/vendor_completions.d/kvc-pack.fish; do
     grep -q recipe "$root/usr/share/$file" || { echo "$file is not installed, or has no options" >&2; exit 1; }

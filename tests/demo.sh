@@ -3,7 +3,7 @@
 set -eu
 root=$(pwd)
 samples=$root/samples
-profile=$samples/smollm2-135m-instruct.kvcp
+profile=$samples/smollm2-135m-instruct-predict.kvcp
 queries=$samples/prompt-queries.kvc
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

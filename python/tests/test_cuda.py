@@ -18,7 +18,7 @@ except ImportError:
 FAKE = os.environ.get("KVC_FAKE_CUDA", "")
 NO_FAKE = "" if os.path.exists(FAKE) else "decoding on a device is not tested: KVC_FAKE_CUDA names no library ('make check-python' does)"
 NO_TORCH = "tensors on a device are not tested: there is no torch" if torch is None else ""
-SMALL, PREDICTS = SAMPLES / "smollm2-135m-instruct.kvcp", SAMPLES / "smollm2-135m-instruct-predict.kvcp"
+PROFILE = SAMPLES / "smollm2-135m-instruct-predict.kvcp"
 
 
 class Memory:
@@ -120,9 +120,9 @@ class TestDevice(DeviceCase):
     def test_files(self):
         """Lossless, lossy and predicted files, in the layouts of kvc and of transformers, whole and in part."""
         prompt = SAMPLES / "prompt.safetensors.kvc"
-        lossy = {"small": {"recipe": "small", "profile": SMALL}, "kivi4": {"recipe": "kivi4"}, "fast": {"recipe": "fast"},
-                 "zstd": {"recipe": "zstd"}, "near-lossless": {"recipe": "near-lossless", "profile": PREDICTS},
-                 "predicted": {"profile": PREDICTS}}
+        lossy = {"small": {"recipe": "small"}, "kivi4": {"recipe": "kivi4"}, "fast": {"recipe": "fast"},
+                 "zstd": {"recipe": "zstd"}, "near-lossless": {"recipe": "near-lossless", "profile": PROFILE},
+                 "predicted": {"profile": PROFILE}}
         files = [(SAMPLES / "tiny.kvc", None), (prompt, None)]
         with kvc.open(prompt) as f:
             for name, options in lossy.items():
@@ -324,7 +324,7 @@ class TestStore(DeviceCase):
         with kvc.open(SAMPLES / "prompt.safetensors.kvc") as f:
             self.store = kvc.Store(f"dir:{self.path('store')}", local_deadline=10)
             self.addCleanup(self.store.close)
-            space, ids = self.store.space(f, chunk=256, recipe="small", profile=SMALL), f.tokens
+            space, ids = self.store.space(f, chunk=256, recipe="small", profile=PROFILE), f.tokens
             space.put(f)
             due = {key: np.zeros(a.shape, np.uint16) for key, a in f.arrays().items()}
         mine = {key: Memory(np.zeros_like(a)) for key, a in due.items()}

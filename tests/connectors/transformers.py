@@ -30,7 +30,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 CHUNK = 256
-LOSSY = dict(recipe="near-lossless", profile=ROOT / "samples/smollm2-135m-instruct.kvcp")
+LOSSY = dict(recipe="near-lossless", profile=ROOT / "samples/smollm2-135m-instruct-predict.kvcp")
 
 
 # --- a process with the model ---

@@ -5,7 +5,7 @@
 set -eu
 build=$1 nvcc=$2 options=$3
 shift 3
-work=$build/model-cuda profile=samples/smollm2-135m-instruct.kvcp
+work=$build/model-cuda profile=samples/smollm2-135m-instruct-predict.kvcp
 python=${PYTHON:-python3}
 skip() {
     echo "SKIPPED: no model of the GPU decoder: $1"
@@ -42,7 +42,11 @@ $CC --coverage -shared -Wl,--exclude-libs,ALL -o "$work/counted.so" "$work/count
 "$build/kvc-unpack" -c samples/prompt.safetensors.kvc >"$work/prompt"
 set --
 for recipe in fast split kivi4 small; do
-    "$build/kvc-pack" -q -c -r $recipe --profile=$profile "$work/prompt" >"$work/$recipe.kvc"
+    how="-r $recipe"
+    # small but for the stage predict: LOOPS of model.py has no loop of predictions
+    [ $recipe != small ] || how="-r sink:4,derope@k,center,basis,steps,code --target-kld=0.01"
+    # shellcheck disable=SC2086 # a recipe and its options
+    "$build/kvc-pack" -q -c $how --profile=$profile "$work/prompt" >"$work/$recipe.kvc"
     rm -f "$work/counted.gcda"
     KVC_CUDA_LIBRARY=$work/counted.so "$build/kvc-unpack" -q -t --device=cuda --profile=$profile "$work/$recipe.kvc"
     gcov --json-format --stdout "$work/counted.o" >"$work/$recipe.json"

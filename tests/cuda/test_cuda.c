@@ -525,7 +525,7 @@ static void check_samples(void) {
                                          "samples/slot-q4_1-q5_0.bin",          "samples/session-2streams.bin"};
     const struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3, .pairing = "interleaved"};
     struct kvc_error e;
-    struct kvc_profile *profile = kvc_profile_open("samples/smollm2-135m-instruct.kvcp", &e);
+    struct kvc_profile *profile = kvc_profile_open("samples/smollm2-135m-instruct-predict.kvcp", &e);
     count(profile ? 0 : -1, &e, "the profile in samples");
     for (size_t i = 0; i < sizeof sample / sizeof sample[0]; i++) {
         struct kvc_file *f = kvc_file_open(sample[i], strstr(sample[i], ".bin") ? &options : NULL, &e);

@@ -642,7 +642,10 @@ def test_second_reader_decodes_predictions(bench):
     bench.kvc("unpack", "-q", "-f", "--tokens", "0:272", "--layers=0-9", "--to", "llama", "-o", slot, bench.packed)
     samples = [os.path.join(ROOT, "samples", name) for name in ("transformers-16.safetensors", "slot-f16.bin")]
     halves = samples[0]
-    other = os.path.join(ROOT, "samples", "smollm2-135m-instruct.kvcp")
+    other = bench.path("other.kvcp")
+    with open(PROFILE, "rb") as source, open(other, "wb") as changed:
+        numbers = source.read()
+        changed.write(numbers[:-1] + bytes([numbers[-1] ^ 1]))
     work = [(source, recipe) for source in samples for recipe in PREDICTED] + [(slot, recipe) for recipe in ("cross", "tiny")]
     for source, recipe in work:
         facts = () if source == halves else (f"--kv-heads={HEADS}", "--pairing=interleaved")

@@ -125,7 +125,7 @@ static void block_types_are_unknown(void **state) {
 
 static int open_profile(void **state) {
     (void)state;
-    return (profile = kvc_profile_open("samples/smollm2-135m-instruct.kvcp", NULL)) ? 0 : -1;
+    return (profile = kvc_profile_open("samples/smollm2-135m-instruct-predict.kvcp", NULL)) ? 0 : -1;
 }
 
 static int close_profile(void **state) {

@@ -214,10 +214,10 @@ static void weights_cut_short(void **state) {
 /* A profile is in memory once it is open, so that its file may be cut short. */
 static void profile_cut_short(void **state) {
     (void)state;
-    static uint8_t bytes[1 << 22];
+    static uint8_t bytes[1 << 23];
     char path[] = "/tmp/kvc-test-XXXXXX";
     const int fd = mkstemp(path);
-    FILE *from = fopen("samples/smollm2-135m-instruct.kvcp", "rb");
+    FILE *from = fopen("samples/smollm2-135m-instruct-predict.kvcp", "rb");
     assert_true(fd >= 0 && from);
     const size_t n = fread(bytes, 1, sizeof bytes, from);
     fclose(from);

@@ -408,7 +408,7 @@ static void as_any_other(void **state) {
 static void shared_profiles(void **state) {
     enum { T = 40, H = 3, D = 64, L = 30 };
     struct kvc_error *e = kvc_error_new();
-    struct kvc_profile *p = kvc_shared_profile_open("samples/smollm2-135m-instruct.kvcp", e);
+    struct kvc_profile *p = kvc_shared_profile_open("samples/smollm2-135m-instruct-predict.kvcp", e);
     struct kvc_memory_array *a = calloc(2 * L, sizeof *a);
     float *values = malloc(2 * L * T * H * D * sizeof *values), *row = malloc(H * D * sizeof *row);
     static const char *const facts[] = {"rope.pairing=halves", "rope.theta=1e5", "rope.type=default", NULL};
