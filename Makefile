@@ -186,16 +186,19 @@ include tests/tests.mk
 # --- installing ---
 
 MAN1 := $(TOOLS:%=%.1)
-# documents keep their folders: man pages name them so
-DOCS := $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md)))
-PROFILES := $(sort $(wildcard samples/*.kvcp))
+# documents keep their folders: man pages and links name them so
+DOCS := README.md CHANGELOG.md BENCHMARKS.md SECURITY.md $(sort $(wildcard samples/*.md python/*.md)) \
+  $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md)))
+# files, not folders: those have no dot in their names
+SAMPLES := $(sort $(wildcard samples/*.* samples/*/*.*))
+PROFILES := $(filter %.kvcp,$(SAMPLES))
 MAN3 := kvc.3 kvc_store.3
 # completions: of bash, zsh and fish, from the option tables of the tools
 $B/completions/done: share/completions.sh $(TOOLS:%=$B/%)
 	$(SAY) GEN $(@D)
 	$(Q)sh $< $B $(@D) && touch $@
 
-## install: tools, libraries, backends, headers, pkg-config files, man pages, documents, profiles, completions and MIME types below DESTDIR and PREFIX
+## install: tools, libraries, backends, headers, pkg-config files, man pages, documents, samples, completions and MIME types below DESTDIR and PREFIX
 .PHONY: install
 install: all $B/completions/done
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(PKGCONFIGDIR)
@@ -226,10 +229,10 @@ endif
 	$(INSTALL) -m 644 $(MAN3:%=man/%) $(DESTDIR)$(MANDIR)/man3
 	$(INSTALL) -m 644 man/kvc.5 man/kvc-profile.5 $(DESTDIR)$(MANDIR)/man5
 	$(INSTALL) -m 644 $(wildcard man/*.7) $(DESTDIR)$(MANDIR)/man7
+	for d in $(DOCS); do $(INSTALL) -D -m 644 $$d $(DESTDIR)$(DOCDIR)/$$d || exit 1; done
+	for s in $(SAMPLES); do m=644; [ ! -x $$s ] || m=755; $(INSTALL) -D -m $$m $$s $(DESTDIR)$(DATADIR)/$$s || exit 1; done
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/profiles
-	for d in $(DOCS); do $(INSTALL) -d $(DESTDIR)$(DOCDIR)/$${d%/*} && $(INSTALL) -m 644 $$d $(DESTDIR)$(DOCDIR)/$$d || exit 1; done
-	$(INSTALL) -m 755 samples/python/make_profile.py $(DESTDIR)$(DATADIR)
-	$(INSTALL) -m 644 $(PROFILES) $(DESTDIR)$(DATADIR)/profiles
+	for p in $(PROFILES); do ln -sf ../$$p $(DESTDIR)$(DATADIR)/profiles || exit 1; done
 	$(INSTALL) -m 644 share/kvc.magic $(DESTDIR)$(DATADIR)
 	$(INSTALL) -d $(addprefix $(DESTDIR),$(MIMEDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
 	$(INSTALL) -m 644 share/kvc.xml $(DESTDIR)$(MIMEDIR)
@@ -256,11 +259,10 @@ uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_cuda.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_cuda.pc
 	rm -f $(MAN1:%=$(DESTDIR)$(MANDIR)/man1/%) $(addprefix $(DESTDIR)$(MANDIR)/,$(MAN3:%=man3/%) man5/kvc.5 man5/kvc-profile.5 $(patsubst man/%,man7/%,$(wildcard man/*.7)))
-	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(addprefix $(DESTDIR)$(DATADIR)/,make_profile.py kvc.magic)
+	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(addprefix $(DESTDIR)$(DATADIR)/,kvc.magic $(SAMPLES) $(PROFILES:samples/%=profiles/%))
 	rm -f $(DESTDIR)$(MIMEDIR)/kvc.xml $(TOOLS:%=$(DESTDIR)$(BASHDIR)/%) $(TOOLS:%=$(DESTDIR)$(ZSHDIR)/_%) $(TOOLS:%=$(DESTDIR)$(FISHDIR)/%.fish)
-	rm -f $(PROFILES:samples/%=$(DESTDIR)$(DATADIR)/profiles/%)
-	for d in $$(printf '%s\n' $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS)))) | sort -r) $(addprefix $(DOCDIR)/,codecs formats) $(DOCDIR) \
-	  $(DATADIR)/profiles $(DATADIR) $(BACKENDSDIR); do \
+	for d in $$(printf '%s\n' $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS)))) $(addprefix $(DATADIR)/,$(sort $(dir $(SAMPLES)))) | sort -r) \
+	  $(addprefix $(DOCDIR)/,codecs formats) $(DOCDIR) $(DATADIR)/profiles $(DATADIR) $(BACKENDSDIR); do \
 	  rmdir $(DESTDIR)$$d 2>/dev/null; done; true
 
 ## clean: remove everything that was built

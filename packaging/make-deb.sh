@@ -1,12 +1,19 @@
 #!/bin/sh
-# make-deb.sh ARCHIVE VERSION OUT: builds Debian packages from an archive of the sources, in the folder OUT. Their changelog has the time
-# $SOURCE_DATE_EPOCH, and as maintainer $DEBFULLNAME and $DEBEMAIL, or else the author of the commit. lintian checks them if it is installed; its errors and warnings fail.
+# make-deb.sh [ARCHIVE VERSION OUT]: builds Debian packages from an archive of the sources, in the folder OUT. Their changelog has the time
+# $SOURCE_DATE_EPOCH. Maintainer: $DEBFULLNAME and $DEBEMAIL, or else no person. lintian checks the packages if it is installed;
+# its errors and warnings fail. Without arguments: only looks whether all that is needed is installed.
 set -eu
-archive=$1 version=$2 out=$3
-maintainer="${DEBFULLNAME:-$(git log -1 --format=%an)} <${DEBEMAIL:-$(git log -1 --format=%ae)}>"
 for tool in dpkg-buildpackage dh; do
     command -v $tool >/dev/null || { echo "make deb needs $tool: apt-get install dpkg-dev debhelper" >&2; exit 1; }
 done
+missing=$(dpkg-checkbuilddeps packaging/debian/control.in 2>&1) || {
+    missing=$(echo "${missing##*dependencies: }" | sed 's/ ([^)]*)//g; s/debhelper-compat/debhelper/; s/:[a-z]*//g')
+    echo "make deb needs packages that are missing: apt-get install $missing" >&2
+    exit 1
+}
+[ $# -gt 0 ] || exit 0
+archive=$1 version=$2 out=$3
+maintainer="${DEBFULLNAME:-kvc developers} <${DEBEMAIL:-kvc@localhost}>"
 rm -rf "$out"
 mkdir -p "$out"
 tar -xf "$archive" -C "$out"

@@ -14,7 +14,9 @@ dist:
 
 ## deb: Debian packages of the last commit, in build/deb (dpkg-dev and debhelper; lintian checks them if it is installed)
 .PHONY: deb
-deb: dist
+deb:
+	@sh packaging/make-deb.sh
+	@$(MAKE) --no-print-directory dist
 	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) sh packaging/make-deb.sh $(DIST_TAR) $(VERSION) build/deb
 
 ## rpm-spec: build/kvc.spec, for rpmbuild with build/kvc-VERSION.tar.xz
@@ -26,8 +28,25 @@ build/kvc.spec: packaging/kvc.spec.in formats/api/kvc.h
 
 ## rpm: RPM packages of the last commit, in build/rpm (rpmbuild)
 .PHONY: rpm
-rpm: dist build/kvc.spec
+rpm:
+	@sh packaging/make-rpm.sh
+	@$(MAKE) --no-print-directory dist build/kvc.spec
 	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) sh packaging/make-rpm.sh $(DIST_TAR) build/kvc.spec build/rpm
+
+# The Python package without libraries, for those of the packages libkvc-store0 (Debian) or kvc-libs. Users take pip: python/README.md.
+PYTHONDIR ?= $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+PYTHON_FILES := $(patsubst python/%,%,$(wildcard python/kvc/py.typed python/kvc/*.py python/kvc/connectors/*.py))
+PYTHON_INFO = $(DESTDIR)$(PYTHONDIR)/kvc-$(VERSION).dist-info
+
+## install-python: for packages: the Python package in PYTHONDIR, and kvc-llama-proxy
+.PHONY: install-python
+install-python:
+	for f in $(PYTHON_FILES); do $(INSTALL) -D -m 644 python/$$f $(DESTDIR)$(PYTHONDIR)/$$f || exit 1; done
+	$(INSTALL) -d $(PYTHON_INFO) $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
+	printf '%s\n' 'Metadata-Version: 2.1' 'Name: kvc' 'Version: $(VERSION)' 'Requires-Dist: numpy' >$(PYTHON_INFO)/METADATA
+	printf '%s\n' '#!/usr/bin/python3' 'from kvc.connectors.llama_main import main' '' 'raise SystemExit(main())' >$(DESTDIR)$(BINDIR)/kvc-llama-proxy
+	chmod 755 $(DESTDIR)$(BINDIR)/kvc-llama-proxy
+	$(INSTALL) -m 644 man/kvc-llama-proxy.1 $(DESTDIR)$(MANDIR)/man1
 
 ## check-dist: the archive of the sources is the same each time, has all files, and builds nothing that git does not have
 .PHONY: check-dist

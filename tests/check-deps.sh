@@ -82,5 +82,15 @@ names "apk add jansson-dev libarchive-dev lmdb-dev openssl-dev xxhash-dev zlib-d
 mv "$root/only/apk" "$root/only/dnf"
 names "dnf install jansson-devel libarchive-devel libzstd-devel lmdb-devel openssl-devel xxhash-devel zlib-devel"
 
+# packages: what is missing is named before the archive is made, which takes a minute
+for tool in dh dpkg-buildpackage; do stand_in $tool "exit 1"; done
+stand_in dpkg-checkbuilddeps "echo 'dpkg-checkbuilddeps: error: Unmet build dependencies: build-essential:native debhelper-compat (= 13) libx-dev' >&2; exit 1"
+expect 2 "make deb needs packages that are missing: apt-get install build-essential debhelper libx-dev" "" "$make deb"
+if grep -q 'tar.xz' "$root/out"; then bad "make deb makes the archive first"; fi
+if ! command -v rpmbuild >/dev/null; then
+    expect 2 "make rpm needs rpmbuild" "" "$make rpm"
+    if grep -q 'tar.xz' "$root/out"; then bad "make rpm makes the archive first"; fi
+fi
+
 [ $status = 0 ] && echo "dependencies: ok"
 exit $status

@@ -1,7 +1,7 @@
 #!/bin/sh
 # check-install.sh MAKE: installs into an empty place, builds and runs the programs of the README and of samples/c against it with
-# pkg-config, one against libkvc_store, and one against libkvc_cuda where that was built; packs with the installed profile; strips;
-# uninstalls, and finds nothing left.
+# pkg-config, one against libkvc_store, and one against libkvc_cuda where that was built; packs with the installed profile; imports the
+# installed Python package; strips; uninstalls, and finds nothing left.
 set -eu
 make=$1
 root=$(mktemp -d)
@@ -66,10 +66,11 @@ fi
 [ "$("$root/usr/bin/kvc-pack" --version | cut -d' ' -f1)" = kvc-pack ]
 rm "$root/program" "$root/program.c"
 doc=$root/usr/share/doc/kvc data=$root/usr/share/kvc
-for document in formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md; do
+for document in README.md CHANGELOG.md samples/CONVERT.md python/LLAMA-SERVER.md formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md; do
     [ "$document" = codecs/README.md ] || [ "$document" = 'formats/*/*/*.md' ] || cmp "$document" "$doc/$document" || exit 1
 done
-[ -x "$data/make_profile.py" ] || { echo "make_profile.py is not installed, or no program" >&2; exit 1; }
+diff -r -x __pycache__ samples "$data/samples" >&2 || { echo "the samples are not installed as they are" >&2; exit 1; }
+[ -x "$data/samples/python/make_profile.py" ] || { echo "the installed make_profile.py is no program" >&2; exit 1; }
 for profile in samples/*.kvcp; do cmp "$profile" "$data/profiles/${profile#samples/}" || exit 1; done
 "$root/usr/bin/kvc-pack" -r small --profile="$data/profiles/smollm2-135m-instruct-predict.kvcp" -o "$root/packed.kvc" \
     samples/transformers-16.safetensors 2>/dev/null
@@ -89,6 +90,21 @@ if ./kvc-unpack -c "$root/packed.kvc" >/dev/null 2>&1; then
 fi
 $make -s kvc-unpack
 rm "$root/packed.kvc"
+
+# The Python package as distributions install it, with the installed libraries.
+$make -s install-python PREFIX=/usr PYTHONDIR=/python DESTDIR="$root" >/dev/null
+if "${PYTHON:-python3}" -c 'import numpy' 2>/dev/null; then
+    in_python() {
+        KVC_LIBRARY=$root/usr/lib/libkvc.so KVC_STORE_LIBRARY=$root/usr/lib/libkvc_store.so PYTHONPATH=$root/python "${PYTHON:-python3}" "$@"
+    }
+    version=$("$root/usr/bin/kvc-pack" --version | cut -d' ' -f2)
+    out=$(in_python "$root/usr/bin/kvc-llama-proxy" --version)
+    [ "$out" = "kvc-llama-proxy $version" ] || { echo "kvc-llama-proxy --version printed '$out'" >&2; exit 1; }
+    out=$(in_python -c 'import importlib.metadata, kvc; print(importlib.metadata.version("kvc"), len(kvc.open("samples/tiny.kvc").tokens))')
+    [ "$out" = "$version 4" ] || { echo "the installed Python package printed '$out'" >&2; exit 1; }
+fi
+[ -f "$root/usr/share/man/man1/kvc-llama-proxy.1" ] || { echo "kvc-llama-proxy has no page" >&2; exit 1; }
+rm -r "$root/python" "$root/usr/bin/kvc-llama-proxy" "$root/usr/share/man/man1/kvc-llama-proxy.1"
 
 nm "$root/usr/lib/libkvc.a" "$root/usr/lib/libkvc_store.a" >"$root/symbols"
 $make -s install-strip PREFIX=/usr DESTDIR="$root" >/dev/null
