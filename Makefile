@@ -196,7 +196,7 @@ MAN3 := kvc.3 kvc_store.3
 # completions: of bash, zsh and fish, from the option tables of the tools
 $B/completions/done: share/completions.sh $(TOOLS:%=$B/%)
 	$(SAY) GEN $(@D)
-	$(Q)sh $< $B $(@D) && touch $@
+	$(Q)LD_LIBRARY_PATH="$(CURDIR)/$B$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}" sh $< $B $(@D) && touch $@
 
 ## install: tools, libraries, backends, headers, pkg-config files, man pages, documents, samples, completions and MIME types below DESTDIR and PREFIX
 .PHONY: install
