@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from common import ROOT, SAMPLES, Case, needs_store
-from llama_case import LONG, OTHER, ProxyCase, fake
+from llama_case import LONG, OTHER, ProxyCase, fake, needs_h11
 
 import kvc
 from kvc.connectors import llama_main, llama_slots
@@ -254,6 +254,7 @@ class TestParts(Case):
         self.assertEqual(sorted(os.listdir(self.folder)), sorted([new, other]))
         self.fails(kvc.Code.USAGE, "--slot-save-path", llama_slots.SlotFolder, self.path("none"))
 
+    @needs_h11
     def test_options(self):
         self.assertEqual([llama_main.size(t) for t in ("7", "2K", "1G")], [7, 2048, 1 << 30])
         for words, options in (("cannot be made", ["--store=dir:/proc/none", f"--slots={self.folder}"]),
@@ -261,8 +262,13 @@ class TestParts(Case):
             with contextlib.redirect_stderr(io.StringIO()) as said:
                 self.assertEqual(llama_main.main(options), 2)
             self.assertIn(words, said.getvalue())
+        for option in ("--max-connections=0", "--max-connections=x", "--max-memory=-1"):
+            with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as e:
+                llama_main.main(["--store=dir:/proc/none", "--slots=/none", option])
+            name, value = option.split("=")
+            self.assertEqual(e.exception.code, 2)
+            self.assertIn(f"argument {name}: '{value}' is no ", said.getvalue())
         self.fails(kvc.Code.USAGE, "address", Server, "ftp://x", 1)
-
 
     def test_documents(self):
         """Every option is in the page and in the manual, with its default."""

@@ -13,7 +13,7 @@ from ..errors import Error
 from ..store import Store
 from .llama_http import Server
 from .llama_model import Off, Prefixes
-from .llama_proxy import Front, Proxy
+from .llama_proxy import Proxy
 from .llama_slots import SlotFolder, Slots
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -25,6 +25,13 @@ def size(text: str) -> int:
     if not digits.isdecimal() or text[len(digits):] not in _UNITS:
         raise argparse.ArgumentTypeError(f"'{text}' is no size: a number and K, M, G or T")
     return int(digits) * _UNITS[text[len(digits):]]
+
+
+def positive(text: str) -> int:
+    """Returns a number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number from 1 on")
+    return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,6 +50,10 @@ def parser() -> argparse.ArgumentParser:
     add("--min-tokens", type=int, default=256, metavar="N", help="restore only if this saves so many tokens (%(default)s)")
     add("--max-tokens", type=int, default=1 << 20, metavar="N", help="save no slots of more tokens (%(default)s)")
     add("--max-body", type=size, default="64M", metavar="SIZE", help="of a request (%(default)s)")
+    add("--max-memory", type=size, default="1G", metavar="SIZE",
+        help="of all requests in memory (%(default)s)")
+    add("--max-connections", type=positive, default=256, metavar="N",
+        help="of clients (%(default)s)")
     add("--queue", type=size, default="1G", metavar="SIZE", help="caches that wait to be stored; more are dropped (%(default)s)")
     add("-T", "--threads", type=int, default=2, metavar="N", help="threads that pack and read (%(default)s)")
     add("--wait", type=float, default=60, metavar="S", help="seconds that a request waits for a slot (%(default)s)")
@@ -62,7 +73,8 @@ def open_proxy(o: argparse.Namespace) -> Proxy:
     folder = SlotFolder(o.slots)
     prefixes = Prefixes(store, Slots(), folder, model=o.model, min_tokens=o.min_tokens, wait=o.wait, recipe=o.recipe, profile=o.profile,
                         chunk=o.chunk, tenant_file=o.tenant_file)
-    return Proxy(Server(o.server, o.timeout), prefixes, folder, max_body=o.max_body, max_tokens=o.max_tokens, wait=o.wait, verbose=o.verbose)
+    return Proxy(Server(o.server, o.timeout), prefixes, folder, max_body=o.max_body,
+                 max_memory=o.max_memory, max_tokens=o.max_tokens, wait=o.wait, verbose=o.verbose)
 
 
 def look_ahead(proxy: Proxy) -> None:
@@ -79,10 +91,18 @@ def look_ahead(proxy: Proxy) -> None:
 def main(arguments: Optional[List[str]] = None) -> int:
     """Runs until SIGTERM or SIGINT."""
     o = parser().parse_args(arguments)
+    try:
+        from .llama_front import Front
+    except ImportError as problem:
+        if problem.name != "h11":
+            raise
+        print("kvc-llama-proxy: h11 is not installed: pip install 'kvc[proxy]', "
+              "or apt-get install python3-h11", file=sys.stderr)
+        return 2
     host, _, port = o.listen.rpartition(":")
     try:
         proxy = open_proxy(o)
-        front = Front((host.strip("[]") or "127.0.0.1", int(port)), proxy)
+        front = Front((host.strip("[]") or "127.0.0.1", int(port)), proxy, o.max_connections)
     except (Error, OSError, ValueError, OverflowError) as problem:
         print(f"kvc-llama-proxy: {problem}", file=sys.stderr)
         return 2

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
 from .. import arrays
-from . import llama_http as http
-from .llama_http import Caller, ClientGone, Outcome, Refused, Server
+from .llama_http import Caller, ClientGone, Outcome, Refused, Room, Server
 from .llama_model import Found, Namespace, Off, Prefixes, restore, save, state_of
 from .llama_slots import Busy, Mark, Slot, SlotFolder
+
+if TYPE_CHECKING:
+    from .llama_front import Client
 
 CHAT = ("/chat/completions", "/v1/chat/completions")
 COMPLETIONS = ("/completion", "/completions", "/v1/completions", *CHAT)
@@ -53,6 +53,19 @@ COUNTERS = {
 
 class Passed(Exception):
     """The store is not used for a request, and why."""
+
+
+def plain(text: str) -> str:
+    """Returns a text in which what a terminal may obey is written as \\xHH, as by the tools."""
+    def escaped(c: str) -> str:
+        return "".join(f"\\x{byte:02x}" for byte in c.encode(errors="surrogatepass"))
+
+    return "".join(c if c.isprintable() and c != "\\" else escaped(c) for c in text)
+
+
+def parsed_size(body: Union[bytes, bytearray]) -> int:
+    """Returns a bound of the bytes that JSON takes when parsed: 8 a byte, 100 a list or item."""
+    return 8 * len(body) + 100 * sum(map(body.count, b",:[{"))
 
 
 def unsuited(body: Any) -> str:
@@ -105,12 +118,17 @@ class Task:
 
 
 class Proxy:
-    """What all connections share. `max_tokens` are those of a slot that is saved at most, `wait` the seconds that a request waits for a slot."""
+    """What all connections share.
 
-    def __init__(self, server: Server, prefixes: Prefixes, folder: SlotFolder, *, max_body: int, max_tokens: int, wait: float,
-                 verbose: bool = False) -> None:
+    `max_body` and `max_memory`: bytes of a request, and of all requests in memory. `max_tokens`:
+    tokens of a slot that is saved. `wait`: seconds that a request waits for a slot.
+    """
+
+    def __init__(self, server: Server, prefixes: Prefixes, folder: SlotFolder, *, max_body: int,
+                 max_memory: int, max_tokens: int, wait: float, verbose: bool = False) -> None:
         self.server, self.prefixes, self.slots, self.folder = server, prefixes, prefixes.slots, folder
         self.max_body, self.max_tokens, self.wait, self.verbose = max_body, max_tokens, wait, verbose
+        self.room = Room(max_memory)
         self.counters = Counter({name: 0 for name in COUNTERS})
         self.reasons: Counter = Counter()
         self._lock = threading.Lock()
@@ -132,7 +150,7 @@ class Proxy:
         """Prints a line, unless it is the last one again."""
         if text != self._said or self.verbose:
             self._said = text
-            print(f"kvc-llama-proxy: {text}", file=sys.stderr, flush=True)
+            print(f"kvc-llama-proxy: {plain(text)}", file=sys.stderr, flush=True)
 
     def stats(self) -> Dict[str, Any]:
         with self._lock:
@@ -149,13 +167,13 @@ class Proxy:
 
     # --- a completion ---
 
-    def complete(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    def complete(self, client: Client) -> None:
         """Passes a completion on, with what the store has of its prompt."""
         began, task, why = time.monotonic(), None, ""
         self._work(1)
         self.count("requests")
         try:
-            task, body = self._prepare(handler, body)
+            task = self._prepare(client)
         except Passed as reason:
             why = str(reason)
         except Off as reason:
@@ -170,7 +188,7 @@ class Proxy:
                 self.reasons[why] += 1
         prepared, outcome = time.monotonic() - began, Outcome()
         try:
-            http.pass_on(handler, self.server, body, outcome, self._headers(task, why))
+            client.pass_on(self.server, outcome, self._headers(task, why))
             self.count("server_errors", not 0 < outcome.status < 400)
         except ClientGone:
             self.count("clients_gone")
@@ -181,7 +199,7 @@ class Proxy:
             else:
                 self._work(-1)
             if self.verbose:
-                self._tell(handler, task, why, outcome, prepared, time.monotonic() - began)
+                self._tell(client, task, why, outcome, prepared, time.monotonic() - began)
 
     @staticmethod
     def _headers(task: Optional[Task], why: str) -> List[Tuple[str, str]]:
@@ -189,23 +207,30 @@ class Proxy:
             return [("x-kvc-passed", why)]
         return [("x-kvc-prefix", str(task.restored)), ("x-kvc-slot", str(task.held))]
 
-    def _tell(self, handler: BaseHTTPRequestHandler, task: Optional[Task], why: str, outcome: Outcome, prepared: float, whole: float) -> None:
+    def _tell(self, client: Client, task: Optional[Task], why: str, outcome: Outcome,
+              prepared: float, whole: float) -> None:
         used = f"slot {task.slot.number} held {task.held} of {task.tokens.size} tokens, {task.restored} restored" if task else f"passed: {why}"
-        self.say(f"{handler.path} {outcome.status} {used}; {1000 * prepared:.1f} ms, first byte {outcome.first:.3f} s, all {whole:.3f} s")
+        self.say(f"{client.path[:200]} {outcome.status} {used}; {1000 * prepared:.1f} ms, "
+                 f"first byte {outcome.first:.3f} s, all {whole:.3f} s")
 
-    def _prepare(self, handler: BaseHTTPRequestHandler, body: bytes) -> Tuple[Task, bytes]:
-        """Takes a slot for a request, and restores what the store has of its prompt. Returns it with the request for this slot."""
+    def _prepare(self, client: Client) -> Task:
+        """Takes a slot for a request, and restores what the store has of its prompt into it.
+
+        Changes the request to ask for this slot.
+        """
+        if not client.reserve(parsed_size(client.body)):
+            raise Passed("memory")
         try:
-            request = json.loads(body)
+            request = json.loads(client.body)
         except ValueError:
             raise Passed("not JSON") from None
         reason = unsuited(request)
         if reason:
             raise Passed(reason)
-        caller = self.server.caller(handler.headers)
+        caller = self.server.caller(client.headers)
         try:
             namespace = self.prefixes.current(caller)
-            tokens = prompt_tokens(caller, handler.path.partition("?")[0], request)
+            tokens = prompt_tokens(caller, client.path.partition("?")[0], request)
             slot = self.slots.take(caller, tokens, self.wait)
         except Busy:
             raise Passed("busy") from None
@@ -216,7 +241,8 @@ class Proxy:
             self._restore(task)
             # without the shifted rows of n_cache_reuse: they are not those of the prompt, and would be stored as such
             request.update(id_slot=slot.number, cache_prompt=not slot.foreign, n_cache_reuse=0)
-            return task, json.dumps(request).encode()
+            client.body = json.dumps(request).encode()
+            return task
         except BaseException:
             slot.forget()
             self.slots.give_back(slot)
@@ -332,60 +358,6 @@ class Proxy:
         self.slots.learn(task.slot, mark, tokens)
         if not taken:
             self.count("dropped")
-
-
-class Handler(BaseHTTPRequestHandler):
-    """A connection of a client."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    timeout = 300  # seconds of silence between requests, or of a client that does not take its answer
-    proxy: Proxy
-
-    def handle_one_request(self) -> None:
-        try:
-            super().handle_one_request()
-        except (ClientGone, ConnectionError):
-            self.close_connection = True
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-    def _answer(self) -> None:
-        path = self.path.partition("?")[0]
-        try:
-            if path == "/kvc/stats" and self.command == "GET":
-                return http.send_json(self, 200, self.proxy.stats())
-            if path == "/kvc/metrics" and self.command == "GET":
-                return http.send_text(self, 200, self.proxy.metrics(), "text/plain; version=0.0.4")
-            body = http.read_body(self, self.proxy.max_body)
-        except Refused as refused:
-            self.close_connection = True  # what is left of the request was not read
-            return http.send_refusal(self, refused.status, refused.text)
-        if self.command == "POST" and path in COMPLETIONS:
-            self.proxy.complete(self, body)
-        else:
-            http.pass_on(self, self.proxy.server, body, Outcome())
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer
-
-
-class Front(ThreadingHTTPServer):
-    """The listening socket."""
-
-    daemon_threads = True
-    request_queue_size = 128
-    block_on_close = False
-
-    def __init__(self, address: Tuple[str, int], proxy: Proxy) -> None:
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, type("Handler", (Handler,), {"proxy": proxy}))
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        problem = sys.exc_info()[1]
-        if not isinstance(problem, (OSError, ClientGone)):
-            print(f"kvc-llama-proxy: a request of {client_address[0]}: {problem!r}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
