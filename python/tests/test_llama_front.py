@@ -49,7 +49,7 @@ class FrontCase(ProxyCase):
         return data
 
     def status(self, answer):
-        return int(re.match(rb"HTTP/1.1 (\d+) ", answer)[1]) if answer else None
+        return int(re.match(rb"HTTP/1.1 (\d+) \w+", answer)[1]) if answer else None
 
     def wait(self, condition):
         for _ in range(1000):

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from socketserver import ThreadingTCPServer
 from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
@@ -201,10 +202,11 @@ class Client(Peer):
         self._answer(status, json.dumps({"error": error}), "application/json", extra)
 
     def _answer(self, status: int, text: str, kind: str, extra: Headers = ()) -> None:
-        data = text.encode()
+        data, reason = text.encode(), HTTPStatus(status).phrase
         headers = [("Content-Type", kind), ("Content-Length", str(len(data))), *extra]
         body = [] if self.method == b"HEAD" else [h11.Data(data=data)]
-        self.send(h11.Response(status_code=status, headers=headers), *body, h11.EndOfMessage())
+        answer = h11.Response(status_code=status, reason=reason, headers=headers)
+        self.send(answer, *body, h11.EndOfMessage())
 
     # --- passing on ---
 
