@@ -43,7 +43,7 @@ PYTHON_INFO = $(DESTDIR)$(PYTHONDIR)/kvc-$(VERSION).dist-info
 install-python:
 	for f in $(PYTHON_FILES); do $(INSTALL) -D -m 644 python/$$f $(DESTDIR)$(PYTHONDIR)/$$f || exit 1; done
 	$(INSTALL) -d $(PYTHON_INFO) $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
-	printf '%s\n' 'Metadata-Version: 2.1' 'Name: kvc' 'Version: $(VERSION)' 'Requires-Dist: numpy' >$(PYTHON_INFO)/METADATA
+	printf '%s\n' 'Metadata-Version: 2.1' 'Name: kvc' 'Version: $(VERSION)' 'Requires-Dist: numpy' 'Requires-Dist: h11' >$(PYTHON_INFO)/METADATA
 	printf '%s\n' '#!/usr/bin/python3' 'from kvc.connectors.llama_main import main' '' 'raise SystemExit(main())' >$(DESTDIR)$(BINDIR)/kvc-llama-proxy
 	chmod 755 $(DESTDIR)$(BINDIR)/kvc-llama-proxy
 	$(INSTALL) -m 644 man/kvc-llama-proxy.1 $(DESTDIR)$(MANDIR)/man1
