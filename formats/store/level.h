@@ -87,6 +87,10 @@ struct kvc_level_ops {
 /* Returns now. */
 kvc_instant kvc_now(void);
 
+/* Writes '*' over a secret in a text that a server sent, as far as the text repeats it: 12 bytes of the secret in a row, or all of a
+ * shorter one. `secret` NULL or "": there is none. */
+void kvc_level_blank(char *text, const char *secret);
+
 /* A backend in a shared object exports this one function. */
 #define KVC_LEVEL_ENTRY "kvc_store_level"
 typedef const struct kvc_level_ops *kvc_level_entry(void);

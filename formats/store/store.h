@@ -45,6 +45,7 @@ struct kvc_breaker {
     unsigned failures;
     kvc_instant until; /* it is left alone until then */
     kvc_instant pause;
+    char why[256]; /* it failed the last time */
 };
 
 struct kvc_store_level {

@@ -293,8 +293,15 @@ def refusals(folder):
     c("RPUSH", keys[1], "x")
     expect(l("get 0 3"), ok=True, there=1, wrong=1, missing=2, why=1)
     expect(l("find 0 3"), ok=True, found=1)
+    expect(l("walk"), ok=True, n=2, bytes=1000)
+    # what is no string is written over, by small and by large objects, and by those that stay
+    for how in ("put 1 1 10", "put 1 1 100000", "put 1 1 10 pin=1", "put 1 1 100000 pin=1"):
+        expect(l("drop 1 1"), ok=True)
+        c("HSET", keys[1], "a", "b")
+        expect(l(how), ok=True, there=0)
+        check(c("TYPE", keys[1]) == "string", how)
     expect(l("put 1 1 10"), ok=True, there=1)
-    expect(l("walk"), ok=True, n=1)
+    expect(l("put 1 1 100000"), ok=True, there=1)
     # larger than what this level reads
     c("SETRANGE", keys[2], 9 * MIB, "x")
     expect(l("get 2 1"), ok=True, there=0, missing=1, why=1)

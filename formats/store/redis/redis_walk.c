@@ -105,8 +105,9 @@ static int report(struct walk *w, int node, const struct kvc_object *o, size_t n
     const int64_t now = (int64_t)time(NULL);
     for (size_t i = 0; i < n && !status && !w->stop; i++) {
         const long long idle = integer_of(&q[2 * i + 1]), size = integer_of(&q[2 * i + 2]);
-        if (size < 0) continue; /* it is no string, or has moved away */
-        w->stop = w->seen(w->state, &o[i], (uint64_t)size, idle < 0 || idle > now ? 0 : now - idle);
+        /* what is no string has no bytes, and reading it tells what is wrong */
+        if (size < 0 && !kvc_redis_is_wrong_type(&q[2 * i + 2])) continue; /* it has moved away */
+        w->stop = w->seen(w->state, &o[i], size < 0 ? 0 : (uint64_t)size, idle < 0 || idle > now ? 0 : now - idle);
     }
     for (size_t i = 0; i < 2 * n + 2; i++) kvc_redis_request_free(&q[i]);
     free(q);
@@ -147,7 +148,7 @@ static int walk_node(struct walk *w, int node, struct kvc_error *e) {
         if (kvc_redis_request_words(&q, 6, word, e)) return -1;
         status = run_all(w->l, &q, 1, kvc_now() + w->l->o.timeout, e);
         if (!status && q.state_of == KVC_REDIS_DENIED) {
-            struct kvc_redis_run none = {0};
+            struct kvc_redis_run none = {.l = w->l};
             status = kvc_redis_explain(&none, &q, e);
         }
         if (!status) status = take_keys(w, node, q.reply, cursor, e);
