@@ -333,14 +333,6 @@ static uint64_t tokens_there(struct kvc_store_space *space, const int32_t *token
     return there;
 }
 
-/* Returns 1 if no chunk can be cut out of a cache. */
-static int is_whole(const struct kvc_file *f) {
-    struct kvc_tensor_info info = {.size = sizeof info};
-    for (uint32_t i = 0; !kvc_file_tensor(f, i, &info); i++)
-        if (strcmp(info.part, "sliding") == 0 || strcmp(info.part, "recurrent") == 0) return 1;
-    return 0;
-}
-
 static void report_put(struct store_tool *t, const char *path, const struct kvc_store_space *space, uint64_t n, uint64_t there) {
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
@@ -356,25 +348,34 @@ static void report_put(struct store_tool *t, const char *path, const struct kvc_
     }
 }
 
+/* Refuses a cache of which nothing would be stored. Sets *whole to the tokens that can be. */
+static int check_put(const char *path, const struct kvc_file *f, const struct kvc_store_space *space, uint64_t *whole,
+                     struct kvc_error *e) {
+    const uint64_t chunk = kvc_store_space_chunk(space);
+    size_t chunks;
+    uint64_t n;
+    if (kvc_put_check(space, f, &chunks, whole, e)) return EXIT_TROUBLE;
+    if (*whole) return EXIT_SAME;
+    *whole = chunks * chunk;
+    if (chunks) return EXIT_SAME;
+    kvc_file_tokens(f, &n);
+    cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s", path, n, chunk,
+             n < 256 ? "" : "; --chunk makes chunks smaller");
+    return EXIT_DIFFER;
+}
+
 /* Puts an open cache, and asks the store what it has of it then: levels may refuse chunks, or fail. */
-static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space,
+static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space, uint64_t whole,
                     struct kvc_error *e) {
     const struct kvc_store_put_options o = {
         .size = sizeof o, .wait = 1, .seconds = t->seconds, .pin = t->pin, .progress = store_show, .progress_state = t};
-    const uint64_t chunk = kvc_store_space_chunk(space);
     uint64_t n = 0;
     const int32_t *tokens = kvc_file_tokens(f, &n);
-    const int whole_cache = is_whole(f);
-    if (tokens && n < chunk && !whole_cache) {
-        cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s", path, n, chunk,
-                 n < 256 ? "" : "; --chunk makes chunks smaller");
-        return EXIT_DIFFER;
-    }
     cli_progress_start(&t->progress, path, t->quiet);
     const int failed = kvc_store_put(space, f, &o, e);
     cli_progress_end(&t->progress);
     if (failed) return EXIT_TROUBLE;
-    const uint64_t there = tokens_there(space, tokens, n), whole = whole_cache ? n : n / chunk * chunk;
+    const uint64_t there = tokens_there(space, tokens, n);
     report_put(t, path, space, n, there);
     if (there >= whole) return EXIT_SAME;
     if (kvc_error_code(e)) cli_error(e);
@@ -382,12 +383,24 @@ static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, 
     return EXIT_DIFFER;
 }
 
+/* Puts a file. A store that does not exist is made once there is something to put. Returns an exit status; -1: the store cannot be
+ * opened, and a message was printed. */
 static int put_one(struct store_tool *t, const char *path) {
     struct kvc_error e = {.code = KVC_OK};
+    uint64_t whole;
     struct kvc_file *f = store_open_file(t, path);
     if (!f) return EXIT_TROUBLE;
     struct kvc_store_space *space = kvc_store_space_like(t->s, f, &t->of_space, &e);
-    const int status = space ? put_file(t, path, f, space, &e) : EXIT_TROUBLE;
+    int status = space ? check_put(path, f, space, &whole, &e) : EXIT_TROUBLE;
+    if (!status && !t->s && store_open(t, 0)) {
+        kvc_store_space_close(space);
+        kvc_file_close(f);
+        return -1;
+    }
+    if (!status) {
+        space->store = t->s;
+        status = put_file(t, path, f, space, whole, &e);
+    }
     if (status == EXIT_TROUBLE) {
         cli_error_about(&e, path);
         store_trouble(&e);
@@ -404,6 +417,10 @@ int store_put(struct store_tool *t) {
     for (int i = 0; i < t->n; i++) {
         const int status = put_one(t, t->operand[i]);
         if (status > worst) worst = status;
+        if (status < 0) {
+            worst = EXIT_TROUBLE;
+            break;
+        }
     }
     if (t->json) cli_json_close(&t->report);
     return worst;

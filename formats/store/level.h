@@ -8,7 +8,7 @@
 #include "formats/store/url.h"
 
 /* Backends in shared objects tell by it for which version of this header they were built. */
-#define KVC_LEVEL_ABI 1
+#define KVC_LEVEL_ABI 2
 
 /* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has; INT64_MAX: there is none. */
 typedef int64_t kvc_instant;
@@ -50,6 +50,7 @@ struct kvc_level_ops {
     const char *what; /* "directory" */
     int remote;       /* across a network: deadlines are longer, and found objects are copied to faster levels */
 
+    /* Those across a network connect to nobody and make nothing: the first call does. */
     struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
     void (*close)(struct kvc_level *l);
 

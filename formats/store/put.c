@@ -220,7 +220,7 @@ static int take_extras(struct put_job *job, struct kvc_error *e) {
     return kvc_space_extras(&job->given->cache->meta, job->options.extras, job->options.n_extras, e);
 }
 
-/* The position after the last row of any part. */
+/* Returns the position after the last row of any part. */
 static uint64_t end_of(const struct kvc_cache *c) {
     uint64_t end = 0;
     for (uint32_t p = 0; p < c->n_parts; p++) {
@@ -232,24 +232,32 @@ static uint64_t end_of(const struct kvc_cache *c) {
     return end;
 }
 
-/* Refuses a cache that cannot be cut into chunks of the namespace. */
-static int check_file(struct put_job *job, struct kvc_error *e) {
-    const struct kvc_store_space *space = job->space;
-    const struct kvc_cache *c = job->file->cache;
+int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks, uint64_t *whole,
+                  struct kvc_error *e) {
+    const struct kvc_cache *c = f->cache;
     uint64_t n;
-    const int32_t *tokens = kvc_file_tokens(job->file, &n);
-    if (!tokens) return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found", job->file->name);
+    if (!kvc_file_tokens(f, &n))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found", f->name);
     if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", job->file->name);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", f->name);
     int cut = 1;
     for (uint32_t p = 0; p < c->n_parts; p++) cut &= c->part[p].kind != KVC_PART_SLIDING && c->part[p].kind != KVC_PART_RECURRENT;
     if (!cut && n < end_of(c))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it has rows of tokens whose ids it does not have, and cannot be cut before them",
-                        job->file->name);
+                        f->name);
     if (cut && end_of(c) < n) n = end_of(c); /* the last token may have no row yet */
-    job->n = cut ? (size_t)(n / space->chunk) : 0;
-    job->whole = cut ? 0 : n;
-    if (kvc_space_keys_of(space, tokens, cut ? job->n * space->chunk : n, &c->meta, &job->keys, e)) return -1;
+    *chunks = cut ? (size_t)(n / space->chunk) : 0;
+    *whole = cut ? 0 : n;
+    return 0;
+}
+
+static int check_file(struct put_job *job, struct kvc_error *e) {
+    const struct kvc_cache *c = job->file->cache;
+    uint64_t n;
+    const int32_t *tokens = kvc_file_tokens(job->file, &n);
+    if (kvc_put_check(job->space, job->file, &job->n, &job->whole, e)) return -1;
+    n = job->whole ? job->whole : job->n * job->space->chunk;
+    if (kvc_space_keys_of(job->space, tokens, n, &c->meta, &job->keys, e)) return -1;
     for (uint32_t t = 0; t < c->n_tensors; t++) job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
     return 0;
 }

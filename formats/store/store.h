@@ -110,6 +110,9 @@ static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n
     atomic_fetch_add_explicit(&s->count[c], n, memory_order_relaxed);
 }
 
+/* Checks everything that kvc_store_open() checks before it makes directories (chain.c). */
+int kvc_store_check(const char *levels, const struct kvc_store_options *options, struct kvc_error *e);
+
 /* --- calls of a level (request.c) --- */
 
 /* A call of a level from a worker thread. Part of the struct of a request, of which clear() frees the rest. */
@@ -203,6 +206,11 @@ int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, cons
 /* Writes signed bytes to one level; *there as in level.h. */
 int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size,
                         const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e);
+
+/* Refuses a cache that cannot be put into a namespace, and tells into how many chunks it is cut; *whole is its tokens if it cannot be
+ * cut, else 0 (put.c). The namespace's store need not be open. */
+int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks, uint64_t *whole,
+                  struct kvc_error *e);
 
 /* --- hits (find.c, fetch.c) --- */
 
