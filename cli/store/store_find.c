@@ -348,13 +348,14 @@ static void report_put(struct store_tool *t, const char *path, const struct kvc_
     }
 }
 
-/* Refuses a cache of which nothing would be stored. Sets *whole to the tokens that can be. */
-static int check_put(const char *path, const struct kvc_file *f, const struct kvc_store_space *space, uint64_t *whole,
+/* Refuses a cache of which nothing would be stored. Sets *whole to the tokens that can be. Before a store is made, a recipe is tried. */
+static int check_put(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space, uint64_t *whole,
                      struct kvc_error *e) {
     const uint64_t chunk = kvc_store_space_chunk(space);
     size_t chunks;
     uint64_t n;
     if (kvc_put_check(space, f, &chunks, whole, e)) return EXIT_TROUBLE;
+    if (!t->s && t->of_space.recipe && (chunks || *whole) && kvc_put_try(space, f, *whole, e)) return EXIT_TROUBLE;
     if (*whole) return EXIT_SAME;
     *whole = chunks * chunk;
     if (chunks) return EXIT_SAME;
@@ -391,7 +392,7 @@ static int put_one(struct store_tool *t, const char *path) {
     struct kvc_file *f = store_open_file(t, path);
     if (!f) return EXIT_TROUBLE;
     struct kvc_store_space *space = kvc_store_space_like(t->s, f, &t->of_space, &e);
-    int status = space ? check_put(path, f, space, &whole, &e) : EXIT_TROUBLE;
+    int status = space ? check_put(t, path, f, space, &whole, &e) : EXIT_TROUBLE;
     if (!status && !t->s && store_open(t, 0)) {
         kvc_store_space_close(space);
         kvc_file_close(f);

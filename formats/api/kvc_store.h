@@ -41,7 +41,7 @@ struct kvc_store_options {
     const char *backends;   /* folder of kvc_store_redis.so and kvc_store_s3.so; NULL: where kvc was installed */
 };
 /* Opens a chain of levels, the fastest first: "dir:/var/cache/kvc,redis://h1,h2,s3://bucket/prefix". Directories that do not exist are
- * made. kvc-store(1) lists the options of each level. */
+ * made, once all of the text is checked. kvc-store(1) lists the options of each level. */
 KVC_STORE_API struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_options *options, struct kvc_error *e);
 /* Ends what is under way, without writing what waits: kvc_store_flush() does. kvc_store_close(NULL) is legal. */
 KVC_STORE_API void kvc_store_close(struct kvc_store *s);
@@ -147,7 +147,8 @@ struct kvc_store_put_options {
     void (*done)(void *state, int stored);
     void *state;
     /* Gets the bytes of K and V that were packed, of those that the store lacks, while the call waits; a call that does not wait tells
-     * nothing. If it cancels, the chunks before are stored, and the call fails. NULL: none. */
+     * nothing. If it cancels, the call fails, and the chunks before are stored, but not in Redis, which gets the last one first. NULL:
+     * none. */
     kvc_progress_fn *progress;
     void *progress_state;
 };

@@ -49,6 +49,7 @@ struct kvc_level_ops {
     const char *scheme;
     const char *what; /* "directory" */
     int remote;       /* across a network: deadlines are longer, and found objects are copied to faster levels */
+    int last_first;   /* chains are put from their last chunk on: it evicts what was put or used longest ago, chains or not */
 
     /* Those across a network connect to nobody and make nothing: the first call does. */
     struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
@@ -75,7 +76,7 @@ struct kvc_level_ops {
     /* These may be NULL: the level has nothing of the kind. */
     /* Puts a damaged or forged object aside, or removes it. */
     int (*quarantine)(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e);
-    /* Notes that the n objects of a chain were read. */
+    /* Notes that the n objects of a chain were read: the first ones are to stay longest. */
     int (*touch)(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
     /* Notes that n objects of a chain, of about `size` bytes each, were asked for and are not going to be put now. */
     int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);

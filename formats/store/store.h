@@ -168,6 +168,10 @@ void kvc_space_hold(struct kvc_store_space *space);
 struct kvc_object kvc_space_object(const struct kvc_store_space *space);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
+/* Puts the same to one level once more, which may have evicted it, and so touches it. */
+void kvc_space_keep(struct kvc_store_space *space, unsigned level);
+/* Tells a level that they were used: without them, nobody can name the namespace of the chunks that were, or read these. */
+void kvc_space_touch(struct kvc_store_space *space, unsigned level);
 /* Copies the facts of a namespace to the levels before `level`, once: objects there would be of a namespace that nobody can name. */
 void kvc_space_copy_facts(struct kvc_store_space *space, unsigned level);
 /* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
@@ -211,6 +215,8 @@ int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_ob
  * cut, else 0 (put.c). The namespace's store need not be open. */
 int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks, uint64_t *whole,
                   struct kvc_error *e);
+/* Packs the first chunk, or a cache that cannot be cut, and keeps nothing: a recipe may refuse it. */
+int kvc_put_try(struct kvc_store_space *space, struct kvc_file *f, uint64_t whole, struct kvc_error *e);
 
 /* --- hits (find.c, fetch.c) --- */
 
@@ -240,9 +246,9 @@ int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object
 
 /* --- in the background (errands.c) --- */
 
-enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_COPY };
+enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_DROP, KVC_COPY };
 /* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what
- * is told. */
+ * is told. A touch comes after the copies that were begun before it. */
 void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
                     int64_t value);
 /* Has a level connect, by a longer deadline than finding has: a connection that takes longer than that would never come about. */

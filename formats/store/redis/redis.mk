@@ -24,5 +24,5 @@ $B/fuzz/fuzz_redis: tests/fuzz/fuzz_redis.c $(REDIS_SRC) formats/store/level.c f
 
 ## test-redis: the Redis level against real redis-servers on loopback: single, cluster, TLS; TESTS: some of the tests
 .PHONY: test-redis
-test-redis: $B/kvc_store_redis.so $B/tests/store/level_driver $B/kvc-store
+test-redis: $B/kvc_store_redis.so $B/tests/store/level_driver $(TOOLS:%=$B/%)
 	@"$(PYTHON)" tests/store/redis.py $B $(TESTS)

@@ -26,7 +26,8 @@ static int batch_run(struct batch *b, struct kvc_redis *l, const char *verb, con
         if (kvc_redis_ask(l, &b->q[i], verb, &o[i], second, third, e)) return -1;
     if (kvc_redis_discover(l, deadline, e)) return -1;
     kvc_redis_run_init(&b->run, l, deadline);
-    for (size_t i = 0; i < n; i++) kvc_redis_run_add(&b->run, &b->q[i]);
+    /* the last one first: of a chain, its beginning is to be what was used last */
+    for (size_t i = n; i--;) kvc_redis_run_add(&b->run, &b->q[i]);
     while (kvc_redis_run_step(&b->run))
         ;
     return 0;
@@ -109,6 +110,10 @@ static kvc_instant limit_of(const struct kvc_level *level) {
 
 static int level_quarantine(struct kvc_level *level, const struct kvc_object *o, struct kvc_error *e) {
     return for_all(level, "UNLINK", NULL, NULL, o, 1, limit_of(level), e);
+}
+
+static int level_touch(struct kvc_level *level, const struct kvc_object *o, size_t n, struct kvc_error *e) {
+    return for_all(level, "STRLEN", NULL, NULL, o, n, limit_of(level), e);
 }
 
 static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
@@ -208,6 +213,7 @@ static const struct kvc_level_ops ops = {.abi = KVC_LEVEL_ABI,
                                          .scheme = "redis",
                                          .what = "Redis",
                                          .remote = 1,
+                                         .last_first = 1,
                                          .open = open_level,
                                          .close = kvc_redis_close,
                                          .find = level_find,
@@ -217,6 +223,7 @@ static const struct kvc_level_ops ops = {.abi = KVC_LEVEL_ABI,
                                          .walk = kvc_redis_walk,
                                          .facts = kvc_redis_facts,
                                          .quarantine = level_quarantine,
+                                         .touch = level_touch,
                                          .pin = level_pin};
 
 static struct kvc_level *open_level(struct kvc_url *url, struct kvc_error *e) {
