@@ -1,10 +1,32 @@
-/* store_open.c: opens the store of a command, and says what it makes. Not for what a store's text means (formats/store/url.h). */
+/* store_open.c: opens the store and the files of a command, and says what it makes. Not for what a store's text means (formats/store/url.h). */
 #include "cli/store/store_tool.h"
 #include "formats/store/dir/dir.h"
 #include "formats/store/store.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+int store_trouble(const struct kvc_error *e) {
+    cli_error(e);
+    return EXIT_TROUBLE;
+}
+
+struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
+    struct kvc_error e;
+    const struct cli_input *in = &t->input;
+    const struct kvc_open_options o = {.size = sizeof o,
+                                       .format = in->import.format,
+                                       .set = in->settings.n ? in->settings.item : NULL,
+                                       .model = in->model_path,
+                                       .kv_heads = in->import.kv_heads,
+                                       .pairing = in->import.pairing ? kvc_pairing_name(in->import.pairing) : NULL,
+                                       .weights = in->weights_path,
+                                       .profile = in->import.profile,
+                                       .profile_folders = in->import.profile_folders};
+    struct kvc_file *f = kvc_file_open(path, &o, &e);
+    if (!f) store_trouble(&e);
+    return f;
+}
 
 /* Returns 1 if a folder is a store. */
 static int is_store(const char *folder) {
