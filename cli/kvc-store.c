@@ -102,7 +102,8 @@ static const char help[] = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n
                            "  verify                  read and check everything; with --repair put aside\n"
                            "                          what is bad\n"
                            "  pin, unpin              keep the prefix of --tokens, or no longer\n"
-                           "  drop                    remove the objects of a namespace\n"
+                           "  drop                    remove the prompt of --tokens, but for what others\n"
+                           "                          share, or all objects of a namespace\n"
                            "  export, import FILE     write all objects as a tar archive; put those of an\n"
                            "                          archive\n"
                            "  sync STORE              copy what STORE lacks\n"
@@ -219,7 +220,7 @@ static const struct command {
     {"verify", store_verify, OLD_STORE, 0, REPAIR},
     {"pin", store_pin, OLD_STORE, 0, TOKENS | WHICH | SPACE | LIFE},
     {"unpin", store_unpin, OLD_STORE, 0, TOKENS | WHICH | SPACE},
-    {"drop", store_drop, OLD_STORE, 0, WHICH | SPACE},
+    {"drop", store_drop, OLD_STORE, 0, TOKENS | WHICH | SPACE},
     {"export", store_export, OLD_STORE, 0, WHICH | SPACE | OUTPUT},
     {"import", store_import, ANY_STORE, 1, 0},
     {"sync", store_sync, OLD_STORE, 1, WHICH | SPACE},

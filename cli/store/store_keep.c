@@ -240,18 +240,68 @@ int store_unpin(struct store_tool *t) {
 
 /* --- drop --- */
 
+/* Removes a namespace. */
+static int drop_space(struct store_tool *t, struct kvc_store_space *space) {
+    struct kvc_error e;
+    const int64_t n = kvc_store_drop(space, &e);
+    if (n < 0) return store_trouble(&e);
+    if (t->json) cli_json_i64(&t->report, "objects", n);
+    else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
+    return n ? EXIT_SAME : EXIT_DIFFER;
+}
+
+/* Removes a prompt from a namespace. Adds up what was removed and kept. */
+static int drop_prompt(struct store_tool *t, struct kvc_store_space *space, const struct cli_token_ids *ids,
+                       struct kvc_store_dropped *sum) {
+    const struct kvc_store_drop_options o = {.size = sizeof o, .progress = store_show, .progress_state = t};
+    struct kvc_store_dropped d = {.size = sizeof d};
+    struct kvc_error e;
+    char size[32];
+    cli_progress_start(&t->progress, space->name, t->quiet);
+    const int failed = kvc_store_drop_tokens(space, ids->id, ids->n, &o, &d, &e);
+    cli_progress_end(&t->progress);
+    if (failed) return store_trouble(&e);
+    sum->removed += d.removed;
+    sum->kept += d.kept;
+    if (!d.removed && !d.kept) return EXIT_SAME;
+    cli_size_text(d.bytes, size);
+    if (t->json) {
+        cli_json_open(&t->report, NULL, '{');
+        cli_json_text(&t->report, "namespace", space->name);
+        cli_json_u64(&t->report, "removed", d.removed);
+        cli_json_u64(&t->report, "kept", d.kept);
+        cli_json_u64(&t->report, "bytes", d.bytes);
+        cli_json_close(&t->report);
+    } else if (!t->quiet) {
+        printf("namespace %.16s: %" PRIu64 " chunks of %s removed", space->name, d.removed, size);
+        if (d.kept) printf(", %" PRIu64 " kept, after which other prompts go on", d.kept);
+        printf("\n");
+    }
+    return EXIT_SAME;
+}
+
+static int drop_tokens(struct store_tool *t, const struct store_spaces *spaces) {
+    struct kvc_store_dropped sum = {.size = sizeof sum};
+    struct cli_token_ids ids = {.id = NULL};
+    int status = store_take_tokens(t, &ids);
+    if (status) return status;
+    if (t->json) cli_json_open(&t->report, "namespaces", '[');
+    for (size_t i = 0; i < spaces->n && !status; i++) status = drop_prompt(t, spaces->item[i], &ids, &sum);
+    if (t->json) cli_json_close(&t->report);
+    free(ids.id);
+    if (status || sum.removed) return status;
+    if (sum.kept && !t->quiet) cli_warn("longer prompts begin with these tokens; to remove one, give all of its tokens");
+    else if (!t->quiet) cli_warn("the store has no chunk of these tokens");
+    return EXIT_DIFFER;
+}
+
 int store_drop(struct store_tool *t) {
     struct store_spaces spaces;
-    struct kvc_error e;
-    if (!t->space && !t->like) return cli_usage("name the namespace: --space=NAME or --like=FILE");
+    if (!t->space && !t->like && !t->tokens)
+        return cli_usage("name the prompt (--tokens=FILE), or the namespace (--space=NAME or --like=FILE)");
     int status = store_take_spaces(t, &spaces);
-    for (size_t i = 0; i < spaces.n && !status; i++) {
-        const int64_t n = kvc_store_drop(spaces.item[i], &e);
-        if (n < 0) status = store_trouble(&e);
-        else if (t->json) cli_json_i64(&t->report, "objects", n);
-        else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
-        if (!n) status = EXIT_DIFFER;
-    }
+    if (!status && t->tokens) status = drop_tokens(t, &spaces);
+    for (size_t i = 0; i < spaces.n && !status && !t->tokens; i++) status = drop_space(t, spaces.item[i]);
     store_free_spaces(&spaces);
     return status;
 }

@@ -680,6 +680,26 @@ def eviction_keeps_beginnings(folder):
 
 
 @test
+def one_prompt(folder):
+    """A prompt is removed from Redis and a directory; what another shares stays. The prefix's other keys stay, too."""
+    s, tools = Server(folder), Tools(folder)
+    url, c = f"redis://127.0.0.1:{s.port}", s.client()
+    chain = f"dir:d,{url}"
+    p, q = tools.cache("p", 1, common=600), tools.cache("q", 2, common=600)
+    c("SET", "kvc:other", "x")
+    tools.store(chain, "put", "--chunk=256", p, q)
+    text = tools.store(chain, "drop", "--tokens=p.ids")
+    check("4 chunks of " in text and "2 kept" in text, text)
+    for store in ("dir:d", url):
+        check((tools.found(store, p), tools.found(store, q)) == (2, tools.CHUNKS), store)
+    check(c("DBSIZE") == tools.CHUNKS + 2, "keys")
+    tools.store(url, "drop", "--tokens=q.ids")
+    check((tools.found("dir:d", q), tools.found(url, q)) == (tools.CHUNKS, 0), "one level")
+    check(c("DBSIZE") == 2, "keys")
+    s.kill()
+
+
+@test
 def full_server(folder):
     """A server that evicts nothing: what does not fit leaves nothing that nobody can find."""
     s, tools = Server(folder, "--maxmemory", "20mb", "--maxmemory-policy", "noeviction"), Tools(folder)
