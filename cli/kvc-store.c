@@ -348,6 +348,7 @@ int main(int argc, char **argv) {
     int opt, version = 0;
     uint32_t given = 0;
     cli_start(argv, "kvc-store");
+    cli_sizes_by_1024(); /* as limits are given */
     cli_input_environment(&t.input);
     t.store = environment("KVC_STORE");
     t.open.size = sizeof t.open;

@@ -283,7 +283,7 @@ static void print_times(struct store_tool *t, const char *what, double *s, size_
         cli_json_close(&t->report);
     } else {
         printf("%-44s %9.3f ms  p99 %9.3f ms", what, 1000 * median, 1000 * late);
-        if (bytes) printf("  %7.2f GB/s", (double)bytes / median / 1e9);
+        if (bytes) printf("  %7.2f GiB/s", (double)bytes / median / (1 << 30));
         printf("\n");
     }
 }

@@ -16,13 +16,16 @@
 
 static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
     char size[32], evicted[32], trash[32];
-    cli_size_text(c->bytes, size);
+    /* objects were counted before some were evicted */
+    const uint64_t objects = t->dry_run ? c->objects : c->objects - c->evicted;
+    const uint64_t bytes = t->dry_run ? c->bytes : c->bytes - c->evicted_bytes;
+    cli_size_text(bytes, size);
     cli_size_text(c->evicted_bytes, evicted);
     cli_size_text(c->trash_bytes, trash);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
-        cli_json_u64(&t->report, "objects", c->objects);
-        cli_json_u64(&t->report, "bytes", c->bytes);
+        cli_json_u64(&t->report, "objects", objects);
+        cli_json_u64(&t->report, "bytes", bytes);
         cli_json_u64(&t->report, "adopted", c->adopted);
         cli_json_u64(&t->report, "missing", c->missing);
         cli_json_u64(&t->report, "evicted", c->evicted);
@@ -34,7 +37,7 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
         return;
     }
     if (t->quiet) return;
-    printf("%" PRIu64 " objects, %s; ", c->objects, size);
+    printf("%" PRIu64 " objects, %s; ", objects, size);
     if (t->dry_run) printf("would evict %s, %" PRIu64 " objects have expired", evicted, c->expired);
     else printf("evicted %" PRIu64 " (%s), %" PRIu64 " of them expired", c->evicted, evicted, c->expired);
     printf("; %s in the trash\n", trash);
@@ -204,7 +207,9 @@ int store_verify(struct store_tool *t) {
         cli_json_u64(&t->report, "bytes", v.bytes);
         cli_json_u64(&t->report, "bad", v.n_bad);
     } else if (!t->quiet) {
-        printf("%" PRIu64 " objects, %s: %zu bad%s\n", v.n, size, v.n_bad, v.n_bad && t->repair ? ", put aside" : "");
+        char levels[32] = "";
+        if (t->s->n_levels > 1) snprintf(levels, sizeof levels, " in %u levels", t->s->n_levels);
+        printf("%" PRIu64 " objects%s, %s: %zu bad%s\n", v.n, levels, size, v.n_bad, v.n_bad && t->repair ? ", put aside" : "");
     }
     return v.n_bad ? EXIT_DIFFER : EXIT_SAME;
 }
@@ -273,7 +278,8 @@ static int drop_prompt(struct store_tool *t, struct kvc_store_space *space, cons
         cli_json_u64(&t->report, "bytes", d.bytes);
         cli_json_close(&t->report);
     } else if (!t->quiet) {
-        printf("namespace %.16s: %" PRIu64 " chunks of %s removed", space->name, d.removed, size);
+        printf("namespace %.16s: %" PRIu64 " chunks of %s%s removed", space->name, d.removed, size,
+               t->s->n_levels > 1 ? " in all levels" : "");
         if (d.kept) printf(", %" PRIu64 " kept, after which other prompts go on", d.kept);
         printf("\n");
     }

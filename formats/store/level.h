@@ -36,10 +36,10 @@ struct kvc_level_put {
 
 #define KVC_PUT_REFUSED 2
 
-/* Counters of a level; -1: it does not know. */
+/* What a level knows of its objects without listing them; -1: nothing. Another's keys in the same server or bucket do not count. */
 struct kvc_level_facts {
     int64_t objects, bytes, limit;
-    char text[256]; /* what it is: "Redis Cluster of 3 masters, redis 7.0.15"; for people */
+    char text[256]; /* what it is: "Redis 7.0.15, cluster of 3 masters"; for people */
 };
 
 /* Functions return 0, or -1 with *e. KVC_SEVERITY_RETRY says that the level cannot be reached or used at present (network, full or

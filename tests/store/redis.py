@@ -206,7 +206,7 @@ def passwords(folder):
     expect(l("find 0 3"), ok=True, found=3)
     l.end()
     # no more rights than the page says
-    words = "cluster|slots strlen get getrange set unlink scan asking info dbsize pexpire expireat persist select auth"
+    words = "cluster|slots strlen get getrange set unlink scan asking info pexpire expireat persist select auth"
     c("ACL", "SETUSER", "few", "on", ">secret", "~kvc:*", "-@all", *("+" + word for word in words.split()))
     l = level(f"{url}?user=few&password-file={path}&ttl=1h")
     expect(l("put 0 4 10 pin=1"), ok=True, there=3)
@@ -215,7 +215,7 @@ def passwords(folder):
     expect(l("walk"), ok=True, n=4, bytes=40)
     expect(l(f"pin 0 2 {int(time.time()) + 9}"), ok=True)
     expect(l("pin 0 2 0"), ok=True)
-    expect(l("facts"), ok=True, objects=4)
+    expect(l("facts"), ok=True, objects=-1)
     expect(l("drop 0 4"), ok=True)
     l.end()
     expect(level(f"{url}?user=kv&password-file={path}")("put 0 3 10"), ok=True)
