@@ -150,7 +150,6 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     size_t size = 0;
     struct kvc_error e = {.code = KVC_OK};
     void *to[3] = {NULL, &size, &e};
-    char name[KVC_OBJECT_NAME];
     (void)bytes, (void)used;
     int status = l->ops->get(l, o, 1, kvc_now() + 60000000, take_bytes, to, &e);
     if (!status && !to[0] && !e.code) return 0; /* it has just gone */
@@ -162,8 +161,8 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     store_show(v->t, v->seen, v->total);
     if (!status && !e.code) return 0;
     cli_progress_end(&v->t->progress);
-    kvc_object_name(o, name);
-    cli_warn("%s: %s", name, e.message);
+    kvc_chunk_blame(o, &e);
+    cli_warn("%s", e.message);
     struct kvc_object *more = kvc_room_for_one(v->bad, v->n_bad, sizeof *more);
     v->failed |= !more;
     if (!more) return 1;

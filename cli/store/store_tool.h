@@ -59,6 +59,8 @@ void store_free_spaces(struct store_spaces *spaces);
 int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids);
 /* Finds the longest prefix of --tokens in these namespaces. *hit is NULL, without a message, if there is none. */
 int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit);
+/* Says why no level has an object, as far as the levels know. */
+void store_explain(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size);
 /* Seconds as "3 min". */
 void store_age_text(int64_t seconds, char text[32]);
 

@@ -189,8 +189,10 @@ struct kvc_chunk {
     const struct kvc_store_name *name; /* not NULL: a named cache, which needs none of the above but the namespace */
 };
 /* Opens the bytes of a chunk, which must outlive the handle, and proves that they are this chunk: signature, checksums of records (with
- * `hashes`), namespace, parent, tokens and keys. *size becomes that without the signature. */
+ * `hashes`), namespace, parent, tokens and keys. An error names the object. *size becomes that without the signature. */
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e);
+/* Puts the name of an object before what is wrong with its bytes. */
+void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e);
 /* Signs an object: appends what kvc_chunk_open() takes off. *data is reallocated. */
 int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size, struct kvc_error *e);
 /* Checks and takes off the signature of any object. */

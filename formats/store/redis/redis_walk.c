@@ -211,7 +211,8 @@ struct about {
     int64_t used, limit; /* bytes of memory; limit 0: a server has none */
 };
 
-static void add_server(const struct kvc_redis *l, struct about *x, const redisReply *server, const redisReply *memory, int first) {
+static void add_server(const struct kvc_redis *l, struct about *x, const redisReply *server, const redisReply *memory,
+                       int first) {
     const int64_t limit = number(memory, "maxmemory");
     x->valkey = info(server, "valkey_version") != NULL;
     word(l, server, x->valkey ? "valkey_version" : "redis_version", x->version, sizeof x->version);
