@@ -688,6 +688,9 @@ def one_prompt(folder):
     p, q = tools.cache("p", 1, common=600), tools.cache("q", 2, common=600)
     c("SET", "kvc:other", "x")
     tools.store(chain, "put", "--chunk=256", p, q)
+    stats = json.loads(tools.store(url, "stats", "--json"))["levels"][0]
+    check(stats["objects"] == 2 * tools.CHUNKS - 2 + 1 and c("DBSIZE") == stats["objects"] + 1, stats)  # the prefix's, without others' keys
+    check(f"{stats['objects']} objects" in tools.store(url, "verify"), "verify")
     text = tools.store(chain, "drop", "--tokens=p.ids")
     check("4 chunks of " in text and "2 kept" in text, text)
     for store in ("dir:d", url):
