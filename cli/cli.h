@@ -166,8 +166,10 @@ int cli_parse_list(const char *text, uint8_t **keep, uint32_t *n);
 /* Write the shortest decimal that reads back as the same number, or "NaN", "Infinity", "-Infinity". */
 void cli_float_text(float v, char text[32]);
 void cli_double_text(double v, char text[32]);
-/* Writes bytes as "25.8 MB". */
+/* Writes bytes as "25.8 MB", in powers of 1000. */
 void cli_size_text(uint64_t bytes, char text[32]);
+/* Has cli_size_text() write "24.6 MiB", in powers of 1024: for a tool whose options take sizes so. */
+void cli_sizes_by_1024(void);
 
 /* A writer of JSON: adds commas, indentation and escapes. `key` is NULL inside arrays. Doubles that JSON cannot represent
  * become the strings "NaN", "Infinity" and "-Infinity". Invalid UTF-8 bytes become U+FFFD. */

@@ -2,7 +2,6 @@
 #include "cli/store/store_tool.h"
 
 #include "codecs/near.h"
-#include "formats/store/dir/conf.h"
 #include "formats/store/url.h"
 
 #include <stdlib.h>
@@ -103,7 +102,8 @@ static const char help[] = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n
                            "  verify                  read and check everything; with --repair put aside\n"
                            "                          what is bad\n"
                            "  pin, unpin              keep the prefix of --tokens, or no longer\n"
-                           "  drop                    remove the objects of a namespace\n"
+                           "  drop                    remove the prompt of --tokens, but for what others\n"
+                           "                          share, or all objects of a namespace\n"
                            "  export, import FILE     write all objects as a tar archive; put those of an\n"
                            "                          archive\n"
                            "  sync STORE              copy what STORE lacks\n"
@@ -220,7 +220,7 @@ static const struct command {
     {"verify", store_verify, OLD_STORE, 0, REPAIR},
     {"pin", store_pin, OLD_STORE, 0, TOKENS | WHICH | SPACE | LIFE},
     {"unpin", store_unpin, OLD_STORE, 0, TOKENS | WHICH | SPACE},
-    {"drop", store_drop, OLD_STORE, 0, WHICH | SPACE},
+    {"drop", store_drop, OLD_STORE, 0, TOKENS | WHICH | SPACE},
     {"export", store_export, OLD_STORE, 0, WHICH | SPACE | OUTPUT},
     {"import", store_import, ANY_STORE, 1, 0},
     {"sync", store_sync, OLD_STORE, 1, WHICH | SPACE},
@@ -280,11 +280,14 @@ static int take_option(struct store_tool *t, int opt, const char *arg) {
 
 /* Finds a command. NULL: there is none, and a message was printed. */
 static const struct command *find_command(const char *name) {
+    static const char *const removing[] = {"rm", "remove", "del", "delete", "unlink", "erase", "forget"};
     struct kvc_near near = {.word = name};
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(commands[i].name, name) == 0) return &commands[i];
         kvc_near_offer(&near, commands[i].name);
     }
+    for (size_t i = 0; i < sizeof removing / sizeof removing[0]; i++)
+        if (strcmp(removing[i], name) == 0) snprintf(near.text, sizeof near.text, "drop");
     cli_usage("there is no command '%s'%s%s%s", name, *near.text ? "; did you mean " : "", near.text, *near.text ? "?" : "");
     return NULL;
 }
@@ -304,78 +307,18 @@ static int check_usage(const struct store_tool *t, const struct command *c, uint
     return EXIT_SAME;
 }
 
-/* Returns 1 if a folder is a store. */
-static int is_store(const char *folder) {
-    char path[4096];
-    return snprintf(path, sizeof path, "%s/" KVC_CONF_NAME, folder) < (int)sizeof path && cli_output_exists(path);
-}
-
-/* Refuses a folder that is no store: reading commands make none. */
-static int check_folder(const char *store) {
-    struct kvc_url url;
-    struct kvc_error e;
-    char **list = NULL;
-    const int n = kvc_url_split(store, &list, &e);
-    int status = n < 0 ? store_trouble(&e) : EXIT_SAME;
-    for (int i = 0; i < n && !status; i++) {
-        if (kvc_url_parse(&url, list[i], &e)) {
-            status = store_trouble(&e);
-            break;
-        }
-        if (strcmp(url.scheme, "dir") == 0 && !is_store(url.place)) {
-            cli_warn("%s: there is no %s; kvc-store init makes a store", url.place,
-                     cli_folder_exists(url.place) ? "store in this folder" : "such folder");
-            status = EXIT_TROUBLE;
-        }
-        kvc_url_free(&url);
-    }
-    free(list);
-    return status;
-}
-
-/* init KEY=VALUE: the limits become options of the directory's URL. */
-static char *url_with_limits(const struct store_tool *t) {
-    size_t size = strlen(t->store) + 2;
-    for (int i = 0; i < t->n; i++) size += 3 * strlen(t->operand[i]) + 1;
-    char *url = malloc(size), *at = url;
-    if (!url) return NULL;
-    at = stpcpy(at, t->store);
-    for (int i = 0; i < t->n; i++) {
-        *at++ = i || strchr(t->store, '?') ? '&' : '?';
-        for (const char *p = t->operand[i]; *p; p++)
-            if (*p == '%' || *p == '&') at += sprintf(at, "%%%02x", (unsigned)*p);
-            else *at++ = *p;
-    }
-    *at = '\0';
-    return url;
-}
-
-/* Refuses limits that would not be those of one directory. */
-static int check_limits(const struct store_tool *t) {
-    struct kvc_error e;
-    char **list = NULL;
-    const int levels = t->n ? kvc_url_split(t->store, &list, &e) : 1;
-    if (levels < 0) return store_trouble(&e);
-    free(list);
-    if (levels > 1) return cli_usage("init takes limits of one directory: make each store by itself");
-    for (int i = 0; i < t->n; i++)
-        if (!strchr(t->operand[i], '=')) return cli_usage("'%s' is not KEY=VALUE", t->operand[i]);
-    return EXIT_SAME;
+/* Opens the store before a command runs. A store that a command may make is opened by the command, once there is something to put. */
+static int open_store(struct store_tool *t, const struct command *c) {
+    const int is_new = t->store ? store_is_new(t) : 0;
+    if (!t->store) return cli_usage("name the store: -s STORE, or KVC_STORE in the environment");
+    if (is_new < 0) return EXIT_TROUBLE;
+    if (!is_new || c->run == store_init) return store_open(t, c->run == store_init);
+    return c->use == OLD_STORE ? store_refuse_new(t) : EXIT_SAME;
 }
 
 static int run(struct store_tool *t, const struct command *c) {
-    struct kvc_error e;
-    char *url = NULL;
-    int status = EXIT_SAME;
-    if (c->use != NO_STORE || (t->store && !t->trace)) {
-        if (!t->store) return cli_usage("name the store: -s STORE, or KVC_STORE in the environment");
-        if (c->use == OLD_STORE && (status = check_folder(t->store)) != EXIT_SAME) return status;
-        if (c->run == store_init && (status = check_limits(t)) != EXIT_SAME) return status;
-        if (c->run == store_init && t->n && !(url = url_with_limits(t))) return EXIT_TROUBLE;
-        t->s = kvc_store_open(url ? url : t->store, &t->open, &e);
-        free(url);
-        if (!t->s) return store_trouble(&e);
-    }
+    int status = c->use != NO_STORE || (t->store && !t->trace) ? open_store(t, c) : EXIT_SAME;
+    if (status) return status;
     if (t->json) {
         cli_json_start(&t->report, stdout);
         cli_json_open(&t->report, NULL, '{');
@@ -405,6 +348,7 @@ int main(int argc, char **argv) {
     int opt, version = 0;
     uint32_t given = 0;
     cli_start(argv, "kvc-store");
+    cli_sizes_by_1024(); /* as limits are given */
     cli_input_environment(&t.input);
     t.store = environment("KVC_STORE");
     t.open.size = sizeof t.open;

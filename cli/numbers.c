@@ -108,15 +108,21 @@ void cli_double_text(double v, char text[32]) {
     }
 }
 
+static unsigned size_unit = 1000;
+
+void cli_sizes_by_1024(void) {
+    size_unit = 1024;
+}
+
 void cli_size_text(uint64_t bytes, char text[32]) {
-    static const char *const units[] = {"kB", "MB", "GB", "TB", "PB", "EB"};
-    if (bytes < 1000) {
+    static const char *const units[2][6] = {{"kB", "MB", "GB", "TB", "PB", "EB"}, {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}};
+    if (bytes < size_unit) {
         snprintf(text, 32, "%" PRIu64 " B", bytes);
         return;
     }
-    double v = (double)bytes / 1000;
+    double v = (double)bytes / size_unit;
     size_t unit = 0;
     /* 999.95 would be printed as 1000.0. */
-    for (; v >= 999.95 && unit + 1 < sizeof units / sizeof units[0]; unit++) v /= 1000;
-    snprintf(text, 32, "%.1f %s", v, units[unit]);
+    for (; v >= size_unit - 0.05 && unit + 1 < sizeof units[0] / sizeof units[0][0]; unit++) v /= size_unit;
+    snprintf(text, 32, "%.1f %s", v, units[size_unit == 1024][unit]);
 }

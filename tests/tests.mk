@@ -441,5 +441,5 @@ man-lint:
 	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
 
 -include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
--include $(ATTACKS:%=%.d)
+-include $(ATTACKS:%=%.d) $B/tests/store/level_driver.d $B/tests/store/s3_driver.d
 -include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/tests/simt/make_inputs.d $B/formats/api/cuda/kvc_cuda.d

@@ -283,7 +283,7 @@ static void print_times(struct store_tool *t, const char *what, double *s, size_
         cli_json_close(&t->report);
     } else {
         printf("%-44s %9.3f ms  p99 %9.3f ms", what, 1000 * median, 1000 * late);
-        if (bytes) printf("  %7.2f GB/s", (double)bytes / median / 1e9);
+        if (bytes) printf("  %7.2f GiB/s", (double)bytes / median / (1 << 30));
         printf("\n");
     }
 }
@@ -429,11 +429,16 @@ int store_bench(struct store_tool *t) {
     uint64_t n = 0;
     const struct kvc_store_put_options put = {.size = sizeof put, .wait = 1};
     if (t->trace) return bench_trace(t);
-    if (!t->s || t->n != 1)
+    if (!t->store || t->n != 1)
         return cli_usage("kvc-store bench needs --trace=FILE, or a store and a cache FILE that is put into it");
     struct kvc_file *f = store_open_file(t, t->operand[0]);
     struct kvc_store_space *space = f ? kvc_store_space_like(t->s, f, &t->of_space, &e) : NULL;
     int status = !f ? EXIT_TROUBLE : !space ? store_trouble(&e) : EXIT_SAME;
+    size_t chunks = 0;
+    if (!status && kvc_put_check(space, f, &chunks, &n, &e)) status = store_trouble(&e);
+    if (!status && !chunks) status = cli_usage("%s: it has less than a chunk of %" PRIu64 " tokens", t->operand[0], space->chunk);
+    if (!status && !t->s) status = store_open(t, 0);
+    if (!status) space->store = t->s;
     const int32_t *tokens = f ? kvc_file_tokens(f, &n) : NULL;
     const kvc_instant began = kvc_now();
     if (!status && kvc_store_put(space, f, &put, &e)) status = store_trouble(&e);

@@ -1,4 +1,4 @@
-/* store_find.c: kvc-store put, get and find. */
+/* store_find.c: kvc-store get and find, and the namespaces and tokens that commands take. */
 #include "cli/store/store_tool.h"
 #include "cli/text.h"
 #include "cli/token_ids.h"
@@ -9,28 +9,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-int store_trouble(const struct kvc_error *e) {
-    cli_error(e);
-    return EXIT_TROUBLE;
-}
-
-struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
-    struct kvc_error e;
-    const struct cli_input *in = &t->input;
-    const struct kvc_open_options o = {.size = sizeof o,
-                                       .format = in->import.format,
-                                       .set = in->settings.n ? in->settings.item : NULL,
-                                       .model = in->model_path,
-                                       .kv_heads = in->import.kv_heads,
-                                       .pairing = in->import.pairing ? kvc_pairing_name(in->import.pairing) : NULL,
-                                       .weights = in->weights_path,
-                                       .profile = in->import.profile,
-                                       .profile_folders = in->import.profile_folders};
-    struct kvc_file *f = kvc_file_open(path, &o, &e);
-    if (!f) store_trouble(&e);
-    return f;
-}
 
 /* --- namespaces --- */
 
@@ -193,15 +171,29 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
     else printf("0 tokens\n");
 }
 
-/* Finds the longest cache that cannot be cut. NULL, without a message, if there is none. */
+/* Says why less was read than was found, and what to do. */
+static void explain_loss(const struct kvc_error *e) {
+    const char *advice = "an object cannot be read at present";
+    if (e->code == KVC_OK) advice = "what was found is not there any more";
+    else if (e->code == KVC_ERR_VERIFY) advice = "objects without the right signature are not used; is the key file right?";
+    else if (e->code == KVC_ERR_UNSUPPORTED) advice = "a later kvc may read the object";
+    else if (e->code != KVC_ERR_MEMORY && e->code != KVC_ERR_IO)
+        advice = "the object is damaged, and taken out of the store; kvc-store put stores it again";
+    if (e->code) cli_error(e);
+    cli_warn("%s", advice);
+}
+
+/* Finds the longest cache that cannot be cut. NULL, with messages about what is bad, if there is none. */
 static struct kvc_file *find_whole(struct store_tool *t, const struct store_spaces *spaces, const struct kvc_store_space **of) {
     const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
     struct cli_token_ids ids;
     struct kvc_file *best = NULL;
     uint64_t most = 0, n;
+    struct kvc_error e;
     if (store_take_tokens(t, &ids)) return NULL;
     for (size_t i = 0; i < spaces->n; i++) {
-        struct kvc_file *f = kvc_store_get_whole(spaces->item[i], ids.id, ids.n, &o, NULL);
+        struct kvc_file *f = kvc_store_get_whole(spaces->item[i], ids.id, ids.n, &o, &e);
+        if (!f && e.code) explain_loss(&e);
         if (f) kvc_file_tokens(f, &n);
         if (f && n > most) {
             kvc_file_close(best);
@@ -289,12 +281,15 @@ static struct kvc_file *read_hit(struct store_tool *t, struct kvc_store_hit *hit
                                              .deadline = 600000000,
                                              .progress = store_show,
                                              .progress_state = t};
+    const uint64_t chunk = hit->space->chunk, found = hit->chunks * chunk;
     struct kvc_error e;
     cli_progress_start(&t->progress, t->store, t->quiet);
     struct kvc_file *f = kvc_store_get(hit, &o, &e);
     cli_progress_end(&t->progress);
-    if (!f && kvc_error_code(&e)) cli_error(&e);
-    else if (!f) cli_warn("what was found is not there any more");
+    const uint64_t read = f ? hit->chunks * chunk : 0;
+    if (read == found || (f && t->quiet)) return f;
+    explain_loss(&e);
+    cli_warn("%" PRIu64 " tokens were found, and %" PRIu64 " of them read", found, read);
     return f;
 }
 
@@ -314,97 +309,4 @@ int store_get(struct store_tool *t) {
     kvc_store_hit_free(hit);
     store_free_spaces(&spaces);
     return status;
-}
-
-/* --- putting --- */
-
-/* How many tokens of a cache the store has. */
-static uint64_t tokens_there(struct kvc_store_space *space, const int32_t *tokens, uint64_t n) {
-    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
-    struct kvc_store_hit_info info = {.size = sizeof info};
-    struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &o, NULL);
-    if (hit) kvc_store_hit_info(hit, &info);
-    kvc_store_hit_free(hit);
-    if (info.tokens) return info.tokens;
-    struct kvc_file *whole = kvc_store_get_whole(space, tokens, n, &o, NULL);
-    uint64_t there = 0;
-    if (whole) kvc_file_tokens(whole, &there);
-    kvc_file_close(whole);
-    return there;
-}
-
-/* Returns 1 if no chunk can be cut out of a cache. */
-static int is_whole(const struct kvc_file *f) {
-    struct kvc_tensor_info info = {.size = sizeof info};
-    for (uint32_t i = 0; !kvc_file_tensor(f, i, &info); i++)
-        if (strcmp(info.part, "sliding") == 0 || strcmp(info.part, "recurrent") == 0) return 1;
-    return 0;
-}
-
-static void report_put(struct store_tool *t, const char *path, const struct kvc_store_space *space, uint64_t n, uint64_t there) {
-    if (t->json) {
-        cli_json_open(&t->report, NULL, '{');
-        cli_json_text(&t->report, "file", path);
-        cli_json_u64(&t->report, "tokens", n);
-        cli_json_u64(&t->report, "stored", there);
-        cli_json_u64(&t->report, "chunk", kvc_store_space_chunk(space));
-        cli_json_text(&t->report, "namespace", kvc_store_space_name(space));
-        cli_json_close(&t->report);
-    } else if (!t->quiet) {
-        cli_print_safe(stdout, path);
-        printf(": %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", there, n, kvc_store_space_name(space));
-    }
-}
-
-/* Puts an open cache, and asks the store what it has of it then: levels may refuse chunks, or fail. */
-static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space,
-                    struct kvc_error *e) {
-    const struct kvc_store_put_options o = {
-        .size = sizeof o, .wait = 1, .seconds = t->seconds, .pin = t->pin, .progress = store_show, .progress_state = t};
-    const uint64_t chunk = kvc_store_space_chunk(space);
-    uint64_t n = 0;
-    const int32_t *tokens = kvc_file_tokens(f, &n);
-    const int whole_cache = is_whole(f);
-    if (tokens && n < chunk && !whole_cache) {
-        cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s", path, n, chunk,
-                 n < 256 ? "" : "; --chunk makes chunks smaller");
-        return EXIT_DIFFER;
-    }
-    cli_progress_start(&t->progress, path, t->quiet);
-    const int failed = kvc_store_put(space, f, &o, e);
-    cli_progress_end(&t->progress);
-    if (failed) return EXIT_TROUBLE;
-    const uint64_t there = tokens_there(space, tokens, n), whole = whole_cache ? n : n / chunk * chunk;
-    report_put(t, path, space, n, there);
-    if (there >= whole) return EXIT_SAME;
-    if (kvc_error_code(e)) cli_error(e);
-    cli_warn("%s: of %" PRIu64 " tokens in whole chunks the store has %" PRIu64, path, whole, there);
-    return EXIT_DIFFER;
-}
-
-static int put_one(struct store_tool *t, const char *path) {
-    struct kvc_error e = {.code = KVC_OK};
-    struct kvc_file *f = store_open_file(t, path);
-    if (!f) return EXIT_TROUBLE;
-    struct kvc_store_space *space = kvc_store_space_like(t->s, f, &t->of_space, &e);
-    const int status = space ? put_file(t, path, f, space, &e) : EXIT_TROUBLE;
-    if (status == EXIT_TROUBLE) {
-        cli_error_about(&e, path);
-        store_trouble(&e);
-    }
-    kvc_store_space_close(space);
-    kvc_file_close(f);
-    return status;
-}
-
-int store_put(struct store_tool *t) {
-    int worst = EXIT_SAME;
-    if (!t->n) return cli_usage("name the files that are put");
-    if (t->json) cli_json_open(&t->report, "files", '[');
-    for (int i = 0; i < t->n; i++) {
-        const int status = put_one(t, t->operand[i]);
-        if (status > worst) worst = status;
-    }
-    if (t->json) cli_json_close(&t->report);
-    return worst;
 }

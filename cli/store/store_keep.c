@@ -16,13 +16,16 @@
 
 static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
     char size[32], evicted[32], trash[32];
-    cli_size_text(c->bytes, size);
+    /* objects were counted before some were evicted */
+    const uint64_t objects = t->dry_run ? c->objects : c->objects - c->evicted;
+    const uint64_t bytes = t->dry_run ? c->bytes : c->bytes - c->evicted_bytes;
+    cli_size_text(bytes, size);
     cli_size_text(c->evicted_bytes, evicted);
     cli_size_text(c->trash_bytes, trash);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
-        cli_json_u64(&t->report, "objects", c->objects);
-        cli_json_u64(&t->report, "bytes", c->bytes);
+        cli_json_u64(&t->report, "objects", objects);
+        cli_json_u64(&t->report, "bytes", bytes);
         cli_json_u64(&t->report, "adopted", c->adopted);
         cli_json_u64(&t->report, "missing", c->missing);
         cli_json_u64(&t->report, "evicted", c->evicted);
@@ -34,7 +37,7 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
         return;
     }
     if (t->quiet) return;
-    printf("%" PRIu64 " objects, %s; ", c->objects, size);
+    printf("%" PRIu64 " objects, %s; ", objects, size);
     if (t->dry_run) printf("would evict %s, %" PRIu64 " objects have expired", evicted, c->expired);
     else printf("evicted %" PRIu64 " (%s), %" PRIu64 " of them expired", c->evicted, evicted, c->expired);
     printf("; %s in the trash\n", trash);
@@ -147,7 +150,6 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     size_t size = 0;
     struct kvc_error e = {.code = KVC_OK};
     void *to[3] = {NULL, &size, &e};
-    char name[KVC_OBJECT_NAME];
     (void)bytes, (void)used;
     int status = l->ops->get(l, o, 1, kvc_now() + 60000000, take_bytes, to, &e);
     if (!status && !to[0] && !e.code) return 0; /* it has just gone */
@@ -159,8 +161,8 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     store_show(v->t, v->seen, v->total);
     if (!status && !e.code) return 0;
     cli_progress_end(&v->t->progress);
-    kvc_object_name(o, name);
-    cli_warn("%s: %s", name, e.message);
+    kvc_chunk_blame(o, &e);
+    cli_warn("%s", e.message);
     struct kvc_object *more = kvc_room_for_one(v->bad, v->n_bad, sizeof *more);
     v->failed |= !more;
     if (!more) return 1;
@@ -204,7 +206,9 @@ int store_verify(struct store_tool *t) {
         cli_json_u64(&t->report, "bytes", v.bytes);
         cli_json_u64(&t->report, "bad", v.n_bad);
     } else if (!t->quiet) {
-        printf("%" PRIu64 " objects, %s: %zu bad%s\n", v.n, size, v.n_bad, v.n_bad && t->repair ? ", put aside" : "");
+        char levels[32] = "";
+        if (t->s->n_levels > 1) snprintf(levels, sizeof levels, " in %u levels", t->s->n_levels);
+        printf("%" PRIu64 " objects%s, %s: %zu bad%s\n", v.n, levels, size, v.n_bad, v.n_bad && t->repair ? ", put aside" : "");
     }
     return v.n_bad ? EXIT_DIFFER : EXIT_SAME;
 }
@@ -240,18 +244,69 @@ int store_unpin(struct store_tool *t) {
 
 /* --- drop --- */
 
+/* Removes a namespace. */
+static int drop_space(struct store_tool *t, struct kvc_store_space *space) {
+    struct kvc_error e;
+    const int64_t n = kvc_store_drop(space, &e);
+    if (n < 0) return store_trouble(&e);
+    if (t->json) cli_json_i64(&t->report, "objects", n);
+    else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
+    return n ? EXIT_SAME : EXIT_DIFFER;
+}
+
+/* Removes a prompt from a namespace. Adds up what was removed and kept. */
+static int drop_prompt(struct store_tool *t, struct kvc_store_space *space, const struct cli_token_ids *ids,
+                       struct kvc_store_dropped *sum) {
+    const struct kvc_store_drop_options o = {.size = sizeof o, .progress = store_show, .progress_state = t};
+    struct kvc_store_dropped d = {.size = sizeof d};
+    struct kvc_error e;
+    char size[32];
+    cli_progress_start(&t->progress, space->name, t->quiet);
+    const int failed = kvc_store_drop_tokens(space, ids->id, ids->n, &o, &d, &e);
+    cli_progress_end(&t->progress);
+    if (failed) return store_trouble(&e);
+    sum->removed += d.removed;
+    sum->kept += d.kept;
+    if (!d.removed && !d.kept) return EXIT_SAME;
+    cli_size_text(d.bytes, size);
+    if (t->json) {
+        cli_json_open(&t->report, NULL, '{');
+        cli_json_text(&t->report, "namespace", space->name);
+        cli_json_u64(&t->report, "removed", d.removed);
+        cli_json_u64(&t->report, "kept", d.kept);
+        cli_json_u64(&t->report, "bytes", d.bytes);
+        cli_json_close(&t->report);
+    } else if (!t->quiet) {
+        printf("namespace %.16s: %" PRIu64 " chunks of %s%s removed", space->name, d.removed, size,
+               t->s->n_levels > 1 ? " in all levels" : "");
+        if (d.kept) printf(", %" PRIu64 " kept, after which other prompts go on", d.kept);
+        printf("\n");
+    }
+    return EXIT_SAME;
+}
+
+static int drop_tokens(struct store_tool *t, const struct store_spaces *spaces) {
+    struct kvc_store_dropped sum = {.size = sizeof sum};
+    struct cli_token_ids ids = {.id = NULL};
+    int status = store_take_tokens(t, &ids);
+    if (status) return status;
+    if (t->json) cli_json_open(&t->report, "namespaces", '[');
+    for (size_t i = 0; i < spaces->n && !status; i++) status = drop_prompt(t, spaces->item[i], &ids, &sum);
+    if (t->json) cli_json_close(&t->report);
+    free(ids.id);
+    if (status || sum.removed) return status;
+    if (sum.kept && !t->quiet) cli_warn("longer prompts begin with these tokens; to remove one, give all of its tokens");
+    else if (!t->quiet) cli_warn("the store has no chunk of these tokens");
+    return EXIT_DIFFER;
+}
+
 int store_drop(struct store_tool *t) {
     struct store_spaces spaces;
-    struct kvc_error e;
-    if (!t->space && !t->like) return cli_usage("name the namespace: --space=NAME or --like=FILE");
+    if (!t->space && !t->like && !t->tokens)
+        return cli_usage("name the prompt (--tokens=FILE), or the namespace (--space=NAME or --like=FILE)");
     int status = store_take_spaces(t, &spaces);
-    for (size_t i = 0; i < spaces.n && !status; i++) {
-        const int64_t n = kvc_store_drop(spaces.item[i], &e);
-        if (n < 0) status = store_trouble(&e);
-        else if (t->json) cli_json_i64(&t->report, "objects", n);
-        else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
-        if (!n) status = EXIT_DIFFER;
-    }
+    if (!status && t->tokens) status = drop_tokens(t, &spaces);
+    for (size_t i = 0; i < spaces.n && !status && !t->tokens; i++) status = drop_space(t, spaces.item[i]);
     store_free_spaces(&spaces);
     return status;
 }

@@ -166,28 +166,42 @@ int store_stat(struct store_tool *t) {
 
 /* --- stats --- */
 
+struct total {
+    uint64_t objects, bytes;
+};
+
+static int add(void *state, const struct kvc_object *o, uint64_t bytes, int64_t used) {
+    struct total *x = state;
+    (void)o, (void)used;
+    x->objects++;
+    x->bytes += bytes;
+    return 0;
+}
+
+/* Prints what a level holds of the store: its objects are counted, for a server's own counts are those of all that it has. */
 static int print_level(struct store_tool *t, unsigned i) {
     struct kvc_level_facts f;
     struct kvc_error e;
     const struct kvc_store_level *l = &t->s->level[i];
-    char size[32] = "?", limit[32] = "";
-    if (l->ops->facts(l->level, &f, kvc_now() + 10000000, &e)) return store_trouble(&e);
+    struct total sum = {0};
+    char size[32], limit[32] = "";
+    if (l->ops->facts(l->level, &f, kvc_now() + 10000000, &e) || l->ops->walk(l->level, NULL, add, &sum, &e))
+        return store_trouble(&e);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
         cli_json_text(&t->report, "scheme", l->ops->scheme);
         cli_json_text(&t->report, "what", f.text);
-        if (f.objects >= 0) cli_json_i64(&t->report, "objects", f.objects);
-        if (f.bytes >= 0) cli_json_i64(&t->report, "bytes", f.bytes);
+        cli_json_u64(&t->report, "objects", sum.objects);
+        cli_json_u64(&t->report, "bytes", sum.bytes);
         if (f.limit >= 0) cli_json_i64(&t->report, "limit", f.limit);
         cli_json_close(&t->report);
         return EXIT_SAME;
     }
-    if (f.bytes >= 0) cli_size_text((uint64_t)f.bytes, size);
+    cli_size_text(sum.bytes, size);
     if (f.limit >= 0) cli_size_text((uint64_t)f.limit, limit);
     printf("%u  %s  ", i, l->ops->scheme);
     cli_print_safe(stdout, f.text);
-    if (f.objects >= 0) printf(": %" PRId64 " objects", f.objects);
-    printf(", %s%s%s\n", size, *limit ? " of " : "", limit);
+    printf(": %" PRIu64 " objects, %s%s%s\n", sum.objects, size, *limit ? " of " : "", limit);
     return EXIT_SAME;
 }
 

@@ -68,17 +68,20 @@ static int move(void *state, const struct kvc_object *o, uint64_t size, int64_t 
     return status;
 }
 
-static int walk(struct moving *m) {
-    struct store_spaces spaces = {.n = 0};
+/* Takes the one namespace that is moved, if one is named. */
+static int take_space(struct store_tool *t, struct store_spaces *spaces) {
+    *spaces = (struct store_spaces){.n = 0};
+    return t->space || t->like ? store_take_spaces(t, spaces) : EXIT_SAME;
+}
+
+static int walk(struct moving *m, const struct store_spaces *spaces) {
     struct kvc_error e;
-    int status = m->t->space || m->t->like ? store_take_spaces(m->t, &spaces) : EXIT_SAME;
-    const uint8_t *space = spaces.n ? spaces.item[0]->ns : NULL;
-    if (!status) m->total = store_show_walk(m->t, m->from, space);
-    const int failed = !status && m->from->ops->walk(m->from, space, move, m, &e);
+    const uint8_t *space = spaces->n ? spaces->item[0]->ns : NULL;
+    m->total = store_show_walk(m->t, m->from, space);
+    const int failed = m->from->ops->walk(m->from, space, move, m, &e);
     cli_progress_end(&m->t->progress);
-    if (failed) status = store_trouble(&e);
-    store_free_spaces(&spaces);
-    return status || m->failed ? EXIT_TROUBLE : EXIT_SAME;
+    if (failed) store_trouble(&e);
+    return failed || m->failed ? EXIT_TROUBLE : EXIT_SAME;
 }
 
 static int say(struct moving *m, const char *done) {
@@ -101,23 +104,29 @@ int store_export(struct store_tool *t) {
     struct kvc_member_sink members;
     struct kvc_error e;
     struct moving m = {.t = t, .from = t->s->level[0].level, .members = &members};
-    if (cli_output_open(&out, t->output, t->force, 0600, &e)) return store_trouble(&e);
-    struct kvc_tar *tar = kvc_tar_open(&out.sink, &members, &e);
-    int status = tar ? walk(&m) : store_trouble(&e);
+    struct store_spaces spaces;
+    int status = take_space(t, &spaces);
+    if (!status && cli_output_open(&out, t->output, t->force, 0600, &e)) status = store_trouble(&e);
+    struct kvc_tar *tar = status ? NULL : kvc_tar_open(&out.sink, &members, &e);
+    if (!status) status = tar ? walk(&m, &spaces) : store_trouble(&e);
+    store_free_spaces(&spaces);
     if (tar && kvc_tar_close(tar, status ? -1 : 0, &e) && !status) status = store_trouble(&e);
     if (!status && cli_output_commit(&out, &e)) status = store_trouble(&e);
     if (status) cli_output_abandon(&out);
     return status ? status : say(&m, "written");
 }
 
-/* Puts a member of an archive whose name is that of an object. */
-static int import_member(struct moving *m, const struct kvc_bundle *b, size_t i, struct kvc_error *e) {
+/* Reads the name of a member of an archive, which is that of an object. */
+static int read_name(const struct kvc_bundle *b, size_t i, struct kvc_object *o, struct kvc_error *e) {
     const char *path = b->member[i].name ? b->member[i].name : b->name, *slash = strrchr(path, '/');
-    const struct kvc_input *in = kvc_bundle_open(b, i, e);
+    if (!kvc_object_parse(slash ? slash + 1 : path, o)) return 0;
+    return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: this is no name of an object of a store", path);
+}
+
+static int import_member(struct moving *m, const struct kvc_bundle *b, size_t i, struct kvc_error *e) {
     struct kvc_object o;
+    const struct kvc_input *in = read_name(b, i, &o, e) ? NULL : kvc_bundle_open(b, i, e);
     if (!in) return -1;
-    if (kvc_object_parse(slash ? slash + 1 : path, &o))
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: this is no name of an object of a store", path);
     struct taken x = {.data = malloc((size_t)in->size + 1), .size = (size_t)in->size};
     if (!x.data) return kvc_fail_memory(e, "an object");
     int status = kvc_input_read(in, 0, x.data, x.size, e);
@@ -127,30 +136,43 @@ static int import_member(struct moving *m, const struct kvc_bundle *b, size_t i,
     return status;
 }
 
+/* Puts the members of an archive. All names are read before a store is made. */
+static int import_all(struct moving *m, const struct kvc_bundle *b) {
+    struct kvc_object o;
+    struct kvc_error e;
+    int failed = 0;
+    for (size_t i = 0; i < b->n; i++)
+        if (read_name(b, i, &o, &e)) return store_trouble(&e);
+    if (!m->t->s && store_open(m->t, 0)) return EXIT_TROUBLE;
+    m->to = m->t->s->level[0].level;
+    cli_progress_start(&m->t->progress, b->name, m->t->quiet);
+    m->total = kvc_bundle_size(b);
+    for (size_t i = 0; i < b->n && !failed; i++) failed = import_member(m, b, i, &e);
+    cli_progress_end(&m->t->progress);
+    return failed ? store_trouble(&e) : EXIT_SAME;
+}
+
 int store_import(struct store_tool *t) {
     struct kvc_opened f = {.cache = NULL};
     struct kvc_error e;
-    struct moving m = {.t = t, .to = t->s->level[0].level};
+    struct moving m = {.t = t};
     const struct kvc_opening o = {.any_bytes = 1};
     if (t->n != 1) return cli_usage("name the archive that kvc-store export wrote, or -");
     if (kvc_open_bundle(&f, t->operand[0], &o, &e)) return store_trouble(&e);
-    int failed = 0;
-    cli_progress_start(&t->progress, f.input.name, t->quiet);
-    m.total = kvc_bundle_size(&f.bundle);
-    for (size_t i = 0; i < f.bundle.n && !failed; i++) failed = import_member(&m, &f.bundle, i, &e);
-    cli_progress_end(&t->progress);
-    const int status = failed ? store_trouble(&e) : EXIT_SAME;
+    const int status = import_all(&m, &f.bundle);
     kvc_close(&f);
     return status ? status : say(&m, "read");
 }
 
 int store_sync(struct store_tool *t) {
-    struct kvc_error e;
+    struct store_spaces spaces;
     if (t->n != 1) return cli_usage("name the store that gets the objects of --store");
-    struct kvc_store *to = kvc_store_open(t->operand[0], &t->open, &e);
-    if (!to) return store_trouble(&e);
-    struct moving m = {.t = t, .from = t->s->level[0].level, .to = to->level[0].level};
-    const int status = walk(&m);
+    int status = take_space(t, &spaces);
+    struct kvc_store *to = status ? NULL : store_open_levels(t, t->operand[0]);
+    if (!status && !to) status = EXIT_TROUBLE;
+    struct moving m = {.t = t, .from = t->s->level[0].level, .to = to ? to->level[0].level : NULL};
+    if (!status) status = walk(&m, &spaces);
+    store_free_spaces(&spaces);
     kvc_store_close(to);
     return status ? status : say(&m, "read");
 }

@@ -21,7 +21,7 @@ struct store_tool {
     const char *capacity; /* of bench --trace: list of per cents */
     int n;                /* operands */
     char **operand;
-    struct kvc_store *s; /* open while a command runs, if the command needs one */
+    struct kvc_store *s; /* open while a command runs, if the command needs one. NULL: it is to be made */
     struct cli_json report;
     struct cli_progress progress; /* of the command; it ends before anything is printed */
 };
@@ -38,6 +38,14 @@ int store_show(void *state, uint64_t done, uint64_t total);
 /* Begins to show progress of a walk through the objects of a level, of one namespace or all (NULL). Returns their bytes, which
  * costs a walk of its own; 0 if no progress is shown, or the bytes are not known. */
 uint64_t store_show_walk(struct store_tool *t, struct kvc_level *l, const uint8_t *space);
+/* Returns 1 if a directory of the store is to be made; -1: the store's text is wrong, and a message was printed. */
+int store_is_new(struct store_tool *t);
+/* Says which directory is none. Returns EXIT_TROUBLE. */
+int store_refuse_new(const struct store_tool *t);
+/* Opens the store, with the operands of init as limits; an exit status. */
+int store_open(struct store_tool *t, int with_limits);
+/* Opens a chain of levels, and says which directories it makes. NULL: a message was printed. */
+struct kvc_store *store_open_levels(struct store_tool *t, const char *levels);
 /* Opens an input file as the options say. NULL: a message was printed. */
 struct kvc_file *store_open_file(struct store_tool *t, const char *path);
 /* The namespaces that --space, --like or the whole store gives. */
@@ -51,6 +59,8 @@ void store_free_spaces(struct store_spaces *spaces);
 int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids);
 /* Finds the longest prefix of --tokens in these namespaces. *hit is NULL, without a message, if there is none. */
 int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit);
+/* Says why no level has an object, as far as the levels know. */
+void store_explain(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size);
 /* Seconds as "3 min". */
 void store_age_text(int64_t seconds, char text[32]);
 

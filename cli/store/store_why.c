@@ -5,9 +5,11 @@
 #include "formats/store/space_text.h"
 #include "formats/store/store.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 void store_age_text(int64_t seconds, char text[32]) {
@@ -17,22 +19,43 @@ void store_age_text(int64_t seconds, char text[32]) {
     else snprintf(text, 32, "%" PRId64 " d", seconds / 86400);
 }
 
-/* Says what a directory remembers of an object that it does not have. */
-static void explain_object(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size) {
+/* Returns 1 if a directory has put an object aside, and says so. */
+static int explain_bad(const struct kvc_store_level *l, const struct kvc_object *o, char *text, size_t size) {
+    const struct kvc_dir *d = (const struct kvc_dir *)l->level;
+    char path[KVC_OBJECT_NAME + 8] = "bad/", age[32];
+    struct stat st;
+    kvc_object_name(o, path + 4);
+    if (fstatat(d->root.fd, path, &st, AT_SYMLINK_NOFOLLOW)) return 0;
+    store_age_text((int64_t)time(NULL) - st.st_ctim.tv_sec, age);
+    snprintf(text, size, "it was damaged, and put aside by %s %s ago, as %s; put stores it again", l->url, age, path);
+    return 1;
+}
+
+/* Returns 1 if the index of a directory knows an object, and says what. */
+static int explain_record(const struct kvc_store_level *l, const struct kvc_object *o, char *text, size_t size) {
+    const struct kvc_dir *d = (const struct kvc_dir *)l->level;
     struct kvc_index_record r;
     char age[32];
-    snprintf(text, size, "never stored, or forgotten");
+    struct kvc_index_txn *txn = d->index ? kvc_index_begin(d->index, 0, NULL) : NULL;
+    const int known = txn && kvc_index_get(txn, o->key, &r, NULL) > 0;
+    kvc_index_abort(txn);
+    if (!known) return 0;
+    store_age_text((int64_t)time(NULL) - r.used, age);
+    snprintf(text, size, r.ghost ? "evicted or refused by %s; it was last asked for %s ago" : "too old for %s: last used %s ago",
+             l->url, age);
+    return 1;
+}
+
+void store_explain(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size) {
+    int dirs = 0;
     for (unsigned i = 0; i < s->n_levels; i++) {
-        const struct kvc_dir *d = s->level[i].ops == &kvc_level_dir ? (const struct kvc_dir *)s->level[i].level : NULL;
-        struct kvc_index_txn *txn = d && d->index ? kvc_index_begin(d->index, 0, NULL) : NULL;
-        if (txn && kvc_index_get(txn, o->key, &r, NULL) > 0) {
-            store_age_text((int64_t)time(NULL) - r.used, age);
-            snprintf(text, size,
-                     r.ghost ? "evicted or refused by %s; it was last asked for %s ago" : "too old for %s: last used %s ago",
-                     s->level[i].url, age);
-        }
-        kvc_index_abort(txn);
+        if (s->level[i].ops != &kvc_level_dir) continue;
+        dirs++;
+        if (explain_record(&s->level[i], o, text, size) || explain_bad(&s->level[i], o, text, size)) return;
     }
+    snprintf(text, size,
+             dirs ? "never stored, or forgotten" : "never stored, evicted or, as damaged, removed: %s keeps no record",
+             s->level[0].ops->what);
 }
 
 /* Prints what a namespace has of the tokens, and where it ends. Returns the tokens it has. */
@@ -41,13 +64,13 @@ static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *spac
     const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
     struct kvc_error e;
     struct kvc_store_hit *hit = kvc_store_find(space, ids->id, ids->n, &o, &e);
-    char reason[256] = "", difference[256];
+    char reason[512] = "", difference[256];
     if (!hit) {
         store_trouble(&e);
         return 0;
     }
     const uint64_t tokens = hit->chunks * space->chunk;
-    if (tokens < hit->asked) explain_object(t->s, &hit->object[hit->chunks], reason, sizeof reason);
+    if (tokens < hit->asked) store_explain(t->s, &hit->object[hit->chunks], reason, sizeof reason);
     else if (ids->n % space->chunk)
         snprintf(reason, sizeof reason, "less than a chunk of %" PRIu64 " tokens is left", space->chunk);
     if (t->json) {

@@ -41,7 +41,7 @@ struct kvc_store_options {
     const char *backends;   /* folder of kvc_store_redis.so and kvc_store_s3.so; NULL: where kvc was installed */
 };
 /* Opens a chain of levels, the fastest first: "dir:/var/cache/kvc,redis://h1,h2,s3://bucket/prefix". Directories that do not exist are
- * made. kvc-store(1) lists the options of each level. */
+ * made, once all of the text is checked. kvc-store(1) lists the options of each level. */
 KVC_STORE_API struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_options *options, struct kvc_error *e);
 /* Ends what is under way, without writing what waits: kvc_store_flush() does. kvc_store_close(NULL) is legal. */
 KVC_STORE_API void kvc_store_close(struct kvc_store *s);
@@ -147,7 +147,8 @@ struct kvc_store_put_options {
     void (*done)(void *state, int stored);
     void *state;
     /* Gets the bytes of K and V that were packed, of those that the store lacks, while the call waits; a call that does not wait tells
-     * nothing. If it cancels, the chunks before are stored, and the call fails. NULL: none. */
+     * nothing. If it cancels, the call fails, and the chunks before are stored, but not in Redis, which gets the last one first. NULL:
+     * none. */
     kvc_progress_fn *progress;
     void *progress_state;
 };
@@ -222,8 +223,31 @@ KVC_STORE_API int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *ev
 
 /* --- looking after a store --- */
 
-/* Removes all chunks of a namespace. Returns how many, or -1. */
+/* Removes all objects of a namespace, from all levels. Returns how many, or -1. */
 KVC_STORE_API int64_t kvc_store_drop(struct kvc_store_space *space, struct kvc_error *e);
+
+struct kvc_store_drop_options {
+    size_t size;                          /* of this struct */
+    const struct kvc_store_extra *extras; /* as for kvc_store_find() */
+    size_t n_extras;
+    /* Gets the bytes of other chunks that were read. If it cancels, nothing is removed, and the call fails. NULL: none. */
+    kvc_progress_fn *progress;
+    void *progress_state;
+};
+struct kvc_store_dropped {
+    size_t size;      /* of this struct; set by the caller */
+    uint64_t removed; /* chunks, each counted once, however many levels had it; a cache that cannot be cut is one */
+    uint64_t kept;    /* chunks that were left, as others go on after them */
+    uint64_t bytes;   /* of what was removed, in all levels */
+};
+/* Removes the whole chunks of one prompt from all levels, and a cache of its last key that cannot be cut and has no other tokens. A chunk
+ * stays if the store has a chunk of another prompt that goes on after it, and with it those before it; to know this, the other chunks of the
+ * namespace are read. A prompt that ends within this one is not known as such: its chunks are removed. What is put meanwhile may lose its beginning.
+ * Returns 0 with what was done in *dropped (NULL: nobody asks), or -1 if a level failed: then a part may be removed, the end of the
+ * prompt first. */
+KVC_STORE_API int kvc_store_drop_tokens(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                                        const struct kvc_store_drop_options *options, struct kvc_store_dropped *dropped,
+                                        struct kvc_error *e);
 /* Counters: "json" or "prometheus" text into a caller's buffer. Returns the bytes that the text takes with its NUL, which may be more than
  * `size`. */
 KVC_STORE_API size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, size_t size);

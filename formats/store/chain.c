@@ -18,14 +18,16 @@ const char *kvc_store_version(void) {
 
 /* --- opening --- */
 
-static int open_level(struct kvc_store *s, const char *text, struct kvc_error *e) {
+/* Finds the backend of a level, checks the level's text, and opens it if that makes nothing. */
+static int prepare_level(struct kvc_store *s, const char *text, struct kvc_error *e) {
     struct kvc_store_level *l = &s->level[s->n_levels];
     struct kvc_url url;
     if (s->n_levels == KVC_MAX_LEVELS) return kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d levels", KVC_MAX_LEVELS);
     if (kvc_url_parse(&url, text, e)) return -1;
     int status = kvc_level_find(url.scheme, s->options.backends, &l->ops, &l->handle, e);
     if (!status && !(l->url = strdup(text))) status = kvc_fail_memory(e, "a level");
-    if (!status && !(l->level = l->ops->open(&url, e))) status = -1;
+    if (!status && !l->ops->remote) status = kvc_level_check(&url, e);
+    else if (!status && !(l->level = l->ops->open(&url, e))) status = -1;
     kvc_url_free(&url);
     if (status) {
         kvc_level_unload(l->handle);
@@ -38,6 +40,20 @@ static int open_level(struct kvc_store *s, const char *text, struct kvc_error *e
     return 0;
 }
 
+/* Opens the levels that are not open yet: directories, which are made if they do not exist. */
+static int open_levels(struct kvc_store *s, struct kvc_error *e) {
+    for (unsigned i = 0; i < s->n_levels; i++) {
+        struct kvc_store_level *l = &s->level[i];
+        struct kvc_url url;
+        if (l->level) continue;
+        if (kvc_url_parse(&url, l->url, e)) return -1;
+        l->level = l->ops->open(&url, e);
+        kvc_url_free(&url);
+        if (!l->level) return -1;
+    }
+    return 0;
+}
+
 static void set_defaults(struct kvc_store_options *o) {
     if (!o->threads) o->threads = 4;
     if (!o->queue_bytes) o->queue_bytes = UINT64_C(1) << 30;
@@ -46,25 +62,32 @@ static void set_defaults(struct kvc_store_options *o) {
     if (!o->load_deadline) o->load_deadline = 10000000;
 }
 
-static int fill(struct kvc_store *s, const char *levels, struct kvc_error *e) {
+/* Does what can fail without making anything: a store that is refused leaves nothing. */
+static int prepare(struct kvc_store *s, const char *levels, struct kvc_error *e) {
     char **list = NULL;
     const int n = kvc_url_split(levels, &list, e);
     int status = n < 0 ? -1 : 0;
-    for (int i = 0; i < n && !status; i++) status = open_level(s, list[i], e);
+    for (int i = 0; i < n && !status; i++) status = prepare_level(s, list[i], e);
     free(list);
     if (!status && s->options.key_file) {
         status = kvc_store_secret(s->options.key_file, SIGN_TAG, s->secret, e);
         s->is_signed = 1;
     }
-    if (status) return -1;
+    return status;
+}
+
+static int start(struct kvc_store *s, struct kvc_error *e) {
     if ((s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return kvc_fail(e, KVC_ERR_IO, "no eventfd can be had");
     s->io = kvc_workers_new(s->options.threads, e);
     s->copier = s->io ? kvc_workers_new(1, e) : NULL;
     s->jobs = s->copier ? kvc_workers_new(s->options.threads, e) : NULL;
-    return s->jobs ? 0 : -1;
+    if (!s->jobs || open_levels(s, e)) return -1;
+    for (unsigned i = 0; i < s->n_levels; i++) kvc_store_greet(s, i);
+    return 0;
 }
 
-struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_options *options, struct kvc_error *e) {
+/* Returns a store that is prepared; NULL with *e. */
+static struct kvc_store *new_store(const char *levels, const struct kvc_store_options *options, struct kvc_error *e) {
     struct kvc_store *s = calloc(1, sizeof *s);
     if (!s) {
         kvc_fail_memory(e, "a store");
@@ -76,9 +99,21 @@ struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_opti
     kvc_condition_init(&s->idle);
     int status = kvc_sized_take(&s->options, sizeof s->options, options, "kvc_store_options", e);
     set_defaults(&s->options);
-    if (!status) status = fill(s, levels, e);
-    for (unsigned i = 0; i < s->n_levels && !status; i++) kvc_store_greet(s, i);
+    if (!status) status = prepare(s, levels, e);
     if (!status) return s;
+    kvc_store_close(s);
+    return NULL;
+}
+
+int kvc_store_check(const char *levels, const struct kvc_store_options *options, struct kvc_error *e) {
+    struct kvc_store *s = new_store(levels, options, e);
+    kvc_store_close(s);
+    return s ? 0 : -1;
+}
+
+struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_options *options, struct kvc_error *e) {
+    struct kvc_store *s = new_store(levels, options, e);
+    if (!s || !start(s, e)) return s;
     kvc_store_close(s);
     return NULL;
 }
@@ -95,7 +130,7 @@ void kvc_store_close(struct kvc_store *s) {
     kvc_workers_free(s->copier);
     kvc_workers_free(s->io);
     for (unsigned i = 0; i < s->n_levels; i++) {
-        s->level[i].ops->close(s->level[i].level);
+        if (s->level[i].level) s->level[i].ops->close(s->level[i].level);
         pthread_mutex_destroy(&s->level[i].breaker.lock);
         kvc_level_unload(s->level[i].handle);
         free(s->level[i].url);

@@ -80,18 +80,34 @@ static int name_of(const struct kvc_chunk *x, struct kvc_object *o, struct kvc_e
     return x->whole ? kvc_whole_object(x->space, x->keys, x->i, o, e) : kvc_chunk_object(x->space, x->keys, x->i, o, e);
 }
 
+void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e) {
+    static const char nameless[] = "(memory): "; /* as bytes in memory are called */
+    const size_t n = sizeof nameless - 1;
+    char name[KVC_OBJECT_NAME];
+    if (!e) return;
+    if (strncmp(e->message, nameless, n) == 0) memmove(e->message, e->message + n, strlen(e->message + n) + 1);
+    kvc_object_name(o, name);
+    kvc_error_prefix(e, name);
+}
+
+/* Proves what is open. */
+static int prove(const struct kvc_chunk *chunk, const struct kvc_file *f, int hashes, struct kvc_error *e) {
+    const struct kvc_cache *c = f->cache;
+    const int failed = chunk->name    ? check_name(chunk, c, e)
+                       : chunk->whole ? check_whole(chunk, c, e)
+                                      : check_tokens(chunk, c, e);
+    if (failed || check_space(chunk, c, e) || find_profile(chunk, f->cache, e)) return -1;
+    return hashes ? kvc_container_check_hashes(c, e) : 0;
+}
+
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e) {
     struct kvc_object o;
     const struct kvc_open_options options = {.size = sizeof options, .format = "kvc"};
-    if (name_of(chunk, &o, e) || kvc_chunk_signature(chunk->space->store, &o, data, size, e)) return NULL;
-    struct kvc_file *f = kvc_file_open_memory(data, *size, &options, e);
-    if (!f) return NULL;
-    if (!(chunk->name    ? check_name
-          : chunk->whole ? check_whole
-                         : check_tokens)(chunk, f->cache, e) &&
-        !check_space(chunk, f->cache, e) && !find_profile(chunk, f->cache, e) &&
-        (!hashes || !kvc_container_check_hashes(f->cache, e)))
-        return f;
+    if (name_of(chunk, &o, e)) return NULL;
+    struct kvc_file *f = NULL;
+    if (!kvc_chunk_signature(chunk->space->store, &o, data, size, e)) f = kvc_file_open_memory(data, *size, &options, e);
+    if (f && !prove(chunk, f, hashes, e)) return f;
     kvc_file_close(f);
+    kvc_chunk_blame(&o, e);
     return NULL;
 }

@@ -49,13 +49,14 @@ static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *
         struct kvc_level_facts facts;
         return l->ops->facts(l, &facts, base->deadline, e);
     }
+    case KVC_DROP: return l->ops->drop(l, x->object, x->n, base->deadline, e);
     case KVC_COPY: break;
     }
     return copy(x, l, e);
 }
 
 static int can(const struct kvc_level_ops *ops, enum kvc_errand what) {
-    return what == KVC_COPY || (what == KVC_GREET && ops->remote) || (what == KVC_TOUCH && ops->touch) ||
+    return what == KVC_COPY || what == KVC_DROP || (what == KVC_GREET && ops->remote) || (what == KVC_TOUCH && ops->touch) ||
            (what == KVC_MISSED && ops->missed) || (what == KVC_ASIDE && ops->quarantine) || (what == KVC_PIN && ops->pin) ||
            (what == KVC_EXPECT && ops->expect);
 }
@@ -85,6 +86,7 @@ void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, c
     struct errand *x = new_errand(s, level, what, o, n, 0);
     if (!x) return;
     x->value = value;
+    if (what == KVC_TOUCH) x->base.workers = s->copier;
     kvc_request_start(&x->base);
     kvc_request_release(&x->base);
 }

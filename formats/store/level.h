@@ -8,7 +8,7 @@
 #include "formats/store/url.h"
 
 /* Backends in shared objects tell by it for which version of this header they were built. */
-#define KVC_LEVEL_ABI 1
+#define KVC_LEVEL_ABI 2
 
 /* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has; INT64_MAX: there is none. */
 typedef int64_t kvc_instant;
@@ -36,10 +36,10 @@ struct kvc_level_put {
 
 #define KVC_PUT_REFUSED 2
 
-/* Counters of a level; -1: it does not know. */
+/* What a level knows of its objects without listing them; -1: nothing. Another's keys in the same server or bucket do not count. */
 struct kvc_level_facts {
     int64_t objects, bytes, limit;
-    char text[256]; /* what it is: "Redis Cluster of 3 masters, redis 7.0.15"; for people */
+    char text[256]; /* what it is: "Redis 7.0.15, cluster of 3 masters"; for people */
 };
 
 /* Functions return 0, or -1 with *e. KVC_SEVERITY_RETRY says that the level cannot be reached or used at present (network, full or
@@ -49,7 +49,9 @@ struct kvc_level_ops {
     const char *scheme;
     const char *what; /* "directory" */
     int remote;       /* across a network: deadlines are longer, and found objects are copied to faster levels */
+    int last_first;   /* chains are put from their last chunk on: it evicts what was put or used longest ago, chains or not */
 
+    /* Those across a network connect to nobody and make nothing: the first call does. */
     struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
     void (*close)(struct kvc_level *l);
 
@@ -74,7 +76,7 @@ struct kvc_level_ops {
     /* These may be NULL: the level has nothing of the kind. */
     /* Puts a damaged or forged object aside, or removes it. */
     int (*quarantine)(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e);
-    /* Notes that the n objects of a chain were read. */
+    /* Notes that the n objects of a chain were read: the first ones are to stay longest. */
     int (*touch)(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
     /* Notes that n objects of a chain, of about `size` bytes each, were asked for and are not going to be put now. */
     int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
@@ -86,6 +88,10 @@ struct kvc_level_ops {
 
 /* Returns now. */
 kvc_instant kvc_now(void);
+
+/* Writes '*' over a secret in a text that a server sent, as far as the text repeats it: 12 bytes of the secret in a row, or all of a
+ * shorter one. `secret` NULL or "": there is none. */
+void kvc_level_blank(char *text, const char *secret);
 
 /* A backend in a shared object exports this one function. */
 #define KVC_LEVEL_ENTRY "kvc_store_level"

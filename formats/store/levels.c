@@ -56,6 +56,11 @@ int kvc_level_find(const char *scheme, const char *folder, const struct kvc_leve
     return kvc_fail(e, KVC_ERR_USAGE, "there is no backend '%s'", scheme);
 }
 
+int kvc_level_check(struct kvc_url *url, struct kvc_error *e) {
+    struct kvc_conf c = kvc_conf_default;
+    return kvc_conf_take(&c, url, e) < 0 || kvc_url_rest(url, e) ? -1 : 0;
+}
+
 void kvc_level_unload(void *handle) {
     if (handle) dlclose(handle);
 }

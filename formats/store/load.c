@@ -61,6 +61,13 @@ static size_t fetch(struct kvc_store_hit *hit, struct range *r, const struct kvc
     return used;
 }
 
+/* Returns 1 if the chunks that were read came from a level, or were copied to it. Directories learn of all that is read. */
+static int was_used(const struct kvc_store_hit *hit, const struct range *r, size_t used, unsigned level) {
+    int any = !hit->space->store->level[level].ops->remote;
+    for (size_t i = r->first; i < r->first + used && !any; i++) any = hit->level[i] >= level;
+    return any;
+}
+
 /* Counts what was loaded, and tells the levels. */
 static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used, uint64_t bytes) {
     struct kvc_store *s = hit->space->store;
@@ -69,8 +76,11 @@ static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used
     kvc_count(s, KVC_COUNT_LOADED_BYTES, bytes);
     kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - r->began));
     kvc_count(s, KVC_COUNT_SHORT, (r->end - r->first - used) * chunk);
-    for (unsigned i = 0; i < s->n_levels; i++)
-        if (used) kvc_store_tell(s, i, KVC_TOUCH, hit->object, r->first + used, 0);
+    for (unsigned i = 0; i < s->n_levels; i++) {
+        if (!used || !was_used(hit, r, used, i)) continue;
+        kvc_store_tell(s, i, KVC_TOUCH, hit->object, r->first + used, 0);
+        if (s->level[i].ops->last_first) kvc_space_touch(hit->space, i);
+    }
     if (r->first + used < hit->chunks && used < r->end - r->first) { /* the rest is not there */
         hit->chunks = r->first + used;
         kvc_hit_list_levels(hit);

@@ -9,6 +9,7 @@ struct object_request {
     struct kvc_object object;
     void *data; /* read, or to be written */
     size_t size;
+    struct kvc_error why; /* what is wrong with an object that was not read; code 0: it is not there */
     struct kvc_level_put how;
     struct kvc_object parent;
     int there;
@@ -20,15 +21,19 @@ static void clear(struct kvc_request *r) {
 
 static int take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
     struct object_request *r = state;
-    (void)i, (void)why;
+    (void)i;
     r->data = data;
     r->size = size;
+    if (why) r->why = *why;
     return 0;
 }
 
 static int run_get(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct object_request *r = (struct object_request *)base;
-    return l->ops->get(l, &r->object, 1, base->deadline, take, r, e);
+    if (l->ops->get(l, &r->object, 1, base->deadline, take, r, e)) return -1;
+    if (r->why.code == KVC_OK) return 0;
+    *e = r->why;
+    return -1;
 }
 
 static int run_put(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {

@@ -3,6 +3,7 @@
 #include "formats/store/store.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -29,18 +30,25 @@ int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant unti
 
 /* --- the breaker --- */
 
-/* Returns 1 if the level is to be left alone now. */
-static int is_open(struct kvc_breaker *b) {
+/* Returns 1 if the level is to be left alone now, and fills *e. */
+static int is_open(struct kvc_store_level *l, struct kvc_error *e) {
+    struct kvc_breaker *b = &l->breaker;
     pthread_mutex_lock(&b->lock);
     const int open = b->failures >= FAILURES && kvc_now() < b->until;
+    if (open) {
+        kvc_fail(e, KVC_ERR_IO, "%s: it failed several times, and is left alone for some seconds: %s", l->url, b->why);
+        e->severity = KVC_SEVERITY_RETRY;
+    }
     pthread_mutex_unlock(&b->lock);
     return open;
 }
 
-static void note_outcome(struct kvc_store_level *l, int failed) {
+/* Counts a success (`why` NULL), or a failure. */
+static void note_outcome(struct kvc_store_level *l, const char *why) {
     struct kvc_breaker *b = &l->breaker;
     pthread_mutex_lock(&b->lock);
-    if (!failed) {
+    if (why) snprintf(b->why, sizeof b->why, "%.255s", why);
+    if (!why) {
         b->failures = 0;
         b->pause = 0;
     } else if (++b->failures >= FAILURES) {
@@ -51,7 +59,7 @@ static void note_outcome(struct kvc_store_level *l, int failed) {
                    (kvc_instant)(((uint64_t)kvc_now() * UINT64_C(0x9e3779b97f4a7c15)) >> 40) % (b->pause / 4);
     }
     pthread_mutex_unlock(&b->lock);
-    if (failed) atomic_fetch_add(&l->count[KVC_LEVEL_FAILURES], 1);
+    if (why) atomic_fetch_add(&l->count[KVC_LEVEL_FAILURES], 1);
 }
 
 /* --- requests --- */
@@ -61,7 +69,8 @@ static void run(struct kvc_task *task) {
     struct kvc_store_level *l = &r->store->level[r->level];
     struct kvc_error e = {.code = KVC_OK};
     const int status = r->run(r, l->level, &e);
-    note_outcome(l, status && e.severity == KVC_SEVERITY_RETRY && e.code != KVC_ERR_MEMORY);
+    const int failed = status && e.severity == KVC_SEVERITY_RETRY && e.code != KVC_ERR_MEMORY;
+    note_outcome(l, failed ? e.message : NULL);
     pthread_mutex_lock(&r->lock);
     r->status = status;
     r->error = e;
@@ -84,11 +93,10 @@ void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level
 
 int kvc_request_start(struct kvc_request *r) {
     struct kvc_store_level *l = &r->store->level[r->level];
-    if (is_open(&l->breaker)) {
+    if (is_open(l, &r->error)) {
         atomic_fetch_add(&l->count[KVC_LEVEL_REFUSED], 1);
         r->done = 1;
-        r->status = kvc_fail(&r->error, KVC_ERR_IO, "%s: it failed several times, and is left alone for some seconds", l->url);
-        r->error.severity = KVC_SEVERITY_RETRY;
+        r->status = -1;
         return -1;
     }
     atomic_fetch_add(&l->count[KVC_LEVEL_CALLS], 1);
@@ -105,7 +113,7 @@ int kvc_request_wait(struct kvc_request *r, struct kvc_error *e) {
     pthread_mutex_unlock(&r->lock);
     if (!late) return status;
     kvc_count(r->store, KVC_COUNT_LATE, 1);
-    note_outcome(&r->store->level[r->level], 1);
+    note_outcome(&r->store->level[r->level], "it did not answer in time");
     kvc_fail(e, KVC_ERR_IO, "%s: it did not answer in time", r->store->level[r->level].url);
     if (e) e->severity = KVC_SEVERITY_RETRY;
     return -1;

@@ -348,6 +348,39 @@ int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e) {
     return status;
 }
 
+/* Puts an object to a level as kvc_store_write_object() does. */
+static void keep(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size) {
+    const struct kvc_level_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
+    void *bytes = malloc(size + 1);
+    int there;
+    if (!bytes) return;
+    memcpy(bytes, data, size);
+    if (!kvc_chunk_sign(s, o, &bytes, &size, NULL))
+        kvc_store_put_level(s, level, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there, NULL);
+    free(bytes);
+}
+
+void kvc_space_keep(struct kvc_store_space *space, unsigned level) {
+    const struct kvc_object o = kvc_space_object(space);
+    size_t size;
+    if (space->packs_with) {
+        const struct kvc_object p = profile_object(kvc_profile_sha256(space->packs_with));
+        const uint8_t *bytes = kvc_profile_bytes(space->packs_with, &size);
+        keep(space->store, level, &p, bytes, size);
+    }
+    keep(space->store, level, &o, space->facts, strlen(space->facts));
+}
+
+void kvc_space_touch(struct kvc_store_space *space, unsigned level) {
+    struct kvc_object o[sizeof space->profile / sizeof space->profile[0] + 2] = {kvc_space_object(space)};
+    size_t n = 1;
+    pthread_mutex_lock(&space->lock);
+    if (space->packs_with) o[n++] = profile_object(kvc_profile_sha256(space->packs_with));
+    for (unsigned i = 0; i < space->n_profiles; i++) o[n++] = profile_object(kvc_profile_sha256(space->profile[i]));
+    pthread_mutex_unlock(&space->lock);
+    kvc_store_tell(space->store, level, KVC_TOUCH, o, n, 0);
+}
+
 static struct kvc_profile *known_profile(const struct kvc_store_space *space, const uint8_t *sha256) {
     struct kvc_profile *p = space->packs_with;
     if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;

@@ -45,6 +45,7 @@ struct kvc_breaker {
     unsigned failures;
     kvc_instant until; /* it is left alone until then */
     kvc_instant pause;
+    char why[256]; /* it failed the last time */
 };
 
 struct kvc_store_level {
@@ -109,6 +110,9 @@ static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n
     atomic_fetch_add_explicit(&s->count[c], n, memory_order_relaxed);
 }
 
+/* Checks everything that kvc_store_open() checks before it makes directories (chain.c). */
+int kvc_store_check(const char *levels, const struct kvc_store_options *options, struct kvc_error *e);
+
 /* --- calls of a level (request.c) --- */
 
 /* A call of a level from a worker thread. Part of the struct of a request, of which clear() frees the rest. */
@@ -164,6 +168,10 @@ void kvc_space_hold(struct kvc_store_space *space);
 struct kvc_object kvc_space_object(const struct kvc_store_space *space);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
 int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
+/* Puts the same to one level once more, which may have evicted it, and so touches it. */
+void kvc_space_keep(struct kvc_store_space *space, unsigned level);
+/* Tells a level that they were used: without them, nobody can name the namespace of the chunks that were, or read these. */
+void kvc_space_touch(struct kvc_store_space *space, unsigned level);
 /* Copies the facts of a namespace to the levels before `level`, once: objects there would be of a namespace that nobody can name. */
 void kvc_space_copy_facts(struct kvc_store_space *space, unsigned level);
 /* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
@@ -181,8 +189,10 @@ struct kvc_chunk {
     const struct kvc_store_name *name; /* not NULL: a named cache, which needs none of the above but the namespace */
 };
 /* Opens the bytes of a chunk, which must outlive the handle, and proves that they are this chunk: signature, checksums of records (with
- * `hashes`), namespace, parent, tokens and keys. *size becomes that without the signature. */
+ * `hashes`), namespace, parent, tokens and keys. An error names the object. *size becomes that without the signature. */
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e);
+/* Puts the name of an object before what is wrong with its bytes. */
+void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e);
 /* Signs an object: appends what kvc_chunk_open() takes off. *data is reallocated. */
 int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size, struct kvc_error *e);
 /* Checks and takes off the signature of any object. */
@@ -202,6 +212,13 @@ int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, cons
 /* Writes signed bytes to one level; *there as in level.h. */
 int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size,
                         const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e);
+
+/* Refuses a cache that cannot be put into a namespace, and tells into how many chunks it is cut; *whole is its tokens if it cannot be
+ * cut, else 0 (put.c). The namespace's store need not be open. */
+int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks, uint64_t *whole,
+                  struct kvc_error *e);
+/* Packs the first chunk, or a cache that cannot be cut, and keeps nothing: a recipe may refuse it. */
+int kvc_put_try(struct kvc_store_space *space, struct kvc_file *f, uint64_t whole, struct kvc_error *e);
 
 /* --- hits (find.c, fetch.c) --- */
 
@@ -231,9 +248,9 @@ int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object
 
 /* --- in the background (errands.c) --- */
 
-enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_COPY };
+enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_DROP, KVC_COPY };
 /* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what
- * is told. */
+ * is told. A touch comes after the copies that were begun before it. */
 void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
                     int64_t value);
 /* Has a level connect, by a longer deadline than finding has: a connection that takes longer than that would never come about. */

@@ -1,8 +1,6 @@
 /* store_stats.c: the counters of a store as text, and lists of what it keeps. */
 #include "formats/store/store.h"
 
-#include "codecs/memory.h"
-
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -106,40 +104,4 @@ int kvc_store_walk(struct kvc_store *s, const struct kvc_store_space *space, kvc
         if (l->ops->walk(l, space ? space->ns : NULL, seen, &w, e)) return -1;
     }
     return 0;
-}
-
-struct dropping {
-    struct kvc_object *object;
-    size_t n;
-    int failed;
-};
-
-static int keep(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
-    struct dropping *d = state;
-    (void)size, (void)used;
-    struct kvc_object *more = kvc_room_for_one(d->object, d->n, sizeof *more);
-    d->failed = !more;
-    if (!more) return 1;
-    d->object = more;
-    d->object[d->n++] = *o;
-    return 0;
-}
-
-#define BATCH 1000 /* objects that one call removes */
-
-int64_t kvc_store_drop(struct kvc_store_space *space, struct kvc_error *e) {
-    struct kvc_store *s = space->store;
-    int64_t n = 0;
-    int status = 0;
-    for (unsigned i = 0; i < s->n_levels && !status; i++) {
-        struct kvc_level *l = s->level[i].level;
-        struct dropping d = {.n = 0};
-        status = l->ops->walk(l, space->ns, keep, &d, e);
-        if (!status && d.failed) status = kvc_fail_memory(e, "a list of objects");
-        for (size_t at = 0; at < d.n && !status; at += BATCH)
-            status = l->ops->drop(l, d.object + at, d.n - at < BATCH ? d.n - at : BATCH, INT64_MAX, e);
-        n += (int64_t)d.n;
-        free(d.object);
-    }
-    return status ? -1 : n;
 }

@@ -1,12 +1,15 @@
 /* url.c: reads the texts that name levels. Spec: STORE.md, "Levels". */
 #include "formats/store/url.h"
 
+#include "codecs/near.h"
 #include "formats/io/hash.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Returns the length of the scheme that a text begins with, without ':'; 0: it has none. A path that begins with a letter and has a
  * colon may look like one, so the known schemes are asked. */
@@ -36,6 +39,15 @@ static int decode(char *text) {
     return 0;
 }
 
+/* Returns what looks like an option after a comma, as in "st,max-size=60M"; NULL: nothing does. */
+static const char *option_after_comma(const char *text) {
+    while ((text = strchr(text, ',')) != NULL) {
+        const size_t word = strspn(++text, "abcdefghijklmnopqrstuvwxyz-");
+        if (word && text[word] == '=') return text;
+    }
+    return NULL;
+}
+
 static int parse_options(struct kvc_url *u, char *text, const char *whole, struct kvc_error *e) {
     for (char *next; text && *text; text = next) {
         next = strchr(text, '&');
@@ -45,6 +57,9 @@ static int parse_options(struct kvc_url *u, char *text, const char *whole, struc
         struct kvc_url_option *o = &u->option[u->n++];
         char *value = strchr(text, '=');
         if (value) *value++ = '\0';
+        if (value && option_after_comma(value))
+            return kvc_fail(e, KVC_ERR_USAGE, "%s: options are separated by '&', not by commas (%%2c is a comma in a value)",
+                            u->place);
         if (!*text || decode(text) || (value && decode(value)))
             return kvc_fail(e, KVC_ERR_USAGE, "%s: options are written KEY=VALUE&KEY=VALUE, with %%XX for other characters",
                             whole);
@@ -68,9 +83,11 @@ int kvc_url_parse(struct kvc_url *u, const char *text, struct kvc_error *e) {
     if (options) *options++ = '\0';
     u->place = place;
     int status = 0;
-    if (!scheme && strstr(text, "://"))
+    const char *unknown = strcmp(u->scheme, "dir") == 0 ? strstr(place, "://") : NULL, *from = unknown;
+    while (from && from > place && from[-1] != ',') from--;
+    if (unknown)
         status = kvc_fail(e, KVC_ERR_USAGE, "'%.*s': there is no such backend: write dir:FOLDER, redis://HOST or s3://BUCKET",
-                          (int)strcspn(text, ":"), text);
+                          (int)(unknown - from), from);
     else if (strcmp(u->scheme, "dir") != 0 && strchr(place, '@')) /* the text is not repeated: it may hold a password */
         status = kvc_fail(e, KVC_ERR_USAGE,
                           "%s: a user name and password do not belong into the name of a store: "
@@ -88,7 +105,15 @@ void kvc_url_free(struct kvc_url *u) {
     *u = (struct kvc_url){0};
 }
 
+/* Notes that the backend has an option. */
+static void note_known(struct kvc_url *u, const char *key) {
+    for (size_t i = 0; i < u->n_known; i++)
+        if (strcmp(u->known[i], key) == 0) return;
+    if (u->n_known < sizeof u->known / sizeof u->known[0]) u->known[u->n_known++] = key;
+}
+
 const char *kvc_url_text(struct kvc_url *u, const char *key, const char *otherwise) {
+    note_known(u, key);
     for (size_t i = 0; i < u->n; i++)
         if (strcmp(u->option[i].key, key) == 0) {
             u->option[i].taken = 1;
@@ -105,7 +130,7 @@ int kvc_url_bytes(struct kvc_url *u, const char *key, uint64_t *value, struct kv
     unsigned shift = 0;
     if (end != text && *end && (found = strchr(unit, *end)) != NULL) {
         shift = 10 * (unsigned)(found - unit + 1);
-        end++;
+        end += strcmp(end + 1, "iB") == 0 ? 3 : 1;
     }
     if (end == text || *end || !(v >= 0) || ldexp(v, (int)shift) >= 0x1p63)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: '%s' is no number of bytes, as 500M or 20G", key, text);
@@ -139,10 +164,43 @@ int kvc_url_flag(struct kvc_url *u, const char *key, int *value, struct kvc_erro
     return 0;
 }
 
+/* Collects the keys that a word resembles. Returns 1 if there are any. */
+static int resembles(const struct kvc_url *u, struct kvc_near *near) {
+    for (size_t i = 0; i < u->n_known; i++) kvc_near_offer(near, u->known[i]);
+    return *near->text != '\0';
+}
+
+/* Refuses an option that the backend does not have. */
+static int refuse_option(const struct kvc_url *u, const char *key, struct kvc_error *e) {
+    struct kvc_near near = {.word = key};
+    char list[700] = "";
+    size_t at = 0;
+    const int is_near = resembles(u, &near);
+    for (size_t i = 0; i < u->n_known && at < sizeof list - 40; i++)
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%.36s", i ? ", " : "", u->known[i]);
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no option '%.60s'%s%s%s (options: %s)", u->scheme, key,
+                    is_near ? "; did you mean " : "", near.text, is_near ? "?" : "", list);
+}
+
+/* Refuses options that were written after a comma, as part of the place. A folder that is there may have such a name. */
+static int check_place(const struct kvc_url *u, struct kvc_error *e) {
+    const char *last = u->place ? strrchr(u->place, '/') : NULL, *text = last ? last : u->place;
+    const int is_folder = strcmp(u->scheme, "dir") == 0;
+    char word[33];
+    if (!text || !(text = option_after_comma(text)) || (is_folder && access(u->place, F_OK) == 0)) return 0;
+    struct kvc_near near = {.word = word};
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "="), text);
+    if (!is_folder && !resembles(u, &near)) return 0;
+    const int before = (int)(text - 1 - u->place);
+    return kvc_fail(e, KVC_ERR_USAGE, "%.*s: options follow '?' and are separated by '&', not by commas: write %.*s?%s=VALUE%s",
+                    before, u->place, before, u->place, word,
+                    is_folder ? "; if the folder is to have a name with a comma, make it first" : "");
+}
+
 int kvc_url_rest(const struct kvc_url *u, struct kvc_error *e) {
     for (size_t i = 0; i < u->n; i++)
-        if (!u->option[i].taken) return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no option '%s'", u->scheme, u->option[i].key);
-    return 0;
+        if (!u->option[i].taken) return refuse_option(u, u->option[i].key, e);
+    return check_place(u, e);
 }
 
 int kvc_url_split(const char *chain, char ***list, struct kvc_error *e) {

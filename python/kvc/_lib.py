@@ -119,6 +119,15 @@ class StorePutOptions(Sized):
                 ("progress_state", pointer)]
 
 
+class StoreDropOptions(Sized):
+    _fields_ = [("size", c.c_size_t), ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("progress", PROGRESS_FN),
+                ("progress_state", pointer)]
+
+
+class StoreDropped(Sized):
+    _fields_ = [("size", c.c_size_t), ("removed", u64), ("kept", u64), ("bytes", u64)]
+
+
 # function: result, parameters; e is the struct kvc_error
 _e, _f = pointer, pointer
 KVC = {
@@ -187,6 +196,7 @@ STORE = {
     "kvc_store_expect": (None, _hit, i64),
     "kvc_store_done": (None, _hit),
     "kvc_store_drop": (i64, _space, _e),
+    "kvc_store_drop_tokens": (c.c_int, _space, pointer, u64, c.POINTER(StoreDropOptions), c.POINTER(StoreDropped), _e),
     "kvc_store_stats": (c.c_size_t, _s, text, pointer, c.c_size_t),
 }
 

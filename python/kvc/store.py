@@ -218,6 +218,13 @@ class Space(_lib.Handle):
         """Removes everything of the namespace. Returns the number of objects: its chunks and its facts."""
         return call(self._library.kvc_store_drop, self.pointer)
 
+    def drop_tokens(self, tokens: Any, *, extras: Sequence[Extra] = ()) -> Tuple[int, int]:
+        """Removes the chunks of one prompt from all levels. Returns how many, and how many stay as other prompts go on after them."""
+        ids = arrays.token_ids(tokens)
+        o, dropped = _lib.StoreDropOptions(extras=_extras(extras), n_extras=len(extras)), _lib.StoreDropped()
+        call(self._library.kvc_store_drop_tokens, self.pointer, ids.ctypes.data, ids.size, c.byref(o), c.byref(dropped))
+        return dropped.removed, dropped.kept
+
 
 def _names(names: Sequence[bytes]) -> Any:
     return (_lib.StoreName * len(names))(*(_lib.StoreName(name, len(name)) for name in names))

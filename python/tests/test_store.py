@@ -96,6 +96,18 @@ class TestStore(Case):
         self.assertEqual(self.space.find(IDS).tokens, 0)
         self.fails(kvc.Code.USAGE, "", self.store.space, "ffff")
 
+    def test_drop_tokens(self):
+        self.put()
+        other = IDS.copy()
+        other[300] += 1
+        with kvc.open_arrays(KV, tokens=other, facts=FACTS) as f:
+            self.space.put(f)
+        self.assertEqual(self.space.drop_tokens(IDS[:256]), (0, 1))
+        self.assertEqual(self.space.drop_tokens(IDS), (1, 1))
+        self.assertEqual((self.space.find(IDS).tokens, self.space.find(other).tokens), (256, 512))
+        self.assertEqual(self.space.drop_tokens(other), (2, 0))
+        self.assertEqual(self.space.drop_tokens(other), (0, 0))
+
     def test_extras(self):
         image = [(3, 1, bytes(range(32)))]
         with self.open_arrays() as f:

@@ -93,7 +93,7 @@ def test_find(port):
         expect(d("find 400 31 9000"), [31, 0, 0])
         d("reopen")
         expect(d("find 500 31 9000"), [12, 0, 1, 31])
-        expect(d("find 1000 1000 9000"), [0, 0, 2])
+        expect(d("find 1000 1000 9000"), [0, 0, 1])
         d("bad 505")
         expect(d("find 500 31 9000"), [5, 0, 1])
         expect(d("find 500 5 9000"), [5, 0, 0])
@@ -106,6 +106,11 @@ def test_find(port):
     with Driver(port, "remember=0", prefix="find") as d:
         expect(d("find 0 20 9000"), [20, 0, 1])
         expect(d("find 0 20 9000"), [20, 0, 1])
+        # a rule of the bucket has removed the beginning, which was written first
+        expect(d("drop 0 3 1000"), [0])
+        for n in (20, 40, 400):
+            expect(d(f"find 0 {n} 9000"), [0, 0])
+        expect(d("find 3 400 9000"), [400, 0])
 
 
 def test_walk_pages(port):
@@ -225,6 +230,12 @@ def test_storm(port):
         got = d("get 0 1 1000 3000")
         expect(got, [0, 0, 0, 0, -1])
         assert got[1] < 500, got
+    with Driver(PROXY.port, prefix="storm") as d: # without a deadline
+        PROXY.set(Fault("status", status=503, code="SlowDown", headers={"Retry-After": "99999999"}))
+        for command in ("get 0 1 1000 0", "walk", "drop 0 1 0"):
+            d("reopen")
+            got = d(command)
+            assert got[1] < 500 and "SlowDown: it asks to wait for 99999999 s" in got[2], got
 
 
 def test_bodies(port):
@@ -316,6 +327,12 @@ def test_slow(port):
         PROXY.set()
         time.sleep(2.6)
         expect(d("get 0 3 1000000 3000"), [3, 0, 0, 0, 0])
+    with Driver(PROXY.port, "stall=1s", prefix="slow") as d: # that bytes come is not enough
+        for command in ("get 0 1 1000000 0", "walk"):
+            PROXY.set(Fault("slow", "GET", bytes=10))
+            d("reopen")
+            got = d(command)
+            assert got[1] < 5000 and "Operation too slow" in got[2], got
     with Driver(PROXY.port, "stall=300ms&hedge=no", prefix="slow") as d:
         PROXY.set(Fault("stall", times=2))
         got = d("get 0 3 1000000 0")

@@ -163,10 +163,27 @@ static void sizes(void **state) {
     }
 }
 
+/* The last test: the unit stays. */
+static void sizes_by_1024(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } cases[] = {
+        {0, "0 B"},           {1000, "1000 B"},       {1023, "1023 B"},        {1024, "1.0 KiB"}, {1048524, "1023.9 KiB"},
+        {1048525, "1.0 MiB"}, {62914560, "60.0 MiB"}, {UINT64_MAX, "16.0 EiB"}};
+    char text[32];
+    cli_sizes_by_1024();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cli_size_text(cases[i].bytes, text);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(u64),        cmocka_unit_test(f64),         cmocka_unit_test(ranges), cmocka_unit_test(lists),
-        cmocka_unit_test(float_text), cmocka_unit_test(double_text), cmocka_unit_test(sizes),
+        cmocka_unit_test(float_text), cmocka_unit_test(double_text), cmocka_unit_test(sizes),  cmocka_unit_test(sizes_by_1024),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

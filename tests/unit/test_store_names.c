@@ -94,6 +94,9 @@ static void urls(void **state) {
     refuse_url("redis://user:secret@h", "user name");
     refuse_url("s3://key:secret@bucket", "user name");
     refuse_url("d?=x", "KEY=VALUE");
+    refuse_url("d?a=b,max-size=3", "separated by '&'");
+    refuse_url("a,ftp://h", "'ftp': there is no such backend");
+    refuse_url("dir:a,b,ftp://h", "'ftp': there is no such backend");
     refuse_url("d?a=%4", "KEY=VALUE");
     refuse_url("d?a=%g0", "KEY=VALUE");
     refuse_url("d?a=%00", "KEY=VALUE");
@@ -104,17 +107,85 @@ static void urls(void **state) {
     assert_null(strstr(e.message, "secret"));
 }
 
+/* Opens a level's text as a backend with two options does. Returns the message; "": it is good. */
+static const char *rest_of(const char *text) {
+    static struct kvc_error e;
+    struct kvc_url u;
+    uint64_t bytes;
+    e.message[0] = '\0';
+    if (!kvc_url_parse(&u, text, &e)) {
+        kvc_url_text(&u, "colour", NULL);
+        kvc_url_text(&u, "colour", NULL); /* options are listed once */
+        if (!kvc_url_bytes(&u, "max-size", &bytes, &e)) kvc_url_rest(&u, &e);
+        kvc_url_free(&u);
+    }
+    return e.message;
+}
+
+/* Options that there are not, and options in the wrong place. */
+static void wrong_options(void **state) {
+    (void)state;
+    assert_string_equal(rest_of("d?max-size=1&colour=red"), "");
+    assert_string_equal(rest_of("d?colour=a%2cmax-size=1"), "");
+    assert_string_equal(rest_of("d?max=1"), "dir: there is no option 'max'; did you mean max-size? (options: colour, max-size)");
+    assert_string_equal(rest_of("d?color=1"),
+                        "dir: there is no option 'color'; did you mean colour? (options: colour, max-size)");
+    assert_string_equal(rest_of("redis://h?x=1"), "redis: there is no option 'x' (options: colour, max-size)");
+    static const char *const wrong[] = {
+        "d,max-size=1", "d,max=1", "dir:d,anything=1", "/a/b,c,d,x=y", "redis://h1,h2,colour=red", "s3://b/p,max=1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        if (!strstr(rest_of(wrong[i]), "not by commas: write ")) fail_msg("%s: %s", wrong[i], rest_of(wrong[i]));
+    assert_null(strstr(rest_of("redis://h,colour=secret"), "secret"));
+    static const char *const right[] = {"d,e",           "a,b=c/d",    "dir:d,=x",           "dir:d,X=1",
+                                        "redis://h1,h2", "s3://b/p,x", "s3://b/day=1,hour=2"};
+    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) assert_string_equal(rest_of(right[i]), "");
+    char path[200], text[220];
+    snprintf(path, sizeof path, "%s/a,seed=3", folder);
+    assert_int_equal(mkdir(path, 0700), 0); /* folders have such names */
+    snprintf(text, sizeof text, "dir:%s?max-size=1", path);
+    assert_string_equal(rest_of(text), "");
+}
+
+/* A chain of which a later level is refused leaves no folder of an earlier one. */
+static void refused_chains(void **state) {
+    (void)state;
+    static const char *const rest[] = {
+        "?max=1", "?max-size=x", ",dir:%s/later?max=1", ",dir:%s/later,max=1", ",redis://h?x=1", ",nosuch://h", ",s3:///x"};
+    struct kvc_error e;
+    char path[200], text[500], end[250];
+    snprintf(path, sizeof path, "%s/never", folder);
+    for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) {
+        const char *hole = strstr(rest[i], "%s");
+        snprintf(end, sizeof end, "%.*s%s%s", hole ? (int)(hole - rest[i]) : (int)strlen(rest[i]), rest[i], hole ? folder : "",
+                 hole ? hole + 2 : "");
+        snprintf(text, sizeof text, "dir:%s%s", path, end);
+        if (kvc_store_open(text, NULL, &e)) fail_msg("%s", text);
+        assert_int_equal(kvc_store_check(text, NULL, &e), -1);
+        if (!access(path, F_OK)) fail_msg("%s made the folder", text);
+    }
+    const struct kvc_store_options no_key = {.size = sizeof no_key, .key_file = "/no/such/file"};
+    snprintf(text, sizeof text, "dir:%s", path);
+    assert_null(kvc_store_open(text, &no_key, &e));
+    assert_int_equal(kvc_store_check(text, NULL, &e), 0);
+    assert_int_equal(access(path, F_OK), -1);
+    struct kvc_store *s = kvc_store_open(text, NULL, &e);
+    assert_non_null(s);
+    kvc_store_close(s);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
 static void values(void **state) {
     (void)state;
     static const struct {
         const char *text;
         int64_t bytes, time; /* -1: refused */
     } cases[] = {
-        {"0", 0, 0},       {"1", 1, 1000000},     {"1K", 1024, -1},      {"2M", 2097152, -1},    {"1G", 1073741824, -1},
-        {"5ms", -1, 5000}, {"1.5s", -1, 1500000}, {"2m", -1, 120000000}, {"1h", -1, 3600000000}, {"7d", -1, 604800000000},
-        {"", -1, -1},      {"x", -1, -1},         {"-1", -1, -1},        {"1KB", -1, -1},        {"1 K", -1, -1},
-        {"nan", -1, -1},   {"inf", -1, -1},       {"1e30", -1, -1},      {"9000000T", -1, -1},   {"1e300d", -1, -1},
-        {"K", -1, -1},     {"s", -1, -1},
+        {"0", 0, 0},       {"1", 1, 1000000},     {"1K", 1024, -1},      {"2M", 2097152, -1},     {"1G", 1073741824, -1},
+        {"5ms", -1, 5000}, {"1.5s", -1, 1500000}, {"2m", -1, 120000000}, {"1h", -1, 3600000000},  {"7d", -1, 604800000000},
+        {"", -1, -1},      {"x", -1, -1},         {"-1", -1, -1},        {"1KB", -1, -1},         {"1 K", -1, -1},
+        {"nan", -1, -1},   {"inf", -1, -1},       {"1e30", -1, -1},      {"9000000T", -1, -1},    {"1e300d", -1, -1},
+        {"K", -1, -1},     {"s", -1, -1},         {"3KiB", 3072, -1},    {"1.5MiB", 1572864, -1}, {"1KiBs", -1, -1},
+        {"1iB", -1, -1},   {"1Ki", -1, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kvc_url u = {.option[0] = {.key = "k", .value = cases[i].text}, .n = 1};
@@ -263,8 +334,9 @@ static void namespaces(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),         cmocka_unit_test(urls), cmocka_unit_test(values),     cmocka_unit_test(chains),
-        cmocka_unit_test(configuration), cmocka_unit_test(keys), cmocka_unit_test(namespaces),
+        cmocka_unit_test(names),      cmocka_unit_test(urls),          cmocka_unit_test(values),
+        cmocka_unit_test(chains),     cmocka_unit_test(configuration), cmocka_unit_test(keys),
+        cmocka_unit_test(namespaces), cmocka_unit_test(wrong_options), cmocka_unit_test(refused_chains),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -44,11 +44,6 @@ static void redirections(void **unused) {
     assert_int_equal(kvc_redis_judge("READONLY You can't write"), KVC_REDIS_STALE);
     assert_int_equal(kvc_redis_judge("WRONGTYPE Operation"), KVC_REDIS_REFUSED);
     assert_int_equal(kvc_redis_judge("MOVEDX"), KVC_REDIS_REFUSED);
-    char text[8];
-    kvc_redis_printable(text, sizeof text,
-                        "a\nb\xff"
-                        "cdefgh");
-    assert_string_equal(text, "a?b?cde");
 }
 
 /* --- replies --- */
@@ -126,6 +121,31 @@ static void replies_that_are_none(void **unused) {
     }
 }
 
+/* A line may be long, and has an end. */
+static void long_lines(void **unused) {
+    (void)unused;
+    enum { SIZE = 1 << 20 };
+    struct kvc_redis_reply r;
+    struct placed p = {.limit = 0};
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    memset(text, 'a', SIZE);
+    for (const char *first = "+-:"; *first; first++) {
+        text[0] = *first;
+        assert_int_equal(receive(text, SIZE, 4096, &p, &r, 1), -1);
+    }
+    /* within an array, too, and after lines that are good */
+    memcpy(text, "*3\r\n+a\r\n+", 10);
+    assert_int_equal(receive(text, SIZE, 4096, &p, &r, 1), -1);
+    memset(text, 'a', SIZE);
+    text[0] = '+';
+    memcpy(text + 60000, "\r\n", 2);
+    assert_int_equal(receive(text, 60002, 4096, &p, &r, 1), 1);
+    assert_int_equal(r.tree->len, 59999);
+    freeReplyObject(r.tree);
+    free(text);
+}
+
 struct ranges {
     unsigned n, slots;
     char host[64];
@@ -189,15 +209,16 @@ static void left_alone(void **unused) {
     assert_string_equal(l->node[1]->name, "[::1]:2");
     assert_string_equal(l->node[2]->name, "h3:6379");
     struct kvc_redis_node *n = l->node[0];
-    for (int i = 0; i < 2; i++) kvc_redis_node_failed(l, n, 1);
+    for (int i = 0; i < 2; i++) kvc_redis_node_failed(l, n, 1, "refused");
     assert_int_equal(kvc_redis_node_try(l, n, &e), 0);
     kvc_redis_node_worked(l, n);
     for (int64_t pause = 1000000, i = 0; i < 7; i++) {
-        kvc_redis_node_failed(l, n, i ? 1 : 3);
+        kvc_redis_node_failed(l, n, i ? 1 : 3, "refused");
         const kvc_instant now = kvc_now();
         assert_true(n->until > now + pause - 10000 && n->until < now + pause + pause / 4 + 10000);
         assert_int_equal(kvc_redis_node_try(l, n, &e), -1);
         assert_int_equal(e.severity, KVC_SEVERITY_RETRY);
+        assert_non_null(strstr(e.message, "after failures: refused"));
         n->until = now - 1; /* the pause is over: one may try, the others not yet */
         assert_int_equal(kvc_redis_node_try(l, n, &e), 0);
         assert_int_equal(kvc_redis_node_try(l, n, &e), -1);
@@ -205,6 +226,38 @@ static void left_alone(void **unused) {
     }
     kvc_redis_node_worked(l, n);
     assert_int_equal(kvc_redis_node_try(l, n, &e), 0);
+    l->level.ops->close(&l->level);
+}
+
+/* Messages repeat nothing that is secret. */
+static void secrets(void **unused) {
+    (void)unused;
+    static const struct {
+        const char *secret, *text, *left;
+    } cases[] = {
+        {"s3cret", "bad password AUTH s3cret", "bad password AUTH ******"},
+        {"s3cret", "s3crets3cret, s3cre", "************, s3cre"},
+        {"correct horse battery", "a correct horse battery b", "a ********************* b"},
+        {"correct horse battery", "cut off: correct horse b", "cut off: ***************"},
+        {"correct horse battery", "horse battery staple", "************* staple"},
+        {"correct horse battery", "a horse, a battery", "a horse, a battery"},
+        {"", "nothing", "nothing"},
+        {NULL, "nothing", "nothing"},
+    };
+    char text[64], quoted[10];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(text, sizeof text, "%s", cases[i].text);
+        kvc_level_blank(text, cases[i].secret);
+        assert_string_equal(text, cases[i].left);
+    }
+    setenv("KVC_REDIS_PASSWORD", "pa\xc3\xa4ss", 1);
+    struct kvc_redis *l = open_level("redis://h");
+    unsetenv("KVC_REDIS_PASSWORD");
+    kvc_redis_quote(l, quoted, sizeof quoted, "a\npa\xc3\xa4ss\033 and more");
+    assert_string_equal(quoted, "a?******?");
+    const int named = kvc_redis_node_add(l, "xpa\xc3\xa4ssy", 7);
+    assert_string_equal(l->node[named]->name, "x******y:7");
+    assert_string_equal(l->node[named]->host, "xpa\xc3\xa4ssy");
     l->level.ops->close(&l->level);
 }
 
@@ -233,7 +286,9 @@ int main(void) {
         cmocka_unit_test(replies_in_pieces),
         cmocka_unit_test(replies_that_are_none),
         cmocka_unit_test(lists_of_slots),
+        cmocka_unit_test(long_lines),
         cmocka_unit_test(left_alone),
+        cmocka_unit_test(secrets),
         cmocka_unit_test(keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -330,7 +330,7 @@ static unsigned rounds_of(size_t n, size_t there, size_t known) {
     struct kvc_s3_search s = {known, n};
     size_t probe[KVC_S3_PROBES], asked;
     unsigned rounds = 0;
-    while ((asked = kvc_s3_probes(&s, known > 0, probe)) != 0) {
+    while ((asked = kvc_s3_probes(&s, probe)) != 0) {
         uint8_t answer[KVC_S3_PROBES];
         assert_true(asked <= KVC_S3_PROBES);
         for (size_t i = 0; i < asked; i++) {

@@ -16,7 +16,7 @@ $B/replay/fuzz_redis: $B/tests/fuzz/fuzz_redis.o $B/tests/fuzz/replay.o $(REDIS_
 	$(SAY) LD $@
 	$(LINK) $^ $(redis_LIBS) $(LIBS)
 
-$B/fuzz/fuzz_redis: tests/fuzz/fuzz_redis.c $(REDIS_SRC) formats/store/level.c formats/store/object.c formats/store/url.c codecs/error.c formats/io/hash.c | $B/ready
+$B/fuzz/fuzz_redis: tests/fuzz/fuzz_redis.c $(REDIS_SRC) formats/store/level.c formats/store/object.c formats/store/url.c codecs/error.c codecs/near.c formats/io/hash.c | $B/ready
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
 	$(Q)$(FUZZ_CC) $(KVC_CPPFLAGS) -std=c11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ \
@@ -24,5 +24,5 @@ $B/fuzz/fuzz_redis: tests/fuzz/fuzz_redis.c $(REDIS_SRC) formats/store/level.c f
 
 ## test-redis: the Redis level against real redis-servers on loopback: single, cluster, TLS; TESTS: some of the tests
 .PHONY: test-redis
-test-redis: $B/kvc_store_redis.so $B/tests/store/level_driver
+test-redis: $B/kvc_store_redis.so $B/tests/store/level_driver $(TOOLS:%=$B/%)
 	@"$(PYTHON)" tests/store/redis.py $B $(TESTS)

@@ -14,13 +14,13 @@ struct discovery {
     int found;
     struct kvc_error e;
     int failed;
-    const char *host; /* of the server that answers */
+    const struct kvc_redis_node *node; /* that answers */
     uint16_t slot[KVC_REDIS_SLOTS];
 };
 
 static int take_range(void *state, unsigned first, unsigned last, const char *host, uint16_t port) {
     struct discovery *d = state;
-    const int number = kvc_redis_node_add(d->l, *host ? host : d->host, port);
+    const int number = kvc_redis_node_add(d->l, *host ? host : d->node->host, port);
     if (number < 0) return -1;
     for (unsigned i = first; i <= last; i++) d->slot[i] = (uint16_t)number;
     d->found = 1;
@@ -70,7 +70,7 @@ static void answered(struct kvc_redis_run *run, struct kvc_redis_request *q) {
         return;
     }
     pthread_mutex_lock(&d->l->lock);
-    d->host = d->l->node[q->node]->host;
+    d->node = d->l->node[q->node];
     pthread_mutex_unlock(&d->l->lock);
     memset(d->slot, 0xff, sizeof d->slot);
     if (kvc_redis_ranges(q->reply, take_range, d) == 0 && d->found) {
@@ -78,7 +78,7 @@ static void answered(struct kvc_redis_run *run, struct kvc_redis_request *q) {
         return;
     }
     d->found = 0;
-    kvc_fail(&e, KVC_ERR_IO, "redis: %s does not tell which server has which slots", d->host);
+    kvc_fail(&e, KVC_ERR_IO, "redis: %s does not tell which server has which slots", d->node->name);
     fail(d, &e);
 }
 

@@ -162,11 +162,11 @@ static uint8_t *place(void *state, size_t n) {
 }
 
 /* Replies to the greeting and to ASKING only matter if they are errors. */
-static int preamble(struct kvc_redis_lane *lane, struct kvc_redis_reply *r, struct kvc_error *e) {
+static int preamble(const struct kvc_redis *l, struct kvc_redis_lane *lane, struct kvc_redis_reply *r, struct kvc_error *e) {
     char text[200];
     int status = 0;
     if (r->tree->type == REDIS_REPLY_ERROR) {
-        kvc_redis_printable(text, sizeof text, r->tree->str);
+        kvc_redis_quote(l, text, sizeof text, r->tree->str);
         status = kvc_fail(e, KVC_ERR_IO, "the server refuses: %s", text);
     }
     freeReplyObject(r->tree);
@@ -184,12 +184,12 @@ static int answers(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
         const int status = kvc_redis_reader_next(&lane->link->in, !skip && q && q->place ? place : NULL, lane, &r, e);
         if (status <= 0) return status;
         if (skip) {
-            if (preamble(lane, &r, e)) return -1;
+            if (preamble(run->l, lane, &r, e)) return -1;
             continue;
         }
         if (!q) { /* an error may come before a command is complete, and the connection then ends */
             char text[200] = "";
-            if (r.tree->type == REDIS_REPLY_ERROR) kvc_redis_printable(text, sizeof text, r.tree->str);
+            if (r.tree->type == REDIS_REPLY_ERROR) kvc_redis_quote(run->l, text, sizeof text, r.tree->str);
             freeReplyObject(r.tree);
             lane->answered = lane->answered || *text;
             return kvc_fail(e, KVC_ERR_IO, *text ? "the server refuses: %s" : "there is a reply without a question%s", text);
@@ -205,14 +205,14 @@ static int answers(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
     }
 }
 
-/* Receives all that came. Returns -1 after the connection's last reply was handed on. */
+/* Receives all that came, until the deadline. Returns -1 after the connection's last reply was handed on. */
 static int receive_all(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct kvc_error *e) {
     for (;;) {
         const ssize_t n = kvc_redis_link_receive(lane->link, e);
         if (n <= 0) return (int)n;
         lane->since = kvc_now();
         if (answers(run, lane, e)) return -1;
-        if (!lane->link || (!lane->sent.first && !lane->unsent.first)) return 0;
+        if (!lane->link || (!lane->sent.first && !lane->unsent.first) || kvc_now() >= run->deadline) return 0;
     }
 }
 

@@ -68,6 +68,7 @@ struct kvc_redis_run {
     size_t n_lanes;
     struct kvc_redis_list later; /* to be tried again at `wake` */
     kvc_instant wake;
+    char later_why[128]; /* what the server said last to one of these */
     /* What becomes of a request that has its reply, and of a lane whose node failed so many times; 0: the node is not to blame. */
     void (*answer)(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct kvc_redis_request *q);
     void (*lost)(struct kvc_redis_run *run, struct kvc_redis_lane *lane, unsigned failures, const struct kvc_error *e);

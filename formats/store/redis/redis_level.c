@@ -26,7 +26,8 @@ static int batch_run(struct batch *b, struct kvc_redis *l, const char *verb, con
         if (kvc_redis_ask(l, &b->q[i], verb, &o[i], second, third, e)) return -1;
     if (kvc_redis_discover(l, deadline, e)) return -1;
     kvc_redis_run_init(&b->run, l, deadline);
-    for (size_t i = 0; i < n; i++) kvc_redis_run_add(&b->run, &b->q[i]);
+    /* the last one first: of a chain, its beginning is to be what was used last */
+    for (size_t i = n; i--;) kvc_redis_run_add(&b->run, &b->q[i]);
     while (kvc_redis_run_step(&b->run))
         ;
     return 0;
@@ -47,15 +48,23 @@ static int unexpected(const struct batch *b, const struct kvc_redis_request *q, 
     return kvc_fail(e, KVC_ERR_IO, "redis: the server's reply is of another type than the command's");
 }
 
-/* Finds objects in one round trip; *rounds: how many it took all servers together. */
+/* What finding tells, beside how many objects are there. */
+struct finding {
+    uint64_t rounds;   /* of questions, over all servers */
+    int is_wrong_type; /* the first one that is missing is a key of another type */
+};
+
+/* Finds objects in one round trip. */
 static int find(struct kvc_redis *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
-                uint64_t *rounds, struct kvc_error *e) {
+                struct finding *more, struct kvc_error *e) {
     struct batch b = {0};
     *found = 0;
+    *more = (struct finding){0};
     int status = n ? batch_run(&b, l, "STRLEN", NULL, NULL, o, n, deadline, e) : 0;
     for (size_t i = 0; !status && i < n; i++) {
         if (!is_integer(&b.q[i])) {
             /* what is no string is no object of a store */
+            more->is_wrong_type = kvc_redis_is_wrong_type(&b.q[i]);
             if (b.q[i].state_of != KVC_REDIS_DENIED) status = unexpected(&b, &b.q[i], e);
             break;
         }
@@ -63,7 +72,7 @@ static int find(struct kvc_redis *l, const struct kvc_object *o, size_t n, kvc_i
         size[i] = (uint64_t)b.q[i].reply->integer;
         *found = i + 1;
     }
-    *rounds = b.run.rounds;
+    more->rounds = b.run.rounds;
     batch_end(&b);
     return status;
 }
@@ -71,11 +80,11 @@ static int find(struct kvc_redis *l, const struct kvc_object *o, size_t n, kvc_i
 static int level_find(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
                       uint64_t *size, struct kvc_error *e) {
     struct kvc_redis *l = (struct kvc_redis *)level;
-    uint64_t rounds;
-    const int status = find(l, o, n, deadline, found, size, &rounds, e);
+    struct finding more;
+    const int status = find(l, o, n, deadline, found, size, &more, e);
     pthread_mutex_lock(&l->lock);
     l->finds++;
-    l->find_rounds += rounds;
+    l->find_rounds += more.rounds;
     pthread_mutex_unlock(&l->lock);
     return status;
 }
@@ -101,6 +110,10 @@ static kvc_instant limit_of(const struct kvc_level *level) {
 
 static int level_quarantine(struct kvc_level *level, const struct kvc_object *o, struct kvc_error *e) {
     return for_all(level, "UNLINK", NULL, NULL, o, 1, limit_of(level), e);
+}
+
+static int level_touch(struct kvc_level *level, const struct kvc_object *o, size_t n, struct kvc_error *e) {
+    return for_all(level, "STRLEN", NULL, NULL, o, n, limit_of(level), e);
 }
 
 static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
@@ -147,28 +160,12 @@ static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const s
     return 0;
 }
 
-static int level_put(struct kvc_level *level, const struct kvc_object *o, const void *data, size_t size,
-                     const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e) {
-    enum { LARGE = 64 << 10 };
-    struct kvc_redis *l = (struct kvc_redis *)level;
+/* Sends SET. Sets *there to 1 if the key is there, of whatever type. */
+static int set(struct kvc_redis *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
+               kvc_instant deadline, int *there, struct kvc_error *e) {
     struct kvc_redis_request q = {0};
     struct batch b = {0};
     char tail[128];
-    size_t found = 0;
-    *there = 0;
-    if (size > l->o.max_object) {
-        kvc_fail(e, KVC_ERR_USAGE, "redis: an object of %zu bytes is larger than max-object=%" PRIu64, size, l->o.max_object);
-        return -1;
-    }
-    /* a round trip is cheaper than a large value that the server already has */
-    if (size > LARGE && !(how && how->replace)) {
-        uint64_t old, rounds;
-        if (find(l, o, 1, deadline, &found, &old, &rounds, e)) return -1;
-        if (found) {
-            *there = 1;
-            return how && how->pin ? keep(level, o, deadline, e) : 0;
-        }
-    }
     if (set_command(l, &q, o, data, size, how, tail, e) || kvc_redis_discover(l, deadline, e)) {
         kvc_redis_request_free(&q);
         return -1;
@@ -177,18 +174,46 @@ static int level_put(struct kvc_level *level, const struct kvc_object *o, const 
     kvc_redis_run_add(&b.run, &q);
     while (kvc_redis_run_step(&b.run))
         ;
-    int status = 0;
-    if (q.state_of == KVC_REDIS_ANSWERED && q.reply && q.reply->type == REDIS_REPLY_NIL) *there = 1;
-    else if (q.state_of != KVC_REDIS_ANSWERED || !q.reply || q.reply->type != REDIS_REPLY_STATUS) status = unexpected(&b, &q, e);
+    const int answered = q.state_of == KVC_REDIS_ANSWERED && q.reply;
+    *there = answered && q.reply->type == REDIS_REPLY_NIL;
+    const int status = *there || (answered && q.reply->type == REDIS_REPLY_STATUS) ? 0 : unexpected(&b, &q, e);
     kvc_redis_request_free(&q);
     batch_end(&b);
-    return !status && *there && how && how->pin ? keep(level, o, deadline, e) : status;
+    return status;
+}
+
+static int level_put(struct kvc_level *level, const struct kvc_object *o, const void *data, size_t size,
+                     const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e) {
+    enum { LARGE = 64 << 10 };
+    struct kvc_redis *l = (struct kvc_redis *)level;
+    struct kvc_level_put own = how ? *how : (struct kvc_level_put){0};
+    struct finding more = {0};
+    size_t found = 0;
+    uint64_t old;
+    *there = 0;
+    if (size > l->o.max_object) {
+        kvc_fail(e, KVC_ERR_USAGE, "redis: an object of %zu bytes is larger than max-object=%" PRIu64, size, l->o.max_object);
+        return -1;
+    }
+    /* a round trip is cheaper than a large value that the server already has */
+    if (size > LARGE && !own.replace && find(l, o, 1, deadline, &found, &old, &more, e)) return -1;
+    *there = found == 1;
+    own.replace |= more.is_wrong_type;
+    if (!*there && set(l, o, data, size, &own, deadline, there, e)) return -1;
+    /* a key of another type is nobody's object, and hides this one */
+    if (*there && !found && find(l, o, 1, deadline, &found, &old, &more, e)) return -1;
+    if (*there && more.is_wrong_type) {
+        own.replace = 1;
+        if (set(l, o, data, size, &own, deadline, there, e)) return -1;
+    }
+    return *there && own.pin ? keep(level, o, deadline, e) : 0;
 }
 
 static const struct kvc_level_ops ops = {.abi = KVC_LEVEL_ABI,
                                          .scheme = "redis",
                                          .what = "Redis",
                                          .remote = 1,
+                                         .last_first = 1,
                                          .open = open_level,
                                          .close = kvc_redis_close,
                                          .find = level_find,
@@ -198,6 +223,7 @@ static const struct kvc_level_ops ops = {.abi = KVC_LEVEL_ABI,
                                          .walk = kvc_redis_walk,
                                          .facts = kvc_redis_facts,
                                          .quarantine = level_quarantine,
+                                         .touch = level_touch,
                                          .pin = level_pin};
 
 static struct kvc_level *open_level(struct kvc_url *url, struct kvc_error *e) {

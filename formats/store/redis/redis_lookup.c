@@ -65,8 +65,7 @@ int kvc_redis_lookup(struct kvc_redis *l, struct kvc_redis_node *n, unsigned i, 
     late = n->lookup == KVC_REDIS_LOOKING;
     pthread_mutex_unlock(&l->lock);
     if (to->size) return 0;
-    return kvc_fail(e, KVC_ERR_IO, late ? "no name server tells the address of %s in time" : "there is no address of %s",
-                    n->host);
+    return kvc_fail(e, KVC_ERR_IO, late ? "no name server tells its address in time" : "its name has no address");
 }
 
 void kvc_redis_lookup_end(struct kvc_redis_node *n) {

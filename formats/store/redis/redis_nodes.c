@@ -18,6 +18,7 @@ static int add_locked(struct kvc_redis *l, const char *host, uint16_t port) {
     if (!n) return -1;
     memcpy(n->host, host, strlen(host) + 1);
     snprintf(n->name, sizeof n->name, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, (unsigned)port);
+    kvc_level_blank(n->name, l->o.password); /* a server may have named the host */
     n->port = port;
     n->of = l;
     l->node[l->n_nodes] = n;
@@ -83,13 +84,15 @@ void kvc_redis_node_give(struct kvc_redis *l, struct kvc_redis_node *n, struct k
 
 int kvc_redis_node_try(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc_error *e) {
     const kvc_instant now = kvc_now();
+    char why[sizeof n->why];
     pthread_mutex_lock(&l->lock);
     const kvc_instant until = n->until;
+    memcpy(why, n->why, sizeof why);
     /* one call finds out whether the node is back; the others go on leaving it alone meanwhile */
     if (until && now >= until) n->until = now + n->pause;
     pthread_mutex_unlock(&l->lock);
     if (now >= until) return 0;
-    return kvc_fail(e, KVC_ERR_IO, "it failed and is left alone for %" PRId64 " ms more", (until - now) / 1000 + 1);
+    return kvc_fail(e, KVC_ERR_IO, "it is left alone for %" PRId64 " ms more after failures: %s", (until - now) / 1000 + 1, why);
 }
 
 void kvc_redis_node_worked(struct kvc_redis *l, struct kvc_redis_node *n) {
@@ -99,8 +102,9 @@ void kvc_redis_node_worked(struct kvc_redis *l, struct kvc_redis_node *n) {
     pthread_mutex_unlock(&l->lock);
 }
 
-void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsigned failures) {
+void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsigned failures, const char *why) {
     pthread_mutex_lock(&l->lock);
+    snprintf(n->why, sizeof n->why, "%s", why);
     n->failures += failures;
     n->n_addresses = 0; /* a name may have another address now */
     if (n->failures >= FAILURES) {
@@ -113,4 +117,11 @@ void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsign
     }
     l->stale = 1;
     pthread_mutex_unlock(&l->lock);
+}
+
+void kvc_redis_quote(const struct kvc_redis *l, char *to, size_t room, const char *text) {
+    snprintf(to, room, "%s", text);
+    kvc_level_blank(to, l->o.password);
+    for (; *to; to++)
+        if (*to < ' ' || *to > '~') *to = '?';
 }

@@ -1,4 +1,4 @@
-/* redis_nodes.h: servers, their connections, and when to leave them alone. Not for commands. REDIS.md, "Failures". */
+/* redis_nodes.h: servers, their connections, when to leave them alone, and what they say. Not for commands. REDIS.md, "Failures". */
 #ifndef KVC_REDIS_NODES_H
 #define KVC_REDIS_NODES_H
 
@@ -16,8 +16,11 @@ struct kvc_redis_link *kvc_redis_node_link(struct kvc_redis *l, struct kvc_redis
 void kvc_redis_node_give(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc_redis_link *link);
 /* Fails, at once, if the node is to be left alone. */
 int kvc_redis_node_try(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc_error *e);
-/* Counts a success, or failures: at 3 of them the node is left alone. */
+/* Counts a success, or failures: at 3 of them the node is left alone, and messages say why. */
 void kvc_redis_node_worked(struct kvc_redis *l, struct kvc_redis_node *n);
-void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsigned failures);
+void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsigned failures, const char *why);
+
+/* Copies what a server says for a message: printable, not long, and without the password. */
+void kvc_redis_quote(const struct kvc_redis *l, char *to, size_t room, const char *text);
 
 #endif

@@ -113,6 +113,7 @@ static int log_in(struct kvc_redis_options *o, struct kvc_url *url, struct kvc_e
         status = kvc_fail(e, KVC_ERR_USAGE, "redis: user '%s' has no password: set KVC_REDIS_PASSWORD or password-file", user);
     const char *auth[] = {"AUTH", user ? user : password, password}, *select[] = {"SELECT", db};
     if (!status && *password) status = add_greeting(o, user ? 3 : 2, auth, e);
+    if (!status && *password && !(o->password = strdup(password))) status = kvc_fail_memory(e, "a password");
     if (!status && number) status = add_greeting(o, 2, select, e);
     explicit_bzero(password, sizeof password);
     return status;
@@ -168,6 +169,8 @@ void kvc_redis_close(struct kvc_level *level) {
     kvc_redis_nodes_free(l);
     kvc_redis_tls_close(l->o.tls);
     if (l->o.greeting) explicit_bzero(l->o.greeting, l->o.greeting_size);
+    if (l->o.password) explicit_bzero(l->o.password, strlen(l->o.password));
+    free(l->o.password);
     free(l->o.greeting);
     free(l->o.prefix);
     pthread_cond_destroy(&l->looked);

@@ -110,6 +110,9 @@ static int line(struct kvc_redis_reader *r, struct kvc_redis_reply *reply, struc
     void *tree = NULL;
     r->begin += n;
     r->inside = 1;
+    r->line += n;
+    if (r->line > KVC_REDIS_MAX_LINE) return not_a_reply(e, "a line is too long"); /* each feed parses it from its beginning */
+    if (end) r->line = 0;
     if (r->reader->len - r->reader->pos + n > KVC_REDIS_MAX_REPLY) return not_a_reply(e, "a reply is too long");
     if (redisReaderFeed(r->reader, (const char *)p, n) != REDIS_OK || redisReaderGetReply(r->reader, &tree) != REDIS_OK)
         return not_a_reply(e, r->reader->err == REDIS_ERR_OOM ? "a reply is too long" : "damaged reply");

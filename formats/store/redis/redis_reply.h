@@ -11,6 +11,7 @@
 
 /* Limits of what a server may send: bytes of a reply that is no value of an object, and elements of one array. */
 #define KVC_REDIS_MAX_REPLY (16 << 20)
+#define KVC_REDIS_MAX_LINE (64 << 10) /* bytes without an end of a line, in such a reply */
 #define KVC_REDIS_MAX_ELEMENTS (1 << 17)
 
 /* Returns memory for a value of n bytes. NULL: it becomes a tree as other replies do. */
@@ -27,6 +28,7 @@ struct kvc_redis_reader {
     uint8_t *bytes; /* received and not yet parsed: [begin, end) */
     size_t begin, end;
     int inside;  /* the reader has the first part of a reply */
+    size_t line; /* bytes of a line that the reader has */
     uint8_t *to; /* the rest of a value comes here */
     size_t size; /* of the value */
     size_t left; /* of it, and of the two bytes after it; 0: no value is on its way */

@@ -97,7 +97,7 @@ static void lane_failed(struct kvc_redis_run *run, struct kvc_redis_lane *lane, 
     lane->link = NULL;
     lane->broken = 1;
     lane->offset = 0;
-    if (failures) kvc_redis_node_failed(run->l, lane->node, failures);
+    if (failures) kvc_redis_node_failed(run->l, lane->node, failures, e->message);
     while ((q = kvc_redis_list_take(&lane->sent)) != NULL) finish(run, q, KVC_REDIS_FAILED);
     while ((q = kvc_redis_list_take(&lane->unsent)) != NULL) finish(run, q, KVC_REDIS_FAILED);
 }
@@ -135,6 +135,7 @@ static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
     else if (elsewhere) {
         if (redirect(run, lane, q, verdict == KVC_REDIS_ASK) == 0) return;
     } else if (verdict == KVC_REDIS_AGAIN && q->tries++ < MAX_TRIES) {
+        kvc_redis_quote(run->l, run->later_why, sizeof run->later_why, q->reply->str);
         freeReplyObject(q->reply);
         q->reply = NULL;
         q->asking = 0;
@@ -157,12 +158,17 @@ void kvc_redis_run_init(struct kvc_redis_run *run, struct kvc_redis *l, kvc_inst
     *run = (struct kvc_redis_run){.l = l, .deadline = deadline, .answer = answer, .lost = lane_failed};
 }
 
+int kvc_redis_is_wrong_type(const struct kvc_redis_request *q) {
+    return q->state_of == KVC_REDIS_DENIED && strncmp(q->reply->str, "WRONGTYPE", 9) == 0;
+}
+
 int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_request *q, struct kvc_error *e) {
     char text[200];
     if (q && q->reply && q->reply->type == REDIS_REPLY_ERROR) {
         const int denied = kvc_redis_judge(q->reply->str) == KVC_REDIS_REFUSED;
-        kvc_redis_printable(text, sizeof text, q->reply->str);
-        kvc_fail(e, KVC_ERR_IO, "the server refuses: %s", text);
+        kvc_redis_quote(run->l, text, sizeof text, q->reply->str);
+        const enum kvc_code code = kvc_redis_is_wrong_type(q) ? KVC_ERR_DAMAGED : KVC_ERR_IO;
+        kvc_fail(e, code, "the server refuses: %s", text);
         if (e && denied) e->severity = KVC_SEVERITY_ITEM;
         return -1;
     }
@@ -170,7 +176,8 @@ int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_re
         if (e) *e = run->error;
         return -1;
     }
-    return kvc_fail(e, KVC_ERR_IO, "redis: no answer within the time limit");
+    return kvc_fail(e, KVC_ERR_IO, "redis: no answer within the time limit%s%s", *run->later_why ? ": the server says: " : "",
+                    run->later_why);
 }
 
 /* Waits until one of the lanes can move bytes, or something is due. */

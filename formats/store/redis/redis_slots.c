@@ -2,7 +2,6 @@
  * redirection"; command reference, CLUSTER SLOTS. */
 #include "formats/store/redis/redis_slots.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,10 +75,4 @@ int kvc_redis_ranges(const redisReply *slots, kvc_redis_range *range, void *stat
         if (range(state, (unsigned)first->integer, (unsigned)last->integer, name, (uint16_t)port->integer)) return -1;
     }
     return 0;
-}
-
-void kvc_redis_printable(char *to, size_t room, const char *text) {
-    size_t n = 0;
-    for (; text[n] && n + 1 < room; n++) to[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '?';
-    to[n] = '\0';
 }

@@ -38,7 +38,4 @@ typedef int kvc_redis_range(void *state, unsigned first, unsigned last, const ch
 /* -1: the reply is damaged, or `range` stopped. */
 int kvc_redis_ranges(const redisReply *slots, kvc_redis_range *range, void *state);
 
-/* Copies an error's text for a message: printable, and not long. */
-void kvc_redis_printable(char *to, size_t room, const char *text);
-
 #endif

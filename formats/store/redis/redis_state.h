@@ -23,6 +23,7 @@ struct kvc_redis_node {
     unsigned failures; /* without a success since */
     kvc_instant until; /* is left alone; 0: is not */
     int64_t pause;     /* of the last time */
+    char why[128];     /* it failed the last time */
     struct kvc_redis_address {
         struct sockaddr_storage a;
         socklen_t size;
@@ -38,6 +39,7 @@ struct kvc_redis_options {
     char *greeting; /* commands for a new connection: AUTH, SELECT */
     size_t greeting_size;
     unsigned greeting_replies;
+    char *password; /* NULL: none. Messages must not repeat it */
     struct kvc_redis_tls *tls;
     int64_t ttl, timeout; /* microseconds; ttl 0: none */
     uint64_t max_object;

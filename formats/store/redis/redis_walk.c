@@ -105,8 +105,9 @@ static int report(struct walk *w, int node, const struct kvc_object *o, size_t n
     const int64_t now = (int64_t)time(NULL);
     for (size_t i = 0; i < n && !status && !w->stop; i++) {
         const long long idle = integer_of(&q[2 * i + 1]), size = integer_of(&q[2 * i + 2]);
-        if (size < 0) continue; /* it is no string, or has moved away */
-        w->stop = w->seen(w->state, &o[i], (uint64_t)size, idle < 0 || idle > now ? 0 : now - idle);
+        /* what is no string has no bytes, and reading it tells what is wrong */
+        if (size < 0 && !kvc_redis_is_wrong_type(&q[2 * i + 2])) continue; /* it has moved away */
+        w->stop = w->seen(w->state, &o[i], size < 0 ? 0 : (uint64_t)size, idle < 0 || idle > now ? 0 : now - idle);
     }
     for (size_t i = 0; i < 2 * n + 2; i++) kvc_redis_request_free(&q[i]);
     free(q);
@@ -147,7 +148,7 @@ static int walk_node(struct walk *w, int node, struct kvc_error *e) {
         if (kvc_redis_request_words(&q, 6, word, e)) return -1;
         status = run_all(w->l, &q, 1, kvc_now() + w->l->o.timeout, e);
         if (!status && q.state_of == KVC_REDIS_DENIED) {
-            struct kvc_redis_run none = {0};
+            struct kvc_redis_run none = {.l = w->l};
             status = kvc_redis_explain(&none, &q, e);
         }
         if (!status) status = take_keys(w, node, q.reply, cursor, e);
@@ -195,42 +196,61 @@ static int64_t number(const redisReply *r, const char *name) {
     return text && *text >= '0' && *text <= '9' ? (int64_t)strtoll(text, NULL, 10) : 0;
 }
 
+/* Copies a word of INFO. */
+static void word(const struct kvc_redis *l, const redisReply *r, const char *name, char *to, size_t room) {
+    const char *text = info(r, name);
+    char line[64] = "?";
+    if (text) snprintf(line, sizeof line, "%.*s", (int)strcspn(text, "\r\n"), text);
+    kvc_redis_quote(l, to, room, line);
+}
+
+/* What the servers say of themselves; their keys may be others' too. */
+struct about {
+    char version[32], policy[32];
+    int valkey;
+    int64_t used, limit; /* bytes of memory; limit 0: a server has none */
+};
+
+static void add_server(const struct kvc_redis *l, struct about *x, const redisReply *server, const redisReply *memory,
+                       int first) {
+    const int64_t limit = number(memory, "maxmemory");
+    x->valkey = info(server, "valkey_version") != NULL;
+    word(l, server, x->valkey ? "valkey_version" : "redis_version", x->version, sizeof x->version);
+    word(l, memory, "maxmemory_policy", x->policy, sizeof x->policy);
+    x->used += number(memory, "used_memory");
+    x->limit = limit && (first || x->limit) ? x->limit + limit : 0;
+}
+
+static void describe(struct kvc_redis *l, const struct about *x, size_t servers, char *text, size_t size) {
+    char kind[48] = "single server", limit[48] = "";
+    const double mib = 1 << 20;
+    if (x->limit) snprintf(limit, sizeof limit, " of %.1f MiB", (double)x->limit / mib);
+    pthread_mutex_lock(&l->lock);
+    if (l->clustered) snprintf(kind, sizeof kind, "cluster of %zu masters", servers);
+    snprintf(text, size, "%s %s, %s; %" PRIu64 " finds in %" PRIu64 " round trips; memory of all keys %.1f MiB%s, %s",
+             x->valkey ? "Valkey" : "Redis", x->version, kind, l->finds, l->find_rounds, (double)x->used / mib, limit, x->policy);
+    pthread_mutex_unlock(&l->lock);
+}
+
 int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_instant deadline, struct kvc_error *e) {
-    static const char *const size[] = {"DBSIZE"}, *const about[] = {"INFO", "server"}, *const memory[] = {"INFO", "memory"};
+    static const char *const server[] = {"INFO", "server"}, *const memory[] = {"INFO", "memory"};
     struct kvc_redis *l = (struct kvc_redis *)level;
+    struct about x = {.version = "?", .policy = "?"};
     size_t n;
     if (kvc_redis_discover(l, deadline, e)) return -1;
     int *node = serving(l, &n), status = 0;
-    struct kvc_redis_request *q = kvc_alloc_zeros(3 * n, sizeof *q);
+    struct kvc_redis_request *q = kvc_alloc_zeros(2 * n, sizeof *q);
     if (!node || !q) status = kvc_fail_memory(e, "a list of servers");
-    for (size_t i = 0; i < 3 * n && !status; i++) {
-        status = kvc_redis_request_words(&q[i], i % 3 ? 2 : 1, i % 3 == 0 ? size : i % 3 == 1 ? about : memory, e);
+    for (size_t i = 0; i < 2 * n && !status; i++) {
+        status = kvc_redis_request_words(&q[i], 2, i % 2 ? memory : server, e);
         q[i].slot = -1;
-        q[i].node = node[i / 3];
+        q[i].node = node[i / 2];
     }
-    if (!status) status = run_all(l, q, 3 * n, deadline, e);
-    *facts = (struct kvc_level_facts){.limit = n ? 0 : -1};
-    char version[32] = "?";
-    int valkey = 0;
-    for (size_t i = 0; i < n && !status; i++) {
-        const redisReply *server = q[3 * i + 1].reply, *used = q[3 * i + 2].reply;
-        const char *text = info(server, "valkey_version");
-        valkey = text != NULL;
-        if (!text) text = info(server, "redis_version");
-        if (text) snprintf(version, sizeof version, "%.*s", (int)strcspn(text, "\r\n"), text);
-        const long long keys = integer_of(&q[3 * i]);
-        facts->objects += keys < 0 ? 0 : keys;
-        facts->bytes += number(used, "used_memory");
-        const int64_t limit = number(used, "maxmemory"); /* 0: this server has none */
-        facts->limit = limit && facts->limit >= 0 ? facts->limit + limit : -1;
-    }
-    pthread_mutex_lock(&l->lock);
-    char servers[48] = "single server";
-    if (l->clustered) snprintf(servers, sizeof servers, "cluster of %zu masters", n);
-    snprintf(facts->text, sizeof facts->text, "%s %s, %s; %" PRIu64 " finds in %" PRIu64 " round trips",
-             valkey ? "Valkey" : "Redis", version, servers, l->finds, l->find_rounds);
-    pthread_mutex_unlock(&l->lock);
-    for (size_t i = 0; q && i < 3 * n; i++) kvc_redis_request_free(&q[i]);
+    if (!status) status = run_all(l, q, 2 * n, deadline, e);
+    *facts = (struct kvc_level_facts){.objects = -1, .bytes = -1, .limit = -1};
+    for (size_t i = 0; i < n && !status; i++) add_server(l, &x, q[2 * i].reply, q[2 * i + 1].reply, i == 0);
+    describe(l, &x, n, facts->text, sizeof facts->text);
+    for (size_t i = 0; q && i < 2 * n; i++) kvc_redis_request_free(&q[i]);
     free(q);
     free(node);
     return status;

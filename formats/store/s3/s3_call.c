@@ -12,7 +12,9 @@
 
 #define MILLISECOND INT64_C(1000)
 #define SECOND INT64_C(1000000)
-#define SKEW 240 /* seconds; S3 accepts 15 minutes */
+#define SKEW 240           /* seconds; S3 accepts 15 minutes */
+#define MAX_RETRY_AFTER 60 /* seconds that a server may keep us waiting */
+#define STANDSTILL 3       /* a try that stands still counts as so many: it took its time */
 
 /* --- channels --- */
 
@@ -108,6 +110,12 @@ void kvc_s3_request_free(struct kvc_s3_request *r) {
 
 /* --- the end of a try --- */
 
+void kvc_s3_blank(const struct kvc_s3 *l, char *text) {
+    const struct kvc_s3_key *k = &l->setup.key;
+    const char *const secret[] = {k->secret, k->token, k->id};
+    for (size_t i = 0; i < sizeof secret / sizeof secret[0]; i++) kvc_level_blank(text, secret[i]);
+}
+
 static void finish(struct kvc_s3_call *c, struct kvc_s3_request *r) {
     end_tries(c, r);
     append(&c->done, r);
@@ -115,7 +123,7 @@ static void finish(struct kvc_s3_call *c, struct kvc_s3_request *r) {
 
 /* Gives up: there is no answer. */
 static void give_up(struct kvc_s3_call *c, struct kvc_s3_request *r, const char *why) {
-    snprintf(r->why, sizeof r->why, "%s", why);
+    if (why != r->why) snprintf(r->why, sizeof r->why, "%s", why);
     finish(c, r);
 }
 
@@ -145,15 +153,21 @@ static int may_pass(const struct kvc_s3_request *r, int status) {
 static void again(struct kvc_s3_call *c, struct kvc_s3_request *r, const char *why, int64_t retry_after, unsigned weight) {
     c->bad += !r->wrong; /* a server that sends a wrong answer is there */
     snprintf(c->last, sizeof c->last, "%s", why);
+    snprintf(r->why, sizeof r->why, "%s", why);
     if (r->running[0] || r->running[1]) return; /* the other one may still bring it */
+    if (retry_after > MAX_RETRY_AFTER) {
+        snprintf(r->why, sizeof r->why, "%.120s: it asks to wait for %" PRId64 " s (Retry-After), which is more than %d s", why,
+                 retry_after, MAX_RETRY_AFTER);
+        give_up(c, r, r->why);
+        return;
+    }
     r->tries += weight;
     const unsigned shift = r->tries < 7 ? r->tries : 7;
     int64_t pause = (int64_t)((double)(10 * MILLISECOND << shift) * (0.5 + 0.5 * kvc_s3_jitter(c->l)));
-    if (retry_after > 3600) retry_after = 3600;
     if (retry_after * SECOND > pause) pause = retry_after * SECOND;
     r->due = kvc_now() + pause;
     if (r->tries >= c->l->setup.tries || r->due >= c->deadline) {
-        give_up(c, r, why);
+        give_up(c, r, r->why);
         return;
     }
     atomic_fetch_add(&c->l->counters.retries, 1);
@@ -176,6 +190,9 @@ static void take_answer(struct kvc_s3_call *c, struct kvc_s3_try *t) {
     t->text = NULL;
     r->code[0] = '\0';
     if (t->answer.status >= 300) kvc_s3_read_error(r->code, message, r->text, r->length);
+    kvc_s3_blank(c->l, r->code);
+    kvc_s3_blank(c->l, r->answer.region);
+    kvc_s3_blank(c->l, r->answer.server);
     if (t->own && t->got) memcpy(r->into, t->own, (size_t)t->got);
     if (t->own) atomic_fetch_add(&c->l->counters.hedges_won, 1);
 }
@@ -198,8 +215,10 @@ static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
     char why[256];
     if (code != CURLE_OK || wrong || !t->answer.status) {
         snprintf(why, sizeof why, "%s", wrong ? wrong : *t->error ? t->error : code ? curl_easy_strerror(code) : "no answer");
+        kvc_s3_blank(c->l, why);
         const int final = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
                           code == CURLE_OUT_OF_MEMORY || code == CURLE_URL_MALFORMAT;
+        const int slow = code == CURLE_OPERATION_TIMEDOUT && t->answered;
         r->answer = t->answer;
         r->wrong = wrong != NULL;
         end_try(c, t);
@@ -207,7 +226,7 @@ static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
             c->bad++;
             snprintf(c->last, sizeof c->last, "%s", why);
             give_up(c, r, why);
-        } else again(c, r, why, -1, 1);
+        } else again(c, r, why, -1, slow ? STANDSTILL : 1);
         return;
     }
     r->wrong = 0;
@@ -219,10 +238,11 @@ static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
         r->due = 0;
         append(&c->waiting, r);
     } else if (may_pass(r, status)) {
-        snprintf(why, sizeof why, "HTTP status %d %s", status, r->code);
+        snprintf(why, sizeof why, "HTTP status %d%s%s", status, *r->code ? " " : "", r->code);
         again(c, r, why, retry, 1);
     } else {
         c->good++;
+        r->why[0] = '\0'; /* of the tries before */
         if (!r->body) kvc_s3_note_latency(c->l, class, took);
         finish(c, r);
     }
@@ -244,7 +264,7 @@ static void start_try(struct kvc_s3_call *c, struct kvc_s3_request *r, int hedge
     const int failed = !t || kvc_s3_try_begin(t, c->l, c->channel, now, c->deadline);
     if (failed && t) kvc_s3_try_end(t, c->channel);
     if (failed) {
-        if (!hedge) give_up(c, r, "there is no memory for the request, or it is too long");
+        if (!hedge) give_up(c, r, *r->why ? r->why : "there is no memory for the request, or it is too long");
         return;
     }
     t->next = c->tries;
@@ -282,7 +302,7 @@ static kvc_instant look_at_tries(struct kvc_s3_call *c, kvc_instant now) {
         if (now - t->moved >= stall) {
             end_try(c, t);
             r->wrong = 0;
-            again(c, r, "no byte came for a time", -1, 3);
+            again(c, r, "no byte came for a time", -1, STANDSTILL);
             after = c->tries; /* the list has changed: from its beginning */
             next = INT64_MAX;
             continue;

@@ -71,7 +71,7 @@ int kvc_s3_find(struct kvc_level *level, const struct kvc_object *o, size_t n, k
     if (!p) return kvc_fail_memory(e, "requests to S3");
     int status = kvc_s3_call_begin(&c, l, deadline, e);
     if (!status) {
-        while (!status && (asked = kvc_s3_probes(&s, begun > 0, probe)) != 0) {
+        while (!status && (asked = kvc_s3_probes(&s, probe)) != 0) {
             memset(there, 0, sizeof there);
             status = ask(&c, p, o, probe, asked, size, there, e);
             if (!status) kvc_s3_narrow(&s, probe, there, asked);

@@ -11,6 +11,8 @@
 
 /* Objects that are deleted in one round. */
 #define ROUND 256
+/* Microseconds that a page of a list may take with all of its tries, beside the time of one that stands still. */
+#define PAGE_TIME INT64_C(60000000)
 
 /* Gives the objects of one page. Returns 1 to stop. */
 static int take_page(const struct kvc_s3 *l, const struct kvc_s3_listing *list, kvc_level_seen *seen, void *state) {
@@ -24,13 +26,14 @@ static int take_page(const struct kvc_s3 *l, const struct kvc_s3_listing *list, 
     return 0;
 }
 
-/* Asks for the page after a token. */
+/* Asks for the page after a token, by a deadline of its own. */
 static int read_page(struct kvc_s3_call *c, const char *prefix, const char *token, struct kvc_s3_listing *list,
                      struct kvc_error *e) {
     struct kvc_s3_request r = {.method = "GET",
                                .query = {{"list-type", "2"}, {"prefix", prefix}, {"encoding-type", "url"}},
                                .queries = 3};
     if (token) r.query[r.queries++] = (struct kvc_sigv4_pair){"continuation-token", token};
+    c->deadline = kvc_now() + PAGE_TIME + c->l->setup.stall;
     int status = kvc_s3_ask(c, &r, e);
     if (!status && r.answer.status != 200) status = kvc_s3_fail(c->l, &r, e);
     if (!status) status = kvc_s3_read_listing(list, r.text ? r.text : "", r.length, e);

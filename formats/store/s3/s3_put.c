@@ -150,8 +150,9 @@ static int end_upload(struct put *p, const char *id, const char *body) {
             return -1;
         }
         enum verdict v = judge(&r);
-        if (v == WRITTEN && kvc_s3_read_error(r.code, message, r.text, r.length))
-            v = strcmp(r.code, "PreconditionFailed") == 0 ? THERE : CONFLICT;
+        const int failed = v == WRITTEN && kvc_s3_read_error(r.code, message, r.text, r.length);
+        kvc_s3_blank(p->l, r.code);
+        if (failed) v = strcmp(r.code, "PreconditionFailed") == 0 ? THERE : CONFLICT;
         kvc_s3_request_free(&r);
         if (v == WRITTEN) return 0;
         p->there = v == THERE;

@@ -7,7 +7,7 @@
 
 #define WAYS 32u
 
-size_t kvc_s3_probes(const struct kvc_s3_search *s, int begun, size_t probe[KVC_S3_PROBES]) {
+size_t kvc_s3_probes(const struct kvc_s3_search *s, size_t probe[KVC_S3_PROBES]) {
     const size_t unknown = s->high - s->low;
     size_t n = 0;
     if (unknown < WAYS) {
@@ -17,10 +17,9 @@ size_t kvc_s3_probes(const struct kvc_s3_search *s, int begun, size_t probe[KVC_
         }
         return n;
     }
-    /* The answers are low, .., high: unknown + 1 of them, or one less once the first object is asked about by itself. */
-    const size_t answers = begun ? unknown : unknown + 1, base = begun ? s->low : s->low - 1;
-    if (begun) probe[n++] = s->low;
-    for (size_t i = 1; i < WAYS; i++) probe[n++] = base + answers / WAYS * i + answers % WAYS * i / WAYS;
+    /* The first one is always asked about: a rule of the bucket may have removed it, as the oldest, before what follows it. */
+    probe[n++] = s->low;
+    for (size_t i = 1; i < WAYS; i++) probe[n++] = s->low + unknown / WAYS * i + unknown % WAYS * i / WAYS;
     return n;
 }
 

@@ -14,9 +14,9 @@ struct kvc_s3_search {
 };
 
 /* Chooses what to ask next: rising numbers below `high`. 31 of them, at equal distances: one round settles up to 31 objects, and two
- * rounds up to 1 023. `begun` says that the first `low` objects are known to be there. The next one is then asked about too, for it
- * may well be where the chain ends. Returns how many; 0: the search is over. */
-size_t kvc_s3_probes(const struct kvc_s3_search *s, int begun, size_t probe[KVC_S3_PROBES]);
+ * rounds up to 1 023. The first of those that are not known is always among them: it may well be where the chain ends. Returns how many;
+ * 0: the search is over. */
+size_t kvc_s3_probes(const struct kvc_s3_search *s, size_t probe[KVC_S3_PROBES]);
 void kvc_s3_narrow(struct kvc_s3_search *s, const size_t *probe, const uint8_t *there, size_t n);
 
 /* Remembers for some time which objects this process has put or seen. Its size is fixed: new entries take the place of old ones. */

@@ -14,6 +14,9 @@
 #define MAX_ANSWER (4u << 20)
 /* Bytes of an answer for which huge pages pay. */
 #define HUGE_ANSWER (2 << 20)
+/* Bytes a second below which a transfer counts as standing still. */
+#define LEAST_RATE 1024L
+#define SECOND INT64_C(1000000)
 
 /* --- what libcurl calls --- */
 
@@ -183,7 +186,10 @@ static int set_transfer(struct kvc_s3_try *t, const struct kvc_s3_setup *s, kvc_
     CURL *easy = t->easy;
     const struct kvc_s3_request *r = t->r;
     const int64_t left = deadline - now < s->connect ? deadline - now : s->connect;
+    const int is_post = strcmp(r->method, "POST") == 0; /* a server sends blanks while it joins the parts of an object */
     int bad = 0;
+    SET(CURLOPT_LOW_SPEED_LIMIT, is_post ? 0L : LEAST_RATE);
+    SET(CURLOPT_LOW_SPEED_TIME, (long)((s->stall + SECOND - 1) / SECOND));
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(left / 1000 + 1));
     SET(CURLOPT_ERRORBUFFER, t->error);
     SET(CURLOPT_HEADERDATA, t);
@@ -191,7 +197,8 @@ static int set_transfer(struct kvc_s3_try *t, const struct kvc_s3_setup *s, kvc_
     SET(CURLOPT_READDATA, t);
     SET(CURLOPT_SEEKDATA, t);
     SET(CURLOPT_PRIVATE, t);
-    SET(CURLOPT_BUFFERSIZE, r->bytes > 65536 ? 262144L : 16384L);
+    /* refused by a handle whose last transfer failed early: it keeps its buffer then, which is good for this one too */
+    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, r->bytes > 65536 ? 262144L : 16384L);
     SET(CURLOPT_HTTPGET, 1L); /* undoes what another method left */
     SET(CURLOPT_CUSTOMREQUEST, NULL);
     if (strcmp(r->method, "HEAD") == 0) {
@@ -200,7 +207,7 @@ static int set_transfer(struct kvc_s3_try *t, const struct kvc_s3_setup *s, kvc_
         SET(CURLOPT_UPLOAD, 1L);
         SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)r->size);
         SET(CURLOPT_UPLOAD_BUFFERSIZE, r->size > 65536 ? 1048576L : 65536L);
-    } else if (strcmp(r->method, "POST") == 0) {
+    } else if (is_post) {
         SET(CURLOPT_POSTFIELDS, r->size ? r->body : "");
         SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->size);
     } else if (strcmp(r->method, "DELETE") == 0) {

@@ -1,0 +1,132 @@
+/* store_put.c: kvc-store put. */
+#include "cli/store/store_tool.h"
+#include "cli/text.h"
+#include "formats/store/store.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* How many tokens of a cache the store has. */
+static uint64_t tokens_there(struct kvc_store_space *space, const int32_t *tokens, uint64_t n) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    struct kvc_store_hit_info info = {.size = sizeof info};
+    struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &o, NULL);
+    if (hit) kvc_store_hit_info(hit, &info);
+    kvc_store_hit_free(hit);
+    if (info.tokens) return info.tokens;
+    struct kvc_file *whole = kvc_store_get_whole(space, tokens, n, &o, NULL);
+    uint64_t there = 0;
+    if (whole) kvc_file_tokens(whole, &there);
+    kvc_file_close(whole);
+    return there;
+}
+
+static void report_put(struct store_tool *t, const char *path, const struct kvc_store_space *space, uint64_t n, uint64_t there) {
+    if (t->json) {
+        cli_json_open(&t->report, NULL, '{');
+        cli_json_text(&t->report, "file", path);
+        cli_json_u64(&t->report, "tokens", n);
+        cli_json_u64(&t->report, "stored", there);
+        cli_json_u64(&t->report, "chunk", kvc_store_space_chunk(space));
+        cli_json_text(&t->report, "namespace", kvc_store_space_name(space));
+        cli_json_close(&t->report);
+    } else if (!t->quiet) {
+        cli_print_safe(stdout, path);
+        printf(": %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", there, n, kvc_store_space_name(space));
+    }
+}
+
+/* Refuses a cache of which nothing would be stored. Sets *whole to the tokens that can be. Before a store is made, a recipe is tried. */
+static int check_put(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space, uint64_t *whole,
+                     struct kvc_error *e) {
+    const uint64_t chunk = kvc_store_space_chunk(space);
+    size_t chunks;
+    uint64_t n;
+    if (kvc_put_check(space, f, &chunks, whole, e)) return EXIT_TROUBLE;
+    if (!t->s && t->of_space.recipe && (chunks || *whole) && kvc_put_try(space, f, *whole, e)) return EXIT_TROUBLE;
+    if (*whole) return EXIT_SAME;
+    *whole = chunks * chunk;
+    if (chunks) return EXIT_SAME;
+    kvc_file_tokens(f, &n);
+    cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s", path, n, chunk,
+             n < 256 ? "" : "; --chunk makes chunks smaller");
+    return EXIT_DIFFER;
+}
+
+/* Says why the store has no more chunks of what was put. */
+static void explain_put(struct kvc_store_space *space, const int32_t *tokens, uint64_t n, char *text, size_t size) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &o, NULL);
+    if (hit && hit->chunks * space->chunk < hit->asked) store_explain(space->store, &hit->object[hit->chunks], text, size);
+    kvc_store_hit_free(hit);
+}
+
+/* Puts an open cache, and asks the store what it has of it then: levels may refuse chunks, or fail. */
+static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space, uint64_t whole,
+                    struct kvc_error *e) {
+    const struct kvc_store_put_options o = {
+        .size = sizeof o, .wait = 1, .seconds = t->seconds, .pin = t->pin, .progress = store_show, .progress_state = t};
+    const uint64_t refused = t->s->count[KVC_COUNT_REFUSED];
+    char reason[512] = "";
+    uint64_t n = 0;
+    const int32_t *tokens = kvc_file_tokens(f, &n);
+    cli_progress_start(&t->progress, path, t->quiet);
+    const int failed = kvc_store_put(space, f, &o, e);
+    cli_progress_end(&t->progress);
+    if (failed) return EXIT_TROUBLE;
+    const uint64_t there = tokens_there(space, tokens, n);
+    report_put(t, path, space, n, there);
+    if (there >= whole) return EXIT_SAME;
+    if (kvc_error_code(e)) cli_error(e);
+    else if (t->s->count[KVC_COUNT_REFUSED] > refused)
+        snprintf(reason, sizeof reason,
+                 "refused: a directory at its limit expects fewer hits of the next chunk than of what it has; "
+                 "put it again, or raise max-size by kvc-store config");
+    else explain_put(space, tokens, n, reason, sizeof reason);
+    cli_warn("%s: of %" PRIu64 " tokens in whole chunks the store has %" PRIu64 "%s%s", path, whole, there,
+             *reason ? "; then: " : "", reason);
+    return EXIT_DIFFER;
+}
+
+/* Puts a file. A store that does not exist is made once there is something to put. Returns an exit status; -1: the store cannot be
+ * opened, and a message was printed. */
+static int put_one(struct store_tool *t, const char *path) {
+    struct kvc_error e = {.code = KVC_OK};
+    uint64_t whole;
+    struct kvc_file *f = store_open_file(t, path);
+    if (!f) return EXIT_TROUBLE;
+    struct kvc_store_space *space = kvc_store_space_like(t->s, f, &t->of_space, &e);
+    int status = space ? check_put(t, path, f, space, &whole, &e) : EXIT_TROUBLE;
+    if (!status && !t->s && store_open(t, 0)) {
+        kvc_store_space_close(space);
+        kvc_file_close(f);
+        return -1;
+    }
+    if (!status) {
+        space->store = t->s;
+        status = put_file(t, path, f, space, whole, &e);
+    }
+    if (status == EXIT_TROUBLE) {
+        cli_error_about(&e, path);
+        store_trouble(&e);
+    }
+    kvc_store_space_close(space);
+    kvc_file_close(f);
+    return status;
+}
+
+int store_put(struct store_tool *t) {
+    int worst = EXIT_SAME;
+    if (!t->n) return cli_usage("name the files that are put");
+    if (t->json) cli_json_open(&t->report, "files", '[');
+    for (int i = 0; i < t->n; i++) {
+        const int status = put_one(t, t->operand[i]);
+        if (status > worst) worst = status;
+        if (status < 0) {
+            worst = EXIT_TROUBLE;
+            break;
+        }
+    }
+    if (t->json) cli_json_close(&t->report);
+    return worst;
+}

@@ -1,0 +1,263 @@
+/* drop.c: removes what a store has of a namespace, or of one prompt. Spec: STORE.md, "Deleting". Not for evicting, which levels do by
+ * themselves. */
+#include "formats/store/store.h"
+
+#include "codecs/memory.h"
+#include "formats/api/sized.h"
+#include "formats/cache/keys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BATCH 1000         /* objects that one call removes */
+#define AT_ONCE 32         /* objects that one call reads */
+#define REMOVING 600000000 /* microseconds of a call */
+
+/* An object of a namespace in a level. */
+struct listed {
+    struct kvc_object object;
+    uint64_t bytes;
+    unsigned level;
+    size_t number; /* of one that belongs to the prompt */
+};
+
+struct list {
+    struct listed *item;
+    size_t n;
+};
+
+static int add(struct list *x, const struct listed *item) {
+    struct listed *more = kvc_room_for_one(x->item, x->n, sizeof *more);
+    if (!more) return -1;
+    x->item = more;
+    x->item[x->n++] = *item;
+    return 0;
+}
+
+/* Removes the objects of a list from their levels, in the order of the list. */
+static int remove_listed(struct kvc_store *s, const struct list *x, struct kvc_error *e) {
+    struct kvc_object *o = malloc(BATCH * sizeof *o);
+    int status = o ? 0 : kvc_fail_memory(e, "a list of objects");
+    for (unsigned level = 0; level < s->n_levels && !status; level++) {
+        struct kvc_level *l = s->level[level].level;
+        size_t n = 0;
+        for (size_t i = 0; i < x->n && !status; i++) {
+            if (x->item[i].level == level) o[n++] = x->item[i].object;
+            if (!n || (n < BATCH && i + 1 < x->n)) continue;
+            status = l->ops->drop(l, o, n, kvc_now() + REMOVING, e);
+            n = 0;
+        }
+    }
+    free(o);
+    return status;
+}
+
+/* --- a namespace --- */
+
+struct all {
+    struct list list;
+    unsigned level;
+    int failed;
+};
+
+static int see(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
+    struct all *x = state;
+    (void)used;
+    x->failed = add(&x->list, &(struct listed){.object = *o, .bytes = size, .level = x->level});
+    return x->failed;
+}
+
+int64_t kvc_store_drop(struct kvc_store_space *space, struct kvc_error *e) {
+    struct kvc_store *s = space->store;
+    struct all x = {.level = 0};
+    int status = 0;
+    for (; x.level < s->n_levels && !status; x.level++) {
+        struct kvc_level *l = s->level[x.level].level;
+        status = l->ops->walk(l, space->ns, see, &x, e);
+        if (x.failed) status = kvc_fail_memory(e, "a list of objects");
+    }
+    if (!status) status = remove_listed(s, &x.list, e);
+    free(x.list.item);
+    return status ? -1 : (int64_t)x.list.n;
+}
+
+/* --- one prompt --- */
+
+struct prompt {
+    struct kvc_store_space *space;
+    struct kvc_store_drop_options options;
+    const int32_t *tokens;
+    uint64_t n;
+    size_t chunks; /* whole ones */
+    size_t kept;   /* of these, from the first one on: others go on after them */
+    uint8_t *keys;
+    struct listed *name; /* of its chunks, and of a cache that cannot be cut, with number `chunks`; sorted by key */
+    struct list own, others;
+    unsigned level; /* that is listed or read now */
+    int failed, cancelled;
+    uint64_t read, total; /* bytes of others */
+};
+
+static int by_key(const void *a, const void *b) {
+    const struct listed *x = a, *y = b;
+    const int order = memcmp(x->object.key, y->object.key, sizeof x->object.key);
+    return order ? order : x->level < y->level ? -1 : x->level > y->level;
+}
+
+static int from_last(const void *a, const void *b) {
+    const size_t x = ((const struct listed *)a)->number, y = ((const struct listed *)b)->number;
+    return x > y ? -1 : x < y;
+}
+
+static int name_objects(struct prompt *p, struct kvc_error *e) {
+    const struct kvc_store_drop_options *o = &p->options;
+    const size_t last = (size_t)(p->n / KVC_PREFIX_TOKENS);
+    if (p->n > SIZE_MAX / 8) return kvc_fail(e, KVC_ERR_USAGE, "there are too many tokens");
+    p->chunks = (size_t)(p->n / p->space->chunk);
+    if (kvc_space_keys(p->space, p->tokens, p->n, o->extras, o->n_extras, &p->keys, e)) return -1;
+    if (!(p->name = calloc(p->chunks + 1, sizeof *p->name))) return kvc_fail_memory(e, "a prompt");
+    for (size_t i = 0; i <= p->chunks; i++) {
+        p->name[i].number = i;
+        if (i < p->chunks ? kvc_chunk_object(p->space, p->keys, i, &p->name[i].object, e)
+                          : kvc_whole_object(p->space, p->keys, last, &p->name[i].object, e))
+            return -1;
+    }
+    qsort(p->name, p->chunks + 1, sizeof *p->name, by_key);
+    return 0;
+}
+
+/* Notes an object of the prompt, or another chunk of the namespace. */
+static int sort_out(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
+    struct prompt *p = state;
+    struct listed item = {.object = *o, .bytes = size};
+    (void)used;
+    const struct listed *own = bsearch(&item, p->name, p->chunks + 1, sizeof *p->name, by_key);
+    item.level = p->level;
+    if (own) item.number = own->number;
+    if (own) p->failed = add(&p->own, &item);
+    else if (o->kind == KVC_OBJECT_CHUNK) p->failed = add(&p->others, &item);
+    return p->failed;
+}
+
+static int list_all(struct prompt *p, struct kvc_error *e) {
+    struct kvc_store *s = p->space->store;
+    for (p->level = 0; p->level < s->n_levels; p->level++) {
+        struct kvc_level *l = s->level[p->level].level;
+        if (l->ops->walk(l, p->space->ns, sort_out, p, e)) return -1;
+        if (p->failed) return kvc_fail_memory(e, "a list of objects");
+    }
+    return 0;
+}
+
+/* Notes after which chunk of the prompt another chunk goes on, if it does. */
+static void note_parent(struct prompt *p, const struct kvc_object *o, const void *data, size_t size) {
+    const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
+    struct kvc_file *f = kvc_chunk_signature(p->space->store, o, data, &size, NULL)
+                             ? NULL
+                             : kvc_file_open_memory(data, size, &open, NULL);
+    if (!f) return; /* a damaged or forged chunk is nobody's */
+    const uint64_t first = kvc_meta_u64(&f->cache->meta, KVC_KEY_TOKENS_FIRST, 0), chunk = p->space->chunk, i = first / chunk;
+    const struct kvc_meta_entry *parent = kvc_meta_find(&f->cache->meta, KVC_KEY_PREFIX_PARENT);
+    if (parent && parent->size == KVC_KEY_BYTES && first % chunk == 0 && i > p->kept && i <= p->chunks) {
+        const uint8_t *key = p->keys + (first / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
+        if (memcmp(parent->value, key, KVC_KEY_BYTES) == 0) p->kept = (size_t)i;
+    }
+    kvc_file_close(f);
+}
+
+struct reading {
+    struct prompt *p;
+    const struct kvc_object *object;
+};
+
+static int take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+    struct reading *r = state;
+    struct prompt *p = r->p;
+    (void)why;
+    if (data) note_parent(p, &r->object[i], data, size);
+    free(data);
+    p->read += size;
+    if (p->options.progress && p->options.progress(p->options.progress_state, p->read, p->total)) p->cancelled = 1;
+    return p->cancelled || p->kept == p->chunks;
+}
+
+/* Leaves each of the other chunks once, in the fastest level that has it. */
+static void drop_doubles(struct prompt *p) {
+    struct list *x = &p->others;
+    size_t n = 0;
+    if (x->n) qsort(x->item, x->n, sizeof *x->item, by_key);
+    for (size_t i = 0; i < x->n; i++) {
+        if (n && memcmp(x->item[n - 1].object.key, x->item[i].object.key, KVC_OBJECT_KEY) == 0) continue;
+        p->total += x->item[i].bytes;
+        x->item[n++] = x->item[i];
+    }
+    x->n = n;
+}
+
+/* Reads the other chunks of the namespace, of which each says what it goes on after. */
+static int read_others(struct prompt *p, struct kvc_error *e) {
+    struct kvc_store *s = p->space->store;
+    struct kvc_object o[AT_ONCE];
+    struct reading r = {.p = p, .object = o};
+    drop_doubles(p);
+    for (p->level = 0; p->level < s->n_levels; p->level++) {
+        struct kvc_level *l = s->level[p->level].level;
+        size_t n = 0;
+        for (size_t i = 0; i < p->others.n && p->kept < p->chunks; i++) {
+            if (p->others.item[i].level == p->level) o[n++] = p->others.item[i].object;
+            if (!n || (n < AT_ONCE && i + 1 < p->others.n)) continue;
+            if (l->ops->get(l, o, n, kvc_now() + REMOVING, take, &r, e)) return -1;
+            if (p->cancelled) return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
+            n = 0;
+        }
+    }
+    return 0;
+}
+
+/* Returns 1 if an object that cannot be cut holds tokens of the prompt, and no others. */
+static int is_of_prompt(const struct prompt *p, const struct listed *x) {
+    const struct kvc_chunk chunk = {
+        .space = p->space, .i = (size_t)(p->n / KVC_PREFIX_TOKENS), .tokens = p->tokens, .keys = p->keys, .whole = p->n};
+    size_t size;
+    void *data = kvc_store_read_level(p->space->store, x->level, &x->object, kvc_now() + REMOVING, &size, NULL);
+    struct kvc_file *f = data ? kvc_chunk_open(&chunk, data, &size, 0, NULL) : NULL;
+    const int is = f != NULL;
+    kvc_file_close(f);
+    free(data);
+    return is;
+}
+
+/* Leaves what is to be removed in the list, the last one of the chain first, and counts. */
+static void choose(struct prompt *p, struct kvc_store_dropped *d) {
+    struct list *x = &p->own;
+    size_t n = 0, last = SIZE_MAX;
+    if (x->n) qsort(x->item, x->n, sizeof *x->item, from_last);
+    for (size_t i = 0; i < x->n; i++) {
+        const struct listed *own = &x->item[i];
+        const int whole = own->number == p->chunks, goes = whole ? is_of_prompt(p, own) : own->number >= p->kept;
+        if (whole && !goes) continue; /* it is of another prompt with the same last key */
+        if (own->number != last) ++*(goes ? &d->removed : &d->kept);
+        last = own->number;
+        if (!goes) continue;
+        d->bytes += own->bytes;
+        x->item[n++] = *own;
+    }
+    x->n = n;
+}
+
+int kvc_store_drop_tokens(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                          const struct kvc_store_drop_options *options, struct kvc_store_dropped *dropped, struct kvc_error *e) {
+    struct prompt p = {.space = space, .tokens = tokens, .n = n};
+    struct kvc_store_dropped own = {.size = sizeof own};
+    int status = kvc_sized_take(&p.options, sizeof p.options, options, "kvc_store_drop_options", e) || name_objects(&p, e) ||
+                 list_all(&p, e);
+    if (!status && p.own.n && p.chunks) status = read_others(&p, e);
+    if (!status) choose(&p, &own);
+    if (!status) status = remove_listed(space->store, &p.own, e);
+    free(p.own.item);
+    free(p.others.item);
+    free(p.name);
+    free(p.keys);
+    if (status) return -1;
+    return dropped ? kvc_sized_give(dropped, &own, sizeof own, "kvc_store_dropped", e) : 0;
+}
