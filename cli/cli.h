@@ -92,11 +92,15 @@ struct cli_input {
     struct kvc_weights *weights; /* opened by the first cli_open() if weights_path is set */
     struct kvc_model model;      /* filled by the first cli_open() if model_path is set */
     int has_model;
+    int profile_checked;  /* --profile names no file that is known to be something else */
     int full_fingerprint; /* hash every byte of the weights, not samples */
     int quiet;            /* no notes from cli_open() */
 };
-/* Opens --weights=FILE, once. The file is closed when the program ends. */
-int cli_open_weights(struct cli_input *options, struct kvc_error *e);
+/* Opens --weights=FILE, and refuses a --profile=FILE that is weights or a cache, once. The weights are closed when the program
+ * ends. */
+int cli_open_given(struct cli_input *options, struct kvc_error *e);
+/* Reads --model=FILE, once. */
+int cli_read_model(struct cli_input *options, struct kvc_error *e);
 /* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed one. Must be called before the options are taken, which replace them. */
 void cli_input_environment(struct cli_input *in);
 /* Takes an input option or an option of formats for reading. 1: taken, 0: another option, -1: bad value (message printed). */

@@ -7,6 +7,7 @@
 #include "cli/html/page.h"
 #include "cli/text.h"
 #include "formats/container/container.h"
+#include "formats/file/given.h"
 #include "kernels/kernels.h"
 
 #include <inttypes.h>
@@ -303,7 +304,7 @@ static int run(struct settings *s, struct dump_out *o) {
     }
     struct kvc_token_texts *texts = NULL;
     if (s->mode == TOKENS && s->input.model_path && kvc_token_texts_read(s->input.model_path, &texts, &e)) {
-        kvc_error_prefix(&e, s->input.model_path);
+        kvc_given_no_weights(s->input.model_path, &e);
         cli_error(&e);
         return EXIT_TROUBLE;
     }

@@ -5,6 +5,7 @@
 #include "codecs/recipe.h"
 #include "formats/model/profile_learn.h"
 #include "formats/cache/give_tokens.h"
+#include "formats/file/given.h"
 #include "formats/cache/view.h"
 #include "formats/container/plan.h"
 
@@ -279,7 +280,7 @@ static int open_queries(struct cli_pack *p, struct kvc_error *e) {
 }
 
 static int open_profile(struct cli_pack *p, struct kvc_error *e) {
-    p->how.profile = kvc_profile_open(p->job.input.import.profile, e);
+    p->how.profile = kvc_given_profile(p->job.input.import.profile, e);
     return p->how.profile ? 0 : -1;
 }
 
