@@ -85,6 +85,11 @@ void cli_warn(const char *format, ...) {
     print_message(text);
 }
 
+/* Returns 1 if the tool takes --recursive. */
+static int has_recursive(void) {
+    return strcmp(tool, "kvc-dump") == 0 || strcmp(tool, "kvc-pack") == 0 || strcmp(tool, "kvc-unpack") == 0;
+}
+
 const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
     static const char *const hints[] = {
         [KVC_NEED_HEADS] = "give --kv-heads or --model",
@@ -104,9 +109,12 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_AS_MODEL] = "give it by --model=FILE",
         [KVC_NEED_AS_PROFILE] = "give it by --profile=FILE",
         [KVC_NEED_AS_INPUT] = "name it without an option",
+        [KVC_NEED_EACH] = "--recursive takes the files of a folder one by one",
+        [KVC_NEED_SALVAGE] = "kvc-unpack --salvage writes what is whole of it",
     };
     const unsigned need = (unsigned)e->need;
     const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;
+    if (need == KVC_NEED_EACH && !has_recursive()) hint = NULL;
     snprintf(text, size, "%s%s%s", e->message, hint ? "; " : "", hint ? hint : "");
     return text;
 }

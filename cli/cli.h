@@ -46,7 +46,6 @@ enum {
     CLI_OPT_PROFILE,
     CLI_OPT_FILES_FROM, /* file_list.h */
     CLI_OPT_RECURSIVE,
-    CLI_OPT_LIST, /* --list-options, from which completions are made; hidden */
     CLI_OPT_HELP, /* --help, the long text; -h is the short one */
     CLI_OPT_FREE = 1100,
     CLI_OPT_FORMAT = 2000,
@@ -55,8 +54,9 @@ enum {
 /* Returns a table for getopt_long(): the tool's own options, which end with an option without a name, input options and
  * options of formats for reading, and with `writes` those for writing. May be called once. */
 const struct option *cli_long_options(const struct option *of_tool, int writes);
-/* Returns the next option as getopt_long() does. After an unknown long option, also prints one with a similar name. Handles
- * --list-options: prints the table as rows of name, letter, argument (no, optional or required) and values, and exits. */
+/* Returns the next option as getopt_long() does. After an unknown option, also prints what to use instead (habits.h), or an option
+ * with a similar name. Handles --list-options as the only argument, from which completions are made: prints the table as rows of
+ * name, letter, argument (no, optional or required) and values, and exits. */
 int cli_next_option(int argc, char **argv, const char *letters, const struct option *options);
 /* Takes the argument of -T, a number of threads up to `most`; with arg NULL $KVC_THREADS, if it is set. 0, or EXIT_TROUBLE
  * (message printed). */

@@ -16,9 +16,8 @@ enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26, SCREEN_WIDTH = 80 };
 
 static const struct option own[] = {
     {"from", required_argument, NULL, CLI_OPT_FROM},       {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS},
-    {"list-options", no_argument, NULL, CLI_OPT_LIST},     {"pairing", required_argument, NULL, CLI_OPT_PAIRING},
-    {"weights", required_argument, NULL, CLI_OPT_WEIGHTS}, {"profile", required_argument, NULL, CLI_OPT_PROFILE},
-    {"model", required_argument, NULL, CLI_OPT_MODEL},
+    {"pairing", required_argument, NULL, CLI_OPT_PAIRING}, {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},
+    {"profile", required_argument, NULL, CLI_OPT_PROFILE}, {"model", required_argument, NULL, CLI_OPT_MODEL},
 };
 
 /* Calls take() for every option of formats that has an option of the tools, until take() returns a value other than 0.

@@ -47,7 +47,9 @@ enum kvc_need {
     KVC_NEED_LOSSY = 14,          /* to write a file that does not hold all of the cache */
     KVC_NEED_AS_MODEL = 15,       /* to give the file as the model's weights: it was given as something else */
     KVC_NEED_AS_PROFILE = 16,     /* the same, as the profile */
-    KVC_NEED_AS_INPUT = 17        /* the same, as the cache to be read */
+    KVC_NEED_AS_INPUT = 17,       /* the same, as the cache to be read */
+    KVC_NEED_SALVAGE = 18,        /* to read what is whole of a file that was cut short */
+    KVC_NEED_EACH = 19            /* to take the files of a folder one by one */
 };
 
 #define KVC_NOWHERE UINT64_MAX

@@ -49,7 +49,8 @@ KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
  * queries, 7 a format to write, 8 the format of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE
  * pairing to write, 11 a step or a target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent
  * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`), 15, 16, 17 to give
- * the file that the message names as the model's weights, as the profile, as the cache. */
+ * the file that the message names as the model's weights, as the profile, as the cache, 18 to open a file that was cut short for
+ * what is whole of it (`damaged`), 19 to open the files of the folder one by one. */
 KVC_API int kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);

@@ -193,10 +193,12 @@ int kvc_records_footer(const struct kvc_input *in, uint64_t *index, struct kvc_e
     uint8_t f[KVC_FOOTER_SIZE];
     if (kvc_input_copy(in, in->size - sizeof f, f, sizeof f, e)) return -1;
     if (memcmp(f + 16, KVC_MAGIC_END, 8) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "truncated, or bytes follow the end: no footer in the last 32 bytes");
+        return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE,
+                             "truncated, or bytes follow the end: no footer in the last 32 bytes");
     if (get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
     if (get_u64(f + 8) != in->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the footer says %" PRIu64 " bytes, the file has %" PRIu64, get_u64(f + 8), in->size);
+        return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE, "the footer says %" PRIu64 " bytes, the file has %" PRIu64,
+                             get_u64(f + 8), in->size);
     *index = get_u64(f);
     if (*index < KVC_HEADER_SIZE || *index % KVC_UNIT || *index > in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER)
         return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the index offset %" PRIu64 " is not in the file", *index);
