@@ -4,6 +4,7 @@
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
 #include "cli/file_list.h"
+#include "cli/job.h"
 #include "cli/html/page.h"
 #include "cli/text.h"
 #include "formats/container/container.h"
@@ -172,6 +173,7 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_opened f;
     struct kvc_error e = {.code = KVC_OK};
     int status = EXIT_SAME;
+    s->options.start = job_now();
     if (cli_open(&f, path, &s->input, &e)) {
         const int no_cache = e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_UNSUPPORTED;
         if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, &e)) return status;

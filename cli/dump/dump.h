@@ -66,6 +66,7 @@ struct dump_options {
     int verbose, quiet;
     struct dump_values values;
     const char *html;             /* of --html: where the page is written */
+    double start;                 /* seconds of job_now() when the file was opened */
     struct cli_token_ids tokens;  /* of --match */
     struct dump_matched *matched; /* --match: the result of each file */
     uint64_t n_matched;

@@ -33,13 +33,17 @@ import sys
 import tempfile
 import time
 
-import torch
-import transformers
-from safetensors.torch import save, save_file
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, AutoTokenizer
-from transformers.cache_utils import DynamicCache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+try:
+    import torch
+    import transformers
+    from safetensors.torch import save, save_file
+    from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, AutoTokenizer
+    from transformers.cache_utils import DynamicCache
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
+    MISSING = None
+except ImportError as e:  # main() reports it, after --help and wrong options
+    MISSING = e
 
 CONTINUATION = 512  # tokens whose prediction is measured; the metric is of their sum, so this is part of its unit
 RECALL = 256        # tokens of the text that are said again, at each of RECALL_PLACES, for the same measurement
@@ -587,6 +591,8 @@ def main():
             arguments.predict_tokens <= FIRST:
         parser.error(f"--tokens more than {2 * TAIL}, --samples at least 1, --reg and --k-step above 0, --queries 1 to "
                      f"{TAIL} per text, --back 0 to 7, --predict-tokens more than {FIRST}")
+    if MISSING:
+        sys.exit(f"make_profile.py: {MISSING}; needs torch, transformers and safetensors: pip install torch transformers safetensors")
     try:
         make_profile(arguments)
     except (Refusal, OSError, ValueError) as e:
