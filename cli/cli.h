@@ -164,6 +164,11 @@ void cli_folder_abandon(struct cli_folder *o); /* removes the temporary folder; 
 int cli_parse_u64(const char *text, uint64_t *v);
 int cli_parse_f64(const char *text, double *v);
 int cli_parse_range(const char *text, uint64_t *first, uint64_t *end); /* absent end: UINT64_MAX */
+/* Take a range "A:B" of tokens, positions A to B-1, at least one of them; and a list like "0-3,7" of layers, as cli_parse_list() does.
+ * `before` is the option as typed, "--tokens=". 0, or EXIT_TROUBLE (message printed, which says how to write the one in place of the
+ * other). */
+int cli_take_range(const char *before, const char *arg, uint64_t *first, uint64_t *end);
+int cli_take_list(const char *before, const char *arg, uint8_t **keep, uint32_t *n);
 /* Sets keep[i] for each number i of a list like "0-3,7". Grows *keep, which the caller frees. 0, or -1 if malformed. */
 int cli_parse_list(const char *text, uint8_t **keep, uint32_t *n);
 

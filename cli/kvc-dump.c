@@ -221,8 +221,7 @@ static int set_mode(struct settings *s, unsigned mode, const char *arg) {
     if (s->mode != SUMMARY && s->mode != mode)
         return cli_usage("--%s and --%s exclude each other", modes[s->mode].name, modes[mode].name);
     s->mode = mode;
-    if (mode == VALUES && dump_values_parse(arg, &s->options.values))
-        return cli_usage("--values=%s is not LAYER:ROLE:HEAD or LAYER:ROLE:HEAD:FIRST:END", arg);
+    if (mode == VALUES && dump_values_take(arg, &s->options.values)) return EXIT_TROUBLE;
     if (mode == MATCH) s->tokens_path = arg;
     if (mode == HTML) s->options.html = arg;
     return 0;

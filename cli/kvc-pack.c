@@ -212,7 +212,7 @@ static int take_layers(struct cli_pack *p, const char *arg) {
 static int take_part(struct cli_pack *p, const char *arg) {
     free(p->layers);
     p->layers = NULL;
-    if (cli_parse_list(arg, &p->layers, &p->selection.n_layers)) return cli_usage("--layers=%s is not a list like 0-3,7", arg);
+    if (cli_take_list("--layers=", arg, &p->layers, &p->selection.n_layers)) return EXIT_TROUBLE;
     p->selection.layers = p->layers;
     p->selects = 1;
     return 0;
@@ -232,11 +232,7 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
     case OPT_NO_VERIFY: p->how.options.no_verify = 1; return 0;
     case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
     case OPT_TOKEN_IDS: p->token_ids_path = arg; return 0;
-    case OPT_TOKENS:
-        if (cli_parse_range(arg, &p->selection.first, &p->selection.end) || !p->selection.end)
-            return cli_usage("--tokens=%s is not a range A:B", arg);
-        p->selects = 1;
-        return 0;
+    case OPT_TOKENS: p->selects = 1; return cli_take_range("--tokens=", arg, &p->selection.first, &p->selection.end);
     case OPT_LAYERS: return take_part(p, arg);
     case OPT_QUERIES: p->queries_path = arg; return 0;
     case OPT_DEQUANTIZE: p->how.dequantize = 1; return 0;

@@ -270,7 +270,7 @@ static int take_layers(struct cli_unpack *u, const char *arg) {
     free(u->layers);
     u->layers = NULL;
     u->selection.n_layers = 0;
-    if (cli_parse_list(arg, &u->layers, &u->selection.n_layers)) return cli_usage("--layers=%s is not a list like 0-3,7", arg);
+    if (cli_take_list("--layers=", arg, &u->layers, &u->selection.n_layers)) return EXIT_TROUBLE;
     u->selection.layers = u->layers;
     u->selects = 1;
     return 0;
@@ -302,11 +302,7 @@ static int take_shard(struct cli_unpack *u, const char *arg) {
 /* Takes an option of kvc-unpack alone. 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct cli_unpack *u, int opt, const char *arg) {
     switch (opt) {
-    case OPT_TOKENS:
-        if (cli_parse_range(arg, &u->selection.first, &u->selection.end) || !u->selection.end)
-            return cli_usage("--tokens=%s is not a range A:B", arg);
-        u->selects = 1;
-        return 0;
+    case OPT_TOKENS: u->selects = 1; return cli_take_range("--tokens=", arg, &u->selection.first, &u->selection.end);
     case OPT_LAYERS: return take_layers(u, arg);
     case OPT_TO: return take_target(u, arg);
     case OPT_TO_PAIRING:

@@ -176,18 +176,19 @@ KVC_API int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc
 
 /* What is damaged in a file that was opened as damaged. Texts belong to the file. */
 struct kvc_survey_info {
-    size_t size;                 /* of this struct; set by the caller */
-    uint64_t records, damaged;   /* of the file, missing ones included; of these the damaged and missing ones */
-    uint64_t places;             /* damaged places, for kvc_file_damage() */
-    int no_meta, no_tokens;      /* metadata, token ids are lost */
-    int no_source;               /* the source's own bytes are lost: only a named format can be written */
-    const char *layers, *tokens; /* "0-6,8": whole layers; "0-511,768-1999": tokens whole in every layer; NULL: unknown */
+    size_t size;               /* of this struct; set by the caller */
+    uint64_t records, damaged; /* of the file, missing ones included; of these the damaged and missing ones */
+    uint64_t places;           /* damaged places, for kvc_file_damage() */
+    int no_meta, no_tokens;    /* metadata, token ids are lost */
+    int no_source;             /* the source's own bytes are lost: only a named format can be written */
+    const char *layers,
+        *tokens; /* "0-6,8": whole layers; "0:512,768:2000": tokens whole in every layer, A:B without B; NULL: unknown */
 };
 /* One damaged place: a record, the header, the footer, or bytes that belong to no record. */
 struct kvc_damage_info {
     size_t size;            /* of this struct; set by the caller */
     const char *kind;       /* "BLOCK", "META" and so on, "header", "footer", "bytes" */
-    const char *place;      /* in words: "layer 0 V, tokens 0-199"; "" if it belongs to no tensor */
+    const char *place;      /* in words: "layer 0 V, tokens 0:200"; "" if it belongs to no tensor */
     const char *reason;     /* in words */
     uint64_t record;        /* number in the file; UINT64_MAX: none, or a missing one */
     uint64_t offset, bytes; /* in the file; offset UINT64_MAX: missing */

@@ -23,11 +23,11 @@ void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     char label[64];
     kvc_tensor_label(c, tensor, label, sizeof label);
-    snprintf(text, size, "%s, tokens %" PRId64 "-%" PRId64, label, kvc_cells_position(cells, cells->block[block]),
-             kvc_cells_position(cells, cells->block[end] - 1));
+    snprintf(text, size, "%s, tokens %" PRId64 ":%" PRId64, label, kvc_cells_position(cells, cells->block[block]),
+             kvc_cells_position(cells, cells->block[end] - 1) + 1);
 }
 
-/* Puts "record 12 (layer 3 K, tokens 256-511): " before the message. */
+/* Puts "record 12 (layer 3 K, tokens 256:512): " before the message. */
 static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor, uint64_t block) {
     const struct kvc_records *k = kvc_records_of(c);
     const uint64_t record = k->block_record[k->first_block[tensor] + block];

@@ -105,7 +105,7 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
 /* Fills first_block and first_side, and sets *due to the number of blocks of all tensors. No block has a record yet. */
 int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e);
 
-/* Writes "layer 3 K, tokens 256-511": the rows of blocks [block, end), at least one block. */
+/* Writes "layer 3 K, tokens 256:512": the rows of blocks [block, end), at least one block. */
 void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size);
 /* Returns 1 if the positions of a tensor's rows are lost. For caches of kvc_salvage_open() whose TABLE is whole. */
 int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
