@@ -190,6 +190,7 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     case CLI_OPT_MODEL: in->model_path = arg; return 1;
     case CLI_OPT_WEIGHTS: in->weights_path = arg; return 1;
     case CLI_OPT_PROFILE: in->import.profile = arg; return 1;
+    case CLI_OPT_NO_VERIFY: in->import.no_verify = 1; return 1;
     default: break;
     }
     struct wanted w = {.settings = &in->settings, .arg = arg, .number = opt - CLI_OPT_FORMAT};

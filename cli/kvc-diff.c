@@ -44,6 +44,8 @@ static const char help[] = "Usage: kvc-diff [OPTION]... A B\n"
                            "      --layers=LIST       compare these layers, like 0-3,7\n"
                            "      --all               also compare provenance, other metadata and private\n"
                            "                          bytes\n"
+                           "      --no-verify         .kvc: do not compare decoded values with their\n"
+                           "                          digests\n"
                            "      --attention         measure the effect of the differences on attention,\n"
                            "                          with the queries of A or B\n"
                            "      --queries=FILE      the same with the queries of FILE\n"
@@ -264,6 +266,7 @@ static const struct option long_options[] = {
     {"by", required_argument, NULL, OPT_BY},
     {"worst", required_argument, NULL, OPT_WORST},
     {"report", no_argument, NULL, OPT_REPORT},
+    {"no-verify", no_argument, NULL, CLI_OPT_NO_VERIFY},
     {"count", required_argument, NULL, 'n'},
     {"quiet", no_argument, NULL, 'q'},
     {"verbose", no_argument, NULL, 'v'},

@@ -89,6 +89,8 @@ static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "                          terminal), always, never\n"
                            "      --color=WHEN        colours: auto (the same, and no $NO_COLOR), always,\n"
                            "                          never\n"
+                           "      --no-verify         do not compare decoded values with their digests;\n"
+                           "                          --check always does\n"
                            "  -T, --threads=N         threads for --check (default: one for each core)\n"
                            "  -q, --quiet             print nothing but errors\n"
                            "  -v, --verbose           with --check and --match: print more\n"
@@ -268,6 +270,7 @@ static const struct option long_options[] = {
     {"check", no_argument, NULL, OPT_MODE + CHECK},
     CLI_FILES_OPTIONS,
     {"part", required_argument, NULL, OPT_PART},
+    {"no-verify", no_argument, NULL, CLI_OPT_NO_VERIFY},
     {"color", required_argument, NULL, OPT_COLOR},
     {"plot", required_argument, NULL, OPT_PLOT},
     {"json", optional_argument, NULL, OPT_JSON},

@@ -229,7 +229,7 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
         if (!kvc_recipe_parse(arg, &p->recipe, &e)) return 0;
         if (cli_folder_exists(arg)) return cli_usage("-r %s: is a folder, not a recipe; --recursive takes a folder", arg);
         return cli_usage("%s", e.message);
-    case OPT_NO_VERIFY: p->how.options.no_verify = 1; return 0;
+    case OPT_NO_VERIFY: p->how.options.no_verify = p->job.input.import.no_verify = 1; return 0;
     case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
     case OPT_TOKEN_IDS: p->token_ids_path = arg; return 0;
     case OPT_TOKENS: p->selects = 1; return cli_take_range("--tokens=", arg, &p->selection.first, &p->selection.end);

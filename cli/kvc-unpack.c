@@ -33,6 +33,7 @@ static const struct option long_options[] = {
     {"device", required_argument, NULL, OPT_DEVICE},
     {"into", required_argument, NULL, OPT_INTO},
     {"salvage", no_argument, NULL, OPT_SALVAGE},
+    {"no-verify", no_argument, NULL, CLI_OPT_NO_VERIFY},
     {NULL, 0, NULL, 0},
 };
 
@@ -94,6 +95,7 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "                          kvc-unpack(1)\n"
                            "      --salvage           write what is whole of a damaged or truncated .kvc,\n"
                            "                          and say what is lost; exit 1 if anything is\n"
+                           "      --no-verify         do not compare decoded values with their digests\n"
                            "  -t, --test              check everything, write nothing; exit 1 if damaged\n"
                            "  -T, --threads=N         threads; 0: one per core (default)\n"
                            "  -f, --force             replace existing files, write to a terminal\n"

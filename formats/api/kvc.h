@@ -79,6 +79,9 @@ struct kvc_open_options {
      * has other ids. NULL and 0: none. */
     const int32_t *token_ids;
     uint64_t n_token_ids;
+    /* 0: whatever decodes rows of a .kvc (reading, unpacking, comparing and so on, but kvc_file_load() only if asked) compares each
+     * block with its digest and fails where they differ; 1: it does not, and takes less time by that of an XXH3 hash of the rows. */
+    int no_verify;
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files
@@ -299,6 +302,7 @@ struct kvc_load_how {
     const char *pairing;       /* RoPE pairing of K in memory; NULL: as it is in the file */
     kvc_progress_fn *progress; /* gets the bytes that are in memory; NULL: none */
     void *progress_state;
+    int verify; /* 1: compare each block with its digest, unless f was opened with no_verify; rows are then not decoded in place */
 };
 /* Decodes the tokens from position m->first_position on into memory: m->tokens of them, in the layers and roles of the arrays. A layer
  * with a sliding window has the last tokens only: its array needs as many. Where the file does not have all these positions in a layer,

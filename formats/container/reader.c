@@ -350,6 +350,11 @@ void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *we
     if (k) k->projections.weights = weights;
 }
 
+void kvc_container_set_verify(struct kvc_cache *c, int verify) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (k) k->verify = verify;
+}
+
 /* --- the profile --- */
 
 /* Opens the profile that the file contains, which must be the one that the metadata name. */
