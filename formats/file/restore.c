@@ -237,13 +237,15 @@ static int read_bytes(const struct source *s, const struct item *item, uint8_t *
                                   : c->read(c, item->tensor, item->begin, item->n, bytes, e);
 }
 
-/* Returns 1 if the rows of an item are long runs of bytes in the source, one a head. */
-static int runs_by_head(const struct source *s, const struct item *item) {
+/* Returns 1 if the rows of a tensor's items are long runs of bytes in the source, one a head. The last item may be short: all items of a
+ * tensor go one way, to the file or to memory for the tensor. */
+static int runs_by_head(const struct source *s, uint32_t tensor) {
     enum { LONG = 4096 };
-    const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
+    const struct kvc_tensor *t = &s->cache->tensor[tensor];
+    const struct kvc_cells *cells = cells_of(s->cache, tensor);
     const uint64_t head = kvc_row_bytes(&t->shape) / t->shape.heads;
-    return !cells_of(s->cache, item->tensor)->order && t->source.token == head &&
-           t->source.block == kvc_dtype_info(t->shape.dtype)->size && item->n * head >= LONG;
+    return !cells->order && t->source.token == head && t->source.block == kvc_dtype_info(t->shape.dtype)->size &&
+           kvc_cells_run_rows(cells) * head >= LONG;
 }
 
 static int put_heads(struct source *s, const struct item *item, const uint8_t *rows, struct kvc_error *e) {
@@ -273,7 +275,7 @@ static int read_item(void *state, uint64_t number, void **result, struct kvc_err
     }
     uint8_t *bytes = take(s, item_bytes(s, &item), e), *tensor = NULL;
     if (!bytes) return -1;
-    const int puts = s->offset && !s->memory && (item.kind != SPREAD || runs_by_head(s, &item));
+    const int puts = s->offset && !s->memory && (item.kind != SPREAD || runs_by_head(s, item.tensor));
     int status;
     if (!puts && (s->memory || item.kind == SPREAD)) {
         tensor = s->memory ? s->memory + s->offset[item.extent - s->cache->extent] : tensor_bytes(s, &item, e);
