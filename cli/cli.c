@@ -109,6 +109,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_AS_MODEL] = "give it by --model=FILE",
         [KVC_NEED_AS_PROFILE] = "give it by --profile=FILE",
         [KVC_NEED_AS_INPUT] = "name it without an option",
+        [KVC_NEED_MEMORY] = "--max-memory=SIZE allows more",
         [KVC_NEED_EACH] = "--recursive takes the files of a folder one by one",
         [KVC_NEED_SALVAGE] = "kvc-unpack --salvage writes what is whole of it",
     };

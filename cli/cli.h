@@ -44,6 +44,7 @@ enum {
     CLI_OPT_MODEL,
     CLI_OPT_WEIGHTS,
     CLI_OPT_PROFILE,
+    CLI_OPT_MAX_MEMORY,
     CLI_OPT_NO_VERIFY,  /* of tools that list it */
     CLI_OPT_FILES_FROM, /* file_list.h */
     CLI_OPT_RECURSIVE,

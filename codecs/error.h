@@ -49,7 +49,8 @@ enum kvc_need {
     KVC_NEED_AS_PROFILE = 16,     /* the same, as the profile */
     KVC_NEED_AS_INPUT = 17,       /* the same, as the cache to be read */
     KVC_NEED_SALVAGE = 18,        /* to read what is whole of a file that was cut short */
-    KVC_NEED_EACH = 19            /* to take the files of a folder one by one */
+    KVC_NEED_EACH = 19,           /* to take the files of a folder one by one */
+    KVC_NEED_MEMORY = 20          /* to allow more memory for decoding */
 };
 
 #define KVC_NOWHERE UINT64_MAX

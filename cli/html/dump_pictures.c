@@ -95,7 +95,7 @@ static int show_one(void *state, uint64_t item, void *result, struct kvc_error *
 
 static int sum_all(struct values *x, struct kvc_error *e) {
     const struct kvc_job job = {.n = x->n, .work = sum_one, .commit = show_one, .state = x};
-    return kvc_parallel(&job, 0, e);
+    return kvc_parallel(&job, kvc_cache_threads(x->c, 0), e);
 }
 
 /* Returns 1 for an error that is no damage: something is needed to decode. */

@@ -87,6 +87,7 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
                                              .profile_folders = o->profile_folders,
                                              .open_profile = o->shared_profile,
                                              .no_verify = o->no_verify,
+                                             .max_memory = o->max_memory,
                                              .salvage = o->damaged},
                                   .model = model};
     if (kvc_file_pairing(o->pairing, &opening.import.pairing, e)) return -1;

@@ -50,7 +50,8 @@ KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
  * pairing to write, 11 a step or a target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent
  * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`), 15, 16, 17 to give
  * the file that the message names as the model's weights, as the profile, as the cache, 18 to open a file that was cut short for
- * what is whole of it (`damaged`), 19 to open the files of the folder one by one. */
+ * what is whole of it (`damaged`), 19 to open the files of the folder one by one, 20 to allow more memory
+ * (`max_memory`). */
 KVC_API int kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
@@ -82,6 +83,9 @@ struct kvc_open_options {
     /* 0: whatever decodes rows of a .kvc (reading, unpacking, comparing and so on, but kvc_file_load() only if asked) compares each
      * block with its digest and fails where they differ; 1: it does not, and takes less time by that of an XXH3 hash of the rows. */
     int no_verify;
+    /* Bytes of memory that decoding a .kvc may take beside the caller's, of all threads together; 0: a quarter of the machine's. Fewer
+     * threads decode where that is too little for all, and blocks are refused (32) of which one thread could take more. */
+    uint64_t max_memory;
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files

@@ -443,7 +443,7 @@ int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m, const st
     l.cache = view[1] ? view[1] : view[0] ? view[0] : from;
     if (!status) status = aim(&l, o.convert, &items, e);
     const struct kvc_job job = {.n = items, .work = load_item, .commit = o.progress ? tell_item : NULL, .state = &l};
-    if (!status) status = kvc_parallel(&job, o.threads, e);
+    if (!status) status = kvc_parallel(&job, kvc_cache_threads(l.cache, o.threads), e);
     free(l.target);
     memory_free(&x);
     kvc_cache_free(view[1]);

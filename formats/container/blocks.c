@@ -4,6 +4,7 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
+#include "formats/container/decode_memory.h"
 #include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/io/parallel.h"
@@ -387,7 +388,7 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
     uint8_t *whole = NULL;
-    int status = kvc_records_of(c) ? 0 : kvc_records_none(e);
+    int status = kvc_records_of(c) ? kvc_decode_memory_check(c, tensor, e) : kvc_records_none(e);
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
         uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
         if (start == first && may_decode_two(c, tensor, b, end, dst) && !decode_two_blocks(c, tensor, b, dst)) {
@@ -412,6 +413,7 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
                         const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
+    if (kvc_decode_memory_check(c, tensor, e)) return -1;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
@@ -438,7 +440,7 @@ int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[i];
     if (r[0].type != KVC_RECORD_BLOCK || r[1].type != KVC_RECORD_BLOCK || r[0].subject != r[1].subject ||
-        r[0].number + 1 != r[1].number)
+        r[0].number + 1 != r[1].number || kvc_decode_memory_check(c, r->subject, NULL))
         return 1;
     const uint64_t *const start = kvc_tensor_part(c, r->subject)->cells.block + r->number;
     uint8_t *dst = kvc_alloc(start[2] - start[0], kvc_row_bytes(&c->tensor[r->subject].shape));
@@ -470,6 +472,7 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
         kvc_records_release(k, i, list);
         return status;
     }
+    if (kvc_decode_memory_check(c, r->subject, e)) return -1;
     const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
     const uint64_t rows = cells->block[r->number + 1] - cells->block[r->number];
     uint8_t *dst = kvc_alloc(rows, kvc_row_bytes(&c->tensor[r->subject].shape));

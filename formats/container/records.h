@@ -53,6 +53,7 @@ struct kvc_records {
     uint64_t literal_chunk;    /* whose they are */
     uint64_t most_cells;       /* maximum that the blocks can hold: TABLE must not claim more */
     struct kvc_survey *survey; /* of a damaged file, in which block_record may be KVC_NOWHERE; else NULL */
+    uint64_t max_memory;       /* bytes that decoding may take */
     int verify;                /* 1: decoded rows are compared with their digests */
     int other_space;           /* 1: the namespace in the metadata does not follow from the facts of the file */
     uint8_t *lost;             /* of a damaged file, by part: 1: its cells are lost */

@@ -342,7 +342,8 @@ const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned thread
         kvc_fail_memory(e, "a survey");
         return NULL;
     }
-    if (kvc_parallel(&job, threads, e) || (usable && (list_missing(s, c, e) || say_whole(s, c, e)))) return NULL;
+    if (kvc_parallel(&job, kvc_cache_threads(c, threads), e) || (usable && (list_missing(s, c, e) || say_whole(s, c, e))))
+        return NULL;
     if (s->trouble.code != KVC_OK) { /* unknown */
         free(s->whole_layers);
         free(s->whole_tokens);

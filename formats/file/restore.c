@@ -334,6 +334,20 @@ static int place_extents(struct source *s, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "the source is longer than the memory for it, %" PRIu64 " bytes", out->room);
 }
 
+/* Returns the bytes of the largest tensor or region that is put together in memory. */
+static uint64_t held_bytes(const struct source *s) {
+    const struct kvc_cache *c = s->cache;
+    uint64_t most = 0;
+    for (uint64_t x = 0; x < c->n_extents && !s->memory; x++) {
+        const struct kvc_extent *extent = &c->extent[x];
+        uint32_t t;
+        const int is_tensor = extent->n_places && kvc_extent_is_tensor(c, extent, &t);
+        const int held = extent->n_places && !(is_tensor && (streams(c, t) || (s->offset && runs_by_head(s, t))));
+        if (held && extent->size > most) most = extent->size;
+    }
+    return most;
+}
+
 /* Frees all memory of items, those that were not written too. */
 static void free_rooms(struct source *s) {
     for (uint64_t x = 0; s->tensor && x < s->cache->n_extents; x++) give_room(s, s->tensor[x]);
@@ -382,9 +396,10 @@ int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const 
         s.first[i] = job.n;
         job.n += items_of(c, &c->extent[i]);
     }
+    if (!status) status = kvc_container_may_hold(c, held_bytes(&s), e);
     if (!status) {
         s.first[c->n_extents] = job.n;
-        status = kvc_parallel(&job, threads, e);
+        status = kvc_parallel(&job, kvc_cache_threads(c, threads), e);
     }
     if (!status && c->n_members) status = begin_members(&s, c->n_members, e) || out->finish(out->state, e) ? -1 : 0;
     for (uint32_t i = 0; s.row_of && i < c->n_parts; i++) free(s.row_of[i]);

@@ -564,6 +564,35 @@ static void digests_are_compared(void **state) {
     kvc_error_free(e);
 }
 
+/* Blocks for which the allowed memory does not suffice are refused by everything that decodes; looking at the file needs none. */
+static void memory_is_limited(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_open_options options = {.size = sizeof options, .max_memory = 1 << 10};
+    struct kvc_file *f = kvc_file_open("tests/files/good-full-block.kvc", &options, e);
+    struct memory out = {0};
+    uint8_t row[64];
+    assert_non_null(f);
+    struct kvc_tensor_info info = {.size = sizeof info};
+    assert_int_equal(kvc_file_tensor(f, 0, &info), 0);
+    assert_true(info.row_bytes <= sizeof row && info.rows > 256);
+    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), -1);
+    assert_int_equal(kvc_error_code(e), 32);
+    assert_int_equal(kvc_error_need(e), 20);
+    assert_int_equal(kvc_file_unpack(f, NULL, NULL, append, &out, e), -1);
+    assert_int_equal(kvc_file_pack(f, NULL, append, &out, e), -1);
+    assert_int_equal(kvc_file_check(f, 2, e), -1);
+    assert_int_equal(kvc_error_code(e), 32); /* no damage */
+    kvc_file_close(f);
+    options.max_memory = 8 * 256 * 2 * info.heads * info.dim * sizeof(float); /* of a thread, and as much again */
+    f = kvc_file_open("tests/files/good-full-block.kvc", &options, e);
+    if (kvc_file_read(f, 0, 0, 1, row, e) || kvc_file_check(f, 8, e)) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_read(f, 0, 299, 1, row, e), 0);
+    kvc_file_close(f);
+    free(out.data);
+    kvc_error_free(e);
+}
+
 static void sizes_of_structs(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -847,6 +876,7 @@ int main(void) {
         cmocka_unit_test(statistics_of_heads),
         cmocka_unit_test(damage_is_listed),
         cmocka_unit_test(digests_are_compared),
+        cmocka_unit_test(memory_is_limited),
         cmocka_unit_test(sizes_of_structs),
         cmocka_unit_test(all_metadata_are_listed),
         cmocka_unit_test(progress_and_cancelling),
