@@ -4,6 +4,7 @@
 
 #include "codecs/presets.h"
 #include "codecs/registry.h"
+#include "formats/file/given.h"
 #include "formats/file/open.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
@@ -84,6 +85,11 @@ void cli_warn(const char *format, ...) {
     print_message(text);
 }
 
+/* Returns 1 if the tool takes --recursive. */
+static int has_recursive(void) {
+    return strcmp(tool, "kvc-dump") == 0 || strcmp(tool, "kvc-pack") == 0 || strcmp(tool, "kvc-unpack") == 0;
+}
+
 const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
     static const char *const hints[] = {
         [KVC_NEED_HEADS] = "give --kv-heads or --model",
@@ -100,9 +106,16 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_FLOATS] = "pack it with --dequantize",
         [KVC_NEED_CONSENT] = "--force-profile packs it all the same",
         [KVC_NEED_LOSSY] = "--lossy-metadata writes the file without this",
+        [KVC_NEED_AS_MODEL] = "give it by --model=FILE",
+        [KVC_NEED_AS_PROFILE] = "give it by --profile=FILE",
+        [KVC_NEED_AS_INPUT] = "name it without an option",
+        [KVC_NEED_MEMORY] = "--max-memory=SIZE allows more",
+        [KVC_NEED_EACH] = "--recursive takes the files of a folder one by one",
+        [KVC_NEED_SALVAGE] = "kvc-unpack --salvage writes what is whole of it",
     };
     const unsigned need = (unsigned)e->need;
     const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;
+    if (need == KVC_NEED_EACH && !has_recursive()) hint = NULL;
     snprintf(text, size, "%s%s%s", e->message, hint ? "; " : "", hint ? hint : "");
     return text;
 }
@@ -173,11 +186,26 @@ static void close_weights(void) {
     kvc_weights_close(open_weights);
 }
 
-int cli_open_weights(struct cli_input *options, struct kvc_error *e) {
+static int open_given_weights(struct cli_input *options, struct kvc_error *e) {
     if (!options->weights_path || options->weights) return 0;
-    options->weights = open_weights = kvc_weights_open(options->weights_path, e);
-    if (!open_weights) return kvc_error_prefix(e, options->weights_path);
+    options->weights = open_weights = kvc_given_weights(options->weights_path, e);
+    if (!open_weights) return -1;
     atexit(close_weights);
+    return 0;
+}
+
+int cli_open_given(struct cli_input *options, struct kvc_error *e) {
+    if (open_given_weights(options, e)) return -1;
+    if (options->profile_checked || !options->import.profile) return 0;
+    if (kvc_given_profile_check(options->import.profile, e)) return -1;
+    options->profile_checked = 1;
+    return 0;
+}
+
+int cli_read_model(struct cli_input *options, struct kvc_error *e) {
+    if (!options->model_path || options->has_model) return 0;
+    if (kvc_given_model(options->model_path, options->full_fingerprint, &options->model, e)) return -1;
+    options->has_model = 1;
     return 0;
 }
 
@@ -188,13 +216,7 @@ int cli_refuse_terminal(const char *path, struct kvc_error *e) {
 
 int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options, struct kvc_error *e) {
     memset(f, 0, sizeof *f);
-    if (cli_refuse_terminal(path, e)) return -1;
-    if (options->model_path && !options->has_model) {
-        if (kvc_model_read(options->model_path, options->full_fingerprint, &options->model, e))
-            return kvc_error_prefix(e, options->model_path);
-        options->has_model = 1;
-    }
-    if (cli_open_weights(options, e)) return -1;
+    if (cli_refuse_terminal(path, e) || cli_read_model(options, e) || cli_open_given(options, e)) return -1;
     struct kvc_opening o = {.import = options->import, .model = options->has_model ? &options->model : NULL, .maps_files = 1};
     o.import.weights = options->weights;
     if (kvc_open_path(f, path, &o, e)) return -1;

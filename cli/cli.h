@@ -44,9 +44,10 @@ enum {
     CLI_OPT_MODEL,
     CLI_OPT_WEIGHTS,
     CLI_OPT_PROFILE,
+    CLI_OPT_MAX_MEMORY,
+    CLI_OPT_NO_VERIFY,  /* of tools that list it */
     CLI_OPT_FILES_FROM, /* file_list.h */
     CLI_OPT_RECURSIVE,
-    CLI_OPT_LIST, /* --list-options, from which completions are made; hidden */
     CLI_OPT_HELP, /* --help, the long text; -h is the short one */
     CLI_OPT_FREE = 1100,
     CLI_OPT_FORMAT = 2000,
@@ -55,8 +56,9 @@ enum {
 /* Returns a table for getopt_long(): the tool's own options, which end with an option without a name, input options and
  * options of formats for reading, and with `writes` those for writing. May be called once. */
 const struct option *cli_long_options(const struct option *of_tool, int writes);
-/* Returns the next option as getopt_long() does. After an unknown long option, also prints one with a similar name. Handles
- * --list-options: prints the table as rows of name, letter, argument (no, optional or required) and values, and exits. */
+/* Returns the next option as getopt_long() does. After an unknown option, also prints what to use instead (habits.h), or an option
+ * with a similar name. Handles --list-options as the only argument, from which completions are made: prints the table as rows of
+ * name, letter, argument (no, optional or required) and values, and exits. */
 int cli_next_option(int argc, char **argv, const char *letters, const struct option *options);
 /* Takes the argument of -T, a number of threads up to `most`; with arg NULL $KVC_THREADS, if it is set. 0, or EXIT_TROUBLE
  * (message printed). */
@@ -92,11 +94,15 @@ struct cli_input {
     struct kvc_weights *weights; /* opened by the first cli_open() if weights_path is set */
     struct kvc_model model;      /* filled by the first cli_open() if model_path is set */
     int has_model;
+    int profile_checked;  /* --profile names no file that is known to be something else */
     int full_fingerprint; /* hash every byte of the weights, not samples */
     int quiet;            /* no notes from cli_open() */
 };
-/* Opens --weights=FILE, once. The file is closed when the program ends. */
-int cli_open_weights(struct cli_input *options, struct kvc_error *e);
+/* Opens --weights=FILE, and refuses a --profile=FILE that is weights or a cache, once. The weights are closed when the program
+ * ends. */
+int cli_open_given(struct cli_input *options, struct kvc_error *e);
+/* Reads --model=FILE, once. */
+int cli_read_model(struct cli_input *options, struct kvc_error *e);
 /* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed one. Must be called before the options are taken, which replace them. */
 void cli_input_environment(struct cli_input *in);
 /* Takes an input option or an option of formats for reading. 1: taken, 0: another option, -1: bad value (message printed). */
@@ -160,6 +166,11 @@ void cli_folder_abandon(struct cli_folder *o); /* removes the temporary folder; 
 int cli_parse_u64(const char *text, uint64_t *v);
 int cli_parse_f64(const char *text, double *v);
 int cli_parse_range(const char *text, uint64_t *first, uint64_t *end); /* absent end: UINT64_MAX */
+/* Take a range "A:B" of tokens, positions A to B-1, at least one of them; and a list like "0-3,7" of layers, as cli_parse_list() does.
+ * `before` is the option as typed, "--tokens=". 0, or EXIT_TROUBLE (message printed, which says how to write the one in place of the
+ * other). */
+int cli_take_range(const char *before, const char *arg, uint64_t *first, uint64_t *end);
+int cli_take_list(const char *before, const char *arg, uint8_t **keep, uint32_t *n);
 /* Sets keep[i] for each number i of a list like "0-3,7". Grows *keep, which the caller frees. 0, or -1 if malformed. */
 int cli_parse_list(const char *text, uint8_t **keep, uint32_t *n);
 

@@ -1,6 +1,7 @@
 /* command_line.c: the next option of a command line, with a proposal for a misspelt one, threads, help texts, and the list of
  * options from which completions are made. Not for what the options mean (kvc-*.c, input_options.c). */
 #include "cli/cli.h"
+#include "cli/habits.h"
 
 #include "codecs/near.h"
 #include "codecs/presets.h"
@@ -11,6 +12,12 @@
 
 /* --- misspelt options --- */
 
+/* Prints advice about an unknown letter. */
+static void advise(int letter) {
+    const char option[] = {(char)letter, '\0'}, *advice = cli_habit(cli_tool(), option);
+    if (advice) cli_warn("%s", advice);
+}
+
 /* Returns 1 if a name begins with the word. getopt_long() has then listed such names. */
 static int is_ambiguous(const struct option *options, const char *word) {
     for (; options->name; options++)
@@ -18,14 +25,18 @@ static int is_ambiguous(const struct option *options, const char *word) {
     return 0;
 }
 
-/* Prints the options that resemble `argument`, an unknown long option with or without "=VALUE". */
+/* Prints advice about an unknown long option `argument`, with or without "=VALUE", or the options that resemble it. */
 static void propose(const struct option *options, const char *argument) {
     char word[64];
     struct kvc_near near = {.word = word};
     const int n = snprintf(word, sizeof word, "%.*s", (int)strcspn(argument + 2, "="), argument + 2);
     if (n < 0 || (size_t)n >= sizeof word || is_ambiguous(options, word)) return;
-    for (; options->name; options++)
-        if (options->val != CLI_OPT_LIST) kvc_near_offer(&near, options->name);
+    const char *advice = cli_habit(cli_tool(), word);
+    if (advice) {
+        cli_warn("%s", advice);
+        return;
+    }
+    for (; options->name; options++) kvc_near_offer(&near, options->name);
     if (*near.text) cli_warn("did you mean --%s?", near.text);
 }
 
@@ -53,7 +64,6 @@ static void list(const struct option *options, const char *letters) {
         [no_argument] = "no", [required_argument] = "required", [optional_argument] = "optional"};
     for (; options->name; options++) {
         const int has_letter = options->val < 128 && strchr(letters, options->val);
-        if (options->val == CLI_OPT_LIST) continue;
         printf("%s\t%c\t%s\t", options->name, has_letter ? options->val : '-', argument[options->has_arg]);
         print_values(options->name);
         putchar('\n');
@@ -61,12 +71,15 @@ static void list(const struct option *options, const char *letters) {
 }
 
 int cli_next_option(int argc, char **argv, const char *letters, const struct option *options) {
-    const int opt = getopt_long(argc, argv, letters, options, NULL);
-    if (opt == '?' && !optopt && optind > 1 && strncmp(argv[optind - 1], "--", 2) == 0) propose(options, argv[optind - 1]);
-    if (opt == CLI_OPT_LIST) {
+    /* No row of the table, as getopt_long() would complete --list to it. */
+    if (argc == 2 && strcmp(argv[1], "--list-options") == 0) {
         list(options, letters);
         exit(cli_finish(EXIT_SAME));
     }
+    const int opt = getopt_long(argc, argv, letters, options, NULL);
+    if (opt != '?') return opt;
+    if (optopt > 0 && optopt < 128 && !strchr(letters, optopt)) advise(optopt);
+    else if (!optopt && optind > 1 && strncmp(argv[optind - 1], "--", 2) == 0) propose(options, argv[optind - 1]);
     return opt;
 }
 

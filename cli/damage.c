@@ -7,7 +7,7 @@
 
 enum { MOST_LINES = 1000 };
 
-/* Writes "record 35 (layer 0 V, tokens 0-199), bytes 1982880-2040351". */
+/* Writes "record 35 (layer 0 V, tokens 0:200), bytes 1982880-2040351". */
 static void name_place(const struct kvc_damage *d, char *text, size_t size) {
     const int is_block = strcmp(d->kind, "BLOCK") == 0, is_bytes = strcmp(d->kind, "bytes") == 0;
     char what[192];

@@ -15,10 +15,13 @@
 enum { MAX_LONG_OPTIONS = 96, HELP_COLUMN = 26, SCREEN_WIDTH = 80 };
 
 static const struct option own[] = {
-    {"from", required_argument, NULL, CLI_OPT_FROM},       {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS},
-    {"list-options", no_argument, NULL, CLI_OPT_LIST},     {"pairing", required_argument, NULL, CLI_OPT_PAIRING},
-    {"weights", required_argument, NULL, CLI_OPT_WEIGHTS}, {"profile", required_argument, NULL, CLI_OPT_PROFILE},
+    {"from", required_argument, NULL, CLI_OPT_FROM},
+    {"kv-heads", required_argument, NULL, CLI_OPT_KV_HEADS},
+    {"pairing", required_argument, NULL, CLI_OPT_PAIRING},
+    {"weights", required_argument, NULL, CLI_OPT_WEIGHTS},
+    {"profile", required_argument, NULL, CLI_OPT_PROFILE},
     {"model", required_argument, NULL, CLI_OPT_MODEL},
+    {"max-memory", required_argument, NULL, CLI_OPT_MAX_MEMORY},
 };
 
 /* Calls take() for every option of formats that has an option of the tools, until take() returns a value other than 0.
@@ -191,6 +194,11 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     case CLI_OPT_MODEL: in->model_path = arg; return 1;
     case CLI_OPT_WEIGHTS: in->weights_path = arg; return 1;
     case CLI_OPT_PROFILE: in->import.profile = arg; return 1;
+    case CLI_OPT_MAX_MEMORY:
+        if (!cli_parse_u64(arg, &in->import.max_memory)) return 1;
+        cli_usage("--max-memory=%s is not a number of bytes, like 512M or 4G", arg);
+        return -1;
+    case CLI_OPT_NO_VERIFY: in->import.no_verify = 1; return 1;
     default: break;
     }
     struct wanted w = {.settings = &in->settings, .arg = arg, .number = opt - CLI_OPT_FORMAT};
@@ -276,6 +284,9 @@ void cli_print_input_help(void) {
                  "also searched beside a .kvc, in $KVC_PROFILE_PATH and in " KVC_PROFILES);
     print_option("kv-heads", "N", "number of KV heads, if the file does not record it");
     print_option("pairing", "P", "RoPE pairing of K: halves, interleaved or none");
+    print_option("max-memory", "SIZE",
+                 "memory that decoding a .kvc may take, e.g. 512M; fewer threads decode if need be (default: a quarter of the "
+                 "machine's)");
     each_option(print_of_format, printed, 0);
 }
 

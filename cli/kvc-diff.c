@@ -44,6 +44,8 @@ static const char help[] = "Usage: kvc-diff [OPTION]... A B\n"
                            "      --layers=LIST       compare these layers, like 0-3,7\n"
                            "      --all               also compare provenance, other metadata and private\n"
                            "                          bytes\n"
+                           "      --no-verify         .kvc: do not compare decoded values with their\n"
+                           "                          digests\n"
                            "      --attention         measure the effect of the differences on attention,\n"
                            "                          with the queries of A or B\n"
                            "      --queries=FILE      the same with the queries of FILE\n"
@@ -188,9 +190,8 @@ static int tolerance_option(struct diff_comparison *d, const char *name, const c
 
 static int tokens_option(struct diff_comparison *d, const char *arg) {
     uint64_t first, end;
-    if (cli_parse_range(arg, &first, &end) || first >= end || first > INT64_MAX)
-        return cli_usage("--tokens: '%s' is not a range of positions like 0:256", arg);
-    d->pairs.first = (int64_t)first;
+    if (cli_take_range("--tokens=", arg, &first, &end)) return EXIT_TROUBLE;
+    d->pairs.first = first > INT64_MAX ? INT64_MAX : (int64_t)first;
     d->pairs.last = end > INT64_MAX ? INT64_MAX : (int64_t)(end - 1);
     return 0;
 }
@@ -223,11 +224,9 @@ static int take_option(struct settings *s, int opt, const char *arg) {
     case OPT_REL: return tolerance_option(d, "rel", arg, &d->compare.rel);
     case OPT_TOKENS: return tokens_option(d, arg);
     case OPT_LAYERS:
-        if (!cli_parse_list(arg, &d->keep, &d->pairs.n_keep)) {
-            d->pairs.keep = d->keep;
-            return 0;
-        }
-        return cli_usage("--layers: '%s' is not a list like 0-3,7", arg);
+        if (cli_take_list("--layers=", arg, &d->keep, &d->pairs.n_keep)) return EXIT_TROUBLE;
+        d->pairs.keep = d->keep;
+        return 0;
     case OPT_ALL: d->all = 1; return 0;
     case OPT_QUERIES: s->queries = arg; /* fall through */
     case OPT_ATTENTION: d->attention = 1; return 0;
@@ -267,6 +266,7 @@ static const struct option long_options[] = {
     {"by", required_argument, NULL, OPT_BY},
     {"worst", required_argument, NULL, OPT_WORST},
     {"report", no_argument, NULL, OPT_REPORT},
+    {"no-verify", no_argument, NULL, CLI_OPT_NO_VERIFY},
     {"count", required_argument, NULL, 'n'},
     {"quiet", no_argument, NULL, 'q'},
     {"verbose", no_argument, NULL, 'v'},

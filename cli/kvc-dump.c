@@ -4,9 +4,11 @@
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
 #include "cli/file_list.h"
+#include "cli/job.h"
 #include "cli/html/page.h"
 #include "cli/text.h"
 #include "formats/container/container.h"
+#include "formats/file/given.h"
 #include "kernels/kernels.h"
 
 #include <inttypes.h>
@@ -87,6 +89,8 @@ static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
                            "                          terminal), always, never\n"
                            "      --color=WHEN        colours: auto (the same, and no $NO_COLOR), always,\n"
                            "                          never\n"
+                           "      --no-verify         do not compare decoded values with their digests;\n"
+                           "                          --check always does\n"
                            "  -T, --threads=N         threads for --check (default: one for each core)\n"
                            "  -q, --quiet             print nothing but errors\n"
                            "  -v, --verbose           with --check and --match: print more\n"
@@ -171,6 +175,7 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_opened f;
     struct kvc_error e = {.code = KVC_OK};
     int status = EXIT_SAME;
+    s->options.start = job_now();
     if (cli_open(&f, path, &s->input, &e)) {
         const int no_cache = e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_UNSUPPORTED;
         if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, &e)) return status;
@@ -218,8 +223,7 @@ static int set_mode(struct settings *s, unsigned mode, const char *arg) {
     if (s->mode != SUMMARY && s->mode != mode)
         return cli_usage("--%s and --%s exclude each other", modes[s->mode].name, modes[mode].name);
     s->mode = mode;
-    if (mode == VALUES && dump_values_parse(arg, &s->options.values))
-        return cli_usage("--values=%s is not LAYER:ROLE:HEAD or LAYER:ROLE:HEAD:FIRST:END", arg);
+    if (mode == VALUES && dump_values_take(arg, &s->options.values)) return EXIT_TROUBLE;
     if (mode == MATCH) s->tokens_path = arg;
     if (mode == HTML) s->options.html = arg;
     return 0;
@@ -266,6 +270,7 @@ static const struct option long_options[] = {
     {"check", no_argument, NULL, OPT_MODE + CHECK},
     CLI_FILES_OPTIONS,
     {"part", required_argument, NULL, OPT_PART},
+    {"no-verify", no_argument, NULL, CLI_OPT_NO_VERIFY},
     {"color", required_argument, NULL, OPT_COLOR},
     {"plot", required_argument, NULL, OPT_PLOT},
     {"json", optional_argument, NULL, OPT_JSON},
@@ -303,7 +308,7 @@ static int run(struct settings *s, struct dump_out *o) {
     }
     struct kvc_token_texts *texts = NULL;
     if (s->mode == TOKENS && s->input.model_path && kvc_token_texts_read(s->input.model_path, &texts, &e)) {
-        kvc_error_prefix(&e, s->input.model_path);
+        kvc_given_no_weights(s->input.model_path, &e);
         cli_error(&e);
         return EXIT_TROUBLE;
     }

@@ -5,6 +5,7 @@
 #include "codecs/recipe.h"
 #include "formats/model/profile_learn.h"
 #include "formats/cache/give_tokens.h"
+#include "formats/file/given.h"
 #include "formats/cache/view.h"
 #include "formats/container/plan.h"
 
@@ -181,10 +182,23 @@ static int pack_one(struct cli_job *j, const char *path) {
     return EXIT_TROUBLE;
 }
 
-static int take_target(const char *arg, const char *option, double least, double most, double *target) {
+static int take_target(struct cli_pack *p, const char *arg, const char *option, double least, double most, double *target) {
+    if (p->target && strcmp(p->target, option) != 0) return cli_usage("--%s and --%s exclude each other", p->target, option);
+    p->target = option;
     if (cli_parse_f64(arg, target) || !(*target >= least && *target <= most))
         return cli_usage("--%s=%s is not a number from %g to %g", option, arg, least, most);
     return 0;
+}
+
+static int take_max_error(struct cli_pack *p, const char *arg) {
+    static const char output[] = "output:", logit[] = "logit:";
+    struct kvc_rate *rate = &p->how.rate;
+    const int of_logits = strncmp(arg, logit, sizeof logit - 1) == 0;
+    if (of_logits ? rate->output_error > 0 : rate->logit_error > 0)
+        return cli_usage("--max-error=E and --max-error=logit:E exclude each other");
+    if (of_logits) return take_target(p, arg + sizeof logit - 1, "max-error", 1e-6, 1e3, &rate->logit_error);
+    if (strncmp(arg, output, sizeof output - 1) == 0) arg += sizeof output - 1;
+    return take_target(p, arg, "max-error", 1e-6, 1e3, &rate->output_error);
 }
 
 /* An option of kvc-pack alone; 0, or EXIT_TROUBLE (message printed). */
@@ -198,7 +212,7 @@ static int take_layers(struct cli_pack *p, const char *arg) {
 static int take_part(struct cli_pack *p, const char *arg) {
     free(p->layers);
     p->layers = NULL;
-    if (cli_parse_list(arg, &p->layers, &p->selection.n_layers)) return cli_usage("--layers=%s is not a list like 0-3,7", arg);
+    if (cli_take_list("--layers=", arg, &p->layers, &p->selection.n_layers)) return EXIT_TROUBLE;
     p->selection.layers = p->layers;
     p->selects = 1;
     return 0;
@@ -212,24 +226,19 @@ static int take_option(struct cli_pack *p, int opt, const char *arg) {
         p->recipe_text = arg;
         p->how.options.recipe = &p->recipe;
         p->has_recipe = 1;
-        return kvc_recipe_parse(arg, &p->recipe, &e) ? cli_usage("%s", e.message) : 0;
-    case OPT_NO_VERIFY: p->how.options.no_verify = 1; return 0;
+        if (!kvc_recipe_parse(arg, &p->recipe, &e)) return 0;
+        if (cli_folder_exists(arg)) return cli_usage("-r %s: is a folder, not a recipe; --recursive takes a folder", arg);
+        return cli_usage("%s", e.message);
+    case OPT_NO_VERIFY: p->how.options.no_verify = p->job.input.import.no_verify = 1; return 0;
     case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
     case OPT_TOKEN_IDS: p->token_ids_path = arg; return 0;
-    case OPT_TOKENS:
-        if (cli_parse_range(arg, &p->selection.first, &p->selection.end) || !p->selection.end)
-            return cli_usage("--tokens=%s is not a range A:B", arg);
-        p->selects = 1;
-        return 0;
+    case OPT_TOKENS: p->selects = 1; return cli_take_range("--tokens=", arg, &p->selection.first, &p->selection.end);
     case OPT_LAYERS: return take_part(p, arg);
     case OPT_QUERIES: p->queries_path = arg; return 0;
     case OPT_DEQUANTIZE: p->how.dequantize = 1; return 0;
-    case OPT_TARGET_KLD: return take_target(arg, "target-kld", 1e-7, 10, &p->how.rate.kld);
-    case OPT_TARGET_RATIO: return take_target(arg, "target-ratio", 1, 1e4, &p->how.rate.ratio);
-    case OPT_MAX_ERROR:
-        return strncmp(arg, "logit:", 6) == 0 ? take_target(arg + 6, "max-error", 1e-6, 1e3, &p->how.rate.logit_error)
-                                              : take_target(strncmp(arg, "output:", 7) == 0 ? arg + 7 : arg, "max-error", 1e-6,
-                                                            1e3, &p->how.rate.output_error);
+    case OPT_TARGET_KLD: return take_target(p, arg, "target-kld", 1e-7, 10, &p->how.rate.kld);
+    case OPT_TARGET_RATIO: return take_target(p, arg, "target-ratio", 1, 1e4, &p->how.rate.ratio);
+    case OPT_MAX_ERROR: return take_max_error(p, arg);
     case OPT_COMPANIONS:
         if (strcmp(arg, "no") != 0 && strcmp(arg, "yes") != 0) return cli_usage("--companions=%s is neither yes nor no", arg);
         p->how.no_companions = strcmp(arg, "no") == 0;
@@ -279,7 +288,7 @@ static int open_queries(struct cli_pack *p, struct kvc_error *e) {
 }
 
 static int open_profile(struct cli_pack *p, struct kvc_error *e) {
-    p->how.profile = kvc_profile_open(p->job.input.import.profile, e);
+    p->how.profile = kvc_given_profile(p->job.input.import.profile, e);
     return p->how.profile ? 0 : -1;
 }
 

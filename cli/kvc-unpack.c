@@ -33,6 +33,7 @@ static const struct option long_options[] = {
     {"device", required_argument, NULL, OPT_DEVICE},
     {"into", required_argument, NULL, OPT_INTO},
     {"salvage", no_argument, NULL, OPT_SALVAGE},
+    {"no-verify", no_argument, NULL, CLI_OPT_NO_VERIFY},
     {NULL, 0, NULL, 0},
 };
 
@@ -94,6 +95,7 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "                          kvc-unpack(1)\n"
                            "      --salvage           write what is whole of a damaged or truncated .kvc,\n"
                            "                          and say what is lost; exit 1 if anything is\n"
+                           "      --no-verify         do not compare decoded values with their digests\n"
                            "  -t, --test              check everything, write nothing; exit 1 if damaged\n"
                            "  -T, --threads=N         threads; 0: one per core (default)\n"
                            "  -f, --force             replace existing files, write to a terminal\n"
@@ -270,7 +272,7 @@ static int take_layers(struct cli_unpack *u, const char *arg) {
     free(u->layers);
     u->layers = NULL;
     u->selection.n_layers = 0;
-    if (cli_parse_list(arg, &u->layers, &u->selection.n_layers)) return cli_usage("--layers=%s is not a list like 0-3,7", arg);
+    if (cli_take_list("--layers=", arg, &u->layers, &u->selection.n_layers)) return EXIT_TROUBLE;
     u->selection.layers = u->layers;
     u->selects = 1;
     return 0;
@@ -302,11 +304,7 @@ static int take_shard(struct cli_unpack *u, const char *arg) {
 /* Takes an option of kvc-unpack alone. 0, or EXIT_TROUBLE (message printed). */
 static int take_option(struct cli_unpack *u, int opt, const char *arg) {
     switch (opt) {
-    case OPT_TOKENS:
-        if (cli_parse_range(arg, &u->selection.first, &u->selection.end) || !u->selection.end)
-            return cli_usage("--tokens=%s is not a range A:B", arg);
-        u->selects = 1;
-        return 0;
+    case OPT_TOKENS: u->selects = 1; return cli_take_range("--tokens=", arg, &u->selection.first, &u->selection.end);
     case OPT_LAYERS: return take_layers(u, arg);
     case OPT_TO: return take_target(u, arg);
     case OPT_TO_PAIRING:

@@ -59,6 +59,34 @@ int cli_parse_range(const char *text, uint64_t *first, uint64_t *end) {
     return 0;
 }
 
+/* Returns the number after "A-" in an argument "A-B", or 0. */
+static uint64_t after_dash(const char *text, uint64_t *first) {
+    uint64_t last;
+    if (take_u64(&text, first) || *text++ != '-' || take_u64(&text, &last) || *text || last == UINT64_MAX) return 0;
+    return last + 1;
+}
+
+int cli_take_range(const char *before, const char *arg, uint64_t *first, uint64_t *end) {
+    uint64_t from, to;
+    if (!cli_parse_range(arg, first, end)) {
+        if (*first < *end) return 0;
+        return cli_usage("%s%s has no tokens: in A:B the end B is not included", before, arg);
+    }
+    if ((to = after_dash(arg, &from)) > from)
+        return cli_usage("%s%s is not a range A:B: write %" PRIu64 ":%" PRIu64 "; the end is not included", before, arg, from,
+                         to);
+    return cli_usage("%s%s is not a range A:B with A below B, as 0:64 for the first 64 tokens", before, arg);
+}
+
+int cli_take_list(const char *before, const char *arg, uint8_t **keep, uint32_t *n) {
+    uint64_t first, end;
+    if (!cli_parse_list(arg, keep, n)) return 0;
+    if (!cli_parse_range(arg, &first, &end) && first < end && end != UINT64_MAX)
+        return cli_usage("%s%s is not a list like 0-3,7: write %" PRIu64 "-%" PRIu64 "; the end is included", before, arg, first,
+                         end - 1);
+    return cli_usage("%s%s is not a list like 0-3,7", before, arg);
+}
+
 int cli_parse_list(const char *text, uint8_t **keep, uint32_t *n) {
     for (;;) {
         uint64_t first, last;

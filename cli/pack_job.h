@@ -14,6 +14,7 @@ struct cli_pack {
     struct kvc_recipe recipe; /* that --recipe names */
     const char *recipe_text;  /* as it was typed, or $KVC_RECIPE */
     int has_recipe;           /* --recipe was given */
+    const char *target;       /* name of the option that asks for a KLD, a ratio or an error; NULL: none */
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
     struct kvc_selection selection; /* --tokens, --layers */

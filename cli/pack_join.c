@@ -74,9 +74,7 @@ static void say_joined(const struct cli_pack *p, const struct kvc_join_report *r
 /* Compares the cache of all ranks with the model. */
 static int apply_model(struct cli_pack *p, struct kvc_opened *f, struct kvc_error *e) {
     struct cli_input *in = &p->job.input;
-    if (!p->joined.heads || !in->model_path) return 0;
-    if (kvc_model_read(in->model_path, in->full_fingerprint, &in->model, e)) return kvc_error_prefix(e, in->model_path);
-    in->has_model = 1;
+    if (!p->joined.heads || !in->has_model) return 0;
     const uint64_t heads = in->model.kv_heads;
     if (!kvc_cache_heads_known(f->cache) && heads && heads <= UINT16_MAX && kvc_cache_set_heads(f->cache, (uint32_t)heads, e))
         return -1;
@@ -93,7 +91,7 @@ int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct k
     uint64_t bytes = 0;
     (void)path; /* of the first operand */
     memset(f, 0, sizeof *f);
-    if (open_all(p, e) || (all->append && take_recipe(p, e))) return -1;
+    if (open_all(p, e) || (all->append && take_recipe(p, e)) || cli_read_model(&p->job.input, e)) return -1;
     struct kvc_join_operand *from = kvc_alloc((uint64_t)all->n, sizeof *from);
     if (!from) return kvc_fail_memory(e, "files");
     for (int i = 0; i < all->n; i++) {

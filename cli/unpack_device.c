@@ -50,7 +50,7 @@ static struct kvc_cuda_options load_options(const struct cli_unpack *u) {
     return (struct kvc_cuda_options){.size = sizeof(struct kvc_cuda_options),
                                      .device = u->device.number,
                                      .threads = u->job.threads,
-                                     .verify = u->job.test,
+                                     .verify = u->job.test || !u->job.input.import.no_verify,
                                      .profile = u->job.input.import.profile,
                                      .model = u->job.input.model_path,
                                      .profile_folders = u->job.input.import.profile_folders};

@@ -42,10 +42,10 @@ static void say_salvaged(struct cli_unpack *u, const struct kvc_opened *f, const
     u->incomplete = given_end < end || given->no_companions || s->no_meta || s->no_tokens ||
                     (as_it_was && (s->no_source || f->cache->n_extents));
     if (u->job.input.quiet) return;
-    cli_warn("%s: given back: tokens %" PRId64 "-%" PRId64 " of %" PRId64 "-%" PRId64 "%s%s%s%s%s", f->input.name, given_first,
-             given_end - 1, first, end - 1, u->selection.layers ? " of the selected layers" : "",
-             as_it_was ? ", as a new file" : "", s->no_tokens ? ", without token ids" : "",
-             s->no_meta ? ", without metadata" : "", given->no_companions ? ", without queries and hidden states" : "");
+    cli_warn("%s: given back: tokens %" PRId64 ":%" PRId64 " of %" PRId64 ":%" PRId64 "%s%s%s%s%s", f->input.name, given_first,
+             given_end, first, end, u->selection.layers ? " of the selected layers" : "", as_it_was ? ", as a new file" : "",
+             s->no_tokens ? ", without token ids" : "", s->no_meta ? ", without metadata" : "",
+             given->no_companions ? ", without queries and hidden states" : "");
 }
 
 int unpack_write_salvaged(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {

@@ -44,7 +44,13 @@ enum kvc_need {
     KVC_NEED_STEP = 11,           /* a quantisation step, or a target to find it by */
     KVC_NEED_FLOATS = 12,         /* K and V that are not of block types */
     KVC_NEED_CONSENT = 13,        /* to do it all the same, though numbers say that a profile does not fit */
-    KVC_NEED_LOSSY = 14           /* to write a file that does not hold all of the cache */
+    KVC_NEED_LOSSY = 14,          /* to write a file that does not hold all of the cache */
+    KVC_NEED_AS_MODEL = 15,       /* to give the file as the model's weights: it was given as something else */
+    KVC_NEED_AS_PROFILE = 16,     /* the same, as the profile */
+    KVC_NEED_AS_INPUT = 17,       /* the same, as the cache to be read */
+    KVC_NEED_SALVAGE = 18,        /* to read what is whole of a file that was cut short */
+    KVC_NEED_EACH = 19,           /* to take the files of a folder one by one */
+    KVC_NEED_MEMORY = 20          /* to allow more memory for decoding */
 };
 
 #define KVC_NOWHERE UINT64_MAX

@@ -1,6 +1,7 @@
 #!/bin/sh
-# check-words.sh [FILE...]: finds words in comments and documents that CONTRIBUTING.md asks not to use. Without FILE it checks all
-# files of the tree. Of C files only comments count; of documents everything outside of code blocks.
+# check-words.sh [FILE...]: finds words in comments and documents that CONTRIBUTING.md asks not to use, pages that documents name and that
+# do not exist, and stages without a row in codecs/README.md. Without FILE it checks all files of the tree. Of C files only comments
+# count; of documents everything outside of code blocks.
 set -eu
 
 # A word or words as an extended regular expression, and what to write instead. One a line. "At least" and "least squares" are allowed.
@@ -73,4 +74,33 @@ for f; do prose "$f"; done | awk -v words="$words" '
             }
     }
     END { exit found }' >&2 || exit 1
+
+# Prints FILE: PAGE for each page in Markdown, named by its path from the top folder, that does not exist. codecs/stages/NAME.md is that of
+# every stage; of a pattern one file suffices.
+stages=$(sed -n 's/^STAGE(\([a-z]*\)).*/\1/p' codecs/stages.def)
+missing_pages() {
+    for document; do
+        case $document in
+        *.md | *.[1-9]) ;;
+        *) continue ;;
+        esac
+        grep -oE '(^|[^A-Za-z0-9_/-])(\.\./)*(codecs|formats|kernels|samples|tests|python|packaging|share|man)/[A-Za-z0-9_*/.-]+\.md' "$document" |
+            sed 's/^[^A-Za-z.]//; s|^\(\.\./\)*||' | sort -u | while read -r page; do
+            case $page in
+            *NAME*) for stage in $stages; do echo "$page" | sed "s/NAME/$stage/"; done ;;
+            *) echo "$page" ;;
+            esac
+        done | while read -r page; do
+            # shellcheck disable=SC2086 # a pattern is expanded
+            set -- $page
+            [ -e "$1" ] || echo "$document: there is no $page"
+        done
+    done
+}
+missing=$(missing_pages "$@")
+for stage in $stages; do
+    grep -q "^| \`$stage\` |" codecs/README.md || missing="$missing
+codecs/README.md: no row of the stage $stage"
+done
+[ -z "$missing" ] || { echo "$missing" >&2; exit 1; }
 echo "words: ok ($# files)"

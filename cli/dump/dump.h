@@ -66,6 +66,7 @@ struct dump_options {
     int verbose, quiet;
     struct dump_values values;
     const char *html;             /* of --html: where the page is written */
+    double start;                 /* seconds of job_now() when the file was opened */
     struct cli_token_ids tokens;  /* of --match */
     struct dump_matched *matched; /* --match: the result of each file */
     uint64_t n_matched;
@@ -90,8 +91,8 @@ dump_fn dump_match;    /* dump_match.c: records the result of a file; dump_match
 /* Prints the summary of a profile or of a model's weights, for a file that is no cache. -1 if the file is neither; *e is then the
  * reason if it is a damaged profile, and else stays. */
 int dump_no_cache(struct dump_out *o, const char *path, struct kvc_error *e);
-/* Parses "L:K:H[:T0:T1]". 0, or -1 if malformed. */
-int dump_values_parse(const char *text, struct dump_values *v);
+/* Takes the argument "L:K:H[:A:B]" of --values. 0, or EXIT_TROUBLE (message printed). */
+int dump_values_take(const char *arg, struct dump_values *v);
 /* Prints and frees the results of --match, the best file first. Returns the number of files that share a token. */
 uint64_t dump_match_end(struct dump_out *o, struct dump_options *options);
 /* Prints the totals of --list; `failed` is the number of files without a row. */

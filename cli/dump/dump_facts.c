@@ -145,6 +145,13 @@ int dump_is_ascending(const struct kvc_cells *cells) {
     return 1;
 }
 
+const char *dump_positions_text(const struct kvc_cells *cells, char *text, size_t size) {
+    if (!cells->n) return NULL;
+    const int64_t last = kvc_cells_position(cells, cells->n - 1);
+    snprintf(text, size, "%" PRId64 ":%" PRId64, kvc_cells_position(cells, 0), last < INT64_MAX ? last + 1 : last);
+    return text;
+}
+
 double dump_ratio(const struct dump_facts *x) {
     const uint64_t size = kvc_opened_size(x->file);
     return size ? (double)x->tensor_bytes / (double)size : 0;

@@ -233,9 +233,8 @@ static void print_parts(struct dump_out *o, const struct dump_facts *x) {
         if (part->kind == KVC_PART_CHECKPOINT) dump_u64(o, part->checkpoint);
         else dump_none(o);
         dump_u64(o, cells->n);
-        if (cells->n)
-            snprintf(text, sizeof text, "%" PRId64 "-%" PRId64 "%s", kvc_cells_position(cells, 0),
-                     kvc_cells_position(cells, cells->n - 1), dump_is_ascending(cells) ? "" : " mixed");
+        if (dump_positions_text(cells, text, sizeof text) && !dump_is_ascending(cells))
+            strncat(text, " mixed", sizeof text - strlen(text) - 1);
         dump_text(o, cells->n ? text : NULL);
         dump_u64(o, x->part[p].layers);
         dump_text(o, dump_dtypes_text(&x->part[p].k, text, sizeof text));

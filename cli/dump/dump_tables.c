@@ -1,5 +1,5 @@
 /* dump_tables.c: kvc-dump --layers and --tokens. Not for values (dump_values.c). */
-#include "cli/dump/dump.h"
+#include "cli/dump/dump_facts.h"
 #include "codecs/memory.h"
 #include "formats/container/container.h"
 
@@ -102,10 +102,7 @@ int dump_layers(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
         const struct kvc_cells *cells = &c->part[layer->part].cells;
         char positions[64];
         if (!dump_wants_part(options, layer->part)) continue;
-        if (cells->n)
-            snprintf(positions, sizeof positions, "%" PRId64 "-%" PRId64, kvc_cells_position(cells, 0),
-                     kvc_cells_position(cells, cells->n - 1));
-        layer_row(o, c, layer, cells->n ? positions : NULL);
+        layer_row(o, c, layer, dump_positions_text(cells, positions, sizeof positions));
     }
     dump_table_end(o);
     dump_draw_layers(o, c);

@@ -23,25 +23,25 @@ static int parse_role(const char *text, enum kvc_role *role) {
     return -1;
 }
 
-int dump_values_parse(const char *text, struct dump_values *v) {
-    char copy[128], *field[5] = {NULL}, *rest = copy;
-    unsigned n = 0;
-    uint64_t layer, head = 0;
-    if (strlen(text) >= sizeof copy) return -1;
-    strcpy(copy, text);
-    for (; rest && n < 5; n++) field[n] = strsep(&rest, ":");
-    if (rest || (n != 3 && n != 5)) return -1;
-    *v = (struct dump_values){.end = UINT64_MAX, .all_heads = strcmp(field[2], "all") == 0};
-    if (cli_parse_u64(field[0], &layer) || layer >= KVC_NONE || parse_role(field[1], &v->role)) return -1;
-    if (!v->all_heads && cli_parse_u64(field[2], &head)) return -1;
-    if (n == 5) {
-        if (*field[3] && cli_parse_u64(field[3], &v->first)) return -1;
-        if (*field[4] && cli_parse_u64(field[4], &v->end)) return -1;
-        if (v->end < v->first) return -1;
-    }
-    v->layer = (uint32_t)layer;
-    v->head = head;
-    return 0;
+/* Reads LAYER:ROLE:HEAD. *range gets what follows after another colon, or NULL. -1 if malformed. */
+static int parse_head(char *text, struct dump_values *v, char **range) {
+    const char *layer = strsep(&text, ":"), *role = strsep(&text, ":"), *head = strsep(&text, ":");
+    uint64_t number;
+    *range = text;
+    if (!head || cli_parse_u64(layer, &number) || number >= KVC_NONE || parse_role(role, &v->role)) return -1;
+    v->layer = (uint32_t)number;
+    v->all_heads = strcmp(head, "all") == 0;
+    return v->all_heads ? 0 : cli_parse_u64(head, &v->head);
+}
+
+int dump_values_take(const char *arg, struct dump_values *v) {
+    char text[128], before[160], *range = NULL;
+    snprintf(text, sizeof text, "%s", arg);
+    *v = (struct dump_values){.end = UINT64_MAX};
+    if (strlen(arg) >= sizeof text || parse_head(text, v, &range))
+        return cli_usage("--values=%s is not LAYER:ROLE:HEAD or LAYER:ROLE:HEAD:FIRST:END", arg);
+    snprintf(before, sizeof before, "--values=%.*s", range ? (int)(range - text) : 0, arg);
+    return range ? cli_take_range(before, range, &v->first, &v->end) : 0;
 }
 
 static uint32_t find_tensor(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e) {

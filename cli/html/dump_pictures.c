@@ -33,7 +33,13 @@ struct values {
     uint64_t most_rows; /* of a tensor */
     int left_out;       /* there are more tensors, or wider ones */
     int parts;          /* tensors are of several parts */
+    struct dump_progress *progress;
 };
+
+void dump_progress_add(struct dump_progress *p, uint64_t bytes) {
+    p->done += bytes;
+    if (p->line.on) cli_progress_show(&p->line, p->done, p->total);
+}
 
 static void free_values(struct values *x) {
     for (size_t i = 0; i < x->n; i++) kvc_value_sums_free(&x->shown[i].sums);
@@ -79,9 +85,17 @@ static int sum_one(void *state, uint64_t item, void **result, struct kvc_error *
     return 0;
 }
 
+static int show_one(void *state, uint64_t item, void *result, struct kvc_error *e) {
+    const struct values *x = state;
+    (void)e;
+    (void)result;
+    dump_progress_add(x->progress, kvc_tensor_bytes(&x->c->tensor[x->shown[item].tensor]));
+    return 0;
+}
+
 static int sum_all(struct values *x, struct kvc_error *e) {
-    const struct kvc_job job = {.n = x->n, .work = sum_one, .state = x};
-    return kvc_parallel(&job, 0, e);
+    const struct kvc_job job = {.n = x->n, .work = sum_one, .commit = show_one, .state = x};
+    return kvc_parallel(&job, kvc_cache_threads(x->c, 0), e);
 }
 
 /* Returns 1 for an error that is no damage: something is needed to decode. */
@@ -220,8 +234,8 @@ static int report(FILE *out, const struct values *x, struct kvc_error *e) {
     return status;
 }
 
-int dump_report_values(FILE *out, const struct kvc_cache *c, struct kvc_error *e) {
-    struct values x = {.c = c};
+int dump_report_values(FILE *out, const struct kvc_cache *c, struct dump_progress *p, struct kvc_error *e) {
+    struct values x = {.c = c, .progress = p};
     int status = list(&x, e) || sum_all(&x, e) ? -1 : 0;
     if (!status && x.n) {
         html_section(out, "values", "Values");

@@ -33,6 +33,7 @@ struct shown {
     int is_container;
     struct svg_segment *segment;
     size_t n_segments;
+    struct dump_progress progress;
     double *bytes[CONTENTS]; /* stored bytes of each layer; of an engine's file, bytes of the tensors */
 };
 
@@ -63,6 +64,15 @@ static int add_record(struct shown *x, uint64_t i, struct kvc_error *e) {
     return 0;
 }
 
+/* Starts the line of progress. Its time counts from where the file was opened. */
+static void start_progress(struct shown *x, const struct dump_options *options) {
+    struct dump_progress *p = &x->progress;
+    cli_progress_start(&p->line, x->file->input.name, options->quiet);
+    p->line.start = options->start;
+    p->total = kvc_cache_is_container(x->file->cache) ? kvc_opened_size(x->file) : 0;
+    for (uint32_t t = 0; t < x->file->cache->n_tensors; t++) p->total += kvc_tensor_bytes(&x->file->cache->tensor[t]);
+}
+
 /* Adds the records of a container. A record that cannot be read leaves a gap in the map; *e gets the first reason. */
 static int add_records(struct shown *x, struct kvc_error *e) {
     int status = 0;
@@ -70,6 +80,7 @@ static int add_records(struct shown *x, struct kvc_error *e) {
     for (uint64_t i = 0; i < kvc_container_records(x->c); i++) {
         struct kvc_error other = {.code = KVC_OK};
         if (add_record(x, i, status ? &other : e)) status = -1;
+        else dump_progress_add(&x->progress, x->segment[x->n_segments - 1].size);
     }
     const struct svg_segment *last = &x->segment[x->n_segments - 1];
     const uint64_t end = last->offset + last->size, size = kvc_opened_size(x->file);
@@ -99,7 +110,8 @@ static void add_extents(struct shown *x) {
 
 /* Fills *x. On a damaged container -1 and *e, and what could be read is shown. */
 static int gather(struct shown *x, const struct kvc_opened *f, struct kvc_error *e) {
-    *x = (struct shown){.file = f, .c = f->cache, .is_container = kvc_cache_is_container(f->cache)};
+    x->c = f->cache;
+    x->is_container = kvc_cache_is_container(f->cache);
     const uint64_t n = x->is_container ? kvc_container_records(x->c) : x->c->n_extents;
     x->segment = kvc_alloc(n + 2, sizeof *x->segment);
     int missing = !x->segment;
@@ -280,7 +292,7 @@ static void contents(FILE *out, struct shown *x, struct dump_options *options, s
     if (why->code == KVC_ERR_MEMORY) return;
     draw_map(out, x, damaged);
     note(why, draw_layers(out, x, &e), &e);
-    note(why, dump_report_values(out, x->c, &e), &e);
+    note(why, dump_report_values(out, x->c, &x->progress, &e), &e);
     note(why, mode(dump_summary, "facts", "Facts", out, x->file, options, &e), &e);
     note(why, mode(dump_layers, "layer-table", "All layers", out, x->file, options, &e), &e);
     html_note(out, "A page is no check of a file: kvc-dump --check reads and verifies every value.");
@@ -309,7 +321,9 @@ int dump_html(struct dump_out *o, const struct kvc_opened *f, struct dump_option
     if (dump_facts_gather(&facts, f, e)) return -1;
     FILE *out = open_memstream(&body, &size);
     int status = out ? 0 : kvc_fail_memory(e, "a report");
+    start_progress(&x, options);
     if (out) contents(out, &x, options, &why);
+    cli_progress_end(&x.progress.line);
     if (out && fclose(out)) status = kvc_fail_memory(e, "a report");
     if (!status) status = write_page(&x, &facts, &why, body, options->html, e);
     if (!status && why.code != KVC_OK) {

@@ -8,8 +8,8 @@
 #include "formats/cache/prefix.h"
 #include "formats/cache/view.h"
 #include "formats/container/container.h"
+#include "formats/file/given.h"
 #include "formats/file/restore.h"
-#include "formats/model/model.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -86,11 +86,14 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
                                              .profile = o->profile,
                                              .profile_folders = o->profile_folders,
                                              .open_profile = o->shared_profile,
+                                             .no_verify = o->no_verify,
+                                             .max_memory = o->max_memory,
                                              .salvage = o->damaged},
                                   .model = model};
     if (kvc_file_pairing(o->pairing, &opening.import.pairing, e)) return -1;
-    if (model && kvc_model_read(o->model, 0, model, e)) return kvc_error_prefix(e, o->model);
-    if (o->weights && !(f->weights = kvc_weights_open(o->weights, e))) return kvc_error_prefix(e, o->weights);
+    if (model && kvc_given_model(o->model, 0, model, e)) return -1;
+    if (o->weights && !(f->weights = kvc_given_weights(o->weights, e))) return -1;
+    if (o->profile && kvc_given_profile_check(o->profile, e)) return -1;
     opening.import.weights = f->weights;
     if (o->damaged && !o->format) opening.import.format = "kvc"; /* damaged first bytes may not tell the format */
     if (open_source(f, s, &opening, e)) return -1;
@@ -277,8 +280,12 @@ int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_
     struct kvc_meta meta = {0};
     char identity[KVC_IDENTITY_BYTES];
     struct kvc_model *model = malloc(sizeof *model);
-    int status = model ? kvc_model_read(weights, 0, model, e) : kvc_fail_memory(e, "a model");
-    if (!status) status = kvc_model_store(model, &meta, 0, e);
+    if (!model) return kvc_fail_memory(e, "a model");
+    if (kvc_given_model(weights, 0, model, e)) {
+        free(model);
+        return -1;
+    }
+    int status = kvc_model_store(model, &meta, 0, e);
     if (!status) kvc_prefix_identity(&meta, identity, sizeof identity);
     if (!status && strlen(identity) >= size) status = kvc_fail(e, KVC_ERR_USAGE, "the identity has no room in %zu bytes", size);
     if (!status) memcpy(text, identity, strlen(identity) + 1);

@@ -48,7 +48,10 @@ KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
  * of K, 3 the model's weights file for its facts, 4 the same for its values, 5 the profile that a file was packed with, 6
  * queries, 7 a format to write, 8 the format of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE
  * pairing to write, 11 a step or a target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent
- * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`). */
+ * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`), 15, 16, 17 to give
+ * the file that the message names as the model's weights, as the profile, as the cache, 18 to open a file that was cut short for
+ * what is whole of it (`damaged`), 19 to open the files of the folder one by one, 20 to allow more memory
+ * (`max_memory`). */
 KVC_API int kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
@@ -77,6 +80,12 @@ struct kvc_open_options {
      * has other ids. NULL and 0: none. */
     const int32_t *token_ids;
     uint64_t n_token_ids;
+    /* 0: whatever decodes rows of a .kvc (reading, unpacking, comparing and so on, but kvc_file_load() only if asked) compares each
+     * block with its digest and fails where they differ; 1: it does not, and takes less time by that of an XXH3 hash of the rows. */
+    int no_verify;
+    /* Bytes of memory that decoding a .kvc may take beside the caller's, of all threads together; 0: a quarter of the machine's. Fewer
+     * threads decode where that is too little for all, and blocks are refused (32) of which one thread could take more. */
+    uint64_t max_memory;
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files
@@ -174,18 +183,19 @@ KVC_API int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc
 
 /* What is damaged in a file that was opened as damaged. Texts belong to the file. */
 struct kvc_survey_info {
-    size_t size;                 /* of this struct; set by the caller */
-    uint64_t records, damaged;   /* of the file, missing ones included; of these the damaged and missing ones */
-    uint64_t places;             /* damaged places, for kvc_file_damage() */
-    int no_meta, no_tokens;      /* metadata, token ids are lost */
-    int no_source;               /* the source's own bytes are lost: only a named format can be written */
-    const char *layers, *tokens; /* "0-6,8": whole layers; "0-511,768-1999": tokens whole in every layer; NULL: unknown */
+    size_t size;               /* of this struct; set by the caller */
+    uint64_t records, damaged; /* of the file, missing ones included; of these the damaged and missing ones */
+    uint64_t places;           /* damaged places, for kvc_file_damage() */
+    int no_meta, no_tokens;    /* metadata, token ids are lost */
+    int no_source;             /* the source's own bytes are lost: only a named format can be written */
+    const char *layers,
+        *tokens; /* "0-6,8": whole layers; "0:512,768:2000": tokens whole in every layer, A:B without B; NULL: unknown */
 };
 /* One damaged place: a record, the header, the footer, or bytes that belong to no record. */
 struct kvc_damage_info {
     size_t size;            /* of this struct; set by the caller */
     const char *kind;       /* "BLOCK", "META" and so on, "header", "footer", "bytes" */
-    const char *place;      /* in words: "layer 0 V, tokens 0-199"; "" if it belongs to no tensor */
+    const char *place;      /* in words: "layer 0 V, tokens 0:200"; "" if it belongs to no tensor */
     const char *reason;     /* in words */
     uint64_t record;        /* number in the file; UINT64_MAX: none, or a missing one */
     uint64_t offset, bytes; /* in the file; offset UINT64_MAX: missing */
@@ -296,6 +306,7 @@ struct kvc_load_how {
     const char *pairing;       /* RoPE pairing of K in memory; NULL: as it is in the file */
     kvc_progress_fn *progress; /* gets the bytes that are in memory; NULL: none */
     void *progress_state;
+    int verify; /* 1: compare each block with its digest, unless f was opened with no_verify; rows are then not decoded in place */
 };
 /* Decodes the tokens from position m->first_position on into memory: m->tokens of them, in the layers and roles of the arrays. A layer
  * with a sliding window has the last tokens only: its array needs as many. Where the file does not have all these positions in a layer,

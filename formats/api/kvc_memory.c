@@ -435,14 +435,15 @@ int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m, const st
     struct kvc_cache *view[2] = {NULL, NULL};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_load_how", e)) return -1;
     int status = take_memory(&x, m, e);
+    const struct kvc_cache plain = kvc_container_unverified(f->cache), *const from = o.verify ? f->cache : &plain;
     struct load l = {.memory = &x, .how = &o, .n = x.m.n_arrays, .target = kvc_alloc_zeros(x.m.n_arrays, sizeof *l.target)};
     uint64_t items = 0;
     if (!status && !l.target) status = kvc_fail_memory(e, "arrays");
-    if (!status) status = make_views(f->cache, &o, view, e);
-    l.cache = view[1] ? view[1] : view[0] ? view[0] : f->cache;
+    if (!status) status = make_views(from, &o, view, e);
+    l.cache = view[1] ? view[1] : view[0] ? view[0] : from;
     if (!status) status = aim(&l, o.convert, &items, e);
     const struct kvc_job job = {.n = items, .work = load_item, .commit = o.progress ? tell_item : NULL, .state = &l};
-    if (!status) status = kvc_parallel(&job, o.threads, e);
+    if (!status) status = kvc_parallel(&job, kvc_cache_threads(l.cache, o.threads), e);
     free(l.target);
     memory_free(&x);
     kvc_cache_free(view[1]);

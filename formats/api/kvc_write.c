@@ -4,6 +4,7 @@
 #include "formats/api/pack_by.h"
 #include "formats/api/sized.h"
 #include "formats/container/container.h"
+#include "formats/file/given.h"
 #include "formats/file/losses.h"
 #include "formats/file/pack.h"
 #include "formats/file/restore.h"
@@ -57,7 +58,7 @@ static int pack(const struct kvc_file *f, const struct kvc_write_options *o, str
         how->options.recipe = &recipe;
     }
     if (o->shared_profile) how->profile = kvc_profile_hold(o->shared_profile);
-    else if (o->profile && !(how->profile = kvc_profile_open(o->profile, e))) return -1;
+    else if (o->profile && !(how->profile = kvc_given_profile(o->profile, e))) return -1;
     const int status = kvc_pack_cache(f->cache, size_of(f), how, &sink, &done, e);
     kvc_packed_free(&done);
     kvc_profile_free(how->profile);
@@ -235,7 +236,7 @@ int kvc_file_unpack_folder(const struct kvc_file *f, const char *format, const c
 /* --- profiles --- */
 
 struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e) {
-    return kvc_profile_open(path, e);
+    return kvc_given_profile(path, e);
 }
 
 void kvc_shared_profile_close(struct kvc_profile *p) {

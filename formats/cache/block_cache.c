@@ -13,6 +13,7 @@ struct block {
 
 struct kvc_block_cache {
     const struct kvc_cache *cache;
+    _Atomic(uint64_t) bytes;        /* of the blocks that are kept */
     _Atomic(struct block *) kept[]; /* by tensor */
 };
 
@@ -28,19 +29,41 @@ void kvc_block_cache_free(struct kvc_block_cache *b) {
     free(b);
 }
 
+/* Takes the block that is kept for a tensor, or NULL. */
+static struct block *take(struct kvc_block_cache *b, uint32_t tensor, uint64_t bytes) {
+    struct block *kept = atomic_exchange(&b->kept[tensor], NULL);
+    if (kept) atomic_fetch_sub(&b->bytes, bytes);
+    return kept;
+}
+
+/* Keeps a block for a tensor in place of another one, or frees it where the blocks that are kept would be too many bytes. */
+static void keep(struct kvc_block_cache *b, uint32_t tensor, struct block *block, uint64_t bytes) {
+    const uint64_t most = b->cache->kept_bytes;
+    if (atomic_fetch_add(&b->bytes, bytes) + bytes > most && most) {
+        atomic_fetch_sub(&b->bytes, bytes);
+        free(block);
+        return;
+    }
+    struct block *other = atomic_exchange(&b->kept[tensor], block);
+    if (other) atomic_fetch_sub(&b->bytes, bytes);
+    free(other);
+}
+
 /* Reads rows [first, first + n) of one block, through the block that is kept for the tensor. */
 static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number, uint64_t first, uint64_t n, uint8_t *dst,
                      struct kvc_error *e) {
     const struct kvc_cache *c = b->cache;
     const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[number], row = kvc_row_bytes(&c->tensor[tensor].shape);
-    struct block *kept = atomic_exchange(&b->kept[tensor], NULL);
+    const uint64_t bytes = row * KVC_BLOCK;
+    struct block *kept = take(b, tensor, bytes);
     const int was_kept = kept != NULL;
     int status = 0;
-    if (!kept && !(kept = malloc(sizeof *kept + (size_t)row * KVC_BLOCK))) return kvc_fail_memory(e, "a block");
+    if (!kept && !(kept = malloc(sizeof *kept + (size_t)bytes))) return kvc_fail_memory(e, "a block");
     if (!was_kept || kept->number != number) status = c->read(c, tensor, start[0], start[1] - start[0], kept->bytes, e);
     kept->number = number;
     if (!status) memcpy(dst, kept->bytes + (first - start[0]) * row, (size_t)(n * row));
-    free(status ? kept : atomic_exchange(&b->kept[tensor], kept));
+    if (status) free(kept);
+    else keep(b, tensor, kept, bytes);
     return status;
 }
 

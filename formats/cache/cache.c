@@ -216,6 +216,10 @@ uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos) {
     return low;
 }
 
+unsigned kvc_cache_threads(const struct kvc_cache *c, unsigned threads) {
+    return c->threads ? c->threads(c, threads) : threads;
+}
+
 uint64_t kvc_cells_run_end(const struct kvc_cells *cells, uint64_t block) {
     const uint64_t left = cells->n_blocks - block;
     return block + (left < KVC_RUN_BLOCKS ? left : KVC_RUN_BLOCKS);

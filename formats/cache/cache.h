@@ -125,6 +125,9 @@ struct kvc_cache {
     /* Reads rows [first, first + n) of a tensor in sorted order, canonical, into dst. May be called from several
      * threads at once. Fastest for whole blocks. */
     int (*read)(const struct kvc_cache *cache, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e);
+    /* Returns how many of `threads` threads (0: one per core) may read rows at a time, for want of memory; NULL: all. */
+    unsigned (*threads)(const struct kvc_cache *cache, unsigned threads);
+    uint64_t kept_bytes; /* of decoded blocks that readers may keep (block_cache.h); 0: one block of each tensor */
     /* Reads literal bytes [offset, offset + n). */
     int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e);
     void (*close)(struct kvc_cache *cache); /* frees impl; may be NULL */
@@ -159,6 +162,9 @@ int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *
 /* Returns how many token ids are at positions first, first + 1, ... without a gap, if the first id is at `first`; else 0. Prefix
  * keys and prefix matching cover these. */
 uint64_t kvc_cache_tokens_from(const struct kvc_cache *c, uint64_t first);
+
+/* Returns how many of `threads` threads (0: one per core) may read rows of the cache at a time. */
+unsigned kvc_cache_threads(const struct kvc_cache *c, unsigned threads);
 
 /* Copies sorted rows [first, end) of `from`, positions and words, to the cells of `to` from number `at` on. The cells before `at`
  * must have been filled in this way. */

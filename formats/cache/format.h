@@ -47,6 +47,8 @@ struct kvc_import_options {
     const char *profile;               /* .kvc: path of the profile that the file was packed with; NULL: it is searched for */
     const char *profile_folders; /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
     struct kvc_profile *open_profile; /* .kvc: a profile that is open already; NULL: none */
+    int no_verify;                    /* .kvc: do not compare decoded rows with their digests */
+    uint64_t max_memory;              /* .kvc: bytes that decoding may take, container.h; 0: the default */
     int salvage;                      /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
 };
 

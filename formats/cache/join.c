@@ -44,6 +44,12 @@ static int join_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a joined cache has no source file");
 }
 
+static unsigned join_threads(const struct kvc_cache *c, unsigned threads) {
+    const struct join *j = c->impl;
+    for (size_t i = 0; i < j->n; i++) threads = kvc_cache_threads(j->from[i].cache, threads);
+    return threads;
+}
+
 static void join_close(struct kvc_cache *c) {
     struct join *j = c->impl;
     if (!j) return;
@@ -350,6 +356,8 @@ struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n, s
     struct join *j = c->impl = calloc(1, sizeof *j);
     c->close = join_close;
     c->read = join_read;
+    c->threads = join_threads;
+    c->kept_bytes = n ? from[0].cache->kept_bytes : 0;
     c->read_literal = join_read_literal;
     int status = -1;
     if (j) *j = (struct join){.n = n, .from = kvc_alloc(n, sizeof *j->from), .shift = kvc_alloc_zeros(n, sizeof *j->shift)};

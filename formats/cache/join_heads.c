@@ -47,6 +47,12 @@ static int heads_read_literal(const struct kvc_cache *c, uint64_t offset, uint64
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a derived cache has no source file");
 }
 
+static unsigned heads_threads(const struct kvc_cache *c, unsigned threads) {
+    const struct heads *h = c->impl;
+    for (size_t i = 0; i < h->n; i++) threads = kvc_cache_threads(h->from[i].cache, threads);
+    return threads;
+}
+
 static void heads_close(struct kvc_cache *c) {
     struct heads *h = c->impl;
     if (!h) return;
@@ -62,6 +68,8 @@ static struct kvc_cache *new_view(const struct kvc_join_operand *from, size_t n,
     struct heads *h = c->impl = calloc(1, sizeof *h);
     c->close = heads_close;
     c->read = heads_read;
+    c->threads = heads_threads;
+    c->kept_bytes = n ? from[0].cache->kept_bytes : 0;
     c->read_literal = heads_read_literal;
     if (h) *h = (struct heads){.n = n, .from = kvc_alloc(n, sizeof *from)};
     if (h && h->from) {

@@ -111,6 +111,10 @@ static int view_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a derived cache has no source file");
 }
 
+static unsigned view_threads(const struct kvc_cache *c, unsigned threads) {
+    return kvc_cache_threads(((const struct view *)c->impl)->parent, threads);
+}
+
 static void view_close(struct kvc_cache *c) {
     struct view *v = c->impl;
     if (!v) return;
@@ -173,6 +177,8 @@ static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct 
     c->close = view_close;
     c->read = view_read;
     c->read_literal = view_read_literal;
+    c->threads = view_threads;
+    c->kept_bytes = parent->kept_bytes;
     v->parent = parent;
     v->transform = transform;
     v->tensor = kvc_alloc((size_t)parent->n_tensors + 1, sizeof *v->tensor);

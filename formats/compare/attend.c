@@ -111,7 +111,7 @@ int kvc_attend(struct kvc_attended *a, struct kvc_error *e) {
     int status = open_views(&x, e) || list_layers(&x, e) ? -1 : 0;
     if (!status) {
         const struct kvc_job job = {.n = a->n, .work = measure_layer, .commit = measured, .discard = free, .state = &x};
-        status = kvc_parallel(&job, 0, e);
+        status = kvc_parallel(&job, kvc_cache_threads(a->cache[0], kvc_cache_threads(a->cache[1], 0)), e);
     }
     close_views(&x);
     return status;

@@ -4,6 +4,7 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
+#include "formats/container/decode_memory.h"
 #include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/io/parallel.h"
@@ -19,21 +20,21 @@
 /* Stages write numbers of up to 8 bytes where a block is decoded. */
 enum { ROW_ALIGN = 8 };
 
-void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size) {
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    char label[64];
-    kvc_tensor_label(c, tensor, label, sizeof label);
-    snprintf(text, size, "%s, tokens %" PRId64 "-%" PRId64, label, kvc_cells_position(cells, cells->block[block]),
-             kvc_cells_position(cells, cells->block[end] - 1));
+/* A reader of its own, by which kvc_blocks_verify() knows such a cache. */
+static int read_unverified(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                           struct kvc_error *e) {
+    return kvc_blocks_read(c, tensor, first, n, dst, e);
 }
 
-/* Puts "record 12 (layer 3 K, tokens 256-511): " before the message. */
-static int in_block(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor, uint64_t block) {
+struct kvc_cache kvc_container_unverified(const struct kvc_cache *c) {
+    struct kvc_cache plain = *c;
+    if (kvc_records_of(c)) plain.read = read_unverified;
+    return plain;
+}
+
+int kvc_blocks_verify(const struct kvc_cache *c) {
     const struct kvc_records *k = kvc_records_of(c);
-    const uint64_t record = k->block_record[k->first_block[tensor] + block];
-    char where[128];
-    kvc_blocks_label(c, tensor, block, block + 1, where, sizeof where);
-    return record == KVC_NOWHERE ? kvc_error_prefix(e, where) : kvc_record_context(e, record, where);
+    return k->survey || (k->verify && c->read != read_unverified);
 }
 
 /* The sections of one block's record and of its segment's side data, pinned until coded_free(). */
@@ -223,7 +224,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     int status = prepare(c, tensor, block, x, split, held, depth, dst, &p, e);
     if (!status) status = find_first(c, tensor, x, &first, e);
     if (!status && first != KVC_NONE) {
-        status = coded_read(c, first, block, NULL, &other, e) ? in_block(c, e, first, block) : 0;
+        status = coded_read(c, first, block, NULL, &other, e) ? kvc_blocks_context(c, e, first, block) : 0;
         for (unsigned i = 0; i < other.n_side && !status; i++)
             if (other.side[i].type == KVC_SECTION_MERGED)
                 status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's first tensor is another pair's second");
@@ -262,7 +263,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     if (status) {
         free(split->same);
         split->same = NULL;
-        return in_block(c, e, tensor, block);
+        return kvc_blocks_context(c, e, tensor, block);
     }
     /* The coded rows are packed at the front of dst. Spread them, last rows first, around the rows of each entry. */
     uint64_t end = rows, left = split->own;
@@ -276,21 +277,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return 0;
 }
 
-/* Compares the rows of a block, decoded at dst, with its digest. */
-static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *dst, struct kvc_error *e) {
-    const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_record *r = &k->record[k->block_record[k->first_block[tensor] + block]];
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    const uint64_t first = cells->block[block], rows = cells->block[block + 1] - first;
-    const uint64_t digest = kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first, rows);
-    uint8_t stored[8];
-    if (kvc_input_copy(k->in, r->offset + 16, stored, sizeof stored, e)) return in_block(c, e, tensor, block);
-    if (digest == get_u64(stored)) return 0;
-    kvc_record_damaged(e, r->offset, "decoded values do not match the digest");
-    return in_block(c, e, tensor, block);
-}
-
-/* Decodes a whole block. In a damaged file, the digest must match. */
+/* Decodes a whole block. */
 static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct rows *to,
                         const struct kvc_inputs_held *held, struct kvc_error *e) {
     uint8_t *dst = to->bytes;
@@ -320,7 +307,7 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     free(there);
     free(split.same);
     const struct kvc_records *k = kvc_records_of(c);
-    if (!status && k->survey) status = check_digest(c, tensor, block, dst, e);
+    if (!status && kvc_blocks_verify(c)) status = kvc_blocks_check_digest(c, tensor, block, dst, e);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (!status && !held && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n) kvc_inputs_offer(c, tensor, block, dst);
     return status;
@@ -344,13 +331,13 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
         status = 1;
     if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, 0, NULL, p, e);
     coded_free(&x);
-    return status < 0 ? in_block(c, e, tensor, block) : status;
+    return status < 0 ? kvc_blocks_context(c, e, tensor, block) : status;
 }
 
 /* Reads and prepares a block of which dst gets the rows. Returns 0, or 1 with nothing to free if the block cannot be read, or has rows
  * that other blocks code. */
-static int begin_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t rows, uint8_t *dst, struct coded *x,
-                       struct prepared *p) {
+static int begkvc_blocks_context(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t rows, uint8_t *dst,
+                                 struct coded *x, struct prepared *p) {
     const struct kvc_split split = {.own = rows};
     const struct rows to = {.bytes = dst};
     int status = coded_read(c, tensor, block, NULL, x, NULL) || !x->n || x->list[0].type == KVC_SECTION_SAME;
@@ -375,7 +362,7 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
     unsigned n = 0;
     for (uint64_t rows; n < 2; n++, dst += rows * kvc_row_bytes(&c->tensor[tensor].shape)) {
         rows = start[n + 1] - start[n];
-        if (begin_block(c, tensor, block + n, rows, dst, &x[n], &p[n])) break;
+        if (begkvc_blocks_context(c, tensor, block + n, rows, dst, &x[n], &p[n])) break;
         own[n] = (struct kvc_coded){x[n].list, x[n].side, x[n].n, x[n].n_side};
         b[n] = p[n].b;
     }
@@ -388,7 +375,7 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
     return status;
 }
 
-/* Returns 1 where the whole blocks b and b + 1 may be decoded at once to `dst`. In a damaged file each is compared with its digest. */
+/* Returns 1 where the whole blocks b and b + 1 may be decoded at once to `dst`. In a damaged file the next block may be missing. */
 static int may_decode_two(const struct kvc_cache *c, uint32_t tensor, uint64_t b, uint64_t end, const uint8_t *dst) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
@@ -401,10 +388,11 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
     uint8_t *whole = NULL;
-    int status = kvc_records_of(c) ? 0 : kvc_records_none(e);
+    int status = kvc_records_of(c) ? kvc_decode_memory_check(c, tensor, e) : kvc_records_none(e);
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
         uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
         if (start == first && may_decode_two(c, tensor, b, end, dst) && !decode_two_blocks(c, tensor, b, dst)) {
+            if (kvc_blocks_verify(c)) status = kvc_blocks_check_digests(c, tensor, b, dst, e);
             take = cells->block[b + 2] - first;
             b++;
         } else if (take == stop - start && (uintptr_t)dst % ROW_ALIGN == 0) {
@@ -425,13 +413,15 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
                         const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
+    if (kvc_decode_memory_check(c, tensor, e)) return -1;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted from this one, need its rows; strides
      * are of the cache's shape. */
-    const int alone = !kvc_pipeline_decodes_two(line) && !k->survey && kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n &&
-                      k->shape[tensor].heads == shape->heads && k->shape[tensor].dim == shape->dim;
+    const int alone = !kvc_pipeline_decodes_two(line) && !kvc_blocks_verify(c) &&
+                      kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n && k->shape[tensor].heads == shape->heads &&
+                      k->shape[tensor].dim == shape->dim;
     struct kvc_row_places at = *places;
     int status = 0;
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, take; n && !status;
@@ -450,14 +440,13 @@ int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[i];
     if (r[0].type != KVC_RECORD_BLOCK || r[1].type != KVC_RECORD_BLOCK || r[0].subject != r[1].subject ||
-        r[0].number + 1 != r[1].number)
+        r[0].number + 1 != r[1].number || kvc_decode_memory_check(c, r->subject, NULL))
         return 1;
     const uint64_t *const start = kvc_tensor_part(c, r->subject)->cells.block + r->number;
-    const uint64_t row = kvc_row_bytes(&c->tensor[r->subject].shape);
-    uint8_t *dst = kvc_alloc(start[2] - start[0], row);
+    uint8_t *dst = kvc_alloc(start[2] - start[0], kvc_row_bytes(&c->tensor[r->subject].shape));
     const int status = !dst || !may_decode_two(c, r->subject, r->number, start[2], dst) ||
-                       decode_two_blocks(c, r->subject, r->number, dst) || check_digest(c, r->subject, r->number, dst, NULL) ||
-                       check_digest(c, r->subject, r->number + 1, dst + (start[1] - start[0]) * row, NULL);
+                       decode_two_blocks(c, r->subject, r->number, dst) ||
+                       kvc_blocks_check_digests(c, r->subject, r->number, dst, NULL);
     free(dst);
     return status;
 }
@@ -483,12 +472,13 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
         kvc_records_release(k, i, list);
         return status;
     }
+    if (kvc_decode_memory_check(c, r->subject, e)) return -1;
     const struct kvc_cells *cells = &kvc_tensor_part(c, r->subject)->cells;
     const uint64_t rows = cells->block[r->number + 1] - cells->block[r->number];
     uint8_t *dst = kvc_alloc(rows, kvc_row_bytes(&c->tensor[r->subject].shape));
     if (!dst) return kvc_fail_memory(e, "a block");
     status = decode_block(c, r->subject, r->number, dst, NULL, e);
-    if (!status && !k->survey) status = check_digest(c, r->subject, r->number, dst, e);
+    if (!status && !kvc_blocks_verify(c)) status = kvc_blocks_check_digest(c, r->subject, r->number, dst, e);
     free(dst);
     return status;
 }

@@ -17,9 +17,11 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return 0;
 }
 
-/* Gives the caller's weights and places of profiles to the cache. */
+/* Gives the caller's weights, places of profiles and wishes to the cache. */
 static void equip(struct kvc_cache *c, const struct kvc_input *in, const struct kvc_import_options *o) {
     if (o) kvc_container_set_weights(c, o->weights);
+    kvc_container_set_verify(c, !o || !o->no_verify);
+    kvc_container_set_memory(c, o ? o->max_memory : 0);
     char folder[4096] = "";
     const char *slash = in->path ? strrchr(in->path, '/') : NULL;
     const size_t n = slash ? (size_t)(slash - in->path) + (slash == in->path) : 0;

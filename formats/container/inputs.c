@@ -32,6 +32,7 @@ struct kvc_inputs {
     int rotation;                  /* of K in the container, as the first INPUTS that was read says; -1: none was read */
     struct entry *oldest, *newest; /* all that are kept, by last use */
     uint64_t bytes;
+    uint64_t kept_bytes; /* at most, of inputs that nobody holds */
 };
 
 struct kvc_inputs_held {
@@ -44,11 +45,15 @@ struct kvc_inputs_held {
 
 struct kvc_inputs *kvc_inputs_new(struct kvc_error *e) {
     struct kvc_inputs *k = calloc(1, sizeof *k);
-    if (k) k->rotation = -1;
+    if (k) *k = (struct kvc_inputs){.rotation = -1, .kept_bytes = KEPT_BYTES};
     if (k && !pthread_mutex_init(&k->lock, NULL)) return k;
     kvc_fail_memory(e, "a container");
     free(k);
     return NULL;
+}
+
+void kvc_inputs_set_kept(struct kvc_inputs *k, uint64_t bytes) {
+    k->kept_bytes = bytes < KEPT_BYTES ? bytes : KEPT_BYTES;
 }
 
 void kvc_inputs_free(struct kvc_inputs *k) {
@@ -79,7 +84,7 @@ static void put_in(struct kvc_inputs *k, struct entry *x) {
 
 /* Frees what was not used for longest and is not held. */
 static void make_room(struct kvc_inputs *k) {
-    for (struct entry *x = k->oldest, *next; x && k->bytes > KEPT_BYTES; x = next) {
+    for (struct entry *x = k->oldest, *next; x && k->bytes > k->kept_bytes; x = next) {
         next = x->newer;
         if (x->holders) continue;
         take_out(k, x);

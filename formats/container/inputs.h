@@ -12,6 +12,8 @@
 struct kvc_inputs;
 struct kvc_inputs *kvc_inputs_new(struct kvc_error *e);
 void kvc_inputs_free(struct kvc_inputs *k);
+/* Lowers the bytes of inputs that are kept though nobody holds them, from 256 MiB. */
+void kvc_inputs_set_kept(struct kvc_inputs *k, uint64_t bytes);
 
 /* All that one block of a tensor stands on. */
 struct kvc_inputs_held;

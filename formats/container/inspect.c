@@ -151,7 +151,7 @@ int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
                           .commit = checked_item,
                           .discard = discard_nothing,
                           .state = &k};
-    if (kvc_parallel(&job, threads, e) || kvc_prefix_verify(c, e)) return -1;
+    if (kvc_parallel(&job, kvc_cache_threads(c, threads), e) || kvc_prefix_verify(c, e)) return -1;
     if (!kvc_records_of(c)->other_space) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_SPACE "' does not follow from the facts of the file");
 }

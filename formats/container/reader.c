@@ -3,6 +3,7 @@
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
+#include "formats/container/decode_memory.h"
 #include "formats/cache/keys.h"
 #include "formats/container/extents_section.h"
 #include "formats/container/inputs.h"
@@ -324,6 +325,8 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
     c->impl = k;
     c->close = container_close;
     c->read = kvc_blocks_read;
+    c->threads = kvc_decode_memory_threads;
+    kvc_container_set_memory(c, 0);
     c->read_literal = kvc_blocks_read_literal;
     return c;
 }
@@ -349,6 +352,19 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights) {
     struct kvc_records *k = kvc_records_of(c);
     if (k) k->projections.weights = weights;
+}
+
+void kvc_container_set_verify(struct kvc_cache *c, int verify) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (k) k->verify = verify;
+}
+
+void kvc_container_set_memory(struct kvc_cache *c, uint64_t bytes) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (!k) return;
+    k->max_memory = bytes ? bytes : kvc_decode_memory_default();
+    c->kept_bytes = kvc_decode_memory_kept(c);
+    kvc_inputs_set_kept(k->inputs, c->kept_bytes);
 }
 
 /* --- the profile --- */

@@ -195,7 +195,8 @@ int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed,
     uint8_t f[KVC_FOOTER_SIZE];
     if (kvc_input_copy(in, in->size - sizeof f, f, sizeof f, e)) return -1;
     if (memcmp(f + 16, KVC_MAGIC_END, 8) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "truncated, or bytes follow the end: no footer in the last 32 bytes");
+        return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE,
+                             "truncated, or bytes follow the end: no footer in the last 32 bytes");
     *index = get_u64(f);
     const int is_there = *index >= KVC_HEADER_SIZE && *index % KVC_UNIT == 0 &&
                          *index <= in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER;
@@ -204,7 +205,8 @@ int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed,
     *sealed = get_u64(f + 24) == XXH3_64bits_withSeed(f, 24, get_u64(seed));
     if (!*sealed && get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
     if (get_u64(f + 8) != in->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the footer says %" PRIu64 " bytes, the file has %" PRIu64, get_u64(f + 8), in->size);
+        return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE, "the footer says %" PRIu64 " bytes, the file has %" PRIu64,
+                             get_u64(f + 8), in->size);
     if (!is_there) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the index offset %" PRIu64 " is not in the file", *index);
     return 0;
 }

@@ -55,6 +55,8 @@ struct kvc_records {
     uint64_t literal_chunk;    /* whose they are */
     uint64_t most_cells;       /* maximum that the blocks can hold: TABLE must not claim more */
     struct kvc_survey *survey; /* of a damaged file, in which block_record may be KVC_NOWHERE; else NULL */
+    uint64_t max_memory;       /* bytes that decoding may take */
+    int verify;                /* 1: decoded rows are compared with their digests */
     int other_space;           /* 1: the namespace in the metadata does not follow from the facts of the file */
     uint8_t *lost;             /* of a damaged file, by part: 1: its cells are lost */
 };
@@ -109,8 +111,16 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
 /* Fills first_block and first_side, and sets *due to the number of blocks of all tensors. No block has a record yet. */
 int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e);
 
-/* Writes "layer 3 K, tokens 256-511": the rows of blocks [block, end), at least one block. */
+/* Writes "layer 3 K, tokens 256:512": the rows of blocks [block, end), at least one block. */
 void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size);
+/* Puts "record 12 (layer 3 K, tokens 256:512): " before the message in *e; returns -1. */
+int kvc_blocks_context(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor, uint64_t block);
+#define kvc_blocks_context(...) kvc_failed(kvc_blocks_context(__VA_ARGS__))
+/* Returns 1 if each block that is decoded is to be compared with its digest, as in a damaged file. */
+int kvc_blocks_verify(const struct kvc_cache *c);
+/* Compare the rows of a block, or of this one and the next, decoded at dst, with the digest. */
+int kvc_blocks_check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *dst, struct kvc_error *e);
+int kvc_blocks_check_digests(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *dst, struct kvc_error *e);
 /* Returns 1 if the positions of a tensor's rows are lost. For caches of kvc_salvage_open() whose TABLE is whole. */
 int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
 /* Checks all of record i: its hash, its padding, and the digest of the decoded values of a BLOCK. */

@@ -21,7 +21,7 @@ struct kvc_damage {
     int has_tokens; /* positions of the rows that are lost with it: [first, end) */
     int64_t first, end;
     uint64_t offset, size; /* bytes in the file; offset KVC_NOWHERE: missing */
-    char *place;           /* in words: "layer 0 V, tokens 0-199"; "" if it belongs to no tensor */
+    char *place;           /* in words: "layer 0 V, tokens 0:200"; "" if it belongs to no tensor */
     char *reason;
 };
 
@@ -36,7 +36,7 @@ struct kvc_survey {
     struct kvc_error trouble; /* why rows whose bytes are whole could not be decoded, as a missing profile; KVC_OK: none */
     uint8_t *noted;           /* by record: its damage is listed */
     uint8_t *whole;           /* by block, tensor after tensor: its rows can be read */
-    char *whole_layers, *whole_tokens; /* "0-6,8" and "0-511,768-1999": whole layers, and tokens whole in every layer; NULL:
+    char *whole_layers, *whole_tokens; /* "0-6,8" and "0:512,768:2000": whole layers, and tokens whole in every layer; NULL:
                                           unknown, because nothing could be read or because of `trouble` */
 };
 

@@ -243,15 +243,27 @@ int kvc_survey_all_whole(const struct kvc_survey *s, const struct kvc_cache *c) 
     return 1;
 }
 
-static void print_range(FILE *out, int64_t first, int64_t end, unsigned *n) {
-    if (first >= end || ++*n > RANGES + 1) return;
+/* Prints what separates a range from the one before it. Returns 0 if there are too many ranges, or this one is empty. */
+static int begin_range(FILE *out, int64_t first, int64_t end, unsigned *n) {
+    if (first >= end || ++*n > RANGES + 1) return 0;
     fputs(*n > 1 ? "," : "", out);
-    if (*n > RANGES) fputs("...", out);
-    else if (end - first == 1) fprintf(out, "%" PRId64, first);
-    else fprintf(out, "%" PRId64 "-%" PRId64, first, end - 1);
+    if (*n <= RANGES) return 1;
+    fputs("...", out);
+    return 0;
 }
 
-/* Writes the positions that no layer lacks: "0-511,768-1999". */
+/* Tokens are printed as "A:B", without B, and layers as "A-B", with B, as options take them. */
+static void print_token_range(FILE *out, int64_t first, int64_t end, unsigned *n) {
+    if (begin_range(out, first, end, n)) fprintf(out, "%" PRId64 ":%" PRId64, first, end);
+}
+
+static void print_layer_range(FILE *out, uint32_t first, uint32_t last, unsigned *n) {
+    if (!begin_range(out, first, (int64_t)last + 1, n)) return;
+    fprintf(out, "%" PRIu32, first);
+    if (last > first) fprintf(out, "-%" PRIu32, last);
+}
+
+/* Writes the positions that no layer lacks: "0:512,768:2000". */
 static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc_cache *c, struct range *bad) {
     const struct kvc_records *k = kvc_records_of(c);
     int64_t first = INT64_MAX, end = INT64_MIN, at;
@@ -270,10 +282,10 @@ static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc
     if (n) qsort(bad, (size_t)n, sizeof *bad, by_first);
     at = first;
     for (uint64_t i = 0; i < n; i++) {
-        print_range(out, at, bad[i].first < end ? bad[i].first : end, &printed);
+        print_token_range(out, at, bad[i].first < end ? bad[i].first : end, &printed);
         if (bad[i].end > at) at = bad[i].end;
     }
-    print_range(out, at, end, &printed);
+    print_token_range(out, at, end, &printed);
 }
 
 /* Writes the layers of the model of which every K, V, latent and state is whole: "0-6,8". */
@@ -300,7 +312,7 @@ static int print_layers(FILE *out, const struct kvc_survey *s, const struct kvc_
     }
     for (uint32_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && list[i].whole && list[end].whole && list[end].index == list[end - 1].index + 1;) end++;
-        if (list[i].whole) print_range(out, list[i].index, (int64_t)list[end - 1].index + 1, &printed);
+        if (list[i].whole) print_layer_range(out, list[i].index, list[end - 1].index, &printed);
     }
     free(list);
     return 0;
@@ -330,7 +342,8 @@ const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned thread
         kvc_fail_memory(e, "a survey");
         return NULL;
     }
-    if (kvc_parallel(&job, threads, e) || (usable && (list_missing(s, c, e) || say_whole(s, c, e)))) return NULL;
+    if (kvc_parallel(&job, kvc_cache_threads(c, threads), e) || (usable && (list_missing(s, c, e) || say_whole(s, c, e))))
+        return NULL;
     if (s->trouble.code != KVC_OK) { /* unknown */
         free(s->whole_layers);
         free(s->whole_tokens);

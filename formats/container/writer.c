@@ -134,7 +134,7 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
         job.n += runs;
         if (job.n > UINT32_MAX) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more blocks than one .kvc can number");
     }
-    return kvc_parallel(&job, w->options->threads, e);
+    return kvc_parallel(&job, kvc_cache_threads(w->cache, w->options->threads), e);
 }
 
 /* Returns 1 if rows are coded with the options' profile. */

@@ -49,11 +49,29 @@ static void show_begin(const struct kvc_input *in, char *text, size_t size) {
     if (printable) snprintf(text + strlen(text), size - strlen(text), " (\"%s\")", head);
 }
 
+/* Returns the number of members that are named as containers. */
+static size_t count_containers(const struct kvc_bundle *b) {
+    size_t found = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        const char *suffix = strrchr(b->member[i].name, '.');
+        found += suffix && strcmp(suffix, kvc_format_kvc.suffix) == 0;
+    }
+    return found;
+}
+
+/* Says why several files are no cache. */
+static void refuse_members(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
+    const size_t containers = count_containers(b);
+    const enum kvc_need need = b->folder ? KVC_NEED_EACH : KVC_NEED_NOTHING;
+    if (!containers) kvc_fail_need(e, KVC_ERR_UNKNOWN, need, "not a cache of several files that kvc knows%s", reasons);
+    else kvc_fail_need(e, KVC_ERR_UNKNOWN, need, "no cache of several files: it has .kvc files (%zu)", containers);
+}
+
 /* Says that no format takes an input; `reasons` are those of formats that it resembles. */
 static void refuse(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
     char begin[64], names[256] = "";
     if (!b->is_file) {
-        kvc_fail(e, KVC_ERR_UNKNOWN, "not a cache of several files that kvc knows%s", reasons);
+        refuse_members(b, reasons, e);
         return;
     }
     show_begin(b->one.in, begin, sizeof begin);

@@ -237,13 +237,15 @@ static int read_bytes(const struct source *s, const struct item *item, uint8_t *
                                   : c->read(c, item->tensor, item->begin, item->n, bytes, e);
 }
 
-/* Returns 1 if the rows of an item are long runs of bytes in the source, one a head. */
-static int runs_by_head(const struct source *s, const struct item *item) {
+/* Returns 1 if the rows of a tensor's items are long runs of bytes in the source, one a head. The last item may be short: all items of a
+ * tensor go one way, to the file or to memory for the tensor. */
+static int runs_by_head(const struct source *s, uint32_t tensor) {
     enum { LONG = 4096 };
-    const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
+    const struct kvc_tensor *t = &s->cache->tensor[tensor];
+    const struct kvc_cells *cells = cells_of(s->cache, tensor);
     const uint64_t head = kvc_row_bytes(&t->shape) / t->shape.heads;
-    return !cells_of(s->cache, item->tensor)->order && t->source.token == head &&
-           t->source.block == kvc_dtype_info(t->shape.dtype)->size && item->n * head >= LONG;
+    return !cells->order && t->source.token == head && t->source.block == kvc_dtype_info(t->shape.dtype)->size &&
+           kvc_cells_run_rows(cells) * head >= LONG;
 }
 
 static int put_heads(struct source *s, const struct item *item, const uint8_t *rows, struct kvc_error *e) {
@@ -273,7 +275,7 @@ static int read_item(void *state, uint64_t number, void **result, struct kvc_err
     }
     uint8_t *bytes = take(s, item_bytes(s, &item), e), *tensor = NULL;
     if (!bytes) return -1;
-    const int puts = s->offset && !s->memory && (item.kind != SPREAD || runs_by_head(s, &item));
+    const int puts = s->offset && !s->memory && (item.kind != SPREAD || runs_by_head(s, item.tensor));
     int status;
     if (!puts && (s->memory || item.kind == SPREAD)) {
         tensor = s->memory ? s->memory + s->offset[item.extent - s->cache->extent] : tensor_bytes(s, &item, e);
@@ -332,6 +334,20 @@ static int place_extents(struct source *s, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "the source is longer than the memory for it, %" PRIu64 " bytes", out->room);
 }
 
+/* Returns the bytes of the largest tensor or region that is put together in memory. */
+static uint64_t held_bytes(const struct source *s) {
+    const struct kvc_cache *c = s->cache;
+    uint64_t most = 0;
+    for (uint64_t x = 0; x < c->n_extents && !s->memory; x++) {
+        const struct kvc_extent *extent = &c->extent[x];
+        uint32_t t;
+        const int is_tensor = extent->n_places && kvc_extent_is_tensor(c, extent, &t);
+        const int held = extent->n_places && !(is_tensor && (streams(c, t) || (s->offset && runs_by_head(s, t))));
+        if (held && extent->size > most) most = extent->size;
+    }
+    return most;
+}
+
 /* Frees all memory of items, those that were not written too. */
 static void free_rooms(struct source *s) {
     for (uint64_t x = 0; s->tensor && x < s->cache->n_extents; x++) give_room(s, s->tensor[x]);
@@ -380,9 +396,10 @@ int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const 
         s.first[i] = job.n;
         job.n += items_of(c, &c->extent[i]);
     }
+    if (!status) status = kvc_container_may_hold(c, held_bytes(&s), e);
     if (!status) {
         s.first[c->n_extents] = job.n;
-        status = kvc_parallel(&job, threads, e);
+        status = kvc_parallel(&job, kvc_cache_threads(c, threads), e);
     }
     if (!status && c->n_members) status = begin_members(&s, c->n_members, e) || out->finish(out->state, e) ? -1 : 0;
     for (uint32_t i = 0; s.row_of && i < c->n_parts; i++) free(s.row_of[i]);

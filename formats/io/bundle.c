@@ -121,7 +121,7 @@ static int has_files(const char *path, struct kvc_error *e) {
         found = fstatat(dirfd(d), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode);
     }
     closedir(d);
-    return found ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "is a folder without files");
+    return found ? 0 : kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_EACH, "is a folder without files");
 }
 
 int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep, const struct kvc_input_how *how, struct kvc_error *e) {

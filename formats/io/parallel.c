@@ -153,11 +153,13 @@ static int run(struct pool *p, pthread_t *thread, unsigned *started, struct kvc_
     return status;
 }
 
+unsigned kvc_parallel_threads(unsigned threads) {
+    const long cores = threads ? 0 : sysconf(_SC_NPROCESSORS_ONLN);
+    return threads ? threads : cores > 0 ? (unsigned)cores : 1;
+}
+
 int kvc_parallel(const struct kvc_job *job, unsigned threads, struct kvc_error *e) {
-    if (!threads) {
-        long cores = sysconf(_SC_NPROCESSORS_ONLN);
-        threads = cores > 0 ? (unsigned)cores : 1;
-    }
+    threads = kvc_parallel_threads(threads);
     if (threads > job->n) threads = (unsigned)job->n;
     if (threads <= 1) return run_alone(job, e);
     struct pool p = {.job = job, .window = WINDOW * (uint64_t)threads};

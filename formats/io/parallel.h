@@ -20,6 +20,9 @@ struct kvc_job {
     void *state;
 };
 
+/* Returns the number of threads that `threads` means: 0 is one per core. */
+unsigned kvc_parallel_threads(unsigned threads);
+
 /* Runs the job on `threads` threads (0: one per core), of which the calling thread is one, as long as commits do not wait for their
  * output: then another thread takes its place, and it only commits. The error of the lowest failing item wins, so that the message
  * does not depend on the number of threads. At most 3 * threads results exist at a time. */

@@ -296,18 +296,22 @@ const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size) {
     return text;
 }
 
+const char *kvc_gguf_next_tensor(const uint8_t **at, uint64_t *size, uint32_t *rank) {
+    const char *name = kvc_gguf_next_string(at, size);
+    *rank = get_u32(*at);
+    *at += 4 + 8 * (uint64_t)*rank + 4 + 8; /* dimensions, type, offset */
+    return name;
+}
+
 int kvc_gguf_tensor(const struct kvc_gguf *g, const char *name, struct kvc_gguf_tensor *t) {
-    size_t wanted = strlen(name);
+    const size_t wanted = strlen(name);
     const uint8_t *at = g->tensors;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         uint64_t size;
-        const char *text = kvc_gguf_next_string(&at, &size);
-        uint32_t rank = get_u32(at);
-        const uint8_t *dims = at + 4, *rest = dims + 8 * (uint64_t)rank;
-        at = rest + 4 + 8;
+        const char *text = kvc_gguf_next_tensor(&at, &size, &t->rank);
         if (size != wanted || memcmp(text, name, wanted) != 0) continue;
-        t->rank = rank;
-        for (uint32_t d = 0; d < KVC_GGUF_RANK; d++) t->dim[d] = d < rank ? get_u64(dims + 8 * (size_t)d) : 1;
+        const uint8_t *dims = (const uint8_t *)text + size + 4, *rest = dims + 8 * (uint64_t)t->rank;
+        for (uint32_t d = 0; d < KVC_GGUF_RANK; d++) t->dim[d] = d < t->rank ? get_u64(dims + 8 * (size_t)d) : 1;
         t->type = get_u32(rest);
         t->offset = g->data_offset + get_u64(rest + 4);
         return 1;

@@ -73,6 +73,8 @@ double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise)
 const char *kvc_gguf_text(const struct kvc_gguf *g, const char *key, uint64_t *size);
 /* Walks an array of strings: start at entry->items, call entry->count times. */
 const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size);
+/* Walks the tensors: start at g->tensors, call g->n_tensors times. Returns the name (not NUL-terminated). */
+const char *kvc_gguf_next_tensor(const uint8_t **at, uint64_t *size, uint32_t *rank);
 /* Returns 1 when the file has a tensor of this name. */
 int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name);
 /* The same; fills *t. */

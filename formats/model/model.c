@@ -8,6 +8,7 @@
 #include "formats/io/input.h"
 #include "formats/model/model_files.h"
 #include "formats/model/vocab.h"
+#include "formats/model/weights_names.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -341,6 +342,15 @@ struct hashes {
     int want_full;
 };
 
+/* Looks for attention in a safetensors file. */
+static int find_attention(const struct kvc_input *in, struct kvc_model *m, struct kvc_error *e) {
+    struct kvc_safetensors header;
+    if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;
+    m->has_attention |= kvc_safetensors_has_attention(&header);
+    kvc_safetensors_free(&header);
+    return 0;
+}
+
 /* Reads one weights file: its header, the facts (of the first file) and its share of the fingerprints. */
 static int read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h, struct kvc_model *m,
                      struct kvc_error *e) {
@@ -352,8 +362,11 @@ static int read_file(const struct kvc_input *in, int first, size_t n_files, stru
         if (kvc_gguf_open(&g, in, e)) return -1;
         header = g.data_offset;
         int status = first ? gguf_facts(&g, m, e) : 0;
+        m->has_attention |= kvc_gguf_has_attention(&g);
         kvc_gguf_close(&g);
         if (status) return -1;
+    } else if (find_attention(in, m, e)) {
+        return -1;
     }
     const enum kvc_model_kind kind = is_gguf ? KVC_MODEL_GGUF : KVC_MODEL_SAFETENSORS;
     if (!first && m->kind != kind)

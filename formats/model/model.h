@@ -14,8 +14,9 @@ enum kvc_model_kind { KVC_MODEL_GGUF, KVC_MODEL_SAFETENSORS };
 
 struct kvc_model {
     enum kvc_model_kind kind;
-    char name[256]; /* "" when the file does not say */
-    char arch[64];  /* general.architecture of a GGUF, model_type of a config.json; "" unknown */
+    int has_attention; /* 0: no matrix of attention was found, so the file is no model's weights (weights_names.h) */
+    char name[256];    /* "" when the file does not say */
+    char arch[64];     /* general.architecture of a GGUF, model_type of a config.json; "" unknown */
     uint64_t layers, heads, kv_heads, head_dim, head_dim_v; /* 0: unknown, or not the same in all layers */
     uint64_t window;                                        /* 0: none or unknown */
     struct kvc_layer_pattern pattern;                       /* which layers have the window; pattern.n 0: unknown */
@@ -36,7 +37,8 @@ const char *kvc_model_kind_name(enum kvc_model_kind kind);
 
 /* Reads a GGUF file, or a safetensors file (or a directory that holds model.safetensors or its shards) with
  * the config.json and tokenizer.json beside it when they are there. A name like x-00002-of-00003.gguf (or
- * .safetensors) stands for all three files. `full` also hashes every byte. */
+ * .safetensors) stands for all three files. `full` also hashes every byte. Files without attention are read, too: callers who store what they
+ * say open them by kvc_given_model() (formats/file/given.h), which refuses them. */
 int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_error *e);
 
 /* Writes the model's facts into metadata (keys.h), over facts of the same key. `engine` 1: the cache is

@@ -260,7 +260,8 @@ int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc
     double *room = kvc_alloc_zeros((size_t)c->n_layers + 1, sizeof *room);
     memset(fit, 0, sizeof *fit);
     m.layer = kvc_alloc_zeros((size_t)c->n_layers + 1, sizeof *m.layer);
-    int status = m.layer && room ? kvc_parallel(&job, threads, e) : kvc_fail_memory(e, "the fit of a profile");
+    int status = m.layer && room ? kvc_parallel(&job, kvc_cache_threads(c, threads), e)
+                                 : kvc_fail_memory(e, "the fit of a profile");
     if (!status) {
         fit->layer = m.layer;
         for (uint32_t i = 0; i < c->n_layers; i++)

@@ -8,6 +8,7 @@
 #include "formats/cache/view.h"
 #include "formats/io/printable.h"
 #include "formats/model/model_files.h"
+#include "formats/model/weights_names.h"
 #include "formats/model/weights_tensors.h"
 
 #include <inttypes.h>
@@ -111,6 +112,21 @@ void kvc_weights_close(struct kvc_weights *w) {
     for (size_t i = 0; i < w->n; i++) kvc_weights_part_close(&w->part[i]);
     free(w->part);
     free(w);
+}
+
+/* Returns 1 if the name is of a layer's K in a cache that has its own weights. */
+static int is_cache_name(const char *name) {
+    return strncmp(name, "wk.", 3) == 0 && name[3] && !name[3 + strspn(name + 3, "0123456789")];
+}
+
+int kvc_weights_have_attention(const struct kvc_weights *w) {
+    for (size_t i = 0; i < w->n; i++) {
+        const struct kvc_weights_part *part = &w->part[i];
+        if (part->is_gguf ? kvc_gguf_has_attention(&part->gguf) : kvc_safetensors_has_attention(&part->safetensors)) return 1;
+        for (size_t t = 0; !part->is_gguf && t < part->safetensors.n; t++)
+            if (is_cache_name(part->safetensors.tensor[t].name)) return 1;
+    }
+    return 0;
 }
 
 /* ---- loading ---- */

@@ -19,6 +19,8 @@ struct kvc_weights; /* an open weights file, or all files of a model; may be rea
  * (tensors wk.N and wv.N). Messages do not name `path` itself. */
 struct kvc_weights *kvc_weights_open(const char *path, struct kvc_error *e);
 void kvc_weights_close(struct kvc_weights *w);
+/* Returns 1 if a file has a matrix of attention, or is a cache with weights of its own. */
+int kvc_weights_have_attention(const struct kvc_weights *w);
 
 /* The shape that projections must have to fit a cache. */
 struct kvc_projection_shape {

@@ -9,6 +9,7 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/values.h"
 #include "formats/io/bytes.h"
+#include "formats/file/given.h"
 #include "formats/file/rate.h"
 #include "formats/model/profile.h"
 #include "formats/store/space_text.h"
@@ -186,7 +187,7 @@ static int take_recipe(struct kvc_store_space *space, const struct kvc_file *f, 
     struct kvc_recipe recipe, settled;
     struct kvc_rate_report report;
     char text[KVC_MAX_RECIPE_TEXT];
-    if (o->profile && !(space->packs_with = kvc_profile_open(o->profile, e))) return -1;
+    if (o->profile && !(space->packs_with = kvc_given_profile(o->profile, e))) return -1;
     space->lossless = 1;
     if (!o->recipe) return 0;
     if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
@@ -284,7 +285,7 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     space->chunk = facts.chunk;
     space->lossless = strcmp(facts.fidelity, "lossless") == 0;
     space->is_stored = 1;
-    if (o->profile && !(space->packs_with = kvc_profile_open(o->profile, e))) return -1;
+    if (o->profile && !(space->packs_with = kvc_given_profile(o->profile, e))) return -1;
     if (!o->recipe && space->lossless) return 0;
     if (!o->recipe && kvc_recipe_parse(facts.fidelity, &recipe, NULL)) return 0; /* of values with a past; to be read */
     if (!(space->recipe = strdup(o->recipe ? o->recipe : facts.fidelity))) return kvc_fail_memory(e, "a recipe");

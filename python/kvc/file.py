@@ -157,7 +157,7 @@ class File(_lib.Handle):
         return chosen
 
     def load(self, into: Any, *, first: int = 0, tokens: Optional[int] = None, layout: Optional[str] = None, dtype: Optional[str] = None,
-             convert: bool = False, pairing: Optional[str] = None, threads: int = 0) -> None:
+             convert: bool = False, pairing: Optional[str] = None, threads: int = 0, verify: bool = False) -> None:
         """Decodes straight into the caller's arrays or tensors, whatever their strides.
 
         `into` has them by (layer, role), or a (K, V) for each layer; `layout` names their axes ("THD", "HTD", "BHTD", "TD"). Array
@@ -165,10 +165,11 @@ class File(_lib.Handle):
         rounds values to the arrays' type. After an error the arrays hold rubbish.
 
         Arrays may be on CUDA devices: tensors, or what has __cuda_array_interface__. The device decodes if it can (kvc.cuda), else the
-        CPU does and torch copies; `decoded` tells. The values are the same.
+        CPU does and torch copies; `decoded` tells. The values are the same. `verify`: the CPU compares rows with their digests, as
+        devices do always.
         """
         views = arrays.planes(into, layout, dtype, to_fill=True)
-        how = _lib.LoadHow(threads=threads, convert=convert, pairing=encode(pairing))
+        how = _lib.LoadHow(threads=threads, convert=convert, pairing=encode(pairing), verify=verify)
 
         def by_cpu(planes: Mapping[Key, Plane]) -> None:
             call(kvc.kvc_file_load, self.pointer, c.byref(arrays.memory(planes, first=first, tokens=tokens)), c.byref(how))
@@ -296,17 +297,20 @@ def _free(data: c.c_void_p) -> None:
 
 def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mapping[str, Any]] = None, model: Optional[Path] = None,
          kv_heads: int = 0, pairing: Optional[str] = None, weights: Optional[Path] = None, profile: Optional[Path] = None,
-         profile_folders: Sequence[Path] = (), damaged: bool = False, tokens: Any = None) -> File:
+         profile_folders: Sequence[Path] = (), damaged: bool = False, tokens: Any = None, verify: bool = True, max_memory: int = 0) -> File:
     """Opens a cache: a path of a file, a folder or a tar archive, a list of paths of one cache, or bytes in memory.
 
     `format` and `settings` are as --from of kvc-pack(1), `model` a weights file whose facts are taken, and which a .kvc must match.
     `profile` and `profile_folders` say where the profile of a .kvc is. `tokens` are the token ids of a file that holds none.
+    With `verify`, decoded rows of a .kvc are compared with their digests, except by load(), arrays() and kvc.load(). `max_memory` are
+    the bytes that decoding a .kvc may take; 0: a quarter of the machine's memory.
     """
     lines = _lib.texts(settings)
     ids = None if tokens is None else arrays.token_ids(tokens)
     o = _lib.OpenOptions(format=encode(format), set=_lib.address(lines), model=encode(model), kv_heads=kv_heads,
                          pairing=encode(pairing), weights=encode(weights), profile=encode(profile),
-                         profile_folders=b":".join(map(os.fsencode, profile_folders)) or None, damaged=damaged)
+                         profile_folders=b":".join(map(os.fsencode, profile_folders)) or None, damaged=damaged,
+                         no_verify=not verify, max_memory=max_memory)
     if ids is not None:
         o.token_ids, o.n_token_ids = ids.ctypes.data, ids.size
     if isinstance(source, (str, os.PathLike)):

@@ -218,6 +218,30 @@ class TestPack(Case):
             self.assertEqual(kvc.compare(f, g, first=1, end=2, layers=[0]).values, 32)
 
 
+class TestLimits(Case):
+    def test_digests(self):
+        """Rows that differ from their digest are refused, unless that is not wanted; loads compare if asked."""
+        path = ROOT / "tests/files/bad-block-row.kvc"
+        with kvc.open(path) as f:
+            with self.assertRaises(kvc.Error) as raised:
+                f.unpack(self.path("out"))
+            self.assertEqual(raised.exception.code, kvc.Code.DAMAGED)
+            rows = {(0, "V"): np.zeros((5, 2, 4), np.float16)}
+            f.load(rows)
+            self.assertRaises(kvc.Error, f.load, rows, verify=True)
+        with kvc.open(path, verify=False) as f:
+            f.unpack(self.path("out"))
+            self.assertTrue(os.path.exists(self.path("out")))
+
+    def test_memory(self):
+        """A block that needs more memory than is allowed is refused; looking at the file needs none."""
+        with kvc.open(SAMPLES / "tiny.kvc", max_memory=1 << 10) as f:
+            self.assertGreater(len(f.tensors), 0)
+            with self.assertRaises(kvc.Error) as raised:
+                f.unpack(self.path("out"))
+            self.assertEqual((raised.exception.code, raised.exception.need), (kvc.Code.UNSUPPORTED, 20))
+
+
 class TestPackage(unittest.TestCase):
     def test_version(self):
         header = (ROOT / "formats/api/kvc.h").read_text()

@@ -20,13 +20,17 @@ import os
 import sys
 import time
 
-import torch
-import transformers
-from transformers.cache_utils import DynamicCache
+try:
+    import torch
+    import transformers
+    from transformers.cache_utils import DynamicCache
+    MISSING = None
+except ImportError as e:  # main() reports it, after --help and wrong options
+    MISSING = e
 
 u8, u32, u64, i64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
 csize, text, address = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
-DTYPES = {torch.float16: b"f16", torch.bfloat16: b"bf16", torch.float32: b"f32"}
+DTYPES = {} if MISSING else {torch.float16: b"f16", torch.bfloat16: b"bf16", torch.float32: b"f32"}
 
 
 class Failure(Exception):
@@ -114,21 +118,25 @@ class Library:
         return cache, ids
 
 
-@torch.no_grad()
+def read(model, cache, ids):
+    """Logits after the ids, which are read into the cache."""
+    with torch.no_grad():
+        return model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+
+
 def go_on(model, cache, ask, n):
     """n greedy tokens after the cache and the ids `ask`, and the clock when the first of them was known."""
     ids, answer, first = torch.tensor([ask], device=model.device), [], None
     for _ in range(n):
-        ids = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1].argmax(-1, keepdim=True)
+        ids = read(model, cache, ids).argmax(-1, keepdim=True)
         answer.append(ids.item())  # waits for the device
         first = first or time.perf_counter()
     return answer, first
 
 
-@torch.no_grad()
 def prefill(model, ids):
     cache = DynamicCache()
-    model(torch.tensor([ids], device=model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    read(model, cache, torch.tensor([ids], device=model.device))
     return cache
 
 
@@ -165,6 +173,9 @@ def main():
     parser.add_argument("--json", action="store_true", help="print numbers, tokens and seconds as JSON")
     parser.add_argument("file", metavar="PREFIX.kvc")
     a = parser.parse_args()
+    if MISSING:
+        print(f"load_gpu.py: {MISSING}; it needs torch and transformers: pip install torch transformers", file=sys.stderr)
+        return 2
     device = torch.device(a.device)
     try:
         if device.type == "cuda" and not torch.cuda.is_available():

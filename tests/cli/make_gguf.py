@@ -46,7 +46,7 @@ def main():
             out += struct.pack("<If", 6, value)
         else:
             out += struct.pack("<II", 4, value)
-    out += text("token_embd.weight") + struct.pack("<IQIQ", 1, 64, 0, 0)
+    out += text("blk.0.attn_k.weight") + struct.pack("<IQQIQ", 2, 8, 8, 0, 0)
     out += b"\0" * (-len(out) % 32)
     numbers = random.Random(seed)
     out += struct.pack("<64f", *(numbers.uniform(-1, 1) for _ in range(64)))

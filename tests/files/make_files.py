@@ -1333,6 +1333,8 @@ def block_files():
           lambda r: r.late_patches.append((50, u8(r.bytes()[50] ^ 1))), n=1)
     block("digest", "digest", "The record's own check is right, but the digest of the rows is that of others.",
           lambda r: setattr(r, "digest", r.digest ^ 1), n=1, where="check")
+    block("row", "digest", "A bit of V's last row differs, and the record's own check is right: the digest is that of the rows before.",
+          lambda r: setattr(r.sections[0], "raw", r.sections[0].raw[:-1] + u8(r.sections[0].raw[-1] ^ 1)), n=1, where="check")
 
     def same(name, words, sentence, number, entries, where="read", change=None):
         @bad("same-" + name, words, sentence, where)
@@ -3152,7 +3154,8 @@ kvc's own code; `tests/unit/test_files.c` reads the tables below and holds the r
 
 A good file opens, reads whole and passes `--check`. Where it holds the key `x-test.source`, that is the XXH3 of its
 source file, which must come back. Any other file is refused by a message that contains the words given, when it is
-opened, when its rows and literals are read, or when `--check` reads all of it.
+opened, when its rows and literals are read, or when `--check` reads all of it. A reader that compares digests finds those of
+the last kind when it reads the rows, too.
 """
 
 

@@ -516,6 +516,83 @@ static void damage_is_listed(void **state) {
 
 /* --- structs of other versions, lists, callbacks --- */
 
+/* Loads V of the only layer, 2 heads of 4 f16, heads before tokens. */
+static int load_v(const struct kvc_file *f, int verify, struct kvc_error *e) {
+    uint16_t value[2][5][4];
+    const struct kvc_memory_array a = {.role = "V",
+                                       .dtype = "f16",
+                                       .heads = 2,
+                                       .dim = 4,
+                                       .data = value,
+                                       .token = sizeof value[0][0],
+                                       .head = sizeof value[0],
+                                       .channel = sizeof value[0][0][0]};
+    const struct kvc_memory m = {.size = sizeof m, .array_size = sizeof a, .arrays = &a, .n_arrays = 1, .tokens = 5};
+    return kvc_file_load(f, &m, &(struct kvc_load_how){.size = sizeof(struct kvc_load_how), .verify = verify}, e);
+}
+
+/* Rows that differ from their digest: reading and unpacking refuse them, loading only if asked, and nothing with no_verify. */
+static void digests_are_compared(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    for (int no_verify = 0; no_verify < 2; no_verify++) {
+        const struct kvc_open_options options = {.size = sizeof options, .no_verify = no_verify};
+        struct kvc_file *f = kvc_file_open("tests/files/bad-block-row.kvc", &options, e);
+        struct memory back = {0}, packed = {0};
+        uint8_t row[16], whole[1024];
+        size_t size;
+        const int due = no_verify ? 0 : -1;
+        assert_non_null(f);
+        assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), 0);
+        assert_int_equal(kvc_file_read(f, 1, 0, 1, row, e), due);
+        assert_int_equal(kvc_error_code(e), no_verify ? 0 : 31);
+        assert_int_equal(kvc_file_read(f, 1, 0, 5, whole, e), due);
+        assert_int_equal(kvc_file_unpack(f, NULL, NULL, append, &back, e), due);
+        assert_int_equal(kvc_file_unpack_memory(f, NULL, NULL, whole, sizeof whole, &size, e), due);
+        assert_int_equal(kvc_file_pack(f, NULL, append, &packed, e), due);
+        assert_int_equal(kvc_file_compare(f, f, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), due);
+        assert_int_equal(load_v(f, 0, e), 0);
+        assert_int_equal(load_v(f, 1, e), due);
+        assert_int_equal(kvc_file_check(f, 1, e), -1); /* a check is one */
+        assert_non_null(strstr(kvc_error_message(e), "digest"));
+        free(back.data);
+        free(packed.data);
+        kvc_file_close(f);
+        kvc_error_free(e);
+        e = kvc_error_new();
+    }
+    kvc_error_free(e);
+}
+
+/* Blocks for which the allowed memory does not suffice are refused by everything that decodes; looking at the file needs none. */
+static void memory_is_limited(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_open_options options = {.size = sizeof options, .max_memory = 1 << 10};
+    struct kvc_file *f = kvc_file_open("tests/files/good-full-block.kvc", &options, e);
+    struct memory out = {0};
+    uint8_t row[64];
+    assert_non_null(f);
+    struct kvc_tensor_info info = {.size = sizeof info};
+    assert_int_equal(kvc_file_tensor(f, 0, &info), 0);
+    assert_true(info.row_bytes <= sizeof row && info.rows > 256);
+    assert_int_equal(kvc_file_read(f, 0, 0, 1, row, e), -1);
+    assert_int_equal(kvc_error_code(e), 32);
+    assert_int_equal(kvc_error_need(e), 20);
+    assert_int_equal(kvc_file_unpack(f, NULL, NULL, append, &out, e), -1);
+    assert_int_equal(kvc_file_pack(f, NULL, append, &out, e), -1);
+    assert_int_equal(kvc_file_check(f, 2, e), -1);
+    assert_int_equal(kvc_error_code(e), 32); /* no damage */
+    kvc_file_close(f);
+    options.max_memory = 8 * 256 * 2 * info.heads * info.dim * sizeof(float); /* of a thread, and as much again */
+    f = kvc_file_open("tests/files/good-full-block.kvc", &options, e);
+    if (kvc_file_read(f, 0, 0, 1, row, e) || kvc_file_check(f, 8, e)) fail_msg("%s", kvc_error_message(e));
+    assert_int_equal(kvc_file_read(f, 0, 299, 1, row, e), 0);
+    kvc_file_close(f);
+    free(out.data);
+    kvc_error_free(e);
+}
+
 static void sizes_of_structs(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -798,6 +875,8 @@ int main(void) {
         cmocka_unit_test(attention_is_measured),
         cmocka_unit_test(statistics_of_heads),
         cmocka_unit_test(damage_is_listed),
+        cmocka_unit_test(digests_are_compared),
+        cmocka_unit_test(memory_is_limited),
         cmocka_unit_test(sizes_of_structs),
         cmocka_unit_test(all_metadata_are_listed),
         cmocka_unit_test(progress_and_cancelling),

@@ -163,6 +163,7 @@ static void test_tiny(void **state) {
     assert_int_equal(kvc_model_read(in_dir("tiny.gguf"), 1, &m, &e), 0);
     drop("tiny.gguf");
     assert_int_equal(m.kind, KVC_MODEL_GGUF);
+    assert_int_equal(m.has_attention, 0);
     assert_string_equal(m.arch, "llama");
     assert_string_equal(m.name, "");
     assert_int_equal(m.pairing, KVC_PAIRING_INTERLEAVED);

@@ -305,10 +305,10 @@ static void test_narrow(void **unused) {
     const struct kvc_survey *s = kvc_salvage_survey(c, 2, &e);
     assert_non_null(s);
     assert_int_equal(s->n, 1);
-    assert_string_equal(s->damage[0].place, "layer 1 V, tokens 256-511");
+    assert_string_equal(s->damage[0].place, "layer 1 V, tokens 256:512");
     assert_string_equal(s->damage[0].reason, "checksum mismatch");
     assert_string_equal(s->whole_layers, "0,2-3");
-    assert_string_equal(s->whole_tokens, "0-255,512-599");
+    assert_string_equal(s->whole_tokens, "0:256,512:600");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kvc_selection x = cases[i].asked;
         const int status = kvc_survey_narrow(s, c, &x, &e);

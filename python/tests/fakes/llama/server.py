@@ -39,7 +39,7 @@ def write_model(path, name="fake"):
     keys += [text(f"llama.{key}") + struct.pack("<II", 4, value) for key, value in numbers.items()]
     weights = (name.encode() * 64)[:64]
     head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(keys)) + b"".join(keys)
-    head += text("token_embd.weight") + struct.pack("<IQIQ", 1, 16, 0, 0)
+    head += text("blk.0.attn_k.weight") + struct.pack("<IQQIQ", 2, 4, 4, 0, 0)
     with open(path, "wb") as f:
         f.write(head + bytes(-len(head) % 32) + weights)
 
