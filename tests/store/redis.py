@@ -705,12 +705,14 @@ def one_prompt(folder):
 @test
 def full_server(folder):
     """A server that evicts nothing: what does not fit leaves nothing that nobody can find."""
-    s, tools = Server(folder, "--maxmemory", "20mb", "--maxmemory-policy", "noeviction"), Tools(folder)
+    s, tools = Server(folder, "--maxmemory", "30mb", "--maxmemory-policy", "noeviction"), Tools(folder)
     url, c = f"redis://127.0.0.1:{s.port}", s.client()
     p, q = tools.cache("p", 1), tools.cache("q", 2)
     tools.store(url, "put", "--chunk=256", p)
     keys = sorted(c("KEYS", "*"))
+    m = Monitor(s)
     check("OOM" in tools.store(url, "put", "--chunk=256", q, status=1), "no reason")
+    check(len(m.words("SET")) > 1, "nothing fits, and nothing is to be removed")
     check(sorted(c("KEYS", "*")) == keys, "chunks without their first one are left")
     check(tools.found(url, p) == tools.CHUNKS and tools.found(url, q) == 0, "found")
     s.kill()
