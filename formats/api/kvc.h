@@ -1,8 +1,8 @@
 /* kvc.h: libkvc's public interface: open cache files of any supported format, read their values, pack and unpack.
  *
  * The library never prints, exits or aborts. Functions that can fail take a struct kvc_error (may be NULL) and return
- * NULL or -1 with it filled. Handles are not shared between threads while one of them changes them; reading values
- * through kvc_file_read() from several threads at once is safe.
+ * NULL or -1 with it filled. A call changes no handle that it takes as const: several threads may read, select, compare, pack and
+ * unpack one file at once, also with different options. A thread that closes a handle must be the only one that uses it.
  *
  *   struct kvc_error *e = kvc_error_new();
  *   struct kvc_file *f = kvc_file_open("prefix.kvc", NULL, e);
@@ -374,7 +374,8 @@ struct kvc_write_options {
     struct kvc_profile *shared_profile; /* for packing, instead of `profile`: one that is open already */
 };
 
-/* Writes f as a .kvc. options may be NULL. */
+/* Writes f as a .kvc. What a profile tells of the cache (the number of heads, layer numbers, the pairing of K) is written into the .kvc
+ * and not noted in f. options may be NULL. */
 KVC_API int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                           struct kvc_error *e);
 /* The same into memory, which the caller frees with free(). */
@@ -413,7 +414,7 @@ KVC_API void kvc_learning_free(struct kvc_learning *l); /* kvc_learning_free(NUL
 /* Adds a cache; f may be closed afterwards. */
 KVC_API int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e);
 /* Writes the profile. */
-KVC_API int kvc_learning_write(const struct kvc_learning *l, kvc_write_fn *write, void *state, struct kvc_error *e);
+KVC_API int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state, struct kvc_error *e);
 
 #ifdef __cplusplus
 }

@@ -223,7 +223,7 @@ struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_err
         f->name = f->opened.input.name;
         f->opened.format = &format;
         if (!status && !(f->cache = f->opened.cache = kvc_cache_new(e))) status = -1;
-        if (!status) status = build(f->cache, &x, e);
+        if (!status) status = build(f->opened.cache, &x, e);
         f->bytes = x.bytes;
         memory_free(&x);
     }
