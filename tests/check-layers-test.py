@@ -143,6 +143,10 @@ returns_right = result([
 ])
 
 
+def number(body, path="formats/io/made_number.c"):
+    return lambda: put(path, f"static void put(double v) {{\n    {body}\n}}\n")
+
+
 # name, fault, the line that reports it (None: nothing about the fault's file is reported), folder of objects, lengths
 CASES = [
     ("the tree as it is", nothing, None, None, False),
@@ -168,6 +172,10 @@ CASES = [
     ("a failure returned as 1 by a variable", returns_one_later, "made_result.c:3: a failure is returned as 1", None, False),
     ("a failure returned as 0", returns_one_negated, "made_result.c:2: a failure is returned as 1", None, False),
     ("failures returned as -1", returns_right, None, None, False),
+    ("a number read by the locale", number("v = strtod(text, NULL);"), "made_number.c:2: strtod follows the locale", None, False),
+    ("a number printed by the locale", number('snprintf(t, n, "%d "\n "%-8.3g", i, v);'), "made_number.c:3: ", None, False),
+    ("JSON read by the locale", number("json_loads(text, 0, NULL);", "cli/made_number.c"), "made_number.c:2: json_loads", None, False),
+    ("numbers with a point", number('kvc_fail(e, c, v > 0 ? "%g" : "", v); /* strtod("%g") */ f("%d %%g", i);'), None, None, False),
 ]
 
 

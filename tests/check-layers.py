@@ -6,6 +6,7 @@ A room is a folder, or the files that a pattern names; ROOMS lists what each roo
 - cycles between files, by the same arrows;
 - file names, which are unique, so that a name in a message or a comment means one file;
 - the lengths of files and functions: a longer one gives its reason in the file's first comment ("Longer than ...");
+- numbers: text is read and printed with a point in any locale, by codecs/number.h and formats/io/json_text.h alone.
 - results: a function that takes a struct kvc_error returns -1 when it fails, never the 1 of `a(e) || b(e)` (codecs/error.h).
 Prints every violation, and exits with 1 if there is any."""
 import fnmatch
@@ -264,6 +265,35 @@ def check_results(files):
                 errors.append(f"{f}:{line}: a failure is returned as 1 here: functions with a struct kvc_error return -1")
 
 
+# Calls that follow the locale of the program, and the files that may make them.
+LOCAL = re.compile(r"\b(strto(?:d|f|ld)|atof|localeconv|setlocale|json_load\w*|json_dump\w*)\(")
+POINTS = ["codecs/number.c", "formats/io/json_text.c"]
+FLOAT = re.compile(r"%[-+ #0]*[0-9*]*(?:\.[0-9*]*)?l?[aefgAEFG]")
+ERRORS = ["kvc_fail", "kvc_fail_at", "kvc_fail_need"]  # print with a point
+
+
+def caller_of(text, at):
+    """The name of the innermost call whose arguments position `at` is among."""
+    depth = 0
+    while at > 0 and depth < 1:
+        at -= 1
+        depth += (text[at] == "(") - (text[at] == ")")
+    return re.search(r"\w*$", text[:at]).group()
+
+
+def check_numbers(files):
+    for f in sorted(files):
+        source = open(f).read()
+        text = plain(source)
+        found = [] if f in POINTS else [(m.start(), m.group(1)) for m in LOCAL.finditer(text)]
+        if not f.startswith("cli/"):  # the tools set no locale of numbers
+            for m in re.finditer(r'"(?:\\.|[^"\\\n])*"', re.sub(r"/\*.*?\*/", lambda c: " " * len(c.group()), source, flags=re.S)):
+                if FLOAT.search(m.group().replace("%%", "")) and f not in POINTS and caller_of(text, m.start()) not in ERRORS:
+                    found.append((m.start(), m.group()))
+        for at, what in found:
+            errors.append(f"{f}:{source.count(chr(10), 0, at) + 1}: {what} follows the locale: codecs/number.h and json_text.h do not")
+
+
 def main():
     files = set(sources())
     check_names(files)
@@ -272,6 +302,7 @@ def main():
         check_cycles(check_symbols(sys.argv[1]), "symbols")
     check_lengths(sorted(files))
     check_results(files)
+    check_numbers(files)
     for e in dict.fromkeys(errors):
         print(e, file=sys.stderr)
     if not errors:

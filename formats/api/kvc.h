@@ -2,7 +2,8 @@
  *
  * The library never prints, exits or aborts. Functions that can fail take a struct kvc_error (may be NULL) and return
  * NULL or -1 with it filled. A call changes no handle that it takes as const: several threads may read, select, compare, pack and
- * unpack one file at once, also with different options. A thread that closes a handle must be the only one that uses it.
+ * unpack one file at once, also with different options. A thread that closes a handle must be the only one that uses it. Texts have
+ * numbers with a point, in whatever locale the program is.
  *
  *   struct kvc_error *e = kvc_error_new();
  *   struct kvc_file *f = kvc_file_open("prefix.kvc", NULL, e);

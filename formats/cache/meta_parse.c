@@ -1,6 +1,7 @@
 /* meta_parse.c: metadata from text. */
 #include "formats/cache/meta_parse.h"
 
+#include "codecs/number.h"
 #include "formats/cache/keys.h"
 #include "formats/io/hash.h"
 
@@ -67,12 +68,10 @@ static int set_bytes(struct kvc_meta *m, const char *key, const char *value, str
 
 static int set_number(struct kvc_meta *m, const char *key, const char *value, int is_float, struct kvc_error *e) {
     char *end;
+    double x;
+    if (is_float && kvc_number_read(value, &x)) return kvc_fail(e, KVC_ERR_USAGE, "%s: is no number", key);
+    if (is_float) return kvc_meta_set_f64(m, key, x, e);
     errno = 0;
-    const double x = strtod(value, &end);
-    if (is_float) {
-        if (end == value || *end || !isfinite(x)) return kvc_fail(e, KVC_ERR_USAGE, "%s: is no number", key);
-        return kvc_meta_set_f64(m, key, x, e);
-    }
     const unsigned long long n = strtoull(value, &end, 10);
     if (*value < '0' || *value > '9' || *end || errno)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: is no whole number from 0 to 2^64 - 1", key);

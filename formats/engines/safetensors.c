@@ -2,7 +2,9 @@
  * of the header (safetensors_file.h) or the meaning of names (arrays_read.c). */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
+#include "codecs/number.h"
 #include "formats/io/hash.h"
+#include "formats/io/json_text.h"
 #include "formats/io/safetensors_file.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -102,12 +104,10 @@ static int parse_hash(const char *text, uint8_t hash[KVC_SHA256_BYTES]) {
     return 0;
 }
 
-/* Reads a JSON number; 0 when the text is none. Unlike strtod(), this does not depend on the locale. */
+/* Reads a number; 0 when the text is none. */
 static double parse_number(const char *text) {
-    json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
-    double number = json_number_value(v);
-    json_decref(v);
-    return number;
+    double number;
+    return kvc_number_read(text, &number) ? 0 : number;
 }
 
 static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char *text, struct kvc_error *e) {
@@ -232,7 +232,7 @@ static int keeps(enum kvc_dtype dtype) {
 static char *print_number(double v) {
     if (!isfinite(v)) return strdup("");
     json_t *real = json_real(v);
-    char *text = json_dumps(real, JSON_ENCODE_ANY);
+    char *text = kvc_json_dump(real, JSON_ENCODE_ANY);
     json_decref(real);
     return text;
 }

@@ -6,7 +6,6 @@
 #include "formats/io/bytes.h"
 #include "formats/io/sink.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -53,7 +52,7 @@ static void add_comments(struct text *t, const struct kvc_cache *c, const struct
     uint32_t layers = 0;
     if (name) {
         add(t, "# model ");
-        for (const char *p = name; *p && p - name < 200; p++) add(t, "%c", isprint((unsigned char)*p) ? *p : '?');
+        for (const char *p = name; *p && p - name < 200; p++) add(t, "%c", *p >= ' ' && *p < 127 ? *p : '?');
         add(t, "\n");
     }
     for (uint32_t i = 0; i < c->n_layers; i++) layers += c->part[c->layer[i].part].kind <= KVC_PART_RECURRENT;
