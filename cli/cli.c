@@ -100,6 +100,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_FLOATS] = "pack it with --dequantize",
         [KVC_NEED_CONSENT] = "--force-profile packs it all the same",
         [KVC_NEED_LOSSY] = "--lossy-metadata writes the file without this",
+        [KVC_NEED_SCALES] = "give --scale=K:S,V:S (1: it stores the values themselves)",
     };
     const unsigned need = (unsigned)e->need;
     const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;

@@ -44,7 +44,8 @@ enum kvc_need {
     KVC_NEED_STEP = 11,           /* a quantisation step, or a target to find it by */
     KVC_NEED_FLOATS = 12,         /* K and V that are not of block types */
     KVC_NEED_CONSENT = 13,        /* to do it all the same, though numbers say that a profile does not fit */
-    KVC_NEED_LOSSY = 14           /* to write a file that does not hold all of the cache */
+    KVC_NEED_LOSSY = 14,          /* to write a file that does not hold all of the cache */
+    KVC_NEED_SCALES = 15          /* the scales of values of 8 bits (scale.k, scale.v) */
 };
 
 #define KVC_NOWHERE UINT64_MAX

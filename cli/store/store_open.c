@@ -22,7 +22,8 @@ struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
                                        .pairing = in->import.pairing ? kvc_pairing_name(in->import.pairing) : NULL,
                                        .weights = in->weights_path,
                                        .profile = in->import.profile,
-                                       .profile_folders = in->import.profile_folders};
+                                       .profile_folders = in->import.profile_folders,
+                                       .facts = in->import.facts};
     struct kvc_file *f = kvc_file_open(path, &o, &e);
     if (!f) store_trouble(&e);
     return f;

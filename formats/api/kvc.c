@@ -86,6 +86,7 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
                                              .profile = o->profile,
                                              .profile_folders = o->profile_folders,
                                              .open_profile = o->shared_profile,
+                                             .facts = o->facts,
                                              .salvage = o->damaged},
                                   .model = model};
     if (kvc_file_pairing(o->pairing, &opening.import.pairing, e)) return -1;

@@ -49,7 +49,8 @@ KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
  * of K, 3 the model's weights file for its facts, 4 the same for its values, 5 the profile that a file was packed with, 6
  * queries, 7 a format to write, 8 the format of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE
  * pairing to write, 11 a step or a target to find it by, 12 K and V that are not of block types (`dequantize`), 13 consent
- * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`). */
+ * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`), 15 the scales of values of 8 bits (`facts`:
+ * scale.k and scale.v). */
 KVC_API int kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
@@ -78,6 +79,9 @@ struct kvc_open_options {
      * has other ids. NULL and 0: none. */
     const int32_t *token_ids;
     uint64_t n_token_ids;
+    /* "KEY=VALUE": facts of the model and its values (kvc.5) that replace those of the file and of `model`, as "scale.k=0.5",
+     * "rope.factor=4"; NULL-terminated; NULL: none. Keys that are no facts are refused. */
+    const char *const *facts;
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files
@@ -158,7 +162,8 @@ KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t fi
  * per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
 
-/* Statistics of one head's values, as kvc-dump --stats prints them. Block types are dequantised, not rotated back. */
+/* Statistics of one head's values, as kvc-dump --stats prints them. Block types are dequantised, not rotated back. Values of 8 bits are
+ * multiplied by their scales where these are known, and else as they are stored. */
 struct kvc_head_stats {
     size_t size; /* of this struct; set by the caller */
     uint64_t values, nan, inf;
@@ -237,7 +242,7 @@ struct kvc_comparison {
     uint64_t queries;
     double logit_rms, kl, output_median, output_p99;
 };
-/* Compares the values of two caches, row by row of equal positions, after bringing Hadamard rotation and RoPE pairing to one
+/* Compares the values of two caches, row by row of equal positions, after bringing Hadamard rotation, RoPE pairing and scales to one
  * meaning as kvc-diff(1) does. Returns 0 when they are the same, 1 when they differ, -1 with *e. `how` may be NULL. A selection
  * that reaches nothing is an error. A slot file of a model with sliding windows does not say which layers have them: open it with
  * `model`. */
@@ -293,7 +298,9 @@ typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
 struct kvc_load_how {
     size_t size;      /* of this struct */
     unsigned threads; /* 0: one per core */
-    int convert;      /* floats of another dtype than the array's are rounded to it, block types and f8 are widened; 0: refused */
+    /* 1: floats of another dtype than the array's are rounded to it, block types are widened, and values of 8 bits as well, times their
+     * scales (metadata scale.k, scale.v), which must be known; 0: refused. */
+    int convert;
     const char *pairing;       /* RoPE pairing of K in memory; NULL: as it is in the file */
     kvc_progress_fn *progress; /* gets the bytes that are in memory; NULL: none */
     void *progress_state;
@@ -355,7 +362,7 @@ struct kvc_write_options {
     unsigned align;                 /* alignment of extents in a .kvc; 0: none */
     int no_verify;                  /* do not decode what was encoded */
     const struct kvc_file *queries; /* for recipes that ask attention: a file with queries; NULL: f's own */
-    int dequantize;                 /* K and V of block dtypes become f16 first */
+    int dequantize;                 /* K and V of block dtypes and of 8 bits, times their scales, become f16 first */
     const char *profile;            /* path of a profile to pack with, refused where it does not fit the cache; NULL: none */
     int embed_profile;              /* carry it inside, so that the file stands alone */
     int force_profile;              /* pack with the profile also where the cache's numbers say that it is another model's */

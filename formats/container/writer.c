@@ -193,12 +193,18 @@ static int find_fit(struct writer *w, struct kvc_error *e) {
     return status ? kvc_error_prefix(e, "profile") : 0;
 }
 
-/* Stores the namespace. One that the cache had is of other facts. */
+/* Stores the namespace. One that the cache had is of other facts, and goes where these have none. */
 static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_space space = {.lossless = w->plan.lossless};
     uint8_t hash[KVC_KEY_BYTES];
+    struct kvc_error why;
     if (!w->options->space && !kvc_meta_find(meta, KVC_KEY_PREFIX_SPACE)) return 0;
-    if (kvc_prefix_space(w->cache, meta, &space, hash, e)) return -1;
+    if (kvc_prefix_space(w->cache, meta, &space, hash, &why)) {
+        kvc_meta_remove(meta, KVC_KEY_PREFIX_SPACE);
+        if (!w->options->space && why.code != KVC_ERR_MEMORY) return 0;
+        if (e) *e = why;
+        return -1;
+    }
     return kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_SPACE, hash, sizeof hash, e);
 }
 

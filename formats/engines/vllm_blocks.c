@@ -380,7 +380,7 @@ const struct kvc_format kvc_format_vllm_blocks = {
     .source = KVC_SOURCE_VLLM_BLOCKS,
     /* The number of heads counts as geometry, which readers must be given; the names of layers have their numbers. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
-             KVC_LACKS_FACTS | KVC_LACKS_WINDOWS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+             KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_WINDOWS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_vllm_blocks_keeps,
     .probe = probe,
     .import = import,

@@ -17,6 +17,7 @@
 #define FIDELITY 16
 #define CHUNK 18
 #define TENANT 19
+#define SCALES 20
 
 /* --- writing --- */
 
@@ -200,6 +201,7 @@ int kvc_space_text_differ(const char *a, const char *b, size_t *at, char *text, 
         const int n_word = (int)(mine - 1 - word), n_mine = (int)(end - mine), n_its = other ? (int)(other_end - its) : 0;
         uint8_t here[8], there[8];
         if (tag == 5) snprintf(text, size, "layers, heads, channels or dtypes");
+        else if (tag == SCALES) snprintf(text, size, "the scales of values of 8 bits");
         else if (tag == CHUNK && n_mine == 16 && n_its == 16 && decode(mine, end, 0, here) == 8 &&
                  decode(its, other_end, 0, there) == 8)
             snprintf(text, size, "chunk (%" PRIu64 " tokens here, %" PRIu64 " there)", get_u64(here), get_u64(there));
