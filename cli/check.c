@@ -81,7 +81,8 @@ static struct kvc_survey *survey(const struct kvc_input *in, const struct kvc_im
 /* Opens the input of a check. A pipe that is no cache is refused by its first bytes, unless its name ends in .kvc. */
 static int open_input(struct kvc_opened *f, const char *path, struct cli_input *options, struct kvc_error *e) {
     const struct kvc_opening o = {.import = options->import, .maps_files = 1, .any_bytes = named_kvc(path)};
-    return cli_refuse_terminal(path, e) || cli_open_given(options, e) || kvc_open_bundle(f, path, &o, e);
+    if (cli_refuse_terminal(path, e) || cli_open_given(options, e)) return -1;
+    return kvc_open_bundle(f, path, &o, e);
 }
 
 int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_survey **damage,

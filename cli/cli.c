@@ -112,6 +112,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_MEMORY] = "--max-memory=SIZE allows more",
         [KVC_NEED_EACH] = "--recursive takes the files of a folder one by one",
         [KVC_NEED_SALVAGE] = "kvc-unpack --salvage writes what is whole of it",
+        [KVC_NEED_SCALES] = "give --scale=K:S,V:S (1: it stores the values themselves)",
     };
     const unsigned need = (unsigned)e->need;
     const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;

@@ -45,7 +45,9 @@ enum {
     CLI_OPT_WEIGHTS,
     CLI_OPT_PROFILE,
     CLI_OPT_MAX_MEMORY,
-    CLI_OPT_NO_VERIFY,  /* of tools that list it */
+    CLI_OPT_NO_VERIFY, /* of tools that list it */
+    CLI_OPT_FACT,
+    CLI_OPT_SCALE,
     CLI_OPT_FILES_FROM, /* file_list.h */
     CLI_OPT_RECURSIVE,
     CLI_OPT_HELP, /* --help, the long text; -h is the short one */
@@ -90,6 +92,7 @@ int cli_target_option(struct cli_settings *s, int opt, const char *arg);
 struct cli_input {
     struct kvc_import_options import;
     struct cli_settings settings; /* of formats, for reading */
+    struct cli_settings facts;    /* of --fact and --scale */
     const char *model_path, *weights_path;
     struct kvc_weights *weights; /* opened by the first cli_open() if weights_path is set */
     struct kvc_model model;      /* filled by the first cli_open() if model_path is set */

@@ -4,6 +4,7 @@
 #include "codecs/dtype.h"
 #include "codecs/memory.h"
 #include "formats/io/input.h"
+#include "formats/io/json_text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -180,7 +181,7 @@ static int take_all(struct cli_handles *h, json_t *root, struct kvc_error *e) {
 static int read_all(struct cli_handles *h, const struct kvc_input *in, struct kvc_error *e) {
     json_error_t error;
     if (in->size > MAX_FILE) return kvc_fail(e, KVC_ERR_USAGE, "more than 16 MiB is no list of handles");
-    json_t *root = json_loadb((const char *)in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = kvc_json_load(in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, &error);
     if (!root) return kvc_fail(e, KVC_ERR_USAGE, "is no JSON: line %d: %s", error.line, error.text);
     int status = take_all(h, root, e);
     json_decref(root);

@@ -3,6 +3,9 @@
 #include "cli/cli.h"
 
 #include "codecs/near.h"
+#include "codecs/number.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/meta_parse.h"
 #include "formats/file/format_options.h"
 
 #include <stdlib.h>
@@ -22,6 +25,8 @@ static const struct option own[] = {
     {"profile", required_argument, NULL, CLI_OPT_PROFILE},
     {"model", required_argument, NULL, CLI_OPT_MODEL},
     {"max-memory", required_argument, NULL, CLI_OPT_MAX_MEMORY},
+    {"fact", required_argument, NULL, CLI_OPT_FACT},
+    {"scale", required_argument, NULL, CLI_OPT_SCALE},
 };
 
 /* Calls take() for every option of formats that has an option of the tools, until take() returns a value other than 0.
@@ -78,7 +83,7 @@ const struct option *cli_long_options(const struct option *of_tool, int writes) 
 static int set(struct cli_settings *s, const char *key, const char *value) {
     char *text = NULL;
     if (s->n + 1 == sizeof s->item / sizeof s->item[0]) {
-        cli_usage("too many options of formats");
+        cli_usage("too many options of formats, or too many facts");
         return -1;
     }
     if (asprintf(&text, "%s%s%s", key, value ? "=" : "", value ? value : "") < 0) return -1;
@@ -173,6 +178,45 @@ static int take_format(struct cli_input *in, const char *arg) {
     return 1;
 }
 
+/* --- facts --- */
+
+/* Takes --fact=KEY=VALUE. */
+static int take_fact(struct cli_input *in, const char *arg) {
+    struct kvc_meta meta = {.n = 0};
+    struct kvc_error e;
+    const char *const one[] = {arg, NULL};
+    const int refused = kvc_facts_give(&meta, one, &e);
+    kvc_meta_free(&meta);
+    if (refused) {
+        cli_usage("--fact=%s: %s", arg, e.message);
+        return -1;
+    }
+    in->import.facts = in->facts.item;
+    return set(&in->facts, arg, NULL);
+}
+
+/* Takes --scale=S, and --scale=K:S,V:S or a part of it. */
+static int take_scale(struct cli_input *in, const char *arg) {
+    const char *part = arg;
+    do {
+        char text[64];
+        double v;
+        const int key = *part && part[1] == ':' ? *part & ~0x20 : 0;
+        const char *number = key ? part + 2 : part, *rest = kvc_number_begin(number, &v);
+        if ((key && key != 'K' && key != 'V') || (!key && part != arg) || !rest || !(v > 0) ||
+            (*rest && (!key || *rest != ','))) {
+            cli_usage("--scale=%s: wants a number above 0, or K:S,V:S, as 0.5 or K:0.02,V:0.03", arg);
+            return -1;
+        }
+        for (int v_of = key == 'V'; v_of <= (key != 'K'); v_of++) {
+            snprintf(text, sizeof text, "%s=%.*s", v_of ? KVC_KEY_SCALE_V : KVC_KEY_SCALE_K, (int)(rest - number), number);
+            if (take_fact(in, text) < 0) return -1;
+        }
+        part = *rest ? rest + 1 : NULL;
+    } while (part);
+    return 1;
+}
+
 int cli_input_option(struct cli_input *in, int opt, const char *arg) {
     uint64_t n;
     in->import.set = in->settings.item;
@@ -199,6 +243,8 @@ int cli_input_option(struct cli_input *in, int opt, const char *arg) {
         cli_usage("--max-memory=%s is not a number of bytes, like 512M or 4G", arg);
         return -1;
     case CLI_OPT_NO_VERIFY: in->import.no_verify = 1; return 1;
+    case CLI_OPT_FACT: return take_fact(in, arg);
+    case CLI_OPT_SCALE: return take_scale(in, arg);
     default: break;
     }
     struct wanted w = {.settings = &in->settings, .arg = arg, .number = opt - CLI_OPT_FORMAT};
@@ -287,6 +333,8 @@ void cli_print_input_help(void) {
     print_option("max-memory", "SIZE",
                  "memory that decoding a .kvc may take, e.g. 512M; fewer threads decode if need be (default: a quarter of the "
                  "machine's)");
+    print_option("scale", "K:S,V:S", "factors of K and V that are stored in 8 bits; S alone: of both; 1: none");
+    print_option("fact", "KEY=VALUE", "a fact that the file does not tell, or tells wrongly: rope.factor=4 (kvc(5))");
     each_option(print_of_format, printed, 0);
 }
 

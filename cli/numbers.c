@@ -1,6 +1,8 @@
 /* numbers.c: parses and prints numbers of options and text. Not for JSON (json.c). */
 #include "cli/cli.h"
 
+#include "codecs/number.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -38,13 +40,7 @@ int cli_parse_u64(const char *text, uint64_t *v) {
 }
 
 int cli_parse_f64(const char *text, double *v) {
-    char *end;
-    /* strtod() also takes white space, hexadecimal, "nan" and "infinity", which are refused here. */
-    if (!*text || text[strspn(text, "0123456789.+-eE")]) return -1;
-    double d = strtod(text, &end);
-    if (*end || !isfinite(d)) return -1;
-    *v = d;
-    return 0;
+    return kvc_number_read(text, v);
 }
 
 int cli_parse_range(const char *text, uint64_t *first, uint64_t *end) {
@@ -120,8 +116,9 @@ void cli_float_text(float v, char text[32]) {
         return;
     }
     for (int digits = 6; digits <= 9; digits++) { /* 9 digits always read back */
-        snprintf(text, 32, "%.*g", digits, (double)v);
-        if (strtof(text, NULL) == v) return;
+        double back;
+        kvc_number_print(text, 32, digits, (double)v);
+        if (!kvc_number_read(text, &back) && (float)back == v) return;
     }
 }
 
@@ -131,8 +128,9 @@ void cli_double_text(double v, char text[32]) {
         return;
     }
     for (int digits = 15; digits <= 17; digits++) { /* 17 digits always read back */
-        snprintf(text, 32, "%.*g", digits, v);
-        if (strtod(text, NULL) == v) return;
+        double back;
+        kvc_number_print(text, 32, digits, v);
+        if (!kvc_number_read(text, &back) && back == v) return;
     }
 }
 

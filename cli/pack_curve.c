@@ -19,24 +19,19 @@ static int discard(void *state, const void *data, size_t n, struct kvc_error *e)
     return 0;
 }
 
-/* Packs the file by the options of *p into *point. Returns -1 if the file cannot be opened. */
-static int measure(struct cli_pack *p, const char *path, struct curve_point *point, struct kvc_error *e) {
-    struct kvc_opened f;
+/* Packs the file by the options of *p into *point. */
+static void measure(struct cli_pack *p, const struct kvc_opened *f, struct curve_point *point) {
     struct kvc_sink nowhere = {.write = discard};
-    if (cli_open(&f, path, &p->job.input, e)) return -1; /* anew for each, as packing with a profile adds facts to the cache */
-    point->failed = p->job.write(p, &f, &nowhere, &point->why) != 0;
+    point->failed = p->job.write(p, f, &nowhere, &point->why) != 0;
     const struct kvc_pack_report *r = &p->done.report;
-    if (!point->failed) {
-        point->stored = r->stored_bytes;
-        point->lossless = r->lossless && !p->done.dequantized;
-        point->ratio = r->stored_bytes ? (double)p->done.source_bytes / (double)r->stored_bytes : 0;
-        for (int k = 0; k < 2 && !point->lossless; k++) {
-            point->error[k] = r->error[k];
-            point->kld[k] = p->done.rated.kld[k];
-        }
+    if (point->failed) return;
+    point->stored = r->stored_bytes;
+    point->lossless = r->lossless && !p->done.dequantized;
+    point->ratio = r->stored_bytes ? (double)p->done.source_bytes / (double)r->stored_bytes : 0;
+    for (int k = 0; k < 2 && !point->lossless; k++) {
+        point->error[k] = r->error[k];
+        point->kld[k] = p->done.rated.kld[k];
     }
-    kvc_close(&f);
-    return 0;
 }
 
 static struct curve_point *add(struct curve *c, const char *name) {
@@ -50,7 +45,7 @@ static struct curve_point *add(struct curve *c, const char *name) {
 }
 
 /* Adds the point of a recipe, with a KLD as its target unless `kld` is 0. */
-static int add_recipe(struct cli_pack *p, struct curve *c, const char *path, const char *recipe, double kld,
+static int add_recipe(struct cli_pack *p, struct curve *c, const struct kvc_opened *f, const char *recipe, double kld,
                       struct kvc_error *e) {
     struct kvc_recipe parsed;
     char name[64];
@@ -61,11 +56,12 @@ static int add_recipe(struct cli_pack *p, struct curve *c, const char *path, con
     if (!point) return kvc_fail_memory(e, "the points of a curve");
     p->how.options.recipe = &parsed;
     p->how.rate = (struct kvc_rate){.kld = kld};
-    return measure(p, path, point, e);
+    measure(p, f, point);
+    return 0;
 }
 
 /* Adds the point of the options. It is that of a preset if they name one and no target. */
-static int add_chosen(struct cli_pack *p, struct curve *c, const char *path, const struct kvc_packing *chosen,
+static int add_chosen(struct cli_pack *p, struct curve *c, const struct kvc_opened *f, const struct kvc_packing *chosen,
                       struct kvc_error *e) {
     const struct kvc_rate *rate = &chosen->rate;
     const int targets = rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
@@ -79,17 +75,27 @@ static int add_chosen(struct cli_pack *p, struct curve *c, const char *path, con
     point->chosen = 1;
     p->how.options.recipe = chosen->options.recipe;
     p->how.rate = *rate;
-    return measure(p, path, point, e);
+    measure(p, f, point);
+    return 0;
+}
+
+static int add_all(struct cli_pack *p, struct curve *c, const struct kvc_opened *f, struct kvc_error *e) {
+    const struct kvc_packing chosen = p->how;
+    if (add_recipe(p, c, f, "split", 0, e)) return -1;
+    if (p->how.profile && add_recipe(p, c, f, "cross", 0, e)) return -1;
+    for (size_t i = 0; kvc_preset_at(i); i++)
+        if (add_recipe(p, c, f, kvc_preset_at(i)->name, 0, e)) return -1;
+    for (size_t i = 0; curve_is_kld(c) && i < sizeof klds / sizeof klds[0]; i++)
+        if (add_recipe(p, c, f, "small", klds[i], e)) return -1;
+    return add_chosen(p, c, f, &chosen, e);
 }
 
 static int collect(struct cli_pack *p, struct curve *c, const char *path, struct kvc_error *e) {
-    const struct kvc_packing chosen = p->how;
-    int status = add_recipe(p, c, path, "split", 0, e);
-    if (!status && p->how.profile) status = add_recipe(p, c, path, "cross", 0, e);
-    for (size_t i = 0; kvc_preset_at(i) && !status; i++) status = add_recipe(p, c, path, kvc_preset_at(i)->name, 0, e);
-    if (!status && curve_is_kld(c))
-        for (size_t i = 0; i < sizeof klds / sizeof klds[0] && !status; i++) status = add_recipe(p, c, path, "small", klds[i], e);
-    return status ? -1 : add_chosen(p, c, path, &chosen, e);
+    struct kvc_opened f;
+    if (cli_open(&f, path, &p->job.input, e)) return -1;
+    const int status = add_all(p, c, &f, e);
+    kvc_close(&f);
+    return status;
 }
 
 static void report(struct cli_report *r, const struct curve *c) {

@@ -67,7 +67,7 @@ static const char help[] = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                            "      --curve[=OUT.svg]   pack nothing: print ratio and error of FILE by every\n"
                            "                          preset, and mark the recipe of the options;\n"
                            "                          OUT.svg: also draw them\n"
-                           "      --dequantize        make K and V of block types (q8_0 ... iq4_nl) f16\n"
+                           "      --dequantize        make K and V of block types and of 8 bits f16\n"
                            "                          first\n";
 
 static const char help_files[] = "\n"

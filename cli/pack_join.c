@@ -5,6 +5,7 @@
 #include "codecs/recipe.h"
 #include "formats/cache/join.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/meta_parse.h"
 #include "formats/container/container.h"
 
 #include <stdlib.h>
@@ -79,7 +80,8 @@ static int apply_model(struct cli_pack *p, struct kvc_opened *f, struct kvc_erro
     if (!kvc_cache_heads_known(f->cache) && heads && heads <= UINT16_MAX && kvc_cache_set_heads(f->cache, (uint32_t)heads, e))
         return -1;
     return kvc_model_match(&f->cache->meta, &in->model, f->note, sizeof f->note, e) ||
-                   kvc_model_apply(&in->model, f->cache, f->note, sizeof f->note, e)
+                   kvc_model_apply(&in->model, f->cache, f->note, sizeof f->note, e) ||
+                   kvc_facts_give(&f->cache->meta, in->import.facts, e)
                ? -1
                : 0;
 }

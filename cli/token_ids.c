@@ -3,6 +3,7 @@
 
 #include "codecs/memory.h"
 #include "formats/io/input.h"
+#include "formats/io/json_text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -90,7 +91,7 @@ static const json_t *find_ids(const struct kvc_input *in, const json_t *root, st
 
 static int read_json(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
     json_error_t why;
-    json_t *root = json_loadb((const char *)in->data, (size_t)in->size, 0, &why);
+    json_t *root = kvc_json_load(in->data, (size_t)in->size, 0, &why);
     if (!root)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is no valid JSON: line %d, column %d: %s", in->name, why.line, why.column,
                         why.text);

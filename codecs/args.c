@@ -1,6 +1,8 @@
 /* args.c: reading and printing the arguments that stages take. Not for the grammar around them (recipe.c). */
 #include "codecs/args.h"
 
+#include "codecs/number.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -13,7 +15,11 @@ static void describe(const struct kvc_arg *arg, char *text, size_t size) {
     char value[96] = "";
     switch (arg->kind) {
     case KVC_ARG_INTEGER: snprintf(value, sizeof value, "%" PRId64 "..%" PRId64, arg->min, arg->max); break;
-    case KVC_ARG_REAL: snprintf(value, sizeof value, "%g..%g", arg->least, arg->most); break;
+    case KVC_ARG_REAL:
+        kvc_number_print(value, sizeof value, 6, arg->least);
+        kvc_text_append(value, sizeof value, "..");
+        kvc_number_print(value + strlen(value), sizeof value - strlen(value), 6, arg->most);
+        break;
     case KVC_ARG_WORD:
         for (size_t i = 0; arg->words[i]; i++)
             snprintf(value + strlen(value), sizeof value - strlen(value), "%s%s", i ? "|" : "", arg->words[i]);

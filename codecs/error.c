@@ -1,6 +1,8 @@
 /* error.c: filling struct kvc_error. */
 #include "codecs/error.h"
 
+#include "codecs/number.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,7 +28,9 @@ __attribute__((format(printf, 4, 0))) static void fill(struct kvc_error *e, enum
     e->record = KVC_NOWHERE;
     e->section = KVC_NOWHERE;
     e->need = KVC_NEED_NOTHING;
+    const struct kvc_point point = kvc_point_begin();
     vsnprintf(e->message, sizeof e->message, format, ap);
+    kvc_point_end(&point);
 }
 
 int(kvc_fail)(struct kvc_error *e, enum kvc_code code, const char *format, ...) {

@@ -120,6 +120,33 @@ def allowed_function():
     put("formats/io/made_long.c", function(80))
 
 
+def result(body):
+    """A function of the contract of codecs/error.h, with one statement a line from the second line on."""
+    lines = "".join(f"    {s}\n" for s in body)
+    return lambda: put(
+        "formats/io/made_result.c",
+        f"static int put(struct made *m, struct kvc_error *e) {{\n{lines}}}\n\n"
+        "/* A predicate: it has no error, and is 1 or 0. */\nstatic int any(int a, int b) {\n    return f(a, e) || f(b, e);\n}\n",
+    )
+
+
+returns_one = result(["return first(m, e) || second(m->b[(1)], sizeof(int), e);"])
+returns_one_chosen = result(["if (m->n) return 0;", "return m->both ? first(m, e) || second(m, e) : second(m, e);"])
+returns_one_later = result(["int status = 0;", "status = first(m, \"a || b\", e) ||", "         second(m, e);", "return status;"])
+returns_one_negated = result(["return !first(m, e);"])
+returns_right = result([
+    "int status = first(m, e) || second(m, e) ? -1 : 0, one = first(m, e) || 0;",
+    "if (first(m, e) || second(m, e)) return -1;",
+    "/* return first(m, e) || second(m, e); */",
+    "if (one) return kvc_fail(e, m->a || m->b);",
+    "return status ? first(m, e) : m->a || m->b;",
+])
+
+
+def number(body, path="formats/io/made_number.c"):
+    return lambda: put(path, f"static void put(double v) {{\n    {body}\n}}\n")
+
+
 # name, fault, the line that reports it (None: nothing about the fault's file is reported), folder of objects, lengths
 CASES = [
     ("the tree as it is", nothing, None, None, False),
@@ -140,6 +167,15 @@ CASES = [
     ("a function of 81 lines", long_function, "formats/io/made_long.c:2: a function of 81 lines", None, True),
     ("a function of 81 lines, two of them its head", long_function_of_two_lines, "made_long.c:2: a function of 81", None, True),
     ("a function of 80 lines", allowed_function, None, None, True),
+    ("a failure returned as 1", returns_one, "formats/io/made_result.c:2: a failure is returned as 1", None, False),
+    ("a failure returned as 1 by one branch", returns_one_chosen, "made_result.c:3: a failure is returned as 1", None, False),
+    ("a failure returned as 1 by a variable", returns_one_later, "made_result.c:3: a failure is returned as 1", None, False),
+    ("a failure returned as 0", returns_one_negated, "made_result.c:2: a failure is returned as 1", None, False),
+    ("failures returned as -1", returns_right, None, None, False),
+    ("a number read by the locale", number("v = strtod(text, NULL);"), "made_number.c:2: strtod follows the locale", None, False),
+    ("a number printed by the locale", number('snprintf(t, n, "%d "\n "%-8.3g", i, v);'), "made_number.c:3: ", None, False),
+    ("JSON read by the locale", number("json_loads(text, 0, NULL);", "cli/made_number.c"), "made_number.c:2: json_loads", None, False),
+    ("numbers with a point", number('kvc_fail(e, c, v > 0 ? "%g" : "", v); /* strtod("%g") */ f("%d %%g", i);'), None, None, False),
 ]
 
 

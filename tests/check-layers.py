@@ -5,7 +5,9 @@ A room is a folder, or the files that a pattern names; ROOMS lists what each roo
 - the #include lines, and with BUILD (a folder of object files) also the symbols, which show what was declared by hand;
 - cycles between files, by the same arrows;
 - file names, which are unique, so that a name in a message or a comment means one file;
-- the lengths of files and functions: a longer one gives its reason in the file's first comment ("Longer than ...").
+- the lengths of files and functions: a longer one gives its reason in the file's first comment ("Longer than ...");
+- numbers: text is read and printed with a point in any locale, by codecs/number.h and formats/io/json_text.h alone.
+- results: a function that takes a struct kvc_error returns -1 when it fails, never the 1 of `a(e) || b(e)` (codecs/error.h).
 Prints every violation, and exits with 1 if there is any."""
 import fnmatch
 import os
@@ -215,6 +217,83 @@ def check_lengths(files):
                 head = None
 
 
+# An int function that takes an error; its body is the group.
+CONTRACT = re.compile(r"^[a-z][\w ]*\bint \**\w+\([^;{}]*\bstruct kvc_error \*\w+[^;{}]*\) \{$(.*?)^\}$", re.M | re.S)
+
+
+def plain(text):
+    """The source with comments and literals blank; lines stay where they are."""
+    blank = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+    return re.sub(blank, lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
+
+
+def outermost(expression):
+    """The expression without what its calls are given, but for a last argument `e`: "a(e)||b()?-1:0"."""
+    text, inner = "".join(expression.split()), re.compile(r"\(([^()]*)\)")
+    while text.startswith("(") and outermost_end(text) == len(text) - 1:
+        text = text[1:-1]
+    while (m := inner.search(text)) is not None:
+        text = text[: m.start()] + ("<e>" if m.group(1) == "e" or m.group(1).endswith(",e") else "<>") + text[m.end() :]
+    return text
+
+
+def outermost_end(text):
+    """Where the parenthesis ends that the text begins with."""
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if not depth:
+            return i
+    return None
+
+
+def is_one(expression):
+    """1 if a failure of a call in the expression makes it 1: a(e) || b(e), !a(e), c ? a(e) || b(e) : 0; not in a condition."""
+    results = re.split(r"[?:]", outermost(expression))
+    results = results if len(results) == 1 else results[1:]  # of conditions in a row, too many are looked at
+    return any("<e>" in r and ("||" in r or "&&" in r or r.startswith("!")) for r in results)
+
+
+def check_results(files):
+    for f in sorted(files):
+        text = plain(open(f).read())
+        for m in CONTRACT.finditer(text):
+            for s in re.finditer(r"\b(?:return\b|(\w+) \|?= )([^;]*);", m.group(1)):
+                if not is_one(s.group(2)) or (s.group(1) and not re.search(rf"\breturn {s.group(1)};", m.group(1))):
+                    continue
+                line = text.count("\n", 0, m.start(1) + s.start()) + 1
+                errors.append(f"{f}:{line}: a failure is returned as 1 here: functions with a struct kvc_error return -1")
+
+
+# Calls that follow the locale of the program, and the files that may make them.
+LOCAL = re.compile(r"\b(strto(?:d|f|ld)|atof|localeconv|setlocale|json_load\w*|json_dump\w*)\(")
+POINTS = ["codecs/number.c", "formats/io/json_text.c"]
+FLOAT = re.compile(r"%[-+ #0]*[0-9*]*(?:\.[0-9*]*)?l?[aefgAEFG]")
+ERRORS = ["kvc_fail", "kvc_fail_at", "kvc_fail_need"]  # print with a point
+
+
+def caller_of(text, at):
+    """The name of the innermost call whose arguments position `at` is among."""
+    depth = 0
+    while at > 0 and depth < 1:
+        at -= 1
+        depth += (text[at] == "(") - (text[at] == ")")
+    return re.search(r"\w*$", text[:at]).group()
+
+
+def check_numbers(files):
+    for f in sorted(files):
+        source = open(f).read()
+        text = plain(source)
+        found = [] if f in POINTS else [(m.start(), m.group(1)) for m in LOCAL.finditer(text)]
+        if not f.startswith("cli/"):  # the tools set no locale of numbers
+            for m in re.finditer(r'"(?:\\.|[^"\\\n])*"', re.sub(r"/\*.*?\*/", lambda c: " " * len(c.group()), source, flags=re.S)):
+                if FLOAT.search(m.group().replace("%%", "")) and f not in POINTS and caller_of(text, m.start()) not in ERRORS:
+                    found.append((m.start(), m.group()))
+        for at, what in found:
+            errors.append(f"{f}:{source.count(chr(10), 0, at) + 1}: {what} follows the locale: codecs/number.h and json_text.h do not")
+
+
 def main():
     files = set(sources())
     check_names(files)
@@ -222,6 +301,8 @@ def main():
     if len(sys.argv) > 1:
         check_cycles(check_symbols(sys.argv[1]), "symbols")
     check_lengths(sorted(files))
+    check_results(files)
+    check_numbers(files)
     for e in dict.fromkeys(errors):
         print(e, file=sys.stderr)
     if not errors:

@@ -3,6 +3,7 @@
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/prefix_extras.h"
+#include "formats/cache/scales.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -103,6 +104,12 @@ static int absent(const struct dump_facts *x, const char *key) {
     return !kvc_meta_find(x->meta, key);
 }
 
+static int scales_known(const struct kvc_cache *c) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (kvc_scales_need(c, t, NULL)) return 0;
+    return 1;
+}
+
 static void gather_unknown(struct dump_facts *x) {
     int pairing = !absent(x, KVC_KEY_ROPE_PAIRING);
     int unrotated = pairing && strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_PAIRING, ""), "none") == 0;
@@ -116,6 +123,7 @@ static void gather_unknown(struct dump_facts *x) {
     missing(x, rope && absent(x, KVC_KEY_ROPE_K), "whether K is before or after RoPE", NULL);
     missing(x, x->has_k && absent(x, KVC_KEY_HADAMARD_K), "Hadamard rotation of K", NULL);
     missing(x, x->v.n && absent(x, KVC_KEY_HADAMARD_V), "Hadamard rotation of V", NULL);
+    missing(x, kvc_cache_is_scaled(x->c) && !scales_known(x->c), "scales of values of 8 bits", "--scale=K:S,V:S");
     missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window", "--model=FILE");
     missing(x, !x->c->tokens, "token ids", NULL);
 }
@@ -234,10 +242,20 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m) {
     meta_f64(o, "theta", m, KVC_KEY_ROPE_THETA);
     meta_u64(o, "dim", m, KVC_KEY_ROPE_DIM);
     meta_f64(o, "factor", m, KVC_KEY_ROPE_FACTOR);
+    if (kvc_meta_find(m, KVC_KEY_ROPE_LENGTH)) meta_u64(o, "original_length", m, KVC_KEY_ROPE_LENGTH);
     dump_group_end(o);
     dump_group(o, "hadamard");
     meta_u64(o, "k", m, KVC_KEY_HADAMARD_K);
     meta_u64(o, "v", m, KVC_KEY_HADAMARD_V);
+    dump_group_end(o);
+}
+
+static void print_scales(struct dump_out *o, const struct kvc_cache *c) {
+    if (!kvc_cache_is_scaled(c)) return;
+    dump_group(o, "scale");
+    meta_text(o, "k", &c->meta, KVC_KEY_SCALE_K);
+    meta_text(o, "v", &c->meta, KVC_KEY_SCALE_V);
+    meta_text(o, "source", &c->meta, KVC_KEY_SCALE_SOURCE);
     dump_group_end(o);
 }
 
@@ -371,6 +389,7 @@ int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
     meta_text(o, "token_form", x.meta, KVC_KEY_LLAMA_TOKEN_FORM);
     meta_bool(o, "transposed_v", x.meta, KVC_KEY_LLAMA_TRANSPOSED_V);
     print_rope(o, x.meta);
+    print_scales(o, x.c);
     meta_u64(o, "sliding_window", x.meta, KVC_KEY_WINDOW);
     meta_u64(o, "page_size", x.meta, KVC_KEY_PAGE_SIZE);
     meta_text(o, "shard", x.meta, KVC_KEY_SHARD);

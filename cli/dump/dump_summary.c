@@ -2,6 +2,7 @@
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/scales.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -143,6 +144,7 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line
         cli_double_text(kvc_meta_f64(m, KVC_KEY_ROPE_FACTOR, 0), number);
         say(l, ", factor %s", number);
     }
+    if (kvc_meta_find(m, KVC_KEY_ROPE_LENGTH)) say(l, ", original length %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_LENGTH, 0));
     end(o, l, "RoPE");
 }
 
@@ -188,6 +190,16 @@ static int print_profile(struct dump_out *o, const struct dump_facts *x, struct 
     return 0;
 }
 
+/* Says by what the stored numbers of K and V are multiplied. */
+static void print_scales(struct dump_out *o, const struct kvc_cache *c, struct line *l) {
+    const char *source = kvc_meta_text(&c->meta, KVC_KEY_SCALE_SOURCE, NULL);
+    if (!kvc_cache_is_scaled(c)) return;
+    say(l, "K %.200s, V %.200s", kvc_meta_text(&c->meta, KVC_KEY_SCALE_K, "unknown"),
+        kvc_meta_text(&c->meta, KVC_KEY_SCALE_V, "unknown"));
+    if (source) say(l, ", of %.100s", source);
+    end(o, l, "scales");
+}
+
 static void print_storage(struct dump_out *o, const struct dump_facts *x, struct line *l) {
     const char *recipe = kvc_meta_text(x->meta, KVC_KEY_RECIPE, NULL);
     char size[32];
@@ -195,6 +207,7 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
     say(l, ", ");
     say_tile(l, x->meta, "V", KVC_KEY_HADAMARD_V);
     end(o, l, "Hadamard");
+    print_scales(o, x->c, l);
     if (kvc_meta_find(x->meta, KVC_KEY_WINDOW)) {
         say(l, "%" PRIu64 " tokens", kvc_meta_u64(x->meta, KVC_KEY_WINDOW, 0));
         end(o, l, "window");

@@ -2,6 +2,7 @@
 #include "cli/dump/dump.h"
 #include "cli/progress.h"
 #include "codecs/memory.h"
+#include "formats/cache/scales.h"
 #include "formats/compare/stats.h"
 
 #include <inttypes.h>
@@ -68,7 +69,6 @@ static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
                       uint64_t end, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = &c->part[c->layer[c->tensor[t].layer].part].cells;
-    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     uint64_t bytes = kvc_row_bytes(shape), width = shape->heads * shape->dim;
     uint64_t at = v->all_heads ? 0 : v->head * shape->dim, n = v->all_heads ? width : shape->dim;
     uint64_t most = KVC_BLOCK;
@@ -81,7 +81,8 @@ static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
         uint64_t stop = block_end < end ? block_end : end, batch = stop - row < most ? stop - row : most;
         status = c->read(c, t, row, batch, rows, e);
         for (uint64_t i = 0; !status && i < batch; i++) {
-            info->to_f32(values, rows + i * bytes, (size_t)kvc_row_blocks(shape));
+            status = kvc_rows_to_floats(c, t, values, rows + i * bytes, 1, 1, e);
+            if (status) break;
             dump_row(o);
             dump_i64(o, kvc_cells_position(cells, row + i));
             dump_floats(o, values + at, n);

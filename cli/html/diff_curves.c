@@ -6,6 +6,7 @@
 #include "cli/html/svg.h"
 #include "cli/html/svg_octaves.h"
 #include "codecs/memory.h"
+#include "codecs/number.h"
 #include "formats/container/container.h"
 
 #include <inttypes.h>
@@ -76,7 +77,8 @@ static double stage_number(const char *pipeline, const char *stage) {
     for (const char *at = pipeline; (at = strstr(at, stage)); at += n)
         if ((at == pipeline || at[-1] == ',') && at[n] == ':') {
             const char *number = at + n + 1 + strcspn(at + n + 1, "0123456789,");
-            return strtod(number, NULL);
+            double v;
+            return kvc_number_begin(number, &v) ? v : 0;
         }
     return 0;
 }

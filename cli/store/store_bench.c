@@ -1,6 +1,8 @@
 /* store_bench.c: kvc-store bench: the hit ratio of a trace, and the rates of a store. */
 #include "cli/store/store_tool.h"
 #include "codecs/memory.h"
+#include "codecs/number.h"
+#include "formats/io/json_text.h"
 #include "formats/store/dir/dir.h"
 #include "formats/store/dir/policy.h"
 #include "formats/store/store.h"
@@ -54,7 +56,7 @@ static int bad_line(size_t number, const char *what) {
 
 static int read_line(struct trace *x, const char *line, size_t number) {
     json_error_t why;
-    json_t *j = json_loads(line, 0, &why);
+    json_t *j = kvc_json_load(line, strlen(line), 0, &why);
     const json_t *ids = json_object_get(j, "hash_ids");
     int status = json_is_array(ids) ? keep_request(x) : bad_line(number, "is no object with \"hash_ids\"");
     for (size_t i = 0; i < json_array_size(ids) && !status; i++) {
@@ -234,9 +236,10 @@ static int replay(struct store_tool *t, const struct trace *x, double per_cent) 
 
 /* Refuses a list of per cents that is none, before anything is printed. */
 static int check_capacities(const char *p) {
-    for (char *end; *p; p = *end ? end + 1 : end) {
-        const double per_cent = strtod(p, &end);
-        if (end == p || !(per_cent > 0 && per_cent <= 1000) || (*end && *end != ','))
+    for (const char *end; *p; p = *end ? end + 1 : end) {
+        double per_cent = 0;
+        end = kvc_number_begin(p, &per_cent);
+        if (!end || !(per_cent > 0 && per_cent <= 1000) || (*end && *end != ','))
             return cli_usage("--capacity takes per cents up to 1000, as 1,3,10, and not '%s'", p);
     }
     return EXIT_SAME;
@@ -251,8 +254,9 @@ static int bench_trace(struct store_tool *t) {
         printf("%zu requests of %zu blocks, %" PRIu64 " of them different\ncapacity    hits (%%)  written\n", x.requests, x.n,
                x.unique);
     while (!status && *p) {
-        char *end;
-        status = replay(t, &x, strtod(p, &end));
+        double per_cent = 0;
+        const char *end = kvc_number_begin(p, &per_cent);
+        status = replay(t, &x, per_cent);
         p = *end ? end + 1 : end;
     }
     if (t->json && x.first) cli_json_close(&t->report);

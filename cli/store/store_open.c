@@ -23,7 +23,8 @@ struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
                                        .weights = in->weights_path,
                                        .profile = in->import.profile,
                                        .profile_folders = in->import.profile_folders,
-                                       .max_memory = in->import.max_memory};
+                                       .max_memory = in->import.max_memory,
+                                       .facts = in->import.facts};
     struct kvc_file *f = kvc_file_open(path, &o, &e);
     if (!f) store_trouble(&e);
     return f;

@@ -238,7 +238,8 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
         memset(o->kept, 0, heads * sizeof *o->kept);
         for (size_t i = 0; i < heads * dim; i++) s->inverse[i * dim + i % dim] = 1 / o->scale[i];
     } else if (!status) {
-        status = kvc_basis_own_rows(o, e) || round_rows(o, vector, e);
+        status = kvc_basis_own_rows(o, e);
+        if (!status) status = round_rows(o, vector, e);
         if (!status) kvc_basis_own_build(o);
         const float *row = o->row;
         for (size_t h = 0; h < heads && !status; row += o->kept[h++] * dim) status = invert_head(s, h, row, o->kept[h], e);

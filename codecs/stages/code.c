@@ -4,6 +4,7 @@
 
 #include "codecs/bits.h"
 #include "codecs/memory.h"
+#include "codecs/number.h"
 #include "codecs/program.h"
 #include "codecs/rans.h"
 #include "codecs/stage.h"
@@ -42,8 +43,8 @@ double kvc_code_step(const struct kvc_stage_args *args, double *kld) {
 
 void kvc_code_set_step(struct kvc_stage_args *args, double step) {
     char digits[32];
-    snprintf(digits, sizeof digits, "%.4e", step);
-    args->f[STEP] = strtod(digits, NULL);
+    kvc_number_print(digits, sizeof digits, 5, step);
+    kvc_number_read(digits, &args->f[STEP]);
     args->f[KLD] = 0;
 }
 

@@ -71,7 +71,7 @@ static int open_source(struct kvc_file *f, const struct source *s, const struct 
 
 /* Looks for all damage. A file of whole bytes that cannot be decoded, as for lack of its profile, is refused. */
 static int survey(struct kvc_file *f, struct kvc_error *e) {
-    if (!(f->survey = kvc_salvage_survey(f->cache, 0, e))) return -1;
+    if (!(f->survey = kvc_salvage_survey(f->opened.cache, 0, e))) return -1;
     if (f->survey->trouble.code == KVC_OK) return 0;
     if (e) *e = f->survey->trouble;
     return -1;
@@ -88,6 +88,7 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
                                              .open_profile = o->shared_profile,
                                              .no_verify = o->no_verify,
                                              .max_memory = o->max_memory,
+                                             .facts = o->facts,
                                              .salvage = o->damaged},
                                   .model = model};
     if (kvc_file_pairing(o->pairing, &opening.import.pairing, e)) return -1;
@@ -99,7 +100,8 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
     if (open_source(f, s, &opening, e)) return -1;
     f->cache = f->opened.cache;
     f->name = f->opened.input.name;
-    if (o->n_token_ids && kvc_cache_give_tokens(f->cache, o->token_ids, o->n_token_ids, e)) return kvc_error_prefix(e, f->name);
+    if (o->n_token_ids && kvc_cache_give_tokens(f->opened.cache, o->token_ids, o->n_token_ids, e))
+        return kvc_error_prefix(e, f->name);
     if (o->damaged && kvc_cache_is_container(f->cache) && survey(f, e)) return -1;
     if (kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e))) return -1;
     return 0;
@@ -167,7 +169,7 @@ struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part
     }
     view->of = f->of ? f->of : f;
     view->name = f->name;
-    if ((view->cache = kvc_view_select(f->cache, &selection, e))) return view;
+    if ((view->cache = view->opened.cache = kvc_view_select(f->cache, &selection, e))) return view;
     kvc_error_prefix(e, f->name);
     kvc_file_close(view);
     return NULL;
@@ -176,8 +178,7 @@ struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part
 void kvc_file_close(struct kvc_file *f) {
     if (!f) return;
     kvc_block_cache_free(f->blocks);
-    if (f->of) kvc_cache_free(f->cache);
-    else if (f->cache) kvc_close(&f->opened);
+    if (f->cache) kvc_close(&f->opened);
     kvc_weights_close(f->weights);
     free(f->joined);
     free(f->joined_name);

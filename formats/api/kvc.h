@@ -1,8 +1,9 @@
 /* kvc.h: libkvc's public interface: open cache files of any supported format, read their values, pack and unpack.
  *
  * The library never prints, exits or aborts. Functions that can fail take a struct kvc_error (may be NULL) and return
- * NULL or -1 with it filled. Handles are not shared between threads while one of them changes them; reading values
- * through kvc_file_read() from several threads at once is safe.
+ * NULL or -1 with it filled. A call changes no handle that it takes as const: several threads may read, select, compare, pack and
+ * unpack one file at once, also with different options. A thread that closes a handle must be the only one that uses it. Texts have
+ * numbers with a point, in whatever locale the program is.
  *
  *   struct kvc_error *e = kvc_error_new();
  *   struct kvc_file *f = kvc_file_open("prefix.kvc", NULL, e);
@@ -51,7 +52,7 @@ KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
  * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`), 15, 16, 17 to give
  * the file that the message names as the model's weights, as the profile, as the cache, 18 to open a file that was cut short for
  * what is whole of it (`damaged`), 19 to open the files of the folder one by one, 20 to allow more memory
- * (`max_memory`). */
+ * (`max_memory`), 21 the scales of values of 8 bits (`facts`: scale.k and scale.v). */
 KVC_API int kvc_error_need(const struct kvc_error *e);
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
@@ -86,6 +87,9 @@ struct kvc_open_options {
     /* Bytes of memory that decoding a .kvc may take beside the caller's, of all threads together; 0: a quarter of the machine's. Fewer
      * threads decode where that is too little for all, and blocks are refused (32) of which one thread could take more. */
     uint64_t max_memory;
+    /* "KEY=VALUE": facts of the model and its values (kvc.5) that replace those of the file and of `model`, as "scale.k=0.5",
+     * "rope.factor=4"; NULL-terminated; NULL: none. Keys that are no facts are refused. */
+    const char *const *facts;
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than options->model is refused. Files
@@ -166,7 +170,8 @@ KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t fi
  * per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
 
-/* Statistics of one head's values, as kvc-dump --stats prints them. Block types are dequantised, not rotated back. */
+/* Statistics of one head's values, as kvc-dump --stats prints them. Block types are dequantised, not rotated back. Values of 8 bits are
+ * multiplied by their scales where these are known, and else as they are stored. */
 struct kvc_head_stats {
     size_t size; /* of this struct; set by the caller */
     uint64_t values, nan, inf;
@@ -246,7 +251,7 @@ struct kvc_comparison {
     uint64_t queries;
     double logit_rms, kl, output_median, output_p99;
 };
-/* Compares the values of two caches, row by row of equal positions, after bringing Hadamard rotation and RoPE pairing to one
+/* Compares the values of two caches, row by row of equal positions, after bringing Hadamard rotation, RoPE pairing and scales to one
  * meaning as kvc-diff(1) does. Returns 0 when they are the same, 1 when they differ, -1 with *e. `how` may be NULL. A selection
  * that reaches nothing is an error. A slot file of a model with sliding windows does not say which layers have them: open it with
  * `model`. */
@@ -302,7 +307,9 @@ typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
 struct kvc_load_how {
     size_t size;      /* of this struct */
     unsigned threads; /* 0: one per core */
-    int convert;      /* floats of another dtype than the array's are rounded to it, block types and f8 are widened; 0: refused */
+    /* 1: floats of another dtype than the array's are rounded to it, block types are widened, and values of 8 bits as well, times their
+     * scales (metadata scale.k, scale.v), which must be known; 0: refused. */
+    int convert;
     const char *pairing;       /* RoPE pairing of K in memory; NULL: as it is in the file */
     kvc_progress_fn *progress; /* gets the bytes that are in memory; NULL: none */
     void *progress_state;
@@ -365,7 +372,7 @@ struct kvc_write_options {
     unsigned align;                 /* alignment of extents in a .kvc; 0: none */
     int no_verify;                  /* do not decode what was encoded */
     const struct kvc_file *queries; /* for recipes that ask attention: a file with queries; NULL: f's own */
-    int dequantize;                 /* K and V of block dtypes become f16 first */
+    int dequantize;                 /* K and V of block dtypes and of 8 bits, times their scales, become f16 first */
     const char *profile;            /* path of a profile to pack with, refused where it does not fit the cache; NULL: none */
     int embed_profile;              /* carry it inside, so that the file stands alone */
     int force_profile;              /* pack with the profile also where the cache's numbers say that it is another model's */
@@ -385,7 +392,8 @@ struct kvc_write_options {
     struct kvc_profile *shared_profile; /* for packing, instead of `profile`: one that is open already */
 };
 
-/* Writes f as a .kvc. options may be NULL. */
+/* Writes f as a .kvc. What a profile tells of the cache (the number of heads, layer numbers, the pairing of K) is written into the .kvc
+ * and not noted in f. options may be NULL. */
 KVC_API int kvc_file_pack(const struct kvc_file *f, const struct kvc_write_options *options, kvc_write_fn *write, void *state,
                           struct kvc_error *e);
 /* The same into memory, which the caller frees with free(). */
@@ -424,7 +432,7 @@ KVC_API void kvc_learning_free(struct kvc_learning *l); /* kvc_learning_free(NUL
 /* Adds a cache; f may be closed afterwards. */
 KVC_API int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e);
 /* Writes the profile. */
-KVC_API int kvc_learning_write(const struct kvc_learning *l, kvc_write_fn *write, void *state, struct kvc_error *e);
+KVC_API int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state, struct kvc_error *e);
 
 #ifdef __cplusplus
 }

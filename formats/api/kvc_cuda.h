@@ -48,7 +48,9 @@ struct kvc_cuda_destination {
     uint64_t const *bases; /* device addresses. 1: everything lies at strides from it; as many as layers: .layer does not count;
                               twice as many: .kv does not count either */
     uint64_t n_bases;
-    const char *dtype;     /* of the destination: "f16", "bf16", "f32", "f8e4m3", "f8e5m2"; NULL: as the file has it */
+    /* Of the destination: "f16", "bf16", "f32", "f8e4m3", "f8e5m2"; NULL: as the file has it. Values of 8 bits become those of another dtype
+     * only if the file says that their scales are 1. */
+    const char *dtype;
     const uint32_t *table; /* numbers of the pages, in the order of tokens; NULL: 0, 1, 2, ... */
     uint64_t n_table;
     uint64_t first;       /* slot of the first token: offset in the first page */

@@ -8,11 +8,12 @@
 #include "formats/model/weights.h"
 
 struct kvc_file {
-    struct kvc_opened opened;  /* empty of a selection; of joined files only the format and the cache */
+    struct kvc_opened opened;  /* of a selection only the cache; of joined files only the format and the cache */
     const struct kvc_file *of; /* the whole file that this is a selection of; NULL: it is whole */
-    struct kvc_cache *cache;   /* opened.cache, or the selection's own */
-    const char *name;          /* for messages */
-    uint64_t bytes;            /* of arrays in memory; 0: the source is a file */
+    /* opened.cache, which nobody changes once the handle is made: a handle is const to several threads at once. */
+    const struct kvc_cache *cache;
+    const char *name; /* for messages */
+    uint64_t bytes;   /* of arrays in memory; 0: the source is a file */
     struct kvc_weights *weights;
     const struct kvc_survey *survey; /* of a file opened as damaged; the cache owns it. NULL: it was opened as whole */
     const struct kvc_file **joined;  /* the files that this one consists of; NULL: it is not joined */

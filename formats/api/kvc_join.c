@@ -32,9 +32,9 @@ static int join(struct kvc_file *f, int heads, struct kvc_error *e) {
     if (!from) return kvc_fail_memory(e, "files");
     for (size_t i = 0; i < f->n_joined; i++)
         from[i] = (struct kvc_join_operand){.cache = f->joined[i]->cache, .name = f->joined[i]->name};
-    f->cache = heads ? kvc_view_join_heads(from, f->n_joined, &report, e) : kvc_view_join(from, f->n_joined, &report, e);
+    f->opened.cache = heads ? kvc_view_join_heads(from, f->n_joined, &report, e) : kvc_view_join(from, f->n_joined, &report, e);
     free(from);
-    f->opened.cache = f->cache;
+    f->cache = f->opened.cache;
     return f->cache ? 0 : -1;
 }
 

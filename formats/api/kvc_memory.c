@@ -9,6 +9,7 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/cache/meta_parse.h"
+#include "formats/cache/scales.h"
 #include "formats/cache/view.h"
 #include "formats/container/container.h"
 #include "formats/io/parallel.h"
@@ -223,7 +224,7 @@ struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_err
         f->name = f->opened.input.name;
         f->opened.format = &format;
         if (!status && !(f->cache = f->opened.cache = kvc_cache_new(e))) status = -1;
-        if (!status) status = build(f->cache, &x, e);
+        if (!status) status = build(f->opened.cache, &x, e);
         f->bytes = x.bytes;
         memory_free(&x);
     }
@@ -293,9 +294,8 @@ static int check_values(const struct load *l, const struct target *to, int conve
         return kvc_fail(e, KVC_ERR_USAGE, "%s has %" PRIu64 " heads of %" PRIu64 " channels, its array %" PRIu64 " of %" PRIu64,
                         label, have->heads, have->dim, due->heads, due->dim);
     if (have->dtype == due->dtype) return 0;
-    if (convert && from->floating && from->block == 1 &&
-        (due->dtype == KVC_F32 || due->dtype == KVC_F16 || due->dtype == KVC_BF16))
-        return 0;
+    if (convert && from->block == 1 && (due->dtype == KVC_F32 || due->dtype == KVC_F16 || due->dtype == KVC_BF16))
+        return kvc_scales_need(l->cache, to->tensor, e);
     return kvc_fail(e, KVC_ERR_USAGE, "%s is %s, its array %s%s", label, from->name, into->name,
                     convert ? ", to which kvc does not convert" : "; ask for a conversion");
 }
@@ -332,15 +332,15 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
     return 0;
 }
 
-/* Returns `rows` in the array's dtype: themselves, or in `room`. */
-static const uint8_t *converted(const struct load *l, const struct target *to, const uint8_t *rows, uint64_t n, float *floats,
-                                uint8_t *room) {
+/* Sets *rows to rows in the array's dtype: as they are, or in `room`. */
+static int convert_rows(const struct load *l, const struct target *to, const uint8_t **rows, uint64_t n, float *floats,
+                        uint8_t *room, struct kvc_error *e) {
     const enum kvc_dtype from = l->cache->tensor[to->tensor].shape.dtype, into = to->array->shape.dtype;
-    const size_t values = (size_t)(n * to->array->shape.heads * to->array->shape.dim);
-    if (from == into) return rows;
-    kvc_to_floats(floats, rows, values, from);
-    kvc_from_floats(room, floats, values, into);
-    return room;
+    if (from == into) return 0;
+    if (kvc_rows_to_floats(l->cache, to->tensor, floats, *rows, n, 0, e)) return -1;
+    kvc_from_floats(room, floats, (size_t)(n * to->array->shape.heads * to->array->shape.dim), into);
+    *rows = room;
+    return 0;
 }
 
 static void scatter(const struct load *l, const struct target *to, const uint8_t *rows, uint64_t token, uint64_t n) {
@@ -372,8 +372,10 @@ static int load_rows(const struct load *l, const struct target *to, uint64_t fir
         const struct kvc_row_places places = {.base = (uint8_t *)a->a.data + offset, .strides = a->strides, .past = l->past};
         status = kvc_container_place(c, to->tensor, first, n, &places, rows, e);
     } else if (!status) {
+        const uint8_t *made = rows;
         status = c->read(c, to->tensor, first, n, rows, e);
-        if (!status) scatter(l, to, converted(l, to, rows, n, floats, room), first - to->first, n);
+        if (!status) status = convert_rows(l, to, &made, n, floats, room, e);
+        if (!status) scatter(l, to, made, first - to->first, n);
     }
     free(rows);
     free(room);
@@ -419,11 +421,17 @@ static int tell_item(void *state, uint64_t item, void *result, struct kvc_error 
                : 0;
 }
 
+static int has_blocks(const struct kvc_cache *c) {
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (kvc_dtype_info(c->tensor[t].shape.dtype)->block > 1) return 1;
+    return 0;
+}
+
 /* Makes the views that the options ask for: *view[], NULL where none is needed. */
 static int make_views(const struct kvc_cache *c, const struct kvc_load_how *o, struct kvc_cache *view[2], struct kvc_error *e) {
     enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
     if (kvc_file_pairing(o->pairing, &pairing, e)) return -1;
-    if (o->convert && kvc_cache_is_quantized(c) && !(view[0] = kvc_view_float(c, e))) return -1;
+    if (o->convert && has_blocks(c) && !(view[0] = kvc_view_float(c, e))) return -1;
     if (view[0]) c = view[0];
     if (pairing == KVC_PAIRING_UNKNOWN || pairing == kvc_cache_pairing(c)) return 0;
     return (view[1] = kvc_view_pairing(c, pairing, e)) ? 0 : -1;

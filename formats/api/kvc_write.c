@@ -267,7 +267,7 @@ int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kv
     return kvc_learner_add(l->learner, f->cache, e) ? kvc_error_prefix(e, f->name) : 0;
 }
 
-int kvc_learning_write(const struct kvc_learning *l, kvc_write_fn *write, void *state, struct kvc_error *e) {
+int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state, struct kvc_error *e) {
     struct callback callback = {.write = write, .state = state};
     struct kvc_sink sink = {.write = call_back, .state = &callback};
     return kvc_learner_write(l->learner, &sink, e);

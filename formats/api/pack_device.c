@@ -133,7 +133,7 @@ static int pack(struct packing *p, const struct kvc_pack_device_how *how, const 
     o.size = sizeof o;
     o.threads = o.threads ? o.threads : THREADS;
     if (!(p->encoder = kvc_device_encoder_new(p->device, p->source, &encoding, e)) ||
-        kvc_cache_map_reader(p->file->cache, kvc_device_encoder_read, p->encoder, e))
+        kvc_cache_map_reader(p->file->opened.cache, kvc_device_encoder_read, p->encoder, e))
         return -1;
     return kvc_file_pack_by(p->file, &o, kvc_device_encoder_coder(p->encoder), write, state, e);
 }

@@ -59,6 +59,26 @@ void kvc_cache_free(struct kvc_cache *c) {
     free(c);
 }
 
+int kvc_cache_own_facts(struct kvc_cache *own, const struct kvc_cache *of, struct kvc_error *e) {
+    *own = *of;
+    own->meta = (struct kvc_meta){.n = 0};
+    own->layer = kvc_alloc(of->n_layers, sizeof *own->layer);
+    own->tensor = kvc_alloc(of->n_tensors, sizeof *own->tensor);
+    own->place = kvc_alloc(of->n_places, sizeof *own->place);
+    if (!own->layer || !own->tensor || !own->place) return kvc_fail_memory(e, "the facts of a cache");
+    if (of->n_layers) memcpy(own->layer, of->layer, of->n_layers * sizeof *own->layer);
+    if (of->n_tensors) memcpy(own->tensor, of->tensor, of->n_tensors * sizeof *own->tensor);
+    if (of->n_places) memcpy(own->place, of->place, (size_t)of->n_places * sizeof *own->place);
+    return kvc_meta_copy(&own->meta, &of->meta, e);
+}
+
+void kvc_cache_disown(struct kvc_cache *own) {
+    kvc_meta_free(&own->meta);
+    free(own->layer);
+    free(own->tensor);
+    free(own->place);
+}
+
 uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e) {
     if (cells > KVC_MAX_CELLS) {
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%llu cells in one part are more than kvc handles", (unsigned long long)cells);

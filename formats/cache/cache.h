@@ -142,6 +142,11 @@ void *kvc_cache_impl(const struct kvc_cache *c, const char *kind);
 /* Makes an empty cache, which the caller frees. kvc_cache_free(NULL) is legal. */
 struct kvc_cache *kvc_cache_new(struct kvc_error *e);
 void kvc_cache_free(struct kvc_cache *cache);
+/* Makes *own a cache that shares the rows, cells, token ids and source of `of`, which must outlive it, and owns copies of its
+ * metadata, layers, tensors and places: code that adds facts to a cache that belongs to somebody else adds them to such a copy. Ended by
+ * kvc_cache_disown(), also after a failure; not by kvc_cache_free(). */
+int kvc_cache_own_facts(struct kvc_cache *own, const struct kvc_cache *of, struct kvc_error *e);
+void kvc_cache_disown(struct kvc_cache *own);
 
 /* Builders append and return the new number, or KVC_NONE with *e filled. */
 uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e);

@@ -50,6 +50,8 @@ struct kvc_import_options {
     int no_verify;                    /* .kvc: do not compare decoded rows with their digests */
     uint64_t max_memory;              /* .kvc: bytes that decoding may take, container.h; 0: the default */
     int salvage;                      /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
+    const char *const
+        *facts; /* "KEY=VALUE", which replace those of the file and of its model (meta_parse.h), NULL-terminated; NULL: none */
 };
 
 struct kvc_export_options {
@@ -74,7 +76,8 @@ enum kvc_format_lack {
     KVC_LACKS_ROTATION = 0x400,   /* Hadamard rotation, which stays in the values */
     KVC_LACKS_UNKNOWNS = 0x800,   /* that a fact is unknown: heads, rotation and pairing are taken to be the format's own */
     KVC_LACKS_SHAPES = 0x1000,    /* types and shapes that differ between tensors */
-    KVC_LACKS_METADATA = KVC_LACKS_NAME | KVC_LACKS_FACTS | KVC_LACKS_WINDOWS
+    KVC_LACKS_SCALES = 0x2000,    /* scales of values of 8 bits */
+    KVC_LACKS_METADATA = KVC_LACKS_NAME | KVC_LACKS_FACTS | KVC_LACKS_WINDOWS | KVC_LACKS_SCALES
 };
 
 struct kvc_format {

@@ -2,6 +2,7 @@
 #include "formats/cache/join_check.h"
 
 #include "formats/cache/keys.h"
+#include "formats/cache/scales.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -40,6 +41,17 @@ static int refuse(const struct kvc_meta_entry *x, const char *of_x, const struct
                     x->key, text[0], text[1]);
 }
 
+/* Refuses operands of values of 8 bits where one tells scales and another does not: theirs may be others. */
+static int check_scales(const struct kvc_meta_entry *x, const struct kvc_join_operand *from, size_t n, size_t of,
+                        struct kvc_error *e) {
+    if (strncmp(x->key, "scale.", 6) != 0) return 0;
+    for (size_t i = 0; i < n; i++)
+        if (kvc_cache_is_scaled(from[i].cache) && !kvc_meta_find(&from[i].cache->meta, x->key))
+            return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_SCALES, "%s and %s cannot be joined: only the first tells %s",
+                                 from[of].name, from[i].name, x->key);
+    return 0;
+}
+
 /* Adds the facts of operand `of`, the first that has them. */
 static int take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, size_t of, const char *own,
                 struct kvc_error *e) {
@@ -48,6 +60,7 @@ static int take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t
         const struct kvc_meta_entry *x = &meta->entry[i];
         if (kvc_meta_find(to, x->key) || strcmp(x->key, own) == 0) continue;
         if (is_of_a_file(x->key) && !in_all(x, from, n)) continue;
+        if (check_scales(x, from, n, of, e)) return -1;
         for (size_t k = of + 1; k < n; k++) {
             const struct kvc_meta_entry *y = kvc_meta_find(&from[k].cache->meta, x->key);
             if (y && !equal(x, y)) return refuse(x, from[of].name, y, from[k].name, e);

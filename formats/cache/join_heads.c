@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/scales.h"
 #include "formats/cache/values.h"
 
 #include <inttypes.h>
@@ -194,6 +195,16 @@ static int check_rank(const struct kvc_join_operand *x, size_t rank, size_t rank
                     shard, due);
 }
 
+/* Refuses scales of single heads: the cache that is made has other heads. */
+static int check_scales(const struct kvc_join_operand *x, struct kvc_error *e) {
+    static const char *const keys[] = {KVC_KEY_SCALE_K, KVC_KEY_SCALE_V};
+    for (int i = 0; i < 2; i++)
+        if (strchr(kvc_meta_text(&x->cache->meta, keys[i], ""), ':') && kvc_cache_is_scaled(x->cache))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has scales of single heads (%s), which are neither joined nor divided",
+                            x->name, keys[i]);
+    return 0;
+}
+
 /* Merges the metadata but for the ranks. */
 static int join_meta(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n, struct kvc_error *e) {
     if (kvc_join_meta(&c->meta, from, n, KVC_KEY_SHARD, e) || kvc_values_join(&c->meta, from, n, e)) return -1;
@@ -206,7 +217,7 @@ static int build(struct kvc_cache *c, const struct kvc_join_operand *from, size_
                  struct kvc_error *e) {
     int heads_known = 1;
     for (size_t i = 0; i < n; i++) {
-        if (kvc_join_check_operand(&from[i], e) || check_rank(&from[i], i, n, e)) return -1;
+        if (kvc_join_check_operand(&from[i], e) || check_scales(&from[i], e) || check_rank(&from[i], i, n, e)) return -1;
         if (i && (check_same(&from[0], &from[i], e) || check_same(&from[i], &from[0], e))) return -1;
         heads_known &= kvc_cache_heads_known(from[i].cache);
     }
@@ -268,7 +279,7 @@ static int build_shard(struct kvc_cache *c, const struct kvc_join_operand *from,
     if (*shard) return kvc_fail(e, KVC_ERR_USAGE, "is shard %s already: it cannot be divided again", shard);
     if (!facts.heads_known)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS, "dividing heads among ranks needs the number of KV heads");
-    if (kvc_join_check_operand(from, e) || add_parts(c, shard_tensor, r, left_out, e)) return -1;
+    if (kvc_join_check_operand(from, e) || check_scales(from, e) || add_parts(c, shard_tensor, r, left_out, e)) return -1;
     if (kvc_meta_copy(&c->meta, &from->cache->meta, e) || share_tokens(c, from->cache, e)) return -1;
     snprintf(text, sizeof text, "%" PRIu32 "/%" PRIu32, r->rank, r->ranks);
     return kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, text, e) || kvc_cache_finish(c, e) ? -1 : 0;

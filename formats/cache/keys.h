@@ -35,6 +35,12 @@
 #define KVC_KEY_ROPE_THETA "rope.theta"             /* f64 */
 #define KVC_KEY_ROPE_DIM "rope.dim"                 /* u64: rotated channels of a head */
 #define KVC_KEY_ROPE_FACTOR "rope.factor"           /* f64: scaling factor */
+#define KVC_KEY_ROPE_LENGTH "rope.original-length"  /* u64: tokens of the context before scaling */
+
+/* text: the factors of values of 8 bits, of K and latents, of V: "0.5", "0.5,0.25" (layers), "0.5:0.4,0.3:0.2" (heads); scales.h */
+#define KVC_KEY_SCALE_K "scale.k"
+#define KVC_KEY_SCALE_V "scale.v"
+#define KVC_KEY_SCALE_SOURCE "scale.source" /* text: whose scales they are, where nobody knows them */
 
 #define KVC_KEY_HADAMARD_K "hadamard.k" /* u64: tile, 0: not rotated; absent: unknown */
 #define KVC_KEY_HADAMARD_V "hadamard.v"

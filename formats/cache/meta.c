@@ -2,6 +2,7 @@
 #include "formats/cache/meta.h"
 
 #include "codecs/memory.h"
+#include "codecs/number.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>
@@ -217,7 +218,7 @@ size_t kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
     case KVC_META_BOOL: return printed(snprintf(text, size, "%s", x->value[0] ? "true" : "false"));
     case KVC_META_U64: return printed(snprintf(text, size, "%" PRIu64, get_u64(x->value)));
     case KVC_META_I64: return printed(snprintf(text, size, "%" PRId64, (int64_t)get_u64(x->value)));
-    case KVC_META_F64: return printed(snprintf(text, size, "%.17g", as_double(x->value)));
+    case KVC_META_F64: return printed(kvc_number_print(text, size, 17, as_double(x->value)));
     case KVC_META_TEXT: return printed(snprintf(text, size, "%s", (const char *)x->value));
     case KVC_META_BYTES: /* as many whole bytes as fit */
         for (uint64_t i = 0; i < x->size && used + 3 <= size; i++, used += 2)

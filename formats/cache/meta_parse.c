@@ -1,7 +1,11 @@
 /* meta_parse.c: metadata from text. */
 #include "formats/cache/meta_parse.h"
 
+#include "codecs/near.h"
+#include "codecs/number.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/rope_pairing.h"
+#include "formats/cache/scales.h"
 #include "formats/io/hash.h"
 
 #include <errno.h>
@@ -12,30 +16,43 @@
 
 enum { MOST_KEY = 255, MOST_BYTES = 512 };
 
-/* Keys that are no text; a key that ends with a dot stands for all that begin so. */
+/* Keys of facts, and others that are no text; a key that ends with a dot stands for all that begin so. */
 static const struct {
     const char *key;
     enum kvc_meta_type type;
+    int is_fact; /* of the model and its values, which somebody may know who did not write the file */
 } types[] = {
-    {KVC_KEY_MODEL_LAYERS, KVC_META_U64},
-    {KVC_KEY_MODEL_HEADS, KVC_META_U64},
-    {KVC_KEY_MODEL_KV_HEADS, KVC_META_U64},
-    {KVC_KEY_MODEL_HEAD_DIM, KVC_META_U64},
-    {KVC_KEY_MODEL_HEAD_DIM_V, KVC_META_U64},
-    {KVC_KEY_FINGERPRINT, KVC_META_BYTES},
-    {KVC_KEY_TOKENIZER, KVC_META_BYTES},
-    {KVC_KEY_ROPE_ASSUMED, KVC_META_BOOL},
-    {KVC_KEY_ROPE_THETA, KVC_META_F64},
-    {KVC_KEY_ROPE_DIM, KVC_META_U64},
-    {KVC_KEY_ROPE_FACTOR, KVC_META_F64},
-    {KVC_KEY_HADAMARD_K, KVC_META_U64},
-    {KVC_KEY_HADAMARD_V, KVC_META_U64},
-    {KVC_KEY_WINDOW, KVC_META_U64},
-    {KVC_KEY_PAGE_SIZE, KVC_META_U64},
-    {KVC_KEY_HEADS_KNOWN, KVC_META_BOOL},
-    {KVC_KEY_LAYERS_KNOWN, KVC_META_BOOL},
-    {KVC_KEY_VALUES_PROFILE, KVC_META_BYTES},
-    {KVC_KEY_MODEL_ADAPTERS_HASH, KVC_META_BYTES},
+    {KVC_KEY_MODEL_NAME, KVC_META_TEXT, 1},
+    {KVC_KEY_MODEL_ARCH, KVC_META_TEXT, 1},
+    {KVC_KEY_MODEL_LAYERS, KVC_META_U64, 1},
+    {KVC_KEY_MODEL_HEADS, KVC_META_U64, 1},
+    {KVC_KEY_MODEL_KV_HEADS, KVC_META_U64, 1},
+    {KVC_KEY_MODEL_HEAD_DIM, KVC_META_U64, 1},
+    {KVC_KEY_MODEL_HEAD_DIM_V, KVC_META_U64, 1},
+    {KVC_KEY_MODEL_ADAPTERS, KVC_META_TEXT, 1},
+    {KVC_KEY_MODEL_ADAPTERS_HASH, KVC_META_BYTES, 1},
+    {KVC_KEY_FINGERPRINT, KVC_META_BYTES, 1},
+    {KVC_KEY_TOKENIZER, KVC_META_BYTES, 1},
+    {KVC_KEY_ROPE_K, KVC_META_TEXT, 1},
+    {KVC_KEY_ROPE_PAIRING, KVC_META_TEXT, 1},
+    {KVC_KEY_ROPE_ASSUMED, KVC_META_BOOL, 0},
+    {KVC_KEY_ROPE_TYPE, KVC_META_TEXT, 1},
+    {KVC_KEY_ROPE_THETA, KVC_META_F64, 1},
+    {KVC_KEY_ROPE_DIM, KVC_META_U64, 1},
+    {KVC_KEY_ROPE_FACTOR, KVC_META_F64, 1},
+    {KVC_KEY_ROPE_LENGTH, KVC_META_U64, 1},
+    {KVC_KEY_SCALE_K, KVC_META_TEXT, 1},
+    {KVC_KEY_SCALE_V, KVC_META_TEXT, 1},
+    {KVC_KEY_SCALE_SOURCE, KVC_META_TEXT, 1},
+    {KVC_KEY_HADAMARD_K, KVC_META_U64, 1},
+    {KVC_KEY_HADAMARD_V, KVC_META_U64, 1},
+    {KVC_KEY_HIDDEN_STATES, KVC_META_TEXT, 1},
+    {KVC_KEY_WINDOW, KVC_META_U64, 1},
+    {KVC_KEY_PAGE_SIZE, KVC_META_U64, 1},
+    {KVC_KEY_SHARD, KVC_META_TEXT, 1},
+    {KVC_KEY_HEADS_KNOWN, KVC_META_BOOL, 0},
+    {KVC_KEY_LAYERS_KNOWN, KVC_META_BOOL, 0},
+    {KVC_KEY_VALUES_PROFILE, KVC_META_BYTES, 0},
 };
 
 /* Keys that the container keeps for itself; as above. */
@@ -67,16 +84,27 @@ static int set_bytes(struct kvc_meta *m, const char *key, const char *value, str
 
 static int set_number(struct kvc_meta *m, const char *key, const char *value, int is_float, struct kvc_error *e) {
     char *end;
+    double x;
+    if (is_float && kvc_number_read(value, &x)) return kvc_fail(e, KVC_ERR_USAGE, "%s: is no number", key);
+    if (is_float) return kvc_meta_set_f64(m, key, x, e);
     errno = 0;
-    const double x = strtod(value, &end);
-    if (is_float) {
-        if (end == value || *end || !isfinite(x)) return kvc_fail(e, KVC_ERR_USAGE, "%s: is no number", key);
-        return kvc_meta_set_f64(m, key, x, e);
-    }
     const unsigned long long n = strtoull(value, &end, 10);
     if (*value < '0' || *value > '9' || *end || errno)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: is no whole number from 0 to 2^64 - 1", key);
     return kvc_meta_set_u64(m, key, n, e);
+}
+
+/* Refuses words that mean nothing. */
+static int set_text(struct kvc_meta *m, const char *key, const char *value, struct kvc_error *e) {
+    enum kvc_pairing pairing;
+    if (strncmp(key, "scale.", 6) == 0 && strcmp(key, KVC_KEY_SCALE_SOURCE) != 0 && kvc_scales_check(value))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: '%.60s' is no scale above 0, nor a list of such: 0.5,0.25 of layers, 0.5:0.4 of heads", key, value);
+    if (strcmp(key, KVC_KEY_ROPE_K) == 0 && strcmp(value, "post") != 0 && strcmp(value, "pre") != 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: '%.60s' is neither post nor pre", key, value);
+    if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0 && !kvc_pairing_parse(value, &pairing))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: '%.60s' is none of halves, interleaved, none", key, value);
+    return kvc_meta_set_text(m, key, value, e);
 }
 
 int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e) {
@@ -95,6 +123,34 @@ int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e) {
     case KVC_META_U64: return set_number(m, key, value, 0, e);
     case KVC_META_F64: return set_number(m, key, value, 1, e);
     case KVC_META_BYTES: return set_bytes(m, key, value, e);
-    default: return kvc_meta_set_text(m, key, value, e);
+    default: return set_text(m, key, value, e);
     }
+}
+
+/* --- facts --- */
+
+static int is_fact(const char *key) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (is_key(key, types[i].key)) return types[i].is_fact;
+    return 0;
+}
+
+static int no_such_fact(const char *key, struct kvc_error *e) {
+    struct kvc_near near = {.word = key};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (types[i].is_fact) kvc_near_offer(&near, types[i].key);
+    return kvc_fail(e, KVC_ERR_USAGE, "there is no fact '%s'%s%s%s", key, *near.text ? "; did you mean " : "", near.text,
+                    *near.text ? "?" : "");
+}
+
+int kvc_facts_give(struct kvc_meta *m, const char *const *facts, struct kvc_error *e) {
+    for (; facts && *facts; facts++) {
+        char key[MOST_KEY + 1];
+        const size_t n = strcspn(*facts, "=");
+        snprintf(key, sizeof key, "%.*s", (int)(n < MOST_KEY ? n : MOST_KEY), *facts);
+        if (!is_fact(key)) return no_such_fact(key, e);
+        if (kvc_meta_parse(m, *facts, e)) return -1;
+        if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0) kvc_meta_remove(m, KVC_KEY_ROPE_ASSUMED);
+    }
+    return 0;
 }

@@ -231,9 +231,9 @@ static int set_parent(struct kvc_meta *meta, const struct kvc_cache *c, const st
     const uint8_t *key = p.start;
     if (!c->tokens) key = c->prefix_keys + ((first - p.first) / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
     else if (move(&p, c->tokens, first, e)) return -1;
-    return kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_PARENT, key, KVC_KEY_BYTES, e) ||
-           kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e) ||
-           kvc_meta_set_u64(meta, KVC_KEY_TOKENS_FIRST, first, e);
+    if (kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_PARENT, key, KVC_KEY_BYTES, e)) return -1;
+    if (kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e)) return -1;
+    return kvc_meta_set_u64(meta, KVC_KEY_TOKENS_FIRST, first, e);
 }
 
 int kvc_prefix_select(struct kvc_cache *view, const struct kvc_cache *c, uint64_t first, uint64_t end, struct kvc_error *e) {

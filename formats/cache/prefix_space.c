@@ -4,8 +4,10 @@
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/scales.h"
 #include "formats/io/bytes.h"
 #include "formats/io/hash.h"
+#include "formats/io/sink.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,8 @@
 #define PROFILE 17
 #define CHUNK 18
 #define TENANT 19
+#define SCALES 20
+#define LENGTH 21
 
 /* The facts 2 to 15 in order of their tags. REAL is an f64 of the metadata that is hashed as binary32. */
 enum form { TEXT, COUNT, REAL, HASH };
@@ -69,6 +73,12 @@ static void put_text(struct items *out, uint8_t tag, const char *word, const cha
     put(out, tag, word, 1, text, strlen(text));
 }
 
+static void put_real(uint8_t bytes[4], float v) {
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    put_u32(bytes, bits);
+}
+
 /* Puts a fact of the metadata; one that is absent or of another type is unknown. */
 static void put_fact(struct items *out, uint8_t tag, enum form form, const struct kvc_meta *meta, const char *key) {
     static const enum kvc_meta_type type[] = {
@@ -78,10 +88,7 @@ static void put_fact(struct items *out, uint8_t tag, enum form form, const struc
     if (!entry || entry->type != type[form]) {
         put(out, tag, key, form == TEXT, NULL, 0);
     } else if (form == REAL) {
-        const float v = (float)kvc_meta_f64(meta, key, 0);
-        uint32_t bits;
-        memcpy(&bits, &v, sizeof bits);
-        put_u32(real, bits);
+        put_real(real, (float)kvc_meta_f64(meta, key, 0));
         put(out, tag, key, 0, real, sizeof real);
     } else {
         put(out, tag, key, form == TEXT, entry->value, (size_t)entry->size);
@@ -126,17 +133,24 @@ static uint8_t *put_layer(uint8_t *p, const struct kvc_cache *c, const struct pl
     return p;
 }
 
-static int put_layers(struct items *out, const struct kvc_cache *c, const struct kvc_facts *known, struct kvc_error *e) {
+/* Lists the layers that a namespace tells, in their order. The caller frees the list. NULL: there is no memory. */
+static struct place *list_layers(const struct kvc_cache *c, size_t *n) {
     struct place *place = kvc_alloc(c->n_layers, sizeof *place);
+    *n = 0;
+    for (uint32_t i = 0; place && i < c->n_layers; i++) {
+        const struct kvc_part *part = &c->part[c->layer[i].part];
+        if (part->kind <= KVC_PART_RECURRENT) place[(*n)++] = (struct place){part->kind, part->stream, c->layer[i].index, i};
+    }
+    if (*n) qsort(place, *n, sizeof *place, compare);
+    return place;
+}
+
+static int put_layers(struct items *out, const struct kvc_cache *c, const struct kvc_facts *known, struct kvc_error *e) {
+    size_t n;
+    struct place *place = list_layers(c, &n);
     uint8_t *bytes = kvc_alloc((uint64_t)c->n_layers + 1, 14 + 2 * 18), *p = bytes;
     const int status = place && bytes ? 0 : kvc_fail_memory(e, "a namespace");
-    size_t n = 0;
-    for (uint32_t i = 0; !status && i < c->n_layers; i++) {
-        const struct kvc_part *part = &c->part[c->layer[i].part];
-        if (part->kind <= KVC_PART_RECURRENT) place[n++] = (struct place){part->kind, part->stream, c->layer[i].index, i};
-    }
     if (!status) {
-        if (n) qsort(place, n, sizeof *place, compare);
         *p++ = (uint8_t)known->layers_known;
         for (size_t i = 0; i < n; i++) p = put_layer(p, c, &place[i], known->heads_known);
         put(out, LAYERS, "layers", 0, bytes, (size_t)(p - bytes));
@@ -177,6 +191,57 @@ static int put_fidelity(struct items *out, const struct kvc_meta *meta, int loss
                       lossless ? NULL : find(meta, KVC_KEY_PROFILE, KVC_META_BYTES), e);
 }
 
+/* --- scales of values of 8 bits --- */
+
+/* Adds the scale of each head of a tensor. Returns 1, 0 if they are unknown, or -1. */
+static int add_scales(struct kvc_sink *to, const struct kvc_cache *c, const struct kvc_meta *meta, uint32_t tensor,
+                      struct kvc_error *e) {
+    const uint64_t heads = c->tensor[tensor].shape.heads;
+    float *scale = kvc_alloc(heads, sizeof *scale);
+    int known = scale ? kvc_scales_of(c, meta, tensor, scale, e) : kvc_fail_memory(e, "scales");
+    for (uint64_t h = 0; known > 0 && h < heads; h++) {
+        uint8_t bytes[4];
+        put_real(bytes, scale[h]);
+        if (kvc_sink_write(to, bytes, sizeof bytes, e)) known = -1;
+    }
+    free(scale);
+    return known;
+}
+
+/* Adds the scales of all tensors of 8 bits. As add_scales(). */
+static int add_all_scales(struct kvc_sink *to, const struct kvc_cache *c, const struct kvc_meta *meta, struct kvc_error *e) {
+    size_t n;
+    struct place *place = list_layers(c, &n);
+    int known = place ? 1 : kvc_fail_memory(e, "a namespace");
+    for (size_t i = 0; i < 2 * n && known > 0; i++) {
+        const uint32_t t = c->layer[place[i / 2].layer].tensor[i % 2];
+        if (t != KVC_NONE && kvc_tensor_is_scaled(&c->tensor[t])) known = add_scales(to, c, meta, t, e);
+    }
+    free(place);
+    return known;
+}
+
+/* Puts known scales, or whose they are: caches of unknown scales stand for each other only where somebody answers for it. */
+static int put_scales(struct items *out, const struct kvc_cache *c, const struct kvc_meta *meta, struct kvc_error *e) {
+    const struct kvc_meta_entry *source = find(meta, KVC_KEY_SCALE_SOURCE, KVC_META_TEXT);
+    struct kvc_buffer buffer = {0};
+    struct kvc_sink sink = kvc_sink_buffer(&buffer);
+    int status = kvc_sink_write(&sink, "\1", 1, e) ? -1 : 0;
+    const int known = status ? -1 : add_all_scales(&sink, c, meta, e);
+    if (known < 0) status = -1;
+    else if (!known && !source)
+        status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_SCALES,
+                               "K or V is of 8 bits, and neither its scales (scale.k, scale.v) are known nor whose they are "
+                               "(scale.source): such a cache has no namespace");
+    if (!status && !known) {
+        buffer.n = 0;
+        status = kvc_sink_write(&sink, "", 1, e) || kvc_sink_write(&sink, source->value, (size_t)source->size, e) ? -1 : 0;
+    }
+    if (!status && buffer.n > 1) put(out, SCALES, "scales", 0, buffer.data, buffer.n); /* of one byte: no tensor is of 8 bits */
+    free(buffer.data);
+    return status;
+}
+
 int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
                            kvc_space_item *item, void *state, struct kvc_error *e) {
     const struct kvc_facts known = kvc_facts_of(meta);
@@ -194,6 +259,8 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     put_u64(chunk, space->chunk);
     if (space->chunk) put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);
     if (space->tenant) put(&to, TENANT, "tenant", 0, space->tenant, KVC_KEY_BYTES);
+    if (!status) status = put_scales(&to, c, meta, e);
+    if (find(meta, KVC_KEY_ROPE_LENGTH, KVC_META_U64)) put_fact(&to, LENGTH, COUNT, meta, KVC_KEY_ROPE_LENGTH);
     if (!status) return kvc_sha256_final(&to.hash, out, e);
     kvc_sha256_drop(&to.hash);
     return -1;

@@ -16,7 +16,8 @@ struct kvc_space {
 typedef void kvc_space_item(void *state, uint8_t tag, const char *word, int text, const void *bytes, size_t n);
 
 /* Writes the namespace of a cache with these metadata (mostly its own) into out[KVC_KEY_BYTES]. The metadata key prefix.space has
- * the one without chunk and tenant. */
+ * the one without chunk and tenant. Fails with KVC_NEED_SCALES for a cache of values of 8 bits of which neither the scales are known nor
+ * whose they are: no other cache can stand for it. */
 int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
                      struct kvc_error *e);
 /* The same, and lists the items. */

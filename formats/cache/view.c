@@ -6,6 +6,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/prefix.h"
+#include "formats/cache/scales.h"
 #include "kernels/kernels.h"
 
 #include <inttypes.h>
@@ -62,8 +63,9 @@ static int is_block_type(enum kvc_dtype dtype) {
     return kvc_dtype_info(dtype)->block > 1;
 }
 
-/* Returns 1 for tensors that dequantising changes. Queries and hidden states have no block types. */
+/* Returns 1 for tensors that dequantising changes. Queries and hidden states have neither block types nor scales. */
 static int is_quantized(const struct kvc_tensor *t) {
+    if (kvc_tensor_is_scaled(t)) return 1;
     return is_block_type(t->shape.dtype) && (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
 }
 
@@ -76,8 +78,8 @@ static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint
     uint8_t *bytes = kvc_alloc(n, kvc_row_bytes(shape));
     float *floats = kvc_alloc(values, sizeof *floats);
     int status = bytes && floats ? v->parent->read(v->parent, t, first, n, bytes, e) : kvc_fail_memory(e, "rows");
+    if (!status) status = kvc_rows_to_floats(v->parent, t, floats, bytes, n, 0, e);
     if (!status) {
-        kvc_dtype_info(shape->dtype)->to_f32(floats, bytes, (size_t)(n * kvc_row_blocks(shape)));
         if (tile) kvc_hadamard(floats, values, (size_t)tile);
         if (to == KVC_F16) kvc_kernels_get()->f32_to_f16(dst, floats, values);
         else memcpy(dst, floats, values * sizeof *floats);
@@ -371,7 +373,10 @@ static int check_tiles(const struct kvc_cache *c, const uint64_t tile[2], struct
     return 0;
 }
 
-/* Makes a view of all of a cache that undoes the rotations by these tiles. */
+/* Facts of the numbers that are stored, which a view of values does not have. */
+static const char *const of_stored[] = {KVC_KEY_SCALE_K, KVC_KEY_SCALE_V, KVC_KEY_SCALE_SOURCE};
+
+/* Makes a view of all of a cache that undoes the rotations by these tiles, and has values that are multiplied by their scales. */
 static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transform transform, const uint64_t tile[2],
                                         struct kvc_error *e) {
     struct keep k;
@@ -380,6 +385,7 @@ static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transfor
     keep_free(&k);
     if (!view) return NULL;
     memcpy(((struct view *)view->impl)->tile, tile, sizeof((struct view *)view->impl)->tile);
+    for (size_t i = 0; i < sizeof of_stored / sizeof of_stored[0]; i++) kvc_meta_remove(&view->meta, of_stored[i]);
     if ((tile[0] && kvc_meta_set_u64(&view->meta, KVC_KEY_HADAMARD_K, 0, e)) ||
         (tile[1] && kvc_meta_set_u64(&view->meta, KVC_KEY_HADAMARD_V, 0, e))) {
         kvc_cache_free(view);
@@ -407,6 +413,8 @@ struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_erro
     struct kvc_facts facts = kvc_facts_of(&c->meta);
     uint64_t *tile = facts.tile;
     if (check_tiles(c, tile, e)) return NULL;
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (kvc_scales_need(c, t, e)) return NULL;
     /* The metadata have one tile for all of K and one for all of V, so the rotation is undone for all tensors or for none. */
     for (int i = 0; i < 2; i++) {
         int quantized = 0, plain = 0;

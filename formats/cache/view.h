@@ -26,13 +26,14 @@ struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing t
 struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_facts *facts, enum kvc_pairing to,
                                       struct kvc_error *e);
 
-/* Makes a view with every tensor as float32: block types dequantised and, where the Hadamard tile is known, rotated back. */
+/* Makes a view with every tensor as float32: block types dequantised and, where the Hadamard tile is known, rotated back; values of 8
+ * bits times their scales. Reading K or V of 8 bits fails where their scales are unknown (scales.h). */
 struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e);
 /* The same, with Hadamard tiles that the caller assumes. */
 struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_facts *facts, struct kvc_error *e);
 
-/* Makes a view with K, V and latents of block types as f16, rounded to nearest even, and rotated back where the Hadamard tile is
- * known. Other tensors stay as they are. Such a view has no extents. */
+/* Makes a view with K, V and latents of block types and of 8 bits as f16, rounded to nearest even, and rotated back where the Hadamard
+ * tile is known. Other tensors stay as they are. Such a view has no extents. Refuses values of 8 bits without known scales. */
 struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_error *e);
 /* Returns 1 if kvc_view_dequantize() would change anything. */
 int kvc_cache_is_quantized(const struct kvc_cache *c);

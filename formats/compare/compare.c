@@ -2,6 +2,7 @@
 #include "formats/compare/compare.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/scales.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -129,6 +130,8 @@ struct side {
     const char *name;
     uint32_t tensor;
     const struct kvc_dtype_info *type;
+    float *scale; /* of each head, where values are what is stored times a scale; or NULL */
+    uint64_t dim; /* of a head that has a scale */
     uint64_t row_bytes;
     uint8_t *rows;      /* a chunk of canonical rows */
     float value[PIECE]; /* a piece of one of them */
@@ -141,6 +144,7 @@ struct comparison {
     struct kvc_difference *out;
     struct kvc_difference *row; /* of the current row, or NULL */
     uint64_t row_values, dim;
+    int one_type;     /* equal bytes are equal values: one dtype, and one scale of each head */
     uint64_t matched; /* number of the matched row whose values are compared */
 };
 
@@ -203,15 +207,14 @@ static int encoded_differs(const struct comparison *c, const uint8_t *pa, const 
 /* Compares values [first, first + n) of a row, already converted; pa and pb are their encoded bytes. */
 static void compare_piece(struct comparison *c, int64_t position, uint64_t first, size_t n, const uint8_t *pa,
                           const uint8_t *pb) {
-    int one_dtype = c->a.type == c->b.type;
-    int same = one_dtype && !memcmp(pa, pb, n / c->a.type->block * c->a.type->size);
+    const int same = c->one_type && !memcmp(pa, pb, n / c->a.type->block * c->a.type->size);
     uint64_t head = first / c->dim, channel = first % c->dim;
     for (size_t i = 0; i < n; i++) {
         float a = c->a.value[i], b = c->b.value[i];
         add_values(&c->out[head], a, b);
         if (c->o->detail.channel) add_values(&c->o->detail.channel[first + i], a, b);
         if (c->row) add_values(c->row, a, b);
-        if (!same && pair_differs(c->o, a, b, c->o->exact && one_dtype && encoded_differs(c, pa, pb, i)))
+        if (!same && pair_differs(c->o, a, b, c->o->exact && c->one_type && encoded_differs(c, pa, pb, i)))
             note_pair(c, position, head, channel, (double)a, (double)b);
         if (++channel == c->dim) {
             channel = 0;
@@ -220,22 +223,31 @@ static void compare_piece(struct comparison *c, int64_t position, uint64_t first
     }
 }
 
+/* Converts values [first, first + n) of a row. */
+static void convert(struct side *s, uint64_t first, size_t n, const uint8_t *encoded) {
+    s->type->to_f32(s->value, encoded, n / s->type->block);
+    for (size_t i = 0; s->scale && i < n; i++) s->value[i] *= s->scale[(first + i) / s->dim];
+}
+
 static void compare_row(struct comparison *c, int64_t position, const uint8_t *row_a, const uint8_t *row_b) {
     for (uint64_t first = 0; first < c->row_values; first += PIECE) {
         size_t n = c->row_values - first < PIECE ? (size_t)(c->row_values - first) : PIECE;
         const uint8_t *pa = row_a + first / c->a.type->block * c->a.type->size;
         const uint8_t *pb = row_b + first / c->b.type->block * c->b.type->size;
-        c->a.type->to_f32(c->a.value, pa, n / c->a.type->block);
-        c->b.type->to_f32(c->b.value, pb, n / c->b.type->block);
+        convert(&c->a, first, n, pa);
+        convert(&c->b, first, n, pb);
         compare_piece(c, position, first, n, pa, pb);
         if (c->o->sums) kvc_error_sums_values(c->o->sums, c->matched, first, c->a.value, c->b.value, n);
     }
     c->matched++;
 }
 
-static int read_rows(struct side *s, uint64_t first, uint64_t n, struct kvc_error *e) {
-    if (!s->cache->read(s->cache, s->tensor, first, n, s->rows, e)) return 0;
+static int name_side(const struct side *s, struct kvc_error *e) {
     return s->name ? kvc_error_prefix(e, s->name) : -1;
+}
+
+static int read_rows(struct side *s, uint64_t first, uint64_t n, struct kvc_error *e) {
+    return s->cache->read(s->cache, s->tensor, first, n, s->rows, e) ? name_side(s, e) : 0;
 }
 
 /* Returns the number of rows to read at once from `row` on: to the end of its block, which readers decode as a whole, and no more
@@ -282,6 +294,53 @@ static void side_start(struct side *s, const struct kvc_cache *cache, uint32_t t
     s->row_bytes = kvc_row_bytes(shape);
 }
 
+/* --- scales --- */
+
+/* Returns 1 if no scale of a head differs. A side that has one head for all channels has one scale. */
+static int same_scales(const struct comparison *c) {
+    if (!c->a.scale || !c->b.scale) return !c->a.scale && !c->b.scale;
+    const uint64_t dim = c->a.dim < c->b.dim ? c->a.dim : c->b.dim;
+    for (uint64_t i = 0; i < c->row_values; i += dim) {
+        const float a = c->a.scale[i / c->a.dim], b = c->b.scale[i / c->b.dim];
+        if (a < b || a > b) return 0;
+    }
+    return 1;
+}
+
+/* Takes the scales of a side. Returns 1, also where there are none to take, 0 if they are unknown, or -1. */
+static int take_scale(struct side *s, struct kvc_error *e) {
+    const struct kvc_tensor *t = &s->cache->tensor[s->tensor];
+    if (!kvc_tensor_is_scaled(t)) return 1;
+    s->dim = t->shape.dim;
+    s->scale = kvc_alloc(t->shape.heads, sizeof *s->scale);
+    if (!s->scale) return kvc_fail_memory(e, "scales");
+    return kvc_scales_of(s->cache, &s->cache->meta, s->tensor, s->scale, e);
+}
+
+static void drop_scale(struct side *s) {
+    free(s->scale);
+    s->scale = NULL;
+}
+
+/* Takes the scales of values of 8 bits. Where both sides store one type and neither knows its scales, what is stored is compared. */
+static int take_scales(struct comparison *c, struct kvc_error *e) {
+    const int a = take_scale(&c->a, e);
+    if (a < 0) return name_side(&c->a, e);
+    const int b = take_scale(&c->b, e);
+    if (b < 0) return name_side(&c->b, e);
+    const int one_type = c->a.type == c->b.type;
+    if (!a && !b && one_type) {
+        drop_scale(&c->a);
+        drop_scale(&c->b);
+    } else if (!a && kvc_scales_need(c->a.cache, c->a.tensor, e)) {
+        return name_side(&c->a, e);
+    } else if (!b && kvc_scales_need(c->b.cache, c->b.tensor, e)) {
+        return name_side(&c->b, e);
+    }
+    c->one_type = one_type && same_scales(c);
+    return 0;
+}
+
 /* Counts the values of a tensor whose bytes are all equal in channels and rows. */
 static void count_equal(const struct comparison *c, uint64_t rows) {
     const struct kvc_difference_detail *detail = &c->o->detail;
@@ -319,10 +378,10 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     if (maximum > rows->rows) maximum = rows->rows ? rows->rows : 1;
     c->a.rows = kvc_alloc(maximum, c->a.row_bytes);
     c->b.rows = kvc_alloc(maximum, c->b.row_bytes);
-    int rc = c->a.rows && c->b.rows ? 0 : kvc_fail_memory(e, "rows to compare");
+    int rc = c->a.rows && c->b.rows ? take_scales(c, e) : kvc_fail_memory(e, "rows to compare");
 
     /* Most tensors of most comparisons are equal, so bytes are compared first, and values only where bytes differ. */
-    int equal = c->a.type == c->b.type;
+    int equal = c->one_type;
     memset(out, 0, (size_t)heads * sizeof *out);
     if (!rc && equal) rc = walk(c, rows, maximum, 0, &equal, e);
     if (!rc && !equal) rc = walk(c, rows, maximum, 1, NULL, e);
@@ -334,6 +393,8 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     measure_detail(c, rows->rows);
     free(c->a.rows);
     free(c->b.rows);
+    drop_scale(&c->a);
+    drop_scale(&c->b);
     free(c);
     return rc;
 }

@@ -3,6 +3,7 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/divisor.h"
+#include "formats/cache/scales.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -70,8 +71,9 @@ static int take_rows(struct walk *w, uint64_t a, uint64_t b, uint64_t n, struct 
     }
     for (uint64_t i = 0; i < n; i++) {
         for (int s = 0; s < 2; s++)
-            kvc_dtype_info(shape[s]->dtype)
-                ->to_f32(w->value[s], w->rows[s] + i * kvc_row_bytes(shape[s]), (size_t)kvc_row_blocks(shape[s]));
+            if (kvc_rows_to_floats(w->cache[s], w->pair->tensor[s], w->value[s], w->rows[s] + i * kvc_row_bytes(shape[s]), 1, 1,
+                                   e))
+                return -1;
         take_row(w);
     }
     return 0;

@@ -6,11 +6,14 @@
 #include <string.h>
 
 static int counts(const struct kvc_cache *const cache[2], enum kvc_meta_reach reach, const char *key) {
-    static const char *const keys[] = {KVC_KEY_ROPE_K,   KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA,
-                                       KVC_KEY_ROPE_DIM, KVC_KEY_ROPE_FACTOR, KVC_KEY_WINDOW};
+    static const char *const keys[] = {KVC_KEY_ROPE_K,      KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA, KVC_KEY_ROPE_DIM,
+                                       KVC_KEY_ROPE_FACTOR, KVC_KEY_ROPE_LENGTH, KVC_KEY_WINDOW};
+    /* Comparing undoes these. */
+    static const char *const undone[] = {KVC_KEY_HADAMARD_K, KVC_KEY_HADAMARD_V, KVC_KEY_SCALE_K, KVC_KEY_SCALE_V};
     if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)
         return kvc_cache_pairing(cache[0]) == KVC_PAIRING_NONE || kvc_cache_pairing(cache[1]) == KVC_PAIRING_NONE;
-    if (strcmp(key, KVC_KEY_HADAMARD_K) == 0 || strcmp(key, KVC_KEY_HADAMARD_V) == 0) return reach != KVC_META_MEANING;
+    for (size_t i = 0; i < sizeof undone / sizeof undone[0]; i++)
+        if (strcmp(key, undone[i]) == 0) return reach != KVC_META_MEANING;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (strcmp(keys[i], key) == 0) return 1;
     return reach == KVC_META_EVERY_ENTRY;

@@ -7,7 +7,7 @@
 /* Which entries count. */
 enum kvc_meta_reach {
     KVC_META_MEANING,     /* facts that change the meaning of values in memory, where both caches record them */
-    KVC_META_EXACT,       /* these, and facts of storage: Hadamard rotation */
+    KVC_META_EXACT,       /* these, and facts of storage: Hadamard rotation, scales */
     KVC_META_EVERY_ENTRY, /* every entry, also one that a cache lacks */
 };
 

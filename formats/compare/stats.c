@@ -3,6 +3,7 @@
 
 #include "codecs/median.h"
 #include "codecs/memory.h"
+#include "formats/cache/scales.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -87,14 +88,13 @@ static uint64_t batch_rows(const struct kvc_shape *shape) {
 static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w, struct kvc_stats *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_cells *cells = &c->part[c->layer[c->tensor[tensor].layer].part].cells;
-    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     uint64_t width = shape->heads * shape->dim, maximum = batch_rows(shape);
     for (uint64_t b = 0; b < cells->n_blocks; b++) {
         uint64_t row = cells->block[b], end = cells->block[b + 1];
         while (row < end) {
             uint64_t n = end - row < maximum ? end - row : maximum;
             if (c->read(c, tensor, row, n, w->rows, e)) return -1;
-            info->to_f32(w->values, w->rows, (size_t)(n * kvc_row_blocks(shape)));
+            if (kvc_rows_to_floats(c, tensor, w->values, w->rows, n, 1, e)) return -1;
             for (uint64_t i = 0; i < n; i++) add_row(shape, w->values + i * width, w->channel, out);
             row += n;
         }

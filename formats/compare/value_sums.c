@@ -2,6 +2,7 @@
 #include "formats/compare/value_sums.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/scales.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,11 +42,10 @@ static void add_row(struct kvc_value_sums *s, const float *value) {
 
 static int add_rows(const struct kvc_cache *c, uint32_t tensor, uint64_t row, uint64_t end, const struct batch *b,
                     struct kvc_value_sums *s, struct kvc_error *e) {
-    const struct kvc_shape *shape = &c->tensor[tensor].shape;
     while (row < end) {
         const uint64_t n = end - row < b->most ? end - row : b->most;
         if (c->read(c, tensor, row, n, b->rows, e)) return -1;
-        kvc_dtype_info(shape->dtype)->to_f32(b->value, b->rows, (size_t)(n * kvc_row_blocks(shape)));
+        if (kvc_rows_to_floats(c, tensor, b->value, b->rows, n, 1, e)) return -1;
         for (uint64_t i = 0; i < n; i++) add_row(s, b->value + i * s->channels);
         row += n;
     }

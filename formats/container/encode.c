@@ -349,6 +349,11 @@ static int decode_two_back(struct kvc_tensor_coder *r, uint64_t number) {
     return kvc_pipeline_decode_two(r->pipeline, block, coded);
 }
 
+/* Adds a block that is decoded already. */
+static int keep_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t rows, struct kvc_run *run, struct kvc_error *e) {
+    return check_decoded(r, number, rows, run, e) ? -1 : add_record(r, number, run, e);
+}
+
 /* Encodes blocks `number` and `number` + 1 into run->buffer, and decodes them at once where neither has references to other rows. */
 static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_run *run, struct kvc_error *e) {
     const uint64_t *const start = kvc_coder_cells(r->x->cache, r->tensor)->block + number;
@@ -356,8 +361,10 @@ static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_ru
     uint64_t own;
     size_t container_sections;
     if (start_block(r, number, &own, &container_sections, run, e)) return -1;
-    if (container_sections || own != n)
-        return finish_block(r, NULL, number, own, container_sections, run, e) || encode_block(r, NULL, number + 1, run, e);
+    if (container_sections || own != n) {
+        if (finish_block(r, NULL, number, own, container_sections, run, e)) return -1;
+        return encode_block(r, NULL, number + 1, run, e);
+    }
     exchange(r);
     if (start_block(r, number + 1, &own, &container_sections, run, e)) return -1;
     const int both = !container_sections && own == next && !decode_two_back(r, number);
@@ -365,12 +372,10 @@ static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_ru
     memcpy(from, r->from, (size_t)next * sizeof *from);
     for (uint64_t i = 0; i < n; i++) r->from[i].tensor = KVC_NONE;
     exchange(r);
-    if (both ? check_decoded(r, number, n, run, e) || add_record(r, number, run, e) : finish_block(r, NULL, number, n, 0, run, e))
-        return -1;
+    if (both ? keep_decoded(r, number, n, run, e) : finish_block(r, NULL, number, n, 0, run, e)) return -1;
     exchange(r);
     memcpy(r->from, from, (size_t)next * sizeof *from);
-    return both ? check_decoded(r, number + 1, own, run, e) || add_record(r, number + 1, run, e)
-                : finish_block(r, NULL, number + 1, own, container_sections, run, e);
+    return both ? keep_decoded(r, number + 1, own, run, e) : finish_block(r, NULL, number + 1, own, container_sections, run, e);
 }
 
 static int encode_blocks(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t block, uint64_t end,

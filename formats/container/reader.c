@@ -228,8 +228,13 @@ static int compare_space(const struct kvc_cache *c, struct kvc_records *k, struc
     const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_SPACE);
     const struct kvc_space space = {.lossless = kvc_container_lossless(c)};
     uint8_t hash[KVC_KEY_BYTES];
+    struct kvc_error why;
     if (!m) return 0;
-    if (kvc_prefix_space(c, &c->meta, &space, hash, e)) return -1;
+    if (kvc_prefix_space(c, &c->meta, &space, hash, &why)) {
+        k->other_space = 1; /* such facts have no namespace */
+        if (why.code != KVC_ERR_MEMORY) return 0;
+        return kvc_fail_memory(e, "a namespace");
+    }
     k->other_space = m->type != KVC_META_BYTES || m->size != sizeof hash || memcmp(m->value, hash, sizeof hash) != 0;
     return 0;
 }

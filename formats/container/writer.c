@@ -175,8 +175,8 @@ static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kv
     if (kvc_meta_set_text(meta, KVC_KEY_PROFILE_FIT, kvc_fit_name(w->fit->verdict), e)) return -1;
     for (int r = 0; r < 2; r++)
         if (w->fit->ratio[r] > 0 && kvc_meta_set_f64(meta, fit_key[r], round(1000 * w->fit->ratio[r]) / 1000, e)) return -1;
-    return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(p), KVC_SHA256_BYTES, e) ||
-           kvc_meta_set_text(meta, KVC_KEY_PROFILE_MODEL, kvc_profile_model(p), e);
+    if (kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(p), KVC_SHA256_BYTES, e)) return -1;
+    return kvc_meta_set_text(meta, KVC_KEY_PROFILE_MODEL, kvc_profile_model(p), e);
 }
 
 /* Measures the fit if the caller did not, and refuses a profile that does not fit. The caller must have settled pairing and
@@ -193,13 +193,19 @@ static int find_fit(struct writer *w, struct kvc_error *e) {
     return status ? kvc_error_prefix(e, "profile") : 0;
 }
 
-/* Stores the namespace. One that the cache had is of other facts. */
+/* Stores the namespace. One that the cache had is of other facts, and goes where these have none. */
 static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_space space = {.lossless = w->plan.lossless};
     uint8_t hash[KVC_KEY_BYTES];
+    struct kvc_error why;
     if (!w->options->space && !kvc_meta_find(meta, KVC_KEY_PREFIX_SPACE)) return 0;
-    return kvc_prefix_space(w->cache, meta, &space, hash, e) ||
-           kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_SPACE, hash, sizeof hash, e);
+    if (kvc_prefix_space(w->cache, meta, &space, hash, &why)) {
+        kvc_meta_remove(meta, KVC_KEY_PREFIX_SPACE);
+        if (!w->options->space && why.code != KVC_ERR_MEMORY) return 0;
+        if (e) *e = why;
+        return -1;
+    }
+    return kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_SPACE, hash, sizeof hash, e);
 }
 
 /* Sets the identity of the prefix keys. Keys without the token ids from position 0 on cannot be computed again, so their identity
@@ -220,7 +226,8 @@ static int describe(const struct writer *w, const char *recipe, struct kvc_meta 
         return -1;
     /* Extras belong to token ids, and tell as much. */
     if (w->options->no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);
-    return name_identity(c, meta, e) || name_space(w, meta, e);
+    if (name_identity(c, meta, e)) return -1;
+    return name_space(w, meta, e);
 }
 
 static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_error *e) {

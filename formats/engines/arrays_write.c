@@ -2,6 +2,7 @@
 #include "formats/engines/arrays_write.h"
 
 #include "codecs/memory.h"
+#include "formats/cache/scales.h"
 #include "formats/io/bytes.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/view.h"
@@ -122,6 +123,7 @@ static int describe(struct kvc_arrays_item *item, const struct kvc_cache *c, uin
     item->kind = KVC_NAME_TENSOR;
     item->number = t;
     item->dtype = keeps(shape->dtype) ? shape->dtype : KVC_F32;
+    if (item->dtype != shape->dtype && kvc_scales_need(c, t, e)) return -1;
     item->size = kvc_dtype_info(item->dtype)->size;
     item->bytes = item->size;
     if (tensor->role == KVC_ROLE_HIDDEN && shape->heads == 1) {
@@ -296,7 +298,6 @@ static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_it
     const struct kvc_cache *c = list->cache;
     const struct kvc_shape *shape = &c->tensor[item->number].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, item->number)->cells;
-    const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     size_t row = (size_t)kvc_row_bytes(shape), values = (size_t)(shape->heads * shape->dim);
     int convert = item->dtype != shape->dtype, status = 0;
     const size_t together = (size_t)kvc_cells_run_rows(cells);
@@ -307,8 +308,8 @@ static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_it
         after = kvc_cells_run_end(cells, b);
         uint64_t first = cells->block[b], n = cells->block[after] - first;
         status = c->read(c, item->number, first, n, rows, e);
+        if (!status && convert) status = kvc_rows_to_floats(c, item->number, floats, rows, n, 0, e);
         if (status) break;
-        if (convert) info->to_f32(floats, rows, (size_t)(n * kvc_row_blocks(shape)));
         transpose(dst, convert ? (const uint8_t *)floats : rows, shape, first, n, item->size);
     }
     free(rows);

@@ -2,6 +2,7 @@
 #include "formats/engines/foreign.h"
 
 #include "formats/io/bytes.h"
+#include "formats/io/json_text.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -40,8 +41,7 @@ static json_t *read_header(const struct kvc_input *in) {
     const uint64_t n = get_u64(head);
     if (!n || n > MAX_HEADER || n > in->size - 8 || kvc_input_pin(in, 8, n, NULL)) return NULL;
     for (size_t i = 0; i < sizeof words / sizeof words[0] && !header; i++)
-        if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i])))
-            header = json_loadb((const char *)in->data + 8, (size_t)n, 0, NULL);
+        if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i]))) header = kvc_json_load(in->data + 8, (size_t)n, 0, NULL);
     kvc_input_unpin(in, 8, n);
     return header;
 }

@@ -9,6 +9,7 @@
 
 #include "formats/cache/mapped.h"
 #include "formats/io/bytes.h"
+#include "formats/io/json_text.h"
 #include "formats/io/printable.h"
 #include "formats/io/safetensors_file.h"
 
@@ -57,7 +58,7 @@ static json_t *read_header(const struct kvc_input *in, uint64_t *size, char *why
     const char *text = (const char *)in->data + 8;
     json_t *root = NULL;
     if (memmem(text, (size_t)*size - 8, key, sizeof key - 1)) {
-        root = json_loadb(text, (size_t)*size - 8, JSON_REJECT_DUPLICATES, &error);
+        root = kvc_json_load(text, (size_t)*size - 8, JSON_REJECT_DUPLICATES, &error);
         if (!root) snprintf(why, why_size, "the header is no valid JSON: %.100s", error.text);
     }
     kvc_input_unpin(in, 0, *size);

@@ -2,10 +2,13 @@
  * of the header (safetensors_file.h) or the meaning of names (arrays_read.c). */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
+#include "codecs/number.h"
 #include "formats/io/hash.h"
+#include "formats/io/json_text.h"
 #include "formats/io/safetensors_file.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/scales.h"
 #include "formats/cache/values.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
@@ -20,7 +23,7 @@
 
 /* Entries of "__metadata__", for both directions. Files of other programs hold them as text, if at all; an entry that cannot be
  * parsed counts as not recorded. */
-enum fact_type { FACT_TEXT, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN, FACT_HASH };
+enum fact_type { FACT_TEXT, FACT_SCALES, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN, FACT_HASH };
 static const struct fact {
     const char *name, *key;
     enum fact_type type;
@@ -37,6 +40,7 @@ static const struct fact {
     {"rope_theta", KVC_KEY_ROPE_THETA, FACT_NUMBER},
     {"rope_dim", KVC_KEY_ROPE_DIM, FACT_COUNT},
     {"rope_factor", KVC_KEY_ROPE_FACTOR, FACT_NUMBER},
+    {"rope_original_length", KVC_KEY_ROPE_LENGTH, FACT_COUNT},
     {"tokens_first", KVC_KEY_TOKENS_FIRST, FACT_COUNT},
     {"hadamard_k", KVC_KEY_HADAMARD_K, FACT_TILE}, /* "unknown", or written unless 0 */
     {"hadamard_v", KVC_KEY_HADAMARD_V, FACT_TILE},
@@ -45,6 +49,9 @@ static const struct fact {
     {"head_dim_v", KVC_KEY_MODEL_HEAD_DIM_V, FACT_COUNT},
     {"sliding_window", KVC_KEY_WINDOW, FACT_COUNT},
     {"adapters", KVC_KEY_MODEL_ADAPTERS, FACT_TEXT},
+    {"scale_k", KVC_KEY_SCALE_K, FACT_SCALES},
+    {"scale_v", KVC_KEY_SCALE_V, FACT_SCALES},
+    {"scale_source", KVC_KEY_SCALE_SOURCE, FACT_TEXT},
     {"shard", KVC_KEY_SHARD, FACT_TEXT},
     {"tokenizer_sha256", KVC_KEY_TOKENIZER, FACT_HASH},
     {"values_recipe", KVC_KEY_VALUES_RECIPE, FACT_TEXT},
@@ -102,12 +109,10 @@ static int parse_hash(const char *text, uint8_t hash[KVC_SHA256_BYTES]) {
     return 0;
 }
 
-/* Reads a JSON number; 0 when the text is none. Unlike strtod(), this does not depend on the locale. */
+/* Reads a number; 0 when the text is none. */
 static double parse_number(const char *text) {
-    json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
-    double number = json_number_value(v);
-    json_decref(v);
-    return number;
+    double number;
+    return kvc_number_read(text, &number) ? 0 : number;
 }
 
 static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char *text, struct kvc_error *e) {
@@ -118,6 +123,7 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
     case FACT_TEXT:
         if (strcmp(fact->name, "k_rope") == 0 && strcmp(text, "post") && strcmp(text, "pre")) return 0;
         return kvc_meta_set_text(meta, fact->key, text, e);
+    case FACT_SCALES: return kvc_scales_check(text) ? 0 : kvc_meta_set_text(meta, fact->key, text, e);
     case FACT_COUNT: return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
     case FACT_TILE:
         if (strcmp(text, "unknown") == 0) kvc_meta_remove(meta, fact->key);
@@ -232,7 +238,7 @@ static int keeps(enum kvc_dtype dtype) {
 static char *print_number(double v) {
     if (!isfinite(v)) return strdup("");
     json_t *real = json_real(v);
-    char *text = json_dumps(real, JSON_ENCODE_ANY);
+    char *text = kvc_json_dump(real, JSON_ENCODE_ANY);
     json_decref(real);
     return text;
 }
@@ -244,7 +250,8 @@ static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *
     char text[2 * KVC_SHA256_BYTES + 1];
     int status = 0;
     if (!entry) return fact->type == FACT_TILE ? kvc_safetensors_add_text(to, fact->name, "unknown", e) : 0;
-    if (fact->type == FACT_TEXT) return kvc_safetensors_add_text(to, fact->name, kvc_meta_text(meta, fact->key, ""), e);
+    if (fact->type == FACT_TEXT || fact->type == FACT_SCALES)
+        return kvc_safetensors_add_text(to, fact->name, kvc_meta_text(meta, fact->key, ""), e);
     if (fact->type == FACT_KNOWN && !kvc_meta_bool(meta, fact->key, 1))
         return kvc_safetensors_add_text(to, fact->name, "false", e);
     if (fact->type == FACT_COUNT || (fact->type == FACT_TILE && count)) {

@@ -11,6 +11,7 @@
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/vllm.h"
 #include "formats/engines/vllm_blocks.h"
+#include "formats/io/json_text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -72,7 +73,7 @@ static json_t *find_config(const struct kvc_bundle *b, size_t *member) {
         if (strcmp(last_part(b->member[i].name), "config.json") != 0) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
         if (!in || in->size > MAX_CONFIG || kvc_input_pin(in, 0, in->size, NULL)) continue;
-        json_t *root = json_loadb((const char *)in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
+        json_t *root = kvc_json_load(in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
         kvc_input_unpin(in, 0, in->size);
         *member = i;
         if (json_is_array(json_object_get(root, "kv_cache_groups"))) return root;
@@ -379,7 +380,7 @@ const struct kvc_format kvc_format_vllm_blocks = {
     .source = KVC_SOURCE_VLLM_BLOCKS,
     /* The number of heads counts as geometry, which readers must be given; the names of layers have their numbers. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
-             KVC_LACKS_FACTS | KVC_LACKS_WINDOWS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+             KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_WINDOWS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_vllm_blocks_keeps,
     .probe = probe,
     .import = import,

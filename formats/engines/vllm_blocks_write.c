@@ -9,6 +9,7 @@
 #include "formats/engines/uniform.h"
 #include "formats/engines/vllm.h"
 #include "formats/io/hash.h"
+#include "formats/io/json_text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -136,7 +137,7 @@ static int make_config(struct out *o, const char *pattern, const char *model, st
 
 /* Finds the name of the folder: the model's, then the begin of the hash of all fields. */
 static int name_folder(struct out *o, const char *model, struct kvc_error *e) {
-    char *text = json_dumps(o->config, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII), hex[2 * KVC_SHA256_BYTES + 1];
+    char *text = kvc_json_dump(o->config, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII), hex[2 * KVC_SHA256_BYTES + 1];
     uint8_t hash[KVC_SHA256_BYTES];
     int status = text ? kvc_sha256(text, strlen(text), hash, e) : kvc_fail_memory(e, "config.json");
     free(text);
@@ -154,7 +155,7 @@ static int name_folder(struct out *o, const char *model, struct kvc_error *e) {
 /* --- files --- */
 
 static int write_config(const struct out *o, struct kvc_error *e) {
-    char *text = json_dumps(o->config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_ENSURE_ASCII), *name = NULL;
+    char *text = kvc_json_dump(o->config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_ENSURE_ASCII), *name = NULL;
     const size_t n = text ? strlen(text) : 0;
     int status = text && asprintf(&name, "%s/config.json", o->folder) >= 0 ? 0 : kvc_fail_memory(e, "config.json");
     if (!status)

@@ -2,6 +2,7 @@
 #include "formats/file/losses.h"
 
 #include "formats/cache/keys.h"
+#include "formats/cache/scales.h"
 #include "formats/engines/arrays_write.h"
 
 #include <stdio.h>
@@ -108,13 +109,30 @@ static unsigned count_parts(const struct kvc_cache *c, enum kvc_part_kind kind) 
     return n;
 }
 
+/* Returns 1 if a tensor has known scales that are not 1. */
+static int matters(const struct kvc_cache *c, uint32_t t) {
+    return !kvc_scales_plain(c, t) && !kvc_scales_need(c, t, NULL);
+}
+
+/* Returns 1 if values of 8 bits are written as they are stored, and their scales matter. */
+static int has_scales(const struct kvc_cache *c, const struct kvc_format *to) {
+    uint32_t stream = 0;
+    const int floats = to->keeps && !kvc_arrays_stream(c, &stream, NULL) && kvc_arrays_needs_float(c, stream);
+    for (uint32_t t = 0; t < c->n_tensors && !floats; t++) {
+        const struct kvc_tensor *x = &c->tensor[t];
+        if (!kvc_tensor_is_scaled(x) || (to->keeps && !to->keeps(x->shape.dtype))) continue;
+        if (matters(c, t)) return 1;
+    }
+    return 0;
+}
+
 /* --- types --- */
 
 /* Lists the dtypes that a format with `keeps` writes as float32. */
 static void say_casts(struct kvc_losses *l, const struct kvc_format *to, const struct kvc_cache *c,
                       const struct kvc_facts *known) {
     uint32_t stream;
-    int said[256] = {0};
+    int said[256] = {0}, scaled = 0;
     if (!to->keeps || kvc_arrays_stream(c, &stream, NULL)) return;
     const int floats = kvc_arrays_needs_float(c, stream);
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -122,10 +140,12 @@ static void say_casts(struct kvc_losses *l, const struct kvc_format *to, const s
         const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
         const int is_written = is_attention(part) || (part->kind == KVC_PART_COMPANION && !(to->lacks & KVC_LACKS_COMPANIONS));
         if (!is_written || info->dtype == KVC_F32 || (!floats && to->keeps(info->dtype)) || said[info->dtype]++) continue;
+        scaled |= matters(c, t);
         if (*l->casts) append(l->casts, sizeof l->casts, ", ", info->name);
         else snprintf(l->casts, sizeof l->casts, "%s: values of %s", to->name, info->name);
     }
     if (*l->casts) append(l->casts, sizeof l->casts, "", " are written as f32");
+    if (scaled) append(l->casts, sizeof l->casts, ", ", "times their scales");
     if (*l->casts && (known->tile[0] || known->tile[1])) append(l->casts, sizeof l->casts, ", ", "without Hadamard rotation");
 }
 
@@ -150,6 +170,7 @@ void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const st
     if (lacks & KVC_LACKS_SHAPES && has_shapes(c)) say(l, to, "types or shapes that differ between tensors");
     if (lacks & KVC_LACKS_PAIRING && lost_pairing(&known, o)) say(l, to, "the pairing of K (interleaved)");
     if (lacks & KVC_LACKS_ROTATION && (known.tile[0] || known.tile[1])) say(l, to, "the Hadamard rotation of its values");
+    if (lacks & KVC_LACKS_SCALES && to != kvc_format_of_source(c) && has_scales(c, to)) say(l, to, "the scales of its values");
     say_facts(l, to, &c->meta, lacks);
     say_casts(l, to, c, &known);
 }

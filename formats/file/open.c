@@ -3,6 +3,7 @@
 
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/meta_parse.h"
 #include "formats/container/container.h"
 #include "kernels/kernels.h"
 
@@ -63,7 +64,7 @@ static int import(struct kvc_opened *f, const struct kvc_opening *o, struct kvc_
     f->has_model = o->model != NULL;
     if (!(f->cache = kvc_import(&f->bundle, &options, &f->format, e))) return -1;
     if (o->model && kvc_model_apply(o->model, f->cache, f->note, sizeof f->note, e)) return kvc_error_prefix(e, f->input.name);
-    return 0;
+    return kvc_facts_give(&f->cache->meta, options.facts, e);
 }
 
 static int is_folder(const char *path) {

@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct pack {
-    struct kvc_cache *source; /* as it was opened */
+    const struct kvc_cache *source; /* as it was opened, and facts of the profile */
     const struct kvc_packing *how;
     struct kvc_sink *out;
     struct kvc_packed *done;
@@ -109,11 +109,25 @@ static int rotation_is_known(const struct kvc_meta *m) {
     return facts.tile_known[0] && facts.tile_known[1];
 }
 
-int kvc_pack_cache(struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *how, struct kvc_sink *out,
+/* Packs *c, to which facts of the profile are added. */
+static int pack_own(struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
+    p->source = c;
+    if (p->how->profile && kvc_profile_adopt(p->how->profile, c, e)) return -1;
+    if (!p->done->dequantized) return pack_chosen(p, c, e);
+    struct kvc_cache *view = kvc_view_dequantize(c, e);
+    if (!view) return -1;
+    if (!rotation_is_known(&c->meta)) note(p, KVC_PACK_ROTATION_UNKNOWN, c);
+    const int status = pack_chosen(p, view, e);
+    kvc_cache_free(view);
+    return status;
+}
+
+int kvc_pack_cache(const struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *how, struct kvc_sink *out,
                    struct kvc_packed *done, struct kvc_error *e) {
     struct kvc_packing with = *how;
     struct kvc_recipe best;
-    const struct pack p = {.source = c, .how = &with, .out = out, .done = done};
+    struct kvc_cache own;
+    struct pack p = {.how = &with, .out = out, .done = done};
     memset(done, 0, sizeof *done);
     if (!how->options.recipe && how->profile && kvc_profile_predicts(how->profile)) {
         if (kvc_recipe_parse(KVC_PREDICTING_STAGE, &best, e)) return -1;
@@ -121,12 +135,9 @@ int kvc_pack_cache(struct kvc_cache *c, uint64_t source_bytes, const struct kvc_
     }
     done->source_bytes = source_bytes;
     done->dequantized = how->dequantize && kvc_cache_is_quantized(c);
-    if (how->profile && kvc_profile_adopt(how->profile, c, e)) return -1;
-    if (!done->dequantized) return pack_chosen(&p, c, e);
-    struct kvc_cache *view = kvc_view_dequantize(c, e);
-    if (view && !rotation_is_known(&c->meta)) note(&p, KVC_PACK_ROTATION_UNKNOWN, c);
-    const int status = view ? pack_chosen(&p, view, e) : -1;
-    kvc_cache_free(view);
+    int status = kvc_cache_own_facts(&own, c, e);
+    if (!status) status = pack_own(&p, &own, e);
+    kvc_cache_disown(&own);
     return status;
 }
 

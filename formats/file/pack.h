@@ -44,9 +44,9 @@ struct kvc_packed {
     uint64_t source_bytes; /* size of the source, minus companions that were left out */
 };
 
-/* Packs a cache that was opened from a source of `source_bytes` bytes. Facts of the profile may be added to the
- * cache. Messages do not name the file. *done must be freed by kvc_packed_free(), after a failure as well. */
-int kvc_pack_cache(struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *p, struct kvc_sink *out,
+/* Packs a cache that was opened from a source of `source_bytes` bytes. What the profile tells of the cache is written with the copy that
+ * is packed; `c` stays as it is, so that several threads may pack it at once. Messages do not name the file. *done must be freed by kvc_packed_free(), after a failure as well. */
+int kvc_pack_cache(const struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *p, struct kvc_sink *out,
                    struct kvc_packed *done, struct kvc_error *e);
 void kvc_packed_free(struct kvc_packed *done);
 

@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
 #include "formats/io/input.h"
+#include "formats/io/json_text.h"
 #include "formats/io/printable.h"
 
 #include <inttypes.h>
@@ -218,7 +219,7 @@ uint64_t kvc_safetensors_begins(const uint8_t *head, uint64_t have, char *why, s
 static int parse(struct kvc_safetensors *s, const uint8_t *head, uint64_t n, struct kvc_error *e) {
     json_error_t error;
     char text[160];
-    s->root = json_loadb((const char *)head + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
+    s->root = kvc_json_load(head + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     if (s->root) return json_is_object(s->root) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "header is no JSON object");
     if (json_error_code(&error) == json_error_out_of_memory) return kvc_fail_memory(e, "the header");
     return kvc_fail_at(e, KVC_ERR_DAMAGED, 8 + (uint64_t)error.position, "header is no valid JSON: %s",
@@ -344,7 +345,7 @@ int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, cons
 }
 
 int kvc_safetensors_write(const struct kvc_safetensors_writer *w, struct kvc_sink *out, struct kvc_error *e) {
-    char *text = json_dumps(w->root, JSON_COMPACT);
+    char *text = kvc_json_dump(w->root, JSON_COMPACT);
     if (!text) return kvc_fail_memory(e, "the header");
     uint8_t length[8];
     const size_t n = strlen(text), padding = (8 - n % 8) % 8;

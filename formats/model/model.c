@@ -3,6 +3,7 @@
 #include "formats/model/model.h"
 
 #include "codecs/memory.h"
+#include "formats/io/json_text.h"
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/io/input.h"
@@ -277,7 +278,7 @@ static int read_config(const struct kvc_model_files *files, struct kvc_model *m,
     int there = kvc_model_files_beside(files, "config.json", KVC_MAX_CONFIG_BYTES, &in, e);
     if (there <= 0) return there;
     json_error_t error;
-    struct config c = {json_loadb((const char *)in.data, (size_t)in.size, JSON_REJECT_DUPLICATES, &error), NULL};
+    struct config c = {kvc_json_load(in.data, (size_t)in.size, JSON_REJECT_DUPLICATES, &error), NULL};
     kvc_input_close(&in);
     if (!json_is_object(c.root)) {
         json_decref(c.root);

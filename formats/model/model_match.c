@@ -1,6 +1,7 @@
 /* model_match.c: a model's facts as metadata, and whether a cache's metadata fits. Not for reading weights. */
 #include "formats/model/model.h"
 
+#include "codecs/number.h"
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
 
@@ -124,8 +125,8 @@ static void compare_numbers(struct comparison *c) {
         double ours = kvc_meta_f64(c->meta, numbers[i].key, 0), theirs = number_at(c->model, i);
         if (!(ours > 0) || !(theirs > 0)) continue;
         char a[32], b[32]; /* 9 digits tell all floats apart: GGUF stores these as f32, config.json in decimal */
-        snprintf(a, sizeof a, "%.9g", (double)(float)ours);
-        snprintf(b, sizeof b, "%.9g", (double)(float)theirs);
+        kvc_number_print(a, sizeof a, 9, (double)(float)ours);
+        kvc_number_print(b, sizeof b, 9, (double)(float)theirs);
         compared(c, numbers[i].key, a, b);
     }
 }

@@ -8,6 +8,7 @@
 #include "codecs/floats.h"
 #include "codecs/median.h"
 #include "codecs/memory.h"
+#include "codecs/number.h"
 #include "codecs/recipe.h"
 #include "codecs/rope.h"
 #include "codecs/stage.h"
@@ -344,7 +345,9 @@ static void worst_layers(const struct kvc_fit *fit, int role, char *text, size_t
                 next = &fit->layer[l];
         if (!next || !(next->ratio[role] > 0) || used >= size) return;
         below = next->ratio[role];
-        const int n = snprintf(text + used, size - used, "%s%" PRIu32 " (%.3g)", i ? ", " : "", next->layer, next->ratio[role]);
+        char ratio[32];
+        kvc_number_print(ratio, sizeof ratio, 3, next->ratio[role]);
+        const int n = snprintf(text + used, size - used, "%s%" PRIu32 " (%s)", i ? ", " : "", next->layer, ratio);
         used += n > 0 ? (size_t)n : 0;
     }
 }

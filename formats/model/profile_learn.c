@@ -176,7 +176,8 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
         struct kvc_rope none = {.half = 0};
         const uint32_t t = layer->tensor[r];
         if (t == KVC_NONE || c->tensor[t].role != (enum kvc_role)r || !kvc_is_float(c->tensor[t].shape.dtype)) continue;
-        status = part_begin(&to->part[r], &c->tensor[t].shape, e) || add_tensor(c, t, &to->part[r], r ? &none : &rope, e);
+        status = part_begin(&to->part[r], &c->tensor[t].shape, e);
+        if (!status) status = add_tensor(c, t, &to->part[r], r ? &none : &rope, e);
     }
     for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++)
         if (queries->tensor[t].role == KVC_ROLE_QUERIES && queries->layer[queries->tensor[t].layer].index == layer->index)

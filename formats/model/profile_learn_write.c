@@ -1,5 +1,6 @@
 /* profile_learn_write.c: a learnt profile as a file: kvc-profile(5). Not for counting (profile_learn.c). */
 #include "codecs/memory.h"
+#include "codecs/number.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/view.h"
 #include "formats/io/hash.h"
@@ -168,9 +169,9 @@ static int put_fingerprints(struct file *f, const struct kvc_learner *l, struct 
 }
 
 static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
-    char made[128];
-    snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %g", l->caches,
-             KVC_LEARN_K_STEP);
+    char made[128], step[32];
+    kvc_number_print(step, sizeof step, 6, KVC_LEARN_K_STEP);
+    snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %s", l->caches, step);
     int status = put_text(f, "kvc.profile", "0", e) || put_count(f, "model.layers", l->layers, e) || put_shape(f, l, e);
     if (!status && !l->rope_known && l->pairing) status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);
     if (!status)

@@ -1,6 +1,8 @@
 /* profile_step.c: the KL divergence that a quantisation step costs. */
 #include "formats/model/profile_step.h"
 
+#include "codecs/number.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -20,7 +22,8 @@
 
 /* Returns the tokens of repeated text in the metric. */
 static double repeated(const struct kvc_profile *p) {
-    return strtod(kvc_profile_text(p, "metric.recall"), NULL);
+    double tokens;
+    return kvc_number_begin(kvc_profile_text(p, "metric.recall"), &tokens) ? tokens : 0;
 }
 
 double kvc_profile_drift(const struct kvc_profile *p, double coefficients) {

@@ -6,6 +6,7 @@
 #include "formats/model/token_text.h"
 
 #include "codecs/memory.h"
+#include "formats/io/json_text.h"
 #include "formats/model/gguf.h"
 #include "formats/model/model_files.h"
 
@@ -104,7 +105,7 @@ static int read_json(struct kvc_token_texts *t, const struct kvc_model_files *fi
     const int there = kvc_model_files_beside(files, "tokenizer.json", MAX_TOKENIZER_BYTES, &in, e);
     if (there <= 0) return there;
     json_error_t error;
-    json_t *root = json_loadb((const char *)in.data, (size_t)in.size, JSON_ALLOW_NUL, &error);
+    json_t *root = kvc_json_load(in.data, (size_t)in.size, JSON_ALLOW_NUL, &error);
     kvc_input_close(&in);
     if (!root) return kvc_fail(e, KVC_ERR_DAMAGED, "tokenizer.json: no valid JSON: %s (line %d)", error.text, error.line);
     const uint64_t n = count_ids(root);

@@ -3,6 +3,7 @@
  * The conversion to GGUF changes the spelling of tokens. Both files are hashed in one spelling: U+2581 as a space, ids that no
  * token has as "[PAD<id>]", and no padding at the end. */
 #include "formats/model/vocab.h"
+#include "formats/io/json_text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -175,7 +176,7 @@ int kvc_vocab_hash_json(const uint8_t *json, uint64_t size, uint64_t limit, uint
                         struct kvc_error *e) {
     *known = 0;
     json_error_t error;
-    json_t *root = json_loadb((const char *)json, (size_t)size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    json_t *root = kvc_json_load(json, (size_t)size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!root) {
         /* A token with a NUL byte as a key is legal JSON that the parser cannot hold: no vocabulary then. */
         if (json_error_code(&error) == json_error_null_byte_in_key) return 0;

@@ -6,6 +6,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/rope_pairing.h"
 #include "formats/cache/view.h"
+#include "formats/io/json_text.h"
 #include "formats/io/printable.h"
 #include "formats/model/model_files.h"
 #include "formats/model/weights_names.h"
@@ -57,7 +58,7 @@ static void set_arch(struct kvc_weights *w, const char *text) {
 
 /* Reads config.json. A model that takes pictures, too, has the settings of its language model in an object of config.json. */
 static int read_config(struct kvc_weights *w, const struct kvc_input *in, struct kvc_error *e) {
-    json_t *root = json_loadb((const char *)in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = kvc_json_load(in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(root)) {
         json_decref(root);
         return kvc_fail(e, KVC_ERR_DAMAGED, "no valid JSON object");

@@ -69,7 +69,7 @@ static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct k
     const struct kvc_meta_entry *hash = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
     int embedded;
     if (!hash || hash->size != KVC_SHA256_BYTES || kvc_container_profile(c, &embedded)) return 0;
-    struct kvc_profile *p = kvc_space_profile((struct kvc_store_space *)(uintptr_t)x->space, hash->value, e);
+    struct kvc_profile *p = kvc_space_profile(x->space, hash->value, e);
     if (!p) return -1;
     kvc_container_set_profile(c, &(struct kvc_profile_places){.open = p});
     return 0;
@@ -96,7 +96,7 @@ static int prove(const struct kvc_chunk *chunk, const struct kvc_file *f, int ha
     const int failed = chunk->name    ? check_name(chunk, c, e)
                        : chunk->whole ? check_whole(chunk, c, e)
                                       : check_tokens(chunk, c, e);
-    if (failed || check_space(chunk, c, e) || find_profile(chunk, f->cache, e)) return -1;
+    if (failed || check_space(chunk, c, e) || find_profile(chunk, f->opened.cache, e)) return -1;
     return hashes ? kvc_container_check_hashes(c, e) : 0;
 }
 

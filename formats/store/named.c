@@ -220,7 +220,7 @@ static int pack(const struct kvc_store_space *space, const struct kvc_store_name
                                           .shared_profile = space->packs_with};
     struct kvc_file *named = kvc_file_select(f, &all, e);
     if (!named) return -1;
-    int status = kvc_meta_set_bytes(&named->cache->meta, KVC_KEY_STORE_NAME, name->bytes, name->size, e);
+    int status = kvc_meta_set_bytes(&named->opened.cache->meta, KVC_KEY_STORE_NAME, name->bytes, name->size, e);
     if (!status) status = kvc_file_pack_memory(named, &how, data, size, e);
     kvc_file_close(named);
     return status;

@@ -56,7 +56,7 @@ static int take_extras(struct kvc_put_job *job, struct kvc_error *e) {
     if (!job->options.n_extras) return 0;
     if (!(job->given = kvc_file_select(job->file, &all, e))) return -1;
     job->file = job->given;
-    return kvc_space_extras(&job->given->cache->meta, job->options.extras, job->options.n_extras, e);
+    return kvc_space_extras(&job->given->opened.cache->meta, job->options.extras, job->options.n_extras, e);
 }
 
 /* Returns the position after the last row of any part. */

@@ -6,7 +6,6 @@
 #include "formats/io/bytes.h"
 #include "formats/io/sink.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +17,7 @@
 #define FIDELITY 16
 #define CHUNK 18
 #define TENANT 19
+#define SCALES 20
 
 /* --- writing --- */
 
@@ -53,7 +53,7 @@ static void add_comments(struct text *t, const struct kvc_cache *c, const struct
     uint32_t layers = 0;
     if (name) {
         add(t, "# model ");
-        for (const char *p = name; *p && p - name < 200; p++) add(t, "%c", isprint((unsigned char)*p) ? *p : '?');
+        for (const char *p = name; *p && p - name < 200; p++) add(t, "%c", *p >= ' ' && *p < 127 ? *p : '?');
         add(t, "\n");
     }
     for (uint32_t i = 0; i < c->n_layers; i++) layers += c->part[c->layer[i].part].kind <= KVC_PART_RECURRENT;
@@ -201,6 +201,7 @@ int kvc_space_text_differ(const char *a, const char *b, size_t *at, char *text, 
         const int n_word = (int)(mine - 1 - word), n_mine = (int)(end - mine), n_its = other ? (int)(other_end - its) : 0;
         uint8_t here[8], there[8];
         if (tag == 5) snprintf(text, size, "layers, heads, channels or dtypes");
+        else if (tag == SCALES) snprintf(text, size, "the scales of values of 8 bits");
         else if (tag == CHUNK && n_mine == 16 && n_its == 16 && decode(mine, end, 0, here) == 8 &&
                  decode(its, other_end, 0, there) == 8)
             snprintf(text, size, "chunk (%" PRIu64 " tokens here, %" PRIu64 " there)", get_u64(here), get_u64(there));

@@ -181,9 +181,9 @@ struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8
 
 /* A chunk as it was read. */
 struct kvc_chunk {
-    const struct kvc_store_space *space;
-    size_t i;              /* in the chain */
-    const int32_t *tokens; /* of the whole prefix */
+    struct kvc_store_space *space; /* gets the profile that rows need */
+    size_t i;                      /* in the chain */
+    const int32_t *tokens;         /* of the whole prefix */
     const uint8_t *keys;
     uint64_t whole; /* not 0: a cache that cannot be cut, of at most so many tokens, of which the first 256 i have keys */
     const struct kvc_store_name *name; /* not NULL: a named cache, which needs none of the above but the namespace */

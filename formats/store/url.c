@@ -2,6 +2,7 @@
 #include "formats/store/url.h"
 
 #include "codecs/near.h"
+#include "codecs/number.h"
 #include "formats/io/hash.h"
 
 #include <inttypes.h>
@@ -124,15 +125,15 @@ const char *kvc_url_text(struct kvc_url *u, const char *key, const char *otherwi
 
 int kvc_url_bytes(struct kvc_url *u, const char *key, uint64_t *value, struct kvc_error *e) {
     const char *text = kvc_url_text(u, key, NULL), *unit = "KMGT", *found;
-    char *end = NULL;
+    double v = 0;
     if (!text) return 0;
-    const double v = strtod(text, &end);
+    const char *end = kvc_number_begin(text, &v);
     unsigned shift = 0;
-    if (end != text && *end && (found = strchr(unit, *end)) != NULL) {
+    if (end && *end && (found = strchr(unit, *end)) != NULL) {
         shift = 10 * (unsigned)(found - unit + 1);
         end += strcmp(end + 1, "iB") == 0 ? 3 : 1;
     }
-    if (end == text || *end || !(v >= 0) || ldexp(v, (int)shift) >= 0x1p63)
+    if (!end || *end || !(v >= 0) || ldexp(v, (int)shift) >= 0x1p63)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: '%s' is no number of bytes, as 500M or 20G", key, text);
     *value = (uint64_t)ldexp(v, (int)shift);
     return 0;
@@ -144,10 +145,10 @@ int kvc_url_time(struct kvc_url *u, const char *key, int64_t *microseconds, stru
         double factor;
     } unit[] = {{"", 1e6}, {"s", 1e6}, {"ms", 1e3}, {"m", 60e6}, {"h", 3600e6}, {"d", 86400e6}};
     const char *text = kvc_url_text(u, key, NULL);
-    char *end = NULL;
+    double v = 0;
     if (!text) return 0;
-    const double v = strtod(text, &end);
-    for (size_t i = 0; end != text && i < sizeof unit / sizeof unit[0]; i++)
+    const char *end = kvc_number_begin(text, &v);
+    for (size_t i = 0; end && i < sizeof unit / sizeof unit[0]; i++)
         if (strcmp(end, unit[i].name) == 0 && v >= 0 && v * unit[i].factor < 0x1p53) { /* exact, 285 years */
             *microseconds = (int64_t)(v * unit[i].factor);
             return 0;

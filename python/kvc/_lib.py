@@ -32,7 +32,7 @@ class Sized(c.Structure):
 class OpenOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("format", text), ("set", pointer), ("model", text), ("kv_heads", u32), ("pairing", text),
                 ("weights", text), ("profile", text), ("profile_folders", text), ("damaged", c.c_int), ("shared_profile", pointer),
-                ("token_ids", pointer), ("n_token_ids", u64), ("no_verify", c.c_int), ("max_memory", u64)]
+                ("token_ids", pointer), ("n_token_ids", u64), ("no_verify", c.c_int), ("max_memory", u64), ("facts", pointer)]
 
 
 class PartOptions(Sized):

@@ -297,26 +297,29 @@ def _free(data: c.c_void_p) -> None:
 
 def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mapping[str, Any]] = None, model: Optional[Path] = None,
          kv_heads: int = 0, pairing: Optional[str] = None, weights: Optional[Path] = None, profile: Optional[Path] = None,
-         profile_folders: Sequence[Path] = (), damaged: bool = False, tokens: Any = None, verify: bool = True, max_memory: int = 0) -> File:
+         profile_folders: Sequence[Path] = (), damaged: bool = False, tokens: Any = None, verify: bool = True, max_memory: int = 0,
+         facts: Optional[Mapping[str, Any]] = None) -> File:
     """Opens a cache: a path of a file, a folder or a tar archive, a list of paths of one cache, or bytes in memory.
 
     `format` and `settings` are as --from of kvc-pack(1), `model` a weights file whose facts are taken, and which a .kvc must match.
-    `profile` and `profile_folders` say where the profile of a .kvc is. `tokens` are the token ids of a file that holds none.
+    `profile` and `profile_folders` say where the profile of a .kvc is. `tokens` are the token ids of a file that holds none, `facts` what
+    its metadata do not tell or tell wrongly, as --fact of kvc-pack(1): {"scale.k": 0.02, "scale.v": 0.03}.
     With `verify`, decoded rows of a .kvc are compared with their digests, except by load(), arrays() and kvc.load(). `max_memory` are
     the bytes that decoding a .kvc may take; 0: a quarter of the machine's memory.
     """
-    lines = _lib.texts(settings)
+    lines, told = _lib.texts(settings), _lib.texts(facts)
     ids = None if tokens is None else arrays.token_ids(tokens)
     o = _lib.OpenOptions(format=encode(format), set=_lib.address(lines), model=encode(model), kv_heads=kv_heads,
                          pairing=encode(pairing), weights=encode(weights), profile=encode(profile),
                          profile_folders=b":".join(map(os.fsencode, profile_folders)) or None, damaged=damaged,
-                         no_verify=not verify, max_memory=max_memory)
+                         no_verify=not verify, max_memory=max_memory,
+                         facts=_lib.address(told))
     if ids is not None:
         o.token_ids, o.n_token_ids = ids.ctypes.data, ids.size
     if isinstance(source, (str, os.PathLike)):
         state = cuda.file_state(source)
         f = File(call(kvc.kvc_file_open, encode(source), c.byref(o)))
-        if state and f.format == "kvc" and not (damaged or settings or ids is not None):
+        if state and f.format == "kvc" and not (damaged or settings or facts or ids is not None):
             f.source = cuda.Source(os.path.abspath(source), o.profile, o.model, o.weights, o.profile_folders, state)
         return f
     if isinstance(source, (list, tuple)):

@@ -66,6 +66,20 @@ class TestOpen(Case):
         again = pickle.loads(pickle.dumps(kvc.Error(33, "text", offset=7)))
         self.assertEqual((again.code, again.message, again.offset), (kvc.Code.NOT_SLICEABLE, "text", 7))
 
+    def test_facts_of_the_caller(self):
+        """Scales of values of 8 bits: given when a file is packed, or when it is opened."""
+        codes = np.full((4, 2, 8), 0x40, np.uint8)  # 2 in f8e4m3
+        packed = kvc.pack({(0, role): codes for role in "KV"}, dtype="f8e4m3")
+        mine = np.zeros((4, 2, 8), np.float32)
+        with kvc.open(packed) as f:
+            self.fails(kvc.Code.UNSUPPORTED, "a scale that nothing tells", f.load, {(0, "K"): mine}, convert=True)
+        with kvc.open(packed, facts={"scale.k": 0.5, "scale.v": "0.25:4"}) as f:
+            f.load({(0, "K"): mine}, convert=True)
+            self.assertTrue((mine == 1).all())
+            f.load({(0, "V"): mine}, convert=True)
+            self.assertTrue((mine[:, 0] == 0.5).all() and (mine[:, 1] == 8).all())
+        self.fails(kvc.Code.USAGE, "did you mean scale.k", kvc.open, packed, facts={"scale.q": 1})
+
     def test_close_order(self):
         f = kvc.open(SAMPLES / "tiny.kvc")
         part = f.select(1, 3, layers=[1])

@@ -92,6 +92,24 @@ class TestWorkers(unittest.TestCase):
         self.assertEqual(len(left) + len(done), 3)
         self.assertFalse(workers.submit(loaded.set))
 
+    def test_scales(self):
+        facts = pages.scale_facts
+        self.assertEqual(facts("bf16", 0.5, "x"), {})
+        self.assertEqual(facts("f8e4m3", 1), {"scale.k": "1", "scale.v": "1"})
+        self.assertEqual(facts("u8", {"k": 0.1, "v": [0.5, 0.25]}), {"scale.k": "0.1", "scale.v": "0.5,0.25"})
+        self.assertEqual(facts("i8", {"k": [[1, 2.5], None, 3], "v": [2, 2]}), {"scale.k": "1:2.5,,3", "scale.v": "2"})
+        self.assertEqual(facts("f8e5m2", {"k": [[0.5, 0.5]], "v": (1e-9,)}), {"scale.k": "0.5", "scale.v": "1e-09"})
+        self.assertEqual(facts("f8e4m3", None, "node 7"), {"scale.source": "node 7"})
+        with self.assertLogs("kvc.test", logging.WARNING) as logged:
+            one, two = (facts("f8e4m3", log=logging.getLogger("kvc.test")) for _ in range(2))
+        self.assertIn("scale_source", logged.output[0])
+        self.assertEqual((sorted(one), sorted(two)), (["scale.source"], ["scale.source"]))
+        self.assertNotEqual(one, two)
+        for wrong in (0, -1, "1", True, float("inf"), float("nan"), [], [None], {"k": 1}, {"k": 1, "v": [[1, "x"]]}, {"k": 1, "v": 2, "q": 3}):
+            with self.subTest(scale=wrong), self.assertRaises(kvc.Error) as caught:
+                facts("f8e4m3", wrong)
+            self.assertEqual(caught.exception.code, kvc.Code.USAGE)
+
     def test_usage(self):
         self.assertRaises(kvc.Error, pages.Workers, 0, 1, "test")
         self.assertEqual([pages.dtype_of(name) for name in ("torch.bfloat16", "BF16", "half", "fp8_e5m2")], ["bf16", "bf16", "f16", "f8e5m2"])
@@ -128,6 +146,22 @@ class TestLmcache(Case):
         self.assertEqual((stats["not_loaded"], stats["store"]["bad_objects"]), (0, 0))
         self.assertEqual(again.put({}), [True, "", None])
         self.assertEqual(again.get([]), {})
+
+    def test_scales(self):
+        """Chunks of 8 bits are found by clients of the same scales, or of the same source of unknown ones, and by no others."""
+        data = {key(1): bytearray(random.bytes(SIZE // 2))}
+        many = ({"scale": 0.5}, {"scale": 0.25}, {"scale": {"k": 0.5, "v": [0.5, 0.5, 1]}}, {"scale_source": "a"}, {"scale_source": "b"}, {})
+        for i, options in enumerate(many):
+            call = self.client(dtype="fp8_e4m3", **options)
+            self.assertEqual(call.exists(list(data)), [False], options)
+            self.assertEqual(call.put(data)[0], True)
+            self.assertEqual(call.get(list(data), SIZE // 2), data)
+            again = self.client(dtype="fp8_e4m3", **options)
+            self.assertEqual(again.exists(list(data)), [bool(options)])  # without options a client has a namespace of its own
+            self.assertEqual(len(self.objects()), i + 1)
+        self.fails(kvc.Code.USAGE, "scale", self.client, dtype="fp8_e4m3", scale=-1)
+        with kvc.open(self.objects()[0]) as f:
+            self.assertTrue(any(name in f.meta for name in ("scale.k", "scale.source")))
 
     def test_types_and_layouts(self):
         for dtype, size in (("bfloat16", 2), ("float32", 4), ("uint8", 1), ("float8_e4m3fn", 1)):

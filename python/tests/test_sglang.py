@@ -95,6 +95,21 @@ class TestSglang(Case):
         counts = storage.counters()
         self.assertEqual((counts["loaded_pages"], counts["loaded_bytes"]), (2, CONTENT.nbytes // PAGES * 2))
 
+    def test_scales(self):
+        """Pages of 8 bits: the pool does not tell their scales, and the configuration does, or they are shared with nobody."""
+        pool = Pool("page_first", CONTENT)
+        pool.dtype, pool.head_dim, pool.v_head_dim = "torch.float8_e4m3fn", 2 * DIM, 2 * DIM  # as many bytes
+        for extra in ({"scale": {"k": 0.5, "v": 0.25}}, {"scale": 1}, {"scale_source": "here"}, {}):
+            storage = self.storage(pool, extra)
+            self.assertEqual(storage.batch_exists(KEYS), 0)
+            self.assertEqual(storage.batch_set_v1(KEYS[:2], indices(0, 1)), [True, True])
+            self.assertEqual(storage.batch_get_v1(KEYS[:2], indices(0, 1)), [True, True])
+            self.assertEqual(self.storage(pool, extra).batch_exists(KEYS), 2 if extra else 0)
+            self.assertEqual(sorted(name for name in storage._facts if name.startswith("scale")),
+                             ["scale.k", "scale.v"] if "scale" in extra else ["scale.source"])
+        self.assertTrue(np.array_equal(pool.content(), CONTENT))
+        self.fails(kvc.Code.USAGE, "a scale is a number", self.storage, pool, {"scale": "half"})
+
     def test_missing(self):
         pool = Pool("page_first_direct", CONTENT)
         storage = self.storage(pool)

@@ -6,6 +6,7 @@ import shutil
 import sys
 import unittest
 from types import SimpleNamespace as Fake
+from unittest import mock
 
 import numpy as np
 from common import Case, needs_store
@@ -204,6 +205,61 @@ class TestTier(Case):
         a, b = (rows[i, :-64].view(np.float16).astype(np.float32) for i in (0, 5))
         self.assertFalse(np.array_equal(a, b))
         self.assertLess(np.abs(a - b).max(), 0.5)
+
+    def engine(self, k, v, **cache):
+        """Has vLLM tell its layers, whose scales these are: numbers, or one for each layer."""
+        def scales(values):
+            return values if isinstance(values, list) else [values] * LAYERS
+
+        layers = {f"model.layers.{i}.self_attn.attn": Fake(_k_scale_float=a, _v_scale=np.array(b, np.float32))
+                  for i, (a, b) in enumerate(zip(scales(k), scales(v)))}
+        config = Fake(cache_config=Fake(cache_dtype="auto", calculate_kv_scales=False), compilation_config=Fake(static_forward_context=layers))
+        vars(config.cache_config).update(cache)
+        patched = mock.patch("vllm.config.get_current_vllm_config_or_none", lambda: config)
+        patched.start()
+        self.addCleanup(patched.stop)
+        return patched
+
+    def test_scales(self):
+        """Chunks of 8 bits are shared by engines of the same scales: those of the options, or of vLLM's layers."""
+        keys = [key(1)]
+        for n, options in enumerate(({"scale": 0.5}, {"scale": {"k": [0.5, 0.25, 1], "v": 2}}, {"scale_source": "here"})):
+            s = spec(dtype="fp8")
+            self.assertEqual(self.lookups(self.tier(s, memory(s), **options), keys)[1], [LookupResult.MISS])
+            self.there_and_back(s, keys, **options)
+            self.assertEqual(len(self.objects()), n + 1)
+        s = spec(dtype="fp8")
+        with self.assertLogs("vllm.kvc", "WARNING"):
+            tier = self.tier(s, memory(s, seed=1))
+        self.assertTrue(self.run_job(tier, keys, [0], True).success)
+        self.assertEqual(self.lookups(self.tier(s, memory(s)), keys)[1], [LookupResult.MISS])  # a namespace of its own
+
+        engine = self.engine([0.5, 0.25, 1], 2)
+        tier = self.tier(s, memory(s))
+        self.assertEqual({name: fact for name, fact in tier._facts[0].items() if name.startswith("scale")},
+                         {"scale.k": "0.5,0.25,1", "scale.v": "2"})
+        self.assertEqual(self.lookups(tier, keys)[1], [LookupResult.HIT])  # as the options said
+        engine.stop()
+        engine = self.engine([0.5, 0.25, 2], [[1, 2], [3, 4], [5, 5]], cache_dtype="fp8_e4m3")
+        tier = self.tier(spec(dtype="fp8"), memory(s))
+        self.assertEqual((tier._facts[0]["scale.v"], tier._host.groups[0].geometry.dtype), ("1:2,3:4,5", "f8e4m3"))
+        self.assertEqual(self.lookups(tier, keys)[1], [LookupResult.MISS])
+        engine.stop()
+        engine = self.engine(1, 1, calculate_kv_scales=True)  # they are not yet what they will be
+        with self.assertLogs("vllm.kvc", "WARNING"):
+            self.assertIn("scale.source", self.tier(s, memory(s))._facts[0])
+        engine.stop()
+        engine = self.engine([1, None, 1], 1)
+        with self.assertLogs("vllm.kvc", "WARNING"):
+            self.assertIn("scale.source", self.tier(s, memory(s))._facts[0])
+
+    def test_a_type_that_the_cache_has(self):
+        """vLLM may tell the model's type, where kv_cache_dtype is another: half the heads of twice the bytes would fit as well."""
+        s = spec(dtype="fp8")
+        s.config.model.dtype = "bfloat16"
+        self.engine(1, 1, cache_dtype="fp8_e4m3")
+        geometry = self.tier(s, memory(s))._host.groups[0].geometry
+        self.assertEqual((geometry.dtype, geometry.heads), ("f8e4m3", HEADS))
 
     def test_nobody_keeps_it(self):
         """A level that is too small, one that is down, and a folder that is gone: the job ends, and it is counted."""

@@ -84,6 +84,7 @@ TAKE_DTYPE = {FINITE, SINK, TAIL, PRUNE, SALIENCY, MERGE}
 FLOATS = {"f32", "f16", "bf16"}
 SEGMENT = 128  # blocks
 V_ROLE = 1
+LATENT_ROLE = 2
 ROLES = {0: "k", 1: "v"}  # that a profile describes
 
 # Arguments of the stages in the order in which a stage prints them: name ("" where only the value stands),
@@ -594,17 +595,57 @@ class Kvc:
             " then ".join(filter(None, fidelity)) or "lossless",
             profiles,
         ]
+        items = dict(enumerate(facts, 1))
+        if scales := self._scales_fact():
+            items[20] = scales
+        if "rope.original-length" in self.meta:
+            items[21] = number("rope.original-length")
         space = b"kvc namespace 1\n"
-        for tag, fact in enumerate(facts, 1):
+        for tag, fact in items.items():
             fact = fact.encode() if isinstance(fact, str) else fact
             space += struct.pack("<BI", tag, len(fact)) + fact
         need(self.meta["prefix.space"] == hashlib.sha256(space).digest(), "prefix.space: not the namespace of the file")
 
+    @staticmethod
+    def _is_scaled(tensor):
+        """K, V and latents of f8e4m3, f8e5m2, u8, i8."""
+        return tensor.role <= LATENT_ROLE and 3 <= tensor.dtype_number <= 6
+
+    def _scales(self, tensor):
+        """The scale of each head, or None (FORMAT.md 7)."""
+        text = self.meta.get("scale.v" if tensor.role == V_ROLE else "scale.k")
+        if not isinstance(text, str):
+            return None
+        number = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+        need(re.fullmatch(rf"({number}(:{number})*)?(,({number}(:{number})*)?)*", text), "scale.k or scale.v: no list")
+        layers = [[float(n) for n in layer.split(":")] if layer else [] for layer in text.split(",")]
+        single = [struct.unpack("<f", struct.pack("<f", n))[0] for scales in layers for n in scales]
+        need(all(0 < n < float("inf") for n in single), "scale.k or scale.v: no number above 0")
+        if len(layers) > 1 and tensor.layer.index >= len(layers):
+            return None
+        scales = layers[tensor.layer.index if len(layers) > 1 else 0]
+        need(len(scales) in (0, 1, tensor.heads), "scale.k or scale.v: of another number of heads")
+        return None if not scales else scales * tensor.heads if len(scales) == 1 else scales
+
+    def _scales_fact(self):
+        out = b"\1"
+        for layer in self._layers_in_order():
+            for t in sorted((t for t in self.tensors if t.layer is layer and self._is_scaled(t)), key=lambda t: t.role):
+                scales = self._scales(t)
+                if scales is None:
+                    need(self.meta.get("scale.source"), "prefix.space: of values of 8 bits without known scales")
+                    return b"\0" + self.meta["scale.source"].encode()
+                out += struct.pack(f"<{t.heads}f", *scales)
+        return out if len(out) > 1 else b""
+
+    def _layers_in_order(self):
+        layers = [x for x in self.layers if x.part.kind in (0, 1, 2)]
+        return sorted(layers, key=lambda x: (x.part.kind, x.part.stream, x.index))
+
     def _layers_fact(self):
         out = struct.pack("<B", self.meta.get("cache.layers-known", True))
         heads_known = self.meta.get("cache.heads-known", True)
-        layers = [x for x in self.layers if x.part.kind in (0, 1, 2)]
-        for layer in sorted(layers, key=lambda x: (x.part.kind, x.part.stream, x.index)):
+        for layer in self._layers_in_order():
             out += struct.pack("<BIIBI", layer.part.kind, layer.part.stream, layer.index, layer.kind, layer.window)
             for t in sorted((t for t in self.tensors if t.layer is layer), key=lambda t: t.role):
                 unknown = not heads_known and t.heads == 1 and t.role <= V_ROLE

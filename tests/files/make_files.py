@@ -979,6 +979,34 @@ def prefix_files():
         lambda: keyed(None, chain[:2], prefix_space=data(namespace(past)), values_recipe=text("quant:4 then prune"),
                       values_profile=data(bytes(range(64)))).file())
 
+    eight = layer + u8(0, F8E4M3) + u64(2, 4)  # K of 8 bits
+    scaled = {**few, 5: eight, 20: u8(1) + struct.pack("<2f", 0.5, 0.25)}
+    theirs = {**few, 5: eight, 20: u8(0) + b"run 7"}
+
+    def of_8_bits(facts, dtype=F8E4M3, **meta):
+        return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0, dtype)],
+                     meta={"prefix.identity": text("unknown"), "prefix.space": data(namespace(facts)),
+                           **{k.replace("_", "."): text(v) for k, v in meta.items()}}).file()
+    good("space-scales", "A namespace of K of 8 bits, whose heads have scales.")(lambda: of_8_bits(scaled, scale_k="0.5:0.25"))
+    good("space-scales-layer", "The same scales as those of layer 0 of a list.")(
+        lambda: of_8_bits(scaled, scale_k="5e-1:25.0E-2,7,,3:4:5"))
+    good("space-scales-source", "A namespace of unknown scales, of somebody who has a name.")(
+        lambda: of_8_bits(theirs, scale_source="run 7"))
+    good("space-scales-partly", "A list that has no scale of layer 0.")(
+        lambda: of_8_bits(theirs, scale_k=",1", scale_source="run 7"))
+    good("space-scales-other", "Scales that are of no dtype of the file.")(
+        lambda: of_8_bits(few, F16, scale_k="0.5", scale_source="run 7"))
+    wide = {**few, 21: u64(4096)}
+    good("space-length", "A namespace that knows the context before scaling.")(
+        lambda: keyed(None, chain[:2], **{"prefix_space": data(namespace(wide)), "rope_original-length": (2, u64(4096))}).file())
+    for name, sentence, facts, meta in (
+            ("unknown", "K of 8 bits has no namespace without scales.", {**few, 5: eight}, {}),
+            ("none", "Scales that the namespace leaves out.", {**few, 5: eight}, {"scale_k": "0.5"}),
+            ("wrong", "Scales of another file.", scaled, {"scale_k": "0.5:0.5"}),
+            ("heads", "Scales of three heads, where there are two.", scaled, {"scale_k": "0.5:0.25:1"}),
+            ("words", "Scales that are no numbers.", scaled, {"scale_k": "half"})):
+        bad(f"space-scales-{name}", "prefix.space", sentence, "check")(lambda facts=facts, meta=meta: of_8_bits(facts, **meta))
+
     def known():
         tokenizer, adapters = bytes(range(32)), bytes(range(100, 132))
         facts = {1: b"mine", 2: tokenizer, 3: b"llama", 4: adapters, 6: b"post", 7: b"halves", 8: b"yarn",

@@ -8,6 +8,7 @@
 #include "formats/api/kvc.h"
 #include "formats/api/pack_device.h"
 #include "formats/api/sized.h"
+#include "formats/cache/scales.h"
 #include "formats/device/load.h"
 
 #include <fcntl.h>
@@ -146,6 +147,16 @@ static int reach(uint64_t *to, uint64_t n, int64_t stride) {
     return __builtin_mul_overflow(n - 1, (uint64_t)stride, &more) || __builtin_add_overflow(*to, more, to) ? -1 : 0;
 }
 
+/* Refuses to convert values of 8 bits that have a scale. */
+static int check_scale(const struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
+    char label[64];
+    if (kvc_scales_need(c, t, e)) return -1;
+    if (kvc_scales_plain(c, t)) return 0;
+    kvc_tensor_label(c, t, label, sizeof label);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is %s with a scale, by which only the CPU multiplies: load it as it is", label,
+                    kvc_dtype_info(c->tensor[t].shape.dtype)->name);
+}
+
 static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, struct kvc_error *e) {
     const struct kvc_cache *c = p->file->cache;
     const struct kvc_cuda_destination *d = s->d;
@@ -168,6 +179,7 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
                         label, g->heads, g->channels, d->pool.heads, d->pool.dim);
     if (d->dtype && dtype_of(d->dtype, &g->dtype))
         return kvc_fail(e, KVC_ERR_USAGE, "dtype '%s' is none of f32, f16, bf16, f8e4m3, f8e5m2", d->dtype);
+    if (g->dtype != g->from && check_scale(c, t, e)) return -1;
     if (x->dim < value_bytes(g->dtype)) return kvc_fail(e, KVC_ERR_USAGE, "values of %s do not fit their stride", label);
     if (d->first / d->pool.page_size >= s->pages || n > s->pages * d->pool.page_size - d->first)
         return kvc_fail(e, KVC_ERR_USAGE, "%" PRIu64 " tokens do not fit %" PRIu64 " pages of %" PRIu64 " from slot %" PRIu64, n,

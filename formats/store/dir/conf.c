@@ -1,6 +1,8 @@
 /* conf.c: reads and writes kvc-store.conf. Spec: STORE.md, "Configuration". */
 #include "formats/store/dir/conf.h"
 
+#include "codecs/number.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +21,10 @@ const char *kvc_conf_key(size_t i) {
 
 static int take_percent(struct kvc_url *url, double *value, struct kvc_error *e) {
     const char *text = kvc_url_text(url, "min-free", NULL);
-    char *end = NULL;
+    double v = 0;
     if (!text) return 0;
-    const double v = strtod(text, &end);
-    if (end == text || (*end && strcmp(end, "%") != 0) || !(v >= 0 && v <= 100))
+    const char *end = kvc_number_begin(text, &v);
+    if (!end || (*end && strcmp(end, "%") != 0) || !(v >= 0 && v <= 100))
         return kvc_fail(e, KVC_ERR_USAGE, "min-free: '%s' is no percentage, as 5 or 2.5%%", text);
     *value = v;
     return 0;
@@ -94,13 +96,15 @@ int kvc_conf_parse(struct kvc_conf *c, const char *text, struct kvc_error *e) {
 }
 
 void kvc_conf_print(const struct kvc_conf *c, char *text, size_t size) {
+    char min_free[32];
+    kvc_number_print(min_free, sizeof min_free, 6, c->min_free);
     snprintf(text, size,
              "# A prefix store of kvc: see kvc-store(1). Change it with kvc-store config.\n"
              "version = 1\n"
              "# bytes of objects, 0: no limit\n"
              "max-size = %" PRIu64 "\n"
              "# per cent of the file system that stay free\n"
-             "min-free = %g\n"
+             "min-free = %s\n"
              "# time since the last use after which objects go, 0: never\n"
              "max-age = %" PRId64 "s\n"
              "# bytes of one namespace, 0: no limit\n"
@@ -112,7 +116,7 @@ void kvc_conf_print(const struct kvc_conf *c, char *text, size_t size) {
              "index = %s\n"
              "# yes: others may own or write this folder\n"
              "shared = %s\n",
-             c->max_size, c->min_free, c->max_age, c->max_space, c->grace, durability[c->durability], c->indexed ? "yes" : "no",
+             c->max_size, min_free, c->max_age, c->max_space, c->grace, durability[c->durability], c->indexed ? "yes" : "no",
              c->shared ? "yes" : "no");
 }
 

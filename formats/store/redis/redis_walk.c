@@ -2,6 +2,7 @@
 #include "formats/store/redis/redis_level.h"
 
 #include "codecs/memory.h"
+#include "codecs/number.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -223,12 +224,15 @@ static void add_server(const struct kvc_redis *l, struct about *x, const redisRe
 
 static void describe(struct kvc_redis *l, const struct about *x, size_t servers, char *text, size_t size) {
     char kind[48] = "single server", limit[48] = "";
+    char used[32], most[32];
     const double mib = 1 << 20;
-    if (x->limit) snprintf(limit, sizeof limit, " of %.1f MiB", (double)x->limit / mib);
+    kvc_number_print(used, sizeof used, 3, (double)x->used / mib);
+    kvc_number_print(most, sizeof most, 3, (double)x->limit / mib);
+    if (x->limit) snprintf(limit, sizeof limit, " of %s MiB", most);
     pthread_mutex_lock(&l->lock);
     if (l->clustered) snprintf(kind, sizeof kind, "cluster of %zu masters", servers);
-    snprintf(text, size, "%s %s, %s; %" PRIu64 " finds in %" PRIu64 " round trips; memory of all keys %.1f MiB%s, %s",
-             x->valkey ? "Valkey" : "Redis", x->version, kind, l->finds, l->find_rounds, (double)x->used / mib, limit, x->policy);
+    snprintf(text, size, "%s %s, %s; %" PRIu64 " finds in %" PRIu64 " round trips; memory of all keys %s MiB%s, %s",
+             x->valkey ? "Valkey" : "Redis", x->version, kind, l->finds, l->find_rounds, used, limit, x->policy);
     pthread_mutex_unlock(&l->lock);
 }
 

@@ -19,7 +19,7 @@ from ..errors import Code, Error
 from ..file import Path
 from ..pack import open_arrays
 from ..store import Space, Store
-from .pages import Counters, Geometry, Workers, facts_of_pages, name_of, open_space
+from .pages import Counters, Geometry, Workers, facts_of_pages, name_of, open_space, scale_facts
 
 Completion = Tuple[int, bool, str, Optional[List[bool]]]  # number, success, error, result of each key
 _ORDERS = {"2ltd": "clthd", "fused": "lthcd"}  # [2, layers, tokens, heads * dim], [layers, tokens, heads * 2 * dim]
@@ -78,14 +78,15 @@ class KvcClient:
 
     `levels` is a store (kvc-store(1)). `layers`, `heads` (KV heads of a rank), `dim` and `dtype` are the geometry of a chunk, `layout` its
     order; `groups` has the geometry of other object groups, by their numbers: {"1": {"layers": 4}}. `chunk`, if given, are the tokens
-    of every chunk. `weights` are the model's files; without them the name in the keys identifies the model.
+    of every chunk. `weights` are the model's files; without them the name in the keys identifies the model. `scale` and `scale_source` are
+    for types of 8 bits (pages.scale_facts()).
     """
 
     def __init__(self, levels: str, layers: int, heads: int, dim: int, dtype: str, *, layout: str = "2ltd", chunk: Optional[int] = None,
                  groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast", weights: Optional[Path] = None,
-                 pairing: Optional[str] = None, tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4,
-                 waiting: int = 1024, deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0,
-                 log_seconds: float = 300.0) -> None:
+                 pairing: Optional[str] = None, scale: Any = None, scale_source: Optional[str] = None,
+                 tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4, waiting: int = 1024,
+                 deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0, log_seconds: float = 300.0) -> None:
         if layout not in _ORDERS:
             raise Error(Code.USAGE, f"the layout '{layout}' is not known: {', '.join(_ORDERS)} are")
         own = {"layers": layers, "heads": heads, "dim": dim, "dtype": dtype}
@@ -93,8 +94,9 @@ class KvcClient:
         self._geometries.update({int(str(group), 16): Geometry(**{**own, **other}) for group, other in (groups or {}).items()})
         self._order, self._chunk, self._seconds, self._log_seconds = _ORDERS[layout], chunk, seconds, log_seconds
         self._space_options = {"recipe": recipe, "tenant_file": tenant_file}
-        self._about = {"pairing": pairing, "weights": weights}
         self._log = _logger()
+        self._about = {"pairing": pairing, "weights": weights}
+        self._scales = {g.dtype: scale_facts(g.dtype, scale, scale_source, log=self._log) for g in self._geometries.values()}
         self._counters = Counters(self._log, "lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys",
                                   "stored_keys", "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
         self._spaces: Dict[Tuple[str, int], Tuple[Space, Dict[str, Any]]] = {}
@@ -106,7 +108,7 @@ class KvcClient:
         self._logged = time.monotonic()
         self._store = Store(levels, deadline=deadline, local_deadline=deadline, load_deadline=load_deadline, key_file=key_file)
         for geometry in self._geometries.values():  # a wrong recipe or file is said now, and not at each chunk
-            open_space(self._store, geometry, facts_of_pages(geometry, model="any", **self._about), **self._space_options).close()
+            open_space(self._store, geometry, self._facts(geometry, "any"), **self._space_options).close()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._workers = Workers(threads, waiting, "kvc-lmcache")
 
@@ -212,12 +214,15 @@ class KvcClient:
             raise Error(Code.USAGE, f"chunks of object group {group:x} have no geometry: name its layers in 'groups'")
         return parts[0], group, self._geometries[group]
 
+    def _facts(self, geometry: Geometry, model: str) -> Dict[str, Any]:
+        return facts_of_pages(geometry, model=model, scales=self._scales[geometry.dtype], **self._about)
+
     def _space(self, key: str) -> Tuple[Space, Dict[str, Any], Geometry]:
         """Returns the namespace of a key, which is opened at the first key of its model and group."""
         model, group, geometry = self._geometry(key)
         with self._opening:
             if (model, group) not in self._spaces:
-                facts = facts_of_pages(geometry, model=model, **self._about)
+                facts = self._facts(geometry, model)
                 self._spaces[model, group] = open_space(self._store, geometry, facts, **self._space_options), facts
             space, facts = self._spaces[model, group]
         return space, facts, geometry

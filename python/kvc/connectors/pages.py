@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
+import uuid
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
@@ -26,6 +28,7 @@ _BITS = {"f32": np.uint32, "f16": np.uint16, "bf16": np.uint16, "f8e4m3": np.uin
 _OTHER_NAMES = {"float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
                 "fp8_e4m3": "f8e4m3", "fp8": "f8e4m3", "float8_e5m2": "f8e5m2", "fp8_e5m2": "f8e5m2", "uint8": "u8", "int8": "i8"}
 _PAIRINGS = ("halves", "interleaved", "none")
+_EIGHT_BITS = ("f8e4m3", "f8e5m2", "u8", "i8")  # what an engine stores in them is divided by a scale that it keeps elsewhere
 _LONGEST_NAME = 256  # bytes, of the store
 _QUIET = 60.0  # seconds for which the same trouble is counted and not logged again
 
@@ -87,15 +90,60 @@ class Geometry:
         return {(i, role): whole[i, c] for i in range(self.layers) for c, role in enumerate("KV")}
 
 
+# --- scales of values of 8 bits ---
+
+
+def _scale_text(scale: Any) -> str:
+    """Returns a scale, those of layers, or lists of those of heads as kvc writes them: "0.5", "0.5,0.25", "0.5:0.4,0.3:0.2"."""
+
+    def number(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
+            raise Error(Code.USAGE, f"a scale is a number above 0, and not {value!r}")
+        return f"{value:.9g}"  # binary32
+
+    def layer(value: Any) -> str:
+        if value is None:
+            return ""
+        heads = [number(one) for one in value] if isinstance(value, (list, tuple)) else [number(value)]
+        return heads[0] if len(set(heads)) == 1 else ":".join(heads)
+
+    layers = [layer(value) for value in scale] if isinstance(scale, (list, tuple)) else [number(scale)]
+    if not any(layers):
+        raise Error(Code.USAGE, f"there is no scale in {scale!r}")
+    return layers[0] if len(set(layers)) == 1 else ",".join(layers)
+
+
+def scale_facts(dtype: str, scale: Any = None, source: Optional[str] = None, *, log: Optional[logging.Logger] = None) -> Dict[str, str]:
+    """Returns the facts of scales that caches of a type need; none for types of more than 8 bits.
+
+    `scale` is a number, or {"k": ..., "v": ...} of numbers, of lists of those of layers, or of lists of lists of those of heads; 1 says that
+    the engine stores the values themselves. Without it `source` says whose scales they are: only caches of the same source are shared. Without
+    either, what is stored is of use to this process alone, which is logged.
+    """
+    if dtype not in _EIGHT_BITS:
+        return {}
+    if scale is not None:
+        by_role = scale if isinstance(scale, Mapping) else {"k": scale, "v": scale}
+        if sorted(by_role) != ["k", "v"]:
+            raise Error(Code.USAGE, 'scales are a number, or {"k": ..., "v": ...}')
+        return {f"scale.{role}": _scale_text(value) for role, value in sorted(by_role.items())}
+    if not source:
+        source = f"process {uuid.uuid4().hex}"
+        if log is not None:
+            log.warning("kvc: K and V are %s, whose scales the engine does not tell: what is stored is of use to this process alone. Set "
+                        "\"scale\" (1, if the engine has none), or \"scale_source\", a name that all engines with the same scales share", dtype)
+    return {"scale.source": source}
+
+
 # --- namespaces ---
 
 
 def facts_of_pages(geometry: Geometry, *, model: Optional[str] = None, weights: Optional[Path] = None, pairing: Optional[str] = None,
-             shard: Optional[str] = None) -> Dict[str, Any]:
+             shard: Optional[str] = None, scales: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
     """Returns what is known of an engine's caches as metadata (kvc(5)).
 
     K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name does. `pairing` is assumed to be that
-    of transformers, "halves", if it is not given. `shard` is "rank/size".
+    of transformers, "halves", if it is not given. `shard` is "rank/size", `scales` what scale_facts() returns.
     """
     if pairing not in (None, *_PAIRINGS):
         raise Error(Code.USAGE, f"the pairing '{pairing}' is not known: {', '.join(_PAIRINGS)} are")
@@ -103,7 +151,7 @@ def facts_of_pages(geometry: Geometry, *, model: Optional[str] = None, weights: 
         raise Error(Code.USAGE, "the engine does not tell the model's name: name its files in 'weights'")
     facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "model.kv-heads": geometry.heads,
                              "model.head-dim": geometry.dim, "rope.k": "post", "rope.pairing": pairing or "halves",
-                             "rope.pairing-assumed": None if pairing else True, "shard": shard}
+                             "rope.pairing-assumed": None if pairing else True, "shard": shard, **(scales or {})}
     if weights is not None:
         facts.update(fingerprint_of(weights))
     return {key: value for key, value in facts.items() if value not in (None, "")}

@@ -20,7 +20,7 @@ from ..arrays import Key
 from ..errors import Code, Error
 from ..pack import open_arrays
 from ..store import Space, Store
-from .pages import Counters, Geometry, facts_of_pages, name_of, open_space
+from .pages import Counters, Geometry, facts_of_pages, name_of, open_space, scale_facts
 
 try:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
@@ -29,7 +29,8 @@ except ImportError:  # without SGLang, for tests
 
 _LAYERS_APART = "layer_first"  # a page is K and V of each layer, [tokens, heads, channels]
 _ORDERS = {"page_first": "tlhd", "page_first_direct": "lthd", "page_head": "htld"}  # a page is K, then V, of all layers
-_OPTIONS = {"levels", "recipe", "weights", "pairing", "tenant_file", "key_file", "threads", "deadline", "load_deadline", "seconds"}
+_OPTIONS = {"levels", "recipe", "weights", "pairing", "tenant_file", "key_file", "threads", "deadline", "load_deadline", "seconds",
+            "scale", "scale_source"}
 _OF_SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "prefetch_threshold", "prefetch_timeout_base",
               "prefetch_timeout_per_ki_token", "hicache_storage_pass_prefix_keys", "tp_lcm_size"}
 
@@ -85,7 +86,8 @@ class KvcStorage(HiCacheStorage):
         geometry = _geometry(pool, self._config)
         o = self._options
         self._facts = facts_of_pages(geometry, model=self._config.model_name, weights=o.get("weights"), pairing=o.get("pairing"),
-                               shard=_shard(self._config))
+                               shard=_shard(self._config),
+                               scales=scale_facts(geometry.dtype, o.get("scale"), o.get("scale_source"), log=self._log))
         self._space: Space = open_space(self._store, geometry, self._facts, recipe=o.get("recipe", "fast"), tenant_file=o.get("tenant_file"))
         self._geometry, self._pool, self.mem_pool_host = geometry, pool, pool
         self._pieces = 2 * geometry.layers if pool.layout == _LAYERS_APART else 2

@@ -65,8 +65,8 @@ def refuse(vllm_config: Any) -> None:
         if getattr(parallel, name, 1) > 1:
             raise Error(Code.UNSUPPORTED, f"{name} above 1 is not supported: tensor_parallel_size is")
     if vllm_config.cache_config.cache_dtype not in ("auto", "float16", "bfloat16", "float32"):
-        raise Error(Code.UNSUPPORTED, f"a cache of type {vllm_config.cache_config.cache_dtype} is not supported, because its scales are not in "
-                                      "it: leave kv_cache_dtype at auto")
+        raise Error(Code.UNSUPPORTED, f"a cache of type {vllm_config.cache_config.cache_dtype} is not supported by this connector: leave "
+                                      "kv_cache_dtype at auto, or use the secondary tier (VLLM.md)")
     if getattr(vllm_config.load_config, "load_format", None) == "dummy":
         raise Error(Code.UNSUPPORTED, "load_format=dummy is not supported: weights are random, and their caches would pass for the model's")
     if getattr(model, "is_encoder_decoder", False):

@@ -29,7 +29,7 @@ from ..errors import Code, Error
 from ..pack import open_arrays
 from ..store import Space, Store
 from . import vllm_pages
-from .pages import Counters, Geometry, Workers, dtype_of, facts_of_pages
+from .pages import Counters, Geometry, Workers, dtype_of, facts_of_pages, scale_facts
 
 log = logging.getLogger("vllm.kvc")  # below vLLM's own, whose level and handlers it has
 
@@ -47,6 +47,14 @@ def layout_of(config: Any, dim: int) -> str:
 
         return str(_get_attn_isa(getattr(torch, config.model.dtype), config.groups[0].tokens_per_block, dim))
     return _LAYOUTS.get(config.kv_cache_layout, str(config.kv_cache_layout))
+
+
+def cache_type(config: Any) -> str:
+    """Returns the type of what vLLM stores, which a kv_cache_dtype makes another than the model's."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    told = getattr(getattr(get_current_vllm_config_or_none(), "cache_config", None), "cache_dtype", "auto")
+    return dtype_of(config.model.dtype if told == "auto" else told)
 
 
 def head_dim_of(model: str) -> int:
@@ -73,11 +81,37 @@ def layer_numbers(names: Sequence[str]) -> List[int]:
     return numbers if len(set(numbers)) == len(names) else list(range(len(names)))
 
 
+def _scale_of(layer: Any, role: str) -> Any:
+    """Returns the scale of a layer of vLLM, or those of its heads. None: it has none."""
+    value = getattr(layer, f"_{role}_scale", None)
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return getattr(layer, f"_{role}_scale_float", None) if value is None else value
+
+
+def engine_scales(names: Sequence[str], numbers: Sequence[int]) -> Optional[Dict[str, Any]]:
+    """Returns the scales that vLLM's layers have, by role and number. None: the layers are in other processes, as with several workers, or
+    the scales are found by the first prompts (calculate_kv_scales)."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    current = get_current_vllm_config_or_none()
+    if current is None or getattr(getattr(current, "cache_config", None), "calculate_kv_scales", False):
+        return None
+    layers = getattr(getattr(current, "compilation_config", None), "static_forward_context", None) or {}
+    found: Dict[str, List[Any]] = {role: [None] * (max(numbers) + 1) for role in "kv"}
+    for name, number in zip(names, numbers):
+        for role, scales in found.items():
+            scales[number] = _scale_of(layers.get(name), role)
+            if scales[number] is None:
+                return None
+    return found
+
+
 class Pages:
     """K and V of the chunks of a group of layers in a row of vLLM's host memory."""
 
     def __init__(self, group: Any, heads: int, dim: int, dtype: str, layout: str, blocks: int) -> None:
-        self.layers = layer_numbers(group.layer_names)
+        self.names = list(group.layer_names)
+        self.layers = layer_numbers(self.names)
         self.page = group.tokens_per_block
         self.geometry = Geometry(len(self.layers), heads, dim, dtype)
         self.tokens = self.page * blocks
@@ -114,7 +148,7 @@ def host_layout(spec: Any, heads: int, dim: int, layout: str) -> Host:
     workers = 1 if config.canonical_layout or config.replicated_layout else parallel.world_size
     most = max(len(group.layer_names) for group in config.groups)
     bytes_per_block = config.worker_kv_bytes_per_block * (parallel.world_size if config.canonical_layout else 1)
-    dtype = dtype_of(config.model.dtype)
+    dtype = cache_type(config)
     per_head = vllm_pages.page_bytes(1, dim, config.groups[0].tokens_per_block, dtype) * most
     heads = heads or bytes_per_block // per_head
     groups = [Pages(group, heads, dim, dtype, layout or layout_of(config, dim), blocks) for group in config.groups]
@@ -162,15 +196,17 @@ class KvcTier(SecondaryTierManager):
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *, store: str,
                  recipe: str = "fast", profile: Optional[str] = None, weights: Optional[str] = None, heads: int = 0, dim: int = 0,
-                 layout: str = "", pairing: Optional[str] = None, threads: int = 4, waiting: int = 4096, deadline: Optional[float] = None,
-                 load_deadline: Optional[float] = None, key_file: Optional[str] = None, tenant_file: Optional[str] = None) -> None:
+                 layout: str = "", pairing: Optional[str] = None, scale: Any = None, scale_source: Optional[str] = None, threads: int = 4,
+                 waiting: int = 4096, deadline: Optional[float] = None, load_deadline: Optional[float] = None,
+                 key_file: Optional[str] = None, tenant_file: Optional[str] = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self._host = host_layout(offloading_spec, heads, dim, layout)
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
         self._store = Store(store, deadline=deadline, load_deadline=load_deadline, key_file=key_file)
         model = offloading_spec.config.model.name
         weights = weights or (model if Path(model).is_dir() else None)
-        self._facts = [facts_of_pages(group.geometry, model=model, weights=weights, pairing=pairing) for group in self._host.groups]
+        self._facts = [facts_of_pages(group.geometry, model=model, weights=weights, pairing=pairing,
+                                      scales=self._scales(group, scale, scale_source)) for group in self._host.groups]
         self._spaces = [self._open(group, facts, recipe=recipe, profile=profile, tenant_file=tenant_file)
                         for group, facts in zip(self._host.groups, self._facts)]
         self.counters = Counters(log, "hits", "lookups", "loaded", "not_loaded", "stored", "not_stored", "dropped")
@@ -181,6 +217,14 @@ class KvcTier(SecondaryTierManager):
         self._lookup = _Lookup(self)
         log.info("kvc: tier in %s, namespaces %s, chunks of %s tokens", store, ", ".join(space.name[:16] for space in self._spaces),
                  ", ".join(str(group.tokens) for group in self._host.groups))
+
+    @staticmethod
+    def _scales(group: Pages, scale: Any, source: Optional[str]) -> Dict[str, str]:
+        """Returns the facts of scales: what the configuration says, else what vLLM's layers have."""
+        dtype = group.geometry.dtype
+        if scale is None and scale_facts(dtype, 1):
+            scale = engine_scales(group.names, group.layers)
+        return scale_facts(dtype, scale, source, log=log)
 
     def _open(self, group: Pages, facts: Dict[str, Any], **options: Any) -> Space:
         """Opens the namespace of a group: model, types and geometry."""
