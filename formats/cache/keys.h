@@ -55,6 +55,7 @@
 
 #define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form"     /* text: "plain", "server" or "none" */
 #define KVC_KEY_LLAMA_STREAMS "llama.streams"           /* u64 */
+#define KVC_KEY_LLAMA_STREAM "llama.stream"             /* u64: the only stream that has cells; absent: 0, or several have */
 #define KVC_KEY_LLAMA_CELL_EXT "llama.cell-ext"         /* u64: extension words before the sequence ids of a cell */
 #define KVC_KEY_LLAMA_TRANSPOSED_V "llama.transposed-v" /* bool */
 

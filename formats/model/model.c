@@ -147,6 +147,7 @@ static int gguf_facts(const struct kvc_gguf *g, struct kvc_model *m, struct kvc_
     uint64_t width = arch_u64(&f, "embedding_length", 0), each = m->heads ? width / m->heads : 0;
     m->head_dim = arch_u64(&f, "attention.key_length", each);
     m->head_dim_v = arch_u64(&f, "attention.value_length", each);
+    m->latent = arch_u64(&f, "attention.kv_lora_rank", 0) != 0;
     m->window = arch_u64(&f, "attention.sliding_window", 0);
     gguf_windows(&f, m);
     gguf_rope(&f, m);
@@ -257,7 +258,8 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
     }
     m->layers = config_count(c, NAMES("num_hidden_layers", "n_layer", "num_layers"));
     m->heads = config_count(c, NAMES("num_attention_heads", "n_head"));
-    if (!config_get(c, NAMES("kv_lora_rank"))) { /* latent attention is cached in another shape */
+    m->latent = config_get(c, NAMES("kv_lora_rank")) != NULL;
+    if (!m->latent) { /* latent attention is cached in another shape */
         uint64_t width = config_count(c, NAMES("hidden_size", "n_embd", "d_model"));
         m->kv_heads = config_kv_heads(c, m->heads);
         m->head_dim = config_count(c, NAMES("head_dim"));

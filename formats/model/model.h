@@ -24,6 +24,7 @@ struct kvc_model {
     double rope_theta;                                      /* 0: unknown */
     double rope_factor;                                     /* 0: none */
     uint64_t rope_dim;                                      /* 0: unknown */
+    int latent;                                             /* 1: attention may keep latents and no V */
     int has_tokenizer;
     uint8_t tokenizer[KVC_SHA256_BYTES];
     uint8_t sampled[KVC_SHA256_BYTES];
