@@ -598,6 +598,11 @@ class Kvc:
         for tag, fact in enumerate(facts, 1):
             fact = fact.encode() if isinstance(fact, str) else fact
             space += struct.pack("<BI", tag, len(fact)) + fact
+        for tag, key, form in ((20, "rope.original-context", "<Q"), (21, "rope.sections", None)):
+            if key in self.meta:
+                value = self.meta[key]
+                fact = struct.pack(form, value) if form else struct.pack(f"<{len(value)}Q", *value)
+                space += struct.pack("<BI", tag, len(fact)) + fact
         need(self.meta["prefix.space"] == hashlib.sha256(space).digest(), "prefix.space: not the namespace of the file")
 
     def _layers_fact(self):
@@ -1932,9 +1937,10 @@ META_TYPES = {1: "?", 2: "Q", 3: "q", 4: "d"}
 KNOWN_KEYS = set(
     """producer source.format source.version source.bytes recipe model.name model.architecture model.layers
     model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters model.adapters.sha256 tokenizer.sha256 rope.k
-    rope.pairing rope.type rope.theta rope.dim rope.factor hadamard.k hadamard.v sliding.window page.size
+    rope.pairing rope.type rope.theta rope.dim rope.factor
+    rope.original-context rope.sections hadamard.k hadamard.v sliding.window page.size
     shard cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
-    llama.transposed-v llama.cell-ext profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
+    llama.stream llama.transposed-v llama.cell-ext profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
     values.profile rope.pairing-assumed hidden.states""".split()
 )
 
