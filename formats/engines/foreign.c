@@ -69,7 +69,7 @@ static int says_header(const json_t *header, char *text, size_t size) {
 static int is_beside_slot(const struct kvc_input *in) {
     static const char suffix[] = ".checkpoints";
     static const struct magic magic = {"LSCKPT", 6, 0, NULL};
-    const size_t n = strlen(in->name), m = sizeof suffix - 1;
+    const size_t n = in->name ? strlen(in->name) : 0, m = sizeof suffix - 1; /* the first bytes of a pipe have no name */
     return has_magic(in, &magic) || (n > m && strcmp(in->name + n - m, suffix) == 0);
 }
 
