@@ -143,8 +143,7 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line
         cli_double_text(kvc_meta_f64(m, KVC_KEY_ROPE_FACTOR, 0), number);
         say(l, ", factor %s", number);
     }
-    if (kvc_meta_find(m, KVC_KEY_ROPE_ORIGINAL))
-        say(l, ", original context %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_ORIGINAL, 0));
+    if (kvc_meta_find(m, KVC_KEY_ROPE_ORIGINAL)) say(l, ", original context %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_ORIGINAL, 0));
     const struct kvc_meta_entry *sections = kvc_meta_find(m, KVC_KEY_ROPE_SECTIONS);
     if (sections) {
         char text[128];

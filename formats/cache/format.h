@@ -90,7 +90,7 @@ struct kvc_format {
     /* Returns 1 if a file of this format is as it is written without options, so that its own bytes may be returned instead. NULL: it
      * always is. */
     int (*is_default)(const struct kvc_cache *c);
-    int takes_members;     /* 1: a cache of this format may consist of several members; 0: it is one file */
+    int takes_members; /* 1: a cache of this format may consist of several members; 0: it is one file */
 
     /* Returns 1 if the bytes look like this format, -1 if only their beginning does, else 0. If not 1, `why` gets the reason. Must be
      * cheap, and trust nothing. */

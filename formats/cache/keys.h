@@ -31,10 +31,10 @@
 #define KVC_KEY_ROPE_K "rope.k"                     /* text: "post" or "pre" */
 #define KVC_KEY_ROPE_PAIRING "rope.pairing"         /* text: "halves", "interleaved", "none"; absent: unknown */
 #define KVC_KEY_ROPE_ASSUMED "rope.pairing-assumed" /* bool: true: the pairing is the habit of the format and was not recorded */
-#define KVC_KEY_ROPE_TYPE "rope.type"               /* text: "default", "linear", "yarn", "llama3", "longrope", "mrope", "imrope" */
-#define KVC_KEY_ROPE_THETA "rope.theta"             /* f64 */
-#define KVC_KEY_ROPE_DIM "rope.dim"                 /* u64: rotated channels of a head */
-#define KVC_KEY_ROPE_FACTOR "rope.factor"           /* f64: scaling factor */
+#define KVC_KEY_ROPE_TYPE "rope.type"     /* text: "default", "linear", "yarn", "llama3", "longrope", "mrope", "imrope" */
+#define KVC_KEY_ROPE_THETA "rope.theta"   /* f64 */
+#define KVC_KEY_ROPE_DIM "rope.dim"       /* u64: rotated channels of a head */
+#define KVC_KEY_ROPE_FACTOR "rope.factor" /* f64: scaling factor */
 #define KVC_KEY_ROPE_ORIGINAL "rope.original-context" /* u64: positions of training before scaling */
 #define KVC_KEY_ROPE_SECTIONS "rope.sections"         /* u64s: pairs of each coordinate of a position (M-RoPE) */
 

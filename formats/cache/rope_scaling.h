@@ -8,9 +8,9 @@
 enum { KVC_ROPE_SECTIONS = 4 };
 
 struct kvc_rope_scaling {
-    const char *type;   /* as metadata spell it; NULL: not said. Owned by the object, or static */
-    double factor;      /* 0: none */
-    uint64_t original;  /* positions that the model was trained with before scaling; 0: not said */
+    const char *type;                    /* as metadata spell it; NULL: not said. Owned by the object, or static */
+    double factor;                       /* 0: none */
+    uint64_t original;                   /* positions that the model was trained with before scaling; 0: not said */
     uint64_t section[KVC_ROPE_SECTIONS]; /* pairs of each coordinate (M-RoPE) */
     uint32_t n_sections;
 };

@@ -80,7 +80,8 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
             return 1;
         }
     if (is_beside_slot(in)) {
-        snprintf(text, size, "it is a file of server checkpoints that llama-server keeps beside a slot, not a cache; keep it as it is");
+        snprintf(text, size,
+                 "it is a file of server checkpoints that llama-server keeps beside a slot, not a cache; keep it as it is");
         return 1;
     }
     json_t *header = read_header(in);

@@ -6,19 +6,6 @@
 #include "formats/io/bytes.h"
 
 #include <stdio.h>
-#include <string.h>
-
-int kvc_llama_is_state(const struct kvc_input *in) {
-    uint8_t size[4], name[KVC_LLAMA_ARCH_BYTES];
-    if (in->size < sizeof size || kvc_input_copy(in, 0, size, sizeof size, NULL)) return 0;
-    const uint32_t n = get_u32(size);
-    if (n < 2 || n >= sizeof name || in->size - sizeof size < n || kvc_input_copy(in, sizeof size, name, n, NULL)) return 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const int letter = name[i] >= 'a' && name[i] <= 'z', later = (name[i] >= '0' && name[i] <= '9') || strchr("-_.", name[i]);
-        if (!letter && (!i || !name[i] || !later)) return 0;
-    }
-    return 1;
-}
 
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     const struct kvc_input *in = b->one.in;

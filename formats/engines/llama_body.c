@@ -140,9 +140,19 @@ static int add_extents(struct kvc_llama_parser *p, uint32_t tensor, const struct
 static const struct {
     int32_t type;
     const char *name;
-} other_types[] = {{9, "q8_1"},    {10, "q2_K"},    {11, "q3_K"},    {12, "q4_K"},   {13, "q5_K"},
-                   {14, "q6_K"},     {15, "q8_K"},   {24, "i8"},      {28, "f64"},     {39, "mxfp4"},  {40, "nvfp4"},
-                   {133, "q6_0 of ik_llama.cpp"}, {151, "q8_KV of ik_llama.cpp"}};
+} other_types[] = {{9, "q8_1"},
+                   {10, "q2_K"},
+                   {11, "q3_K"},
+                   {12, "q4_K"},
+                   {13, "q5_K"},
+                   {14, "q6_K"},
+                   {15, "q8_K"},
+                   {24, "i8"},
+                   {28, "f64"},
+                   {39, "mxfp4"},
+                   {40, "nvfp4"},
+                   {133, "q6_0 of ik_llama.cpp"},
+                   {151, "q8_KV of ik_llama.cpp"}};
 
 static int fail_type(struct kvc_llama_parser *p, uint64_t at, enum kvc_role role, int32_t type) {
     const char *name = NULL;
@@ -158,10 +168,10 @@ static int take_rows(struct kvc_llama_parser *p, enum kvc_role role, uint32_t ce
     uint64_t row, start = p->at;
     if (kvc_llama_take_u32(p, &type, "a tensor's type")) return -1;
     const struct kvc_dtype_info *info = kvc_dtype_by_ggml((int32_t)type);
-    if (!info)
-        return fail_type(p, start, role, (int32_t)type);
+    if (!info) return fail_type(p, start, role, (int32_t)type);
     if (transposed) {
-        if (kvc_llama_take_u32(p, &element, "a tensor's element size") || kvc_llama_take_u32(p, &channels, "a tensor's channels")) return -1;
+        if (kvc_llama_take_u32(p, &element, "a tensor's element size") || kvc_llama_take_u32(p, &channels, "a tensor's channels"))
+            return -1;
         if (info->block != 1 || element != info->size || !channels)
             return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start, "transposed %s of type %s has elements of %" PRIu32 " bytes",
                                kvc_role_name(role), info->name, element);
@@ -200,8 +210,8 @@ static int add_tensors(struct kvc_llama_parser *p, uint32_t first, uint32_t laye
 
 /* Reads the tensors of `layers` layers, of part `part`: those of role[0] of all layers, then those of role[1], whose rows are
  * transposed or not. */
-static int take_tensors(struct kvc_llama_parser *p, uint32_t part, enum kvc_layer_kind kind, uint32_t layers, const enum kvc_role *role,
-                        unsigned roles, uint32_t cells, int transposed) {
+static int take_tensors(struct kvc_llama_parser *p, uint32_t part, enum kvc_layer_kind kind, uint32_t layers,
+                        const enum kvc_role *role, unsigned roles, uint32_t cells, int transposed) {
     const uint64_t n = (uint64_t)roles * layers;
     struct rows one, *rows = p->cache ? kvc_alloc(n, sizeof *rows) : NULL;
     const uint32_t first = p->cache ? p->cache->n_layers : 0;
@@ -226,11 +236,13 @@ static int tile_is_valid(uint32_t tile) {
 static int take_layers(struct kvc_llama_parser *p, uint32_t part, uint32_t cells, enum kvc_layer_kind kind) {
     uint32_t transposed, layers, tile[2] = {0, 0};
     uint64_t start = p->at;
-    if (kvc_llama_take_u32(p, &transposed, "the transposition flag") || kvc_llama_take_u32(p, &layers, "the number of layers")) return -1;
+    if (kvc_llama_take_u32(p, &transposed, "the transposition flag") || kvc_llama_take_u32(p, &layers, "the number of layers"))
+        return -1;
     if (transposed > 1) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start, "the flag for transposed V is %" PRIu32, transposed);
     if (!layers) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, start + 4, "no layers for %" PRIu32 " cells", cells);
     if (p->r.tiles) {
-        if (kvc_llama_take_u32(p, &tile[0], "the Hadamard tiles") || kvc_llama_take_u32(p, &tile[1], "the Hadamard tiles")) return -1;
+        if (kvc_llama_take_u32(p, &tile[0], "the Hadamard tiles") || kvc_llama_take_u32(p, &tile[1], "the Hadamard tiles"))
+            return -1;
         if (!tile_is_valid(tile[0]) || !tile_is_valid(tile[1]))
             return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 8,
                                "Hadamard tiles %" PRIu32 " and %" PRIu32 " are not powers of two", tile[0], tile[1]);
@@ -253,9 +265,7 @@ static int is_state(const struct kvc_llama_parser *p) {
 /* Reads the body of an attention cache. Streams without cells add nothing, so that the only stream that has some is stream 0, whatever
  * its number: the slot of a server with several is a sequence as any other. */
 static int take_attention(struct kvc_llama_parser *p, enum kvc_part_kind kind, uint32_t checkpoint) {
-    const enum kvc_layer_kind layer = !p->r.has_v ? KVC_LAYER_LATENT
-                                      : kind == KVC_PART_LIVE ? KVC_LAYER_FULL
-                                                              : KVC_LAYER_SLIDING;
+    const enum kvc_layer_kind layer = !p->r.has_v ? KVC_LAYER_LATENT : kind == KVC_PART_LIVE ? KVC_LAYER_FULL : KVC_LAYER_SLIDING;
     uint32_t streams = 1, cells, part, full = 0, last = 0;
     if (p->r.streams && kvc_llama_take_u32(p, &streams, "the number of streams")) return -1;
     if (!streams || streams > MAX_STREAMS) return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 4, "%" PRIu32 " streams", streams);
@@ -263,7 +273,8 @@ static int take_attention(struct kvc_llama_parser *p, enum kvc_part_kind kind, u
         if (kvc_llama_take_u32(p, &cells, "the number of cells")) return -1;
         if (!cells && (full || s + 1 < streams)) continue;
         if (!p->r.streams && cells == 1 && is_state(p))
-            return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "the only cell is not of the first token, as that of a recurrent state");
+            return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at,
+                               "the only cell is not of the first token, as that of a recurrent state");
         if (take_cells(p, cells, p->r.ext, kind, 0, &part)) return -1;
         if (p->cache) {
             p->cache->part[part].stream = cells && s != p->sole ? s : 0;
@@ -305,7 +316,8 @@ static int take_recurrent(struct kvc_llama_parser *p, enum kvc_part_kind kind, u
     if (kvc_llama_take_u32(p, &cells, "the number of states") || take_cells(p, cells, 0, kind, 1, &part)) return -1;
     if (p->cache) p->cache->part[part].checkpoint = checkpoint;
     if (!cells) return 0;
-    if (kvc_llama_take_u32(p, &transposed, "the transposition flag") || kvc_llama_take_u32(p, &layers, "the number of layers")) return -1;
+    if (kvc_llama_take_u32(p, &transposed, "the transposition flag") || kvc_llama_take_u32(p, &layers, "the number of layers"))
+        return -1;
     if (transposed || !layers)
         return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at - 8, "recurrent states with flag %" PRIu32 " and %" PRIu32 " layers",
                            transposed, layers);
@@ -346,7 +358,8 @@ static int take_checkpoints(struct kvc_llama_parser *p) {
     if (p->end - p->at < 4 || !begins_checkpoints(p))
         return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "bytes follow the last cache and are no checkpoints");
     p->at += 4;
-    if (kvc_llama_take_u32(p, &version, "the checkpoint trailer") || kvc_llama_take_u32(p, &count, "the checkpoint trailer")) return -1;
+    if (kvc_llama_take_u32(p, &version, "the checkpoint trailer") || kvc_llama_take_u32(p, &count, "the checkpoint trailer"))
+        return -1;
     if (version != 1) return kvc_fail_at(p->e, KVC_ERR_UNSUPPORTED, p->at - 8, "checkpoint trailer of version %" PRIu32, version);
     if (count > (p->end - p->at) / 40) return cut(p, "the list of checkpoints");
     for (uint32_t i = 0; i < count; i++) {
@@ -398,4 +411,3 @@ int kvc_llama_state(struct kvc_llama_parser *p) {
     }
     return take_checkpoints(p);
 }
-

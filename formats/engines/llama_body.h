@@ -35,9 +35,9 @@ struct kvc_llama_parser {
 
     /* Results. */
     uint64_t tile_k, tile_v;
-    int quantised[2], transposed;    /* quantised: K, V */
-    uint64_t streams;                /* of the attention cache */
-    uint32_t sole;                   /* the only stream that has cells; KVC_NONE: none has, or several have */
+    int quantised[2], transposed;     /* quantised: K, V */
+    uint64_t streams;                 /* of the attention cache */
+    uint32_t sole;                    /* the only stream that has cells; KVC_NONE: none has, or several have */
     uint64_t understood, fit_tensors; /* lists of cells and tensors that were valid, to compare trials; tensors */
 };
 

@@ -47,12 +47,9 @@ static const struct generation {
     unsigned ext; /* extension words of a cell of M-RoPE models */
     uint32_t version[2];
     const char *words;
-} generations[] = {{1, 1, 0, 3, {4, 11}, "with Hadamard tiles"},
-                   {0, 1, 0, 3, {3, 10}, "with streams"},
-                   {0, 1, 0, 2, {2, 9}, "with streams"},
-                   {0, 1, 1, 2, {0, 9}, "with streams and outputs"},
-                   {0, 0, 0, 0, {2, 0}, "without streams"},
-                   {0, 0, 1, 0, {0, 9}, "without streams, with outputs"}};
+} generations[] = {{1, 1, 0, 3, {4, 11}, "with Hadamard tiles"}, {0, 1, 0, 3, {3, 10}, "with streams"},
+                   {0, 1, 0, 2, {2, 9}, "with streams"},         {0, 1, 1, 2, {0, 9}, "with streams and outputs"},
+                   {0, 0, 0, 0, {2, 0}, "without streams"},      {0, 0, 1, 0, {0, 9}, "without streams, with outputs"}};
 enum { GENERATIONS = sizeof generations / sizeof generations[0] };
 
 static int announces(const struct head *h, const struct generation *g) {
@@ -115,7 +112,10 @@ static int fail_unread(const struct head *h, const struct best *best, struct kvc
     if (h->kind == SEQUENCE_STATE && !best->tensors) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a llama.cpp state file");
     if (h->version) snprintf(version, sizeof version, " %" PRIu32, h->version);
     if (best->tensors) snprintf(fit, sizeof fit, ": %" PRIu64 " tensors fit, then", best->tensors);
-    snprintf(text, sizeof text, "read as %s%s%s%s%s", names[h->kind], version, n < 2 ? "" : h->version ? " " : ", ",
+    snprintf(text, sizeof text, "read as %s%s%s%s%s", names[h->kind], version,
+             n < 2        ? ""
+             : h->version ? " "
+                          : ", ",
              n > 1 ? best->g->words : "", fit);
     if (e) *e = best->e;
     return kvc_error_prefix(e, text);
@@ -144,6 +144,18 @@ static int may_be_latent(const char *arch) {
 }
 
 /* --- head, tokens, metadata --- */
+
+int kvc_llama_is_state(const struct kvc_input *in) {
+    uint8_t size[4], name[KVC_LLAMA_ARCH_BYTES];
+    if (in->size < sizeof size || kvc_input_copy(in, 0, size, sizeof size, NULL)) return 0;
+    const uint32_t n = get_u32(size);
+    if (n < 2 || n >= sizeof name || in->size - sizeof size < n || kvc_input_copy(in, sizeof size, name, n, NULL)) return 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const int letter = name[i] >= 'a' && name[i] <= 'z', later = (name[i] >= '0' && name[i] <= '9') || strchr("-_.", name[i]);
+        if (!letter && (!i || !name[i] || !later)) return 0;
+    }
+    return 1;
+}
 
 static int read_arch(struct kvc_llama_parser *p, struct head *h, struct kvc_error *e) {
     uint32_t n;

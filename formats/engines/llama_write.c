@@ -122,8 +122,7 @@ static int find_parts(const struct kvc_cache *c, const struct kvc_facts *facts, 
 }
 
 /* Finds the Hadamard tiles to record: those that are known, else those that the options say. */
-static int find_tiles(struct out *o, const struct kvc_facts *facts, const struct kvc_export_options *options,
-                      int known[2]) {
+static int find_tiles(struct out *o, const struct kvc_facts *facts, const struct kvc_export_options *options, int known[2]) {
     for (int kv = 0; kv < 2; kv++) {
         const char *text = options->value[kv ? KVC_LLAMA_TILE_V : KVC_LLAMA_TILE_K].text;
         char *end = NULL;

@@ -455,7 +455,8 @@ static void how_far(void **state) {
     const struct {
         uint32_t type;
         const char *words;
-    } types[] = {{133, "type 133 (q6_0 of ik_llama.cpp), which kvc does not know"}, {39, "type 39 (mxfp4), "},
+    } types[] = {{133, "type 133 (q6_0 of ik_llama.cpp), which kvc does not know"},
+                 {39, "type 39 (mxfp4), "},
                  {77, "type 77, which kvc does not know"}};
     for (int i = 0; i < 3; i++) {
         head(&buffer, 0, 4, 1);
