@@ -61,7 +61,8 @@ static const char *why_new(const struct kvc_cache *c) {
 }
 
 int unpack_wants_source(const struct cli_unpack *u, const struct kvc_cache *c) {
-    const int same = !u->to || (u->to == kvc_format_of_source(c) && !c->n_members);
+    const int is_written = u->to && u->to == kvc_format_of_source(c) && !c->n_members;
+    const int same = !u->to || (is_written && (!u->to->is_default || u->to->is_default(c)));
     return same && !u->selects && !u->blocks && !u->ranks && !u->export.pairing && !u->settings.n;
 }
 

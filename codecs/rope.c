@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const type_names[] = {"unknown", "default", "linear", "yarn", "llama3", "longrope", "other"};
+static const char *const type_names[] = {"unknown",  "default", "linear", "yarn", "llama3",
+                                         "longrope", "mrope",   "imrope", "other"};
 
 const char *kvc_rope_type_name(enum kvc_rope_type type) {
     return type_names[type];

@@ -32,6 +32,8 @@ enum kvc_rope_type {
     KVC_ROPE_TYPE_YARN,
     KVC_ROPE_TYPE_LLAMA3,
     KVC_ROPE_TYPE_LONGROPE,
+    KVC_ROPE_TYPE_MROPE,  /* as the default, of positions with several coordinates, which are equal in text */
+    KVC_ROPE_TYPE_IMROPE, /* the same; the coordinates take turns among the pairs */
     KVC_ROPE_TYPE_OTHER
 };
 const char *kvc_rope_type_name(enum kvc_rope_type type);

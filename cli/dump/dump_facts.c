@@ -110,21 +110,33 @@ static int scales_known(const struct kvc_cache *c) {
     return 1;
 }
 
+/* Lists what the type of RoPE needs to rotate K back, and is not there. */
+static void gather_unknown_scaling(struct dump_facts *x, const char *model) {
+    const enum kvc_rope_type type = kvc_facts_of(x->meta).rope_type;
+    const int yarn = type == KVC_ROPE_TYPE_YARN, several = type == KVC_ROPE_TYPE_MROPE || type == KVC_ROPE_TYPE_IMROPE;
+    missing(x, (yarn || type == KVC_ROPE_TYPE_LINEAR) && absent(x, KVC_KEY_ROPE_FACTOR), "RoPE factor", model);
+    missing(x, (yarn || type == KVC_ROPE_TYPE_LONGROPE) && absent(x, KVC_KEY_ROPE_ORIGINAL), "RoPE original context", model);
+    missing(x, several && absent(x, KVC_KEY_ROPE_SECTIONS), "RoPE sections", model);
+}
+
 static void gather_unknown(struct dump_facts *x) {
+    const int given = x->file->has_model; /* no advice to give it again */
+    const char *model = given ? NULL : "--model=FILE";
     int pairing = !absent(x, KVC_KEY_ROPE_PAIRING);
     int unrotated = pairing && strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_PAIRING, ""), "none") == 0;
     int rope = x->has_k && !unrotated;
     missing(x, absent(x, KVC_KEY_MODEL_NAME) && !has_fingerprint(x->meta), "model", "--model=FILE");
-    missing(x, x->has_k && !x->heads_known, "number of KV heads", "--kv-heads=N or --model=FILE");
+    missing(x, x->has_k && !x->heads_known, "number of KV heads", given ? "--kv-heads=N" : "--kv-heads=N or --model=FILE");
     missing(x, !kvc_meta_bool(x->meta, KVC_KEY_LAYERS_KNOWN, 1), "layer numbers (each cache of the file counts its own from 0)",
             NULL);
-    missing(x, rope && !pairing, "RoPE pairing", "--pairing=P or --model=FILE");
-    missing(x, rope && absent(x, KVC_KEY_ROPE_THETA), "RoPE theta", "--model=FILE");
+    missing(x, rope && !pairing, "RoPE pairing", given ? "--pairing=P" : "--pairing=P or --model=FILE");
+    missing(x, rope && absent(x, KVC_KEY_ROPE_THETA), "RoPE theta", model);
+    if (rope) gather_unknown_scaling(x, model);
     missing(x, rope && absent(x, KVC_KEY_ROPE_K), "whether K is before or after RoPE", NULL);
     missing(x, x->has_k && absent(x, KVC_KEY_HADAMARD_K), "Hadamard rotation of K", NULL);
     missing(x, x->v.n && absent(x, KVC_KEY_HADAMARD_V), "Hadamard rotation of V", NULL);
     missing(x, kvc_cache_is_scaled(x->c) && !scales_known(x->c), "scales of values of 8 bits", "--scale=K:S,V:S");
-    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window", "--model=FILE");
+    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window", model);
     missing(x, !x->c->tokens, "token ids", NULL);
 }
 
@@ -186,6 +198,14 @@ static void meta_bool(struct dump_out *o, const char *name, const struct kvc_met
     else dump_key_none(o, name);
 }
 
+/* Prints a list of numbers as text: "16 24 24". */
+static void meta_counts(struct dump_out *o, const char *name, const struct kvc_meta *m, const char *key) {
+    const struct kvc_meta_entry *entry = kvc_meta_find(m, key);
+    char text[128];
+    if (entry) kvc_meta_print(entry, text, sizeof text);
+    dump_key_text(o, name, entry ? text : NULL);
+}
+
 static void shared_key(struct dump_out *o, const char *name, const struct dump_shared *s, int known) {
     if (known && dump_is_one(s)) dump_key_u64(o, name, s->value);
     else dump_key_none(o, name);
@@ -242,7 +262,8 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m) {
     meta_f64(o, "theta", m, KVC_KEY_ROPE_THETA);
     meta_u64(o, "dim", m, KVC_KEY_ROPE_DIM);
     meta_f64(o, "factor", m, KVC_KEY_ROPE_FACTOR);
-    if (kvc_meta_find(m, KVC_KEY_ROPE_LENGTH)) meta_u64(o, "original_length", m, KVC_KEY_ROPE_LENGTH);
+    meta_u64(o, "original_context", m, KVC_KEY_ROPE_ORIGINAL);
+    meta_counts(o, "sections", m, KVC_KEY_ROPE_SECTIONS);
     dump_group_end(o);
     dump_group(o, "hadamard");
     meta_u64(o, "k", m, KVC_KEY_HADAMARD_K);

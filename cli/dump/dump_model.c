@@ -67,6 +67,7 @@ static void print_model(struct dump_out *o, const char *path, const struct kvc_m
     real_fact(o, "rope_theta", m->rope_theta);
     number_fact(o, "rope_dim", m->rope_dim);
     real_fact(o, "rope_factor", m->rope_factor);
+    number_fact(o, "rope_original_context", m->rope_original);
     if (m->has_tokenizer) dump_key_hex(o, "tokenizer", m->tokenizer, KVC_SHA256_BYTES);
     else dump_key_none(o, "tokenizer");
     dump_key_hex(o, "fingerprint", m->sampled, KVC_SHA256_BYTES);

@@ -144,7 +144,13 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line
         cli_double_text(kvc_meta_f64(m, KVC_KEY_ROPE_FACTOR, 0), number);
         say(l, ", factor %s", number);
     }
-    if (kvc_meta_find(m, KVC_KEY_ROPE_LENGTH)) say(l, ", original length %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_LENGTH, 0));
+    if (kvc_meta_find(m, KVC_KEY_ROPE_ORIGINAL)) say(l, ", original context %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_ORIGINAL, 0));
+    const struct kvc_meta_entry *sections = kvc_meta_find(m, KVC_KEY_ROPE_SECTIONS);
+    if (sections) {
+        char text[128];
+        kvc_meta_print(sections, text, sizeof text);
+        say(l, ", sections %s", text);
+    }
     end(o, l, "RoPE");
 }
 

@@ -43,6 +43,7 @@ struct kvc_import_options {
     const struct kvc_option_value *value; /* for importers, by kvc_import(): of the row's options */
     uint32_t kv_heads;                    /* for files that do not say (llama.cpp); kvc_import() applies it */
     enum kvc_pairing pairing;             /* RoPE pairing of K, likewise */
+    int latent;                           /* 1: the model may keep latents and no V, likewise */
     const struct kvc_weights *weights; /* .kvc: of the model, if K and V are rebuilt from hidden states; must outlive the cache */
     const char *profile;               /* .kvc: path of the profile that the file was packed with; NULL: it is searched for */
     const char *profile_folders; /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
@@ -91,7 +92,10 @@ struct kvc_format {
     unsigned lacks;         /* enum kvc_format_lack bits, of what is written */
     int (*keeps)(enum kvc_dtype dtype); /* 0 for dtypes that are written as float32; NULL: all are written as they are */
     const char *no_source; /* why a source's own bytes may be missing though nothing was left out; NULL: they never are */
-    int takes_members;     /* 1: a cache of this format may consist of several members; 0: it is one file */
+    /* Returns 1 if a file of this format is as it is written without options, so that its own bytes may be returned instead. NULL: it
+     * always is. */
+    int (*is_default)(const struct kvc_cache *c);
+    int takes_members; /* 1: a cache of this format may consist of several members; 0: it is one file */
 
     /* Returns 1 if the bytes look like this format, -1 if only their beginning does, else 0. If not 1, `why` gets the reason. Must be
      * cheap, and trust nothing. */

@@ -31,11 +31,12 @@
 #define KVC_KEY_ROPE_K "rope.k"                     /* text: "post" or "pre" */
 #define KVC_KEY_ROPE_PAIRING "rope.pairing"         /* text: "halves", "interleaved", "none"; absent: unknown */
 #define KVC_KEY_ROPE_ASSUMED "rope.pairing-assumed" /* bool: true: the pairing is the habit of the format and was not recorded */
-#define KVC_KEY_ROPE_TYPE "rope.type"               /* text: "default", "linear", "yarn", "llama3", "longrope" */
-#define KVC_KEY_ROPE_THETA "rope.theta"             /* f64 */
-#define KVC_KEY_ROPE_DIM "rope.dim"                 /* u64: rotated channels of a head */
-#define KVC_KEY_ROPE_FACTOR "rope.factor"           /* f64: scaling factor */
-#define KVC_KEY_ROPE_LENGTH "rope.original-length"  /* u64: tokens of the context before scaling */
+#define KVC_KEY_ROPE_TYPE "rope.type"     /* text: "default", "linear", "yarn", "llama3", "longrope", "mrope", "imrope" */
+#define KVC_KEY_ROPE_THETA "rope.theta"   /* f64 */
+#define KVC_KEY_ROPE_DIM "rope.dim"       /* u64: rotated channels of a head */
+#define KVC_KEY_ROPE_FACTOR "rope.factor" /* f64: scaling factor */
+#define KVC_KEY_ROPE_ORIGINAL "rope.original-context" /* u64: positions of training before scaling */
+#define KVC_KEY_ROPE_SECTIONS "rope.sections"         /* u64s: pairs of each coordinate of a position (M-RoPE) */
 
 /* text: the factors of values of 8 bits, of K and latents, of V: "0.5", "0.5,0.25" (layers), "0.5:0.4,0.3:0.2" (heads); scales.h */
 #define KVC_KEY_SCALE_K "scale.k"
@@ -61,6 +62,7 @@
 
 #define KVC_KEY_LLAMA_TOKEN_FORM "llama.token-form"     /* text: "plain", "server" or "none" */
 #define KVC_KEY_LLAMA_STREAMS "llama.streams"           /* u64 */
+#define KVC_KEY_LLAMA_STREAM "llama.stream"             /* u64: the only stream that has cells; absent: 0, or several have */
 #define KVC_KEY_LLAMA_CELL_EXT "llama.cell-ext"         /* u64: extension words before the sequence ids of a cell */
 #define KVC_KEY_LLAMA_TRANSPOSED_V "llama.transposed-v" /* bool */
 

@@ -21,7 +21,8 @@
 #define CHUNK 18
 #define TENANT 19
 #define SCALES 20
-#define LENGTH 21
+#define ROPE_ORIGINAL 21 /* and the next: only where they are there */
+#define ROPE_SECTIONS 22
 
 /* The facts 2 to 15 in order of their tags. REAL is an f64 of the metadata that is hashed as binary32. */
 enum form { TEXT, COUNT, REAL, HASH };
@@ -167,6 +168,12 @@ static const struct kvc_meta_entry *find(const struct kvc_meta *meta, const char
     return entry && entry->type == type && entry->size ? entry : NULL;
 }
 
+/* Puts a fact that has an item only where it is known. */
+static void put_if_known(struct items *out, uint8_t tag, const struct kvc_meta *meta, const char *key, enum kvc_meta_type type) {
+    const struct kvc_meta_entry *entry = find(meta, key, type);
+    if (entry) put(out, tag, key, 0, entry->value, (size_t)entry->size);
+}
+
 /* Puts an item of two values of the metadata, of which either may be absent, with `between`. */
 static int put_joined(struct items *out, uint8_t tag, const char *word, const struct kvc_meta_entry *a, const char *between,
                       const struct kvc_meta_entry *b, struct kvc_error *e) {
@@ -260,7 +267,8 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     if (space->chunk) put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);
     if (space->tenant) put(&to, TENANT, "tenant", 0, space->tenant, KVC_KEY_BYTES);
     if (!status) status = put_scales(&to, c, meta, e);
-    if (find(meta, KVC_KEY_ROPE_LENGTH, KVC_META_U64)) put_fact(&to, LENGTH, COUNT, meta, KVC_KEY_ROPE_LENGTH);
+    put_if_known(&to, ROPE_ORIGINAL, meta, KVC_KEY_ROPE_ORIGINAL, KVC_META_U64);
+    put_if_known(&to, ROPE_SECTIONS, meta, KVC_KEY_ROPE_SECTIONS, KVC_META_U64S);
     if (!status) return kvc_sha256_final(&to.hash, out, e);
     kvc_sha256_drop(&to.hash);
     return -1;

@@ -7,9 +7,8 @@
 #include <string.h>
 
 /* llama.cpp's rope types NORM, NEOX and NONE by general.architecture, as its library of September 2026
- * answers. Its multi-axis types (qwen2vl, qwen3vl, qwen35, paddleocr, ...) are left out: their positions have
- * several coordinates, which kvc does not pair. So are encoders, which keep no cache. starcoder, NORM there,
- * rotates nothing. */
+ * answers. Its multi-axis types MROPE and IMROPE (qwen2vl, qwen3vl, ...) rotate halves, whatever the coordinates of
+ * a position. Encoders, which keep no cache, are left out. starcoder, NORM there, rotates nothing. */
 static const char *const gguf_interleaved[] = {"arcee",         "arctic",    "baichuan",    "bailingmoe",    "bailingmoe3",
                                                "chameleon",     "chatglm",   "cohere2",     "cohere2moe",    "command-r",
                                                "deci",          "deepseek",  "deepseek2",   "deepseek2-ocr", "deepseek32",
@@ -20,15 +19,16 @@ static const char *const gguf_interleaved[] = {"arcee",         "arctic",    "ba
                                                "muse-glimmer",  "nanbeige",  "olmo",        "plm",           "pockettts",
                                                "smollm3",       "xverse",    NULL};
 static const char *const gguf_halves[] = {
-    "afmoe",     "apertus",       "bailingmoe2", "bitnet",   "codeshell",    "cogvlm",         "dbrx",       "dots1",
-    "dream",     "exaone",        "exaone-moe",  "exaone4",  "falcon",       "falcon-h1",      "gemma",      "gemma2",
-    "gemma3",    "gemma3n",       "gemma4",      "glm4moe",  "gpt-oss",      "gptneox",        "grok",       "grovemoe",
-    "hrm_text",  "hunyuan-dense", "hunyuan-moe", "hy_v3",    "jais2",        "laguna",         "lfm2",       "lfm2moe",
-    "llada-moe", "maple",         "mellum",      "mimo2",    "minicpm3",     "minimax-01",     "minimax-m2", "minimax-m3",
-    "nemotron",  "olmo2",         "olmoe",       "openelm",  "orion",        "pangu-embedded", "phi2",       "phi3",
-    "phimoe",    "plamo",         "plamo2",      "plamo3",   "qwen",         "qwen2",          "qwen2moe",   "qwen3",
-    "qwen3moe",  "qwen3next",     "rnd1",        "seed_oss", "smallthinker", "spark2_5",       "stablelm",   "starcoder2",
-    "step35",    "talkie",        NULL};
+    "afmoe",     "apertus",       "bailingmoe2", "bitnet",    "codeshell",    "cogvlm",         "dbrx",       "dots1",
+    "dream",     "exaone",        "exaone-moe",  "exaone4",   "falcon",       "falcon-h1",      "gemma",      "gemma2",
+    "gemma3",    "gemma3n",       "gemma4",      "glm4moe",   "gpt-oss",      "gptneox",        "grok",       "grovemoe",
+    "hrm_text",  "hunyuan-dense", "hunyuan-moe", "hy_v3",     "jais2",        "laguna",         "lfm2",       "lfm2moe",
+    "llada-moe", "maple",         "mellum",      "mimo2",     "minicpm3",     "minimax-01",     "minimax-m2", "minimax-m3",
+    "nemotron",  "olmo2",         "olmoe",       "openelm",   "orion",        "pangu-embedded", "phi2",       "phi3",
+    "phimoe",    "plamo",         "plamo2",      "plamo3",    "qwen",         "qwen2",          "qwen2moe",   "qwen3",
+    "qwen3moe",  "qwen3next",     "rnd1",        "seed_oss",  "smallthinker", "spark2_5",       "stablelm",   "starcoder2",
+    "step35",    "talkie",        "qwen2vl",     "paddleocr", "qwen3vl",      "qwen3vlmoe",     "qwen35",     "qwen35moe",
+    NULL};
 static const char *const gguf_none[] = {"arwkv7", "bloom",      "glm5-next",  "gpt2",           "gptj",
                                         "jais",   "jamba",      "kimi-k3",    "kimi-linear",    "mamba",
                                         "mamba2", "mpt",        "nemotron_h", "nemotron_h_moe", "refact",

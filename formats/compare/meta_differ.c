@@ -6,8 +6,8 @@
 #include <string.h>
 
 static int counts(const struct kvc_cache *const cache[2], enum kvc_meta_reach reach, const char *key) {
-    static const char *const keys[] = {KVC_KEY_ROPE_K,      KVC_KEY_ROPE_TYPE,   KVC_KEY_ROPE_THETA, KVC_KEY_ROPE_DIM,
-                                       KVC_KEY_ROPE_FACTOR, KVC_KEY_ROPE_LENGTH, KVC_KEY_WINDOW};
+    static const char *const keys[] = {KVC_KEY_ROPE_K,      KVC_KEY_ROPE_TYPE,     KVC_KEY_ROPE_THETA, KVC_KEY_ROPE_DIM,
+                                       KVC_KEY_ROPE_FACTOR, KVC_KEY_ROPE_ORIGINAL, KVC_KEY_WINDOW};
     /* Comparing undoes these. */
     static const char *const undone[] = {KVC_KEY_HADAMARD_K, KVC_KEY_HADAMARD_V, KVC_KEY_SCALE_K, KVC_KEY_SCALE_V};
     if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)

@@ -65,12 +65,25 @@ static int says_header(const json_t *header, char *text, size_t size) {
     return 1;
 }
 
+/* Files that builds of llama-server put beside a slot: its checkpoints. Sources: llama.cpp, pull requests 20819 and 24028. */
+static int is_beside_slot(const struct kvc_input *in) {
+    static const char suffix[] = ".checkpoints";
+    static const struct magic magic = {"LSCKPT", 6, 0, NULL};
+    const size_t n = in->name ? strlen(in->name) : 0, m = sizeof suffix - 1; /* the first bytes of a pipe have no name */
+    return has_magic(in, &magic) || (n > m && strcmp(in->name + n - m, suffix) == 0);
+}
+
 int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
     for (size_t i = 0; i < sizeof magics / sizeof magics[0]; i++)
         if (has_magic(in, &magics[i])) {
             snprintf(text, size, "%s", magics[i].text);
             return 1;
         }
+    if (is_beside_slot(in)) {
+        snprintf(text, size,
+                 "it is a file of server checkpoints that llama-server keeps beside a slot, not a cache; keep it as it is");
+        return 1;
+    }
     json_t *header = read_header(in);
     const int found = header && says_header(header, text, size);
     json_decref(header);

@@ -2,6 +2,7 @@
  * llama_write.c). */
 #include "formats/engines/llama.h"
 
+#include "formats/cache/keys.h"
 #include "formats/io/bytes.h"
 
 #include <stdio.h>
@@ -10,8 +11,9 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     const struct kvc_input *in = b->one.in;
     uint8_t magic[4];
     if (in->size >= 4 && !kvc_input_copy(in, 0, magic, 4, NULL) &&
-        (get_u32(magic) == KVC_LLAMA_SEQUENCE || get_u32(magic) == KVC_LLAMA_SESSION))
+        (get_u32(magic) == KVC_LLAMA_SEQUENCE || get_u32(magic) == KVC_LLAMA_SESSION || get_u32(magic) == KVC_LLAMA_MEMORY))
         return 1;
+    if (kvc_llama_is_state(in)) return 1;
     snprintf(why, size, "no GGSQ or GGSN magic at the start");
     return 0;
 }
@@ -33,8 +35,30 @@ static const struct kvc_format_option export_options[] = {
                            .value = "N",
                            .tool = "llama-version",
                            .help = "llama: slot version 2, 3 or 4 (default 4)"},
+    [KVC_LLAMA_STREAMS] = {.key = "streams",
+                           .kind = KVC_OPTION_COUNT,
+                           .min = 1,
+                           .max = 256,
+                           .value = "N",
+                           .help = "for a server of N slots with a stream each (-np N without --kv-unified; default 1)"},
+    [KVC_LLAMA_STREAM] = {.key = "stream",
+                          .kind = KVC_OPTION_COUNT,
+                          .max = 255,
+                          .value = "K",
+                          .help = "the stream that gets the cells, from 0 on (default 0)"},
+    [KVC_LLAMA_TILE_K] = {.key = "hadamard-k",
+                          .kind = KVC_OPTION_TEXT,
+                          .value = "TILE",
+                          .help = "for version 4: tile by which a quantised K is rotated, or none, where the cache does not say"},
+    [KVC_LLAMA_TILE_V] = {.key = "hadamard-v", .kind = KVC_OPTION_TEXT, .value = "TILE", .help = "the same for V"},
     {.key = NULL},
 };
+
+/* A slot of one stream in the newest version is as it would be written. */
+static int is_default(const struct kvc_cache *c) {
+    return kvc_meta_u64(&c->meta, KVC_KEY_SOURCE_VERSION, 0) == KVC_LLAMA_NEWEST &&
+           kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_STREAMS, 1) == 1;
+}
 
 const struct kvc_format kvc_format_llama = {
     .name = "llama",
@@ -44,6 +68,7 @@ const struct kvc_format kvc_format_llama = {
     .export_options = export_options,
     .source = KVC_SOURCE_LLAMA,
     .lacks = KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA,
+    .is_default = is_default,
     .probe = probe,
     .import = kvc_llama_read,
     .export = kvc_llama_write,

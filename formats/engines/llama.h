@@ -6,12 +6,19 @@
 
 #define KVC_LLAMA_SEQUENCE 0x67677371u /* "qsgg" on disk */
 #define KVC_LLAMA_SESSION 0x6767736eu  /* "nsgg" */
+#define KVC_LLAMA_MEMORY 0xaf143cd8u   /* of one sequence without a head, and of a checkpoint */
+
+#define KVC_LLAMA_NEWEST 4      /* version of the slots that are written by default */
+#define KVC_LLAMA_ARCH_BYTES 64 /* of an architecture's name, with its NUL */
 
 enum { KVC_LLAMA_TOKEN_NULL = -1, KVC_LLAMA_SERVER_TOKENS = 1 /* version of the server's token list */ };
 
 /* Options, by position. */
-enum { KVC_LLAMA_LATENT };  /* of reading */
-enum { KVC_LLAMA_VERSION }; /* of writing */
+enum { KVC_LLAMA_LATENT };                                                                           /* of reading */
+enum { KVC_LLAMA_VERSION, KVC_LLAMA_STREAMS, KVC_LLAMA_STREAM, KVC_LLAMA_TILE_K, KVC_LLAMA_TILE_V }; /* of writing */
+
+/* Returns 1 if the file begins as llama_state_get_data() does: with the name of an architecture, and no head before it. */
+int kvc_llama_is_state(const struct kvc_input *in);
 
 /* Import and export of kvc_format_llama. */
 struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);

@@ -14,6 +14,8 @@
 struct out {
     const struct kvc_cache *cache;
     struct kvc_sink *sink;
+    uint32_t version, streams, stream; /* `stream` gets the cells, the others are empty */
+    uint64_t tile[2];                  /* of K and V */
     struct kvc_error *e;
 };
 
@@ -41,7 +43,8 @@ static int emit_tensor(struct out *o, uint32_t t) {
     return status ? -1 : 0;
 }
 
-static int emit_body(struct out *o, uint32_t part, int tiles) {
+/* Writes the cells and layers of the stream that has them. */
+static int emit_stream(struct out *o, uint32_t part) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_cells *cells = &c->part[part].cells;
     uint32_t layers = 0, first = KVC_NONE;
@@ -50,16 +53,24 @@ static int emit_body(struct out *o, uint32_t part, int tiles) {
             if (first == KVC_NONE) first = i;
             layers++;
         }
-    if (emit_u32(o, 1) || emit_u32(o, (uint32_t)cells->n)) return -1;
     for (uint64_t i = 0; i < cells->n; i++)
         if (emit_u32(o, (uint32_t)kvc_cells_position(cells, i)) || emit_u32(o, 1) || emit_u32(o, 0)) return -1;
     if (!cells->n) return 0;
     if (emit_u32(o, 0) || emit_u32(o, layers)) return -1;
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    if (tiles && (emit_u32(o, (uint32_t)facts.tile[0]) || emit_u32(o, (uint32_t)facts.tile[1]))) return -1;
+    if (o->version >= 4 && (emit_u32(o, (uint32_t)o->tile[0]) || emit_u32(o, (uint32_t)o->tile[1]))) return -1;
     for (unsigned kv = 0; kv < 2; kv++)
         for (uint32_t i = first; i < first + layers; i++)
             if (c->layer[i].tensor[kv] != KVC_NONE && emit_tensor(o, c->layer[i].tensor[kv])) return -1;
+    return 0;
+}
+
+static int emit_body(struct out *o, uint32_t part) {
+    if (emit_u32(o, o->streams)) return -1;
+    for (uint32_t s = 0; s < o->streams; s++) {
+        const int has_cells = s == o->stream;
+        if (emit_u32(o, has_cells ? (uint32_t)o->cache->part[part].cells.n : 0)) return -1;
+        if (has_cells && emit_stream(o, part)) return -1;
+    }
     return 0;
 }
 
@@ -75,9 +86,20 @@ static int emit_tokens(struct out *o, int server) {
     return server ? emit_u32(o, 0) : 0; /* no media */
 }
 
-/* Checks that a GGSQ file can hold the cache, and finds its parts; *live and *sliding are part numbers. */
-static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *facts, unsigned version, uint32_t *live,
-                            uint32_t *sliding, struct kvc_error *e) {
+static int check_positions(const struct kvc_cells *cells, struct kvc_error *e) {
+    for (uint64_t j = 0; j < cells->n; j++) {
+        const int64_t pos = kvc_cells_position(cells, j);
+        if (pos < 0 || pos > INT32_MAX) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " does not fit", pos);
+        if (j && pos == kvc_cells_position(cells, j - 1))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "llama: position %" PRId64 " occurs twice: a slot file holds one sequence, this cache several", pos);
+    }
+    return 0;
+}
+
+/* Finds the parts that a GGSQ file can hold; *live and *sliding are part numbers. Streams without cells do not count. */
+static int find_parts(const struct kvc_cache *c, const struct kvc_facts *facts, uint32_t *live, uint32_t *sliding,
+                      struct kvc_error *e) {
     *live = *sliding = KVC_NONE;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
@@ -85,70 +107,100 @@ static int check_exportable(const struct kvc_cache *c, const struct kvc_facts *f
         if (part->kind == KVC_PART_RECURRENT)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: recurrent states can only be restored into their own file");
         if (!place) continue;
-        if (part->stream || *place != KVC_NONE)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot file holds one sequence, this cache has several streams");
         if (facts->cell_words)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: M-RoPE cells can only be restored into their own file");
-        for (uint64_t j = 0; j < part->cells.n; j++) {
-            int64_t pos = part->cells.pos[kvc_cell_at(&part->cells, j)];
-            if (pos < 0 || pos > INT32_MAX)
-                return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: position %" PRId64 " does not fit", pos);
-            if (j && pos == part->cells.pos[kvc_cell_at(&part->cells, j - 1)])
-                return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                                "llama: position %" PRId64 " occurs twice: a slot file holds one "
-                                "sequence, this cache several",
-                                pos);
-        }
-        *place = i;
+        if (*place != KVC_NONE && c->part[*place].cells.n && part->cells.n)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot file holds one sequence, this cache has several streams");
+        if (check_positions(&part->cells, e)) return -1;
+        if (*place == KVC_NONE || part->cells.n) *place = i;
     }
     const struct kvc_cells *cells = *live == KVC_NONE ? NULL : &c->part[*live].cells;
     if (facts->tokens_first || (cells && cells->n && kvc_cells_position(cells, 0)))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: a slot must begin with token 0");
     if (*live == KVC_NONE) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: there is no attention cache to write");
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
-        const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
-        char label[64];
-        int is_k = c->tensor[t].role != KVC_ROLE_V;
-        if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) continue;
-        kvc_tensor_label(c, t, label, sizeof label);
-        if (info->ggml < 0)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: %s is %s, which no llama.cpp cache has", label, info->name);
-        if (info->block > 1 && version >= 4 && !facts->tile_known[!is_k])
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
-                            "version 4 must record it (version 3 does not)",
-                            label);
-        if (version < 4 && facts->tile[!is_k])
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "llama: %s is Hadamard-rotated, which version %u does not record: write version 4", label, version);
+    return 0;
+}
+
+/* Finds the Hadamard tiles to record: those that are known, else those that the options say. */
+static int find_tiles(struct out *o, const struct kvc_facts *facts, const struct kvc_export_options *options, int known[2]) {
+    for (int kv = 0; kv < 2; kv++) {
+        const char *text = options->value[kv ? KVC_LLAMA_TILE_V : KVC_LLAMA_TILE_K].text;
+        char *end = NULL;
+        const unsigned long told = text && strcmp(text, "none") ? strtoul(text, &end, 10) : 0;
+        known[kv] = facts->tile_known[kv] || text;
+        o->tile[kv] = facts->tile_known[kv] ? facts->tile[kv] : told;
+        if (!text) continue;
+        if (end && (*end || told < 2 || told > 65536 || told & (told - 1)))
+            return kvc_fail(o->e, KVC_ERR_USAGE, "llama: hadamard-%s=%s is neither none nor a power of two from 2 to 65536",
+                            kv ? "v" : "k", text);
+        if (facts->tile_known[kv] && facts->tile[kv] != told)
+            return kvc_fail(o->e, KVC_ERR_USAGE, "llama: hadamard-%s=%s contradicts the cache, which says %" PRIu64,
+                            kv ? "v" : "k", text, facts->tile[kv]);
     }
     return 0;
 }
 
+static int check_tensors(const struct out *o, const int known[2]) {
+    const struct kvc_cache *c = o->cache;
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        const enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
+        const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
+        const int kv = c->tensor[t].role == KVC_ROLE_V;
+        char label[64];
+        if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) continue;
+        kvc_tensor_label(c, t, label, sizeof label);
+        if (info->ggml < 0)
+            return kvc_fail(o->e, KVC_ERR_UNSUPPORTED, "llama: %s is %s, which no llama.cpp cache has", label, info->name);
+        if (info->block > 1 && o->version >= 4 && !known[kv])
+            return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,
+                            "llama: %s is quantised and whether it is Hadamard-rotated is unknown; version 4 must record it "
+                            "(version 3 does not): say hadamard-%s=TILE or hadamard-%s=none",
+                            label, kv ? "v" : "k", kv ? "v" : "k");
+        if (o->version < 4 && o->tile[kv])
+            return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,
+                            "llama: %s is Hadamard-rotated, which version %u does not record: write version 4", label,
+                            o->version);
+    }
+    return 0;
+}
+
+/* Finds the pairing of K to write. */
+static int find_pairing(const struct kvc_facts *facts, enum kvc_pairing *want, struct kvc_error *e) {
+    const int from_llama = facts->source == KVC_SOURCE_LLAMA;
+    if (*want == KVC_PAIRING_UNKNOWN) *want = kvc_pairing_of_gguf_arch(facts->architecture);
+    if (*want == KVC_PAIRING_UNKNOWN && from_llama) *want = facts->pairing;
+    if (*want != KVC_PAIRING_UNKNOWN || from_llama) return 0;
+    return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_TARGET_PAIRING,
+                         "llama: the RoPE pairing that llama.cpp uses for this model is unknown");
+}
+
 int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_options *options, struct kvc_sink *sink,
                     struct kvc_error *e) {
-    const uint64_t wanted = options->value[KVC_LLAMA_VERSION].count;
-    const uint32_t version = wanted ? (uint32_t)wanted : 4;
+    const struct kvc_option_value *value = options->value;
+    struct out o = {.cache = cache,
+                    .sink = sink,
+                    .version = value[KVC_LLAMA_VERSION].count ? (uint32_t)value[KVC_LLAMA_VERSION].count : KVC_LLAMA_NEWEST,
+                    .streams = value[KVC_LLAMA_STREAMS].count ? (uint32_t)value[KVC_LLAMA_STREAMS].count : 1,
+                    .stream = (uint32_t)value[KVC_LLAMA_STREAM].count,
+                    .e = e};
     uint32_t live, sliding;
+    int known[2];
     const struct kvc_facts facts = kvc_facts_of(&cache->meta);
-    if (check_exportable(cache, &facts, version, &live, &sliding, e)) return -1;
-    enum kvc_pairing have = facts.pairing, want = options->pairing;
-    int from_llama = facts.source == KVC_SOURCE_LLAMA;
-    if (want == KVC_PAIRING_UNKNOWN) want = kvc_pairing_of_gguf_arch(facts.architecture);
-    if (want == KVC_PAIRING_UNKNOWN && from_llama) want = have;
-    if (want == KVC_PAIRING_UNKNOWN && !from_llama)
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_TARGET_PAIRING,
-                             "llama: the RoPE pairing that llama.cpp uses for this model is unknown");
+    enum kvc_pairing want = options->pairing;
+    if (o.stream >= o.streams)
+        return kvc_fail(e, KVC_ERR_USAGE, "llama: stream=%" PRIu32 " is none of %" PRIu32 " streams, which count from 0",
+                        o.stream, o.streams);
+    if (find_parts(cache, &facts, &live, &sliding, e) || find_tiles(&o, &facts, options, known) || check_tensors(&o, known) ||
+        find_pairing(&facts, &want, e))
+        return -1;
     struct kvc_cache *view = NULL;
-    if (want != have) {
+    if (want != facts.pairing) {
         view = kvc_view_pairing(cache, want, e);
         if (!view) return -1;
+        o.cache = view;
     }
-    struct out o = {.cache = view ? view : cache, .sink = sink, .e = e};
-    int server = !facts.plain_tokens;
-    int status = emit_u32(&o, KVC_LLAMA_SEQUENCE) || emit_u32(&o, version) || emit_tokens(&o, server) ||
-                 emit_body(&o, live, version >= 4) || (sliding != KVC_NONE && emit_body(&o, sliding, version >= 4));
+    const int status = emit_u32(&o, KVC_LLAMA_SEQUENCE) || emit_u32(&o, o.version) || emit_tokens(&o, !facts.plain_tokens) ||
+                       emit_body(&o, live) || (sliding != KVC_NONE && emit_body(&o, sliding));
     kvc_cache_free(view);
     return status ? -1 : 0;
 }

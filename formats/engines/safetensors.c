@@ -3,6 +3,8 @@
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
 #include "codecs/number.h"
+#include "formats/cache/rope_scaling.h"
+#include "formats/io/bytes.h"
 #include "formats/io/hash.h"
 #include "formats/io/json_text.h"
 #include "formats/io/safetensors_file.h"
@@ -23,7 +25,7 @@
 
 /* Entries of "__metadata__", for both directions. Files of other programs hold them as text, if at all; an entry that cannot be
  * parsed counts as not recorded. */
-enum fact_type { FACT_TEXT, FACT_SCALES, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN, FACT_HASH };
+enum fact_type { FACT_TEXT, FACT_SCALES, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN, FACT_HASH, FACT_COUNTS };
 static const struct fact {
     const char *name, *key;
     enum fact_type type;
@@ -40,7 +42,8 @@ static const struct fact {
     {"rope_theta", KVC_KEY_ROPE_THETA, FACT_NUMBER},
     {"rope_dim", KVC_KEY_ROPE_DIM, FACT_COUNT},
     {"rope_factor", KVC_KEY_ROPE_FACTOR, FACT_NUMBER},
-    {"rope_original_length", KVC_KEY_ROPE_LENGTH, FACT_COUNT},
+    {"rope_original_context", KVC_KEY_ROPE_ORIGINAL, FACT_COUNT},
+    {"rope_sections", KVC_KEY_ROPE_SECTIONS, FACT_COUNTS}, /* a JSON list */
     {"tokens_first", KVC_KEY_TOKENS_FIRST, FACT_COUNT},
     {"hadamard_k", KVC_KEY_HADAMARD_K, FACT_TILE}, /* "unknown", or written unless 0 */
     {"hadamard_v", KVC_KEY_HADAMARD_V, FACT_TILE},
@@ -115,6 +118,34 @@ static double parse_number(const char *text) {
     return kvc_number_read(text, &number) ? 0 : number;
 }
 
+/* Reads a JSON list of numbers. */
+static int read_counts(struct kvc_meta *meta, const char *key, const char *text, struct kvc_error *e) {
+    uint64_t counts[16];
+    json_t *list = kvc_json_load(text, strlen(text), 0, NULL);
+    const size_t n = json_array_size(list);
+    int good = n && n <= sizeof counts / sizeof counts[0];
+    for (size_t i = 0; good && i < n; i++) {
+        const json_int_t v = json_integer_value(json_array_get(list, i));
+        good = json_is_integer(json_array_get(list, i)) && v >= 0;
+        counts[i] = (uint64_t)v;
+    }
+    json_decref(list);
+    return good ? kvc_meta_set_u64s(meta, key, counts, n, e) : 0;
+}
+
+/* Reads the text "rope_scaling", which is config.json's object. Entries of their own come after it and count more. */
+static int read_scaling(struct kvc_meta *meta, const char *text, struct kvc_error *e) {
+    json_t *object = text ? kvc_json_load(text, strlen(text), 0, NULL) : NULL;
+    struct kvc_rope_scaling s;
+    kvc_rope_scaling_read(&s, object);
+    int status = s.type && *s.type ? kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, s.type, e) : 0;
+    if (!status && s.factor > 0) status = kvc_meta_set_f64(meta, KVC_KEY_ROPE_FACTOR, s.factor, e);
+    if (!status && s.original) status = kvc_meta_set_u64(meta, KVC_KEY_ROPE_ORIGINAL, s.original, e);
+    if (!status && s.n_sections) status = kvc_meta_set_u64s(meta, KVC_KEY_ROPE_SECTIONS, s.section, s.n_sections, e);
+    json_decref(object);
+    return status;
+}
+
 static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char *text, struct kvc_error *e) {
     uint64_t count;
     double number;
@@ -129,6 +160,7 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
         if (strcmp(text, "unknown") == 0) kvc_meta_remove(meta, fact->key);
         return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
     case FACT_NUMBER: number = parse_number(text); return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
+    case FACT_COUNTS: return read_counts(meta, fact->key, text, e);
     case FACT_KNOWN: return strcmp(text, "false") ? 0 : kvc_meta_set_bool(meta, fact->key, 0, e);
     case FACT_HASH: return parse_hash(text, hash) ? 0 : kvc_meta_set_bytes(meta, fact->key, hash, sizeof hash, e);
     }
@@ -192,6 +224,7 @@ static int read_metadata(struct kvc_cache *c, const struct headers *h, uint64_t 
     int assumed;
     enum kvc_pairing pairing = pairing_of(h, &assumed);
     if (kvc_names_meta(c, "safetensors", bytes, o, pairing, assumed, e)) return -1;
+    if (read_scaling(&c->meta, text_of(h, "rope_scaling"), e)) return -1;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         const char *text = text_of(h, facts[i].name);
         if (text && read_fact(&c->meta, &facts[i], text, e)) return -1;
@@ -243,6 +276,16 @@ static char *print_number(double v) {
     return text;
 }
 
+/* Writes numbers as a JSON list. The caller frees. */
+static char *print_counts(const struct kvc_meta_entry *entry) {
+    json_t *list = json_array();
+    for (uint64_t i = 0; list && entry->type == KVC_META_U64S && i < entry->size / 8; i++)
+        json_array_append_new(list, json_integer((json_int_t)get_u64(entry->value + 8 * i)));
+    char *text = list ? kvc_json_dump(list, 0) : NULL;
+    json_decref(list);
+    return text;
+}
+
 static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *meta, const struct fact *fact,
                       struct kvc_error *e) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, fact->key);
@@ -257,6 +300,12 @@ static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *
     if (fact->type == FACT_COUNT || (fact->type == FACT_TILE && count)) {
         snprintf(text, sizeof text, "%" PRIu64, count);
         return kvc_safetensors_add_text(to, fact->name, text, e);
+    }
+    if (fact->type == FACT_COUNTS) {
+        char *list = print_counts(entry);
+        if (!list) return kvc_fail_memory(e, "the header");
+        status = kvc_safetensors_add_text(to, fact->name, list, e);
+        free(list);
     }
     if (fact->type == FACT_HASH && entry->size == KVC_SHA256_BYTES) {
         kvc_hex(entry->value, KVC_SHA256_BYTES, text);

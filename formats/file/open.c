@@ -61,6 +61,7 @@ static int check_kernels(struct kvc_error *e) {
 static int import(struct kvc_opened *f, const struct kvc_opening *o, struct kvc_error *e) {
     struct kvc_import_options options = o->import;
     if (o->model && !options.kv_heads && o->model->kv_heads <= UINT16_MAX) options.kv_heads = (uint32_t)o->model->kv_heads;
+    options.latent |= o->model && o->model->latent;
     f->has_model = o->model != NULL;
     if (!(f->cache = kvc_import(&f->bundle, &options, &f->format, e))) return -1;
     if (o->model && kvc_model_apply(o->model, f->cache, f->note, sizeof f->note, e)) return kvc_error_prefix(e, f->input.name);

@@ -35,7 +35,9 @@ int kvc_rope_of_layer(const struct kvc_cache *c, const struct kvc_facts *known, 
     const double base = base_of(known, &c->layer[layer], &factor);
     const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_facts_rotated(known, dim);
     const struct kvc_cells *cells = &kvc_tensor_part(c, k)->cells;
-    const int plain = known->rope_type == KVC_ROPE_TYPE_DEFAULT || known->rope_type == KVC_ROPE_TYPE_LINEAR;
+    const enum kvc_rope_type type = known->rope_type;
+    const int plain = type == KVC_ROPE_TYPE_DEFAULT || type == KVC_ROPE_TYPE_LINEAR || type == KVC_ROPE_TYPE_MROPE ||
+                      type == KVC_ROPE_TYPE_IMROPE;
     if (cells->n && (kvc_cells_position(cells, 0) < 0 || kvc_cells_position(cells, cells->n - 1) >= KVC_ROPE_POSITIONS)) return 0;
     if (!plain || !(base > 1) || !(factor >= 1) || rotated % 2 || !rotated || rotated > dim || rotated / 2 > UINT16_MAX) return 0;
     facts->half = (size_t)(rotated / 2);

@@ -74,15 +74,31 @@ static uint64_t arch_u64(struct gguf_facts *f, const char *name, uint64_t otherw
     return differ || v > MAX_COUNT ? 0 : v;
 }
 
-/* Returns 1 when the model's positions have several coordinates (M-RoPE). */
-static int has_position_sections(struct gguf_facts *f) {
-    const struct kvc_gguf_entry *sections = kvc_gguf_find(f->g, arch_key(f, "rope.dimension_sections"));
-    return sections && !(sections->count && kvc_gguf_u64(f->g, f->key, 1, NULL) == 0);
+/* Reads the sections of a model whose positions have several coordinates (M-RoPE), as llama.cpp's use_mrope() tells it. */
+static void gguf_sections(struct gguf_facts *f, struct kvc_model *m) {
+    const struct kvc_gguf_entry *entry = kvc_gguf_find(f->g, arch_key(f, "rope.dimension_sections"));
+    uint64_t v[KVC_ROPE_SECTIONS];
+    uint32_t n = 0;
+    while (entry && n < KVC_ROPE_SECTIONS && n < entry->count && kvc_gguf_item(entry, n, &v[n]) && v[n] <= UINT16_MAX) n++;
+    if (n < 2 || !v[0] || !v[1]) return;
+    memcpy(m->rope_section, v, n * sizeof v[0]);
+    m->n_rope_sections = n;
+}
+
+/* Returns the type of a model's RoPE that is not scaled. */
+static const char *plain_type(const struct kvc_model *m) {
+    static const char *const interleaved[] = {"qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"}; /* IMROPE of llama.cpp */
+    if (!m->n_rope_sections) return "default";
+    for (size_t i = 0; i < sizeof interleaved / sizeof interleaved[0]; i++)
+        if (strcmp(m->arch, interleaved[i]) == 0) return "imrope";
+    return "mrope";
 }
 
 static void gguf_rope(struct gguf_facts *f, struct kvc_model *m) {
-    m->pairing = has_position_sections(f) ? KVC_PAIRING_UNKNOWN : kvc_pairing_of_gguf_arch(m->arch);
+    gguf_sections(f, m);
+    m->pairing = m->n_rope_sections ? KVC_PAIRING_HALVES : kvc_pairing_of_gguf_arch(m->arch);
     if (m->pairing == KVC_PAIRING_NONE) return;
+    m->rope_original = arch_u64(f, "rope.scaling.original_context_length", 0);
     m->rope_theta = sane(kvc_gguf_f64(f->g, arch_key(f, "rope.freq_base"), LLAMA_THETA));
     m->rope_dim = arch_u64(f, "rope.dimension_count", m->head_dim);
     m->rope_factor = sane(kvc_gguf_f64(f->g, arch_key(f, "rope.scaling.factor"), 0));
@@ -94,7 +110,7 @@ static void gguf_rope(struct gguf_facts *f, struct kvc_model *m) {
     else if (!type && kvc_gguf_has_tensor(f->g, "rope_freqs.weight"))
         /* A table changes the frequencies. Its formula is known for the llama family alone. */
         snprintf(m->rope_type, sizeof m->rope_type, "%s", strcmp(m->arch, "llama") == 0 ? "llama3" : "");
-    else snprintf(m->rope_type, sizeof m->rope_type, "%s", m->rope_factor > 0 && !type ? "linear" : "default");
+    else snprintf(m->rope_type, sizeof m->rope_type, "%s", m->rope_factor > 0 && !type ? "linear" : plain_type(m));
 }
 
 /* The patterns that llama.cpp takes where a file has no sliding_window_pattern: all layers but every n-th have a window
@@ -149,6 +165,7 @@ static int gguf_facts(const struct kvc_gguf *g, struct kvc_model *m, struct kvc_
     uint64_t width = arch_u64(&f, "embedding_length", 0), each = m->heads ? width / m->heads : 0;
     m->head_dim = arch_u64(&f, "attention.key_length", each);
     m->head_dim_v = arch_u64(&f, "attention.value_length", each);
+    m->latent = arch_u64(&f, "attention.kv_lora_rank", 0) != 0;
     m->window = arch_u64(&f, "attention.sliding_window", 0);
     gguf_windows(&f, m);
     gguf_rope(&f, m);
@@ -208,12 +225,13 @@ static void config_rope_facts(const struct config *c, struct kvc_model *m) {
     json_t *rope = config_rope(c);
     m->rope_theta = config_number(c, rope, "rope_theta");
     if (!(m->rope_theta > 0)) m->rope_theta = config_number(c, rope, "rotary_emb_base");
-    m->rope_factor = sane(json_number_value(json_object_get(rope, "factor")));
-
-    const char *type = json_string_value(json_object_get(rope, "rope_type"));
-    if (!type) type = json_string_value(json_object_get(rope, "type"));
-    if (!type || strcmp(type, "mrope") == 0) type = "default";
-    if (strcmp(type, "su") == 0) type = "longrope"; /* the name of its first year */
+    struct kvc_rope_scaling scaling;
+    kvc_rope_scaling_read(&scaling, rope);
+    m->rope_factor = scaling.factor;
+    m->rope_original = scaling.original ? scaling.original : config_count(c, NAMES("original_max_position_embeddings"));
+    memcpy(m->rope_section, scaling.section, sizeof m->rope_section);
+    m->n_rope_sections = scaling.n_sections;
+    const char *type = scaling.type ? scaling.type : "default";
     copy_text(m->rope_type, sizeof m->rope_type, type, strlen(type));
 
     double part = config_number(c, rope, "partial_rotary_factor");
@@ -259,7 +277,8 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
     }
     m->layers = config_count(c, NAMES("num_hidden_layers", "n_layer", "num_layers"));
     m->heads = config_count(c, NAMES("num_attention_heads", "n_head"));
-    if (!config_get(c, NAMES("kv_lora_rank"))) { /* latent attention is cached in another shape */
+    m->latent = config_get(c, NAMES("kv_lora_rank")) != NULL;
+    if (!m->latent) { /* latent attention is cached in another shape */
         uint64_t width = config_count(c, NAMES("hidden_size", "n_embd", "d_model"));
         m->kv_heads = config_kv_heads(c, m->heads);
         m->head_dim = config_count(c, NAMES("head_dim"));

@@ -7,6 +7,7 @@
 #include "formats/cache/cache.h"
 #include "formats/cache/layers.h"
 #include "formats/cache/rope_pairing.h"
+#include "formats/cache/rope_scaling.h"
 #include "formats/io/hash.h"
 
 /* The file format of weights. Fingerprints and names of architectures differ by it. */
@@ -25,6 +26,10 @@ struct kvc_model {
     double rope_theta;                                      /* 0: unknown */
     double rope_factor;                                     /* 0: none */
     uint64_t rope_dim;                                      /* 0: unknown */
+    uint64_t rope_original;                                 /* positions of training before scaling; 0: unknown */
+    uint64_t rope_section[KVC_ROPE_SECTIONS];               /* pairs of each coordinate of a position (M-RoPE) */
+    uint32_t n_rope_sections;
+    int latent; /* 1: attention may keep latents and no V */
     int has_tokenizer;
     uint8_t tokenizer[KVC_SHA256_BYTES];
     uint8_t sampled[KVC_SHA256_BYTES];

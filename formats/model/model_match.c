@@ -23,6 +23,7 @@ static const struct {
         {KVC_KEY_MODEL_HEAD_DIM_V, offsetof(struct kvc_model, head_dim_v)},
         {KVC_KEY_WINDOW, offsetof(struct kvc_model, window)},
         {KVC_KEY_ROPE_DIM, offsetof(struct kvc_model, rope_dim)},
+        {KVC_KEY_ROPE_ORIGINAL, offsetof(struct kvc_model, rope_original)},
 },
   numbers[] = {
       {KVC_KEY_ROPE_THETA, offsetof(struct kvc_model, rope_theta)},
@@ -82,6 +83,7 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
         double v = number_at(m, i);
         if (v > 0 && kvc_meta_set_f64(meta, numbers[i].key, v, e)) return -1;
     }
+    if (m->n_rope_sections && kvc_meta_set_u64s(meta, KVC_KEY_ROPE_SECTIONS, m->rope_section, m->n_rope_sections, e)) return -1;
     if (m->has_tokenizer && kvc_meta_set_bytes(meta, KVC_KEY_TOKENIZER, m->tokenizer, sizeof m->tokenizer, e)) return -1;
     char key[64];
     fingerprint_key(key, sizeof key, m->kind, 0);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """make_gguf.py: a GGUF file that describes a model and has one small tensor. Not a usable model.
 
-    make_gguf.py FILE NAME LAYERS HEADS KV_HEADS HEAD_DIM [SEED [ARCHITECTURE WINDOW [PATTERN]]] [vocabulary=JSON]
+    make_gguf.py FILE NAME LAYERS HEADS KV_HEADS HEAD_DIM [SEED [ARCHITECTURE WINDOW [PATTERN]]] [vocabulary=JSON] [fact=KEY=JSON]...
 
 The architecture is llama unless given; WINDOW is the sliding window, PATTERN which layers have it: a number, or a digit for each.
-vocabulary: a JSON list of the spelled tokens."""
+vocabulary: a JSON list of the spelled tokens. fact: a further key of the architecture: a number, a text or a list of whole numbers."""
 import json
 import random
 import struct
@@ -17,7 +17,8 @@ def text(s):
 
 def main():
     vocabulary = [a for a in sys.argv if a.startswith("vocabulary=")]
-    sys.argv = [a for a in sys.argv if a not in vocabulary]
+    facts = [a[5:].split("=", 1) for a in sys.argv if a.startswith("fact=")]
+    sys.argv = [a for a in sys.argv if a not in vocabulary and not a.startswith("fact=")]
     path, name = sys.argv[1:3]
     layers, heads, kv_heads, head_dim = (int(a) for a in sys.argv[3:7])
     seed = int(sys.argv[7]) if len(sys.argv) > 7 else 0
@@ -33,6 +34,7 @@ def main():
         pattern = sys.argv[10]
         keys += [(arch + ".attention.sliding_window_pattern", int(pattern) if len(pattern) < 3 else [d == "1" for d in pattern])]
     keys += [("tokenizer.ggml.tokens", json.loads(v[len("vocabulary="):])) for v in vocabulary]
+    keys += [(arch + "." + key, json.loads(value)) for key, value in facts]
     out = struct.pack("<IIQQ", 0x46554747, 3, 1, len(keys))
     for key, value in keys:
         out += text(key)
@@ -40,6 +42,8 @@ def main():
             out += struct.pack("<I", 8) + text(value)
         elif isinstance(value, list) and value and isinstance(value[0], str):
             out += struct.pack("<IIQ", 9, 8, len(value)) + b"".join(text(t) for t in value)
+        elif isinstance(value, list) and value and not isinstance(value[0], bool):
+            out += struct.pack("<IIQ", 9, 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
         elif isinstance(value, list):
             out += struct.pack("<IIQ", 9, 7, len(value)) + bytes(value)
         elif isinstance(value, float):

@@ -598,8 +598,10 @@ class Kvc:
         items = dict(enumerate(facts, 1))
         if scales := self._scales_fact():
             items[20] = scales
-        if "rope.original-length" in self.meta:
-            items[21] = number("rope.original-length")
+        if "rope.original-context" in self.meta:
+            items[21] = number("rope.original-context")
+        if "rope.sections" in self.meta:
+            items[22] = struct.pack(f"<{len(self.meta['rope.sections'])}Q", *self.meta["rope.sections"])
         space = b"kvc namespace 1\n"
         for tag, fact in items.items():
             fact = fact.encode() if isinstance(fact, str) else fact
@@ -1973,9 +1975,10 @@ META_TYPES = {1: "?", 2: "Q", 3: "q", 4: "d"}
 KNOWN_KEYS = set(
     """producer source.format source.version source.bytes recipe model.name model.architecture model.layers
     model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters model.adapters.sha256 tokenizer.sha256 rope.k
-    rope.pairing rope.type rope.theta rope.dim rope.factor hadamard.k hadamard.v sliding.window page.size
+    rope.pairing rope.type rope.theta rope.dim rope.factor
+    rope.original-context rope.sections hadamard.k hadamard.v sliding.window page.size
     shard cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
-    llama.transposed-v llama.cell-ext profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
+    llama.stream llama.transposed-v llama.cell-ext profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
     values.profile rope.pairing-assumed hidden.states""".split()
 )
 

@@ -734,6 +734,63 @@ def refused(data, what):
     raise AssertionError(f"{what}: not noticed")
 
 
+BUILDS = ("0.1.15", "0.2.4", "2026.4.8672", "2026.10.11549")
+STATES = os.path.join(HERE, "llama_states.py")
+
+
+def states(*args):
+    """Runs llama_states.py in a process of its own, as a build's library cannot be unloaded; its stdout, or None."""
+    done = subprocess.run([sys.executable, STATES, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    return done.stdout.decode() if done.returncode == 0 else None
+
+
+def build_folder(version):
+    """The library of a build, unpacked from its wheel; Skip where it cannot be had."""
+    folder = os.path.join(ROOT, "build", "llama-builds", version)
+    if not glob.glob(os.path.join(folder, "xllamacpp", "*.so")):
+        get = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, f"xllamacpp=={version}"]
+        if subprocess.run(get, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+            raise Skip(f"xllamacpp {version} cannot be installed")
+    return os.path.join(folder, "xllamacpp")
+
+
+def check_build(bench, version, model):
+    """Files of a build come back byte for byte; its slot of one of four streams is written for the newest build, which loads it."""
+    folder, out = build_folder(version), bench.path(version)
+    streams = version != BUILDS[0]  # the first has none
+    assert states("save", folder, model, "6", out) is not None, f"{version} saves no states"
+    if streams:
+        assert states("save", folder, model, "6", out + "-of4", "4", "2") is not None, f"{version} saves no streams"
+    for name in [out + s for s in (".slot", ".session", ".state")] + ([out + "-of4.slot"] if streams else []):
+        bench.kvc("pack", "-q", "-f", "-o", name + ".kvc", name)
+        bench.kvc("unpack", "-q", "-f", "-o", name + ".back", name + ".kvc")
+        with open(name, "rb") as a, open(name + ".back", "rb") as b:
+            assert a.read() == b.read(), f"{name}: other bytes"
+    slot, newest = out + ("-of4.slot" if streams else ".slot"), build_folder(BUILDS[-1])
+    bench.kvc("unpack", "-q", "-f", "--to=llama", "-o", out + ".new", slot)
+    expected = states("load", newest, model, out + ".new")
+    assert expected and len(expected.split()) == 6, "the newest build refuses the slot"
+    bench.kvc("unpack", "-q", "-f", "--to=llama:streams=3,stream=1", "-o", out + ".of3", slot)
+    assert states("load", newest, model, out + ".of3", "3", "2") == expected, "the newest build refuses the stream"
+    if streams and version != BUILDS[-1]:
+        bench.kvc("unpack", "-q", "-f", "--to=llama:version=2", "-o", out + ".v2", slot)
+        assert states("load", folder, model, out + ".v2") == expected, "the build refuses a slot of version 2"
+
+
+def test_states_of_several_builds(bench):
+    """slots, sessions and states of builds from May 2025 on come back; their slots become those of the newest build"""
+    model, skipped = bench.path("random.gguf"), []
+    assert states("model", "llama", model) is not None, "no random model"
+    for version in BUILDS:
+        try:
+            check_build(bench, version, model)
+        except Skip as e:
+            skipped.append(str(e))
+    if len(skipped) == len(BUILDS):
+        raise Skip("; ".join(skipped))
+    return "; ".join(skipped)
+
+
 def main():
     p = argparse.ArgumentParser(description="Tests of kvc against real engines.")
     p.add_argument(

@@ -998,7 +998,7 @@ def prefix_files():
         lambda: of_8_bits(few, F16, scale_k="0.5", scale_source="run 7"))
     wide = {**few, 21: u64(4096)}
     good("space-length", "A namespace that knows the context before scaling.")(
-        lambda: keyed(None, chain[:2], **{"prefix_space": data(namespace(wide)), "rope_original-length": (2, u64(4096))}).file())
+        lambda: keyed(None, chain[:2], **{"prefix_space": data(namespace(wide)), "rope_original-context": (2, u64(4096))}).file())
     for name, sentence, facts, meta in (
             ("unknown", "K of 8 bits has no namespace without scales.", {**few, 5: eight}, {}),
             ("none", "Scales that the namespace leaves out.", {**few, 5: eight}, {"scale_k": "0.5"}),

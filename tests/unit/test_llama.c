@@ -1,6 +1,5 @@
-/* test_llama.c: llama.cpp states built byte by byte to the layout, also versions without an available real
- * file: GGSQ 2, GGSN 9, M-RoPE extensions, recurrent states, latent attention. Each must be understood, come back byte for
- * byte through a .kvc, and be refused at every truncation. */
+/* test_llama.c: llama.cpp states built byte by byte to the layout, of all generations. Each must be understood, come back byte for
+ * byte through a .kvc, and be refused at every truncation. Real files of each: tests/cli/llama-builds. */
 #include "formats/io/bytes.h"
 #include "formats/file/restore.h"
 #include "formats/container/container.h"
@@ -254,13 +253,290 @@ static void sessions(void **state) {
     struct kvc_cache *c = accepted(&buffer, &in);
     struct kvc_error e;
     uint8_t v[3 * 8];
-    assert_int_equal(c->n_parts, 2);
-    assert_int_equal(c->part[1].cells.n, 0);
+    assert_int_equal(c->n_parts, 1); /* not of the empty stream */
+    assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_STREAMS, 0), 2);
     assert_int_equal(c->part[0].cells.word_at[3], 6);
     assert_int_equal(c->read(c, 1, 0, 3, v, &e), 0);
     for (int row = 0; row < 3; row++) /* sorted row 0 is cell 1, row 1 is cell 2, row 2 is cell 0 */
         for (int channel = 0; channel < 4; channel++)
             assert_int_equal(get_u16(v + 8 * row + 2 * channel), 16 * channel + (row + 1) % 3);
+    done(c, &in);
+}
+
+/* Attention without a count of streams, whose cells have `ids` sequences. */
+static void without_streams(struct bytes *b, uint32_t ids, uint32_t n) {
+    cells(b, n, 0, 0, ids);
+    u32(b, 0);
+    u32(b, 2);
+    for (uint32_t i = 0; i < 2; i++) rows(b, 1, 32, n);
+    for (uint32_t i = 0; i < 2; i++) rows(b, 1, 16, n);
+}
+
+static void outputs(struct bytes *b, uint32_t ids, uint64_t logits, uint64_t embeddings) {
+    u32(b, ids);
+    for (uint32_t i = 0; i < ids; i++) u32(b, i);
+    u64(b, logits);
+    noise(b, 4 * (size_t)logits);
+    u64(b, embeddings);
+    noise(b, 4 * (size_t)embeddings);
+}
+
+static struct kvc_cache *accepted_with(size_t cut_at, struct kvc_input *in) {
+    whole_without_rest = cut_at;
+    struct kvc_cache *c = accepted(&buffer, in);
+    whole_without_rest = 0;
+    assert_int_equal(c->n_tensors, 4);
+    return c;
+}
+
+/* Builds before July 2025: no count of streams, cells of a sequence without ids or with one; a second cache, or states, may
+ * follow. */
+static void before_streams(void **state) {
+    (void)state;
+    struct kvc_input in;
+    for (uint32_t ids = 0; ids < 2; ids++) {
+        head(&buffer, 0, 2, 4);
+        without_streams(&buffer, ids, 4);
+        struct kvc_cache *c = accepted_with(0, &in);
+        assert_null(c->part[0].cells.words);
+        assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_STREAMS, 0), 1);
+        done(c, &in);
+    }
+    head(&buffer, 0, 2, 4);
+    without_streams(&buffer, 0, 4);
+    whole_without_rest = buffer.n;
+    without_streams(&buffer, 0, 3);
+    struct kvc_cache *c = accepted(&buffer, &in);
+    whole_without_rest = 0;
+    assert_int_equal(c->n_parts, 2);
+    assert_int_equal(c->part[1].kind, KVC_PART_SLIDING);
+    done(c, &in);
+    head(&buffer, 0, 2, 4); /* the state of a recurrent model has the form of attention with one cell */
+    recurrent(&buffer, 2, 2);
+    c = accepted_with(0, &in);
+    assert_int_equal(c->part[0].kind, KVC_PART_RECURRENT);
+    done(c, &in);
+    head(&buffer, 0, 2, 0);
+    u32(&buffer, 0); /* no cells */
+    c = import(&in, &buffer, &(struct kvc_error){0});
+    assert_non_null(c);
+    assert_int_equal(c->part[0].cells.n, 0);
+    done(c, &in);
+}
+
+/* Sessions with outputs, with a count of streams and without; also without any output. */
+static void sessions_with_outputs(void **state) {
+    (void)state;
+    struct kvc_input in;
+    for (int i = 0; i < 4; i++) {
+        head(&buffer, 1, 9, 3);
+        outputs(&buffer, i & 1 ? 2 : 0, i & 1 ? 14 : 0, i & 1 ? 6 : 0);
+        if (i & 2) without_streams(&buffer, 1, 3);
+        else attention(&buffer, 0, 0, 2, 1, 3);
+        struct kvc_cache *c = accepted_with(i & 1 ? 0 : 37, &in); /* with a word 0 and no more, it has no cells */
+        assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_SOURCE_VERSION, 0), 9);
+        done(c, &in);
+    }
+}
+
+/* What llama_state_get_data() returns, of every generation: no head, no tokens. */
+static void states_without_head(void **state) {
+    (void)state;
+    struct kvc_input in;
+    for (int i = 0; i < 5; i++) {
+        head(&buffer, 1, 9, 0);
+        memmove(buffer.data, buffer.data + 12, 9); /* after magic, version and number of tokens */
+        buffer.n = 9;
+        if (i == 2 || i == 3) outputs(&buffer, 1, 7, 0);
+        if (i == 3) without_streams(&buffer, 1, 3);
+        else attention(&buffer, i == 0, i == 4 ? 3 : 0, 2, 1, 3);
+        struct kvc_cache *c = accepted_with(i == 2 || i == 3 ? 17 : 0, &in); /* one stream without cells */
+        assert_int_equal(c->n_tokens, 0);
+        assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_MODEL_ARCH, ""), "llama");
+        assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, ""), "llama.cpp state");
+        assert_null(kvc_meta_find(&c->meta, KVC_KEY_SOURCE_VERSION));
+        done(c, &in);
+    }
+}
+
+/* Attention in stream `full` of `streams`, whose cells are of the sequence of that number. */
+static void one_of_streams(struct bytes *b, uint32_t streams, uint32_t full, uint32_t n) {
+    u32(b, streams);
+    for (uint32_t s = 0; s < streams; s++) {
+        u32(b, s == full ? n : 0);
+        if (s != full) continue;
+        for (uint32_t i = 0; i < n; i++) {
+            u32(b, i);
+            u32(b, 1);
+            u32(b, s);
+        }
+        u32(b, 0);
+        u32(b, 2);
+        u64(b, 0);
+        for (uint32_t i = 0; i < 2; i++) rows(b, 1, 32, n);
+        for (uint32_t i = 0; i < 2; i++) rows(b, 1, 16, n);
+    }
+}
+
+/* A slot of a server with several is one sequence, with a second cache, too. */
+static void empty_streams(void **state) {
+    (void)state;
+    struct kvc_input in;
+    for (uint32_t full = 0; full < 3; full++) {
+        head(&buffer, 0, 4, 4);
+        one_of_streams(&buffer, 3, full, 4);
+        whole_without_rest = buffer.n;
+        one_of_streams(&buffer, 3, full, 2);
+        struct kvc_cache *c = accepted(&buffer, &in);
+        whole_without_rest = 0;
+        assert_int_equal(c->n_parts, 2);
+        for (int p = 0; p < 2; p++) {
+            assert_int_equal(c->part[p].kind, p ? KVC_PART_SLIDING : KVC_PART_LIVE);
+            assert_int_equal(c->part[p].stream, 0);
+            assert_int_equal(c->part[p].cells.n, p ? 2 : 4);
+            assert_null(c->part[p].cells.words);
+        }
+        assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_STREAMS, 0), 3);
+        assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_STREAM, 0), full);
+        done(c, &in);
+    }
+}
+
+/* Models whose layers have a state of one role alone: the other has rows of no bytes. */
+static void states_of_one_role(void **state) {
+    (void)state;
+    struct kvc_input in;
+    for (int no_r = 0; no_r < 2; no_r++) {
+        head(&buffer, 0, 4, 4);
+        attention(&buffer, 1, 0, 1, 1, 4);
+        whole_without_rest = buffer.n;
+        cells(&buffer, 1, 3, 0, 0);
+        u32(&buffer, 0);
+        u32(&buffer, 3);
+        for (uint32_t i = 0; i < 4; i++) rows(&buffer, 0, (i < 2) == no_r ? 0 : 64, 1);
+        struct kvc_cache *c = accepted_with(whole_without_rest, &in);
+        assert_int_equal(c->tensor[2].role, no_r ? KVC_ROLE_S : KVC_ROLE_R);
+        done(c, &in);
+    }
+}
+
+/* A session of an architecture that may keep latents needs no option; other files say which option. */
+static void latent_by_architecture(void **state) {
+    (void)state;
+    struct kvc_input in;
+    struct kvc_error e;
+    for (int known = 0; known < 2; known++) {
+        const char *arch = known ? "deepseek2" : "newmodel2";
+        head(&buffer, 1, 11, 3);
+        buffer.n -= 9;
+        u32(&buffer, 9);
+        memcpy(buffer.data + buffer.n, arch, 9);
+        buffer.n += 9;
+        attention(&buffer, 1, 0, 2, 0, 3);
+        struct kvc_cache *c = known ? accepted(&buffer, &in) : import(&in, &buffer, &e);
+        if (known) assert_int_equal(c->layer[0].kind, KVC_LAYER_LATENT);
+        else assert_non_null(strstr(e.message, "--latent"));
+        if (!known) assert_null(c);
+        done(c, &in);
+    }
+}
+
+/* Says how far the best reading came, and names types of forks. */
+static void how_far(void **state) {
+    (void)state;
+    struct kvc_input in;
+    struct kvc_error e;
+    head(&buffer, 0, 2, 4);
+    attention(&buffer, 0, 0, 3, 1, 4);
+    buffer.n -= 5;
+    assert_null(import(&in, &buffer, &e));
+    assert_non_null(strstr(e.message, "read as GGSQ 2 with streams: 5 tensors fit, then: cut short"));
+    kvc_input_close(&in);
+    const struct {
+        uint32_t type;
+        const char *words;
+    } types[] = {{133, "type 133 (q6_0 of ik_llama.cpp), which kvc does not know"},
+                 {39, "type 39 (mxfp4), "},
+                 {77, "type 77, which kvc does not know"}};
+    for (int i = 0; i < 3; i++) {
+        head(&buffer, 0, 4, 1);
+        u32(&buffer, 1);
+        cells(&buffer, 1, 0, 0, 1);
+        u32(&buffer, 0);
+        u32(&buffer, 1);
+        u64(&buffer, 0);
+        rows(&buffer, types[i].type, 34, 1);
+        assert_null(import(&in, &buffer, &e));
+        assert_non_null(strstr(e.message, types[i].words));
+        kvc_input_close(&in);
+    }
+}
+
+static int export(const struct kvc_cache *c, const char *options, struct kvc_buffer *out, struct kvc_error *e) {
+    struct kvc_sink sink = kvc_sink_buffer(out);
+    *out = (struct kvc_buffer){0};
+    return kvc_export(&kvc_format_llama, c, &(struct kvc_export_options){.own = options}, &sink, e);
+}
+
+/* The cells of one of several streams become those of another, or of one alone. */
+static void export_streams(void **state) {
+    (void)state;
+    struct kvc_input in;
+    struct kvc_error e;
+    struct kvc_buffer out;
+    head(&buffer, 0, 4, 4);
+    one_of_streams(&buffer, 3, 2, 4);
+    struct kvc_cache *c = import(&in, &buffer, &e);
+    assert_non_null(c);
+    assert_int_equal(export(c, "streams=2,stream=2", &out, &e), -1);
+    assert_int_equal(e.code, KVC_ERR_USAGE);
+    free(out.data);
+    for (uint32_t streams = 1; streams < 4; streams++) {
+        char options[48];
+        snprintf(options, sizeof options, "streams=%u,stream=%u", streams, streams - 1);
+        assert_int_equal(export(c, options, &out, &e), 0);
+        struct kvc_input again;
+        kvc_input_memory(&again, "again", out.data, out.n);
+        struct kvc_cache *copy = kvc_import_file(&again, NULL, NULL, &e);
+        if (!copy) fail_msg("%s", e.message);
+        assert_int_equal(kvc_meta_u64(&copy->meta, KVC_KEY_LLAMA_STREAMS, 0), streams);
+        assert_int_equal(kvc_meta_u64(&copy->meta, KVC_KEY_LLAMA_STREAM, 0), streams - 1);
+        assert_int_equal(copy->part[0].cells.n, 4);
+        assert_int_equal(out.n, buffer.n - 4 * (3 - streams));
+        done(copy, &again);
+        free(out.data);
+    }
+    done(c, &in);
+}
+
+/* Version 4 records the rotation of quantised rows; an option says it where the source does not. */
+static void export_tiles(void **state) {
+    (void)state;
+    struct kvc_input in;
+    struct kvc_error e;
+    struct kvc_buffer out;
+    head(&buffer, 0, 3, 1);
+    u32(&buffer, 1);
+    cells(&buffer, 1, 0, 0, 1);
+    u32(&buffer, 0);
+    u32(&buffer, 1);
+    rows(&buffer, 8, 68, 1); /* q8_0 */
+    rows(&buffer, 1, 16, 1);
+    struct kvc_cache *c = import(&in, &buffer, &e);
+    assert_non_null(c);
+    static const char *const refused[] = {"version=4", "hadamard-k=3", "hadamard-k=64x", "hadamard-k=64,hadamard-v=64",
+                                          "hadamard-k=64,version=3"};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        assert_int_equal(export(c, refused[i], &out, &e), -1);
+        assert_non_null(strstr(e.message, "adamard"));
+        free(out.data);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(export(c, i ? "hadamard-k=64" : "hadamard-k=none", &out, &e), 0);
+        assert_int_equal(out.n, buffer.n + 8);
+        assert_int_equal(get_u32(out.data + buffer.n - 24 - 12 - 68 - 4), i ? 64 : 0);
+        free(out.data);
+    }
     done(c, &in);
 }
 
@@ -309,6 +585,15 @@ int main(void) {
         cmocka_unit_test(states),
         cmocka_unit_test(latent),
         cmocka_unit_test(sessions),
+        cmocka_unit_test(before_streams),
+        cmocka_unit_test(sessions_with_outputs),
+        cmocka_unit_test(states_without_head),
+        cmocka_unit_test(empty_streams),
+        cmocka_unit_test(states_of_one_role),
+        cmocka_unit_test(latent_by_architecture),
+        cmocka_unit_test(how_far),
+        cmocka_unit_test(export_streams),
+        cmocka_unit_test(export_tiles),
         cmocka_unit_test(server_tokens),
         cmocka_unit_test(export_is_the_source),
     };

@@ -467,7 +467,7 @@ static void test_pairing(void **state) {
     assert_int_equal(kvc_pairing_of_gguf_arch("qwen3"), KVC_PAIRING_HALVES);
     assert_int_equal(kvc_pairing_of_gguf_arch("gemma3"), KVC_PAIRING_HALVES);
     assert_int_equal(kvc_pairing_of_gguf_arch("gpt2"), KVC_PAIRING_NONE);
-    assert_int_equal(kvc_pairing_of_gguf_arch("qwen2vl"), KVC_PAIRING_UNKNOWN);
+    assert_int_equal(kvc_pairing_of_gguf_arch("qwen2vl"), KVC_PAIRING_HALVES);
     assert_int_equal(kvc_pairing_of_gguf_arch(""), KVC_PAIRING_UNKNOWN);
     assert_int_equal(kvc_pairing_of_transformers("llama"), KVC_PAIRING_HALVES);
     assert_int_equal(kvc_pairing_of_transformers("cohere2"), KVC_PAIRING_INTERLEAVED);

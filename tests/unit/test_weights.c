@@ -606,8 +606,8 @@ static void test_shapes(void **state) {
     put_safetensors("w.safetensors", "", t, 1);
     assert_refused(path, 3, &halves, KVC_ERR_UNSUPPORTED, "no tensor 'model.layers.3.self_attn.v_proj.weight'");
     list(t, gg, 30, m);
-    put_gguf("w.gguf", "qwen2vl", t, ALL);
-    assert_refused(in_dir("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, "architecture 'qwen2vl'");
+    put_gguf("w.gguf", "newmodel", t, ALL);
+    assert_refused(in_dir("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, "architecture 'newmodel'");
     position_sections = 16;
     put_gguf("w.gguf", "qwen2", t, ALL);
     position_sections = 0;

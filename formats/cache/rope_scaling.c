@@ -1,0 +1,38 @@
+/* rope_scaling.c: reads RoPE facts of transformers' JSON objects. Source: transformers, modeling_rope_utils.py. */
+#include "formats/cache/rope_scaling.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *text_of(const json_t *object, const char *key) {
+    return json_string_value(json_object_get(object, key));
+}
+
+static uint64_t count_of(const json_t *v) {
+    const json_int_t n = json_integer_value(v);
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+static void read_sections(struct kvc_rope_scaling *s, const json_t *list) {
+    const size_t n = json_array_size(list);
+    if (n > KVC_ROPE_SECTIONS) return;
+    for (size_t i = 0; i < n; i++) {
+        const json_int_t v = json_integer_value(json_array_get(list, i));
+        if (v < 0 || v > UINT16_MAX) return;
+        s->section[i] = (uint64_t)v;
+    }
+    s->n_sections = (uint32_t)n;
+}
+
+void kvc_rope_scaling_read(struct kvc_rope_scaling *s, const json_t *object) {
+    *s = (struct kvc_rope_scaling){.type = text_of(object, "rope_type")};
+    if (!s->type) s->type = text_of(object, "type");
+    if (s->type && strcmp(s->type, "su") == 0) s->type = "longrope"; /* the name of its first year */
+    const double factor = json_number_value(json_object_get(object, "factor"));
+    if (factor > 0 && isfinite(factor)) s->factor = factor;
+    s->original = count_of(json_object_get(object, "original_max_position_embeddings"));
+    read_sections(s, json_object_get(object, "mrope_section"));
+    const int plain = !s->type || strcmp(s->type, "default") == 0 || strcmp(s->type, "mrope") == 0;
+    if (!s->n_sections || !plain) return;
+    s->type = json_is_true(json_object_get(object, "mrope_interleaved")) ? "imrope" : "mrope";
+}
