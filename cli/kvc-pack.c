@@ -135,6 +135,7 @@ static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cach
         cli_warn("%s: K is taken as paired in %s, which fits the profile", name, kvc_pairing_name(kvc_cache_pairing(c)));
         break;
     case KVC_PACK_PROFILE_UNUSED: cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name); break;
+    case KVC_PACK_ROWS: pack_say_rows(name, c); break;
     case KVC_PACK_OTHER_QUERIES: cli_warn("%s: the queries of %s are those of other tokens", name, p->queries.input.name); break;
     }
 }

@@ -3,11 +3,20 @@
 
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/rows.h"
 #include "formats/container/plan.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+void pack_say_rows(const char *name, const struct kvc_cache *c) {
+    struct kvc_rows rows;
+    char text[800];
+    if (kvc_rows_look(&rows, c, NULL)) return; /* packing reads the same rows, and says why it cannot */
+    kvc_rows_say(&rows, text, sizeof text);
+    if (*text) cli_warn("%s: %s", name, text);
+}
 
 /* --- what a lossy recipe left as it was --- */
 

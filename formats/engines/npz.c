@@ -25,7 +25,7 @@ static int is_array(const char *path) {
 static int wants(const void *state, const char *path) {
     if (!is_array(path)) return 0;
     char *name = strndup(path, strlen(path) - 4);
-    const int wanted = name && kvc_name_of(name, state).kind != KVC_NAME_OTHER;
+    const int wanted = name && (kvc_name_of(name, state).kind != KVC_NAME_OTHER || kvc_name_is_beside(name));
     free(name);
     return wanted;
 }

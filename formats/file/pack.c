@@ -68,6 +68,7 @@ static int pack(const struct pack *p, struct kvc_cache *c, const struct kvc_cach
     rate.source_bytes = p->done->source_bytes;
     int status = kvc_rate_settle(c, &options, &rate, &recipe, &p->done->rated, e);
     options.recipe = &recipe;
+    note(p, KVC_PACK_ROWS, c);
     if (!status) status = kvc_container_write(c, &options, p->out, &p->done->report, e);
     kvc_cache_free(queries);
     if (status && e && e->code == KVC_ERR_USAGE && e->need == KVC_NEED_NOTHING && kvc_recipe_is_lossy(how->options.recipe) &&

@@ -12,6 +12,7 @@ enum kvc_pack_note {
     KVC_PACK_ROTATION_UNKNOWN, /* K or V are dequantised, and it is unknown whether they are Hadamard-rotated */
     KVC_PACK_PAIRING_CHOSEN,   /* the RoPE pairing of K is unknown; the one that fits the profile is used */
     KVC_PACK_PROFILE_UNUSED,   /* no stage of the recipe uses the profile */
+    KVC_PACK_ROWS,             /* always: for the look of rows.h at the cache that is packed */
     KVC_PACK_OTHER_QUERIES     /* the queries belong to other tokens than the cache */
 };
 
