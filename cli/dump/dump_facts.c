@@ -114,17 +114,19 @@ static void gather_unknown(struct dump_facts *x) {
     int pairing = !absent(x, KVC_KEY_ROPE_PAIRING);
     int unrotated = pairing && strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_PAIRING, ""), "none") == 0;
     int rope = x->has_k && !unrotated;
-    missing(x, absent(x, KVC_KEY_MODEL_NAME) && !has_fingerprint(x->meta), "model", "--model=FILE");
-    missing(x, x->has_k && !x->heads_known, "number of KV heads", "--kv-heads=N or --model=FILE");
+    const int asked = x->file->has_model; /* what the weights do not say, they will not say again */
+    const char *model = asked ? NULL : "--model=FILE";
+    missing(x, absent(x, KVC_KEY_MODEL_NAME) && !has_fingerprint(x->meta), "model", model);
+    missing(x, x->has_k && !x->heads_known, "number of KV heads", asked ? "--kv-heads=N" : "--kv-heads=N or --model=FILE");
     missing(x, !kvc_meta_bool(x->meta, KVC_KEY_LAYERS_KNOWN, 1), "layer numbers (each cache of the file counts its own from 0)",
             NULL);
-    missing(x, rope && !pairing, "RoPE pairing", "--pairing=P or --model=FILE");
-    missing(x, rope && absent(x, KVC_KEY_ROPE_THETA), "RoPE theta", "--model=FILE");
+    missing(x, rope && !pairing, "RoPE pairing", asked ? "--pairing=P" : "--pairing=P or --model=FILE");
+    missing(x, rope && absent(x, KVC_KEY_ROPE_THETA), "RoPE theta", model);
     missing(x, rope && absent(x, KVC_KEY_ROPE_K), "whether K is before or after RoPE", NULL);
     missing(x, x->has_k && absent(x, KVC_KEY_HADAMARD_K), "Hadamard rotation of K", NULL);
     missing(x, x->v.n && absent(x, KVC_KEY_HADAMARD_V), "Hadamard rotation of V", NULL);
     missing(x, kvc_cache_is_scaled(x->c) && !scales_known(x->c), "scales of values of 8 bits", "--scale=K:S,V:S");
-    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window", "--model=FILE");
+    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window", model);
     missing(x, !x->c->tokens, "token ids", NULL);
 }
 

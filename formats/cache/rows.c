@@ -80,6 +80,7 @@ int kvc_rows_look(struct kvc_rows *r, const struct kvc_cache *c, struct kvc_erro
         if (c->part[i].stream && c->part[i].cells.n) return 0; /* ids are of one sequence */
     r->rows = c->part[0].cells.n;
     r->used = kvc_meta_text(&c->meta, KVC_KEY_ROWS_USED, NULL);
+    r->has_model = *facts.architecture != '\0';
     r->short_of = find_short(c, &facts);
     r->other_ids = r->ids > r->rows + 1 && positions_assumed(c, &facts);
     return find_zeros(r, c, e);
@@ -125,9 +126,8 @@ static void say_padding(const struct kvc_rows *r, char *text, size_t size) {
 
 static void say_short(const struct kvc_rows *r, char *text, size_t size) {
     add(text, size,
-        "some layers have %" PRIu64 " rows and others %" PRIu64 ", and nothing says that these have a sliding window (--model, or "
-        "sliding_window in the file, does)",
-        r->short_of, r->rows);
+        "some layers have %" PRIu64 " rows and others %" PRIu64 ", and nothing says that a sliding window left the others out%s", r->short_of,
+        r->rows, r->has_model ? "" : " (--model, or sliding_window in the file, does)");
 }
 
 void kvc_rows_say(const struct kvc_rows *r, char *text, size_t size) {

@@ -12,6 +12,7 @@ struct kvc_rows {
     int other_ids;     /* 1: more ids than rows and one, and nothing says which ids the rows are of */
     uint64_t zeros;    /* last rows that are zero in all K and V, though the first is not */
     uint64_t short_of; /* rows of the layers that are shorter, though nothing says that they have a window; 0: there are none */
+    int has_model;     /* 1: the model's architecture is known, so its windows would be */
     const char *used;  /* rows that are no padding, by the file's mask: "100:400", "scattered"; belongs to the metadata; NULL: all */
 };
 

@@ -313,8 +313,7 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
         int first = !i || !same_layer(a, &item[i - 1]);
         if (is_attention(a) && first && !b && !lone)
-            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES, "layer %" PRIu32 " has %s but no %s (%s)", a->name.layer,
-                                 a->name.role == KVC_ROLE_K ? "K" : "V", a->name.role == KVC_ROLE_K ? "V" : "K", one);
+            return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K, e);
     }
     return 0;
 }
@@ -442,16 +441,6 @@ static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_ar
     return 0;
 }
 
-static int fail_unknown(const struct kvc_array *array, size_t n, struct kvc_error *e) {
-    char list[320] = "", name[64];
-    for (size_t i = 0; i < n && i < 4; i++)
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s'%s'", i ? ", " : "",
-                 kvc_name_show(array[i].name, name, sizeof name));
-    if (!n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no arrays in it, so no KV cache");
-    return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_NAMES, "no array is named as K or V of a KV cache; found %s%s", list,
-                         n > 4 ? ", ..." : "");
-}
-
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
                     struct kvc_error *e) {
     const int lone = kvc_name_maps_attention(o);
@@ -481,7 +470,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         attention |= is_attention(a);
         items++;
     }
-    if (!status && !attention) status = fail_unknown(array, n, e);
+    if (!status && !attention) status = kvc_names_unknown(array, n, lone, e);
     if (!status) status = build(c, item, items, array, lone, &given, e);
     free(item);
     if (!status) status = kvc_names_beside(c, array, n, e);

@@ -68,6 +68,10 @@ struct kvc_array {
  * ..., and the other parts have the last of these. The caller adds extents and metadata, then calls kvc_cache_finish(). */
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
                     struct kvc_error *e);
+/* Refuse arrays of which none is K or V, and a layer that has one without the other; with advice by what is there. `mapped`: the
+ * caller has named keys or values. */
+int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struct kvc_error *e);
+int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct kvc_error *e);
 /* Returns 1 for names whose arrays are taken by kvc_names_beside(). */
 int kvc_name_is_beside(const char *name);
 /* For kvc_names_build(): takes what lies beside K and V, of the arrays without another meaning. input_ids become the token ids if

@@ -228,7 +228,10 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
         const struct ring *ring = &r->ring[c->layer[i].index];
         struct kvc_cells *cells = &c->part[part].cells;
         c->layer[i].window = (uint32_t)ring->window;
-        if (ring->window) c->layer[i].kind = KVC_LAYER_SLIDING;
+        if (ring->window) {
+            c->layer[i].kind = KVC_LAYER_SLIDING;
+            if (kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, ring->window, e)) return -1;
+        }
         if (i && c->layer[i - 1].part == part) {
             if (memcmp(ring, &r->ring[c->layer[i - 1].index], sizeof *ring) == 0) continue;
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,

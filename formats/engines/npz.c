@@ -44,6 +44,30 @@ static int make_arrays(struct kvc_zip_members *z, struct kvc_array *array, struc
     return 0;
 }
 
+static int wants_all(const void *state, const char *path) {
+    (void)state;
+    return is_array(path);
+}
+
+/* Reads the members. Where no name is that of K or V, all arrays are read, for a message by their shapes. Refuses a zip of other
+ * files. */
+static int read_members(struct kvc_zip_members *z, const struct kvc_input *in, const struct kvc_import_options *o,
+                        struct kvc_error *e) {
+    char shown[96];
+    int arrays = 0, read = 0;
+    if (kvc_zip_read(z, in, wants, o, e)) return -1;
+    for (size_t i = 0; i < z->n; i++) {
+        arrays |= is_array(z->member[i].name);
+        read |= z->member[i].is_read;
+    }
+    if (read || !z->n) return 0;
+    if (!arrays)
+        kvc_fail(e, KVC_ERR_UNKNOWN, "a zip of files that are no arrays (%s); unpack it, and give the files or their folder",
+                 kvc_name_show(z->member[0].name, shown, sizeof shown));
+    kvc_zip_free(z);
+    return arrays ? kvc_zip_read(z, in, wants_all, NULL, e) : -1;
+}
+
 /* Returns 1 when every tensor is in the file itself. */
 static int all_in_place(const struct kvc_zip_members *z, const struct kvc_array *array) {
     for (size_t i = 0; i < z->n; i++)
@@ -67,7 +91,7 @@ static int build(struct kvc_cache *c, struct kvc_zip_members *z, const struct kv
 static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_zip_members z;
     struct kvc_cache *c = NULL;
-    if (kvc_name_check_map(o, e) || kvc_zip_read(&z, b->one.in, wants, o, e)) return NULL;
+    if (kvc_name_check_map(o, e) || read_members(&z, b->one.in, o, e)) return NULL;
     int status = (c = kvc_cache_new(e)) ? kvc_cache_map(c, kvc_zip_spool_close, z.spool, e) : -1;
     if (!status) z.spool_is_taken = 1;
     if (!status) status = build(c, &z, o, e);

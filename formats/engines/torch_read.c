@@ -393,13 +393,15 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
 }
 
 /* Gives the layers the windows that their objects say. */
-static void set_windows(struct kvc_cache *c, const struct reader *r) {
+static int set_windows(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
     for (size_t i = 0; i < r->n; i++) {
         if (r->array[i].tensor == KVC_NONE || !r->array[i].window) continue;
         struct kvc_layer *layer = &c->layer[c->tensor[r->array[i].tensor].layer];
         layer->kind = KVC_LAYER_SLIDING;
         layer->window = r->array[i].window;
+        if (kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, layer->window, e)) return -1;
     }
+    return 0;
 }
 
 static int add_extents(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
@@ -414,8 +416,7 @@ static int build(struct kvc_cache *c, struct reader *r, const struct kvc_import_
     if (kvc_names_build(c, r->array, r->n, o, e) || set_positions(c, r, e) || add_extents(c, r, e) ||
         kvc_names_meta(c, "torch", r->zip.in->size, o, KVC_PAIRING_HALVES, 1, e) || kvc_names_first_token(c, e))
         return -1;
-    set_windows(c, r);
-    return kvc_cache_finish(c, e);
+    return set_windows(c, r, e) ? -1 : kvc_cache_finish(c, e);
 }
 
 static int read_file(struct reader *r, struct kvc_error *e) {
