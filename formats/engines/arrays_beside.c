@@ -31,7 +31,7 @@ static uint64_t length_of(const struct kvc_array *a) {
 
 static const struct kvc_array *find(struct kvc_array *array, size_t n, const char *last, size_t *at) {
     for (*at = 0; *at < n; ++*at)
-        if (array[*at].known.kind == KVC_NAME_OTHER && strcmp(last_part(array[*at].name), last) == 0) return &array[*at];
+        if (array[*at].meaning == KVC_NAME_OTHER && strcmp(last_part(array[*at].name), last) == 0) return &array[*at];
     return NULL;
 }
 
@@ -41,7 +41,7 @@ static int take_ids(struct kvc_cache *c, struct kvc_array *array, size_t n, stru
     const struct kvc_array *a = find(array, n, IDS, &i);
     const uint64_t rows = c->part[0].cells.n, ids = a ? length_of(a) : 0;
     if (!a || c->tokens || !a->int_size || (ids != rows && ids != rows + 1)) return 0;
-    array[i].known.kind = KVC_NAME_TOKENS;
+    array[i].meaning = KVC_NAME_TOKENS;
     return kvc_names_tokens(c, a, e);
 }
 
@@ -76,7 +76,7 @@ static int take_mask(struct kvc_cache *c, struct kvc_array *array, size_t n, str
     if (!length || !a->size || (length != rows && length != rows + 1)) return 0;
     if (read_mask(a, rows, used, sizeof used, e)) return -1;
     if (*used) return kvc_meta_set_text(&c->meta, KVC_KEY_ROWS_USED, used, e);
-    array[i].known.kind = KVC_NAME_FACT;
+    array[i].meaning = KVC_NAME_FACT;
     return 0;
 }
 
@@ -85,7 +85,7 @@ static int note_others(struct kvc_cache *c, const struct kvc_array *array, size_
     char text[512] = "", shown[64], more[32];
     size_t others = 0;
     for (size_t i = 0; i < n; i++) {
-        if (array[i].known.kind != KVC_NAME_OTHER || others++ >= MOST_NAMES) continue;
+        if (array[i].meaning != KVC_NAME_OTHER || others++ >= MOST_NAMES) continue;
         kvc_name_show(array[i].name, shown, sizeof shown);
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? ", " : "", shown);
     }

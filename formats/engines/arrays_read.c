@@ -455,7 +455,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         struct item *a = &item[items];
         a->array = i;
         a->name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o);
-        array[i].known.kind = a->name.kind;
+        array[i].meaning = a->name.kind;
         if (a->name.kind == KVC_NAME_TOKENS) {
             status = tokens ? check_same(tokens, &array[i], "tokens", e) : kvc_names_tokens(c, &array[i], e);
             tokens = &array[i];

@@ -59,6 +59,7 @@ struct kvc_array {
     uint64_t end;                    /* for the format's own use: position after the last row; 0: unknown */
     uint32_t window;                 /* for the format's own use: tokens of the layer's sliding window; 0: unknown */
     uint32_t tensor;                 /* out: number in the cache, or KVC_NONE */
+    enum kvc_name_kind meaning;      /* out: what it was taken as */
 };
 
 /* Builds parts, layers, tensors and tokens from n arrays, which are in the order of the file, and maps the tensors. The cache

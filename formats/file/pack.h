@@ -19,7 +19,7 @@ enum kvc_pack_note {
 /* How to pack. All zero: losslessly, by the default recipe. */
 struct kvc_packing {
     struct kvc_pack_options options; /* without queries, profile, fit and keys */
-    struct kvc_rate rate;            /* a target for the step; its source_bytes is ignored */
+    struct kvc_rate rate;            /* a target for the step; its row_bytes are ignored */
     struct kvc_profile *profile;     /* NULL: none */
     int force_profile;               /* use the profile even if the values of the cache do not fit it */
     int dequantize;                  /* convert K and V of block types to f16 first */
@@ -42,12 +42,12 @@ struct kvc_packed {
     int fitted;            /* the recipe uses the profile */
     int dequantized;       /* some K or V was dequantised */
     int left_out;          /* the cache has companions, and they were left out */
-    uint64_t source_bytes; /* size of the source, minus companions that were left out */
+    uint64_t row_bytes; /* of K, V and the other rows, in the source's types, without companions that were left out: the ratio is of them */
 };
 
-/* Packs a cache that was opened from a source of `source_bytes` bytes. What the profile tells of the cache is written with the copy that
+/* Packs a cache. What the profile tells of the cache is written with the copy that
  * is packed; `c` stays as it is, so that several threads may pack it at once. Messages do not name the file. *done must be freed by kvc_packed_free(), after a failure as well. */
-int kvc_pack_cache(const struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *p, struct kvc_sink *out,
+int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *p, struct kvc_sink *out,
                    struct kvc_packed *done, struct kvc_error *e);
 void kvc_packed_free(struct kvc_packed *done);
 
