@@ -168,8 +168,7 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     kvc_packed_free(&p->done);
     if (p->token_ids.n && kvc_cache_give_tokens(f->cache, p->token_ids.id, p->token_ids.n, e))
         return kvc_error_prefix(e, f->input.name);
-    const int status = p->selects ? pack_part(p, f->cache, out, e)
-                                  : kvc_pack_cache(f->cache, &p->how, out, &p->done, e);
+    const int status = p->selects ? pack_part(p, f->cache, out, e) : kvc_pack_cache(f->cache, &p->how, out, &p->done, e);
     cli_progress_end(&p->progress);
     return status;
 }

@@ -67,8 +67,7 @@ static int positions_assumed(const struct kvc_cache *c, const struct kvc_facts *
 static uint64_t find_short(const struct kvc_cache *c, const struct kvc_facts *facts) {
     if (!kvc_meta_bool(&c->meta, KVC_KEY_WINDOW_ASSUMED, 0) || facts->window) return 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->part[c->layer[i].part].kind == KVC_PART_SLIDING && !c->layer[i].window)
-            return c->part[c->layer[i].part].cells.n;
+        if (c->part[c->layer[i].part].kind == KVC_PART_SLIDING && !c->layer[i].window) return c->part[c->layer[i].part].cells.n;
     return 0;
 }
 
@@ -107,27 +106,29 @@ __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, c
 
 static void say_other_ids(const struct kvc_rows *r, char *text, size_t size) {
     add(text, size,
-        "%" PRIu64 " token ids for %" PRIu64 " rows, and nothing says which ids the rows are of: an array 'positions' does; if the "
+        "%" PRIu64 " token ids for %" PRIu64
+        " rows, and nothing says which ids the rows are of: an array 'positions' does; if the "
         "others have no rows yet, --tokens=0:%" PRIu64,
         r->ids, r->rows, r->rows);
 }
 
 static void say_zeros(const struct kvc_rows *r, char *text, size_t size) {
-    add(text, size, "the last %" PRIu64 " of %" PRIu64 " rows are zeros, as in a static cache that is not full: --tokens=0:%" PRIu64
-        " leaves them out", r->zeros, r->rows, r->rows - r->zeros);
+    add(text, size,
+        "the last %" PRIu64 " of %" PRIu64 " rows are zeros, as in a static cache that is not full: --tokens=0:%" PRIu64
+        " leaves them out",
+        r->zeros, r->rows, r->rows - r->zeros);
 }
 
 static void say_padding(const struct kvc_rows *r, char *text, size_t size) {
     if (strcmp(r->used, "scattered") == 0)
         add(text, size, "attention_mask leaves out rows between others: padding that no token range takes out");
-    else
-        add(text, size, "attention_mask leaves out all rows but %s as padding: --tokens=%s", r->used, r->used);
+    else add(text, size, "attention_mask leaves out all rows but %s as padding: --tokens=%s", r->used, r->used);
 }
 
 static void say_short(const struct kvc_rows *r, char *text, size_t size) {
     add(text, size,
-        "some layers have %" PRIu64 " rows and others %" PRIu64 ", and nothing says that a sliding window left the others out%s", r->short_of,
-        r->rows, r->has_model ? "" : " (--model, or sliding_window in the file, does)");
+        "some layers have %" PRIu64 " rows and others %" PRIu64 ", and nothing says that a sliding window left the others out%s",
+        r->short_of, r->rows, r->has_model ? "" : " (--model, or sliding_window in the file, does)");
 }
 
 void kvc_rows_say(const struct kvc_rows *r, char *text, size_t size) {

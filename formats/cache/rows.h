@@ -13,7 +13,8 @@ struct kvc_rows {
     uint64_t zeros;    /* last rows that are zero in all K and V, though the first is not */
     uint64_t short_of; /* rows of the layers that are shorter, though nothing says that they have a window; 0: there are none */
     int has_model;     /* 1: the model's architecture is known, so its windows would be */
-    const char *used;  /* rows that are no padding, by the file's mask: "100:400", "scattered"; belongs to the metadata; NULL: all */
+    const char
+        *used; /* rows that are no padding, by the file's mask: "100:400", "scattered"; belongs to the metadata; NULL: all */
 };
 
 /* Compares. Reads the last row of each K and V, and more only where the last is zero. An id more than rows is usual: the last

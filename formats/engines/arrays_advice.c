@@ -33,7 +33,8 @@ static int replace(char *out, const char *name, size_t at, size_t cut, const cha
 
 /* Finds a pattern of V for the name of K whose number of the layer is name[at, at + digits). */
 static int find_values(const struct kvc_array *array, size_t n, const char *name, size_t at, size_t digits, struct pair *pair) {
-    static const char *const words[][2] = {{"keys", "values"}, {"key", "value"}, {"Key", "Value"}, {"k", "v"}, {"K", "V"}, {"0", "1"}};
+    static const char *const words[][2] = {{"keys", "values"}, {"key", "value"}, {"Key", "Value"},
+                                           {"k", "v"},         {"K", "V"},       {"0", "1"}};
     char other[MOST_NAME];
     for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) {
         const size_t length = strlen(words[w][0]);
@@ -56,7 +57,8 @@ static size_t find_pairs(const struct kvc_array *array, size_t n, struct pair *p
         const char *name = array[i].name;
         if (!is_tensor(&array[i]) && array[i].in) continue;
         for (size_t at = 0; name[at] && found <= MOST_PAIRS; at++) {
-            const int number = name[at] == '0' && !(at && isdigit((unsigned char)name[at - 1])) && !isdigit((unsigned char)name[at + 1]);
+            const int number = name[at] == '0' && !(at && isdigit((unsigned char)name[at - 1])) &&
+                               !isdigit((unsigned char)name[at + 1]);
             if (!number || !find_values(array, n, name, at, 1, &pair[found])) continue;
             found++;
             break;
@@ -73,8 +75,9 @@ static int fail_pairs(const struct pair *pair, size_t n, struct kvc_error *e) {
     kvc_name_show(pair[0].keys, shown[0], sizeof shown[0]);
     kvc_name_show(pair[0].values, shown[1], sizeof shown[1]);
     if (n == 1)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "no array has a name by which kvc knows K or V; --map='keys=%s' --map='values=%s' names them",
-                        shown[0], shown[1]);
+        return kvc_fail(e, KVC_ERR_UNKNOWN,
+                        "no array has a name by which kvc knows K or V; --map='keys=%s' --map='values=%s' names them", shown[0],
+                        shown[1]);
     return kvc_fail(e, KVC_ERR_UNKNOWN,
                     "the file holds several caches; --map='keys=%s' --map='values=%s' takes one of them; keys of others are %s%s",
                     shown[0], shown[1], others, n > MOST_PAIRS ? ", ..." : "");
@@ -94,7 +97,8 @@ static int are_numbered(const struct kvc_array *array, size_t n, const char *tex
 static int fail_stacked(const struct kvc_array *a, struct kvc_error *e) {
     char what[320];
     return kvc_fail(e, KVC_ERR_UNKNOWN,
-                    "%s has %" PRIu64 " dimensions, so all layers are in one array; save one array of a layer, [1, heads, tokens, head "
+                    "%s has %" PRIu64
+                    " dimensions, so all layers are in one array; save one array of a layer, [1, heads, tokens, head "
                     "dim]: {f'layers.{i}.keys': k[i], f'layers.{i}.values': v[i]} for each i",
                     kvc_array_describe(a, what, sizeof what), a->rank);
 }
@@ -114,17 +118,19 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
     const size_t pairs = find_pairs(array, n, pair);
     char name[64];
     if (mapped)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "no array has a name of the patterns that are given (map); the first of %zu is '%s'", n,
-                        n ? kvc_name_show(array->name, name, sizeof name) : "");
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "no array has a name of the patterns that are given (map); the first of %zu is '%s'",
+                        n, n ? kvc_name_show(array->name, name, sizeof name) : "");
     if (pairs) return fail_pairs(pair, pairs, e);
     for (size_t i = 0; i < n; i++)
         if (array[i].rank > 4 && array[i].rank < 8) return fail_stacked(&array[i], e);
     if (n && !*array->name)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "the file is one tensor without a name; save a dict: {'layers.0.keys': k, 'layers.0.values': v}");
-    if (are_numbered(array, n, "arr_"))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
-                        "the arrays have no names but 'arr_0' and so on, of numpy.savez(file, a, b); give names: numpy.savez(file, "
-                        "**{f'layers.{i}.keys': k[i], ...})");
+                        "the file is one tensor without a name; save a dict: {'layers.0.keys': k, 'layers.0.values': v}");
+    if (are_numbered(array, n, "arr_"))
+        return kvc_fail(
+            e, KVC_ERR_UNKNOWN,
+            "the arrays have no names but 'arr_0' and so on, of numpy.savez(file, a, b); give names: numpy.savez(file, "
+            "**{f'layers.{i}.keys': k[i], ...})");
     if (are_numbered(array, n, ""))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
                         "the file is a list of tensors, which does not say whether they are K or V; save both lists in one file: "
@@ -141,7 +147,8 @@ int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct k
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES, "layer %" PRIu32 " has %s but no %s (%s)", layer,
                              is_k ? "K" : "V", is_k ? "V" : "K", one);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "layer %" PRIu32 " has K but no V (%s); if these are latents of a model with latent attention, which have one head and "
+                    "layer %" PRIu32
+                    " has K but no V (%s); if these are latents of a model with latent attention, which have one head and "
                     "no V, --map='keys=%s' takes them as K alone",
                     layer, one, pattern);
 }

@@ -35,14 +35,13 @@ static const struct kvc_array *find(struct kvc_array *array, size_t n, const cha
     return NULL;
 }
 
-/* Takes input_ids as token ids: one for each row, or one more, of the token that was sampled last. */
-static int take_ids(struct kvc_cache *c, struct kvc_array *array, size_t n, struct kvc_error *e) {
+const struct kvc_array *kvc_names_ids(const struct kvc_cache *c, struct kvc_array *array, size_t n) {
     size_t i;
     const struct kvc_array *a = find(array, n, IDS, &i);
     const uint64_t rows = c->part[0].cells.n, ids = a ? length_of(a) : 0;
-    if (!a || c->tokens || !a->int_size || (ids != rows && ids != rows + 1)) return 0;
+    if (!a || c->tokens || !a->int_size || (ids != rows && ids != rows + 1)) return NULL;
     array[i].meaning = KVC_NAME_TOKENS;
-    return kvc_names_tokens(c, a, e);
+    return a;
 }
 
 /* Describes the rows that a mask keeps: "" for all. Returns -1 where the mask's bytes cannot be read. */
@@ -95,5 +94,5 @@ static int note_others(struct kvc_cache *c, const struct kvc_array *array, size_
 }
 
 int kvc_names_beside(struct kvc_cache *c, struct kvc_array *array, size_t n, struct kvc_error *e) {
-    return take_ids(c, array, n, e) || take_mask(c, array, n, e) || note_others(c, array, n, e) ? -1 : 0;
+    return take_mask(c, array, n, e) || note_others(c, array, n, e) ? -1 : 0;
 }

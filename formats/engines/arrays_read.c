@@ -248,7 +248,7 @@ static int check_same(const struct kvc_array *a, const struct kvc_array *b, cons
                     b->in->name, meaning);
 }
 
-int kvc_names_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
+static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
     char what[320];
     uint64_t n;
     kvc_array_describe(a, what, sizeof what);
@@ -386,7 +386,8 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
 }
 
 /* Notes where layers are shorter than others, and neither their names nor positions say that they have a window. */
-static int note_short(struct kvc_cache *c, const struct item *item, size_t n, const struct positions *given, struct kvc_error *e) {
+static int note_short(struct kvc_cache *c, const struct item *item, size_t n, const struct positions *given,
+                      struct kvc_error *e) {
     for (size_t i = 0; i < n; i++)
         if (item[i].part == KVC_PART_SLIDING && !item[i].name.sliding && !given->array[1])
             return kvc_meta_set_bool(&c->meta, KVC_KEY_WINDOW_ASSUMED, 1, e);
@@ -457,7 +458,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         a->name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o);
         array[i].meaning = a->name.kind;
         if (a->name.kind == KVC_NAME_TOKENS) {
-            status = tokens ? check_same(tokens, &array[i], "tokens", e) : kvc_names_tokens(c, &array[i], e);
+            status = tokens ? check_same(tokens, &array[i], "tokens", e) : take_tokens(c, &array[i], e);
             tokens = &array[i];
         }
         if (a->name.kind == KVC_NAME_POSITIONS) {
@@ -473,6 +474,8 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
     if (!status && !attention) status = kvc_names_unknown(array, n, lone, e);
     if (!status) status = build(c, item, items, array, lone, &given, e);
     free(item);
+    const struct kvc_array *ids = status ? NULL : kvc_names_ids(c, array, n);
+    if (ids) status = take_tokens(c, ids, e);
     if (!status) status = kvc_names_beside(c, array, n, e);
     if (!status && given.array[0] && c->n_tokens > c->part[0].cells.n)
         status = kvc_meta_set_bool(&c->meta, KVC_KEY_POSITIONS_GIVEN, 1, e);

@@ -73,13 +73,12 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
  * caller has named keys or values. */
 int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struct kvc_error *e);
 int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct kvc_error *e);
-/* Returns 1 for names whose arrays are taken by kvc_names_beside(). */
+/* For kvc_names_build(): what lies beside K and V, of the arrays without another meaning. Returns 1 for names of which one is seen. */
 int kvc_name_is_beside(const char *name);
-/* For kvc_names_build(): takes what lies beside K and V, of the arrays without another meaning. input_ids become the token ids if
- * there are none and they fit the rows, attention_mask becomes a note of its padding, and the names of all others are recorded. */
+/* Returns input_ids if there are no token ids and they fit the rows: one for each, or one more, of the token that was sampled last. */
+const struct kvc_array *kvc_names_ids(const struct kvc_cache *c, struct kvc_array *array, size_t n);
+/* Notes the padding of attention_mask, and records the names of all others. */
 int kvc_names_beside(struct kvc_cache *c, struct kvc_array *array, size_t n, struct kvc_error *e);
-/* Takes an array as the token ids. */
-int kvc_names_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e);
 /* Adds the extents of a file: those of n arrays, in the order of the file, that lie in it. All other bytes are literal. Arrays
  * that lie between each other become one region; two arrays that share a byte are refused. */
 int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,

@@ -101,8 +101,9 @@ static int is_lmcache_key(const char *name) {
     return at >= 3;
 }
 
-#define LOCAL_DISK \
-    "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, layers, tokens, heads * dim] is kept elsewhere " \
+#define LOCAL_DISK                                                                                                         \
+    "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, layers, tokens, heads * dim] is kept " \
+    "elsewhere "                                                                                                           \
     "(.meta); say it: --from=lmcache:dtype=bf16,layers=N,heads=H,dim=D"
 
 int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
@@ -115,7 +116,8 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
     if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
     if (head[0] != 0x80 || head[1] < 2 || head[1] > 5 || !memchr(opcodes, head[2], sizeof opcodes - 1)) return 0;
     snprintf(text, size,
-             "it is a pickle of Python, and reading one may run any program, so kvc does not; load it, and save K and V as safetensors or "
+             "it is a pickle of Python, and reading one may run any program, so kvc does not; load it, and save K and V as "
+             "safetensors or "
              "with torch.save()");
     return 1;
 }
@@ -133,7 +135,8 @@ int kvc_foreign_members(const struct kvc_bundle *b, char *text, size_t size) {
         local |= is_lmcache_key(name) && (ends_in(name, ".pt") || ends_in(name, ".meta"));
     }
     if (entries && index)
-        snprintf(text, size, "a folder of prompt caches of mlx-lm, each a file of its own; pack the files: entry_0.safetensors and so on");
+        snprintf(text, size,
+                 "a folder of prompt caches of mlx-lm, each a file of its own; pack the files: entry_0.safetensors and so on");
     else if (keys && values)
         snprintf(text, size,
                  "K and V are files of their own, which kvc does not join; save both in one: torch.save({'key_cache': keys, "

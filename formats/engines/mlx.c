@@ -123,11 +123,11 @@ static int read_rotating(const struct reader *r, uint32_t layer, uint64_t rows, 
     char key[48];
     snprintf(key, sizeof key, "0.%" PRIu32 ".4", layer);
     const unsigned later = kvc_safetensors_text(&r->header, key) != NULL; /* old versions have one fact more, before these */
-    const int status = r->layout == LAYOUT_031 ? read_fact(r, layer, 0, &keep, e) || read_fact(r, layer, 1, &most, e) ||
-                                                     read_fact(r, layer, 2 + later, &end, e) ||
-                                                     read_fact(r, layer, 3 + later, &next, e)
-                                               : read_scalar(r, layer, 2, &end, e) || read_scalar(r, layer, 3, &keep, e) ||
-                                                     read_scalar(r, layer, 4, &most, e) || read_scalar(r, layer, 5, &next, e);
+    const int status = r->layout == LAYOUT_031
+                           ? read_fact(r, layer, 0, &keep, e) || read_fact(r, layer, 1, &most, e) ||
+                                 read_fact(r, layer, 2 + later, &end, e) || read_fact(r, layer, 3 + later, &next, e)
+                           : read_scalar(r, layer, 2, &end, e) || read_scalar(r, layer, 3, &keep, e) ||
+                                 read_scalar(r, layer, 4, &most, e) || read_scalar(r, layer, 5, &next, e);
     if (status) return -1;
     if (end <= rows ? next != end : keep > next || next > rows)
         return kvc_fail(e, KVC_ERR_DAMAGED,

@@ -32,14 +32,18 @@ static int wants(const void *state, const char *path) {
 
 /* Lists the arrays of the members in the order of the file. Arrays of other names keep their name for messages only. Removes
  * ".npy" from the names of arrays. */
-static int make_arrays(struct kvc_zip_members *z, struct kvc_array *array, struct kvc_error *e) {
+static int make_arrays(struct kvc_zip_members *z, struct kvc_array *array, const struct kvc_import_options *o,
+                       struct kvc_error *e) {
     for (size_t i = 0; i < z->n; i++) {
         struct kvc_zip_member *m = &z->member[i];
         if (is_array(m->name)) m->name[strlen(m->name) - 4] = '\0';
         array[i] = (struct kvc_array){.name = m->name, .type = "?", .tensor = KVC_NONE};
         if (!m->is_read) continue;
+        if (!m->size && kvc_name_of(m->name, o).kind == KVC_NAME_OTHER) continue;
         if (!m->size) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
-        if (kvc_npy_read(&array[i], kvc_zip_member_input(z, i), m->at, m->size, e)) return -1;
+        if (!kvc_npy_read(&array[i], kvc_zip_member_input(z, i), m->at, m->size, e)) continue;
+        if (kvc_name_of(m->name, o).kind != KVC_NAME_OTHER) return -1;
+        array[i] = (struct kvc_array){.name = m->name, .type = "?", .tensor = KVC_NONE}; /* read for a message only */
     }
     return 0;
 }
@@ -78,7 +82,7 @@ static int all_in_place(const struct kvc_zip_members *z, const struct kvc_array 
 static int build(struct kvc_cache *c, struct kvc_zip_members *z, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_array *array = kvc_alloc(z->n, sizeof *array);
     if (!array) return kvc_fail_memory(e, "arrays");
-    int status = make_arrays(z, array, e);
+    int status = make_arrays(z, array, o, e);
     if (!status) status = kvc_names_build(c, array, z->n, o, e);
     if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
     if (!status) status = kvc_names_meta(c, "npz", z->in->size, o, KVC_PAIRING_HALVES, 1, e);

@@ -120,8 +120,8 @@ static int pack_own(struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
     return status;
 }
 
-int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *how, struct kvc_sink *out,
-                   struct kvc_packed *done, struct kvc_error *e) {
+int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *how, struct kvc_sink *out, struct kvc_packed *done,
+                   struct kvc_error *e) {
     struct kvc_packing with = *how;
     struct kvc_recipe best;
     struct kvc_cache own;

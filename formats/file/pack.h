@@ -38,17 +38,17 @@ struct kvc_packing {
 struct kvc_packed {
     struct kvc_pack_report report;
     struct kvc_rate_report rated;
-    struct kvc_fit fit;    /* of the profile and the cache, if `fitted` */
-    int fitted;            /* the recipe uses the profile */
-    int dequantized;       /* some K or V was dequantised */
-    int left_out;          /* the cache has companions, and they were left out */
-    uint64_t row_bytes; /* of K, V and the other rows, in the source's types, without companions that were left out: the ratio is of them */
+    struct kvc_fit fit; /* of the profile and the cache, if `fitted` */
+    int fitted;         /* the recipe uses the profile */
+    int dequantized;    /* some K or V was dequantised */
+    int left_out;       /* the cache has companions, and they were left out */
+    uint64_t row_bytes; /* of all rows in the source's types, without companions that were left out: ratios are of them */
 };
 
-/* Packs a cache. What the profile tells of the cache is written with the copy that
- * is packed; `c` stays as it is, so that several threads may pack it at once. Messages do not name the file. *done must be freed by kvc_packed_free(), after a failure as well. */
-int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *p, struct kvc_sink *out,
-                   struct kvc_packed *done, struct kvc_error *e);
+/* Packs a cache. What the profile tells of the cache is written with the copy that is packed; `c` stays as it is, so that several
+ * threads may pack it at once. Messages do not name the file. *done must be freed by kvc_packed_free(), after a failure as well. */
+int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *p, struct kvc_sink *out, struct kvc_packed *done,
+                   struct kvc_error *e);
 void kvc_packed_free(struct kvc_packed *done);
 
 #endif
