@@ -121,8 +121,9 @@ static int refuse_loss(void *state, const struct kvc_cache *c, struct kvc_error 
 }
 
 static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cache *c) {
-    const struct cli_pack *p = state;
+    struct cli_pack *p = state;
     const char *name = p->file->input.name;
+    if (note == KVC_PACK_ROWS) pack_say_rows(p, c);
     if (p->job.input.quiet) return;
     switch (note) {
     case KVC_PACK_ROTATION_UNKNOWN:
@@ -135,6 +136,7 @@ static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cach
         cli_warn("%s: K is taken as paired in %s, which fits the profile", name, kvc_pairing_name(kvc_cache_pairing(c)));
         break;
     case KVC_PACK_PROFILE_UNUSED: cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name); break;
+    case KVC_PACK_ROWS: break;
     case KVC_PACK_OTHER_QUERIES: cli_warn("%s: the queries of %s are those of other tokens", name, p->queries.input.name); break;
     }
 }
@@ -145,12 +147,10 @@ static void say_coded(void *state, const struct kvc_cache *c, const struct kvc_r
     if (p->job.verbose && !p->done.report.lossless) pack_say_lossy(p, p->file->input.name, c, recipe);
 }
 
-/* Packs the selected part of a cache, whose size is that of its tensors. */
+/* Packs the selected part of a cache. */
 static int pack_part(struct cli_pack *p, const struct kvc_cache *c, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_cache *part = kvc_view_select(c, &p->selection, e);
-    uint64_t bytes = 0;
-    for (uint32_t t = 0; part && t < part->n_tensors; t++) bytes += kvc_tensor_bytes(&part->tensor[t]);
-    const int status = part ? kvc_pack_cache(part, bytes, &p->how, out, &p->done, e) : -1;
+    const int status = part ? kvc_pack_cache(part, &p->how, out, &p->done, e) : -1;
     kvc_cache_free(part);
     return status;
 }
@@ -168,8 +168,7 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     kvc_packed_free(&p->done);
     if (p->token_ids.n && kvc_cache_give_tokens(f->cache, p->token_ids.id, p->token_ids.n, e))
         return kvc_error_prefix(e, f->input.name);
-    const int status = p->selects ? pack_part(p, f->cache, out, e)
-                                  : kvc_pack_cache(f->cache, kvc_opened_size(f), &p->how, out, &p->done, e);
+    const int status = p->selects ? pack_part(p, f->cache, out, e) : kvc_pack_cache(f->cache, &p->how, out, &p->done, e);
     cli_progress_end(&p->progress);
     return status;
 }

@@ -27,7 +27,7 @@ static void measure(struct cli_pack *p, const struct kvc_opened *f, struct curve
     if (point->failed) return;
     point->stored = r->stored_bytes;
     point->lossless = r->lossless && !p->done.dequantized;
-    point->ratio = r->stored_bytes ? (double)p->done.source_bytes / (double)r->stored_bytes : 0;
+    point->ratio = r->stored_bytes ? (double)p->done.row_bytes / (double)r->stored_bytes : 0;
     for (int k = 0; k < 2 && !point->lossless; k++) {
         point->error[k] = r->error[k];
         point->kld[k] = p->done.rated.kld[k];

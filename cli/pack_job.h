@@ -35,6 +35,7 @@ struct cli_pack {
     const char *learn_path;        /* NULL: no profile is to be made */
     unsigned learn_layers;         /* --learn-layers */
     const struct kvc_opened *file; /* being packed */
+    uint64_t zero_bytes;           /* of its last rows that are zeros */
     struct kvc_packed done;        /* of that file */
     struct cli_progress progress;
     int hinted; /* that --model adds a fingerprint */
@@ -51,6 +52,8 @@ int pack_curve(struct cli_pack *p, const char *path);
 /* Prints the help text of -h or --help; returns as cli_help() does. */
 int pack_help(int opt);
 
+/* Looks at the rows of the cache that is packed (rows.h), and says what is doubtful, if anything is. */
+void pack_say_rows(struct cli_pack *p, const struct kvc_cache *c);
 /* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
 void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);
 /* Says that a file is packed, as --json, -v and -q ask for; that it is lossy even without -v. */

@@ -3,11 +3,30 @@
 
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/rows.h"
 #include "formats/container/plan.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Returns the bytes of the last n rows of part 0. */
+static uint64_t last_bytes(const struct kvc_cache *c, uint64_t n) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (c->layer[c->tensor[t].layer].part == 0) bytes += n * kvc_row_bytes(&c->tensor[t].shape);
+    return bytes;
+}
+
+void pack_say_rows(struct cli_pack *p, const struct kvc_cache *c) {
+    struct kvc_rows rows;
+    char text[800];
+    p->zero_bytes = 0;
+    if (kvc_rows_look(&rows, c, NULL)) return; /* packing reads the same rows, and says why it cannot */
+    p->zero_bytes = last_bytes(c, rows.zeros);
+    kvc_rows_say(&rows, text, sizeof text);
+    if (*text && !p->job.input.quiet) cli_warn("%s: %s", p->file->input.name, text);
+}
 
 /* --- what a lossy recipe left as it was --- */
 
@@ -152,10 +171,23 @@ static void say_missing(const struct cli_pack *p, const struct kvc_opened *f) {
     if (p->done.dequantized) cli_warn("%s: dequantised%s", f->input.name, outcome);
 }
 
+/* Writes what the ratio counts beside rows of tokens, and what it does not count, each with a comma after it. Less than a hundredth
+ * of the source is not worth a word. */
+static void tell_apart(const struct cli_pack *p, const struct kvc_opened *f, char *text, size_t size) {
+    const uint64_t source = kvc_opened_size(f), rows = p->done.row_bytes, stored = p->done.report.stored_bytes;
+    char bytes[32];
+    *text = '\0';
+    if (p->zero_bytes && stored)
+        snprintf(text, size, "%.3f without rows of zeros, ", (double)(rows - p->zero_bytes) / (double)stored);
+    if (p->selects || p->done.left_out || kvc_cache_is_container(f->cache) || source <= rows + source / 100) return;
+    cli_size_text(source - rows, bytes);
+    snprintf(text + strlen(text), size - strlen(text), "%s of the source are no K or V, ", bytes);
+}
+
 void pack_say_done(void *state, const struct kvc_opened *f) {
     struct cli_pack *p = state;
     const struct kvc_pack_report *r = &p->done.report;
-    double ratio = r->stored_bytes ? (double)p->done.source_bytes / (double)r->stored_bytes : 0;
+    double ratio = r->stored_bytes ? (double)p->done.row_bytes / (double)r->stored_bytes : 0;
     double seconds = job_now() - p->progress.start;
     const int lossless = r->lossless && !p->done.dequantized;
     if (p->job.json) {
@@ -166,6 +198,7 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
         cli_json_u64(j, "tensor_bytes", r->tensor_bytes);
         cli_json_u64(j, "stored_bytes", r->stored_bytes);
         cli_json_f64(j, "ratio", ratio);
+        if (p->zero_bytes) cli_json_u64(j, "zero_bytes", p->zero_bytes);
         cli_json_bool(j, "companions", !p->done.left_out);
         cli_json_u64(j, "records", r->records);
         cli_json_u64(j, "sections", r->sections);
@@ -190,10 +223,11 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
     say_missing(p, f);
     say_lossy(p, f->input.name, ratio);
     if (!p->job.verbose) return;
-    char from[32], to[32];
-    cli_size_text(p->done.source_bytes, from);
+    char from[32], to[32], apart[160];
+    cli_size_text(p->done.row_bytes, from);
     cli_size_text(r->stored_bytes, to);
     hint_fingerprint(p, &f->cache->meta);
-    cli_warn("%s: %s -> %s (%.3f), %s%s, %.2f s", f->input.name, from, to, ratio, lossless ? "lossless" : "lossy",
+    tell_apart(p, f, apart, sizeof apart);
+    cli_warn("%s: %s -> %s (%.3f), %s%s%s, %.2f s", f->input.name, from, to, ratio, apart, lossless ? "lossless" : "lossy",
              p->how.options.no_verify ? "" : ", verified", seconds);
 }

@@ -117,7 +117,10 @@ static int read_cache(const struct kvc_input *in, const struct kvc_import_option
     const struct kvc_format *format;
     struct kvc_cache *c = kvc_import_file(in, import, &format, e);
     if (!c && e->code == KVC_ERR_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: neither a list of token ids nor a cache file that kvc knows", in->name);
+        return kvc_fail(e, KVC_ERR_UNKNOWN,
+                        "%s: neither a list of token ids nor a cache file that kvc knows; a list is text, numbers or JSON, in "
+                        "UTF-8 without BOM",
+                        in->name);
     if (!c) return -1;
     ids->id = c->tokens;
     ids->n = c->n_tokens;

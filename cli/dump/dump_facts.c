@@ -125,7 +125,7 @@ static void gather_unknown(struct dump_facts *x) {
     int pairing = !absent(x, KVC_KEY_ROPE_PAIRING);
     int unrotated = pairing && strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_PAIRING, ""), "none") == 0;
     int rope = x->has_k && !unrotated;
-    missing(x, absent(x, KVC_KEY_MODEL_NAME) && !has_fingerprint(x->meta), "model", "--model=FILE");
+    missing(x, absent(x, KVC_KEY_MODEL_NAME) && !has_fingerprint(x->meta), "model", model);
     missing(x, x->has_k && !x->heads_known, "number of KV heads", given ? "--kv-heads=N" : "--kv-heads=N or --model=FILE");
     missing(x, !kvc_meta_bool(x->meta, KVC_KEY_LAYERS_KNOWN, 1), "layer numbers (each cache of the file counts its own from 0)",
             NULL);

@@ -218,6 +218,10 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
         say(l, "%" PRIu64 " tokens", kvc_meta_u64(x->meta, KVC_KEY_WINDOW, 0));
         end(o, l, "window");
     }
+    if (kvc_meta_find(x->meta, KVC_KEY_OTHER_ARRAYS)) {
+        say(l, "of unknown meaning, kept as bytes: %s", kvc_meta_text(x->meta, KVC_KEY_OTHER_ARRAYS, ""));
+        end(o, l, "arrays");
+    }
     if (recipe) {
         const char *past = kvc_meta_text(x->meta, KVC_KEY_VALUES_RECIPE, NULL);
         say(l, "%s%s%s", recipe, past ? ", of values that went through " : "", past ? past : "");

@@ -42,12 +42,6 @@ static void pack_progress(void *state, uint64_t done, uint64_t total) {
 
 /* --- packing --- */
 
-/* Returns the bytes that ratios are of. */
-static uint64_t size_of(const struct kvc_file *f) {
-    const struct kvc_file *whole = kvc_file_whole(f);
-    return whole->bytes ? whole->bytes : kvc_opened_size(&whole->opened);
-}
-
 static int pack(const struct kvc_file *f, const struct kvc_write_options *o, struct callback *callback, struct kvc_packing *how,
                 struct kvc_error *e) {
     struct kvc_sink sink = {.write = call_back, .state = callback};
@@ -59,7 +53,7 @@ static int pack(const struct kvc_file *f, const struct kvc_write_options *o, str
     }
     if (o->shared_profile) how->profile = kvc_profile_hold(o->shared_profile);
     else if (o->profile && !(how->profile = kvc_given_profile(o->profile, e))) return -1;
-    const int status = kvc_pack_cache(f->cache, size_of(f), how, &sink, &done, e);
+    const int status = kvc_pack_cache(f->cache, how, &sink, &done, e);
     kvc_packed_free(&done);
     kvc_profile_free(how->profile);
     return status ? kvc_error_prefix(e, f->name) : 0;

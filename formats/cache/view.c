@@ -6,6 +6,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/prefix.h"
+#include "formats/cache/rows.h"
 #include "formats/cache/scales.h"
 #include "kernels/kernels.h"
 
@@ -311,6 +312,7 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
         kvc_cache_free(view);
         return NULL;
     }
+    if (view && s->end) kvc_rows_cut(&view->meta, s->first, s->end);
     return view;
 }
 

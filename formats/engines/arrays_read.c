@@ -4,6 +4,7 @@
 
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
+#include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/cache/view.h"
 
@@ -90,6 +91,15 @@ static unsigned rule_of_map(const char *map, const char **pattern) {
 /* The patterns of the option `map`. */
 static const char *const *maps_of(const struct kvc_import_options *o) {
     return o && o->value ? o->value[KVC_ARRAYS_MAP].list : NULL;
+}
+
+int kvc_name_maps_attention(const struct kvc_import_options *o) {
+    for (const char *const *map = maps_of(o); map && *map; map++) {
+        const char *pattern;
+        const unsigned r = rule_of_map(*map, &pattern);
+        if (r == RULE_KEYS || r == RULE_VALUES) return 1;
+    }
+    return 0;
 }
 
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) {
@@ -303,8 +313,7 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
         int first = !i || !same_layer(a, &item[i - 1]);
         if (is_attention(a) && first && !b && !lone)
-            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES, "layer %" PRIu32 " has %s but no %s (%s)", a->name.layer,
-                                 a->name.role == KVC_ROLE_K ? "K" : "V", a->name.role == KVC_ROLE_K ? "V" : "K", one);
+            return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K, e);
     }
     return 0;
 }
@@ -376,6 +385,15 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
     return status;
 }
 
+/* Notes where layers are shorter than others, and neither their names nor positions say that they have a window. */
+static int note_short(struct kvc_cache *c, const struct item *item, size_t n, const struct positions *given,
+                      struct kvc_error *e) {
+    for (size_t i = 0; i < n; i++)
+        if (item[i].part == KVC_PART_SLIDING && !item[i].name.sliding && !given->array[1])
+            return kvc_meta_set_bool(&c->meta, KVC_KEY_WINDOW_ASSUMED, 1, e);
+    return 0;
+}
+
 /* Sets the positions of all parts but the first, which has 0, 1, ..., where no array has them. */
 static int set_positions(struct kvc_cache *c, struct positions *given, struct kvc_error *e) {
     for (unsigned k = 0; k < 2; k++) {
@@ -409,7 +427,9 @@ static int by_number(const void *pa, const void *pb) {
 static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, int lone, struct positions *given,
                  struct kvc_error *e) {
     choose_parts(item, n);
-    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e)) return -1;
+    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e) ||
+        note_short(c, item, n, given, e))
+        return -1;
     qsort(item, n, sizeof *item, by_number);
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
@@ -422,34 +442,21 @@ static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_ar
     return 0;
 }
 
-static int fail_unknown(const struct kvc_array *array, size_t n, struct kvc_error *e) {
-    char list[320] = "", name[64];
-    for (size_t i = 0; i < n && i < 4; i++)
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s'%s'", i ? ", " : "",
-                 kvc_name_show(array[i].name, name, sizeof name));
-    if (!n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no arrays in it, so no KV cache");
-    return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_NAMES, "no array is named as K or V of a KV cache; found %s%s", list,
-                         n > 4 ? ", ..." : "");
-}
-
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
                     struct kvc_error *e) {
-    int status = 0, attention = 0, lone = 0;
+    const int lone = kvc_name_maps_attention(o);
+    int status = 0, attention = 0;
     size_t items = 0;
     struct positions given = {.array = {NULL, NULL}};
     const struct kvc_array *tokens = NULL;
     struct item *item = calloc(n ? n : 1, sizeof *item);
     if (!item) return kvc_fail_memory(e, "arrays");
-    for (const char *const *map = maps_of(o); map && *map; map++) {
-        const char *pattern;
-        unsigned r = rule_of_map(*map, &pattern);
-        if (r == RULE_KEYS || r == RULE_VALUES) lone = 1;
-    }
     for (size_t i = 0; i < n && !status; i++) {
         array[i].tensor = KVC_NONE;
         struct item *a = &item[items];
         a->array = i;
         a->name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o);
+        array[i].meaning = a->name.kind;
         if (a->name.kind == KVC_NAME_TOKENS) {
             status = tokens ? check_same(tokens, &array[i], "tokens", e) : take_tokens(c, &array[i], e);
             tokens = &array[i];
@@ -464,8 +471,13 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         attention |= is_attention(a);
         items++;
     }
-    if (!status && !attention) status = fail_unknown(array, n, e);
+    if (!status && !attention) status = kvc_names_unknown(array, n, lone, e);
     if (!status) status = build(c, item, items, array, lone, &given, e);
     free(item);
+    const struct kvc_array *ids = status ? NULL : kvc_names_ids(c, array, n);
+    if (ids) status = take_tokens(c, ids, e);
+    if (!status) status = kvc_names_beside(c, array, n, e);
+    if (!status && given.array[0] && c->n_tokens > c->part[0].cells.n)
+        status = kvc_meta_set_bool(&c->meta, KVC_KEY_POSITIONS_GIVEN, 1, e);
     return status;
 }

@@ -12,7 +12,8 @@ enum kvc_name_kind {
     KVC_NAME_OTHER,  /* kept as private bytes of the file */
     KVC_NAME_TENSOR, /* K, V, queries or hidden states of a layer */
     KVC_NAME_TOKENS,
-    KVC_NAME_POSITIONS
+    KVC_NAME_POSITIONS,
+    KVC_NAME_FACT /* read by the format itself */
 };
 
 struct kvc_name {
@@ -32,6 +33,8 @@ extern const struct kvc_format_option kvc_arrays_options[];
  * queries.{i}, hidden.{i}, tokens, positions, sliding.positions. A pattern for keys or values replaces the
  * conventions for both; any other pattern replaces only its own. */
 struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o);
+/* Returns 1 if patterns name keys or values, so that no convention does. */
+int kvc_name_maps_attention(const struct kvc_import_options *o);
 /* Refuses malformed patterns. */
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e);
 /* Writes the name for exports into `text`: "layers.3.keys", for instance. */
@@ -54,7 +57,9 @@ struct kvc_array {
     int strided;                     /* 1: values lie by `stride`; 0: row-major, without gaps */
     uint64_t stride[KVC_ARRAY_RANK]; /* bytes, of the first dimensions */
     uint64_t end;                    /* for the format's own use: position after the last row; 0: unknown */
+    uint32_t window;                 /* for the format's own use: tokens of the layer's sliding window; 0: unknown */
     uint32_t tensor;                 /* out: number in the cache, or KVC_NONE */
+    enum kvc_name_kind meaning;      /* out: what it was taken as */
 };
 
 /* Builds parts, layers, tensors and tokens from n arrays, which are in the order of the file, and maps the tensors. The cache
@@ -64,6 +69,16 @@ struct kvc_array {
  * ..., and the other parts have the last of these. The caller adds extents and metadata, then calls kvc_cache_finish(). */
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
                     struct kvc_error *e);
+/* Refuse arrays of which none is K or V, and a layer that has one without the other; with advice by what is there. `mapped`: the
+ * caller has named keys or values. */
+int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struct kvc_error *e);
+int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct kvc_error *e);
+/* For kvc_names_build(): what lies beside K and V, of the arrays without another meaning. Returns 1 for names of which one is seen. */
+int kvc_name_is_beside(const char *name);
+/* Returns input_ids if there are no token ids and they fit the rows: one for each, or one more, of the token that was sampled last. */
+const struct kvc_array *kvc_names_ids(const struct kvc_cache *c, struct kvc_array *array, size_t n);
+/* Notes the padding of attention_mask, and records the names of all others. */
+int kvc_names_beside(struct kvc_cache *c, struct kvc_array *array, size_t n, struct kvc_error *e);
 /* Adds the extents of a file: those of n arrays, in the order of the file, that lie in it. All other bytes are literal. Arrays
  * that lie between each other become one region; two arrays that share a byte are refused. */
 int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,

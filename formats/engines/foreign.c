@@ -21,13 +21,18 @@ static const struct magic {
     {"\x04\x22\x4d\x18", 4, 0, "it is compressed with lz4; unpack it first (kvc undoes gzip, xz and zstd)"},
     {"7z\xbc\xaf\x27\x1c", 6, 0, "it is a 7z archive; unpack it first"},
     {"\x89HDF\r\n\x1a\n", 8, 0, "it is an HDF5 file; write its K and V as safetensors or npz"},
+    {"version https://git-lfs", 23, 0, "it is a pointer of Git LFS in place of the file; fetch the file with: git lfs pull"},
+    {"<!DOCTYPE", 9, 0, "it is a web page, as servers send in place of a file; download the file itself"},
+    {"<!doctype", 9, 0, "it is a web page, as servers send in place of a file; download the file itself"},
+    {"<html", 5, 0, "it is a web page, as servers send in place of a file; download the file itself"},
+    {"\0\5\x16\7\0\2\0\0", 8, 0, "it is what macOS keeps beside a file (AppleDouble, ._NAME); the file itself is NAME"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
     {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
      "it is a file of torch.save() from before PyTorch 1.6, or in that format; load it with torch.load() and save it again"},
 };
 
 static int has_magic(const struct kvc_input *in, const struct magic *m) {
-    uint8_t bytes[16];
+    uint8_t bytes[24];
     return m->size <= sizeof bytes && in->size >= m->offset + m->size && !kvc_input_copy(in, m->offset, bytes, m->size, NULL) &&
            memcmp(bytes, m->bytes, m->size) == 0;
 }
@@ -88,4 +93,72 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
     const int found = header && says_header(header, text, size);
     json_decref(header);
     return found;
+}
+
+/* --- of what no format takes --- */
+
+static const char *last_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int ends_in(const char *name, const char *end) {
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+/* Returns 1 for names of LMCache's LocalDisk: MODEL@WORLD@RANK@HASH, and more in later versions. */
+static int is_lmcache_key(const char *name) {
+    unsigned at = 0;
+    for (const char *p = last_name(name); *p; p++) at += *p == '@';
+    return at >= 3;
+}
+
+#define LOCAL_DISK                                                                                                         \
+    "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, layers, tokens, heads * dim] is kept " \
+    "elsewhere "                                                                                                           \
+    "(.meta); say it: --from=lmcache:dtype=bf16,layers=N,heads=H,dim=D"
+
+int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
+    static const char opcodes[] = "](}c)X\x95\x8c";
+    uint8_t head[3];
+    if (is_lmcache_key(in->name)) {
+        snprintf(text, size, LOCAL_DISK);
+        return 1;
+    }
+    if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
+    if (head[0] != 0x80 || head[1] < 2 || head[1] > 5 || !memchr(opcodes, head[2], sizeof opcodes - 1)) return 0;
+    snprintf(text, size,
+             "it is a pickle of Python, and reading one may run any program, so kvc does not; load it, and save K and V as "
+             "safetensors or "
+             "with torch.save()");
+    return 1;
+}
+
+int kvc_foreign_members(const struct kvc_bundle *b, char *text, size_t size) {
+    int keys = 0, values = 0, entries = 0, index = 0, local = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        const char *name = last_name(b->member[i].name);
+        if (ends_in(name, ".pt") || ends_in(name, ".npy")) {
+            keys |= strncmp(name, "key", 3) == 0 || strncmp(name, "k.", 2) == 0;
+            values |= strncmp(name, "value", 5) == 0 || strncmp(name, "v.", 2) == 0;
+        }
+        entries += strncmp(name, "entry_", 6) == 0 && ends_in(name, ".safetensors");
+        index |= strcmp(name, "index.json") == 0;
+        local |= is_lmcache_key(name) && (ends_in(name, ".pt") || ends_in(name, ".meta"));
+    }
+    if (entries && index)
+        snprintf(text, size,
+                 "a folder of prompt caches of mlx-lm, each a file of its own; pack the files: entry_0.safetensors and so on");
+    else if (keys && values)
+        snprintf(text, size,
+                 "K and V are files of their own, which kvc does not join; save both in one: torch.save({'key_cache': keys, "
+                 "'value_cache': values}, file)");
+    else if (local) snprintf(text, size, LOCAL_DISK);
+    else return 0;
+    return 1;
+}
+
+int kvc_member_is_beside(const char *name) {
+    return strncmp(last_name(name), "._", 2) == 0;
 }

@@ -95,8 +95,11 @@ static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in) return -1;
         if (in->size == g->bytes) continue;
-        kvc_fail(e, KVC_ERR_USAGE, "hicache: the geometry makes pages of %" PRIu64 " bytes, but the file has %" PRIu64, g->bytes,
-                 in->size);
+        kvc_fail(e, KVC_ERR_USAGE, "hicache: the geometry makes pages of %" PRIu64 " bytes, but the file has %" PRIu64 "%s",
+                 g->bytes, in->size,
+                 in->size == g->bytes / 2
+                     ? ", which is half of it: pages of latent attention have no V, and kvc does not read them"
+                     : "");
         return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
     }
     return 0;

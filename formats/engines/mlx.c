@@ -75,6 +75,7 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
  * the oldest of them is row `oldest`. */
 struct ring {
     uint64_t n, end, keep, oldest;
+    uint64_t window; /* rows that the ring has room for, where it keeps no first rows; 0: it is no window */
 };
 
 struct reader {
@@ -118,14 +119,15 @@ static int read_fact(const struct reader *r, uint32_t layer, unsigned j, uint64_
 
 /* Finds the rows of a RotatingKVCache, whose state has `rows` rows. */
 static int read_rotating(const struct reader *r, uint32_t layer, uint64_t rows, struct ring *ring, struct kvc_error *e) {
-    uint64_t end = 0, keep = 0, next = 0;
+    uint64_t end = 0, keep = 0, next = 0, most = 0;
     char key[48];
     snprintf(key, sizeof key, "0.%" PRIu32 ".4", layer);
     const unsigned later = kvc_safetensors_text(&r->header, key) != NULL; /* old versions have one fact more, before these */
-    const int status = r->layout == LAYOUT_031 ? read_fact(r, layer, 0, &keep, e) || read_fact(r, layer, 2 + later, &end, e) ||
-                                                     read_fact(r, layer, 3 + later, &next, e)
-                                               : read_scalar(r, layer, 2, &end, e) || read_scalar(r, layer, 3, &keep, e) ||
-                                                     read_scalar(r, layer, 5, &next, e);
+    const int status = r->layout == LAYOUT_031
+                           ? read_fact(r, layer, 0, &keep, e) || read_fact(r, layer, 1, &most, e) ||
+                                 read_fact(r, layer, 2 + later, &end, e) || read_fact(r, layer, 3 + later, &next, e)
+                           : read_scalar(r, layer, 2, &end, e) || read_scalar(r, layer, 3, &keep, e) ||
+                                 read_scalar(r, layer, 4, &most, e) || read_scalar(r, layer, 5, &next, e);
     if (status) return -1;
     if (end <= rows ? next != end : keep > next || next > rows)
         return kvc_fail(e, KVC_ERR_DAMAGED,
@@ -134,6 +136,7 @@ static int read_rotating(const struct reader *r, uint32_t layer, uint64_t rows, 
                         layer, rows, end, keep, next);
     *ring = end <= rows ? (struct ring){.n = end, .end = end}
                         : (struct ring){.n = rows, .end = end, .keep = keep, .oldest = next == rows ? keep : next};
+    ring->window = keep ? 0 : most;
     return 0;
 }
 
@@ -212,6 +215,7 @@ static int read_arrays(struct reader *r, struct kvc_error *e) {
         if (*name >= '0' && *name <= '9' && strtoull(name, NULL, 10) >= r->n_layers)
             return kvc_fail(e, KVC_ERR_DAMAGED, "array '%s' is of a layer whose class the metadata do not name",
                             kvc_name_show(name, shown, sizeof shown));
+        if (*name >= '0' && *name <= '9') r->array[i].known.kind = KVC_NAME_FACT;
         if (is_k_or_v(r, name, &layer, &entry)) take_rows(&r->array[i], layer, entry, r->ring[layer].n);
     }
     return 0;
@@ -223,6 +227,11 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
         const uint32_t part = c->layer[i].part;
         const struct ring *ring = &r->ring[c->layer[i].index];
         struct kvc_cells *cells = &c->part[part].cells;
+        c->layer[i].window = (uint32_t)ring->window;
+        if (ring->window) {
+            c->layer[i].kind = KVC_LAYER_SLIDING;
+            if (kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, ring->window, e)) return -1;
+        }
         if (i && c->layer[i - 1].part == part) {
             if (memcmp(ring, &r->ring[c->layer[i - 1].index], sizeof *ring) == 0) continue;
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -238,6 +247,7 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
 
 static int set_meta(struct kvc_cache *c, const struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
     const char *model = kvc_safetensors_text(&r->header, r->layout == LAYOUT_031 ? "1.model" : "0.model");
+    kvc_meta_remove(&c->meta, KVC_KEY_WINDOW_ASSUMED); /* the layers' classes say it */
     if (kvc_names_meta(c, "mlx", r->in->size, o, KVC_PAIRING_HALVES, 1, e)) return -1;
     return model && *model ? kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e) : 0;
 }

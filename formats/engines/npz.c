@@ -25,23 +25,51 @@ static int is_array(const char *path) {
 static int wants(const void *state, const char *path) {
     if (!is_array(path)) return 0;
     char *name = strndup(path, strlen(path) - 4);
-    const int wanted = name && kvc_name_of(name, state).kind != KVC_NAME_OTHER;
+    const int wanted = name && (kvc_name_of(name, state).kind != KVC_NAME_OTHER || kvc_name_is_beside(name));
     free(name);
     return wanted;
 }
 
 /* Lists the arrays of the members in the order of the file. Arrays of other names keep their name for messages only. Removes
  * ".npy" from the names of arrays. */
-static int make_arrays(struct kvc_zip_members *z, struct kvc_array *array, struct kvc_error *e) {
+static int make_arrays(struct kvc_zip_members *z, struct kvc_array *array, const struct kvc_import_options *o,
+                       struct kvc_error *e) {
     for (size_t i = 0; i < z->n; i++) {
         struct kvc_zip_member *m = &z->member[i];
         if (is_array(m->name)) m->name[strlen(m->name) - 4] = '\0';
         array[i] = (struct kvc_array){.name = m->name, .type = "?", .tensor = KVC_NONE};
         if (!m->is_read) continue;
+        if (!m->size && kvc_name_of(m->name, o).kind == KVC_NAME_OTHER) continue;
         if (!m->size) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
-        if (kvc_npy_read(&array[i], kvc_zip_member_input(z, i), m->at, m->size, e)) return -1;
+        if (!kvc_npy_read(&array[i], kvc_zip_member_input(z, i), m->at, m->size, e)) continue;
+        if (kvc_name_of(m->name, o).kind != KVC_NAME_OTHER) return -1;
+        array[i] = (struct kvc_array){.name = m->name, .type = "?", .tensor = KVC_NONE}; /* read for a message only */
     }
     return 0;
+}
+
+static int wants_all(const void *state, const char *path) {
+    (void)state;
+    return is_array(path);
+}
+
+/* Reads the members. Where no name is that of K or V, all arrays are read, for a message by their shapes. Refuses a zip of other
+ * files. */
+static int read_members(struct kvc_zip_members *z, const struct kvc_input *in, const struct kvc_import_options *o,
+                        struct kvc_error *e) {
+    char shown[96];
+    int arrays = 0, read = 0;
+    if (kvc_zip_read(z, in, wants, o, e)) return -1;
+    for (size_t i = 0; i < z->n; i++) {
+        arrays |= is_array(z->member[i].name);
+        read |= z->member[i].is_read;
+    }
+    if (read || !z->n) return 0;
+    if (!arrays)
+        kvc_fail(e, KVC_ERR_UNKNOWN, "a zip of files that are no arrays (%s); unpack it, and give the files or their folder",
+                 kvc_name_show(z->member[0].name, shown, sizeof shown));
+    kvc_zip_free(z);
+    return arrays ? kvc_zip_read(z, in, wants_all, NULL, e) : -1;
 }
 
 /* Returns 1 when every tensor is in the file itself. */
@@ -54,7 +82,7 @@ static int all_in_place(const struct kvc_zip_members *z, const struct kvc_array 
 static int build(struct kvc_cache *c, struct kvc_zip_members *z, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_array *array = kvc_alloc(z->n, sizeof *array);
     if (!array) return kvc_fail_memory(e, "arrays");
-    int status = make_arrays(z, array, e);
+    int status = make_arrays(z, array, o, e);
     if (!status) status = kvc_names_build(c, array, z->n, o, e);
     if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
     if (!status) status = kvc_names_meta(c, "npz", z->in->size, o, KVC_PAIRING_HALVES, 1, e);
@@ -67,7 +95,7 @@ static int build(struct kvc_cache *c, struct kvc_zip_members *z, const struct kv
 static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_zip_members z;
     struct kvc_cache *c = NULL;
-    if (kvc_name_check_map(o, e) || kvc_zip_read(&z, b->one.in, wants, o, e)) return NULL;
+    if (kvc_name_check_map(o, e) || read_members(&z, b->one.in, o, e)) return NULL;
     int status = (c = kvc_cache_new(e)) ? kvc_cache_map(c, kvc_zip_spool_close, z.spool, e) : -1;
     if (!status) z.spool_is_taken = 1;
     if (!status) status = build(c, &z, o, e);

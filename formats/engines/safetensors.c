@@ -14,6 +14,7 @@
 #include "formats/cache/values.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
+#include "formats/engines/foreign.h"
 #include "formats/cache/view.h"
 
 #include <inttypes.h>
@@ -78,7 +79,7 @@ static int probe_file(const struct kvc_input *in, char *why, size_t size) {
 /* Returns 1 when the arrays of a member are read: of several files, those named *.safetensors. Others are kept as literal
  * bytes. */
 static int is_read(const struct kvc_bundle *b, size_t i) {
-    const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
+    const char *dot = b->is_file || kvc_member_is_beside(b->member[i].name) ? NULL : strrchr(b->member[i].name, '.');
     return b->is_file || (dot && strcmp(dot, ".safetensors") == 0);
 }
 

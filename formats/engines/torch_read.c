@@ -10,6 +10,7 @@
 
 #include "codecs/dtype.h"
 #include "codecs/memory.h"
+#include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/pickle.h"
@@ -33,7 +34,8 @@ struct reader {
     struct kvc_array *array; /* their names belong to the reader */
     size_t n;
     uint64_t visits;
-    uint64_t layer_end; /* tokens that the layer has seen that is walked; 0: unknown */
+    uint64_t layer_end;    /* tokens that the layer has seen that is walked; 0: unknown */
+    uint32_t layer_window; /* of the layer that is walked; 0: unknown */
     char path[MAX_PATH];
 };
 
@@ -43,6 +45,8 @@ struct reader {
 static int allows(const char *name, struct kvc_error *e) {
     static const char *const names[] = {
         "collections.OrderedDict",
+        "__builtin__.set", /* empty, of hooks of a torch.nn.Module, as a DynamicCache was in transformers 4.44 to 4.48 */
+        "builtins.set",
         "_codecs.encode",
         "torch.Size",
         "torch.device",
@@ -187,6 +191,7 @@ static int take_tensor(struct reader *r, const struct kvc_pickle_value *call, st
     a.at = r->zip.member[member].at + (uint64_t)offset * type->size;
     a.size = span * type->size;
     a.end = r->layer_end;
+    a.window = r->layer_window;
     if (r->n == MAX_ARRAYS) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the file has more than %d tensors", MAX_ARRAYS);
     struct kvc_array *grown = kvc_room_for_one(r->array, r->n, sizeof *grown);
     if (grown) r->array = grown;
@@ -240,12 +245,11 @@ static int walk_dict(struct reader *r, const struct kvc_pickle_value *v, unsigne
     return 0;
 }
 
-/* Returns the tokens that a sliding-window layer has seen, by its state; 0: unknown. */
-static uint64_t tokens_seen(const struct reader *r, const struct kvc_pickle_value *state) {
+/* Returns an attribute of an object that is a number above 0; 0: it has none. */
+static uint64_t attribute(const struct reader *r, const struct kvc_pickle_value *state, const char *name) {
     for (uint64_t i = 0; i + 1 < state->n; i += 2) {
         const struct kvc_pickle_value *v = item_at(r, state, i + 1);
-        if (is_text(item_at(r, state, i), "cumulative_length") && v->kind == KVC_PICKLE_INT && v->integer > 0)
-            return (uint64_t)v->integer;
+        if (is_text(item_at(r, state, i), name) && v->kind == KVC_PICKLE_INT && v->integer > 0) return (uint64_t)v->integer;
     }
     return 0;
 }
@@ -257,9 +261,12 @@ static int walk_call(struct reader *r, const struct kvc_pickle_value *v, unsigne
     if (strcmp(name, "torch._utils._rebuild_parameter") == 0) return args->n ? walk(r, args->item[0], depth + 1, e) : 0;
     if (strcmp(name, "collections.OrderedDict") == 0) return walk_dict(r, v, depth, e);
     if (strncmp(name, "transformers.", 13) || state->kind != KVC_PICKLE_DICT) return 0;
-    r->layer_end = strcmp(name, SLIDING_CLASS) == 0 ? tokens_seen(r, state) : 0;
+    const int slides = strcmp(name, SLIDING_CLASS) == 0;
+    const uint64_t window = slides ? attribute(r, state, "sliding_window") : 0;
+    r->layer_end = slides ? attribute(r, state, "cumulative_length") : 0;
+    r->layer_window = window <= KVC_MAX_CELLS ? (uint32_t)window : 0;
     const int status = walk_dict(r, state, depth, e);
-    r->layer_end = 0;
+    r->layer_end = r->layer_window = 0;
     return status;
 }
 
@@ -353,9 +360,14 @@ static struct kvc_name meaning_of(const char *name) {
     return known;
 }
 
+/* Names of the option `map` go before those of torch.save(). */
 static void take_meanings(struct reader *r, const struct kvc_import_options *o) {
-    const int mapped = o && o->value && o->value[KVC_ARRAYS_MAP].list && *o->value[KVC_ARRAYS_MAP].list;
-    for (size_t i = 0; i < r->n && !mapped; i++) r->array[i].known = meaning_of(r->array[i].name);
+    const int mapped = kvc_name_maps_attention(o);
+    for (size_t i = 0; i < r->n; i++) {
+        struct kvc_array *a = &r->array[i];
+        if (!mapped && kvc_name_of(a->name, o).kind == KVC_NAME_OTHER) a->known = meaning_of(a->name);
+        if (strstr(a->name, "._sliding_window_tensor")) a->known.kind = KVC_NAME_FACT; /* the attribute sliding_window again */
+    }
 }
 
 /* Sets the positions of sliding-window layers, whose classes say how many tokens they have seen. */
@@ -364,6 +376,7 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
         const struct kvc_array *a = &r->array[i];
         if (a->tensor == KVC_NONE || !a->end) continue;
         struct kvc_cells *cells = &c->part[c->layer[c->tensor[a->tensor].layer].part].cells;
+        kvc_meta_remove(&c->meta, KVC_KEY_WINDOW_ASSUMED); /* the layers' classes say it */
         if (a->end < cells->n || a->end > KVC_MAX_CELLS)
             return kvc_fail(e, KVC_ERR_DAMAGED, "the number of tokens that layer %" PRIu32 " has seen does not fit its rows",
                             c->layer[c->tensor[a->tensor].layer].index);
@@ -375,6 +388,18 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
         const struct kvc_cells *cells = &c->part[c->layer[c->tensor[a->tensor].layer].part].cells;
         if (cells->n && cells->pos[cells->n - 1] != (int64_t)a->end - 1)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "two layers hold as many tokens, but of other positions");
+    }
+    return 0;
+}
+
+/* Gives the layers the windows that their objects say. */
+static int set_windows(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->array[i].tensor == KVC_NONE || !r->array[i].window) continue;
+        struct kvc_layer *layer = &c->layer[c->tensor[r->array[i].tensor].layer];
+        layer->kind = KVC_LAYER_SLIDING;
+        layer->window = r->array[i].window;
+        if (kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, layer->window, e)) return -1;
     }
     return 0;
 }
@@ -391,7 +416,7 @@ static int build(struct kvc_cache *c, struct reader *r, const struct kvc_import_
     if (kvc_names_build(c, r->array, r->n, o, e) || set_positions(c, r, e) || add_extents(c, r, e) ||
         kvc_names_meta(c, "torch", r->zip.in->size, o, KVC_PAIRING_HALVES, 1, e) || kvc_names_first_token(c, e))
         return -1;
-    return kvc_cache_finish(c, e);
+    return set_windows(c, r, e) ? -1 : kvc_cache_finish(c, e);
 }
 
 static int read_file(struct reader *r, struct kvc_error *e) {

@@ -1,6 +1,7 @@
 /* vllm.c: the folders of vLLM's ExampleConnector as a format. Not for their bytes (vllm_read.c, vllm_write.c). */
 #include "formats/engines/vllm.h"
 
+#include "formats/engines/foreign.h"
 #include "formats/io/bytes.h"
 #include "formats/io/safetensors_file.h"
 
@@ -23,6 +24,7 @@ static int is_layer(const struct kvc_input *in) {
 /* Looks at the first file that may be one of a layer. */
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     for (size_t i = 0; i < b->n; i++) {
+        if (!b->is_file && kvc_member_is_beside(b->member[i].name)) continue;
         const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
         if (!b->is_file && (!dot || strcmp(dot, ".safetensors") != 0)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);

@@ -8,6 +8,7 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_read.h"
+#include "formats/engines/foreign.h"
 #include "formats/io/safetensors_file.h"
 
 #include <inttypes.h>
@@ -101,7 +102,7 @@ static int read_member(struct folder *f, size_t i, struct kvc_error *e) {
     const char *name = f->b->is_file ? NULL : f->b->member[i].name, *dot = name ? strrchr(name, '.') : NULL;
     struct array *a = &f->array[f->n];
     struct kvc_safetensors header;
-    if (name && (!dot || strcmp(dot, ".safetensors") != 0)) return 0; /* kept as literal bytes */
+    if (name && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name))) return 0; /* kept as literal bytes */
     const struct kvc_input *in = kvc_bundle_open(f->b, i, e);
     if (!in) return -1;
     if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_COVERED, e)) return failed(f, i, e);

@@ -69,9 +69,13 @@ static void refuse_members(const struct kvc_bundle *b, const char *reasons, stru
 
 /* Says that no format takes an input; `reasons` are those of formats that it resembles. */
 static void refuse(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
-    char begin[64], names[256] = "";
+    char begin[64], names[256] = "", why[512];
     if (!b->is_file) {
         refuse_members(b, reasons, e);
+        return;
+    }
+    if (kvc_foreign_unknown(b->one.in, why, sizeof why)) {
+        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
         return;
     }
     show_begin(b->one.in, begin, sizeof begin);
@@ -111,6 +115,10 @@ static const struct kvc_format *choose(const struct kvc_bundle *b, const struct 
         return NULL;
     }
     if (in && kvc_foreign(in, why, sizeof why)) {
+        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
+        return NULL;
+    }
+    if (!in && kvc_foreign_members(b, why, sizeof why)) {
         kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
         return NULL;
     }

@@ -159,6 +159,10 @@ void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const st
     char text[48];
     if (has_model || to == kvc_format_of_source(c)) lacks &= ~(unsigned)GIVEN_AGAIN;
     *l = (struct kvc_losses){.lost = ""};
+    const char *others = kvc_meta_text(&c->meta, KVC_KEY_OTHER_ARRAYS, NULL);
+    char arrays[576];
+    snprintf(arrays, sizeof arrays, "arrays whose meaning is unknown (%s)", others ? others : "");
+    if (others) say(l, to, arrays);
     if (lacks & KVC_LACKS_TOKENS && c->n_tokens) say(l, to, "token ids");
     if (lacks & KVC_LACKS_POSITIONS && has_positions(c)) say(l, to, "positions (not 0, 1, 2 and so on)");
     if (lacks & KVC_LACKS_COORDINATES && known.cell_words) say(l, to, "the M-RoPE coordinates of tokens");

@@ -6,7 +6,7 @@
 #include "formats/cache/format.h"
 
 struct kvc_losses {
-    char lost[640];  /* "npz does not hold the model's name, RoPE facts"; "": nothing is lost */
+    char lost[1280]; /* "npz does not hold the model's name, RoPE facts"; "": nothing is lost */
     char casts[256]; /* "npz: values of bf16 are written as f32"; "": all keep their types */
 };
 

@@ -65,9 +65,10 @@ static int pack(const struct pack *p, struct kvc_cache *c, const struct kvc_cach
     options.profile = how->profile;
     options.fit = p->done->fitted ? &p->done->fit : NULL;
     options.keys = p->source;
-    rate.source_bytes = p->done->source_bytes;
+    rate.row_bytes = p->done->row_bytes;
     int status = kvc_rate_settle(c, &options, &rate, &recipe, &p->done->rated, e);
     options.recipe = &recipe;
+    note(p, KVC_PACK_ROWS, c);
     if (!status) status = kvc_container_write(c, &options, p->out, &p->done->report, e);
     kvc_cache_free(queries);
     if (status && e && e->code == KVC_ERR_USAGE && e->need == KVC_NEED_NOTHING && kvc_recipe_is_lossy(how->options.recipe) &&
@@ -81,14 +82,11 @@ static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
     return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
 }
 
-/* Returns the size of the companions in the source; 0 if that is unknown, as for a compressed npz. */
-static uint64_t companion_bytes(const struct kvc_cache *c) {
+/* Returns the bytes of the rows of a cache, in its own types; without companions if they are left out. */
+static uint64_t bytes_of_rows(const struct kvc_cache *c, int left_out) {
     uint64_t n = 0;
-    for (uint32_t t = 0; t < c->n_tensors; t++) {
-        if (!is_companion(c, t)) continue;
-        if (kvc_cache_is_container(c)) n += kvc_container_stored(c, t);
-        else if (c->n_extents) n += c->tensor[t].source_size;
-    }
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (!left_out || !is_companion(c, t)) n += kvc_tensor_bytes(&c->tensor[t]);
     return n;
 }
 
@@ -97,7 +95,7 @@ static int pack_chosen(const struct pack *p, struct kvc_cache *c, struct kvc_err
     const struct kvc_selection others = {.no_companions = 1};
     for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++) p->done->left_out |= is_companion(c, t);
     if (!p->done->left_out) return pack(p, c, c, e);
-    p->done->source_bytes -= companion_bytes(p->source);
+    p->done->row_bytes = bytes_of_rows(p->source, 1);
     struct kvc_cache *view = kvc_view_select(c, &others, e);
     const int status = view ? pack(p, view, c, e) : -1;
     kvc_cache_free(view);
@@ -122,8 +120,8 @@ static int pack_own(struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
     return status;
 }
 
-int kvc_pack_cache(const struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *how, struct kvc_sink *out,
-                   struct kvc_packed *done, struct kvc_error *e) {
+int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *how, struct kvc_sink *out, struct kvc_packed *done,
+                   struct kvc_error *e) {
     struct kvc_packing with = *how;
     struct kvc_recipe best;
     struct kvc_cache own;
@@ -133,7 +131,7 @@ int kvc_pack_cache(const struct kvc_cache *c, uint64_t source_bytes, const struc
         if (kvc_recipe_parse(KVC_PREDICTING_STAGE, &best, e)) return -1;
         with.options.recipe = &best;
     }
-    done->source_bytes = source_bytes;
+    done->row_bytes = bytes_of_rows(c, 0);
     done->dequantized = how->dequantize && kvc_cache_is_quantized(c);
     int status = kvc_cache_own_facts(&own, c, e);
     if (!status) status = pack_own(&p, &own, e);

@@ -12,13 +12,14 @@ enum kvc_pack_note {
     KVC_PACK_ROTATION_UNKNOWN, /* K or V are dequantised, and it is unknown whether they are Hadamard-rotated */
     KVC_PACK_PAIRING_CHOSEN,   /* the RoPE pairing of K is unknown; the one that fits the profile is used */
     KVC_PACK_PROFILE_UNUSED,   /* no stage of the recipe uses the profile */
+    KVC_PACK_ROWS,             /* always: for the look of rows.h at the cache that is packed */
     KVC_PACK_OTHER_QUERIES     /* the queries belong to other tokens than the cache */
 };
 
 /* How to pack. All zero: losslessly, by the default recipe. */
 struct kvc_packing {
     struct kvc_pack_options options; /* without queries, profile, fit and keys */
-    struct kvc_rate rate;            /* a target for the step; its source_bytes is ignored */
+    struct kvc_rate rate;            /* a target for the step; its row_bytes are ignored */
     struct kvc_profile *profile;     /* NULL: none */
     int force_profile;               /* use the profile even if the values of the cache do not fit it */
     int dequantize;                  /* convert K and V of block types to f16 first */
@@ -37,17 +38,17 @@ struct kvc_packing {
 struct kvc_packed {
     struct kvc_pack_report report;
     struct kvc_rate_report rated;
-    struct kvc_fit fit;    /* of the profile and the cache, if `fitted` */
-    int fitted;            /* the recipe uses the profile */
-    int dequantized;       /* some K or V was dequantised */
-    int left_out;          /* the cache has companions, and they were left out */
-    uint64_t source_bytes; /* size of the source, minus companions that were left out */
+    struct kvc_fit fit; /* of the profile and the cache, if `fitted` */
+    int fitted;         /* the recipe uses the profile */
+    int dequantized;    /* some K or V was dequantised */
+    int left_out;       /* the cache has companions, and they were left out */
+    uint64_t row_bytes; /* of all rows in the source's types, without companions that were left out: ratios are of them */
 };
 
-/* Packs a cache that was opened from a source of `source_bytes` bytes. What the profile tells of the cache is written with the copy that
- * is packed; `c` stays as it is, so that several threads may pack it at once. Messages do not name the file. *done must be freed by kvc_packed_free(), after a failure as well. */
-int kvc_pack_cache(const struct kvc_cache *c, uint64_t source_bytes, const struct kvc_packing *p, struct kvc_sink *out,
-                   struct kvc_packed *done, struct kvc_error *e);
+/* Packs a cache. What the profile tells of the cache is written with the copy that is packed; `c` stays as it is, so that several
+ * threads may pack it at once. Messages do not name the file. *done must be freed by kvc_packed_free(), after a failure as well. */
+int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *p, struct kvc_sink *out, struct kvc_packed *done,
+                   struct kvc_error *e);
 void kvc_packed_free(struct kvc_packed *done);
 
 #endif

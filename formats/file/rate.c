@@ -148,7 +148,7 @@ static int try_step(struct trial *t, double step, double *value, struct kvc_erro
     struct kvc_sink to_memory = kvc_sink_buffer(&buffer), nowhere = {.write = take_nothing};
     int status = kvc_container_write(t->c, &t->options, t->view ? &to_memory : &nowhere, &report, e);
     if (!status && t->view) status = measure(t, &buffer, value, e);
-    else if (!status) *value = (double)t->rate->source_bytes / (double)report.stored_bytes;
+    else if (!status) *value = (double)t->rate->row_bytes / (double)report.stored_bytes;
     free(buffer.data);
     return status;
 }

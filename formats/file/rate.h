@@ -8,10 +8,10 @@
 /* The target. At most one field is not 0. */
 struct kvc_rate {
     double kld;          /* nats: drift of the next-token distributions, at the worst of continuation and recall */
-    double ratio;        /* of source_bytes against the .kvc */
+    double ratio;        /* of row_bytes against the .kvc */
     double output_error; /* of attention outputs: kvc_attention_output() at 0.99 */
     double logit_error;  /* of logits: kvc_attention_logit_rms() */
-    uint64_t source_bytes;
+    uint64_t row_bytes;
 };
 
 /* The settled step and its measures. */

@@ -5,6 +5,7 @@
 #include "formats/api/sized.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/meta.h"
+#include "formats/cache/rows.h"
 
 #include <stdlib.h>
 
@@ -74,11 +75,13 @@ static uint64_t end_of(const struct kvc_cache *c) {
 int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks, uint64_t *whole,
                   struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
+    struct kvc_rows rows;
     uint64_t n;
     if (!kvc_file_tokens(f, &n))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found", f->name);
     if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", f->name);
+    if (kvc_rows_look(&rows, c, e) || kvc_rows_refuse(&rows, e)) return kvc_error_prefix(e, f->name);
     int cut = 1;
     for (uint32_t p = 0; p < c->n_parts; p++) cut &= c->part[p].kind != KVC_PART_SLIDING && c->part[p].kind != KVC_PART_RECURRENT;
     if (!cut && n < end_of(c))
