@@ -37,7 +37,7 @@ const char *const kvc_index_sql[KVC_SQL_STATEMENTS] = {
 /* Whether a system call failed for reasons that have nothing to do with the index. */
 static int is_passing(int code) {
     return code == ENOSPC || code == EDQUOT || code == EROFS || code == EMFILE || code == ENFILE || code == ENOMEM ||
-           code == ENOLCK;
+           code == EFBIG || code == ENOLCK;
 }
 
 int kvc_index_fail(struct kvc_index *ix, int code, const char *what, struct kvc_error *e) {
