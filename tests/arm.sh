@@ -7,7 +7,7 @@
 # The libraries for ARM64 are Debian's packages, unpacked below build/arm: none is installed, and no package of this machine changes.
 set -eu
 root=$(pwd)/build/arm/root
-libraries="libc6-dev libzstd-dev libxxhash-dev libssl-dev libarchive-dev libjansson-dev liblmdb-dev zlib1g-dev libcmocka-dev
+libraries="libc6-dev libzstd-dev libxxhash-dev libssl-dev libarchive-dev libjansson-dev libsqlite3-dev zlib1g-dev libcmocka-dev
   libopenblas0-serial"
 folders=/usr/lib/aarch64-linux-gnu
 

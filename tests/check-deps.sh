@@ -16,7 +16,7 @@ user() { stand_in id "echo $1"; }
 PATH=$root/bin:$PATH
 export PKG_CONFIG_LIBDIR="$root/none" PKG_CONFIG_PATH="" CUDA=0
 unset KVC_INSTALL || true
-packages="libarchive-dev libjansson-dev liblmdb-dev libssl-dev libxxhash-dev libzstd-dev zlib1g-dev"
+packages="libarchive-dev libjansson-dev libsqlite3-dev libssl-dev libxxhash-dev libzstd-dev zlib1g-dev"
 
 # expect STATUS TEXT [INSTALLED] COMMAND: the command's status, a line of its standard error, what the stand-in was told
 expect() {
@@ -78,9 +78,9 @@ names() { # names TEXT: what deps.sh says with the commands of that folder only
 }
 names "by Debian's names: $packages"
 mv "$root/only/installer" "$root/only/apk"
-names "apk add jansson-dev libarchive-dev lmdb-dev openssl-dev xxhash-dev zlib-dev zstd-dev"
+names "apk add jansson-dev libarchive-dev openssl-dev sqlite-dev xxhash-dev zlib-dev zstd-dev"
 mv "$root/only/apk" "$root/only/dnf"
-names "dnf install jansson-devel libarchive-devel libzstd-devel lmdb-devel openssl-devel xxhash-devel zlib-devel"
+names "dnf install jansson-devel libarchive-devel libzstd-devel openssl-devel sqlite-devel xxhash-devel zlib-devel"
 
 # packages: what is missing is named before the archive is made, which takes a minute
 for tool in dh dpkg-buildpackage; do stand_in $tool "exit 1"; done

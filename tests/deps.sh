@@ -15,9 +15,9 @@ libcurl4-openssl-dev libcurl-devel curl-dev
 libexpat1-dev expat-devel expat-dev
 libhiredis-dev hiredis-devel hiredis-dev
 libjansson-dev jansson-devel jansson-dev
-liblmdb-dev lmdb-devel lmdb-dev
 libopenblas0-serial lapack lapack
 libsimde-dev simde-devel simde
+libsqlite3-dev sqlite-devel sqlite-dev
 libssl-dev openssl-devel openssl-dev
 libxxhash-dev xxhash-devel xxhash-dev
 libzstd-dev libzstd-devel zstd-dev
@@ -51,7 +51,7 @@ find_missing() {
     need_library libcrypto libssl-dev
     need_library libarchive libarchive-dev
     need_library jansson libjansson-dev
-    need_library lmdb liblmdb-dev
+    need_library "sqlite3 >= 3.34" libsqlite3-dev
     need_library zlib zlib1g-dev
     if [ "${CUDA:-auto}" != 0 ] && PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v nvcc >/dev/null; then
         need_command g++ g++ # nvcc's host compiler

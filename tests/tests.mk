@@ -36,9 +36,9 @@ $B/tests/store/attack_%: $B/tests/store/attack_%.o $B/libkvc_store.a $B/libkvc.a
 	$(LINK) $(WRAP) $< $B/libkvc_store.a $B/libkvc.a $(STORE_LIBS) $(LIBS)
 
 # its calls fail when it says so
-$B/tests/store/attack_faults: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup realpath open64 openat64 write \
-  pread64 fdatasync fsync flock linkat renameat mkdir mkdirat unlinkat stat64 fstat64 fstatat64 fstatvfs64 fdopendir mdb_env_create \
-  mdb_env_open mdb_txn_begin mdb_txn_commit mdb_dbi_open mdb_get mdb_put mdb_del mdb_cursor_open mdb_cursor_get)
+$B/tests/store/attack_faults: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup open64 openat64 write \
+  pread64 pwrite64 ftruncate64 fcntl64 fdatasync fsync flock linkat renameat mkdir mkdirat unlinkat stat64 fstat64 fstatat64 \
+  fstatvfs64 fdopendir sqlite3_vfs_register sqlite3_prepare_v2 sqlite3_prepare_v3 sqlite3_exec sqlite3_step sqlite3_file_control)
 
 # its allocations fail when it says so
 $B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
@@ -110,11 +110,12 @@ test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B
 	@sh tests/run.sh all $B
 
 ATTACK_SEED ?= 1
-## attack: a directory store under a million random operations, ten thousand kills, and every call failing in every way; some 20 minutes
+## attack: a directory store under a million random operations, ten thousand kills, ten thousand damages of its index, and every call failing in every way; some 40 minutes
 .PHONY: attack
 attack: $(ATTACKS)
 	@$B/tests/store/attack_model 1000000 $(ATTACK_SEED)
 	@$B/tests/store/attack_kill 10000 $(ATTACK_SEED)
+	@$B/tests/store/attack_index 10000 $(ATTACK_SEED)
 	@$B/tests/store/attack_faults 0
 
 ENGINE_TESTS ?=

@@ -202,7 +202,7 @@ static int replay_one(struct replay *r, const uint64_t *id, size_t n, struct kvc
 
 static int replay(struct store_tool *t, const struct trace *x, double per_cent) {
     const char *temporary = getenv("TMPDIR");
-    char folder[4096], path[4120];
+    char folder[4096];
     struct replay r = {.limit = (uint64_t)(per_cent / 100 * (double)x->unique) * BLOCK};
     struct kvc_error e;
     int made, status = EXIT_SAME;
@@ -211,14 +211,14 @@ static int replay(struct store_tool *t, const struct trace *x, double per_cent) 
         cli_warn("%s: no temporary folder can be made: %s", folder, strerror(errno));
         return EXIT_TROUBLE;
     }
-    if (!(r.index = kvc_index_open(folder, 0, &made, &e))) status = store_trouble(&e);
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!(r.index = kvc_index_open(fd, &made, &e))) status = store_trouble(&e);
     for (size_t i = 0; i < x->requests && !status; i++)
         if (replay_one(&r, x->id + x->first[i], x->first[i + 1] - x->first[i], &e)) status = store_trouble(&e);
     kvc_index_close(r.index);
-    snprintf(path, sizeof path, "%s/index.mdb", folder);
-    unlink(path);
-    snprintf(path, sizeof path, "%s/index.mdb-lock", folder);
-    unlink(path);
+    unlinkat(fd, KVC_INDEX_NAME, 0);
+    unlinkat(fd, KVC_INDEX_JOURNAL, 0);
+    if (fd >= 0) close(fd);
     rmdir(folder);
     if (status) return status;
     const double ratio = 100 * (double)r.hit / (double)r.asked, writes = (double)r.written / (double)x->unique;

@@ -288,13 +288,52 @@ static void say(struct doctor *x, int good, const char *what, const char *more) 
     }
 }
 
+/* What stands in the place of objects. */
+struct strangers {
+    uint64_t n;
+    char first[KVC_ROOT_PATH];
+};
+
+static int see_stranger(void *state, const struct kvc_object *o, const struct stat *st, struct kvc_error *e) {
+    struct strangers *x = state;
+    (void)e;
+    if (!S_ISREG(st->st_mode) && !x->n++) kvc_root_path(o, x->first);
+    return 0;
+}
+
+/* Looks for what is no object, and for links in the place of folders. */
+static void examine_names(struct doctor *x, const struct kvc_root *r) {
+    struct strangers no_files = {.n = 0};
+    struct kvc_root_strangers others;
+    struct kvc_error e;
+    char text[KVC_ROOT_PATH + 100] = "";
+    if (kvc_root_walk(r, see_stranger, &no_files, &others, &e)) {
+        say(x, 0, "folders", e.message);
+        return;
+    }
+    if (no_files.n)
+        snprintf(text, sizeof text, "%" PRIu64 " are none, as %s: kvc-store gc puts them aside", no_files.n, no_files.first);
+    say(x, !no_files.n, "objects are files", text);
+    snprintf(text, sizeof text, "%s", others.first);
+    if (others.n > 1) snprintf(text, sizeof text, "%" PRIu64 ", as %s", others.n, others.first);
+    say(x, !others.n, others.n ? "what is no object" : "nothing else is in the folders", text);
+}
+
 static void examine_folder(struct doctor *x, const struct kvc_dir *d) {
+    static const struct kvc_object any = {.kind = KVC_OBJECT_CHUNK};
     const struct kvc_root *r = &d->root;
     struct statvfs fs;
+    struct kvc_root_file f;
+    struct kvc_error e;
     char text[128];
-    const int fd = openat(r->fd, "obj", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), can = fd >= 0;
-    if (can) close(fd);
-    say(x, 1, can ? "files without names (O_TMPFILE)" : "no files without names", can ? "" : "temporary names are used");
+    if (kvc_root_create(r, &any, &f, &e)) {
+        say(x, 0, "files can be written", e.message);
+    } else {
+        say(x, 1, *f.temporary ? "no files without names" : "files without names (O_TMPFILE)",
+            *f.temporary ? "temporary names are used" : "");
+        kvc_root_drop(r, &f);
+    }
+    examine_names(x, r);
     say(x, r->local, "file system of this machine", r->local ? "" : "no index: limits are kept by kvc-store gc only");
     say(x, d->index || !r->conf->indexed, "index", d->index ? "" : "none");
     if (fstatvfs(r->fd, &fs)) return;

@@ -113,6 +113,7 @@ static int use_one(struct fetch *f, struct part *p, size_t slot, int hashes, kvc
         return -1;
     }
     if (x->failed) {
+        kvc_store_bad(s, hit->level[i], &hit->object[i], &x->why);
         if (e) *e = x->why;
         return -1;
     }

@@ -30,12 +30,19 @@ static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *
     return r->failed && !r->found ? -1 : 0; /* a level of which a part answers is of use, and is not to be left alone */
 }
 
-static struct find_request *ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline) {
+static int run_count(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+    struct find_request *r = (struct find_request *)base;
+    if (!l->ops->count) return run(base, l, e);
+    return l->ops->count(l, r->object, r->n, base->deadline, &r->found, r->bytes, e);
+}
+
+static struct find_request *ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                                int (*run_one)(struct kvc_request *r, struct kvc_level *l, struct kvc_error *e)) {
     struct find_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     kvc_request_init(&r->base, s, level, deadline);
     r->base.clear = clear;
-    r->base.run = run;
+    r->base.run = run_one;
     r->n = n;
     r->object = malloc(n * sizeof *r->object);
     r->bytes = calloc(n, sizeof *r->bytes);
@@ -74,7 +81,7 @@ static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t fro
 
 int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
                     size_t *found, struct kvc_error *e) {
-    struct find_request *r = ask(s, level, o, n, deadline);
+    struct find_request *r = ask(s, level, o, n, deadline, run_count);
     if (!r) return kvc_fail_memory(e, "a request");
     const int status = kvc_request_wait(&r->base, e);
     *found = status ? 0 : r->found;
@@ -89,11 +96,11 @@ static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadli
     for (unsigned i = 0; i < s->n_levels && hit->chunks < n; i++)
         if (!s->level[i].ops->remote) {
             const size_t from = hit->chunks;
-            answer(hit, ask(s, i, hit->object + from, n - from, local_deadline), from);
+            answer(hit, ask(s, i, hit->object + from, n - from, local_deadline, run), from);
         }
     const size_t from = hit->chunks;
     for (unsigned i = 0; i < s->n_levels && from < n; i++)
-        if (s->level[i].ops->remote) remote[i] = ask(s, i, hit->object + from, n - from, deadline);
+        if (s->level[i].ops->remote) remote[i] = ask(s, i, hit->object + from, n - from, deadline, run);
     for (unsigned i = 0; i < s->n_levels; i++) answer(hit, remote[i], from);
 }
 

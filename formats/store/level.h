@@ -74,6 +74,9 @@ struct kvc_level_ops {
     int (*facts)(struct kvc_level *l, struct kvc_level_facts *facts, kvc_instant deadline, struct kvc_error *e);
 
     /* These may be NULL: the level has nothing of the kind. */
+    /* As `find`, for who is about to put: an index is not believed. NULL: find has none. */
+    int (*count)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
+                 struct kvc_error *e);
     /* Puts a damaged or forged object aside, or removes it. */
     int (*quarantine)(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e);
     /* Notes that the n objects of a chain were read: the first ones are to stay longest. */

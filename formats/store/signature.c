@@ -15,13 +15,14 @@ int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTE
     uint8_t bytes[4096];
     struct stat st;
     unsigned length = 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st)) {
         if (fd >= 0) close(fd);
         return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
     }
-    const ssize_t n = read(fd, bytes, sizeof bytes);
+    const ssize_t n = S_ISREG(st.st_mode) ? read(fd, bytes, sizeof bytes) : -1;
     close(fd);
+    if (!S_ISREG(st.st_mode)) return kvc_fail(e, KVC_ERR_USAGE, "%s: a secret must be in a regular file", path);
     if (st.st_mode & 077) return kvc_fail(e, KVC_ERR_USAGE, "%s: others can read the secret: chmod 600 it", path);
     if (n < 16 || n == (ssize_t)sizeof bytes)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: a secret has 16 to %zu bytes", path, sizeof bytes - 1);

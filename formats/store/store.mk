@@ -2,7 +2,7 @@
 
 STORE_SRC := $(sort $(wildcard formats/store/*.c formats/store/dir/*.c))
 STORE_OBJ := $(STORE_SRC:%.c=$B/%.o)
-STORE_LIBS = $(shell $(PKG_CONFIG) --libs lmdb 2>/dev/null)
+STORE_LIBS = $(shell $(PKG_CONFIG) --libs sqlite3 2>/dev/null)
 STORE_SO := libkvc_store.so.$(VERSION)
 BACKENDSDIR ?= $(LIBDIR)/kvc
 
@@ -53,7 +53,7 @@ $(STORE_SO): %: $B/%
 .PHONY: kvc_store.pc
 kvc_store.pc:
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: kvc_store' \
-	  'Description: prefix store of KV caches' 'Version: $(VERSION)' 'Requires: kvc' 'Requires.private: lmdb' \
+	  'Description: prefix store of KV caches' 'Version: $(VERSION)' 'Requires: kvc' 'Requires.private: sqlite3' \
 	  'Libs: -L$${libdir} -lkvc_store' 'Cflags: -I$${includedir}' > $@
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard $(BACKENDS:%=formats/store/%/*.c)))

@@ -174,7 +174,8 @@ static inline struct attack_got attack_get(struct kvc_dir *d, const struct kvc_o
 
 struct attack_books {
     uint64_t bytes, records; /* of the index */
-    uint64_t file_bytes, files, strangers;
+    uint64_t file_bytes, files;
+    struct kvc_root_strangers strangers;
 };
 
 static inline int attack_count(void *state, const struct kvc_object *o, const struct stat *st, struct kvc_error *e) {
@@ -200,10 +201,10 @@ static inline struct attack_books attack_count_all(struct kvc_dir *d) {
 /* Files and index say the same. */
 static inline void attack_check_books(struct kvc_dir *d) {
     const struct attack_books b = attack_count_all(d);
-    if (b.bytes != b.file_bytes || b.records != b.files || b.strangers)
+    if (b.bytes != b.file_bytes || b.records != b.files || b.strangers.n)
         DIE("the index has %" PRIu64 " records of %" PRIu64 " bytes; there are %" PRIu64 " files of %" PRIu64
             " bytes and %" PRIu64 " strangers",
-            b.records, b.bytes, b.files, b.file_bytes, b.strangers);
+            b.records, b.bytes, b.files, b.file_bytes, b.strangers.n);
 }
 
 static inline struct kvc_dir_counts attack_clean(struct kvc_dir *d) {

@@ -1,4 +1,4 @@
-/* attack_faults.c: every system call, allocation and call of LMDB that a directory store makes fails once, in every way that it can.
+/* attack_faults.c: every system call, allocation and call of SQLite that a directory store makes fails once, in every way that it can.
  *
  *   attack_faults [RUNS | N WAY INDEX]
  *
@@ -7,7 +7,8 @@
  * and INDEX (1 or 0) repeat one run. The linker puts the functions below in place of the libraries' (tests.mk). */
 #include "tests/store/attack.h"
 
-#include <lmdb.h>
+#include <sqlite3.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/statvfs.h>
 
@@ -52,7 +53,6 @@ WRAP(int, stat64, (const char *p, struct stat *st), (p, st), -1)
 WRAP(int, fstatat64, (int fd, const char *p, struct stat *st, int f), (fd, p, st, f), -1)
 WRAP(int, fstatvfs64, (int fd, struct statvfs *st), (fd, st), -1)
 WRAP(void *, fdopendir, (int fd), (fd), NULL)
-WRAP(char *, realpath, (const char *p, char *q), (p, q), NULL)
 WRAP(void *, malloc, (size_t n), (n), NULL)
 WRAP(void *, calloc, (size_t n, size_t size), (n, size), NULL)
 WRAP(void *, realloc, (void *p, size_t n), (p, n), NULL)
@@ -89,9 +89,27 @@ ssize_t __wrap_pread64(int fd, void *p, size_t n, off_t at) {
     return most ? __real_pread64(fd, p, most, at) : -1;
 }
 
-/* What LMDB returns; its own system calls cannot be reached from here. */
+ssize_t __real_pwrite64(int fd, const void *p, size_t n, off_t at);
+ssize_t __wrap_pwrite64(int fd, const void *p, size_t n, off_t at);
+ssize_t __wrap_pwrite64(int fd, const void *p, size_t n, off_t at) {
+    const size_t most = length(n);
+    return most ? __real_pwrite64(fd, p, most, at) : -1;
+}
+WRAP(int, ftruncate64, (int fd, off_t n), (fd, n), -1)
+int __real_fcntl64(int fd, int what, ...);
+int __wrap_fcntl64(int fd, int what, ...);
+int __wrap_fcntl64(int fd, int what, ...) {
+    va_list list;
+    va_start(list, what);
+    void *value = va_arg(list, void *);
+    va_end(list);
+    return fails() ? -1 : __real_fcntl64(fd, what, value);
+}
+
+/* What SQLite returns; its own allocations cannot be reached from here, its files can. */
 static int database(void) {
-    return fails() ? (kind % 2 ? MDB_MAP_FULL : errno) : 0;
+    static const int code[] = {SQLITE_IOERR, SQLITE_FULL, SQLITE_BUSY, SQLITE_NOMEM, SQLITE_CORRUPT, SQLITE_ERROR};
+    return fails() ? code[kind] : 0;
 }
 
 #define WRAP_DB(name, parameters, arguments)          \
@@ -102,24 +120,14 @@ static int database(void) {
         return code ? code : __real_##name arguments; \
     }
 
-WRAP_DB(mdb_env_create, (MDB_env * *env), (env))
-WRAP_DB(mdb_env_open, (MDB_env * env, const char *path, unsigned f, mdb_mode_t mode), (env, path, f, mode))
-WRAP_DB(mdb_txn_begin, (MDB_env * env, MDB_txn *up, unsigned f, MDB_txn **txn), (env, up, f, txn))
-WRAP_DB(mdb_dbi_open, (MDB_txn * txn, const char *name, unsigned f, MDB_dbi *dbi), (txn, name, f, dbi))
-WRAP_DB(mdb_get, (MDB_txn * txn, MDB_dbi dbi, MDB_val *k, MDB_val *v), (txn, dbi, k, v))
-WRAP_DB(mdb_put, (MDB_txn * txn, MDB_dbi dbi, MDB_val *k, MDB_val *v, unsigned f), (txn, dbi, k, v, f))
-WRAP_DB(mdb_del, (MDB_txn * txn, MDB_dbi dbi, MDB_val *k, MDB_val *v), (txn, dbi, k, v))
-WRAP_DB(mdb_cursor_open, (MDB_txn * txn, MDB_dbi dbi, MDB_cursor **c), (txn, dbi, c))
-WRAP_DB(mdb_cursor_get, (MDB_cursor * c, MDB_val *k, MDB_val *v, MDB_cursor_op op), (c, k, v, op))
-
-int __real_mdb_txn_commit(MDB_txn *txn);
-int __wrap_mdb_txn_commit(MDB_txn *txn);
-int __wrap_mdb_txn_commit(MDB_txn *txn) {
-    const int code = database();
-    if (!code) return __real_mdb_txn_commit(txn);
-    mdb_txn_abort(txn);
-    return code;
-}
+WRAP_DB(sqlite3_vfs_register, (sqlite3_vfs * vfs, int first), (vfs, first))
+WRAP_DB(sqlite3_prepare_v2, (sqlite3 * db, const char *sql, int n, sqlite3_stmt **s, const char **end), (db, sql, n, s, end))
+WRAP_DB(sqlite3_prepare_v3, (sqlite3 * db, const char *sql, int n, unsigned f, sqlite3_stmt **s, const char **end),
+        (db, sql, n, f, s, end))
+WRAP_DB(sqlite3_exec, (sqlite3 * db, const char *sql, int (*one)(void *, int, char **, char **), void *state, char **why),
+        (db, sql, one, state, why))
+WRAP_DB(sqlite3_step, (sqlite3_stmt * s), (s))
+WRAP_DB(sqlite3_file_control, (sqlite3 * db, const char *name, int what, void *value), (db, name, what, value))
 
 /* --- what is run --- */
 

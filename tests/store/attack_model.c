@@ -131,7 +131,7 @@ static int see_parent(void *state, const uint8_t *key, const struct kvc_index_re
 static void check_chains(struct kvc_dir *d) {
     struct kvc_error e;
     struct kvc_index_txn *t = kvc_index_begin(d->index, 0, &e);
-    if (!t || kvc_index_walk(t, KVC_LISTS, see_parent, t, &e)) DIE("%s", e.message);
+    if (!t || kvc_index_walk(t, KVC_LISTS, NULL, see_parent, t, &e)) DIE("%s", e.message);
     kvc_index_abort(t);
     for (unsigned c = 0; c < CHAINS; c++)
         for (unsigned i = 0; i < ATTACK_DEPTH; i++)

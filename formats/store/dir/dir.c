@@ -2,6 +2,7 @@
 #include "formats/store/dir/dir.h"
 
 #include "formats/io/sink.h"
+#include "formats/store/dir/below.h"
 #include "formats/store/dir/policy.h"
 
 #include <errno.h>
@@ -25,12 +26,6 @@ static void close_dir(struct kvc_level *l) {
     free(d);
 }
 
-/* Fills a new index from the files that are there already. */
-static int fill(struct kvc_dir *d, struct kvc_error *e) {
-    struct kvc_dir_counts counts;
-    return kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, e);
-}
-
 static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
     struct kvc_dir *d = calloc(1, sizeof *d);
     int made = 0;
@@ -42,21 +37,11 @@ static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
     d->root.fd = -1;
     int status = kvc_root_open(&d->root, url, e);
     if (!status) status = kvc_url_rest(url, e);
-    if (!status && d->root.local && d->root.conf->indexed) {
-        d->index = kvc_index_open(d->root.path, d->root.conf->durability != KVC_DURABLE_NONE, &made, e);
-        status = d->index ? 0 : -1;
-    }
-    if (!status && made) status = fill(d, e);
+    if (!status && d->root.local && d->root.conf->indexed && !(d->index = kvc_index_open(d->root.fd, &made, e))) status = -1;
+    if (!status && made) kvc_dir_fill(d, NULL); /* one that is not full is filled by whoever opens it next */
     if (!status) return &d->level;
     close_dir(&d->level);
     return NULL;
-}
-
-/* Takes what has changed since the last call: the configuration, and an index that was deleted. */
-static int refresh(struct kvc_dir *d, struct kvc_error *e) {
-    int made = 0;
-    if (kvc_root_refresh(&d->root, e) || (d->index && kvc_index_renew(d->index, &made, e))) return -1;
-    return made ? fill(d, e) : 0;
 }
 
 /* --- finding --- */
@@ -65,58 +50,66 @@ static int is_alive(const struct kvc_index_record *r, int64_t now, int64_t max_a
     return !r->ghost && !(r->expires && r->expires <= now) && !(max_age && r->used < now - max_age);
 }
 
+/* What a find knows. */
+struct finding {
+    const struct kvc_object *o;
+    size_t n, found;
+    uint64_t *size;
+    int dead; /* the next one is too old */
+};
+
 /* Counts those that the index has. */
-static int find_indexed(struct kvc_dir *d, const struct kvc_object *o, size_t n, size_t *found, uint64_t *size, int *dead,
-                        struct kvc_error *e) {
+static int find_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    struct finding *f = state;
     const int64_t now = (int64_t)time(NULL);
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 0, e);
     struct kvc_index_record r;
-    int status = t ? 1 : -1;
-    while (*found < n && status > 0) {
-        status = kvc_index_get(t, o[*found].key, &r, e);
-        *dead = status > 0 && !r.ghost && !is_alive(&r, now, d->root.conf->max_age);
-        if (status > 0 && !is_alive(&r, now, d->root.conf->max_age)) status = 0;
-        if (status > 0) size[(*found)++] = r.size;
+    for (; f->found < f->n; f->found++) {
+        const int known = kvc_index_get_next(t, f->o[f->found].key, &r, e);
+        if (known < 0) return -1;
+        f->dead = known && !r.ghost;
+        if (!known || !is_alive(&r, now, d->root.conf->max_age)) return 0;
+        f->size[f->found] = r.size;
     }
-    kvc_index_abort(t);
-    return status < 0 ? -1 : 0;
+    return 0;
 }
 
-/* Files come and go while the index is locked for writing: only then is known whether there is one. */
-static int adopt_one(struct kvc_dir *d, const struct kvc_object *o, const struct kvc_object *parent, struct kvc_error *e) {
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
+/* Files come and go while the index is locked for writing: only then is known whether there are any. */
+static int adopt_rest(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    struct finding *f = state;
     struct stat st;
-    if (!t) return -1;
-    const int gone = kvc_root_stat(&d->root, o, &st);
-    if (!gone && !kvc_dir_adopt(t, o, parent, &st, e)) return kvc_index_commit(t, e);
-    kvc_index_abort(t);
-    return gone ? 0 : -1;
+    for (size_t i = f->found; i < f->n && !kvc_root_stat(&d->root, &f->o[i], &st); i++)
+        if (kvc_dir_adopt(t, &f->o[i], i ? &f->o[i - 1] : NULL, &st, e)) return -1;
+    return 0;
 }
 
 /* Counts the files. */
-static void find_files(struct kvc_dir *d, const struct kvc_object *o, size_t n, size_t *found, uint64_t *size) {
+static void find_files(struct kvc_dir *d, struct finding *f, kvc_instant deadline) {
     struct stat st;
-    while (*found < n && !kvc_root_stat(&d->root, &o[*found], &st)) size[(*found)++] = (uint64_t)st.st_size;
+    while (f->found < f->n && kvc_now() < deadline && !kvc_root_stat(&d->root, &f->o[f->found], &st))
+        f->size[f->found++] = (uint64_t)st.st_size;
+}
+
+/* Asks the index. A file that it lacks was written by a process that was killed before it could say so. */
+static int ask_index(struct kvc_dir *d, struct finding *f, kvc_instant deadline, struct kvc_error *e) {
+    struct stat st;
+    for (;;) {
+        if (kvc_dir_run(d, 0, deadline, find_indexed, f, e)) return -1;
+        if (f->found == f->n || f->dead || kvc_root_stat(&d->root, &f->o[f->found], &st)) return 0;
+        if (kvc_dir_run(d, 1, deadline, adopt_rest, f, e)) return -1;
+    }
 }
 
 static int find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
                 struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
-    struct stat st;
-    int dead = 0;
-    (void)deadline;
+    struct finding f = {.o = o, .n = n, .size = size};
+    const int indexed = d->index && n && o->kind != KVC_OBJECT_SPACE_FACTS;
     *found = 0;
-    if (refresh(d, e)) return -1;
-    if (!d->index || (n && o->kind == KVC_OBJECT_SPACE_FACTS)) {
-        find_files(d, o, n, found, size);
-        return 0;
-    }
-    for (;;) {
-        if (find_indexed(d, o, n, found, size, &dead, e)) return -1;
-        /* A file that the index lacks was written by a process that was killed before it could say so. */
-        if (*found == n || dead || kvc_root_stat(&d->root, &o[*found], &st)) return 0;
-        if (adopt_one(d, &o[*found], *found ? &o[*found - 1] : NULL, e)) return -1;
-    }
+    if (kvc_root_refresh(&d->root, e)) return -1;
+    const int status = indexed ? ask_index(d, &f, deadline, e) : 0;
+    if (status || !indexed) find_files(d, &f, deadline);
+    *found = f.found;
+    return status;
 }
 
 /* --- reading --- */
@@ -125,9 +118,10 @@ static int find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_i
 static void *read_object(struct kvc_dir *d, const struct kvc_object *o, size_t *size, int *missing, struct kvc_error *e) {
     struct stat st;
     const int fd = kvc_root_read(&d->root, o, &st);
-    *missing = fd < 0 && errno == ENOENT;
+    *missing = fd < 0 && (errno == ENOENT || errno == ENOTDIR);
     if (fd < 0) {
         if (!*missing) kvc_root_fail(&d->root, errno, "cannot read an object", e);
+        if (errno == KVC_NO_FILE && e) e->code = KVC_ERR_DAMAGED;
         return NULL;
     }
     uint8_t *data = NULL;
@@ -150,15 +144,18 @@ static void *read_object(struct kvc_dir *d, const struct kvc_object *o, size_t *
 }
 
 /* Removes the record of a file that is gone, unless it has been put again. */
-static void forget(struct kvc_dir *d, const struct kvc_object *o) {
+static int forget(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    const struct kvc_object *o = state;
     struct kvc_index_record r;
     struct stat st;
-    struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 1, NULL) : NULL;
-    if (!t) return;
-    if (kvc_root_stat(&d->root, o, &st) && kvc_index_get(t, o->key, &r, NULL) > 0 && !r.ghost &&
-        !kvc_index_change(t, o->key, &r, NULL, NULL))
-        kvc_index_commit(t, NULL);
-    else kvc_index_abort(t);
+    if (!kvc_root_stat(&d->root, o, &st)) return 0;
+    const int known = kvc_index_get(t, o->key, &r, e);
+    return known > 0 && !r.ghost ? kvc_index_change(t, o->key, &r, NULL, e) : known < 0 ? -1 : 0;
+}
+
+static void forget_one(struct kvc_dir *d, const struct kvc_object *o) {
+    struct kvc_object own = *o;
+    if (d->index) kvc_dir_run(d, 1, INT64_MAX, forget, &own, NULL);
 }
 
 static int get(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take, void *state,
@@ -173,13 +170,26 @@ static int get(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_in
             return -1;
         }
         void *data = read_object(d, &o[i], &size, &missing, &why);
-        if (missing) forget(d, &o[i]);
+        if (missing) forget_one(d, &o[i]);
         if (take(state, i, data, size, data || missing ? NULL : &why)) return 0;
         if (!data && !missing && why.severity == KVC_SEVERITY_RETRY) {
             if (e) *e = why;
             return -1;
         }
     }
+    return 0;
+}
+
+/* Finds chunks whose files are there. */
+static int count_files(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
+                       uint64_t *size, struct kvc_error *e) {
+    struct kvc_dir *d = dir_of(l);
+    struct stat st;
+    size_t i = 0;
+    if (find(l, o, n, deadline, found, size, e)) return -1;
+    while (i < *found && !kvc_root_stat(&d->root, &o[i], &st)) i++;
+    if (i < *found) forget_one(d, &o[i]);
+    *found = i;
     return 0;
 }
 
@@ -241,7 +251,7 @@ struct putting {
     struct kvc_root_file file;
     const struct kvc_index_record *old; /* what is known of the key; NULL: nothing */
     int resident;                       /* it has a file */
-    int *there, taken_back;
+    int *there, taken_back, named;
 };
 
 static struct kvc_index_record record_of(const struct putting *p) {
@@ -306,7 +316,8 @@ static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct pu
         return 0;
     }
     const int replace = p->how->replace || p->resident;
-    if (gone || kvc_root_link(&d->root, p->o, &p->file, replace, p->there, e)) return take_back(t, p);
+    if (gone || (!p->named && kvc_root_link(&d->root, p->o, &p->file, replace, p->there, e))) return take_back(t, p);
+    p->named = !*p->there;
     return *p->there ? take_size(d, t, p, e) : 0;
 }
 
@@ -319,51 +330,52 @@ static int check_size(const struct kvc_dir *d, const struct putting *p, uint64_t
     return refuse(e);
 }
 
-static int put_indexed(struct kvc_dir *d, struct putting *p, struct kvc_error *e) {
+/* Says whether an object that the index knows is there. The index is not trusted more than the file. */
+static int is_resident(struct kvc_dir *d, const struct kvc_object *o, const struct kvc_index_record *r) {
+    struct stat st;
+    return is_alive(r, (int64_t)time(NULL), d->root.conf->max_age) && !kvc_root_stat(&d->root, o, &st);
+}
+
+static int put_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    struct putting *p = state;
     struct kvc_index_record old;
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
-    if (!t) return -1;
     const uint64_t limit = kvc_dir_limit(d, kvc_index_sums(t)->bytes);
     const int known = kvc_index_get(t, p->o->key, &old, e);
-    int status = known < 0 || check_size(d, p, limit, e) ? -1 : 0;
+    *p->there = p->taken_back = 0;
+    if (known < 0 || check_size(d, p, limit, e)) return -1;
     kvc_policy_begin(t, limit);
     p->old = known > 0 ? &old : NULL;
     p->resident = known > 0 && !old.ghost;
-    if (!status && p->resident && !p->how->replace && is_alive(&old, (int64_t)time(NULL), d->root.conf->max_age)) *p->there = 1;
-    else if (!status) status = link_and_record(d, t, p, limit, e);
-    if (!status) status = kvc_index_commit(t, p->taken_back ? NULL : e);
-    else kvc_index_abort(t);
-    if (!status) kvc_dir_tidy(d, limit / 20, NULL);
-    return status || p->taken_back ? -1 : 0;
+    *p->there = p->resident && !p->how->replace && !p->named && is_resident(d, p->o, &old);
+    return *p->there ? 0 : link_and_record(d, t, p, limit, e);
 }
 
 /* Finds out without writing whether an object is there. */
-static int is_there(struct kvc_dir *d, const struct putting *p, struct kvc_error *e) {
+static int look_up(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    struct putting *p = state;
     struct kvc_index_record r;
-    struct stat st;
-    if (p->how->replace) return 0;
-    if (!d->index || p->o->kind == KVC_OBJECT_SPACE_FACTS) return !kvc_root_stat(&d->root, p->o, &st);
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 0, e);
-    if (!t) return -1;
-    const int found = kvc_index_get(t, p->o->key, &r, e);
-    kvc_index_abort(t);
-    return found > 0 ? is_alive(&r, (int64_t)time(NULL), d->root.conf->max_age) : found;
+    const int known = kvc_index_get(t, p->o->key, &r, e);
+    *p->there = known > 0 && is_resident(d, p->o, &r);
+    return known < 0 ? -1 : 0;
 }
 
 static int put(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
                kvc_instant deadline, int *there, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct putting p = {.o = o, .how = how, .size = size, .file = {.fd = -1}, .there = there};
-    (void)deadline;
+    struct stat st;
+    const int indexed = d->index && o->kind != KVC_OBJECT_SPACE_FACTS;
     *there = 0;
-    if (refresh(d, e)) return -1;
-    int status = *there = is_there(d, &p, e);
-    if (status) return status < 0 ? -1 : 0;
+    if (kvc_root_refresh(&d->root, e)) return -1;
+    if (!how->replace && !indexed) *there = !kvc_root_stat(&d->root, o, &st);
+    else if (!how->replace && kvc_dir_run(d, 0, deadline, look_up, &p, e)) return -1;
+    if (*there) return 0;
     if (kvc_root_create(&d->root, o, &p.file, e)) return -1;
-    status = write_object(d, &p.file, how->parent, data, size, e);
-    if (!status && d->index && o->kind != KVC_OBJECT_SPACE_FACTS) status = put_indexed(d, &p, e);
+    int status = write_object(d, &p.file, how->parent, data, size, e);
+    if (!status && indexed) status = kvc_dir_run(d, 1, deadline, put_indexed, &p, e) || p.taken_back ? -1 : 0;
     else if (!status) status = kvc_root_link(&d->root, o, &p.file, how->replace, there, e);
     kvc_root_drop(&d->root, &p.file);
+    if (!status && indexed) kvc_dir_tidy(d, NULL);
     if (!status && !*there) status = sync_name(d, o, e);
     if (!status && !d->index && !*there) kvc_dir_keep_limit(d, size, NULL);
     return status;
@@ -371,22 +383,26 @@ static int put(struct kvc_level *l, const struct kvc_object *o, const void *data
 
 /* --- the rest --- */
 
+struct dropping {
+    const struct kvc_object *o;
+    size_t n;
+};
+
+static int drop_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    const struct dropping *x = state;
+    struct kvc_index_record r;
+    for (size_t i = 0; i < x->n; i++) {
+        if (kvc_root_remove(&d->root, &x->o[i]) && errno != ENOENT) return kvc_root_fail(&d->root, errno, "cannot remove", e);
+        const int found = t ? kvc_index_get(t, x->o[i].key, &r, e) : 0;
+        if (found < 0 || (found && kvc_index_change(t, x->o[i].key, &r, NULL, e))) return -1;
+    }
+    return 0;
+}
+
 static int drop(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
-    struct kvc_index_txn *t = NULL;
-    struct kvc_index_record r;
-    int status = 0;
-    (void)deadline;
-    if (d->index && !(t = kvc_index_begin(d->index, 1, e))) return -1;
-    for (size_t i = 0; i < n && !status; i++) {
-        if (kvc_root_remove(&d->root, &o[i]) && errno != ENOENT) status = kvc_root_fail(&d->root, errno, "cannot remove", e);
-        const int found = t && !status ? kvc_index_get(t, o[i].key, &r, e) : 0;
-        if (found > 0) status = kvc_index_change(t, o[i].key, &r, NULL, e);
-        else if (found < 0) status = -1;
-    }
-    if (t && status) kvc_index_abort(t);
-    else if (t) status = kvc_index_commit(t, e);
-    return status;
+    struct dropping x = {.o = o, .n = n};
+    return d->index ? kvc_dir_run(d, 1, deadline, drop_indexed, &x, e) : drop_indexed(d, NULL, &x, e);
 }
 
 struct walk {
@@ -399,7 +415,7 @@ static int seen(void *state, const struct kvc_object *o, const struct stat *st, 
     struct walk *w = state;
     (void)e;
     if (w->space && memcmp(w->space, o->space, sizeof o->space) != 0) return 0;
-    return w->seen(w->state, o, (uint64_t)st->st_size, st->st_mtim.tv_sec) ? 1 : 0;
+    return w->seen(w->state, o, S_ISREG(st->st_mode) ? (uint64_t)st->st_size : 0, st->st_mtim.tv_sec) ? 1 : 0;
 }
 
 static int walk(struct kvc_level *l, const uint8_t *space, kvc_level_seen *see, void *state, struct kvc_error *e) {
@@ -407,28 +423,29 @@ static int walk(struct kvc_level *l, const uint8_t *space, kvc_level_seen *see, 
     return kvc_root_walk(&dir_of(l)->root, seen, &w, NULL, e);
 }
 
+static int take_facts(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    struct kvc_level_facts *f = state;
+    (void)d, (void)e;
+    f->objects = (int64_t)kvc_index_sums(t)->records;
+    f->bytes = (int64_t)kvc_index_sums(t)->bytes;
+    return 0;
+}
+
 static int facts(struct kvc_level *l, struct kvc_level_facts *f, kvc_instant deadline, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
-    (void)deadline;
-    if (refresh(d, e)) return -1;
+    if (kvc_root_refresh(&d->root, e)) return -1;
     *f = (struct kvc_level_facts){.objects = -1,
                                   .bytes = -1,
                                   .limit = d->root.conf->max_size ? (int64_t)d->root.conf->max_size : -1};
     snprintf(f->text, sizeof f->text, "%.200s%s", d->root.path, d->index ? "" : ", without an index");
-    struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 0, e) : NULL;
-    if (!t) return d->index ? -1 : 0;
-    const struct kvc_index_sums *s = kvc_index_sums(t);
-    f->objects = (int64_t)s->records;
-    f->bytes = (int64_t)s->bytes;
-    kvc_index_abort(t);
-    return 0;
+    return d->index ? kvc_dir_run(d, 0, deadline, take_facts, f, e) : 0;
 }
 
 static int quarantine(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     if (kvc_root_quarantine(&d->root, o) && errno != ENOENT)
         return kvc_root_fail(&d->root, errno, "cannot put a bad object aside", e);
-    forget(d, o);
+    forget_one(d, o);
     return 0;
 }
 
@@ -444,6 +461,7 @@ const struct kvc_level_ops kvc_level_dir = {
     .drop = drop,
     .walk = walk,
     .facts = facts,
+    .count = count_files,
     .quarantine = quarantine,
     .touch = kvc_dir_touch,
     .missed = kvc_dir_missed,

@@ -21,7 +21,7 @@ struct kvc_dir_counts {
     uint64_t objects, bytes;   /* that are there now */
     uint64_t adopted, missing; /* files that the index lacked, records whose file was gone */
     uint64_t evicted, evicted_bytes, expired, trash_bytes;
-    uint64_t strangers; /* files in the store's folders whose names are none of an object */
+    uint64_t strangers; /* what is in the store's folders and is no object */
 };
 struct kvc_dir_clean {
     uint64_t max_size; /* evict until objects take at most this; UINT64_MAX: as configured */
@@ -39,9 +39,17 @@ int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, ui
 int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
 int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e);
 
+/* Runs `work` in a transaction of the index, which is committed if `work` returns 0. If the index turns out to be broken it is made anew and
+ * filled from the files, and `work` runs again, once. */
+typedef int kvc_dir_work(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e);
+int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work, void *state, struct kvc_error *e);
+/* Fills a new index from the files that are there already. */
+int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e);
+
 /* Adds a file that the index lacks. */
 int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent, const struct stat *st,
                   struct kvc_error *e);
+struct kvc_object kvc_dir_object(const uint8_t *key, const struct kvc_index_record *r);
 /* Bytes that objects may take: of the configuration, and of what the file system has left. */
 uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes);
 struct kvc_policy_choice;
@@ -54,7 +62,7 @@ int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key
                   struct kvc_error *e);
 /* Without an index: evicts if this process has written much since it looked last. */
 int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e);
-/* Empties the trash of what is past its grace, at most once a second; of everything if it takes more than `most`. */
-int kvc_dir_tidy(struct kvc_dir *d, uint64_t most, struct kvc_error *e);
+/* Empties the trash of what is past its grace, at most once a second; of everything if it takes more than 1/20 of the limit. */
+int kvc_dir_tidy(struct kvc_dir *d, struct kvc_error *e);
 
 #endif

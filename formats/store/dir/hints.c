@@ -17,105 +17,112 @@ static int set_parent(struct kvc_index_txn *t, const struct kvc_object *chain, s
     return kvc_index_change(t, chain[i].key, &old, NULL, e) || kvc_index_change(t, chain[i].key, NULL, r, e) ? -1 : 0;
 }
 
+/* What a hint is about. */
+struct hint {
+    const struct kvc_object *o;
+    size_t n;
+    uint64_t size;
+    int64_t until;
+};
+
 /* Notes that the chain was read: all of it at the same time. */
-static int touch_records(struct kvc_dir *d, const struct kvc_object *o, size_t n, struct kvc_error *e) {
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
+static int touch_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    const struct hint *h = state;
     struct kvc_index_record r;
     const int64_t now = (int64_t)time(NULL);
     uint64_t bytes = 0;
-    int status = t ? 0 : -1;
-    if (!status) kvc_policy_begin(t, kvc_dir_limit(d, kvc_index_sums(t)->bytes));
-    for (size_t i = 0; i < n && !status; i++) {
-        const int found = kvc_index_get(t, o[i].key, &r, e);
-        if (found > 0 && !r.ghost) bytes += r.size;
-        status = found < 0 ? -1 : 0;
+    kvc_policy_begin(t, kvc_dir_limit(d, kvc_index_sums(t)->bytes));
+    for (size_t i = 0; i < h->n; i++) {
+        const int found = kvc_index_get(t, h->o[i].key, &r, e);
+        if (found < 0) return -1;
+        if (found && !r.ghost) bytes += r.size;
     }
-    if (!status) kvc_policy_tick(t, bytes);
-    for (size_t i = 0; i < n && !status; i++) {
-        const int found = kvc_index_get(t, o[i].key, &r, e);
-        if (found < 0) status = -1;
-        if (found <= 0 || r.ghost) continue;
-        if (i && !r.has_parent) status = set_parent(t, o, i, &r, e);
-        if (!status) status = kvc_policy_touch(t, o[i].key, &r, now, e);
+    kvc_policy_tick(t, bytes);
+    for (size_t i = 0; i < h->n; i++) {
+        const int found = kvc_index_get(t, h->o[i].key, &r, e);
+        if (found < 0) return -1;
+        if (!found || r.ghost) continue;
+        if (i && !r.has_parent && set_parent(t, h->o, i, &r, e)) return -1;
+        if (kvc_policy_touch(t, h->o[i].key, &r, now, e)) return -1;
     }
-    if (!status) return kvc_index_commit(t, e);
-    kvc_index_abort(t);
-    return -1;
+    return 0;
 }
 
 int kvc_dir_touch(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
-    if (d->index) return touch_records(d, o, n, e);
+    struct hint h = {.o = o, .n = n};
+    if (d->index) return kvc_dir_run(d, 1, INT64_MAX, touch_records, &h, e);
     for (size_t i = n; i--;) kvc_root_touch(&d->root, &o[i], times); /* the last one first: parents are younger than children */
+    return 0;
+}
+
+static int remember_missed(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    const struct hint *h = state;
+    struct kvc_index_record old;
+    (void)d;
+    for (size_t i = 0; i < h->n; i++) {
+        const struct kvc_object *o = &h->o[i];
+        struct kvc_index_record r = {.kind = (uint8_t)o->kind, .size = h->size, .used = (int64_t)time(NULL), .cost = 1};
+        memcpy(r.space, o->space, sizeof r.space);
+        const int found = kvc_index_get(t, o->key, &old, e);
+        if (found < 0) return -1;
+        if (found && !old.ghost) continue;
+        kvc_policy_tick(t, h->size);
+        if (kvc_policy_missed(t, o->key, found ? &old : NULL, &r, e)) return -1;
+    }
     return 0;
 }
 
 int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
-    struct kvc_index_txn *t = d->index ? kvc_index_begin(d->index, 1, e) : NULL;
-    struct kvc_index_record old;
-    int status = t || !d->index ? 0 : -1;
-    for (size_t i = 0; t && i < n && !status; i++) {
-        struct kvc_index_record r = {.kind = (uint8_t)o[i].kind, .size = size, .used = (int64_t)time(NULL), .cost = 1};
-        memcpy(r.space, o[i].space, sizeof r.space);
-        const int found = kvc_index_get(t, o[i].key, &old, e);
-        if (found > 0 && !old.ghost) continue;
-        kvc_policy_tick(t, size);
-        status = found < 0 ? -1 : kvc_policy_missed(t, o[i].key, found ? &old : NULL, &r, e);
-    }
-    if (t && !status) return kvc_index_commit(t, e);
-    kvc_index_abort(t);
-    return status;
+    struct hint h = {.o = o, .n = n, .size = size};
+    return d->index ? kvc_dir_run(d, 1, INT64_MAX, remember_missed, &h, e) : 0;
 }
 
-static int pin_records(struct kvc_dir *d, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
+static int pin_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    const struct hint *h = state;
     struct kvc_index_record r;
-    int status = t ? 0 : -1;
-    for (size_t i = 0; i < n && !status; i++) {
-        const int found = kvc_index_get(t, o[i].key, &r, e);
+    (void)d;
+    for (size_t i = 0; i < h->n; i++) {
+        const int found = kvc_index_get(t, h->o[i].key, &r, e);
         struct kvc_index_record next = r;
-        next.pinned = until;
-        status = found > 0 && !r.ghost ? kvc_index_change(t, o[i].key, &r, &next, e) : found < 0 ? -1 : 0;
+        next.pinned = h->until;
+        if (found < 0 || (found && !r.ghost && kvc_index_change(t, h->o[i].key, &r, &next, e))) return -1;
     }
-    if (!status) return kvc_index_commit(t, e);
-    kvc_index_abort(t);
-    return -1;
+    return 0;
 }
 
 int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     if (!d->index) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: without an index nothing can be pinned", d->root.path);
-    return pin_records(d, o, n, until, e);
+    struct hint h = {.o = o, .n = n, .until = until};
+    return kvc_dir_run(d, 1, INT64_MAX, pin_records, &h, e);
 }
 
 #define LONGEST_EXPECTED 3600 /* seconds: a promise that nobody keeps must not fill the store */
 
 /* Makes chunks of one conversation alone the first to go, from the last one on: up to where others branch off. */
-static int forget_soon(struct kvc_index_txn *t, const struct kvc_object *o, size_t n, struct kvc_error *e) {
+static int forget_soon(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    const struct hint *h = state;
     struct kvc_index_record r;
-    for (size_t i = n; i--;) {
-        const int found = kvc_index_get(t, o[i].key, &r, e);
+    (void)d;
+    for (size_t i = h->n; i--;) {
+        const int found = kvc_index_get(t, h->o[i].key, &r, e);
         if (found < 0) return -1;
-        if (!found || r.ghost || r.children > (i + 1 < n)) return 0;
+        if (!found || r.ghost || r.children > (i + 1 < h->n)) return 0;
         struct kvc_index_record next = r;
         next.uses = 1;
         next.touched = 0;
         next.pinned = 0;
-        if (kvc_index_change(t, o[i].key, &r, &next, e)) return -1;
+        if (kvc_index_change(t, h->o[i].key, &r, &next, e)) return -1;
     }
     return 0;
 }
 
 int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
-    if (!d->index) return 0;
     if (seconds > LONGEST_EXPECTED) seconds = LONGEST_EXPECTED;
-    if (seconds) return pin_records(d, o, n, (int64_t)time(NULL) + seconds, e);
-    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
-    if (!t) return -1;
-    if (!forget_soon(t, o, n, e)) return kvc_index_commit(t, e);
-    kvc_index_abort(t);
-    return -1;
+    struct hint h = {.o = o, .n = n, .until = (int64_t)time(NULL) + seconds};
+    return d->index ? kvc_dir_run(d, 1, INT64_MAX, seconds ? pin_records : forget_soon, &h, e) : 0;
 }

@@ -201,7 +201,7 @@ int kvc_policy_victim(struct kvc_index_txn *t, const struct kvc_policy_choice *c
     struct kvc_index_record own;
     struct search s = {.choice = choice, .key = key, .record = r, .policy = &kvc_index_sums(t)->policy};
     for (unsigned list = 0; list < KVC_INDEX_USES; list++)
-        if (kvc_index_walk(t, list, see_leaf, &s, e)) return -1;
+        if (kvc_index_walk(t, list, NULL, see_leaf, &s, e)) return -1;
     const int found = choice->own ? kvc_index_get(t, choice->own, &own, e) : 0;
     if (found > 0 && !own.ghost && own.pinned <= choice->now) propose(&s, choice->own, &own);
     return found < 0 ? -1 : s.found;
@@ -224,7 +224,7 @@ static int bound_ghosts(struct kvc_index_txn *t, struct kvc_error *e) {
     uint8_t key[KVC_OBJECT_KEY];
     while (sums->ghost_bytes / GHOSTS > p->capacity) {
         struct search s = {.key = key, .record = &oldest};
-        if (kvc_index_walk(t, KVC_LIST_GHOSTS, see_first, &s, e)) return -1;
+        if (kvc_index_walk(t, KVC_LIST_GHOSTS, NULL, see_first, &s, e)) return -1;
         if (!s.found) return 0;
         p->gone[oldest.uses - 1][group_of(p, p->clock - oldest.touched)] += oldest.size;
         take(waiting(p, oldest.uses, oldest.touched), oldest.size);

@@ -2,10 +2,13 @@
 #include "formats/store/dir/root.h"
 
 #include "formats/io/sink.h"
+#include "formats/store/dir/below.h"
+#include "formats/store/level.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +18,10 @@
 #include <unistd.h>
 
 int kvc_root_fail(const struct kvc_root *r, int code, const char *what, struct kvc_error *e) {
-    kvc_fail(e, code == ENOMEM ? KVC_ERR_MEMORY : KVC_ERR_IO, "%s: %s: %s", r->path, what, strerror(code));
+    kvc_fail(e, code == ENOMEM ? KVC_ERR_MEMORY : KVC_ERR_IO, "%s: %s: %s", r->path, what,
+             code == KVC_NO_FILE ? "it is no regular file"
+             : code == ENOTDIR   ? "a link or a file is in the place of a folder"
+                                 : strerror(code));
     const int passing = code == ENOSPC || code == EDQUOT || code == EROFS || code == EIO || code == ESTALE || code == ENOMEM ||
                         code == EMFILE || code == ENFILE || code == EACCES;
     if (e) e->severity = passing ? KVC_SEVERITY_RETRY : KVC_SEVERITY_ITEM;
@@ -71,17 +77,15 @@ static int set_conf(struct kvc_root *r, const struct kvc_conf *c, struct kvc_err
     return 0;
 }
 
-static int read_conf(struct kvc_root *r, int fd, struct kvc_error *e) {
+static int read_conf(struct kvc_root *r, int fd, const struct stat *st, struct kvc_error *e) {
     char text[8192];
-    struct stat st;
-    ssize_t n = -1;
-    if (!fstat(fd, &st)) n = pread(fd, text, sizeof text - 1, 0);
+    const ssize_t n = pread(fd, text, sizeof text - 1, 0);
     if (n < 0) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
     text[n] = '\0';
     struct kvc_conf conf;
     if (kvc_conf_parse(&conf, text, e)) return kvc_error_prefix(e, r->path);
     if (set_conf(r, &conf, e)) return -1;
-    r->conf_time = st.st_mtim;
+    r->conf_time = st->st_mtim;
     return 0;
 }
 
@@ -89,9 +93,9 @@ static int refresh(struct kvc_root *r, struct kvc_error *e) {
     struct stat st;
     if (fstatat(r->fd, KVC_CONF_NAME, &st, AT_SYMLINK_NOFOLLOW)) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
     if (st.st_mtim.tv_sec == r->conf_time.tv_sec && st.st_mtim.tv_nsec == r->conf_time.tv_nsec) return 0;
-    const int fd = openat(r->fd, KVC_CONF_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = kvc_below_open(r->fd, KVC_CONF_NAME, O_RDONLY, 0, &st);
     if (fd < 0) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
-    const int status = read_conf(r, fd, e);
+    const int status = read_conf(r, fd, &st, e);
     close(fd);
     return status;
 }
@@ -108,7 +112,9 @@ static int write_conf(struct kvc_root *r, const struct kvc_conf *c, int replace,
     char text[2048], name[64];
     kvc_conf_print(c, text, sizeof text);
     snprintf(name, sizeof name, "." KVC_CONF_NAME ".%lx%lx", (long)getpid(), (long)pthread_self());
-    const int fd = openat(r->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, c->shared ? 0660 : 0600);
+    struct stat st;
+    unlinkat(r->fd, name, 0); /* of a process that was killed */
+    const int fd = kvc_below_open(r->fd, name, O_WRONLY | O_CREAT | O_EXCL, c->shared ? 0660 : 0600, &st);
     if (fd < 0) return kvc_root_fail(r, errno, "cannot write " KVC_CONF_NAME, e);
     int code = kvc_write_all(fd, text, strlen(text)) || fsync(fd) ? errno : 0;
     close(fd);
@@ -136,19 +142,27 @@ static int is_empty(int fd) {
     return empty;
 }
 
+static mode_t folder_mode(const struct kvc_root *r) {
+    return r->conf->shared ? 0770 : 0700;
+}
+
 static int make_folders(const struct kvc_root *r, struct kvc_error *e) {
     static const char *const folder[] = {"obj", "ns", "trash", "bad"};
-    for (size_t i = 0; i < sizeof folder / sizeof folder[0]; i++)
-        if (mkdirat(r->fd, folder[i], r->conf->shared ? 0770 : 0700) && errno != EEXIST)
-            return kvc_root_fail(r, errno, "cannot make its folders", e);
+    for (size_t i = 0; i < sizeof folder / sizeof folder[0]; i++) {
+        int fd = -1;
+        if (!mkdirat(r->fd, folder[i], folder_mode(r)) || errno == EEXIST) fd = kvc_below_folder(r->fd, folder[i]);
+        if (fd < 0) return kvc_root_fail(r, errno, folder[i], e);
+        close(fd);
+    }
     return 0;
 }
 
 /* Reads the configuration, which the options must not contradict. Returns 1 if there is none. */
 static int settle_old(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
-    const int fd = openat(r->fd, KVC_CONF_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    const int fd = kvc_below_open(r->fd, KVC_CONF_NAME, O_RDONLY, 0, &st);
     if (fd < 0) return errno == ENOENT ? 1 : kvc_root_fail(r, errno, KVC_CONF_NAME, e);
-    int status = read_conf(r, fd, e);
+    int status = read_conf(r, fd, &st, e);
     close(fd);
     struct kvc_conf wanted = status ? kvc_conf_default : *r->conf;
     if (!status && kvc_conf_take(&wanted, url, e) < 0) status = -1;
@@ -200,65 +214,55 @@ void kvc_root_close(struct kvc_root *r) {
 
 /* --- writing --- */
 
-/* Makes the folders of a path. */
-static int make_parents(const struct kvc_root *r, const char *path) {
-    char part[KVC_ROOT_PATH];
-    for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
-        memcpy(part, path, (size_t)(slash - path));
-        part[slash - path] = '\0';
-        if (mkdirat(r->fd, part, r->conf->shared ? 0770 : 0700) && errno != EEXIST) return -1;
-    }
-    return 0;
-}
-
 int kvc_root_create(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f, struct kvc_error *e) {
     const mode_t mode = r->conf->shared ? 0660 : 0600;
-    char path[KVC_ROOT_PATH];
-    kvc_root_path(o, path);
-    *f = (struct kvc_root_file){.fd = openat(r->fd, "obj", O_TMPFILE | O_RDWR | O_CLOEXEC, mode)};
+    const int folder = kvc_below_folder(r->fd, "obj");
+    struct stat st;
+    *f = (struct kvc_root_file){.fd = folder < 0 ? -1 : openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode)};
+    const int code = errno;
+    if (folder >= 0) close(folder);
     if (f->fd >= 0) return 0;
-    if (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) {
-        char name[KVC_OBJECT_NAME];
-        kvc_object_name(o, name);
-        snprintf(f->temporary, sizeof f->temporary, "trash/%.64s-%lx%lx", name, (long)getpid(), (long)pthread_self());
-        f->fd = openat(r->fd, f->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-        if (f->fd >= 0) return 0;
-        f->temporary[0] = '\0';
-    }
+    if (folder < 0 || (code != EOPNOTSUPP && code != EISDIR && code != EINVAL))
+        return kvc_root_fail(r, code, "cannot write an object", e);
+    char name[KVC_OBJECT_NAME];
+    kvc_object_name(o, name);
+    snprintf(f->temporary, sizeof f->temporary, "trash/%.64s-%lx%lx", name, (long)getpid(), (long)pthread_self());
+    f->fd = kvc_below_open(r->fd, f->temporary, O_RDWR | O_CREAT | O_EXCL, mode, &st);
+    if (f->fd >= 0) return 0;
+    f->temporary[0] = '\0';
     return kvc_root_fail(r, errno, "cannot write an object", e);
 }
 
 static int name_file(const struct kvc_root *r, const struct kvc_root_file *f, const char *path, int replace) {
-    if (f->temporary[0] && replace) return renameat(r->fd, f->temporary, r->fd, path);
-    if (f->temporary[0]) return linkat(r->fd, f->temporary, r->fd, path, 0);
-    char self[32];
-    snprintf(self, sizeof self, "/proc/self/fd/%d", f->fd);
-    if (!replace) return linkat(AT_FDCWD, self, r->fd, path, AT_SYMLINK_FOLLOW);
+    if (f->temporary[0] && replace) return kvc_below_rename(r->fd, f->temporary, path);
+    if (!replace) return kvc_below_link(f->fd, r->fd, path);
     /* linkat() cannot replace: another name first */
     char other[KVC_ROOT_PATH];
     snprintf(other, sizeof other, "trash/new-%lx%lx", (long)getpid(), (long)pthread_self());
-    unlinkat(r->fd, other, 0);
-    return linkat(AT_FDCWD, self, r->fd, other, AT_SYMLINK_FOLLOW) || renameat(r->fd, other, r->fd, path) ? -1 : 0;
+    kvc_below_remove(r->fd, other);
+    return kvc_below_link(f->fd, r->fd, other) || kvc_below_rename(r->fd, other, path) ? -1 : 0;
 }
 
 int kvc_root_link(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f, int replace, int *there,
                   struct kvc_error *e) {
     char path[KVC_ROOT_PATH];
+    struct stat st;
     kvc_root_path(o, path);
-    *there = 0;
+    const int known = !kvc_below_stat(r->fd, path, &st), code = known ? 0 : errno;
+    *there = known && !replace;
+    if (*there) return 0;
+    if (code == KVC_NO_FILE && kvc_root_quarantine(r, o)) return kvc_root_fail(r, errno, "cannot put aside what is no object", e);
     /* A file that has had a name and lost it gets no other one: what replaces is named once, in a folder that is there. */
-    int status = replace && make_parents(r, path) ? -1 : name_file(r, f, path, replace);
-    if (status && errno == ENOENT && !replace && !make_parents(r, path)) status = name_file(r, f, path, replace);
-    if (status && errno == EEXIST) {
-        *there = 1;
-        return 0;
-    }
-    return status ? kvc_root_fail(r, errno, "cannot name an object", e) : 0;
+    int status = replace && kvc_below_make(r->fd, path, folder_mode(r)) ? -1 : name_file(r, f, path, replace);
+    if (status && errno == ENOENT && !replace && !kvc_below_make(r->fd, path, folder_mode(r)))
+        status = name_file(r, f, path, replace);
+    *there = status && errno == EEXIST && !replace;
+    return status && !*there ? kvc_root_fail(r, errno, "cannot name an object", e) : 0;
 }
 
 void kvc_root_drop(const struct kvc_root *r, struct kvc_root_file *f) {
     if (f->fd >= 0) close(f->fd);
-    if (f->temporary[0]) unlinkat(r->fd, f->temporary, 0);
+    if (f->temporary[0]) kvc_below_remove(r->fd, f->temporary);
     *f = (struct kvc_root_file){.fd = -1};
 }
 
@@ -273,50 +277,45 @@ static void trash_path(const char *folder, const struct kvc_object *o, char path
 int kvc_root_read(const struct kvc_root *r, const struct kvc_object *o, struct stat *st) {
     char path[KVC_ROOT_PATH];
     kvc_root_path(o, path);
-    int fd = openat(r->fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && errno == ENOENT) {
-        trash_path("trash", o, path);
-        fd = openat(r->fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    }
-    if (fd < 0) return -1;
-    if (!fstat(fd, st) && S_ISREG(st->st_mode)) return fd;
-    close(fd);
-    errno = EINVAL;
-    return -1;
+    const int fd = kvc_below_open(r->fd, path, O_RDONLY, 0, st);
+    if (fd >= 0 || errno != ENOENT) return fd;
+    trash_path("trash", o, path);
+    return kvc_below_open(r->fd, path, O_RDONLY, 0, st);
 }
 
 int kvc_root_stat(const struct kvc_root *r, const struct kvc_object *o, struct stat *st) {
     char path[KVC_ROOT_PATH];
     kvc_root_path(o, path);
-    if (fstatat(r->fd, path, st, AT_SYMLINK_NOFOLLOW)) return -1;
-    if (S_ISREG(st->st_mode)) return 0;
-    errno = EINVAL;
-    return -1;
+    return kvc_below_stat(r->fd, path, st);
 }
 
 int kvc_root_trash(const struct kvc_root *r, const struct kvc_object *o) {
     char path[KVC_ROOT_PATH], to[KVC_ROOT_PATH];
+    struct stat st;
     kvc_root_path(o, path);
+    if (kvc_below_stat(r->fd, path, &st)) return errno == KVC_NO_FILE ? kvc_root_quarantine(r, o) : -1;
     trash_path("trash", o, to);
-    return renameat(r->fd, path, r->fd, to);
+    if (!kvc_below_rename(r->fd, path, to)) return 0;
+    return errno == EISDIR ? kvc_below_remove(r->fd, path) : -1; /* a folder of this name is in the trash */
 }
 
 int kvc_root_remove(const struct kvc_root *r, const struct kvc_object *o) {
     char path[KVC_ROOT_PATH];
     kvc_root_path(o, path);
-    return unlinkat(r->fd, path, 0);
+    const int status = kvc_below_remove(r->fd, path);
+    return status && errno == EISDIR ? kvc_root_quarantine(r, o) : status;
 }
 
 int kvc_root_touch(const struct kvc_root *r, const struct kvc_object *o, const struct timespec times[2]) {
     char path[KVC_ROOT_PATH];
     kvc_root_path(o, path);
-    return utimensat(r->fd, path, times, AT_SYMLINK_NOFOLLOW);
+    return kvc_below_touch(r->fd, path, times);
 }
 
 int kvc_root_sync(const struct kvc_root *r, const char *path, struct kvc_error *e) {
     char folder[KVC_ROOT_PATH];
     snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
-    const int fd = openat(r->fd, folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = kvc_below_folder(r->fd, folder);
     if (fd < 0) return kvc_root_fail(r, errno, "cannot make a folder durable", e);
     const int status = fsync(fd) ? kvc_root_fail(r, errno, "cannot make a folder durable", e) : 0;
     close(fd);
@@ -331,7 +330,7 @@ int kvc_root_sync(const struct kvc_root *r, const char *path, struct kvc_error *
 /* Calls `one` for the names of a folder, which is given by its path below the root. Returns NO_LISTING with errno. */
 static int each_name(const struct kvc_root *r, const char *folder, int (*one)(void *state, int fd, const char *name),
                      void *state) {
-    const int fd = openat(r->fd, folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = kvc_below_folder(r->fd, folder);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
     int status = 0;
     const struct dirent *entry;
@@ -351,7 +350,7 @@ static int each_name(const struct kvc_root *r, const char *folder, int (*one)(vo
 #define KEEP_BAD 16
 
 struct oldest {
-    char name[KVC_OBJECT_NAME];
+    char path[KVC_ROOT_PATH];
     struct timespec time;
     unsigned n;
 };
@@ -359,29 +358,37 @@ struct oldest {
 static int find_oldest(void *state, int fd, const char *name) {
     struct oldest *o = state;
     struct stat st;
-    if (strlen(name) >= sizeof o->name || fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) return 0;
+    if (strlen(name) > sizeof o->path - sizeof "bad/" || fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) return 0;
+    if (S_ISDIR(st.st_mode)) return 0; /* somebody else has put something into it */
     if (!o->n++ || st.st_ctim.tv_sec < o->time.tv_sec ||
         (st.st_ctim.tv_sec == o->time.tv_sec && st.st_ctim.tv_nsec < o->time.tv_nsec)) {
-        memcpy(o->name, name, strlen(name) + 1);
+        snprintf(o->path, sizeof o->path, "bad/%s", name);
         o->time = st.st_ctim;
     }
     return 0;
 }
 
-int kvc_root_quarantine(const struct kvc_root *r, const struct kvc_object *o) {
-    char path[KVC_ROOT_PATH], to[KVC_ROOT_PATH];
-    kvc_root_path(o, path);
+/* Moves something to bad/, under a name of its own if there is a folder of this name. */
+static int put_aside(const struct kvc_root *r, const char *path, const struct kvc_object *o) {
+    char to[KVC_ROOT_PATH];
     trash_path("bad", o, to);
-    int status = renameat(r->fd, path, r->fd, to);
+    if (!kvc_below_rename(r->fd, path, to)) return 0;
+    if (errno != EISDIR && errno != ENOTDIR && errno != ENOTEMPTY && errno != EEXIST) return -1;
+    const size_t n = strlen(to);
+    snprintf(to + n, sizeof to - n, "-%" PRIx64, (uint64_t)kvc_now());
+    return kvc_below_rename(r->fd, path, to);
+}
+
+int kvc_root_quarantine(const struct kvc_root *r, const struct kvc_object *o) {
+    char path[KVC_ROOT_PATH];
+    kvc_root_path(o, path);
+    int status = put_aside(r, path, o);
     if (status && errno == ENOENT) { /* it was read from the trash */
         trash_path("trash", o, path);
-        status = renameat(r->fd, path, r->fd, to);
+        status = put_aside(r, path, o);
     }
     struct oldest oldest = {.n = 0};
-    if (!status && !each_name(r, "bad", find_oldest, &oldest) && oldest.n > KEEP_BAD) {
-        snprintf(path, sizeof path, "bad/%s", oldest.name);
-        unlinkat(r->fd, path, 0);
-    }
+    if (!status && !each_name(r, "bad", find_oldest, &oldest) && oldest.n > KEEP_BAD) kvc_below_remove(r->fd, oldest.path);
     return status;
 }
 
@@ -420,7 +427,7 @@ struct walking {
     kvc_root_seen *seen;
     void *state;
     struct kvc_error *e;
-    uint64_t *strangers;
+    struct kvc_root_strangers *strangers;
     char folder[KVC_ROOT_PATH]; /* that is being listed */
     size_t depth;
 };
@@ -429,7 +436,6 @@ static int walk_one(void *state, int fd, const char *name);
 
 static int walk_folder(struct walking *w, const char *name) {
     const size_t length = strlen(w->folder);
-    if (length + strlen(name) + 2 > sizeof w->folder) return 0;
     snprintf(w->folder + length, sizeof w->folder - length, "/%s", name);
     w->depth++;
     const int status = each_name(w->root, w->folder, walk_one, w);
@@ -442,24 +448,20 @@ static int walk_one(void *state, int fd, const char *name) {
     struct walking *w = state;
     struct kvc_object o;
     struct stat st;
-    char path[KVC_ROOT_PATH], is[KVC_ROOT_PATH];
+    char path[KVC_ROOT_PATH] = "", is[KVC_ROOT_PATH + 256];
     if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) return 0; /* it has just gone */
     if (w->depth < 2 && strlen(name) == 2 && S_ISDIR(st.st_mode)) return walk_folder(w, name);
-    if (!S_ISREG(st.st_mode) || kvc_object_parse(name, &o)) {
-        if (w->strangers) ++*w->strangers;
-        return 0;
-    }
-    kvc_root_path(&o, path);
-    if (snprintf(is, sizeof is, "%s/%s", w->folder, name) >= (int)sizeof is || strcmp(path, is) != 0) {
-        if (w->strangers) ++*w->strangers;
-        return 0;
-    }
-    return w->seen(w->state, &o, &st, w->e);
+    if (!kvc_object_parse(name, &o)) kvc_root_path(&o, path);
+    snprintf(is, sizeof is, "%s/%s", w->folder, name);
+    if (strcmp(path, is) == 0) return w->seen(w->state, &o, &st, w->e);
+    if (w->strangers && !w->strangers->n++) snprintf(w->strangers->first, KVC_ROOT_PATH, "%.*s", KVC_ROOT_PATH - 1, is);
+    return 0;
 }
 
-int kvc_root_walk(const struct kvc_root *r, kvc_root_seen *seen, void *state, uint64_t *strangers, struct kvc_error *e) {
+int kvc_root_walk(const struct kvc_root *r, kvc_root_seen *seen, void *state, struct kvc_root_strangers *strangers,
+                  struct kvc_error *e) {
     struct walking w = {.root = r, .seen = seen, .state = state, .e = e, .strangers = strangers, .folder = "obj"};
-    if (strangers) *strangers = 0;
+    if (strangers) *strangers = (struct kvc_root_strangers){.n = 0};
     int status = each_name(r, "obj", walk_one, &w);
     if (!status) {
         memcpy(w.folder, "ns", 3);

@@ -71,6 +71,7 @@ int main(int argc, char **argv) {
     struct kvc_store *s = kvc_store_open(url, NULL, &e);
     struct kvc_file *f = s ? make_cache(&e) : NULL;
     const struct kvc_store_space_options o = {.size = sizeof o, .chunk = CHUNK};
+    const struct kvc_store_find_options patient = {.size = sizeof patient, .deadline = 10000000};
     struct kvc_store_space *space = f ? kvc_store_space_like(s, f, &o, &e) : NULL;
     struct kvc_dir *d = space ? (struct kvc_dir *)s->level[0].level : NULL;
     int status = d ? 0 : -1;
@@ -83,7 +84,7 @@ int main(int argc, char **argv) {
         size_t found = 0;
         make_prompt(tokens, (uint64_t)rand() % prompts);
         const kvc_instant began = kvc_now();
-        struct kvc_store_hit *hit = kvc_store_find(space, tokens, TOKENS, NULL, &e);
+        struct kvc_store_hit *hit = kvc_store_find(space, tokens, TOKENS, &patient, &e);
         all[i] = (double)(kvc_now() - began);
         if (!hit || hit->chunks != CHUNKS) status = kvc_fail(&e, KVC_ERR_VERIFY, "a prompt that was put is not found");
         const kvc_instant then = kvc_now();
