@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes as c
 import itertools
 import json
 import os
+import re
 import threading
+import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import _lib, arrays, cuda
 from ._lib import call, encode
 from .arrays import Key, Plane
 from .errors import Code, Error
-from .file import File, Path
+from .file import File, _file
+from .handle import Handle
+from .options import Path
 
 Extra = Tuple[int, int, bytes]  # position, tag (1 media, 2 embeddings, 3 your own), a hash of 16 bytes or more
 
@@ -23,19 +28,48 @@ def _microseconds(seconds: Optional[float]) -> int:
 
 
 def _extras(extras: Sequence[Extra]) -> Any:
-    return (_lib.StoreExtra * len(extras))(*(_lib.StoreExtra(at, tag, value, len(value)) for at, tag, value in extras)) if extras else None
+    if not extras:
+        return None
+    items = [_lib.StoreExtra(_lib.whole("the position of an extra", at), _lib.whole("the tag of an extra", tag, _lib.u32), value, len(value))
+             for at, tag, value in extras]
+    return (_lib.StoreExtra * len(items))(*items)
 
 
-class Store(_lib.Handle):
+class _InStore(Handle):
+    """A handle of a store, whose threads only the process has that opened it."""
+
+    _process = 0
+
+    def _hold(self, address: int, close: Callable[[int], None], *keep: Any) -> None:
+        process = self._process = os.getpid()
+
+        def close_here(address: int) -> None:
+            if os.getpid() == process:
+                close(address)
+
+        super()._hold(address, close_here, *keep)
+
+    @property
+    def pointer(self) -> c.c_void_p:
+        if not self.closed and self._process != os.getpid():
+            raise Error(Code.USAGE, f"this {type(self).__name__} belongs to the process that opened it: open the store in this one")
+        return super().pointer
+
+
+class Store(_InStore):
     """A chain of levels, the fastest first: Store("dir:/var/cache/kvc,redis://h1"). kvc-store(1) lists the options of each.
 
     Whatever fails in a store makes a prefix shorter and is counted (`stats`). `deadline` and `load_deadline` are seconds. Several threads may
     use a store; a process that was forked must open its own.
     """
 
+    _again = "open its levels again with kvc.Store()"
+
     def __init__(self, levels: str, *, threads: int = 0, queue_bytes: int = 0, local_deadline: Optional[float] = None,
                  deadline: Optional[float] = None, load_deadline: Optional[float] = None, key_file: Optional[Path] = None,
                  backends: Optional[Path] = None) -> None:
+        if not isinstance(levels, str):
+            raise TypeError(f"a store is named by a text, as 'dir:/var/cache/kvc', not by a {type(levels).__name__}")
         self._library = _lib.store()
         beside = _lib.store_folder()
         if backends is None and any(beside.glob("kvc_store_*.so")):
@@ -44,7 +78,12 @@ class Store(_lib.Handle):
                               deadline=_microseconds(deadline), load_deadline=_microseconds(load_deadline), key_file=encode(key_file),
                               backends=encode(backends))
         self._putting = _Putting()
-        super().__init__(call(self._library.kvc_store_open, levels.encode(), c.byref(o)), _closer(self._library, self._putting))
+        self._levels = _shown(levels)
+        self._hold(call(self._library.kvc_store_open, encode(levels), c.byref(o)), _closer(self._library, self._putting))
+        _open.add(self)
+
+    def __repr__(self) -> str:
+        return f"<kvc.Store {'closed' if self.closed else self._levels}>"
 
     def space(self, like: Any, *, recipe: Optional[str] = None, profile: Optional[Path] = None, chunk: int = 0,
               tenant_file: Optional[Path] = None) -> "Space":
@@ -55,9 +94,11 @@ class Store(_lib.Handle):
         o = _lib.StoreSpaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file))
         if isinstance(like, File):
             address = call(self._library.kvc_store_space_like, self.pointer, like.pointer, c.byref(o))
+        elif isinstance(like, str):
+            address = call(self._library.kvc_store_space_named, self.pointer, encode(like), c.byref(o))
         else:
-            address = call(self._library.kvc_store_space_named, self.pointer, like.encode(), c.byref(o))
-        return Space(address, self, profile)
+            raise TypeError(f"a namespace is that of an open kvc.File, or named by hex digits, not by a {type(like).__name__}")
+        return Space._of_store(address, self, profile)
 
     def flush(self, deadline: Optional[float] = None) -> bool:
         """Waits until everything that was put is stored, at most so many seconds. False: the time was over."""
@@ -87,25 +128,47 @@ class Store(_lib.Handle):
         super().close()
 
 
+_open: "weakref.WeakSet[Store]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Stores what waits to be put before the process ends."""
+    for store in list(_open):
+        store.close(store._putting.deadline / 1e6 or None)
+
+
+def _shown(levels: str) -> str:
+    """Returns the levels of a store without the user names, passwords and options in their addresses."""
+    return re.sub(r"//[^,]*@", "//", re.sub(r"\?[^,]*", "", levels))
+
+
 def _closer(library: c.CDLL, putting: "_Putting") -> Callable[[int], None]:
-    """Returns what closes a store, which needs `putting` until then. Not in a forked process: the store's threads are not there."""
-    process = os.getpid()
+    """Returns what closes a store, which needs `putting` until then."""
 
     def close(address: int) -> None:
-        if os.getpid() == process:
-            library.kvc_store_flush(address, putting.deadline)
-            library.kvc_store_close(address)
+        library.kvc_store_flush(address, putting.deadline)
+        library.kvc_store_close(address)
 
     return close
 
 
-class Space(_lib.Handle):
-    """A namespace of a store: caches of one model that can stand for each other."""
+class Space(_InStore):
+    """A namespace of a store: caches of one model that can stand for each other. Store.space() opens it."""
 
-    def __init__(self, address: int, store: Store, profile: Optional[Path] = None) -> None:
+    _again = "open the namespace again with Store.space()"
+    _made_by = "Store.space() opens a namespace"
+
+    @classmethod
+    def _of_store(cls, address: int, store: Store, profile: Optional[Path]) -> "Space":
+        self = cls.__new__(cls)
         self._library = store._library
         self.store, self.profile = store, profile
-        super().__init__(address, self._library.kvc_store_space_close, store)
+        self._hold(address, self._library.kvc_store_space_close, store)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<kvc.Space {'closed' if self.closed else f'{self.name[:16]}, chunks of {self.chunk} tokens'}>"
 
     @property
     def name(self) -> str:
@@ -128,7 +191,7 @@ class Space(_lib.Handle):
         """
         ids = arrays.token_ids(tokens)
         o = _lib.StoreFindOptions(deadline=_microseconds(deadline), extras=_extras(extras), n_extras=len(extras))
-        return Hit(call(self._library.kvc_store_find, self.pointer, ids.ctypes.data, ids.size, c.byref(o)), self)
+        return Hit._of_space(call(self._library.kvc_store_find, self.pointer, ids.ctypes.data, ids.size, c.byref(o)), self)
 
     def get_whole(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> Optional[File]:
         """Reads the longest cache that the tokens begin with, of those that are put whole because layers keep a window.
@@ -141,7 +204,7 @@ class Space(_lib.Handle):
             address = self._library.kvc_store_get_whole(self.pointer, ids.ctypes.data, ids.size, c.byref(o), e)
             if address is None and e.code == Code.USAGE:
                 raise e.error()
-            return None if address is None else File(address)
+            return None if address is None else File._of(address)
 
     def put(self, file: File, *, wait: bool = True, seconds: int = 0, pin: bool = False, cost: float = 0,
             extras: Sequence[Extra] = ()) -> bool:
@@ -155,9 +218,9 @@ class Space(_lib.Handle):
         items = _extras(extras)
         o = _lib.StorePutOptions(wait=wait, seconds=seconds, pin=pin, cost=cost, extras=items, n_extras=len(extras))
         if wait:
-            return call(self._library.kvc_store_put, self.pointer, file.pointer, c.byref(o)) == 0
+            return bool(call(self._library.kvc_store_put, self.pointer, _file(file).pointer, c.byref(o)) == 0)
         putting = self.store._putting
-        number = putting.begin(file, items, self)
+        number = putting.begin(_file(file), items, self)
         o.done, o.state = putting.done, number
         status = -1
         try:
@@ -184,7 +247,7 @@ class Space(_lib.Handle):
         Caches of one name must be the same. False: no level keeps it, which `stats` counts.
         """
         o = _lib.StorePutOptions(seconds=seconds, pin=pin, cost=cost)
-        return call(self._library.kvc_store_put_name, self.pointer, _names([name]), file.pointer, c.byref(o)) == 0
+        return call(self._library.kvc_store_put_name, self.pointer, _names([name]), _file(file).pointer, c.byref(o)) == 0
 
     def get_name(self, name: bytes, *, deadline: Optional[float] = None) -> Optional[File]:
         """Reads the cache of a name. None: there is none, or it is damaged."""
@@ -193,9 +256,9 @@ class Space(_lib.Handle):
             address = self._library.kvc_store_get_name(self.pointer, _names([name]), c.byref(o), e)
             if address is None and e.code == Code.USAGE:
                 raise e.error()
-            return None if address is None else File(address)
+            return None if address is None else File._of(address)
 
-    def load_name(self, name: bytes, into: Any, *, layout: Optional[str] = None, dtype: Optional[str] = None, convert: bool = False,
+    def load_name(self, name: bytes, into: Any, *, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
                   pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> bool:
         """Decodes the cache of a name straight into arrays or CPU tensors (File.load()), whose index 0 gets its first position.
 
@@ -242,28 +305,38 @@ class _Putting:
 
     def begin(self, file: File, *held: Any) -> int:
         """Takes a file away from its owner: neither close() nor the end of the program closes it now."""
-        if file._taken or len(file._made) or any(isinstance(other, _lib.Handle) for other in file._keep):
+        file.pointer  # refuses a closed one
+        if file._taken or len(file._made) or file._parents:
             raise Error(Code.USAGE, "a file that is being put, that has selections, or that is one or a join is put with wait=True")
         with self._lock:
             number = next(self._numbers)
             self._held[number] = (file, *held)
-        file._taken, file._finalizer.atexit = True, False
+        file._taken = True
         return number
 
     def give_back(self, number: int) -> File:
         with self._lock:
             file = self._held.pop(number)[0]
-        file._taken, file._finalizer.atexit = False, True
+        file._taken = False
         return file
 
 
-class Hit(_lib.Handle):
-    """What a store has of a prompt. It is to be used soon (30 s in a directory), and by one thread."""
+class Hit(_InStore):
+    """What a store has of a prompt. It is to be used soon (30 s in a directory), and by one thread. Space.find() makes it."""
 
-    def __init__(self, address: int, space: Space) -> None:
+    _again = "find the tokens again with Space.find()"
+    _made_by = "Space.find() finds tokens"
+    decoded = ""  # what load() onto a device was decoded by: "cuda:0", or "cpu: " and why
+
+    @classmethod
+    def _of_space(cls, address: int, space: Space) -> "Hit":
+        self = cls.__new__(cls)
         self._library, self._space = space._library, space
-        super().__init__(address, self._library.kvc_store_hit_free, space)
-        self.decoded = ""  # what load() onto a device was decoded by: "cuda:0", or "cpu: " and why
+        self._hold(address, self._library.kvc_store_hit_free, space)
+        self._read()
+        return self
+
+    def _read(self) -> None:
         info = _lib.StoreHitInfo()
         self._library.kvc_store_hit_info(self.pointer, c.byref(info))
         self.tokens: int = info.tokens
@@ -281,9 +354,9 @@ class Hit(_lib.Handle):
         """Returns what was found as one cache, whose rows are decoded when they are read. None: it is not there any more."""
         o = _lib.StoreLoadOptions(first=first, end=end, deadline=_microseconds(deadline), threads=threads)
         address = call(self._library.kvc_store_get, self.pointer, c.byref(o))
-        return None if address is None else File(address)
+        return None if address is None else File._of(address)
 
-    def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Optional[str] = None, convert: bool = False,
+    def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
              pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> int:
         """Decodes straight into arrays or tensors (File.load()), of which index 0 gets position `first`.
 
@@ -315,27 +388,22 @@ class Hit(_lib.Handle):
         cuda.kvc_cuda()  # before anything is read
         if pairing is not None or not total or first > self.asked or any(v.device is None or v.tokens != total for v in views.values()):
             raise Error(Code.UNSUPPORTED, "devices decode chunks as they are, into arrays of one length on devices")
-        there, failed = [first], []  # type: List[int], List[BaseException]
+        there = first
 
-        def take(_: Any, at: int, tokens: int, data: int, size: int) -> int:
-            try:
-                with cuda.in_memory(data, size, profile=encode(self._space.profile)) as source:
-                    cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
-                there[0] = min(at + tokens, first + total)
-                return 0
-            except BaseException as problem:  # nothing passes through the library
-                failed.append(problem)
-                return 1
+        def take(_: Any, at: int, tokens: int, data: int, size: int) -> None:
+            nonlocal there
+            with cuda.in_memory(data, size, profile=encode(self._space.profile)) as source:
+                cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
+            there = min(at + tokens, first + total)
 
-        o = _lib.StoreLoadOptions(first=first, end=first + total, deadline=_microseconds(deadline))
-        with _lib.ErrorSlot() as e:
-            self._library.kvc_store_chunks(self.pointer, c.byref(o), _lib.CHUNK_FN(take), None, e)
-        if failed and not isinstance(failed[0], (Error, OSError)):
-            raise failed[0]
-        if failed:
-            raise Error(Code.UNSUPPORTED, f"a chunk cannot be decoded by the device: {failed[0]}")
+        o, back = _lib.StoreLoadOptions(first=first, end=first + total, deadline=_microseconds(deadline)), _lib.Callback(_lib.CHUNK_FN, take)
+        try:
+            with _lib.ErrorSlot() as e, back:
+                self._library.kvc_store_chunks(self.pointer, c.byref(o), back.pointer, None, e)
+        except (Error, OSError) as problem:
+            raise Error(Code.UNSUPPORTED, f"a chunk cannot be decoded by the device: {problem}") from None
         cuda.count(device=1)
-        return there[0]
+        return there
 
     def pin(self, seconds: int = 0) -> None:
         """Keeps what was found for so many seconds; 0: for good."""
