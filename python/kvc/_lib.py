@@ -7,7 +7,7 @@ import operator
 import os
 import threading
 from pathlib import Path
-from typing import Any, Callable, FrozenSet, Iterable, List, Optional
+from typing import AbstractSet, Any, Callable, Iterable, List, Optional
 
 from .errors import Code, Error, error_of
 
@@ -217,7 +217,7 @@ STORE = {
 }
 
 
-def _load(variable: str, name: str, functions: dict, version: str) -> c.CDLL:
+def _load(variable: str, name: str, functions: Any, version: str) -> c.CDLL:
     """Loads the library that the environment names, else the one of the wheel, else the system's."""
     own = FOLDER / name
     path = os.environ.get(variable) or (str(own) if own.exists() else name)
@@ -290,7 +290,7 @@ class ErrorSlot:
 
     @property
     def code(self) -> int:
-        return kvc.kvc_error_code(self._as_parameter_)
+        return int(kvc.kvc_error_code(self._as_parameter_))
 
     def error(self) -> Error:
         e = self._as_parameter_
@@ -300,7 +300,7 @@ class ErrorSlot:
                         None if offset == 2**64 - 1 else offset)
 
 
-def call(function: Callable, *arguments: Any) -> Any:
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function whose last parameter is the struct kvc_error. Raises the error if the result is NULL or negative."""
     with ErrorSlot() as e:
         result = function(*arguments, e)
@@ -364,7 +364,7 @@ def _value(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def chosen_layers(layers: Optional[Iterable[int]], there: Iterable[int]) -> Optional[FrozenSet[int]]:
+def chosen_layers(layers: Optional[Iterable[int]], there: Iterable[int]) -> Optional[AbstractSet[int]]:
     """Returns the layers of a selection; None: all. Refuses those that are not `there`."""
     if layers is None:
         return None
@@ -387,7 +387,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def flags(chosen: Optional[FrozenSet[int]]) -> Optional["c.Array[c.c_uint8]"]:
+def flags(chosen: Optional[AbstractSet[int]]) -> Optional["c.Array[c.c_uint8]"]:
     """Returns layer numbers as the array of flags that selections take."""
     if chosen is None:
         return None

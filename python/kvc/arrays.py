@@ -43,12 +43,12 @@ class RawArray(np.ndarray):
         self.dtype_name = getattr(other, "dtype_name", None)
 
     def __reduce__(self) -> Any:
-        make, arguments, state = super().__reduce__()  # type: ignore[misc]
-        return make, arguments, (*state, self.dtype_name)
+        own: Any = super().__reduce__()
+        return own[0], own[1], (*own[2], self.dtype_name)
 
     def __setstate__(self, state: Any) -> None:
         *own, self.dtype_name = state
-        super().__setstate__(tuple(own))  # type: ignore[misc]
+        super().__setstate__(tuple(own))
 
 
 def dtype_name(array: Any) -> str:
@@ -275,6 +275,6 @@ def memory(views: Mapping[Key, Plane], *, tokens: Optional[int] = None, first: i
     if ids is not None:
         m.token_ids, m.n_token_ids = ids.ctypes.data, ids.size
     m.facts = _lib.address(lines)
-    m.keep = (items, lines, ids, [v.owner for v in views.values()])  # type: ignore[attr-defined]
+    m.keep = (items, lines, ids, [v.owner for v in views.values()])
     return m
 

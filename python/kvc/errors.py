@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
 from enum import IntEnum
 from typing import Any, Dict, Optional, Tuple, Type, Union
@@ -68,7 +67,12 @@ def _numbers() -> Dict[str, int]:
     return {os.strerror(number): number for number in errno.errorcode}
 
 
-@functools.lru_cache(None)
 def _class_of(base: Type[OSError]) -> Type[Error]:
     """Returns the class of errors that are also of a class of OSError."""
-    return type(base.__name__, (Error, base), {"__module__": __name__, "__doc__": Error.__doc__})
+    made = _classes.get(base)
+    if made is None:
+        made = _classes[base] = type(base.__name__, (Error, base), {"__module__": __name__, "__doc__": Error.__doc__})
+    return made
+
+
+_classes: Dict[Type[OSError], Type[Error]] = {}

@@ -16,7 +16,7 @@ from ._lib import call, encode, kvc
 from .arrays import Key, Plane
 from .errors import Code, Error, error_of_system
 from .handle import Handle
-from .options import PackOptions, Path, Unpack, UnpackOptions, check_names, pack_options, unpack_options
+from .options import PackOptions, Path as Path, Unpack, UnpackOptions, check_names, pack_options, unpack_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -94,7 +94,7 @@ class File(Handle):
     @property
     def format(self) -> str:
         """The name of the format: "kvc", "llama", "safetensors" and so on."""
-        return kvc.kvc_file_format(self.pointer).decode()
+        return str(kvc.kvc_file_format(self.pointer), "utf-8")
 
     @property
     def meta(self) -> Meta:
@@ -123,7 +123,7 @@ class File(Handle):
         """Returns the position of a tensor's row."""
         if not 0 <= row < self._tensor(tensor).rows:
             raise Error(Code.USAGE, f"tensor {tensor} has no row {row}")
-        return kvc.kvc_file_position(self.pointer, tensor, row)
+        return int(kvc.kvc_file_position(self.pointer, tensor, row))
 
     def __repr__(self) -> str:
         return f"<kvc.File {'closed' if self.closed else f'{self.format}, {kvc.kvc_file_tensors(self.pointer)} tensors'}>"
@@ -289,6 +289,8 @@ class File(Handle):
     def pack(self, path: Optional[Path] = None, **options: Unpack[PackOptions]) -> Union[bytes, int]:
         """Packs into a .kvc. Returns its bytes, or, written to `path`, how many they are. `pack()` explains the options."""
         check_names("pack", options, PackOptions)
+        if options.get("queries") is not None:
+            _file(options["queries"])
         o, keep = pack_options(**options)
         if path is not None:
             return write_file(path, lambda fd: call(kvc.kvc_file_pack_fd, self.pointer, c.byref(o), fd))
@@ -395,8 +397,9 @@ def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mappin
     if ids is not None:
         o.token_ids, o.n_token_ids = ids.ctypes.data, ids.size
     if isinstance(source, (str, os.PathLike)):
+        name = encode(source)
         state = cuda.file_state(source)
-        f = File._of(call(kvc.kvc_file_open, encode(source), c.byref(o)))
+        f = File._of(call(kvc.kvc_file_open, name, c.byref(o)))
         if state and f.format == "kvc" and not (damaged or settings or facts or ids is not None):
             f.source = cuda.Source(os.path.abspath(source), o.profile, o.model, o.weights, o.profile_folders, state)
         return f

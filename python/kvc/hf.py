@@ -103,7 +103,8 @@ def open_cache(cache: Any, *, tokens: Any = None, first: int = 0, facts: Optiona
     """Returns a handle of a DynamicCache, for kvc.open_arrays()."""
     ids = None if tokens is None else arrays.token_ids(tokens)
     planes, length, windows = _planes(cache), _length(cache), _windows(cache)
-    checks.check_rows(planes, length, lambda layer: windows[layer], ids)
+    checks.check_rows(planes, length, lambda layer: windows[layer])
+    checks.check_ids(planes, length, ids, "BHTD")
     m = arrays.memory(planes, tokens=length, first=first, ids=ids, facts=_facts(cache, facts))
     return File._of(call(kvc.kvc_file_open_arrays, m), m)
 
@@ -136,12 +137,13 @@ def _fill(layer: Any, window: int, keys: torch.Tensor, values: torch.Tensor, len
 
 
 def _layers(windows: Sequence[int]) -> List[Any]:
-    return [cache_utils.DummyLayer() if w < 0 else cache_utils.DynamicSlidingWindowLayer(sliding_window=w) if w else
-            cache_utils.DynamicLayer() for w in windows]
+    kinds: Any = cache_utils
+    return [kinds.DummyLayer() if w < 0 else kinds.DynamicSlidingWindowLayer(sliding_window=w) if w else kinds.DynamicLayer()
+            for w in windows]
 
 
-def _new_cache(windows: Sequence[int]) -> Any:
-    cache = cache_utils.DynamicCache()
+def _new_cache(windows: Sequence[int]) -> cache_utils.DynamicCache:
+    cache: cache_utils.DynamicCache = cache_utils.DynamicCache()
     cache.layers = _layers(windows)
     if windows:
         cache.layer_class_to_replicate = None
@@ -307,7 +309,8 @@ class Prefix(Unique):
         """
         tokens = arrays.token_ids(ids)[:-1]  # the last one must be computed
         cache = _new_cache(self._windows)
-        for layer, window in zip(cache.layers, self._windows):
+        layers: List[Any] = cache.layers
+        for layer, window in zip(layers, self._windows):
             if window > 0 and self.keep_windows:
                 layer.activate_past_recording()
         self.loaded, self.decoded = 0, ""

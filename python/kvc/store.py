@@ -102,12 +102,13 @@ class Store(_InStore):
 
     def flush(self, deadline: Optional[float] = None) -> bool:
         """Waits until everything that was put is stored, at most so many seconds. False: the time was over."""
-        return self._library.kvc_store_flush(self.pointer, _microseconds(deadline)) == 0
+        return bool(self._library.kvc_store_flush(self.pointer, _microseconds(deadline)) == 0)
 
     @property
     def stats(self) -> Dict[str, Any]:
         """Counters since the store was opened: lookups, hit_tokens, bad_objects and so on."""
-        return json.loads(self._stats("json"))
+        counters: Dict[str, Any] = json.loads(self._stats("json"))
+        return counters
 
     def prometheus(self) -> str:
         """The counters in the text form of Prometheus."""
@@ -124,7 +125,8 @@ class Store(_InStore):
 
     def close(self, deadline: Optional[float] = 10) -> None:
         """Waits until everything that was put is stored, at most so many seconds (None: without end), and closes the store."""
-        self._putting.deadline = _microseconds(deadline)
+        if not self.closed:
+            self._putting.deadline = _microseconds(deadline)
         super().close()
 
 
@@ -158,6 +160,9 @@ class Space(_InStore):
 
     _again = "open the namespace again with Store.space()"
     _made_by = "Store.space() opens a namespace"
+    _library: c.CDLL
+    store: Store
+    profile: Optional[Path]
 
     @classmethod
     def _of_store(cls, address: int, store: Store, profile: Optional[Path]) -> "Space":
@@ -172,17 +177,17 @@ class Space(_InStore):
 
     @property
     def name(self) -> str:
-        return self._library.kvc_store_space_name(self.pointer).decode()
+        return str(self._library.kvc_store_space_name(self.pointer), "utf-8")
 
     @property
     def facts(self) -> str:
         """The facts that its caches have in common, a line each."""
-        return self._library.kvc_store_space_facts(self.pointer).decode()
+        return str(self._library.kvc_store_space_facts(self.pointer), "utf-8")
 
     @property
     def chunk(self) -> int:
         """The tokens of a chunk: only whole chunks are found."""
-        return self._library.kvc_store_space_chunk(self.pointer)
+        return int(self._library.kvc_store_space_chunk(self.pointer))
 
     def find(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> "Hit":
         """Finds the longest prefix of the tokens that the store has, in whole chunks. A hit of 0 tokens is none.
@@ -228,7 +233,7 @@ class Space(_InStore):
         finally:
             if status:
                 putting.give_back(number)
-        return status == 0
+        return bool(status == 0)
 
     # --- caches by names that the program chose, for engines that hand out hashes instead of tokens ---
 
@@ -247,7 +252,7 @@ class Space(_InStore):
         Caches of one name must be the same. False: no level keeps it, which `stats` counts.
         """
         o = _lib.StorePutOptions(seconds=seconds, pin=pin, cost=cost)
-        return call(self._library.kvc_store_put_name, self.pointer, _names([name]), _file(file).pointer, c.byref(o)) == 0
+        return bool(call(self._library.kvc_store_put_name, self.pointer, _names([name]), _file(file).pointer, c.byref(o)) == 0)
 
     def get_name(self, name: bytes, *, deadline: Optional[float] = None) -> Optional[File]:
         """Reads the cache of a name. None: there is none, or it is damaged."""
@@ -270,7 +275,7 @@ class Space(_InStore):
             status = self._library.kvc_store_load_name(self.pointer, _names([name]), c.byref(m), c.byref(o), e)
             if status < 0:
                 raise e.error()
-            return status == 1
+            return bool(status == 1)
 
     def drop_names(self, names: Sequence[bytes]) -> None:
         """Removes the caches of names; those that are not there are no error."""
@@ -279,7 +284,7 @@ class Space(_InStore):
 
     def drop(self) -> int:
         """Removes everything of the namespace. Returns the number of objects: its chunks and its facts."""
-        return call(self._library.kvc_store_drop, self.pointer)
+        return int(call(self._library.kvc_store_drop, self.pointer))
 
     def drop_tokens(self, tokens: Any, *, extras: Sequence[Extra] = ()) -> Tuple[int, int]:
         """Removes the chunks of one prompt from all levels. Returns how many, and how many stay as other prompts go on after them."""
@@ -316,7 +321,7 @@ class _Putting:
 
     def give_back(self, number: int) -> File:
         with self._lock:
-            file = self._held.pop(number)[0]
+            file: File = self._held.pop(number)[0]
         file._taken = False
         return file
 
@@ -326,6 +331,8 @@ class Hit(_InStore):
 
     _again = "find the tokens again with Space.find()"
     _made_by = "Space.find() finds tokens"
+    _library: c.CDLL
+    _space: Space
     decoded = ""  # what load() onto a device was decoded by: "cuda:0", or "cpu: " and why
 
     @classmethod
@@ -370,7 +377,7 @@ class Hit(_InStore):
             o = _lib.StoreLoadOptions(first=first, end=first + m.tokens, deadline=_microseconds(deadline), threads=threads,
                                       convert=convert, pairing=encode(pairing))
             with _lib.ErrorSlot() as e:
-                there = self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e)
+                there = int(self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e))
                 if there <= first and e.code in (Code.USAGE, Code.NOT_SLICEABLE):
                     raise e.error()
                 return there
