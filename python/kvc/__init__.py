@@ -19,20 +19,21 @@ from .file import File, Tensor, join, model_identity, open
 from .pack import open_arrays, pack
 from .store import Hit, Space, Store
 
-if TYPE_CHECKING:
-    from .hf import Prefix, load, save
-
 __all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Space", "Store", "Tensor", "arrays", "compare",
            "cuda", "dtype_name", "join", "load", "model_identity", "open", "open_arrays", "pack", "save"]
 
 
-def __getattr__(name: str) -> object:
-    """Imports torch and transformers only for those who use them."""
-    if name in ("save", "load", "Prefix"):
-        from . import hf
+if TYPE_CHECKING:
+    from .hf import Prefix, load, save
+else:
 
-        return getattr(hf, name)
-    raise AttributeError(f"module 'kvc' has no attribute '{name}'")
+    def __getattr__(name):
+        """Imports torch and transformers only for those who use them."""
+        if name in ("save", "load", "Prefix"):
+            from . import hf
+
+            return getattr(hf, name)
+        raise AttributeError(f"module 'kvc' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

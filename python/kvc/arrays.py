@@ -15,11 +15,6 @@ from .devices import is_torch
 from .errors import Code, Error
 from .handle import Unique
 
-try:
-    import ml_dtypes
-except ImportError:
-    ml_dtypes = None  # type: ignore[assignment]
-
 Key = Tuple[int, str]  # layer and role
 
 _NUMPY = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "u8": np.dtype(np.uint8), "i8": np.dtype(np.int8)}
@@ -27,7 +22,11 @@ _BITS = {"bf16": np.dtype(np.uint16), "f8e4m3": np.dtype(np.uint8), "f8e5m2": np
 BLOCKS = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "iq4_nl": 18}  # bytes of 32 values
 _TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "u8": "uint8",
           "i8": "int8"}
-if ml_dtypes is not None:
+try:
+    import ml_dtypes
+except ImportError:
+    pass
+else:
     _NUMPY.update(bf16=np.dtype(ml_dtypes.bfloat16), f8e4m3=np.dtype(ml_dtypes.float8_e4m3fn), f8e5m2=np.dtype(ml_dtypes.float8_e5m2))
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 _OF_TORCH = {theirs: own for own, theirs in _TORCH.items()}

@@ -53,8 +53,8 @@ def error_of(code: int, message: str, severity: int = 1, need: int = 0, offset: 
     number = _numbers().get(message.rpartition(": ")[2]) if code == Code.IO else None
     if number is None:
         return Error(code, message, severity=severity, need=need, offset=offset)
-    problem: Any = _class_of(type(OSError(number, "")))(code, message, severity=severity, need=need, offset=offset)
-    problem.errno, problem.strerror = number, os.strerror(number)
+    problem = _class_of(type(OSError(number, "")))(code, message, severity=severity, need=need, offset=offset)
+    problem.errno, problem.strerror = number, os.strerror(number)  # type: ignore[attr-defined]
     return problem
 
 
@@ -69,10 +69,10 @@ def _numbers() -> Dict[str, int]:
 
 def _class_of(base: Type[OSError]) -> Type[Error]:
     """Returns the class of errors that are also of a class of OSError."""
-    made = _classes.get(base)
-    if made is None:
-        made = _classes[base] = type(base.__name__, (Error, base), {"__module__": __name__, "__doc__": Error.__doc__})
-    return made
+    if base not in _classes:
+        kind: Type[Error] = type(base.__name__, (Error, base), {"__module__": __name__, "__doc__": Error.__doc__})
+        _classes[base] = kind
+    return _classes[base]
 
 
 _classes: Dict[Type[OSError], Type[Error]] = {}

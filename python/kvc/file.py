@@ -289,8 +289,9 @@ class File(Handle):
     def pack(self, path: Optional[Path] = None, **options: Unpack[PackOptions]) -> Union[bytes, int]:
         """Packs into a .kvc. Returns its bytes, or, written to `path`, how many they are. `pack()` explains the options."""
         check_names("pack", options, PackOptions)
-        if options.get("queries") is not None:
-            _file(options["queries"])
+        queries = options.get("queries")
+        if queries is not None:
+            _file(queries)
         o, keep = pack_options(**options)
         if path is not None:
             return write_file(path, lambda fd: call(kvc.kvc_file_pack_fd, self.pointer, c.byref(o), fd))

@@ -205,7 +205,8 @@ def _check_layers(f: File, windows: Sequence[int]) -> None:
     if layers - due:
         raise Error(Code.OTHER_MODEL, f"the file has the layers {ranges(layers)}, and the model {ranges(due) or 'none'}; {other}")
     if due - layers:
-        raise Error(Code.UNSUPPORTED, f"the file has the layers {ranges(layers)} only, and a model needs {ranges(due)}; {other}")
+        raise Error(Code.UNSUPPORTED, f"the file has the layers {ranges(layers)} only, and a model needs {ranges(due)} (config= tells which "
+                                      f"layers of a model have a cache); {other}")
     missing = [f"{role} of layer {i}" for i in sorted(layers) for role in "KV" if (i, role) not in f]
     if missing:
         raise Error(Code.UNSUPPORTED, f"the file has no {missing[0]}, which a model needs; {other}")
