@@ -83,10 +83,10 @@ class File(Handle):
     decoded = ""
 
     @classmethod
-    def _of(cls, address: int, *keep: Any) -> "File":
-        """Returns the handle of a struct kvc_file, which reads from `keep`."""
+    def _of(cls, address: int, *keep: Any, parents: Sequence["File"] = (), held: Sequence[c.c_void_p] = ()) -> "File":
+        """Returns the handle of a struct kvc_file, as Handle._hold() says."""
         self = cls.__new__(cls)
-        self._hold(address, kvc.kvc_file_close, *keep)
+        self._hold(address, kvc.kvc_file_close, *keep, parents=parents, held=held)
         return self
 
     # --- looking ---
@@ -103,8 +103,8 @@ class File(Handle):
     @property
     def tokens(self) -> Optional[np.ndarray]:
         """A copy of the token ids, int32, or None. They begin at position 0, or where the metadata key tokens.first says."""
-        n = c.c_uint64()
-        data = kvc.kvc_file_tokens(self.pointer, c.byref(n))
+        n, pointer = c.c_uint64(), self.pointer  # held until the copy is made
+        data = kvc.kvc_file_tokens(pointer, c.byref(n))
         return np.ctypeslib.as_array((c.c_int32 * n.value).from_address(data)).copy() if data else None
 
     @property
@@ -113,8 +113,9 @@ class File(Handle):
         return [self._tensor(i) for i in range(kvc.kvc_file_tensors(self.pointer))]
 
     def _tensor(self, i: int) -> Tensor:
-        t = _lib.TensorInfo()
-        if not 0 <= i < 2**32 or kvc.kvc_file_tensor(self.pointer, i, c.byref(t)):
+        t, pointer = _lib.TensorInfo(), self.pointer  # held while its texts are read
+        if not 0 <= i < 2**32 or kvc.kvc_file_tensor(pointer, i, c.byref(t)):
+            del pointer
             raise Error(Code.USAGE, f"there is no tensor {i}")
         return Tensor(i, t.part.decode(), t.role.decode(), t.dtype.decode(), t.layer, t.stream, t.checkpoint, t.rows, t.heads, t.dim,
                       t.row_bytes)
@@ -266,7 +267,11 @@ class File(Handle):
         chosen = _lib.flags(asked)
         part = _lib.PartOptions(first=first, end=end or 0, layers=_lib.address(chosen), n_layers=len(chosen) if chosen else 0,
                                 no_companions=not companions)
-        return File._of(call(kvc.kvc_file_select, self.pointer, c.byref(part)), self)
+        pointer = self.pointer
+        try:
+            return File._of(call(kvc.kvc_file_select, pointer, c.byref(part)), parents=[self], held=[pointer])
+        finally:
+            del pointer  # a traceback that is kept must not keep the file open
 
     def match(self, tokens: Any) -> int:
         """Returns the number of leading tokens that the cache shares with these."""
@@ -440,7 +445,10 @@ def join(files: Sequence[File], how: str = "tokens") -> File:
     files = list(files)
     pointers = [_file(f).pointer for f in files]  # held until the call is over
     handles = (c.c_void_p * len(files))(*(p.value for p in pointers))
-    return File._of(call(kvc.kvc_file_join, handles, len(files), encode(how)), *files)
+    try:
+        return File._of(call(kvc.kvc_file_join, handles, len(files), encode(how)), parents=files, held=pointers)
+    finally:
+        del pointers  # a traceback that is kept must not keep files open
 
 
 def _file(value: Any) -> File:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import weakref
-from typing import Any, Callable, List, NoReturn, Optional, Tuple, TypeVar
+from typing import Any, Callable, NoReturn, Optional, Sequence, Tuple, TypeVar
 
 from .errors import Code, Error
 
@@ -27,7 +27,7 @@ class _Address(c.c_void_p):
     keep: Tuple[Any, ...] = ()
 
 
-def _close(close: Callable[[int], None], address: int, held: List[Optional[_Address]]) -> None:
+def _close(close: Callable[[int], None], address: int, held: Sequence[Any]) -> None:
     close(address)
 
 
@@ -45,18 +45,25 @@ class Handle(Unique):
     def __init__(self, *_: Any, **__: Any) -> None:
         raise TypeError(f"kvc.{type(self).__name__} cannot be called: {self._made_by}")
 
-    def _hold(self, address: int, close: Callable[[int], None], *keep: Any) -> None:
-        """Becomes the owner of a struct, which close(address) closes, and which reads from `keep`."""
+    def _hold(self, address: int, close: Callable[[int], None], *keep: Any, parents: Sequence["Handle"] = (),
+              held: Sequence[c.c_void_p] = ()) -> None:
+        """Becomes the owner of a struct, which close(address) closes, and which reads from `keep` and from `parents`.
+
+        `held` are the pointers of the parents, with which the struct was made: a parent may be closed since.
+        """
         owner = _Address(address)
         owner.keep = keep
-        self._owner = owner
-        self._made: "weakref.WeakSet[Handle]" = weakref.WeakSet()
-        self._parents = tuple(k for k in keep if isinstance(k, Handle))
-        held = [other._owner for other in self._parents]  # also where a collection finds all of them at once
-        end = weakref.finalize(owner, _close, close, address, held)
-        end.atexit = False  # the end of the process closes what is left
-        for other in self._parents:
-            other._made.add(self)
+        # the finalizer holds the parents' structs also where a collection finds all of them at once
+        weakref.finalize(owner, _close, close, address, list(held)).atexit = False  # the end of the process closes what is left
+        self._owner, self._parents = owner, tuple(parents)
+        self._made: "weakref.WeakValueDictionary[int, Handle]" = weakref.WeakValueDictionary()
+        del owner
+        for parent in parents:
+            parent._made[id(self)] = self
+        for parent in parents:  # after they know of it: whoever closes them meanwhile closes it too
+            if parent.closed:
+                self.close()
+                parent.pointer  # raises
 
     @property
     def pointer(self) -> c.c_void_p:
@@ -73,9 +80,12 @@ class Handle(Unique):
         """Closes the handle, and those that were made from it. Closing twice is allowed."""
         if self._taken or self._owner is None:
             return
-        for other in list(self._made):
-            other.close()
-        self._owner, self._parents = None, ()
+        owner, self._owner, self._parents = self._owner, None, ()
+        for made in self._made.valuerefs():
+            other = made()
+            if other is not None:
+                other.close()
+        del owner  # closes the struct, if no call uses it
 
     def __enter__(self: Self) -> Self:
         return self

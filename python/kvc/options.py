@@ -13,6 +13,8 @@ if sys.version_info >= (3, 11):
     from typing import Unpack
 elif TYPE_CHECKING:
     from typing_extensions import Unpack
+else:
+    Unpack = None  # annotations are not evaluated
 if TYPE_CHECKING:
     from .file import File
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes as c
 import itertools
 import json
@@ -20,6 +19,7 @@ from .file import File, _file
 from .handle import Handle
 from .options import Path
 
+_END = 10  # seconds, at most, for calls under way when the process ends
 Extra = Tuple[int, int, bytes]  # position, tag (1 media, 2 embeddings, 3 your own), a hash of 16 bytes or more
 
 
@@ -40,14 +40,15 @@ class _InStore(Handle):
 
     _process = 0
 
-    def _hold(self, address: int, close: Callable[[int], None], *keep: Any) -> None:
+    def _hold(self, address: int, close: Callable[[int], None], *keep: Any, parents: Sequence[Handle] = (),
+              held: Sequence[c.c_void_p] = ()) -> None:
         process = self._process = os.getpid()
 
         def close_here(address: int) -> None:
             if os.getpid() == process:
                 close(address)
 
-        super()._hold(address, close_here, *keep)
+        super()._hold(address, close_here, *keep, parents=parents, held=held)
 
     @property
     def pointer(self) -> c.c_void_p:
@@ -92,13 +93,17 @@ class Store(_InStore):
         `recipe` packs the chunks (lossless by default), `chunk` is their tokens (a multiple of 256).
         """
         o = _lib.StoreSpaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file))
-        if isinstance(like, File):
-            address = call(self._library.kvc_store_space_like, self.pointer, like.pointer, c.byref(o))
-        elif isinstance(like, str):
-            address = call(self._library.kvc_store_space_named, self.pointer, encode(like), c.byref(o))
-        else:
+        if not isinstance(like, (File, str)):
             raise TypeError(f"a namespace is that of an open kvc.File, or named by hex digits, not by a {type(like).__name__}")
-        return Space._of_store(address, self, profile)
+        pointer = self.pointer
+        try:
+            if isinstance(like, File):
+                address = call(self._library.kvc_store_space_like, pointer, like.pointer, c.byref(o))
+            else:
+                address = call(self._library.kvc_store_space_named, pointer, encode(like), c.byref(o))
+            return Space._of_store(address, self, pointer, profile)
+        finally:
+            del pointer  # a traceback that is kept must not keep the store open
 
     def flush(self, deadline: Optional[float] = None) -> bool:
         """Waits until everything that was put is stored, at most so many seconds. False: the time was over."""
@@ -133,11 +138,16 @@ class Store(_InStore):
 _open: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
-@atexit.register
 def _close_all() -> None:
-    """Stores what waits to be put before the process ends."""
-    for store in list(_open):
+    """Stores what waits to be put before the process ends, and lets calls end that threads make which nobody joins."""
+    stores = [store for store in _open if not store.closed and store._process == os.getpid()]
+    for store in stores:
         store.close(store._putting.deadline / 1e6 or None)
+    for store in stores:
+        store._putting.ended.wait(store._putting.deadline / 1e6 + _END if store._putting.deadline else None)
+
+
+weakref.finalize(Store, _close_all)  # at the end of the process: after it, no finalizer runs, which closes a store
 
 
 def _shown(levels: str) -> str:
@@ -151,6 +161,7 @@ def _closer(library: c.CDLL, putting: "_Putting") -> Callable[[int], None]:
     def close(address: int) -> None:
         library.kvc_store_flush(address, putting.deadline)
         library.kvc_store_close(address)
+        putting.ended.set()
 
     return close
 
@@ -165,11 +176,11 @@ class Space(_InStore):
     profile: Optional[Path]
 
     @classmethod
-    def _of_store(cls, address: int, store: Store, profile: Optional[Path]) -> "Space":
+    def _of_store(cls, address: int, store: Store, pointer: c.c_void_p, profile: Optional[Path]) -> "Space":
         self = cls.__new__(cls)
         self._library = store._library
         self.store, self.profile = store, profile
-        self._hold(address, self._library.kvc_store_space_close, store)
+        self._hold(address, self._library.kvc_store_space_close, parents=[store], held=[pointer])
         return self
 
     def __repr__(self) -> str:
@@ -196,7 +207,12 @@ class Space(_InStore):
         """
         ids = arrays.token_ids(tokens)
         o = _lib.StoreFindOptions(deadline=_microseconds(deadline), extras=_extras(extras), n_extras=len(extras))
-        return Hit._of_space(call(self._library.kvc_store_find, self.pointer, ids.ctypes.data, ids.size, c.byref(o)), self)
+        pointer = self.pointer
+        try:
+            address = call(self._library.kvc_store_find, pointer, ids.ctypes.data, ids.size, c.byref(o))
+            return Hit._of_space(address, self, pointer)
+        finally:
+            del pointer  # a traceback that is kept must not keep the store open
 
     def get_whole(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> Optional[File]:
         """Reads the longest cache that the tokens begin with, of those that are put whole because layers keep a window.
@@ -303,6 +319,7 @@ class _Putting:
 
     def __init__(self) -> None:
         self.deadline = _microseconds(10)  # of closing the store
+        self.ended = threading.Event()  # the store is closed, and calls nothing back
         self._held: Dict[int, Tuple[Any, ...]] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -336,16 +353,16 @@ class Hit(_InStore):
     decoded = ""  # what load() onto a device was decoded by: "cuda:0", or "cpu: " and why
 
     @classmethod
-    def _of_space(cls, address: int, space: Space) -> "Hit":
+    def _of_space(cls, address: int, space: Space, pointer: c.c_void_p) -> "Hit":
         self = cls.__new__(cls)
         self._library, self._space = space._library, space
-        self._hold(address, self._library.kvc_store_hit_free, space)
+        self._hold(address, self._library.kvc_store_hit_free, parents=[space], held=[pointer])
         self._read()
         return self
 
     def _read(self) -> None:
-        info = _lib.StoreHitInfo()
-        self._library.kvc_store_hit_info(self.pointer, c.byref(info))
+        info, pointer = _lib.StoreHitInfo(), self.pointer  # held while the text is read
+        self._library.kvc_store_hit_info(pointer, c.byref(info))
         self.tokens: int = info.tokens
         self.chunks: int = info.chunks
         self.bytes: int = info.bytes

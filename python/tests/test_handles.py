@@ -251,8 +251,11 @@ hit = space.find(range(600))
 space.put(g, wait=False)
 sys.kept = [store, space, hit]
 def work():
-    while True:
-        space.find(range(600))
+    try:
+        while True:
+            space.find(range(600))
+    except kvc.Error as problem:
+        assert problem.message == "this Space is closed", problem.message
 for _ in range(2):
     threading.Thread(target=work, daemon=True).start()
 """
