@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _lib, devices, keys
 from .devices import is_torch
-from .errors import Code, Error
+from .errors import Code, Error, kind_of
 from .handle import Unique
 
 Key = Tuple[int, str]  # layer and role
@@ -142,7 +142,7 @@ def _locate(array: Any, to_fill: bool) -> Tuple[Any, int, List[int]]:
         return array, array.address, list(array.strides)
     array = array if to_fill else np.asanyarray(array)
     if not isinstance(array, np.ndarray):
-        raise Error(Code.USAGE, f"what is filled is a numpy array or a torch tensor, not a {type(array).__name__}")
+        raise Error(Code.USAGE, f"what is filled is a numpy array or a torch tensor, not {kind_of(array)}")
     if to_fill and (not array.flags.writeable or any(s < 0 for s in array.strides)):
         raise Error(Code.USAGE, "an array that is to be filled is read-only or has negative strides")
     if any(s < 0 for s in array.strides):
@@ -212,8 +212,7 @@ def flatten(arrays: Any) -> Dict[Key, Any]:
 
 def _shown(value: Any) -> str:
     """Returns what a message calls a value that is out of place."""
-    size = f" of {len(value)}" if hasattr(value, "__len__") else ""
-    return f"a {type(value).__name__}{size}"
+    return kind_of(value) + (f" of {len(value)}" if hasattr(value, "__len__") else "")
 
 
 def key_of(name: Any) -> Key:
@@ -234,7 +233,8 @@ def planes(arrays: Any, layout: Optional[str] = None, dtype: Any = None, to_fill
 def token_ids(tokens: Any) -> np.ndarray:
     """Returns token ids of a list, an array or a tensor as a row of int32."""
     if isinstance(tokens, Mapping):
-        raise TypeError(f"token ids are a list, an array or a tensor, not {_shown(tokens)}: of a tokenizer's output take ['input_ids']")
+        raise TypeError(f"token ids are a list, an array or a tensor, not {_shown(tokens)}: of a tokenizer's output take "
+                        "['input_ids']")
     if is_torch(tokens):
         tokens = tokens.detach().cpu().numpy()
     ids = np.asarray(tokens)

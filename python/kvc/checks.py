@@ -14,7 +14,8 @@ _COMPANIONS = ("queries", "hidden")  # they may be of fewer tokens
 _OTHER = {"THD": "HTD", "BHTD": "BTHD"}  # what the axes of an array may be instead
 
 
-def check_arrays(planes: Mapping[Key, Plane], layout: Optional[str], ids: Optional[np.ndarray], facts: Optional[Mapping[str, Any]]) -> None:
+def check_arrays(planes: Mapping[Key, Plane], layout: Optional[str], ids: Optional[np.ndarray],
+                 facts: Optional[Mapping[str, Any]]) -> None:
     """Refuses arrays of a caller. `layout` is what the caller said of their axes; None: nothing."""
     facts = keys.check(facts) or {}
     window = _number(facts.get("sliding.window"))

@@ -196,8 +196,8 @@ def _run(source: Source, group: Mapping[Key, Plane], at: _Range, convert: bool, 
     """Decodes into the planes of a group, and waits for the device."""
     cuda, number = kvc_cuda(), next(iter(group.values())).device or 0
     chosen = _lib.flags({layer for layer, _ in group})
-    o = CudaOptions(device=number, verify=1, first=at.first, end=at.end, layers=_lib.address(chosen), n_layers=len(chosen) if chosen else 0,
-                    profile=source.profile, model=source.model, weights=source.weights, profile_folders=source.profile_folders)
+    o = CudaOptions(device=number, verify=1, first=at.first, end=at.end, layers=_lib.address(chosen),
+                    n_layers=len(chosen) if chosen else 0, profile=source.profile, model=source.model, weights=source.weights, profile_folders=source.profile_folders)
     to = _destination(group, at.first - at.origin, convert)
     plan = call(cuda.kvc_cuda_plan_new, encode(source.path), c.byref(o), c.byref(to))
     try:

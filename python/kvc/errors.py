@@ -63,6 +63,12 @@ def error_of_system(problem: OSError, path: Any) -> Error:
     return error_of(Code.IO, f"{os.fsdecode(path)}: {os.strerror(problem.errno or errno.EIO)}")
 
 
+def kind_of(value: Any) -> str:
+    """Returns what a message calls a value of the wrong class: "an int", "a tuple"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def _numbers() -> Dict[str, int]:
     return {os.strerror(number): number for number in errno.errorcode}
 

@@ -7,14 +7,15 @@ import ctypes as c
 import os
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple, Union, overload
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple, Union,
+                    overload)
 
 import numpy as np
 
 from . import _lib, arrays, cuda, devices
 from ._lib import call, encode, kvc
 from .arrays import Key, Plane
-from .errors import Code, Error, error_of_system
+from .errors import Code, Error, error_of_system, kind_of
 from .handle import Handle
 from .options import PackOptions, Path as Path, Unpack, UnpackOptions, check_names, pack_options, unpack_options
 
@@ -156,14 +157,16 @@ class File(Handle):
             raise TypeError(f"a layer and a role are asked for, as f[0, 'K'], not {key!r}")
         found = {(t.layer, t.role): t.index for t in reversed(self._tokens_of())}
         if key not in found:
-            raise KeyError(f"there is no {key[1]} of layer {key[0]}: there are {', '.join(sorted({role for _, role in found}))} of the "
-                           f"layers {_lib.ranges({layer for layer, _ in found})}")
+            roles = ", ".join(sorted({role for _, role in found}))
+            raise KeyError(f"there is no {key[1]} of layer {key[0]}: there are {roles} of the layers "
+                           f"{_lib.ranges({layer for layer, _ in found})}")
         return self.read(found[key])
 
     # --- values ---
 
     @overload
-    def read(self, tensor: int, first: int = 0, rows: Optional[int] = None, *, torch: Literal[False] = False) -> "NDArray[Any]": ...
+    def read(self, tensor: int, first: int = 0, rows: Optional[int] = None, *,
+             torch: Literal[False] = False) -> "NDArray[Any]": ...
 
     @overload
     def read(self, tensor: int, first: int = 0, rows: Optional[int] = None, *, torch: bool) -> Any: ...
@@ -431,8 +434,8 @@ def _bytes_of(source: Any) -> "NDArray[np.uint8]":
         view = memoryview(source)
     except TypeError:
         if isinstance(source, Handle) or not hasattr(source, "read"):
-            raise TypeError("kvc.open() takes a path, a list of paths, bytes, or a file that is open for reading bytes, not a "
-                            f"{type(source).__name__}; kvc.open_arrays() takes arrays") from None
+            raise TypeError("kvc.open() takes a path, a list of paths, bytes, or a file that is open for reading bytes, not "
+                            f"{kind_of(source)}; kvc.open_arrays() takes arrays") from None
         source = source.read()
         if isinstance(source, str):
             raise TypeError("the file was opened as text: open it with mode 'rb'") from None
@@ -453,7 +456,7 @@ def join(files: Sequence[File], how: str = "tokens") -> File:
 
 def _file(value: Any) -> File:
     if not isinstance(value, File):
-        raise TypeError(f"an open kvc.File is asked for, not a {type(value).__name__}: kvc.open() opens a path")
+        raise TypeError(f"an open kvc.File is asked for, not {kind_of(value)}: kvc.open() opens a path")
     return value
 
 

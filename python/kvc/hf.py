@@ -12,7 +12,7 @@ from transformers import PretrainedConfig, cache_utils
 from . import arrays, checks, devices, file
 from ._lib import call, kvc, ranges
 from .arrays import Key, Plane
-from .errors import Code, Error
+from .errors import Code, Error, kind_of
 from .facts import config_of, facts_of, fingerprint_of
 from .file import File
 from .handle import Unique
@@ -42,7 +42,7 @@ def _config(model: Any) -> Any:
     """Returns the configuration of the text model, of a model or of a configuration. Refuses what is neither."""
     if not hasattr(model, "config") and not isinstance(model, PretrainedConfig):
         name = f": AutoConfig.from_pretrained({model!r}) makes one of its name" if isinstance(model, str) else ""
-        raise TypeError(f"a model of transformers or its configuration is asked for, not a {type(model).__name__}{name}")
+        raise TypeError(f"a model of transformers or its configuration is asked for, not {kind_of(model)}{name}")
     return config_of(model)
 
 
@@ -205,8 +205,8 @@ def _check_layers(f: File, windows: Sequence[int]) -> None:
     if layers - due:
         raise Error(Code.OTHER_MODEL, f"the file has the layers {ranges(layers)}, and the model {ranges(due) or 'none'}; {other}")
     if due - layers:
-        raise Error(Code.UNSUPPORTED, f"the file has the layers {ranges(layers)} only, and a model needs {ranges(due)} (config= tells which "
-                                      f"layers of a model have a cache); {other}")
+        raise Error(Code.UNSUPPORTED, f"the file has the layers {ranges(layers)} only, and a model needs {ranges(due)} (config= tells "
+                                      f"which layers of a model have a cache); {other}")
     missing = [f"{role} of layer {i}" for i in sorted(layers) for role in "KV" if (i, role) not in f]
     if missing:
         raise Error(Code.UNSUPPORTED, f"the file has no {missing[0]}, which a model needs; {other}")
@@ -244,9 +244,9 @@ class Prefix(Unique):
                  facts: Optional[Mapping[str, Any]] = None) -> None:
         if not isinstance(store, Store):
             made = f"kvc.Store({store!r})" if isinstance(store, str) else "kvc.Store('dir:FOLDER')"
-            raise TypeError(f"kvc.Prefix takes a kvc.Store first, and not a {type(store).__name__}: kvc.Prefix({made}, model)")
+            raise TypeError(f"kvc.Prefix takes a kvc.Store first, and not {kind_of(store)}: kvc.Prefix({made}, model)")
         if not hasattr(model, "named_parameters") or not hasattr(model, "config"):
-            raise TypeError(f"kvc.Prefix needs a model of transformers, with its parameters, and not a {type(model).__name__}")
+            raise TypeError(f"kvc.Prefix needs a model of transformers, with its parameters, and not {kind_of(model)}")
         self.model, self.keep_windows = model, keep_windows
         self._hit: Optional[Hit] = None
         self.loaded, self.decoded = 0, ""

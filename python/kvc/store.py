@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from . import _lib, arrays, cuda
 from ._lib import call, encode
 from .arrays import Key, Plane
-from .errors import Code, Error
+from .errors import Code, Error, kind_of
 from .file import File, _file
 from .handle import Handle
 from .options import Path
@@ -30,8 +30,8 @@ def _microseconds(seconds: Optional[float]) -> int:
 def _extras(extras: Sequence[Extra]) -> Any:
     if not extras:
         return None
-    items = [_lib.StoreExtra(_lib.whole("the position of an extra", at), _lib.whole("the tag of an extra", tag, _lib.u32), value, len(value))
-             for at, tag, value in extras]
+    items = [_lib.StoreExtra(_lib.whole("the position of an extra", at), _lib.whole("the tag of an extra", tag, _lib.u32), value,
+                             len(value)) for at, tag, value in extras]
     return (_lib.StoreExtra * len(items))(*items)
 
 
@@ -70,7 +70,7 @@ class Store(_InStore):
                  deadline: Optional[float] = None, load_deadline: Optional[float] = None, key_file: Optional[Path] = None,
                  backends: Optional[Path] = None) -> None:
         if not isinstance(levels, str):
-            raise TypeError(f"a store is named by a text, as 'dir:/var/cache/kvc', not by a {type(levels).__name__}")
+            raise TypeError(f"a store is named by a text, as 'dir:/var/cache/kvc', not by {kind_of(levels)}")
         self._library = _lib.store()
         beside = _lib.store_folder()
         if backends is None and any(beside.glob("kvc_store_*.so")):
@@ -94,7 +94,7 @@ class Store(_InStore):
         """
         o = _lib.StoreSpaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file))
         if not isinstance(like, (File, str)):
-            raise TypeError(f"a namespace is that of an open kvc.File, or named by hex digits, not by a {type(like).__name__}")
+            raise TypeError(f"a namespace is that of an open kvc.File, or named by hex digits, not by {kind_of(like)}")
         pointer = self.pointer
         try:
             if isinstance(like, File):
@@ -420,7 +420,8 @@ class Hit(_InStore):
                 cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
             there = min(at + tokens, first + total)
 
-        o, back = _lib.StoreLoadOptions(first=first, end=first + total, deadline=_microseconds(deadline)), _lib.Callback(_lib.CHUNK_FN, take)
+        o = _lib.StoreLoadOptions(first=first, end=first + total, deadline=_microseconds(deadline))
+        back = _lib.Callback(_lib.CHUNK_FN, take)
         try:
             with _lib.ErrorSlot() as e, back:
                 self._library.kvc_store_chunks(self.pointer, c.byref(o), back.pointer, None, e)

@@ -47,7 +47,7 @@ class TestArrays(CheckCase):
         k = np.ones((4, 2, 8), np.float32)
         self.refused("item 1 of the cache is a tuple of 3, and no pair (K, V)", [(k, k), (k, k, k)])
         self.refused("item 0 of the cache is a list of 1", [[k]])
-        self.refused("item 0 of the cache is a int", [5])
+        self.refused("item 0 of the cache is an int", [5])
         for name in ("text", 5, None):
             self.assertRaises(TypeError, kvc.open_arrays, name)
         self.assertEqual(self.taken([[k, k]]), [(4, 2)] * 2)

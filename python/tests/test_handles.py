@@ -113,7 +113,7 @@ for one in empty:
 """
         self.runs(code, "kvc.File cannot be called: kvc.open() opens a path\n" * 3
                   + "kvc.Space cannot be called: Store.space() opens a namespace\nkvc.Hit cannot be called: Space.find() finds tokens\n"
-                  "a store is named by a text, as 'dir:/var/cache/kvc', not by a int\n"
+                  "a store is named by a text, as 'dir:/var/cache/kvc', not by an int\n"
                   "kvc.File cannot be called: kvc.open() opens a path\n"
                   "this File is closed\nthis Space is closed\nthis Hit is closed\nthis Store is closed\n")
 

@@ -180,8 +180,9 @@ class TestFiles(Case):
         self.fails(kvc.Code.USAGE, "layer 0 has 5 tokens in K and 7 in V", kvc.save, sliding, path)
         bare = kvc.pack({(i, r): np.ones((4, 2, 8), np.float32) for i in range(2) for r in "KV"}, facts={"rope.pairing": "halves"})
         for call, words in ((lambda: kvc.save(cache, path, model="org/name"), "AutoConfig.from_pretrained('org/name')"),
-                            (lambda: kvc.save(cache, path, model=5), "not a int"), (lambda: kvc.load(bare, config="x"), "from_pretrained('x')"),
-                            (lambda: kvc.save(cache, path, recepie="small"), "save() got an unexpected keyword argument 'recepie'; did you mean 'recipe'?"),
+                            (lambda: kvc.save(cache, path, model=5), "not an int"), (lambda: kvc.load(bare, config="x"), "from_pretrained('x')"),
+                            (lambda: kvc.save(cache, path, recepie="small"),
+                             "save() got an unexpected keyword argument 'recepie'; did you mean 'recipe'?"),
                             (lambda: kvc.load(path, paring="halves"), "did you mean 'pairing'?"),
                             (lambda: kvc.pack(cache, layout="BHTD"), "layout= is for arrays, and the cache is a DynamicCache")):
             with self.assertRaises(TypeError) as caught:
