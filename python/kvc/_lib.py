@@ -7,9 +7,9 @@ import operator
 import os
 import threading
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Iterable, List, Optional
+from typing import AbstractSet, Any, Callable, Iterable, List, Mapping, Optional
 
-from .errors import Code, Error, error_of
+from .errors import Code, Error, error_of, kind_of
 
 VERSION = "0.1.0"
 FOLDER = Path(__file__).resolve().parent / "lib"  # of the libraries that a wheel brings
@@ -275,6 +275,13 @@ REMEDIES = {
     12: "pack it with dequantize=True",
     13: "force_profile=True packs it all the same",
     14: "lossy_metadata=True writes it without this",
+    15: "give it with model=",
+    16: "give it with profile=",
+    17: "open it as a cache",
+    18: "open it with damaged=True for what is whole of it",
+    19: "open its files one by one",
+    20: "open it with a larger max_memory=",
+    21: "open it with facts={'scale.k': S, 'scale.v': S} (1: it stores the values themselves)",
 }
 
 
@@ -349,7 +356,12 @@ def texts(items: Any) -> Optional["c.Array[c.c_char_p]"]:
     """Returns KEY=VALUE texts of a mapping as a NULL-terminated array."""
     if not items:
         return None
-    lines = [encode(f"{key}={_value(value)}") for key, value in dict(items).items()]
+    if not isinstance(items, Mapping):
+        raise TypeError(f"a mapping is asked for, as {{'KEY': 'VALUE'}}, not {kind_of(items)}")
+    for key, value in items.items():
+        if value is None:
+            raise Error(Code.USAGE, f"'{key}' is None: leave out what is not known")
+    lines = [encode(f"{key}={_value(value)}") for key, value in items.items()]
     return (text * (len(lines) + 1))(*lines, None)
 
 

@@ -8,11 +8,13 @@ from typing import Any, Dict, Iterable, Mapping, Optional, Tuple
 from .errors import Code, Error
 
 KNOWN = (
-    "model.name", "model.architecture", "model.layers", "model.heads", "model.kv-heads", "model.head-dim", "model.head-dim-v",
-    "model.adapters", "model.adapters.sha256", "tokenizer.sha256", "rope.k", "rope.pairing", "rope.pairing-assumed", "rope.type",
-    "rope.theta", "rope.dim", "rope.factor", "hadamard.k", "hadamard.v", "hidden.states", "sliding.window", "page.size", "shard",
-    "cache.heads-known", "cache.layers-known", "prefix.identity", "prefix.parent", "prefix.extras", "prefix.space", "values.recipe",
-    "values.profile", "store.name",
+    "model.name", "model.architecture", "model.layers", "model.heads", "model.kv-heads",
+    "model.head-dim", "model.head-dim-v", "model.adapters", "model.adapters.sha256",
+    "tokenizer.sha256", "rope.k", "rope.pairing", "rope.pairing-assumed", "rope.type", "rope.theta",
+    "rope.dim", "rope.factor", "rope.original-length", "scale.k", "scale.v", "scale.source",
+    "hadamard.k", "hadamard.v", "hidden.states", "sliding.window", "page.size", "shard",
+    "cache.heads-known", "cache.layers-known", "prefix.identity", "prefix.parent", "prefix.extras",
+    "prefix.space", "values.recipe", "values.profile", "store.name",
 )
 BEGINS = ("model.fingerprint.", "x-")  # keys of programs begin with x-
 OWN = ("producer", "source.", "profile.", "recipe", "tokens.first", "llama.")  # libkvc sets them
@@ -38,8 +40,6 @@ def check(facts: Optional[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
             raise TypeError(f"a fact has a text for a key, not {key!r}")
         if key not in KNOWN and not key.startswith(BEGINS + OWN):
             raise Error(Code.USAGE, f"kvc knows no fact '{key}'{hint(key, KNOWN)} (kvc(5) lists them; your own begin with 'x-')")
-        if value is None:
-            raise Error(Code.USAGE, f"the fact '{key}' is None: leave out what is not known")
         if key in CHOICES and value not in CHOICES[key]:
             raise Error(Code.USAGE, f"the fact '{key}' is {value!r}, and not one of {', '.join(CHOICES[key])}"
                                     f"{hint(str(value), CHOICES[key])}")

@@ -64,6 +64,9 @@ class OpenOptions(TypedDict, total=False):
     profile_folders: Sequence[Path]
     damaged: bool
     tokens: Any
+    verify: bool
+    max_memory: int  # bytes; 0: a quarter of the machine's
+    facts: Optional[Mapping[str, Any]]
 
 
 def check_names(function: str, options: Mapping[str, Any], known: Any, others: Iterable[str] = ()) -> None:
