@@ -332,7 +332,7 @@ check-symbols: libkvc.a libkvc.so.$(VERSION) libkvc_store.a $(STORE_SO) $(BACKEN
 check-memory: libkvc.so.$(VERSION)
 	@"$(PYTHON)" tests/memory-numpy.py ./libkvc.so.$(VERSION)
 
-## check-python: the Python package: with numpy where $(PYTHON) has it, with torch and transformers likewise
+## check-python: the Python package: with numpy where $(PYTHON) has it; with torch, transformers and mypy likewise
 .PHONY: check-python
 check-python: libkvc.so.$(VERSION) $(STORE_SO) $(FAKE_CUDA)
 	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)" CC="$(CC)" \

@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from . import cuda
+from . import arrays, cuda
 from ._lib import VERSION as __version__
 from .arrays import RawArray, dtype_name
 from .compare import Comparison, compare
@@ -19,14 +19,23 @@ from .file import File, Tensor, join, model_identity, open
 from .pack import open_arrays, pack
 from .store import Hit, Space, Store
 
-__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Space", "Store", "Tensor", "compare", "cuda",
-           "dtype_name", "join", "load", "model_identity", "open", "open_arrays", "pack", "save"]
+__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Space", "Store", "Tensor", "arrays", "compare",
+           "cuda", "dtype_name", "join", "load", "model_identity", "open", "open_arrays", "pack", "save"]
 
 
-def __getattr__(name: str) -> Any:
-    """Imports torch and transformers only for those who use them."""
-    if name in ("save", "load", "Prefix"):
-        from . import hf
+if TYPE_CHECKING:
+    from .hf import Prefix, load, save
+else:
 
-        return getattr(hf, name)
-    raise AttributeError(f"module 'kvc' has no attribute '{name}'")
+    def __getattr__(name):
+        """Imports torch and transformers only for those who use them."""
+        if name in ("save", "load", "Prefix"):
+            from . import hf
+
+            return getattr(hf, name)
+        raise AttributeError(f"module 'kvc' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """Lists what the package offers, whether it is imported yet or not."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

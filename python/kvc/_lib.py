@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes as c
+import operator
 import os
 import threading
-import weakref
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import AbstractSet, Any, Callable, Iterable, List, Mapping, Optional
 
-from .errors import Code, Error
+from .errors import Code, Error, error_of, kind_of
 
 VERSION = "0.1.0"
 FOLDER = Path(__file__).resolve().parent / "lib"  # of the libraries that a wheel brings
@@ -22,10 +22,26 @@ CHUNK_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64, pointer, c.c_size_t)
 PROGRESS_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64)
 
 
+def whole(name: str, value: Any, kind: Any = u64) -> int:
+    """Returns a whole number that fits a type of C. `name` is what a message calls it."""
+    bits = 8 * c.sizeof(kind)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if kind is i64 else (0, 2**bits)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, not {value!r}") from None
+    if not low <= number < high:
+        raise Error(Code.USAGE, f"{name} is a number from {low} to {high - 1}, not {number}")
+    return number
+
+
 class Sized(c.Structure):
-    """A struct that begins with its size."""
+    """A struct that begins with its size. Refuses numbers that its fields cannot hold, which ctypes cuts."""
 
     def __init__(self, **fields: Any) -> None:
+        for name, kind, *_ in self._fields_:
+            if kind in (u32, u64, i64) and name in fields:
+                fields[name] = whole(name, fields[name], kind)
         super().__init__(size=c.sizeof(type(self)), **fields)
 
 
@@ -201,7 +217,7 @@ STORE = {
 }
 
 
-def _load(variable: str, name: str, functions: dict, version: str) -> c.CDLL:
+def _load(variable: str, name: str, functions: Any, version: str) -> c.CDLL:
     """Loads the library that the environment names, else the one of the wheel, else the system's."""
     own = FOLDER / name
     path = os.environ.get(variable) or (str(own) if own.exists() else name)
@@ -243,6 +259,32 @@ def store_folder() -> Path:
     return Path(named).resolve().parent if named else FOLDER
 
 
+# what helps, by the number that kvc_error_need() returns
+REMEDIES = {
+    1: "open it with kv_heads= or model=",
+    2: "open it with pairing= or model=",
+    3: "open it with model=",
+    4: "open it with weights=",
+    5: "name it with profile=, or its folder with profile_folders=",
+    6: "give queries=, a File",
+    7: "name a format to write",
+    8: "name the format with format=",
+    9: "say which arrays are K and V with settings={'map': ...}",
+    10: "give pairing=, or open the file with model=",
+    11: "give the recipe code:step=S, a preset or target_kld=",
+    12: "pack it with dequantize=True",
+    13: "force_profile=True packs it all the same",
+    14: "lossy_metadata=True writes it without this",
+    15: "give it with model=",
+    16: "give it with profile=",
+    17: "open it as a cache",
+    18: "open it with damaged=True for what is whole of it",
+    19: "open its files one by one",
+    20: "open it with a larger max_memory=",
+    21: "open it with facts={'scale.k': S, 'scale.v': S} (1: it stores the values themselves)",
+}
+
+
 class ErrorSlot:
     """A struct kvc_error for one call."""
 
@@ -255,38 +297,75 @@ class ErrorSlot:
 
     @property
     def code(self) -> int:
-        return kvc.kvc_error_code(self._as_parameter_)
+        return int(kvc.kvc_error_code(self._as_parameter_))
 
     def error(self) -> Error:
         e = self._as_parameter_
-        offset = kvc.kvc_error_offset(e)
-        return Error(self.code, kvc.kvc_error_message(e).decode(errors="replace"), severity=kvc.kvc_error_severity(e),
-                     need=kvc.kvc_error_need(e), offset=None if offset == 2**64 - 1 else offset)
+        offset, need = kvc.kvc_error_offset(e), kvc.kvc_error_need(e)
+        message = kvc.kvc_error_message(e).decode(errors="replace")
+        return error_of(self.code, f"{message}; {REMEDIES[need]}" if need in REMEDIES else message, kvc.kvc_error_severity(e), need,
+                        None if offset == 2**64 - 1 else offset)
 
 
-def call(function: Callable, *arguments: Any) -> Any:
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function whose last parameter is the struct kvc_error. Raises the error if the result is NULL or negative."""
     with ErrorSlot() as e:
         result = function(*arguments, e)
         if (result is None or result < 0) and e.code:
+            del arguments  # a traceback that is kept must not keep handles open
             raise e.error()
         return result
 
 
+class Callback:
+    """A function that the library calls in a `with`, whose end raises what the function raised: it cannot pass through the library."""
+
+    def __init__(self, kind: Any, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._failed: List[BaseException] = []
+        self.pointer = kind(self._run)
+
+    def _run(self, *arguments: Any) -> int:
+        """Returns 0, or 1 to stop the library."""
+        try:
+            self._function(*arguments)
+            return 0
+        except BaseException as problem:
+            self._failed.append(problem)
+            return 1
+
+    def __enter__(self) -> "Callback":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._failed:
+            raise self._failed[0] from None
+
+
 def encode(value: Any) -> Optional[bytes]:
-    """Returns a text or a path as the library takes it."""
-    return None if value is None else os.fsencode(value)
+    """Returns a text or a path as the library takes it. Refuses a NUL, where the library would end it."""
+    if value is None:
+        return None
+    encoded = os.fsencode(value)
+    if b"\0" in encoded:
+        raise Error(Code.USAGE, f"{value!r} has a NUL character")
+    return encoded
 
 
-def texts(items: Any) -> Optional[c.Array]:
+def texts(items: Any) -> Optional["c.Array[c.c_char_p]"]:
     """Returns KEY=VALUE texts of a mapping as a NULL-terminated array."""
     if not items:
         return None
-    lines = [f"{key}={_value(value)}".encode() for key, value in dict(items).items()]
+    if not isinstance(items, Mapping):
+        raise TypeError(f"a mapping is asked for, as {{'KEY': 'VALUE'}}, not {kind_of(items)}")
+    for key, value in items.items():
+        if value is None:
+            raise Error(Code.USAGE, f"'{key}' is None: leave out what is not known")
+    lines = [encode(f"{key}={_value(value)}") for key, value in items.items()]
     return (text * (len(lines) + 1))(*lines, None)
 
 
-def address(items: Optional[c.Array]) -> Optional[c.c_void_p]:
+def address(items: Any) -> Optional[c.c_void_p]:
     """Returns the address of an array, for a field that is NULL without one."""
     return None if items is None else c.cast(items, c.c_void_p)
 
@@ -297,55 +376,32 @@ def _value(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def flags(layers: Any) -> Optional[c.Array]:
-    """Returns layer numbers as the array of flags that selections take."""
+def chosen_layers(layers: Optional[Iterable[int]], there: Iterable[int]) -> Optional[AbstractSet[int]]:
+    """Returns the layers of a selection; None: all. Refuses those that are not `there`."""
     if layers is None:
         return None
-    chosen = set(layers)
-    if any(not isinstance(i, int) or i < 0 for i in chosen):
-        raise Error(Code.USAGE, "layers are whole numbers from 0 on")
-    return (c.c_uint8 * (max(chosen, default=0) + 1))(*(i in chosen for i in range(max(chosen, default=0) + 1)))
+    if isinstance(layers, (str, bytes)) or not isinstance(layers, Iterable):
+        raise TypeError(f"layers= takes a list of numbers, as [0, 1], not {layers!r}")
+    chosen, known = frozenset(whole("a layer", i, u32) for i in layers), set(there)
+    if chosen - known:
+        raise Error(Code.USAGE, f"there is no layer {ranges(chosen - known)}: there are {ranges(known) or 'none'}")
+    return chosen
 
 
-class Handle:
-    """A handle of the library. It is closed by close(), at the end of a `with`, or when nobody uses it any more.
+def ranges(numbers: Iterable[int]) -> str:
+    """Returns whole numbers as text: "0-3, 7"."""
+    runs: List[List[int]] = []
+    for n in sorted(numbers):
+        if runs and runs[-1][1] == n - 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
-    Handles that were made from it are closed before it.
-    """
 
-    def __init__(self, address: int, close: Callable, *keep: Any) -> None:
-        self._address: Optional[int] = address
-        self._keep = keep  # what the handle reads from
-        self._made: "weakref.WeakSet[Handle]" = weakref.WeakSet()
-        self._taken = False  # by a store, which closes it
-        self._finalizer = weakref.finalize(self, close, address)
-        for other in keep:
-            if isinstance(other, Handle):
-                other._made.add(self)
-
-    @property
-    def pointer(self) -> c.c_void_p:
-        """The address of the library's struct, for its functions."""
-        if self._address is None:
-            raise Error(Code.USAGE, f"this {type(self).__name__} is closed")
-        return c.c_void_p(self._address)
-
-    @property
-    def closed(self) -> bool:
-        return self._address is None
-
-    def close(self) -> None:
-        """Closes the handle, and those that were made from it. Closing twice is allowed."""
-        if self._taken:
-            return
-        for other in list(self._made):
-            other.close()
-        self._address = None
-        self._finalizer()
-        self._keep = ()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+def flags(chosen: Optional[AbstractSet[int]]) -> Optional["c.Array[c.c_uint8]"]:
+    """Returns layer numbers as the array of flags that selections take."""
+    if chosen is None:
+        return None
+    n = max(chosen, default=0) + 1
+    return (c.c_uint8 * n)(*(i in chosen for i in range(n)))

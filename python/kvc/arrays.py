@@ -10,14 +10,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import _lib, devices
+from . import _lib, devices, keys
 from .devices import is_torch
-from .errors import Code, Error
-
-try:
-    import ml_dtypes
-except ImportError:
-    ml_dtypes = None  # type: ignore[assignment]
+from .errors import Code, Error, kind_of
+from .handle import Unique
 
 Key = Tuple[int, str]  # layer and role
 
@@ -26,9 +22,14 @@ _BITS = {"bf16": np.dtype(np.uint16), "f8e4m3": np.dtype(np.uint8), "f8e5m2": np
 BLOCKS = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "iq4_nl": 18}  # bytes of 32 values
 _TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "u8": "uint8",
           "i8": "int8"}
-if ml_dtypes is not None:
+try:
+    import ml_dtypes
+except ImportError:
+    pass
+else:
     _NUMPY.update(bf16=np.dtype(ml_dtypes.bfloat16), f8e4m3=np.dtype(ml_dtypes.float8_e4m3fn), f8e5m2=np.dtype(ml_dtypes.float8_e5m2))
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
+_OF_TORCH = {theirs: own for own, theirs in _TORCH.items()}
 _ROLES = {"keys": "K", "values": "V"}
 
 
@@ -40,23 +41,54 @@ class RawArray(np.ndarray):
     def __array_finalize__(self, other: Any) -> None:
         self.dtype_name = getattr(other, "dtype_name", None)
 
+    def __reduce__(self) -> Any:
+        own: Any = super().__reduce__()
+        return own[0], own[1], (*own[2], self.dtype_name)
+
+    def __setstate__(self, state: Any) -> None:
+        *own, self.dtype_name = state
+        super().__setstate__(tuple(own))
+
 
 def dtype_name(array: Any) -> str:
-    """Returns kvc's name of the type of an array's values: "bf16", "f16" and so on."""
-    if is_torch(array):
-        name = str(array.dtype).replace("torch.", "")
-        for own, theirs in _TORCH.items():
-            if theirs == name:
-                return own
-    elif getattr(array, "dtype_name", None):
-        return array.dtype_name
-    elif array.dtype in _NAMES:
-        return _NAMES[array.dtype]
-    raise Error(Code.UNSUPPORTED, f"values of type {array.dtype} are not supported; say what uint16 or uint8 bits are with dtype=")
+    """Returns kvc's name of the type of an array's values: "bf16", "f16" and so on. A type is taken, too."""
+    named = getattr(array, "dtype_name", None)
+    if isinstance(named, str):
+        return named
+    dtype = array if isinstance(array, type) else getattr(array, "dtype", array)
+    name = _name_of(dtype)
+    if name is None:
+        raise Error(Code.UNSUPPORTED, f"values of type {dtype} are not supported: {', '.join(_TORCH)} are; say what uint16 or uint8 "
+                                      "bits are with dtype=")
+    return name
 
 
-def empty(shape: Sequence[int], dtype: str, torch: bool = False, device: Optional[int] = None) -> Any:
+def _name_of(dtype: Any) -> Optional[str]:
+    """Returns kvc's name of a type of values, as kvc, numpy, torch or their texts name it; None: it has none."""
+    text = str(dtype).replace("torch.", "")
+    if text in _TORCH or text in BLOCKS:
+        return text
+    if text in _OF_TORCH:
+        return _OF_TORCH[text]
+    try:
+        return _NAMES.get(np.dtype(dtype))
+    except TypeError:
+        return None
+
+
+def dtype_of(dtype: Any) -> Optional[str]:
+    """Returns kvc's name of a type that a caller names: "f16", "float16", np.float16, torch.float16; None stays None."""
+    if dtype is None:
+        return None
+    name = _name_of(dtype)
+    if name is None:
+        raise Error(Code.USAGE, f"dtype={dtype!r} is no type of kvc: {', '.join([*_TORCH, *BLOCKS])} are")
+    return name
+
+
+def empty(shape: Sequence[int], dtype: Any, torch: bool = False, device: Optional[int] = None) -> Any:
     """Returns an array for values of kvc's type `dtype`, on a device a tensor; the last axis of block types is cut into blocks of bytes."""
+    dtype = dtype_of(dtype)
     if dtype in BLOCKS:
         shape, own = (*shape[:-1], shape[-1] // 32, BLOCKS[dtype]), np.dtype(np.uint8)
     else:
@@ -83,9 +115,10 @@ def _empty_tensor(shape: Sequence[int], dtype: str, device: Optional[int]) -> An
 
 
 @dataclass(frozen=True)
-class Plane:
+class Plane(Unique):
     """K or V of a layer as it lies in memory."""
 
+    _again = "it is an address; describe the copied array"
     owner: Any  # keeps the memory
     data: int
     dtype: str
@@ -109,7 +142,7 @@ def _locate(array: Any, to_fill: bool) -> Tuple[Any, int, List[int]]:
         return array, array.address, list(array.strides)
     array = array if to_fill else np.asanyarray(array)
     if not isinstance(array, np.ndarray):
-        raise Error(Code.USAGE, f"what is filled is a numpy array or a torch tensor, not a {type(array).__name__}")
+        raise Error(Code.USAGE, f"what is filled is a numpy array or a torch tensor, not {kind_of(array)}")
     if to_fill and (not array.flags.writeable or any(s < 0 for s in array.strides)):
         raise Error(Code.USAGE, "an array that is to be filled is read-only or has negative strides")
     if any(s < 0 for s in array.strides):
@@ -117,7 +150,7 @@ def _locate(array: Any, to_fill: bool) -> Tuple[Any, int, List[int]]:
     return array, array.ctypes.data, list(array.strides)
 
 
-def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = None, to_fill: bool = False) -> Plane:
+def describe(array: Any, layout: Optional[str] = None, dtype: Any = None, to_fill: bool = False) -> Plane:
     """Describes an array or tensor. `layout` names its axes: T tokens, H heads, D channels, B a batch of one, P pages of
     T tokens each, as engines keep them.
 
@@ -133,7 +166,7 @@ def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = No
             raise Error(Code.UNSUPPORTED, f"a tensor is on the device '{array.device}'; the CPU and CUDA devices are supported")
         array = array.detach().cpu()
     array, address, strides = _locate(array, to_fill)
-    name = dtype or dtype_name(array)
+    name = dtype_of(dtype) or dtype_name(array)
     shape = list(array.shape)
     if name in BLOCKS:
         if len(shape) < 2 or shape[-1] != BLOCKS[name] or strides[-1] != 1:
@@ -160,26 +193,48 @@ def describe(array: Any, layout: Optional[str] = None, dtype: Optional[str] = No
 
 def flatten(arrays: Any) -> Dict[Key, Any]:
     """Returns arrays by layer and role: of a mapping with such keys or with names as "layers.0.keys", or of (K, V) for each layer."""
-    if not isinstance(arrays, Mapping):
-        return {(i, role): array for i, pair in enumerate(arrays) for role, array in zip("KV", pair)}
     flat: Dict[Key, Any] = {}
-    for key, array in arrays.items():
-        if isinstance(key, str):
-            match = re.fullmatch(r"(?:layers\.)?(\d+)\.(\w+)", key)
-            if not match:
-                raise Error(Code.USAGE, f"'{key}' names no layer and role: 'layers.0.keys', or the key (0, 'K')")
-            key = (int(match[1]), _ROLES.get(match[2], match[2]))
-        flat[key] = array
+    if isinstance(arrays, Mapping):
+        for name, array in arrays.items():
+            key = key_of(name)
+            if key in flat:
+                raise Error(Code.USAGE, f"{key[1]} of layer {key[0]} comes twice")
+            flat[key] = array
+        return flat
+    if isinstance(arrays, (str, bytes)) or not hasattr(arrays, "__iter__"):
+        raise TypeError(f"a cache is arrays by (layer, role), or a (K, V) for each layer, not {_shown(arrays)}")
+    for i, pair in enumerate(arrays):
+        if not hasattr(pair, "__len__") or len(pair) != 2:
+            raise Error(Code.USAGE, f"item {i} of the cache is {_shown(pair)}, and no pair (K, V) of layer {i}")
+        flat[i, "K"], flat[i, "V"] = pair
     return flat
 
 
-def planes(arrays: Any, layout: Optional[str] = None, dtype: Optional[str] = None, to_fill: bool = False) -> Dict[Key, Plane]:
+def _shown(value: Any) -> str:
+    """Returns what a message calls a value that is out of place."""
+    return kind_of(value) + (f" of {len(value)}" if hasattr(value, "__len__") else "")
+
+
+def key_of(name: Any) -> Key:
+    """Returns the layer and role that a key of a mapping, or a name as "layers.0.keys", says."""
+    match = re.fullmatch(r"(?:layers\.)?(\d+)\.(\w+)", name) if isinstance(name, str) else None
+    if match:
+        name = int(match[1]), match[2]
+    if not isinstance(name, tuple) or len(name) != 2 or not isinstance(name[1], str):
+        raise Error(Code.USAGE, f"{name!r} names no layer and role: 'layers.0.keys', or the key (0, 'K')")
+    return _lib.whole("a layer", name[0], _lib.u32), _ROLES.get(name[1], name[1])
+
+
+def planes(arrays: Any, layout: Optional[str] = None, dtype: Any = None, to_fill: bool = False) -> Dict[Key, Plane]:
     """Describes all arrays of a cache; what is described already stays as it is."""
     return {key: array if isinstance(array, Plane) else describe(array, layout, dtype, to_fill) for key, array in flatten(arrays).items()}
 
 
 def token_ids(tokens: Any) -> np.ndarray:
     """Returns token ids of a list, an array or a tensor as a row of int32."""
+    if isinstance(tokens, Mapping):
+        raise TypeError(f"token ids are a list, an array or a tensor, not {_shown(tokens)}: of a tokenizer's output take "
+                        "['input_ids']")
     if is_torch(tokens):
         tokens = tokens.detach().cpu().numpy()
     ids = np.asarray(tokens)
@@ -213,12 +268,12 @@ def memory(views: Mapping[Key, Plane], *, tokens: Optional[int] = None, first: i
     pages = {v.page for v in views.values()}
     if len(pages) > 1:
         raise Error(Code.USAGE, "arrays of one cache have pages of the same number of tokens, or none has pages")
-    lines = _lib.texts(facts)
+    lines = _lib.texts(keys.check(facts))
     m = _lib.Memory(array_size=c.sizeof(_lib.MemoryArray), arrays=items, n_arrays=len(views), tokens=total, first_position=first,
                     page_size=max(pages, default=0))
     if ids is not None:
         m.token_ids, m.n_token_ids = ids.ctypes.data, ids.size
     m.facts = _lib.address(lines)
-    m.keep = (items, lines, ids, [v.owner for v in views.values()])  # type: ignore[attr-defined]
+    m.keep = (items, lines, ids, [v.owner for v in views.values()])
     return m
 

@@ -8,7 +8,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from . import _lib
 from ._lib import call, kvc
-from .file import File, open
+from .file import File, _file, open
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,12 @@ def compare(a: Any, b: Any, *, first: int = 0, end: int = 0, layers: Optional[Se
         texts = [None if x is None else x.decode(errors="replace") for x in (of_a, of_b)]
         differing.append((key.decode(), texts[0], texts[1]))
 
-    chosen, result = _lib.flags(layers), _lib.Comparison()
-    how = _lib.CompareHow(first=first, end=end, layers=_lib.address(chosen), n_layers=len(chosen) if chosen else 0, abs=abs, rel=rel,
-                          meta=meta, meta_differs=_lib.META_FN(take), attention=attention,
-                          queries=queries.pointer if queries else None)
-    status = call(kvc.kvc_file_compare, a.pointer, b.pointer, c.byref(how), c.byref(result))
+    asked = None if queries is None else _file(queries).pointer
+    chosen, result = _lib.flags(_lib.chosen_layers(layers, (t.layer for f in (a, b) for t in f.tensors))), _lib.Comparison()
+    with _lib.Callback(_lib.META_FN, take) as back:
+        how = _lib.CompareHow(first=first, end=end, layers=_lib.address(chosen), n_layers=len(chosen) if chosen else 0, abs=abs,
+                              rel=rel, meta=meta, meta_differs=back.pointer, attention=attention, queries=asked)
+        status = call(kvc.kvc_file_compare, a.pointer, b.pointer, c.byref(how), c.byref(result))
     figures = {name: getattr(result, name) for name, *_ in result._fields_[1:]}
     figures.update(rows_only=tuple(result.rows_only), tokens_differ=bool(result.tokens_differ))
     return Comparison(same=status == 0, meta=differing, **figures)

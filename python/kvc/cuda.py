@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar
 
-from . import _lib, arrays, devices
+from . import _lib, arrays, checks, devices
 from ._lib import Sized, call, encode, i64, pointer, text, u32, u64
 from .arrays import Key, Plane
 from .errors import Code, Error
@@ -196,8 +196,8 @@ def _run(source: Source, group: Mapping[Key, Plane], at: _Range, convert: bool, 
     """Decodes into the planes of a group, and waits for the device."""
     cuda, number = kvc_cuda(), next(iter(group.values())).device or 0
     chosen = _lib.flags({layer for layer, _ in group})
-    o = CudaOptions(device=number, verify=1, first=at.first, end=at.end, layers=_lib.address(chosen), n_layers=len(chosen),
-                    profile=source.profile, model=source.model, weights=source.weights, profile_folders=source.profile_folders)
+    o = CudaOptions(device=number, verify=1, first=at.first, end=at.end, layers=_lib.address(chosen),
+                    n_layers=len(chosen) if chosen else 0, profile=source.profile, model=source.model, weights=source.weights, profile_folders=source.profile_folders)
     to = _destination(group, at.first - at.origin, convert)
     plan = call(cuda.kvc_cuda_plan_new, encode(source.path), c.byref(o), c.byref(to))
     try:
@@ -229,7 +229,7 @@ def count(**numbers: int) -> None:
 
 
 def decode(file: "File", into: Any, *, first: int = 0, tokens: Optional[int] = None, layout: Optional[str] = None,
-           dtype: Optional[str] = None, convert: bool = False, pairing: Optional[str] = None, stream: Optional[int] = None) -> None:
+           dtype: Any = None, convert: bool = False, pairing: Optional[str] = None, stream: Optional[int] = None) -> None:
     """Decodes into arrays on devices as File.load() does, on the devices alone: raises kvc.Error if they cannot.
 
     `into` has arrays, or a `kvc.arrays.Plane` with address and strides for each. `stream` is a cudaStream_t; by default torch's current
@@ -250,16 +250,16 @@ def decode(file: "File", into: Any, *, first: int = 0, tokens: Optional[int] = N
 
 def _check_positions(file: "File", views: Mapping[Key, Plane]) -> None:
     """Refuses positions that repeat or are missing, because a device takes all rows from the first to the last."""
-    position, handle = _lib.kvc.kvc_file_position, file.pointer
+    position = _lib.kvc.kvc_file_position
     parts = {(t.part, t.rows): t.index for t in file.tensors if (t.layer, t.role) in views and t.rows}
     for (part, rows), tensor in parts.items():
-        start = position(handle, tensor, 0)
-        if any(position(handle, tensor, row) != start + row for row in range(rows)):
+        start = position(file.pointer, tensor, 0)
+        if any(position(file.pointer, tensor, row) != start + row for row in range(rows)):
             raise Error(Code.UNSUPPORTED, f"positions of the file's {part} rows repeat or are missing")
 
 
 def pack(cache: Any, recipe: str = "fast", *, tokens: Any = None, first: int = 0, facts: Optional[Mapping[str, Any]] = None,
-         layout: Optional[str] = None, dtype: Optional[str] = None, threads: int = 0, align: int = 0,
+         layout: Optional[str] = None, dtype: Any = None, threads: int = 0, align: int = 0,
          stream: Optional[int] = None) -> bytes:
     """Returns a .kvc of arrays on one device, which encodes them: the same bytes as of kvc.pack(), which copies the arrays to the CPU.
 
@@ -272,16 +272,13 @@ def pack(cache: Any, recipe: str = "fast", *, tokens: Any = None, first: int = 0
     if number is None:
         raise Error(Code.UNSUPPORTED, "the arrays are in the CPU's memory, which kvc.pack() packs")
     ids = None if tokens is None else arrays.token_ids(tokens)
+    checks.check_arrays(views, layout, ids, facts)
     m = arrays.memory(views, first=first, ids=ids, facts=facts, device=number)
     o = CudaPackOptions(device=number, stream=devices.place.stream(number) if stream is None else stream)
     how, packed = _lib.WriteOptions(recipe=encode(recipe), threads=threads, align=align), CudaPacked()
     pieces: List[bytes] = []
-
-    def take(_: Any, data: int, size: int) -> int:
-        pieces.append(c.string_at(data, size))
-        return 0
-
-    call(kvc_cuda().kvc_cuda_pack, c.byref(m), c.byref(o), c.byref(how), _lib.WRITE_FN(take), None, c.byref(packed))
+    with _lib.Callback(_lib.WRITE_FN, lambda _, data, size: pieces.append(c.string_at(data, size))) as take:
+        call(kvc_cuda().kvc_cuda_pack, c.byref(m), c.byref(o), c.byref(how), take.pointer, None, c.byref(packed))
     return b"".join(pieces)
 
 
@@ -293,7 +290,7 @@ def on_devices(views: Mapping[Key, Plane]) -> str:
     return ",".join(f"cuda:{n}" for n in sorted({v.device for v in views.values() if v.device is not None}))
 
 
-def either(into: Any, layout: Optional[str], dtype: Optional[str], by_device: Callable[[], Result],
+def either(into: Any, layout: Optional[str], dtype: Any, by_device: Callable[[], Result],
            by_cpu: Callable[[Mapping[Key, Plane]], Result]) -> Tuple[Result, str]:
     """Calls by_device(). If that fails, by_cpu() decodes into memory of the CPU, from which torch copies. Returns the result and the way.
 

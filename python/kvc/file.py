@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import os
 import tempfile
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple, Union,
+                    overload)
 
 import numpy as np
 
 from . import _lib, arrays, cuda, devices
 from ._lib import call, encode, kvc
 from .arrays import Key, Plane
-from .errors import Code, Error
+from .errors import Code, Error, error_of_system, kind_of
+from .handle import Handle
+from .options import PackOptions, Path as Path, Unpack, UnpackOptions, check_names, pack_options, unpack_options
 
-Path = Union[str, "os.PathLike[str]"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor as TorchTensor
 
 
 @dataclass(frozen=True)
@@ -63,23 +69,33 @@ class Meta(Mapping[str, str]):
         return repr(dict(self))
 
 
-class File(_lib.Handle):
+class File(Handle):
     """An open cache: a file of any format that kvc reads, a selection, or arrays in memory. Use it in a `with`, or close() it.
+
+    kvc.open(), kvc.open_arrays(), kvc.join() and select() make one. It is like a mapping of K and V by layer and role: `f[3, "K"]` reads
+    all rows of an array as the file has them, `len(f)`, `list(f)` and `(3, "K") in f` tell which arrays there are.
 
     `decoded` tells what the last load() onto a device was decoded by: "cuda:0", or "cpu: " and why; empty before.
     """
 
-    def __init__(self, address: int, *keep: Any) -> None:
-        super().__init__(address, kvc.kvc_file_close, *keep)
-        self.source: Optional[cuda.Source] = None  # a .kvc that a device can open too
-        self.decoded = ""
+    _again = "open the path again with kvc.open()"
+    _made_by = "kvc.open() opens a path"
+    source: Optional[cuda.Source] = None  # a .kvc that a device can open too
+    decoded = ""
+
+    @classmethod
+    def _of(cls, address: int, *keep: Any, parents: Sequence["File"] = (), held: Sequence[c.c_void_p] = ()) -> "File":
+        """Returns the handle of a struct kvc_file, as Handle._hold() says."""
+        self = cls.__new__(cls)
+        self._hold(address, kvc.kvc_file_close, *keep, parents=parents, held=held)
+        return self
 
     # --- looking ---
 
     @property
     def format(self) -> str:
         """The name of the format: "kvc", "llama", "safetensors" and so on."""
-        return kvc.kvc_file_format(self.pointer).decode()
+        return str(kvc.kvc_file_format(self.pointer), "utf-8")
 
     @property
     def meta(self) -> Meta:
@@ -88,8 +104,8 @@ class File(_lib.Handle):
     @property
     def tokens(self) -> Optional[np.ndarray]:
         """A copy of the token ids, int32, or None. They begin at position 0, or where the metadata key tokens.first says."""
-        n = c.c_uint64()
-        data = kvc.kvc_file_tokens(self.pointer, c.byref(n))
+        n, pointer = c.c_uint64(), self.pointer  # held until the copy is made
+        data = kvc.kvc_file_tokens(pointer, c.byref(n))
         return np.ctypeslib.as_array((c.c_int32 * n.value).from_address(data)).copy() if data else None
 
     @property
@@ -98,8 +114,9 @@ class File(_lib.Handle):
         return [self._tensor(i) for i in range(kvc.kvc_file_tensors(self.pointer))]
 
     def _tensor(self, i: int) -> Tensor:
-        t = _lib.TensorInfo()
-        if kvc.kvc_file_tensor(self.pointer, i, c.byref(t)):
+        t, pointer = _lib.TensorInfo(), self.pointer  # held while its texts are read
+        if not 0 <= i < 2**32 or kvc.kvc_file_tensor(pointer, i, c.byref(t)):
+            del pointer
             raise Error(Code.USAGE, f"there is no tensor {i}")
         return Tensor(i, t.part.decode(), t.role.decode(), t.dtype.decode(), t.layer, t.stream, t.checkpoint, t.rows, t.heads, t.dim,
                       t.row_bytes)
@@ -108,12 +125,51 @@ class File(_lib.Handle):
         """Returns the position of a tensor's row."""
         if not 0 <= row < self._tensor(tensor).rows:
             raise Error(Code.USAGE, f"tensor {tensor} has no row {row}")
-        return kvc.kvc_file_position(self.pointer, tensor, row)
+        return int(kvc.kvc_file_position(self.pointer, tensor, row))
 
     def __repr__(self) -> str:
         return f"<kvc.File {'closed' if self.closed else f'{self.format}, {kvc.kvc_file_tensors(self.pointer)} tensors'}>"
 
+    # --- K and V by layer and role ---
+
+    def _tokens_of(self) -> List[Tensor]:
+        """Returns the tensors that have rows of tokens: K and V, but no companions, states and further streams."""
+        return [t for t in self.tensors if t.part in ("live", "sliding") and t.stream == 0]
+
+    def keys(self) -> List[Key]:
+        """The layers and roles that `f[layer, role]` takes."""
+        return list(dict.fromkeys((t.layer, t.role) for t in self._tokens_of()))
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __bool__(self) -> bool:
+        return True  # closed and empty ones, too
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys()
+
+    def __getitem__(self, key: Key) -> "NDArray[Any]":
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise TypeError(f"a layer and a role are asked for, as f[0, 'K'], not {key!r}")
+        found = {(t.layer, t.role): t.index for t in reversed(self._tokens_of())}
+        if key not in found:
+            roles = ", ".join(sorted({role for _, role in found}))
+            raise KeyError(f"there is no {key[1]} of layer {key[0]}: there are {roles} of the layers "
+                           f"{_lib.ranges({layer for layer, _ in found})}")
+        return self.read(found[key])
+
     # --- values ---
+
+    @overload
+    def read(self, tensor: int, first: int = 0, rows: Optional[int] = None, *,
+             torch: Literal[False] = False) -> "NDArray[Any]": ...
+
+    @overload
+    def read(self, tensor: int, first: int = 0, rows: Optional[int] = None, *, torch: bool) -> Any: ...
 
     def read(self, tensor: int, first: int = 0, rows: Optional[int] = None, *, torch: bool = False) -> Any:
         """Returns rows of tensor number `tensor` as an array [rows, heads, channels], decoded straight into it."""
@@ -126,37 +182,58 @@ class File(_lib.Handle):
             call(kvc.kvc_file_read, self.pointer, tensor, first, rows, out.data_ptr() if torch else out.ctypes.data)
         return out
 
+    @overload
     def arrays(self, *, first: Optional[int] = None, end: Optional[int] = None, layers: Optional[Sequence[int]] = None,
-               dtype: Optional[str] = None, pairing: Optional[str] = None, threads: int = 0, torch: bool = False,
+               dtype: Any = None, pairing: Optional[str] = None, threads: int = 0, torch: Literal[False] = False,
+               device: Any = None) -> Dict[Key, "NDArray[Any]"]: ...
+
+    @overload
+    def arrays(self, *, first: Optional[int] = None, end: Optional[int] = None, layers: Optional[Sequence[int]] = None,
+               dtype: Any = None, pairing: Optional[str] = None, threads: int = 0, torch: Literal[True],
+               device: Any = None) -> Dict[Key, "TorchTensor"]: ...
+
+    @overload
+    def arrays(self, *, first: Optional[int] = None, end: Optional[int] = None, layers: Optional[Sequence[int]] = None,
+               dtype: Any = None, pairing: Optional[str] = None, threads: int = 0, torch: bool,
+               device: Any = None) -> Dict[Key, Any]: ...
+
+    def arrays(self, *, first: Optional[int] = None, end: Optional[int] = None, layers: Optional[Sequence[int]] = None,
+               dtype: Any = None, pairing: Optional[str] = None, threads: int = 0, torch: bool = False,
                device: Any = None) -> Dict[Key, Any]:
         """Returns K and V as new arrays [tokens, heads, channels] by (layer, role).
 
-        They hold positions [first, end), by default all; a layer with a sliding window has the last ones only. `dtype` is "f32", "f16"
-        or "bf16" to have all values rounded to it. `torch` makes tensors, on `device` ("cpu", "cuda", "cuda:1").
+        They hold positions [first, end), by default all; a layer with a sliding window has the last ones only. `layers` are some of those
+        of the file. `dtype` is "f32", "f16" or "bf16", or what numpy or torch call them, to have all values rounded to it. `torch` makes
+        tensors, on `device` ("cpu", "cuda", "cuda:1").
         """
-        chosen, number = {}, devices.place.find(device)
+        chosen: Dict[Key, Any] = {}
+        number, dtype = devices.place.find(device), arrays.dtype_of(dtype)
         if number is not None and not torch:
             raise Error(Code.USAGE, f"arrays on the device '{device}' are tensors: torch=True makes them")
-        found = [t for t in self.tensors if t.part in ("live", "sliding") and t.stream == 0]
+        found = self._tokens_of()
         if not found:
             raise Error(Code.UNSUPPORTED, "the file has no K and V of tokens")
-        rows = [t for t in found if t.rows]
-        if first is None:
-            live = [t for t in rows if t.part == "live"] or rows
-            first = min((self.position(t.index, 0) for t in live), default=0)
-        if end is None:
-            end = max((self.position(t.index, t.rows - 1) + 1 for t in rows), default=first)
+        asked = _lib.chosen_layers(layers, (t.layer for t in found))
+        own = self.range()
+        first, end = own[0] if first is None else first, own[1] if end is None else end
         if not 0 <= first <= end:
             raise Error(Code.USAGE, f"positions {first} to {end} are no range")
         for t in found:
-            if layers is None or t.layer in layers:
+            if asked is None or t.layer in asked:
                 n = end - first if t.part == "live" else min(end - first, t.rows)
                 chosen[t.layer, t.role] = arrays.empty((n, t.heads, t.dim), dtype or t.dtype, torch, number)
         if end > first:
             self.load(chosen, first=first, tokens=end - first, convert=dtype is not None, pairing=pairing, threads=threads)
         return chosen
 
-    def load(self, into: Any, *, first: int = 0, tokens: Optional[int] = None, layout: Optional[str] = None, dtype: Optional[str] = None,
+    def range(self) -> Tuple[int, int]:
+        """Returns the positions [first, end) that the file has of K and V: in a layer with a sliding window, the last ones."""
+        rows = [t for t in self._tokens_of() if t.rows]
+        live = [t for t in rows if t.part == "live"] or rows
+        first = min((self.position(t.index, 0) for t in live), default=0)
+        return first, max((self.position(t.index, t.rows - 1) + 1 for t in rows), default=first)
+
+    def load(self, into: Any, *, first: int = 0, tokens: Optional[int] = None, layout: Optional[str] = None, dtype: Any = None,
              convert: bool = False, pairing: Optional[str] = None, threads: int = 0, verify: bool = False) -> None:
         """Decodes straight into the caller's arrays or tensors, whatever their strides.
 
@@ -189,10 +266,15 @@ class File(_lib.Handle):
         """Returns a handle of positions [first, end) and some layers. Nothing is copied."""
         if first < 0 or (end is not None and end <= first):
             raise Error(Code.USAGE, f"positions {first} to {end} are no range")
-        chosen = _lib.flags(layers)
+        asked = _lib.chosen_layers(layers, (t.layer for t in self.tensors))
+        chosen = _lib.flags(asked)
         part = _lib.PartOptions(first=first, end=end or 0, layers=_lib.address(chosen), n_layers=len(chosen) if chosen else 0,
                                 no_companions=not companions)
-        return File(call(kvc.kvc_file_select, self.pointer, c.byref(part)), self)
+        pointer = self.pointer
+        try:
+            return File._of(call(kvc.kvc_file_select, pointer, c.byref(part)), parents=[self], held=[pointer])
+        finally:
+            del pointer  # a traceback that is kept must not keep the file open
 
     def match(self, tokens: Any) -> int:
         """Returns the number of leading tokens that the cache shares with these."""
@@ -202,13 +284,23 @@ class File(_lib.Handle):
 
     def check(self, threads: int = 0) -> None:
         """Reads everything, and raises the first error of a hash or digest."""
-        call(kvc.kvc_file_check, self.pointer, threads)
+        call(kvc.kvc_file_check, self.pointer, _lib.whole("threads", threads, _lib.u32))
 
     # --- writing ---
 
-    def pack(self, path: Optional[Path] = None, **options: Any) -> Union[bytes, int]:
+    @overload
+    def pack(self, path: None = None, **options: Unpack[PackOptions]) -> bytes: ...
+
+    @overload
+    def pack(self, path: Path, **options: Unpack[PackOptions]) -> int: ...
+
+    def pack(self, path: Optional[Path] = None, **options: Unpack[PackOptions]) -> Union[bytes, int]:
         """Packs into a .kvc. Returns its bytes, or, written to `path`, how many they are. `pack()` explains the options."""
-        o, keep = write_options(**options)
+        check_names("pack", options, PackOptions)
+        queries = options.get("queries")
+        if queries is not None:
+            _file(queries)
+        o, keep = pack_options(**options)
         if path is not None:
             return write_file(path, lambda fd: call(kvc.kvc_file_pack_fd, self.pointer, c.byref(o), fd))
         data, size = c.c_void_p(), c.c_size_t()
@@ -218,27 +310,30 @@ class File(_lib.Handle):
         finally:
             _free(data)
 
-    def unpack(self, path: Path, format: Optional[str] = None, **options: Any) -> int:
-        """Writes the source that a .kvc was made from, or another format ("safetensors", "llama"). Returns the number of bytes."""
-        o, keep = write_options(**options)
+    def unpack(self, path: Path, format: Optional[str] = None, **options: Unpack[UnpackOptions]) -> int:
+        """Writes the source that a .kvc was made from, or another format ("safetensors", "llama"). Returns the number of bytes.
+
+        Options: `pairing` of K in what is written, `settings` of the format (kvc-unpack(1)), `lossy_metadata` to write a format that does
+        not hold all of the cache, `threads`.
+        """
+        check_names("unpack", options, UnpackOptions, ("format",))
+        o, keep = unpack_options(**options)
 
         def write(fd: int) -> None:
-            def take(_: Any, data: int, size: int) -> int:
+            def take(_: Any, data: int, size: int) -> None:
                 view = memoryview((c.c_char * size).from_address(data))
-                try:
-                    while view:
-                        view = view[os.write(fd, view):]
-                    return 0
-                except OSError:
-                    return 1
+                while view:
+                    view = view[os.write(fd, view):]
 
-            call(kvc.kvc_file_unpack, self.pointer, encode(format), c.byref(o), _lib.WRITE_FN(take), None)
+            with _lib.Callback(_lib.WRITE_FN, take) as back:
+                call(kvc.kvc_file_unpack, self.pointer, encode(format), c.byref(o), back.pointer, None)
 
         return write_file(path, write)
 
-    def unpack_into(self, buffer: Any = None, format: Optional[str] = None, **options: Any) -> int:
+    def unpack_into(self, buffer: Any = None, format: Optional[str] = None, **options: Unpack[UnpackOptions]) -> int:
         """Writes as unpack() does, into a writable buffer (bytearray, mmap, array). Returns the number of bytes; None: only their number."""
-        o, keep = write_options(**options)
+        check_names("unpack_into", options, UnpackOptions, ("format",))
+        o, keep = unpack_options(**options)
         size = c.c_size_t()
         room = np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)
         if buffer is not None and not room.flags.writeable:
@@ -248,25 +343,18 @@ class File(_lib.Handle):
         return size.value
 
 
-def write_options(*, recipe: Optional[str] = None, profile: Optional[Path] = None, embed_profile: bool = False,
-                  force_profile: bool = False, threads: int = 0, align: int = 0, verify: bool = True, queries: Optional[File] = None,
-                  dequantize: bool = False, target_kld: float = 0, target_ratio: float = 0, max_output_error: float = 0,
-                  max_logit_error: float = 0, keep_tokens: bool = True, keep_companions: bool = True, pairing: Optional[str] = None,
-                  settings: Optional[Mapping[str, Any]] = None, lossy_metadata: bool = False) -> Any:
-    """Returns struct kvc_write_options, and what it refers to."""
-    lines = _lib.texts(settings)
-    o = _lib.WriteOptions(threads=threads, recipe=encode(recipe), align=align, no_verify=not verify,
-                          queries=queries.pointer if queries else None, dequantize=dequantize, profile=encode(profile),
-                          embed_profile=embed_profile, force_profile=force_profile, target_kld=target_kld, target_ratio=target_ratio,
-                          max_output_error=max_output_error, max_logit_error=max_logit_error, no_tokens=not keep_tokens,
-                          no_companions=not keep_companions, pairing=encode(pairing), set=_lib.address(lines),
-                          lossy_metadata=lossy_metadata)
-    return o, (lines, queries)
-
-
-def write_file(path: Path, write: Any) -> int:
+def write_file(path: Path, write: Callable[[int], Any]) -> int:
     """Calls write(fd) for a new file that takes the place of `path` when it is complete. Returns its size."""
-    path = os.fspath(path)
+    path = os.fsdecode(path)
+    try:
+        return _write_beside(path, write)
+    except Error:
+        raise
+    except OSError as problem:
+        raise error_of_system(problem, path) from None
+
+
+def _write_beside(path: str, write: Callable[[int], Any]) -> int:
     fd, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=os.path.dirname(path) or ".")
     try:
         try:
@@ -279,7 +367,8 @@ def write_file(path: Path, write: Any) -> int:
         os.replace(temporary, path)
         return size
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise
 
 
@@ -299,7 +388,8 @@ def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mappin
          kv_heads: int = 0, pairing: Optional[str] = None, weights: Optional[Path] = None, profile: Optional[Path] = None,
          profile_folders: Sequence[Path] = (), damaged: bool = False, tokens: Any = None, verify: bool = True, max_memory: int = 0,
          facts: Optional[Mapping[str, Any]] = None) -> File:
-    """Opens a cache: a path of a file, a folder or a tar archive, a list of paths of one cache, or bytes in memory.
+    """Opens a cache: a path of a file, a folder or a tar archive, a list of paths of one cache, bytes in memory, or a file object that
+    is open for reading bytes, of which the rest is read.
 
     `format` and `settings` are as --from of kvc-pack(1), `model` a weights file whose facts are taken, and which a .kvc must match.
     `profile` and `profile_folders` say where the profile of a .kvc is. `tokens` are the token ids of a file that holds none, `facts` what
@@ -311,28 +401,63 @@ def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mappin
     ids = None if tokens is None else arrays.token_ids(tokens)
     o = _lib.OpenOptions(format=encode(format), set=_lib.address(lines), model=encode(model), kv_heads=kv_heads,
                          pairing=encode(pairing), weights=encode(weights), profile=encode(profile),
-                         profile_folders=b":".join(map(os.fsencode, profile_folders)) or None, damaged=damaged,
-                         no_verify=not verify, max_memory=max_memory,
-                         facts=_lib.address(told))
+                         profile_folders=_folders(profile_folders), damaged=damaged, no_verify=not verify,
+                         max_memory=max_memory, facts=_lib.address(told))
     if ids is not None:
         o.token_ids, o.n_token_ids = ids.ctypes.data, ids.size
     if isinstance(source, (str, os.PathLike)):
+        name = encode(source)
         state = cuda.file_state(source)
-        f = File(call(kvc.kvc_file_open, encode(source), c.byref(o)))
+        f = File._of(call(kvc.kvc_file_open, name, c.byref(o)))
         if state and f.format == "kvc" and not (damaged or settings or facts or ids is not None):
             f.source = cuda.Source(os.path.abspath(source), o.profile, o.model, o.weights, o.profile_folders, state)
         return f
     if isinstance(source, (list, tuple)):
-        paths = (c.c_char_p * len(source))(*map(os.fsencode, source))
-        return File(call(kvc.kvc_file_open_members, paths, len(source), c.byref(o)))
-    data = np.frombuffer(source, np.uint8) if len(memoryview(source)) else np.empty(0, np.uint8)
-    return File(call(kvc.kvc_file_open_memory, data.ctypes.data, data.size, c.byref(o)), data)
+        if not source:
+            raise Error(Code.USAGE, "a list of no paths is no cache")
+        paths = (c.c_char_p * len(source))(*map(encode, source))
+        return File._of(call(kvc.kvc_file_open_members, paths, len(source), c.byref(o)))
+    data = _bytes_of(source)
+    return File._of(call(kvc.kvc_file_open_memory, data.ctypes.data, data.size, c.byref(o)), data)
+
+
+def _folders(paths: Sequence[Path]) -> Optional[bytes]:
+    """Returns paths of folders as the library takes them."""
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    return b":".join(encode(path) or b"" for path in paths) or None
+
+
+def _bytes_of(source: Any) -> "NDArray[np.uint8]":
+    """Returns the bytes of an object that has them, without a copy, or what is left of a file object."""
+    try:
+        view = memoryview(source)
+    except TypeError:
+        if isinstance(source, Handle) or not hasattr(source, "read"):
+            raise TypeError("kvc.open() takes a path, a list of paths, bytes, or a file that is open for reading bytes, not "
+                            f"{kind_of(source)}; kvc.open_arrays() takes arrays") from None
+        source = source.read()
+        if isinstance(source, str):
+            raise TypeError("the file was opened as text: open it with mode 'rb'") from None
+        view = memoryview(source)
+    return np.frombuffer(source, np.uint8) if len(view) else np.empty(0, np.uint8)
 
 
 def join(files: Sequence[File], how: str = "tokens") -> File:
     """Returns a handle of several files as one cache: consecutive blocks of tokens, or the "heads" of tensor-parallel ranks."""
-    handles = (c.c_void_p * len(files))(*(f.pointer.value for f in files))
-    return File(call(kvc.kvc_file_join, handles, len(files), how.encode()), *files)
+    files = list(files)
+    pointers = [_file(f).pointer for f in files]  # held until the call is over
+    handles = (c.c_void_p * len(files))(*(p.value for p in pointers))
+    try:
+        return File._of(call(kvc.kvc_file_join, handles, len(files), encode(how)), parents=files, held=pointers)
+    finally:
+        del pointers  # a traceback that is kept must not keep files open
+
+
+def _file(value: Any) -> File:
+    if not isinstance(value, File):
+        raise TypeError(f"an open kvc.File is asked for, not {kind_of(value)}: kvc.open() opens a path")
+    return value
 
 
 def model_identity(weights: Path) -> str:

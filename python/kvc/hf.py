@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
-from transformers import cache_utils
+from transformers import PretrainedConfig, cache_utils
 
-from . import arrays, devices, file
-from ._lib import call, kvc
+from . import arrays, checks, devices, file
+from ._lib import call, kvc, ranges
 from .arrays import Key, Plane
-from .errors import Code, Error
-from .facts import config_of as _config, facts_of, fingerprint_of
-from .file import File, Path
+from .errors import Code, Error, kind_of
+from .facts import config_of, facts_of, fingerprint_of
+from .file import File
+from .handle import Unique
+from .options import OpenOptions, PackOptions, Path, Unpack, check_names
 from .store import Extra, Hit, Space, Store
 
 _WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in tokens; 0: full attention, -1: no cache
@@ -34,6 +36,14 @@ def _digest(model: Any) -> str:
         h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
         h.update(flat[at.to(flat.device)].cpu().view(torch.uint8).numpy().tobytes())
     return h.hexdigest()
+
+
+def _config(model: Any) -> Any:
+    """Returns the configuration of the text model, of a model or of a configuration. Refuses what is neither."""
+    if not hasattr(model, "config") and not isinstance(model, PretrainedConfig):
+        name = f": AutoConfig.from_pretrained({model!r}) makes one of its name" if isinstance(model, str) else ""
+        raise TypeError(f"a model of transformers or its configuration is asked for, not {kind_of(model)}{name}")
+    return config_of(model)
 
 
 # --- a DynamicCache as planes ---
@@ -92,22 +102,26 @@ def _facts(cache: Any, facts: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
 def open_cache(cache: Any, *, tokens: Any = None, first: int = 0, facts: Optional[Mapping[str, Any]] = None) -> File:
     """Returns a handle of a DynamicCache, for kvc.open_arrays()."""
     ids = None if tokens is None else arrays.token_ids(tokens)
-    planes, length = _planes(cache), _length(cache)
-    if ids is not None and ids.size < length:
-        raise Error(Code.USAGE, f"the cache has {length} tokens, and tokens= names {ids.size}")
+    planes, length, windows = _planes(cache), _length(cache), _windows(cache)
+    checks.check_rows(planes, length, lambda layer: windows[layer])
+    checks.check_ids(planes, length, ids, "BHTD")
     m = arrays.memory(planes, tokens=length, first=first, ids=ids, facts=_facts(cache, facts))
-    return File(call(kvc.kvc_file_open_arrays, m), m)
+    return File._of(call(kvc.kvc_file_open_arrays, m), m)
 
 
 def save(cache: Any, path: Path, tokens: Any = None, *, model: Any = None, facts: Optional[Mapping[str, Any]] = None,
-         **options: Any) -> int:
+         **options: Unpack[PackOptions]) -> int:
     """Saves a DynamicCache as a .kvc, and returns its bytes.
 
     `tokens` are the token ids, which may be one more than the cache has; `model`, a model or its configuration, adds its name, geometry and
     RoPE. Options are those of pack(): recipe, profile and so on.
     """
-    with open_cache(cache, tokens=tokens, facts={**(facts_of(model) if model is not None else {}), **(facts or {})}) as f:
-        return int(f.pack(path, **options))
+    check_names("save", options, PackOptions, ("tokens", "model", "facts"))
+    if model is not None:
+        _config(model)  # refuses what is none
+    known = {} if model is None else facts_of(model)
+    with open_cache(cache, tokens=tokens, facts={**known, **(facts or {})}) as f:
+        return f.pack(path, **options)
 
 
 def _fill(layer: Any, window: int, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
@@ -123,20 +137,21 @@ def _fill(layer: Any, window: int, keys: torch.Tensor, values: torch.Tensor, len
 
 
 def _layers(windows: Sequence[int]) -> List[Any]:
-    return [cache_utils.DummyLayer() if w < 0 else cache_utils.DynamicSlidingWindowLayer(sliding_window=w) if w else
-            cache_utils.DynamicLayer() for w in windows]
+    kinds: Any = cache_utils
+    return [kinds.DummyLayer() if w < 0 else kinds.DynamicSlidingWindowLayer(sliding_window=w) if w else kinds.DynamicLayer()
+            for w in windows]
 
 
-def _new_cache(windows: Sequence[int]) -> Any:
-    cache = cache_utils.DynamicCache()
+def _new_cache(windows: Sequence[int]) -> cache_utils.DynamicCache:
+    cache: cache_utils.DynamicCache = cache_utils.DynamicCache()
     cache.layers = _layers(windows)
     if windows:
         cache.layer_class_to_replicate = None
     return cache
 
 
-def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Optional[torch.dtype] = None, config: Any = None,
-         threads: int = 0, **options: Any) -> Any:
+def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Any = None, config: Any = None, threads: int = 0,
+         **options: Unpack[OpenOptions]) -> cache_utils.DynamicCache:
     """Loads a cache file of any format as a DynamicCache on a device ("cpu", "cuda", "cuda:1"), of positions [0, end).
 
     A CUDA device decodes the file if it can, else the CPU does and torch copies: `kvc.cuda.stats` counts both.
@@ -144,10 +159,11 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Op
     generate(ids, past_key_values=cache) computes the tokens that the cache lacks, of which there must be one. Layers are those that
     save() wrote, else those of `config`, a model or its configuration, else of full attention. Values of another type are rounded to
     `dtype`. Options are those of open(): profile, model, format, kv_heads, pairing. Fewer tokens of a cache with sliding windows cannot
-    be had: Code.NOT_SLICEABLE.
+    be had: Code.NOT_SLICEABLE. A file that lacks layers, or begins after position 0, is refused: File.arrays() reads it.
     """
+    check_names("load", options, OpenOptions, ("device", "end", "dtype", "config", "threads"))
     devices.place.find(device)  # refuses those that are not there
-    rounded = None if dtype is None else arrays.dtype_name(torch.empty(0, dtype=dtype))
+    rounded = arrays.dtype_of(dtype)
     with file.open(path, **options) as f:
         rotated = any(f.meta.get(key, "0") != "0" for key in ("hadamard.k", "hadamard.v"))
         if rotated and not any(t.dtype in arrays.BLOCKS for t in f.tensors):  # those are rotated back as they are rounded to `dtype`
@@ -167,14 +183,12 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: Op
         return cache
 
 
-def _take(f: File, cache: Any, windows: Sequence[int], **options: Any) -> int:
-    """Decodes a file into the layers of a new cache. Returns the number of its tokens."""
-    found = f.arrays(torch=True, **options)
-    length = max((a.shape[0] for a in found.values()), default=0)
-    layers = sorted({layer for layer, role in found if role in "KV"})
-    if any(i >= len(windows) or windows[i] < 0 for i in layers):
-        raise Error(Code.OTHER_MODEL, f"the file has layers up to {layers[-1]}, and the model has {len(windows)}")
-    for i in layers:
+def _take(f: File, cache: Any, windows: Sequence[int], *, end: Optional[int] = None, **options: Any) -> int:
+    """Decodes a file into the layers of a new cache, positions [0, end). Returns the number of its tokens."""
+    _check_layers(f, windows)
+    length = f.range()[1] if end is None else end
+    found = f.arrays(torch=True, first=0, end=length, **options)
+    for i in {layer for layer, _ in found}:
         held = found[i, "K"].shape[0]
         if held < min(length, windows[i] - 1 if windows[i] else length):
             raise Error(Code.NOT_SLICEABLE, f"layer {i} has the last {held} of {length} tokens only, which are too few for it")
@@ -182,10 +196,30 @@ def _take(f: File, cache: Any, windows: Sequence[int], **options: Any) -> int:
     return length
 
 
+def _check_layers(f: File, windows: Sequence[int]) -> None:
+    """Refuses a file that has not all layers of a model, or others, or not the first tokens: a model cannot go on from it."""
+    layers, due = {layer for layer, role in f.keys() if role in "KV"}, {i for i, window in enumerate(windows) if window >= 0}
+    other = "File.arrays() reads what is there"
+    if not layers:
+        raise Error(Code.UNSUPPORTED, f"the file has no K and V of tokens; {other}")
+    if layers - due:
+        raise Error(Code.OTHER_MODEL, f"the file has the layers {ranges(layers)}, and the model {ranges(due) or 'none'}; {other}")
+    if due - layers:
+        raise Error(Code.UNSUPPORTED, f"the file has the layers {ranges(layers)} only, and a model needs {ranges(due)} (config= tells "
+                                      f"which layers of a model have a cache); {other}")
+    missing = [f"{role} of layer {i}" for i in sorted(layers) for role in "KV" if (i, role) not in f]
+    if missing:
+        raise Error(Code.UNSUPPORTED, f"the file has no {missing[0]}, which a model needs; {other}")
+    live = [t for t in f.tensors if t.part == "live" and t.rows]
+    first = min((f.position(t.index, 0) for t in live), default=0)
+    if first:
+        raise Error(Code.UNSUPPORTED, f"the file begins at position {first}, and a model goes on from all tokens before; {other}")
+
+
 # --- prefixes ---
 
 
-class Prefix:
+class Prefix(Unique):
     """The prefixes of prompts of one model, in a store.
 
         with kvc.Store("dir:/var/cache/kvc") as store:
@@ -203,11 +237,18 @@ class Prefix:
     model: on CUDA devices those decode, or the CPU does and torch copies; `decoded` tells ("cuda:0", or "cpu: " and why).
     """
 
+    _again = "make another with kvc.Prefix(store, model)"
+
     def __init__(self, store: Store, model: Any, *, weights: Optional[Path] = None, recipe: Optional[str] = None,
                  profile: Optional[Path] = None, chunk: int = 0, tenant_file: Optional[Path] = None, keep_windows: bool = True,
                  facts: Optional[Mapping[str, Any]] = None) -> None:
+        if not isinstance(store, Store):
+            made = f"kvc.Store({store!r})" if isinstance(store, str) else "kvc.Store('dir:FOLDER')"
+            raise TypeError(f"kvc.Prefix takes a kvc.Store first, and not {kind_of(store)}: kvc.Prefix({made}, model)")
+        if not hasattr(model, "named_parameters") or not hasattr(model, "config"):
+            raise TypeError(f"kvc.Prefix needs a model of transformers, with its parameters, and not {kind_of(model)}")
         self.model, self.keep_windows = model, keep_windows
-        self.hit: Optional[Hit] = None
+        self._hit: Optional[Hit] = None
         self.loaded, self.decoded = 0, ""
         self._facts = {**facts_of(model), **self._identity(model, weights), **(facts or {})}
         cache = self._probe()
@@ -220,6 +261,17 @@ class Prefix:
         self.whole: Optional[Space] = None  # of caches in which layers have a window's tokens only
         if any(w > 0 for w in self._windows):
             self.whole = self._open_space(store, 1, options)
+
+    def __repr__(self) -> str:
+        chunk = "closed" if self.space.closed else f"chunks of {self.space.chunk} tokens"
+        return f"<kvc.Prefix {type(self.model).__name__}, {chunk}, {self.loaded} tokens loaded>"
+
+    @property
+    def hit(self) -> Hit:
+        """What get() found last in chunks."""
+        if self._hit is None:
+            raise Error(Code.USAGE, "nothing was found yet: get() looks for a prompt")
+        return self._hit
 
     @staticmethod
     def _identity(model: Any, weights: Optional[Path]) -> Dict[str, str]:
@@ -248,33 +300,34 @@ class Prefix:
         like = {key: arrays.describe(arrays.empty((held if self._windows[key[0]] else 2, heads, dim), dtype))
                 for key, (dtype, heads, dim) in self._shapes.items()}
         m = arrays.memory(like, tokens=2, facts=self._facts)
-        with File(call(kvc.kvc_file_open_arrays, m), m) as f:
+        with File._of(call(kvc.kvc_file_open_arrays, m), m) as f:
             return store.space(f, **options)
 
-    def get(self, ids: Any, *, extras: Sequence[Extra] = ()) -> Any:
+    def get(self, ids: Any, *, extras: Sequence[Extra] = ()) -> cache_utils.DynamicCache:
         """Returns a DynamicCache with the longest prefix of `ids` that the store has: empty if there is none, and never all of them.
 
         `extras` tell prompts apart whose tokens are equal, by hashes of images and the like: (position, 1, bytes).
         """
         tokens = arrays.token_ids(ids)[:-1]  # the last one must be computed
         cache = _new_cache(self._windows)
-        for layer, window in zip(cache.layers, self._windows):
+        layers: List[Any] = cache.layers
+        for layer, window in zip(layers, self._windows):
             if window > 0 and self.keep_windows:
                 layer.activate_past_recording()
         self.loaded, self.decoded = 0, ""
-        self.hit = self.space.find(tokens, extras=extras)
+        self._hit = self.space.find(tokens, extras=extras)
         whole = self.whole.get_whole(tokens, extras=extras) if self.whole is not None else None
         if whole is not None:
             with whole:
-                if whole.tokens is not None and len(whole.tokens) > self.hit.tokens:
+                if whole.tokens is not None and len(whole.tokens) > self._hit.tokens:
                     self.loaded = _take(whole, cache, self._windows, device=self._device)
                     self.decoded = whole.decoded
                     return cache
-        if self.hit.tokens:
-            into = {key: arrays.empty((self.hit.tokens, heads, dim), dtype, True, self._device)
+        if self._hit.tokens:
+            into = {key: arrays.empty((self._hit.tokens, heads, dim), dtype, True, self._device)
                     for key, (dtype, heads, dim) in self._shapes.items()}
-            self.loaded = self.hit.load(into)
-            self.decoded = self.hit.decoded
+            self.loaded = self._hit.load(into)
+            self.decoded = self._hit.decoded
             for i in {layer for layer, _ in into} if self.loaded else ():
                 _fill(cache.layers[i], self._windows[i], into[i, "K"][:self.loaded], into[i, "V"][:self.loaded], self.loaded)
         return cache
@@ -300,7 +353,7 @@ class Prefix:
         if not n:
             return 0
         m = arrays.memory(planes, tokens=n, ids=tokens[:n].copy(), facts=self._facts)
-        f = File(call(kvc.kvc_file_open_arrays, m), m)
+        f = File._of(call(kvc.kvc_file_open_arrays, m), m)
         try:
             done = space.put(f, wait=wait, seconds=seconds, pin=pin, extras=extras)
         finally:

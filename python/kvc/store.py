@@ -6,15 +6,20 @@ import ctypes as c
 import itertools
 import json
 import os
+import re
 import threading
+import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import _lib, arrays, cuda
 from ._lib import call, encode
 from .arrays import Key, Plane
-from .errors import Code, Error
-from .file import File, Path
+from .errors import Code, Error, kind_of
+from .file import File, _file
+from .handle import Handle
+from .options import Path
 
+_END = 10  # seconds, at most, for calls under way when the process ends
 Extra = Tuple[int, int, bytes]  # position, tag (1 media, 2 embeddings, 3 your own), a hash of 16 bytes or more
 
 
@@ -23,19 +28,49 @@ def _microseconds(seconds: Optional[float]) -> int:
 
 
 def _extras(extras: Sequence[Extra]) -> Any:
-    return (_lib.StoreExtra * len(extras))(*(_lib.StoreExtra(at, tag, value, len(value)) for at, tag, value in extras)) if extras else None
+    if not extras:
+        return None
+    items = [_lib.StoreExtra(_lib.whole("the position of an extra", at), _lib.whole("the tag of an extra", tag, _lib.u32), value,
+                             len(value)) for at, tag, value in extras]
+    return (_lib.StoreExtra * len(items))(*items)
 
 
-class Store(_lib.Handle):
+class _InStore(Handle):
+    """A handle of a store, whose threads only the process has that opened it."""
+
+    _process = 0
+
+    def _hold(self, address: int, close: Callable[[int], None], *keep: Any, parents: Sequence[Handle] = (),
+              held: Sequence[c.c_void_p] = ()) -> None:
+        process = self._process = os.getpid()
+
+        def close_here(address: int) -> None:
+            if os.getpid() == process:
+                close(address)
+
+        super()._hold(address, close_here, *keep, parents=parents, held=held)
+
+    @property
+    def pointer(self) -> c.c_void_p:
+        if not self.closed and self._process != os.getpid():
+            raise Error(Code.USAGE, f"this {type(self).__name__} belongs to the process that opened it: open the store in this one")
+        return super().pointer
+
+
+class Store(_InStore):
     """A chain of levels, the fastest first: Store("dir:/var/cache/kvc,redis://h1"). kvc-store(1) lists the options of each.
 
     Whatever fails in a store makes a prefix shorter and is counted (`stats`). `deadline` and `load_deadline` are seconds. Several threads may
     use a store; a process that was forked must open its own.
     """
 
+    _again = "open its levels again with kvc.Store()"
+
     def __init__(self, levels: str, *, threads: int = 0, queue_bytes: int = 0, local_deadline: Optional[float] = None,
                  deadline: Optional[float] = None, load_deadline: Optional[float] = None, key_file: Optional[Path] = None,
                  backends: Optional[Path] = None) -> None:
+        if not isinstance(levels, str):
+            raise TypeError(f"a store is named by a text, as 'dir:/var/cache/kvc', not by {kind_of(levels)}")
         self._library = _lib.store()
         beside = _lib.store_folder()
         if backends is None and any(beside.glob("kvc_store_*.so")):
@@ -44,7 +79,12 @@ class Store(_lib.Handle):
                               deadline=_microseconds(deadline), load_deadline=_microseconds(load_deadline), key_file=encode(key_file),
                               backends=encode(backends))
         self._putting = _Putting()
-        super().__init__(call(self._library.kvc_store_open, levels.encode(), c.byref(o)), _closer(self._library, self._putting))
+        self._levels = _shown(levels)
+        self._hold(call(self._library.kvc_store_open, encode(levels), c.byref(o)), _closer(self._library, self._putting))
+        _open.add(self)
+
+    def __repr__(self) -> str:
+        return f"<kvc.Store {'closed' if self.closed else self._levels}>"
 
     def space(self, like: Any, *, recipe: Optional[str] = None, profile: Optional[Path] = None, chunk: int = 0,
               tenant_file: Optional[Path] = None) -> "Space":
@@ -53,20 +93,27 @@ class Store(_lib.Handle):
         `recipe` packs the chunks (lossless by default), `chunk` is their tokens (a multiple of 256).
         """
         o = _lib.StoreSpaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file))
-        if isinstance(like, File):
-            address = call(self._library.kvc_store_space_like, self.pointer, like.pointer, c.byref(o))
-        else:
-            address = call(self._library.kvc_store_space_named, self.pointer, like.encode(), c.byref(o))
-        return Space(address, self, profile)
+        if not isinstance(like, (File, str)):
+            raise TypeError(f"a namespace is that of an open kvc.File, or named by hex digits, not by {kind_of(like)}")
+        pointer = self.pointer
+        try:
+            if isinstance(like, File):
+                address = call(self._library.kvc_store_space_like, pointer, like.pointer, c.byref(o))
+            else:
+                address = call(self._library.kvc_store_space_named, pointer, encode(like), c.byref(o))
+            return Space._of_store(address, self, pointer, profile)
+        finally:
+            del pointer  # a traceback that is kept must not keep the store open
 
     def flush(self, deadline: Optional[float] = None) -> bool:
         """Waits until everything that was put is stored, at most so many seconds. False: the time was over."""
-        return self._library.kvc_store_flush(self.pointer, _microseconds(deadline)) == 0
+        return bool(self._library.kvc_store_flush(self.pointer, _microseconds(deadline)) == 0)
 
     @property
     def stats(self) -> Dict[str, Any]:
         """Counters since the store was opened: lookups, hit_tokens, bad_objects and so on."""
-        return json.loads(self._stats("json"))
+        counters: Dict[str, Any] = json.loads(self._stats("json"))
+        return counters
 
     def prometheus(self) -> str:
         """The counters in the text form of Prometheus."""
@@ -83,43 +130,75 @@ class Store(_lib.Handle):
 
     def close(self, deadline: Optional[float] = 10) -> None:
         """Waits until everything that was put is stored, at most so many seconds (None: without end), and closes the store."""
-        self._putting.deadline = _microseconds(deadline)
+        if not self.closed:
+            self._putting.deadline = _microseconds(deadline)
         super().close()
 
 
+_open: "weakref.WeakSet[Store]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Stores what waits to be put before the process ends, and lets calls end that threads make which nobody joins."""
+    stores = [store for store in _open if not store.closed and store._process == os.getpid()]
+    for store in stores:
+        store.close(store._putting.deadline / 1e6 or None)
+    for store in stores:
+        store._putting.ended.wait(store._putting.deadline / 1e6 + _END if store._putting.deadline else None)
+
+
+weakref.finalize(Store, _close_all)  # at the end of the process: after it, no finalizer runs, which closes a store
+
+
+def _shown(levels: str) -> str:
+    """Returns the levels of a store without the user names, passwords and options in their addresses."""
+    return re.sub(r"//[^,]*@", "//", re.sub(r"\?[^,]*", "", levels))
+
+
 def _closer(library: c.CDLL, putting: "_Putting") -> Callable[[int], None]:
-    """Returns what closes a store, which needs `putting` until then. Not in a forked process: the store's threads are not there."""
-    process = os.getpid()
+    """Returns what closes a store, which needs `putting` until then."""
 
     def close(address: int) -> None:
-        if os.getpid() == process:
-            library.kvc_store_flush(address, putting.deadline)
-            library.kvc_store_close(address)
+        library.kvc_store_flush(address, putting.deadline)
+        library.kvc_store_close(address)
+        putting.ended.set()
 
     return close
 
 
-class Space(_lib.Handle):
-    """A namespace of a store: caches of one model that can stand for each other."""
+class Space(_InStore):
+    """A namespace of a store: caches of one model that can stand for each other. Store.space() opens it."""
 
-    def __init__(self, address: int, store: Store, profile: Optional[Path] = None) -> None:
+    _again = "open the namespace again with Store.space()"
+    _made_by = "Store.space() opens a namespace"
+    _library: c.CDLL
+    store: Store
+    profile: Optional[Path]
+
+    @classmethod
+    def _of_store(cls, address: int, store: Store, pointer: c.c_void_p, profile: Optional[Path]) -> "Space":
+        self = cls.__new__(cls)
         self._library = store._library
         self.store, self.profile = store, profile
-        super().__init__(address, self._library.kvc_store_space_close, store)
+        self._hold(address, self._library.kvc_store_space_close, parents=[store], held=[pointer])
+        return self
+
+    def __repr__(self) -> str:
+        return f"<kvc.Space {'closed' if self.closed else f'{self.name[:16]}, chunks of {self.chunk} tokens'}>"
 
     @property
     def name(self) -> str:
-        return self._library.kvc_store_space_name(self.pointer).decode()
+        return str(self._library.kvc_store_space_name(self.pointer), "utf-8")
 
     @property
     def facts(self) -> str:
         """The facts that its caches have in common, a line each."""
-        return self._library.kvc_store_space_facts(self.pointer).decode()
+        return str(self._library.kvc_store_space_facts(self.pointer), "utf-8")
 
     @property
     def chunk(self) -> int:
         """The tokens of a chunk: only whole chunks are found."""
-        return self._library.kvc_store_space_chunk(self.pointer)
+        return int(self._library.kvc_store_space_chunk(self.pointer))
 
     def find(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> "Hit":
         """Finds the longest prefix of the tokens that the store has, in whole chunks. A hit of 0 tokens is none.
@@ -128,7 +207,12 @@ class Space(_lib.Handle):
         """
         ids = arrays.token_ids(tokens)
         o = _lib.StoreFindOptions(deadline=_microseconds(deadline), extras=_extras(extras), n_extras=len(extras))
-        return Hit(call(self._library.kvc_store_find, self.pointer, ids.ctypes.data, ids.size, c.byref(o)), self)
+        pointer = self.pointer
+        try:
+            address = call(self._library.kvc_store_find, pointer, ids.ctypes.data, ids.size, c.byref(o))
+            return Hit._of_space(address, self, pointer)
+        finally:
+            del pointer  # a traceback that is kept must not keep the store open
 
     def get_whole(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> Optional[File]:
         """Reads the longest cache that the tokens begin with, of those that are put whole because layers keep a window.
@@ -141,7 +225,7 @@ class Space(_lib.Handle):
             address = self._library.kvc_store_get_whole(self.pointer, ids.ctypes.data, ids.size, c.byref(o), e)
             if address is None and e.code == Code.USAGE:
                 raise e.error()
-            return None if address is None else File(address)
+            return None if address is None else File._of(address)
 
     def put(self, file: File, *, wait: bool = True, seconds: int = 0, pin: bool = False, cost: float = 0,
             extras: Sequence[Extra] = ()) -> bool:
@@ -155,9 +239,9 @@ class Space(_lib.Handle):
         items = _extras(extras)
         o = _lib.StorePutOptions(wait=wait, seconds=seconds, pin=pin, cost=cost, extras=items, n_extras=len(extras))
         if wait:
-            return call(self._library.kvc_store_put, self.pointer, file.pointer, c.byref(o)) == 0
+            return bool(call(self._library.kvc_store_put, self.pointer, _file(file).pointer, c.byref(o)) == 0)
         putting = self.store._putting
-        number = putting.begin(file, items, self)
+        number = putting.begin(_file(file), items, self)
         o.done, o.state = putting.done, number
         status = -1
         try:
@@ -165,7 +249,7 @@ class Space(_lib.Handle):
         finally:
             if status:
                 putting.give_back(number)
-        return status == 0
+        return bool(status == 0)
 
     # --- caches by names that the program chose, for engines that hand out hashes instead of tokens ---
 
@@ -184,7 +268,7 @@ class Space(_lib.Handle):
         Caches of one name must be the same. False: no level keeps it, which `stats` counts.
         """
         o = _lib.StorePutOptions(seconds=seconds, pin=pin, cost=cost)
-        return call(self._library.kvc_store_put_name, self.pointer, _names([name]), file.pointer, c.byref(o)) == 0
+        return bool(call(self._library.kvc_store_put_name, self.pointer, _names([name]), _file(file).pointer, c.byref(o)) == 0)
 
     def get_name(self, name: bytes, *, deadline: Optional[float] = None) -> Optional[File]:
         """Reads the cache of a name. None: there is none, or it is damaged."""
@@ -193,9 +277,9 @@ class Space(_lib.Handle):
             address = self._library.kvc_store_get_name(self.pointer, _names([name]), c.byref(o), e)
             if address is None and e.code == Code.USAGE:
                 raise e.error()
-            return None if address is None else File(address)
+            return None if address is None else File._of(address)
 
-    def load_name(self, name: bytes, into: Any, *, layout: Optional[str] = None, dtype: Optional[str] = None, convert: bool = False,
+    def load_name(self, name: bytes, into: Any, *, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
                   pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> bool:
         """Decodes the cache of a name straight into arrays or CPU tensors (File.load()), whose index 0 gets its first position.
 
@@ -207,7 +291,7 @@ class Space(_lib.Handle):
             status = self._library.kvc_store_load_name(self.pointer, _names([name]), c.byref(m), c.byref(o), e)
             if status < 0:
                 raise e.error()
-            return status == 1
+            return bool(status == 1)
 
     def drop_names(self, names: Sequence[bytes]) -> None:
         """Removes the caches of names; those that are not there are no error."""
@@ -216,7 +300,7 @@ class Space(_lib.Handle):
 
     def drop(self) -> int:
         """Removes everything of the namespace. Returns the number of objects: its chunks and its facts."""
-        return call(self._library.kvc_store_drop, self.pointer)
+        return int(call(self._library.kvc_store_drop, self.pointer))
 
     def drop_tokens(self, tokens: Any, *, extras: Sequence[Extra] = ()) -> Tuple[int, int]:
         """Removes the chunks of one prompt from all levels. Returns how many, and how many stay as other prompts go on after them."""
@@ -235,6 +319,7 @@ class _Putting:
 
     def __init__(self) -> None:
         self.deadline = _microseconds(10)  # of closing the store
+        self.ended = threading.Event()  # the store is closed, and calls nothing back
         self._held: Dict[int, Tuple[Any, ...]] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -242,30 +327,42 @@ class _Putting:
 
     def begin(self, file: File, *held: Any) -> int:
         """Takes a file away from its owner: neither close() nor the end of the program closes it now."""
-        if file._taken or len(file._made) or any(isinstance(other, _lib.Handle) for other in file._keep):
+        file.pointer  # refuses a closed one
+        if file._taken or len(file._made) or file._parents:
             raise Error(Code.USAGE, "a file that is being put, that has selections, or that is one or a join is put with wait=True")
         with self._lock:
             number = next(self._numbers)
             self._held[number] = (file, *held)
-        file._taken, file._finalizer.atexit = True, False
+        file._taken = True
         return number
 
     def give_back(self, number: int) -> File:
         with self._lock:
-            file = self._held.pop(number)[0]
-        file._taken, file._finalizer.atexit = False, True
+            file: File = self._held.pop(number)[0]
+        file._taken = False
         return file
 
 
-class Hit(_lib.Handle):
-    """What a store has of a prompt. It is to be used soon (30 s in a directory), and by one thread."""
+class Hit(_InStore):
+    """What a store has of a prompt. It is to be used soon (30 s in a directory), and by one thread. Space.find() makes it."""
 
-    def __init__(self, address: int, space: Space) -> None:
+    _again = "find the tokens again with Space.find()"
+    _made_by = "Space.find() finds tokens"
+    _library: c.CDLL
+    _space: Space
+    decoded = ""  # what load() onto a device was decoded by: "cuda:0", or "cpu: " and why
+
+    @classmethod
+    def _of_space(cls, address: int, space: Space, pointer: c.c_void_p) -> "Hit":
+        self = cls.__new__(cls)
         self._library, self._space = space._library, space
-        super().__init__(address, self._library.kvc_store_hit_free, space)
-        self.decoded = ""  # what load() onto a device was decoded by: "cuda:0", or "cpu: " and why
-        info = _lib.StoreHitInfo()
-        self._library.kvc_store_hit_info(self.pointer, c.byref(info))
+        self._hold(address, self._library.kvc_store_hit_free, parents=[space], held=[pointer])
+        self._read()
+        return self
+
+    def _read(self) -> None:
+        info, pointer = _lib.StoreHitInfo(), self.pointer  # held while the text is read
+        self._library.kvc_store_hit_info(pointer, c.byref(info))
         self.tokens: int = info.tokens
         self.chunks: int = info.chunks
         self.bytes: int = info.bytes
@@ -281,9 +378,9 @@ class Hit(_lib.Handle):
         """Returns what was found as one cache, whose rows are decoded when they are read. None: it is not there any more."""
         o = _lib.StoreLoadOptions(first=first, end=end, deadline=_microseconds(deadline), threads=threads)
         address = call(self._library.kvc_store_get, self.pointer, c.byref(o))
-        return None if address is None else File(address)
+        return None if address is None else File._of(address)
 
-    def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Optional[str] = None, convert: bool = False,
+    def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
              pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> int:
         """Decodes straight into arrays or tensors (File.load()), of which index 0 gets position `first`.
 
@@ -297,7 +394,7 @@ class Hit(_lib.Handle):
             o = _lib.StoreLoadOptions(first=first, end=first + m.tokens, deadline=_microseconds(deadline), threads=threads,
                                       convert=convert, pairing=encode(pairing))
             with _lib.ErrorSlot() as e:
-                there = self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e)
+                there = int(self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e))
                 if there <= first and e.code in (Code.USAGE, Code.NOT_SLICEABLE):
                     raise e.error()
                 return there
@@ -315,27 +412,23 @@ class Hit(_lib.Handle):
         cuda.kvc_cuda()  # before anything is read
         if pairing is not None or not total or first > self.asked or any(v.device is None or v.tokens != total for v in views.values()):
             raise Error(Code.UNSUPPORTED, "devices decode chunks as they are, into arrays of one length on devices")
-        there, failed = [first], []  # type: List[int], List[BaseException]
+        there = first
 
-        def take(_: Any, at: int, tokens: int, data: int, size: int) -> int:
-            try:
-                with cuda.in_memory(data, size, profile=encode(self._space.profile)) as source:
-                    cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
-                there[0] = min(at + tokens, first + total)
-                return 0
-            except BaseException as problem:  # nothing passes through the library
-                failed.append(problem)
-                return 1
+        def take(_: Any, at: int, tokens: int, data: int, size: int) -> None:
+            nonlocal there
+            with cuda.in_memory(data, size, profile=encode(self._space.profile)) as source:
+                cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
+            there = min(at + tokens, first + total)
 
         o = _lib.StoreLoadOptions(first=first, end=first + total, deadline=_microseconds(deadline))
-        with _lib.ErrorSlot() as e:
-            self._library.kvc_store_chunks(self.pointer, c.byref(o), _lib.CHUNK_FN(take), None, e)
-        if failed and not isinstance(failed[0], (Error, OSError)):
-            raise failed[0]
-        if failed:
-            raise Error(Code.UNSUPPORTED, f"a chunk cannot be decoded by the device: {failed[0]}")
+        back = _lib.Callback(_lib.CHUNK_FN, take)
+        try:
+            with _lib.ErrorSlot() as e, back:
+                self._library.kvc_store_chunks(self.pointer, c.byref(o), back.pointer, None, e)
+        except (Error, OSError) as problem:
+            raise Error(Code.UNSUPPORTED, f"a chunk cannot be decoded by the device: {problem}") from None
         cuda.count(device=1)
-        return there[0]
+        return there
 
     def pin(self, seconds: int = 0) -> None:
         """Keeps what was found for so many seconds; 0: for good."""

@@ -179,7 +179,7 @@ class TestPack(Case):
     def test_sliding(self):
         kv = {(0, "K"): np.ones((20, 2, 8), np.float32), (0, "V"): np.ones((20, 2, 8), np.float32),
               (1, "K"): np.full((5, 2, 8), 3, np.float32), (1, "V"): np.full((5, 2, 8), 4, np.float32)}
-        with kvc.open(kvc.pack(kv, tokens=range(20))) as f:
+        with kvc.open(kvc.pack(kv, tokens=range(20), facts={"sliding.window": 6})) as f:
             self.assertEqual({t.layer: t.part for t in f.tensors}, {0: "live", 1: "sliding"})
             again = f.arrays()
             self.assertTrue(all(np.array_equal(again[key], kv[key]) for key in kv))

@@ -1,7 +1,11 @@
 """transformers: tiny models with random weights go on as if nothing had been saved and loaded. Without downloads."""
 
+import copy
+import os
+import pickle
 import unittest
 
+import numpy as np
 from common import Case, SAMPLES, needs_store
 
 import kvc
@@ -114,7 +118,80 @@ class TestFiles(Case):
         rounded = kvc.load(SAMPLES / "slot-q4_1-q5_0.bin", dtype=torch.float16, kv_heads=3, pairing="interleaved")
         self.assertLess(float((rounded.layers[9].values.float() - theirs.layers[9].values).norm() / theirs.layers[9].values.norm()), 0.2)
         self.fails(kvc.Code.UNSUPPORTED, "q4_1", kvc.load, SAMPLES / "slot-q4_1-q5_0.bin", kv_heads=3, pairing="interleaved")
-        self.fails(kvc.Code.USAGE, "pairing", kvc.load, SAMPLES / "slot-f16.bin", kv_heads=3)
+        self.fails(kvc.Code.USAGE, "the RoPE pairing of K is unknown; open it with pairing= or model=", kvc.load, SAMPLES / "slot-f16.bin",
+                   kv_heads=3)
+        for name in ("f16", np.float16, "float16", "torch.float16"):
+            self.assertEqual(kvc.load(SAMPLES / "transformers-16.safetensors", dtype=name).layers[0].keys.dtype, torch.float16)
+
+    def test_all_sliding(self):
+        """A cache of layers that all have a window has the length of its text."""
+        torch.manual_seed(0)
+        model = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
+            num_hidden_layers=2, layer_types=["sliding_attention"] * 2, sliding_window=32, **sizes())).eval()
+        for saved in (20, 31, 32, 33, 90):
+            path = self.goes_on(model, saved, 100)
+            self.assertEqual(kvc.load(path).get_seq_length(), saved)
+        self.fails(kvc.Code.NOT_SLICEABLE, "", kvc.load, path, end=64)
+
+    def test_parts(self):
+        """A model cannot go on from some layers, or from later tokens: no cache pretends that it can."""
+        model, ids = llama(), prompt(600)
+        kvc.save(cache_of(model, ids), self.path("whole.kvc"), tokens=ids, model=model)
+        with kvc.open(self.path("whole.kvc")) as f:
+            for name, words, part in (("layers", "the file has the layers 0, 2 only, and a model needs 0-2", dict(layers=[0, 2])),
+                                      ("last", "the file has the layers 2 only, and a model needs 0-2", dict(layers=[2])),
+                                      ("later", "the file begins at position 256", dict(first=256))):
+                with f.select(**{"first": 0, **part}) as g:
+                    g.pack(self.path(name))
+                self.fails(kvc.Code.UNSUPPORTED, words, kvc.load, self.path(name))
+            with kvc.open_arrays({(i, "K"): f[i, "K"] for i in range(3)}) as g:
+                g.pack(self.path("k"))
+        self.fails(kvc.Code.UNSUPPORTED, "the file has no V of layer 0", kvc.load, self.path("k"), pairing="halves")
+        with kvc.open(SAMPLES / "transformers-16.safetensors") as f, f.select(layers=[3, 16]) as g:
+            g.pack(self.path("two"))
+        self.fails(kvc.Code.UNSUPPORTED, "the file has the layers 3, 16 only, and a model needs 0-16", kvc.load, self.path("two"))
+        self.fails(kvc.Code.UNSUPPORTED, "layers 0-2 only, and a model needs 0-3", kvc.load,
+                   self.bare(self.path("whole.kvc")), config=transformers.LlamaConfig(num_hidden_layers=4, **sizes()))
+        self.fails(kvc.Code.OTHER_MODEL, "layers 0-2, and the model 0-1", kvc.load,
+                   self.bare(self.path("whole.kvc")), config=transformers.LlamaConfig(num_hidden_layers=2, **sizes()))
+
+    def bare(self, path):
+        """Returns a file of the same arrays, without what save() knows of layers."""
+        with kvc.open(path) as f:
+            kvc.pack(f.arrays(), self.path("bare.kvc"), facts={"rope.pairing": "halves"})
+        return self.path("bare.kvc")
+
+    def test_nonsense(self):
+        """Empty caches, layers that lack tokens, ids of other texts, and models that are none are refused; nothing is written."""
+        model, ids = llama(), prompt(30)
+        cache, path = cache_of(model, ids), self.path("a.kvc")
+        for empty in (DynamicCache(), DynamicCache(config=model.config)):
+            self.fails(kvc.Code.USAGE, "the cache is empty", kvc.save, empty, path)
+            self.fails(kvc.Code.USAGE, "the cache is empty", kvc.pack, empty)
+        for n in (5, 29, 32):
+            self.fails(kvc.Code.USAGE, f"names {n}", kvc.save, cache, path, tokens=prompt(n))
+        cut = cache_of(model, ids)
+        cut.layers[1].keys, cut.layers[1].values = cut.layers[1].keys[:, :, :7], cut.layers[1].values[:, :, :7]
+        self.fails(kvc.Code.USAGE, "layer 1 has 7 tokens, and the cache has 30", kvc.save, cut, path)
+        sliding = cache_of(gemma(window=16), ids)
+        sliding.layers[0].keys, sliding.layers[0].values = sliding.layers[0].keys[:, :, -7:], sliding.layers[0].values[:, :, -7:]
+        self.fails(kvc.Code.USAGE, "layer 0 has the last 7 of 30 tokens, and its window of 16 needs 15", kvc.save, sliding, path)
+        sliding.layers[0].keys = sliding.layers[0].keys[:, :, -5:]
+        self.fails(kvc.Code.USAGE, "layer 0 has 5 tokens in K and 7 in V", kvc.save, sliding, path)
+        bare = kvc.pack({(i, r): np.ones((4, 2, 8), np.float32) for i in range(2) for r in "KV"}, facts={"rope.pairing": "halves"})
+        for call, words in ((lambda: kvc.save(cache, path, model="org/name"), "AutoConfig.from_pretrained('org/name')"),
+                            (lambda: kvc.save(cache, path, model=5), "not an int"), (lambda: kvc.load(bare, config="x"), "from_pretrained('x')"),
+                            (lambda: kvc.save(cache, path, recepie="small"),
+                             "save() got an unexpected keyword argument 'recepie'; did you mean 'recipe'?"),
+                            (lambda: kvc.load(path, paring="halves"), "did you mean 'pairing'?"),
+                            (lambda: kvc.pack(cache, layout="BHTD"), "layout= is for arrays, and the cache is a DynamicCache")):
+            with self.assertRaises(TypeError) as caught:
+                call()
+            self.assertIn(words, str(caught.exception))
+        self.assertEqual(os.listdir(self.folder), [])
+        kvc.save(cache, path, model=model.config)
+        with kvc.open(path) as f:
+            self.assertEqual(f.meta["model.architecture"], "llama")
 
     def test_refused(self):
         model, ids = llama(), prompt(20)
@@ -164,6 +241,26 @@ class TestPrefix(Case):
         exact = ids[:, :CHUNK]  # never the whole prompt
         self.assertEqual(prefix.get(exact).get_seq_length(), 0)
         return store, prefix, ids
+
+    def test_wrong_use(self):
+        """Arguments in the wrong place are named, copies refused, and a Prefix says what it is."""
+        store, prefix = self.open(llama())
+        self.assertEqual(repr(prefix), f"<kvc.Prefix LlamaForCausalLM, chunks of {CHUNK} tokens, 0 tokens loaded>")
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+            with self.assertRaises(TypeError) as caught:
+                attempt(prefix)
+            self.assertIn("cannot be copied or pickled: make another with kvc.Prefix(store, model)", str(caught.exception))
+        for arguments, words in ((("dir:x", prefix.model), "takes a kvc.Store first, and not a str: kvc.Prefix(kvc.Store('dir:x'), model)"),
+                                 ((prefix.model, store), "takes a kvc.Store first, and not a LlamaForCausalLM"),
+                                 ((store, "name"), "needs a model of transformers, with its parameters, and not a str"),
+                                 ((store, prefix.model.config), "and not a LlamaConfig")):
+            with self.assertRaises(TypeError) as caught:
+                kvc.Prefix(*arguments)
+            self.assertIn(words, str(caught.exception))
+        self.fails(kvc.Code.USAGE, "get() looks for a prompt", lambda: prefix.hit)
+        prefix.close()
+        self.assertIn("closed", repr(prefix))
+        self.fails(kvc.Code.USAGE, "this Space is closed", prefix.get, prompt(300))
 
     def test_full(self):
         store, prefix, ids = self.round_trip(llama)

@@ -10,9 +10,10 @@ import select
 import socket
 import threading
 import unittest
+from pathlib import Path
 
 import numpy as np
-from common import ROOT, SAMPLES, Case, needs_store
+from common import ROOT, Case, needs_store
 
 import kvc
 from kvc import _lib
@@ -210,7 +211,10 @@ class TestLmcache(Case):
         other = self.client(heads=1, dim=2 * DIM)  # the same bytes
         self.assertEqual(other.exists(KEYS), [False] * len(KEYS))
         self.assertEqual(other.get(KEYS), {})
-        for options in ({"dtype": "bfloat16"}, {"pairing": "interleaved"}, {"weights": SAMPLES / "tiny.safetensors"}):
+        header = json.dumps({"model.layers.0.self_attn.k_proj.weight": {"dtype": "F16", "shape": [2, 2], "data_offsets": [0, 8]}}).encode()
+        weights = Path(self.path("model.safetensors"))
+        weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+        for options in ({"dtype": "bfloat16"}, {"pairing": "interleaved"}, {"weights": weights}):
             self.assertEqual(self.client(**options).get(KEYS), {})
 
     def test_wrong_sizes(self):

@@ -117,20 +117,22 @@ class TestStore(Case):
 
     def test_whole(self):
         """A cache with a window is one object, for prompts that go on from its end."""
+        facts = {**FACTS, "sliding.window": 5}
         for layer in range(2):
             sliding = {key: a[-5:] if key[0] == layer else a for key, a in KV.items()}
-            with kvc.open_arrays(sliding, tokens=IDS, facts=FACTS) as f, self.store.space(f) as space:
+            with kvc.open_arrays(sliding, tokens=IDS, facts=facts) as f, self.store.space(f) as space:
                 self.assertIsNone(space.get_whole(IDS))
                 self.assertTrue(space.put(f))
                 self.assertIsNone(space.get_whole(IDS[:-1]))
                 with space.get_whole([*IDS, 7, 8, 9]) as found:
                     self.assertTrue(kvc.compare(f, found))
-                with kvc.open_arrays(sliding, tokens=[*IDS, 7], facts=FACTS) as longer:  # the last token has no row yet
+                with kvc.open_arrays(sliding, tokens=[*IDS, 7], facts=facts) as longer:  # the last token has no row yet
                     self.assertTrue(space.put(longer))
                 self.assertIsNone(space.get_whole(IDS))
                 self.assertEqual(len(space.get_whole([*IDS, 7, 8]).tokens), TOKENS + 1)
-                with kvc.open_arrays(sliding, tokens=IDS[:-1], facts=FACTS) as unknown:
-                    self.fails(kvc.Code.USAGE, "whose ids", space.put, unknown)
+                self.fails(kvc.Code.USAGE, "names 699", kvc.open_arrays, sliding, tokens=IDS[:-1], facts=facts)
+                with kvc.open_arrays(sliding, facts=facts) as unknown:
+                    self.fails(kvc.Code.USAGE, "token ids", space.put, unknown)
 
     def test_damage(self):
         """A chunk with a flipped bit is a shorter prefix, and counted."""
@@ -177,7 +179,7 @@ os.wait()
         where = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=where)
         with kvc.Store(f"dir:{self.path('other')}", local_deadline=10) as store:
-            with kvc.open_arrays({(0, r): np.ones((1, 2, 16), np.float32) for r in "KV"}, facts={"model.name": "m"}) as f:
+            with kvc.open_arrays({(0, r): np.ones((1, 2, 16), np.float32) for r in "KV"}, layout="THD", facts={"model.name": "m"}) as f:
                 self.assertEqual(store.space(f, chunk=256).find(range(600)).tokens, 512)
 
 

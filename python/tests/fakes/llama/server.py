@@ -103,7 +103,7 @@ class FakeServer(ThreadingHTTPServer):
     def save(self, number, path):
         slot = self.slots[number]
         cache = {key: a[-WINDOW:] if self.window and key[0] else a for key, a in slot["rows"].items()}
-        facts = {"model.architecture": "llama", "rope.pairing": "interleaved"}
+        facts = {"model.architecture": "llama", "rope.pairing": "interleaved", "sliding.window": WINDOW}
         with kvc.open_arrays(cache, tokens=slot["tokens"], facts=facts) as f:
             f.unpack(path, "llama", lossy_metadata=True)
 
