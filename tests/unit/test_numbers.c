@@ -199,8 +199,9 @@ static void sizes_by_1024(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(u64),        cmocka_unit_test(f64),         cmocka_unit_test(ranges), cmocka_unit_test(divergences), cmocka_unit_test(lists),
-        cmocka_unit_test(float_text), cmocka_unit_test(double_text), cmocka_unit_test(sizes),  cmocka_unit_test(sizes_by_1024),
+        cmocka_unit_test(u64),         cmocka_unit_test(f64),   cmocka_unit_test(ranges),
+        cmocka_unit_test(divergences), cmocka_unit_test(lists), cmocka_unit_test(float_text),
+        cmocka_unit_test(double_text), cmocka_unit_test(sizes), cmocka_unit_test(sizes_by_1024),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
