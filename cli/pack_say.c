@@ -7,7 +7,6 @@
 #include "formats/container/plan.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,11 +64,10 @@ static void say_lossless(const char *name, const struct kvc_cache *c, const stru
 
 /* `kld` of the text's continuation and of recall. */
 static void say_kld(const char *name, const double kld[2]) {
-    const double larger = fmax(kld[0], kld[1]);
     char text[160];
     cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
              kld[0], kld[1]);
-    cli_warn("%s: a KLD of %.2g: %s (kvc-quality(7))", name, larger, cli_kld_text(CLI_KLD_TOKENS, larger, text, sizeof text));
+    cli_warn("%s: a KLD of %.2g: %s (kvc-quality(7))", name, kld[0], cli_kld_text(CLI_KLD_TOKENS, kld[0], text, sizeof text));
 }
 
 static void say_errors(const struct cli_pack *p, const char *name, const struct kvc_recipe *recipe) {
