@@ -117,6 +117,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
     const unsigned need = (unsigned)e->need;
     const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;
     if (need == KVC_NEED_EACH && !has_recursive()) hint = NULL;
+    if (need == KVC_NEED_SALVAGE && strcmp(tool, "kvc-store") == 0) hint = NULL; /* its objects are no files of the user */
     snprintf(text, size, "%s%s%s", e->message, hint ? "; " : "", hint ? hint : "");
     return text;
 }

@@ -1,4 +1,5 @@
 /* pack_say.c: what kvc-pack says of a packed file. Not for packing (kvc-pack.c). */
+#include "cli/kld_text.h"
 #include "cli/pack_job.h"
 
 #include "formats/io/hash.h"
@@ -80,6 +81,14 @@ static void say_lossless(const char *name, const struct kvc_cache *c, const stru
 
 #define MOST_PREDICTED 0.2
 
+/* `kld` of the text's continuation and of recall. */
+static void say_kld(const char *name, const double kld[2]) {
+    char text[160];
+    cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
+             kld[0], kld[1]);
+    cli_warn("%s: a KLD of %.2g: %s (kvc-quality(7))", name, kld[0], cli_kld_text(CLI_KLD_TOKENS, kld[0], text, sizeof text));
+}
+
 static void say_errors(const struct cli_pack *p, const char *name, const struct kvc_recipe *recipe) {
     const struct kvc_rate_report *r = &p->done.rated;
     char text[KVC_MAX_RECIPE_TEXT];
@@ -88,9 +97,7 @@ static void say_errors(const struct cli_pack *p, const char *name, const struct 
                  name, kvc_fit_name(p->done.fit.verdict), p->done.fit.ratio[0], p->done.fit.ratio[1]);
     if (r->step > 0 && !kvc_recipe_print(recipe, text, sizeof text)) cli_warn("%s: recipe %s", name, text);
     if (r->kld[0] > MOST_PREDICTED) cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
-    else if (r->kld[0] > 0)
-        cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
-                 r->kld[0], r->kld[1]);
+    else if (r->kld[0] > 0) say_kld(name, r->kld);
     else if (p->how.profile && p->done.fit.verdict != KVC_FIT_GOOD && kvc_profile_metric(p->how.profile) == KVC_METRIC_FISHER)
         cli_warn("%s: no KLD is predicted, as %s", name,
                  p->done.fit.verdict == KVC_FIT_UNKNOWN ? "whether the profile fits could not be measured"

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Prints positions that only one side has, as "0-3,7,...". */
+/* Prints positions that only one side has, as "0:4,7:8,...", ranges without their end. */
 static void positions_fact(struct diff_comparison *d, const char *where, const struct kvc_matching *rows, int side) {
     enum { MAX_SPANS = 8 };
     char text[MAX_SPANS * 48 + 8] = "", note[48];
@@ -14,8 +14,8 @@ static void positions_fact(struct diff_comparison *d, const char *where, const s
         const struct kvc_span *s = &rows->only[side][i];
         n += (uint64_t)s->last - (uint64_t)s->first + 1;
         if (i < MAX_SPANS) {
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64, i ? "," : "", s->first);
-            if (s->first != s->last) used += (size_t)snprintf(text + used, sizeof text - used, "-%" PRId64, s->last);
+            const int64_t end = s->last < INT64_MAX ? s->last + 1 : s->last;
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64 ":%" PRId64, i ? "," : "", s->first, end);
         } else if (i == MAX_SPANS) {
             snprintf(text + used, sizeof text - used, ",...");
         }

@@ -1,5 +1,6 @@
 /* diff_print_attention.c: prints the measures of attention as text, JSON or TSV. Not for measuring (diff_attention.c). */
 #include "cli/diff/diff_json.h"
+#include "cli/kld_text.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -29,6 +30,11 @@ static void text_measures(struct kvc_attention *a) {
     double m[MEASURES];
     make_measures(a, m);
     printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, m[0], m[1], m[2], m[3]);
+}
+
+static void say_kl(double kl) {
+    char text[160];
+    if (kl > 0) printf("a kl of %.2g nats: %s\n", kl, cli_kld_text(CLI_KLD_ATTENTION, kl, text, sizeof text));
 }
 
 void diff_print_attention(struct diff_comparison *d) {
@@ -65,5 +71,6 @@ void diff_print_attention(struct diff_comparison *d) {
     } else {
         printf("%-20s %5s", "all layers", "");
         text_measures(&d->attended.all);
+        say_kl(kvc_attention_kl(&d->attended.all));
     }
 }

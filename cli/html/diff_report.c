@@ -5,6 +5,7 @@
 #include "cli/diff/diff_json.h"
 #include "cli/dump/dump_facts.h"
 #include "cli/html/page.h"
+#include "cli/kld_text.h"
 #include "formats/cache/keys.h"
 
 #include <inttypes.h>
@@ -55,6 +56,7 @@ static void say_worst(FILE *out, const struct diff_collected *c) {
 }
 
 static void say_attention(FILE *out, const struct kvc_attended *a) {
+    char text[160];
     uint64_t head;
     const struct kvc_attended_layer *l = kvc_attended_worst(a, &head);
     if (!l) return;
@@ -62,6 +64,13 @@ static void say_attention(FILE *out, const struct kvc_attended *a) {
              "Attention drifts by %.3g nats (mean KL divergence of %" PRIu64 " queries), most in layer %" PRIu32 " head %" PRIu64
              ": %.3g nats. ",
              kvc_attention_kl(&a->all), a->all.queries, l->k->layer, head, kvc_attention_kl(&l->head[head]));
+    const double kl = kvc_attention_kl(&a->all);
+    if (!(kl > 0)) return;
+    html_say(out, "With %.2g nats %s. ", kl, cli_kld_text(CLI_KLD_ATTENTION, kl, text, sizeof text));
+    html_say(
+        out,
+        "An error of K counts only where it moves attention, one of V only where attention goes: the worst K or V need not be "
+        "the worst attention. ");
 }
 
 static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error *why) {

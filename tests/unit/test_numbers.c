@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "cli/cli.h"
+#include "cli/kld_text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -77,6 +78,22 @@ static void ranges(void **state) {
     assert_int_equal(cli_parse_range("3:3", &first, &end), 0);
     assert_true(first == 3 && end == 3);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(cli_parse_range(bad[i], &first, &end), -1);
+}
+
+/* The rows of kvc-quality(7): a limit belongs to the row above it. */
+static void divergences(void **state) {
+    static const struct {
+        double nats;
+        const char *words;
+    } due[] = {{1e-12, "89 %"},      {0.00029, "89 %"}, {0.0003, "57 %"},     {0.0016, "38 %"},  {0.005, "21 %"},
+               {0.005, "one in 30"}, {0.01, "2 %"},     {0.0999, "one in 9"}, {0.1, "one in 4"}, {1e300, "one in 4"}};
+    char text[160];
+    (void)state;
+    for (size_t i = 0; i < sizeof due / sizeof due[0]; i++)
+        assert_non_null(strstr(cli_kld_text(CLI_KLD_TOKENS, due[i].nats, text, sizeof text), due[i].words));
+    assert_non_null(strstr(cli_kld_text(CLI_KLD_ATTENTION, 0.0002, text, sizeof text), "at most 1 %"));
+    assert_non_null(strstr(cli_kld_text(CLI_KLD_ATTENTION, 0.5, text, sizeof text), "at most 50 %"));
+    assert_non_null(strstr(cli_kld_text(CLI_KLD_ATTENTION, 7, text, sizeof text), "at most 100 %"));
 }
 
 static void lists(void **state) {
@@ -182,8 +199,9 @@ static void sizes_by_1024(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(u64),        cmocka_unit_test(f64),         cmocka_unit_test(ranges), cmocka_unit_test(lists),
-        cmocka_unit_test(float_text), cmocka_unit_test(double_text), cmocka_unit_test(sizes),  cmocka_unit_test(sizes_by_1024),
+        cmocka_unit_test(u64),         cmocka_unit_test(f64),   cmocka_unit_test(ranges),
+        cmocka_unit_test(divergences), cmocka_unit_test(lists), cmocka_unit_test(float_text),
+        cmocka_unit_test(double_text), cmocka_unit_test(sizes), cmocka_unit_test(sizes_by_1024),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
