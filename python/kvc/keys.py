@@ -11,9 +11,10 @@ KNOWN = (
     "model.name", "model.architecture", "model.layers", "model.heads", "model.kv-heads",
     "model.head-dim", "model.head-dim-v", "model.adapters", "model.adapters.sha256",
     "tokenizer.sha256", "rope.k", "rope.pairing", "rope.pairing-assumed", "rope.type", "rope.theta",
-    "rope.dim", "rope.factor", "rope.original-length", "scale.k", "scale.v", "scale.source",
+    "rope.dim", "rope.factor", "rope.original-context", "rope.sections", "scale.k", "scale.v", "scale.source",
     "hadamard.k", "hadamard.v", "hidden.states", "sliding.window", "page.size", "shard",
-    "cache.heads-known", "cache.layers-known", "prefix.identity", "prefix.parent", "prefix.extras",
+    "cache.heads-known", "cache.layers-known", "positions.given", "rows.used", "sliding.assumed",
+    "prefix.identity", "prefix.parent", "prefix.extras",
     "prefix.space", "values.recipe", "values.profile", "store.name",
 )
 BEGINS = ("model.fingerprint.", "x-")  # keys of programs begin with x-
@@ -21,7 +22,7 @@ OWN = ("producer", "source.", "profile.", "recipe", "tokens.first", "llama.")  #
 CHOICES: Dict[str, Tuple[str, ...]] = {
     "rope.k": ("post", "pre"),
     "rope.pairing": ("halves", "interleaved", "none"),
-    "rope.type": ("default", "linear", "yarn", "llama3", "longrope"),
+    "rope.type": ("default", "linear", "yarn", "llama3", "longrope", "mrope", "imrope"),
 }
 
 
