@@ -203,7 +203,7 @@ int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_prof
     struct kvc_rate rate = {0};
     struct kvc_rate_report report;
     struct kvc_recipe settled;
-    for (uint32_t t = 0; t < cache->n_tensors; t++) rate.source_bytes += kvc_tensor_bytes(&cache->tensor[t]);
+    for (uint32_t t = 0; t < cache->n_tensors; t++) rate.row_bytes += kvc_tensor_bytes(&cache->tensor[t]);
     if (kvc_rate_settle(cache, &options, &rate, &settled, &report, e)) return -1;
     options.recipe = &settled;
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

@@ -65,7 +65,7 @@ static void flip(int fd, off_t pages) {
         const off_t at = (off_t)pick((unsigned)pages) * PAGE_BYTES + pick(within[pick(3)]);
         uint8_t byte = 0;
         if (pread(fd, &byte, 1, at) < 0) DIE("cannot damage: %s", strerror(errno));
-        byte = pick(2) ? (uint8_t)(byte ^ 1u << pick(8)) : (uint8_t)attack_next(&rng);
+        byte = (uint8_t)(pick(2) ? byte ^ 1u << pick(8) : attack_next(&rng));
         write_at(fd, &byte, 1, at);
     }
 }
