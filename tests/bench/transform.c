@@ -156,7 +156,7 @@ static void race_head(size_t heads, size_t dim) {
     struct kvc_error e;
     make(&m, heads, dim);
     const struct kvc_pack_options options = {.recipe = recipe_of(stages[WHOLE]), .profile = m.profile};
-    const struct kvc_rate rate_wanted = {.ratio = RATIO, .source_bytes = m.bytes};
+    const struct kvc_rate rate_wanted = {.ratio = RATIO, .row_bytes = m.bytes};
     struct kvc_rate_report report;
     struct kvc_recipe chosen;
     if (kvc_rate_settle(m.cache, &options, &rate_wanted, &chosen, &report, &e) ||
