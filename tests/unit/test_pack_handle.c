@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #define SLOT "samples/slot-f16.bin" /* tells neither the number of heads nor the pairing of K */
-#define PROFILE "samples/smollm2-135m-instruct.kvcp"
+#define PROFILE "samples/smollm2-135m-instruct-predict.kvcp"
 
 static struct kvc_file *open_slot(void) {
     struct kvc_error *e = kvc_error_new();
