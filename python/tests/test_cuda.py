@@ -193,6 +193,26 @@ class TestDevice(DeviceCase):
         one = {(0, "K"): mine[0, "K"]}
         self.fails(kvc.Code.USAGE, "address 0", cuda.decode, source, one, dtype=name)
 
+    def test_scales(self):
+        """Values of 8 bits are decoded as they are; a device converts them only if their scales are 1."""
+        path = self.path("a.kvc")
+        codes = np.full((8, 1, 8), 0x40, np.uint8)  # 2 in f8e4m3
+        kv = {(0, role): codes for role in "KV"}
+        for facts, code, words in (({}, kvc.Code.UNSUPPORTED, "a scale that nothing tells"),
+                                   ({"scale.k": 0.5, "scale.v": 0.5}, kvc.Code.UNSUPPORTED, "only the CPU multiplies"),
+                                   ({"scale.k": 1, "scale.v": 1}, None, "")):
+            kvc.pack(kv, path, dtype="f8e4m3", facts=facts)
+            with kvc.open(path) as f:
+                mine = {key: Memory(np.zeros_like(codes)) for key in kv}
+                cuda.decode(f, mine, dtype="f8e4m3")
+                self.assertTrue(all(np.array_equal(mine[key].array, codes) for key in kv))
+                wide = {key: Memory(np.zeros(codes.shape, np.float16)) for key in kv}
+                if code is None:
+                    cuda.decode(f, wide, dtype="f16", convert=True)
+                    self.assertTrue(all((wide[key].array == 2).all() for key in kv))
+                else:
+                    self.fails(code, words, cuda.decode, f, wide, dtype="f16", convert=True)
+
     def test_replaced(self):
         """A file that took the place of the open one is not read by the device."""
         path = self.path("a.kvc")
