@@ -114,14 +114,17 @@ static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth, 
 /* Checks that the folder itself has a file, before everything below it is listed: the user may have named "/" by mistake. */
 static int has_files(const char *path, struct kvc_error *e) {
     DIR *d = opendir(path);
-    int found = 0;
+    int found = 0, folders = 0;
     if (!d) return kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
     for (const struct dirent *entry; !found && (entry = readdir(d));) {
         struct stat st;
-        found = fstatat(dirfd(d), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode);
+        if (fstatat(dirfd(d), entry->d_name, &st, 0)) continue;
+        found = S_ISREG(st.st_mode);
+        folders |= S_ISDIR(st.st_mode) && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
     }
     closedir(d);
-    return found ? 0 : kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_EACH, "is a folder without files");
+    if (found) return 0;
+    return kvc_fail_need(e, KVC_ERR_UNKNOWN, folders ? KVC_NEED_EACH : KVC_NEED_NOTHING, "is a folder without files");
 }
 
 int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep, const struct kvc_input_how *how, struct kvc_error *e) {
