@@ -107,9 +107,11 @@ static int ends_in(const char *name, const char *end) {
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* Returns 1 for names of LMCache's LocalDisk: MODEL@WORLD@RANK@HASH, and more in later versions. */
+/* Returns 1 for names of LMCache's LocalDisk: MODEL@WORLD@RANK@HASH, and more in later versions. A pipe's first bytes have no
+ * name. */
 static int is_lmcache_key(const char *name) {
     unsigned at = 0;
+    if (!name) return 0;
     for (const char *p = last_name(name); *p; p++) at += *p == '@';
     return at >= 3;
 }
