@@ -27,14 +27,14 @@ for d in "$data"/vllm/*/*; do
     if "$bin/kvc-pack" -q --from=$from --kv-heads=3 -o "$dir/a.kvc" "$d" && "$bin/kvc-unpack" -o "$dir/back" "$dir/a.kvc" &&
         diff -r "$d" "$dir/back" && tar cf - -C "$d" . | "$bin/kvc-pack" -q --from=$from --kv-heads=3 |
         "$bin/kvc-unpack" -o "$dir/through" - && diff -r "$d" "$dir/through" &&
-        "$bin/kvc-unpack" -q --to=safetensors --tokens=0:$tokens -o "$dir/hf" "$data/hf/smol-gpl3.safetensors" &&
+        "$bin/kvc-unpack" -q --lossy-metadata --to=safetensors --tokens=0:$tokens -o "$dir/hf" "$data/hf/smol-gpl3.safetensors" &&
         "$bin/kvc-diff" "$dir/a.kvc" "$dir/hf" && "$bin/kvc-unpack" -q --lossy-metadata --to=vllm -o "$dir/new" "$dir/hf" &&
         "$bin/kvc-diff" "$dir/new" "$dir/hf"; then ok; else bad "$d"; fi
 done
 rm -rf "${dir:?}"/*
 # chunks of LMCache: the same bytes again, and K and V of the model's cache
 same_rows() { # same_rows TOKENS FILE
-    "$bin/kvc-unpack" -q -f --tokens=0:"$1" -o "$dir/rows.safetensors" "$data/hf/smol-gpl3.safetensors" &&
+    "$bin/kvc-unpack" -q -f --lossy-metadata --tokens=0:"$1" -o "$dir/rows.safetensors" "$data/hf/smol-gpl3.safetensors" &&
         "$bin/kvc-diff" -q --kv-heads=3 "$2" "$dir/rows.safetensors" || {
         echo "other K or V in $2"
         return 1
