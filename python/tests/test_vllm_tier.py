@@ -106,8 +106,8 @@ class TestTier(Case):
         for i, layout in enumerate(vllm_pages.LAYOUTS):
             for blocks in (1, 4):
                 with self.subTest(layout=layout, blocks=blocks):
-                    shutil.rmtree(self.path("store"), ignore_errors=True)
-                    self.there_and_back(spec(blocks=blocks), [key(1), key(2), key(3)], layout=layout)
+                    store = f"dir:{self.path(f'store-{i}-{blocks}')}?min-free=0"
+                    self.there_and_back(spec(blocks=blocks), [key(1), key(2), key(3)], layout=layout, store=store)
         self.there_and_back(spec(layout="LBHNC", dtype="float32", model="another"), [key(1)])
 
     def test_workers(self):
