@@ -55,6 +55,7 @@ int kvc_decode_memory_check(const struct kvc_cache *c, uint32_t tensor, struct k
 unsigned kvc_decode_memory_threads(const struct kvc_cache *c, unsigned threads) {
     uint64_t most = 1;
     threads = kvc_parallel_threads(threads);
+    if (!kvc_records_of(c)) return threads; /* rows that are read back from a device */
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const uint64_t needs = thread_bytes(c, t);
         if (needs > most) most = needs;
