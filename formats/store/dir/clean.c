@@ -245,6 +245,7 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
     int made;
     if (kvc_root_refresh(&d->root, e)) return -1;
     if (!clean_once(d, how, counts, e)) return 0;
-    if (!d->index || kvc_index_renew(d->index, &made, e) || (made && clean_once(d, &usual, counts, e))) return -1;
+    if (!d->index || kvc_index_renew(d->index, &made, e)) return -1;
+    if (made && how->dry_run && clean_once(d, &usual, counts, e)) return -1;
     return clean_once(d, how, counts, e);
 }

@@ -12,15 +12,15 @@
 #include <unistd.h>
 
 #define PATIENCE 30000000 /* microseconds for a transaction without a deadline */
-#define PAUSE 100         /* between two tries to get a lock, at first */
-#define LONGEST_PAUSE 1000
+#define PAUSE 100         /* between two tries to get a lock, at first; */
+#define PAUSES 10         /* so many times as long, in the end */
 
 /* Waits a little for a lock. Returns 0 at the deadline. */
 static int wait_more(void *state, int times) {
     const struct kvc_index_txn *t = state;
     const kvc_instant now = kvc_now();
     if (now >= t->deadline) return 0;
-    usleep((unsigned)(now % PAUSE) + PAUSE * (times < LONGEST_PAUSE ? (unsigned)times + 1 : LONGEST_PAUSE));
+    usleep((unsigned)(now % PAUSE) + PAUSE * (unsigned)(times < PAUSES ? times + 1 : PAUSES));
     return 1;
 }
 
@@ -77,7 +77,7 @@ static int open_database(struct kvc_index *ix, int alone) {
     sqlite3_db_config(ix->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(ix->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     code = sqlite3_exec(ix->db,
-                        "PRAGMA page_size=4096;PRAGMA cell_size_check=1;PRAGMA synchronous=OFF;"
+                        "PRAGMA page_size=4096;PRAGMA cell_size_check=1;PRAGMA synchronous=OFF;PRAGMA secure_delete=OFF;"
                         "PRAGMA journal_mode=PERSIST;PRAGMA temp_store=MEMORY",
                         NULL, NULL, NULL);
     if (!code) code = sqlite3_file_control(ix->db, NULL, SQLITE_FCNTL_RESERVE_BYTES, &sum);

@@ -14,13 +14,14 @@ int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e) {
 }
 
 int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work, void *state, struct kvc_error *e) {
+    struct kvc_index *ix = writes ? d->index : d->reader;
     for (int tries = 0, made;; tries++) {
-        struct kvc_index_txn *t = kvc_index_begin_until(d->index, writes, deadline, e);
+        struct kvc_index_txn *t = kvc_index_begin_until(ix, writes, deadline, e);
         int status = t ? work(d, t, state, e) : -1;
         if (t && status) kvc_index_abort(t);
         else if (t) status = kvc_index_commit(t, e);
         if (!status || tries) return status;
-        if (kvc_index_renew(d->index, &made, e) || (made && kvc_dir_fill(d, e))) return -1;
+        if (kvc_index_renew(ix, &made, e) || (made && kvc_dir_fill(d, e))) return -1;
         if (e) e->code = KVC_OK;
     }
 }
