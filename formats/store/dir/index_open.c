@@ -1,5 +1,5 @@
-/* index_open.c: opens the index of a directory store, makes it anew if it is broken, and locks it for transactions. Spec: STORE.md, "Index". Not for
- * what is in it (index_sql.c). */
+/* index_open.c: opens the index of a directory store, makes it anew if it is broken, and locks
+ * it for transactions. Spec: STORE.md, "Index". Not for what is in it (index_sql.c). */
 #include "formats/store/dir/index_sql.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static int is_late(void *state) {
     return kvc_now() >= t->deadline;
 }
 
-/* Locks the folder: LOCK_SH during a transaction, LOCK_EX while the index is opened, made or removed. */
+/* Locks the folder: LOCK_SH while the index is used, LOCK_EX while it is made or removed. */
 static int lock_folder(struct kvc_index *ix, int how, struct kvc_error *e) {
     for (int times = 0; flock(ix->folder, how | LOCK_NB); times++) {
         ix->file.code = errno == EWOULDBLOCK ? 0 : errno;
@@ -84,7 +84,8 @@ static int open_database(struct kvc_index *ix, int alone) {
     return code ? code : open_tables(ix, alone);
 }
 
-/* Looks through an index of an earlier boot of the machine: a crash leaves some pages of one time, and some of another. */
+/* Looks through an index of an earlier boot of the machine: a crash leaves some pages of one
+ * time, and some of another. */
 static int settle(struct kvc_index *ix, struct kvc_error *e) {
     char now[sizeof ix->txn.sums.boot] = "", text[16], *then = ix->txn.sums.boot;
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");

@@ -1,14 +1,15 @@
-/* index_sql.c: the records and sums of a directory store's index, in SQL. Spec: STORE.md, "Index". Not for opening the index (index_open.c), nor for
- * what is evicted.
+/* index_sql.c: the records and sums of a directory store's index, in SQL. Spec: STORE.md, "Index".
+ * Not for opening the index (index_open.c), nor for what is evicted.
  *
- * A record is the machine's own struct: an index never leaves its machine, and one with another schema is deleted. */
+ * A record is the machine's own struct: an index never leaves its machine, and one with another
+ * schema is deleted. */
 #include "formats/store/dir/index_sql.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* The name of the sums' column is the version of the structs. Rows have numbers in the order in which they were added, so those of a chain lie
- * side by side. */
+/* The name of the sums' column is the version of the structs. Rows have numbers in the order in
+ * which they were added, so those of a chain lie side by side. */
 const char kvc_index_schema[] =
     "CREATE TABLE records(id INTEGER PRIMARY KEY,key BLOB UNIQUE,list INT,touched INT,depth INT,value BLOB);"
     "CREATE INDEX lists ON records(list,touched,depth DESC) WHERE list IS NOT NULL;"
@@ -23,8 +24,8 @@ const char *const kvc_index_sql[KVC_SQL_STATEMENTS] = {
     [KVC_SQL_READ_SUMS] = "SELECT version_1 FROM sums",
     [KVC_SQL_WRITE_SUMS] = "REPLACE INTO sums(rowid,version_1) VALUES(1,?1)",
     [KVC_SQL_GET] = "SELECT value,key,id FROM records WHERE key=?1",
-    [KVC_SQL_PUT] = "INSERT INTO records(key,list,touched,depth,value) VALUES(?1,?2,?3,?4,?5)"
-                    " ON CONFLICT(key) DO UPDATE SET list=?2,touched=?3,depth=?4,value=?5",
+    [KVC_SQL_PUT] = ("INSERT INTO records(key,list,touched,depth,value) VALUES(?1,?2,?3,?4,?5)"
+                     " ON CONFLICT(key) DO UPDATE SET list=?2,touched=?3,depth=?4,value=?5"),
     [KVC_SQL_DROP] = "DELETE FROM records WHERE key=?1",
     [KVC_SQL_ALL] = "SELECT value,key,id FROM records WHERE id>?1 ORDER BY id",
     [KVC_SQL_LIST] = "SELECT value,key,id FROM records WHERE list=?1 ORDER BY touched,depth DESC",

@@ -1,5 +1,5 @@
-/* transact.c: transactions of a directory store's index, which make a broken index anew; and the emptying of the trash, of which the index knows
- * how much it holds. Not for cleaning (clean.c). */
+/* transact.c: transactions of a directory store's index, which make a broken index anew; and the
+ * emptying of the trash, of which the index knows how much it holds. Not for cleaning (clean.c). */
 #include "formats/store/dir/dir.h"
 #include "formats/store/dir/below.h"
 
@@ -41,7 +41,8 @@ static int ask_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state, st
     return 0;
 }
 
-/* Takes what is left, and what others have evicted meanwhile; an object that was evicted twice has one file. */
+/* Takes what is left, and what others have evicted meanwhile; an object that was evicted twice
+ * has one file. */
 static int note_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
     const struct tidying *x = state;
     struct kvc_index_sums *sums = kvc_index_sums(t);
