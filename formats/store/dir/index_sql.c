@@ -84,13 +84,13 @@ static int take_record(struct kvc_index *ix, int which, struct kvc_index_record 
 int kvc_index_begin_database(struct kvc_index *ix, int writes, struct kvc_error *e) {
     struct kvc_index_txn *t = &ix->txn;
     int code = step(ix, writes ? KVC_SQL_BEGIN_WRITING : KVC_SQL_BEGIN);
+    t->writes = writes;
     t->spoiled = t->follows = t->misses = 0;
     memset(&t->sums, 0, sizeof t->sums);
     if (code == SQLITE_DONE && (code = step(ix, KVC_SQL_READ_SUMS)) == SQLITE_ROW) {
         code = take_bytes(ix, KVC_SQL_READ_SUMS, 0, &t->sums, sizeof t->sums) ? SQLITE_ROW : SQLITE_DONE;
         sqlite3_reset(ix->statement[KVC_SQL_READ_SUMS]);
     }
-    memcpy(&t->before, &t->sums, sizeof t->before);
     return code == SQLITE_DONE ? 0 : kvc_index_fail(ix, code, "cannot begin", e);
 }
 
@@ -101,7 +101,7 @@ void kvc_index_roll_back(struct kvc_index *ix) {
 int kvc_index_commit_database(struct kvc_index *ix, struct kvc_error *e) {
     struct kvc_index_txn *t = &ix->txn;
     int code = SQLITE_DONE;
-    if (memcmp(&t->sums, &t->before, sizeof t->sums) != 0) {
+    if (t->writes) {
         bind_bytes(ix, KVC_SQL_WRITE_SUMS, 1, &t->sums, sizeof t->sums);
         code = step(ix, KVC_SQL_WRITE_SUMS);
     }
