@@ -94,11 +94,13 @@ static void find_files(struct kvc_dir *d, struct finding *f, kvc_instant deadlin
         f->size[f->found++] = (uint64_t)st.st_size;
 }
 
-/* Asks the index. A file that it lacks was written by a process that was killed before it could say so. */
+/* Asks the index. A file that it lacks was written by a process that was killed before it could
+ * say so. */
 static int ask_index(struct kvc_dir *d, struct finding *f, kvc_instant deadline, struct kvc_error *e) {
     struct stat st;
-    for (;;) {
+    for (size_t before = SIZE_MAX;; before = f->found) {
         if (kvc_dir_run(d, 0, deadline, find_indexed, f, e)) return -1;
+        if (f->found == before) return 0; /* the file has gone meanwhile */
         if (f->found == f->n || f->dead || kvc_root_stat(&d->root, &f->o[f->found], &st)) return 0;
         if (kvc_dir_run(d, 1, deadline, adopt_rest, f, e)) return -1;
     }

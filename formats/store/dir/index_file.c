@@ -72,9 +72,9 @@ static int read_file(sqlite3_file *x, void *data, int n, sqlite3_int64 at) {
         const ssize_t got = pread(f->fd, (uint8_t *)data + done, (size_t)(n - done), at + done);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return failed(f, SQLITE_IOERR_READ);
-        if (!got) {
+        if (!got) { /* SQLite takes what is missing for zeros */
             memset((uint8_t *)data + done, 0, (size_t)(n - done));
-            return SQLITE_IOERR_SHORT_READ;
+            return done && n == PAGE && !f->is_journal ? SQLITE_IOERR_DATA : SQLITE_IOERR_SHORT_READ;
         }
         done += (int)got;
     }
