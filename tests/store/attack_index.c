@@ -1,10 +1,12 @@
-/* attack_index.c: the index of a directory store is damaged again and again: cut, flipped, overwritten, replaced by what is no file; before the
- * store is opened, and while one process or several use it.
+/* attack_index.c: the index of a directory store is damaged again and again: cut, flipped,
+ * overwritten, replaced by what is no file; before the store is opened, and while one process or
+ * several use it.
  *
  *   attack_index [DAMAGES [SEED]]
  *
- * No process may be killed or wait for ever, no wrong bytes may come, no object may be lost. Alone in the store, every call does what it would
- * do with a good index; among others it may fail. At the end the index has the sums of the files. */
+ * No process may be killed or wait for ever, no wrong bytes may come, no object may be lost.
+ * Alone in the store, every call does what it would do with a good index; among others it may
+ * fail. At the end the index has the sums of the files. */
 #include "tests/store/attack.h"
 
 #include <signal.h>

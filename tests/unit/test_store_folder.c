@@ -1,4 +1,5 @@
-/* test_store_folder.c: a directory store whose files and folders are damaged, replaced or locked by others while a program uses it. */
+/* test_store_folder.c: a directory store whose files and folders are damaged, replaced or locked
+ * by others while a program uses it. */
 #include "store_support.h"
 
 #include "formats/store/dir/dir.h"
@@ -91,7 +92,8 @@ static int set_boot(struct kvc_dir *d, struct kvc_index_txn *t, void *boot, stru
     return 0;
 }
 
-/* An index of an earlier boot is looked through: what is whole stays, and sums are computed anew. */
+/* An index of an earlier boot is looked through: what is whole stays, and sums are computed
+ * anew. */
 static void index_of_another_boot(void **state) {
     (void)state;
     char boot[] = "another one";
@@ -123,7 +125,8 @@ static void index_of_another_boot(void **state) {
     unmake(x);
 }
 
-/* Who waits for others does so until the deadline, and takes the index for no worse. Finding does not wait for who writes. */
+/* Who waits for others does so until the deadline, and takes the index for no worse. Finding
+ * does not wait for who writes. */
 static void index_in_use(void **state) {
     (void)state;
     struct made *x = make(2 * CHUNK, 3, NULL);
@@ -145,6 +148,7 @@ static void index_in_use(void **state) {
     kvc_index_abort(t);
     t = kvc_index_begin_until(directory(s)->index, 1, kvc_now() + LONG, &e);
     assert_non_null(t);
+    assert_int_equal(count_found(space, x), 2 * CHUNK); /* nor for who writes in the same process */
     kvc_index_abort(t);
     kvc_store_space_close(space);
     kvc_store_close(s);

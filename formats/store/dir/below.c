@@ -17,7 +17,8 @@ static int leave(int root, int fd, int status) {
     return status;
 }
 
-/* Opens the folder that a path is in, and sets *name to the last part of the path. Makes folders on the way if `mode` is not 0. */
+/* Opens the folder that a path is in, and sets *name to the last part of the path. Makes folders
+ * on the way if `mode` is not 0. */
 static int enter(int root, const char *path, mode_t mode, const char **name) {
     char part[LONGEST_PART];
     int at = root;

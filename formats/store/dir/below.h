@@ -1,13 +1,14 @@
-/* below.h: files below a folder, reached step by step without following links, so that nothing outside of it is read, written or moved.
- * Paths are relative and have no empty parts, "." or "..". Not for what the paths mean (root.h). */
+/* below.h: files below a folder, reached step by step without following links, so that nothing
+ * outside of it is read, written or moved. Paths are relative and have no empty parts, "." or
+ * "..". Not for what the paths mean (root.h). */
 #ifndef KVC_STORE_BELOW_H
 #define KVC_STORE_BELOW_H
 
 #include <sys/stat.h>
 #include <time.h>
 
-/* Functions return 0 or a descriptor, or -1 with errno: ENOTDIR if a link or a file stands in place of a folder, KVC_NO_FILE if something
- * that is no regular file stands in place of a file. */
+/* Functions return 0 or a descriptor, or -1 with errno: ENOTDIR if a link or a file stands in
+ * place of a folder, KVC_NO_FILE if something that is no regular file stands in place of a file. */
 #define KVC_NO_FILE EISDIR
 
 /* Opens a folder. */

@@ -1,5 +1,6 @@
-/* clean.c: brings files and index of a directory store together, and evicts what is too old or too much. Without an index, files go by
- * age. Spec: STORE.md, "Index". Not for what each put evicts (room.c). */
+/* clean.c: brings files and index of a directory store together, and evicts what is too old or
+ * too much. Without an index, files go by age. Spec: STORE.md, "Index". Not for what each put
+ * evicts (room.c). */
 #include "formats/store/dir/dir.h"
 #include "codecs/memory.h"
 #include "formats/store/dir/policy.h"
@@ -189,7 +190,8 @@ static int by_use(const void *a, const void *b) {
     return x->tv_nsec < y->tv_nsec ? -1 : x->tv_nsec > y->tv_nsec;
 }
 
-/* Evicts by age alone. Reading makes parents younger than their children, so chains go from their ends. */
+/* Evicts by age alone. Reading makes parents younger than their children, so chains go from
+ * their ends. */
 static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts, struct kvc_error *e) {
     struct files f = {.d = d, .how = how, .counts = counts};
     struct kvc_root_strangers strangers;
@@ -245,6 +247,7 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
     int made;
     if (kvc_root_refresh(&d->root, e)) return -1;
     if (!clean_once(d, how, counts, e)) return 0;
-    if (!d->index || kvc_index_renew(d->index, &made, e) || (made && clean_once(d, &usual, counts, e))) return -1;
+    if (!d->index || kvc_index_renew(d->index, &made, e)) return -1;
+    if (made && how->dry_run && clean_once(d, &usual, counts, e)) return -1;
     return clean_once(d, how, counts, e);
 }

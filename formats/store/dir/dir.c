@@ -21,6 +21,7 @@ static struct kvc_dir *dir_of(struct kvc_level *l) {
 
 static void close_dir(struct kvc_level *l) {
     struct kvc_dir *d = dir_of(l);
+    kvc_index_close(d->reader);
     kvc_index_close(d->index);
     kvc_root_close(&d->root);
     free(d);
@@ -37,7 +38,11 @@ static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
     d->root.fd = -1;
     int status = kvc_root_open(&d->root, url, e);
     if (!status) status = kvc_url_rest(url, e);
-    if (!status && d->root.local && d->root.conf->indexed && !(d->index = kvc_index_open(d->root.fd, &made, e))) status = -1;
+    if (!status && d->root.local && d->root.conf->indexed) {
+        d->index = kvc_index_open(d->root.fd, &made, e);
+        d->reader = d->index ? kvc_index_open(d->root.fd, &made, e) : NULL;
+        status = d->reader ? 0 : -1;
+    }
     if (!status && made) kvc_dir_fill(d, NULL); /* one that is not full is filled by whoever opens it next */
     if (!status) return &d->level;
     close_dir(&d->level);
@@ -89,11 +94,13 @@ static void find_files(struct kvc_dir *d, struct finding *f, kvc_instant deadlin
         f->size[f->found++] = (uint64_t)st.st_size;
 }
 
-/* Asks the index. A file that it lacks was written by a process that was killed before it could say so. */
+/* Asks the index. A file that it lacks was written by a process that was killed before it could
+ * say so. */
 static int ask_index(struct kvc_dir *d, struct finding *f, kvc_instant deadline, struct kvc_error *e) {
     struct stat st;
-    for (;;) {
+    for (size_t before = SIZE_MAX;; before = f->found) {
         if (kvc_dir_run(d, 0, deadline, find_indexed, f, e)) return -1;
+        if (f->found == before) return 0; /* the file has gone meanwhile */
         if (f->found == f->n || f->dead || kvc_root_stat(&d->root, &f->o[f->found], &st)) return 0;
         if (kvc_dir_run(d, 1, deadline, adopt_rest, f, e)) return -1;
     }

@@ -11,9 +11,10 @@ extern const struct kvc_level_ops kvc_level_dir;
 struct kvc_dir {
     struct kvc_level level;
     struct kvc_root root;
-    struct kvc_index *index; /* NULL: none */
-    uint64_t written;        /* without an index: bytes since limits were looked at */
-    int64_t trash_seen;      /* when the trash was last looked at, seconds since 1970 */
+    struct kvc_index *index;  /* NULL: none */
+    struct kvc_index *reader; /* the same, opened once more: who reads does not wait for this process's own writers */
+    uint64_t written;         /* without an index: bytes since limits were looked at */
+    int64_t trash_seen;       /* when the trash was last looked at, seconds since 1970 */
 };
 
 /* What the tool does beside the level's functions. */

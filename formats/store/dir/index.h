@@ -1,6 +1,7 @@
-/* index.h: the index of a directory store: records of its objects, ordered lists of those that can go, and sums. It lies in SQLite,
- * which many processes read and one at a time writes. It is a cache: files are the truth, and an index that is damaged or deleted is
- * made again from them. Not for files (dir.c), nor for what is evicted (policy.h). STORE.md, "Index". */
+/* index.h: the index of a directory store: records of its objects, ordered lists of those that
+ * can go, and sums. It lies in SQLite, which many processes read and one at a time writes. It is
+ * a cache: files are the truth, and an index that is damaged or deleted is made again from them.
+ * Not for files (dir.c), nor for what is evicted (policy.h). STORE.md, "Index". */
 #ifndef KVC_STORE_INDEX_H
 #define KVC_STORE_INDEX_H
 
@@ -23,8 +24,8 @@ struct kvc_index_record {
 };
 #define KVC_INDEX_USES 3
 
-/* Lists, in the order of `touched`, the deepest of equals first: resident leaves by their uses, and ghosts. A record with children is
- * on none. */
+/* Lists, in the order of `touched`, the deepest of equals first: resident leaves by their uses,
+ * and ghosts. A record with children is on none. */
 enum { KVC_LIST_GHOSTS = KVC_INDEX_USES, KVC_LISTS };
 
 /* What the policy keeps (policy.c). */
@@ -50,16 +51,17 @@ struct kvc_index_sums {
 
 struct kvc_index;
 
-/* Opens the index in a folder. `made` is set to 1 if the index is new, and until somebody has filled it from the files. An index that cannot
- * be opened now counts as broken; NULL: there is no memory. */
+/* Opens the index in a folder. `made` is set to 1 if the index is new, and until somebody has
+ * filled it from the files. An index that cannot be opened now counts as broken; NULL: there is
+ * no memory. */
 struct kvc_index *kvc_index_open(int folder, int *made, struct kvc_error *e);
-/* Makes an index anew that was found to be damaged, is deleted, or could not be opened. Returns 0, 1 if it is none of these, -1. No
- * transaction may be open in the calling thread. */
+/* Makes an index anew that was found to be damaged, is deleted, or could not be opened. Returns
+ * 0, 1 if it is none of these, -1. No transaction may be open in the calling thread. */
 int kvc_index_renew(struct kvc_index *ix, int *made, struct kvc_error *e);
 void kvc_index_close(struct kvc_index *ix);
 
-/* A transaction, one at a time of an open index. One that writes waits for those of other processes. At the deadline it fails; without
- * one, after some time. */
+/* A transaction, one at a time of an open index. One that writes waits for those of other
+ * processes. At the deadline it fails; without one, after some time. */
 struct kvc_index_txn;
 struct kvc_index_txn *kvc_index_begin(struct kvc_index *ix, int writes, struct kvc_error *e);
 struct kvc_index_txn *kvc_index_begin_until(struct kvc_index *ix, int writes, kvc_instant deadline, struct kvc_error *e);
@@ -69,14 +71,17 @@ void kvc_index_abort(struct kvc_index_txn *t);                      /* NULL is l
 struct kvc_index_sums *kvc_index_sums(struct kvc_index_txn *t);
 /* Returns 1 and the record, 0 if there is none, -1. */
 int kvc_index_get(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r, struct kvc_error *e);
-/* The same for the keys of a chain, one after the other, of which the index is not changed meanwhile: faster where they were added so. */
+/* The same for the keys of a chain, one after the other, of which the index is not changed
+ * meanwhile: faster where they were added so. */
 int kvc_index_get_next(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r, struct kvc_error *e);
-/* Changes a record from `old` (NULL: there is none) to `r` (NULL: it goes). Lists, sums and the children of the parent follow. */
+/* Changes a record from `old` (NULL: there is none) to `r` (NULL: it goes). Lists, sums and the
+ * children of the parent follow. */
 int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old,
                      const struct kvc_index_record *r, struct kvc_error *e);
 
-/* Goes through a list from the oldest on, or through all records (list KVC_LISTS). Returns 1 from `see` to stop, -1 to fail. The function
- * must not change the index. `from`, which may be NULL, is for all records only: 0 begins, and it becomes where the walk stopped. */
+/* Goes through a list from the oldest on, or through all records (list KVC_LISTS). Returns 1
+ * from `see` to stop, -1 to fail. The function must not change the index. `from`, which may be
+ * NULL, is for all records only: 0 begins, and it becomes where the walk stopped. */
 typedef int kvc_index_see(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e);
 int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_index_see *see, void *state, struct kvc_error *e);
 

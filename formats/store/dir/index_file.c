@@ -1,7 +1,8 @@
-/* index_file.c: what SQLite needs of an operating system ("VFS"), for the one database of a store. SQLite's own would follow links, wait for
- * pipes, and take damaged pages for good ones.
+/* index_file.c: what SQLite needs of an operating system ("VFS"), for the one database of a store.
+ * SQLite's own would follow links, wait for pipes, and take damaged pages for good ones.
  *
- * A page ends with the XXH3 of its other bytes, seeded with its number. The rollback journal has pages with these checksums too. */
+ * A page ends with the XXH3 of its other bytes, seeded with its number. The rollback journal has
+ * pages with these checksums too. */
 #include "formats/store/dir/index_file.h"
 
 #include "formats/store/dir/below.h"
@@ -71,9 +72,9 @@ static int read_file(sqlite3_file *x, void *data, int n, sqlite3_int64 at) {
         const ssize_t got = pread(f->fd, (uint8_t *)data + done, (size_t)(n - done), at + done);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return failed(f, SQLITE_IOERR_READ);
-        if (!got) {
+        if (!got) { /* SQLite takes what is missing for zeros */
             memset((uint8_t *)data + done, 0, (size_t)(n - done));
-            return SQLITE_IOERR_SHORT_READ;
+            return done && n == PAGE && !f->is_journal ? SQLITE_IOERR_DATA : SQLITE_IOERR_SHORT_READ;
         }
         done += (int)got;
     }
@@ -83,7 +84,8 @@ static int read_file(sqlite3_file *x, void *data, int n, sqlite3_int64 at) {
 static int write_file(sqlite3_file *x, const void *data, int n, sqlite3_int64 at) {
     struct file *f = file_of(x);
     if (n == PAGE && !f->is_journal) {
-        /* The page in SQLite's memory gets its checksum, so that a journal into which it goes later has it as well. */
+        /* The page in SQLite's memory gets its checksum, so that a journal into which it goes
+         * later has it as well. */
         uint8_t *page = (uint8_t *)(uintptr_t)data;
         const uint64_t sum = sum_of(page, (uint32_t)(at / PAGE) + 1);
         memcpy(page + PAGE - SUM, &sum, sizeof sum);
@@ -101,7 +103,8 @@ static int truncate_file(sqlite3_file *x, sqlite3_int64 size) {
     return ftruncate(file_of(x)->fd, size) ? failed(file_of(x), SQLITE_IOERR_TRUNCATE) : SQLITE_OK;
 }
 
-/* Does nothing: after a crash of the machine the index is looked through, and what it lacks is in the files. */
+/* Does nothing: after a crash of the machine the index is looked through, and what it lacks is
+ * in the files. */
 static int sync_file(sqlite3_file *x, int flags) {
     (void)x, (void)flags;
     return SQLITE_OK;
@@ -116,7 +119,8 @@ static int size_of_file(sqlite3_file *x, sqlite3_int64 *size) {
 
 /* --- locks --- */
 
-/* Locks belong to the open file, not to the process: closing another descriptor of it releases none. */
+/* Locks belong to the open file, not to the process: closing another descriptor of it releases
+ * none. */
 static int set_lock(struct file *f, short type, int64_t at, int64_t n) {
     struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = n};
     if (!fcntl(f->fd, F_OFD_SETLK, &l)) return SQLITE_OK;

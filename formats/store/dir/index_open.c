@@ -1,5 +1,5 @@
-/* index_open.c: opens the index of a directory store, makes it anew if it is broken, and locks it for transactions. Spec: STORE.md, "Index". Not for
- * what is in it (index_sql.c). */
+/* index_open.c: opens the index of a directory store, makes it anew if it is broken, and locks
+ * it for transactions. Spec: STORE.md, "Index". Not for what is in it (index_sql.c). */
 #include "formats/store/dir/index_sql.h"
 
 #include <errno.h>
@@ -12,15 +12,15 @@
 #include <unistd.h>
 
 #define PATIENCE 30000000 /* microseconds for a transaction without a deadline */
-#define PAUSE 100         /* between two tries to get a lock, at first */
-#define LONGEST_PAUSE 1000
+#define PAUSE 100         /* between two tries to get a lock, at first; */
+#define PAUSES 10         /* so many times as long, in the end */
 
 /* Waits a little for a lock. Returns 0 at the deadline. */
 static int wait_more(void *state, int times) {
     const struct kvc_index_txn *t = state;
     const kvc_instant now = kvc_now();
     if (now >= t->deadline) return 0;
-    usleep((unsigned)(now % PAUSE) + PAUSE * (times < LONGEST_PAUSE ? (unsigned)times + 1 : LONGEST_PAUSE));
+    usleep((unsigned)(now % PAUSE) + PAUSE * (unsigned)(times < PAUSES ? times + 1 : PAUSES));
     return 1;
 }
 
@@ -29,7 +29,7 @@ static int is_late(void *state) {
     return kvc_now() >= t->deadline;
 }
 
-/* Locks the folder: LOCK_SH during a transaction, LOCK_EX while the index is opened, made or removed. */
+/* Locks the folder: LOCK_SH while the index is used, LOCK_EX while it is made or removed. */
 static int lock_folder(struct kvc_index *ix, int how, struct kvc_error *e) {
     for (int times = 0; flock(ix->folder, how | LOCK_NB); times++) {
         ix->file.code = errno == EWOULDBLOCK ? 0 : errno;
@@ -77,14 +77,15 @@ static int open_database(struct kvc_index *ix, int alone) {
     sqlite3_db_config(ix->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(ix->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     code = sqlite3_exec(ix->db,
-                        "PRAGMA page_size=4096;PRAGMA cell_size_check=1;PRAGMA synchronous=OFF;"
+                        "PRAGMA page_size=4096;PRAGMA cell_size_check=1;PRAGMA synchronous=OFF;PRAGMA secure_delete=OFF;"
                         "PRAGMA journal_mode=PERSIST;PRAGMA temp_store=MEMORY",
                         NULL, NULL, NULL);
     if (!code) code = sqlite3_file_control(ix->db, NULL, SQLITE_FCNTL_RESERVE_BYTES, &sum);
     return code ? code : open_tables(ix, alone);
 }
 
-/* Looks through an index of an earlier boot of the machine: a crash leaves some pages of one time, and some of another. */
+/* Looks through an index of an earlier boot of the machine: a crash leaves some pages of one
+ * time, and some of another. */
 static int settle(struct kvc_index *ix, struct kvc_error *e) {
     char now[sizeof ix->txn.sums.boot] = "", text[16], *then = ix->txn.sums.boot;
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");

@@ -1,14 +1,15 @@
-/* index_sql.c: the records and sums of a directory store's index, in SQL. Spec: STORE.md, "Index". Not for opening the index (index_open.c), nor for
- * what is evicted.
+/* index_sql.c: the records and sums of a directory store's index, in SQL. Spec: STORE.md, "Index".
+ * Not for opening the index (index_open.c), nor for what is evicted.
  *
- * A record is the machine's own struct: an index never leaves its machine, and one with another schema is deleted. */
+ * A record is the machine's own struct: an index never leaves its machine, and one with another
+ * schema is deleted. */
 #include "formats/store/dir/index_sql.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* The name of the sums' column is the version of the structs. Rows have numbers in the order in which they were added, so those of a chain lie
- * side by side. */
+/* The name of the sums' column is the version of the structs. Rows have numbers in the order in
+ * which they were added, so those of a chain lie side by side. */
 const char kvc_index_schema[] =
     "CREATE TABLE records(id INTEGER PRIMARY KEY,key BLOB UNIQUE,list INT,touched INT,depth INT,value BLOB);"
     "CREATE INDEX lists ON records(list,touched,depth DESC) WHERE list IS NOT NULL;"
@@ -23,8 +24,8 @@ const char *const kvc_index_sql[KVC_SQL_STATEMENTS] = {
     [KVC_SQL_READ_SUMS] = "SELECT version_1 FROM sums",
     [KVC_SQL_WRITE_SUMS] = "REPLACE INTO sums(rowid,version_1) VALUES(1,?1)",
     [KVC_SQL_GET] = "SELECT value,key,id FROM records WHERE key=?1",
-    [KVC_SQL_PUT] = "INSERT INTO records(key,list,touched,depth,value) VALUES(?1,?2,?3,?4,?5)"
-                    " ON CONFLICT(key) DO UPDATE SET list=?2,touched=?3,depth=?4,value=?5",
+    [KVC_SQL_PUT] = ("INSERT INTO records(key,list,touched,depth,value) VALUES(?1,?2,?3,?4,?5)"
+                     " ON CONFLICT(key) DO UPDATE SET list=?2,touched=?3,depth=?4,value=?5"),
     [KVC_SQL_DROP] = "DELETE FROM records WHERE key=?1",
     [KVC_SQL_ALL] = "SELECT value,key,id FROM records WHERE id>?1 ORDER BY id",
     [KVC_SQL_LIST] = "SELECT value,key,id FROM records WHERE list=?1 ORDER BY touched,depth DESC",
@@ -83,13 +84,13 @@ static int take_record(struct kvc_index *ix, int which, struct kvc_index_record 
 int kvc_index_begin_database(struct kvc_index *ix, int writes, struct kvc_error *e) {
     struct kvc_index_txn *t = &ix->txn;
     int code = step(ix, writes ? KVC_SQL_BEGIN_WRITING : KVC_SQL_BEGIN);
+    t->writes = writes;
     t->spoiled = t->follows = t->misses = 0;
     memset(&t->sums, 0, sizeof t->sums);
     if (code == SQLITE_DONE && (code = step(ix, KVC_SQL_READ_SUMS)) == SQLITE_ROW) {
         code = take_bytes(ix, KVC_SQL_READ_SUMS, 0, &t->sums, sizeof t->sums) ? SQLITE_ROW : SQLITE_DONE;
         sqlite3_reset(ix->statement[KVC_SQL_READ_SUMS]);
     }
-    memcpy(&t->before, &t->sums, sizeof t->before);
     return code == SQLITE_DONE ? 0 : kvc_index_fail(ix, code, "cannot begin", e);
 }
 
@@ -100,7 +101,7 @@ void kvc_index_roll_back(struct kvc_index *ix) {
 int kvc_index_commit_database(struct kvc_index *ix, struct kvc_error *e) {
     struct kvc_index_txn *t = &ix->txn;
     int code = SQLITE_DONE;
-    if (memcmp(&t->sums, &t->before, sizeof t->sums) != 0) {
+    if (t->writes) {
         bind_bytes(ix, KVC_SQL_WRITE_SUMS, 1, &t->sums, sizeof t->sums);
         code = step(ix, KVC_SQL_WRITE_SUMS);
     }

@@ -30,11 +30,12 @@ extern const char kvc_index_schema[];
 struct kvc_index_txn {
     struct kvc_index *ix;
     kvc_instant deadline;
+    int writes;
     int spoiled; /* a change was made in part: it must not be committed */
     int follows; /* KVC_SQL_ALL stands at the row after the last that was got */
     int misses;  /* how often, one after the other, this was not the next of the chain */
     int64_t id;  /* of the row that was got last */
-    struct kvc_index_sums sums, before;
+    struct kvc_index_sums sums;
 };
 
 struct kvc_index {

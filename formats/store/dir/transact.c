@@ -1,5 +1,5 @@
-/* transact.c: transactions of a directory store's index, which make a broken index anew; and the emptying of the trash, of which the index knows
- * how much it holds. Not for cleaning (clean.c). */
+/* transact.c: transactions of a directory store's index, which make a broken index anew; and the
+ * emptying of the trash, of which the index knows how much it holds. Not for cleaning (clean.c). */
 #include "formats/store/dir/dir.h"
 #include "formats/store/dir/below.h"
 
@@ -14,13 +14,14 @@ int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e) {
 }
 
 int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work, void *state, struct kvc_error *e) {
+    struct kvc_index *ix = writes ? d->index : d->reader;
     for (int tries = 0, made;; tries++) {
-        struct kvc_index_txn *t = kvc_index_begin_until(d->index, writes, deadline, e);
+        struct kvc_index_txn *t = kvc_index_begin_until(ix, writes, deadline, e);
         int status = t ? work(d, t, state, e) : -1;
         if (t && status) kvc_index_abort(t);
         else if (t) status = kvc_index_commit(t, e);
         if (!status || tries) return status;
-        if (kvc_index_renew(d->index, &made, e) || (made && kvc_dir_fill(d, e))) return -1;
+        if (kvc_index_renew(ix, &made, e) || (made && kvc_dir_fill(d, e))) return -1;
         if (e) e->code = KVC_OK;
     }
 }
@@ -40,7 +41,8 @@ static int ask_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state, st
     return 0;
 }
 
-/* Takes what is left, and what others have evicted meanwhile; an object that was evicted twice has one file. */
+/* Takes what is left, and what others have evicted meanwhile; an object that was evicted twice
+ * has one file. */
 static int note_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
     const struct tidying *x = state;
     struct kvc_index_sums *sums = kvc_index_sums(t);
