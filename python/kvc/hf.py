@@ -57,6 +57,9 @@ def _window(i: int, layer: Any) -> int:
     if type(layer) is cache_utils.DynamicLayer:
         return 0
     if type(layer) is cache_utils.DynamicSlidingWindowLayer:
+        if layer.sliding_window < 2:
+            raise Error(Code.UNSUPPORTED, f"layer {i} of the cache has a window of fewer than 2 tokens, which is not supported: "
+                                          "transformers keeps all tokens then, and does not say which of them count")
         return int(layer.sliding_window)
     raise Error(Code.UNSUPPORTED, f"layer {i} of the cache is a {kind}, which is not supported: DynamicLayer and "
                                   "DynamicSlidingWindowLayer are")

@@ -260,7 +260,9 @@ class TestFiles(Case):
             other = DynamicCache()
             other.layers = [*cache.layers, kind()]
             self.fails(kvc.Code.UNSUPPORTED, f"layer 3 of the cache is a {kind.__name__}", kvc.save, other, path)
-        self.fails(kvc.Code.UNSUPPORTED, "batch of 2", kvc.save, cache_of(model, ids.repeat(2, 1)), path)
+        model = sliding("Mistral", window=1)()
+        self.fails(kvc.Code.UNSUPPORTED, "layer 0 of the cache has a window of fewer than 2 tokens", kvc.save, cache_of(model, ids), path)
+        self.fails(kvc.Code.UNSUPPORTED, "batch of 2", kvc.save, cache_of(llama(), ids.repeat(2, 1)), path)
         meta = {(0, "K"): torch.empty(4, 2, 8, device="meta")}
         self.fails(kvc.Code.UNSUPPORTED, "'meta'", kvc.pack, meta)
 
