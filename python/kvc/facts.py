@@ -11,22 +11,35 @@ from .file import Path, model_identity
 def config_of(model: Any) -> Any:
     """Returns the configuration of the text model, of a model or of a configuration."""
     config = getattr(model, "config", model)
-    return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    if not hasattr(config, "get_text_config"):
+        return config
+    try:
+        return config.get_text_config(decoder=True)
+    except ValueError as problem:  # it has several
+        raise Error(Code.UNSUPPORTED, f"a {type(config).__name__} does not tell which text model is meant: {problem}") from None
+
+
+def _told(config: Any, name: str) -> Any:
+    """Returns an attribute of a configuration. None: there is none, or one for each layer, for which transformers raises a RuntimeError."""
+    try:
+        return getattr(config, name, None)
+    except Exception:  # a fact is left out, whatever the reason
+        return None
 
 
 def facts_of(model: Any) -> Dict[str, Any]:
-    """Returns what a model or its configuration tells of its caches, as metadata (kvc(5))."""
+    """Returns what a model or its configuration tells of its caches, as metadata (kvc(5)). What differs between layers is left out."""
     config = config_of(model)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if any(isinstance(value, Mapping) for value in rope.values()):
+    rope = _told(config, "rope_parameters")
+    if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
         rope = {}  # layers of several kinds: no one value is true for all
     facts = {
-        "model.name": getattr(config, "_name_or_path", "") or getattr(getattr(model, "config", model), "_name_or_path", ""),
-        "model.architecture": getattr(config, "model_type", None),
-        "model.layers": getattr(config, "num_hidden_layers", None),
-        "model.heads": getattr(config, "num_attention_heads", None),
-        "model.kv-heads": getattr(config, "num_key_value_heads", None),
-        "model.head-dim": getattr(config, "head_dim", None),
+        "model.name": _told(config, "_name_or_path") or _told(getattr(model, "config", model), "_name_or_path"),
+        "model.architecture": _told(config, "model_type"),
+        "model.layers": _told(config, "num_hidden_layers"),
+        "model.heads": _told(config, "num_attention_heads"),
+        "model.kv-heads": _told(config, "num_key_value_heads"),
+        "model.head-dim": _told(config, "head_dim"),
         "rope.theta": rope.get("rope_theta"),
         "rope.type": rope.get("rope_type") if rope.get("rope_type") in ("default", "linear", "yarn", "llama3", "longrope") else None,
         "rope.factor": rope.get("factor"),
@@ -34,7 +47,7 @@ def facts_of(model: Any) -> Dict[str, Any]:
         "rope.pairing": "halves",
         "rope.pairing-assumed": True,
     }
-    return {key: value for key, value in facts.items() if value not in (None, "")}
+    return {key: value for key, value in facts.items() if isinstance(value, (str, int, float)) and value != ""}
 
 
 def fingerprint_of(weights: Path) -> Dict[str, str]:

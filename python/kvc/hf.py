@@ -57,6 +57,9 @@ def _window(i: int, layer: Any) -> int:
     if type(layer) is cache_utils.DynamicLayer:
         return 0
     if type(layer) is cache_utils.DynamicSlidingWindowLayer:
+        if layer.sliding_window < 2:
+            raise Error(Code.UNSUPPORTED, f"layer {i} of the cache has a window of fewer than 2 tokens, which is not supported: "
+                                          "transformers keeps all tokens then, and does not say which of them count")
         return int(layer.sliding_window)
     raise Error(Code.UNSUPPORTED, f"layer {i} of the cache is a {kind}, which is not supported: DynamicLayer and "
                                   "DynamicSlidingWindowLayer are")
@@ -78,15 +81,15 @@ def _length(cache: Any) -> int:
     return max((layer.get_seq_length() for layer, window in _layers_of(cache) if window >= 0), default=0)
 
 
+def _filled(cache: Any) -> Dict[int, Any]:
+    """Returns the layers that have K and V, by number: a layer that uses the K and V of another one has none."""
+    return {i: layer for i, (layer, window) in enumerate(_layers_of(cache)) if window >= 0 and layer.is_initialized and layer.keys.numel()}
+
+
 def _planes(cache: Any) -> Dict[Key, Plane]:
     """Returns K and V of all layers. Nothing is copied but a cache on a device, to the CPU."""
-    found: Dict[Key, Plane] = {}
-    for i, (layer, window) in enumerate(_layers_of(cache)):
-        if window < 0 or not layer.is_initialized or not layer.keys.numel():
-            continue
-        for role, tensor in (("K", layer.keys), ("V", layer.values)):
-            found[i, role] = arrays.describe(tensor.detach(), "BHTD")
-    return found
+    return {(i, role): arrays.describe(tensor.detach(), "BHTD") for i, layer in _filled(cache).items()
+            for role, tensor in (("K", layer.keys), ("V", layer.values))}
 
 
 def _facts(cache: Any, facts: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
@@ -282,11 +285,12 @@ class Prefix(Unique):
     @staticmethod
     def _only_device(cache: Any) -> Optional[int]:
         """Returns the number of the CUDA device that all layers are on; None: the CPU."""
-        found = {layer.keys.device for layer in cache.layers if layer.is_initialized}
+        layers = _filled(cache).values()
+        found = {layer.keys.device for layer in layers}
         if len(found) > 1 or any(device.type not in ("cpu", "cuda") for device in found):
             names = ", ".join(sorted(map(str, found)))
             raise Error(Code.UNSUPPORTED, f"the model's caches are on {names}, which is not supported: the CPU or one CUDA device is")
-        return next((devices.place.number(layer.keys) for layer in cache.layers if layer.is_initialized), None)
+        return next((devices.place.number(layer.keys) for layer in layers), None)
 
     def _probe(self) -> Any:
         """Computes one token, to see the layers, types and shapes that the model's cache has."""

@@ -9,6 +9,7 @@ import numpy as np
 from common import ROOT, SAMPLES, Case
 
 import kvc
+from kvc import _lib, arrays
 
 random = np.random.default_rng(1)
 
@@ -184,6 +185,19 @@ class TestPack(Case):
             again = f.arrays()
             self.assertTrue(all(np.array_equal(again[key], kv[key]) for key in kv))
             self.fails(kvc.Code.NOT_SLICEABLE, "layer 1", f.arrays, end=18)
+
+    def test_all_sliding(self):
+        """Where all layers have a window, positions tell the length of the text, and no array does."""
+        kv = {(i, role): np.arange(n * 4, dtype=np.float32).reshape(n, 1, 4) + i for i, n in enumerate((6, 4)) for role in "KV"}
+        m = arrays.memory(arrays.planes(kv), tokens=20, facts={"sliding.window": 7})
+        with kvc.File._of(_lib.call(_lib.kvc.kvc_file_open_arrays, m), m) as g, kvc.open(g.pack()) as f:
+            self.assertEqual({t.part for t in f.tensors}, {"sliding"})
+            for h in (f, g):
+                self.assertEqual(h.range()[1], 20)
+                self.assertEqual({key: array.shape[0] for key, array in h.arrays(first=0).items()}, {key: len(kv[key]) for key in kv})
+                self.assertTrue(np.array_equal(h.arrays(first=0, end=20)[1, "V"], kv[1, "V"]))
+                for end in (19, 14, 10, 4):
+                    self.fails(kvc.Code.NOT_SLICEABLE, "", h.arrays, first=0, end=end)
 
     def test_recipes_and_files(self):
         kv = {(0, role): random.normal(size=(256, 2, 32)).astype(np.float32) for role in "KV"}

@@ -42,6 +42,31 @@ def gemma(seed=0, window=32):
         num_hidden_layers=4, layer_types=kinds, sliding_window=window, **sizes())).eval()
 
 
+def sliding(name, config=None, window=32, **more):
+    """Returns a function that makes a model whose layers all have a window."""
+    def make():
+        torch.manual_seed(0)
+        kind = getattr(transformers, config or f"{name}Config")
+        return getattr(transformers, f"{name}ForCausalLM")(kind(**{"num_hidden_layers": 3, "sliding_window": window, **sizes(), **more})).eval()
+    return make
+
+
+def gemma4(**more):
+    """A model whose layers with full attention have wider heads, and maybe fewer."""
+    torch.manual_seed(0)
+    return transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(**{
+        **sizes(), "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3, "sliding_window": 32,
+        "global_head_dim": 32, "vocab_size_per_layer_input": 128, "hidden_size_per_layer_input": 16, **more})).eval()
+
+
+def gemma3n():
+    """A model whose last two layers use K and V of layers before them."""
+    torch.manual_seed(0)
+    return transformers.Gemma3nForCausalLM(transformers.Gemma3nTextConfig(
+        **sizes(), num_hidden_layers=6, layer_types=["sliding_attention", "full_attention"] * 3, sliding_window=32, num_kv_shared_layers=2,
+        laurel_rank=8, activation_sparsity_pattern=None, vocab_size_per_layer_input=128, hidden_size_per_layer_input=16)).eval()
+
+
 def generate(model, ids, cache=None):
     return model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache, max_new_tokens=NEW, min_new_tokens=NEW,
                           do_sample=False, return_dict_in_generate=True)
@@ -51,8 +76,8 @@ def prompt(n, seed=1):
     return torch.randint(1, 128, (1, n), generator=torch.Generator().manual_seed(seed))
 
 
-def cache_of(model, ids):
-    cache = DynamicCache(config=model.config)
+def cache_of(model, ids, cache=None):
+    cache = DynamicCache(config=model.config) if cache is None else cache
     with torch.no_grad():
         model(ids, past_key_values=cache)
     return cache
@@ -69,6 +94,8 @@ class TestFiles(Case):
         again = kvc.load(path)
         for a, b in zip(cache.layers, again.layers):
             self.assertIs(type(a), type(b))
+            if a.keys is None:  # it uses those of another layer
+                continue
             self.assertEqual(a.get_seq_length(), b.get_seq_length())
             self.assertTrue(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values))
         self.assertTrue(torch.equal(generate(model, ids, again).sequences, due))
@@ -124,14 +151,40 @@ class TestFiles(Case):
             self.assertEqual(kvc.load(SAMPLES / "transformers-16.safetensors", dtype=name).layers[0].keys.dtype, torch.float16)
 
     def test_all_sliding(self):
-        """A cache of layers that all have a window has the length of its text."""
-        torch.manual_seed(0)
-        model = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
-            num_hidden_layers=2, layer_types=["sliding_attention"] * 2, sliding_window=32, **sizes())).eval()
-        for saved in (20, 31, 32, 33, 90):
-            path = self.goes_on(model, saved, 100)
-            self.assertEqual(kvc.load(path).get_seq_length(), saved)
-        self.fails(kvc.Code.NOT_SLICEABLE, "", kvc.load, path, end=64)
+        """A cache of layers that all have a window has the length of its text, which no array tells."""
+        for make in (sliding("Gemma3", "Gemma3TextConfig", layer_types=["sliding_attention"] * 3), sliding("Mistral"), sliding("Phi3"),
+                     sliding("Starcoder2"), sliding("Ministral")):
+            model = make()
+            for saved in (20, 31, 32, 33, 90):
+                path = self.goes_on(model, saved, 100)
+                self.assertEqual(kvc.load(path).get_seq_length(), saved)
+                with kvc.open(path) as f:
+                    self.assertEqual(f.range(), (max(0, saved - 31), saved))
+                kvc.save(kvc.load(path), path, model=model)  # once more, without ids
+                self.assertEqual(kvc.load(path, end=saved).get_seq_length(), saved)
+            for end in (89, 59, 31, 5):
+                self.fails(kvc.Code.NOT_SLICEABLE, "", kvc.load, path, end=end)
+            self.assertEqual(kvc.load(self.path("31.kvc"), end=5).get_seq_length(), 5)
+
+    def test_windows_of_two_sizes(self):
+        """Layers of a shorter window end the parts that can be had."""
+        ids, cache = prompt(60), DynamicCache(config=sliding("Mistral")().config)
+        cache_of(sliding("Mistral")(), ids, cache)
+        cache.layers[1].sliding_window, cache.layers[1].keys, cache.layers[1].values = 16, *(
+            t[:, :, -15:] for t in (cache.layers[1].keys, cache.layers[1].values))
+        kvc.save(cache, self.path("two.kvc"), tokens=ids)
+        again = kvc.load(self.path("two.kvc"))
+        self.assertEqual([(layer.keys.shape[2], layer.get_seq_length()) for layer in again.layers], [(31, 60), (15, 60), (31, 60)])
+        self.fails(kvc.Code.NOT_SLICEABLE, "", kvc.load, self.path("two.kvc"), end=59)
+
+    def test_unlike_layers(self):
+        """Layers of other widths, layers that use K and V of others: facts that are not true for all are left out."""
+        for model, lacks in ((gemma4(), {"model.head-dim"}), (gemma4(num_global_key_value_heads=1, attention_k_eq_v=True),
+                                                              {"model.head-dim", "model.kv-heads"}),
+                             (gemma4(num_kv_shared_layers=2), {"model.head-dim"}), (gemma3n(), set())):
+            path = self.goes_on(model, 50, 60)
+            with kvc.open(path) as f:
+                self.assertEqual({"model.head-dim", "model.kv-heads", "model.layers", "model.heads"} - set(f.meta), lacks)
 
     def test_parts(self):
         """A model cannot go on from some layers, or from later tokens: no cache pretends that it can."""
@@ -207,7 +260,9 @@ class TestFiles(Case):
             other = DynamicCache()
             other.layers = [*cache.layers, kind()]
             self.fails(kvc.Code.UNSUPPORTED, f"layer 3 of the cache is a {kind.__name__}", kvc.save, other, path)
-        self.fails(kvc.Code.UNSUPPORTED, "batch of 2", kvc.save, cache_of(model, ids.repeat(2, 1)), path)
+        model = sliding("Mistral", window=1)()
+        self.fails(kvc.Code.UNSUPPORTED, "layer 0 of the cache has a window of fewer than 2 tokens", kvc.save, cache_of(model, ids), path)
+        self.fails(kvc.Code.UNSUPPORTED, "batch of 2", kvc.save, cache_of(llama(), ids.repeat(2, 1)), path)
         meta = {(0, "K"): torch.empty(4, 2, 8, device="meta")}
         self.fails(kvc.Code.UNSUPPORTED, "'meta'", kvc.pack, meta)
 
@@ -285,6 +340,29 @@ class TestPrefix(Case):
             self.assertTrue(torch.equal(generate(prefix.model, longer, again.get(longer)).sequences, due))
             self.assertEqual(again.loaded, 600 + NEW - 1)
         self.fails(kvc.Code.NOT_SLICEABLE, "the last ones only", narrow.put, out.past_key_values, ids)
+
+    def test_all_sliding(self):
+        """A prompt that is longer than all windows comes back as long as it was, from chunks or as a whole."""
+        for name in ("Mistral", "Phi3"):
+            with self.subTest(name):
+                store, prefix, ids = self.round_trip(sliding(name))
+                narrow = kvc.Prefix(store, prefix.model, chunk=CHUNK, keep_windows=False)
+                cache = narrow.get(ids)
+                self.assertEqual([layer.keys.shape[2] for layer in cache.layers], [31, 31, 31])
+                self.assertEqual(cache.get_seq_length(), 2 * CHUNK)
+                out = generate(prefix.model, ids, cache)
+                self.assertTrue(torch.equal(out.sequences, generate(prefix.model, ids).sequences))
+                self.assertEqual(narrow.put(out.past_key_values, out.sequences, wait=True), 600 + NEW - 1)
+                longer = torch.cat([out.sequences, prompt(50, seed=3)], dim=1)
+                due = generate(prefix.model, longer).sequences
+                for again in (narrow, prefix):
+                    cache = again.get(longer)
+                    self.assertEqual((again.loaded, cache.get_seq_length()), (600 + NEW - 1,) * 2)
+                    self.assertTrue(torch.equal(generate(prefix.model, longer, cache).sequences, due))
+
+    def test_unlike_layers(self):
+        for make in (gemma4, lambda: gemma4(num_kv_shared_layers=2), gemma3n):
+            self.round_trip(make)
 
     def test_short_windows(self):
         """A cache that is shorter than its windows is cut into chunks as any other."""

@@ -4,8 +4,10 @@ import json
 import logging
 import os
 import re
+import time
 import types
 import unittest
+from unittest import mock
 
 import numpy as np
 from common import ROOT, Case, needs_store
@@ -109,6 +111,32 @@ class TestSglang(Case):
                              ["scale.k", "scale.v"] if "scale" in extra else ["scale.source"])
         self.assertTrue(np.array_equal(pool.content(), CONTENT))
         self.fails(kvc.Code.USAGE, "a scale is a number", self.storage, pool, {"scale": "half"})
+
+    def test_stats(self):
+        """What SGLang's metrics show: pages of each batch that were moved, and how fast, once. Batches of which nothing was are left out."""
+        def metrics():
+            return types.SimpleNamespace(prefetch_pgs=[], backup_pgs=[], prefetch_bandwidth=[], backup_bandwidth=[])
+
+        pool = Pool("page_first", CONTENT)
+        storage = self.storage(pool)
+        self.assertIsNone(storage.get_stats())  # without SGLang
+        with mock.patch.object(sglang, "StorageMetrics", metrics):
+            self.assertEqual(vars(storage.get_stats()), vars(metrics()))
+            storage.batch_set_v1(KEYS[:4], indices(0, 1, 2, 3))
+            storage.batch_get_v1(KEYS[4:], indices(4, 5))
+            storage.batch_get_v1(KEYS[3:5], indices(3, 4))
+            storage.batch_get_v1(KEYS[:2], indices(0))  # indices of another number of pages
+            before = time.perf_counter()
+            storage.batch_get_v1(KEYS[:3], indices(0, 1, 2))
+            longest = time.perf_counter() - before
+            stats = storage.get_stats()
+            self.assertEqual((stats.backup_pgs, stats.prefetch_pgs), ([4], [1, 3]))
+            self.assertEqual((len(stats.backup_bandwidth), len(stats.prefetch_bandwidth)), (1, 2))
+            self.assertGreaterEqual(stats.prefetch_bandwidth[1], 3 * CONTENT.nbytes / PAGES / longest / 1e9)
+            self.assertEqual(vars(storage.get_stats()), vars(metrics()))
+            for _ in range(3000):  # nobody asks
+                storage._moved["backup"].append((1, 1.0))
+            self.assertEqual(len(storage.get_stats().backup_pgs), 1024)
 
     def test_missing(self):
         pool = Pool("page_first_direct", CONTENT)

@@ -17,6 +17,7 @@ What vLLM's connectors get wrong easily, and the test that holds it:
 14 bad objects must not be promised again and again                              test_damage
 15 caches on GPUs, other shapes, AMX                                             test_vllm_model.py
 16 memory of what is read before it is scheduled                                 test_memory
+17 weights that change while the engine runs                                     test_new_weights, test_reset_meanwhile
 """
 
 import gc
@@ -24,6 +25,7 @@ import os
 import pathlib
 import sys
 import threading
+import time
 import unittest
 from types import SimpleNamespace
 from unittest import mock
@@ -254,6 +256,52 @@ class TestConnector(Case):
         for table in (side._reading, side._requests, side._stored, side._lent):
             self.assertEqual(len(table), 0)
         self.load(engine=engine)
+
+    def test_new_weights(self):
+        """After a reset nothing of the old weights is found, with or without a salt. What is computed then is, until the next reset."""
+        self.save()
+        engine = self.engine()
+        for weights in (5, 6):
+            self.assertTrue(engine.change(weights))
+            for salt, external in ((None, 0), ("s", 0), (None, 512), ("s", 512)):
+                _, request = self.load(external=external, engine=engine, cache_salt=salt)
+                engine.finish(request)
+                self.stored(engine)
+        self.assertEqual(len(self.objects()), 2 + 2 * 2 * 2)
+        self.load()  # another engine has the old weights
+
+    def test_reset_meanwhile(self):
+        """What was read before a reset is read again; prompts that are half computed are saved if they are computed anew, and else not."""
+        self.save()
+        engine = self.engine()
+        side, waiting = engine.scheduler._scheduler, Request("waiting", PROMPT)
+        self.assertIsNone(side.matched(waiting, 0))
+        side._reading["waiting"].future.result()
+        self.assertEqual(side.matched(waiting, 0), 512)
+        half = engine.add(Request("half", PROMPT[1:]))
+        while not half.num_computed_tokens:
+            engine.step(300)
+        self.assertTrue(engine.change(5, preempt=False))
+        self.assertIsNone(side.matched(waiting, 0))
+        side._reading["waiting"].future.result()
+        self.assertEqual(side.matched(waiting, 0), 0)
+        engine.run(half)
+        engine.finish(half)
+        self.assertEqual(sum(len(meta.saves) for meta in engine.steps), 0)
+        half = engine.add(Request("half", PROMPT[1:]))
+        while not half.num_computed_tokens:
+            engine.step(300)
+        self.assertTrue(engine.change(6))
+        engine.run(half)
+        engine.finish(half)
+        self.stored(engine)
+        self.assertEqual(len(self.objects()), 4)
+        self.load(PROMPT[1:], engine=engine)
+
+    def stored(self, engine):
+        """Waits until what is stored in the background is there."""
+        while engine.worker._worker._waiting:
+            time.sleep(0.001)
 
     def test_copies(self):
         """Blocks are other requests' when wait_for_save() returns."""

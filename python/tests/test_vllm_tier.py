@@ -4,6 +4,7 @@ import glob
 import os
 import shutil
 import sys
+import time
 import unittest
 from types import SimpleNamespace as Fake
 from unittest import mock
@@ -14,7 +15,7 @@ from common import Case, needs_store
 import kvc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes"))
-from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
+from vllm.v1.kv_offload.base import Locality, LookupResult, Medium  # noqa: E402
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402
 
 from kvc.connectors import vllm_pages  # noqa: E402
@@ -64,13 +65,8 @@ class TestTier(Case):
     def tier(self, s, rows, store=None, **options):
         tier = KvcTier(s, memoryview(rows), "KvcTier", **{"store": store or f"dir:{self.path('store')}?min-free=0", "dim": DIM, "threads": 2,
                                                          "load_deadline": 30, "deadline": 30, **options})
-        self.addCleanup(self.end, tier)
+        self.addCleanup(tier.shutdown)
         return tier
-
-    @staticmethod
-    def end(tier):
-        if tier._rows.size:
-            tier.shutdown()
 
     def run_job(self, tier, keys, chunks, store):
         job = TransferJob(7, keys, np.array(chunks), not store, REQUEST)
@@ -295,7 +291,62 @@ class TestTier(Case):
         tier.submit_store(TransferJob(1, [key(i) for i in range(8)], np.arange(8), False, REQUEST))
         tier.shutdown()
         self.assertEqual(len(self.objects()), 8)
+        tier.shutdown()  # vLLM may ask again
+        self.assertTrue(next(iter(tier.get_finished_jobs())).success)
         view.release()
+
+    def test_events(self):
+        """vLLM publishes what was stored and where, if it publishes events at all: whole jobs, as of its own tiers, and each once."""
+        s = spec()
+        s.kv_events_config = Fake(enable_kv_cache_events=True)
+        tier = self.tier(s, memory(s, seed=1), enable_kv_events=True, locality="REMOTE")
+        self.assertEqual(tier.locality, Locality.REMOTE)
+        self.assertEqual(list(tier.take_events()), [])
+        self.run_job(tier, [key(1), key(2)], [0, 1], True)
+        self.run_job(tier, [key(1)], [5], False)
+        put = kvc.Space.put_name
+        with mock.patch.object(kvc.Space, "put_name", lambda space, name, f: b"03" * 32 not in name and put(space, name, f)):
+            self.assertFalse(self.run_job(tier, [key(3), key(4)], [2, 3], True).success)
+            self.run_job(tier, [key(3)], [2], True)
+        self.run_job(tier, [], [], True)
+        self.run_job(tier, [key(4)], [3], True)
+        told = [(event.keys, event.medium, event.removed, event.locality) for event in tier.take_events()]
+        self.assertEqual(told, [(keys, Medium.STORAGE, False, Locality.REMOTE) for keys in ([key(1), key(2)], [key(4)])])
+        self.assertEqual(list(tier.take_events()), [])
+        tier = self.tier(s, memory(s, seed=1), locality="LOCAL")
+        self.run_job(tier, [key(1)], [0], True)
+        self.assertEqual((tier.locality, list(tier.take_events())), (Locality.LOCAL, []))
+        s.kv_events_config = Fake(enable_kv_cache_events=False)
+        with self.assertLogs("vllm.kvc", "WARNING"):
+            tier = self.tier(s, memory(s, seed=1), enable_kv_events=True)
+        self.run_job(tier, [key(1)], [0], True)
+        self.assertEqual((tier.locality, list(tier.take_events())), (None, []))
+        self.assertRaises(ValueError, self.tier, s, memory(s), locality="NEAR")
+
+    def test_reset(self):
+        """With forget_on_reset what is stored before a reset is not found after it, also in what a request asked for before."""
+        for workers in (1, 2):
+            s = spec(workers=workers)
+            rows, before, store = memory(s, seed=1), Request("before"), f"dir:{self.path(f'of-{workers}')}?min-free=0&index=no"
+            tier = self.tier(s, rows, store, forget_on_reset=True)
+            for round in range(3):
+                self.assertEqual(self.lookups(tier, [key(1)], before)[1], [LookupResult.MISS])
+                tier.on_request_finished(before)
+                tier.submit_store(TransferJob(round, [key(1)], np.array([round]), False, REQUEST))
+                while not list(tier.get_finished_jobs()):
+                    time.sleep(0.001)
+                asked = Request(f"asked {round}")
+                self.assertEqual(self.lookups(tier, [key(1)], asked)[1], [LookupResult.HIT])
+                tier.submit_load(TransferJob(round, [key(1)], np.array([7]), True, asked))
+                tier.drain_jobs()  # vLLM resets
+                self.assertTrue(next(iter(tier.get_finished_jobs())).success)
+                self.assertTrue(np.array_equal(rows[7, :-64], rows[round, :-64]))
+                self.assertFalse(self.run_job(tier, [key(1)], [6], False).success)
+                tier.on_request_finished(asked)
+            self.assertTrue(np.array_equal(rows[6], memory(s, seed=1)[6]))
+            again = self.tier(s, rows, store, forget_on_reset=True)  # a new engine has the weights of its files
+            self.assertTrue(self.run_job(again, [key(1)], [6], False).success)
+            self.assertTrue(np.array_equal(rows[6, :-64], rows[0, :-64]))
 
     def test_refused(self):
         s = spec()

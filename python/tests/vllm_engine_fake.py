@@ -64,9 +64,9 @@ class Request(SimpleNamespace):
                             "blocks": [], "state": "waiting", "external": 0, **changes})
 
 
-def rows(tokens: List[int], layer: int, role: str) -> np.ndarray:
-    """K or V of a prompt: each row follows from all tokens up to its own."""
-    sums = np.cumsum(np.asarray(tokens, np.int64) * (np.arange(len(tokens)) % 17 + 1)) % 1009
+def rows(tokens: List[int], layer: int, role: str, weights: int = 0) -> np.ndarray:
+    """K or V of a prompt: each row follows from all tokens up to its own, and from the weights."""
+    sums = np.cumsum((np.asarray(tokens, np.int64) + weights) * (np.arange(len(tokens)) % 17 + 1)) % 1009
     at = np.arange(HEADS * DIM).reshape(HEADS, DIM)
     return ((sums[:, None, None] + 31 * at + 7 * layer + (500 if role == "V" else 0)) % 2039).astype(np.float16)
 
@@ -83,6 +83,7 @@ class Engine:
         self.views = [vllm_pages.views(a, 1, HEADS, DIM, BLOCKS * BLOCK, "half", "vec", page=BLOCK) for a in self.memory]
         self.free, self.requests, self.steps = list(range(BLOCKS)), {}, []
         self.known = 0  # tokens that this engine's own prefix cache has of each request
+        self.weights = 0
 
     def row(self, request: Request, first: int, end: int) -> Dict[Any, np.ndarray]:
         """Returns K and V in the blocks of a request, by layer and role."""
@@ -95,12 +96,12 @@ class Engine:
         blocks = np.asarray(request.blocks)[at // BLOCK]
         for layer, view in enumerate(self.views):
             for role in "KV":
-                view[0, role][blocks, at % BLOCK] = rows(request.prompt_token_ids, layer, role)[first:end]
+                view[0, role][blocks, at % BLOCK] = rows(request.prompt_token_ids, layer, role, self.weights)[first:end]
 
     def right(self, request: Request) -> bool:
         """Whether all rows of a prompt are those that it has without a store."""
         found = self.row(request, 0, request.num_prompt_tokens)
-        return all(np.array_equal(a, rows(request.prompt_token_ids, *key)) for key, a in found.items())
+        return all(np.array_equal(a, rows(request.prompt_token_ids, *key, self.weights)) for key, a in found.items())
 
     def add(self, request: Request) -> Request:
         self.requests[request.request_id] = request
@@ -114,6 +115,13 @@ class Engine:
     def preempt(self, request: Request) -> None:
         self.free += request.blocks
         request.blocks, request.state, request.num_computed_tokens = [], "preempted", 0
+
+    def change(self, weights: int, preempt: bool = True) -> bool:
+        """Changes the weights in place, and resets as vLLM does with reset_connector=True; `preempt`: with reset_running_requests=True."""
+        self.weights = weights
+        for request in self.requests.values() if preempt else ():
+            self.preempt(request)
+        return self.scheduler.reset_cache() is not False
 
     def step(self, budget: int = 10**6) -> SchedulerOutput:
         new, cached, scheduled = [], CachedRequestData(), {}

@@ -380,6 +380,16 @@ def test_transformers_cache_is_loaded_by_load_gpu(bench):
     return f"{ANSWER} tokens equal after {QUARTER} from the file"
 
 
+def test_architectures_of_transformers(bench):
+    """kvc.save, load and Prefix with tiny models of many classes of transformers: they go on as if nothing had been, or are refused by name"""
+    libraries = {"KVC_LIBRARY": bench.built("libkvc.so.0"), "KVC_STORE_LIBRARY": bench.built("libkvc_store.so.0")}
+    variables = {"PYTHONPATH": os.path.join(ROOT, "python"), "OMP_NUM_THREADS": "1"}
+    lines = bench.python(os.path.join(HERE, "architectures.py"), **libraries, **variables).decode().splitlines()
+    refused = sum(": refused: " in line for line in lines)
+    assert refused > 5 and len(lines) - refused > 40, lines
+    return f"{len(lines) - refused} equal, {refused} refused by name"
+
+
 def leading(answer, expected):
     return f"first {agree(answer, expected)} of {len(expected)} greedy tokens as from llama.cpp's own cache"
 

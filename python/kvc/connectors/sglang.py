@@ -11,8 +11,10 @@ from __future__ import annotations
 import ctypes as c
 import functools
 import logging
+import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -26,6 +28,10 @@ try:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 except ImportError:  # without SGLang, for tests
     HiCacheStorage = object  # type: ignore[assignment,misc]
+try:
+    from sglang.srt.observability.metrics_collector import StorageMetrics
+except ImportError:
+    StorageMetrics = None  # type: ignore[assignment,misc]
 
 _LAYERS_APART = "layer_first"  # a page is K and V of each layer, [tokens, heads, channels]
 _ORDERS = {"page_first": "tlhd", "page_first_direct": "lthd", "page_head": "htld"}  # a page is K, then V, of all layers
@@ -77,6 +83,7 @@ class KvcStorage(HiCacheStorage):
         self._loaders = ThreadPoolExecutor(self._threads, "kvc-sglang-load")
         self._storers = ThreadPoolExecutor(self._threads, "kvc-sglang-store")
         self._pool: Any = None
+        self._moved: Dict[str, Deque[Tuple[int, float]]] = {name: deque(maxlen=1024) for name in ("prefetch", "backup")}
 
     # --- the pool ---
 
@@ -137,17 +144,21 @@ class KvcStorage(HiCacheStorage):
     def batch_get_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         """Decodes pages into the pool. False: it is not there, or damaged, and the page holds rubbish."""
         self._counters.add("load_pages", len(keys))
-        return self._each(self._loaders, self._load, keys, host_indices)
+        return self._each("prefetch", self._loaders, self._load, keys, host_indices)
 
     @_attempt(lambda self, keys: [False] * len(keys))
     def batch_set_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         """Stores pages of the pool, and waits until each is stored or was not."""
         self._counters.add("store_pages", len(keys))
-        return self._each(self._storers, self._put, keys, host_indices)
+        return self._each("backup", self._storers, self._put, keys, host_indices)
 
-    def _each(self, threads: ThreadPoolExecutor, work: Callable[..., bool], keys: List[str], host_indices: Any) -> List[bool]:
+    def _each(self, what: str, threads: ThreadPoolExecutor, work: Callable[..., bool], keys: List[str], host_indices: Any) -> List[bool]:
         """Does the work for each page. What a prompt begins with comes last, and is thus evicted last."""
-        return list(threads.map(work, reversed(keys), reversed(self._pages(keys, host_indices))))[::-1]
+        began = time.perf_counter()
+        done = list(threads.map(work, reversed(keys), reversed(self._pages(keys, host_indices))))[::-1]
+        if any(done):
+            self._moved[what].append((sum(done), time.perf_counter() - began))
+        return done
 
     @_attempt(lambda self, key: False)
     def _load(self, key: str, page: Dict[Key, np.ndarray]) -> bool:
@@ -196,6 +207,17 @@ class KvcStorage(HiCacheStorage):
     def counters(self) -> Dict[str, Any]:
         """Returns the counters of this backend, and those of the store while it is open. get_stats() is for SGLang's own metrics."""
         return {**self._counters.read(), "store": None if self._store.closed else self._store.stats}
+
+    def get_stats(self) -> Any:
+        """Returns, for SGLang's metrics, pages and GB of values a second of each batch since it was asked last. None without SGLang."""
+        if StorageMetrics is None:
+            return None
+        stats = StorageMetrics()
+        for name, batches in self._moved.items():
+            for pages, seconds in [batches.popleft() for _ in range(len(batches))]:
+                getattr(stats, f"{name}_pgs").append(pages)
+                getattr(stats, f"{name}_bandwidth").append(pages * self._page_bytes / seconds / 1e9)
+        return stats
 
     def clear(self) -> None:
         """Removes the pages of this namespace: of this model and geometry, of all ranks."""

@@ -134,6 +134,13 @@ class KvcConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request: Any, block_ids: Tuple[List[int], ...]) -> Tuple[bool, Optional[Dict[str, Any]]]:
         return self.request_finished(request, [])
 
+    def reset_cache(self) -> bool:
+        """Finds nothing any more of what is stored: vLLM asks for it when weights are changed in place."""
+        assert self._scheduler is not None
+        self._scheduler.reset()
+        log.info("kvc: caches that were stored before are not used any more: a new generation begins")
+        return True
+
     # --- worker ---
 
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:

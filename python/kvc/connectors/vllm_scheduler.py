@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,11 +39,13 @@ class Reading:
     computed: int = 0  # tokens that vLLM had when it asked last
 
 
-def extras_of(request: Any) -> List[Extra]:
-    """Returns what tells prompts of equal tokens apart: media, and vLLM's cache_salt."""
+def extras_of(request: Any, generation: bytes = b"") -> List[Extra]:
+    """Returns what tells prompts of equal tokens apart: media, vLLM's cache_salt, and the generation of the weights."""
     extras: List[Extra] = []
-    if request.cache_salt:
-        extras.append((0, 3, hashlib.sha256(b"vllm cache_salt " + request.cache_salt.encode()).digest()))
+    told = b"vllm cache_salt " + request.cache_salt.encode() if request.cache_salt else b""
+    told += b"\0vllm generation " + generation if generation else b""
+    if told:
+        extras.append((0, 3, hashlib.sha256(told).digest()))
     for feature in request.mm_features:
         extras.append((feature.mm_position.offset, 1, hashlib.sha256(feature.identifier.encode()).digest()))
     return sorted(extras)
@@ -68,6 +71,7 @@ class SchedulerSide:
         self._requests: Dict[str, Any] = {}
         self._stored: Dict[str, int] = {}
         self._later: List[str] = []  # prompts that are to be saved in the next step
+        self._generation = b""  # those of the weights that the engine began with
         self.counts = Counts()
         self._readers = ThreadPoolExecutor(2, "kvc-read")
 
@@ -102,7 +106,8 @@ class SchedulerSide:
         if held and held + size > self._limit:
             return None
         self.counts.add("lookups")
-        future = self._readers.submit(self._read, request.request_id, list(request.prompt_token_ids), extras_of(request), computed, cap)
+        future = self._readers.submit(self._read, request.request_id, list(request.prompt_token_ids),
+                                      extras_of(request, self._generation), computed, cap)
         reading = self._reading[request.request_id] = Reading(computed, size, future)
         future.add_done_callback(lambda done: setattr(reading, "bytes", _held(done)))
         return reading
@@ -151,8 +156,7 @@ class SchedulerSide:
         self._requests[name] = request
         reading = self._reading.pop(name, None)
         found = reading.future.result() if reading is not None and reading.future.done() else None
-        if found is not None:
-            self._stored[name] = found.stored
+        self._stored[name] = 0 if found is None else found.stored
         if not external:
             return
         block = self._geometry.block
@@ -198,7 +202,8 @@ class SchedulerSide:
         request = self._requests[name]
         n = self._whole(request)
         blocks = output.kv_connector_block_state.get_block_ids(name)[0][:n // self._geometry.block]
-        return Save(name, list(request.prompt_token_ids[:n]), list(blocks), [extra for extra in extras_of(request) if extra[0] < n])
+        return Save(name, list(request.prompt_token_ids[:n]), list(blocks),
+                    [extra for extra in extras_of(request, self._generation) if extra[0] < n])
 
     # --- what the workers say ---
 
@@ -208,6 +213,15 @@ class SchedulerSide:
             left, found = self._lent.pop(name, (0, None))
             if found is not None and left > ranks:
                 self._lent[name] = (left - ranks, found)
+
+    def reset(self) -> None:
+        """Begins a generation, as of other weights: what is stored is not found any more. Prompts that are being computed are not saved."""
+        self._generation = os.urandom(16)
+        for reading in self._reading.values():
+            reading.future.cancel()
+        self._reading.clear()
+        self._later.clear()
+        self._stored = {name: request.num_prompt_tokens for name, request in self._requests.items()}  # until it is computed anew
 
     def stop(self) -> None:
         """Promises and saves nothing any more: memory could not be handed to a worker."""

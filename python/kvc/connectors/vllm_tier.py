@@ -15,12 +15,14 @@ import logging
 import re
 import threading
 import time
+import uuid
 from collections import deque
 from pathlib import Path
 from typing import Any, ClassVar, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
-from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingContext, get_offload_block_hash, get_offload_group_idx
+from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingEvent, RequestOffloadingContext, get_offload_block_hash,
+                                     get_offload_group_idx)
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
@@ -198,8 +200,12 @@ class KvcTier(SecondaryTierManager):
                  recipe: str = "fast", profile: Optional[str] = None, weights: Optional[str] = None, heads: int = 0, dim: int = 0,
                  layout: str = "", pairing: Optional[str] = None, scale: Any = None, scale_source: Optional[str] = None, threads: int = 4,
                  waiting: int = 4096, deadline: Optional[float] = None, load_deadline: Optional[float] = None,
-                 key_file: Optional[str] = None, tenant_file: Optional[str] = None) -> None:
+                 key_file: Optional[str] = None, tenant_file: Optional[str] = None, forget_on_reset: bool = False,
+                 enable_kv_events: bool = False, locality: Optional[str] = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        self.locality = None if locality is None else Locality(locality)
+        self._events = self._events_of(offloading_spec) if enable_kv_events else None
+        self._forgets, self._generation, self._closed = forget_on_reset, "", False
         self._host = host_layout(offloading_spec, heads, dim, layout)
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
         self._store = Store(store, deadline=deadline, load_deadline=load_deadline, key_file=key_file)
@@ -217,6 +223,14 @@ class KvcTier(SecondaryTierManager):
         self._lookup = _Lookup(self)
         log.info("kvc: tier in %s, namespaces %s, chunks of %s tokens", store, ", ".join(space.name[:16] for space in self._spaces),
                  ", ".join(str(group.tokens) for group in self._host.groups))
+
+    @staticmethod
+    def _events_of(spec: Any) -> Optional[List[OffloadingEvent]]:
+        """Returns a list for events of what is stored. None: vLLM publishes none, and takes none from the list."""
+        if spec.kv_events_config.enable_kv_cache_events:
+            return []
+        log.warning("kvc: enable_kv_events is set for the tier, and vLLM's own events are off (kv_events_config): there will be none")
+        return None
 
     @staticmethod
     def _scales(group: Pages, scale: Any, source: Optional[str]) -> Dict[str, str]:
@@ -237,7 +251,7 @@ class KvcTier(SecondaryTierManager):
         """Returns the names of a chunk in the store, one for each worker: what vLLM's key and configuration tell of its place."""
         group = get_offload_group_idx(key)
         name = f"vllm {get_offload_block_hash(key).hex()} {group} {self._host.groups[group].tokens}"
-        return [f"{name} {i}/{self._host.parts}".encode() for i in range(self._host.parts)]
+        return [f"{name} {i}/{self._host.parts}{self._generation}".encode() for i in range(self._host.parts)]
 
     def find(self, keys: Sequence[bytes]) -> List[bool]:
         """Says of each chunk whether the store has all of its parts. Waits, at most to the deadline of the store."""
@@ -279,13 +293,34 @@ class KvcTier(SecondaryTierManager):
         for job in done:
             if not job.store:  # what could not be loaded is missing for this request, or vLLM would try it again without end
                 self._lookup.mark_miss(set(job.keys) - set(job.good))
-            yield job.result()
+            result = job.result()
+            if job.store and result.success and job.keys and self._events is not None:  # as vLLM's own tiers: none of a job in part
+                self._events.append(OffloadingEvent(keys=job.keys, medium=self.medium, removed=False, locality=self.locality))
+            yield result
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """Returns what was stored since it was asked last."""
+        if self._events is None:
+            return ()
+        taken, self._events = self._events, []
+        return taken
 
     def drain_jobs(self) -> None:
+        """Waits for all transfers. vLLM calls it when it resets its caches, and tells tiers so in no other way."""
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs)
+        if self._forgets:
+            self.reset_cache()
+
+    def reset_cache(self) -> None:
+        """Finds nothing any more of what is stored, as the weights may have changed: a generation of names begins."""
+        self._generation = f" {uuid.uuid4().hex}"
+        log.info("kvc: caches that were stored before are not used any more: a new generation begins")
 
     def shutdown(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs, _CLOSING)
         self._lookup.shutdown()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Optional
 
 
 def get_offload_block_hash(key):
@@ -17,6 +18,11 @@ class Medium(Enum):
     STORAGE = "STORAGE"
 
 
+class Locality(Enum):
+    LOCAL = "LOCAL"
+    REMOTE = "REMOTE"
+
+
 class LookupResult(Enum):
     MISS = auto()
     HIT = auto()
@@ -27,3 +33,13 @@ class LookupResult(Enum):
 @dataclass
 class RequestOffloadingContext:
     policy: str = "chunk_level"
+
+
+@dataclass
+class OffloadingEvent:
+    keys: list
+    medium: Medium
+    removed: bool
+    locality: Optional[Locality] = None
+    ownership: Optional[str] = None
+    removal_expected: bool = False

@@ -25,3 +25,7 @@ class JobResult:
 class SecondaryTierManager:
     def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None):
         self._offloading_spec, self._primary_kv_view, self.tier_type = offloading_spec, primary_kv_view, tier_type
+        self.locality = None
+
+    def take_events(self):
+        return ()

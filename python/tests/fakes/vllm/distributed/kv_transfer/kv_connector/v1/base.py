@@ -104,6 +104,9 @@ class KVConnectorBase_V1(ABC):
     def request_finished(self, request, block_ids):
         return False, None
 
+    def reset_cache(self):
+        return None
+
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config):
         return False

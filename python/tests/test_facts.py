@@ -1,0 +1,61 @@
+"""What a model's configuration tells of its caches: what it does not tell, or not of all layers, is left out. Without torch."""
+
+import unittest
+from types import SimpleNamespace as Config
+
+from common import Case
+
+import kvc
+from kvc.facts import config_of, facts_of
+
+ROPE = {"rope.k": "post", "rope.pairing": "halves", "rope.pairing-assumed": True}
+
+
+class OfLayers(Config):
+    """A configuration that raises what transformers raises for values of single layers, which is no AttributeError."""
+
+    def __getattribute__(self, name):
+        if name in object.__getattribute__(self, "raises"):
+            raise RuntimeError(f"'{name}' is a per-layer attribute and may vary across layers")
+        return super().__getattribute__(name)
+
+
+class TestFacts(Case):
+    def test_all(self):
+        config = Config(_name_or_path="a/model", model_type="llama", num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+                        head_dim=16, rope_parameters={"rope_theta": 5e5, "rope_type": "yarn", "factor": 4.0})
+        due = {**ROPE, "model.name": "a/model", "model.architecture": "llama", "model.layers": 3, "model.heads": 4, "model.kv-heads": 2,
+               "model.head-dim": 16, "rope.theta": 5e5, "rope.type": "yarn", "rope.factor": 4.0}
+        for model in (config, Config(config=config)):
+            self.assertEqual(facts_of(model), due)
+
+    def test_values_of_layers(self):
+        """Attributes that raise, that are lists of those of layers, or of kinds of layers."""
+        names = {"num_hidden_layers": "model.layers", "num_attention_heads": "model.heads", "num_key_value_heads": "model.kv-heads",
+                 "head_dim": "model.head-dim", "model_type": "model.architecture", "_name_or_path": "model.name"}
+        for name in (*names, "rope_parameters"):
+            config = OfLayers(raises=[name], rope_parameters={"rope_theta": 1e4}, **dict.fromkeys(names, 7))
+            due = {**ROPE, "rope.theta": 1e4, **dict.fromkeys(names.values(), 7)}
+            del due[names.get(name, "rope.theta")]
+            self.assertEqual(facts_of(config), due, name)
+        kinds = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+        self.assertEqual(facts_of(Config(num_key_value_heads=[4, 2], head_dim=None, rope_parameters=kinds)), ROPE)
+        self.assertEqual(facts_of(Config(rope_parameters=None, _name_or_path="")), ROPE)
+        self.assertEqual(facts_of(Config()), ROPE)
+
+    def test_text_models(self):
+        """The text model of several, and the name that the whole has."""
+        text = Config(num_hidden_layers=2)
+        whole = Config(get_text_config=lambda decoder: text, _name_or_path="a/model", num_hidden_layers=9)
+        for model in (whole, Config(config=whole)):
+            self.assertIs(config_of(model), text)
+            self.assertEqual(facts_of(model), {**ROPE, "model.name": "a/model", "model.layers": 2})
+
+        def several(decoder):
+            raise ValueError("Multiple valid text configs were found in the model config")
+
+        self.fails(kvc.Code.UNSUPPORTED, "does not tell which text model is meant: Multiple", facts_of, Config(get_text_config=several))
+
+
+if __name__ == "__main__":
+    unittest.main()
