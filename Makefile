@@ -79,7 +79,7 @@ endif
 
 TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store
 # the folders cuda/ are part of libkvc_cuda alone, and store/ of libkvc_store
-LIB_SRC := $(filter-out formats/store/%,$(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/stages formats/*))))
+LIB_SRC := $(filter-out formats/store/%,$(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/*/* formats/*))))
 CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c),$(sort $(wildcard cli/*.c cli/*/*.c)))
 LIB_OBJ := $(LIB_SRC:%.c=$B/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$B/%.o)
@@ -188,7 +188,7 @@ include tests/tests.mk
 MAN1 := $(TOOLS:%=%.1)
 # documents keep their folders: man pages and links name them so
 DOCS := README.md CHANGELOG.md BENCHMARKS.md SECURITY.md $(sort $(wildcard samples/*.md python/*.md)) \
-  $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md)))
+  $(filter-out %/README.md,$(sort $(wildcard formats/*/*.md formats/*/*/*.md codecs/*.md codecs/*/*/*.md)))
 # files, not folders: those have no dot in their names
 SAMPLES := $(sort $(wildcard samples/*.* samples/*/*.*))
 PROFILES := $(filter %.kvcp,$(SAMPLES))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tables.py: makes codecs/tables.c, the fixed frequency tables of the stage `code` (codecs/stages/code.md, "Tables").
+"""tables.py: makes codecs/tables.c, the fixed frequency tables of the stage `code` (codecs/stages/code/code.md, "Tables").
 
     python3 codecs/tables.py > codecs/tables.c
 

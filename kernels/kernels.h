@@ -111,7 +111,7 @@ typedef void kvc_join_rotated_fn(uint8_t *dst, size_t to_step, const uint8_t *lo
 typedef void kvc_pack_bits_fn(uint8_t *dst, const uint8_t *values, size_t n, unsigned width);
 typedef void kvc_unpack_bits_fn(uint8_t *values, const uint8_t *src, size_t n, unsigned width);
 
-/* --- the channel model of codecs/channels.md: fp32, each operation rounded once, none fused --- */
+/* --- the channel model of codecs/stages/split/channels.md: fp32, each operation rounded once, none fused --- */
 
 /* For n channels, a multiple of period, after which cosine and sine repeat: m = mean * cosine + partner * sine,
  * s = m * m + variance; bias[i] is the word of sqrt(s) with m's sign, rounded to its symbol bits, context[i] =

@@ -21,7 +21,7 @@ formats/io/bundle.c:.*use of uninitialized value
 formats/engines/npz.c:.*leak of .strdup(path)
 codecs/pipeline.c:.*Use of memory after it is freed
 formats/cache/view.c:.*Potential leak of memory pointed to by .v.
-codecs/stages/split_decode.c:.*Potential leak of memory pointed to by .low.'
+codecs/stages/split/split_decode.c:.*Potential leak of memory pointed to by .low.'
 
 # Prints the findings in a log that are not known, without the same one twice.
 findings() { # findings LOG

@@ -66,7 +66,7 @@ fi
 [ "$("$root/usr/bin/kvc-pack" --version | cut -d' ' -f1)" = kvc-pack ]
 rm "$root/program" "$root/program.c"
 doc=$root/usr/share/doc/kvc data=$root/usr/share/kvc
-for document in README.md CHANGELOG.md samples/CONVERT.md python/LLAMA-SERVER.md formats/*/*.md formats/*/*/*.md codecs/*.md codecs/stages/*.md; do
+for document in README.md CHANGELOG.md samples/CONVERT.md python/LLAMA-SERVER.md formats/*/*.md formats/*/*/*.md codecs/*.md codecs/*/*/*.md; do
     [ "$document" = codecs/README.md ] || [ "$document" = 'formats/*/*/*.md' ] || cmp "$document" "$doc/$document" || exit 1
 done
 diff -r -x __pycache__ samples "$data/samples" >&2 || { echo "the samples are not installed as they are" >&2; exit 1; }

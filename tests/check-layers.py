@@ -22,9 +22,10 @@ ROOMS = {
     "kernels/device": (["kernels/device/*"], ["kernels"]),
     "kernels": (["kernels/*"], ["kernels/device"]),
     "codecs/stages": (["codecs/stages/*"], ["codecs", "kernels", "kernels/device"]),
+    "codecs/papers": (["codecs/papers/*"], ["codecs", "codecs/stages", "kernels"]),
     "codecs/recipes": (
         ["codecs/registry.*", "codecs/recipe.*", "codecs/presets.*"],
-        ["codecs", "codecs/stages", "kernels"],
+        ["codecs", "codecs/stages", "codecs/papers", "kernels"],
     ),
     "codecs": (["codecs/*"], ["kernels", "kernels/device"]),
     "formats/io": (["formats/io/*"], []),
@@ -68,7 +69,7 @@ ROOMS = {
     "cli": (["cli/*"], ["*"]),
 }
 # Every room of formats may use the layers below it.
-BELOW = ["codecs", "codecs/recipes", "codecs/stages", "kernels", "kernels/device"]
+BELOW = ["codecs", "codecs/recipes", "codecs/stages", "codecs/papers", "kernels", "kernels/device"]
 # What only some rooms may see, whatever ROOMS says.
 PRIVATE = {
     "formats/container/offsets.h": ["formats/container"],

@@ -75,8 +75,8 @@ for f; do prose "$f"; done | awk -v words="$words" '
     }
     END { exit found }' >&2 || exit 1
 
-# Prints FILE: PAGE for each page in Markdown, named by its path from the top folder, that does not exist. codecs/stages/NAME.md is that of
-# every stage; of a pattern one file suffices.
+# Prints FILE: PAGE for each page in Markdown, named by its path from the top folder, that does not exist. codecs/stages/NAME/NAME.md is
+# the page of every stage, wherever it is; of a pattern one file suffices.
 stages=$(sed -n 's/^STAGE(\([a-z]*\)).*/\1/p' codecs/stages.def)
 missing_pages() {
     for document; do
@@ -87,7 +87,7 @@ missing_pages() {
         grep -oE '(^|[^A-Za-z0-9_/-])(\.\./)*(codecs|formats|kernels|samples|tests|python|packaging|share|man)/[A-Za-z0-9_*/.-]+\.md' "$document" |
             sed 's/^[^A-Za-z.]//; s|^\(\.\./\)*||' | sort -u | while read -r page; do
             case $page in
-            *NAME*) for stage in $stages; do echo "$page" | sed "s/NAME/$stage/"; done ;;
+            *NAME*) for stage in $stages; do echo "codecs/*/*/$stage.md"; done ;;
             *) echo "$page" ;;
             esac
         done | while read -r page; do

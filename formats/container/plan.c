@@ -2,7 +2,7 @@
 #include "formats/container/plan.h"
 
 #include "codecs/memory.h"
-#include "codecs/stages/lowrank.h"
+#include "codecs/papers/lowrank/lowrank.h"
 #include "formats/cache/facts.h"
 #include "formats/container/offsets.h"
 #include "formats/model/rebuild_source.h"

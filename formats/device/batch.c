@@ -2,7 +2,7 @@
 #include "formats/device/batch.h"
 
 #include "codecs/memory.h"
-#include "codecs/stages/derope_device.h"
+#include "codecs/stages/derope/derope_device.h"
 #include "formats/container/container.h"
 #include "formats/container/inputs.h"
 

@@ -1,8 +1,8 @@
 /* encoder_fast.c: encodes blocks by `fast` on a device: a launch for exponents and digests, the choice of widths and biases, and a
- * launch that cuts and packs. Not for the choice itself and for the sections (codecs/stages/fast_cut.h). */
+ * launch that cuts and packs. Not for the choice itself and for the sections (codecs/stages/fast/fast_cut.h). */
 #include "formats/device/encoder_state.h"
 
-#include "codecs/stages/fast_cut.h"
+#include "codecs/stages/fast/fast_cut.h"
 #include "kernels/kernels.h"
 
 #include <string.h>

@@ -1,12 +1,12 @@
 /* encoder_quant.c: encodes blocks by `quant`, alone or after `tail`, on a device: a launch for ranges, the parameters, and a launch that
  * quantises, packs and decodes again for the digest. The rows that `tail` keeps are coded by the host. Not for the parameters
- * (codecs/stages/quant_params.h). */
+ * (codecs/stages/quant/quant_params.h). */
 #include "formats/device/encoder_state.h"
 
 #include "codecs/memory.h"
 #include "codecs/planes.h"
-#include "codecs/stages/ends.h"
-#include "codecs/stages/quant_params.h"
+#include "codecs/stages/ends/ends.h"
+#include "codecs/stages/quant/quant_params.h"
 #include "formats/container/plan.h"
 #include "kernels/kernels.h"
 

@@ -1,7 +1,7 @@
 /* rate.c: the step from a KLD by the profile's metric, or from a ratio or an error by trial. Figures: man/kvc-profile.5. */
 #include "formats/file/rate.h"
 
-#include "codecs/code.h"
+#include "codecs/stages/code/code.h"
 #include "formats/compare/attention.h"
 #include "formats/cache/layers.h"
 #include "formats/cache/view.h"

@@ -1,4 +1,4 @@
-/* predict_source.c: predictions of a cache's tensor. Spec: codecs/stages/cross.md, "Prediction". */
+/* predict_source.c: predictions of a cache's tensor. Spec: codecs/stages/cross/cross.md, "Prediction". */
 #include "formats/model/predict_source.h"
 
 #include "codecs/floats.h"

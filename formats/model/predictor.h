@@ -1,5 +1,5 @@
 /* predictor.h: predicts K, before RoPE, or V of a layer from K and V of the layers before it at the same token, by matrices of a
- * profile. Spec: codecs/stages/cross.md, "Prediction". Not for the layout of profiles (profile.h), for learning matrices
+ * profile. Spec: codecs/stages/cross/cross.md, "Prediction". Not for the layout of profiles (profile.h), for learning matrices
  * (profile_learn_loop.c) or for finding rows to predict from (predict_source.h). */
 #ifndef KVC_PREDICTOR_H
 #define KVC_PREDICTOR_H

@@ -1,5 +1,5 @@
 /* rebuild_source.c: hidden states out of a cache, projections out of weights. Not for the arithmetic
- * (codecs/stages/project.c). */
+ * (codecs/papers/project/project.c). */
 #include "formats/model/rebuild_source.h"
 
 #include "codecs/floats.h"

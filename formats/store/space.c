@@ -2,7 +2,7 @@
  * (space_text.c). */
 #include "formats/store/store.h"
 
-#include "codecs/code.h"
+#include "codecs/stages/code/code.h"
 #include "codecs/recipe.h"
 #include "formats/api/sized.h"
 #include "formats/cache/facts.h"

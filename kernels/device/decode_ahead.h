@@ -1,4 +1,4 @@
-/* decode_ahead.h: predictions of rows from rows of earlier layers (codecs/stages/cross.md, "Prediction"): the operations that add them to
+/* decode_ahead.h: predictions of rows from rows of earlier layers (codecs/stages/cross/cross.md, "Prediction"): the operations that add them to
  * rows and that make their inputs, and the job that makes a channel model of them. One source for GPU and host (warp.h). */
 #ifndef KVC_DECODE_AHEAD_H
 #define KVC_DECODE_AHEAD_H

@@ -1,4 +1,4 @@
-/* decode_products.h: operations that multiply matrices: low rank (codecs/stages/lowrank.md), bases (codecs/stages/basis.md). */
+/* decode_products.h: operations that multiply matrices: low rank (codecs/papers/lowrank/lowrank.md), bases (codecs/stages/basis/basis.md). */
 #ifndef KVC_DECODE_PRODUCTS_H
 #define KVC_DECODE_PRODUCTS_H
 

@@ -1,4 +1,4 @@
-/* decode_quant.h: the operation that makes values of the codes of `quant` (codecs/stages/quant.md). */
+/* decode_quant.h: the operation that makes values of the codes of `quant` (codecs/stages/quant/quant.md). */
 #ifndef KVC_DECODE_QUANT_H
 #define KVC_DECODE_QUANT_H
 

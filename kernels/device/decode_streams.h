@@ -1,5 +1,5 @@
 /* decode_streams.h: jobs, which run before rows: numbers out of halves, slots of rANS tables, and the symbols of rANS streams,
- * one warp a stream and one lane a lane of the stream (codecs/rans.md, channels.md, floats.md, codecs/stages/split.md, code.md).
+ * one warp a stream and one lane a lane of the stream (codecs/rans.md, channels.md, floats.md, codecs/stages/split/split.md, code.md).
  * launch.h has their operands. The code that made a job checked the sizes that bound its reads; whatever depends on decoded data
  * is checked here. One source for GPU and host. Not for rows (decode_rows.h). */
 #ifndef KVC_DECODE_STREAMS_H

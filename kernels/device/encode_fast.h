@@ -1,4 +1,4 @@
-/* encode_fast.h: the passes of the device encoder over blocks of `fast` (codecs/stages/fast.md). One source for GPU and host. */
+/* encode_fast.h: the passes of the device encoder over blocks of `fast` (codecs/stages/fast/fast.md). One source for GPU and host. */
 #ifndef KVC_ENCODE_FAST_H
 #define KVC_ENCODE_FAST_H
 

@@ -28,7 +28,7 @@ struct kvc_encode_escapes {
     uint32_t first, n;
 };
 
-/* A block for codecs/stages/fast.md. */
+/* A block for codecs/stages/fast/fast.md. */
 struct kvc_encode_fast {
     uint64_t bias;            /* u16 a channel: mean exponents; in the second launch the biases */
     uint64_t count;           /* u32[256]: values by exponent less mean */
@@ -39,7 +39,7 @@ struct kvc_encode_fast {
     uint32_t mantissa, width;
 };
 
-/* A block for codecs/stages/quant.md, one class. The second launch reads step, low and inverse. */
+/* A block for codecs/stages/quant/quant.md, one class. The second launch reads step, low and inverse. */
 struct kvc_encode_quant {
     uint64_t low, high;     /* binary32 a group: ranges; in the second launch, low is the minimum that a reader gets */
     uint64_t step, inverse; /* binary32 a group */

@@ -1,4 +1,4 @@
-/* encode_quant.h: the passes of the device encoder over blocks of `quant` (codecs/stages/quant.md), of one class and without norms.
+/* encode_quant.h: the passes of the device encoder over blocks of `quant` (codecs/stages/quant/quant.md), of one class and without norms.
  * Rounding is that of kvc_range_ref(), kvc_quantise_ref() and kvc_dequantise_ref(). One source for GPU and host. */
 #ifndef KVC_ENCODE_QUANT_H
 #define KVC_ENCODE_QUANT_H

@@ -91,7 +91,7 @@ struct kvc_word_form {
  * (KVC_JOB_AHEAD). */
 enum { KVC_MODEL_TURN = 3, KVC_MODEL_CODES = 4, KVC_MODEL_AHEAD = 8 };
 
-/* KVC_JOB_MODEL: the channel model (codecs/channels.md) as streams use it. */
+/* KVC_JOB_MODEL: the channel model (codecs/stages/split/channels.md) as streams use it. */
 struct kvc_model_job {
     uint64_t mean, spread; /* i8 and u8, one a channel */
     uint64_t to; /* at rest: u32, bias | context << 16; rotated or ahead: binary32, all values, all partners, all variances */
@@ -131,7 +131,7 @@ struct kvc_code_job {
 
 /* --- operands of operations that jobs have too --- */
 
-/* KVC_OP_TURN: rotates rows, codecs/stages/derope.md. */
+/* KVC_OP_TURN: rotates rows, codecs/stages/derope/derope.md. */
 struct kvc_turn_op {
     uint64_t high, low; /* binary64, 16 tables of `pairs` cosines and as many sines each: rotations by the block's first position
                            and 16 m, rotations by l */
@@ -140,7 +140,7 @@ struct kvc_turn_op {
     uint32_t back;          /* 1: by the negative position */
 };
 
-/* KVC_OP_PREDICT: predicts rows, codecs/stages/cross.md, and adds them to what predict.md stores. */
+/* KVC_OP_PREDICT: predicts rows, codecs/stages/cross/cross.md, and adds them to what predict.md stores. */
 struct kvc_predict_op {
     uint64_t
         weights; /* words of four inputs of an output, i8, as kvc_dot_place() has them: [block][input / 4][output of the block] */
@@ -155,7 +155,7 @@ struct kvc_predict_input {
     uint32_t first; /* of its words among those of all tensors */
 };
 
-/* KVC_JOB_AHEAD: the channel model of each predicted row, codecs/stages/cross.md, for rows of one head. */
+/* KVC_JOB_AHEAD: the channel model of each predicted row, codecs/stages/cross/cross.md, for rows of one head. */
 struct kvc_ahead_job {
     struct kvc_predict_op predict;
     struct kvc_turn_op turn; /* of predictions to their positions; pairs is 0 where they are not rotated */
@@ -216,7 +216,7 @@ struct kvc_upper_op {
     uint64_t upper, lowest, low; /* u16; the lowest bytes; the bytes above those */
 };
 
-/* KVC_OP_FAST: codecs/stages/fast.md. */
+/* KVC_OP_FAST: codecs/stages/fast/fast.md. */
 struct kvc_fast_op {
     uint64_t low, codes;
     uint64_t bias;     /* u16 a channel */
@@ -229,7 +229,7 @@ struct kvc_fast_op {
 enum { KVC_QUANT_SYM = 1, KVC_QUANT_BY_HEAD = 2, KVC_QUANT_ADD = 4 };   /* flags */
 enum { KVC_QUANT_ROWS = 0, KVC_QUANT_CHANNELS = 1, KVC_QUANT_ROW = 2 }; /* axis: rows share, channels share, a whole row shares */
 
-/* KVC_OP_QUANT: codecs/stages/quant.md. Arrays have an element for each of the two classes. */
+/* KVC_OP_QUANT: codecs/stages/quant/quant.md. Arrays have an element for each of the two classes. */
 struct kvc_quant_op {
     uint64_t codes[2], step[2], low[2]; /* packed; binary32; binary32, the minimum of a group */
     uint64_t begin;                     /* u32 pairs, [class][head]: the first parameter, the first code; 0: both are 0 */
@@ -239,13 +239,13 @@ struct kvc_quant_op {
     float centre[2]; /* half of the levels, negated, for KVC_QUANT_SYM */
 };
 
-/* KVC_OP_FACTORS: codecs/stages/lowrank.md. */
+/* KVC_OP_FACTORS: codecs/papers/lowrank/lowrank.md. */
 struct kvc_factors_op {
     uint64_t coefficients, directions; /* binary32 */
     uint32_t rank, whole, add;         /* whole, 1: of whole rows, not heads; add, 1: adds to the tile */
 };
 
-/* KVC_OP_OUTLIERS: codecs/stages/outlier.md. */
+/* KVC_OP_OUTLIERS: codecs/papers/outlier/outlier.md. */
 struct kvc_outliers_op {
     uint64_t start; /* u32 a vector, and one more: its first outlier; 0: every vector has `each` */
     uint64_t index, value;
@@ -253,31 +253,31 @@ struct kvc_outliers_op {
     uint32_t length;                            /* values of a vector */
 };
 
-/* KVC_OP_PATCH: codecs/stages/finite.md. */
+/* KVC_OP_PATCH: codecs/stages/finite/finite.md. */
 struct kvc_patch_op {
     uint64_t number, value; /* u32: numbers of values in the matrix */
     uint32_t n, size;       /* size: bytes of a value */
 };
 
-/* KVC_OP_SPREAD: channels back to their places, codecs/stages/prune.md. */
+/* KVC_OP_SPREAD: channels back to their places, codecs/papers/prune/prune.md. */
 struct kvc_spread_op {
     uint64_t map;    /* u16 a channel: its index among the stored channels of the head, or 0xffff */
     uint64_t empty;  /* u32 words of left-out channels, for all channels; 0: all are 0 */
     uint32_t stored; /* channels of a head that are stored */
 };
 
-/* KVC_OP_NORMS: codecs/stages/merge.md. */
+/* KVC_OP_NORMS: codecs/papers/merge/merge.md. */
 struct kvc_norms_op {
     uint64_t norms; /* binary32 */
     uint32_t each;  /* norms of a row: 1, or one a head */
 };
 
-/* KVC_OP_STEPS: codecs/stages/steps.md. */
+/* KVC_OP_STEPS: codecs/stages/steps/steps.md. */
 struct kvc_steps_op {
     uint64_t step_class; /* i8 of each row and head */
 };
 
-/* KVC_OP_BASIS: codecs/stages/basis.md. Rows of codes, and the channels of a head, are filled up to a multiple of 4. */
+/* KVC_OP_BASIS: codecs/stages/basis/basis.md. Rows of codes, and the channels of a head, are filled up to a multiple of 4. */
 struct kvc_basis_op {
     uint64_t codes;   /* i8, rows of all heads */
     uint64_t parts;   /* u32 pairs, one a head: its first row, its number of rows */
@@ -285,7 +285,7 @@ struct kvc_basis_op {
     uint64_t channel; /* binary32 a channel, or 0 */
 };
 
-/* KVC_OP_SCALE, KVC_OP_MEAN: codecs/stages/basis.md, kind 0; codecs/stages/center.md. */
+/* KVC_OP_SCALE, KVC_OP_MEAN: codecs/stages/basis/basis.md, kind 0; codecs/stages/center/center.md. */
 struct kvc_channels_op {
     uint64_t number; /* binary32 a channel */
 };
@@ -295,7 +295,7 @@ struct kvc_convert_op {
     uint32_t dtype;
 };
 
-/* KVC_OP_SMALL: writes rows as inputs of predictions, codecs/stages/cross.md, and leaves the tile as it is. The last operation of a run. */
+/* KVC_OP_SMALL: writes rows as inputs of predictions, codecs/stages/cross/cross.md, and leaves the tile as it is. The last operation of a run. */
 struct kvc_small_op {
     uint64_t to;             /* i8, of the block's row 0 */
     uint64_t numbers;        /* binary32: the means of all channels, then their gains */

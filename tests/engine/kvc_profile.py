@@ -1,5 +1,5 @@
 """kvc_profile.py: profiles, and the arithmetic of the stages that use them, for the second reader kvc_reader.py. Written from
-kvc-profile(5), codecs/stages/derope.md and cross.md alone. Not for sections of containers, which kvc_reader.py reads.
+kvc-profile(5), codecs/stages/derope/derope.md and cross.md alone. Not for sections of containers, which kvc_reader.py reads.
 """
 
 import hashlib

@@ -804,7 +804,7 @@ class Kvc:
         return {"interleaved": INTERLEAVED}.get(self.meta.get("rope.pairing"), HALVES)
 
     def _check_inputs(self, t, segment, rotation, named):
-        """The rules of INPUTS in codecs/stages/cross.md."""
+        """The rules of INPUTS in codecs/stages/cross/cross.md."""
         tensor, pairing = self.tensors[t], self.pairing(t, segment)
         role = ROLES.get(tensor.role)
         need(role, f"INPUTS: of tensor {t}, neither K nor V")
@@ -1162,7 +1162,7 @@ def read_side(pipeline, tensor, record, where):
 
 
 def read_rope(data, dim, where):
-    """codecs/stages/derope.md: pairing; angles or None, where they are those of the profile; pairs"""
+    """codecs/stages/derope/derope.md: pairing; angles or None, where they are those of the profile; pairs"""
     r = Bytes(data.tobytes(), f"{where}: ROPE")
     pairing, of_profile, pairs = r.unpack("BBH")
     need(pairing in (HALVES, INTERLEAVED) and of_profile <= 1, f"{r.what}: pairing or place of the angles")
@@ -1174,7 +1174,7 @@ def read_rope(data, dim, where):
 
 
 def read_inputs(data, where):
-    """codecs/stages/cross.md: rotation, and a tensor or NONE for each input"""
+    """codecs/stages/cross/cross.md: rotation, and a tensor or NONE for each input"""
     r = Bytes(data.tobytes(), f"{where}: INPUTS")
     rotation, zeros = r.unpack("B3s")
     named = r.unpack(f"{len(data) // 4 - 1}I")
@@ -1185,7 +1185,7 @@ def read_inputs(data, where):
 
 
 def read_basis(data, heads, dim, what):
-    """codecs/stages/basis.md: scales of channels; rows of the decode matrix of each head, or None"""
+    """codecs/stages/basis/basis.md: scales of channels; rows of the decode matrix of each head, or None"""
     f = Floats(data, what)
     kind, bits = f.r.unpack("BB")
     need(kind <= 1 and 4 <= bits <= 8, f"{what}: kind or bits")
@@ -1205,7 +1205,7 @@ def read_basis(data, heads, dim, what):
 
 
 def read_indices(data, heads, dim, what):
-    """codecs/stages/code.md: the index of each component of each head"""
+    """codecs/stages/code/code.md: the index of each component of each head"""
     bits, out = Bits(data, what), np.zeros((heads, dim), np.int64)
     for head in out:
         head[0] = bits.take(6)
@@ -1283,7 +1283,7 @@ class Block:
         return m.packed(out) if stage in TAKE_DTYPE else out
 
     def finite(self, i, m, _, sections):
-        """codecs/stages/finite.md"""
+        """codecs/stages/finite/finite.md"""
         if not sections.has(S_ESCAPES):
             sections.end()
             return self.decode(i + 1, m)
@@ -1300,7 +1300,7 @@ class Block:
         return out
 
     def kept(self, m, sections, kept):
-        """codecs/kept.md: the kept rows between what later stages left of the others."""
+        """codecs/stages/ends/kept.md: the kept rows between what later stages left of the others."""
         rows = np.zeros((m.rows, m.row_bytes), np.uint8)
         n = int(kept.sum())
         self.at = self.at[~kept]
@@ -1333,13 +1333,13 @@ class Block:
         return self.ends(i, m, sections, S_TAIL, False)
 
     def saliency(self, i, m, _, sections):
-        """codecs/stages/saliency.md"""
+        """codecs/papers/saliency/saliency.md"""
         self.salient = take_bits(sections, S_MASK, m.rows * m.heads, "MASK").reshape(m.rows, m.heads)
         sections.end()
         return self.decode(i + 1, m)
 
     def prune(self, i, m, _, sections):
-        """codecs/stages/prune.md"""
+        """codecs/papers/prune/prune.md"""
         sections.end()
         if i not in self.side:
             return self.decode(i + 1, m)
@@ -1352,7 +1352,7 @@ class Block:
         return rows.reshape(m.rows, -1)
 
     def outlier(self, i, m, _, sections):
-        """codecs/stages/outlier.md"""
+        """codecs/papers/outlier/outlier.md"""
         x = m.floats(self.decode(i + 1, m))
         if not sections.has(S_OUTLIERS):
             sections.end()
@@ -1382,7 +1382,7 @@ class Block:
         return np.ascontiguousarray(vectors if self.role_v else vectors.T).reshape(m.rows, m.heads, m.dim)
 
     def lowrank(self, i, m, args, sections):
-        """codecs/stages/lowrank.md"""
+        """codecs/papers/lowrank/lowrank.md"""
         b = self.side[i]
         heads, rank, width = b.shape
         a = take_floats(sections, S_FACTOR_A, 0, m.rows * heads * rank)[0].reshape(m.rows, heads, rank)
@@ -1397,7 +1397,7 @@ class Block:
         return x if rest is None else x + m.floats(rest)
 
     def merge(self, i, m, args, sections):
-        """codecs/stages/merge.md"""
+        """codecs/papers/merge/merge.md"""
         if self.is_first:
             kept = np.zeros(m.rows, bool)
             if sections.has(S_KEPT):
@@ -1424,7 +1424,7 @@ class Block:
         return rows
 
     def quant(self, i, m, args, sections):
-        """codecs/stages/quant.md"""
+        """codecs/stages/quant/quant.md"""
         scheme, group = args[""], args["g"]
         how = {"kivi": "tokens", "kcvt": "all", "token": "channels", "zip": "all"}[scheme]
         if self.role_v:
@@ -1491,7 +1491,7 @@ class Block:
         return self.kvc.named_profile(), tensor.layer.index, ROLES[tensor.role], pairing
 
     def ahead(self, m):
-        """codecs/stages/cross.md, steps 1 to 4: float32 [rows, channels]"""
+        """codecs/stages/cross/cross.md, steps 1 to 4: float32 [rows, channels]"""
         value, positions = self.kvc.predicted(self.tensor, self.number, self.at)
         rotation = self.side["inputs"][0]
         profile, layer, role, _ = self.facts()
@@ -1502,7 +1502,7 @@ class Block:
         return hadamard(value, self.kvc.tile(self.kvc.tensors[self.tensor])) if m.dtype == "q8_0" else value
 
     def predict(self, i, m, _, sections):
-        """codecs/stages/predict.md"""
+        """codecs/stages/predict/predict.md"""
         sections.end()
         x = m.floats(self.decode(i + 1, m))
         if "inputs" in self.side:
@@ -1513,7 +1513,7 @@ class Block:
         return x
 
     def derope(self, i, m, _, sections):
-        """codecs/stages/derope.md"""
+        """codecs/stages/derope/derope.md"""
         sections.end()
         x = m.floats(self.decode(i + 1, m))
         if "rope" in self.side:
@@ -1527,7 +1527,7 @@ class Block:
         return x
 
     def center(self, i, m, _, sections):
-        """codecs/stages/center.md"""
+        """codecs/stages/center/center.md"""
         sections.end()
         x, mean = m.floats(self.decode(i + 1, m)), self.side.get(i)
         if mean is None and "inputs" in self.side and self.predicts_before(i):
@@ -1542,7 +1542,7 @@ class Block:
         return any(stage == PREDICT for stage, _ in self.pipeline[:i])
 
     def basis(self, i, m, _, sections):
-        """codecs/stages/basis.md"""
+        """codecs/stages/basis/basis.md"""
         sections.end()
         c = m.floats(self.decode(i + 1, m))
         if i in self.side:
@@ -1562,7 +1562,7 @@ class Block:
         return y
 
     def steps(self, i, m, _, sections):
-        """codecs/stages/steps.md"""
+        """codecs/stages/steps/steps.md"""
         r = Bytes(sections.take(S_STEPS, 0, stored=True).tobytes(), f"{self.where}: STEPS")
         sections.end()
         states = r.unpack("I")
@@ -1574,7 +1574,7 @@ class Block:
         return m.floats(self.decode(i + 1, m)) * weight[:, :, None]
 
     def code(self, i, m, args, sections):
-        """codecs/stages/code.md"""
+        """codecs/stages/code/code.md"""
         what = f"{self.where}: CODES"
         r = Bytes(sections.take(S_CODES, 0, stored=True).tobytes(), what)
         sections.end()
@@ -1615,7 +1615,7 @@ def params_of(how, shape, group):
 
 
 def decode_terminal(stage, sections, m, where, ahead=None):
-    """Rows of one block as the pages of the stages say: codecs/stages/store.md, zstd.md, split.md, fast.md; cross.md with `ahead`,
+    """Rows of one block as the pages of the stages say: codecs/stages/store/store.md, zstd.md, split.md, fast.md; cross.md with `ahead`,
     what is predicted of each value."""
     raw_only = stage == STORE or stage == FAST and m.dtype not in FAST_MANTISSA
     if raw_only or [s.type for s in sections] == [S_RAW]:
@@ -1656,7 +1656,7 @@ class Sections:
 
 
 def decode_zstd(sections, tensor, n):
-    """codecs/stages/zstd.md: uint8 [blocks, bytes a block]"""
+    """codecs/stages/zstd/zstd.md: uint8 [blocks, bytes a block]"""
     blocks = n * tensor.row_blocks
     planes = [
         sections.take(S_PLANE, i, blocks * group).reshape(blocks, group)
@@ -1701,7 +1701,7 @@ class Bits:
 
 
 def unpack(data, width, count, what):
-    """`count` numbers of `width` bits, as codecs/stages/fast.md packs them, 32 in a group."""
+    """`count` numbers of `width` bits, as codecs/stages/fast/fast.md packs them, 32 in a group."""
     groups = data.reshape(-1, 4 * width)
     values, shift, at = np.zeros((len(groups), 32), np.uint8), 0, 0
     for bits in (4, 2, 1):
@@ -1720,7 +1720,7 @@ def packed_size(width, count):
 
 
 def decode_fast(sections, tensor, n):
-    """codecs/stages/fast.md: uint8 [values, bytes a value]"""
+    """codecs/stages/fast/fast.md: uint8 [values, bytes a value]"""
     channels, count, mantissa = tensor.row_blocks, n * tensor.row_blocks, FAST_MANTISSA[tensor.dtype]
     planes = [sections.take(S_PLANE, i, count) for i in range(tensor.bytes - 2)]
     bits = Bits(sections.take(S_PARAMS, 0, stored=True), f"{sections.where}: PARAMS")
@@ -1750,7 +1750,7 @@ def decode_fast(sections, tensor, n):
 
 
 class Model:
-    """codecs/channels.md: bias and context of every value of a block, both [rows, channels]."""
+    """codecs/stages/split/channels.md: bias and context of every value of a block, both [rows, channels]."""
 
     def __init__(self, rows, channels):
         """The flat model."""
@@ -1783,7 +1783,7 @@ class Model:
             self.context[:] = np.clip(spread - (117 + 2 * width), 0, 7)
 
     def of_q8_0(self, spread, mean, ahead, scales):
-        """codecs/stages/cross.md: `scales`: float32 [rows, blocks of a row]"""
+        """codecs/stages/cross/cross.md: `scales`: float32 [rows, blocks of a row]"""
         variance_bits = (spread << 23).astype(np.uint32)
         value = mean.astype(np.float32) * (np.sqrt(variance_bits.view(np.float32)) * np.float32(0.25))
         d = np.repeat(scales, 32, axis=1)
@@ -1934,7 +1934,7 @@ def rans_codes(data, context, alphabet, what):
 
 
 def decode_split(sections, tensor, n, ahead=None):
-    """codecs/stages/split.md, and cross.md with `ahead`: uint8 [blocks, bytes a block]"""
+    """codecs/stages/split/split.md, and cross.md with `ahead`: uint8 [blocks, bytes a block]"""
     n_planes, width, shift = SPLIT_WORDS[tensor.dtype]
     blocks = n * tensor.row_blocks
     planes = [sections.take(S_PLANE, i, blocks) for i in range(n_planes)]

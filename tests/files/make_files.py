@@ -388,7 +388,7 @@ def members(c):
     return entries, b"keys\n", b"keys\n" + c.region(c.tensors[0]) + c.region(c.tensors[1])
 
 
-# --- split and fast (codecs/stages/split.md, channels.md, rans.md, fast.md) ---
+# --- split and fast (codecs/stages/split/split.md, channels.md, rans.md, fast.md) ---
 
 class Bits:
     """A string of bits, in each byte the lowest first."""
@@ -1749,7 +1749,7 @@ def stage_files():
          **with_sections(lambda x: x.insert(0, Section(RAW, bytes(80), stage=0))))
 
 
-# --- lossy stages (codecs/stages/finite.md to merge.md, floats.md, kept.md) ---
+# --- lossy stages (codecs/stages/finite/finite.md to merge.md, floats.md, kept.md) ---
 
 MERGED, NORMS, KEPT, MASK, FACTOR_A, FACTOR_B, OUTLIERS = range(6, 13)
 MEAN, SINK_ROWS, TAIL_ROWS, HIDDEN = 14, 16, 17, 20
@@ -2588,7 +2588,7 @@ def project_files():
     projected("angle", "HIDDEN", "A cosine that is no number.", side(steps=(math.nan, 0.5)))
 
 
-# --- cross, and the profiles it predicts with (codecs/stages/cross.md, derope.md 3, kvc-profile(5)) ---
+# --- cross, and the profiles it predicts with (codecs/stages/cross/cross.md, derope.md 3, kvc-profile(5)) ---
 
 CROSS, PREDICT, DEROPE, INPUTS, S_ROPE = (20, b""), (21, b""), (15, b""), 22, 21
 MISSING = 2**32 - 1

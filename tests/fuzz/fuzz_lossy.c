@@ -3,7 +3,7 @@
  * sections of such an encoding before they are decoded. */
 #include "tests/fuzz/fuzz.h"
 
-#include "codecs/code.h"
+#include "codecs/stages/code/code.h"
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/presets.h"

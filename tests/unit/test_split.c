@@ -3,7 +3,7 @@
  * files (test_files.c) or other stages (test_codecs.c).
  *
  * `test_split digest` prints a digest of all that is encoded: the test of kernel tables runs itself so, once each. */
-#include "codecs/channels.h"
+#include "codecs/stages/split/channels.h"
 #include "codecs/recipe.h"
 #include "codecs/registry.h"
 

@@ -7,7 +7,7 @@
  * once each. */
 #include "lossy_support.h"
 
-#include "codecs/code.h"
+#include "codecs/stages/code/code.h"
 #include "codecs/eigen.h"
 #include "codecs/profile_part.h"
 #include "codecs/rope.h"
