@@ -9,7 +9,7 @@
 static const struct {
     double below; /* nats */
     unsigned whole, one_in;
-} answers[] = {{0.0003, 89, 500}, {0.001, 57, 110}, {0.003, 38, 50}, {0.01, 21, 30},
+} answers[] = {{0.0003, 89, 500}, {0.001, 57, 110}, {0.003, 38, 50},         {0.01, 21, 30},
                {0.03, 2, 17},     {0.1, 0, 9},      {(double)INFINITY, 0, 4}};
 
 const char *cli_kld_text(enum cli_kld of, double nats, char *text, size_t size) {
