@@ -33,6 +33,12 @@ unsigned kvc_pipeline_first(const struct kvc_pipeline *pipeline, unsigned flags)
     return i;
 }
 
+unsigned kvc_pipeline_profile_need(const struct kvc_pipeline *pipeline, int predicts) {
+    unsigned use = 0;
+    for (unsigned i = 0; i < pipeline->n; i++) use |= kvc_stage_profile_need(pipeline->step[i].stage, predicts);
+    return use;
+}
+
 int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e) {
     const unsigned pair = kvc_pipeline_first(pipeline, KVC_STAGE_PAIR);
     for (unsigned i = 0; i < pipeline->n; i++) {

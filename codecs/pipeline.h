@@ -23,6 +23,8 @@ int kvc_pipeline_same(const struct kvc_pipeline *a, const struct kvc_pipeline *b
 int kvc_pipeline_lossless(const struct kvc_pipeline *pipeline);
 /* Returns the step of the first stage with any of these flags; pipeline->n when there is none. */
 unsigned kvc_pipeline_first(const struct kvc_pipeline *pipeline, unsigned flags);
+/* Returns what the stages need a profile for (enum kvc_profile_need bits), where the profile does, or does not, predict. */
+unsigned kvc_pipeline_profile_need(const struct kvc_pipeline *pipeline, int predicts);
 /* Checks the order of the stages: the last stage, and no other, is terminal or drops its residual; there is at most one pair
  * stage, and no stage that looks before it. */
 int kvc_pipeline_check(const struct kvc_pipeline *pipeline, struct kvc_error *e);
@@ -81,6 +83,9 @@ typedef int kvc_pipeline_visit(void *state, const struct kvc_stage *stage, const
                                const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e);
 int kvc_pipeline_walk_back(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_coded *own,
                            const struct kvc_coded *first, kvc_pipeline_visit *visit, void *state, struct kvc_error *e);
+
+/* Returns the side sections of one step out of `side`, n of them in the order of the stages. */
+struct kvc_stored kvc_pipeline_side(const struct kvc_section *side, size_t n, unsigned step);
 
 /* Fills block->rows from a record. `first` is the first tensor's record when the block is of the second tensor of a pair, else
  * NULL. Refuses sections that no stage claims. */

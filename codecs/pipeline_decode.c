@@ -19,6 +19,13 @@ static const struct kvc_section *take_back(const struct kvc_section *section, si
     return section + *n;
 }
 
+struct kvc_stored kvc_pipeline_side(const struct kvc_section *side, size_t n, unsigned step) {
+    struct kvc_stored stored = {.side = side};
+    while (stored.n_side < n && stored.side->stage < step) stored.side++, n--;
+    while (stored.n_side < n && stored.side[stored.n_side].stage == step) stored.n_side++;
+    return stored;
+}
+
 /* Shares the sections out among the stages. The record of a pair's second tensor has the stages up to the pair's, the first
  * tensor's record has the others. */
 static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, const struct kvc_coded *first,

@@ -173,6 +173,18 @@ void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint3
         add_step(pipeline, kvc_stage_find(KVC_DEFAULT_STAGE), NULL, recipe->n);
 }
 
+static void take_out(struct kvc_pipeline *pipeline, unsigned step) {
+    pipeline->n--;
+    memmove(&pipeline->step[step], &pipeline->step[step + 1], (pipeline->n - step) * sizeof pipeline->step[0]);
+}
+
+void kvc_pipeline_remove(struct kvc_pipeline *pipeline, unsigned step) {
+    take_out(pipeline, step);
+    if (kvc_pipeline_first(pipeline, KVC_STAGE_FINITE | KVC_STAGE_FLOAT) < pipeline->n) return;
+    for (unsigned i = 0; i < pipeline->n; i++)
+        if (pipeline->step[i].stage == &kvc_stage_finite) take_out(pipeline, i);
+}
+
 static struct kvc_recipe default_recipe;
 static pthread_once_t default_once = PTHREAD_ONCE_INIT;
 
@@ -185,6 +197,13 @@ static void make_default(void) {
 const struct kvc_recipe *kvc_recipe_or_default(const struct kvc_recipe *recipe) {
     if (!recipe) pthread_once(&default_once, make_default);
     return recipe ? recipe : &default_recipe;
+}
+
+unsigned kvc_recipe_profile_need(const struct kvc_recipe *recipe, int predicts) {
+    unsigned use = 0;
+    recipe = kvc_recipe_or_default(recipe);
+    for (unsigned i = 0; i < recipe->n; i++) use |= kvc_stage_profile_need(recipe->item[i].stage, predicts);
+    return use;
 }
 
 int kvc_recipe_has(const struct kvc_recipe *recipe, unsigned flags) {

@@ -41,6 +41,9 @@ int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size);
 
 /* Returns the recipe that stands for NULL wherever a recipe may be NULL: the default stage alone. */
 const struct kvc_recipe *kvc_recipe_or_default(const struct kvc_recipe *recipe);
+/* Returns what a recipe's stages need a profile for (enum kvc_profile_need bits), where the profile does, or does not, predict.
+ * NULL: the default recipe. */
+unsigned kvc_recipe_profile_need(const struct kvc_recipe *recipe, int predicts);
 /* Returns 1 when a recipe has a stage with one of these flags (stage.h). NULL: the default. */
 int kvc_recipe_has(const struct kvc_recipe *recipe, unsigned flags);
 /* Returns 1 when some stage of a recipe is lossy. */
@@ -51,5 +54,7 @@ int kvc_recipe_is_lossy(const struct kvc_recipe *recipe);
  * first stage that needs it. Where no terminal stage selects the tensor and the last residual may not be dropped, the default
  * stage ends the pipeline. */
 void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer, struct kvc_pipeline *pipeline);
+/* Removes a step from a pipeline, and `finite` where no other stage asks for it. */
+void kvc_pipeline_remove(struct kvc_pipeline *pipeline, unsigned step);
 
 #endif

@@ -23,3 +23,11 @@ int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage, con
     if (!*buffer) return 0;
     return kvc_text_append(text, size, ":") || kvc_text_append(text, size, buffer) ? -1 : 0;
 }
+
+unsigned kvc_stage_profile_need(const struct kvc_stage *stage, int predicts) {
+    const int ahead = stage->flags & KVC_STAGE_AHEAD, profile = stage->flags & KVC_STAGE_PROFILE;
+    unsigned use = 0;
+    if (profile && (!ahead || predicts)) use |= KVC_PROFILE_DECODES;
+    if (stage->flags & KVC_STAGE_QUERIES || (profile && !ahead)) use |= KVC_PROFILE_ENCODES;
+    return use;
+}

@@ -33,6 +33,12 @@ enum kvc_stage_flags {
     KVC_STAGE_AHEAD = 16384     /* may predict rows from tensors of earlier layers */
 };
 
+/* What a stage needs a profile for, bits. */
+enum kvc_profile_need {
+    KVC_PROFILE_DECODES = 1, /* rows that were coded with it cannot be decoded without it */
+    KVC_PROFILE_ENCODES = 2  /* its bases or queries choose how rows are coded */
+};
+
 struct kvc_program;
 
 /* What stages did to a tensor, in words. NULL: no stage changed it. */
@@ -61,9 +67,18 @@ struct kvc_stage {
     int (*accepts)(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e);
     /* Pair stages: returns 1 when layer `layer` of `layers` may be the first of a pair. */
     int (*pairs)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers);
-    /* Stages that rebuild: returns 1 when layer `layer` of `layers` has hidden states of its own; *rank is the rank at which
-     * they are stored, or 0. */
-    int (*keeps)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, unsigned *rank);
+    /* Pair stages: returns 1 and sets *tensor to the first tensor of the pair where `stored` is of the second one, 0 where it is
+     * of the first, or -1 where it is damaged. */
+    int (*first_of)(const struct kvc_stored *stored, uint32_t *tensor, struct kvc_error *e);
+    /* Stages that rebuild: returns 1 when layer `layer` of `layers` has hidden states of its own, and 0 when these are rebuilt
+     * too. Sets *by to the stage that stores them, with its arguments; NULL: the recipe's stages do. */
+    int (*hidden)(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, const struct kvc_stage **by,
+                  struct kvc_stage_args *by_args);
+
+    /* Stages with one quantisation step, which packing can choose: step() returns the step of the arguments, or 0, and sets *kld
+     * to the KL divergence per token (nats) that they ask for, or 0; set_step() sets the step alone, to few digits. */
+    double (*step)(const struct kvc_stage_args *args, double *kld);
+    void (*set_step)(struct kvc_stage_args *args, double step);
 
     /* Stages that predict: reads which tensors a segment is predicted from. Returns 1, 0 where it is from none, or -1. */
     int (*inputs)(const struct kvc_stored *stored, struct kvc_ahead_inputs *to, struct kvc_error *e);
@@ -118,6 +133,9 @@ void kvc_stage_print(const struct kvc_stage *stage, const struct kvc_stage_args 
 void kvc_stage_print_stored(const struct kvc_stage *stage, const struct kvc_stage_args *args, char *text, size_t size);
 /* Appends `name` or `name:arguments` to a text of `size` bytes, NUL included. Returns -1 when it does not fit. */
 int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage, const struct kvc_stage_args *args);
+
+/* Returns what a stage needs a profile for (enum kvc_profile_need bits), where the profile does, or does not, predict. */
+unsigned kvc_stage_profile_need(const struct kvc_stage *stage, int predicts);
 
 /* All stages: kvc_stage_split, ... */
 #define STAGE(name) extern const struct kvc_stage kvc_stage_##name;

@@ -72,24 +72,29 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     return 0;
 }
 
+/* Returns 1 and sets *first where `tensor` is the second one of a pair, or else 0. */
+static int is_second(const struct kvc_records *k, uint32_t tensor, const struct coded *x, uint32_t *first, struct kvc_error *e) {
+    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const unsigned step = kvc_pipeline_first(line, KVC_STAGE_PAIR);
+    if (step == line->n) return 0;
+    const struct kvc_stored stored = kvc_pipeline_side(x->side, x->n_side, step);
+    return line->step[step].stage->first_of(&stored, first, e);
+}
+
 /* Finds in the side data the first tensor of the pair of which `tensor` is the second; KVC_NONE if `tensor` is not a second
  * one. */
 static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, uint32_t *first, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
+    uint32_t t;
     *first = KVC_NONE;
-    for (unsigned i = 0; i < x->n_side; i++) {
-        const struct kvc_section *s = &x->side[i];
-        if (s->type != KVC_SECTION_MERGED) continue;
-        if (s->size != 4 || s->raw_size != 4 || s->coder != KVC_CODER_STORE || *first != KVC_NONE)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED must be the number of one tensor");
-        const uint32_t t = get_u32(s->data);
-        const struct kvc_shape *mine = &k->shape[tensor], *other = t < tensor ? &k->shape[t] : NULL;
-        if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) || other->dtype != mine->dtype ||
-            other->heads != mine->heads || other->dim != mine->dim || c->tensor[t].role != c->tensor[tensor].role ||
-            k->pipeline_of[t] != k->pipeline_of[tensor])
-            return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED names a tensor that cannot be its pair's first");
-        *first = t;
-    }
+    const int second = is_second(k, tensor, x, &t, e);
+    if (second <= 0) return second;
+    const struct kvc_shape *mine = &k->shape[tensor], *other = t < tensor ? &k->shape[t] : NULL;
+    if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) || other->dtype != mine->dtype ||
+        other->heads != mine->heads || other->dim != mine->dim || c->tensor[t].role != c->tensor[tensor].role ||
+        k->pipeline_of[t] != k->pipeline_of[tensor])
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the side data name tensor %" PRIu32 ", which cannot be the first of a pair here", t);
+    *first = t;
     return 0;
 }
 
@@ -122,21 +127,12 @@ static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t
     return 0;
 }
 
-/* Finds the profile's part for a tensor. Fails if the rows need a profile that was not found: stages without side data of
- * their own take the data from the profile, and so do stages that predict. */
-static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, int predicts,
-                        const struct kvc_profile_part **part, struct kvc_error *e) {
+/* Finds the profile's part for a tensor. A stage that misses it says so. */
+static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct kvc_profile_part **part, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
-    int own = 0;
     *part = NULL;
-    if (!kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
-    for (unsigned i = 0; i < x->n_side; i++) own |= x->side[i].type == KVC_SECTION_MEAN || x->side[i].type == KVC_SECTION_BASIS;
-    if (k->profile)
-        return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index, c->tensor[tensor].role, k->pairing, 0, part,
-                                e);
-    if (own || (predicts && !x->n_side)) return 0;
-    if (e) *e = k->no_profile;
-    return -1;
+    if (!k->profile || !kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
+    return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index, c->tensor[tensor].role, k->pairing, 0, part, e);
 }
 
 /* Where the rows of a block are decoded to. */
@@ -171,7 +167,8 @@ static int prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, c
     struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    const int predicts = kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n;
+    const unsigned ahead = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
+    const int predicts = ahead < line->n;
     struct kvc_block *b = &p->b;
     int status = 0;
     p->rebuilder = (struct kvc_rebuilder){.position = NULL};
@@ -196,8 +193,11 @@ static int prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, c
     if (!status && kvc_pipeline_first(line, KVC_STAGE_POSITIONS) < line->n)
         status = list_positions(cells, block, &p->position, e);
     b->position = p->position;
-    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n)
-        status = find_profile(c, tensor, x, predicts, &b->profile, e);
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n) status = find_profile(c, tensor, &b->profile, e);
+    if (predicts && !status && !k->profile && kvc_pipeline_side(x->side, x->n_side, ahead).n_side) {
+        if (e) *e = k->no_profile;
+        status = -1;
+    }
     if (predicts && !status && !held && dst) {
         held = p->own_held = kvc_inputs_prepare(c, tensor, block, depth, decode_block, e);
         if (!held) status = -1;
@@ -225,15 +225,17 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     if (!status) status = find_first(c, tensor, x, &first, e);
     if (!status && first != KVC_NONE) {
         status = coded_read(c, first, block, NULL, &other, e) ? kvc_blocks_context(c, e, first, block) : 0;
-        for (unsigned i = 0; i < other.n_side && !status; i++)
-            if (other.side[i].type == KVC_SECTION_MERGED)
-                status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's first tensor is another pair's second");
+        uint32_t of_first;
+        const int second = status ? 0 : is_second(k, first, &other, &of_first, e);
+        if (second < 0) status = -1;
+        else if (second) status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's first tensor is another pair's second");
     }
     const struct kvc_coded mine = {x->list + skip, x->side, x->n - skip, x->n_side};
     const struct kvc_coded base = {other.list, other.side, other.n, other.n_side};
     if (!status)
         status = program ? kvc_pipeline_lower(line, &p.b, &mine, first == KVC_NONE ? NULL : &base, program, e)
                          : kvc_pipeline_decode_record(line, &p.b, &mine, first == KVC_NONE ? NULL : &base, e);
+    if (status < 0 && !k->profile && e && e->need == KVC_NEED_PROFILE) *e = k->no_profile;
     if (dst) dst->placed = p.b.placed;
     if (status < 0 && e && e->section != KVC_NOWHERE) e->section += skip;
     coded_free(&other);
@@ -336,8 +338,8 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
 
 /* Reads and prepares a block of which dst gets the rows. Returns 0, or 1 with nothing to free if the block cannot be read, or has rows
  * that other blocks code. */
-static int begkvc_blocks_context(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t rows, uint8_t *dst,
-                                 struct coded *x, struct prepared *p) {
+static int begin_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t rows, uint8_t *dst, struct coded *x,
+                       struct prepared *p) {
     const struct kvc_split split = {.own = rows};
     const struct rows to = {.bytes = dst};
     int status = coded_read(c, tensor, block, NULL, x, NULL) || !x->n || x->list[0].type == KVC_SECTION_SAME;
@@ -362,7 +364,7 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
     unsigned n = 0;
     for (uint64_t rows; n < 2; n++, dst += rows * kvc_row_bytes(&c->tensor[tensor].shape)) {
         rows = start[n + 1] - start[n];
-        if (begkvc_blocks_context(c, tensor, block + n, rows, dst, &x[n], &p[n])) break;
+        if (begin_block(c, tensor, block + n, rows, dst, &x[n], &p[n])) break;
         own[n] = (struct kvc_coded){x[n].list, x[n].side, x[n].n, x[n].n_side};
         b[n] = p[n].b;
     }

@@ -151,15 +151,6 @@ static uint64_t window_of(const struct kvc_facts *facts, const struct kvc_layer 
     return window ? window : x->rows && x->position[0] > 0 ? x->rows + 1 : 0;
 }
 
-/* Returns 1 where a stage encodes by a profile's basis or queries. Making the inverse of a basis takes time. */
-static int encodes_by_profile(const struct kvc_pipeline *p) {
-    for (unsigned i = 0; i < p->n; i++) {
-        const unsigned flags = p->step[i].stage->flags;
-        if (flags & KVC_STAGE_QUERIES || (flags & KVC_STAGE_PROFILE && !(flags & KVC_STAGE_AHEAD))) return 1;
-    }
-    return 0;
-}
-
 /* Collects the facts of the profile and the metadata about the tensor and about its layer's K. */
 static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
@@ -167,7 +158,8 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_layer *layer = &c->layer[t->layer];
     const struct kvc_profile_part *key = NULL;
     const struct kvc_facts *facts = &r->x->facts;
-    const int encodes = encodes_by_profile(r->pipeline);
+    /* making the inverse of a basis takes time */
+    const int encodes = (kvc_pipeline_profile_need(r->pipeline, 1) & KVC_PROFILE_ENCODES) != 0;
     if (!kvc_plan_select(t)) return 0;
     if (r->x->profile && (kvc_profile_part(r->x->profile, layer->index, t->role, facts->pairing, encodes, &r->profile, e) ||
                           kvc_profile_part(r->x->profile, layer->index, KVC_ROLE_K, facts->pairing, encodes, &key, e)))

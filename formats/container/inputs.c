@@ -123,14 +123,10 @@ static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
     const uint64_t record = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
     struct kvc_section *list;
-    struct kvc_stored stored = {.n = 0};
     unsigned n;
     if (step == line->n || !record) return 0;
     if (kvc_records_sections(k, record, &list, &n, e)) return kvc_record_context(e, record, "SIDE");
-    for (unsigned i = 0; i < n; i++) {
-        if (list[i].stage != step) continue;
-        if (!stored.n_side++) stored.side = &list[i];
-    }
+    const struct kvc_stored stored = kvc_pipeline_side(list, n, step);
     int status = line->step[step].stage->inputs(&stored, to, e);
     for (size_t i = 0; status > 0 && i < to->n; i++)
         if (to->from[i] != KVC_AHEAD_NONE &&

@@ -2,7 +2,6 @@
 #include "formats/container/plan.h"
 
 #include "codecs/memory.h"
-#include "codecs/papers/lowrank/lowrank.h"
 #include "formats/cache/facts.h"
 #include "formats/container/offsets.h"
 #include "formats/model/rebuild_source.h"
@@ -80,16 +79,7 @@ static void find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const s
 /* Removes the pair stage from the pipeline of a tensor without a partner. */
 static void drop_pair_stage(struct kvc_pipeline *line) {
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_PAIR);
-    if (step == line->n) return;
-    memmove(&line->step[step], &line->step[step + 1], (line->n - step - 1) * sizeof line->step[0]);
-    line->n--;
-    /* another stage may need finite values as well */
-    if (kvc_pipeline_first(line, KVC_STAGE_FINITE | KVC_STAGE_FLOAT) < line->n) return;
-    for (unsigned i = 0; i < line->n; i++) {
-        if (line->step[i].stage != &kvc_stage_finite) continue;
-        memmove(&line->step[i], &line->step[i + 1], (line->n - i - 1) * sizeof line->step[0]);
-        line->n--;
-    }
+    if (step < line->n) kvc_pipeline_remove(line, step);
 }
 
 /* --- pipelines --- */
@@ -113,27 +103,29 @@ static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc
 uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *line, uint32_t tensor) {
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_REBUILDS);
     const uint32_t layers = count_layers(c);
-    unsigned rank;
+    const struct kvc_stage *by;
+    struct kvc_stage_args by_args;
     for (uint32_t i = c->layer[c->tensor[tensor].layer].index; i < layers && step < line->n; i++)
-        if (line->step[step].stage->keeps(&line->step[step].args, i, layers, &rank)) return kvc_find_hidden(c, tensor, i);
+        if (line->step[step].stage->hidden(&line->step[step].args, i, layers, &by, &by_args))
+            return kvc_find_hidden(c, tensor, i);
     return KVC_NONE;
 }
 
 /* Chooses the pipeline for the hidden states of a layer whose K and V are rebuilt. If the layer keeps no states of its own,
- * the states are rebuilt too; else, if the recipe gives a rank, they are stored at this rank. */
+ * the states are rebuilt too; else the stage that rebuilds may name another one that stores them. */
 static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor,
                             struct kvc_pipeline *line) {
     const uint32_t index = c->layer[c->tensor[tensor].layer].index;
     struct kvc_pipeline of_k;
-    unsigned rank = 0;
+    struct kvc_recipe instead = {.n = 1};
     kvc_recipe_pipeline(recipe, KVC_SELECT_K, index, &of_k);
     const unsigned step = kvc_pipeline_first(&of_k, KVC_STAGE_REBUILDS);
     if (step == of_k.n) return;
-    const int own = of_k.step[step].stage->keeps(&of_k.step[step].args, index, count_layers(c), &rank);
-    if (own && !rank) return;
-    struct kvc_recipe instead = {.n = 1};
-    if (own) instead.item[0] = (struct kvc_item){.stage = &kvc_stage_lowrank, .args = kvc_lowrank_args(rank)};
-    else instead.item[0] = (struct kvc_item){.stage = of_k.step[step].stage, .args = of_k.step[step].args};
+    const struct kvc_stage *const rebuilds = of_k.step[step].stage;
+    struct kvc_item *const item = &instead.item[0];
+    const int own = rebuilds->hidden(&of_k.step[step].args, index, count_layers(c), &item->stage, &item->args);
+    if (own && !item->stage) return;
+    if (!own) *item = (struct kvc_item){.stage = rebuilds, .args = of_k.step[step].args};
     kvc_recipe_pipeline(&instead, KVC_SELECT_K, index, line);
     for (unsigned i = 0; i < line->n; i++) line->step[i].item = recipe->n;
 }

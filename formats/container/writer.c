@@ -139,15 +139,11 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
 
 /* Returns 1 if rows are coded with the options' profile. */
 static int uses_profile(const struct writer *w) {
-    struct kvc_profile *p = w->options->profile;
-    for (uint32_t i = 0; i < w->plan.n_pipelines && p; i++) {
-        const struct kvc_pipeline *line = &w->plan.pipeline[i];
-        for (unsigned s = 0; s < line->n; s++) {
-            const unsigned flags = line->step[s].stage->flags;
-            if (flags & KVC_STAGE_PROFILE && (!(flags & KVC_STAGE_AHEAD) || kvc_profile_predicts(p))) return 1;
-        }
-    }
-    return 0;
+    const struct kvc_profile *p = w->options->profile;
+    unsigned use = 0;
+    for (uint32_t i = 0; i < w->plan.n_pipelines && p; i++)
+        use |= kvc_pipeline_profile_need(&w->plan.pipeline[i], kvc_profile_predicts(p));
+    return (use & KVC_PROFILE_DECODES) != 0;
 }
 
 /* Leaves the source's private bytes out together with the token ids, because they hold the ids as well. */

@@ -1,7 +1,6 @@
 /* rate.c: the step from a KLD by the profile's metric, or from a ratio or an error by trial. Figures: man/kvc-profile.5. */
 #include "formats/file/rate.h"
 
-#include "codecs/stages/code/code.h"
 #include "formats/compare/attention.h"
 #include "formats/cache/layers.h"
 #include "formats/cache/view.h"
@@ -13,10 +12,6 @@
 #include <string.h>
 
 enum { TRIALS = 14 };
-
-static const struct kvc_stage *code_stage(const struct kvc_item *item) {
-    return item->stage == &kvc_stage_code ? item->stage : NULL;
-}
 
 /* Coefficients of one stream of a cache, of as many tokens as a profile is made from. Where the cache holds a part of the
  * model's layers, as a file of one pipeline stage does, those of all `layers`: a KLD is the model's, and the other layers
@@ -64,7 +59,7 @@ static double step_for(const struct kvc_cache *c, const struct kvc_pack_options 
 
 static void set_steps(struct kvc_recipe *recipe, double step) {
     for (unsigned i = 0; i < recipe->n; i++)
-        if (code_stage(&recipe->item[i])) kvc_code_set_step(&recipe->item[i].args, step);
+        if (recipe->item[i].stage->step) recipe->item[i].stage->set_step(&recipe->item[i].args, step);
 }
 
 /* --- trials --- */
@@ -218,7 +213,8 @@ static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *op
         set_steps(recipe, report->step);
         for (unsigned i = 0; i < recipe->n; i++) { /* as rounded for the recipe */
             double kld;
-            if (code_stage(&recipe->item[i])) report->step = kvc_code_step(&recipe->item[i].args, &kld);
+            const struct kvc_item *item = &recipe->item[i];
+            if (item->stage->step) report->step = item->stage->step(&item->args, &kld);
         }
     }
     kvc_cache_free(t.view);
@@ -233,14 +229,16 @@ int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *op
     unsigned codes = 0;
     *report = (struct kvc_rate_report){.step = 0};
     for (unsigned i = 0; i < recipe.n; i++) {
+        struct kvc_stage_args *const args = &recipe.item[i].args;
+        const struct kvc_stage *stage = recipe.item[i].stage;
         double kld;
-        if (!code_stage(&recipe.item[i])) continue;
+        if (!stage->step) continue;
         codes++;
-        double step = kvc_code_step(&recipe.item[i].args, &kld);
+        double step = stage->step(args, &kld);
         if (rate->kld > 0) step = step_for(c, options, rate->kld);
         else if (!(step > 0)) step = step_for(c, options, kld > 0 ? kld : KVC_PROFILE_KLD);
-        kvc_code_set_step(&recipe.item[i].args, step);
-        report->step = kvc_code_step(&recipe.item[i].args, &kld);
+        stage->set_step(args, step);
+        report->step = stage->step(args, &kld);
     }
     if (asked > 1) return kvc_fail(e, KVC_ERR_USAGE, "only one of a KLD, a ratio and an error can be asked for");
     if (asked && !codes)

@@ -16,6 +16,7 @@
 #include "formats/cache/layers.h"
 #include "formats/io/parallel.h"
 #include "formats/model/layer_rope.h"
+#include "formats/model/predictor.h"
 #include "formats/cache/view.h"
 #include "kernels/kernels.h"
 
@@ -432,6 +433,6 @@ int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned thre
 int kvc_profile_prepare(struct kvc_profile *p, struct kvc_cache *c, const struct kvc_profile_use *use, struct kvc_fit *fit,
                         struct kvc_error *e) {
     memset(fit, 0, sizeof *fit);
-    if (!kvc_recipe_has(use->recipe, KVC_STAGE_PROFILE | KVC_STAGE_QUERIES)) return 0;
+    if (!kvc_recipe_profile_need(use->recipe, kvc_profile_predicts(p))) return 0;
     return kvc_profile_settle(p, c, use->threads, use->force, fit, e) ? kvc_error_prefix(e, "profile") : 1;
 }

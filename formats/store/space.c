@@ -2,7 +2,6 @@
  * (space_text.c). */
 #include "formats/store/store.h"
 
-#include "codecs/stages/code/code.h"
 #include "codecs/recipe.h"
 #include "formats/api/sized.h"
 #include "formats/cache/facts.h"
@@ -11,6 +10,7 @@
 #include "formats/io/bytes.h"
 #include "formats/file/given.h"
 #include "formats/file/rate.h"
+#include "formats/model/predictor.h"
 #include "formats/model/profile.h"
 #include "formats/store/space_text.h"
 
@@ -172,10 +172,10 @@ static int is_fidelity(const char *asked, const char *settled) {
     double kld;
     if (kvc_recipe_parse(asked, &a, NULL) || kvc_recipe_parse(settled, &b, NULL)) return 0;
     for (unsigned i = 0; i < a.n && i < b.n; i++) {
-        if (a.item[i].stage != &kvc_stage_code || b.item[i].stage != &kvc_stage_code || kvc_code_step(&a.item[i].args, &kld) > 0)
-            continue;
-        kvc_code_set_step(&a.item[i].args, NO_STEP);
-        kvc_code_set_step(&b.item[i].args, NO_STEP);
+        const struct kvc_stage *stage = a.item[i].stage;
+        if (stage != b.item[i].stage || !stage->step || stage->step(&a.item[i].args, &kld) > 0) continue;
+        stage->set_step(&a.item[i].args, NO_STEP);
+        stage->set_step(&b.item[i].args, NO_STEP);
     }
     return !kvc_recipe_print(&a, x, sizeof x) && !kvc_recipe_print(&b, y, sizeof y) && strcmp(x, y) == 0;
 }
@@ -199,7 +199,8 @@ static int take_recipe(struct kvc_store_space *space, const struct kvc_file *f, 
     if (space->lossless) return 0;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
     if (kvc_meta_set_text(meta, KVC_KEY_RECIPE, text, e)) return -1;
-    if (!space->packs_with || !kvc_recipe_has(&settled, KVC_STAGE_PROFILE)) return 0;
+    if (!space->packs_with) return 0;
+    if (!(kvc_recipe_profile_need(&settled, kvc_profile_predicts(space->packs_with)) & KVC_PROFILE_DECODES)) return 0;
     return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(space->packs_with), KVC_SHA256_BYTES, e);
 }
 

@@ -3,7 +3,6 @@
  * sections of such an encoding before they are decoded. */
 #include "tests/fuzz/fuzz.h"
 
-#include "codecs/stages/code/code.h"
 #include "codecs/eigen.h"
 #include "codecs/floats.h"
 #include "codecs/presets.h"
@@ -176,8 +175,8 @@ static struct kvc_pipeline pipeline_of(unsigned choice, unsigned select) {
     if (kvc_pipeline_check(&line, &e)) fuzz_die(text, &e);
     for (unsigned i = 0; i < line.n; i++) { /* a preset asks for a KLD, which kvc-pack turns into a step */
         double kld;
-        if (line.step[i].stage == &kvc_stage_code && kvc_code_step(&line.step[i].args, &kld) <= 0)
-            kvc_code_set_step(&line.step[i].args, 0.1);
+        if (line.step[i].stage == &kvc_stage_code && kvc_stage_code.step(&line.step[i].args, &kld) <= 0)
+            kvc_stage_code.set_step(&line.step[i].args, 0.1);
     }
     return line;
 }

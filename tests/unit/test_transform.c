@@ -7,7 +7,6 @@
  * once each. */
 #include "lossy_support.h"
 
-#include "codecs/stages/code/code.h"
 #include "codecs/eigen.h"
 #include "codecs/profile_part.h"
 #include "codecs/rope.h"
@@ -1873,9 +1872,9 @@ static void recipes_are_read(void **state) {
     /* a step that was looked for, in five digits, takes the place of a KLD */
     double kld;
     assert_int_equal(kvc_recipe_parse("code:kld=0.003:lanes=4", &r, &e), 0);
-    assert_true(kvc_code_step(&r.item[0].args, &kld) == 0 && kld == 0.003);
-    kvc_code_set_step(&r.item[0].args, 0.000123456789);
-    assert_true(kvc_code_step(&r.item[0].args, &kld) == 0.00012346 && kld == 0);
+    assert_true(kvc_stage_code.step(&r.item[0].args, &kld) == 0 && kld == 0.003);
+    kvc_stage_code.set_step(&r.item[0].args, 0.000123456789);
+    assert_true(kvc_stage_code.step(&r.item[0].args, &kld) == 0.00012346 && kld == 0);
     assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
     assert_string_equal(text, "code:step=0.00012346:lanes=4");
 }

@@ -266,6 +266,14 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return 0;
 }
 
+static int first_of(const struct kvc_stored *stored, uint32_t *tensor, struct kvc_error *e) {
+    if (!stored->n_side) return 0;
+    const struct kvc_section *const s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MERGED, e);
+    if (!s || s->size != 4) return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED must be the number of one tensor");
+    *tensor = s->data[0] | (uint32_t)s->data[1] << 8 | (uint32_t)s->data[2] << 16 | (uint32_t)s->data[3] << 24;
+    return 1;
+}
+
 /* Directions become rows. */
 static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *s,
                        struct kvc_error *e) {
@@ -341,6 +349,7 @@ const struct kvc_stage kvc_stage_merge = {
     .args = arguments,
     .n_args = N_ARGS,
     .check = check,
+    .first_of = first_of,
     .pairs = pairs,
     .begin = begin,
     .look = look,

@@ -1,6 +1,7 @@
 /* project.c: the stage that rebuilds K and V from hidden states. Spec: project.md. Not for reading weights
  * (formats/model/weights.h) or finding hidden states (formats/model/rebuild_source.c). */
 #include "codecs/memory.h"
+#include "codecs/papers/lowrank/lowrank.h"
 #include "codecs/rebuild.h"
 #include "codecs/stage.h"
 
@@ -26,9 +27,12 @@ static const struct kvc_arg arguments[N_ARGS] = {
 };
 
 /* Layer-sparse substitution: the policy of the paper's program (get_cache_type). */
-static int keeps(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, unsigned *rank) {
+static int hidden(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, const struct kvc_stage **by,
+                  struct kvc_stage_args *by_args) {
     const uint32_t first = (uint32_t)args->i[LAYERS], every = (uint32_t)args->i[EVERY];
-    *rank = (unsigned)args->i[RANK];
+    const unsigned rank = (unsigned)args->i[RANK];
+    *by = rank ? &kvc_stage_lowrank : NULL;
+    if (rank) *by_args = kvc_lowrank_args(rank);
     return layer < first || (layer - first) % every == every - 1 || layer + 1 == layers;
 }
 
@@ -294,7 +298,7 @@ const struct kvc_stage kvc_stage_project = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS | KVC_STAGE_REBUILDS,
     .args = arguments,
     .n_args = N_ARGS,
-    .keeps = keeps,
+    .hidden = hidden,
     .begin = begin,
     .settle = settle,
     .end = end,

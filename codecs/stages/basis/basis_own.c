@@ -107,7 +107,8 @@ int kvc_basis_open(struct kvc_basis_source *b, const struct kvc_stored *stored, 
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     if (block->shape.dim > KVC_BASIS_MAX_DIM) return kvc_fail(e, KVC_ERR_DAMAGED, "a basis of too many channels");
     if (!stored->n_side) {
-        if (!block->profile) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's matrices are needed to decode this");
+        if (!block->profile)
+            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE, "the profile's matrices are needed to decode this");
         b->profile = block->profile;
         return 0;
     }

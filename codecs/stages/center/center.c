@@ -81,7 +81,8 @@ static int open_sections(const struct kvc_stored *stored, const struct kvc_block
     *s = NULL;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     if (stored->n_side) return (*s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e)) ? 0 : -1;
-    return block->profile ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's means are needed to decode this");
+    if (block->profile) return 0;
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE, "the profile's means are needed to decode this");
 }
 
 struct row_means {

@@ -1,6 +1,5 @@
 /* code.c: the stage that rounds coefficients to a uniform step and entropy-codes them with fixed tables. Spec: code.md. Not
  * for the tables (tables.h), the coder (rans.h) or decoding (code_decode.c). */
-#include "codecs/stages/code/code.h"
 
 #include "codecs/bits.h"
 #include "codecs/memory.h"
@@ -36,12 +35,12 @@ static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
     return 0;
 }
 
-double kvc_code_step(const struct kvc_stage_args *args, double *kld) {
+static double step_of(const struct kvc_stage_args *args, double *kld) {
     *kld = args->f[KLD];
     return args->f[STEP];
 }
 
-void kvc_code_set_step(struct kvc_stage_args *args, double step) {
+static void set_step(struct kvc_stage_args *args, double step) {
     char digits[32];
     kvc_number_print(digits, sizeof digits, 5, step);
     kvc_number_read(digits, &args->f[STEP]);
@@ -283,6 +282,8 @@ const struct kvc_stage kvc_stage_code = {
     .args = arguments,
     .n_args = N_ARGS,
     .check = check,
+    .step = step_of,
+    .set_step = set_step,
     .begin = begin,
     .look = look,
     .settle = settle,

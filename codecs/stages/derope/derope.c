@@ -107,7 +107,8 @@ static int read_section(struct rotation *r, const struct kvc_section *s, const s
         s->size != HEADER + (of_profile ? 0 : 8 * half))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE is out of range");
     const struct kvc_profile_part *known = of_profile ? block->profile : NULL;
-    if (of_profile && !known) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the profile's RoPE is needed to decode this");
+    if (of_profile && !known)
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE, "the profile's RoPE is needed to decode this");
     if (of_profile && (known->half != half || !known->angle))
         return kvc_fail(e, KVC_ERR_MODEL, "the profile rotates %zu pairs, not %zu", known->half, half);
     if (!(r->angle = kvc_alloc(half, sizeof *r->angle))) return kvc_fail_memory(e, "RoPE");
