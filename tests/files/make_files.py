@@ -2532,15 +2532,15 @@ def merge_files():
     broken("second-common", "no stage", "The second tensor's block has rows of a later stage.",
            lambda f: block_of(f, tensor=1).sections.append(block_of(f).sections[-1]))
     broken("no-side", "RAW", "The second tensor has no side data.", without(MERGED, tensor=1))
-    for name, sentence, new in (("self", "MERGED names the tensor itself.", u32(1)),
-                                ("later", "MERGED names a later tensor.", u32(2)),
-                                ("size", "MERGED of five bytes.", bytes(5))):
-        broken("merged-" + name, "MERGED", sentence, other_bytes(MERGED, lambda b, new=new: new, tensor=1))
+    for name, why, sentence, new in (("self", "first of a pair", "MERGED names the tensor itself.", u32(1)),
+                                     ("later", "first of a pair", "MERGED names a later tensor.", u32(2)),
+                                     ("size", "MERGED", "MERGED of five bytes.", bytes(5))):
+        broken("merged-" + name, why, sentence, other_bytes(MERGED, lambda b, new=new: new, tensor=1))
     broken("merged-two", "MERGED", "MERGED twice.", lambda f: more(section(f, MERGED, tensor=1), 1, kind=SIDE)(f))
-    broken("merged-pipeline", "MERGED", "MERGED names a tensor of another pipeline.", None, second_line=1,
+    broken("merged-pipeline", "first of a pair", "MERGED names a tensor of another pipeline.", None, second_line=1,
            lines=((merge("slerp"), STORE), (merge("slerp:t=0.5"), STORE)))
 
-    @bad("merge-merged-part", "MERGED", "MERGED names a tensor of another part.", "read")
+    @bad("merge-merged-part", "first of a pair", "MERGED names a tensor of another part.", "read")
     def _():
         f = pair("slerp", list(keep)).records
         blocks = [(r.sections, r.digest) for r in f if r.kind == BLOCK]
