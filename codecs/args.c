@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* "level=1..19", "kivi|kcvt", "P (0..0.5)" */
-static void describe(const struct kvc_arg *arg, char *text, size_t size) {
+static void args_describe(const struct kvc_arg *arg, char *text, size_t size) {
     char value[96] = "";
     switch (arg->kind) {
     case KVC_ARG_INTEGER: snprintf(value, sizeof value, "%" PRId64 "..%" PRId64, arg->min, arg->max); break;
@@ -30,11 +30,11 @@ static void describe(const struct kvc_arg *arg, char *text, size_t size) {
 }
 
 /* "zstd takes level=1..19, not 'x'" */
-static int refuse(const char *stage, const struct kvc_arg *table, size_t n, const char *text, size_t length,
-                  struct kvc_error *e) {
+static int args_refuse(const char *stage, const struct kvc_arg *table, size_t n, const char *text, size_t length,
+                       struct kvc_error *e) {
     char known[400] = "", one[128];
     for (size_t i = 0; i < n; i++) {
-        describe(&table[i], one, sizeof one);
+        args_describe(&table[i], one, sizeof one);
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", one);
     }
     return kvc_fail(e, KVC_ERR_USAGE, "%s takes %s, not '%.*s'", stage, n ? known : "no arguments", (int)length, text);
@@ -103,7 +103,7 @@ static int read_one(const char *stage, const struct kvc_arg *table, size_t n, co
         const int found = read_value(arg, value, size, &number, &real);
         if (found < 0 || (!found && equals && arg->kind == KVC_ARG_WORD)) {
             char what[128];
-            describe(arg, what, sizeof what);
+            args_describe(arg, what, sizeof what);
             kvc_fail(e, KVC_ERR_USAGE, "%s takes %s, not '%.*s'", stage, what, (int)length, text);
             return -1;
         }
@@ -112,7 +112,7 @@ static int read_one(const char *stage, const struct kvc_arg *table, size_t n, co
         else args->i[i] = number;
         return (int)i;
     }
-    return refuse(stage, table, n, text, length, e);
+    return args_refuse(stage, table, n, text, length, e);
 }
 
 int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text, struct kvc_stage_args *args,
@@ -134,7 +134,7 @@ int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, con
     for (size_t i = 0; i < n; i++)
         if (table[i].required && !(given >> i & 1)) {
             char what[128];
-            describe(&table[i], what, sizeof what);
+            args_describe(&table[i], what, sizeof what);
             return kvc_fail(e, KVC_ERR_USAGE, "%s needs %s", stage, what);
         }
     return 0;

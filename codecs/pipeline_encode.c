@@ -36,8 +36,8 @@ static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_blo
 
 /* Runs the first `n` steps, of a block that is kept those that did not run yet. Afterwards the block is the matrix that step n
  * takes, or that the last step handed on. */
-static int run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsigned which, struct kvc_sections *out,
-               struct kvc_error *e) {
+static int pipeline_encode_run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsigned which,
+                               struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_pipeline *p = x->pipeline;
     struct kvc_steps_done *const done = block->done;
     const enum kvc_dtype own = done ? block->own : block->shape.dtype;
@@ -48,7 +48,8 @@ static int run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsig
     for (unsigned i = done ? done->steps : 0; i < n; i++) {
         const struct kvc_stage *s = kvc_pipeline_stage(p, i);
         kvc_block_convert(block, rows, own, kvc_pipeline_dtype(p, i, own));
-        if (s->flags & KVC_STAGE_PAIR && block->partner && run(x, i, block->partner, 1, &x->dropped, e)) return -1;
+        if (s->flags & KVC_STAGE_PAIR && block->partner && pipeline_encode_run(x, i, block->partner, 1, &x->dropped, e))
+            return -1;
         block->residual = i + 1 < p->n;
         if (s->encode(&p->step[i].args, x->state[i], block, (uint8_t)i, out, e)) return kvc_error_prefix(e, s->name);
         /* a pair's second tensor has nothing left to code: the first tensor has the rows that both share */
@@ -70,10 +71,10 @@ static void drop_marks(struct kvc_block *block) {
 /* Runs the first `n` steps for a look at what they hand on. */
 static int run_to_look(struct kvc_encoder *x, unsigned n, struct kvc_block *block, struct kvc_error *e) {
     kvc_sections_clear(&x->dropped);
-    if (block->done) return run(x, n, block, 0, &block->done->list, e);
+    if (block->done) return pipeline_encode_run(x, n, block, 0, &block->done->list, e);
     block->looked = 1;
     if (block->partner) block->partner->looked = 1;
-    return run(x, n, block, 0, &x->dropped, e);
+    return pipeline_encode_run(x, n, block, 0, &x->dropped, e);
 }
 
 int kvc_encoder_keep(struct kvc_encoder *x, struct kvc_block *block, struct kvc_steps_done *done, struct kvc_error *e) {
@@ -136,7 +137,8 @@ int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block 
 int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
     const struct kvc_stage *s = kvc_pipeline_stage(x->pipeline, i);
     int status = run_to_look(x, i, block, e);
-    if (!status && s->flags & KVC_STAGE_PAIR && block->partner) status = run(x, i, block->partner, 1, &x->dropped, e);
+    if (!status && s->flags & KVC_STAGE_PAIR && block->partner)
+        status = pipeline_encode_run(x, i, block->partner, 1, &x->dropped, e);
     if (!status && s->look && x->state[i] && s->look(&x->pipeline->step[i].args, x->state[i], block, e))
         status = kvc_error_prefix(e, s->name);
     if (!block->done) drop_marks(block);
@@ -153,7 +155,7 @@ int kvc_encoder_settle(struct kvc_encoder *x, unsigned i, struct kvc_error *e) {
 
 int kvc_encoder_block(struct kvc_encoder *x, struct kvc_block *block, struct kvc_sections *out, struct kvc_error *e) {
     kvc_sections_clear(&x->dropped);
-    const int status = run(x, x->pipeline->n, block, 0, out, e);
+    const int status = pipeline_encode_run(x, x->pipeline->n, block, 0, out, e);
     drop_marks(block);
     return status;
 }

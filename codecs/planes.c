@@ -23,12 +23,12 @@ enum { COMMON = 64 };
 static double common[COMMON];
 static pthread_once_t common_once = PTHREAD_ONCE_INIT;
 
-static double bits_of(unsigned count) {
+static double planes_bits_of(unsigned count) {
     return count * log2(count) / SAMPLE;
 }
 
 static void fill_common(void) {
-    for (unsigned n = 1; n < COMMON; n++) common[n] = bits_of(n);
+    for (unsigned n = 1; n < COMMON; n++) common[n] = planes_bits_of(n);
 }
 
 /* Whether the bytes are so evenly spread that only repetition could shrink them; runs from all over are counted. */
@@ -40,7 +40,7 @@ static int looks_like_noise(const uint8_t *p, size_t n) {
     double entropy = log2(SAMPLE);
     pthread_once(&common_once, fill_common);
     for (unsigned b = 0; b < 256; b++)
-        if (count[b]) entropy -= count[b] < COMMON ? common[count[b]] : bits_of(count[b]);
+        if (count[b]) entropy -= count[b] < COMMON ? common[count[b]] : planes_bits_of(count[b]);
     return entropy > NOISE;
 }
 

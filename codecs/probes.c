@@ -65,7 +65,7 @@ static void turn_piece(const struct probes *p, size_t head, size_t first, size_t
 }
 
 /* Transposes the keys of heads head .. head + p->together - 1. */
-static int turn(struct probes *p, size_t head, struct kvc_error *e) {
+static int probes_turn(struct probes *p, size_t head, struct kvc_error *e) {
     const size_t end = head + p->together < p->end ? head + p->together : p->end;
     for (size_t first = 0; first < p->rows; first += ROWS) {
         const size_t n = p->rows - first < ROWS ? p->rows - first : ROWS;
@@ -149,7 +149,7 @@ static int each_head(struct probes *p, int (*begin)(void *state, size_t head, st
                      struct kvc_error *e) {
     for (size_t h = p->head; h < p->end; h++) {
         const size_t place = (h - p->head) % p->together;
-        if ((!place && turn(p, h, e)) || (begin && begin(state, h, e))) return -1;
+        if ((!place && probes_turn(p, h, e)) || (begin && begin(state, h, e))) return -1;
         each_probe(p, h, p->turned + place * p->padded * p->dim, work, state);
     }
     return 0;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int find_pairs(struct kvc_pairs *p, const struct kvc_compare_how *how, struct kvc_error *e) {
+static int compare_find_pairs(struct kvc_pairs *p, const struct kvc_compare_how *how, struct kvc_error *e) {
     const int some = how->first || how->end;
     const uint64_t end = how->end ? how->end : (uint64_t)INT64_MAX + 1;
     if (how->first >= end || end > (uint64_t)INT64_MAX + 1) return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
@@ -93,7 +93,7 @@ struct meta {
 };
 
 /* Returns the text of an entry, which the caller frees, or NULL. */
-static char *text_of(const struct kvc_meta_entry *entry, struct meta *m) {
+static char *compare_text_of(const struct kvc_meta_entry *entry, struct meta *m) {
     if (!entry) return NULL;
     const size_t size = kvc_meta_print(entry, NULL, 0) + 1;
     char *text = malloc(size);
@@ -106,7 +106,7 @@ static void meta_differs(void *state, const struct kvc_meta_entry *a, const stru
     struct meta *m = state;
     m->n++;
     if (!m->how->meta_differs) return;
-    char *text[2] = {text_of(a, m), text_of(b, m)};
+    char *text[2] = {compare_text_of(a, m), compare_text_of(b, m)};
     if (!m->out_of_memory) m->how->meta_differs(m->how->meta_state, a ? a->key : b->key, text[0], text[1]);
     free(text[0]);
     free(text[1]);
@@ -137,7 +137,7 @@ static int compare(struct kvc_pairs *p, struct kvc_align *a, const struct kvc_co
                                           .rel = how->rel,
                                           .name = {a->name[0], a->name[1]}};
     struct kvc_difference total = {0};
-    if (find_pairs(p, how, e)) return -1;
+    if (compare_find_pairs(p, how, e)) return -1;
     count_rows(p, r);
     a->sample[0] = kvc_pairs_sample(p, KVC_ROLE_K);
     a->sample[1] = kvc_pairs_sample(p, KVC_ROLE_V);

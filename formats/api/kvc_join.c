@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Names joined files "a.bin and 2 more", and adds their sizes. */
-static int describe(struct kvc_file *f, const struct kvc_file *const *files, size_t n, struct kvc_error *e) {
+static int join_describe(struct kvc_file *f, const struct kvc_file *const *files, size_t n, struct kvc_error *e) {
     const int length = n > 1 ? asprintf(&f->joined_name, "%s and %zu more", files[0]->name, n - 1)
                              : asprintf(&f->joined_name, "%s", files[0]->name);
     f->joined = kvc_alloc(n, sizeof *f->joined);
@@ -46,7 +46,7 @@ struct kvc_file *kvc_file_join(const struct kvc_file *const *files, size_t n, co
         return NULL;
     }
     struct kvc_file *f = calloc(1, sizeof *f);
-    if (f && !describe(f, files, n, e) && !join(f, heads, e)) return f;
+    if (f && !join_describe(f, files, n, e) && !join(f, heads, e)) return f;
     if (!f) kvc_fail_memory(e, "a file");
     kvc_file_close(f);
     return NULL;

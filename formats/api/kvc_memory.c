@@ -162,7 +162,7 @@ static uint32_t part_of(struct kvc_cache *c, const struct memory *x, const struc
     return part;
 }
 
-static uint32_t layer_of(struct kvc_cache *c, uint32_t part, const struct array *a, struct kvc_error *e) {
+static uint32_t memory_layer_of(struct kvc_cache *c, uint32_t part, const struct array *a, struct kvc_error *e) {
     static const enum kvc_layer_kind kinds[] = {
         [KVC_PART_LIVE] = KVC_LAYER_FULL, [KVC_PART_SLIDING] = KVC_LAYER_SLIDING, [KVC_PART_COMPANION] = KVC_LAYER_COMPANION};
     const enum kvc_part_kind kind = c->part[part].kind;
@@ -172,8 +172,9 @@ static uint32_t layer_of(struct kvc_cache *c, uint32_t part, const struct array 
     return kvc_cache_add_layer(c, part, a->a.layer, a->role == KVC_ROLE_LATENT ? KVC_LAYER_LATENT : kinds[kind], e);
 }
 
-static int add_tensor(struct kvc_cache *c, const struct memory *x, uint32_t part, const struct array *a, struct kvc_error *e) {
-    const uint32_t layer = layer_of(c, part, a, e);
+static int memory_add_tensor(struct kvc_cache *c, const struct memory *x, uint32_t part, const struct array *a,
+                             struct kvc_error *e) {
+    const uint32_t layer = memory_layer_of(c, part, a, e);
     const uint32_t t = layer == KVC_NONE ? KVC_NONE : kvc_cache_add_tensor(c, layer, a->role, &a->shape, e);
     if (t == KVC_NONE) return -1;
     struct kvc_place place = {.tensor = t, .strides = a->strides};
@@ -204,14 +205,14 @@ static int add_facts(struct kvc_cache *c, const struct memory *x, struct kvc_err
 }
 
 /* Layers are ordered by part, so the arrays of a part are added together. */
-static int build(struct kvc_cache *c, const struct memory *x, struct kvc_error *e) {
+static int memory_build(struct kvc_cache *c, const struct memory *x, struct kvc_error *e) {
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     for (int companions = 0; companions < 2; companions++)
         for (size_t i = 0; i < x->m.n_arrays; i++)
             if (is_companion(&x->array[i]) == companions && part_of(c, x, &x->array[i], e) == KVC_NONE) return -1;
     for (uint32_t part = 0; part < c->n_parts; part++)
         for (size_t i = 0; i < x->m.n_arrays; i++)
-            if (part_of(c, x, &x->array[i], e) == part && add_tensor(c, x, part, &x->array[i], e)) return -1;
+            if (part_of(c, x, &x->array[i], e) == part && memory_add_tensor(c, x, part, &x->array[i], e)) return -1;
     return add_facts(c, x, e) || kvc_cache_finish(c, e) ? -1 : 0;
 }
 
@@ -224,7 +225,7 @@ struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_err
         f->name = f->opened.input.name;
         f->opened.format = &format;
         if (!status && !(f->cache = f->opened.cache = kvc_cache_new(e))) status = -1;
-        if (!status) status = build(f->opened.cache, &x, e);
+        if (!status) status = memory_build(f->opened.cache, &x, e);
         f->bytes = x.bytes;
         memory_free(&x);
     }

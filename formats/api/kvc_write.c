@@ -42,8 +42,8 @@ static void pack_progress(void *state, uint64_t done, uint64_t total) {
 
 /* --- packing --- */
 
-static int pack(const struct kvc_file *f, const struct kvc_write_options *o, struct callback *callback, struct kvc_packing *how,
-                struct kvc_error *e) {
+static int write_pack(const struct kvc_file *f, const struct kvc_write_options *o, struct callback *callback,
+                      struct kvc_packing *how, struct kvc_error *e) {
     struct kvc_sink sink = {.write = call_back, .state = callback};
     struct kvc_recipe recipe;
     struct kvc_packed done;
@@ -86,7 +86,7 @@ int kvc_file_pack_by(const struct kvc_file *f, const struct kvc_write_options *o
                               .dequantize = o.dequantize,
                               .no_companions = o.no_companions,
                               .queries = o.queries ? o.queries->cache : NULL};
-    return pack(f, &o, &callback, &how, e);
+    return write_pack(f, &o, &callback, &how, e);
 }
 
 static int write_buffer(void *state, const void *data, size_t n) {
@@ -113,8 +113,8 @@ int kvc_file_pack_fd(const struct kvc_file *f, const struct kvc_write_options *o
 /* --- unpacking --- */
 
 /* Writes members, or where `members` is NULL one file. */
-static int export(const struct kvc_file *f, const char *format, const struct kvc_write_options *o, struct kvc_sink *out,
-                  const struct kvc_member_sink *members, struct kvc_error *e) {
+static int write_export(const struct kvc_file *f, const char *format, const struct kvc_write_options *o, struct kvc_sink *out,
+                        const struct kvc_member_sink *members, struct kvc_error *e) {
     const struct kvc_format *to = kvc_format_find(format);
     const char *colon = strchr(format, ':');
     struct kvc_export_options options = {.own = colon ? colon + 1 : NULL, .set = o->set};
@@ -149,7 +149,7 @@ static struct callback callbacks(const struct kvc_file *f, const char *format, c
 
 static int unpack(const struct kvc_file *f, const char *format, const struct kvc_write_options *o, struct kvc_sink *out,
                   struct kvc_error *e) {
-    const int status = format ? export(f, format, o, out, NULL, e) : kvc_source_write(f->cache, o->threads, out, e);
+    const int status = format ? write_export(f, format, o, out, NULL, e) : kvc_source_write(f->cache, o->threads, out, e);
     return status ? kvc_error_prefix(e, f->name) : 0;
 }
 
@@ -222,7 +222,8 @@ int kvc_file_unpack_folder(const struct kvc_file *f, const char *format, const c
                                        .progress_state = o.progress_state,
                                        .total = format ? 0 : source_bytes(f->cache)}};
     const struct kvc_member_sink through = {.out = files.out, .begin = begin_member, .finish = finish_member, .state = &heard};
-    int status = format ? export(f, format, &o, NULL, &through, e) : kvc_source_write_members(f->cache, o.threads, &through, e);
+    int status = format ? write_export(f, format, &o, NULL, &through, e)
+                        : kvc_source_write_members(f->cache, o.threads, &through, e);
     status = kvc_folder_close(folder, status, e);
     return status ? kvc_error_prefix(e, f->name) : 0;
 }

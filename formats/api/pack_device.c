@@ -125,8 +125,8 @@ static int find_rows(struct packing *p, struct kvc_error *e) {
     return 0;
 }
 
-static int pack(struct packing *p, const struct kvc_pack_device_how *how, const struct kvc_write_options *options,
-                kvc_write_fn *write, void *state, struct kvc_error *e) {
+static int pack_device_pack(struct packing *p, const struct kvc_pack_device_how *how, const struct kvc_write_options *options,
+                            kvc_write_fn *write, void *state, struct kvc_error *e) {
     const struct kvc_device_encoder_options encoding = {.multiprocessors = how->multiprocessors, .stream = how->stream};
     struct kvc_write_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", e)) return -1;
@@ -144,7 +144,7 @@ int kvc_pack_device(struct kvc_device *d, const struct kvc_memory *m, const stru
     struct packing p = {.device = d};
     if (m && kvc_sized_take(&p.memory, sizeof p.memory, m, "kvc_memory", e)) return -1;
     if (!(p.file = kvc_file_open_arrays(m, e))) return -1;
-    const int status = find_rows(&p, e) || pack(&p, how, options, write, state, e) ? -1 : 0;
+    const int status = find_rows(&p, e) || pack_device_pack(&p, how, options, write, state, e) ? -1 : 0;
     if (!status && result)
         *result = (struct kvc_pack_device_result){.bytes = p.file->bytes, .raw = kvc_device_encoder_raw(p.encoder)};
     kvc_device_encoder_free(p.encoder);

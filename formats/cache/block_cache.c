@@ -30,14 +30,14 @@ void kvc_block_cache_free(struct kvc_block_cache *b) {
 }
 
 /* Takes the block that is kept for a tensor, or NULL. */
-static struct block *take(struct kvc_block_cache *b, uint32_t tensor, uint64_t bytes) {
+static struct block *block_cache_take(struct kvc_block_cache *b, uint32_t tensor, uint64_t bytes) {
     struct block *kept = atomic_exchange(&b->kept[tensor], NULL);
     if (kept) atomic_fetch_sub(&b->bytes, bytes);
     return kept;
 }
 
 /* Keeps a block for a tensor in place of another one, or frees it where the blocks that are kept would be too many bytes. */
-static void keep(struct kvc_block_cache *b, uint32_t tensor, struct block *block, uint64_t bytes) {
+static void block_cache_keep(struct kvc_block_cache *b, uint32_t tensor, struct block *block, uint64_t bytes) {
     const uint64_t most = b->cache->kept_bytes;
     if (atomic_fetch_add(&b->bytes, bytes) + bytes > most && most) {
         atomic_fetch_sub(&b->bytes, bytes);
@@ -55,7 +55,7 @@ static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number
     const struct kvc_cache *c = b->cache;
     const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[number], row = kvc_row_bytes(&c->tensor[tensor].shape);
     const uint64_t bytes = row * KVC_BLOCK;
-    struct block *kept = take(b, tensor, bytes);
+    struct block *kept = block_cache_take(b, tensor, bytes);
     const int was_kept = kept != NULL;
     int status = 0;
     if (!kept && !(kept = malloc(sizeof *kept + (size_t)bytes))) return kvc_fail_memory(e, "a block");
@@ -63,7 +63,7 @@ static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number
     kept->number = number;
     if (!status) memcpy(dst, kept->bytes + (first - start[0]) * row, (size_t)(n * row));
     if (status) free(kept);
-    else keep(b, tensor, kept, bytes);
+    else block_cache_keep(b, tensor, kept, bytes);
     return status;
 }
 
@@ -72,13 +72,13 @@ int kvc_block_cache_read(struct kvc_block_cache *b, uint32_t tensor, uint64_t fi
     const struct kvc_cache *c = b->cache;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     for (uint64_t i = n ? kvc_cells_block_of(cells, first) : 0; n; i++) {
-        const uint64_t end = cells->block[i + 1], take = end - first < n ? end - first : n;
-        if (take == end - cells->block[i] ? c->read(c, tensor, first, take, dst, e)
-                                          : read_part(b, tensor, i, first, take, dst, e))
+        const uint64_t end = cells->block[i + 1], block_cache_take = end - first < n ? end - first : n;
+        if (block_cache_take == end - cells->block[i] ? c->read(c, tensor, first, block_cache_take, dst, e)
+                                                      : read_part(b, tensor, i, first, block_cache_take, dst, e))
             return -1;
-        dst += take * kvc_row_bytes(&c->tensor[tensor].shape);
-        first += take;
-        n -= take;
+        dst += block_cache_take * kvc_row_bytes(&c->tensor[tensor].shape);
+        first += block_cache_take;
+        n -= block_cache_take;
     }
     return 0;
 }

@@ -101,7 +101,7 @@ static int by_cell(const void *a, const void *b) {
     return x->cell < y->cell ? -1 : x->cell > y->cell;
 }
 
-static int by_name(const void *a, const void *b) {
+static int extents_by_name(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
@@ -109,7 +109,7 @@ static int check_members(const struct kvc_cache *c, struct kvc_error *e) {
     const char **sorted = kvc_alloc(c->n_members, sizeof *sorted);
     int status = sorted ? 0 : kvc_fail_memory(e, "members");
     for (uint32_t i = 0; i < c->n_members && !status; i++) sorted[i] = c->member[i];
-    if (!status) qsort(sorted, c->n_members, sizeof *sorted, by_name);
+    if (!status) qsort(sorted, c->n_members, sizeof *sorted, extents_by_name);
     for (uint32_t i = 1; i < c->n_members && !status; i++)
         if (strcmp(sorted[i - 1], sorted[i]) == 0) status = kvc_fail(e, KVC_ERR_DAMAGED, "two members have one name");
     free(sorted);

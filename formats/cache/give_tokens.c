@@ -25,7 +25,7 @@ static int is_run(const struct kvc_cells *cells) {
     return first >= 0;
 }
 
-static int take(struct given *g, const struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e) {
+static int give_tokens_take(struct given *g, const struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e) {
     const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
     if (!cells || !cells->n) return kvc_fail(e, KVC_ERR_USAGE, "token ids are given, and the cache has no tokens");
     for (uint32_t i = 1; i < c->n_parts; i++)
@@ -89,7 +89,7 @@ static int chain(struct kvc_cache *c, const struct given *g, struct kvc_error *e
 
 int kvc_cache_give_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e) {
     struct given g;
-    if (take(&g, c, tokens, n, e)) return -1;
+    if (give_tokens_take(&g, c, tokens, n, e)) return -1;
     if (c->tokens && c->n_tokens) {
         if (c->n_tokens == g.n && memcmp(c->tokens, g.id, (size_t)g.n * sizeof *g.id) == 0) return 0;
         return kvc_fail(e, KVC_ERR_USAGE, "has other token ids than those that are given");

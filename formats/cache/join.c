@@ -216,7 +216,7 @@ static int join_prefix(struct kvc_cache *c, const struct join *j, struct kvc_err
 /* --- building --- */
 
 /* Adds the layers of a part as the operand `like` has them. */
-static int add_layers(struct kvc_cache *c, const struct join *j, size_t like, uint32_t part, struct kvc_error *e) {
+static int join_add_layers(struct kvc_cache *c, const struct join *j, size_t like, uint32_t part, struct kvc_error *e) {
     const struct kvc_cache *from = j->from[like].cache;
     for (uint32_t l = 0; l < from->n_layers; l++) {
         const struct kvc_layer *layer = &from->layer[l];
@@ -229,13 +229,13 @@ static int add_layers(struct kvc_cache *c, const struct join *j, size_t like, ui
 }
 
 /* Adds tensor `from` of operand i, with those of the other operands, to a part, unless it is there already. */
-static int add_tensor(struct kvc_cache *c, struct join *j, size_t i, uint32_t from, uint32_t part, struct kvc_error *e) {
+static int join_add_tensor(struct kvc_cache *c, struct join *j, size_t i, uint32_t from, uint32_t part, struct kvc_error *e) {
     const struct kvc_tensor *x = &j->from[i].cache->tensor[from];
     const uint32_t index = j->from[i].cache->layer[x->layer].index, *parts = j->part + part * j->n;
     struct kvc_shape shape = x->shape;
     uint32_t layer = 0;
     if (kvc_cache_find_tensor(c, part, index, x->role) != KVC_NONE) return 0;
-    while (c->layer[layer].part != part || c->layer[layer].index != index) layer++; /* add_layers() added it */
+    while (c->layer[layer].part != part || c->layer[layer].index != index) layer++; /* join_add_layers() added it */
     shape.tokens = c->part[part].cells.n;
     uint32_t *tensor = kvc_realloc(j->tensor, (c->n_tensors + UINT64_C(1)) * j->n, sizeof *tensor);
     if (!tensor) return kvc_fail_memory(e, "tensors");
@@ -247,12 +247,13 @@ static int add_tensor(struct kvc_cache *c, struct join *j, size_t i, uint32_t fr
 }
 
 /* Adds the tensors in the order of the first operand, then those that only later operands have. */
-static int add_tensors(struct kvc_cache *c, struct join *j, struct kvc_error *e) {
+static int join_add_tensors(struct kvc_cache *c, struct join *j, struct kvc_error *e) {
     for (size_t i = 0; i < j->n; i++) {
         const struct kvc_cache *from = j->from[i].cache;
         for (uint32_t t = 0; t < from->n_tensors; t++)
             for (uint32_t p = 0; p < c->n_parts; p++)
-                if (from->layer[from->tensor[t].layer].part == j->part[p * j->n + i] && add_tensor(c, j, i, t, p, e)) return -1;
+                if (from->layer[from->tensor[t].layer].part == j->part[p * j->n + i] && join_add_tensor(c, j, i, t, p, e))
+                    return -1;
     }
     return 0;
 }
@@ -301,7 +302,7 @@ static int list_rows(struct join *j, enum kvc_part_kind kind, enum kvc_role role
     return 0;
 }
 
-static int check_layers(const struct join *j, const uint32_t *part, size_t like, struct kvc_error *e) {
+static int join_check_layers(const struct join *j, const uint32_t *part, size_t like, struct kvc_error *e) {
     for (size_t i = like + 1; i < j->n; i++)
         if (part[i] != KVC_NONE && kvc_join_check_layers(&j->from[like], part[like], &j->from[i], part[i], 0, e)) return -1;
     return 0;
@@ -315,8 +316,8 @@ static int join_part(struct kvc_cache *c, struct join *j, enum kvc_part_kind kin
     if (like == j->n) return 0;
     for (size_t i = 0; i < j->n; i++)
         if (kvc_join_check_part(&j->from[like], part[like], &j->from[i], e)) return -1;
-    if (check_layers(j, part, like, e) || check_positions(j, part, kind, e) || add_cells(c, j, kind, e)) return -1;
-    return add_layers(c, j, like, j->n_parts++, e);
+    if (join_check_layers(j, part, like, e) || check_positions(j, part, kind, e) || add_cells(c, j, kind, e)) return -1;
+    return join_add_layers(c, j, like, j->n_parts++, e);
 }
 
 /* Joins the companions of a role that the operands have, or leaves them out where they do not match. */
@@ -326,14 +327,14 @@ static int join_companions(struct kvc_cache *c, struct join *j, enum kvc_role ro
     if (list_rows(j, KVC_PART_COMPANION, role, &like, e)) return -1;
     const uint32_t *part = j->part + j->n_parts * j->n;
     if (like == j->n) return 0;
-    if (check_layers(j, part, like, NULL) || check_positions(j, part, KVC_PART_COMPANION, NULL)) {
+    if (join_check_layers(j, part, like, NULL) || check_positions(j, part, KVC_PART_COMPANION, NULL)) {
         report->left_out = 1;
         return 0;
     }
-    return add_cells(c, j, KVC_PART_COMPANION, e) ? -1 : add_layers(c, j, like, j->n_parts++, e);
+    return add_cells(c, j, KVC_PART_COMPANION, e) ? -1 : join_add_layers(c, j, like, j->n_parts++, e);
 }
 
-static int build(struct kvc_cache *c, struct join *j, struct kvc_join_report *report, struct kvc_error *e) {
+static int join_build(struct kvc_cache *c, struct join *j, struct kvc_join_report *report, struct kvc_error *e) {
     for (size_t i = 0; i < j->n; i++)
         if (kvc_join_check_operand(&j->from[i], e)) return -1;
     report->by_order = are_without_positions(j);
@@ -341,7 +342,7 @@ static int build(struct kvc_cache *c, struct join *j, struct kvc_join_report *re
         j->shift[i] = j->shift[i - 1] + (int64_t)live_cells(j->from[i - 1].cache)->n;
     if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_SLIDING, e)) return -1;
     if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) || join_companions(c, j, KVC_ROLE_HIDDEN, report, e)) return -1;
-    if (add_tensors(c, j, e)) return -1;
+    if (join_add_tensors(c, j, e)) return -1;
     if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || kvc_values_join(&c->meta, j->from, j->n, e) ||
         join_ids(c, j, report, e))
         return -1;
@@ -365,7 +366,7 @@ struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n, s
     else if (!n) kvc_fail(e, KVC_ERR_USAGE, "there are no caches to join");
     else {
         memcpy(j->from, from, n * sizeof *from);
-        status = build(c, j, report, e);
+        status = join_build(c, j, report, e);
     }
     if (!status) return c;
     kvc_cache_free(c);

@@ -32,8 +32,8 @@ static int in_all(const struct kvc_meta_entry *x, const struct kvc_join_operand 
     return 1;
 }
 
-static int refuse(const struct kvc_meta_entry *x, const char *of_x, const struct kvc_meta_entry *y, const char *of_y,
-                  struct kvc_error *e) {
+static int join_check_refuse(const struct kvc_meta_entry *x, const char *of_x, const struct kvc_meta_entry *y, const char *of_y,
+                             struct kvc_error *e) {
     char text[2][96];
     kvc_meta_print(x, text[0], sizeof text[0]);
     kvc_meta_print(y, text[1], sizeof text[1]);
@@ -53,8 +53,8 @@ static int check_scales(const struct kvc_meta_entry *x, const struct kvc_join_op
 }
 
 /* Adds the facts of operand `of`, the first that has them. */
-static int take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, size_t of, const char *own,
-                struct kvc_error *e) {
+static int join_check_take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, size_t of, const char *own,
+                           struct kvc_error *e) {
     const struct kvc_meta *meta = &from[of].cache->meta;
     for (size_t i = 0; i < meta->n; i++) {
         const struct kvc_meta_entry *x = &meta->entry[i];
@@ -63,7 +63,7 @@ static int take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t
         if (check_scales(x, from, n, of, e)) return -1;
         for (size_t k = of + 1; k < n; k++) {
             const struct kvc_meta_entry *y = kvc_meta_find(&from[k].cache->meta, x->key);
-            if (y && !equal(x, y)) return refuse(x, from[of].name, y, from[k].name, e);
+            if (y && !equal(x, y)) return join_check_refuse(x, from[of].name, y, from[k].name, e);
         }
         if (kvc_meta_set_entry(to, x, e)) return -1;
     }
@@ -74,7 +74,7 @@ int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size
     uint64_t bytes = 0, known = 0;
     for (size_t i = 0; i < n; i++) {
         const uint64_t size = kvc_meta_u64(&from[i].cache->meta, KVC_KEY_SOURCE_BYTES, 0);
-        if (take(to, from, n, i, own, e)) return -1;
+        if (join_check_take(to, from, n, i, own, e)) return -1;
         known += size && !__builtin_add_overflow(bytes, size, &bytes);
     }
     kvc_meta_remove(to, KVC_KEY_SOURCE_BYTES);

@@ -213,8 +213,8 @@ static int join_meta(struct kvc_cache *c, const struct kvc_join_operand *from, s
     return 0;
 }
 
-static int build(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,
-                 struct kvc_error *e) {
+static int join_heads_build(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,
+                            struct kvc_error *e) {
     int heads_known = 1;
     for (size_t i = 0; i < n; i++) {
         if (kvc_join_check_operand(&from[i], e) || check_scales(&from[i], e) || check_rank(&from[i], i, n, e)) return -1;
@@ -234,7 +234,7 @@ struct kvc_cache *kvc_view_join_heads(const struct kvc_join_operand *from, size_
         return NULL;
     }
     struct kvc_cache *c = new_view(from, n, e);
-    if (!c || !build(c, from, n, report, e)) return c;
+    if (!c || !join_heads_build(c, from, n, report, e)) return c;
     kvc_cache_free(c);
     return NULL;
 }

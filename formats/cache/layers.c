@@ -14,7 +14,7 @@ void kvc_pattern_repeat(struct kvc_layer_pattern *p, uint32_t layers, uint32_t p
 }
 
 /* Counts the layers of the parts of one kind and stream. */
-static uint32_t count(const struct kvc_cache *c, enum kvc_part_kind kind, uint32_t stream) {
+static uint32_t layers_count(const struct kvc_cache *c, enum kvc_part_kind kind, uint32_t stream) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
@@ -45,7 +45,7 @@ int kvc_layers_need_numbers(const struct kvc_cache *c, struct kvc_error *e) {
 }
 
 /* Returns the model's number of the i-th layer with (sliding 1) or without a window; KVC_NONE if the model has fewer. */
-static uint32_t number_of(const struct kvc_layer_pattern *p, int sliding, uint32_t i) {
+static uint32_t layers_number_of(const struct kvc_layer_pattern *p, int sliding, uint32_t i) {
     for (uint32_t layer = 0; layer < p->n; layer++)
         if (p->sliding[layer] == sliding && !i--) return layer;
     return KVC_NONE;
@@ -60,7 +60,7 @@ static int counts_agree(const struct kvc_cache *c, const struct kvc_layer_patter
         const struct kvc_part *part = &c->part[i];
         if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || !part->cells.n) continue;
         const uint32_t due = !two ? p->n : part->kind == KVC_PART_SLIDING ? sliding : p->n - sliding;
-        if (count(c, part->kind, part->stream) != due) return 0;
+        if (layers_count(c, part->kind, part->stream) != due) return 0;
     }
     return 1;
 }
@@ -72,7 +72,7 @@ static void renumber(struct kvc_cache *c, const struct kvc_layer_pattern *p) {
     for (uint32_t i = 0; i < c->n_layers && two; i++) {
         const enum kvc_part_kind kind = c->part[c->layer[i].part].kind;
         if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING && kind != KVC_PART_CHECKPOINT) continue;
-        const uint32_t number = number_of(p, kind != KVC_PART_LIVE, c->layer[i].index);
+        const uint32_t number = layers_number_of(p, kind != KVC_PART_LIVE, c->layer[i].index);
         if (number != KVC_NONE) c->layer[i].index = number;
     }
 }

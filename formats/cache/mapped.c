@@ -114,8 +114,8 @@ static const struct spot *spot_of(const struct spots *list, uint64_t cell) {
 }
 
 /* Gathers the rows of consecutive cells of one spot. */
-static int gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell, uint64_t n, uint8_t *dst,
-                  struct kvc_error *e) {
+static int mapped_gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell, uint64_t n, uint8_t *dst,
+                         struct kvc_error *e) {
     const struct kvc_strides now = strides_now(s, shape);
     const int pinned = s->in && s->in->pages;
     const struct ranges r = pinned ? ranges_of(s, shape, cell, n) : (struct ranges){0};
@@ -137,7 +137,8 @@ static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t firs
         const uint64_t cell = kvc_cell_at(cells, first + i);
         const struct spot *s = spot_of(list, cell);
         for (run = 1; i + run < n && cell + run < s->cell + s->n && kvc_cell_at(cells, first + i + run) == cell + run;) run++;
-        if (m->read ? m->read(m->reader, tensor, cell, run, dst + i * row, e) : gather(s, shape, cell, run, dst + i * row, e))
+        if (m->read ? m->read(m->reader, tensor, cell, run, dst + i * row, e)
+                    : mapped_gather(s, shape, cell, run, dst + i * row, e))
             return -1;
     }
     return 0;

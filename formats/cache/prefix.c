@@ -36,7 +36,7 @@ static int by_fingerprint(const struct kvc_meta *meta, char *text, size_t size) 
 }
 
 /* Writes "model:<hex of the hash of its name and geometry>"; returns 0 if the metadata have no name. */
-static int by_name(const struct kvc_meta *meta, char *text, size_t size) {
+static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) {
     const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "");
     const char *arch = kvc_meta_text(meta, KVC_KEY_MODEL_ARCH, "");
     if (!*name) return 0;
@@ -56,7 +56,7 @@ static int by_name(const struct kvc_meta *meta, char *text, size_t size) {
 }
 
 void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size) {
-    if (!by_fingerprint(meta, text, size) && !by_name(meta, text, size)) snprintf(text, size, "unknown");
+    if (!by_fingerprint(meta, text, size) && !prefix_by_name(meta, text, size)) snprintf(text, size, "unknown");
     const char *adapters = kvc_meta_text(meta, KVC_KEY_MODEL_ADAPTERS, "");
     if (!*adapters) return;
     /* Adapters change K and V of the same weights. */

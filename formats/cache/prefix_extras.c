@@ -12,23 +12,24 @@
 #define ITEM 7   /* bytes of an item before its own */
 #define VERSION 1
 
-static int refuse(struct kvc_error *e, const char *what) {
+static int prefix_extras_refuse(struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_EXTRAS "': %s", what);
 }
 
 /* Reads one item at *at and moves *at to its end. *before is offset and tag of the item before it in the block. */
 static int read_item(const uint8_t **at, const uint8_t *end, int64_t *before, struct kvc_error *e) {
     const uint8_t *p = *at;
-    if (end - p < ITEM) return refuse(e, "an item is cut short");
+    if (end - p < ITEM) return prefix_extras_refuse(e, "an item is cut short");
     const uint8_t tag = p[0];
     const uint32_t offset = get_u32(p + 1);
     const uint16_t size = get_u16(p + 5);
-    if (!tag) return refuse(e, "an item has tag 0");
-    if (offset >= KVC_PREFIX_TOKENS) return refuse(e, "an item lies beyond its block of 256 tokens");
-    if (!size || end - p - ITEM < size) return refuse(e, size ? "an item is cut short" : "an item is empty");
-    if (tag <= KVC_EXTRA_EMBEDDINGS && size < KVC_MIN_EXTRA_HASH) return refuse(e, "a hash has fewer than 16 bytes");
+    if (!tag) return prefix_extras_refuse(e, "an item has tag 0");
+    if (offset >= KVC_PREFIX_TOKENS) return prefix_extras_refuse(e, "an item lies beyond its block of 256 tokens");
+    if (!size || end - p - ITEM < size) return prefix_extras_refuse(e, size ? "an item is cut short" : "an item is empty");
+    if (tag <= KVC_EXTRA_EMBEDDINGS && size < KVC_MIN_EXTRA_HASH)
+        return prefix_extras_refuse(e, "a hash has fewer than 16 bytes");
     const int64_t order = (int64_t)offset << 8 | tag;
-    if (order <= *before) return refuse(e, "items are not sorted and unique");
+    if (order <= *before) return prefix_extras_refuse(e, "items are not sorted and unique");
     *before = order;
     *at = p + ITEM + size;
     return 0;
@@ -37,14 +38,15 @@ static int read_item(const uint8_t **at, const uint8_t *end, int64_t *before, st
 /* Reads the block at *at and moves *at to its end. *lowest is the lowest position that the block may have. */
 static int read_block(const uint8_t **at, const uint8_t *end, uint64_t *lowest, struct kvc_error *e) {
     const uint8_t *p = *at;
-    if (end - p < ENTRY) return refuse(e, "a block is cut short");
+    if (end - p < ENTRY) return prefix_extras_refuse(e, "a block is cut short");
     const uint64_t position = get_u64(p);
     uint32_t count = get_u32(p + 9);
     int64_t before = -1;
-    if (position % KVC_PREFIX_TOKENS || position > INT64_MAX) return refuse(e, "a block begins at no multiple of 256");
-    if (position < *lowest) return refuse(e, "blocks are not sorted and unique");
-    if (p[8] != VERSION) return refuse(e, "a block has an unknown version");
-    if (!count) return refuse(e, "a block has no items");
+    if (position % KVC_PREFIX_TOKENS || position > INT64_MAX)
+        return prefix_extras_refuse(e, "a block begins at no multiple of 256");
+    if (position < *lowest) return prefix_extras_refuse(e, "blocks are not sorted and unique");
+    if (p[8] != VERSION) return prefix_extras_refuse(e, "a block has an unknown version");
+    if (!count) return prefix_extras_refuse(e, "a block has no items");
     *lowest = position + KVC_PREFIX_TOKENS;
     for (*at = p + ENTRY; count; count--)
         if (read_item(at, end, &before, e)) return -1;
@@ -57,7 +59,7 @@ int kvc_extras_of(const struct kvc_meta *meta, struct kvc_extras *x, struct kvc_
     *x = (struct kvc_extras){0};
     if (!entry) return 0;
     if (entry->type != KVC_META_BYTES || !entry->size || entry->size > KVC_MAX_EXTRAS)
-        return refuse(e, "is not 1 to 1048576 bytes");
+        return prefix_extras_refuse(e, "is not 1 to 1048576 bytes");
     *x = (struct kvc_extras){entry->value, entry->value + entry->size};
     for (const uint8_t *at = x->at; at < x->end;)
         if (read_block(&at, x->end, &lowest, e)) return -1;

@@ -65,13 +65,13 @@ struct items {
     void *state;
 };
 
-static void put(struct items *out, uint8_t tag, const char *word, int text, const void *bytes, size_t n) {
+static void prefix_space_put(struct items *out, uint8_t tag, const char *word, int text, const void *bytes, size_t n) {
     kvc_prefix_space_put(&out->hash, tag, bytes, n);
     if (out->item) out->item(out->state, tag, word, text, bytes, n);
 }
 
 static void put_text(struct items *out, uint8_t tag, const char *word, const char *text) {
-    put(out, tag, word, 1, text, strlen(text));
+    prefix_space_put(out, tag, word, 1, text, strlen(text));
 }
 
 static void put_real(uint8_t bytes[4], float v) {
@@ -87,12 +87,12 @@ static void put_fact(struct items *out, uint8_t tag, enum form form, const struc
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
     uint8_t real[4];
     if (!entry || entry->type != type[form]) {
-        put(out, tag, key, form == TEXT, NULL, 0);
+        prefix_space_put(out, tag, key, form == TEXT, NULL, 0);
     } else if (form == REAL) {
         put_real(real, (float)kvc_meta_f64(meta, key, 0));
-        put(out, tag, key, 0, real, sizeof real);
+        prefix_space_put(out, tag, key, 0, real, sizeof real);
     } else {
-        put(out, tag, key, form == TEXT, entry->value, (size_t)entry->size);
+        prefix_space_put(out, tag, key, form == TEXT, entry->value, (size_t)entry->size);
     }
 }
 
@@ -154,7 +154,7 @@ static int put_layers(struct items *out, const struct kvc_cache *c, const struct
     if (!status) {
         *p++ = (uint8_t)known->layers_known;
         for (size_t i = 0; i < n; i++) p = put_layer(p, c, &place[i], known->heads_known);
-        put(out, LAYERS, "layers", 0, bytes, (size_t)(p - bytes));
+        prefix_space_put(out, LAYERS, "layers", 0, bytes, (size_t)(p - bytes));
     }
     free(bytes);
     free(place);
@@ -163,15 +163,15 @@ static int put_layers(struct items *out, const struct kvc_cache *c, const struct
 
 /* --- all facts --- */
 
-static const struct kvc_meta_entry *find(const struct kvc_meta *meta, const char *key, enum kvc_meta_type type) {
+static const struct kvc_meta_entry *prefix_space_find(const struct kvc_meta *meta, const char *key, enum kvc_meta_type type) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
     return entry && entry->type == type && entry->size ? entry : NULL;
 }
 
 /* Puts a fact that has an item only where it is known. */
 static void put_if_known(struct items *out, uint8_t tag, const struct kvc_meta *meta, const char *key, enum kvc_meta_type type) {
-    const struct kvc_meta_entry *entry = find(meta, key, type);
-    if (entry) put(out, tag, key, 0, entry->value, (size_t)entry->size);
+    const struct kvc_meta_entry *entry = prefix_space_find(meta, key, type);
+    if (entry) prefix_space_put(out, tag, key, 0, entry->value, (size_t)entry->size);
 }
 
 /* Puts an item of two values of the metadata, of which either may be absent, with `between`. */
@@ -183,19 +183,19 @@ static int put_joined(struct items *out, uint8_t tag, const char *word, const st
     if (n_a) memcpy(bytes, a->value, n_a);
     memcpy(bytes + n_a, between, n);
     if (n_b) memcpy(bytes + n_a + n, b->value, n_b);
-    put(out, tag, word, tag == FIDELITY, bytes, n_a + n + n_b);
+    prefix_space_put(out, tag, word, tag == FIDELITY, bytes, n_a + n + n_b);
     free(bytes);
     return 0;
 }
 
 /* Lossless rows are the same whatever coded them, and lossy ones are told by all recipes that their values went through. */
 static int put_fidelity(struct items *out, const struct kvc_meta *meta, int lossless, struct kvc_error *e) {
-    const struct kvc_meta_entry *past = find(meta, KVC_KEY_VALUES_RECIPE, KVC_META_TEXT);
-    const struct kvc_meta_entry *own = lossless ? NULL : find(meta, KVC_KEY_RECIPE, KVC_META_TEXT);
+    const struct kvc_meta_entry *past = prefix_space_find(meta, KVC_KEY_VALUES_RECIPE, KVC_META_TEXT);
+    const struct kvc_meta_entry *own = lossless ? NULL : prefix_space_find(meta, KVC_KEY_RECIPE, KVC_META_TEXT);
     if (lossless && !past) put_text(out, FIDELITY, "fidelity", "lossless");
     else if (put_joined(out, FIDELITY, "fidelity", past, " then ", own, e)) return -1;
-    return put_joined(out, PROFILE, KVC_KEY_PROFILE, find(meta, KVC_KEY_VALUES_PROFILE, KVC_META_BYTES), "",
-                      lossless ? NULL : find(meta, KVC_KEY_PROFILE, KVC_META_BYTES), e);
+    return put_joined(out, PROFILE, KVC_KEY_PROFILE, prefix_space_find(meta, KVC_KEY_VALUES_PROFILE, KVC_META_BYTES), "",
+                      lossless ? NULL : prefix_space_find(meta, KVC_KEY_PROFILE, KVC_META_BYTES), e);
 }
 
 /* --- scales of values of 8 bits --- */
@@ -230,7 +230,7 @@ static int add_all_scales(struct kvc_sink *to, const struct kvc_cache *c, const 
 
 /* Puts known scales, or whose they are: caches of unknown scales stand for each other only where somebody answers for it. */
 static int put_scales(struct items *out, const struct kvc_cache *c, const struct kvc_meta *meta, struct kvc_error *e) {
-    const struct kvc_meta_entry *source = find(meta, KVC_KEY_SCALE_SOURCE, KVC_META_TEXT);
+    const struct kvc_meta_entry *source = prefix_space_find(meta, KVC_KEY_SCALE_SOURCE, KVC_META_TEXT);
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
     int status = kvc_sink_write(&sink, "\1", 1, e) ? -1 : 0;
@@ -244,7 +244,8 @@ static int put_scales(struct items *out, const struct kvc_cache *c, const struct
         buffer.n = 0;
         status = kvc_sink_write(&sink, "", 1, e) || kvc_sink_write(&sink, source->value, (size_t)source->size, e) ? -1 : 0;
     }
-    if (!status && buffer.n > 1) put(out, SCALES, "scales", 0, buffer.data, buffer.n); /* of one byte: no tensor is of 8 bits */
+    if (!status && buffer.n > 1)
+        prefix_space_put(out, SCALES, "scales", 0, buffer.data, buffer.n); /* of one byte: no tensor is of 8 bits */
     free(buffer.data);
     return status;
 }
@@ -264,8 +265,8 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
         else status = put_layers(&to, c, &known, e);
     if (!status) status = put_fidelity(&to, meta, space->lossless, e);
     put_u64(chunk, space->chunk);
-    if (space->chunk) put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);
-    if (space->tenant) put(&to, TENANT, "tenant", 0, space->tenant, KVC_KEY_BYTES);
+    if (space->chunk) prefix_space_put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);
+    if (space->tenant) prefix_space_put(&to, TENANT, "tenant", 0, space->tenant, KVC_KEY_BYTES);
     if (!status) status = put_scales(&to, c, meta, e);
     put_if_known(&to, ROPE_ORIGINAL, meta, KVC_KEY_ROPE_ORIGINAL, KVC_META_U64);
     put_if_known(&to, ROPE_SECTIONS, meta, KVC_KEY_ROPE_SECTIONS, KVC_META_U64S);

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *text_of(const json_t *object, const char *key) {
+static const char *rope_scaling_text_of(const json_t *object, const char *key) {
     return json_string_value(json_object_get(object, key));
 }
 
@@ -25,8 +25,8 @@ static void read_sections(struct kvc_rope_scaling *s, const json_t *list) {
 }
 
 void kvc_rope_scaling_read(struct kvc_rope_scaling *s, const json_t *object) {
-    *s = (struct kvc_rope_scaling){.type = text_of(object, "rope_type")};
-    if (!s->type) s->type = text_of(object, "type");
+    *s = (struct kvc_rope_scaling){.type = rope_scaling_text_of(object, "rope_type")};
+    if (!s->type) s->type = rope_scaling_text_of(object, "type");
     if (s->type && strcmp(s->type, "su") == 0) s->type = "longrope"; /* the name of its first year */
     const double factor = json_number_value(json_object_get(object, "factor"));
     if (factor > 0 && isfinite(factor)) s->factor = factor;

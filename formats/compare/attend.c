@@ -11,7 +11,7 @@
 
 /* --- matching --- */
 
-static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
+static uint32_t attend_find_queries(const struct kvc_cache *c, uint32_t layer) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
         if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer) return t;
     return KVC_NONE;
@@ -55,7 +55,8 @@ static int list_layers(struct views *x, struct kvc_error *e) {
         const struct kvc_tensor_pair *k = &p->tensor[i], *v = k->role == KVC_ROLE_K ? find_values(p, k) : NULL;
         if (!v || !k->heads || !v->heads || !k->parts->rows.rows) continue;
         const enum kvc_part_kind kind = k->parts->part[0]->kind;
-        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || find_queries(x->queries, k->layer) == KVC_NONE) continue;
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || attend_find_queries(x->queries, k->layer) == KVC_NONE)
+            continue;
         struct kvc_attended_layer *to = &a->layer[a->n];
         to->k = k;
         to->v = v;
@@ -69,7 +70,7 @@ static int list_layers(struct views *x, struct kvc_error *e) {
 
 /* --- measuring --- */
 
-static struct kvc_attention_layer layer_of(const struct views *x, const struct kvc_attended_layer *to) {
+static struct kvc_attention_layer attend_layer_of(const struct views *x, const struct kvc_attended_layer *to) {
     uint32_t window = 0; /* as one of the caches records it */
     for (int s = 0; s < 2 && !window; s++) window = x->view[s]->layer[x->view[s]->tensor[to->k->tensor[s]].layer].window;
     return (struct kvc_attention_layer){
@@ -77,7 +78,7 @@ static struct kvc_attention_layer layer_of(const struct views *x, const struct k
         .queries = x->queries,
         .k = {to->k->tensor[0], to->k->tensor[1]},
         .v = {to->v->tensor[0], to->v->tensor[1]},
-        .q = find_queries(x->queries, to->k->layer),
+        .q = attend_find_queries(x->queries, to->k->layer),
         .rows = &to->k->parts->rows,
         .window = window,
     };
@@ -93,7 +94,7 @@ static int about_layer(const struct kvc_attended_layer *l, struct kvc_error *e) 
 static int measure_layer(void *state, uint64_t item, void **result, struct kvc_error *e) {
     const struct views *x = state;
     const struct kvc_attended_layer *to = &x->attended->layer[item];
-    const struct kvc_attention_layer l = layer_of(x, to);
+    const struct kvc_attention_layer l = attend_layer_of(x, to);
     *result = NULL;
     return kvc_attention_compare(&l, to->head, e) ? about_layer(to, e) : 0;
 }
@@ -137,7 +138,7 @@ int kvc_attended_find(struct kvc_attended *a, const struct kvc_attended_layer *l
     *out = (struct kvc_attention_weights){.n = 0};
     int status = open_views(&x, e);
     if (!status) {
-        const struct kvc_attention_layer l = layer_of(&x, layer);
+        const struct kvc_attention_layer l = attend_layer_of(&x, layer);
         status = kvc_attention_find(&l, head, last, out, e) ? about_layer(layer, e) : 0;
     }
     close_views(&x);

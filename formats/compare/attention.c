@@ -76,7 +76,7 @@ static int load_rows(const struct kvc_attention_layer *l, struct arrays *x, int 
     return 0;
 }
 
-static int load(const struct kvc_attention_layer *l, struct arrays *x, struct kvc_error *e) {
+static int attention_load(const struct kvc_attention_layer *l, struct arrays *x, struct kvc_error *e) {
     const struct kvc_shape *k = shape_of(l->cache[0], l->k[0]), *q = shape_of(l->queries, l->q);
     x->heads = (size_t)k->heads;
     x->group = (size_t)(q->heads / k->heads);
@@ -154,7 +154,8 @@ static double divergence(const float *p, const float *gap, size_t n, double log_
 }
 
 /* Measures a query that sees rows first to last - 1. */
-static void measure(struct arrays *x, size_t head, const float *q, size_t first, size_t last, struct kvc_attention *out) {
+static void attention_measure(struct arrays *x, size_t head, const float *q, size_t first, size_t last,
+                              struct kvc_attention *out) {
     const float scale = 1.0f / sqrtf((float)x->dim_k);
     const size_t n = last - first;
     double log_sum[2], norm = 0, apart = 0;
@@ -202,7 +203,7 @@ static int sees(const struct kvc_attention_layer *l, const struct arrays *x, siz
 int kvc_attention_compare(const struct kvc_attention_layer *l, struct kvc_attention *out, struct kvc_error *e) {
     struct arrays x = {0};
     if (check_shapes(l, e)) return -1;
-    int status = load(l, &x, e);
+    int status = attention_load(l, &x, e);
     for (size_t h = 0; h < x.heads && !status; h++)
         if (!(out[h].output = kvc_alloc(x.n_queries * x.group + 1, sizeof *out[h].output)))
             status = kvc_fail_memory(e, "measures");
@@ -211,7 +212,7 @@ int kvc_attention_compare(const struct kvc_attention_layer *l, struct kvc_attent
         if (!sees(l, &x, i, &first, &last)) continue;
         for (size_t h = 0; h < x.heads; h++)
             for (size_t g = 0; g < x.group; g++)
-                measure(&x, h, x.query + ((i * x.heads + h) * x.group + g) * x.dim_k, first, last, &out[h]);
+                attention_measure(&x, h, x.query + ((i * x.heads + h) * x.group + g) * x.dim_k, first, last, &out[h]);
     }
     free(x.memory);
     free(x.position);
@@ -219,7 +220,8 @@ int kvc_attention_compare(const struct kvc_attention_layer *l, struct kvc_attent
 }
 
 /* Keeps the probabilities of the query that was measured last. */
-static int keep(const struct arrays *x, size_t first, size_t last, struct kvc_attention_weights *out, struct kvc_error *e) {
+static int attention_keep(const struct arrays *x, size_t first, size_t last, struct kvc_attention_weights *out,
+                          struct kvc_error *e) {
     const size_t n = last - first;
     out->n = n;
     for (int s = 0; s < 2; s++) {
@@ -240,7 +242,7 @@ int kvc_attention_find(const struct kvc_attention_layer *l, uint64_t head, int l
     struct arrays x = {0};
     *out = (struct kvc_attention_weights){.n = 0};
     if (check_shapes(l, e)) return -1;
-    int status = load(l, &x, e);
+    int status = attention_load(l, &x, e);
     const struct kvc_cells *cells = &kvc_tensor_part(l->queries, l->q)->cells;
     for (size_t i = x.n_queries; i-- > 0 && !status && !(last_only && out->n);) {
         size_t first, last;
@@ -249,12 +251,12 @@ int kvc_attention_find(const struct kvc_attention_layer *l, uint64_t head, int l
             float output;
             struct kvc_attention one = {.output = &output};
             const size_t query_head = head * x.group + g;
-            measure(&x, head, x.query + (i * x.heads * x.group + query_head) * x.dim_k, first, last, &one);
+            attention_measure(&x, head, x.query + (i * x.heads * x.group + query_head) * x.dim_k, first, last, &one);
             if (out->n && !(one.kl_sum > out->kl)) continue;
             out->head = query_head;
             out->position = kvc_cells_position(cells, i);
             out->kl = one.kl_sum;
-            status = keep(&x, first, last, out, e);
+            status = attention_keep(&x, first, last, out, e);
         }
     }
     free(x.memory);

@@ -246,7 +246,7 @@ static int name_side(const struct side *s, struct kvc_error *e) {
     return s->name ? kvc_error_prefix(e, s->name) : -1;
 }
 
-static int read_rows(struct side *s, uint64_t first, uint64_t n, struct kvc_error *e) {
+static int compare_read_rows(struct side *s, uint64_t first, uint64_t n, struct kvc_error *e) {
     return s->cache->read(s->cache, s->tensor, first, n, s->rows, e) ? name_side(s, e) : 0;
 }
 
@@ -259,15 +259,15 @@ static uint64_t chunk_at(const struct kvc_cells *cells, uint64_t row, uint64_t n
 }
 
 /* Reads all matched rows: with `values` to measure them, without to compare their bytes only. */
-static int walk(struct comparison *c, const struct kvc_matching *rows, uint64_t maximum, int values, int *equal,
-                struct kvc_error *e) {
+static int compare_walk(struct comparison *c, const struct kvc_matching *rows, uint64_t maximum, int values, int *equal,
+                        struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c->a.cache, c->a.tensor)->cells;
     uint64_t done = 0; /* rows */
     for (uint64_t r = 0; r < rows->n_runs; r++) {
         struct kvc_run left = rows->run[r];
         while (left.n) {
             uint64_t n = chunk_at(cells, left.a, left.n, maximum);
-            if (read_rows(&c->a, left.a, n, e) || read_rows(&c->b, left.b, n, e)) return -1;
+            if (compare_read_rows(&c->a, left.a, n, e) || compare_read_rows(&c->b, left.b, n, e)) return -1;
             if (!values && memcmp(c->a.rows, c->b.rows, (size_t)(n * c->a.row_bytes))) {
                 *equal = 0;
                 return 0;
@@ -383,8 +383,8 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     /* Most tensors of most comparisons are equal, so bytes are compared first, and values only where bytes differ. */
     int equal = c->one_type;
     memset(out, 0, (size_t)heads * sizeof *out);
-    if (!rc && equal) rc = walk(c, rows, maximum, 0, &equal, e);
-    if (!rc && !equal) rc = walk(c, rows, maximum, 1, NULL, e);
+    if (!rc && equal) rc = compare_walk(c, rows, maximum, 0, &equal, e);
+    if (!rc && !equal) rc = compare_walk(c, rows, maximum, 1, NULL, e);
     for (uint64_t h = 0; h < heads; h++) {
         if (equal) out[h].values = rows->rows * c->dim;
         kvc_difference_measure(&out[h]);

@@ -48,7 +48,7 @@ static void cut(struct kvc_groups *g) {
 }
 
 /* Gives a group, or keeps it if the worst are wanted. */
-static int take(struct kvc_groups *g, const struct kvc_group *group, struct kvc_error *e) {
+static int groups_take(struct kvc_groups *g, const struct kvc_group *group, struct kvc_error *e) {
     if (!group->error.differ && !g->all) return 0;
     if (!g->worst) return g->give(g->state, group);
     if (!g->kept && !(g->kept = kvc_alloc(2 * g->worst, sizeof *g->kept))) return kvc_fail_memory(e, "the worst errors");
@@ -70,13 +70,13 @@ static int end_part(struct kvc_groups *g, struct kvc_error *e) {
             for (uint64_t i = 0; i < m->run[r].n && !status; i++, at++) {
                 const int64_t position = kvc_cells_position(&g->parts->part[0]->cells, m->run[r].a + i);
                 if (at && position != group.position) {
-                    status = take(g, &group, e);
+                    status = groups_take(g, &group, e);
                     memset(&group.error, 0, sizeof group.error);
                 }
                 group.position = position;
                 kvc_difference_add(&group.error, &g->row[role][at]);
             }
-        if (at && !status) status = take(g, &group, e);
+        if (at && !status) status = groups_take(g, &group, e);
         free(g->row[role]);
         g->row[role] = NULL;
         g->of[role] = NULL;
@@ -114,13 +114,13 @@ int kvc_groups_after(struct kvc_groups *g, const struct kvc_tensor_pair *pair, c
     struct kvc_group group = {.pair = pair, .error = *sum};
     const struct kvc_shape *shape = &g->cache->tensor[pair->tensor[0]].shape;
     const uint64_t dim = shape->heads * shape->dim / pair->heads;
-    if (g->by == KVC_GROUP_LAYER) return take(g, &group, e);
+    if (g->by == KVC_GROUP_LAYER) return groups_take(g, &group, e);
     for (group.head = 0; group.head < pair->heads && g->by != KVC_GROUP_POSITION; group.head++) {
         group.error = head[group.head];
-        if (g->by == KVC_GROUP_HEAD && take(g, &group, e)) return -1;
+        if (g->by == KVC_GROUP_HEAD && groups_take(g, &group, e)) return -1;
         for (group.channel = 0; g->channel && group.channel < dim; group.channel++) {
             group.error = g->channel[group.head * dim + group.channel];
-            if (take(g, &group, e)) return -1;
+            if (groups_take(g, &group, e)) return -1;
         }
         group.channel = 0;
     }

@@ -161,9 +161,9 @@ static void prepared_free(struct prepared *p) {
 }
 
 /* Prepares the split->own rows that a block codes itself; for a program where dst is NULL. */
-static int prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
-                   const struct kvc_split *split, const struct kvc_inputs_held *held, unsigned depth, const struct rows *dst,
-                   struct prepared *p, struct kvc_error *e) {
+static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
+                          const struct kvc_split *split, const struct kvc_inputs_held *held, unsigned depth,
+                          const struct rows *dst, struct prepared *p, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
@@ -221,7 +221,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     struct prepared p;
     struct coded other = {0};
     uint32_t first = KVC_NONE;
-    int status = prepare(c, tensor, block, x, split, held, depth, dst, &p, e);
+    int status = blocks_prepare(c, tensor, block, x, split, held, depth, dst, &p, e);
     if (!status) status = find_first(c, tensor, x, &first, e);
     if (!status && first != KVC_NONE) {
         status = coded_read(c, first, block, NULL, &other, e) ? kvc_blocks_context(c, e, first, block) : 0;
@@ -343,7 +343,7 @@ static int begin_block(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
     const struct kvc_split split = {.own = rows};
     const struct rows to = {.bytes = dst};
     int status = coded_read(c, tensor, block, NULL, x, NULL) || !x->n || x->list[0].type == KVC_SECTION_SAME;
-    if (!status && prepare(c, tensor, block, x, &split, NULL, 0, &to, p, NULL)) {
+    if (!status && blocks_prepare(c, tensor, block, x, &split, NULL, 0, &to, p, NULL)) {
         prepared_free(p);
         status = 1;
     }

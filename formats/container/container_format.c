@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int container_format_probe(const struct kvc_bundle *b, char *why, size_t size) {
     uint8_t magic[8];
     const uint64_t n = b->one.in->size < 8 ? b->one.in->size : 8;
     if (n >= 4 && !kvc_input_copy(b->one.in, 0, magic, n, NULL) && memcmp(magic, KVC_MAGIC, (size_t)n) == 0) return 1;
@@ -40,7 +40,8 @@ struct kvc_cache *kvc_import_damaged(const struct kvc_input *in, const struct kv
     return c;
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *container_format_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                                 struct kvc_error *e) {
     const struct kvc_input *in = b->one.in;
     struct kvc_cache *c = o && o->salvage ? kvc_import_damaged(in, o, e) : kvc_container_open(in, e);
     if (c && kvc_salvage_refusal(c)) {
@@ -56,6 +57,6 @@ const struct kvc_format kvc_format_kvc = {
     .name = "kvc",
     .summary = "kvc's own container",
     .suffix = ".kvc",
-    .probe = probe,
-    .import = import,
+    .probe = container_format_probe,
+    .import = container_format_import,
 };

@@ -105,7 +105,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
 /* --- coders --- */
 
 /* Shows the segment to every stage that looks ahead, and encodes the side data. */
-static int prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, struct kvc_error *e) {
+static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     unsigned steps = r->pipeline->n;
     uint64_t own;
@@ -188,7 +188,7 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
     const uint32_t from = r->source.rebuild ? r->source.from : KVC_NONE;
     if (!status && from != KVC_NONE && !kvc_pipeline_lossless(kvc_coder_pipeline(x, from)))
         status = (r->hidden = coder_make(x, from, block, end, e)) ? 0 : -1;
-    if (!status) status = prepare(r, block, end, e);
+    if (!status) status = encode_prepare(r, block, end, e);
     if (status) {
         coder_free(r);
         return NULL;

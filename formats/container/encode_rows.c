@@ -24,7 +24,7 @@ static int leaves_rows(const struct kvc_pipeline *p) {
 }
 
 /* Reads block `number` into r->rows, and lists in r->row the rows that repeat no earlier row. Returns their number, or -1. */
-static int64_t read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
+static int64_t encode_rows_read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
@@ -45,7 +45,7 @@ int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
     const uint32_t other = r->x->plan->partner[r->tensor];
-    const int64_t own = read_rows(r, number, e);
+    const int64_t own = encode_rows_read_rows(r, number, e);
     if (own < 0) return -1;
     const int in_place = (uint64_t)own == n && leaves_rows(r->pipeline);
     for (int64_t i = 0; i < own && !in_place; i++)
@@ -125,7 +125,7 @@ static int may_keep(const struct kvc_tensor_coder *r, uint64_t number) {
 }
 
 /* Keeps a block that kvc_coder_load() made. */
-static int keep(struct kvc_tensor_coder *r, uint64_t number, const struct kvc_block *block, struct kvc_error *e) {
+static int encode_rows_keep(struct kvc_tensor_coder *r, uint64_t number, const struct kvc_block *block, struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     struct kvc_kept_block *k = calloc(1, sizeof *k);
     if (!k) return kvc_fail_memory(e, "a block");
@@ -149,7 +149,7 @@ struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number,
         if (kvc_coder_load(r, number, block, partner, e)) return NULL;
         *own = block->shape.tokens;
         if (!may_keep(r, number)) return block;
-        if (keep(r, number, block, e)) return NULL;
+        if (encode_rows_keep(r, number, block, e)) return NULL;
     }
     *own = (*k)->own;
     return &(*k)->block;
@@ -175,7 +175,8 @@ int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *ow
     k->done.list = spare;
     *own = k->own;
     *container_sections = k->container_sections;
-    const int status = read_rows(r, number, e) < 0 || (*own && kvc_encoder_block(&r->encoder, &k->block, &r->list, e));
+    const int status = encode_rows_read_rows(r, number, e) < 0 ||
+                       (*own && kvc_encoder_block(&r->encoder, &k->block, &r->list, e));
     kept_free(k);
     return status ? -1 : 0;
 }

@@ -13,7 +13,7 @@ enum { PLACE_NUMBERS = 7, LONGEST_VARINT = 10 };
 
 /* --- writing --- */
 
-static int put(struct kvc_sink *out, const uint64_t *number, unsigned n, struct kvc_error *e) {
+static int extents_section_put(struct kvc_sink *out, const uint64_t *number, unsigned n, struct kvc_error *e) {
     uint8_t bytes[PLACE_NUMBERS * LONGEST_VARINT];
     size_t size = 0;
     for (unsigned i = 0; i < n; i++) size += put_varint(bytes + size, number[i]);
@@ -22,28 +22,28 @@ static int put(struct kvc_sink *out, const uint64_t *number, unsigned n, struct 
 
 static int put_region(const struct kvc_cache *c, const struct kvc_extent *x, struct kvc_sink *out, struct kvc_error *e) {
     uint32_t t;
-    if (!x->n_places) return put(out, (const uint64_t[]){0, x->size}, 2, e);
-    if (kvc_extent_is_tensor(c, x, &t)) return put(out, (const uint64_t[]){(uint64_t)t + 1}, 1, e);
-    if (put(out, (const uint64_t[]){(uint64_t)c->n_tensors + 1, x->size, x->n_places}, 3, e)) return -1;
+    if (!x->n_places) return extents_section_put(out, (const uint64_t[]){0, x->size}, 2, e);
+    if (kvc_extent_is_tensor(c, x, &t)) return extents_section_put(out, (const uint64_t[]){(uint64_t)t + 1}, 1, e);
+    if (extents_section_put(out, (const uint64_t[]){(uint64_t)c->n_tensors + 1, x->size, x->n_places}, 3, e)) return -1;
     for (uint64_t i = 0; i < x->n_places; i++) {
         const struct kvc_place *p = &c->place[x->place + i];
         const uint64_t number[PLACE_NUMBERS] = {p->tensor,       p->cell,         p->n, p->offset, p->strides.token,
                                                 p->strides.head, p->strides.block};
-        if (put(out, number, PLACE_NUMBERS, e)) return -1;
+        if (extents_section_put(out, number, PLACE_NUMBERS, e)) return -1;
     }
     return 0;
 }
 
 static int put_member(const struct kvc_cache *c, uint32_t member, struct kvc_sink *out, struct kvc_error *e) {
     const char *name = c->member[member];
-    if (put(out, (const uint64_t[]){(uint64_t)c->n_tensors + 2, strlen(name)}, 2, e)) return -1;
+    if (extents_section_put(out, (const uint64_t[]){(uint64_t)c->n_tensors + 2, strlen(name)}, 2, e)) return -1;
     return kvc_sink_write(out, name, strlen(name), e);
 }
 
 int kvc_extents_write(const struct kvc_cache *c, struct kvc_buffer *out, struct kvc_error *e) {
     struct kvc_sink sink = kvc_sink_buffer(out);
     uint32_t member = 0; /* the next to begin */
-    int status = put(&sink, (const uint64_t[]){c->n_extents + c->n_members}, 1, e);
+    int status = extents_section_put(&sink, (const uint64_t[]){c->n_extents + c->n_members}, 1, e);
     for (uint64_t i = 0; i < c->n_extents && !status; i++) {
         for (; member < c->n_members && member <= c->extent[i].member && !status; member++)
             status = put_member(c, member, &sink, e);

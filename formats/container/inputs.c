@@ -83,7 +83,7 @@ static void put_in(struct kvc_inputs *k, struct entry *x) {
 }
 
 /* Frees what was not used for longest and is not held. */
-static void make_room(struct kvc_inputs *k) {
+static void inputs_make_room(struct kvc_inputs *k) {
     for (struct entry *x = k->oldest, *next; x && k->bytes > k->kept_bytes; x = next) {
         next = x->newer;
         if (x->holders) continue;
@@ -93,7 +93,7 @@ static void make_room(struct kvc_inputs *k) {
 }
 
 /* Returns what is kept of a block, now held, or NULL. */
-static struct entry *find(struct kvc_inputs *k, uint32_t tensor, uint64_t block, enum kvc_pairing rotation) {
+static struct entry *inputs_find(struct kvc_inputs *k, uint32_t tensor, uint64_t block, enum kvc_pairing rotation) {
     pthread_mutex_lock(&k->lock);
     struct entry *x = k->newest;
     while (x && !(x->tensor == tensor && x->block == block && x->rotation == rotation)) x = x->older;
@@ -106,10 +106,10 @@ static struct entry *find(struct kvc_inputs *k, uint32_t tensor, uint64_t block,
     return x;
 }
 
-static void keep(struct kvc_inputs *k, struct entry *x) {
+static void inputs_keep(struct kvc_inputs *k, struct entry *x) {
     pthread_mutex_lock(&k->lock);
     put_in(k, x);
-    make_room(k);
+    inputs_make_room(k);
     pthread_mutex_unlock(&k->lock);
 }
 
@@ -198,8 +198,8 @@ void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     const int rotation = k->inputs->rotation;
     pthread_mutex_unlock(&k->inputs->lock);
     if (rotation < 0 || !k->profile || !kvc_predict_takes(c, tensor)) return;
-    struct entry *x = find(k->inputs, tensor, block, (enum kvc_pairing)rotation);
-    if (!x && (x = make(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL))) keep(k->inputs, x);
+    struct entry *x = inputs_find(k->inputs, tensor, block, (enum kvc_pairing)rotation);
+    if (!x && (x = make(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL))) inputs_keep(k->inputs, x);
     if (!x) return;
     pthread_mutex_lock(&k->inputs->lock);
     x->holders--;
@@ -212,7 +212,7 @@ void kvc_inputs_release(struct kvc_inputs_held *held) {
     pthread_mutex_lock(&k->lock);
     for (uint32_t t = 0; t < held->n; t++)
         if (held->entry[t]) held->entry[t]->holders--;
-    make_room(k);
+    inputs_make_room(k);
     pthread_mutex_unlock(&k->lock);
     free(held->entry);
     free(held);
@@ -233,12 +233,12 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
     if (!status && depth > MAX_DEPTH) status = kvc_fail(e, KVC_ERR_DAMAGED, "blocks stand on repeated rows of too many others");
     if (!status) status = want(c, tensor, block, wanted, e);
     for (uint32_t t = tensor; t-- > 0 && !status;) /* a tensor stands on lower ones alone */
-        if (wanted[t] != UNUSED && !(held->entry[t] = find(k, t, block, (enum kvc_pairing)(wanted[t] - WANTED))))
+        if (wanted[t] != UNUSED && !(held->entry[t] = inputs_find(k, t, block, (enum kvc_pairing)(wanted[t] - WANTED))))
             status = want(c, t, block, wanted, e);
     for (uint32_t t = 0; t < tensor && !status; t++) {
         if (wanted[t] == UNUSED || held->entry[t]) continue;
         held->entry[t] = decode_and_make(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode, e);
-        if (held->entry[t]) keep(k, held->entry[t]);
+        if (held->entry[t]) inputs_keep(k, held->entry[t]);
         else status = -1;
     }
     free(wanted);

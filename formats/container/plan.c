@@ -58,7 +58,7 @@ static uint32_t count_layers(const struct kvc_cache *c) {
 
 /* Sets the partners of K or V of layers 2i and 2i + 1 among layers that are alike, if both have the same pipeline, which pairs
  * the first of them. */
-static void find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_pipeline *line) {
+static void plan_find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_pipeline *line) {
     const uint32_t layers = count_layers(c);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const uint32_t other = rank_of(c, i) % 2 ? KVC_NONE : next_alike(c, i);
@@ -134,8 +134,8 @@ static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *
 
 /* Chooses the pipeline of each tensor before pairs are known. A tensor that its pipeline refuses gets the default, and the first
  * reason is kept. */
-static int choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe, struct kvc_pipeline *line,
-                  struct kvc_error *refusal, struct kvc_error *e) {
+static int plan_choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe,
+                       struct kvc_pipeline *line, struct kvc_error *refusal, struct kvc_error *e) {
     const int heads_known = kvc_facts_of(&c->meta).heads_known;
     refusal->code = KVC_OK;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -181,8 +181,8 @@ int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct
     struct kvc_pipeline *line = calloc((size_t)c->n_tensors + 1, sizeof *line);
     unsigned used = 0; /* bit i: item i codes some tensor */
     int status = plan->pipeline_of && plan->partner && line ? 0 : kvc_fail_memory(e, "the plan");
-    if (!status) status = choose(plan, c, recipe, line, &refusal, e);
-    if (!status) find_pairs(plan, c, line);
+    if (!status) status = plan_choose(plan, c, recipe, line, &refusal, e);
+    if (!status) plan_find_pairs(plan, c, line);
     for (uint32_t t = 0; t < c->n_tensors && !status; t++) {
         if (plan->partner[t] == KVC_NONE) drop_pair_stage(&line[t]);
         for (unsigned s = 0; s < line[t].n; s++)

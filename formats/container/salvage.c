@@ -72,7 +72,7 @@ static int is_record(struct walk *w, uint64_t at, struct kvc_record *r) {
     return same;
 }
 
-static int append(struct walk *w, const struct kvc_record *r, struct kvc_error *e) {
+static int salvage_append(struct walk *w, const struct kvc_record *r, struct kvc_error *e) {
     struct kvc_records *k = w->k;
     if (k->n_records == w->capacity) {
         const uint64_t capacity = w->capacity ? 2 * w->capacity : 64;
@@ -87,7 +87,7 @@ static int append(struct walk *w, const struct kvc_record *r, struct kvc_error *
 }
 
 /* Finds the records from the first place on up to w->end. */
-static int walk(struct walk *w, struct kvc_error *e) {
+static int salvage_walk(struct walk *w, struct kvc_error *e) {
     struct kvc_record r, next;
     uint64_t at = KVC_HEADER_SIZE;
     while (at < w->end) {
@@ -98,7 +98,7 @@ static int walk(struct walk *w, struct kvc_error *e) {
                 return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                                 "record %" PRIu64 " of type %u is critical and unknown to this reader: use a newer kvc",
                                 w->k->n_records, r.type);
-            if (append(w, &r, e)) return -1;
+            if (salvage_append(w, &r, e)) return -1;
             at += r.size;
             continue;
         }
@@ -106,7 +106,7 @@ static int walk(struct walk *w, struct kvc_error *e) {
         if (looks_like_record(w, at, &r) && (at + r.size == w->end || is_record(w, at + r.size, &next))) {
             r.doubtful = 1;
             w->survey->gaps = 1;
-            if (append(w, &r, e)) return -1;
+            if (salvage_append(w, &r, e)) return -1;
             w->index = index; /* the header of a damaged record cannot be trusted */
             at += r.size;
             continue;
@@ -145,7 +145,7 @@ static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, ui
     struct kvc_error why;
     struct walk w = {.k = k, .survey = &found, .end = end, .budget = HASHED_AT_MOST * in->size};
     forget(k);
-    int status = walk(&w, e);
+    int status = salvage_walk(&w, e);
     struct kvc_record *walked = k->record;
     const uint64_t n = k->n_records;
     k->record = NULL;
@@ -203,7 +203,7 @@ static int find_records(struct kvc_records *k, const struct kvc_input *in, struc
 
 /* Returns the first record of a type (of one part, if `subject` is not KVC_NONE), preferably one whose header is certain;
  * n_records: there is none. */
-static uint64_t find(const struct kvc_records *k, unsigned type, uint32_t subject) {
+static uint64_t salvage_find(const struct kvc_records *k, unsigned type, uint32_t subject) {
     uint64_t found = k->n_records;
     for (uint64_t i = 0; i < k->n_records; i++) {
         if (k->record[i].type != type || k->record[i].subject != subject) continue;
@@ -214,8 +214,8 @@ static uint64_t find(const struct kvc_records *k, unsigned type, uint32_t subjec
 }
 
 /* Lists why a record could not be used. The record may be missing. */
-static int note(const struct kvc_cache *c, uint64_t i, unsigned type, const char *place, const struct kvc_error *why,
-                struct kvc_error *e) {
+static int salvage_note(const struct kvc_cache *c, uint64_t i, unsigned type, const char *place, const struct kvc_error *why,
+                        struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (i < k->n_records) return kvc_survey_record(k->survey, c, i, why, e);
     k->survey->records++;
@@ -229,7 +229,7 @@ static int open_single(const struct kvc_records *k, unsigned type, uint8_t secti
                        struct kvc_error *why) {
     *why = (struct kvc_error){.code = KVC_ERR_DAMAGED};
     *bytes = NULL;
-    *i = find(k, type, KVC_NONE);
+    *i = salvage_find(k, type, KVC_NONE);
     return *i == k->n_records || kvc_records_single(k, *i, section, bytes, n, why) ? -1 : 0;
 }
 
@@ -251,7 +251,7 @@ static int read_meta(struct kvc_cache *c, struct kvc_error *e) {
     k->survey->no_meta = 1;
     kvc_meta_free(&c->meta);
     memset(&c->meta, 0, sizeof c->meta);
-    return note(c, i, KVC_RECORD_META, "", &why, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 0, e) ? -1 : 0;
+    return salvage_note(c, i, KVC_RECORD_META, "", &why, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 0, e) ? -1 : 0;
 }
 
 static int read_table(struct kvc_cache *c, struct kvc_error *e) {
@@ -270,14 +270,14 @@ static int read_table(struct kvc_cache *c, struct kvc_error *e) {
                  "can be given back%s%s",
                  *why.message ? ": " : "", why.message);
     else k->survey->unusable = why;
-    return note(c, i, KVC_RECORD_TABLE, "", &why, e);
+    return salvage_note(c, i, KVC_RECORD_TABLE, "", &why, e);
 }
 
 static int read_cells(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     if (!(k->lost = calloc(1, (size_t)c->n_parts + 1))) return kvc_fail_memory(e, "parts");
     for (uint32_t part = 0; part < c->n_parts; part++) {
-        const uint64_t i = find(k, KVC_RECORD_CELLS, part);
+        const uint64_t i = salvage_find(k, KVC_RECORD_CELLS, part);
         struct kvc_cells *cells = &c->part[part].cells;
         struct kvc_error why = {.code = KVC_ERR_DAMAGED};
         if (i < k->n_records && !kvc_reader_cells(c, k, i, &why)) continue;
@@ -289,7 +289,7 @@ static int read_cells(struct kvc_cache *c, struct kvc_error *e) {
         cells->words = NULL;
         cells->word_at = NULL;
         for (uint64_t r = 0; r < cells->n; r++) cells->pos[r] = (int64_t)r;
-        if (note(c, i, KVC_RECORD_CELLS, place, &why, e)) return -1;
+        if (salvage_note(c, i, KVC_RECORD_CELLS, place, &why, e)) return -1;
     }
     return 0;
 }
@@ -306,7 +306,7 @@ static void drop_tokens(struct kvc_cache *c) {
 
 static int read_tokens(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
-    const uint64_t i = find(k, KVC_RECORD_TOKENS, KVC_NONE);
+    const uint64_t i = salvage_find(k, KVC_RECORD_TOKENS, KVC_NONE);
     struct kvc_error why;
     if (i == k->n_records) { /* the record is optional */
         k->survey->no_tokens = k->survey->gaps;
@@ -319,7 +319,7 @@ static int read_tokens(struct kvc_cache *c, struct kvc_error *e) {
         status = kvc_fail(&why, KVC_ERR_DAMAGED, "nothing says any more at which positions its ids stand");
     if (!status) return 0;
     drop_tokens(c);
-    return note(c, i, KVC_RECORD_TOKENS, "", &why, e);
+    return salvage_note(c, i, KVC_RECORD_TOKENS, "", &why, e);
 }
 
 static int read_source(struct kvc_cache *c, struct kvc_error *e) {
@@ -331,7 +331,7 @@ static int read_source(struct kvc_cache *c, struct kvc_error *e) {
         chunks++;
         if (!kvc_reader_source(c, k, i, &why)) continue;
         k->survey->no_source = 1; /* the survey checks the chunks that follow */
-        if (note(c, i, KVC_RECORD_SOURCE, "", &why, e)) return -1;
+        if (salvage_note(c, i, KVC_RECORD_SOURCE, "", &why, e)) return -1;
         break;
     }
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK || (k->survey->gaps && !chunks)) k->survey->no_source = 1;

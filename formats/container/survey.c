@@ -49,7 +49,7 @@ void kvc_survey_free(struct kvc_survey *s) {
 }
 
 /* Fills in the tensor, and the positions and label of its blocks [block, end). */
-static void describe(struct kvc_damage *d, const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end) {
+static void survey_describe(struct kvc_damage *d, const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end) {
     const struct kvc_layer *layer = &c->layer[c->tensor[tensor].layer];
     const struct kvc_cells *cells = &c->part[layer->part].cells;
     d->has_tensor = 1;
@@ -114,7 +114,7 @@ int kvc_survey_record(struct kvc_survey *s, const struct kvc_cache *c, uint64_t 
     d->record = i;
     d->offset = r->offset;
     d->size = r->size;
-    if (of_tensor) describe(d, c, r->subject, placed ? first : 0, placed ? end : 0);
+    if (of_tensor) survey_describe(d, c, r->subject, placed ? first : 0, placed ? end : 0);
     return 0;
 }
 
@@ -193,7 +193,7 @@ static int list_missing(struct kvc_survey *s, const struct kvc_cache *c, struct 
             else kvc_blocks_label(c, t, b, end, place, sizeof place);
             struct kvc_damage *d = kvc_survey_add(s, "BLOCK", place, lost ? no_positions : "is missing", e);
             if (!d) return -1;
-            describe(d, c, t, b, lost ? b : end);
+            survey_describe(d, c, t, b, lost ? b : end);
             if (lost) continue;
             s->damaged += end - b;
             s->records += end - b;

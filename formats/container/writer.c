@@ -214,7 +214,7 @@ static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struc
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
 
-static int describe(const struct writer *w, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
+static int writer_describe(const struct writer *w, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     if (kvc_meta_copy(meta, &c->meta, e) || kvc_values_pass(meta, e) ||
         kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) || kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) ||
@@ -226,7 +226,7 @@ static int describe(const struct writer *w, const char *recipe, struct kvc_meta 
     return name_space(w, meta, e);
 }
 
-static int prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_error *e) {
+static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     w->first_run = calloc((size_t)c->n_tensors + 1, sizeof *w->first_run);
     w->left = calloc((size_t)c->n_layers + 1, sizeof *w->left);
@@ -284,9 +284,9 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     if (kvc_recipe_print(recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = kvc_plan_make(&w.plan, cache, recipe, e) || kvc_reuse_check(cache, &w.plan, options->reuse, e) ||
-                 ask_coder(&w, e) || find_fit(&w, e) || prepare(&w, &own_queries, e);
+                 ask_coder(&w, e) || find_fit(&w, e) || writer_prepare(&w, &own_queries, e);
     if (!status)
-        status = describe(&w, text, &meta, e) || kvc_write_header(r, e) || kvc_write_meta(r, &meta, e) ||
+        status = writer_describe(&w, text, &meta, e) || kvc_write_header(r, e) || kvc_write_meta(r, &meta, e) ||
                  kvc_write_table(r, cache, &w.plan, e) || kvc_write_cells(r, cache, e) ||
                  kvc_write_tokens(r, cache, options, &meta, e) || write_source(&w, e) || write_profile(&w, e) ||
                  write_blocks(&w, e) || kvc_write_index(r, e);

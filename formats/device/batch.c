@@ -20,7 +20,7 @@ static size_t aligned(size_t n) {
 
 /* --- memory of a batch --- */
 
-static uint64_t place(void *owner, const struct kvc_section *s) {
+static uint64_t batch_place(void *owner, const struct kvc_section *s) {
     struct kvc_batch *b = owner;
     if (s->data >= b->bytes && s->data < b->bytes + b->n_bytes) return b->bytes_address + (uint64_t)(s->data - b->bytes);
     const uint64_t address = b->locate ? b->locate(b->owner, s->data) : 0; /* of the first record of a pair */
@@ -56,7 +56,8 @@ static uint64_t scratch(void *owner, size_t n) {
 }
 
 /* Returns a kept table; a table that the plan did not find is copied with the batch. */
-static int keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address, struct kvc_error *e) {
+static int batch_keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address,
+                      struct kvc_error *e) {
     struct kvc_batch *b = owner;
     const struct kvc_kept_table *t = b->kept ? kvc_kept_find(b->kept, key, n) : NULL;
     if (t) {
@@ -79,7 +80,7 @@ static int inputs(void *owner, uint32_t tensor, uint64_t *at) {
 /* --- lists --- */
 
 /* Appends n items of `size` bytes. Returns the address of the first of them, or NULL. */
-static void *append(struct kvc_list *l, size_t n, size_t size, struct kvc_error *e) {
+static void *batch_append(struct kvc_list *l, size_t n, size_t size, struct kvc_error *e) {
     if (l->room - l->n < n) {
         const size_t room = 2 * l->room + n;
         void *grown = kvc_realloc(l->at, room, size);
@@ -100,10 +101,10 @@ void kvc_batch_begin(struct kvc_batch *b) {
     b->prepare.n = b->stream.n = b->op.n = b->run.n = b->rows.n = b->digest.n = 0;
     b->predicted.n = b->ahead.n = b->late.n = 0;
     b->program.owner = b;
-    b->program.place = place;
+    b->program.place = batch_place;
     b->program.table = table;
     b->program.scratch = scratch;
-    b->program.keep = keep;
+    b->program.keep = batch_keep;
     b->program.inputs = inputs;
 }
 
@@ -159,7 +160,7 @@ static int is_stream(const struct kvc_device_job *job) {
 
 /* Adds the item of the last job that needs inputs of predictions. */
 static int add_predicted(struct kvc_batch *b, const struct kvc_device_job *job, uint32_t tensor, struct kvc_error *e) {
-    struct kvc_device_item *item = append(is_stream(job) ? &b->late : &b->ahead, 1, sizeof *item, e);
+    struct kvc_device_item *item = batch_append(is_stream(job) ? &b->late : &b->ahead, 1, sizeof *item, e);
     if (!item) return -1;
     *item = (struct kvc_device_item){.kind = KVC_ITEM_JOB,
                                      .index = (uint32_t)(b->predicted.n - 1), /* among these, until all are known */
@@ -171,7 +172,10 @@ static int add_jobs(struct kvc_batch *b, const struct kvc_batch_block *x, struct
     for (size_t i = 0; i < b->program.n_jobs; i++) {
         const struct kvc_device_job *from = &b->program.job[i];
         const int late = from->kind == KVC_JOB_AHEAD || (from->kind == KVC_JOB_SPLIT && from->split.kind == KVC_MODEL_AHEAD);
-        struct kvc_device_job *job = append(late ? &b->predicted : is_stream(from) ? &b->stream : &b->prepare, 1, sizeof *job, e);
+        struct kvc_device_job *job = batch_append(late              ? &b->predicted
+                                                  : is_stream(from) ? &b->stream
+                                                                    : &b->prepare,
+                                                  1, sizeof *job, e);
         if (!job) return -1;
         *job = *from;
         job->record = x->record;
@@ -189,7 +193,7 @@ static int add_rows(struct kvc_batch *b, const struct kvc_device_target *g, uint
     for (uint32_t h = 0; h < g->heads; h++)
         for (uint32_t column = 0; column < g->channels; column += columns)
             for (uint32_t row = 0; row < rows; row += together) {
-                struct kvc_device_item *item = append(&b->rows, 1, sizeof *item, e);
+                struct kvc_device_item *item = batch_append(&b->rows, 1, sizeof *item, e);
                 if (!item) return -1;
                 *item = (struct kvc_device_item){.kind = KVC_ITEM_ROWS,
                                                  .level = level,
@@ -211,8 +215,8 @@ static int add_runs(struct kvc_batch *b, const struct kvc_batch_block *x, struct
         const uint64_t first = from->first > x->first ? from->first : x->first;
         const uint64_t end = from->first + from->rows < x->first + x->rows ? from->first + from->rows : x->first + x->rows;
         if (first >= end) continue;
-        struct kvc_device_op *op = append(&b->op, from->n, sizeof *op, e);
-        struct kvc_device_run *run = op ? append(&b->run, 1, sizeof *run, e) : NULL;
+        struct kvc_device_op *op = batch_append(&b->op, from->n, sizeof *op, e);
+        struct kvc_device_run *run = op ? batch_append(&b->run, 1, sizeof *run, e) : NULL;
         if (!run) return -1;
         for (unsigned k = 0; k < from->n; k++) {
             op[k] = from->op[k];
@@ -233,7 +237,7 @@ static int add_digest(struct kvc_batch *b, const struct kvc_batch_block *x, stru
     enum { TOGETHER = 32 };
     const struct kvc_cells *cells = &kvc_tensor_part(b->cache, x->tensor)->cells;
     for (uint64_t row = 0; x->digest && row < x->rows; row += TOGETHER) {
-        struct kvc_device_item *item = append(&b->digest, 1, sizeof *item, e);
+        struct kvc_device_item *item = batch_append(&b->digest, 1, sizeof *item, e);
         if (!item) return -1;
         *item = (struct kvc_device_item){.kind = KVC_ITEM_DIGEST,
                                          .index = x->record,
@@ -259,7 +263,7 @@ static int add_small(struct kvc_batch *b, const struct kvc_batch_block *x, struc
     if (!b->inputs || !b->inputs(b->owner, x->tensor, x->block, &to)) return 0;
     if (kvc_inputs_made_by(b->cache, x->tensor, &small, &angle, &half, e)) return -1;
     const struct kvc_program_key key = {small->mean, 0, 0};
-    if (keep(b, &key, 2 * small->width * sizeof(float), &room, &op.small.numbers, e)) return -1;
+    if (batch_keep(b, &key, 2 * small->width * sizeof(float), &room, &op.small.numbers, e)) return -1;
     if (room) {
         memcpy(room, small->mean, small->width * sizeof(float));
         memcpy((float *)room + small->width, small->gain, small->width * sizeof(float));

@@ -57,7 +57,7 @@ static uint32_t in_fours(const struct kvc_device_target *g) {
            (g->base | (uint64_t)(g->page | g->token | g->head)) % (4 * size) == 0;
 }
 
-static void describe(struct kvc_encode_job *j, const struct kvc_device_encoder *x, const struct kvc_coder_work *w) {
+static void encoder_describe(struct kvc_encode_job *j, const struct kvc_device_encoder *x, const struct kvc_coder_work *w) {
     const struct kvc_cells *cells = &kvc_tensor_part(w->cache, w->tensor)->cells;
     j->shape = w->cache->tensor[w->tensor].shape;
     j->n = (uint32_t)(w->end - w->block);
@@ -90,7 +90,7 @@ static int encode(void *state, const struct kvc_coder_work *work, struct kvc_cod
     j->multiprocessors = x->options.multiprocessors;
     j->work = work;
     j->to = to;
-    describe(j, x, work);
+    encoder_describe(j, x, work);
     uint64_t raw = 0;
     int status = (j->room = take_room(x, e)) ? 0 : -1;
     if (!status) status = is_fast(work->pipeline) ? kvc_encode_by_fast(j, e) : kvc_encode_by_quant(j, &raw, e);
@@ -103,7 +103,7 @@ static int encode(void *state, const struct kvc_coder_work *work, struct kvc_cod
 
 /* --- rows that the host codes --- */
 
-static int gather(struct kvc_encode_job *j, uint8_t *dst, struct kvc_error *e) {
+static int encoder_gather(struct kvc_encode_job *j, uint8_t *dst, struct kvc_error *e) {
     struct kvc_encode_room *r = j->room;
     const size_t bytes = j->rows[0] * (size_t)kvc_row_bytes(&j->shape);
     size_t used = 0;
@@ -135,7 +135,7 @@ int kvc_device_encoder_read(void *state, uint32_t tensor, uint64_t first, uint64
         j->block[0] = (struct kvc_encode_block){.first = (uint32_t)(first + done),
                                                 .rows = j->rows[0],
                                                 .channels = g->heads * g->channels};
-        status = gather(j, dst + done * bytes, e);
+        status = encoder_gather(j, dst + done * bytes, e);
     }
     if (j->room) give_room(x, j->room);
     count_raw(x, n * bytes);

@@ -61,7 +61,7 @@ static int lay_out(struct fast *f, struct kvc_error *e) {
                : 0;
 }
 
-static int measure(struct fast *f, struct kvc_error *e) {
+static int encoder_fast_measure(struct fast *f, struct kvc_error *e) {
     struct kvc_encode_job *j = f->job;
     struct kvc_encode_room *r = j->room;
     const struct offsets *at = &f->at;
@@ -172,5 +172,5 @@ int kvc_encode_by_fast(struct kvc_encode_job *j, struct kvc_error *e) {
     uint32_t escapes;
     f.mantissa = kvc_fast_mantissa(j->shape.dtype, &f.below);
     if (!f.mantissa) return 0; /* stored as they are: by the CPU */
-    return lay_out(&f, e) || measure(&f, e) || cut(&f, e) || fetch(&f, &escapes, e) || add_sections(&f, e) ? -1 : 0;
+    return lay_out(&f, e) || encoder_fast_measure(&f, e) || cut(&f, e) || fetch(&f, &escapes, e) || add_sections(&f, e) ? -1 : 0;
 }

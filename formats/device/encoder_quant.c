@@ -139,7 +139,7 @@ static int add_kept(struct quant *q, uint32_t i, struct kvc_error *e) {
     return kvc_encode_digests(j, i, 0, (uint32_t)first, b->kept, first, 0, e);
 }
 
-static int measure(struct quant *q, struct kvc_error *e) {
+static int encoder_quant_measure(struct quant *q, struct kvc_error *e) {
     struct kvc_encode_job *j = q->job;
     struct kvc_encode_room *r = j->room;
     for (uint32_t i = 0; i < j->n; i++)
@@ -171,7 +171,7 @@ static int code_kept(struct quant *q, uint32_t i, struct kvc_error *e) {
 }
 
 /* Makes the parameters of the ranges, and puts them where they are copied from. */
-static int choose(struct quant *q, uint32_t i, struct kvc_error *e) {
+static int encoder_quant_choose(struct quant *q, uint32_t i, struct kvc_error *e) {
     const struct kvc_encode_job *j = q->job;
     const struct quantised *b = &q->block[i];
     const struct kvc_quant_layout *l = &b->layout;
@@ -228,7 +228,7 @@ static int quantise(struct quant *q, struct kvc_error *e) {
         memcpy(&beyond, host + q->beyond + i * sizeof beyond, sizeof beyond);
         b->beyond = beyond != 0;
         if (b->beyond) continue;
-        if (code_kept(q, i, e) || (b->has_layout && (choose(q, i, e) || add_codes(q, i, e)))) return -1;
+        if (code_kept(q, i, e) || (b->has_layout && (encoder_quant_choose(q, i, e) || add_codes(q, i, e)))) return -1;
     }
     for (uint32_t i = 0, target = 1; i < j->n; i++) { /* digests wait for all codes */
         const struct quantised *b = &q->block[i];
@@ -242,7 +242,7 @@ static int quantise(struct quant *q, struct kvc_error *e) {
                : 0;
 }
 
-static int finish(struct quant *q, uint64_t *raw, struct kvc_error *e) {
+static int encoder_quant_finish(struct quant *q, uint64_t *raw, struct kvc_error *e) {
     const struct kvc_encode_job *j = q->job;
     for (uint32_t i = 0; i < j->n; i++) {
         const struct quantised *b = &q->block[i];
@@ -267,7 +267,8 @@ int kvc_encode_by_quant(struct kvc_encode_job *j, uint64_t *raw, struct kvc_erro
             q.tail = &p->step[i].args;
             q.tail_step = (uint8_t)i;
         }
-    const int status = divide(&q, e) || lay_out(&q, e) || measure(&q, e) || quantise(&q, e) || finish(&q, raw, e);
+    const int status = divide(&q, e) || lay_out(&q, e) || encoder_quant_measure(&q, e) || quantise(&q, e) ||
+                       encoder_quant_finish(&q, raw, e);
     for (uint32_t i = 0; i < j->n; i++)
         if (q.block[i].has_layout) kvc_quant_layout_free(&q.block[i].layout);
     return status ? -1 : 0;

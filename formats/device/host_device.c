@@ -22,7 +22,7 @@ static void free_memory(struct kvc_device *d, void *p) {
     free(p);
 }
 
-static int copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+static int host_device_copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
     (void)d, (void)stream, (void)e;
     if (n) memcpy(to, from, n);
     return 0;
@@ -39,7 +39,8 @@ static int ended(const struct kvc_device_launch *launch, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_VERIFY, "item %u waits for a later one", launch->counter[0]);
 }
 
-static int run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit, struct kvc_error *e) {
+static int host_device_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
+                           struct kvc_error *e) {
     (void)d, (void)stream, (void)limit;
     kvc_device_run_host(launch);
     return ended(launch, e);
@@ -109,10 +110,10 @@ struct kvc_device *kvc_device_host(struct kvc_error *e) {
                              .free = free_memory,
                              .alloc_host = take_memory,
                              .free_host = free_memory,
-                             .copy_in = copy,
-                             .copy_out = copy,
+                             .copy_in = host_device_copy,
+                             .copy_out = host_device_copy,
                              .zero = zero,
-                             .run = run,
+                             .run = host_device_run,
                              .encode = encode,
                              .event_new = event_new,
                              .event_free = free_memory,

@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 /* A piece that a thread has taken. */
-struct work {
+struct load_pieces_work {
     struct kvc_load *load;
     struct kvc_batch batch;
     uint64_t number; /* of the piece */
@@ -20,7 +20,7 @@ struct work {
 
 /* Returns the address on the device of bytes of the file that this piece or an earlier one brings; 0 where none does. */
 static uint64_t locate(const void *owner, const uint8_t *p) {
-    const struct work *w = owner;
+    const struct load_pieces_work *w = owner;
     const struct kvc_load *l = w->load;
     const uint64_t offset = (uint64_t)(p - l->in->data);
     size_t low = 0, high = (size_t)w->number + 1;
@@ -54,7 +54,7 @@ static int await_turn(struct kvc_load *l, uint64_t number) {
 }
 
 /* Queues the blocks of the batch, in the turn of the piece. */
-static int queue(struct work *w, struct kvc_error *e) {
+static int queue(struct load_pieces_work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     struct kvc_device *d = l->device;
     struct kvc_load_slot *s = &l->slot[w->slot];
@@ -79,10 +79,10 @@ static int queue(struct work *w, struct kvc_error *e) {
 }
 
 static int inputs_of(const void *owner, uint32_t tensor, uint64_t block, struct kvc_batch_inputs *to) {
-    return kvc_load_inputs_of(((const struct work *)owner)->load, tensor, block, to);
+    return kvc_load_inputs_of(((const struct load_pieces_work *)owner)->load, tensor, block, to);
 }
 
-static void begin_batch(struct work *w) {
+static void begin_batch(struct load_pieces_work *w) {
     struct kvc_load *l = w->load;
     struct kvc_batch *b = &w->batch;
     b->cache = l->cache;
@@ -104,7 +104,7 @@ static void begin_batch(struct work *w) {
 
 /* Makes the blocks of a piece ready. Where the tables have no room for all blocks, those that are ready are queued first, in the
  * turn of the piece. Returns 1 when another thread failed. */
-static int prepare(struct work *w, struct kvc_error *e) {
+static int load_pieces_prepare(struct load_pieces_work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     const struct kvc_load_piece *p = &l->piece[w->number];
     begin_batch(w);
@@ -157,14 +157,14 @@ static int give_back(struct kvc_load *l, unsigned slot, struct kvc_error *e) {
 }
 
 /* Takes the next piece and queues it. Returns 1 when more may come, 0 when there are none. */
-static int next_piece(struct work *w, struct kvc_error *e) {
+static int next_piece(struct load_pieces_work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     pthread_mutex_lock(&l->taking);
     const int taken = kvc_ring_take(l->ring, &w->number, &w->bytes, &w->slot, e);
     pthread_mutex_unlock(&l->taking);
     if (taken <= 0) return taken;
     w->queued = 0;
-    const int status = prepare(w, e);
+    const int status = load_pieces_prepare(w, e);
     if (status) return status < 0 ? -1 : 0;
     if (await_turn(l, w->number)) return 0;
     if (queue(w, e)) return -1;
@@ -175,9 +175,9 @@ static int next_piece(struct work *w, struct kvc_error *e) {
     return give_back(l, w->slot, e) ? -1 : 1;
 }
 
-static void *work(void *state) {
+static void *load_pieces_work(void *state) {
     struct kvc_load *l = state;
-    struct work w = {.load = l};
+    struct load_pieces_work w = {.load = l};
     struct kvc_error e;
     int status;
     while ((status = next_piece(&w, &e)) > 0) continue;
@@ -194,7 +194,7 @@ void kvc_load_pieces(struct kvc_load *l) {
     pthread_t thread[MOST];
     const unsigned half = l->options.slots / 2, wanted = l->options.threads < half ? l->options.threads : half;
     unsigned n = 0;
-    while (n + 1 < wanted && n < MOST && !pthread_create(&thread[n], NULL, work, l)) n++;
-    work(l);
+    while (n + 1 < wanted && n < MOST && !pthread_create(&thread[n], NULL, load_pieces_work, l)) n++;
+    load_pieces_work(l);
     while (n) pthread_join(thread[--n], NULL);
 }

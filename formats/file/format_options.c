@@ -13,7 +13,7 @@ static size_t key_length(const char *item) {
 }
 
 /* Returns the position of the option in the table, or -1. */
-static int find(const struct kvc_format_option *table, const char *item) {
+static int format_options_find(const struct kvc_format_option *table, const char *item) {
     const size_t n = key_length(item);
     for (int i = 0; table && table[i].key; i++)
         if (strlen(table[i].key) == n && memcmp(table[i].key, item, n) == 0) return i;
@@ -44,8 +44,8 @@ static int fail_unknown(const struct kvc_format_option *table, const char *name,
 }
 
 /* Reads the value of an option from "KEY=VALUE". The value points into the text. */
-static int take(const struct kvc_format_option *o, struct kvc_option_value *value, const char *item, const char *name,
-                struct kvc_error *e) {
+static int format_options_take(const struct kvc_format_option *o, struct kvc_option_value *value, const char *item,
+                               const char *name, struct kvc_error *e) {
     const char *equals = strchr(item, '=');
     if (o->kind == KVC_OPTION_FLAG) {
         if (equals) return kvc_fail(e, KVC_ERR_USAGE, "%s: %s takes no value", name, o->key);
@@ -87,7 +87,8 @@ static int make_lists(struct kvc_option_values *v, const struct kvc_format_optio
         v->value[o].list = &v->list[at];
         for (size_t i = 0; i < n; i++) {
             const char *equals = strchr(v->text[i], '=');
-            if (table[o].kind == KVC_OPTION_LIST && find(table, v->text[i]) == o && equals) v->list[at++] = equals + 1;
+            if (table[o].kind == KVC_OPTION_LIST && format_options_find(table, v->text[i]) == o && equals)
+                v->list[at++] = equals + 1;
         }
         at++; /* the NULL after them */
     }
@@ -100,8 +101,8 @@ int kvc_options_read(struct kvc_option_values *v, const struct kvc_format_option
     memset(v, 0, sizeof *v);
     int status = copy_items(v, own, set, &n_own, e) || make_lists(v, table, e) ? -1 : 0;
     for (size_t i = 0; !status && v->text[i]; i++) {
-        const int o = find(table, v->text[i]);
-        if (o >= 0) status = take(&table[o], &v->value[o], v->text[i], name, e);
+        const int o = format_options_find(table, v->text[i]);
+        if (o >= 0) status = format_options_take(&table[o], &v->value[o], v->text[i], name, e);
         else if (i < n_own) status = fail_unknown(table, name, v->text[i], e);
     }
     if (status) kvc_options_free(v);

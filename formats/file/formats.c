@@ -68,7 +68,7 @@ static void refuse_members(const struct kvc_bundle *b, const char *reasons, stru
 }
 
 /* Says that no format takes an input; `reasons` are those of formats that it resembles. */
-static void refuse(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
+static void formats_refuse(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
     char begin[64], names[256] = "", why[512];
     if (!b->is_file) {
         refuse_members(b, reasons, e);
@@ -96,11 +96,12 @@ static const struct kvc_format *probe_all(const struct kvc_bundle *b, struct kvc
         if (found > 0) return table[i];
         if (found || !b->is_file) snprintf(reasons + used, sizeof reasons - used, "; %s: %s", table[i]->name, why);
     }
-    refuse(b, reasons, e);
+    formats_refuse(b, reasons, e);
     return NULL;
 }
 
-static const struct kvc_format *choose(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static const struct kvc_format *formats_choose(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                               struct kvc_error *e) {
     const struct kvc_input *in = b->is_file ? b->one.in : NULL;
     char why[512];
     if (o->format) {
@@ -129,7 +130,7 @@ int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc
     const struct kvc_import_options *o = state, nothing = {.format = NULL};
     struct kvc_bundle b;
     kvc_bundle_file(&b, head);
-    return (o && o->format) || kvc_input_is_archive(head) || choose(&b, &nothing, e) ? 0 : -1;
+    return (o && o->format) || kvc_input_is_archive(head) || formats_choose(&b, &nothing, e) ? 0 : -1;
 }
 
 int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
@@ -161,7 +162,7 @@ static struct kvc_cache *import_with(const struct kvc_format *f, const struct kv
 struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o, const struct kvc_format **format,
                              struct kvc_error *e) {
     static const struct kvc_import_options nothing;
-    const struct kvc_format *f = choose(b, o ? o : &nothing, e);
+    const struct kvc_format *f = formats_choose(b, o ? o : &nothing, e);
     struct kvc_cache *c = f ? import_with(f, b, o ? o : &nothing, e) : NULL;
     if (c && o && complete(c, o, e)) {
         kvc_cache_free(c);

@@ -30,18 +30,18 @@ enum { FACTS = sizeof facts / sizeof facts[0] };
 /* Facts that a file of the model, or a reader of the source's format, gives again. */
 #define GIVEN_AGAIN (KVC_LACKS_NAME | KVC_LACKS_FACTS | KVC_LACKS_WINDOWS | KVC_LACKS_LAYERS)
 
-static void append(char *text, size_t size, const char *before, const char *words) {
+static void losses_append(char *text, size_t size, const char *before, const char *words) {
     const size_t used = strlen(text);
     snprintf(text + used, size - used, "%s%s", before, words);
 }
 
-static void say(struct kvc_losses *l, const struct kvc_format *to, const char *words) {
+static void losses_say(struct kvc_losses *l, const struct kvc_format *to, const char *words) {
     if (!*l->lost) snprintf(l->lost, sizeof l->lost, "%s does not hold ", to->name);
-    else append(l->lost, sizeof l->lost, ", ", "");
-    append(l->lost, sizeof l->lost, "", words);
+    else losses_append(l->lost, sizeof l->lost, ", ", "");
+    losses_append(l->lost, sizeof l->lost, "", words);
 }
 
-static int is_attention(const struct kvc_part *part) {
+static int losses_is_attention(const struct kvc_part *part) {
     return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_SLIDING;
 }
 
@@ -55,7 +55,7 @@ static void say_facts(struct kvc_losses *l, const struct kvc_format *to, const s
         if (f < FACTS && (strcmp(key, KVC_KEY_ROPE_K) != 0 || !kvc_facts_of(meta).after_rope)) found[f] = 1;
     }
     for (size_t f = 0; f < FACTS; f++)
-        if (found[f] && lacks & facts[f].bit) say(l, to, facts[f].words);
+        if (found[f] && lacks & facts[f].bit) losses_say(l, to, facts[f].words);
 }
 
 /* Returns 1 if positions are not 0, 1, 2, ... */
@@ -70,7 +70,7 @@ static int has_layer_numbers(const struct kvc_cache *c, const struct kvc_facts *
     uint32_t next = 0;
     for (uint32_t i = 0; i < c->n_layers && known->layers_known; i++) {
         if (i && c->layer[i].part != c->layer[i - 1].part) next = 0;
-        if (is_attention(&c->part[c->layer[i].part]) && c->layer[i].index != next++) return 1;
+        if (losses_is_attention(&c->part[c->layer[i].part]) && c->layer[i].index != next++) return 1;
     }
     return 0;
 }
@@ -80,7 +80,7 @@ static int has_shapes(const struct kvc_cache *c) {
     const struct kvc_shape *first = NULL;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_shape *shape = &c->tensor[t].shape;
-        if (!is_attention(kvc_tensor_part(c, t))) continue;
+        if (!losses_is_attention(kvc_tensor_part(c, t))) continue;
         if (!first) first = shape;
         if (shape->dtype != first->dtype || shape->heads != first->heads || shape->dim != first->dim) return 1;
     }
@@ -138,15 +138,17 @@ static void say_casts(struct kvc_losses *l, const struct kvc_format *to, const s
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_part *part = kvc_tensor_part(c, t);
         const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
-        const int is_written = is_attention(part) || (part->kind == KVC_PART_COMPANION && !(to->lacks & KVC_LACKS_COMPANIONS));
+        const int is_written = losses_is_attention(part) ||
+                               (part->kind == KVC_PART_COMPANION && !(to->lacks & KVC_LACKS_COMPANIONS));
         if (!is_written || info->dtype == KVC_F32 || (!floats && to->keeps(info->dtype)) || said[info->dtype]++) continue;
         scaled |= matters(c, t);
-        if (*l->casts) append(l->casts, sizeof l->casts, ", ", info->name);
+        if (*l->casts) losses_append(l->casts, sizeof l->casts, ", ", info->name);
         else snprintf(l->casts, sizeof l->casts, "%s: values of %s", to->name, info->name);
     }
-    if (*l->casts) append(l->casts, sizeof l->casts, "", " are written as f32");
-    if (scaled) append(l->casts, sizeof l->casts, ", ", "times their scales");
-    if (*l->casts && (known->tile[0] || known->tile[1])) append(l->casts, sizeof l->casts, ", ", "without Hadamard rotation");
+    if (*l->casts) losses_append(l->casts, sizeof l->casts, "", " are written as f32");
+    if (scaled) losses_append(l->casts, sizeof l->casts, ", ", "times their scales");
+    if (*l->casts && (known->tile[0] || known->tile[1]))
+        losses_append(l->casts, sizeof l->casts, ", ", "without Hadamard rotation");
 }
 
 /* --- all --- */
@@ -162,19 +164,20 @@ void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const st
     const char *others = kvc_meta_text(&c->meta, KVC_KEY_OTHER_ARRAYS, NULL);
     char arrays[576];
     snprintf(arrays, sizeof arrays, "arrays whose meaning is unknown (%s)", others ? others : "");
-    if (others) say(l, to, arrays);
-    if (lacks & KVC_LACKS_TOKENS && c->n_tokens) say(l, to, "token ids");
-    if (lacks & KVC_LACKS_POSITIONS && has_positions(c)) say(l, to, "positions (not 0, 1, 2 and so on)");
-    if (lacks & KVC_LACKS_COORDINATES && known.cell_words) say(l, to, "the M-RoPE coordinates of tokens");
-    if (lacks & KVC_LACKS_COMPANIONS && count_parts(c, KVC_PART_COMPANION)) say(l, to, "queries and hidden states");
+    if (others) losses_say(l, to, arrays);
+    if (lacks & KVC_LACKS_TOKENS && c->n_tokens) losses_say(l, to, "token ids");
+    if (lacks & KVC_LACKS_POSITIONS && has_positions(c)) losses_say(l, to, "positions (not 0, 1, 2 and so on)");
+    if (lacks & KVC_LACKS_COORDINATES && known.cell_words) losses_say(l, to, "the M-RoPE coordinates of tokens");
+    if (lacks & KVC_LACKS_COMPANIONS && count_parts(c, KVC_PART_COMPANION)) losses_say(l, to, "queries and hidden states");
     snprintf(text, sizeof text, "server checkpoints (%u)", checkpoints);
-    if (lacks & KVC_LACKS_CHECKPOINTS && checkpoints) say(l, to, text);
-    if (lacks & KVC_LACKS_LAYERS && has_layer_numbers(c, &known)) say(l, to, "the numbers of the layers");
-    if (lacks & KVC_LACKS_WINDOWS && has_hidden_windows(c)) say(l, to, "which layers have sliding windows");
-    if (lacks & KVC_LACKS_SHAPES && has_shapes(c)) say(l, to, "types or shapes that differ between tensors");
-    if (lacks & KVC_LACKS_PAIRING && lost_pairing(&known, o)) say(l, to, "the pairing of K (interleaved)");
-    if (lacks & KVC_LACKS_ROTATION && (known.tile[0] || known.tile[1])) say(l, to, "the Hadamard rotation of its values");
-    if (lacks & KVC_LACKS_SCALES && to != kvc_format_of_source(c) && has_scales(c, to)) say(l, to, "the scales of its values");
+    if (lacks & KVC_LACKS_CHECKPOINTS && checkpoints) losses_say(l, to, text);
+    if (lacks & KVC_LACKS_LAYERS && has_layer_numbers(c, &known)) losses_say(l, to, "the numbers of the layers");
+    if (lacks & KVC_LACKS_WINDOWS && has_hidden_windows(c)) losses_say(l, to, "which layers have sliding windows");
+    if (lacks & KVC_LACKS_SHAPES && has_shapes(c)) losses_say(l, to, "types or shapes that differ between tensors");
+    if (lacks & KVC_LACKS_PAIRING && lost_pairing(&known, o)) losses_say(l, to, "the pairing of K (interleaved)");
+    if (lacks & KVC_LACKS_ROTATION && (known.tile[0] || known.tile[1])) losses_say(l, to, "the Hadamard rotation of its values");
+    if (lacks & KVC_LACKS_SCALES && to != kvc_format_of_source(c) && has_scales(c, to))
+        losses_say(l, to, "the scales of its values");
     say_facts(l, to, &c->meta, lacks);
     say_casts(l, to, c, &known);
 }

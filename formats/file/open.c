@@ -58,7 +58,7 @@ static int check_kernels(struct kvc_error *e) {
 }
 
 /* Reads the cache out of f->bundle. */
-static int import(struct kvc_opened *f, const struct kvc_opening *o, struct kvc_error *e) {
+static int open_import(struct kvc_opened *f, const struct kvc_opening *o, struct kvc_error *e) {
     struct kvc_import_options options = o->import;
     if (o->model && !options.kv_heads && o->model->kv_heads <= UINT16_MAX) options.kv_heads = (uint32_t)o->model->kv_heads;
     options.latent |= o->model && o->model->latent;
@@ -101,7 +101,7 @@ int kvc_open_bundle(struct kvc_opened *f, const char *path, const struct kvc_ope
 
 int kvc_open_path(struct kvc_opened *f, const char *path, const struct kvc_opening *o, struct kvc_error *e) {
     if (kvc_open_bundle(f, path, o, e)) return -1;
-    if (!import(f, o, e)) return 0;
+    if (!open_import(f, o, e)) return 0;
     kvc_close(f);
     return -1;
 }
@@ -110,7 +110,7 @@ int kvc_open_bytes(struct kvc_opened *f, const void *data, size_t size, const st
     memset(f, 0, sizeof *f);
     if (check_kernels(e)) return -1;
     kvc_input_memory(&f->input, "(memory)", data, size);
-    const int status = kvc_bundle_of(&f->bundle, &f->input, &o->import, e) || import(f, o, e) ? -1 : 0;
+    const int status = kvc_bundle_of(&f->bundle, &f->input, &o->import, e) || open_import(f, o, e) ? -1 : 0;
     if (status) kvc_close(f);
     return status;
 }
@@ -120,7 +120,7 @@ int kvc_open_members(struct kvc_opened *f, const char *const *path, size_t n, co
     memset(f, 0, sizeof *f);
     if (check_kernels(e) || kvc_bundle_files(&f->bundle, path, n, &how, e)) return -1;
     name_input(f);
-    const int status = import(f, o, e);
+    const int status = open_import(f, o, e);
     if (status) kvc_close(f);
     return status;
 }

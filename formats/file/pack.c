@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-struct pack {
+struct pack_pack {
     const struct kvc_cache *source; /* as it was opened, and facts of the profile */
     const struct kvc_packing *how;
     struct kvc_sink *out;
     struct kvc_packed *done;
 };
 
-static void note(const struct pack *p, enum kvc_pack_note what, const struct kvc_cache *c) {
+static void pack_note(const struct pack_pack *p, enum kvc_pack_note what, const struct kvc_cache *c) {
     if (p->how->note) p->how->note(p->how->state, what, c);
 }
 
@@ -26,7 +26,7 @@ static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b)
 }
 
 /* Checks that the profile belongs to the model of the cache, before a stage uses the profile. */
-static int settle_profile(const struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
+static int settle_profile(const struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_packing *how = p->how;
     const struct kvc_profile_use use = {how->options.recipe, how->options.threads, how->force_profile};
     const enum kvc_pairing was = kvc_cache_pairing(c);
@@ -34,33 +34,33 @@ static int settle_profile(const struct pack *p, struct kvc_cache *c, struct kvc_
     const int prepared = kvc_profile_prepare(how->profile, c, &use, &p->done->fit, e);
     if (prepared < 0) return -1;
     p->done->fitted = prepared;
-    if (prepared && kvc_cache_pairing(c) != was) note(p, KVC_PACK_PAIRING_CHOSEN, c);
+    if (prepared && kvc_cache_pairing(c) != was) pack_note(p, KVC_PACK_PAIRING_CHOSEN, c);
     /* the profile may be given to decode the source only */
-    if (!prepared && !kvc_facts_of(&p->source->meta).has_profile) note(p, KVC_PACK_PROFILE_UNUSED, c);
+    if (!prepared && !kvc_facts_of(&p->source->meta).has_profile) pack_note(p, KVC_PACK_PROFILE_UNUSED, c);
     return 0;
 }
 
 /* Sets *queries to the queries for stages, in the RoPE pairing of K of c: the given ones, or those of `full` if c has no
  * companions. */
-static int find_queries(const struct pack *p, const struct kvc_cache *c, const struct kvc_cache *full, struct kvc_cache **queries,
-                        struct kvc_error *e) {
+static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *c, const struct kvc_cache *full,
+                             struct kvc_cache **queries, struct kvc_error *e) {
     const struct kvc_cache *asked = p->how->queries;
     *queries = NULL;
     if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
     if (asked && !(*queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
-    if (p->how->queries && of_other_tokens(c, p->how->queries)) note(p, KVC_PACK_OTHER_QUERIES, c);
+    if (p->how->queries && of_other_tokens(c, p->how->queries)) pack_note(p, KVC_PACK_OTHER_QUERIES, c);
     return 0;
 }
 
 /* Packs c, which is `full`, or `full` without its companions. */
-static int pack(const struct pack *p, struct kvc_cache *c, const struct kvc_cache *full, struct kvc_error *e) {
+static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struct kvc_cache *full, struct kvc_error *e) {
     const struct kvc_packing *how = p->how;
     struct kvc_pack_options options = how->options;
     struct kvc_rate rate = how->rate;
     struct kvc_recipe recipe;
     struct kvc_cache *queries;
     if (how->check && how->check(how->state, c, e)) return -1;
-    if (settle_profile(p, c, e) || find_queries(p, c, full, &queries, e)) return -1;
+    if (settle_profile(p, c, e) || pack_find_queries(p, c, full, &queries, e)) return -1;
     options.queries = queries;
     options.profile = how->profile;
     options.fit = p->done->fitted ? &p->done->fit : NULL;
@@ -68,7 +68,7 @@ static int pack(const struct pack *p, struct kvc_cache *c, const struct kvc_cach
     rate.row_bytes = p->done->row_bytes;
     int status = kvc_rate_settle(c, &options, &rate, &recipe, &p->done->rated, e);
     options.recipe = &recipe;
-    note(p, KVC_PACK_ROWS, c);
+    pack_note(p, KVC_PACK_ROWS, c);
     if (!status) status = kvc_container_write(c, &options, p->out, &p->done->report, e);
     kvc_cache_free(queries);
     if (status && e && e->code == KVC_ERR_USAGE && e->need == KVC_NEED_NOTHING && kvc_recipe_is_lossy(how->options.recipe) &&
@@ -91,13 +91,13 @@ static uint64_t bytes_of_rows(const struct kvc_cache *c, int left_out) {
 }
 
 /* Packs a cache, without its companions if the options say so. */
-static int pack_chosen(const struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
+static int pack_chosen(const struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_selection others = {.no_companions = 1};
     for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++) p->done->left_out |= is_companion(c, t);
-    if (!p->done->left_out) return pack(p, c, c, e);
+    if (!p->done->left_out) return pack_pack(p, c, c, e);
     p->done->row_bytes = bytes_of_rows(p->source, 1);
     struct kvc_cache *view = kvc_view_select(c, &others, e);
-    const int status = view ? pack(p, view, c, e) : -1;
+    const int status = view ? pack_pack(p, view, c, e) : -1;
     kvc_cache_free(view);
     return status;
 }
@@ -108,13 +108,13 @@ static int rotation_is_known(const struct kvc_meta *m) {
 }
 
 /* Packs *c, to which facts of the profile are added. */
-static int pack_own(struct pack *p, struct kvc_cache *c, struct kvc_error *e) {
+static int pack_own(struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     p->source = c;
     if (p->how->profile && kvc_profile_adopt(p->how->profile, c, e)) return -1;
     if (!p->done->dequantized) return pack_chosen(p, c, e);
     struct kvc_cache *view = kvc_view_dequantize(c, e);
     if (!view) return -1;
-    if (!rotation_is_known(&c->meta)) note(p, KVC_PACK_ROTATION_UNKNOWN, c);
+    if (!rotation_is_known(&c->meta)) pack_note(p, KVC_PACK_ROTATION_UNKNOWN, c);
     const int status = pack_chosen(p, view, e);
     kvc_cache_free(view);
     return status;
@@ -125,7 +125,7 @@ int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *how, str
     struct kvc_packing with = *how;
     struct kvc_recipe best;
     struct kvc_cache own;
-    struct pack p = {.how = &with, .out = out, .done = done};
+    struct pack_pack p = {.how = &with, .out = out, .done = done};
     memset(done, 0, sizeof *done);
     if (!how->options.recipe && how->profile && kvc_profile_predicts(how->profile)) {
         if (kvc_recipe_parse(KVC_PREDICTING_STAGE, &best, e)) return -1;

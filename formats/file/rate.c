@@ -78,7 +78,7 @@ static int take_nothing(void *s, const void *data, size_t n, struct kvc_error *e
 }
 
 /* Returns the tensor of queries of a model layer. */
-static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
+static uint32_t rate_find_queries(const struct kvc_cache *c, uint32_t layer) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
         if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer) return t;
     return KVC_NONE;
@@ -88,7 +88,7 @@ static uint32_t find_queries(const struct kvc_cache *c, uint32_t layer) {
 static int measure_layer(const struct trial *t, const struct kvc_cache *decoded, uint32_t layer, struct kvc_attention *total,
                          struct kvc_error *e) {
     const struct kvc_layer *l = &t->view->layer[layer];
-    const uint32_t k = l->tensor[0], v = l->tensor[1], q = find_queries(t->queries, l->index);
+    const uint32_t k = l->tensor[0], v = l->tensor[1], q = rate_find_queries(t->queries, l->index);
     const enum kvc_part_kind kind = t->view->part[l->part].kind;
     if (k == KVC_NONE || v == KVC_NONE || q == KVC_NONE || t->view->tensor[k].role != KVC_ROLE_K ||
         (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING))
@@ -117,7 +117,7 @@ static int measure_layer(const struct trial *t, const struct kvc_cache *decoded,
 }
 
 /* Sets *value to the error of a packed cache, in the requested measure. */
-static int measure(const struct trial *t, const struct kvc_buffer *packed, double *error, struct kvc_error *e) {
+static int rate_measure(const struct trial *t, const struct kvc_buffer *packed, double *error, struct kvc_error *e) {
     struct kvc_input in;
     struct kvc_attention total = {0};
     kvc_input_memory(&in, "a trial", packed->data, packed->n);
@@ -142,7 +142,7 @@ static int try_step(struct trial *t, double step, double *value, struct kvc_erro
     struct kvc_buffer buffer = {0};
     struct kvc_sink to_memory = kvc_sink_buffer(&buffer), nowhere = {.write = take_nothing};
     int status = kvc_container_write(t->c, &t->options, t->view ? &to_memory : &nowhere, &report, e);
-    if (!status && t->view) status = measure(t, &buffer, value, e);
+    if (!status && t->view) status = rate_measure(t, &buffer, value, e);
     else if (!status) *value = (double)t->rate->row_bytes / (double)report.stored_bytes;
     free(buffer.data);
     return status;

@@ -73,7 +73,7 @@ static void give_room(struct source *s, uint8_t *bytes) {
     s->spare = r;
 }
 
-static uint8_t *take(struct source *s, uint64_t size, struct kvc_error *e) {
+static uint8_t *restore_take(struct source *s, uint64_t size, struct kvc_error *e) {
     pthread_mutex_lock(&s->lock);
     uint8_t *bytes = take_room(s, size);
     pthread_mutex_unlock(&s->lock);
@@ -87,7 +87,7 @@ static void give(struct source *s, uint8_t *bytes) {
     pthread_mutex_unlock(&s->lock);
 }
 
-static void discard(void *result) {
+static void restore_discard(void *result) {
     if (result) free((struct room *)result - 1);
 }
 
@@ -203,7 +203,7 @@ static void spread(const struct source *s, const struct item *item, const uint8_
 }
 
 /* Decodes an item's rows, and puts them to their places in the tensor. `rows` has room for them. */
-static int place(const struct source *s, const struct item *item, uint8_t *rows, uint8_t *to, struct kvc_error *e) {
+static int restore_place(const struct source *s, const struct item *item, uint8_t *rows, uint8_t *to, struct kvc_error *e) {
     const struct kvc_cache *c = s->cache;
     const struct kvc_row_places places = {.base = to,
                                           .strides = c->tensor[item->tensor].source,
@@ -252,7 +252,7 @@ static int put_heads(struct source *s, const struct item *item, const uint8_t *r
     const struct kvc_tensor *t = &s->cache->tensor[item->tensor];
     const uint64_t head = item->n * t->source.token, to = item_offset(s, item) + item->begin * t->source.token;
     const struct kvc_strides by_head = {.token = t->source.token, .head = head, .block = t->source.block};
-    uint8_t *by_heads = take(s, item_bytes(s, item), e);
+    uint8_t *by_heads = restore_take(s, item_bytes(s, item), e);
     if (!by_heads) return -1;
     kvc_rows_scatter(by_heads, rows, &t->shape, &by_head, 0, item->n, 0);
     int status = 0;
@@ -273,13 +273,13 @@ static int read_item(void *state, uint64_t number, void **result, struct kvc_err
         const int straight = !s->past && (uintptr_t)there % sizeof(uint64_t) == 0; /* as decoders want it */
         if (straight || item.kind != ROWS) return read_bytes(s, &item, there, e);
     }
-    uint8_t *bytes = take(s, item_bytes(s, &item), e), *tensor = NULL;
+    uint8_t *bytes = restore_take(s, item_bytes(s, &item), e), *tensor = NULL;
     if (!bytes) return -1;
     const int puts = s->offset && !s->memory && (item.kind != SPREAD || runs_by_head(s, item.tensor));
     int status;
     if (!puts && (s->memory || item.kind == SPREAD)) {
         tensor = s->memory ? s->memory + s->offset[item.extent - s->cache->extent] : tensor_bytes(s, &item, e);
-        status = tensor ? place(s, &item, bytes, tensor, e) : -1;
+        status = tensor ? restore_place(s, &item, bytes, tensor, e) : -1;
     } else {
         status = read_bytes(s, &item, bytes, e);
         if (!status && puts && item.kind == SPREAD) status = put_heads(s, &item, bytes, e);
@@ -381,7 +381,7 @@ uint64_t kvc_source_size(const struct kvc_cache *c, uint32_t i) {
 int kvc_source_write_members(const struct kvc_cache *c, unsigned threads, const struct kvc_member_sink *out,
                              struct kvc_error *e) {
     struct source s = {.cache = c, .out = out, .lock = PTHREAD_MUTEX_INITIALIZER};
-    struct kvc_job job = {.work = read_item, .commit = write_item, .discard = discard, .state = &s};
+    struct kvc_job job = {.work = read_item, .commit = write_item, .discard = restore_discard, .state = &s};
     if (!c->n_extents)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_FORMAT,
                              "the source file's own layout is not recorded (compressed npz, or a selection)");

@@ -42,7 +42,7 @@ static int add_member(struct kvc_bundle *b, const char *name, uint64_t size, str
     return 0;
 }
 
-static int by_name(const void *a, const void *b) {
+static int bundle_by_name(const void *a, const void *b) {
     return strcmp(((const struct kvc_member *)a)->name, ((const struct kvc_member *)b)->name);
 }
 
@@ -51,7 +51,7 @@ static int check_names(struct kvc_bundle *b, struct kvc_error *e) {
     int status = sorted ? 0 : kvc_fail_memory(e, "members");
     if (!status && b->n) {
         memcpy(sorted, b->member, b->n * sizeof *sorted);
-        qsort(sorted, b->n, sizeof *sorted, by_name);
+        qsort(sorted, b->n, sizeof *sorted, bundle_by_name);
     }
     for (size_t i = 1; i < b->n && !status; i++)
         if (strcmp(sorted[i - 1].name, sorted[i].name) == 0) {
@@ -66,7 +66,7 @@ static int check_names(struct kvc_bundle *b, struct kvc_error *e) {
 /* --- folders --- */
 
 /* Returns "folder/name", which the caller frees. */
-static char *join(const char *folder, const char *name, struct kvc_error *e) {
+static char *bundle_join(const char *folder, const char *name, struct kvc_error *e) {
     char *path;
     if (!*folder) path = strdup(name);
     else if (asprintf(&path, "%s/%s", folder, name) < 0) path = NULL;
@@ -80,7 +80,7 @@ static int add_entry(struct kvc_bundle *b, const char *below, const char *entry,
     struct stat st;
     char shown[96];
     if (strcmp(entry, ".") == 0 || strcmp(entry, "..") == 0) return 0;
-    char *name = join(below, entry, e), *path = name ? join(b->folder, name, e) : NULL;
+    char *name = bundle_join(below, entry, e), *path = name ? bundle_join(b->folder, name, e) : NULL;
     int status = path ? 0 : -1;
     if (!status && stat(path, &st))
         status = kvc_fail(e, KVC_ERR_IO, "%s: %s", kvc_name_show(path, shown, sizeof shown), strerror(errno));
@@ -94,7 +94,7 @@ static int add_entry(struct kvc_bundle *b, const char *below, const char *entry,
 }
 
 static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth, struct kvc_error *e) {
-    char *path = *below ? join(b->folder, below, e) : strdup(b->folder);
+    char *path = *below ? bundle_join(b->folder, below, e) : strdup(b->folder);
     if (depth > MAX_DEPTH) {
         free(path);
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "folders are nested more than %d deep", MAX_DEPTH);
@@ -136,7 +136,7 @@ int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep, const st
     if (!status && !deep) status = has_files(path, e);
     if (!status) status = list_folder(b, "", 0, e);
     if (!status && !b->n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "is a folder without files");
-    if (!status) qsort(b->member, b->n, sizeof *b->member, by_name);
+    if (!status) qsort(b->member, b->n, sizeof *b->member, bundle_by_name);
     if (status) {
         kvc_error_prefix(e, path);
         kvc_bundle_close(b);
@@ -269,7 +269,7 @@ int kvc_bundle_archive(struct kvc_bundle *b, const struct kvc_input *in, struct 
 const struct kvc_input *kvc_bundle_open(const struct kvc_bundle *b, size_t i, struct kvc_error *e) {
     struct kvc_member *m = &b->member[i];
     if (m->in) return m->in;
-    char *path = join(b->folder, m->name, e);
+    char *path = bundle_join(b->folder, m->name, e);
     struct kvc_input *in = path ? calloc(1, sizeof *in) : NULL;
     if (path && !in) kvc_fail_memory(e, "a file");
     if (in && kvc_input_open_how(in, path, &b->how, e)) {

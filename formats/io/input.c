@@ -282,7 +282,7 @@ static int decompress(struct kvc_input *in, const char *filter, const struct out
 
 /* --- files read as they are needed --- */
 
-static int read_file(void *state, uint64_t offset, size_t n, uint8_t *dst, struct kvc_error *e) {
+static int input_read_file(void *state, uint64_t offset, size_t n, uint8_t *dst, struct kvc_error *e) {
     const int fd = *(const int *)state;
     while (n) {
         const ssize_t got = pread(fd, dst, n, (off_t)offset);
@@ -309,7 +309,7 @@ static int read_fd(int fd, uint64_t size, struct kvc_input *in, struct kvc_error
         free(own);
         return kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
     }
-    if (!(in->pages = kvc_pages_new(size, read_file, close_file, own, e))) {
+    if (!(in->pages = kvc_pages_new(size, input_read_file, close_file, own, e))) {
         close_file(own);
         return -1;
     }

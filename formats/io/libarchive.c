@@ -17,7 +17,7 @@ static int find_function(void *library, const char *name, void *function, size_t
 }
 
 /* The library is kept for the life of the process. */
-static int load(struct kvc_error *e) {
+static int libarchive_load(struct kvc_error *e) {
     void *library = dlopen(NAME, RTLD_NOW | RTLD_LOCAL);
     int status = library
                      ? 0
@@ -35,7 +35,7 @@ int kvc_libarchive_load(struct kvc_error *e) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static int is_loaded;
     pthread_mutex_lock(&lock);
-    const int status = is_loaded ? 0 : load(e);
+    const int status = is_loaded ? 0 : libarchive_load(e);
     is_loaded = !status;
     pthread_mutex_unlock(&lock);
     return status;

@@ -64,7 +64,7 @@ static int hand_out(struct pool *p, uint64_t *item) {
 }
 
 /* Does the work of an item. The lock is held before and after. */
-static void work(struct pool *p, uint64_t item) {
+static void parallel_work(struct pool *p, uint64_t item) {
     struct slot *slot = slot_of(p, item);
     pthread_mutex_unlock(&p->lock);
     const int status = p->job->work(p->job->state, item, &slot->result, &slot->error);
@@ -79,7 +79,7 @@ static void *worker(void *arg) {
     pthread_mutex_lock(&p->lock);
     while (!p->stop && p->handed_out < p->job->n) {
         if (hand_out(p, &item)) {
-            work(p, item);
+            parallel_work(p, item);
             continue;
         }
         p->idle++;
@@ -127,7 +127,7 @@ static int commit_next(struct pool *p, double *waited, struct kvc_error *e) {
 }
 
 /* The calling thread's part. thread[] has room for one thread more than the *started ones. */
-static int run(struct pool *p, pthread_t *thread, unsigned *started, struct kvc_error *e) {
+static int parallel_run(struct pool *p, pthread_t *thread, unsigned *started, struct kvc_error *e) {
     int status = 0, only_commits = 0;
     double waited = 0;
     uint64_t item;
@@ -143,7 +143,7 @@ static int run(struct pool *p, pthread_t *thread, unsigned *started, struct kvc_
                 ++*started;
             }
         } else if (!only_commits && hand_out(p, &item)) {
-            work(p, item);
+            parallel_work(p, item);
         } else {
             p->caller_waits = 1;
             pthread_cond_wait(&p->ready, &p->lock);
@@ -176,7 +176,7 @@ int kvc_parallel(const struct kvc_job *job, unsigned threads, struct kvc_error *
     unsigned started = 0;
     while (started < threads - 1 && pthread_create(&thread[started], NULL, worker, &p) == 0) started++;
     pthread_mutex_lock(&p.lock);
-    const int status = run(&p, thread, &started, e);
+    const int status = parallel_run(&p, thread, &started, e);
     p.stop = 1;
     pthread_cond_broadcast(&p.room);
     pthread_mutex_unlock(&p.lock);

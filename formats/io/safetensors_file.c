@@ -166,7 +166,7 @@ struct named {
     size_t i;
 };
 
-static int by_name(const void *pa, const void *pb) {
+static int safetensors_file_by_name(const void *pa, const void *pb) {
     const struct named *a = pa, *b = pb;
     return strcmp(a->name, b->name);
 }
@@ -176,7 +176,7 @@ static int sort_names(struct kvc_safetensors *s, struct kvc_error *e) {
     s->by_name = kvc_alloc(s->n, sizeof *s->by_name);
     const int status = named && s->by_name ? 0 : kvc_fail_memory(e, "the header");
     for (size_t i = 0; i < s->n && !status; i++) named[i] = (struct named){s->tensor[i].name, i};
-    if (!status) qsort(named, s->n, sizeof *named, by_name);
+    if (!status) qsort(named, s->n, sizeof *named, safetensors_file_by_name);
     for (size_t i = 0; i < s->n && !status; i++) s->by_name[i] = named[i].i;
     free(named);
     return status;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* Copies bytes to an output of `room` bytes in memory, which is not read soon. */
-static void copy(uint8_t *to, const void *from, size_t n, uint64_t room) {
+static void sink_copy(uint8_t *to, const void *from, size_t n, uint64_t room) {
     kvc_kernels_get()->copy_pieces(to, 0, from, 0, 1, n, room >= KVC_LARGE);
 }
 
@@ -19,7 +19,7 @@ int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_er
     if (!n) return 0;
     if (s->memory && n > s->room - s->offset)
         return kvc_fail(e, KVC_ERR_USAGE, "the output is longer than the memory for it, %" PRIu64 " bytes", s->room);
-    if (s->memory) copy(s->memory + s->offset, data, n, s->room);
+    if (s->memory) sink_copy(s->memory + s->offset, data, n, s->room);
     else if (s->put ? s->put(s->state, s->offset, data, n, e) : s->write(s->state, data, n, e)) return -1;
     return kvc_sink_skip(s, n, e);
 }
@@ -39,7 +39,7 @@ int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e) {
     return 0;
 }
 
-static int append(struct kvc_buffer *b, const void *data, size_t n, int is_output, struct kvc_error *e) {
+static int sink_append(struct kvc_buffer *b, const void *data, size_t n, int is_output, struct kvc_error *e) {
     if (b->room - b->n < n) {
         size_t room = (b->n + n) * 2;
         uint8_t *grown = realloc(b->data, room);
@@ -47,18 +47,18 @@ static int append(struct kvc_buffer *b, const void *data, size_t n, int is_outpu
         b->data = grown;
         b->room = room;
     }
-    if (is_output) copy(b->data + b->n, data, n, b->room);
+    if (is_output) sink_copy(b->data + b->n, data, n, b->room);
     else memcpy(b->data + b->n, data, n);
     b->n += n;
     return 0;
 }
 
 static int buffer_write(void *state, const void *data, size_t n, struct kvc_error *e) {
-    return append(state, data, n, 0, e);
+    return sink_append(state, data, n, 0, e);
 }
 
 static int output_write(void *state, const void *data, size_t n, struct kvc_error *e) {
-    return append(state, data, n, 1, e);
+    return sink_append(state, data, n, 1, e);
 }
 
 struct kvc_sink kvc_sink_buffer(struct kvc_buffer *b) {

@@ -47,7 +47,7 @@ static int reach(struct reader *r, uint64_t n, struct kvc_error *e) {
 }
 
 /* Returns the next n bytes, or NULL when fewer are left. */
-static const uint8_t *take(struct reader *r, uint64_t n, const char *what, struct kvc_error *e) {
+static const uint8_t *gguf_take(struct reader *r, uint64_t n, const char *what, struct kvc_error *e) {
     if (n > left(r)) {
         kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: %s needs %" PRIu64 " bytes, %" PRIu64 " are left", what, n, left(r));
         return NULL;
@@ -59,14 +59,14 @@ static const uint8_t *take(struct reader *r, uint64_t n, const char *what, struc
 }
 
 static int take_u32(struct reader *r, uint32_t *v, const char *what, struct kvc_error *e) {
-    const uint8_t *p = take(r, 4, what, e);
+    const uint8_t *p = gguf_take(r, 4, what, e);
     if (!p) return -1;
     *v = get_u32(p);
     return 0;
 }
 
 static int take_u64(struct reader *r, uint64_t *v, const char *what, struct kvc_error *e) {
-    const uint8_t *p = take(r, 8, what, e);
+    const uint8_t *p = gguf_take(r, 8, what, e);
     if (!p) return -1;
     *v = get_u64(p);
     return 0;
@@ -74,7 +74,7 @@ static int take_u64(struct reader *r, uint64_t *v, const char *what, struct kvc_
 
 static const char *take_string(struct reader *r, uint64_t *size, const char *what, struct kvc_error *e) {
     if (take_u64(r, size, what, e)) return NULL;
-    return (const char *)take(r, *size, what, e);
+    return (const char *)gguf_take(r, *size, what, e);
 }
 
 /* Bytes of one item; 0 for strings, arrays and unknown types. */
@@ -111,7 +111,7 @@ static int read_items(struct reader *r, struct kvc_gguf_entry *entry, struct kvc
     if (entry->count > left(r) / width)
         return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: an array of %" PRIu64 " items does not fit in the file",
                            entry->count);
-    entry->items = take(r, entry->count * width, "a value", e);
+    entry->items = gguf_take(r, entry->count * width, "a value", e);
     return entry->items ? 0 : -1;
 }
 
@@ -185,8 +185,8 @@ static int read_alignment(const struct kvc_gguf *g, uint64_t *alignment, struct 
     return 0;
 }
 
-static int read_header(struct kvc_gguf *g, struct reader *r, struct kvc_error *e) {
-    const uint8_t *magic = take(r, 4, "the magic", e);
+static int gguf_read_header(struct kvc_gguf *g, struct reader *r, struct kvc_error *e) {
+    const uint8_t *magic = gguf_take(r, 4, "the magic", e);
     if (!magic) return -1;
     if (memcmp(magic, "GGUF", 4) != 0) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a GGUF file");
     uint64_t n_entries = 0, alignment = 0, last = 0;
@@ -201,7 +201,7 @@ static int read_header(struct kvc_gguf *g, struct reader *r, struct kvc_error *e
 
     uint64_t padding = (alignment - r->at % alignment) % alignment;
     if (!g->n_tensors && padding > left(r)) padding = left(r); /* a vocabulary alone may end without padding */
-    if (!take(r, padding, "the padding before the tensors", e)) return -1;
+    if (!gguf_take(r, padding, "the padding before the tensors", e)) return -1;
     if (g->n_tensors && last >= left(r))
         return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: a tensor starts beyond the end of the file");
     g->data_offset = r->at;
@@ -211,7 +211,7 @@ static int read_header(struct kvc_gguf *g, struct reader *r, struct kvc_error *e
 int kvc_gguf_open(struct kvc_gguf *g, const struct kvc_input *in, struct kvc_error *e) {
     struct reader r = {.in = in};
     memset(g, 0, sizeof *g);
-    if (!read_header(g, &r, e) && !pin_first(&r, g->data_offset, e)) return 0;
+    if (!gguf_read_header(g, &r, e) && !pin_first(&r, g->data_offset, e)) return 0;
     kvc_input_unpin(in, 0, r.pinned);
     kvc_gguf_close(g);
     return -1;

@@ -372,8 +372,8 @@ static int find_attention(const struct kvc_input *in, struct kvc_model *m, struc
 }
 
 /* Reads one weights file: its header, the facts (of the first file) and its share of the fingerprints. */
-static int read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h, struct kvc_model *m,
-                     struct kvc_error *e) {
+static int model_read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h, struct kvc_model *m,
+                           struct kvc_error *e) {
     uint64_t header;
     if (kvc_model_file_begins(in, &header, e)) return -1;
     const int is_gguf = !header;
@@ -418,7 +418,7 @@ static int read_files(const struct kvc_model_files *f, struct hashes *h, struct 
         struct kvc_input in;
         int status = kvc_input_open(&in, f->path[i], e);
         if (!status) {
-            status = read_file(&in, i == 0, f->n, h, m, e);
+            status = model_read_file(&in, i == 0, f->n, h, m, e);
             kvc_input_close(&in);
         }
         if (status) return f->n > 1 ? kvc_error_prefix(e, kvc_base_name(f->path[i])) : -1;

@@ -26,7 +26,7 @@ static int ends_with(const char *text, const char *end) {
 }
 
 /* Returns the first `size` bytes of `directory`, then `between` and `name`; NULL when out of memory. */
-static char *join(const char *directory, size_t size, const char *between, const char *name) {
+static char *model_files_join(const char *directory, size_t size, const char *between, const char *name) {
     size_t room = size + strlen(between) + strlen(name) + 1;
     char *joined = malloc(room);
     if (joined) snprintf(joined, room, "%.*s%s%s", (int)size, directory, between, name);
@@ -34,7 +34,7 @@ static char *join(const char *directory, size_t size, const char *between, const
 }
 
 /* Takes over `path`, which may be NULL after a failed allocation. */
-static int add(struct kvc_model_files *f, char *path, struct kvc_error *e) {
+static int model_files_add(struct kvc_model_files *f, char *path, struct kvc_error *e) {
     char **grown = path ? kvc_realloc(f->path, f->n + 1, sizeof *grown) : NULL;
     if (!grown) {
         free(path);
@@ -66,7 +66,7 @@ static int list_shards(struct kvc_model_files *f, const char *path, unsigned sha
             snprintf(number, sizeof number, "%05u", i);
             memcpy(shard + at, number, 5);
         }
-        if (add(f, shard, e)) return -1;
+        if (model_files_add(f, shard, e)) return -1;
     }
     return 0;
 }
@@ -76,24 +76,24 @@ static int is_safetensors(const struct dirent *d) {
 }
 
 /* Compares by bytes, whatever the locale. */
-static int by_name(const struct dirent **a, const struct dirent **b) {
+static int model_files_by_name(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
 /* Lists model.safetensors, or else all *.safetensors of a directory. */
 static int list_directory(struct kvc_model_files *f, const char *path, struct kvc_error *e) {
-    char *whole = join(path, strlen(path), "/", "model.safetensors");
+    char *whole = model_files_join(path, strlen(path), "/", "model.safetensors");
     if (!whole) return kvc_fail_memory(e, "file names");
-    if (access(whole, F_OK) == 0) return add(f, whole, e);
+    if (access(whole, F_OK) == 0) return model_files_add(f, whole, e);
     free(whole);
 
     struct dirent **found;
-    int n = scandir(path, &found, is_safetensors, by_name), status = 0;
+    int n = scandir(path, &found, is_safetensors, model_files_by_name), status = 0;
     if (n < 0) return kvc_fail(e, KVC_ERR_IO, "cannot list the directory: %s", strerror(errno));
     if (!n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "no safetensors weights in this directory");
     if (n > MAX_FILES) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d safetensors files", MAX_FILES);
     for (int i = 0; i < n; i++) {
-        if (!status) status = add(f, join(path, strlen(path), "/", found[i]->d_name), e);
+        if (!status) status = model_files_add(f, model_files_join(path, strlen(path), "/", found[i]->d_name), e);
         free(found[i]);
     }
     free(found);
@@ -108,7 +108,9 @@ int kvc_model_files_list(struct kvc_model_files *f, const char *path, struct kvc
     int is_dir = S_ISDIR(st.st_mode);
     unsigned shards = is_dir ? 0 : shards_of(path, &at);
     f->given = !is_dir && !shards;
-    int status = is_dir ? list_directory(f, path, e) : shards ? list_shards(f, path, shards, at, e) : add(f, strdup(path), e);
+    int status = is_dir   ? list_directory(f, path, e)
+                 : shards ? list_shards(f, path, shards, at, e)
+                          : model_files_add(f, strdup(path), e);
     if (status) kvc_model_files_free(f);
     return status;
 }
@@ -122,7 +124,7 @@ void kvc_model_files_free(struct kvc_model_files *f) {
 int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, uint64_t limit, struct kvc_input *in,
                            struct kvc_error *e) {
     const char *file = f->path[0];
-    char *path = join(file, (size_t)(kvc_base_name(file) - file), "", name);
+    char *path = model_files_join(file, (size_t)(kvc_base_name(file) - file), "", name);
     if (!path) return kvc_fail_memory(e, "file names");
     int there = access(path, F_OK) == 0;
     int status = there ? kvc_input_open(in, path, e) : 0;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t layer_of(const struct kvc_cache *c, uint32_t tensor) {
+static uint32_t predict_source_layer_of(const struct kvc_cache *c, uint32_t tensor) {
     return c->layer[c->tensor[tensor].layer].index;
 }
 
@@ -58,16 +58,17 @@ int kvc_predict_takes(const struct kvc_cache *c, uint32_t tensor) {
 static int fits(const struct kvc_predict_source *s, const struct kvc_predictor *p, unsigned i, uint32_t tensor) {
     const struct kvc_cache *c = s->cache;
     return tensor < s->tensor && kvc_tensor_part(c, tensor) == kvc_tensor_part(c, s->tensor) &&
-           c->tensor[tensor].role == (p->input[i].is_v ? KVC_ROLE_V : KVC_ROLE_K) && layer_of(c, tensor) == p->input[i].layer &&
-           width_of(s, tensor) == p->input[i].width && kvc_predict_takes(c, tensor) &&
-           (!is_q8_0(c, tensor) || is_q8_0(c, s->tensor));
+           c->tensor[tensor].role == (p->input[i].is_v ? KVC_ROLE_V : KVC_ROLE_K) &&
+           predict_source_layer_of(c, tensor) == p->input[i].layer && width_of(s, tensor) == p->input[i].width &&
+           kvc_predict_takes(c, tensor) && (!is_q8_0(c, tensor) || is_q8_0(c, s->tensor));
 }
 
 int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST], struct kvc_error *e) {
     const struct kvc_predictor *p;
     int any = 0;
     if (!s->profile) return 0;
-    if (kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
+    if (kvc_profile_predictor(s->profile, predict_source_layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role,
+                              s->pairing, &p, e))
         return -1;
     if (!p || p->matrix.outputs != width_of(s, s->tensor)) return 0;
     if (is_q8_0(s->cache, s->tensor) && !kvc_predict_takes(s->cache, s->tensor)) return 0;
@@ -90,9 +91,10 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     const struct kvc_small *small;
     struct kvc_rope rope = {.half = 0};
     size_t half = 0;
-    if (kvc_profile_small(s->profile, layer_of(c, tensor), c->tensor[tensor].role, s->pairing, &small, e)) return -1;
+    if (kvc_profile_small(s->profile, predict_source_layer_of(c, tensor), c->tensor[tensor].role, s->pairing, &small, e))
+        return -1;
     const double *angle = c->tensor[tensor].role == KVC_ROLE_K && rotation != KVC_PAIRING_UNKNOWN
-                              ? kvc_profile_angles(s->profile, layer_of(c, tensor), &half)
+                              ? kvc_profile_angles(s->profile, predict_source_layer_of(c, tensor), &half)
                               : NULL;
     size_t tile;
     const int takes = find_tile(c, tensor, &tile);
@@ -123,14 +125,15 @@ void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const u
 }
 
 /* Returns the predictor of the source's tensor from these tensors, or NULL. */
-static const struct kvc_predictor *find(const struct kvc_predict_source *s, const uint32_t *from, size_t n, struct kvc_error *e) {
+static const struct kvc_predictor *predict_source_find(const struct kvc_predict_source *s, const uint32_t *from, size_t n,
+                                                       struct kvc_error *e) {
     const struct kvc_predictor *p = NULL;
     if (is_q8_0(s->cache, s->tensor) && !kvc_predict_takes(s->cache, s->tensor)) {
         fail_tile(s->tensor, e);
         return NULL;
     }
-    if (s->profile &&
-        kvc_profile_predictor(s->profile, layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role, s->pairing, &p, e))
+    if (s->profile && kvc_profile_predictor(s->profile, predict_source_layer_of(s->cache, s->tensor),
+                                            s->cache->tensor[s->tensor].role, s->pairing, &p, e))
         return NULL;
     int same = p && p->n == n && p->matrix.outputs == width_of(s, s->tensor);
     for (unsigned i = 0; same && i < n; i++) same = from[i] == KVC_AHEAD_NONE || fits(s, p, i, from[i]);
@@ -141,7 +144,7 @@ static const struct kvc_predictor *find(const struct kvc_predict_source *s, cons
 
 static int find_matrix(const struct kvc_ahead *x, const uint32_t *from, size_t n, struct kvc_ahead_matrix *to,
                        struct kvc_error *e) {
-    const struct kvc_predictor *p = find(x->owner, from, n, e);
+    const struct kvc_predictor *p = predict_source_find(x->owner, from, n, e);
     if (!p) return -1;
     to->matrix = &p->matrix;
     for (unsigned i = 0; i < p->n; i++) {
@@ -178,7 +181,7 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
                    size_t n_rows, float *dst, struct kvc_error *e) {
     const struct kvc_predict_source *s = x->owner;
     struct kvc_predict_memo *memo = n_rows <= KVC_BLOCK ? s->memo : NULL;
-    const struct kvc_predictor *p = find(s, from, n, e);
+    const struct kvc_predictor *p = predict_source_find(s, from, n, e);
     if (!p) return -1;
     const size_t bytes = n_rows * p->matrix.outputs * sizeof *dst;
     const float *const again = memo ? remembered(memo, row, n_rows) : NULL;

@@ -58,9 +58,9 @@ static size_t channels(const struct kvc_predictor *x) {
 }
 
 /* Finds the tensors of a predictor. Returns 1, 0 where there is none, or -1. */
-static int find(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_predictor *list,
-                struct kvc_profile_array *weight, struct kvc_profile_array *scale, struct kvc_profile_array *mean,
-                struct kvc_error *e) {
+static int predictor_find(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_predictor *list,
+                          struct kvc_profile_array *weight, struct kvc_profile_array *scale, struct kvc_profile_array *mean,
+                          struct kvc_error *e) {
     const int found = p->back ? kvc_profile_array(p, layer, names[is_v][0], "I8", 2, weight, e) : 0;
     if (found <= 0) return found;
     const int has_mean = kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, mean, e);
@@ -83,13 +83,13 @@ int kvc_predictor_check(const struct kvc_profile *p, uint32_t layer, int is_v, s
                   mean.dim[1] != gain.dim[1] || !is_small(&mean) || !is_small(&gain)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": gain and mean of %s differ in shape or are out of range", layer,
                         is_v ? "V" : "K");
-    return find(p, layer, is_v, &list, &weight, &scale, &mean, e) < 0 ? -1 : 0;
+    return predictor_find(p, layer, is_v, &list, &weight, &scale, &mean, e) < 0 ? -1 : 0;
 }
 
 /* --- preparing --- */
 
 /* Returns the channel of a cache's row for channel i of a row in the file, whose heads have `dim` channels. */
-static size_t place(size_t i, size_t dim, size_t half, int interleaved) {
+static size_t predictor_place(size_t i, size_t dim, size_t half, int interleaved) {
     return i / dim * dim + kvc_profile_place(i % dim, half, interleaved);
 }
 
@@ -103,8 +103,8 @@ static int make_small(const struct kvc_profile *p, uint32_t layer, int is_v, int
     if (!(s->small_numbers = kvc_alloc(2 * width, sizeof(float)))) return kvc_fail_memory(e, "a profile");
     float *means = s->small_numbers, *gains = means + width;
     for (size_t i = 0; i < width; i++) {
-        means[place(i, dim, half, interleaved)] = kvc_profile_f32(mean.data, i);
-        gains[place(i, dim, half, interleaved)] = kvc_profile_f32(gain.data, i);
+        means[predictor_place(i, dim, half, interleaved)] = kvc_profile_f32(mean.data, i);
+        gains[predictor_place(i, dim, half, interleaved)] = kvc_profile_f32(gain.data, i);
     }
     s->small = (struct kvc_small){width, means, gains};
     s->small_made = 1;
@@ -119,7 +119,8 @@ static int place_inputs(const struct kvc_profile *p, const struct kvc_predictor 
         const int is_v = x->input[t].is_v;
         if (kvc_profile_numbers(p, x->input[t].layer, is_v, "gain", 0, &gain, e) != 1) return -1;
         const size_t half = is_v ? 0 : p->half[x->input[t].layer], at = x->input[t].at;
-        for (size_t i = 0; i < x->input[t].width; i++) *place_of++ = at + place(i, (size_t)gain.dim[1], half, interleaved);
+        for (size_t i = 0; i < x->input[t].width; i++)
+            *place_of++ = at + predictor_place(i, (size_t)gain.dim[1], half, interleaved);
     }
     return 0;
 }
@@ -128,7 +129,7 @@ static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int inter
                 struct kvc_error *e) {
     struct kvc_profile_array weight, scale, mean;
     struct kvc_predictor *x = &s->predictor;
-    const int found = find(p, layer, is_v, x, &weight, &scale, &mean, e);
+    const int found = predictor_find(p, layer, is_v, x, &weight, &scale, &mean, e);
     if (found <= 0) return found;
     const size_t n = channels(x), inputs = x->matrix.inputs, dim = (size_t)mean.dim[1], outputs = (size_t)mean.dim[0] * dim;
     const size_t half = is_v ? 0 : p->half[layer];
@@ -138,7 +139,7 @@ static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int inter
     int status = s->weight && s->numbers && place_of ? 0 : kvc_fail_memory(e, "a profile");
     if (!status) status = place_inputs(p, x, interleaved, place_of, e);
     for (size_t i = 0; i < outputs && !status; i++) {
-        const size_t to = place(i, dim, half, interleaved);
+        const size_t to = predictor_place(i, dim, half, interleaved);
         int8_t *weights = s->weight + kvc_dot_place(inputs, to, 0);
         for (size_t j = 0; j < n; j++) weights[kvc_dot_place(inputs, 0, place_of[j])] = (int8_t)weight.data[i * n + j];
         s->numbers[to] = kvc_profile_f32(scale.data, i);

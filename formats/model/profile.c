@@ -46,7 +46,7 @@ static int has_shape(const struct kvc_profile_array *a, uint64_t rows, uint64_t 
 }
 
 /* Finds the queries of a layer, which must match K or V. Returns as find() does. */
-static int find_queries(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
+static int profile_find_queries(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
     const uint64_t heads = a->own.basis.dim[0], dim = a->own.basis.dim[1];
     const struct kvc_profile_array *q = &a->queries;
     const int found = kvc_profile_array(p, layer, "queries", "I8", 3, &a->queries, e);
@@ -97,13 +97,13 @@ static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, stru
     if (a->has_residual && !has_shape(&a->residual.basis, heads, dim))
         return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": residual.basis and basis of %s differ in shape", layer,
                         is_v ? "V" : "K");
-    a->has_queries = find_queries(p, layer, is_v, a, e);
+    a->has_queries = profile_find_queries(p, layer, is_v, a, e);
     return a->has_queries < 0 ? -1 : 1;
 }
 
 /* --- opening --- */
 
-static const char *text_of(const struct kvc_profile *p, const char *key) {
+static const char *profile_text_of(const struct kvc_profile *p, const char *key) {
     const char *text = kvc_safetensors_text(&p->header, key);
     return text ? text : "";
 }
@@ -122,26 +122,26 @@ static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *
     return 0;
 }
 
-static int read_header(struct kvc_profile *p, struct kvc_error *e) {
+static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
     char why[64];
     const uint64_t header = kvc_safetensors_begins(p->data, p->size, why, sizeof why);
     if (!header || header > p->size) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
     if (kvc_safetensors_read(&p->header, p->data, p->size, KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;
-    if (!*text_of(p, "kvc.profile")) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
-    const int predicts = strcmp(text_of(p, "kvc.profile"), "1") == 0;
-    if (!predicts && strcmp(text_of(p, "kvc.profile"), "0") != 0)
+    if (!*profile_text_of(p, "kvc.profile")) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
+    const int predicts = strcmp(profile_text_of(p, "kvc.profile"), "1") == 0;
+    if (!predicts && strcmp(profile_text_of(p, "kvc.profile"), "0") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a profile of version '%.16s', which this kvc does not read",
-                        text_of(p, "kvc.profile"));
-    p->model = text_of(p, "model.name");
-    const char *metric = text_of(p, "metric");
+                        profile_text_of(p, "kvc.profile"));
+    p->model = profile_text_of(p, "model.name");
+    const char *metric = profile_text_of(p, "metric");
     p->metric = strcmp(metric, "fisher") == 0  ? KVC_METRIC_FISHER
                 : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
                                                : KVC_METRIC_COVARIANCE;
-    const unsigned long layers = strtoul(text_of(p, "model.layers"), NULL, 10);
+    const unsigned long layers = strtoul(profile_text_of(p, "model.layers"), NULL, 10);
     if (!layers || layers > KVC_PROFILE_LAYERS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: model.layers is missing or not a number from 1 to %d", KVC_PROFILE_LAYERS);
     p->layers = (uint32_t)layers;
-    const unsigned long back = strtoul(text_of(p, "predictor.back"), NULL, 10);
+    const unsigned long back = strtoul(profile_text_of(p, "predictor.back"), NULL, 10);
     if (predicts && (!back || back > MAX_BACK))
         return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: predictor.back is missing or not a number from 1 to %d", MAX_BACK);
     p->back = predicts ? (unsigned)back : 0;
@@ -182,7 +182,7 @@ struct kvc_profile *kvc_profile_open_memory(const uint8_t *data, size_t size, st
     if (!status) {
         if (size) memcpy(p->data, data, size);
         p->size = size;
-        status = kvc_sha256(data, size, p->sha256, e) || read_header(p, e) || check_all(p, e);
+        status = kvc_sha256(data, size, p->sha256, e) || profile_read_header(p, e) || check_all(p, e);
     }
     if (!status) return p;
     kvc_profile_free(p);
@@ -255,7 +255,7 @@ uint32_t kvc_profile_layers(const struct kvc_profile *p) {
 }
 
 const char *kvc_profile_text(const struct kvc_profile *p, const char *key) {
-    return text_of(p, key);
+    return profile_text_of(p, key);
 }
 
 const double *kvc_profile_angles(const struct kvc_profile *p, uint32_t layer, size_t *half) {

@@ -21,7 +21,7 @@ static struct kvc_profile *try_file(const char *path, const uint8_t sha256[KVC_S
     return p;
 }
 
-static const char *name_of(const char *model) {
+static const char *profile_find_name_of(const char *model) {
     return *model ? model : "a model without a name";
 }
 
@@ -30,7 +30,7 @@ static struct kvc_profile *try_given(const char *path, const uint8_t sha256[KVC_
     struct kvc_error e;
     struct kvc_profile *p = kvc_profile_open(path, &e);
     if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;
-    if (p) snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path, name_of(kvc_profile_model(p)));
+    if (p) snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path, profile_find_name_of(kvc_profile_model(p)));
     else snprintf(wrong, size, "; %.400s", e.message);
     kvc_profile_free(p);
     return NULL;
@@ -72,6 +72,6 @@ struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], con
     char hash[2 * KVC_SHA256_BYTES + 1];
     kvc_hex(sha256, KVC_SHA256_BYTES, hash);
     kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_PROFILE, "packed with the profile of %s, sha256 %s, which was found nowhere%s",
-                  name_of(model), hash, wrong);
+                  profile_find_name_of(model), hash, wrong);
     return NULL;
 }

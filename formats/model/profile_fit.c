@@ -353,7 +353,8 @@ static void worst_layers(const struct kvc_fit *fit, int role, char *text, size_t
     }
 }
 
-static int refuse(const struct kvc_profile *p, const struct kvc_fit *fit, enum kvc_pairing better, struct kvc_error *e) {
+static int profile_fit_refuse(const struct kvc_profile *p, const struct kvc_fit *fit, enum kvc_pairing better,
+                              struct kvc_error *e) {
     const int role = fit->ratio[0] > MISFIT || largest(fit, 0) > LAYER_MISFIT ? 0 : 1;
     char worst[128], check[160];
     worst_layers(fit, role, worst, sizeof worst);
@@ -368,7 +369,7 @@ static int refuse(const struct kvc_profile *p, const struct kvc_fit *fit, enum k
 }
 
 int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e) {
-    return fit->verdict == KVC_FIT_BAD ? refuse(p, fit, KVC_PAIRING_UNKNOWN, e) : 0;
+    return fit->verdict == KVC_FIT_BAD ? profile_fit_refuse(p, fit, KVC_PAIRING_UNKNOWN, e) : 0;
 }
 
 static int has_rope(const struct kvc_profile *p, const struct kvc_cache *c) {
@@ -424,8 +425,8 @@ int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned thre
     if (kvc_layers_need_numbers(c, e)) return -1;
     int status = settle_pairing(p, c, threads, fit, &better, e);
     const int misfit = !status && fit->verdict == KVC_FIT_BAD && !force, unknown = kvc_cache_pairing(c) == KVC_PAIRING_UNKNOWN;
-    if (misfit && unknown) status = refuse(p, fit, better, e);
-    if (!status) status = kvc_profile_fits(p, c, e) || (misfit && refuse(p, fit, better, e));
+    if (misfit && unknown) status = profile_fit_refuse(p, fit, better, e);
+    if (!status) status = kvc_profile_fits(p, c, e) || (misfit && profile_fit_refuse(p, fit, better, e));
     if (status) kvc_fit_free(fit);
     return status ? -1 : 0;
 }

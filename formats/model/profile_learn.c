@@ -85,8 +85,8 @@ static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape, 
     return p->sum && p->gram ? 0 : kvc_fail_memory(e, "a profile");
 }
 
-static int add_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_learnt_part *p, struct kvc_rope *rope,
-                      struct kvc_error *e) {
+static int profile_learn_add_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_learnt_part *p, struct kvc_rope *rope,
+                                    struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
     const size_t heads = p->heads, dim = p->dim, width = heads * dim;
@@ -177,7 +177,7 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
         const uint32_t t = layer->tensor[r];
         if (t == KVC_NONE || c->tensor[t].role != (enum kvc_role)r || !kvc_is_float(c->tensor[t].shape.dtype)) continue;
         status = part_begin(&to->part[r], &c->tensor[t].shape, e);
-        if (!status) status = add_tensor(c, t, &to->part[r], r ? &none : &rope, e);
+        if (!status) status = profile_learn_add_tensor(c, t, &to->part[r], r ? &none : &rope, e);
     }
     for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++)
         if (queries->tensor[t].role == KVC_ROLE_QUERIES && queries->layer[queries->tensor[t].layer].index == layer->index)

@@ -72,7 +72,7 @@ static double unit(uint64_t x) {
 /* --- rows --- */
 
 /* Reads the rows of a part, of those samples that have it. */
-static int read_rows(const struct loop *p, struct part *x, struct kvc_error *e) {
+static int profile_learn_loop_read_rows(const struct loop *p, struct part *x, struct kvc_error *e) {
     for (uint32_t s = 0; s < p->l->n_samples; s++) {
         const struct kvc_learnt_sample *sample = &p->l->sample[s];
         if (x->column[s] == KVC_NONE || !sample->rows) continue;
@@ -113,7 +113,7 @@ struct relation {
 };
 
 /* Puts all inputs of a row side by side. */
-static void gather(const struct part *x, uint64_t row, int8_t *to) {
+static void profile_learn_loop_gather(const struct part *x, uint64_t row, int8_t *to) {
     for (size_t t = 0; t < x->n_inputs; t++) {
         const size_t width = x->input[t]->width[x->role[t]];
         memcpy(to, x->input[t]->small[x->role[t]] + row * width, width);
@@ -127,7 +127,7 @@ static int relate(const struct loop *p, struct part *x, uint64_t first, size_t n
     (void)p;
     for (size_t i = 0; i < n; i++) {
         float *to = r->room + i * size;
-        gather(x, first + i, r->inputs);
+        profile_learn_loop_gather(x, first + i, r->inputs);
         for (size_t k = 0; k < x->inputs; k++) *to++ = (float)r->inputs[k];
         for (size_t k = 0; k < x->width; k++) to[k] = x->x[(first + i) * x->width + k] - p->own.mean[k];
     }
@@ -171,7 +171,7 @@ static int apply(const struct loop *p, struct part *x, uint64_t first, size_t n,
     float *row = x->x + first * x->width, *ahead = x->ahead + first * x->width;
     int status = 0;
     (void)p;
-    for (size_t i = 0; i < n; i++) gather(x, first + i, a->inputs + i * stride);
+    for (size_t i = 0; i < n; i++) profile_learn_loop_gather(x, first + i, a->inputs + i * stride);
     kvc_predict_rows(&a->predictor, ahead, a->inputs, n);
     for (size_t i = 0; i < n * x->width; i++) row[i] -= ahead[i];
     for (size_t h = 0; h < x->known->heads && !status; h++)
@@ -260,7 +260,8 @@ static int learn_predictor(const struct loop *p, struct part *x, const struct re
 /* --- what a decoder has --- */
 
 /* Replaces rows, of which predictions are taken away, by what they decode to, and makes inputs of these. */
-static int decode(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state, struct kvc_error *e) {
+static int profile_learn_loop_decode(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state,
+                                     struct kvc_error *e) {
     const size_t heads = x->known->heads, dim = x->known->dim;
     struct inputs *to = &p->ring[x->layer % (p->l->back + 1)];
     float *room = state, *code = room + 2 * x->width, *back = code + dim;
@@ -374,7 +375,7 @@ static int learn_part(struct loop *p, struct part *x, struct kvc_error *e) {
     to->width[x->is_v] = x->width;
     p->own = (struct kvc_small){.width = x->width, .mean = x->known->mean, .gain = x->learnt.gain};
     int status = r.gram && r.room && r.inputs && room && x->x && x->ahead && x->learnt.gain && to->small[x->is_v]
-                     ? read_rows(p, x, e) || for_runs(p, x, relate, &r, e)
+                     ? profile_learn_loop_read_rows(p, x, e) || for_runs(p, x, relate, &r, e)
                      : kvc_fail_memory(e, "a profile");
     for (size_t i = 0; i < x->width && !status; i++) {
         const double variance = r.gram[(x->inputs + i) * size + x->inputs + i] / r.rows;
@@ -382,7 +383,7 @@ static int learn_part(struct loop *p, struct part *x, struct kvc_error *e) {
     }
     if (!status && x->inputs) status = learn_predictor(p, x, &r, e);
     else if (!status) code_as_known(p, x);
-    if (!status) status = for_runs(p, x, decode, room, e);
+    if (!status) status = for_runs(p, x, profile_learn_loop_decode, room, e);
     free(r.gram);
     free(r.room);
     free(r.inputs);

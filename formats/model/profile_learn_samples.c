@@ -20,7 +20,7 @@ struct source {
     struct kvc_rope rope;
 };
 
-static int by_layer(const void *a, const void *b) {
+static int profile_learn_samples_by_layer(const void *a, const void *b) {
     const struct kvc_learnt_column *x = a, *y = b;
     return x->layer < y->layer ? -1 : x->layer > y->layer;
 }
@@ -46,7 +46,7 @@ static int list_columns(const struct kvc_learner *l, const struct kvc_cache *c, 
         x->number = i;
         s->n++;
     }
-    qsort(s->column, s->n, sizeof *s->column, by_layer);
+    qsort(s->column, s->n, sizeof *s->column, profile_learn_samples_by_layer);
     for (unsigned i = 0; i < s->n; i++) {
         s->column[i].at = s->width;
         s->width += s->column[i].width[0] + s->column[i].width[1];

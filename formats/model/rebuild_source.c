@@ -39,8 +39,8 @@ void kvc_projections_free(struct kvc_projections *p) {
     pthread_mutex_destroy(&p->lock);
 }
 
-static struct kvc_projections_slot *load(const struct kvc_projections *p, uint32_t layer,
-                                         const struct kvc_projection_shape *shape, struct kvc_error *e) {
+static struct kvc_projections_slot *rebuild_source_load(const struct kvc_projections *p, uint32_t layer,
+                                                        const struct kvc_projection_shape *shape, struct kvc_error *e) {
     struct kvc_projections_slot *slot = calloc(1, sizeof *slot);
     if (!slot) {
         kvc_fail_memory(e, "weights");
@@ -79,7 +79,7 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, 
     pthread_mutex_lock(&r->projections->lock);
     struct kvc_projections_slot *slot = r->projections->slot;
     if (!slot || slot->layer != layer->index || slot->projection.shape.in != in) {
-        slot = load(r->projections, layer->index, &shape, e);
+        slot = rebuild_source_load(r->projections, layer->index, &shape, e);
         if (slot) {
             drop(r->projections->slot);
             r->projections->slot = slot;

@@ -26,7 +26,7 @@ static const char lower_block[] = "\xe2\x96\x81"; /* U+2581 */
 static const char byte_space[] = "\xc4\xa0";      /* U+0120 */
 
 /* Adds a token, whose spelling has no NUL, or a later one of the same id. */
-static int add(struct kvc_token_texts *t, uint64_t id, const char *text, uint64_t size, struct kvc_error *e) {
+static int token_text_add(struct kvc_token_texts *t, uint64_t id, const char *text, uint64_t size, struct kvc_error *e) {
     if (id >= t->n || memchr(text, '\0', (size_t)size)) return 0;
     char *copy = strndup(text, (size_t)size);
     if (!copy) return kvc_fail_memory(e, "a vocabulary");
@@ -35,7 +35,7 @@ static int add(struct kvc_token_texts *t, uint64_t id, const char *text, uint64_
     return 0;
 }
 
-static int make_room(struct kvc_token_texts *t, uint64_t n, struct kvc_error *e) {
+static int token_text_make_room(struct kvc_token_texts *t, uint64_t n, struct kvc_error *e) {
     t->text = kvc_alloc_zeros(n, sizeof *t->text);
     t->n = t->text ? n : 0;
     return t->text ? 0 : kvc_fail_memory(e, "a vocabulary");
@@ -48,11 +48,11 @@ static int read_gguf(struct kvc_token_texts *t, const struct kvc_input *in, stru
     int status = 0;
     if (list && list->array && list->type == KVC_GGUF_STRING && list->count <= MAX_ID) {
         const uint8_t *at = list->items;
-        status = make_room(t, list->count, e);
+        status = token_text_make_room(t, list->count, e);
         for (uint64_t id = 0; id < list->count && !status; id++) {
             uint64_t size;
             const char *text = kvc_gguf_next_string(&at, &size);
-            status = add(t, id, text, size, e);
+            status = token_text_add(t, id, text, size, e);
         }
     }
     kvc_gguf_close(&g);
@@ -62,7 +62,7 @@ static int read_gguf(struct kvc_token_texts *t, const struct kvc_input *in, stru
 /* Adds a token of tokenizer.json. What is no token is left out, as this is for reading only. */
 static int add_json(struct kvc_token_texts *t, const json_t *id, const char *text, size_t size, struct kvc_error *e) {
     const json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
-    return number >= 0 && text ? add(t, (uint64_t)number, text, size, e) : 0;
+    return number >= 0 && text ? token_text_add(t, (uint64_t)number, text, size, e) : 0;
 }
 
 static int add_vocabulary(struct kvc_token_texts *t, json_t *root, struct kvc_error *e) {
@@ -73,7 +73,7 @@ static int add_vocabulary(struct kvc_token_texts *t, json_t *root, struct kvc_er
     json_object_foreach(vocab, key, item) if (add_json(t, item, key, strlen(key), e)) return -1;
     json_array_foreach(vocab, i, item) { /* [[token, score], ...] */
         const json_t *text = json_array_get(item, 0);
-        if (json_is_string(text) && add(t, i, json_string_value(text), json_string_length(text), e)) return -1;
+        if (json_is_string(text) && token_text_add(t, i, json_string_value(text), json_string_length(text), e)) return -1;
     }
     json_array_foreach(added, i, item) {
         const json_t *text = json_object_get(item, "content");
@@ -109,7 +109,7 @@ static int read_json(struct kvc_token_texts *t, const struct kvc_model_files *fi
     kvc_input_close(&in);
     if (!root) return kvc_fail(e, KVC_ERR_DAMAGED, "tokenizer.json: no valid JSON: %s (line %d)", error.text, error.line);
     const uint64_t n = count_ids(root);
-    const int status = n && (make_room(t, n, e) || add_vocabulary(t, root, e)) ? -1 : 0;
+    const int status = n && (token_text_make_room(t, n, e) || add_vocabulary(t, root, e)) ? -1 : 0;
     json_decref(root);
     return status;
 }

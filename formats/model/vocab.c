@@ -78,7 +78,7 @@ int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES],
 }
 
 /* Appends a token, unless its id is out of range or beyond the limit. Returns -1 when the JSON is no token. */
-static int append(struct token *list, size_t *n, const json_t *id, const json_t *text, int added, uint64_t limit) {
+static int vocab_append(struct token *list, size_t *n, const json_t *id, const json_t *text, int added, uint64_t limit) {
     if (!json_is_integer(id) || !json_is_string(text) || json_integer_value(id) < 0) return -1;
     uint64_t number = (uint64_t)json_integer_value(id);
     if (limit && number >= limit) return 0;
@@ -110,8 +110,8 @@ static int collect(json_t *vocab, json_t *added, uint64_t limit, struct token *l
             list[(*n)++] = (struct token){i, json_string_value(text), json_string_length(text), 0};
         }
     }
-    json_array_foreach(added, i, item) if (append(list, n, json_object_get(item, "id"), json_object_get(item, "content"), 1,
-                                                  limit)) return -1;
+    json_array_foreach(added, i, item) if (vocab_append(list, n, json_object_get(item, "id"), json_object_get(item, "content"), 1,
+                                                        limit)) return -1;
     return 0;
 }
 

@@ -243,7 +243,7 @@ static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming
     return found > 0 ? load_vector(&b, out, o, vector, e) : found;
 }
 
-static int load(const struct kvc_weights *w, uint32_t layer, struct kvc_projection *p, struct kvc_error *e) {
+static int weights_load(const struct kvc_weights *w, uint32_t layer, struct kvc_projection *p, struct kvc_error *e) {
     const struct kvc_projection_shape *s = &p->shape;
     const struct order k_order = {s->dim, s->rotated, w->pairing, s->pairing};
     const struct order v_order = {s->dim_v, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
@@ -290,7 +290,7 @@ int kvc_weights_load(const struct kvc_weights *w, uint32_t layer, const struct k
                      struct kvc_projection *p, struct kvc_error *e) {
     memset(p, 0, sizeof *p);
     p->shape = *shape;
-    if (!check_shape(&p->shape, e) && !check_pairing(w, shape, e) && !load(w, layer, p, e)) return 0;
+    if (!check_shape(&p->shape, e) && !check_pairing(w, shape, e) && !weights_load(w, layer, p, e)) return 0;
     kvc_projection_free(p);
     return -1;
 }

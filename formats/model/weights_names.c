@@ -40,7 +40,7 @@ int kvc_gguf_has_attention(const struct kvc_gguf *g) {
 
 /* As transformers and others name them: "model.layers.0.self_attn.k_proj.weight", "transformer.h.0.attn.c_attn.weight",
  * "layers.0.attention.wq.weight", "backbone.layers.0.mixer.in_proj.weight"; of quantised models "...qweight", "...W_q". */
-static int is_attention(const char *name) {
+static int weights_names_is_attention(const char *name) {
     static const char *const words[] = {"attn", "attention", "Attention", "mixer", "mamba", "temporal_block", "mlstm", NULL};
     static const char *const adapters[] = {"lora_", NULL};
     const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
@@ -50,6 +50,6 @@ static int is_attention(const char *name) {
 
 int kvc_safetensors_has_attention(const struct kvc_safetensors *s) {
     for (size_t i = 0; i < s->n; i++)
-        if (s->tensor[i].rank == 2 && is_attention(s->tensor[i].name)) return 1;
+        if (s->tensor[i].rank == 2 && weights_names_is_attention(s->tensor[i].name)) return 1;
     return 0;
 }

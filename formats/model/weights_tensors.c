@@ -13,7 +13,7 @@
 
 /* --- files --- */
 
-static int read_header(struct kvc_weights_part *part, struct kvc_error *e) {
+static int weights_tensors_read_header(struct kvc_weights_part *part, struct kvc_error *e) {
     uint64_t header;
     if (kvc_model_file_begins(&part->in, &header, e)) return -1;
     part->is_gguf = !header;
@@ -29,7 +29,7 @@ int kvc_weights_add_part(struct kvc_weights *w, const char *path, struct kvc_err
     memset(part, 0, sizeof *part);
     if (kvc_input_open(&part->in, path, e)) return -1;
     w->n++; /* from here on kvc_weights_close() sees it */
-    if (read_header(part, e)) return -1;
+    if (weights_tensors_read_header(part, e)) return -1;
     if (part->is_gguf != kvc_weights_are_gguf(w)) return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF and safetensors files in one model");
     return 0;
 }
@@ -82,8 +82,8 @@ static int spell(const struct kvc_weights_naming *naming, enum kvc_weight which,
 }
 
 /* Sets where the values are, at `offset` from `base`, which lies inside the file. Refuses bytes beyond the end of the file. */
-static int place(struct kvc_weights_tensor *t, const struct kvc_input *in, uint64_t base, uint64_t offset, uint64_t bytes,
-                 struct kvc_error *e) {
+static int weights_tensors_place(struct kvc_weights_tensor *t, const struct kvc_input *in, uint64_t base, uint64_t offset,
+                                 uint64_t bytes, struct kvc_error *e) {
     uint64_t size = in->size - base;
     if (offset > size || bytes > size - offset)
         return kvc_fail(e, KVC_ERR_DAMAGED,
@@ -122,7 +122,7 @@ static int take_gguf(struct kvc_weights_tensor *t, const struct kvc_weights_part
     if (bytes_of(t, &bytes))
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: '%s' has dimensions that no tensor of %s can have", t->file, t->name,
                         t->info->name);
-    return place(t, &part->in, part->gguf.data_offset, found->offset - part->gguf.data_offset, bytes, e);
+    return weights_tensors_place(t, &part->in, part->gguf.data_offset, found->offset - part->gguf.data_offset, bytes, e);
 }
 
 static int take_safetensors(struct kvc_weights_tensor *t, const struct kvc_weights_part *part,

@@ -39,12 +39,12 @@ static struct parts parts_of(const struct kvc_stage_args *args, const struct kvc
     return p;
 }
 
-static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
+static int lowrank_check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (!args->i[EXACT] || !args->i[POWER]) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "lowrank: 'exact' and 'power' exclude each other");
 }
 
-static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+static int lowrank_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     if (parts_of(args, shape).dim <= 4096) return 1;
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "directions of more than 4 096 channels are not looked for: leave out 'layer'");
     return 0;
@@ -56,7 +56,7 @@ struct state {
     float *directions; /* [part][rank][dim], as they will be read */
 };
 
-static void end(void *state) {
+static void lowrank_end(void *state) {
     struct state *s = state;
     if (!s) return;
     free(s->gram);
@@ -64,8 +64,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *encoding, const struct kvc_block *like,
-                 void **state, struct kvc_error *e) {
+static int lowrank_begin(const struct kvc_stage_args *args, const struct kvc_encoding *encoding, const struct kvc_block *like,
+                         void **state, struct kvc_error *e) {
     (void)encoding;
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "directions");
@@ -76,7 +76,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *e
     return s->gram && s->directions ? 0 : kvc_fail_memory(e, "directions");
 }
 
-static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int lowrank_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const struct parts *p = &s->parts;
     const float *x = (const float *)(const void *)block->rows;
@@ -94,7 +94,8 @@ static int find_directions(const struct kvc_stage_args *args, const struct parts
     return kvc_gram_subspace(to, gram, p->dim, p->rank, e);
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int lowrank_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                          struct kvc_error *e) {
     struct state *s = state;
     const struct parts *p = &s->parts;
     const size_t n = p->n * p->rank * p->dim;
@@ -110,8 +111,8 @@ static void project(const struct kvc_kernels *f, const struct parts *p, const fl
     for (size_t k = 0; k < p->rank; k++) coefficient[k] = f->dot(x, directions + k * p->dim, p->dim);
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int lowrank_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                          struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const struct parts *p = &s->parts;
     const struct kvc_kernels *f = kvc_kernels_get();
@@ -145,8 +146,8 @@ struct sections {
     const struct kvc_section *a, *b; /* coefficients, directions; NULL for a block without rows */
 };
 
-static int open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_shape *shape,
-                         struct sections *s, struct kvc_error *e) {
+static int lowrank_open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                                 const struct kvc_shape *shape, struct sections *s, struct kvc_error *e) {
     *s = (struct sections){.parts = parts_of(args, shape), .rows = (size_t)shape->tokens};
     s->directions = s->parts.n * s->parts.rank * s->parts.dim;
     s->coefficients = s->rows * s->parts.n * s->parts.rank;
@@ -155,11 +156,11 @@ static int open_sections(const struct kvc_stage_args *args, const struct kvc_sto
     return (s->a = kvc_section_only(stored->section, stored->n, KVC_SECTION_FACTOR_A, e)) ? 0 : -1;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int lowrank_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                          struct kvc_error *e) {
     struct sections s;
     float *x = (float *)(void *)block->rows;
-    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (lowrank_open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.rows) return 0;
     const struct parts p = s.parts;
     const struct kvc_kernels *f = kvc_kernels_get();
@@ -176,12 +177,12 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status ? -1 : 0;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int lowrank_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                         struct kvc_program *program, struct kvc_error *e) {
     struct sections s;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_FACTORS, &block->shape);
     void *room;
-    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (lowrank_open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.rows) return 0;
     const struct kvc_program_key key = {s.b->data, 0, 0};
     if (!(op.factors.coefficients = kvc_program_halves_to_end(program, s.a, s.a->data, s.coefficients, e)) ||
@@ -202,13 +203,13 @@ const struct kvc_stage kvc_stage_lowrank = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
     .args = arguments,
     .n_args = N_ARGS,
-    .check = check,
-    .accepts = accepts,
-    .begin = begin,
-    .look = look,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .decode = decode,
-    .lower = lower,
+    .check = lowrank_check,
+    .accepts = lowrank_accepts,
+    .begin = lowrank_begin,
+    .look = lowrank_look,
+    .settle = lowrank_settle,
+    .end = lowrank_end,
+    .encode = lowrank_encode,
+    .decode = lowrank_decode,
+    .lower = lowrank_lower,
 };

@@ -27,7 +27,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
 #define PI 3.14159265358979323846
 #define NEARLY 1e-3 /* angles this close to 0 or pi define no plane of rotation */
 
-static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
+static int merge_check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[GAMMA] >= 0 && args->f[KEEP] != arguments[KEEP].otherwise)
         return kvc_fail(e, KVC_ERR_USAGE, "merge: keep and gamma are two rules for the same: give one");
     return 0;
@@ -45,7 +45,7 @@ struct state {
     uint8_t *kept;        /* by row of the segment */
 };
 
-static void end(void *state) {
+static void merge_end(void *state) {
     struct state *s = state;
     if (!s) return;
     free(s->distance);
@@ -53,8 +53,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int merge_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                       void **state, struct kvc_error *e) {
     (void)args, (void)like;
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "pairs");
@@ -76,7 +76,7 @@ struct two {
     double norm[2], angle;
 };
 
-static struct two compare(const float *u, const float *v, size_t n) {
+static struct two merge_compare(const float *u, const float *v, size_t n) {
     const struct kvc_kernels *k = kvc_kernels_get();
     struct two p = {.norm = {sqrt((double)k->dot(u, u, n)), sqrt((double)k->dot(v, v, n))}};
     if (!(p.norm[0] > 0) || !(p.norm[1] > 0)) return p; /* a zero vector has any direction */
@@ -96,7 +96,7 @@ static void read_pair(const struct kvc_block *block, uint64_t t, int deeper, flo
     kvc_to_floats(pair[!deeper], block->partner->rows + at, width, block->own);
 }
 
-static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int merge_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const size_t width = width_of(block);
     float *room = kvc_alloc(width, 2 * sizeof *room), *pair[2] = {room, room ? room + width : NULL};
@@ -104,7 +104,7 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     if (!room) return kvc_fail_memory(e, "a pair of rows");
     for (uint64_t t = 0; t < block->shape.tokens; t++) {
         read_pair(block, t, s->deeper, pair);
-        s->distance[kvc_block_row(block, t) - s->first] = (float)(compare(pair[0], pair[1], width).angle / PI);
+        s->distance[kvc_block_row(block, t) - s->first] = (float)(merge_compare(pair[0], pair[1], width).angle / PI);
     }
     free(room);
     return 0;
@@ -142,7 +142,8 @@ static int choose_kept(const struct kvc_stage_args *args, struct state *s, struc
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int merge_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                        struct kvc_error *e) {
     struct state *s = state;
     const uint32_t t = s->first_tensor;
     const uint8_t number[4] = {(uint8_t)(t & 255), (uint8_t)(t >> 8 & 255), (uint8_t)(t >> 16 & 255), (uint8_t)(t >> 24)};
@@ -153,7 +154,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 
 /* The merged vector of u and v, into u. MiniCache, equations 2 and 3; appendix, F_max. */
 static void merge_vectors(const struct kvc_stage_args *args, float *u, const float *v, size_t n) {
-    const struct two p = compare(u, v, n);
+    const struct two p = merge_compare(u, v, n);
     double a = 0.5, b = 0.5, square = 0, scale = 1;
     if (args->i[HOW] == SLERP) {
         /* a zero row takes the other's direction */
@@ -206,8 +207,8 @@ static int add_kept(const uint8_t *mask, uint64_t rows, uint8_t stage, struct kv
     return any ? kvc_sections_add(out, KVC_SECTION_KEPT, stage, 0, bits, (size_t)(rows + 7) / 8, 0, e) : 0;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int merge_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const size_t width = width_of(block), most = (size_t)block->shape.tokens * norms_in_row(args, &block->shape);
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
@@ -253,8 +254,8 @@ static int read_mask(const struct kvc_stored *stored, uint64_t rows, uint8_t *ma
     return read_kept(&first, &n_first, rows, mask, e);
 }
 
-static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                struct kvc_error *e) {
+static int merge_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                      struct kvc_error *e) {
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
     const struct kvc_section *own, *side = stored->side;
     size_t n;
@@ -292,7 +293,7 @@ static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *bloc
     return status;
 }
 
-/* The sections of a block after open(). */
+/* The sections of a block after merge_open(). */
 struct sections {
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
     const struct kvc_section *norms; /* NULL where rows are their directions */
@@ -300,8 +301,8 @@ struct sections {
     size_t n_kept;
 };
 
-static int open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                         struct sections *s, struct kvc_error *e) {
+static int merge_open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                               struct sections *s, struct kvc_error *e) {
     const struct kvc_section *own;
     s->norms = NULL;
     if (read_mask(stored, block->shape.tokens, s->mask, &own, &s->n_kept, e)) return -1;
@@ -314,18 +315,18 @@ static int open_sections(const struct kvc_stage_args *args, const struct kvc_sto
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int merge_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_error *e) {
     struct sections s;
-    if (open_sections(args, stored, block, &s, e)) return -1;
+    if (merge_open_sections(args, stored, block, &s, e)) return -1;
     if (s.norms && apply_norms(args, block, s.norms, e)) return -1;
     return kvc_kept_decode(block, s.mask, s.kept, s.n_kept, e);
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int merge_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                       struct kvc_program *program, struct kvc_error *e) {
     struct sections s;
-    if (open_sections(args, stored, block, &s, e)) return -1;
+    if (merge_open_sections(args, stored, block, &s, e)) return -1;
     if (s.norms) {
         const size_t per = norms_in_row(args, &block->shape);
         struct kvc_device_op op = kvc_program_op_of(KVC_OP_NORMS, &block->shape);
@@ -348,15 +349,15 @@ const struct kvc_stage kvc_stage_merge = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_PAIR | KVC_STAGE_TAKES,
     .args = arguments,
     .n_args = N_ARGS,
-    .check = check,
+    .check = merge_check,
     .first_of = first_of,
     .pairs = pairs,
-    .begin = begin,
-    .look = look,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .open = open,
-    .decode = decode,
-    .lower = lower,
+    .begin = merge_begin,
+    .look = merge_look,
+    .settle = merge_settle,
+    .end = merge_end,
+    .encode = merge_encode,
+    .open = merge_open,
+    .decode = merge_decode,
+    .lower = merge_lower,
 };

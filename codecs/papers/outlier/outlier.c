@@ -17,7 +17,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [SHARE] = {.kind = KVC_ARG_REAL, .least = 0.0001, .most = 0.5, .otherwise = 0.02, .required = 1},
 };
 
-static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+static int outlier_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
     if (shape->heads * shape->dim <= 65536) return 1;
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "rows of more than 65 536 values have no index of two bytes");
@@ -47,7 +47,7 @@ struct vectors {
     size_t index_bytes, value_bytes;
 };
 
-static void measure(struct vectors *v, const struct kvc_block *block, enum kvc_dtype dtype) {
+static void outlier_measure(struct vectors *v, const struct kvc_block *block, enum kvc_dtype dtype) {
     const size_t rows = (size_t)block->shape.tokens, width = (size_t)(block->shape.heads * block->shape.dim);
     const int by_row = block->role == KVC_SELECT_V;
     v->n = by_row ? rows : width;
@@ -89,7 +89,7 @@ static uint64_t key_of(const struct ends *d, float value, uint64_t row) {
     return kvc_select_key(d->sign * value, UINT32_MAX - (uint32_t)row); /* a tensor has at most 2^31 rows */
 }
 
-static void end(void *state) {
+static void outlier_end(void *state) {
     struct state *s = state;
     if (!s) return;
     for (int i = 0; i < 2; i++) {
@@ -104,8 +104,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int outlier_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                         void **state, struct kvc_error *e) {
     if (like->role == KVC_SELECT_V) return 0;
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "outliers");
@@ -130,7 +130,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
 }
 
 /* Puts a value among the furthest of its channel, if it is. */
-static void note(struct ends *d, size_t room, size_t channel, float value, uint64_t row) {
+static void outlier_note(struct ends *d, size_t room, size_t channel, float value, uint64_t row) {
     const uint64_t one = key_of(d, value, row);
     uint64_t *heap = d->far + channel * room;
     size_t n = d->n[channel], at;
@@ -175,7 +175,7 @@ static int limit_first(struct state *s, const float *x, size_t rows, struct kvc_
     return 0;
 }
 
-static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int outlier_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const struct kvc_kernels *f = kvc_kernels_get();
     const float *x = (const float *)(const void *)block->rows;
@@ -187,8 +187,8 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
         const size_t n = f->find_beyond(s->beyond, x, s->end[0].limit, s->end[1].limit, s->width, 1);
         for (size_t i = 0; i < n; i++) {
             const size_t c = s->beyond[i];
-            if (x[c] >= s->end[1].limit[c]) note(&s->end[1], s->room, c, x[c], row);
-            if (x[c] <= s->end[0].limit[c]) note(&s->end[0], s->room, c, x[c], row);
+            if (x[c] >= s->end[1].limit[c]) outlier_note(&s->end[1], s->room, c, x[c], row);
+            if (x[c] <= s->end[0].limit[c]) outlier_note(&s->end[0], s->room, c, x[c], row);
         }
         f->add_scaled(s->mean, x, 1, s->width); /* binary32 over a block */
     }
@@ -197,7 +197,8 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int outlier_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                          struct kvc_error *e) {
     struct state *s = state;
     (void)stage, (void)side, (void)e;
     if (!s) return 0;
@@ -292,7 +293,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *bloc
                        struct kvc_error *e) {
     struct vectors v;
     float *x = (float *)(void *)block->rows;
-    measure(&v, block, block->own);
+    outlier_measure(&v, block, block->own);
     const size_t k = how_many(args, v.length), each = 2 * k, all = v.n * each;
     if (each > v.length) return 0;
     const size_t size = 2 + all * (v.index_bytes + v.value_bytes);
@@ -382,8 +383,8 @@ static int encode_channels(const struct state *s, struct kvc_block *block, uint8
     return status;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int outlier_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                          struct kvc_sections *out, struct kvc_error *e) {
     if (!block->shape.tokens) return 0;
     return state ? encode_channels(state, block, stage, out, e) : encode_rows(args, block, stage, out, e);
 }
@@ -396,14 +397,15 @@ struct opened {
     const uint8_t *count, *index, *value;
 };
 
-static int open_sections(const struct kvc_stored *stored, const struct kvc_block *block, struct opened *r, struct kvc_error *e) {
+static int outlier_open_sections(const struct kvc_stored *stored, const struct kvc_block *block, struct opened *r,
+                                 struct kvc_error *e) {
     struct vectors *const v = &r->vectors;
     memset(r, 0, sizeof *r);
     if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
     if (!stored->n) return 0;
     const struct kvc_section *s = r->section = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e);
     if (!s) return -1;
-    measure(v, block, block->own);
+    outlier_measure(v, block, block->own);
     if (s->size < 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
     const size_t k = s->data[0] | (size_t)s->data[1] << 8;
     r->each = 2 * k;
@@ -422,12 +424,12 @@ static int open_sections(const struct kvc_stored *stored, const struct kvc_block
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int outlier_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                          struct kvc_error *e) {
     (void)args;
     struct opened r;
     float *x = (float *)(void *)block->rows;
-    if (open_sections(stored, block, &r, e)) return -1;
+    if (outlier_open_sections(stored, block, &r, e)) return -1;
     if (!r.all) return 0;
     const struct vectors v = r.vectors;
     float *value = kvc_alloc(r.all, sizeof *value);
@@ -452,12 +454,12 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int outlier_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                         struct kvc_program *program, struct kvc_error *e) {
     (void)args;
     struct opened r;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_OUTLIERS, &block->shape);
-    if (open_sections(stored, block, &r, e)) return -1;
+    if (outlier_open_sections(stored, block, &r, e)) return -1;
     if (!r.all) return 0;
     const struct vectors v = r.vectors;
     const uint8_t *first = r.section->data;
@@ -486,12 +488,12 @@ const struct kvc_stage kvc_stage_outlier = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS,
     .args = arguments,
     .n_args = N_ARGS,
-    .accepts = accepts,
-    .begin = begin,
-    .look = look,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .decode = decode,
-    .lower = lower,
+    .accepts = outlier_accepts,
+    .begin = outlier_begin,
+    .look = outlier_look,
+    .settle = outlier_settle,
+    .end = outlier_end,
+    .encode = outlier_encode,
+    .decode = outlier_decode,
+    .lower = outlier_lower,
 };

@@ -47,11 +47,11 @@ struct plan {
     const uint8_t *steps; /* f64 pairs */
 };
 
-static void put(uint8_t *p, uint64_t v, unsigned bytes) {
+static void project_put(uint8_t *p, uint64_t v, unsigned bytes) {
     for (unsigned b = 0; b < bytes; b++) p[b] = (uint8_t)(v >> 8 * b & 255);
 }
 
-static uint64_t get(const uint8_t *p, unsigned bytes) {
+static uint64_t project_get(const uint8_t *p, unsigned bytes) {
     uint64_t v = 0;
     for (unsigned b = bytes; b-- > 0;) v = v << 8 | p[b];
     return v;
@@ -60,11 +60,11 @@ static uint64_t get(const uint8_t *p, unsigned bytes) {
 static void put_double(uint8_t *p, double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    put(p, bits, 8);
+    project_put(p, bits, 8);
 }
 
 static double get_double(const uint8_t *p) {
-    const uint64_t bits = get(p, 8);
+    const uint64_t bits = project_get(p, 8);
     double x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -79,7 +79,7 @@ struct state {
     struct kvc_section one;
 };
 
-static void end(void *state) {
+static void project_end(void *state) {
     struct state *s = state;
     if (!s) return;
     free(s->section);
@@ -112,8 +112,8 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
     return 0;
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int project_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                         void **state, struct kvc_error *e) {
     if (check_source(args, x, like, e)) return -1;
     const struct kvc_rebuild_source *source = x->source;
     const int turns = like->role == KVC_SELECT_K && kvc_pairing_turns(source->pairing) && !source->is_hidden;
@@ -132,14 +132,14 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
         source->rebuild->release(source->rebuild, &m);
         if (missing) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the weights have no RMSNorm, or do not say its epsilon");
     }
-    put(s->section, source->from, 4);
-    put(s->section + 4, source->in, 4);
+    project_put(s->section, source->from, 4);
+    project_put(s->section + 4, source->in, 4);
     s->section[40] = (uint8_t)norm;
     s->section[41] = (uint8_t)(turns ? source->pairing : 0);
-    put(s->section + 42, rotated, 2);
+    project_put(s->section + 42, rotated, 2);
     uint32_t epsilon;
     memcpy(&epsilon, &m.epsilon, sizeof epsilon);
-    if (norm) put(s->section + 44, epsilon, 4);
+    if (norm) project_put(s->section + 44, epsilon, 4);
     for (size_t i = 0; i < rotated / 2; i++) {
         const double angle = pow(source->theta, -2.0 * (double)i / (double)rotated) / (source->factor > 0 ? source->factor : 1);
         put_double(s->section + HEADER + 16 * i, cos(angle));
@@ -150,7 +150,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int project_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                          struct kvc_error *e) {
     const struct state *s = state;
     (void)args;
     return kvc_sections_add(side, KVC_SECTION_HIDDEN, stage, 0, s->section, s->size, 0, e);
@@ -171,12 +172,12 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_HIDDEN, e))) return -1;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
-    uint32_t epsilon = (uint32_t)get(d + 44, 4);
-    *p = (struct plan){.from = (uint32_t)get(d, 4),
-                       .in = (size_t)get(d + 4, 4),
+    uint32_t epsilon = (uint32_t)project_get(d + 44, 4);
+    *p = (struct plan){.from = (uint32_t)project_get(d, 4),
+                       .in = (size_t)project_get(d + 4, 4),
                        .norm = d[40],
                        .pairing = (enum kvc_pairing)d[41],
-                       .rotated = (size_t)get(d + 42, 2),
+                       .rotated = (size_t)project_get(d + 42, 2),
                        .steps = d + HEADER};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
     memcpy(&p->epsilon, &epsilon, sizeof epsilon);
@@ -210,7 +211,7 @@ static void power(const uint8_t *step, uint64_t position, float *cosine, float *
     *sine = (float)s;
 }
 
-static void turn(const struct plan *p, float *row, size_t heads, size_t dim, const float *cosine, const float *sine) {
+static void project_turn(const struct plan *p, float *row, size_t heads, size_t dim, const float *cosine, const float *sine) {
     const size_t half = p->rotated / 2;
     for (size_t h = 0; h < heads; h++)
         for (size_t i = 0; i < half; i++) {
@@ -236,7 +237,7 @@ static void rebuild_row(const struct plan *p, const struct kvc_matrix *m, const 
     kvc_kernels_get()->multiply_rows(y, x, m->weight, p->in, out, out);
     if (m->bias) kvc_kernels_get()->add_scaled(y, m->bias, 1, out);
     for (size_t i = 0; i < half; i++) power(p->steps + 16 * i, position, &angles[i], &angles[half + i]);
-    if (half) turn(p, y, (size_t)shape->heads, (size_t)shape->dim, angles, angles + half);
+    if (half) project_turn(p, y, (size_t)shape->heads, (size_t)shape->dim, angles, angles + half);
 }
 
 /* Rebuilds the block's rows, and adds them to the matrix (sign 1), subtracts them (-1), or puts them there (0). */
@@ -273,8 +274,8 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     return status;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int project_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                          struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     struct plan p = {.in = 0};
     (void)args, (void)stage, (void)out;
@@ -283,8 +284,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return read_plan(&p, &s->stored, &block->shape, block->role, e) ? -1 : rebuild(&p, block, -1, e);
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int project_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                          struct kvc_error *e) {
     struct plan p = {.in = 0};
     (void)args;
     if (!block->shape.tokens) return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e) : 0;
@@ -299,9 +300,9 @@ const struct kvc_stage kvc_stage_project = {
     .args = arguments,
     .n_args = N_ARGS,
     .hidden = hidden,
-    .begin = begin,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .decode = decode,
+    .begin = project_begin,
+    .settle = project_settle,
+    .end = project_end,
+    .encode = project_encode,
+    .decode = project_decode,
 };

@@ -22,7 +22,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [WINDOW] = {.key = "window", .min = 1, .max = 65536, .fallback = 32},
 };
 
-static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
+static int prune_check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[OF_K] > 0 || args->f[OF_V] > 0) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "prune needs k=0..0.95, v=0..0.95 or both: the share of channels to leave out");
 }
@@ -39,7 +39,7 @@ struct state {
     enum kvc_dtype own;
 };
 
-static void end(void *state) {
+static void prune_end(void *state) {
     struct state *s = state;
     if (!s) return;
     free(s->pruned);
@@ -100,7 +100,7 @@ static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x
 }
 
 /* Marks the lowest scores of a head; among equals the first channels. */
-static void mark(const double *score, uint8_t *pruned, size_t dim, size_t out) {
+static void prune_mark(const double *score, uint8_t *pruned, size_t dim, size_t out) {
     for (size_t k = 0; k < out; k++) {
         size_t least = dim;
         for (size_t d = 0; d < dim; d++)
@@ -109,8 +109,8 @@ static void mark(const double *score, uint8_t *pruned, size_t dim, size_t out) {
     }
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                       void **state, struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "channels");
     *state = s;
@@ -129,12 +129,13 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     s->mean = kvc_alloc(s->heads, s->dim * sizeof *s->mean);
     double *scores = kvc_alloc(s->heads, s->dim * sizeof *scores);
     int status = s->pruned && s->mean && scores ? score(args, x, like->role, s, scores, e) : kvc_fail_memory(e, "channels");
-    for (size_t h = 0; h < s->heads && !status; h++) mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
+    for (size_t h = 0; h < s->heads && !status; h++) prune_mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
     free(scores);
     return status;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int prune_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                        struct kvc_error *e) {
     const struct state *s = state;
     const size_t width = s->heads * s->dim, size = kvc_dtype_info(s->own)->size;
     if (!s->out) return 0;
@@ -162,8 +163,8 @@ static size_t list_kept(const uint8_t *bits, const uint8_t *pruned, size_t width
     return n;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int prune_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const size_t width = s->heads * s->dim, rows = (size_t)block->shape.tokens;
     (void)args, (void)stage, (void)out;
@@ -186,8 +187,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return 0;
 }
 
-static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                struct kvc_error *e) {
+static int prune_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                      struct kvc_error *e) {
     const struct kvc_section *next = stored->side, *end_side = next + stored->n_side, *s;
     const size_t out = left_out(args, block->role, block->shape.dim), dim = (size_t)block->shape.dim;
     const size_t heads = (size_t)block->shape.heads, size = kvc_dtype_info(block->own)->size;
@@ -210,7 +211,7 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return kvc_section_none_left(next, end_side, e);
 }
 
-/* The side sections, which open() has checked. */
+/* The side sections, which prune_open() has checked. */
 struct sections {
     const uint8_t *mask, *means; /* means: NULL where left-out channels are 0 */
 };
@@ -229,8 +230,8 @@ static void empty_row(uint8_t *row, const uint8_t *mask, const uint8_t *means, s
     }
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int prune_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
     const size_t rows = (size_t)block->shape.tokens, n = (size_t)(block->handed.heads * block->handed.dim);
     if (n == width) return 0;
@@ -257,8 +258,8 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return 0;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int prune_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                       struct kvc_program *program, struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
     const size_t n = (size_t)(block->handed.heads * block->handed.dim), dim = (size_t)block->shape.dim;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_SPREAD, &block->shape);
@@ -290,12 +291,12 @@ const struct kvc_stage kvc_stage_prune = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
     .args = arguments,
     .n_args = N_ARGS,
-    .check = check,
-    .begin = begin,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .open = open,
-    .decode = decode,
-    .lower = lower,
+    .check = prune_check,
+    .begin = prune_begin,
+    .settle = prune_settle,
+    .end = prune_end,
+    .encode = prune_encode,
+    .open = prune_open,
+    .decode = prune_decode,
+    .lower = prune_lower,
 };

@@ -35,7 +35,7 @@ struct state {
     uint64_t first;   /* of the segment */
 };
 
-static void end(void *state) {
+static void saliency_end(void *state) {
     struct state *s = state;
     if (!s) return;
     free(s->seen);
@@ -88,8 +88,8 @@ static int make_scores(const void *wanted, void *to, size_t part, struct kvc_err
     return w->by_norm ? score_norms(w->x, to, e) : score_attention(w->x, w->paper, to, e);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int saliency_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                          void **state, struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "saliency");
     *state = s;
@@ -108,7 +108,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return s->score ? 0 : -1;
 }
 
-static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int saliency_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     (void)args;
     if (s->room - s->n_seen < block->shape.tokens) {
@@ -124,7 +124,8 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
 
 /* All but the lowest floor((1 - share) n) of the tokens that come here are salient, head by head; of equal ones the earlier token is
  * lower. */
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int saliency_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                           struct kvc_error *e) {
     struct state *s = state;
     const size_t regular = (size_t)floor((1 - args->f[SHARE]) * (double)s->n_seen + 1e-9);
     uint64_t *order = kvc_alloc(s->n_seen, sizeof *order);
@@ -144,8 +145,8 @@ static size_t mask_bytes(const struct kvc_block *block) {
     return (size_t)(block->shape.tokens * block->shape.heads + 7) / 8;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int saliency_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                           struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const size_t n = (size_t)block->shape.tokens * s->heads;
     (void)args;
@@ -163,8 +164,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
-static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                struct kvc_error *e) {
+static int saliency_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                         struct kvc_error *e) {
     const struct kvc_section *s;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads);
     (void)args;
@@ -179,14 +180,14 @@ static int open(const struct kvc_stage_args *args, const struct kvc_stored *stor
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int saliency_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                           struct kvc_error *e) {
     (void)args, (void)stored, (void)block, (void)e; /* the stage hands its matrix on unchanged */
     return 0;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int saliency_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                          struct kvc_program *program, struct kvc_error *e) {
     (void)args, (void)stored, (void)block, (void)program, (void)e; /* as decode */
     return 0;
 }
@@ -198,12 +199,12 @@ const struct kvc_stage kvc_stage_saliency = {
     .flags = KVC_STAGE_LOSSLESS | KVC_STAGE_LOOKS | KVC_STAGE_HEADS,
     .args = arguments,
     .n_args = N_ARGS,
-    .begin = begin,
-    .look = look,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .open = open,
-    .decode = decode,
-    .lower = lower,
+    .begin = saliency_begin,
+    .look = saliency_look,
+    .settle = saliency_settle,
+    .end = saliency_end,
+    .encode = saliency_encode,
+    .open = saliency_open,
+    .decode = saliency_decode,
+    .lower = saliency_lower,
 };

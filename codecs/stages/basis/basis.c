@@ -26,7 +26,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [K] = {.key = "k", .kind = KVC_ARG_REAL, .least = 0.01, .most = 100, .otherwise = 0.18},
 };
 
-static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+static int basis_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
     if (shape->dim <= KVC_BASIS_MAX_DIM) return 1;
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "a head of %llu channels has too many for a basis (%d)", (unsigned long long)shape->dim,
@@ -46,7 +46,7 @@ struct state {
     float *inverse; /* [head][channel][component] */
 };
 
-static void end(void *state) {
+static void basis_end(void *state) {
     struct state *s = state;
     if (!s) return;
     kvc_basis_own_free(&s->own);
@@ -55,8 +55,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int basis_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                       void **state, struct kvc_error *e) {
     (void)args;
     if (like->profile) return 0;
     const size_t heads = (size_t)like->shape.heads, dim = (size_t)like->shape.dim;
@@ -71,7 +71,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return s->gram && s->inverse ? 0 : kvc_fail_memory(e, "a basis");
 }
 
-static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int basis_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const size_t heads = s->own.heads, dim = s->own.dim;
     (void)args;
@@ -136,7 +136,7 @@ static int find_weights(const struct state *s, double k, double *weight, struct 
 #define COARSE (0.4 * 0.4 / 12)
 
 /* Estimates the bits of n coefficients of this variance; `floor` is a share of the step, squared. */
-static double bits_of(double variance, double floor, double n) {
+static double basis_bits_of(double variance, double floor, double n) {
     return variance > floor ? n / 2 * log2(variance / floor) : 0;
 }
 
@@ -152,9 +152,9 @@ static int find_rows(const struct state *s, size_t h, double floor, double *valu
         for (size_t j = i; j < dim; j++)
             gram[i * dim + j] = s->gram[(h * dim + i) * dim + j] / n / (double)o->scale[h * dim + i] /
                                 (double)o->scale[h * dim + j];
-    for (size_t i = 0; i < dim; i++) *gain += bits_of(gram[i * dim + i], floor, n);
+    for (size_t i = 0; i < dim; i++) *gain += basis_bits_of(gram[i * dim + i], floor, n);
     const int status = kvc_gram_eigen(vector, value, gram, dim, dim, e);
-    for (size_t i = 0; i < dim && !status; i++) *gain -= bits_of(value[i], floor, n);
+    for (size_t i = 0; i < dim && !status; i++) *gain -= basis_bits_of(value[i], floor, n);
     free(gram);
     return status;
 }
@@ -250,7 +250,8 @@ static int find_basis(const struct kvc_stage_args *args, struct state *s, struct
     return status;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int basis_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                        struct kvc_error *e) {
     struct state *s = state;
     if (!s) return 0;
     return find_basis(args, s, e) ? -1 : kvc_basis_own_write(&s->own, stage, side, e);
@@ -286,8 +287,8 @@ static int analyse(struct kvc_block *block, const float *matrix, struct kvc_erro
     return 0;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int basis_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     (void)args, (void)stage, (void)out;
     return analyse(block, s ? s->inverse : block->profile->inverse, e);
@@ -334,8 +335,8 @@ static int make_strips(struct row_basis *b, struct kvc_error *e) {
     return 0;
 }
 
-static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                      void **state, struct kvc_error *e) {
+static int basis_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                            void **state, struct kvc_error *e) {
     struct row_basis *b = calloc(1, sizeof *b);
     (void)args;
     if (!b) return kvc_fail_memory(e, "a basis");
@@ -358,7 +359,7 @@ static void exchange(struct kvc_row_run *run) {
     run->spare = rows;
 }
 
-static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+static int basis_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
     const struct row_basis *b = state;
     const struct kvc_kernels *k = kvc_kernels_get();
     const size_t dim = b->dim, width = b->heads * dim;
@@ -377,7 +378,7 @@ static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) 
     return 0;
 }
 
-static int rows_end(void *state, int done, struct kvc_error *e) {
+static int basis_rows_end(void *state, int done, struct kvc_error *e) {
     struct row_basis *b = state;
     (void)done, (void)e;
     if (!b) return 0;
@@ -387,7 +388,7 @@ static int rows_end(void *state, int done, struct kvc_error *e) {
     return 0;
 }
 
-static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+static void basis_describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
     (void)role;
     if (!stored->n_side || !stored->side->size) d->coordinates = "the profile's basis";
     else d->coordinates = stored->side->data[0] == KVC_BASIS_SCALED ? "no basis, only scales" : "a basis of its own";
@@ -400,15 +401,15 @@ const struct kvc_stage kvc_stage_basis = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_PROFILE,
     .args = arguments,
     .n_args = N_ARGS,
-    .accepts = accepts,
-    .begin = begin,
-    .look = look,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .describe = describe,
-    .rows_begin = rows_begin,
-    .rows_next = rows_next,
-    .rows_end = rows_end,
+    .accepts = basis_accepts,
+    .begin = basis_begin,
+    .look = basis_look,
+    .settle = basis_settle,
+    .end = basis_end,
+    .encode = basis_encode,
+    .describe = basis_describe,
+    .rows_begin = basis_rows_begin,
+    .rows_next = basis_rows_next,
+    .rows_end = basis_rows_end,
     .lower = kvc_basis_lower,
 };

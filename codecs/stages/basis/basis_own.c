@@ -72,7 +72,7 @@ int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_secti
     return status ? -1 : 0;
 }
 
-static int read_rows(struct kvc_basis_own *o, const uint8_t **bytes, const uint8_t *end, struct kvc_error *e) {
+static int basis_own_read_rows(struct kvc_basis_own *o, const uint8_t **bytes, const uint8_t *end, struct kvc_error *e) {
     const uint8_t *p = *bytes;
     if ((size_t)(end - p) < 2 * o->heads) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
     for (size_t h = 0; h < o->heads; h++, p += 2)
@@ -96,7 +96,7 @@ static int read_own(struct kvc_basis_own *o, const struct kvc_section *s, struct
     o->bits = p[1];
     p += HEADER;
     if (kvc_halves_read(o->scale, &p, end, o->heads * o->dim, e)) return kvc_error_prefix(e, "BASIS");
-    if (o->kind == KVC_BASIS_ROWS && read_rows(o, &p, end, e)) return -1;
+    if (o->kind == KVC_BASIS_ROWS && basis_own_read_rows(o, &p, end, e)) return -1;
     if (p != end) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS has bytes after its rows");
     return 0;
 }

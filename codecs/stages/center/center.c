@@ -19,7 +19,7 @@ struct state {
     float *mean; /* as it reads back */
 };
 
-static void end(void *state) {
+static void center_end(void *state) {
     struct state *s = state;
     if (!s) return;
     free(s->sum);
@@ -27,8 +27,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int center_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                        void **state, struct kvc_error *e) {
     (void)args, (void)x;
     if (like->profile) return 0;
     struct state *s = calloc(1, sizeof *s);
@@ -40,7 +40,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return s->sum && s->mean ? 0 : kvc_fail_memory(e, "means");
 }
 
-static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int center_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     const float *x = (const float *)(const void *)block->rows;
     (void)args, (void)e;
@@ -50,7 +50,8 @@ static int look(const struct kvc_stage_args *args, void *state, struct kvc_block
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int center_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                         struct kvc_error *e) {
     struct state *s = state;
     (void)args;
     if (!s) return 0;
@@ -66,8 +67,8 @@ static void shift(float *x, size_t rows, const float *mean, size_t width, float 
     for (size_t t = 0; t < rows; t++) k->add_scaled(x + t * width, mean, sign, width);
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int center_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                         struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     (void)args, (void)stage, (void)out, (void)e;
     shift((float *)(void *)block->rows, (size_t)block->shape.tokens, s ? s->mean : block->profile->mean,
@@ -76,8 +77,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
 }
 
 /* Finds the means: the section MEAN, or NULL for those of the profile. */
-static int open_sections(const struct kvc_stored *stored, const struct kvc_block *block, const struct kvc_section **s,
-                         struct kvc_error *e) {
+static int center_open_sections(const struct kvc_stored *stored, const struct kvc_block *block, const struct kvc_section **s,
+                                struct kvc_error *e) {
     *s = NULL;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     if (stored->n_side) return (*s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e)) ? 0 : -1;
@@ -91,12 +92,12 @@ struct row_means {
     float own[]; /* where the means are the file's own */
 };
 
-static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                      void **state, struct kvc_error *e) {
+static int center_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                             void **state, struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     const struct kvc_section *s;
     (void)args;
-    if (open_sections(stored, block, &s, e)) return -1;
+    if (center_open_sections(stored, block, &s, e)) return -1;
     struct row_means *m = malloc(sizeof *m + (s ? width * sizeof(float) : 0));
     if (!m) return kvc_fail_memory(e, "means");
     *state = m;
@@ -105,27 +106,27 @@ static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored
     return s ? kvc_halves_take(m->own, s, width, e) : 0;
 }
 
-static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+static int center_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
     const struct row_means *m = state;
     (void)e;
     shift(run->rows, run->n, m->mean, m->width, 1);
     return 0;
 }
 
-static int rows_end(void *state, int done, struct kvc_error *e) {
+static int center_rows_end(void *state, int done, struct kvc_error *e) {
     (void)done, (void)e;
     free(state);
     return 0;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int center_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_program *program, struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_MEAN, &block->shape);
     const struct kvc_section *s;
     void *room;
     (void)args;
-    if (open_sections(stored, block, &s, e)) return -1;
+    if (center_open_sections(stored, block, &s, e)) return -1;
     const struct kvc_program_key key = {s ? (const void *)s->data : block->profile->mean, 0, 0};
     if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.channels.number, e)) return -1;
     if (room && s && kvc_halves_take(room, s, width, e)) return -1;
@@ -138,13 +139,13 @@ const struct kvc_stage kvc_stage_center = {
     .name = "center",
     .summary = "takes the mean out of each channel, the profile's or its own",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_PROFILE,
-    .begin = begin,
-    .look = look,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .rows_begin = rows_begin,
-    .rows_next = rows_next,
-    .rows_end = rows_end,
-    .lower = lower,
+    .begin = center_begin,
+    .look = center_look,
+    .settle = center_settle,
+    .end = center_end,
+    .encode = center_encode,
+    .rows_begin = center_rows_begin,
+    .rows_next = center_rows_next,
+    .rows_end = center_rows_end,
+    .lower = center_lower,
 };

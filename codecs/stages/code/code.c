@@ -29,7 +29,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
 };
 
 /* Lanes are a power of two, and the step is given or found, not both. */
-static int check(const struct kvc_stage_args *args, struct kvc_error *e) {
+static int code_check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->i[LANES] & (args->i[LANES] - 1)) return kvc_fail(e, KVC_ERR_USAGE, "code: lanes are a power of two");
     if (args->f[STEP] > 0 && args->f[KLD] > 0) return kvc_fail(e, KVC_ERR_USAGE, "code: a step and a kld: give one of them");
     return 0;
@@ -76,7 +76,7 @@ static void free_counts(struct state *s) {
     }
 }
 
-static void end(void *state) {
+static void code_end(void *state) {
     struct state *s = state;
     if (!s) return;
     kvc_code_plan_free(&s->plan);
@@ -89,8 +89,8 @@ static void end(void *state) {
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int code_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
+                      struct kvc_error *e) {
     (void)x;
     if (!(args->f[STEP] > 0)) return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_STEP, "no step is given");
     struct state *s = calloc(1, sizeof *s);
@@ -137,7 +137,7 @@ static int look_at_head(struct state *s, const float *x, size_t head, size_t n, 
     return 0;
 }
 
-static int look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int code_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
     struct state *s = state;
     for (size_t h = 0; h < s->heads; h++) /* counts of one head are in the first cache */
         if (look_at_head(s, (const float *)(const void *)block->rows, h, (size_t)block->shape.tokens, block->step,
@@ -186,7 +186,8 @@ static unsigned choose_index(const struct state *s, size_t component, unsigned s
     return best;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int code_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                       struct kvc_error *e) {
     struct state *s = state;
     const size_t width = s->heads * s->dim;
     uint8_t *bytes = kvc_alloc(width + 4, 4);
@@ -207,7 +208,7 @@ static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
 }
 
 /* The symbol of code q, whose escapes and low bits go to `bits`. */
-static uint16_t cut(int32_t q, unsigned table, unsigned shift, struct kvc_bits *bits) {
+static uint16_t code_cut(int32_t q, unsigned table, unsigned shift, struct kvc_bits *bits) {
     const int32_t moved = q + (shift ? 1 << (shift - 1) : 0), r = moved >> shift;
     const uint16_t *f = kvc_code_frequency[table];
     const int has = r > -KVC_CODE_MIDDLE && r < KVC_CODE_MIDDLE && f[KVC_CODE_MIDDLE + r];
@@ -222,7 +223,7 @@ static uint16_t cut(int32_t q, unsigned table, unsigned shift, struct kvc_bits *
 }
 
 /* Makes room for what encoding a block needs; the room of a larger block before it serves. */
-static int make_room(struct state *s, size_t values, unsigned lanes, struct kvc_error *e) {
+static int code_make_room(struct state *s, size_t values, unsigned lanes, struct kvc_error *e) {
     if (values <= s->room) return 0;
     free(s->symbols);
     free(s->bytes);
@@ -235,15 +236,15 @@ static int make_room(struct state *s, size_t values, unsigned lanes, struct kvc_
     return 0;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int code_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                       struct kvc_sections *out, struct kvc_error *e) {
     struct state *s = state;
     const struct kvc_kernels *kernels = kvc_kernels_get();
     const size_t dim = s->dim, rows = (size_t)block->shape.tokens * s->heads, values = rows * dim;
     const unsigned lanes = kvc_code_lanes(args, values);
     const float inverse = 1 / (float)args->f[STEP], *x = (const float *)(const void *)block->rows;
     if (!values) return 0;
-    if (make_room(s, values, (unsigned)args->i[LANES], e)) return -1;
+    if (code_make_room(s, values, (unsigned)args->i[LANES], e)) return -1;
     uint8_t *const end = s->bytes + s->before;
     int32_t *const codes = s->codes;
     uint16_t *const others = s->others;
@@ -259,7 +260,7 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
         const size_t n = kernels->codes_to_symbols(to, others, codes, base, limit, dim, KVC_CODE_MIDDLE);
         for (size_t k = 0; k < n; k++) {
             const size_t c = others[k];
-            to[c] = (uint16_t)(base[c] + cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits));
+            to[c] = (uint16_t)(base[c] + code_cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits));
         }
     }
     struct kvc_rans_encoder r;
@@ -281,14 +282,14 @@ const struct kvc_stage kvc_stage_code = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL | KVC_STAGE_SAMPLES,
     .args = arguments,
     .n_args = N_ARGS,
-    .check = check,
+    .check = code_check,
     .step = step_of,
     .set_step = set_step,
-    .begin = begin,
-    .look = look,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
+    .begin = code_begin,
+    .look = code_look,
+    .settle = code_settle,
+    .end = code_end,
+    .encode = code_encode,
     .rows_begin = kvc_code_rows_begin,
     .rows_next = kvc_code_rows_next,
     .rows_next_two = kvc_code_rows_next_two,

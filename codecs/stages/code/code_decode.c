@@ -36,8 +36,8 @@ static size_t list_others(uint32_t *others, const uint16_t *symbols, const uint8
 }
 
 /* Reads escaped values and low bits of n components of a row of one head. */
-static int join(float *y, const uint16_t *symbols, const uint8_t *shift, const uint32_t *others, size_t n, float step,
-                struct kvc_bits *string, struct kvc_error *e) {
+static int code_decode_join(float *y, const uint16_t *symbols, const uint8_t *shift, const uint32_t *others, size_t n, float step,
+                            struct kvc_bits *string, struct kvc_error *e) {
     struct kvc_bits bits = *string; /* a copy, which may stay in registers */
     int64_t most = 0;
     for (size_t k = 0; k < n; k++) {
@@ -64,8 +64,8 @@ struct sections {
     size_t size, extra_size;               /* bytes of words, of extra */
 };
 
-static int open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_shape *shape,
-                         struct sections *s, struct kvc_error *e) {
+static int code_decode_open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                                     const struct kvc_shape *shape, struct sections *s, struct kvc_error *e) {
     memset(s, 0, sizeof *s);
     if (!(args->f[KVC_CODE_STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
     if (!(s->tables = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
@@ -126,7 +126,7 @@ int kvc_code_rows_begin(const struct kvc_stage_args *args, const struct kvc_stor
     struct row_codes *r = calloc(1, sizeof *r);
     if (!r) return kvc_fail_memory(e, "codes");
     *state = r;
-    if (open_sections(args, stored, &block->shape, &r->sections, e)) return -1;
+    if (code_decode_open_sections(args, stored, &block->shape, &r->sections, e)) return -1;
     if (!r->sections.codes) return 0;
     const size_t heads = r->heads = (size_t)block->shape.heads, dim = r->dim = (size_t)block->shape.dim;
     r->kernels = kvc_kernels_get();
@@ -185,7 +185,7 @@ static int join_rows(struct row_codes *r, size_t n, float *y, struct kvc_error *
             left = list_others(r->others, symbols, shift, dim);
             others = r->others;
         }
-        if (left && join(y, symbols, shift, others, left, r->factor, &r->bits, e)) return -1;
+        if (left && code_decode_join(y, symbols, shift, others, left, r->factor, &r->bits, e)) return -1;
     }
     return 0;
 }
@@ -230,7 +230,7 @@ int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *s
                                 .dim = (uint32_t)dim,
                                 .step = (float)args->f[KVC_CODE_STEP]};
     void *room;
-    if (open_sections(args, stored, &block->shape, &s, e)) return -1;
+    if (code_decode_open_sections(args, stored, &block->shape, &s, e)) return -1;
     if (!s.codes) return 0;
     const uint32_t *slots = kvc_code_slots();
     const size_t slot_bytes = KVC_CODE_SLOTS * sizeof *slots;

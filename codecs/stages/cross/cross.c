@@ -11,12 +11,12 @@
 
 enum { STREAM, EVERY, N_ARGS }; /* STREAM: of the coder */
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int cross_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                       void **state, struct kvc_error *e) {
     return kvc_ahead_begin(x, like, (uint32_t)args->i[EVERY], state, e);
 }
 
-static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *description) {
+static void cross_describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *description) {
     (void)role;
     if (!stored->n_side) return;
     description->values = "";
@@ -53,8 +53,8 @@ static float *predict(const struct kvc_ahead *ahead, const struct kvc_ahead_inpu
     return values;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int cross_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_ahead_state *s = state;
     float *ahead = NULL;
     if (s && block->shape.tokens && !(ahead = predict(s->ahead, &s->inputs, block, e))) return -1;
@@ -63,8 +63,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int cross_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     float *ahead = NULL;
     (void)args;
@@ -90,8 +90,8 @@ static int decode_two(const struct kvc_stage_args *args, const struct kvc_stored
     return bad;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int cross_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                       struct kvc_program *program, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     (void)args;
     const int has = kvc_ahead_read(stored, &inputs, e);
@@ -111,13 +111,13 @@ const struct kvc_stage kvc_stage_cross = {
              KVC_STAGE_AHEAD,
     .args = arguments,
     .n_args = N_ARGS,
-    .begin = begin,
+    .begin = cross_begin,
     .settle = kvc_ahead_settle,
     .end = free,
     .inputs = kvc_ahead_read,
-    .describe = describe,
-    .encode = encode,
-    .decode = decode,
+    .describe = cross_describe,
+    .encode = cross_encode,
+    .decode = cross_decode,
     .decode_two = decode_two,
-    .lower = lower,
+    .lower = cross_lower,
 };

@@ -17,15 +17,15 @@ struct state {
     struct kvc_rope rope;
 };
 
-static void end(void *state) {
+static void derope_end(void *state) {
     struct state *s = state;
     if (!s) return;
     kvc_rope_free(&s->rope);
     free(s);
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int derope_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                        void **state, struct kvc_error *e) {
     const struct kvc_rope_facts *f = x->rope;
     (void)args;
     if (like->role != KVC_SELECT_K || !f || !kvc_pairing_turns(f->pairing) || !f->angle || !f->half) return 0;
@@ -39,7 +39,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return kvc_rope_init(&s->rope, f->angle, f->half, f->pairing, e);
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int derope_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                         struct kvc_error *e) {
     const struct state *s = state;
     (void)args;
     if (!s) return 0;
@@ -68,8 +69,8 @@ static int position_of(const struct kvc_block *block, uint64_t row, int64_t *pos
 }
 
 /* Rotates n rows of a block from row `first` on, forwards or back. */
-static int turn(struct kvc_rope *r, const struct kvc_block *block, size_t first, size_t n, float *row, size_t heads, size_t dim,
-                int back, struct kvc_error *e) {
+static int derope_turn(struct kvc_rope *r, const struct kvc_block *block, size_t first, size_t n, float *row, size_t heads,
+                       size_t dim, int back, struct kvc_error *e) {
     for (size_t i = 0; i < n; i++, row += heads * dim) {
         int64_t position;
         if (position_of(block, first + i, &position, e)) return -1;
@@ -80,14 +81,14 @@ static int turn(struct kvc_rope *r, const struct kvc_block *block, size_t first,
     return 0;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int derope_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                         struct kvc_sections *out, struct kvc_error *e) {
     struct state *s = state;
     (void)args, (void)stage, (void)out;
     if (!s) return 0;
     block->before_rope = 1;
-    return turn(&s->rope, block, 0, (size_t)block->shape.tokens, (float *)(void *)block->rows, (size_t)block->shape.heads,
-                (size_t)block->shape.dim, 1, e);
+    return derope_turn(&s->rope, block, 0, (size_t)block->shape.tokens, (float *)(void *)block->rows, (size_t)block->shape.heads,
+                       (size_t)block->shape.dim, 1, e);
 }
 
 /* The ROPE section, opened; half is 0 where nothing was known of RoPE. */
@@ -125,8 +126,8 @@ static int read_section(struct rotation *r, const struct kvc_section *s, const s
     return 0;
 }
 
-static int open_sections(struct rotation *r, const struct kvc_stored *stored, const struct kvc_block *block,
-                         struct kvc_error *e) {
+static int derope_open_sections(struct rotation *r, const struct kvc_stored *stored, const struct kvc_block *block,
+                                struct kvc_error *e) {
     *r = (struct rotation){.half = 0};
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     if (!stored->n_side) return 0;
@@ -134,8 +135,8 @@ static int open_sections(struct rotation *r, const struct kvc_stored *stored, co
     return s ? read_section(r, s, block, e) : -1;
 }
 
-static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                struct kvc_error *e) {
+static int derope_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                       struct kvc_error *e) {
     (void)args, (void)e;
     if (stored->n_side) block->before_rope = 1;
     return 0;
@@ -147,12 +148,12 @@ struct row_turns {
     size_t heads, dim;
 };
 
-static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                      void **state, struct kvc_error *e) {
+static int derope_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                             void **state, struct kvc_error *e) {
     struct rotation r;
     struct row_turns *t = NULL;
     (void)args;
-    int status = open_sections(&r, stored, block, e);
+    int status = derope_open_sections(&r, stored, block, e);
     if (!status && r.half) {
         *state = t = calloc(1, sizeof *t);
         status = t ? kvc_rope_init(&t->rope, r.angle, r.half, r.pairing, e) : kvc_fail_memory(e, "RoPE");
@@ -166,12 +167,12 @@ static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored
     return status;
 }
 
-static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+static int derope_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
     struct row_turns *t = state;
-    return t ? turn(&t->rope, t->block, run->first, run->n, run->rows, t->heads, t->dim, 0, e) : 0;
+    return t ? derope_turn(&t->rope, t->block, run->first, run->n, run->rows, t->heads, t->dim, 0, e) : 0;
 }
 
-static int rows_end(void *state, int done, struct kvc_error *e) {
+static int derope_rows_end(void *state, int done, struct kvc_error *e) {
     struct row_turns *t = state;
     (void)done, (void)e;
     if (t) kvc_rope_free(&t->rope);
@@ -191,17 +192,17 @@ static int lower_rows(const struct rotation *r, struct kvc_block *block, struct 
     return status ? status : kvc_program_op(program, &op, e);
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int derope_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_program *program, struct kvc_error *e) {
     struct rotation r;
     (void)args;
-    int status = open_sections(&r, stored, block, e);
+    int status = derope_open_sections(&r, stored, block, e);
     if (!status && r.half) status = block->shape.dim > KVC_DEVICE_TILE ? 1 : lower_rows(&r, block, program, e);
     free(r.angle);
     return status;
 }
 
-static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+static void derope_describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
     if (role == KVC_SELECT_K && stored->n_side) d->values = " before RoPE";
 }
 
@@ -210,14 +211,14 @@ const struct kvc_stage kvc_stage_derope = {
     .name = "derope",
     .summary = "undoes RoPE, where it is known",
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_PROFILE,
-    .begin = begin,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .describe = describe,
-    .open = open,
-    .rows_begin = rows_begin,
-    .rows_next = rows_next,
-    .rows_end = rows_end,
-    .lower = lower,
+    .begin = derope_begin,
+    .settle = derope_settle,
+    .end = derope_end,
+    .encode = derope_encode,
+    .describe = derope_describe,
+    .open = derope_open,
+    .rows_begin = derope_rows_begin,
+    .rows_next = derope_rows_next,
+    .rows_end = derope_rows_end,
+    .lower = derope_lower,
 };

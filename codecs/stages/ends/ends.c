@@ -9,18 +9,18 @@
 /* Arguments of both stages; `whole` is tail's alone. */
 enum { N, WHOLE };
 
-static void mark(uint8_t *mask, uint64_t rows, uint64_t n, unsigned type) {
+static void ends_mark(uint8_t *mask, uint64_t rows, uint64_t n, unsigned type) {
     memset(mask, 0, (size_t)rows);
     memset(mask + (type == KVC_SECTION_SINK ? 0 : rows - n), 1, (size_t)n);
 }
 
 /* Keeps `rows` rows at the beginning (`type` KVC_SECTION_SINK) or the end (KVC_SECTION_TAIL) of a block. */
-static int keep(struct kvc_block *block, uint64_t rows, unsigned type, uint8_t stage, struct kvc_sections *out,
-                struct kvc_error *e) {
+static int ends_keep(struct kvc_block *block, uint64_t rows, unsigned type, uint8_t stage, struct kvc_sections *out,
+                     struct kvc_error *e) {
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
     const uint8_t bytes[2] = {(uint8_t)(rows & 255), (uint8_t)(rows >> 8)};
     if (!rows) return 0;
-    mark(mask, block->shape.tokens, rows, type);
+    ends_mark(mask, block->shape.tokens, rows, type);
     if (kvc_sections_add(out, (uint8_t)type, stage, 0, bytes, sizeof bytes, 0, e)) return -1;
     return kvc_kept_encode(block, mask, stage, out, e);
 }
@@ -43,7 +43,7 @@ static int read_count(const struct kvc_stored *stored, uint64_t rows, unsigned t
 static int read_mask(const struct kvc_stored *stored, uint64_t rows, unsigned type, uint8_t *mask, uint64_t *n,
                      struct kvc_error *e) {
     if (read_count(stored, rows, type, n, e)) return -1;
-    mark(mask, rows, *n, type);
+    ends_mark(mask, rows, *n, type);
     return 0;
 }
 
@@ -81,7 +81,7 @@ static int encode_sink(const struct kvc_stage_args *args, void *state, struct kv
     uint64_t n = 0;
     (void)state;
     while (n < block->shape.tokens && kvc_block_position(block, n) < args->i[N]) n++;
-    return keep(block, n, KVC_SECTION_SINK, stage, out, e);
+    return ends_keep(block, n, KVC_SECTION_SINK, stage, out, e);
 }
 
 static int open_sink(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
@@ -136,7 +136,7 @@ static int encode_tail(const struct kvc_stage_args *args, void *state, struct kv
     uint64_t n = 0;
     (void)state;
     while (n < block->shape.tokens && kvc_block_row(block, block->shape.tokens - 1 - n) >= first) n++;
-    return keep(block, n, KVC_SECTION_TAIL, stage, out, e);
+    return ends_keep(block, n, KVC_SECTION_TAIL, stage, out, e);
 }
 
 static int open_tail(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t count(const uint8_t *mask, uint64_t rows) {
+static uint64_t kept_count(const uint8_t *mask, uint64_t rows) {
     uint64_t n = 0;
     for (uint64_t i = 0; i < rows; i++) n += mask[i] != 0;
     return n;
@@ -25,7 +25,7 @@ static void close_gaps(uint8_t *rows, size_t size, const uint8_t *mask, uint64_t
 void kvc_kept_open(struct kvc_block *block, const uint8_t *mask) {
     if (block->salient) close_gaps(block->salient, (size_t)block->shape.heads, mask, block->shape.tokens);
     if (block->row) close_gaps((uint8_t *)block->row, sizeof *block->row, mask, block->shape.tokens);
-    block->shape.tokens -= count(mask, block->shape.tokens);
+    block->shape.tokens -= kept_count(mask, block->shape.tokens);
 }
 
 int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
@@ -33,7 +33,7 @@ int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage,
     const uint64_t rows = block->shape.tokens;
     struct kvc_block kept = {.shape = block->shape};
     struct kvc_stage_args args;
-    kept.shape.tokens = count(mask, rows);
+    kept.shape.tokens = kept_count(mask, rows);
     if (!kept.shape.tokens) return 0;
     if (!(kept.rows = kvc_alloc(kept.shape.tokens, size))) return kvc_fail_memory(e, "kept rows");
     uint64_t to = 0;
@@ -53,7 +53,7 @@ int kvc_kept_decode(struct kvc_block *block, const uint8_t *mask, const struct k
     const struct kvc_stored stored = {.section = sections, .n = n};
     struct kvc_block kept = {.shape = block->shape};
     struct kvc_stage_args args;
-    kept.shape.tokens = count(mask, block->shape.tokens);
+    kept.shape.tokens = kept_count(mask, block->shape.tokens);
     if (!kept.shape.tokens) return kvc_section_none_left(sections, sections + n, e);
     if (!(kept.rows = kvc_alloc(kept.shape.tokens, size))) return kvc_fail_memory(e, "kept rows");
     int status = kvc_stage_parse(&kvc_stage_split, "", &args, e) || kvc_stage_split.decode(&args, &stored, &kept, e);

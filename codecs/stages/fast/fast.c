@@ -34,7 +34,7 @@ static int work_init(struct work *w, size_t values, size_t bytes, struct kvc_err
     return 0;
 }
 
-static void measure(struct work *w, const struct kvc_shape *shape) {
+static void fast_measure(struct work *w, const struct kvc_shape *shape) {
     memset(w, 0, sizeof *w);
     w->rows = (size_t)shape->tokens;
     w->n = (size_t)(shape->heads * shape->dim);
@@ -82,7 +82,7 @@ static void count_bytes(uint32_t *count, const uint8_t *bytes, size_t n) {
 }
 
 /* Sets each channel's bias to its mean exponent, moved so that values cost the fewest bits, and returns the width of codes. */
-static unsigned choose(struct work *w, const uint8_t *rows) {
+static unsigned fast_choose(struct work *w, const uint8_t *rows) {
     const uint16_t mask = (uint16_t)((1u << (15 - w->mantissa)) - 1);
     uint32_t *sum = calloc(w->n, sizeof *sum), count[256] = {0};
     if (!sum) return 0;
@@ -149,7 +149,7 @@ static int encode_words(struct work *w, const struct kvc_block *block, uint8_t s
         kvc_plane_out(w->bytes, block->rows, w->values, 4, p, 1);
         if (kvc_plane_add(out, stage, (uint8_t)p, w->bytes, w->values, e)) return -1;
     }
-    const unsigned width = choose(w, block->rows);
+    const unsigned width = fast_choose(w, block->rows);
     if (!width) return kvc_fail_memory(e, "a block");
     if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes,
                          kvc_fast_put_params(w->bytes, w->bias, w->n, w->mantissa, width), 0, e))
@@ -165,12 +165,12 @@ static int encode_words(struct work *w, const struct kvc_block *block, uint8_t s
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, w->bytes, KVC_PACKED(w->values, width), 0, e);
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int fast_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                       struct kvc_sections *out, struct kvc_error *e) {
     (void)args, (void)state;
     const size_t count = out->count, used = out->used;
     struct work w;
-    measure(&w, &block->shape);
+    fast_measure(&w, &block->shape);
     int status = !w.mantissa && w.values;
     if (w.mantissa && w.values) {
         size_t params = KVC_FAST_PARAMS(w.n), packed = KVC_PACKED(w.values, MAX_WIDTH);
@@ -217,7 +217,7 @@ struct sections {
     unsigned width;
 };
 
-static int open_sections(struct work *w, const struct kvc_stored *stored, struct sections *s, struct kvc_error *e) {
+static int fast_open_sections(struct work *w, const struct kvc_stored *stored, struct sections *s, struct kvc_error *e) {
     const struct kvc_section *next = stored->section, *end = next + stored->n, *params;
     *s = (struct sections){.width = 0};
     for (unsigned p = 0; p < w->below; p++)
@@ -278,7 +278,7 @@ static size_t rows_together(size_t n) {
 
 static int decode_words(struct work *w, struct kvc_block *block, const struct kvc_stored *stored, struct kvc_error *e) {
     struct sections s;
-    if (open_sections(w, stored, &s, e)) return -1;
+    if (fast_open_sections(w, stored, &s, e)) return -1;
     for (unsigned p = 0; p < w->below; p++) {
         if (kvc_section_decode(s.plane[p], w->bytes, w->values, e)) return -1;
         kvc_plane_in(block->rows, w->bytes, w->values, 4, p, 1);
@@ -305,13 +305,13 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int fast_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                       struct kvc_error *e) {
     (void)args;
     const struct kvc_section *sections = stored->section;
     const size_t n = stored->n;
     struct work w;
-    measure(&w, &block->shape);
+    fast_measure(&w, &block->shape);
     int raw = kvc_section_raw(sections, n, block->rows, w.size, e);
     if (raw) return raw < 0 ? -1 : 0;
     if (!w.values && !n) return 0;
@@ -339,7 +339,7 @@ static int lower_words(struct work *w, struct kvc_fast_op *op, const struct kvc_
                        struct kvc_error *e) {
     struct sections s;
     const uint8_t *packed;
-    if (open_sections(w, stored, &s, e)) return -1;
+    if (fast_open_sections(w, stored, &s, e)) return -1;
     for (unsigned p = 0; p < w->below; p++)
         if (!(op->plane[p] = kvc_program_bytes(program, s.plane[p], w->values, NULL, e))) return -1;
     if (!(op->bias = kvc_program_copy(program, w->bias, w->n * sizeof *w->bias, e)) ||
@@ -356,14 +356,14 @@ static int lower_words(struct work *w, struct kvc_fast_op *op, const struct kvc_
     return op->codes ? kvc_packed_check(packed, w->values, s.width, e) : -1;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int fast_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                      struct kvc_program *program, struct kvc_error *e) {
     (void)args;
     struct work w;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_FAST, &block->shape);
     const int raw = kvc_program_raw(program, stored->section, stored->n, &block->shape, e);
     if (raw) return raw < 0 ? -1 : 0;
-    measure(&w, &block->shape);
+    fast_measure(&w, &block->shape);
     if (!w.values && !stored->n) return 0;
     if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", stored->n);
     if (work_init(&w, 0, 0, e)) return -1;
@@ -377,7 +377,7 @@ const struct kvc_stage kvc_stage_fast = {
     .name = "fast",
     .summary = "exponents in a few bits around their channel's own, escapes apart",
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
-    .encode = encode,
-    .decode = decode,
-    .lower = lower,
+    .encode = fast_encode,
+    .decode = fast_decode,
+    .lower = fast_lower,
 };

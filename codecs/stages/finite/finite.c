@@ -12,7 +12,7 @@
 /* Below it ranges, squares and their sums stay far from overflow. */
 #define LIMIT 0x1p50f
 
-static int accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+static int finite_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
     (void)args;
     if (kvc_is_float(shape->dtype)) return 1;
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "takes f32, f16 and bf16, not %s", kvc_dtype_info(shape->dtype)->name);
@@ -76,8 +76,8 @@ static int may_be_wild(const struct kvc_block *block, size_t n) {
     return 1;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int finite_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                         struct kvc_sections *out, struct kvc_error *e) {
     (void)args, (void)state;
     if (!may_be_wild(block, (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim))) return 0;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
@@ -132,8 +132,8 @@ static int find_escapes(const struct kvc_stored *stored, const struct kvc_shape 
     return 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int finite_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                         struct kvc_error *e) {
     const struct kvc_section *s;
     size_t n;
     (void)args;
@@ -146,8 +146,8 @@ static int decode(const struct kvc_stage_args *args, const struct kvc_stored *st
     return status;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int finite_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_program *program, struct kvc_error *e) {
     const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
     const struct kvc_section *s;
     const uint8_t *index;
@@ -169,8 +169,8 @@ const struct kvc_stage kvc_stage_finite = {
     .name = "finite",
     .summary = "NaN, infinities and values from 2^50 on apart, exactly",
     .flags = KVC_STAGE_LOSSLESS,
-    .accepts = accepts,
-    .encode = encode,
-    .decode = decode,
-    .lower = lower,
+    .accepts = finite_accepts,
+    .encode = finite_encode,
+    .decode = finite_decode,
+    .lower = finite_lower,
 };

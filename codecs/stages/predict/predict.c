@@ -21,14 +21,14 @@ static int stands_before_rope(const struct kvc_block *block, enum kvc_pairing ro
     return block->role != KVC_SELECT_K || rotation == KVC_PAIRING_UNKNOWN || !block->profile->angle || block->before_rope;
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int predict_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                         void **state, struct kvc_error *e) {
     if (!like->profile || !like->profile->residual || !x->ahead || !stands_before_rope(like, x->ahead->rotation)) return 0;
     return kvc_ahead_begin(x, like, (uint32_t)args->i[EVERY], state, e);
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int predict_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                          struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_ahead_state *s = state;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
     float *x = (float *)(void *)block->rows;
@@ -44,8 +44,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return 0;
 }
 
-static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                struct kvc_error *e) {
+static int predict_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     (void)args;
     const int has = kvc_ahead_read(stored, &inputs, e);
@@ -62,8 +62,8 @@ struct row_predictions {
     float *ahead; /* of all rows */
 };
 
-static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                      void **state, struct kvc_error *e) {
+static int predict_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                              void **state, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     struct row_predictions *p;
     (void)args;
@@ -76,14 +76,14 @@ static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored
     return p->ahead ? 0 : -1;
 }
 
-static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+static int predict_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
     const struct row_predictions *p = state;
     (void)e;
     if (p) kvc_kernels_get()->add_scaled(run->rows, p->ahead + run->first * p->width, 1, run->n * p->width);
     return 0;
 }
 
-static int rows_end(void *state, int done, struct kvc_error *e) {
+static int predict_rows_end(void *state, int done, struct kvc_error *e) {
     struct row_predictions *p = state;
     (void)done, (void)e;
     if (p) free(p->ahead);
@@ -92,8 +92,8 @@ static int rows_end(void *state, int done, struct kvc_error *e) {
 }
 
 /* Returns 1 when a device cannot predict the rows. */
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int predict_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                         struct kvc_program *program, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PREDICT, &block->shape);
     (void)args;
@@ -104,7 +104,7 @@ static int lower(const struct kvc_stage_args *args, const struct kvc_stored *sto
     return status ? status : kvc_program_op(program, &op, e);
 }
 
-static void describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+static void predict_describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
     (void)role;
     if (stored->n_side) d->coordinates = "predicted from earlier layers, the rest in the profile's basis";
 }
@@ -117,15 +117,15 @@ const struct kvc_stage kvc_stage_predict = {
              KVC_STAGE_AHEAD,
     .args = arguments,
     .n_args = N_ARGS,
-    .begin = begin,
+    .begin = predict_begin,
     .settle = kvc_ahead_settle,
     .end = free,
     .inputs = kvc_ahead_read,
-    .encode = encode,
-    .describe = describe,
-    .open = open,
-    .rows_begin = rows_begin,
-    .rows_next = rows_next,
-    .rows_end = rows_end,
-    .lower = lower,
+    .encode = predict_encode,
+    .describe = predict_describe,
+    .open = predict_open,
+    .rows_begin = predict_rows_begin,
+    .rows_next = predict_rows_next,
+    .rows_end = predict_rows_end,
+    .lower = predict_lower,
 };

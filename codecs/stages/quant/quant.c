@@ -78,7 +78,8 @@ static void find_ranges(const struct kvc_quant_layout *l, const struct kvc_quant
 }
 
 /* Copies the values of group `g` to `to`, and returns their number. */
-static size_t collect(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, const float *x, size_t g, float *to) {
+static size_t quant_collect(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, const float *x, size_t g,
+                            float *to) {
     size_t n = 0;
     for (size_t i = 0; i < k->n_spans; i++) {
         const struct kvc_quant_span *s = &k->span[i];
@@ -116,7 +117,7 @@ static int clip_ranges(const struct kvc_quant_layout *l, const struct kvc_quant_
     const float levels = kvc_quant_levels(k);
     if (!value) return kvc_fail_memory(e, "a group");
     for (size_t g = 0; g < k->params; g++) {
-        const size_t n = collect(l, k, x, g, value);
+        const size_t n = quant_collect(l, k, x, g, value);
         const float far = -l->low[g] > l->high[g] ? -l->low[g] : l->high[g];
         const float middle = l->sym ? 0 : 0.5f * l->low[g] + 0.5f * l->high[g];
         const float half = l->sym ? far : 0.5f * l->high[g] - 0.5f * l->low[g];
@@ -222,8 +223,8 @@ static int subtract(const struct kvc_quant_layout *l, float *x, const struct kvc
     return 0;
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int quant_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     struct kvc_quant_layout l;
     float *x = (float *)(void *)block->rows;
     (void)state;
@@ -280,8 +281,8 @@ static int decode_sections(const struct kvc_quant_layout *l, struct kvc_block *b
     return status ? -1 : 0;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int quant_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_error *e) {
     struct kvc_quant_layout l;
     if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
     if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
@@ -298,7 +299,7 @@ const struct kvc_stage kvc_stage_quant = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL,
     .args = kvc_quant_arguments,
     .n_args = KVC_QUANT_ARGS,
-    .encode = encode,
-    .decode = decode,
+    .encode = quant_encode,
+    .decode = quant_decode,
     .lower = kvc_quant_lower,
 };

@@ -108,12 +108,12 @@ void kvc_channels_begin(struct kvc_channels *c) {
 }
 
 /* Rotates every pair by one row. */
-static void turn(struct kvc_channels *c) {
+static void channels_turn(struct kvc_channels *c) {
     kvc_kernels_get()->model_turn(c->cosine, c->sine, c->step_c, c->step_s, c->period);
 }
 
 /* Compilers vectorise loops of 16 without aliasing by themselves. */
-static void add_rows(float *restrict to, const float *restrict a, const float *restrict b, size_t n) {
+static void channels_add_rows(float *restrict to, const float *restrict a, const float *restrict b, size_t n) {
     size_t k = 0;
     for (; k + 16 <= n; k += 16)
         for (size_t i = k; i < k + 16; i++) to[i] = a[i] + b[i];
@@ -131,7 +131,7 @@ static void take_half(uint16_t *restrict bias, uint16_t half, size_t n) {
 static void row_ahead(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift) {
     const struct kvc_model_channels channels = {c->moved, c->partner, c->variance};
     const size_t row = c->row++, bytes = c->n / 32 * 34; /* of a row of q8_0 */
-    add_rows(c->moved, c->value, c->ahead + row * c->n, c->n);
+    channels_add_rows(c->moved, c->value, c->ahead + row * c->n, c->n);
     if (!c->format) {
         kvc_expected_codes(bias, context, c->moved, c->variance, c->scales + row * bytes, c->n, context_shift);
         return;
@@ -149,7 +149,7 @@ void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context,
         return;
     }
     if (!c->fresh && c->turn == KVC_TURN_NONE) return;
-    if (!c->fresh) turn(c);
+    if (!c->fresh) channels_turn(c);
     c->fresh = 0;
     if (c->flat) {
         memset(bias, 0, c->n * sizeof *bias);
@@ -315,7 +315,8 @@ static void fill_parts(void) {
 
 /* log2 of how much the best trial's turning means take off the energy of some pairs, against resting means, and that
  * trial in *best. x holds `rows` float rows of a head, `stride` apart. */
-static double probe(const float *x, size_t rows, size_t stride, size_t first, size_t pairs, enum kvc_turn how, unsigned *best) {
+static double channels_probe(const float *x, size_t rows, size_t stride, size_t first, size_t pairs, enum kvc_turn how,
+                             unsigned *best) {
     double gain[TRIALS] = {0}, most = 0;
     for (unsigned p = 0; p < PROBED_PAIRS; p++) {
         const size_t i = pairs * probed_part[p] / PARTS;
@@ -372,7 +373,7 @@ static void find_turn(struct kvc_channels *c, const struct kvc_shape *shape, con
         if (pairs < PARTS / 2) continue;
         for (int how = KVC_TURN_HALVES; how <= KVC_TURN_INTERLEAVED; how++) {
             unsigned best = 0;
-            double gain = probe(x, rows, c->n, first, pairs, (enum kvc_turn)how, &best);
+            double gain = channels_probe(x, rows, c->n, first, pairs, (enum kvc_turn)how, &best);
             if (gain <= most) continue;
             most = gain;
             c->turn = (enum kvc_turn)how;

@@ -345,8 +345,8 @@ int kvc_split_encode(const struct kvc_stage_args *args, struct kvc_block *block,
 
 /* --- the stage --- */
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int split_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     (void)state;
     return kvc_split_encode(args, block, NULL, stage, out, e);
 }
@@ -369,7 +369,7 @@ const struct kvc_stage kvc_stage_split = {
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
     .args = arguments,
     .n_args = 1,
-    .encode = encode,
+    .encode = split_encode,
     .decode = decode,
     .decode_two = decode_two,
     .lower = kvc_split_lower,

@@ -43,7 +43,7 @@ struct state {
     struct kvc_rans_symbol symbol[ALPHABET];
 };
 
-static void end(void *state) {
+static void steps_end(void *state) {
     struct state *s = state;
     if (!s) return;
     free(s->step);
@@ -71,8 +71,8 @@ static uint64_t first_seen(const struct kvc_encoding *x) {
 
 /* Returns the class of a row. Attention a, as a multiple of an even spread, makes a step of ((a + c) / (1 + c))^-p. After a
  * window's left edge it grows, as few later tokens will see the row; the last rows get fine ones. Spec: steps.md, "Encoders". */
-static int class_of(const struct kvc_stage_args *args, const struct kvc_encoding *x, uint64_t row, uint64_t seen_from,
-                    const float *score) {
+static int steps_class_of(const struct kvc_stage_args *args, const struct kvc_encoding *x, uint64_t row, uint64_t seen_from,
+                          const float *score) {
     const double c = args->f[FLOOR];
     double step = score ? pow(((double)*score + c) / (1 + c), -args->f[POWER]) : 1;
     if (x->window) {
@@ -86,8 +86,8 @@ static int class_of(const struct kvc_stage_args *args, const struct kvc_encoding
     return class;
 }
 
-static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                 struct kvc_error *e) {
+static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
+                       void **state, struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "steps");
     *state = s;
@@ -105,7 +105,7 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     const uint64_t seen_from = first_seen(x);
     for (uint64_t t = 0; t < x->segment_rows; t++)
         for (size_t h = 0; h < s->heads; h++) {
-            const int class = class_of(args, x, x->first + t, seen_from, score ? &score[h * x->rows + x->first + t] : NULL);
+            const int class = steps_class_of(args, x, x->first + t, seen_from, score ? &score[h * x->rows + x->first + t] : NULL);
             s->step[t * s->heads + h] = (int8_t) class;
             count[class - LEAST]++;
         }
@@ -117,7 +117,8 @@ static int begin(const struct kvc_stage_args *args, const struct kvc_encoding *x
     return 0;
 }
 
-static int settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+static int steps_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
+                        struct kvc_error *e) {
     const struct state *s = state;
     uint8_t bytes[KVC_RANS_TABLE_BOUND];
     struct kvc_bits bits = {.bytes = bytes};
@@ -133,8 +134,8 @@ static void scale(float *x, const int8_t *step, size_t n, size_t dim, int invert
         if (step[i]) k->scale(x, x, invert ? 1 / factor(step[i]) : factor(step[i]), dim);
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int steps_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const size_t n = (size_t)block->shape.tokens * s->heads;
     (void)args;
@@ -181,8 +182,8 @@ static int read_steps(const struct kvc_section *table, const struct kvc_section 
     return kvc_rans_decode_end(&r, e) ? kvc_error_prefix(e, "STEPS") : 0;
 }
 
-static int open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                struct kvc_error *e) {
+static int steps_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                      struct kvc_error *e) {
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads);
     const struct kvc_section *table, *s;
     (void)args;
@@ -200,8 +201,8 @@ struct row_steps {
     const int8_t *step;
 };
 
-static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                      void **state, struct kvc_error *e) {
+static int steps_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
+                            void **state, struct kvc_error *e) {
     struct row_steps *s = malloc(sizeof *s);
     (void)args, (void)stored;
     if (!s) return kvc_fail_memory(e, "steps");
@@ -210,21 +211,21 @@ static int rows_begin(const struct kvc_stage_args *args, const struct kvc_stored
     return 0;
 }
 
-static int rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
+static int steps_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
     const struct row_steps *s = state;
     (void)e;
     scale(run->rows, s->step + run->first * s->heads, run->n * s->heads, s->dim, 0);
     return 0;
 }
 
-static int rows_end(void *state, int done, struct kvc_error *e) {
+static int steps_rows_end(void *state, int done, struct kvc_error *e) {
     (void)done, (void)e;
     free(state);
     return 0;
 }
 
-static int lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                 struct kvc_program *program, struct kvc_error *e) {
+static int steps_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                       struct kvc_program *program, struct kvc_error *e) {
     (void)args, (void)stored;
     if (!block->shape.tokens) return 0;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_STEPS, &block->shape);
@@ -239,13 +240,13 @@ const struct kvc_stage kvc_stage_steps = {
     .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES,
     .args = arguments,
     .n_args = N_ARGS,
-    .begin = begin,
-    .settle = settle,
-    .end = end,
-    .encode = encode,
-    .open = open,
-    .rows_begin = rows_begin,
-    .rows_next = rows_next,
-    .rows_end = rows_end,
-    .lower = lower,
+    .begin = steps_begin,
+    .settle = steps_settle,
+    .end = steps_end,
+    .encode = steps_encode,
+    .open = steps_open,
+    .rows_begin = steps_rows_begin,
+    .rows_next = steps_rows_next,
+    .rows_end = steps_rows_end,
+    .lower = steps_lower,
 };

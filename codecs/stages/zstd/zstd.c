@@ -16,8 +16,8 @@ static int only_bytes(const struct kvc_dtype_info *info) {
     return info->block == 1; /* then every plane is one byte wide, as the kernel needs */
 }
 
-static int encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                  struct kvc_sections *out, struct kvc_error *e) {
+static int zstd_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
+                       struct kvc_sections *out, struct kvc_error *e) {
     (void)state;
     const struct kvc_dtype_info *info = kvc_dtype_info(block->shape.dtype);
     size_t blocks = (size_t)(block->shape.tokens * kvc_row_blocks(&block->shape)), n = blocks * info->size;
@@ -43,8 +43,8 @@ static int encode(const struct kvc_stage_args *args, void *state, struct kvc_blo
     return status;
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int zstd_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
+                       struct kvc_error *e) {
     (void)args;
     const struct kvc_section *sections = stored->section;
     const size_t n = stored->n;
@@ -76,6 +76,6 @@ const struct kvc_stage kvc_stage_zstd = {
     .flags = KVC_STAGE_TERMINAL | KVC_STAGE_LOSSLESS,
     .args = arguments,
     .n_args = 1,
-    .encode = encode,
-    .decode = decode,
+    .encode = zstd_encode,
+    .decode = zstd_decode,
 };

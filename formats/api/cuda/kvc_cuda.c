@@ -66,7 +66,7 @@ static int is_wanted(const struct kvc_cache *c, uint32_t t, const struct kvc_cud
 }
 
 /* What all targets of a tensor have in common. Block types are moved as bytes. */
-static void describe(struct kvc_device_target *g, const struct kvc_shape *s) {
+static void cuda_describe(struct kvc_device_target *g, const struct kvc_shape *s) {
     const struct kvc_dtype_info *info = kvc_dtype_info(s->dtype);
     const int plain = info->block == 1;
     *g = (struct kvc_device_target){.page_size = 1};
@@ -83,7 +83,7 @@ static int own_memory(struct kvc_cuda_plan *p, uint32_t t, struct kvc_error *e) 
     struct kvc_device_target *g = &p->target[t];
     uint64_t first, n;
     kvc_load_rows(p->file->cache, t, &p->options, &first, &n);
-    describe(g, &p->file->cache->tensor[t].shape);
+    cuda_describe(g, &p->file->cache->tensor[t].shape);
     g->dim = value_bytes(g->dtype);
     g->head = (int64_t)g->channels * g->dim;
     g->token = g->page = (int64_t)g->heads * g->head;
@@ -113,7 +113,7 @@ struct settled {
     uint64_t pages; /* that tokens have, in their order */
 };
 
-static int settle(struct settled *s, const struct kvc_cuda_destination *d, struct kvc_error *e) {
+static int cuda_settle(struct settled *s, const struct kvc_cuda_destination *d, struct kvc_error *e) {
     const struct kvc_pool *pool = &d->pool;
     const struct kvc_pool_layout *layout = d->layout ? kvc_pool_layout_find(d->layout) : NULL;
     *s = (struct settled){.d = d, .strides = d->strides, .pages = d->table ? d->n_table : pool->pages};
@@ -168,7 +168,7 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     char label[64];
     kvc_tensor_label(c, t, label, sizeof label);
     kvc_load_rows(c, t, &p->options, &first, &n);
-    describe(g, &c->tensor[t].shape);
+    cuda_describe(g, &c->tensor[t].shape);
     if (index < d->first_layer || layer >= d->pool.layers)
         return kvc_fail(e, KVC_ERR_USAGE, "%s has no place among %" PRIu64 " layers", label, d->pool.layers);
     if (kvc_dtype_info(c->tensor[t].shape.dtype)->block > 1)
@@ -221,7 +221,7 @@ static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination
 
 /* --- plans --- */
 
-static int open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc_cuda_options *o, struct kvc_error *e) {
+static int cuda_open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc_cuda_options *o, struct kvc_error *e) {
     const struct kvc_open_options open_options = {.size = sizeof open_options,
                                                   .format = "kvc",
                                                   .model = o->model,
@@ -248,9 +248,9 @@ static int open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc
 static int make_plan(struct kvc_cuda_plan *p, const char *path, const struct kvc_cuda_options *o,
                      const struct kvc_cuda_destination *d, struct kvc_error *e) {
     struct settled s;
-    if (open_file(p, path, o, e)) return -1;
+    if (cuda_open_file(p, path, o, e)) return -1;
     const struct kvc_cache *c = p->file->cache;
-    if (d && settle(&s, d, e)) return -1;
+    if (d && cuda_settle(&s, d, e)) return -1;
     if (!(p->device = kvc_device_cuda(o->device, e))) return -1;
     p->target = calloc(c->n_tensors + 1, sizeof *p->target);
     p->tensor = calloc(c->n_tensors + 1, sizeof *p->tensor);

@@ -305,7 +305,7 @@ int kvc_cuda_count(struct kvc_error *e) {
 }
 
 /* Finds a function of the driver, as of CUDA `version`. */
-static int find(void *to, const char *name, unsigned version, struct kvc_error *e) {
+static int cuda_device_find(void *to, const char *name, unsigned version, struct kvc_error *e) {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *p = NULL;
     const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &p, version, cudaEnableDefault, &found);
@@ -316,14 +316,15 @@ static int find(void *to, const char *name, unsigned version, struct kvc_error *
 }
 
 static int find_driver(struct cuda *c, struct kvc_error *e) {
-    return find(&c->get_current, "cuCtxGetCurrent", 4000, e) || find(&c->set_current, "cuCtxSetCurrent", 4000, e) ||
-                   find(&c->address_range, "cuMemGetAddressRange", 3020, e)
+    return cuda_device_find(&c->get_current, "cuCtxGetCurrent", 4000, e) ||
+                   cuda_device_find(&c->set_current, "cuCtxSetCurrent", 4000, e) ||
+                   cuda_device_find(&c->address_range, "cuMemGetAddressRange", 3020, e)
                ? -1
                : 0;
 }
 
 /* Describes the device. Refuses devices that are older than the targets of the kernel. */
-static int describe(struct cuda *c, struct kvc_error *e) {
+static int cuda_device_describe(struct cuda *c, struct kvc_error *e) {
     struct cudaDeviceProp p;
     const cudaError_t status = cudaGetDeviceProperties(&p, c->number);
     if (status) return kvc_fail_cuda(e, status, "cudaGetDeviceProperties of cuda:%d", c->number);
@@ -345,7 +346,7 @@ static cudaError_t make_current(struct cuda *c) {
     return decoder ? decoder : kvc_encode_prepare_cuda(&c->encoding);
 }
 
-static int prepare(struct cuda *c, struct kvc_error *e) {
+static int cuda_device_prepare(struct cuda *c, struct kvc_error *e) {
     CUcontext before;
     cudaError_t status = of_driver(c->get_current(&before));
     if (!status) status = leave(c, before, make_current(c));
@@ -391,7 +392,7 @@ struct kvc_device *kvc_device_cuda(int number, struct kvc_error *e) {
                                     .ipc_open = cuda_ipc_open,
                                     .ipc_close = cuda_ipc_close,
                                     .close = cuda_close};
-    if (find_driver(c, e) || describe(c, e) || prepare(c, e)) {
+    if (find_driver(c, e) || cuda_device_describe(c, e) || cuda_device_prepare(c, e)) {
         free(c);
         return NULL;
     }
