@@ -21,7 +21,8 @@ int kvc_stage_append(char *text, size_t size, const struct kvc_stage *stage, con
     kvc_stage_print(stage, args, buffer, sizeof buffer);
     if (kvc_text_append(text, size, stage->name)) return -1;
     if (!*buffer) return 0;
-    return kvc_text_append(text, size, ":") || kvc_text_append(text, size, buffer) ? -1 : 0;
+    if (kvc_text_append(text, size, ":") || kvc_text_append(text, size, buffer)) return -1;
+    return 0;
 }
 
 unsigned kvc_stage_profile_need(const struct kvc_stage *stage, int predicts) {

@@ -213,7 +213,8 @@ static int memory_build(struct kvc_cache *c, const struct memory *x, struct kvc_
     for (uint32_t part = 0; part < c->n_parts; part++)
         for (size_t i = 0; i < x->m.n_arrays; i++)
             if (part_of(c, x, &x->array[i], e) == part && memory_add_tensor(c, x, part, &x->array[i], e)) return -1;
-    return add_facts(c, x, e) || kvc_cache_finish(c, e) ? -1 : 0;
+    if (add_facts(c, x, e) || kvc_cache_finish(c, e)) return -1;
+    return 0;
 }
 
 struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_error *e) {

@@ -37,7 +37,9 @@ static uint32_t tensor_of(const struct kvc_cache *c, const struct kvc_memory_arr
 /* Adds n - 1 times a stride. Returns -1 if that is too much. */
 static int reach(uint64_t *to, uint64_t n, uint64_t stride) {
     uint64_t more;
-    return __builtin_mul_overflow(n - 1, stride, &more) || __builtin_add_overflow(*to, more, to) ? -1 : 0;
+    if (__builtin_mul_overflow(n - 1, stride, &more)) return -1;
+    if (__builtin_add_overflow(*to, more, to)) return -1;
+    return 0;
 }
 
 /* Checks that the device has the bytes from the first to the last value. */
@@ -103,7 +105,9 @@ static int copy_table(struct packing *p, struct kvc_error *e) {
     const struct kvc_memory *m = &p->memory;
     const size_t bytes = (size_t)m->n_table * sizeof *m->table;
     if (!m->page_size || !m->table || !m->n_table) return 0;
-    return p->device->alloc(p->device, bytes, &p->table, e) || kvc_device_write(p->device, p->table, m->table, bytes, e) ? -1 : 0;
+    if (p->device->alloc(p->device, bytes, &p->table, e)) return -1;
+    if (kvc_device_write(p->device, p->table, m->table, bytes, e)) return -1;
+    return 0;
 }
 
 /* Describes where all tensors lie. */

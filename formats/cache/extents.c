@@ -63,7 +63,8 @@ int kvc_extents_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
     const struct kvc_extent x = {.size = tensor->source_size, .literal = c->literal_size, .place = c->n_places, .n_places = 1};
     if (tensor->source_size != kvc_tensor_bytes(tensor))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a tensor's region of the source holds more than the tensor");
-    return add_places(c, &place, 1, e) || add_extent(c, &x, e) ? -1 : 0;
+    if (add_places(c, &place, 1, e) || add_extent(c, &x, e)) return -1;
+    return 0;
 }
 
 int kvc_extents_region(struct kvc_cache *c, uint64_t size, const struct kvc_place *place, uint64_t n, struct kvc_gap **gaps,

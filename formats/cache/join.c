@@ -210,7 +210,8 @@ static int join_prefix(struct kvc_cache *c, const struct join *j, struct kvc_err
         kvc_meta_remove(&c->meta, of_first[i]);
         if (has_parent && entry && kvc_meta_set_entry(&c->meta, entry, e)) return -1;
     }
-    return c->tokens && (join_extras(c, j, e) || check_parents(c, j, e)) ? -1 : 0;
+    if (c->tokens && (join_extras(c, j, e) || check_parents(c, j, e))) return -1;
+    return 0;
 }
 
 /* --- building --- */
@@ -346,7 +347,8 @@ static int join_build(struct kvc_cache *c, struct join *j, struct kvc_join_repor
     if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || kvc_values_join(&c->meta, j->from, j->n, e) ||
         join_ids(c, j, report, e))
         return -1;
-    return kvc_cache_finish(c, e) || join_prefix(c, j, e) ? -1 : 0;
+    if (kvc_cache_finish(c, e) || join_prefix(c, j, e)) return -1;
+    return 0;
 }
 
 struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,

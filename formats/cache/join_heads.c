@@ -282,7 +282,9 @@ static int build_shard(struct kvc_cache *c, const struct kvc_join_operand *from,
     if (kvc_join_check_operand(from, e) || check_scales(from, e) || add_parts(c, shard_tensor, r, left_out, e)) return -1;
     if (kvc_meta_copy(&c->meta, &from->cache->meta, e) || share_tokens(c, from->cache, e)) return -1;
     snprintf(text, sizeof text, "%" PRIu32 "/%" PRIu32, r->rank, r->ranks);
-    return kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, text, e) || kvc_cache_finish(c, e) ? -1 : 0;
+    if (kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, text, e)) return -1;
+    if (kvc_cache_finish(c, e)) return -1;
+    return 0;
 }
 
 struct kvc_cache *kvc_view_shard(const struct kvc_cache *cache, uint32_t rank, uint32_t ranks, int *left_out,

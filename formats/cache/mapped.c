@@ -282,14 +282,16 @@ int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, ui
     if (!mapped_of(c)) return not_mapped(e);
     if (!size) return 0;
     const struct piece p = {.in = in, .at = offset, .size = size, .offset = c->literal_size};
-    return add_piece(c, &p, e) || kvc_extents_literal(c, size, e) ? -1 : 0;
+    if (add_piece(c, &p, e) || kvc_extents_literal(c, size, e)) return -1;
+    return 0;
 }
 
 int kvc_cache_extent_bytes(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e) {
     if (!mapped_of(c)) return not_mapped(e);
     if (!size) return 0;
     const struct piece p = {.base = bytes, .size = size, .offset = c->literal_size};
-    return add_piece(c, &p, e) || kvc_extents_literal(c, size, e) ? -1 : 0;
+    if (add_piece(c, &p, e) || kvc_extents_literal(c, size, e)) return -1;
+    return 0;
 }
 
 int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e) {

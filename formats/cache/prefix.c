@@ -249,7 +249,9 @@ int kvc_prefix_select(struct kvc_cache *view, const struct kvc_cache *c, uint64_
         return 0;
     }
     if (first > p.first && set_parent(&view->meta, c, &p, first, identity, e)) return -1;
-    return select_extras(&view->meta, first, end, e) || select_keys(view, c, &p, first, end, e) ? -1 : 0;
+    if (select_extras(&view->meta, first, end, e)) return -1;
+    if (select_keys(view, c, &p, first, end, e)) return -1;
+    return 0;
 }
 
 /* --- matching --- */

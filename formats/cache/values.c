@@ -39,7 +39,9 @@ int kvc_values_pass(struct kvc_meta *meta, struct kvc_error *e) {
     const char *text = kvc_meta_text(meta, KVC_KEY_RECIPE, NULL);
     /* a recipe that this kvc does not know may be lossy */
     if (!text || (!kvc_recipe_parse(text, &recipe, NULL) && !kvc_recipe_is_lossy(&recipe))) return 0;
-    return add_recipe(meta, " then ", text, e) || add_profile(meta, kvc_meta_find(meta, KVC_KEY_PROFILE), e) ? -1 : 0;
+    if (add_recipe(meta, " then ", text, e)) return -1;
+    if (add_profile(meta, kvc_meta_find(meta, KVC_KEY_PROFILE), e)) return -1;
+    return 0;
 }
 
 static int same(const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {

@@ -228,7 +228,8 @@ int kvc_align_caches(struct kvc_align *a, struct kvc_error *e) {
         a->n_views[s] = 0;
         a->facts[s] = kvc_facts_of(&a->cache[s]->meta);
     }
-    return align_rotation(a, e) || align_pairing(a, e) ? -1 : 0;
+    if (align_rotation(a, e) || align_pairing(a, e)) return -1;
+    return 0;
 }
 
 void kvc_align_free(struct kvc_align *a) {

@@ -40,5 +40,7 @@ int kvc_blocks_check_digests(const struct kvc_cache *c, uint32_t tensor, uint64_
                              struct kvc_error *e) {
     const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
     const uint8_t *second = dst + (start[1] - start[0]) * kvc_row_bytes(&c->tensor[tensor].shape);
-    return kvc_blocks_check_digest(c, tensor, block, dst, e) || kvc_blocks_check_digest(c, tensor, block + 1, second, e) ? -1 : 0;
+    if (kvc_blocks_check_digest(c, tensor, block, dst, e)) return -1;
+    if (kvc_blocks_check_digest(c, tensor, block + 1, second, e)) return -1;
+    return 0;
 }

@@ -304,10 +304,9 @@ static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *fir
                         struct kvc_error *e) {
     uint64_t own;
     size_t container_sections;
-    return start_block(r, number, &own, &container_sections, run, e) ||
-                   finish_block(r, first, number, own, container_sections, run, e)
-               ? -1
-               : 0;
+    if (start_block(r, number, &own, &container_sections, run, e)) return -1;
+    if (finish_block(r, first, number, own, container_sections, run, e)) return -1;
+    return 0;
 }
 
 /* --- blocks that are decoded two at a time --- */

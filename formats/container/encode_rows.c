@@ -167,7 +167,8 @@ int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *ow
             return -1;
         *own = block.shape.tokens;
         *container_sections = r->list.count;
-        return *own && kvc_encoder_block(&r->encoder, &block, &r->list, e) ? -1 : 0;
+        if (*own && kvc_encoder_block(&r->encoder, &block, &r->list, e)) return -1;
+        return 0;
     }
     r->kept[number - r->first_block] = NULL;
     const struct kvc_sections spare = r->list;

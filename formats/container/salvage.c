@@ -230,7 +230,8 @@ static int open_single(const struct kvc_records *k, unsigned type, uint8_t secti
     *why = (struct kvc_error){.code = KVC_ERR_DAMAGED};
     *bytes = NULL;
     *i = salvage_find(k, type, KVC_NONE);
-    return *i == k->n_records || kvc_records_single(k, *i, section, bytes, n, why) ? -1 : 0;
+    if (*i == k->n_records || kvc_records_single(k, *i, section, bytes, n, why)) return -1;
+    return 0;
 }
 
 /* Notes that metadata are lost: the number of heads of rows with one head, and the first position of token ids, are unknown. */
@@ -251,7 +252,9 @@ static int read_meta(struct kvc_cache *c, struct kvc_error *e) {
     k->survey->no_meta = 1;
     kvc_meta_free(&c->meta);
     memset(&c->meta, 0, sizeof c->meta);
-    return salvage_note(c, i, KVC_RECORD_META, "", &why, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 0, e) ? -1 : 0;
+    if (salvage_note(c, i, KVC_RECORD_META, "", &why, e)) return -1;
+    if (kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 0, e)) return -1;
+    return 0;
 }
 
 static int read_table(struct kvc_cache *c, struct kvc_error *e) {

@@ -146,7 +146,9 @@ static int decode_here(struct kvc_batch *b, const struct kvc_batch_block *x, str
     if (!room) return kvc_fail_memory(e, "rows");
     if (b->cache->read(b->cache, x->tensor, first, rows, room, e)) return -1;
     op.words.size = g->from == KVC_DEVICE_F32 ? 4 : g->from == KVC_DEVICE_F16 || g->from == KVC_DEVICE_BF16 ? 2 : 1;
-    return kvc_program_begin(&b->program, rows, e) || kvc_program_op(&b->program, &op, e) ? -1 : 0;
+    if (kvc_program_begin(&b->program, rows, e)) return -1;
+    if (kvc_program_op(&b->program, &op, e)) return -1;
+    return 0;
 }
 
 /* Returns the number by which levels of tensors are in order; all rows are one level where no tensor is predicted. */

@@ -55,10 +55,10 @@ static int lay_out(struct fast *f, struct kvc_error *e) {
     at->coded_end = used;
     at->list = kvc_room_take(&used, values * sizeof(uint32_t));
     at->end = used;
-    return kvc_room_reserve(j->room, at->end, e) || kvc_room_reserve_host(j->room, KVC_ROOM_SMALL, host, e) ||
-                   kvc_room_reserve_host(j->room, KVC_ROOM_CODED, at->coded_end - at->statistics_end, e)
-               ? -1
-               : 0;
+    if (kvc_room_reserve(j->room, at->end, e)) return -1;
+    if (kvc_room_reserve_host(j->room, KVC_ROOM_SMALL, host, e)) return -1;
+    if (kvc_room_reserve_host(j->room, KVC_ROOM_CODED, at->coded_end - at->statistics_end, e)) return -1;
+    return 0;
 }
 
 static int encoder_fast_measure(struct fast *f, struct kvc_error *e) {
@@ -79,11 +79,11 @@ static int encoder_fast_measure(struct fast *f, struct kvc_error *e) {
         if (kvc_encode_digests(j, i, 0, (uint32_t)j->start[i], j->rows[i], j->start[i], 0, e)) return -1;
     }
     const size_t statistics = at->statistics_end - at->digest;
-    return r->device->zero(r->device, r->stream, r->memory.p + at->digest, statistics, e) ||
-                   kvc_encode_launch(j, at->launch, at->digest, e) ||
-                   kvc_room_fetch(r, KVC_ROOM_SMALL, at->digest, at->digest, statistics, e) || kvc_room_wait(r, e)
-               ? -1
-               : 0;
+    if (r->device->zero(r->device, r->stream, r->memory.p + at->digest, statistics, e)) return -1;
+    if (kvc_encode_launch(j, at->launch, at->digest, e)) return -1;
+    if (kvc_room_fetch(r, KVC_ROOM_SMALL, at->digest, at->digest, statistics, e)) return -1;
+    if (kvc_room_wait(r, e)) return -1;
+    return 0;
 }
 
 /* Chooses widths and biases, and queues the cutting. */
@@ -111,11 +111,10 @@ static int cut(struct fast *f, struct kvc_error *e) {
         }
         tile += tiles_of(f, i);
     }
-    return kvc_room_send(r, at->bias, KVC_ROOM_SMALL, at->bias, (size_t)j->n * f->channels * sizeof(uint16_t), e) ||
-                   r->device->zero(r->device, r->stream, r->memory.p + at->used_list, sizeof(uint32_t), e) ||
-                   kvc_encode_launch(j, at->launch, at->digest, e)
-               ? -1
-               : 0;
+    if (kvc_room_send(r, at->bias, KVC_ROOM_SMALL, at->bias, (size_t)j->n * f->channels * sizeof(uint16_t), e)) return -1;
+    if (r->device->zero(r->device, r->stream, r->memory.p + at->used_list, sizeof(uint32_t), e)) return -1;
+    if (kvc_encode_launch(j, at->launch, at->digest, e)) return -1;
+    return 0;
 }
 
 /* Returns the encoded bytes at an offset in the device's memory. */
@@ -137,10 +136,10 @@ static int fetch(struct fast *f, uint32_t *escapes, struct kvc_error *e) {
     if (kvc_room_wait(r, e)) return -1;
     memcpy(escapes, coded(f, at->used_list), sizeof *escapes);
     const size_t bytes = *escapes * sizeof(uint32_t);
-    return bytes && (kvc_room_reserve_host(r, KVC_ROOM_LIST, bytes, e) ||
-                     kvc_room_fetch(r, KVC_ROOM_LIST, 0, at->list, bytes, e) || kvc_room_wait(r, e))
-               ? -1
-               : 0;
+    if (bytes && (kvc_room_reserve_host(r, KVC_ROOM_LIST, bytes, e) || kvc_room_fetch(r, KVC_ROOM_LIST, 0, at->list, bytes, e) ||
+                  kvc_room_wait(r, e)))
+        return -1;
+    return 0;
 }
 
 static int add_sections(const struct fast *f, struct kvc_error *e) {
@@ -172,5 +171,10 @@ int kvc_encode_by_fast(struct kvc_encode_job *j, struct kvc_error *e) {
     uint32_t escapes;
     f.mantissa = kvc_fast_mantissa(j->shape.dtype, &f.below);
     if (!f.mantissa) return 0; /* stored as they are: by the CPU */
-    return lay_out(&f, e) || encoder_fast_measure(&f, e) || cut(&f, e) || fetch(&f, &escapes, e) || add_sections(&f, e) ? -1 : 0;
+    if (lay_out(&f, e)) return -1;
+    if (encoder_fast_measure(&f, e)) return -1;
+    if (cut(&f, e)) return -1;
+    if (fetch(&f, &escapes, e)) return -1;
+    if (add_sections(&f, e)) return -1;
+    return 0;
 }

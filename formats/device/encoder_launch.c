@@ -90,9 +90,8 @@ int kvc_encode_launch(struct kvc_encode_job *j, size_t at, size_t digest, struct
                                              .digest = (void *)(memory + digest),
                                              .n_items = (uint32_t)j->n_items};
     j->n_items = 0;
-    return kvc_room_send(r, at, KVC_ROOM_SMALL, at, p.sent, e) ||
-                   d->zero(d, r->stream, memory + at + p.counter, p.end - p.counter, e) ||
-                   d->encode(d, r->stream, &launch, j->multiprocessors, e)
-               ? -1
-               : 0;
+    if (kvc_room_send(r, at, KVC_ROOM_SMALL, at, p.sent, e)) return -1;
+    if (d->zero(d, r->stream, memory + at + p.counter, p.end - p.counter, e)) return -1;
+    if (d->encode(d, r->stream, &launch, j->multiprocessors, e)) return -1;
+    return 0;
 }

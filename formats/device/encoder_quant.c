@@ -98,10 +98,10 @@ static int lay_out(struct quant *q, struct kvc_error *e) {
     q->codes_end = used;
     for (uint32_t i = 0; i < j->n; i++) q->block[i].decoded = kvc_room_take(&used, q->block[i].own * row);
     q->end = used;
-    return kvc_room_reserve(j->room, q->end, e) || kvc_room_reserve_host(j->room, KVC_ROOM_SMALL, q->codes, e) ||
-                   kvc_room_reserve_host(j->room, KVC_ROOM_CODED, q->codes_end - q->codes, e)
-               ? -1
-               : 0;
+    if (kvc_room_reserve(j->room, q->end, e)) return -1;
+    if (kvc_room_reserve_host(j->room, KVC_ROOM_SMALL, q->codes, e)) return -1;
+    if (kvc_room_reserve_host(j->room, KVC_ROOM_CODED, q->codes_end - q->codes, e)) return -1;
+    return 0;
 }
 
 /* --- the first launch --- */
@@ -145,11 +145,11 @@ static int encoder_quant_measure(struct quant *q, struct kvc_error *e) {
     for (uint32_t i = 0; i < j->n; i++)
         if (add_ranges(q, i, e) || add_kept(q, i, e)) return -1;
     const size_t bytes = q->step_begin - q->digest;
-    return r->device->zero(r->device, r->stream, r->memory.p + q->digest, q->high - q->digest, e) ||
-                   kvc_encode_launch(j, q->launch, q->digest, e) ||
-                   kvc_room_fetch(r, KVC_ROOM_SMALL, q->digest, q->digest, bytes, e) || kvc_room_wait(r, e)
-               ? -1
-               : 0;
+    if (r->device->zero(r->device, r->stream, r->memory.p + q->digest, q->high - q->digest, e)) return -1;
+    if (kvc_encode_launch(j, q->launch, q->digest, e)) return -1;
+    if (kvc_room_fetch(r, KVC_ROOM_SMALL, q->digest, q->digest, bytes, e)) return -1;
+    if (kvc_room_wait(r, e)) return -1;
+    return 0;
 }
 
 /* --- parameters --- */
@@ -234,12 +234,12 @@ static int quantise(struct quant *q, struct kvc_error *e) {
         const struct quantised *b = &q->block[i];
         if (b->has_layout && !b->beyond && kvc_encode_digests(j, i, target++, 0, b->own, j->start[i], 1, e)) return -1;
     }
-    return kvc_room_send(r, q->low, KVC_ROOM_SMALL, q->low, q->codes - q->low, e) ||
-                   kvc_encode_launch(j, q->launch, q->digest, e) ||
-                   kvc_room_fetch(r, KVC_ROOM_SMALL, q->digest, q->digest, j->n * sizeof(uint64_t), e) ||
-                   kvc_room_fetch(r, KVC_ROOM_CODED, 0, q->codes, q->codes_end - q->codes, e) || kvc_room_wait(r, e)
-               ? -1
-               : 0;
+    if (kvc_room_send(r, q->low, KVC_ROOM_SMALL, q->low, q->codes - q->low, e)) return -1;
+    if (kvc_encode_launch(j, q->launch, q->digest, e)) return -1;
+    if (kvc_room_fetch(r, KVC_ROOM_SMALL, q->digest, q->digest, j->n * sizeof(uint64_t), e)) return -1;
+    if (kvc_room_fetch(r, KVC_ROOM_CODED, 0, q->codes, q->codes_end - q->codes, e)) return -1;
+    if (kvc_room_wait(r, e)) return -1;
+    return 0;
 }
 
 static int encoder_quant_finish(struct quant *q, uint64_t *raw, struct kvc_error *e) {

@@ -7,7 +7,10 @@ enum { ALIGN = 256 };
 
 int kvc_room_init(struct kvc_encode_room *r, struct kvc_device *d, void *after, struct kvc_error *e) {
     *r = (struct kvc_encode_room){.device = d};
-    return d->stream_new(d, &r->stream, e) || d->event_new(d, &r->event, e) || d->event_before(d, after, r->stream, e) ? -1 : 0;
+    if (d->stream_new(d, &r->stream, e)) return -1;
+    if (d->event_new(d, &r->event, e)) return -1;
+    if (d->event_before(d, after, r->stream, e)) return -1;
+    return 0;
 }
 
 void kvc_room_free(struct kvc_encode_room *r) {
@@ -59,5 +62,7 @@ int kvc_room_fetch(struct kvc_encode_room *r, enum kvc_room_host which, size_t t
 }
 
 int kvc_room_wait(struct kvc_encode_room *r, struct kvc_error *e) {
-    return r->device->event_record(r->device, r->event, r->stream, e) || r->device->event_wait(r->device, r->event, e) ? -1 : 0;
+    if (r->device->event_record(r->device, r->event, r->stream, e)) return -1;
+    if (r->device->event_wait(r->device, r->event, e)) return -1;
+    return 0;
 }

@@ -71,11 +71,12 @@ static int queue(struct load_pieces_work *w, struct kvc_error *e) {
     s->launch = launch;
     s->used = w->batch.used;
     s->launches++;
-    return d->copy_in(d, l->copies, s->device_tables, s->tables, w->batch.used, e) ||
-                   d->event_record(d, s->copied, l->copies, e) || d->event_before(d, s->copied, l->stream, e) ||
-                   d->run(d, l->stream, &launch, l->options.multiprocessors, e) || d->event_record(d, s->done, l->stream, e)
-               ? -1
-               : 0;
+    if (d->copy_in(d, l->copies, s->device_tables, s->tables, w->batch.used, e)) return -1;
+    if (d->event_record(d, s->copied, l->copies, e)) return -1;
+    if (d->event_before(d, s->copied, l->stream, e)) return -1;
+    if (d->run(d, l->stream, &launch, l->options.multiprocessors, e)) return -1;
+    if (d->event_record(d, s->done, l->stream, e)) return -1;
+    return 0;
 }
 
 static int inputs_of(const void *owner, uint32_t tensor, uint64_t block, struct kvc_batch_inputs *to) {

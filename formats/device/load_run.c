@@ -144,10 +144,9 @@ static void set_ring(struct kvc_load *l, struct kvc_ring *ring) {
 static int queue_zeros(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_device *d = l->device;
     l->queued = 1;
-    return d->zero(d, stream, l->device_status, l->n_blocks * sizeof *l->status, e) ||
-                   d->zero(d, stream, l->device_digest, l->n_blocks * sizeof *l->digest, e)
-               ? -1
-               : 0;
+    if (d->zero(d, stream, l->device_status, l->n_blocks * sizeof *l->status, e)) return -1;
+    if (d->zero(d, stream, l->device_digest, l->n_blocks * sizeof *l->digest, e)) return -1;
+    return 0;
 }
 
 /* Queues copies of faults and digests to the host, after all launches. */

@@ -30,7 +30,8 @@ static int read_count(const char *text, uint64_t *count) {
     const char unit = *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p, *at = unit ? strchr(units, unit) : NULL;
     if (!unit) return 0;
     if (!at || p[1]) return -1;
-    return __builtin_mul_overflow(*count, UINT64_C(1) << 10 * (at - units + 1), count) ? -1 : 0;
+    if (__builtin_mul_overflow(*count, UINT64_C(1) << 10 * (at - units + 1), count)) return -1;
+    return 0;
 }
 
 static int fail_unknown(const struct kvc_format_option *table, const char *name, const char *item, struct kvc_error *e) {

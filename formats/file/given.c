@@ -97,5 +97,6 @@ struct kvc_profile *kvc_given_profile(const char *path, struct kvc_error *e) {
 }
 
 int kvc_given_profile_check(const char *path, struct kvc_error *e) {
-    return is_other(path, PROFILE, e) ? -1 : 0;
+    if (is_other(path, PROFILE, e)) return -1;
+    return 0;
 }

@@ -419,7 +419,9 @@ int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint6
 
 int kvc_input_read(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e) {
     if (!in->pages) return kvc_input_copy(in, offset, dst, n, e);
-    return check_range(in, offset, n, e) || kvc_pages_copy(in->pages, offset, dst, n, e) ? -1 : 0;
+    if (check_range(in, offset, n, e)) return -1;
+    if (kvc_pages_copy(in->pages, offset, dst, n, e)) return -1;
+    return 0;
 }
 
 const uint8_t *kvc_window_at(struct kvc_window *w, uint64_t offset, uint64_t n, struct kvc_error *e) {

@@ -118,7 +118,9 @@ static int read_entry(struct kvc_safetensors_tensor *t, const char *name, const 
     if (!t->type && !(strictness & KVC_SAFETENSORS_ANY_DTYPE))
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: '%s' has dtype '%s', which safetensors does not know", shown,
                         kvc_name_show(t->dtype, type, sizeof type));
-    return read_offsets(t, offsets, shown, data_size, e) || read_shape(t, shape, shown, dim, e) ? -1 : 0;
+    if (read_offsets(t, offsets, shown, data_size, e)) return -1;
+    if (read_shape(t, shape, shown, dim, e)) return -1;
+    return 0;
 }
 
 static int check_metadata(json_t *metadata, struct kvc_error *e) {
@@ -201,7 +203,8 @@ static int read_entries(struct kvc_safetensors *s, unsigned strictness, struct k
         dim += t->rank;
     }
     qsort(s->tensor, s->n, sizeof *s->tensor, by_offset);
-    return check_cover(s, strictness, e) || sort_names(s, e) ? -1 : 0;
+    if (check_cover(s, strictness, e) || sort_names(s, e)) return -1;
+    return 0;
 }
 
 /* --- reading: the header --- */

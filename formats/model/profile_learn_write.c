@@ -85,13 +85,12 @@ static int put_predictor(void *state, uint32_t layer, int is_v, const struct kvc
     const size_t by_head[3] = {p->heads, p->dim, p->dim}, matrix[2] = {p->heads * p->dim, p->inputs};
     if (add_array(f, layer, name[0], "F32", p->gain, by_head, 2, e)) return -1;
     if (!p->weight) return 0;
-    return add_array(f, layer, name[1], "F32", p->scale, by_head, 2, e) ||
-                   add_array(f, layer, name[2], "F32", p->basis_scale, by_head, 2, e) ||
-                   add_array(f, layer, name[3], "F32", p->variance, by_head, 2, e) ||
-                   add_array(f, layer, name[4], "I8", p->weight, matrix, 2, e) ||
-                   add_array(f, layer, name[5], "I8", p->basis, by_head, 3, e)
-               ? -1
-               : 0;
+    if (add_array(f, layer, name[1], "F32", p->scale, by_head, 2, e)) return -1;
+    if (add_array(f, layer, name[2], "F32", p->basis_scale, by_head, 2, e)) return -1;
+    if (add_array(f, layer, name[3], "F32", p->variance, by_head, 2, e)) return -1;
+    if (add_array(f, layer, name[4], "I8", p->weight, matrix, 2, e)) return -1;
+    if (add_array(f, layer, name[5], "I8", p->basis, by_head, 3, e)) return -1;
+    return 0;
 }
 
 /* Copies the texts and the tensors of the profile that gets the predictors. */

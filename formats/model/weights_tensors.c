@@ -103,7 +103,8 @@ static int bytes_of(const struct kvc_weights_tensor *t, uint64_t *bytes) {
     *bytes = inner / t->info->block;
     for (uint64_t i = 0; i + 1 < t->rank; i++)
         if (__builtin_mul_overflow(*bytes, t->dim[i], bytes)) return -1;
-    return __builtin_mul_overflow(*bytes, t->info->size, bytes) ? -1 : 0;
+    if (__builtin_mul_overflow(*bytes, t->info->size, bytes)) return -1;
+    return 0;
 }
 
 static int take_gguf(struct kvc_weights_tensor *t, const struct kvc_weights_part *part, const struct kvc_gguf_tensor *found,

@@ -253,5 +253,6 @@ int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *s
     job->code = code;
     op.words.from = code.to;
     op.words.size = sizeof(float);
-    return kvc_program_begin(program, rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
+    if (kvc_program_begin(program, rows, e) || kvc_program_op(program, &op, e)) return -1;
+    return 0;
 }

@@ -369,7 +369,10 @@ static int fast_lower(const struct kvc_stage_args *args, const struct kvc_stored
     if (work_init(&w, 0, 0, e)) return -1;
     int status = lower_words(&w, &op.fast, stored, program, e);
     free(w.memory);
-    return status || kvc_program_begin(program, w.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
+    if (status) return -1;
+    if (kvc_program_begin(program, w.rows, e)) return -1;
+    if (kvc_program_op(program, &op, e)) return -1;
+    return 0;
 }
 
 const struct kvc_stage kvc_stage_fast = {

@@ -144,7 +144,9 @@ static int cuda_settle(struct settled *s, const struct kvc_cuda_destination *d, 
 /* n - 1 times a stride, added; -1 when that is too much. */
 static int reach(uint64_t *to, uint64_t n, int64_t stride) {
     uint64_t more;
-    return __builtin_mul_overflow(n - 1, (uint64_t)stride, &more) || __builtin_add_overflow(*to, more, to) ? -1 : 0;
+    if (__builtin_mul_overflow(n - 1, (uint64_t)stride, &more)) return -1;
+    if (__builtin_add_overflow(*to, more, to)) return -1;
+    return 0;
 }
 
 /* Refuses to convert values of 8 bits that have a scale. */
@@ -216,7 +218,9 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
 static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination *d, struct kvc_error *e) {
     const size_t bytes = (size_t)d->n_table * sizeof *d->table;
     if (!d->table || !d->n_table) return 0;
-    return p->device->alloc(p->device, bytes, &p->table, e) || kvc_device_write(p->device, p->table, d->table, bytes, e) ? -1 : 0;
+    if (p->device->alloc(p->device, bytes, &p->table, e)) return -1;
+    if (kvc_device_write(p->device, p->table, d->table, bytes, e)) return -1;
+    return 0;
 }
 
 /* --- plans --- */

@@ -316,11 +316,10 @@ static int cuda_device_find(void *to, const char *name, unsigned version, struct
 }
 
 static int find_driver(struct cuda *c, struct kvc_error *e) {
-    return cuda_device_find(&c->get_current, "cuCtxGetCurrent", 4000, e) ||
-                   cuda_device_find(&c->set_current, "cuCtxSetCurrent", 4000, e) ||
-                   cuda_device_find(&c->address_range, "cuMemGetAddressRange", 3020, e)
-               ? -1
-               : 0;
+    if (cuda_device_find(&c->get_current, "cuCtxGetCurrent", 4000, e)) return -1;
+    if (cuda_device_find(&c->set_current, "cuCtxSetCurrent", 4000, e)) return -1;
+    if (cuda_device_find(&c->address_range, "cuMemGetAddressRange", 3020, e)) return -1;
+    return 0;
 }
 
 /* Describes the device. Refuses devices that are older than the targets of the kernel. */
