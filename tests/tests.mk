@@ -295,6 +295,11 @@ test-coverage: $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(TOOLS:%=$B/%) $(UNIT_BIN) 
 check-layers: $(TOOLS:%=$B/%)
 	@"$(PYTHON)" tests/check-layers.py $B
 
+## check-size: lines of each room and its budget
+.PHONY: check-size
+check-size:
+	@"$(PYTHON)" tests/check-layers.py --size
+
 ## check-layers-test: check-layers reports every fault that is put into a copy of the tree
 .PHONY: check-layers-test
 check-layers-test:

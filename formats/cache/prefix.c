@@ -1,4 +1,4 @@
-/* prefix.c: the hash chain over model identity and tokens. Spec: FORMAT.md, "Prefix keys". Not for choosing files by it (the
+/* prefix.c: the hash chain over model identity and tokens. Spec: KEYS.md, "Prefix keys". Not for choosing files by it (the
  * tools do). */
 #include "formats/cache/prefix.h"
 

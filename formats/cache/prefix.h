@@ -1,5 +1,5 @@
 /* prefix.h: prefix keys: a hash chain over model identity and tokens, one key per 256 tokens. Not for
- * matching files (the tools do that), nor for the namespace of a cache (prefix_space.h). FORMAT.md, "Prefix keys". */
+ * matching files (the tools do that), nor for the namespace of a cache (prefix_space.h). KEYS.md, "Prefix keys". */
 #ifndef KVC_PREFIX_H
 #define KVC_PREFIX_H
 

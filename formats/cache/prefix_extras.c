@@ -1,4 +1,4 @@
-/* prefix_extras.c: reads and writes the metadata key prefix.extras. Spec: FORMAT.md, "What token ids do not say". */
+/* prefix_extras.c: reads and writes the metadata key prefix.extras. Spec: KEYS.md, "What token ids do not say". */
 #include "formats/cache/prefix_extras.h"
 
 #include "codecs/memory.h"

@@ -1,5 +1,5 @@
 /* prefix_extras.h: what prefix keys take beside token ids: hashes of media and embeddings, by position (metadata key
- * prefix.extras). Not for the keys (prefix.h). FORMAT.md, "What token ids do not say". */
+ * prefix.extras). Not for the keys (prefix.h). KEYS.md, "What token ids do not say". */
 #ifndef KVC_PREFIX_EXTRAS_H
 #define KVC_PREFIX_EXTRAS_H
 

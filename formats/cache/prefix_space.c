@@ -1,4 +1,4 @@
-/* prefix_space.c: computes the namespace of a cache. Spec: FORMAT.md, "Namespace". Not for deciding by it. */
+/* prefix_space.c: computes the namespace of a cache. Spec: KEYS.md, "Namespace". Not for deciding by it. */
 #include "formats/cache/prefix_space.h"
 
 #include "codecs/memory.h"

@@ -1,5 +1,5 @@
 /* model.c: facts and fingerprint of weights files. Not for comparing them with a cache (model_match.c), and not for
- * the weights themselves. FORMAT.md, "Model fingerprint". */
+ * the weights themselves. KEYS.md, "Model fingerprint". */
 #include "formats/model/model.h"
 
 #include "codecs/memory.h"

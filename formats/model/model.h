@@ -1,6 +1,6 @@
 /* model.h: facts and fingerprint of a model's weights file (GGUF or safetensors). Not for loading weights.
  *
- * FORMAT.md, "Model fingerprint", defines the hashes. */
+ * KEYS.md, "Model fingerprint", defines the hashes. */
 #ifndef KVC_MODEL_H
 #define KVC_MODEL_H
 

@@ -1,5 +1,5 @@
 /* model_files.h: which files a model consists of, and the files beside them. Not for what is in them: facts (model.h),
- * weights (weights.h). FORMAT.md, "Model fingerprint", defines the list. */
+ * weights (weights.h). KEYS.md, "Model fingerprint", defines the list. */
 #ifndef KVC_MODELFILES_H
 #define KVC_MODELFILES_H
 

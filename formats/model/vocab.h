@@ -1,5 +1,5 @@
 /* vocab.h: the hash by which files with the same tokenizer are recognised. Not for tokenizing.
- * FORMAT.md, "Tokenizer hash". */
+ * KEYS.md, "Tokenizer hash". */
 #ifndef KVC_VOCAB_H
 #define KVC_VOCAB_H
 

@@ -561,7 +561,7 @@ class Kvc:
         self._check_keys()
 
     def _check_space(self):
-        """Checks the namespace (FORMAT.md 8)."""
+        """Checks the namespace (KEYS.md 1)."""
         if "prefix.space" not in self.meta:
             return
 
@@ -2051,7 +2051,7 @@ def prefix_keys(identity, tokens, first=0, parent=None, extras=None):
 
 
 def prefix_identity(meta):
-    """The identity that a writer with the token ids must use (FORMAT.md 8)."""
+    """The identity that a writer with the token ids must use (KEYS.md 1)."""
 
     def finish(text):
         lora = meta.get("model.adapters", "")

@@ -1,4 +1,4 @@
-/* test_model.c: GGUF headers, facts, fingerprints, tokenizer hash, matching. Hashes come from FORMAT.md's
+/* test_model.c: GGUF headers, facts, fingerprints, tokenizer hash, matching. Hashes come from KEYS.md's
  * worked examples, which were computed by an independent program. */
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
@@ -122,7 +122,7 @@ static void pad(struct bytes *f, size_t alignment) {
     while (f->n % alignment) add(f, "", 1);
 }
 
-/* The worked example of FORMAT.md: 149 bytes, no tensors, three tokens of which the last is padding. */
+/* The worked example of KEYS.md: 149 bytes, no tensors, three tokens of which the last is padding. */
 static void tiny(struct bytes *f) {
     begin(f, 3, 0, 2);
     add_text(f, "general.architecture", "llama");

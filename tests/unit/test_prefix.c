@@ -1,4 +1,4 @@
-/* test_prefix.c: identities and the chain of prefix keys. Hashes come from FORMAT.md's worked examples. */
+/* test_prefix.c: identities and the chain of prefix keys. Hashes come from KEYS.md's worked examples. */
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/prefix_space.h"

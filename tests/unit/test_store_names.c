@@ -275,7 +275,7 @@ static void keys(void **state) {
     struct kvc_store_space *space = open_space_with(s, x, &o);
     struct kvc_store_hit *hit = find_n(space, x->ids, 4 * CHUNK + 0);
     uint8_t h[32], text[2048], due[32], ns[32];
-    /* H_0 and the form of a step are checked against FORMAT.md's examples in test_prefix.c; here only what the store adds */
+    /* H_0 and the form of a step are checked against KEYS.md's examples in test_prefix.c; here only what the store adds */
     for (unsigned i = 0; i < 32; i++) {
         unsigned byte;
         assert_int_equal(sscanf(kvc_store_space_name(space) + 2 * i, "%2x", &byte), 1);
