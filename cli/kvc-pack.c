@@ -281,21 +281,21 @@ static int open_queries(struct cli_pack *p, struct kvc_error *e) {
     in->import = (struct kvc_import_options){.set = of_input.set, .profile_folders = of_input.profile_folders};
     const int status = cli_open(&p->queries, p->queries_path, in, e);
     in->import = of_input;
-    p->how.queries = p->queries.cache;
+    p->how.options.queries = p->queries.cache;
     if (status || kvc_cache_has_queries(p->queries.cache)) return status;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", p->queries.input.name);
 }
 
 static int open_profile(struct cli_pack *p, struct kvc_error *e) {
-    p->how.profile = kvc_given_profile(p->job.input.import.profile, e);
-    return p->how.profile ? 0 : -1;
+    p->how.options.profile = kvc_given_profile(p->job.input.import.profile, e);
+    return p->how.options.profile ? 0 : -1;
 }
 
 /* --- learning a profile --- */
 
 /* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
 static void say_learnt(const struct cli_pack *p, const struct kvc_learner *l) {
-    if (p->job.input.quiet || p->how.profile) return; /* a profile that got predictors keeps its own metric */
+    if (p->job.input.quiet || p->how.options.profile) return; /* a profile that got predictors keeps its own metric */
     cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at equal quality, than with a profile of "
              "make_profile.py",
              p->learn_path);
@@ -310,9 +310,9 @@ static void say_learnt(const struct cli_pack *p, const struct kvc_learner *l) {
 /* Gives a cache the heads, layers and pairing that the profile has which gets predictors, and checks that it is of its model. */
 static int fit_base(const struct cli_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_fit fit;
-    if (!p->how.profile) return 0;
-    if (kvc_profile_adopt(p->how.profile, c, e) ||
-        kvc_profile_settle(p->how.profile, c, p->job.threads, p->how.force_profile, &fit, e))
+    if (!p->how.options.profile) return 0;
+    if (kvc_profile_adopt(p->how.options.profile, c, e) ||
+        kvc_profile_settle(p->how.options.profile, c, p->job.threads, p->how.force_profile, &fit, e))
         return -1;
     kvc_fit_free(&fit);
     return 0;
@@ -336,7 +336,7 @@ static int learn(struct cli_pack *p, int n, char **paths) {
     int status = l ? 0 : -1;
     if (!status && p->job.input.import.profile) status = open_profile(p, &e);
     if (!status) {
-        kvc_learner_predict(l, p->learn_layers, p->how.profile);
+        kvc_learner_predict(l, p->learn_layers, p->how.options.profile);
         status = learn_files(p, l, n, paths, &e);
     }
     const char *path = strcmp(p->learn_path, "-") == 0 ? NULL : p->learn_path;
@@ -348,7 +348,7 @@ static int learn(struct cli_pack *p, int n, char **paths) {
     if (status) cli_error(&e);
     else say_learnt(p, l);
     kvc_learner_free(l);
-    kvc_profile_free(p->how.profile);
+    kvc_profile_free(p->how.options.profile);
     return status ? EXIT_TROUBLE : EXIT_SAME;
 }
 
@@ -378,7 +378,7 @@ static int run(struct cli_pack *p) {
     free(p->token_ids.id);
     free(p->layers);
     kvc_packed_free(&p->done);
-    kvc_profile_free(p->how.profile);
+    kvc_profile_free(p->how.options.profile);
     return status;
 }
 

@@ -66,7 +66,7 @@ static int add_chosen(struct cli_pack *p, struct curve *c, const struct kvc_open
     const struct kvc_rate *rate = &chosen->rate;
     const int targets = rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
     for (size_t i = 0; i < c->n && !targets; i++)
-        if (strcmp(c->point[i].name, p->recipe_text) == 0 && (chosen->options.recipe || !p->how.profile)) {
+        if (strcmp(c->point[i].name, p->recipe_text) == 0 && (chosen->options.recipe || !p->how.options.profile)) {
             c->point[i].chosen = 1;
             return 0;
         }
@@ -82,7 +82,7 @@ static int add_chosen(struct cli_pack *p, struct curve *c, const struct kvc_open
 static int add_all(struct cli_pack *p, struct curve *c, const struct kvc_opened *f, struct kvc_error *e) {
     const struct kvc_packing chosen = p->how;
     if (add_recipe(p, c, f, "split", 0, e)) return -1;
-    if (p->how.profile && add_recipe(p, c, f, "cross", 0, e)) return -1;
+    if (p->how.options.profile && add_recipe(p, c, f, "cross", 0, e)) return -1;
     for (size_t i = 0; kvc_preset_at(i); i++)
         if (add_recipe(p, c, f, kvc_preset_at(i)->name, 0, e)) return -1;
     for (size_t i = 0; curve_is_kld(c) && i < sizeof klds / sizeof klds[0]; i++)

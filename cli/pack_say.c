@@ -98,7 +98,8 @@ static void say_errors(const struct cli_pack *p, const char *name, const struct 
     if (r->step > 0 && !kvc_recipe_print(recipe, text, sizeof text)) cli_warn("%s: recipe %s", name, text);
     if (r->kld[0] > MOST_PREDICTED) cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
     else if (r->kld[0] > 0) say_kld(name, r->kld);
-    else if (p->how.profile && p->done.fit.verdict != KVC_FIT_GOOD && kvc_profile_metric(p->how.profile) == KVC_METRIC_FISHER)
+    else if (p->how.options.profile && p->done.fit.verdict != KVC_FIT_GOOD &&
+             kvc_profile_metric(p->how.options.profile) == KVC_METRIC_FISHER)
         cli_warn("%s: no KLD is predicted, as %s", name,
                  p->done.fit.verdict == KVC_FIT_UNKNOWN ? "whether the profile fits could not be measured"
                                                         : "the profile does not fit the cache well");
@@ -120,10 +121,10 @@ void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc
 /* "; reading needs the profile of ...", or nothing, into text. */
 static void profile_text(const struct cli_pack *p, char *text, size_t size) {
     char hash[2 * KVC_SHA256_BYTES + 1];
-    const char *model = p->how.profile ? kvc_profile_model(p->how.profile) : "";
+    const char *model = p->how.options.profile ? kvc_profile_model(p->how.options.profile) : "";
     *text = '\0';
     if (!p->done.report.uses_profile || p->how.options.embed_profile) return;
-    kvc_hex(kvc_profile_sha256(p->how.profile), KVC_SHA256_BYTES, hash);
+    kvc_hex(kvc_profile_sha256(p->how.options.profile), KVC_SHA256_BYTES, hash);
     snprintf(text, size, "; reading needs the profile%s%s (sha256 %.8s...): keep it, or use --embed-profile",
              *model ? " of " : "", model, hash);
 }

@@ -51,11 +51,11 @@ static int write_pack(const struct kvc_file *f, const struct kvc_write_options *
         if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
         how->options.recipe = &recipe;
     }
-    if (o->shared_profile) how->profile = kvc_profile_hold(o->shared_profile);
-    else if (o->profile && !(how->profile = kvc_given_profile(o->profile, e))) return -1;
+    if (o->shared_profile) how->options.profile = kvc_profile_hold(o->shared_profile);
+    else if (o->profile && !(how->options.profile = kvc_given_profile(o->profile, e))) return -1;
     const int status = kvc_pack_cache(f->cache, how, &sink, &done, e);
     kvc_packed_free(&done);
-    kvc_profile_free(how->profile);
+    kvc_profile_free(how->options.profile);
     return status ? kvc_error_prefix(e, f->name) : 0;
 }
 
@@ -76,6 +76,7 @@ int kvc_file_pack_by(const struct kvc_file *f, const struct kvc_write_options *o
                                           .embed_profile = o.embed_profile,
                                           .no_tokens = o.no_tokens,
                                           .weights = kvc_file_whole(f)->weights,
+                                          .queries = o.queries ? o.queries->cache : NULL,
                                           .progress = o.progress ? pack_progress : NULL,
                                           .progress_state = &callback},
                               .rate = {.kld = o.target_kld,
@@ -84,8 +85,7 @@ int kvc_file_pack_by(const struct kvc_file *f, const struct kvc_write_options *o
                                        .logit_error = o.max_logit_error},
                               .force_profile = o.force_profile,
                               .dequantize = o.dequantize,
-                              .no_companions = o.no_companions,
-                              .queries = o.queries ? o.queries->cache : NULL};
+                              .no_companions = o.no_companions};
     return write_pack(f, &o, &callback, &how, e);
 }
 

@@ -29,12 +29,12 @@ uint64_t kvc_encode_run_blocks(const struct kvc_encode *x, uint32_t tensor) {
 
 /* --- decoding what was encoded --- */
 
-/* Lists in r->row the rows of block `number` that repeat no earlier row. */
+/* Lists in r->read.row the rows of block `number` that repeat no earlier row. */
 static void list_own(struct kvc_tensor_coder *r, uint64_t number) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     uint64_t own = 0;
     for (uint64_t i = 0; i < cells->block[number + 1] - cells->block[number]; i++)
-        if (r->from[i].tensor == KVC_NONE) r->row[own++] = cells->block[number] + i;
+        if (r->read.from[i].tensor == KVC_NONE) r->read.row[own++] = cells->block[number] + i;
 }
 
 /* A block of `own` rows, listed in `row`, that is to be decoded into `rows`. */
@@ -43,10 +43,10 @@ static struct kvc_block block_back(const struct kvc_tensor_coder *r, uint64_t ow
                               .rows = rows,
                               .role = kvc_plan_select(&r->x->cache->tensor[r->tensor]),
                               .row = row,
-                              .rebuild = r->source.rebuild,
-                              .ahead = r->ahead.ahead,
-                              .position = r->encoding.position,
-                              .profile = r->profile};
+                              .rebuild = r->facts.source.rebuild,
+                              .ahead = r->facts.ahead.ahead,
+                              .position = r->facts.encoding.position,
+                              .profile = r->facts.profile};
     block.shape.tokens = own;
     return block;
 }
@@ -54,7 +54,7 @@ static struct kvc_block block_back(const struct kvc_tensor_coder *r, uint64_t ow
 /* Decodes the `own` rows of the block in r->list into r->decoded. `first`: the coder of the pair's first tensor, or NULL. */
 static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, size_t container_sections,
                        uint64_t own, struct kvc_error *e) {
-    struct kvc_block block = block_back(r, own, r->row, r->decoded);
+    struct kvc_block block = block_back(r, own, r->read.row, r->decoded);
     struct kvc_coded coded = {.section = r->list.section + container_sections,
                               .n = r->list.count - container_sections,
                               .side = r->encoder.side.section,
@@ -109,11 +109,11 @@ static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t e
     const struct kvc_cache *c = r->x->cache;
     unsigned steps = r->pipeline->n;
     uint64_t own;
-    if (r->encoding.second) steps = kvc_pipeline_first(r->pipeline, KVC_STAGE_PAIR) + 1;
+    if (r->facts.encoding.second) steps = kvc_pipeline_first(r->pipeline, KVC_STAGE_PAIR) + 1;
     for (unsigned i = 0; i < steps; i++) {
         struct kvc_block like = {.shape = c->tensor[r->tensor].shape,
                                  .role = kvc_plan_select(&c->tensor[r->tensor]),
-                                 .profile = r->profile};
+                                 .profile = r->facts.profile};
         if (!(r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
         like.shape.tokens = 0;
         for (uint64_t b = first; b < end && !like.shape.tokens; b++) { /* the shape after earlier stages */
@@ -143,20 +143,14 @@ static void coder_free(struct kvc_tensor_coder *r) {
     kvc_sections_free(&r->list);
     coder_free(r->hidden);
     coder_free(r->origin);
-    kvc_rebuilder_free(&r->rebuilder);
-    kvc_predict_memo_free(&r->predicted);
-    free(r->position);
-    free(r->rope_room);
-    free(r->profile_query);
-    free(r->query);
-    free(r->query_position);
-    free(r->rows);
-    free(r->own);
-    free(r->other);
+    kvc_coder_facts_free(&r->facts);
+    free(r->read.rows);
+    free(r->read.own);
+    free(r->read.other);
     free(r->decoded);
-    kvc_sections_free(&r->waiting_list);
-    free(r->waiting_rows);
-    free(r->waiting_decoded);
+    kvc_sections_free(&r->waiting.list);
+    free(r->waiting.rows);
+    free(r->waiting.decoded);
     free(r);
 }
 
@@ -173,19 +167,19 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
     r->end_block = end;
     r->row_bytes = kvc_row_bytes(&x->cache->tensor[tensor].shape);
     r->pipeline = kvc_coder_pipeline(x, tensor);
-    kvc_encoder_init(&r->encoder, r->pipeline, &r->encoding);
+    kvc_encoder_init(&r->encoder, r->pipeline, &r->facts.encoding);
     kvc_sections_init(&r->list);
-    kvc_sections_init(&r->waiting_list);
+    kvc_sections_init(&r->waiting.list);
     const size_t n = (size_t)r->row_bytes * KVC_BLOCK;
-    r->rows = malloc(n);
-    r->own = malloc(n);
-    r->other = x->plan->partner[tensor] == KVC_NONE ? NULL : malloc(n);
+    r->read.rows = malloc(n);
+    r->read.own = malloc(n);
+    r->read.other = x->plan->partner[tensor] == KVC_NONE ? NULL : malloc(n);
     r->decoded = malloc(n);
     int status = 0;
-    if (!r->rows || !r->own || !r->decoded || (x->plan->partner[tensor] != KVC_NONE && !r->other))
+    if (!r->read.rows || !r->read.own || !r->decoded || (x->plan->partner[tensor] != KVC_NONE && !r->read.other))
         status = kvc_fail_memory(e, "a block");
     if (!status) status = kvc_coder_describe(r, read_hidden, e) || kvc_coder_keeps(r, e) ? -1 : 0;
-    const uint32_t from = r->source.rebuild ? r->source.from : KVC_NONE;
+    const uint32_t from = r->facts.source.rebuild ? r->facts.source.from : KVC_NONE;
     if (!status && from != KVC_NONE && !kvc_pipeline_lossless(kvc_coder_pipeline(x, from)))
         status = (r->hidden = coder_make(x, from, block, end, e)) ? 0 : -1;
     if (!status) status = encode_prepare(r, block, end, e);
@@ -201,7 +195,7 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
 /* Replaces rows that refer to another tensor by the values that the other tensor decodes to. */
 static int decode_repeated(struct kvc_tensor_coder *r, uint64_t n, struct kvc_error *e) {
     for (uint64_t i = 0; i < n; i++) {
-        const struct kvc_same *from = &r->from[i];
+        const struct kvc_same *from = &r->read.from[i];
         if (from->tensor == KVC_NONE || kvc_pipeline_lossless(kvc_coder_pipeline(r->x, from->tensor))) continue;
         struct kvc_tensor_coder *o = r->origin;
         if (!o || o->tensor != from->tensor || from->block < o->first_block || from->block >= o->end_block) {
@@ -214,8 +208,8 @@ static int decode_repeated(struct kvc_tensor_coder *r, uint64_t n, struct kvc_er
         if (decode_other(o, from->block, e)) return -1;
         /* the origin's rows are packed, without the rows that are references themselves */
         uint64_t place = 0;
-        for (uint32_t j = 0; j < from->there; j++) place += o->from[j].tensor == KVC_NONE;
-        memcpy(r->rows + i * r->row_bytes, o->decoded + place * r->row_bytes, (size_t)r->row_bytes);
+        for (uint32_t j = 0; j < from->there; j++) place += o->read.from[j].tensor == KVC_NONE;
+        memcpy(r->read.rows + i * r->row_bytes, o->decoded + place * r->row_bytes, (size_t)r->row_bytes);
     }
     return 0;
 }
@@ -251,15 +245,15 @@ static int check_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t o
     const int lossless = kvc_pipeline_lossless(r->pipeline);
     uint64_t k = 0;
     for (uint64_t i = 0; i < n; i++) {
-        if (r->from[i].tensor != KVC_NONE) continue;
+        if (r->read.from[i].tensor != KVC_NONE) continue;
         const uint8_t *back = r->decoded + k++ * r->row_bytes;
-        if (lossless && memcmp(back, r->rows + i * r->row_bytes, (size_t)r->row_bytes) != 0)
+        if (lossless && memcmp(back, r->read.rows + i * r->row_bytes, (size_t)r->row_bytes) != 0)
             return kvc_fail(e, KVC_ERR_VERIFY, "block %" PRIu64 " does not decode to what was encoded", number);
-        if (!lossless && r->x->measure && kvc_is_float(r->x->cache->tensor[r->tensor].shape.dtype))
-            measure_row(r, r->rows + i * r->row_bytes, back, run);
-        if (!lossless && own < n) memcpy(r->rows + i * r->row_bytes, back, (size_t)r->row_bytes);
+        if (!lossless && r->x->options->measure && kvc_is_float(r->x->cache->tensor[r->tensor].shape.dtype))
+            measure_row(r, r->read.rows + i * r->row_bytes, back, run);
+        if (!lossless && own < n) memcpy(r->read.rows + i * r->row_bytes, back, (size_t)r->row_bytes);
     }
-    if (!lossless && own == n) swap_bytes(&r->rows, &r->decoded);
+    if (!lossless && own == n) swap_bytes(&r->read.rows, &r->decoded);
     return 0;
 }
 
@@ -268,15 +262,15 @@ static int add_record(struct kvc_tensor_coder *r, uint64_t number, struct kvc_ru
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     const uint64_t start = cells->block[number], n = cells->block[number + 1] - start;
     if (decode_repeated(r, n, e) ||
-        (!kvc_pipeline_lossless(r->pipeline) && kvc_loop_publish(r->x->loop, r->tensor, number, r->rows, e)))
+        (!kvc_pipeline_lossless(r->pipeline) && kvc_loop_publish(r->x->loop, r->tensor, number, r->read.rows, e)))
         return -1;
-    const uint64_t digest = kvc_digest_rows(r->rows, r->row_bytes, start, n);
+    const uint64_t digest = kvc_digest_rows(r->read.rows, r->row_bytes, start, n);
     return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, digest, &r->list, e);
 }
 
 /* Returns 1 where what blocks decode to is asked for: lossless blocks may go unverified. */
 static int decodes_back(const struct kvc_tensor_coder *r) {
-    return !kvc_pipeline_lossless(r->pipeline) || !r->x->no_verify;
+    return !kvc_pipeline_lossless(r->pipeline) || !r->x->options->no_verify;
 }
 
 /* Decodes and checks the block in r->list, and adds its record. */
@@ -314,31 +308,31 @@ static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *fir
 /* Exchanges the block with the waiting one. */
 static void exchange(struct kvc_tensor_coder *r) {
     const struct kvc_sections list = r->list;
-    r->list = r->waiting_list;
-    r->waiting_list = list;
-    swap_bytes(&r->rows, &r->waiting_rows);
-    swap_bytes(&r->decoded, &r->waiting_decoded);
+    r->list = r->waiting.list;
+    r->waiting.list = list;
+    swap_bytes(&r->read.rows, &r->waiting.rows);
+    swap_bytes(&r->decoded, &r->waiting.decoded);
 }
 
 /* Makes room for a block that waits. Returns 0 without memory or reason to wait. */
 static int may_wait(struct kvc_tensor_coder *r, const struct kvc_tensor_coder *first) {
     const size_t n = (size_t)r->row_bytes * KVC_BLOCK;
     if (first || !decodes_back(r) || !kvc_pipeline_decodes_two(r->pipeline)) return 0;
-    if (!r->waiting_rows) r->waiting_rows = malloc(n);
-    if (!r->waiting_decoded) r->waiting_decoded = malloc(n);
-    return r->waiting_rows && r->waiting_decoded;
+    if (!r->waiting.rows) r->waiting.rows = malloc(n);
+    if (!r->waiting.decoded) r->waiting.decoded = malloc(n);
+    return r->waiting.rows && r->waiting.decoded;
 }
 
 /* Decodes the waiting block, `number`, and the one after it, neither of which has references. Returns 0, or 1 where each is to be decoded
  * alone. */
 static int decode_two_back(struct kvc_tensor_coder *r, uint64_t number) {
     const uint64_t *const start = kvc_coder_cells(r->x->cache, r->tensor)->block + number;
-    const struct kvc_sections *const list[] = {&r->waiting_list, &r->list}, *const side = &r->encoder.side;
-    uint8_t *const to[] = {r->waiting_decoded, r->decoded};
+    const struct kvc_sections *const list[] = {&r->waiting.list, &r->list}, *const side = &r->encoder.side;
+    uint8_t *const to[] = {r->waiting.decoded, r->decoded};
     uint64_t row[2][KVC_BLOCK];
     struct kvc_block block[2];
     struct kvc_coded coded[2];
-    kvc_sections_seal(&r->waiting_list);
+    kvc_sections_seal(&r->waiting.list);
     kvc_sections_seal(&r->list);
     for (int b = 0; b < 2; b++) {
         for (uint64_t i = start[b]; i < start[b + 1]; i++) row[b][i - start[b]] = i;
@@ -368,12 +362,12 @@ static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_ru
     if (start_block(r, number + 1, &own, &container_sections, run, e)) return -1;
     const int both = !container_sections && own == next && !decode_two_back(r, number);
     struct kvc_same from[KVC_BLOCK]; /* of the second block; the first has no references */
-    memcpy(from, r->from, (size_t)next * sizeof *from);
-    for (uint64_t i = 0; i < n; i++) r->from[i].tensor = KVC_NONE;
+    memcpy(from, r->read.from, (size_t)next * sizeof *from);
+    for (uint64_t i = 0; i < n; i++) r->read.from[i].tensor = KVC_NONE;
     exchange(r);
     if (both ? keep_decoded(r, number, n, run, e) : finish_block(r, NULL, number, n, 0, run, e)) return -1;
     exchange(r);
-    memcpy(r->from, from, (size_t)next * sizeof *from);
+    memcpy(r->read.from, from, (size_t)next * sizeof *from);
     return both ? keep_decoded(r, number + 1, own, run, e) : finish_block(r, NULL, number + 1, own, container_sections, run, e);
 }
 
@@ -399,8 +393,8 @@ static int take_block(struct kvc_tensor_coder *r, uint64_t number, struct kvc_co
 }
 
 static int encode_by_coder(struct kvc_tensor_coder *r, uint64_t block, uint64_t end, struct kvc_run *run, struct kvc_error *e) {
-    const struct kvc_block_coder *coder = r->x->coder;
-    const struct kvc_coder_work work = {r->x->cache, r->tensor, r->pipeline, &r->encoding, block, end};
+    const struct kvc_block_coder *coder = r->x->options->coder;
+    const struct kvc_coder_work work = {r->x->cache, r->tensor, r->pipeline, &r->facts.encoding, block, end};
     struct kvc_coder_block coded[RUN_BLOCKS] = {{.done = 0}};
     for (uint64_t b = block; b < end; b++) kvc_sections_init(&coded[b - block].list);
     int status = coder->encode(coder->state, &work, coded, e);
@@ -411,7 +405,7 @@ static int encode_by_coder(struct kvc_tensor_coder *r, uint64_t block, uint64_t 
 
 /* Returns 1 if the coder takes the blocks of a tensor: rows are no references, and no stage looks ahead. */
 static int by_coder(const struct kvc_encode *x, uint32_t tensor) {
-    return x->coder && !kvc_coder_looks(kvc_coder_pipeline(x, tensor)) && !kvc_same_is_possible(x->cache, tensor);
+    return x->options->coder && !kvc_coder_looks(kvc_coder_pipeline(x, tensor)) && !kvc_same_is_possible(x->cache, tensor);
 }
 
 int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_run *run,

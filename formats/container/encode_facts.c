@@ -31,8 +31,8 @@ static int read_values(const struct kvc_encoding *encoding, unsigned role, uint6
 
 /* Reads the layer's queries into the encoding, if the cache has any. */
 static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
-    const struct kvc_cache *q = r->x->queries, *c = r->x->cache;
-    const struct kvc_shape *key = &r->encoding.key;
+    const struct kvc_cache *q = r->x->options->queries, *c = r->x->cache;
+    const struct kvc_shape *key = &r->facts.encoding.key;
     uint32_t t = 0;
     if (!q) return 0;
     while (t < q->n_tensors && !(q->tensor[t].role == KVC_ROLE_QUERIES &&
@@ -46,15 +46,15 @@ static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
                              " heads of %" PRIu64 " channels",
                              shape->heads, shape->dim, key->heads, key->dim);
     const struct kvc_cells *cells = kvc_coder_cells(q, t);
-    r->query = kvc_alloc(shape->tokens, kvc_row_bytes(shape));
-    r->query_position = kvc_alloc(shape->tokens, sizeof *r->query_position);
-    if (!r->query || !r->query_position) return kvc_fail_memory(e, "queries");
-    for (uint64_t i = 0; i < shape->tokens; i++) r->query_position[i] = kvc_cells_position(cells, i);
-    r->encoding.query = r->query;
-    r->encoding.query_position = r->query_position;
-    r->encoding.query_heads = shape->heads;
-    r->encoding.n_queries = shape->tokens;
-    return q->read(q, t, 0, shape->tokens, (uint8_t *)r->query, e);
+    r->facts.query = kvc_alloc(shape->tokens, kvc_row_bytes(shape));
+    r->facts.query_position = kvc_alloc(shape->tokens, sizeof *r->facts.query_position);
+    if (!r->facts.query || !r->facts.query_position) return kvc_fail_memory(e, "queries");
+    for (uint64_t i = 0; i < shape->tokens; i++) r->facts.query_position[i] = kvc_cells_position(cells, i);
+    r->facts.encoding.query = r->facts.query;
+    r->facts.encoding.query_position = r->facts.query_position;
+    r->facts.encoding.query_heads = shape->heads;
+    r->facts.encoding.n_queries = shape->tokens;
+    return q->read(q, t, 0, shape->tokens, (uint8_t *)r->facts.query, e);
 }
 
 /* Finds the hidden states and the projection that rows are rebuilt from, if a stage does that. */
@@ -63,9 +63,9 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     if (kvc_pipeline_first(r->pipeline, KVC_STAGE_REBUILDS) == r->pipeline->n) return 0;
     const uint32_t from = kvc_plan_hidden(c, r->pipeline, r->tensor);
     const struct kvc_facts *facts = &r->x->facts;
-    if (kvc_rebuilder_init(&r->rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e)) return -1;
-    r->source = (struct kvc_rebuild_source){
-        .rebuild = &r->rebuilder.rebuild,
+    if (kvc_rebuilder_init(&r->facts.rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e)) return -1;
+    r->facts.source = (struct kvc_rebuild_source){
+        .rebuild = &r->facts.rebuilder.rebuild,
         .from = from,
         .in = from == KVC_NONE ? 0 : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
         .is_hidden = c->tensor[r->tensor].role == KVC_ROLE_HIDDEN,
@@ -76,8 +76,8 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
         .rotated = (size_t)facts->rotated,
         .pairing = facts->pairing,
     };
-    r->encoding.source = &r->source;
-    if (!r->source.is_hidden && facts->pairing == KVC_PAIRING_UNKNOWN)
+    r->facts.encoding.source = &r->facts.source;
+    if (!r->facts.source.is_hidden && facts->pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
     return 0;
 }
@@ -94,7 +94,7 @@ static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotat
     uint8_t *bytes = kvc_alloc(rows, kvc_row_bytes(&c->tensor[tensor].shape));
     int8_t *small = kvc_alloc(rows, width);
     int status = bytes && small ? c->read(c, tensor, first, rows, bytes, e) : kvc_fail_memory(e, "inputs");
-    if (!status) status = kvc_small_rows(&r->predict, tensor, rotation, first, rows, bytes, small, e);
+    if (!status) status = kvc_small_rows(&r->facts.predict, tensor, rotation, first, rows, bytes, small, e);
     if (!status) kvc_small_spread(small, width, first, row, n, to, stride);
     free(bytes);
     free(small);
@@ -105,21 +105,23 @@ static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotat
 static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     if (kvc_pipeline_first(r->pipeline, KVC_STAGE_AHEAD) == r->pipeline->n || !kvc_plan_select(&c->tensor[r->tensor])) return 0;
-    if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->profile) return 0;
-    kvc_predict_source_init(&r->predict, c, r->tensor, r->x->profile, r->x->facts.pairing, small_rows, r);
-    r->predict.memo = &r->predicted;
-    const int n = kvc_predict_inputs(&r->predict, r->ahead.from, e);
+    if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->facts.profile) return 0;
+    kvc_predict_source_init(&r->facts.predict, c, r->tensor, r->x->options->profile, r->x->facts.pairing, small_rows, r);
+    r->facts.predict.memo = &r->facts.predicted;
+    const int n = kvc_predict_inputs(&r->facts.predict, r->facts.ahead.from, e);
     if (n < 0) return -1;
     int any = 0;
     for (int i = 0; i < n; i++) {
-        any |= r->ahead.from[i] != KVC_AHEAD_NONE;
-        r->ahead.layer_of[i] = r->ahead.from[i] == KVC_AHEAD_NONE ? 0 : c->layer[c->tensor[r->ahead.from[i]].layer].index;
+        any |= r->facts.ahead.from[i] != KVC_AHEAD_NONE;
+        r->facts.ahead.layer_of[i] = r->facts.ahead.from[i] == KVC_AHEAD_NONE
+                                         ? 0
+                                         : c->layer[c->tensor[r->facts.ahead.from[i]].layer].index;
     }
-    r->ahead.rotation = r->x->rotation;
-    r->ahead.layer = c->layer[c->tensor[r->tensor].layer].index;
-    r->ahead.ahead = &r->predict.ahead;
-    r->ahead.n = any ? (size_t)n : 0;
-    r->encoding.ahead = &r->ahead;
+    r->facts.ahead.rotation = r->x->rotation;
+    r->facts.ahead.layer = c->layer[c->tensor[r->tensor].layer].index;
+    r->facts.ahead.ahead = &r->facts.predict.ahead;
+    r->facts.ahead.n = any ? (size_t)n : 0;
+    r->facts.encoding.ahead = &r->facts.ahead;
     return 0;
 }
 
@@ -127,18 +129,21 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
 static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_part *part, struct kvc_error *e) {
     const size_t row = part->query_heads * part->dim;
     struct kvc_rope rope;
-    if (!part->n_queries || part->dim != r->encoding.key.dim || part->query_heads % r->encoding.key.heads || !r->encoding.rows)
+    if (!part->n_queries || part->dim != r->facts.encoding.key.dim || part->query_heads % r->facts.encoding.key.heads ||
+        !r->facts.encoding.rows)
         return 0;
-    if (!(r->profile_query = kvc_alloc(part->n_queries, row * sizeof *r->profile_query))) return kvc_fail_memory(e, "queries");
-    memcpy(r->profile_query, part->query, part->n_queries * row * sizeof *r->profile_query);
-    r->encoding.profile_query = r->profile_query;
-    r->encoding.profile_queries = part->n_queries;
-    r->encoding.profile_query_heads = part->query_heads;
-    const int64_t last = r->encoding.position[r->encoding.rows - 1];
-    if (!r->rope.angle || last < 0) return 0;
-    if (kvc_rope_init(&rope, r->rope.angle, r->rope.half, r->rope.pairing, e)) return -1;
+    if (!(r->facts.profile_query = kvc_alloc(part->n_queries, row * sizeof *r->facts.profile_query)))
+        return kvc_fail_memory(e, "queries");
+    memcpy(r->facts.profile_query, part->query, part->n_queries * row * sizeof *r->facts.profile_query);
+    r->facts.encoding.profile_query = r->facts.profile_query;
+    r->facts.encoding.profile_queries = part->n_queries;
+    r->facts.encoding.profile_query_heads = part->query_heads;
+    const int64_t last = r->facts.encoding.position[r->facts.encoding.rows - 1];
+    if (!r->facts.rope.angle || last < 0) return 0;
+    if (kvc_rope_init(&rope, r->facts.rope.angle, r->facts.rope.half, r->facts.rope.pairing, e)) return -1;
     kvc_rope_at(&rope, last);
-    for (size_t q = 0; q < part->n_queries; q++) kvc_rope_turn(&rope, r->profile_query + q * row, part->query_heads, part->dim);
+    for (size_t q = 0; q < part->n_queries; q++)
+        kvc_rope_turn(&rope, r->facts.profile_query + q * row, part->query_heads, part->dim);
     kvc_rope_free(&rope);
     return 0;
 }
@@ -161,12 +166,13 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
     /* making the inverse of a basis takes time */
     const int encodes = (kvc_pipeline_profile_need(r->pipeline, 1) & KVC_PROFILE_ENCODES) != 0;
     if (!kvc_plan_select(t)) return 0;
-    if (r->x->profile && (kvc_profile_part(r->x->profile, layer->index, t->role, facts->pairing, encodes, &r->profile, e) ||
-                          kvc_profile_part(r->x->profile, layer->index, KVC_ROLE_K, facts->pairing, encodes, &key, e)))
+    if (r->x->options->profile &&
+        (kvc_profile_part(r->x->options->profile, layer->index, t->role, facts->pairing, encodes, &r->facts.profile, e) ||
+         kvc_profile_part(r->x->options->profile, layer->index, KVC_ROLE_K, facts->pairing, encodes, &key, e)))
         return -1;
-    r->encoding.window = window_of(facts, layer, &r->encoding);
-    if (kvc_rope_of_layer(c, facts, t->layer, key, &r->rope, &r->rope_room, e)) return -1;
-    r->encoding.rope = &r->rope;
+    r->facts.encoding.window = window_of(facts, layer, &r->facts.encoding);
+    if (kvc_rope_of_layer(c, facts, t->layer, key, &r->facts.rope, &r->facts.rope_room, e)) return -1;
+    r->facts.encoding.rope = &r->facts.rope;
     return key ? rotate_queries(r, key, e) : 0;
 }
 
@@ -175,7 +181,7 @@ int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
     const uint32_t partner = r->x->plan->partner[r->tensor];
-    struct kvc_encoding *n = &r->encoding;
+    struct kvc_encoding *n = &r->facts.encoding;
     n->rows = cells->n;
     n->position = cells->pos;
     n->read = read_values;
@@ -192,10 +198,20 @@ int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
         n->deeper = c->layer[c->tensor[partner].layer].index < layer->index;
     }
     if (cells->order) {
-        if (!(r->position = kvc_alloc(cells->n, sizeof *r->position))) return kvc_fail_memory(e, "positions");
-        for (uint64_t i = 0; i < cells->n; i++) r->position[i] = kvc_cells_position(cells, i);
-        n->position = r->position;
+        if (!(r->facts.position = kvc_alloc(cells->n, sizeof *r->facts.position))) return kvc_fail_memory(e, "positions");
+        for (uint64_t i = 0; i < cells->n; i++) r->facts.position[i] = kvc_cells_position(cells, i);
+        n->position = r->facts.position;
     }
     if (find_source(r, read_hidden, e) || (kvc_coder_looks(r->pipeline) && find_knowledge(r, e)) || find_inputs(r, e)) return -1;
     return kvc_coder_looks(r->pipeline) && kvc_plan_select(&c->tensor[r->tensor]) ? read_queries(r, e) : 0;
+}
+
+void kvc_coder_facts_free(struct kvc_coder_facts *facts) {
+    kvc_rebuilder_free(&facts->rebuilder);
+    kvc_predict_memo_free(&facts->predicted);
+    free(facts->position);
+    free(facts->rope_room);
+    free(facts->profile_query);
+    free(facts->query);
+    free(facts->query_position);
 }

@@ -18,36 +18,19 @@ struct kvc_encode {
     const struct kvc_cache *cache;
     struct kvc_facts facts; /* of the cache */
     const struct kvc_plan *plan;
-    const struct kvc_cache *queries; /* as binary32, channels paired as K's; NULL: none */
-    struct kvc_shared *shared;       /* by layer */
+    const struct kvc_pack_options *options; /* with the queries that stages ask for, if a stage looks */
+    struct kvc_shared *shared;              /* by layer */
     struct kvc_projections *projections;
-    struct kvc_profile *profile;         /* NULL: none */
-    enum kvc_pairing rotation;           /* of K, for predictions; UNKNOWN: K is not rotated, or not known to be */
-    struct kvc_loop *loop;               /* inputs of predictions from lossy tensors; NULL: there are none */
-    const struct kvc_block_coder *coder; /* NULL: the CPU encodes */
-    int no_verify, measure;
+    enum kvc_pairing rotation; /* of K, for predictions; UNKNOWN: K is not rotated, or not known to be */
+    struct kvc_loop *loop;     /* inputs of predictions from lossy tensors; NULL: there are none */
 };
 
-struct kvc_kept_block;
-
-/* The state of encoding a run of blocks of one tensor, with its buffers. */
-struct kvc_tensor_coder {
-    const struct kvc_encode *x;
-    uint32_t tensor;
-    uint64_t row_bytes;
-    const struct kvc_pipeline *pipeline;
-    struct kvc_encoder encoder;
+/* What stages may ask about the tensor. Filled by encode_facts.c. */
+struct kvc_coder_facts {
     struct kvc_encoding encoding;
     int64_t *position; /* owned; NULL: the cells' own */
     float *query;
     int64_t *query_position;
-    uint8_t *rows, *own, *other, *decoded; /* rows of a block: all; the rows to be coded; the partner's; decoded again */
-    uint64_t row[KVC_BLOCK], other_row[KVC_BLOCK];
-    struct kvc_same from[KVC_BLOCK];
-    struct kvc_sections list;
-    /* Of a block that is encoded and waits for the next one, so that both are decoded at once. NULL: there is no room for one yet. */
-    uint8_t *waiting_rows, *waiting_decoded;
-    struct kvc_sections waiting_list;
     const struct kvc_profile_part *profile; /* of the tensor, or NULL */
     struct kvc_rope_facts rope;             /* of the layer's K */
     double *rope_room;
@@ -57,11 +40,38 @@ struct kvc_tensor_coder {
     struct kvc_predict_source predict;
     struct kvc_predict_memo predicted;
     struct kvc_ahead_source ahead;
+};
+
+struct kvc_kept_block;
+
+/* The rows of the block that is encoded. Filled by encode_rows.c. */
+struct kvc_coder_rows {
+    uint8_t *rows, *own, *other; /* all; those to be coded; the partner's */
+    uint64_t row[KVC_BLOCK], other_row[KVC_BLOCK];
+    struct kvc_same from[KVC_BLOCK];
+    struct kvc_kept_block **kept; /* by block from first_block on; NULL, or entries of NULL: blocks that are read again */
+};
+
+/* The state of encoding a run of blocks of one tensor, with its buffers. */
+struct kvc_tensor_coder {
+    const struct kvc_encode *x;
+    uint32_t tensor;
+    uint64_t row_bytes;
+    uint64_t first_block, end_block;
+    const struct kvc_pipeline *pipeline;
+    struct kvc_encoder encoder;
+    struct kvc_coder_facts facts;
+    struct kvc_coder_rows read;
+    struct kvc_sections list;
+    uint8_t *decoded; /* the block, decoded again */
+    uint64_t have;    /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */
+    /* A block that is encoded and waits for the next one, so that both are decoded at once. NULL: there is no room for one yet. */
+    struct {
+        uint8_t *rows, *decoded;
+        struct kvc_sections list;
+    } waiting;
     struct kvc_tensor_coder *origin; /* of a lossy tensor whose rows this one repeats, or NULL */
     struct kvc_tensor_coder *hidden; /* of the lossy hidden states that rows are rebuilt from, or NULL */
-    uint64_t have;                   /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */
-    uint64_t first_block, end_block;
-    struct kvc_kept_block **kept; /* by block from first_block on; NULL, or entries of NULL: blocks that are read again */
 };
 
 static inline const struct kvc_cells *kvc_coder_cells(const struct kvc_cache *c, uint32_t tensor) {
@@ -76,8 +86,8 @@ static inline int kvc_coder_looks(const struct kvc_pipeline *p) {
     return kvc_pipeline_first(p, KVC_STAGE_LOOKS) < p->n;
 }
 
-/* Fills r->encoding, r->source and the buffers that they point to, for blocks [r->first_block, r->end_block). `read_hidden` gets
- * r as its owner. */
+/* Fills r->facts for blocks [r->first_block, r->end_block). `read_hidden` gets r as its owner. */
 int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, struct kvc_error *e);
+void kvc_coder_facts_free(struct kvc_coder_facts *facts);
 
 #endif

@@ -23,18 +23,20 @@ static int leaves_rows(const struct kvc_pipeline *p) {
     return p->n == 1 && kvc_pipeline_lossless(p);
 }
 
-/* Reads block `number` into r->rows, and lists in r->row the rows that repeat no earlier row. Returns their number, or -1. */
+/* Reads block `number` into r->read.rows, and lists in r->read.row the rows that repeat no earlier row. Returns their number, or -1. */
 static int64_t encode_rows_read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
     int64_t own = 0;
-    if (c->read(c, r->tensor, first, n, r->rows, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) r->from[i].tensor = KVC_NONE;
-    if (r->x->plan->partner[r->tensor] == KVC_NONE && kvc_same_find(c, r->tensor, first, n, r->rows, r->from, e)) return -1;
+    if (c->read(c, r->tensor, first, n, r->read.rows, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) r->read.from[i].tensor = KVC_NONE;
+    if (r->x->plan->partner[r->tensor] == KVC_NONE && kvc_same_find(c, r->tensor, first, n, r->read.rows, r->read.from, e))
+        return -1;
     for (uint64_t i = 0; i < n; i++) {
-        if (r->from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, r->from[i].tensor)) r->from[i].tensor = KVC_NONE;
-        if (r->from[i].tensor == KVC_NONE) r->row[own++] = first + i;
+        if (r->read.from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, r->read.from[i].tensor))
+            r->read.from[i].tensor = KVC_NONE;
+        if (r->read.from[i].tensor == KVC_NONE) r->read.row[own++] = first + i;
     }
     return own;
 }
@@ -49,19 +51,20 @@ int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block
     if (own < 0) return -1;
     const int in_place = (uint64_t)own == n && leaves_rows(r->pipeline);
     for (int64_t i = 0; i < own && !in_place; i++)
-        memcpy(r->own + (uint64_t)i * r->row_bytes, r->rows + (r->row[i] - first) * r->row_bytes, (size_t)r->row_bytes);
+        memcpy(r->read.own + (uint64_t)i * r->row_bytes, r->read.rows + (r->read.row[i] - first) * r->row_bytes,
+               (size_t)r->row_bytes);
     *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape,
-                                .rows = in_place ? r->rows : r->own,
-                                .row = r->row,
-                                .profile = r->profile,
+                                .rows = in_place ? r->read.rows : r->read.own,
+                                .row = r->read.row,
+                                .profile = r->facts.profile,
                                 .role = kvc_plan_select(&c->tensor[r->tensor])};
     block->shape.tokens = (uint64_t)own;
     if (other == KVC_NONE) return 0;
-    if (c->read(c, other, first, n, r->other, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) r->other_row[i] = first + i;
+    if (c->read(c, other, first, n, r->read.other, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) r->read.other_row[i] = first + i;
     *partner = *block;
-    partner->rows = r->other;
-    partner->row = r->other_row;
+    partner->rows = r->read.other;
+    partner->row = r->read.other_row;
     block->partner = partner;
     return 0;
 }
@@ -112,8 +115,8 @@ int kvc_coder_keeps(struct kvc_tensor_coder *r, struct kvc_error *e) {
     for (unsigned i = 0; i < r->pipeline->n; i++)
         if (r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS) last = i;
     if (!last || r->x->plan->partner[r->tensor] != KVC_NONE) return 0;
-    r->kept = kvc_alloc_zeros(r->end_block - r->first_block, sizeof(struct kvc_kept_block *));
-    return r->kept ? 0 : kvc_fail_memory(e, "a segment");
+    r->read.kept = kvc_alloc_zeros(r->end_block - r->first_block, sizeof(struct kvc_kept_block *));
+    return r->read.kept ? 0 : kvc_fail_memory(e, "a segment");
 }
 
 /* Returns 1 if the matrices of a segment's blocks up to `number` are within KEPT_BYTES, in the tensor's dtype and as binary32. */
@@ -121,7 +124,7 @@ static int may_keep(const struct kvc_tensor_coder *r, uint64_t number) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     const size_t size = kvc_dtype_info(r->x->cache->tensor[r->tensor].shape.dtype)->size;
     const uint64_t rows = cells->block[number + 1] - cells->block[r->first_block];
-    return r->kept && rows * (r->row_bytes + r->row_bytes / size * sizeof(float)) <= KEPT_BYTES;
+    return r->read.kept && rows * (r->row_bytes + r->row_bytes / size * sizeof(float)) <= KEPT_BYTES;
 }
 
 /* Keeps a block that kvc_coder_load() made. */
@@ -132,19 +135,19 @@ static int encode_rows_keep(struct kvc_tensor_coder *r, uint64_t number, const s
     kvc_sections_init(&k->done.list);
     k->block = *block;
     k->own = block->shape.tokens;
-    if (add_same(&k->done.list, r->from, cells->block[number + 1] - cells->block[number], e) ||
+    if (add_same(&k->done.list, r->read.from, cells->block[number + 1] - cells->block[number], e) ||
         kvc_encoder_keep(&r->encoder, &k->block, &k->done, e)) {
         kept_free(k);
         return -1;
     }
     k->container_sections = k->done.list.count;
-    r->kept[number - r->first_block] = k;
+    r->read.kept[number - r->first_block] = k;
     return 0;
 }
 
 struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block,
                                     struct kvc_block *partner, uint64_t *own, struct kvc_error *e) {
-    struct kvc_kept_block **k = r->kept ? &r->kept[number - r->first_block] : NULL;
+    struct kvc_kept_block **k = r->read.kept ? &r->read.kept[number - r->first_block] : NULL;
     if (!k || !*k) {
         if (kvc_coder_load(r, number, block, partner, e)) return NULL;
         *own = block->shape.tokens;
@@ -158,19 +161,19 @@ struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number,
 int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own, size_t *container_sections,
                        struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
-    struct kvc_kept_block *k = r->kept ? r->kept[number - r->first_block] : NULL;
+    struct kvc_kept_block *k = r->read.kept ? r->read.kept[number - r->first_block] : NULL;
     struct kvc_block block, partner;
     if (!k) {
         kvc_sections_clear(&r->list);
         if (kvc_coder_load(r, number, &block, &partner, e) ||
-            add_same(&r->list, r->from, cells->block[number + 1] - cells->block[number], e))
+            add_same(&r->list, r->read.from, cells->block[number + 1] - cells->block[number], e))
             return -1;
         *own = block.shape.tokens;
         *container_sections = r->list.count;
         if (*own && kvc_encoder_block(&r->encoder, &block, &r->list, e)) return -1;
         return 0;
     }
-    r->kept[number - r->first_block] = NULL;
+    r->read.kept[number - r->first_block] = NULL;
     const struct kvc_sections spare = r->list;
     r->list = k->done.list;
     k->done.list = spare;
@@ -183,6 +186,6 @@ int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *ow
 }
 
 void kvc_coder_drop(struct kvc_tensor_coder *r) {
-    for (uint64_t b = r->first_block; b < r->end_block && r->kept; b++) kept_free(r->kept[b - r->first_block]);
-    free(r->kept);
+    for (uint64_t b = r->first_block; b < r->end_block && r->read.kept; b++) kept_free(r->read.kept[b - r->first_block]);
+    free(r->read.kept);
 }

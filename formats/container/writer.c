@@ -24,7 +24,7 @@
 
 struct writer {
     const struct kvc_cache *cache;
-    const struct kvc_pack_options *options;
+    struct kvc_pack_options options; /* the caller's; its queries may be made here */
     struct kvc_record_writer records;
     struct kvc_plan plan;
     const struct kvc_fit *fit; /* of the profile, if one is used */
@@ -61,7 +61,7 @@ static uint32_t tensor_of_run(const struct writer *w, uint64_t item) {
 static int copy_block(const struct writer *w, uint32_t tensor, uint64_t block, struct kvc_run *run, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(w->cache, tensor)->cells;
     run->bytes += (cells->block[block + 1] - cells->block[block]) * kvc_row_bytes(&w->cache->tensor[tensor].shape);
-    return kvc_reuse_copy(w->options->reuse, tensor, block, &run->buffer, e);
+    return kvc_reuse_copy(w->options.reuse, tensor, block, &run->buffer, e);
 }
 
 static int encode_run(void *state, uint64_t item, void **result, struct kvc_error *e) {
@@ -73,7 +73,7 @@ static int encode_run(void *state, uint64_t item, void **result, struct kvc_erro
     struct kvc_run *run = calloc(1, sizeof *run);
     if (!run) return kvc_fail_memory(e, "a run of blocks");
     const uint64_t end = block + each < blocks ? block + each : blocks;
-    const uint64_t had = kvc_reuse_blocks(w->cache, &w->plan, w->options->reuse, tensor), copied = had < end ? had : end;
+    const uint64_t had = kvc_reuse_blocks(w->cache, &w->plan, w->options.reuse, tensor), copied = had < end ? had : end;
     int status = 0;
     for (; block < copied && !status; block++) status = copy_block(w, tensor, block, run, e);
     if (status || (block < end && kvc_encode_run(&w->encode, tensor, block, end, run, e))) {
@@ -117,7 +117,7 @@ static int commit_run(void *state, uint64_t item, void *result, struct kvc_error
         w->squares[role][1] += run->error_squares;
     }
     w->done += run->bytes;
-    if (!status && w->options->progress) w->options->progress(w->options->progress_state, w->done, w->report.tensor_bytes);
+    if (!status && w->options.progress) w->options.progress(w->options.progress_state, w->done, w->report.tensor_bytes);
     discard_run(run);
     return status ? -1 : 0;
 }
@@ -134,12 +134,12 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
         job.n += runs;
         if (job.n > UINT32_MAX) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more blocks than one .kvc can number");
     }
-    return kvc_parallel(&job, kvc_cache_threads(w->cache, w->options->threads), e);
+    return kvc_parallel(&job, kvc_cache_threads(w->cache, w->options.threads), e);
 }
 
 /* Returns 1 if rows are coded with the options' profile. */
 static int uses_profile(const struct writer *w) {
-    const struct kvc_profile *p = w->options->profile;
+    const struct kvc_profile *p = w->options.profile;
     unsigned use = 0;
     for (uint32_t i = 0; i < w->plan.n_pipelines && p; i++)
         use |= kvc_pipeline_profile_need(&w->plan.pipeline[i], kvc_profile_predicts(p));
@@ -148,13 +148,13 @@ static int uses_profile(const struct writer *w) {
 
 /* Leaves the source's private bytes out together with the token ids, because they hold the ids as well. */
 static int write_source(struct writer *w, struct kvc_error *e) {
-    return w->options->no_tokens ? 0 : kvc_write_source(&w->records, w->cache, e);
+    return w->options.no_tokens ? 0 : kvc_write_source(&w->records, w->cache, e);
 }
 
 static int write_profile(struct writer *w, struct kvc_error *e) {
     size_t n;
-    if (!uses_profile(w) || !w->options->embed_profile) return 0;
-    const uint8_t *bytes = kvc_profile_bytes(w->options->profile, &n);
+    if (!uses_profile(w) || !w->options.embed_profile) return 0;
+    const uint8_t *bytes = kvc_profile_bytes(w->options.profile, &n);
     return kvc_write_simple(&w->records, KVC_RECORD_PROFILE, KVC_SECTION_PROFILE, bytes, n, e);
 }
 
@@ -162,7 +162,7 @@ static const char *const fit_key[2] = {KVC_KEY_PROFILE_FIT_K, KVC_KEY_PROFILE_FI
 
 /* Records the profile that decoding needs, and its fit. Removes the profile of an input that was itself packed with one. */
 static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
-    const struct kvc_profile *p = w->options->profile;
+    const struct kvc_profile *p = w->options.profile;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
     kvc_meta_remove(meta, KVC_KEY_PROFILE_MODEL);
     kvc_meta_remove(meta, KVC_KEY_PROFILE_FIT);
@@ -178,11 +178,11 @@ static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kv
 /* Measures the fit if the caller did not, and refuses a profile that does not fit. The caller must have settled pairing and
  * layers. */
 static int find_fit(struct writer *w, struct kvc_error *e) {
-    struct kvc_profile *p = w->options->profile;
+    struct kvc_profile *p = w->options.profile;
     int status = p ? kvc_profile_fits(p, w->cache, e) : 0;
-    w->fit = w->options->fit;
+    w->fit = w->options.fit;
     if (!status && uses_profile(w) && !w->fit) {
-        status = kvc_fit_measure(&w->own_fit, p, w->cache, kvc_cache_pairing(w->cache), w->options->threads, e) ||
+        status = kvc_fit_measure(&w->own_fit, p, w->cache, kvc_cache_pairing(w->cache), w->options.threads, e) ||
                  kvc_fit_accept(p, &w->own_fit, e);
         w->fit = &w->own_fit;
     }
@@ -194,10 +194,10 @@ static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_
     const struct kvc_space space = {.lossless = w->plan.lossless};
     uint8_t hash[KVC_KEY_BYTES];
     struct kvc_error why;
-    if (!w->options->space && !kvc_meta_find(meta, KVC_KEY_PREFIX_SPACE)) return 0;
+    if (!w->options.space && !kvc_meta_find(meta, KVC_KEY_PREFIX_SPACE)) return 0;
     if (kvc_prefix_space(w->cache, meta, &space, hash, &why)) {
         kvc_meta_remove(meta, KVC_KEY_PREFIX_SPACE);
-        if (!w->options->space && why.code != KVC_ERR_MEMORY) return 0;
+        if (!w->options.space && why.code != KVC_ERR_MEMORY) return 0;
         if (e) *e = why;
         return -1;
     }
@@ -221,7 +221,7 @@ static int writer_describe(const struct writer *w, const char *recipe, struct kv
         name_profile(w, meta, e))
         return -1;
     /* Extras belong to token ids, and tell as much. */
-    if (w->options->no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);
+    if (w->options.no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);
     if (name_identity(c, meta, e)) return -1;
     return name_space(w, meta, e);
 }
@@ -234,25 +234,20 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
     if (!w->first_run || !w->left || !w->shared) return kvc_fail_memory(e, "the table of tensors");
     for (; w->n_shared < c->n_layers; w->n_shared++)
         if (kvc_shared_init(&w->shared[w->n_shared], e)) return -1;
-    const struct kvc_cache *queries = w->options->queries;
     int looks = 0;
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
-    if (looks && !queries && !(queries = *own_queries = kvc_view_float(c, e))) return -1;
+    if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e))) return -1;
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
     const int rotates = kvc_pairing_turns(facts.pairing) && facts.after_rope;
     w->encode = (struct kvc_encode){.cache = c,
                                     .facts = facts,
                                     .plan = &w->plan,
-                                    .queries = queries,
+                                    .options = &w->options,
                                     .shared = w->shared,
                                     .projections = &w->projections,
-                                    .profile = w->options->profile,
-                                    .rotation = rotates ? facts.pairing : KVC_PAIRING_UNKNOWN,
-                                    .coder = w->options->coder,
-                                    .no_verify = w->options->no_verify,
-                                    .measure = w->options->measure};
-    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options->profile, facts.pairing, w->encode.rotation, e)) return -1;
+                                    .rotation = rotates ? facts.pairing : KVC_PAIRING_UNKNOWN};
+    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, facts.pairing, w->encode.rotation, e)) return -1;
     w->report.lossless = w->plan.lossless;
     w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;
@@ -261,7 +256,7 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
 
 /* Asks another coder than the CPU's whether it takes all tensors. */
 static int ask_coder(const struct writer *w, struct kvc_error *e) {
-    const struct kvc_block_coder *coder = w->options->coder;
+    const struct kvc_block_coder *coder = w->options.coder;
     for (uint32_t t = 0; t < w->cache->n_tensors && coder; t++) {
         char label[64];
         if (!coder->accept(coder->state, w->cache, t, &w->plan.pipeline[w->plan.pipeline_of[t]], e)) continue;
@@ -273,7 +268,7 @@ static int ask_coder(const struct writer *w, struct kvc_error *e) {
 
 int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options, struct kvc_sink *out,
                         struct kvc_pack_report *report, struct kvc_error *e) {
-    struct writer w = {.cache = cache, .options = options};
+    struct writer w = {.cache = cache, .options = *options};
     struct kvc_record_writer *r = &w.records;
     *r = (struct kvc_record_writer){.out = out, .start = out->offset, .align = options->align};
     const struct kvc_recipe *recipe = kvc_recipe_or_default(options->recipe);

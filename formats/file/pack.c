@@ -30,8 +30,8 @@ static int settle_profile(const struct pack_pack *p, struct kvc_cache *c, struct
     const struct kvc_packing *how = p->how;
     const struct kvc_profile_use use = {how->options.recipe, how->options.threads, how->force_profile};
     const enum kvc_pairing was = kvc_cache_pairing(c);
-    if (!how->profile) return 0;
-    const int prepared = kvc_profile_prepare(how->profile, c, &use, &p->done->fit, e);
+    if (!how->options.profile) return 0;
+    const int prepared = kvc_profile_prepare(how->options.profile, c, &use, &p->done->fit, e);
     if (prepared < 0) return -1;
     p->done->fitted = prepared;
     if (prepared && kvc_cache_pairing(c) != was) pack_note(p, KVC_PACK_PAIRING_CHOSEN, c);
@@ -44,11 +44,11 @@ static int settle_profile(const struct pack_pack *p, struct kvc_cache *c, struct
  * companions. */
 static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *c, const struct kvc_cache *full,
                              struct kvc_cache **queries, struct kvc_error *e) {
-    const struct kvc_cache *asked = p->how->queries;
+    const struct kvc_cache *asked = p->how->options.queries;
     *queries = NULL;
     if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
     if (asked && !(*queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
-    if (p->how->queries && of_other_tokens(c, p->how->queries)) pack_note(p, KVC_PACK_OTHER_QUERIES, c);
+    if (p->how->options.queries && of_other_tokens(c, p->how->options.queries)) pack_note(p, KVC_PACK_OTHER_QUERIES, c);
     return 0;
 }
 
@@ -62,7 +62,6 @@ static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struc
     if (how->check && how->check(how->state, c, e)) return -1;
     if (settle_profile(p, c, e) || pack_find_queries(p, c, full, &queries, e)) return -1;
     options.queries = queries;
-    options.profile = how->profile;
     options.fit = p->done->fitted ? &p->done->fit : NULL;
     options.keys = p->source;
     rate.row_bytes = p->done->row_bytes;
@@ -110,7 +109,7 @@ static int rotation_is_known(const struct kvc_meta *m) {
 /* Packs *c, to which facts of the profile are added. */
 static int pack_own(struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     p->source = c;
-    if (p->how->profile && kvc_profile_adopt(p->how->profile, c, e)) return -1;
+    if (p->how->options.profile && kvc_profile_adopt(p->how->options.profile, c, e)) return -1;
     if (!p->done->dequantized) return pack_chosen(p, c, e);
     struct kvc_cache *view = kvc_view_dequantize(c, e);
     if (!view) return -1;
@@ -127,7 +126,7 @@ int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *how, str
     struct kvc_cache own;
     struct pack_pack p = {.how = &with, .out = out, .done = done};
     memset(done, 0, sizeof *done);
-    if (!how->options.recipe && how->profile && kvc_profile_predicts(how->profile)) {
+    if (!how->options.recipe && how->options.profile && kvc_profile_predicts(how->options.profile)) {
         if (kvc_recipe_parse(KVC_PREDICTING_STAGE, &best, e)) return -1;
         with.options.recipe = &best;
     }

@@ -18,13 +18,11 @@ enum kvc_pack_note {
 
 /* How to pack. All zero: losslessly, by the default recipe. */
 struct kvc_packing {
-    struct kvc_pack_options options; /* without queries, profile, fit and keys */
+    struct kvc_pack_options options; /* queries: of any cache that has some; fit and keys are set here */
     struct kvc_rate rate;            /* a target for the step; its row_bytes are ignored */
-    struct kvc_profile *profile;     /* NULL: none */
     int force_profile;               /* use the profile even if the values of the cache do not fit it */
     int dequantize;                  /* convert K and V of block types to f16 first */
     int no_companions;               /* leave out queries and hidden states; stages still use them */
-    const struct kvc_cache *queries; /* a cache with queries; NULL: the packed cache's own queries */
 
     /* Callbacks; each may be NULL. They get the cache as it is coded. check() is called before anything is written; it returns
      * -1 with *e to stop. coded() is called at the end, with the recipe and its settled step. */
