@@ -359,7 +359,7 @@ static int run(struct cli_pack *p) {
     if (p->curve && (n != 1 || strcmp(p->job.files.path[0], "-") == 0))
         return cli_usage("--curve needs one FILE, which is read several times");
     if (p->curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->job.joins))
-        return cli_usage("--curve packs nothing: options of the output do not go with it");
+        return cli_usage("--curve writes no .kvc: leave out the options of the output");
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
     if (p->learn_path && (p->has_recipe || p->job.output || p->job.output_dir || p->job.to_stdout || p->job.test ||
                           p->job.remove || p->queries_path || p->token_ids_path || p->selects || p->job.json))

@@ -18,8 +18,8 @@ struct kvc_dot_matrix {
     const float *scale, *mean; /* by output */
 };
 
-/* Returns the place of a weight: blocks of outputs, in these groups of inputs, in these outputs, so that one load has the weights
- * of all outputs of a block for the same inputs. `inputs` is how many the matrix has. */
+/* Returns the index of a weight: [block of outputs][group of inputs][output][input], so that one load has the weights of all outputs
+ * of a block for the same inputs. `inputs`: inputs of the matrix. */
 static inline size_t kvc_dot_place(size_t inputs, size_t output, size_t input) {
     return (output / KVC_DOT_BLOCK * inputs + input / KVC_DOT_STEP * KVC_DOT_STEP) * KVC_DOT_BLOCK +
            output % KVC_DOT_BLOCK * KVC_DOT_STEP + input % KVC_DOT_STEP;

@@ -10,8 +10,8 @@
  *   if (!f) fprintf(stderr, "%s\n", kvc_error_message(e));
  *
  * Structs of options and results begin with their size, which the caller sets: {.size = sizeof options}. Later versions add fields at
- * the end. A program that was built with an earlier kvc.h goes on to work, and what it does not know is zero. A library that is
- * older than the program refuses options that it does not know, where they are not zero. */
+ * the end. Programs that were built with an earlier kvc.h keep working: fields that they do not know are zero. A library that is older
+ * than the program refuses fields that it does not know, where they are not zero. */
 #ifndef KVC_H
 #define KVC_H
 

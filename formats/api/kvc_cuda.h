@@ -3,8 +3,7 @@
  *
  * A plan is made once per file and destination: it opens the file, checks all but the blocks, allocates whatever loading will
  * need. kvc_cuda_load() then reads the blocks, checks each one's hash on the CPU, and queues copies and decoding on the caller's
- * stream: it returns once everything is queued, and waits for the device only while all slots of its ring, or one's tables, are in use. What is
- * queued later on that stream sees the rows. kvc_cuda_finish() waits for the device and says whether all of it was decoded: until
+ * stream: it returns once everything is queued, and blocks only while every slot of its ring is busy. What is queued later on that stream sees the rows. kvc_cuda_finish() waits for the device and says whether all of it was decoded: until
  * it returned 0 nothing counts as loaded.
  *
  *   struct kvc_cuda_plan *p = kvc_cuda_plan_new("prefix.kvc", &options, &destination, e);

@@ -17,9 +17,7 @@ int kvc_sized_take(void *own, size_t size, const void *callers, const char *name
         for (size_t i = size; i < given; i++)
             if (((const char *)callers)[i])
                 return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                                "struct %s says something at byte %zu that this version of the library does "
-                                "not know",
-                                name, i);
+                                "struct %s: the option at byte %zu is not supported by this version of the library", name, i);
         memcpy(own, callers, given < size ? given : size);
     }
     memcpy(own, &size, sizeof size);

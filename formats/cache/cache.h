@@ -47,9 +47,9 @@ const char *kvc_role_name(unsigned role);
 
 #define KVC_MAX_CELLS (UINT64_C(1) << 31) /* per part; also bounds token counts */
 #define KVC_BLOCK KVC_MAX_BLOCK_ROWS      /* maximum rows of a block, and the grid of its positions */
-#define KVC_RUN_BLOCKS 2       /* blocks that are read at once where all are: many recipes decode two faster together */
-#define KVC_SEGMENT_BLOCKS 128 /* blocks in a segment: at most 32 768 rows */
-#define KVC_NONE UINT32_MAX    /* "no such layer, tensor, ..." */
+#define KVC_RUN_BLOCKS 2                  /* blocks in a read of many: some decoders are faster on two at once */
+#define KVC_SEGMENT_BLOCKS 128            /* blocks in a segment: at most 32 768 rows */
+#define KVC_NONE UINT32_MAX               /* "no such layer, tensor, ..." */
 
 struct kvc_cells {
     uint64_t n;

@@ -1,6 +1,6 @@
-/* inputs.h: inputs of predictions, made of decoded blocks of earlier tensors. A block of a layer may stand on the same block of the
- * layer before it, which stands on another, and so on: all of them are decoded once, from the first on, and the last ones are kept
- * for the blocks that follow. Not for the arithmetic (formats/model/predictor.h). */
+/* inputs.h: inputs of predictions, made of decoded blocks of earlier tensors. A block of a layer may depend on the same block of
+ * the layer before it, recursively: all of them are decoded once, from the first on, and the last ones are kept for the blocks that
+ * follow. Not for the arithmetic (formats/model/predictor.h). */
 #ifndef KVC_CONTAINER_INPUTS_H
 #define KVC_CONTAINER_INPUTS_H
 

@@ -87,7 +87,7 @@ static int encode_run(void *state, uint64_t item, void **result, struct kvc_erro
     return 0;
 }
 
-/* K and V of a layer wait for what they share. */
+/* Returns the layer: runs of a layer follow each other, because they share results. */
 static uint32_t layer_of_run(const void *state, uint64_t item) {
     const struct writer *w = state;
     return w->cache->tensor[tensor_of_run(w, item)].layer;
@@ -189,7 +189,7 @@ static int find_fit(struct writer *w, struct kvc_error *e) {
     return status ? kvc_error_prefix(e, "profile") : 0;
 }
 
-/* Stores the namespace. One that the cache had is of other facts, and goes where these have none. */
+/* Computes the namespace again, as facts may have changed. It is left out where it cannot be computed. */
 static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_space space = {.lossless = w->plan.lossless};
     uint8_t hash[KVC_KEY_BYTES];

@@ -31,7 +31,7 @@ static const struct kvc_arg arguments[N_ARGS] = {
 /* Lanes are a power of two, and the step is given or found, not both. */
 static int code_check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->i[LANES] & (args->i[LANES] - 1)) return kvc_fail(e, KVC_ERR_USAGE, "code: lanes are a power of two");
-    if (args->f[STEP] > 0 && args->f[KLD] > 0) return kvc_fail(e, KVC_ERR_USAGE, "code: a step and a kld: give one of them");
+    if (args->f[STEP] > 0 && args->f[KLD] > 0) return kvc_fail(e, KVC_ERR_USAGE, "code: step= and kld= exclude each other");
     return 0;
 }
 

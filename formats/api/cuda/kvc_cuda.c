@@ -172,7 +172,8 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     kvc_load_rows(c, t, &p->options, &first, &n);
     cuda_describe(g, &c->tensor[t].shape);
     if (index < d->first_layer || layer >= d->pool.layers)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s has no place among %" PRIu64 " layers", label, d->pool.layers);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: its layer is not among the %" PRIu64 " layers of the destination", label,
+                        d->pool.layers);
     if (kvc_dtype_info(c->tensor[t].shape.dtype)->block > 1)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_FLOATS, "%s is %s, which is no layout's", label,
                              kvc_dtype_info(c->tensor[t].shape.dtype)->name);
