@@ -84,7 +84,8 @@ def _geometry(pool: Any, name: str, config: Any) -> Geometry:
     kind, latent = type(pool).__name__, hasattr(pool, "kv_lora_rank")
     if name != KV and name not in SIDECARS:
         _refuse(f"the host pool '{name}', a {kind}, is not supported: {', '.join((KV, *SIDECARS))} are")
-    if getattr(config, "dcp_size", 1) > 1 or hasattr(pool, "placement") or getattr(pool, "_layer_shard_enabled", False):
+    parts = max(getattr(of, "dcp_size", 1) for of in (config, pool)) > 1
+    if parts or hasattr(pool, "placement") or getattr(pool, "_layer_shard_enabled", False):
         _refuse(f"the host pool '{name}', a {kind}, has parts of pages or of layers (decode context parallelism), which are not supported")
     if getattr(config, "should_split_heads", False):
         _refuse("pages that are split by heads (tp_lcm_size) are not supported")
