@@ -173,6 +173,28 @@ class TestLmcache(Case):
                 self.assertEqual(call.get(list(data), len(data[key(1)])), data)
                 call("submit_batch_delete", list(data))
 
+    def test_latents(self):
+        """Latents come back bit by bit, as latents. K and V of as many bytes are another namespace."""
+        mla = {"heads": None, "dim": 576, "layout": "mla"}
+        size = LAYERS * TOKENS * 576 * 2
+        for dtype, bytes_of in (("float16", 2), ("bfloat16", 2), ("fp8_e4m3", 1)):
+            data = {key(i): bytearray(random.bytes(size // 2 * bytes_of)) for i in range(3)}  # NaN and all other bits
+            call = self.client(dtype=dtype, scale=1, **mla)
+            self.assertEqual(call.put(data)[0], True)
+            again = self.client(dtype=dtype, scale=1, **{**mla, "heads": 1})
+            self.assertEqual(again.get(list(data), size // 2 * bytes_of), data)
+            halves = self.client(dtype=dtype, scale=1, heads=1, dim=288)
+            self.assertEqual(halves.exists(list(data)), [False] * 3)
+            self.assertEqual(again.put({key(9): bytearray(size // 2 * bytes_of - 2)})[0], False)
+            again("submit_batch_delete", list(data)[1:])
+        with kvc.open(self.objects()[0]) as f:
+            self.assertEqual([(t.role, t.heads, t.dim) for t in f.tensors], [("latent", 1, 576)] * LAYERS)
+        rows = np.frombuffer(data[key(0)], np.uint8).reshape(LAYERS, TOKENS, 1, 576)
+        views = lmcache._Chunk({"layers": LAYERS, "dtype": "fp8_e4m3", **mla}).views(data[key(0)])
+        self.assertTrue(all(np.array_equal(views[i, "latent"], rows[i]) for i in range(LAYERS)))
+        self.fails(kvc.Code.USAGE, "a latent has 1 head, and heads is 2", self.client, layout="mla")
+        self.fails(kvc.Code.USAGE, "heads must be a whole number above 0, not None", self.client, heads=None)
+
     def test_views(self):
         """K and V are labelled as they lie in LMCache's chunk."""
         x = random.normal(size=(2, LAYERS, TOKENS, HEADS, DIM)).astype(np.float16)
@@ -233,9 +255,12 @@ class TestLmcache(Case):
         self.assertEqual(call.put(data)[0], False)
         self.assertEqual(call.exists([*data, "no key"]), [False, False])
         self.assertGreater(call.client.stats()["foreign"], 0)
-        call = self.client(groups={"a": {"layers": 1}})
+        call = self.client(groups={"a": {"layers": 1}, "b": {"layers": 2, "heads": None, "dim": 96, "layout": "mla"}})
         self.assertEqual(call.put(data)[0], True)
         self.assertEqual(call.get(list(data), SIZE // LAYERS), data)
+        data = {key(1, group=11): bytearray(random.bytes(2 * TOKENS * 96 * 2))}
+        self.assertEqual(call.put(data)[0], True)
+        self.assertEqual(call.get(list(data), 2 * TOKENS * 96 * 2), data)
 
     def test_full_store(self):
         """What does not fit is not stored, and what is there stays right."""
@@ -369,7 +394,8 @@ class TestLmcache(Case):
             self.assertRegex(page, rf"\n\| [^|]*`{name}`")
 
     def test_usage(self):
-        self.fails(kvc.Code.USAGE, "layout", self.client, layout="mla")
+        self.fails(kvc.Code.USAGE, "the layout 'kv' is not known: 2ltd, fused, mla are", self.client, layout="kv")
+        self.fails(kvc.Code.USAGE, "and no layer", self.client, groups={"1": {"layer": 2}})
         self.fails(kvc.Code.UNSUPPORTED, "int4", self.client, dtype="int4")
         self.fails(kvc.Code.USAGE, "heads", self.client, heads=0)
         self.fails(kvc.Code.USAGE, "nonsense", self.client, recipe="nonsense")
