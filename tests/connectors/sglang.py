@@ -224,6 +224,53 @@ def check_random(folder, main, sidecars):
     print(f"ok: 300 random operations as HiCacheFile, {type(main).__name__} with {', '.join(sidecars)}: {loaded} pages loaded, {found} prefixes found")
 
 
+def check_files(folder):
+    """Pages as SGLang's file backend writes them are read as kvc's format hicache says."""
+    count = 0
+    os.environ["SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"] = str(folder)
+    pools = [mla(layout) for layout in ("layer_first", "page_first", "page_first_direct")]
+    pools += [mha(layout) for layout in ("layer_first", "page_first", "page_first_direct", "page_head")]
+    for pool in pools:
+        latent = isinstance(pool, MLATokenToKVPoolHost)
+        files = HiCacheFile(config(latent))
+        files.clear()
+        for n in range(3):
+            assert files.set(KEYS[n], pool.get_data_page(n * PAGE, flat=True))
+        form = f"hicache:layout={pool.layout},dtype=bf16,layers={LAYERS},page={PAGE},"
+        for n in range(3):
+            [path] = folder.glob(KEYS[n] + "*")
+            with kvc.open(path, format=form + (f"dim={RANK + ROPE},latent" if latent else f"heads={HEADS},dim={DIM}")) as f:
+                found = f.arrays(torch=True)
+            assert sorted(found) == [(i, role) for i in range(LAYERS) for role in (["latent"] if latent else "KV")]
+            for (i, role), rows_of in found.items():
+                assert torch.equal(rows_of.contiguous().view(torch.uint8).flatten(), of_layer(pool, n, i, role).flatten())
+            count += len(found)
+            if latent:
+                try:
+                    kvc.open(path, format=form + f"heads=1,dim={(RANK + ROPE) // 2}").close()
+                except kvc.Error as problem:
+                    assert "latent" in str(problem), problem
+                else:
+                    raise AssertionError("a latent was cut into K and V")
+    print(f"ok: {count} tensors of pages that HiCacheFile wrote, in 3 layouts of latents and 4 of K and V")
+
+
+def of_layer(pool, number, layer, role):
+    """Returns K, V or the latent of a layer of a page as bytes, by the strides of the host pool."""
+    if role == "latent":
+        return rows(pool, number)[layer]
+    first, data = number * PAGE, pool.kv_buffer["KV".index(role)]
+    if pool.layout == "layer_first":
+        data = data[layer, first:first + PAGE]
+    elif pool.layout == "page_first":
+        data = data[first:first + PAGE, layer]
+    elif pool.layout == "page_first_direct":
+        data = data[number, layer]
+    else:
+        data = data[number, :, :, layer].transpose(0, 1)
+    return data.contiguous().view(torch.uint8)
+
+
 def check_refused(folder):
     """Pools that are not supported end the attachment with their name."""
     def refuses(words, pool, **options):
@@ -259,6 +306,8 @@ def main():
         check_random(folder / "mha", mha("page_first"),
                      {PoolName.SWA: mha("page_first_direct", layers=2), PoolName.DRAFT: mha("layer_first", torch.float16, 1)})
         check_random(folder / "mla", mla("layer_first"), {PoolName.DRAFT: mla("page_first", layers=1), PoolName.DRAFT_SWA: mha("page_head")})
+        (folder / "files").mkdir()
+        check_files(folder / "files")
         check_refused(folder)
 
 
