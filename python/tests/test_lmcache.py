@@ -1,5 +1,6 @@
 """The adapter of LMCache, called as LMCache calls it, with buffers of its own and without LMCache."""
 
+import collections
 import importlib
 import inspect
 import json
@@ -8,9 +9,11 @@ import os
 import re
 import select
 import socket
+import sys
 import threading
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from common import ROOT, Case, needs_store
@@ -358,6 +361,41 @@ class TestLmcache(Case):
             done.update({d[0]: d[1] for d in call.client.drain_completions()})
         self.assertEqual(call.client.stats()["dropped"], list(done.values()).count(False))
 
+    def test_sizes(self):
+        """As a plugin of its own, the adapter tells LMCache what chunks take in the store: stored, stored again, deleted."""
+        fakes = str(ROOT / "python/tests/fakes")
+        with mock.patch.dict(sys.modules), mock.patch.object(sys, "path", [fakes, *sys.path]):
+            adapter_class = importlib.import_module("kvc.connectors.lmcache_adapter").KvcAdapter
+        Key = collections.namedtuple("Key", "model chunk")
+        keys = [Key("m", bytes([i]) * 32) for i in range(3)]
+        chunks = [chunk() for _ in keys]
+        params = {"levels": f"dir:{self.path('store')}", "max_capacity_gb": 2, "deadline": 10, **GEOMETRY}
+        adapter = adapter_class(params, l1_memory_desc=None)
+        self.addCleanup(adapter.close)
+        self.assertEqual((adapter.capacity, params["max_capacity_gb"]), (2, 2))
+        self.assertTrue(adapter.store(keys, chunks))
+        sizes = sum(map(os.path.getsize, self.objects()))
+        self.assertTrue(0 < sizes < 3 * SIZE)
+        self.assertEqual((adapter.used, sum(adapter.told[0])), (sizes, sizes))
+        self.assertTrue(adapter.store(keys[:2], chunks[:2]))  # there already
+        self.assertEqual((adapter.used, adapter.told[1], adapter.client.stored), (sizes, [0, 0], {}))
+        adapter.delete(keys[1:])
+        self.assertEqual(adapter.used, sum(map(os.path.getsize, self.objects())))
+        self.assertTrue(adapter.store(keys[1:], chunks[1:]))
+        self.assertEqual(adapter.used, sizes)
+        self.assertFalse(adapter.store([keys[0], Key("m", bytes(32))], [chunks[0], b"xyz"]))  # nobody asks for the first one's bytes
+        self.assertEqual(len(adapter.client.stored), 1)
+        other = adapter_class(params)  # what another process has stored
+        self.addCleanup(other.close)
+        self.assertTrue(other.store(keys, chunks))
+        self.assertEqual(other.used, sizes)
+        with mock.patch.object(lmcache, "_SIZES", 1):
+            adapter.delete(keys)
+            self.assertTrue(adapter.store(keys, chunks))
+        self.assertEqual(adapter.used, 2 * SIZE + adapter.told[-1][adapter.told[-1].index(min(adapter.told[-1]))])
+        status = adapter.report_status()
+        self.assertEqual((status["is_healthy"], status["type"], status["kvc"]["stored_keys"]), (True, "kvc", 11))
+
     def test_lossy(self):
         """A lossy recipe is a namespace of its own: who asks for exact chunks does not get its chunks."""
         lossy, exact = self.client(recipe="near-lossless"), self.client()
@@ -386,7 +424,9 @@ class TestLmcache(Case):
     def test_page(self):
         """The example of LMCACHE.md works, and its table has every option."""
         page = (ROOT / "python/LMCACHE.md").read_text()
-        adapter = json.loads(re.search(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S)[1])
+        adapter, plugin = map(json.loads, re.findall(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S))
+        self.assertEqual(plugin["adapter_params"], {"max_capacity_gb": 50, **adapter["adapter_params"]})
+        self.assertTrue((ROOT / "python" / (plugin["module_path"].replace(".", "/") + ".py")).exists())
         options = {**adapter["adapter_params"], "levels": f"dir:{self.path('page')}"}
         made = getattr(importlib.import_module(adapter["module_path"]), adapter["class_name"])(**options)
         made.close()

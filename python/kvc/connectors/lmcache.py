@@ -27,6 +27,7 @@ from .pages import Counters, Geometry, Workers, facts_of_pages, name_of, open_sp
 Completion = Tuple[int, bool, str, Optional[List[bool]]]  # number, success, error, result of each key
 # [2, layers, tokens, heads * dim], [layers, tokens, heads * 2 * dim], [layers, tokens, dim] of latents
 _ORDERS = {"2ltd": "clthd", "fused": "lthcd", "mla": "clthd"}
+_SIZES = 1 << 16  # of stored chunks that nobody has asked for
 
 
 class _Chunk:
@@ -120,6 +121,7 @@ class KvcClient:
         self._scales = {g.dtype: scale_facts(g.dtype, scale, scale_source, log=self._log) for g in (chunk.geometry for chunk in self._chunks.values())}
         self._counters = Counters(self._log, "lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys",
                                   "stored_keys", "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
+        self.stored: Optional[Dict[str, int]] = None  # bytes of chunks by their keys, as they are stored, for whoever asks for them
         self._spaces: Dict[Tuple[str, int], Tuple[Space, Dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -261,8 +263,13 @@ class KvcClient:
         space, facts, chunk = self._space(key)
         if not self._fits(chunk.geometry, key, buffer):
             return False
+        told: List[int] = []
         with open_arrays(chunk.views(buffer), dtype=chunk.geometry.dtype, facts=facts) as f:
-            stored = space.put_name(name_of(key), f, seconds=self._seconds)
+            stored = space.put_name(name_of(key), f, seconds=self._seconds, told=told)
+        if stored and self.stored is not None and told[0]:
+            if len(self.stored) >= _SIZES:
+                self.stored.clear()
+            self.stored[key] = told[0]
         if stored:
             self._counters.add("stored_keys")
             self._counters.add("stored_bytes", memoryview(buffer).nbytes)
