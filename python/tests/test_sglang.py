@@ -130,7 +130,10 @@ class TestSglang(Case):
         self.assertEqual((counts["loaded_pages"], counts["loaded_bytes"]), (2, CONTENT.nbytes // PAGES * 2))
 
     def test_latents(self):
-        """Pages of latents come back bit by bit, in the same layout and in every other. K and V of as many bytes are another namespace."""
+        """Pages of latents come back bit by bit, in the same layout and in every other.
+
+        K and V of as many bytes are another namespace.
+        """
         for layout in LATENT_LAYOUTS:
             where = {"levels": f"dir:{self.path(layout)}"}
             pool = MLATokenToKVPoolHost(layout, LATENTS)
@@ -147,16 +150,21 @@ class TestSglang(Case):
                 self.assertFalse(pool.content()[:, 1:5].any())
             kept = storage._pools["kv"]
             self.assertIn("latent", kept.space.facts)
-            self.assertEqual((kept.pool.page_bytes, storage.counters()["loaded_bytes"]), (LATENTS.nbytes // PAGES, LATENTS.nbytes // PAGES * 2))
+            self.assertEqual(kept.pool.page_bytes, LATENTS.nbytes // PAGES)
+            self.assertEqual(storage.counters()["loaded_bytes"], LATENTS.nbytes // PAGES * 2)
             self.assertNotIn("rope.pairing", kept.facts)
             halves = pages.Geometry(LAYERS, 1, (RANK + ROPE) // 2, "bf16")
             with pages.open_space(storage._store, halves, pages.facts_of_pages(halves, model="org/model")) as space:
                 self.assertNotEqual(space.name, kept.space.name)
 
     def test_latents_of_ranks(self):
-        """Latents are the same on all ranks of tensor parallelism: the first stores them, and all find them, with any number of ranks."""
+        """Latents are the same on all ranks of tensor parallelism.
+
+        The first rank stores them, and all find them, with any number of ranks.
+        """
         def rank(number, size=2, pool=None, **config):
-            return self.storage(pool or MLATokenToKVPoolHost("page_first", LATENTS), is_mla_model=True, tp_rank=number, tp_size=size, **config)
+            pool = pool or MLATokenToKVPoolHost("page_first", LATENTS)
+            return self.storage(pool, is_mla_model=True, tp_rank=number, tp_size=size, **config)
 
         second = rank(1)
         self.assertEqual(second.batch_set_v1(KEYS, ALL), [True] * PAGES)  # as SGLang, which does not ask it to
@@ -172,8 +180,8 @@ class TestSglang(Case):
         self.assertEqual((writer.batch_set_v1(KEYS, ALL), writer.counters()["store_pages"]), ([True] * PAGES, PAGES))
 
     def test_sidecars(self):
-        """Pools of sliding windows and of draft models, by interface v2."""
-        main, swa, draft = Pool("page_first", CONTENT), Pool("layer_first", CONTENT[::-1].copy()), Pool("page_head", CONTENT[:, ::-1].copy())
+        """Pages of sliding windows and of draft models, by interface v2."""
+        layouts = {"kv": "page_first", "swa": "layer_first", "draft": "page_head"}
         want = {"kv": CONTENT, "swa": CONTENT[::-1], "draft": CONTENT[:, ::-1]}
 
         def opened(pools):
@@ -182,41 +190,46 @@ class TestSglang(Case):
                 storage.register_mem_host_pool_v2(pool, types.SimpleNamespace(value=name))
             return storage
 
-        storage = opened({"kv": main, "swa": swa, "draft": draft})
+        def there(storage, *transfers):
+            return tuple(storage.batch_exists_v2(KEYS, transfers))
+
+        storage = opened({name: Pool(layout, want[name].copy()) for name, layout in layouts.items()})
         window = transfer("swa", KEYS[:2], policy="trailing_pages")
         drafts = transfer("draft", None)
-        self.assertEqual(tuple(storage.batch_exists_v2(KEYS, [window, drafts])), (0, {}, []))
+        self.assertEqual(there(storage, window, drafts), (0, {}, []))
         self.assertEqual(storage.batch_set_v1(KEYS[:5], indices(0, 1, 2, 3, 4)), [True] * 5)
-        self.assertEqual(tuple(storage.batch_exists_v2(KEYS)), (5, {"kv": 5}, [1, 2, 3, 4, 5]))
-        self.assertEqual(tuple(storage.batch_exists_v2(KEYS, [window])), (0, {"kv": 5}, []))
-        self.assertEqual(storage.batch_set_v2([transfer("swa", [KEYS[i] for i in (0, 2, 3)], (0, 2, 3)), transfer("draft", KEYS[:4], (0, 1, 2, 3))]),
-                         {"swa": [True] * 3, "draft": [True] * 4})
-        # a window of two pages: the first page alone, and the first four
-        self.assertEqual(tuple(storage.batch_exists_v2(KEYS, [window])), (4, {"kv": 5, "swa": 4}, [1, 4]))
-        self.assertEqual(tuple(storage.batch_exists_v2(KEYS, [window, drafts])), (4, {"kv": 5, "swa": 4, "draft": 4}, [1, 4]))
-        self.assertEqual(tuple(storage.batch_exists_v2(KEYS, [transfer("swa", None, policy="trailing_pages")])), (4, {"kv": 5, "swa": 4}, [1, 3, 4]))
+        self.assertEqual(there(storage), (5, {"kv": 5}, [1, 2, 3, 4, 5]))
+        self.assertEqual(there(storage, window), (0, {"kv": 5}, []))
+        some = transfer("swa", [KEYS[i] for i in (0, 2, 3)], (0, 2, 3))
+        four = transfer("draft", KEYS[:4], (0, 1, 2, 3))
+        self.assertEqual(storage.batch_set_v2([some, four]), {"swa": [True] * 3, "draft": [True] * 4})
+        # a window of two pages: the first page alone, and the first four; of one page: the first three, too
+        self.assertEqual(there(storage, window), (4, {"kv": 5, "swa": 4}, [1, 4]))
+        self.assertEqual(there(storage, window, drafts), (4, {"kv": 5, "swa": 4, "draft": 4}, [1, 4]))
+        self.assertEqual(there(storage, transfer("swa", None, policy="trailing_pages")),
+                         (4, {"kv": 5, "swa": 4}, [1, 3, 4]))
         self.assertEqual(storage.batch_exists(KEYS), 5)
-        pools = {name: Pool(pool.layout) for name, pool in {"kv": main, "swa": swa, "draft": draft}.items()}
+        pools = {name: Pool(layout) for name, layout in layouts.items()}
         again = opened(pools)
         self.assertEqual(again.batch_get_v1(KEYS[:4], indices(0, 1, 2, 3)), [True] * 4)
-        self.assertEqual(again.batch_get_v2([transfer("swa", KEYS[2:5], (2, 3, 4)), transfer("draft", KEYS[:4], (0, 1, 2, 3)), transfer("swa", [])][:2]),
+        self.assertEqual(again.batch_get_v2([transfer("swa", KEYS[2:5], (2, 3, 4)), four]),
                          {"swa": [True, True, False], "draft": [True] * 4})
         for name, numbers in (("kv", [0, 1, 2, 3]), ("swa", [2, 3]), ("draft", [0, 1, 2, 3])):
             self.assertTrue(np.array_equal(pools[name].content()[:, :, numbers], want[name][:, :, numbers]), name)
         again.clear()
-        self.assertEqual((again.batch_exists(KEYS), again.batch_exists_v2(KEYS, [window]).kv_hit_pages), (0, 0))
+        self.assertEqual((again.batch_exists(KEYS), there(again, window)), (0, (0, {}, [])))
         self.assertEqual(again.batch_get_v2([transfer("draft", KEYS[:1], (0,))]), {"draft": [False]})
 
     def test_sidecars_fail(self):
         """A transfer that makes no sense is one that failed, and leaves the others alone."""
         storage = self.storage(Pool("page_first", CONTENT))
         storage.register_mem_host_pool_v2(Pool("page_first", CONTENT), "draft")
-        self.assertEqual(storage.batch_set_v2([transfer("swa", KEYS[:1], (0,)), transfer("draft", KEYS[:2], (0,)), transfer("draft_swa", []),
-                                               transfer("kv", KEYS[:2], (0, 1))]),
+        wrong = [transfer("swa", KEYS[:1], (0,)), transfer("draft", KEYS[:2], (0,)), transfer("draft_swa", [])]
+        self.assertEqual(storage.batch_set_v2([*wrong, transfer("kv", KEYS[:2], (0, 1))]),
                          {"swa": [False], "draft": [False] * 2, "draft_swa": [], "kv": [True] * 2})
         self.assertEqual(storage.batch_get_v2([transfer("draft", KEYS[:2])]), {"draft": [False] * 2})
-        self.assertEqual(tuple(storage.batch_exists_v2(KEYS, [transfer("mamba", KEYS[:1])])), (0, {}, []))
-        self.assertEqual(tuple(storage.batch_exists_v2(KEYS, [transfer("draft", KEYS[:1], policy="block_groups")])), (0, {}, []))
+        for asked in (transfer("mamba", KEYS[:1]), transfer("draft", KEYS[:1], policy="block_groups")):
+            self.assertEqual(tuple(storage.batch_exists_v2(KEYS, [asked])), (0, {}, []))
         self.assertEqual(storage.counters()["errors"], 6)
 
     def test_scales(self):
@@ -376,8 +389,8 @@ class TestSglang(Case):
         storage = self.storage(Pool("page_first"))
         storage.register_mem_host_pool_v2(Pool("page_first"), "kv")
         for name in ("mamba", "indexer", "draft_indexer", "auxiliary_swa", "deepseek_v4_c4"):
-            self.fails(kvc.Code.UNSUPPORTED, f"the host pool '{name}', a Pool, is not supported", storage.register_mem_host_pool_v2,
-                       Pool("page_first"), name)
+            self.fails(kvc.Code.UNSUPPORTED, f"the host pool '{name}', a Pool, is not supported",
+                       storage.register_mem_host_pool_v2, Pool("page_first"), name)
         two = self.storage(MLATokenToKVPoolHost("page_first"), is_mla_model=True, tp_rank=1, tp_size=2)
         two.register_mem_host_pool_v2(MLATokenToKVPoolHost("layer_first"), "draft")
         self.fails(kvc.Code.UNSUPPORTED, "the first of 2 ranks", two.register_mem_host_pool_v2, Pool("page_first"), "draft_swa")

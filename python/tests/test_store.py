@@ -156,8 +156,8 @@ class TestStore(Case):
         told = []
         with kvc.open_arrays(KV, facts=FACTS) as f:
             self.assertTrue(self.space.put_name(b"a", f, told=told) and self.space.put_name(b"a", f, told=told))
-        [size] = [os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(self.path("store")) for name in names
-                  if name.endswith(".named")]
+        paths = [os.path.join(folder, name) for folder, _, names in os.walk(self.path("store")) for name in names]
+        [size] = [os.path.getsize(path) for path in paths if path.endswith(".named")]
         self.assertEqual(told, [size, size])
 
     def test_errors(self):

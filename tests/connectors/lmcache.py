@@ -197,7 +197,8 @@ def check_latents(folder, chunks):
 def check_sizes(folder, chunks):
     """As an adapter of its own, kvc tells LMCache the bytes of chunks as they are stored."""
     where = folder / "sizes"
-    own = {**kvc_adapter(f"dir:{where}"), "type": "plugin", "module_path": "kvc.connectors.lmcache_adapter", "class_name": "KvcAdapter"}
+    own = {**kvc_adapter(f"dir:{where}"), "type": "plugin", "class_name": "KvcAdapter",
+           "module_path": "kvc.connectors.lmcache_adapter"}
     own["adapter_params"]["max_capacity_gb"] = 1
     with manager(own) as m:
         [(_, adapter)] = m.l2_adapters()

@@ -278,8 +278,8 @@ static void signed_ones(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(refused), cmocka_unit_test(damaged),
-                                       cmocka_unit_test(forged),     cmocka_unit_test(levels),  cmocka_unit_test(signed_ones),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip),  cmocka_unit_test(refused), cmocka_unit_test(damaged),
+                                       cmocka_unit_test(forged),      cmocka_unit_test(levels),  cmocka_unit_test(signed_ones),
                                        cmocka_unit_test(stored_bytes)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -102,15 +102,19 @@ class KvcClient:
 
     `levels` is a store (kvc-store(1)). `layers`, `heads` (KV heads of a rank), `dim` and `dtype` are the geometry of a chunk, `layout` its
     order; latents (layout "mla") have no `heads`. `groups` has what other object groups have in another way, by their numbers:
-    {"1": {"layers": 4}}. `chunk`, if given, are the tokens of every chunk. `weights` are the model's files; without them the name in the keys identifies the model. `scale` and `scale_source` are
-    for types of 8 bits (pages.scale_facts()).
+    {"1": {"layers": 4}}. `chunk`, if given, are the tokens of every chunk. `weights` are the model's files;
+    without them the name in the keys identifies the model. `scale` and `scale_source` are for types of
+    8 bits (pages.scale_facts()).
     """
 
-    def __init__(self, levels: str, *, layers: int, dim: int, dtype: str, heads: Optional[int] = None, layout: str = "2ltd",
-                 chunk: Optional[int] = None, groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast", weights: Optional[Path] = None,
-                 pairing: Optional[str] = None, scale: Any = None, scale_source: Optional[str] = None,
-                 tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4, waiting: int = 1024,
-                 deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0, log_seconds: float = 300.0) -> None:
+    def __init__(self, levels: str, *, layers: int, dim: int, dtype: str, heads: Optional[int] = None,
+                 layout: str = "2ltd", chunk: Optional[int] = None,
+                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast",
+                 weights: Optional[Path] = None, pairing: Optional[str] = None, scale: Any = None,
+                 scale_source: Optional[str] = None, tenant_file: Optional[Path] = None,
+                 key_file: Optional[Path] = None, threads: int = 4, waiting: int = 1024,
+                 deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0,
+                 log_seconds: float = 300.0) -> None:
         own = {"layers": layers, "heads": heads, "dim": dim, "dtype": dtype, "layout": layout}
         self._chunks = {0: _Chunk(own)}
         self._chunks.update({int(str(group), 16): _Chunk({**own, **other}) for group, other in (groups or {}).items()})
@@ -118,7 +122,8 @@ class KvcClient:
         self._space_options = {"recipe": recipe, "tenant_file": tenant_file}
         self._log = _logger()
         self._about = {"pairing": pairing, "weights": weights}
-        self._scales = {g.dtype: scale_facts(g.dtype, scale, scale_source, log=self._log) for g in (chunk.geometry for chunk in self._chunks.values())}
+        self._scales = {dtype: scale_facts(dtype, scale, scale_source, log=self._log)
+                        for dtype in {form.geometry.dtype for form in self._chunks.values()}}
         self._counters = Counters(self._log, "lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys",
                                   "stored_keys", "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
         self.stored: Optional[Dict[str, int]] = None  # bytes of chunks by their keys, as they are stored, for whoever asks for them

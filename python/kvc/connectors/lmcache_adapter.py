@@ -1,11 +1,12 @@
-"""LMCache: kvc's client as an adapter of its own, by LMCache's hook "plugin", that tells LMCache the bytes of chunks as they are stored.
+"""LMCache: kvc's client as an adapter of its own, by LMCache's hook "plugin".
 
     {"type": "plugin", "module_path": "kvc.connectors.lmcache_adapter", "class_name": "KvcAdapter",
-     "adapter_params": {"max_capacity_gb": 50, "levels": "dir:/var/cache/kvc", "layers": 30, "heads": 3, "dim": 64,
-                        "dtype": "bfloat16"}}
+     "adapter_params": {"max_capacity_gb": 50, "levels": "dir:/var/cache/kvc", "layers": 30,
+                        "heads": 3, "dim": 64, "dtype": "bfloat16"}}
 
-LMCache's adapter for clients ("native_plugin") counts the bytes of chunks before they are packed. So its limits and quotas, which
-this adapter fills with what a chunk takes, would evict too early. Needs LMCache.
+LMCache's adapter for clients ("native_plugin") counts the bytes of chunks before they are packed, and
+so its limits and quotas evict too early. This adapter tells LMCache the bytes of chunks as they are
+stored. Needs LMCache.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ class KvcAdapter(NativeConnectorL2Adapter):
     def __init__(self, params: Mapping[str, Any], l1_memory_desc: Any = None) -> None:
         options = dict(params)
         capacity = options.pop("max_capacity_gb", 0)
-        self._packed: Dict[Any, int] = {}  # by LMCache's keys; only its own thread for completions uses it
+        self._packed: Dict[Any, int] = (
+            {}
+        )  # by LMCache's keys; only its own thread for completions uses it
         self._kvc = KvcClient(**options)
         self._kvc.stored = {}
         super().__init__(self._kvc, max_capacity_gb=capacity, type_name="kvc")
 
     def _notify_keys_stored(self, keys: List[Any], sizes: List[int]) -> None:
-        """Tells LMCache of chunks that were stored. LMCache gives those that it knows already no size."""
+        """Tells LMCache of chunks that were stored. Those that it knows already have the size 0."""
         assert self._kvc.stored is not None
         for key, size in zip(keys, sizes):
             stored = self._kvc.stored.pop(_object_key_to_string(key), size)
@@ -45,7 +48,7 @@ class KvcAdapter(NativeConnectorL2Adapter):
         super()._notify_keys_stored(keys, own)
 
     def _notify_keys_deleted(self, keys: List[Any], sizes: List[int]) -> None:
-        """Tells LMCache of chunks that were removed, with the sizes that it was told when they were stored."""
+        """Tells LMCache of chunks that were removed, with the sizes that it was told before."""
         own = [self._packed.pop(key, size) for key, size in zip(keys, sizes)]
         super()._notify_keys_deleted(keys, own)
 

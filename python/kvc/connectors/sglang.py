@@ -137,7 +137,10 @@ class KvcStorage(HiCacheStorage):
 
     @_attempt(lambda self, keys: [False] * len(keys))
     def batch_set_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
-        """Stores pages of the pool, and waits until each is stored or was not. True for all where another rank stores them for this one."""
+        """Stores pages of the pool, and waits until each is stored or was not.
+
+        True for all where another rank stores them for this one.
+        """
         return self._timed("backup", self._set, keys, host_indices)
 
     def _timed(self, what: str, move: Callable[..., List[bool]], keys: List[str], host_indices: Any) -> List[bool]:
@@ -151,8 +154,10 @@ class KvcStorage(HiCacheStorage):
 
     @_attempt(lambda self, keys: PoolTransferResult(0, {}, []))
     def batch_exists_v2(self, keys: List[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
-        """Returns how many of the first pages can be used with what the other pools need for these, what each pool has, and all lengths
-        that can be used."""
+        """Returns how many of the first pages can be used with what other pools have for them.
+
+        Also how many each pool has, and all numbers of first pages that can be used.
+        """
         pages = self.batch_exists(keys)
         found = {KV: pages} if pages else {}
         lengths = list(range(1, pages + 1))
@@ -187,7 +192,8 @@ class KvcStorage(HiCacheStorage):
         self._counters.add("store_pages", len(keys))
         return self._each(self._storers, self._put, name, keys, host_indices)
 
-    def _each(self, threads: ThreadPoolExecutor, work: Callable[..., bool], name: str, keys: List[str], host_indices: Any) -> List[bool]:
+    def _each(self, threads: ThreadPoolExecutor, work: Callable[..., bool], name: str, keys: List[str],
+              host_indices: Any) -> List[bool]:
         """Does the work for each page. What a prompt begins with comes last, and is thus evicted last."""
         kept = self._kept(name)
         try:
@@ -295,7 +301,10 @@ def _first(there: Sequence[bool]) -> int:
 
 
 def _lengths(there: Sequence[bool], transfer: Any) -> Set[int]:
-    """Returns the numbers of first pages for which a pool has what they need: all of them, or the last of them, as many as it has keys."""
+    """Returns the numbers of first pages for which a pool has what they need.
+
+    These are all of them, or the last of them: as many as the transfer has keys.
+    """
     policy = _text(transfer.hit_policy)
     if policy == "all_pages":
         return set(range(1, _first(there) + 1))
