@@ -28,8 +28,6 @@ struct kvc_format_option {
     const char *help;  /* for help texts, which wrap it */
 };
 #define KVC_MAX_FORMAT_OPTIONS 8
-/* Of the option `latent`, which formats share. */
-#define KVC_LATENT_HELP "llama, hicache: the model has latent attention, and the cache no V"
 
 /* The value of an option; an importer finds it at the option's position in its row's table. */
 struct kvc_option_value {

@@ -28,7 +28,7 @@ static const struct kvc_format_option options[] = {
     [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
     [PAGE] = {.key = "page", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "TOKENS"},
     [FIRST] = {.key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION"},
-    [LATENT] = {.key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent", .help = KVC_LATENT_HELP},
+    [LATENT] = {.key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent", .help = "as of llama"},
     {.key = NULL},
 };
 
@@ -50,30 +50,16 @@ static const char *after_hash(const char *name) {
     return n < 64 ? NULL : own + n;
 }
 
-/* Takes "_NUMBER_NUMBER" with a prefix before the first number off the end of a text. Returns its new length, or `n` if it is not there. */
-static size_t without_pair(const char *text, size_t n, const char *prefix) {
-    size_t end = n;
-    for (int numbers = 0; numbers < 2; numbers++) {
-        const size_t was = end;
-        while (end && text[end - 1] >= '0' && text[end - 1] <= '9') end--;
-        if (end == was) return n;
-        if (numbers) {
-            const size_t length = strlen(prefix);
-            if (end < length || memcmp(text + end - length, prefix, length) != 0) return n;
-            end -= length;
-        }
-        if (!end || text[--end] != '_') return n;
-    }
-    return end;
-}
-
-/* Returns 1 if a name is HiCache's own, SHA-256, "_", model, ".bin", without the rank and the number of ranks of tensor parallelism:
- * only pages that are the same on all ranks have such a name. Ranks of context parallelism come after these. */
+/* Returns 1 if a name is HASH_MODEL.bin, without the "_RANK_RANKS" of HiCache's pages that differ between ranks. */
 static int lacks_ranks(const char *name) {
-    const char *rest = after_hash(name), *end = rest ? strrchr(rest, '.') : NULL;
-    if (!end || *rest != '_' || strcmp(end, ".bin") != 0) return 0;
-    const size_t n = without_pair(rest, (size_t)(end - rest), "cp");
-    return n > 1 && without_pair(rest, n, "") == n;
+    const char *p = after_hash(name);
+    if (!p || *p != '_' || strcmp(strrchr(p, '.') ? strrchr(p, '.') : "", ".bin") != 0) return 0;
+    for (; (p = strchr(p, '_')) != NULL; p++) {
+        const char *end = p + 1 + strspn(p + 1, "0123456789");
+        const size_t n = end > p + 1 && *end == '_' ? strspn(end + 1, "0123456789") : 0;
+        if (n && strchr("_.", end[1 + n])) return 0;
+    }
+    return 1;
 }
 
 /* Refuses to cut latents in two, where the model or the name of a file tells that they are latents. */
@@ -83,10 +69,10 @@ static int check_kind(const struct kvc_bundle *b, const struct kvc_import_option
     if (o->latent) return kvc_fail(e, KVC_ERR_USAGE, "hicache: the model has latent attention: %s", advice);
     for (size_t i = 0; i < b->n; i++) {
         const char *name = b->is_file ? b->name : b->member[i].name;
-        if (!name || !lacks_ranks(name)) continue;
-        kvc_fail(e, KVC_ERR_USAGE,
-                 "hicache: the name has no ranks, as with latent attention: %s. A page of K and V needs another name", advice);
-        return b->is_file ? -1 : kvc_error_prefix(e, name);
+        if (name && lacks_ranks(name))
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "hicache: names of pages have no ranks, as with latent attention: %s. Pages of K and V need other names", advice);
     }
     return 0;
 }
@@ -144,12 +130,11 @@ static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in) return -1;
         if (in->size == g->bytes) continue;
-        const char *more = !g->latent && in->size == g->bytes / 2
-                               ? ", which is half of it: pages of latent attention have no V, and are read with latent"
-                           : g->latent && in->size / 2 == g->bytes ? ", which is twice as many: with latent, pages have no V"
-                                                                   : "";
         kvc_fail(e, KVC_ERR_USAGE, "hicache: the geometry makes pages of %" PRIu64 " bytes, but the file has %" PRIu64 "%s",
-                 g->bytes, in->size, more);
+                 g->bytes, in->size,
+                 in->size == g->bytes / 2 && !g->latent
+                     ? ", which is half of it: pages of latent attention have no V, and are read with latent"
+                     : "");
         return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
     }
     return 0;

@@ -20,7 +20,10 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
 
 static const struct kvc_format_option import_options[] = {
     /* such a cache looks like a file that was cut short, so that the caller must say it */
-    [KVC_LLAMA_LATENT] = {.key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent", .help = KVC_LATENT_HELP},
+    [KVC_LLAMA_LATENT] = {.key = "latent",
+                          .kind = KVC_OPTION_FLAG,
+                          .tool = "latent",
+                          .help = "llama, hicache: the model has latent attention, and the cache no V"},
     {.key = NULL},
 };
 
