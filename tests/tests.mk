@@ -131,7 +131,7 @@ test-mlx test-lmcache test-vllm: all
 	@sh tests/engine/run_files.sh $(@:test-%=%) $B
 
 ## test-connectors: the connectors with the real engines, from PyPI; CONNECTORS: some of them; QUICK=1: shorter prompts
-CONNECTORS ?= transformers llama lmcache vllm vllm_tier
+CONNECTORS ?= transformers llama lmcache sglang vllm vllm_tier
 .PHONY: test-connectors
 test-connectors: all
 	@sh tests/connectors/run.sh $(if $(QUICK),--quick) $B $(CONNECTORS)

@@ -151,6 +151,9 @@ struct kvc_store_put_options {
      * none. */
     kvc_progress_fn *progress;
     void *progress_state;
+    /* Gets the bytes of the object of kvc_store_put_name(), as it is stored; 0 if no level keeps it, or if it was there and its level
+     * does not tell. NULL: nobody asks. */
+    uint64_t *stored_bytes;
 };
 /* Puts the whole chunks of a cache that begins at position 0 and has its token ids. Chunks that the store has are not packed again. A cache
  * with layers that keep a window or a state is put as it is, for kvc_store_get_whole().
@@ -177,7 +180,8 @@ KVC_STORE_API int64_t kvc_store_find_names(struct kvc_store_space *space, const 
                                            uint8_t *there, const struct kvc_store_find_options *options, struct kvc_error *e);
 /* Puts a cache under a name, as one object; it needs no tokens, and may begin at any position. Packs it in the calling thread, and
  * returns when it is stored: 0 if a level has it now, 1 if none keeps it (counted; *e tells why, code 0: it is expected to be asked for
- * less than what is there), -1 if f does not belong to the namespace. Of the options `seconds`, `pin` and `cost` count. */
+ * less than what is there), -1 if f does not belong to the namespace. Of the options `seconds`, `pin`, `cost` and `stored_bytes`
+ * count. */
 KVC_STORE_API int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_file *f,
                                      const struct kvc_store_put_options *options, struct kvc_error *e);
 /* Reads the cache of a name; its rows are decoded when they are read. NULL if there is none. *e tells then what was bad, or is 0. Of the

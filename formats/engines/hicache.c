@@ -1,6 +1,6 @@
-/* hicache.c: pages of K and V that SGLang's HiCache stores, one file each, as bare values. Not for guessing: nothing in a page says
- * what it is, so the caller gives its geometry and the layout of the host's memory. The same options are taken for writing, where the
- * cache has the geometry of its layers and options must agree with it. Source: SGLang
+/* hicache.c: pages of K and V, or of latents, that SGLang's HiCache stores, one file each, as bare values. Not for guessing: nothing in
+ * a page says what it is, so the caller gives its geometry and the layout of the host's memory. The same options are taken for writing,
+ * where the cache has the geometry of its layers and options must agree with it. Source: SGLang
  * python/sglang/srt/mem_cache/pool_host, hicache_storage.py. */
 #include "codecs/memory.h"
 #include "formats/cache/format.h"
@@ -18,7 +18,7 @@
 enum { MAX_LAYERS = 65536 };
 
 /* Options, by position. */
-enum { LAYOUT, DTYPE, LAYERS, HEADS, CHANNELS, PAGE, FIRST };
+enum { LAYOUT, DTYPE, LAYERS, HEADS, CHANNELS, PAGE, FIRST, LATENT };
 
 static const struct kvc_format_option options[] = {
     [LAYOUT] = {.key = "layout", .kind = KVC_OPTION_TEXT, .value = "page_first_direct"},
@@ -28,6 +28,7 @@ static const struct kvc_format_option options[] = {
     [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
     [PAGE] = {.key = "page", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "TOKENS"},
     [FIRST] = {.key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION"},
+    [LATENT] = {.key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent", .help = "as of llama"},
     {.key = NULL},
 };
 
@@ -42,16 +43,44 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     return 0;
 }
 
-/* Returns 1 if a name begins with the SHA-256 by which HiCache names pages. */
-static int is_hash(const char *name) {
-    const char *slash = strrchr(name, '/');
-    return strspn(slash ? slash + 1 : name, "0123456789abcdef") >= 64;
+/* Returns what follows the SHA-256 by which HiCache names pages, or NULL if a name does not begin with one. */
+static const char *after_hash(const char *name) {
+    const char *slash = strrchr(name, '/'), *own = slash ? slash + 1 : name;
+    const size_t n = strspn(own, "0123456789abcdef");
+    return n < 64 ? NULL : own + n;
+}
+
+/* Returns 1 if a name is HASH_MODEL.bin, without the "_RANK_RANKS" of HiCache's pages that differ between ranks. */
+static int lacks_ranks(const char *name) {
+    const char *p = after_hash(name);
+    if (!p || *p != '_' || strcmp(strrchr(p, '.') ? strrchr(p, '.') : "", ".bin") != 0) return 0;
+    for (; (p = strchr(p, '_')) != NULL; p++) {
+        const char *end = p + 1 + strspn(p + 1, "0123456789");
+        const size_t n = end > p + 1 && *end == '_' ? strspn(end + 1, "0123456789") : 0;
+        if (n && strchr("_.", end[1 + n])) return 0;
+    }
+    return 1;
+}
+
+/* Refuses to cut latents in two, where the model or the name of a file tells that they are latents. */
+static int check_kind(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+    static const char advice[] = "say latent, and kv_lora_rank + qk_rope_head_dim as dim: its pages have no V";
+    if (o->value[LATENT].count) return 0;
+    if (o->latent) return kvc_fail(e, KVC_ERR_USAGE, "hicache: the model has latent attention: %s", advice);
+    for (size_t i = 0; i < b->n; i++) {
+        const char *name = b->is_file ? b->name : b->member[i].name;
+        if (name && lacks_ranks(name))
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "hicache: names of pages have no ranks, as with latent attention: %s. Pages of K and V need other names", advice);
+    }
+    return 0;
 }
 
 /* Checks that the order of the files is that of the tokens: names of pages sort at random. */
 static int check_order(const struct kvc_bundle *b, struct kvc_error *e) {
     for (size_t i = 0; b->folder && b->n > 1 && i < b->n; i++)
-        if (is_hash(b->member[i].name))
+        if (after_hash(b->member[i].name))
             return kvc_fail(
                 e, KVC_ERR_USAGE,
                 "hicache: the pages of a folder are taken in the order of their names, and these are hashes: name the "
@@ -59,9 +88,11 @@ static int check_order(const struct kvc_bundle *b, struct kvc_error *e) {
     return 0;
 }
 
-/* Finds the order of axes of a layout, and sets the strides of a page. */
+/* Finds the order of axes of a layout, and sets the strides of a page. A page of latents has one head. */
 static int take_layout(struct kvc_geometry *g, const char *layout, struct kvc_error *e) {
     const char *order = NULL;
+    if (g->latent && strcmp(layout, "page_head") == 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: layout=page_head is for heads, and latents have none");
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
         if (strcmp(layout, layouts[i].name) == 0) order = layouts[i].order;
     if (!order)
@@ -75,16 +106,20 @@ static int take_layout(struct kvc_geometry *g, const char *layout, struct kvc_er
 static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
     memset(g, 0, sizeof *g);
-    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !v[HEADS].count || !v[CHANNELS].count || !v[PAGE].count)
+    g->latent = v[LATENT].count != 0;
+    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !(v[HEADS].count || g->latent) || !v[CHANNELS].count ||
+        !v[PAGE].count)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "hicache needs the geometry of a page: layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,"
-                        "page=TOKENS[,first=POSITION]");
+                        "page=TOKENS[,first=POSITION], with latent instead of heads=H for latent attention");
+    if (g->latent && v[HEADS].count > 1)
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: heads=%s, but latents have one head", v[HEADS].text);
     if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)) || g->info->block > 1)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s is no type of SGLang's caches", v[DTYPE].text);
     g->count[KVC_AXIS_LAYER] = v[LAYERS].count;
-    g->count[KVC_AXIS_CACHE] = 2;
+    g->count[KVC_AXIS_CACHE] = g->latent ? 1 : 2;
     g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
-    g->count[KVC_AXIS_HEAD] = v[HEADS].count;
+    g->count[KVC_AXIS_HEAD] = g->latent ? 1 : v[HEADS].count;
     g->count[KVC_AXIS_DIM] = v[CHANNELS].count;
     return take_layout(g, v[LAYOUT].text, e);
 }
@@ -97,8 +132,8 @@ static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
         if (in->size == g->bytes) continue;
         kvc_fail(e, KVC_ERR_USAGE, "hicache: the geometry makes pages of %" PRIu64 " bytes, but the file has %" PRIu64 "%s",
                  g->bytes, in->size,
-                 in->size == g->bytes / 2
-                     ? ", which is half of it: pages of latent attention have no V, and kvc does not read them"
+                 in->size == g->bytes / 2 && !g->latent
+                     ? ", which is half of it: pages of latent attention have no V, and are read with latent"
                      : "");
         return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
     }
@@ -118,10 +153,11 @@ static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const st
     return 0;
 }
 
-/* K is paired as transformers keeps it, because SGLang does so; but no page says it. */
+/* K is paired as transformers keeps it, because SGLang does so; but no page says it. Models of latents differ. */
 static int describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes, const struct kvc_import_options *o,
                     struct kvc_error *e) {
-    return kvc_names_meta(c, "hicache", bytes, o, KVC_PAIRING_HALVES, 1, e) ||
+    const enum kvc_pairing pairing = g->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
+    return kvc_names_meta(c, "hicache", bytes, o, pairing, !g->latent, e) ||
                    kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)
                ? -1
                : 0;
@@ -136,7 +172,7 @@ static int build(struct kvc_cache *c, const struct kvc_geometry *g, const struct
     if (part == KVC_NONE || kvc_cache_map(c, NULL, NULL, e)) return -1;
     for (uint64_t i = 0; i < tokens; i++) c->part[part].cells.pos[i] += (int64_t)o->value[FIRST].count;
     for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
-        if (kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, e) == KVC_NONE) return -1;
+        if (kvc_cache_add_layer(c, part, i, g->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) == KVC_NONE) return -1;
     return kvc_geometry_tensors(c, g, g->count[KVC_AXIS_DIM], 0, tokens, e) || add_pages(c, g, b, e) ||
                    describe(c, g, kvc_bundle_size(b), o, e) || kvc_cache_finish(c, e)
                ? -1
@@ -145,7 +181,7 @@ static int build(struct kvc_cache *c, const struct kvc_geometry *g, const struct
 
 static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_geometry g;
-    if (take_geometry(&g, o, e) || check_order(b, e) || check_sizes(&g, b, e)) return NULL;
+    if (take_geometry(&g, o, e) || check_kind(b, o, e) || check_order(b, e) || check_sizes(&g, b, e)) return NULL;
     struct kvc_cache *c = kvc_cache_new(e);
     if (c && build(c, &g, b, o, e)) {
         kvc_cache_free(c);
@@ -172,8 +208,9 @@ static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u, cons
                        struct kvc_error *e) {
     const struct kvc_cells *cells = &u->arrays.cache->part[u->part].cells;
     memset(g, 0, sizeof *g);
-    if (u->latent) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "hicache: pages of latents are not written");
-    if (!u->heads_known)
+    g->latent = u->latent;
+    if (v[LATENT].count && !u->latent) return kvc_fail(e, KVC_ERR_USAGE, "hicache: latent, but the cache has K and V");
+    if (!u->heads_known && !u->latent)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS, "hicache: the number of KV heads is unknown");
     if (!v[LAYOUT].text || !v[PAGE].count)
         return kvc_fail(e, KVC_ERR_USAGE,
@@ -189,7 +226,7 @@ static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u, cons
                         u->tokens, v[PAGE].count);
     g->info = u->info;
     g->count[KVC_AXIS_LAYER] = u->layers;
-    g->count[KVC_AXIS_CACHE] = 2;
+    g->count[KVC_AXIS_CACHE] = u->latent ? 1 : 2;
     g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
     g->count[KVC_AXIS_HEAD] = u->heads;
     g->count[KVC_AXIS_DIM] = u->dim;
@@ -202,7 +239,7 @@ static int fill_page(struct kvc_uniform *u, const struct kvc_geometry *g, uint64
     uint32_t number = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         if (!kvc_uniform_has(u, &c->layer[i])) continue;
-        for (unsigned cache = 0; cache < 2; cache++) {
+        for (unsigned cache = 0; cache < g->count[KVC_AXIS_CACHE]; cache++) {
             const struct kvc_place place = kvc_geometry_place(g, number, cache, first, c->layer[i].tensor[cache]);
             if (kvc_uniform_place(u, &place, page, e)) return -1;
         }

@@ -16,6 +16,7 @@ struct each_request {
     struct kvc_request base;
     struct kvc_object *object;
     uint8_t *there;
+    uint64_t *size; /* 0: unknown */
     size_t n;
 };
 
@@ -23,19 +24,18 @@ static void clear(struct kvc_request *base) {
     struct each_request *r = (struct each_request *)base;
     free(r->object);
     free(r->there);
+    free(r->size);
 }
 
 /* Levels count objects up to the first that they lack, so the search goes on after each of these. */
 static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct each_request *r = (struct each_request *)base;
-    uint64_t *size = calloc(r->n + 1, sizeof *size);
-    int status = size ? 0 : kvc_fail_memory(e, "a search");
+    int status = 0;
     for (size_t i = 0, found; i < r->n && !status; i += found + 1) {
         found = 0;
-        status = l->ops->find(l, r->object + i, r->n - i, base->deadline, &found, size, e);
+        status = l->ops->find(l, r->object + i, r->n - i, base->deadline, &found, r->size + i, e);
         memset(r->there + i, 1, found);
     }
-    free(size);
     return status;
 }
 
@@ -46,7 +46,10 @@ static struct each_request *ask(struct kvc_store *s, unsigned level, const struc
     r->base.run = run;
     r->base.clear = clear;
     r->n = n;
-    if ((r->object = calloc(n, sizeof *o)) != NULL && (r->there = calloc(n, 1)) != NULL) {
+    r->object = calloc(n, sizeof *o);
+    r->there = calloc(n, 1);
+    r->size = calloc(n, sizeof *r->size);
+    if (r->object && r->there && r->size) {
         memcpy(r->object, o, n * sizeof *o);
         kvc_request_start(&r->base);
         return r;
@@ -246,12 +249,15 @@ static unsigned write_levels(struct kvc_store *s, const struct kvc_object *o, co
     return stored;
 }
 
-/* Returns 1 if the first level has the object already; slower ones were given it by whoever put it there. */
-static int is_there(struct kvc_store *s, const struct kvc_object *o) {
-    size_t found = 0;
-    if (kvc_store_is_bad(s, o->key) || kvc_store_count(s, 0, o, 1, kvc_now() + KVC_OBJECT_TIME, &found, NULL) || !found) return 0;
-    kvc_count(s, KVC_COUNT_SHARED, 1);
-    return 1;
+/* Returns 1 if the first level has the object already, and its bytes; slower levels were given it by whoever put it there. */
+static int is_there(struct kvc_store *s, const struct kvc_object *o, uint64_t *size) {
+    struct each_request *r = kvc_store_is_bad(s, o->key) ? NULL : ask(s, 0, o, 1, kvc_now() + KVC_OBJECT_TIME);
+    if (!r) return 0;
+    const int there = !kvc_request_wait(&r->base, NULL) && r->there[0];
+    if (there) *size = r->size[0];
+    kvc_request_release(&r->base);
+    if (there) kvc_count(s, KVC_COUNT_SHARED, 1);
+    return there;
 }
 
 int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_file *f,
@@ -263,8 +269,11 @@ int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_nam
     const struct kvc_chunk chunk = {.space = space, .name = name};
     void *data = NULL;
     size_t size;
+    uint64_t unasked, *told;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e) || kvc_named_object(space, name, &object, e)) return -1;
-    if (is_there(s, &object)) return 0;
+    told = o.stored_bytes ? o.stored_bytes : &unasked;
+    *told = 0;
+    if (is_there(s, &object, told)) return 0;
     const struct kvc_level_put how = {.seconds = o.seconds,
                                       .pin = o.pin,
                                       .cost = o.cost,
@@ -280,6 +289,7 @@ int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_nam
     free(data);
     if (!proof) return -1;
     if (stored) kvc_store_mended(s, object.key);
+    *told = stored ? size : 0;
     if (e) *e = why;
     return stored ? 0 : 1;
 }

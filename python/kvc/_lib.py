@@ -132,7 +132,7 @@ class StoreName(c.Structure):
 class StorePutOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("wait", c.c_int), ("seconds", i64), ("pin", c.c_int), ("cost", c.c_double),
                 ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer), ("progress", PROGRESS_FN),
-                ("progress_state", pointer)]
+                ("progress_state", pointer), ("stored_bytes", pointer)]
 
 
 class StoreDropOptions(Sized):

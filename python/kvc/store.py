@@ -262,13 +262,19 @@ class Space(_InStore):
         call(self._library.kvc_store_find_names, self.pointer, _names(names), len(names), there, c.byref(o))
         return [bool(x) for x in there]
 
-    def put_name(self, name: bytes, file: File, *, seconds: int = 0, pin: bool = False, cost: float = 0) -> bool:
+    def put_name(self, name: bytes, file: File, *, seconds: int = 0, pin: bool = False, cost: float = 0,
+                 told: Optional[List[int]] = None) -> bool:
         """Puts a cache under a name of 1 to 256 bytes, as one object, and returns when it is stored. It needs no tokens.
 
-        Caches of one name must be the same. False: no level keeps it, which `stats` counts.
+        Caches of one name must be the same. False: no level keeps it, which `stats` counts. The list `told` gets the bytes of the object, as
+        it is stored, at its end; 0 if it was there and its level does not tell.
         """
-        o = _lib.StorePutOptions(seconds=seconds, pin=pin, cost=cost)
-        return bool(call(self._library.kvc_store_put_name, self.pointer, _names([name]), _file(file).pointer, c.byref(o)) == 0)
+        size = c.c_uint64()
+        o = _lib.StorePutOptions(seconds=seconds, pin=pin, cost=cost, stored_bytes=c.addressof(size))
+        stored = call(self._library.kvc_store_put_name, self.pointer, _names([name]), _file(file).pointer, c.byref(o)) == 0
+        if told is not None:
+            told.append(size.value)
+        return bool(stored)
 
     def get_name(self, name: bytes, *, deadline: Optional[float] = None) -> Optional[File]:
         """Reads the cache of a name. None: there is none, or it is damaged."""

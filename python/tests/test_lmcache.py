@@ -1,5 +1,6 @@
 """The adapter of LMCache, called as LMCache calls it, with buffers of its own and without LMCache."""
 
+import collections
 import importlib
 import inspect
 import json
@@ -8,9 +9,11 @@ import os
 import re
 import select
 import socket
+import sys
 import threading
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from common import ROOT, Case, needs_store
@@ -173,6 +176,28 @@ class TestLmcache(Case):
                 self.assertEqual(call.get(list(data), len(data[key(1)])), data)
                 call("submit_batch_delete", list(data))
 
+    def test_latents(self):
+        """Latents come back bit by bit, as latents. K and V of as many bytes are another namespace."""
+        mla = {"heads": None, "dim": 576, "layout": "mla"}
+        size = LAYERS * TOKENS * 576 * 2
+        for dtype, bytes_of in (("float16", 2), ("bfloat16", 2), ("fp8_e4m3", 1)):
+            data = {key(i): bytearray(random.bytes(size // 2 * bytes_of)) for i in range(3)}  # NaN and all other bits
+            call = self.client(dtype=dtype, scale=1, **mla)
+            self.assertEqual(call.put(data)[0], True)
+            again = self.client(dtype=dtype, scale=1, **{**mla, "heads": 1})
+            self.assertEqual(again.get(list(data), size // 2 * bytes_of), data)
+            halves = self.client(dtype=dtype, scale=1, heads=1, dim=288)
+            self.assertEqual(halves.exists(list(data)), [False] * 3)
+            self.assertEqual(again.put({key(9): bytearray(size // 2 * bytes_of - 2)})[0], False)
+            again("submit_batch_delete", list(data)[1:])
+        with kvc.open(self.objects()[0]) as f:
+            self.assertEqual([(t.role, t.heads, t.dim) for t in f.tensors], [("latent", 1, 576)] * LAYERS)
+        rows = np.frombuffer(data[key(0)], np.uint8).reshape(LAYERS, TOKENS, 1, 576)
+        views = lmcache._Chunk({"layers": LAYERS, "dtype": "fp8_e4m3", **mla}).views(data[key(0)])
+        self.assertTrue(all(np.array_equal(views[i, "latent"], rows[i]) for i in range(LAYERS)))
+        self.fails(kvc.Code.USAGE, "a latent has 1 head, and heads is 2", self.client, layout="mla")
+        self.fails(kvc.Code.USAGE, "heads must be a whole number above 0, not None", self.client, heads=None)
+
     def test_views(self):
         """K and V are labelled as they lie in LMCache's chunk."""
         x = random.normal(size=(2, LAYERS, TOKENS, HEADS, DIM)).astype(np.float16)
@@ -233,9 +258,12 @@ class TestLmcache(Case):
         self.assertEqual(call.put(data)[0], False)
         self.assertEqual(call.exists([*data, "no key"]), [False, False])
         self.assertGreater(call.client.stats()["foreign"], 0)
-        call = self.client(groups={"a": {"layers": 1}})
+        call = self.client(groups={"a": {"layers": 1}, "b": {"layers": 2, "heads": None, "dim": 96, "layout": "mla"}})
         self.assertEqual(call.put(data)[0], True)
         self.assertEqual(call.get(list(data), SIZE // LAYERS), data)
+        data = {key(1, group=11): bytearray(random.bytes(2 * TOKENS * 96 * 2))}
+        self.assertEqual(call.put(data)[0], True)
+        self.assertEqual(call.get(list(data), 2 * TOKENS * 96 * 2), data)
 
     def test_full_store(self):
         """What does not fit is not stored, and what is there stays right."""
@@ -333,6 +361,42 @@ class TestLmcache(Case):
             done.update({d[0]: d[1] for d in call.client.drain_completions()})
         self.assertEqual(call.client.stats()["dropped"], list(done.values()).count(False))
 
+    def test_sizes(self):
+        """As a plugin of its own, the adapter tells LMCache what chunks take in the store: stored, stored again, deleted."""
+        fakes = str(ROOT / "python/tests/fakes")
+        with mock.patch.dict(sys.modules), mock.patch.object(sys, "path", [fakes, *sys.path]):
+            adapter_class = importlib.import_module("kvc.connectors.lmcache_adapter").KvcAdapter
+        Key = collections.namedtuple("Key", "model chunk")
+        keys = [Key("m", bytes([i]) * 32) for i in range(3)]
+        chunks = [chunk() for _ in keys]
+        params = {"levels": f"dir:{self.path('store')}", "max_capacity_gb": 2, "deadline": 10, **GEOMETRY}
+        adapter = adapter_class(params, l1_memory_desc=None)
+        self.addCleanup(adapter.close)
+        self.assertEqual((adapter.capacity, params["max_capacity_gb"]), (2, 2))
+        self.assertTrue(adapter.store(keys, chunks))
+        sizes = sum(map(os.path.getsize, self.objects()))
+        self.assertTrue(0 < sizes < 3 * SIZE)
+        self.assertEqual((adapter.used, sum(adapter.told[0])), (sizes, sizes))
+        self.assertTrue(adapter.store(keys[:2], chunks[:2]))  # there already
+        self.assertEqual((adapter.used, adapter.told[1], adapter.client.stored), (sizes, [0, 0], {}))
+        adapter.delete(keys[1:])
+        self.assertEqual(adapter.used, sum(map(os.path.getsize, self.objects())))
+        self.assertTrue(adapter.store(keys[1:], chunks[1:]))
+        self.assertEqual(adapter.used, sizes)
+        # of a batch that failed nobody asks for the bytes of the chunk that was stored
+        self.assertFalse(adapter.store([keys[0], Key("m", b"x" * 32)], [chunks[0], b"xyz"]))
+        self.assertEqual(len(adapter.client.stored), 1)
+        other = adapter_class(params)  # what another process has stored
+        self.addCleanup(other.close)
+        self.assertTrue(other.store(keys, chunks))
+        self.assertEqual(other.used, sizes)
+        with mock.patch.object(lmcache, "_SIZES", 1):
+            adapter.delete(keys)
+            self.assertTrue(adapter.store(keys, chunks))
+        self.assertEqual(adapter.used, 2 * SIZE + adapter.told[-1][adapter.told[-1].index(min(adapter.told[-1]))])
+        status = adapter.report_status()
+        self.assertEqual((status["is_healthy"], status["type"], status["kvc"]["stored_keys"]), (True, "kvc", 11))
+
     def test_lossy(self):
         """A lossy recipe is a namespace of its own: who asks for exact chunks does not get its chunks."""
         lossy, exact = self.client(recipe="near-lossless"), self.client()
@@ -361,7 +425,9 @@ class TestLmcache(Case):
     def test_page(self):
         """The example of LMCACHE.md works, and its table has every option."""
         page = (ROOT / "python/LMCACHE.md").read_text()
-        adapter = json.loads(re.search(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S)[1])
+        adapter, plugin = map(json.loads, re.findall(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S))
+        self.assertEqual(plugin["adapter_params"], {"max_capacity_gb": 50, **adapter["adapter_params"]})
+        self.assertTrue((ROOT / "python" / (plugin["module_path"].replace(".", "/") + ".py")).exists())
         options = {**adapter["adapter_params"], "levels": f"dir:{self.path('page')}"}
         made = getattr(importlib.import_module(adapter["module_path"]), adapter["class_name"])(**options)
         made.close()
@@ -369,7 +435,8 @@ class TestLmcache(Case):
             self.assertRegex(page, rf"\n\| [^|]*`{name}`")
 
     def test_usage(self):
-        self.fails(kvc.Code.USAGE, "layout", self.client, layout="mla")
+        self.fails(kvc.Code.USAGE, "the layout 'kv' is not known: 2ltd, fused, mla are", self.client, layout="kv")
+        self.fails(kvc.Code.USAGE, "and no layer", self.client, groups={"1": {"layer": 2}})
         self.fails(kvc.Code.UNSUPPORTED, "int4", self.client, dtype="int4")
         self.fails(kvc.Code.USAGE, "heads", self.client, heads=0)
         self.fails(kvc.Code.USAGE, "nonsense", self.client, recipe="nonsense")

@@ -151,6 +151,15 @@ class TestStore(Case):
         self.assertIsNone(self.space.find(IDS).get())
         self.assertGreater(self.store.stats["bad_objects"], 0)
 
+    def test_stored_bytes(self):
+        """put_name() tells the bytes of its object, also where it was there already."""
+        told = []
+        with kvc.open_arrays(KV, facts=FACTS) as f:
+            self.assertTrue(self.space.put_name(b"a", f, told=told) and self.space.put_name(b"a", f, told=told))
+        paths = [os.path.join(folder, name) for folder, _, names in os.walk(self.path("store")) for name in names]
+        [size] = [os.path.getsize(path) for path in paths if path.endswith(".named")]
+        self.assertEqual(told, [size, size])
+
     def test_errors(self):
         self.fails(kvc.Code.IO, "cannot be made", kvc.Store, "dir:/proc/nowhere")
         with kvc.open_arrays(KV, facts=FACTS) as f:

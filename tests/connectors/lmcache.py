@@ -173,6 +173,56 @@ def check_fused(folder, chunks):
     print(f"ok: fused chunks come back byte for byte, ratio {chunks.bytes / size:.2f}")
 
 
+class Latents(Chunks):
+    """Chunks of latents, [layers, tokens, channels], as LMCache has those of latent attention."""
+
+    def __init__(self, kv):
+        super().__init__(kv)
+        latents = kv.permute(1, 2, 0, 3).flatten(2)
+        self.data = [part.contiguous() for part in latents.split(TOKENS, 1) if part.shape[1] == TOKENS]
+        self.layout = MemoryLayoutDesc([self.data[0].shape], [torch.bfloat16])
+
+
+def check_latents(folder, chunks):
+    where = folder / "latents"
+    adapter = kvc_adapter(f"dir:{where}", layout="mla", heads=1, dim=2 * HEADS * DIM)
+    store(adapter, chunks, lambda: len(objects(where, ".named")) == len(chunks.keys))
+    load(adapter, chunks, len(chunks.keys))
+    with kvc.open(objects(where, ".named")[0]) as f:
+        assert {(t.role, t.heads, t.dim) for t in f.tensors} == {("latent", 1, 2 * HEADS * DIM)}
+    load(kvc_adapter(f"dir:{where}"), chunks, 0)
+    print("ok: chunks of latents come back byte for byte, and are none of K and V")
+
+
+def check_sizes(folder, chunks):
+    """As an adapter of its own, kvc tells LMCache the bytes of chunks as they are stored."""
+    where = folder / "sizes"
+    own = {**kvc_adapter(f"dir:{where}"), "type": "plugin", "class_name": "KvcAdapter",
+           "module_path": "kvc.connectors.lmcache_adapter"}
+    own["adapter_params"]["max_capacity_gb"] = 1
+    with manager(own) as m:
+        [(_, adapter)] = m.l2_adapters()
+        reserved = m.reserve_write(chunks.keys, chunks.layout)
+        for key, data in zip(chunks.keys, chunks.data):
+            reserved[key].tensor.copy_(data)
+        m.finish_write(chunks.keys)
+        end = time.monotonic() + WAIT
+        while not adapter.get_usage().total_bytes_used:
+            assert time.monotonic() < end, "the second level did not get the chunks"
+            time.sleep(0.01)
+        size = sum(p.stat().st_size for p in objects(where, ".named"))
+        usage = adapter.get_usage()
+        assert (usage.total_bytes_used, usage.total_capacity_bytes) == (size, 1 << 30), (usage, size)
+        assert 0 < size < chunks.bytes
+        status = adapter.report_status()
+        assert status["is_healthy"] and status["type"] == "kvc" and status["kvc"]["stored_keys"] >= len(chunks.keys), status
+        adapter.delete(chunks.keys[:2])
+        size = sum(p.stat().st_size for p in objects(where, ".named"))
+        assert adapter.get_usage().total_bytes_used == size and len(objects(where, ".named")) == len(chunks.keys) - 2
+    load(own, chunks, 0)  # its first chunk is gone
+    print("ok: as a plugin, kvc tells LMCache the bytes that chunks take, stored and deleted")
+
+
 def check_damage(folder, chunks):
     """A chunk with a flipped byte ends the prefix before it; storing again puts it right."""
     adapter = kvc_adapter(f"dir:{folder / 'fast'}")
@@ -233,6 +283,8 @@ def main():
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
         check_round_trip(folder, chunks)
         check_fused(folder, Chunks(kv, fused=True))
+        check_latents(folder, Latents(kv))
+        check_sizes(folder, chunks)
         check_damage(folder, chunks)
         check_lossy(folder, chunks)
         check_failures(folder, chunks)

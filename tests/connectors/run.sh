@@ -1,6 +1,6 @@
 #!/bin/sh
-# run.sh [--quick] BUILD_DIR NAME...: tests connectors with the real engines, each with NAME.py: transformers, llama, lmcache, vllm, vllm_tier. Engines come
-# from PyPI into environments below build/, once; without a registry a test is skipped with a message. README.md says more.
+# run.sh [--quick] BUILD_DIR NAME...: tests connectors with the real engines, each with NAME.py: transformers, llama, lmcache,
+# sglang, vllm, vllm_tier. Engines come from PyPI into environments below build/, once; without a registry a test is skipped with a message. README.md says more.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
 root=$(dirname "$(dirname "$here")")
@@ -37,7 +37,7 @@ install() {
     "$venv/bin/python" -m pip install -q "$@" -r "$file" && cp "$file" "$stamp"
 }
 
-# Makes the environment of a test. transformers, llama and lmcache share that of the engine tests.
+# Makes the environment of a test. transformers, llama, lmcache and sglang share that of the engine tests.
 prepare() {
     packages=
     case $1 in
@@ -51,9 +51,13 @@ prepare() {
         ;;
     *)
         install "$here/../engine/requirements.txt" --no-deps && install "$here/../engine/requirements-transformers.txt" || return 1
-        [ "$1" = lmcache ] || return 0
-        packages=${KVC_LMCACHE_PACKAGES:-$root/build/connectors-lmcache}
-        [ -n "${KVC_LMCACHE_PACKAGES-}" ] || install "$here/requirements-lmcache.txt" --no-deps --upgrade --target "$packages"
+        case $1 in
+        lmcache) own=${KVC_LMCACHE_PACKAGES-} ;;
+        sglang) own=${KVC_SGLANG_PACKAGES-} ;;
+        *) return 0 ;;
+        esac
+        packages=${own:-$root/build/connectors-$1}
+        [ -n "$own" ] || install "$here/requirements-$1.txt" --no-deps --upgrade --target "$packages"
         ;;
     esac
 }

@@ -579,6 +579,11 @@ static void test_pages(void **state) {
         {"hicache:layout=x,dtype=f16,layers=3,heads=2,dim=4,page=5", "not one of"},
         {"hicache:layout=page_head,dtype=q4_0,layers=3,heads=2,dim=4,page=5", "no type"},
         {"hicache:layout=page_head,dtype=f16,layers=3,heads=2,dim=4,page=4", "pages of 384 bytes"},
+        {"hicache:layout=page_head,dtype=f16,layers=3,heads=2,dim=8,page=5", "read with latent"},
+        {"hicache:layout=page_head,dtype=f16,layers=3,dim=8,page=5,latent", "latents have none"},
+        {"hicache:layout=page_first,dtype=f16,layers=3,heads=2,dim=8,page=5,latent", "one head"},
+        {"hicache:layout=page_first,dtype=f16,layers=3,dim=8,page=5,latent", "pages of 240 bytes"},
+        {"hicache:layout=page_first,dtype=f16,layers=3,dim=8,page=5", "needs the geometry"},
         {"hicache:layout=page_head,dtype=f16,layers=65536,heads=4294967295,dim=4294967295,page=9", "64 bits"},
     };
     const uint8_t data[2 * VALUES] = {0};

@@ -3,6 +3,8 @@
 
 #include "formats/store/dir/dir.h"
 
+#include <sys/stat.h>
+
 #define OF(text) ((const struct kvc_store_name){text, sizeof text - 1})
 #define N 37 /* tokens of a named cache: no multiple of anything */
 
@@ -214,6 +216,40 @@ static void levels(void **state) {
     unmake(x);
 }
 
+/* The bytes of an object are those of its file, also where it was there already; 0 where no level keeps it. */
+static void stored_bytes(void **state) {
+    (void)state;
+    char url[300], key[200], path[400];
+    struct made *x = make_nameless(3, 0);
+    const struct kvc_store_name a = OF("a"), b = OF("b");
+    struct stat st;
+    uint64_t bytes = 7;
+    struct kvc_error e;
+    const struct kvc_store_put_options o = {.size = sizeof o, .stored_bytes = &bytes};
+    struct kvc_store_options with_key = patient;
+    snprintf(key, sizeof key, "%s/own-key", folder);
+    write_file(key, "0123456789abcdef", 16);
+    with_key.key_file = key;
+    struct kvc_store *s = open_store_with(level_url(url, sizeof url, "bytes", ""), &with_key);
+    struct kvc_store_space *space = open_space(s, x);
+    for (int again = 0; again < 2; again++, bytes = 7) {
+        assert_int_equal(kvc_store_put_name(space, &a, x->f, &o, &e), 0);
+        object_path(space, &a, "bytes", path, sizeof path);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(bytes, st.st_size); /* with its signature */
+        assert_int_equal(counted(s, KVC_COUNT_SHARED), again);
+    }
+    kvc_store_space_close(space);
+    kvc_store_close(s);
+    s = open_store_with(level_url(url, sizeof url, "small", "&max-size=64"), &patient);
+    space = open_space(s, x);
+    assert_int_equal(kvc_store_put_name(space, &b, x->f, &o, &e), 1);
+    assert_int_equal(bytes, 0);
+    kvc_store_space_close(space);
+    kvc_store_close(s);
+    unmake(x);
+}
+
 /* With a key file, objects of others are not taken. */
 static void signed_ones(void **state) {
     (void)state;
@@ -242,7 +278,8 @@ static void signed_ones(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(refused), cmocka_unit_test(damaged),
-                                       cmocka_unit_test(forged),     cmocka_unit_test(levels),  cmocka_unit_test(signed_ones)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip),  cmocka_unit_test(refused), cmocka_unit_test(damaged),
+                                       cmocka_unit_test(forged),      cmocka_unit_test(levels),  cmocka_unit_test(signed_ones),
+                                       cmocka_unit_test(stored_bytes)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -15,6 +15,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
+from ..arrays import Key
 from ..errors import Code, Error
 from ..file import Path
 from ..pack import open_arrays
@@ -22,7 +25,28 @@ from ..store import Space, Store
 from .pages import Counters, Geometry, Workers, facts_of_pages, name_of, open_space, scale_facts
 
 Completion = Tuple[int, bool, str, Optional[List[bool]]]  # number, success, error, result of each key
-_ORDERS = {"2ltd": "clthd", "fused": "lthcd"}  # [2, layers, tokens, heads * dim], [layers, tokens, heads * 2 * dim]
+# [2, layers, tokens, heads * dim], [layers, tokens, heads * 2 * dim], [layers, tokens, dim] of latents
+_ORDERS = {"2ltd": "clthd", "fused": "lthcd", "mla": "clthd"}
+_SIZES = 1 << 16  # of stored chunks that nobody has asked for
+
+
+class _Chunk:
+    """The form of the chunks of an object group: geometry, and the order of their axes."""
+
+    def __init__(self, form: Mapping[str, Any]) -> None:
+        unknown = sorted(set(form) - {"layers", "heads", "dim", "dtype", "layout"})
+        if unknown:
+            raise Error(Code.USAGE, f"a group has layers, heads, dim, dtype and layout, and no {unknown[0]}")
+        layout, heads = form["layout"], form["heads"]
+        if layout not in _ORDERS:
+            raise Error(Code.USAGE, f"the layout '{layout}' is not known: {', '.join(_ORDERS)} are")
+        latent = layout == "mla"
+        self._order = _ORDERS[layout]
+        self.geometry = Geometry(form["layers"], 1 if latent and heads is None else heads, form["dim"], form["dtype"], latent)
+
+    def views(self, buffer: Any) -> Dict[Key, np.ndarray]:
+        """Returns the tensors of a chunk by layer and role, without a copy."""
+        return self.geometry.views(buffer, self._order)
 
 
 def _last_first(keys: Sequence[str]) -> range:
@@ -77,28 +101,32 @@ class KvcClient:
     """What LMCache's NativeConnectorL2Adapter calls. No method waits, and none raises because of the store.
 
     `levels` is a store (kvc-store(1)). `layers`, `heads` (KV heads of a rank), `dim` and `dtype` are the geometry of a chunk, `layout` its
-    order; `groups` has the geometry of other object groups, by their numbers: {"1": {"layers": 4}}. `chunk`, if given, are the tokens
-    of every chunk. `weights` are the model's files; without them the name in the keys identifies the model. `scale` and `scale_source` are
-    for types of 8 bits (pages.scale_facts()).
+    order; latents (layout "mla") have no `heads`. `groups` has what other object groups have in another way, by their numbers:
+    {"1": {"layers": 4}}. `chunk`, if given, are the tokens of every chunk. `weights` are the model's files;
+    without them the name in the keys identifies the model. `scale` and `scale_source` are for types of
+    8 bits (pages.scale_facts()).
     """
 
-    def __init__(self, levels: str, layers: int, heads: int, dim: int, dtype: str, *, layout: str = "2ltd", chunk: Optional[int] = None,
-                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast", weights: Optional[Path] = None,
-                 pairing: Optional[str] = None, scale: Any = None, scale_source: Optional[str] = None,
-                 tenant_file: Optional[Path] = None, key_file: Optional[Path] = None, threads: int = 4, waiting: int = 1024,
-                 deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0, log_seconds: float = 300.0) -> None:
-        if layout not in _ORDERS:
-            raise Error(Code.USAGE, f"the layout '{layout}' is not known: {', '.join(_ORDERS)} are")
-        own = {"layers": layers, "heads": heads, "dim": dim, "dtype": dtype}
-        self._geometries = {0: Geometry(**own)}
-        self._geometries.update({int(str(group), 16): Geometry(**{**own, **other}) for group, other in (groups or {}).items()})
-        self._order, self._chunk, self._seconds, self._log_seconds = _ORDERS[layout], chunk, seconds, log_seconds
+    def __init__(self, levels: str, *, layers: int, dim: int, dtype: str, heads: Optional[int] = None,
+                 layout: str = "2ltd", chunk: Optional[int] = None,
+                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast",
+                 weights: Optional[Path] = None, pairing: Optional[str] = None, scale: Any = None,
+                 scale_source: Optional[str] = None, tenant_file: Optional[Path] = None,
+                 key_file: Optional[Path] = None, threads: int = 4, waiting: int = 1024,
+                 deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0,
+                 log_seconds: float = 300.0) -> None:
+        own = {"layers": layers, "heads": heads, "dim": dim, "dtype": dtype, "layout": layout}
+        self._chunks = {0: _Chunk(own)}
+        self._chunks.update({int(str(group), 16): _Chunk({**own, **other}) for group, other in (groups or {}).items()})
+        self._tokens, self._seconds, self._log_seconds = chunk, seconds, log_seconds
         self._space_options = {"recipe": recipe, "tenant_file": tenant_file}
         self._log = _logger()
         self._about = {"pairing": pairing, "weights": weights}
-        self._scales = {g.dtype: scale_facts(g.dtype, scale, scale_source, log=self._log) for g in self._geometries.values()}
+        self._scales = {dtype: scale_facts(dtype, scale, scale_source, log=self._log)
+                        for dtype in {form.geometry.dtype for form in self._chunks.values()}}
         self._counters = Counters(self._log, "lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys",
                                   "stored_keys", "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
+        self.stored: Optional[Dict[str, int]] = None  # bytes of chunks by their keys, as they are stored, for whoever asks for them
         self._spaces: Dict[Tuple[str, int], Tuple[Space, Dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -107,8 +135,8 @@ class KvcClient:
         self._closed = False
         self._logged = time.monotonic()
         self._store = Store(levels, deadline=deadline, local_deadline=deadline, load_deadline=load_deadline, key_file=key_file)
-        for geometry in self._geometries.values():  # a wrong recipe or file is said now, and not at each chunk
-            open_space(self._store, geometry, self._facts(geometry, "any"), **self._space_options).close()
+        for own_chunk in self._chunks.values():  # a wrong recipe or file is said now, and not at each chunk
+            open_space(self._store, own_chunk.geometry, self._facts(own_chunk.geometry, "any"), **self._space_options).close()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._workers = Workers(threads, waiting, "kvc-lmcache")
 
@@ -204,44 +232,49 @@ class KvcClient:
 
     # --- one chunk ---
 
-    def _geometry(self, key: str) -> Tuple[str, int, Geometry]:
-        """Returns model, group and geometry of a key."""
+    def _chunk(self, key: str) -> Tuple[str, int, "_Chunk"]:
+        """Returns model, group and the form of the chunk of a key."""
         parts = key.split("@")
         if len(parts) not in (4, 5):
             raise Error(Code.USAGE, f"the key '{key}' is not model@rank@group@hash")
         group = int(parts[2], 16)
-        if group not in self._geometries:
+        if group not in self._chunks:
             raise Error(Code.USAGE, f"chunks of object group {group:x} have no geometry: name its layers in 'groups'")
-        return parts[0], group, self._geometries[group]
+        return parts[0], group, self._chunks[group]
 
     def _facts(self, geometry: Geometry, model: str) -> Dict[str, Any]:
         return facts_of_pages(geometry, model=model, scales=self._scales[geometry.dtype], **self._about)
 
-    def _space(self, key: str) -> Tuple[Space, Dict[str, Any], Geometry]:
+    def _space(self, key: str) -> Tuple[Space, Dict[str, Any], "_Chunk"]:
         """Returns the namespace of a key, which is opened at the first key of its model and group."""
-        model, group, geometry = self._geometry(key)
+        model, group, chunk = self._chunk(key)
         with self._opening:
             if (model, group) not in self._spaces:
-                facts = self._facts(geometry, model)
-                self._spaces[model, group] = open_space(self._store, geometry, facts, **self._space_options), facts
+                facts = self._facts(chunk.geometry, model)
+                self._spaces[model, group] = open_space(self._store, chunk.geometry, facts, **self._space_options), facts
             space, facts = self._spaces[model, group]
-        return space, facts, geometry
+        return space, facts, chunk
 
     def _fits(self, geometry: Geometry, key: str, buffer: Any) -> bool:
         size = memoryview(buffer).nbytes
         tokens = geometry.tokens(size)
-        if tokens and (self._chunk is None or tokens == self._chunk):
+        if tokens and (self._tokens is None or tokens == self._tokens):
             return True
         self._counters.trouble("foreign", f"chunk {key} has {size} bytes, which are not "
-                                          f"{self._chunk or 'whole'} tokens of {geometry.token_bytes} bytes: see adapter_params")
+                                          f"{self._tokens or 'whole'} tokens of {geometry.token_bytes} bytes: see adapter_params")
         return False
 
     def _put(self, key: str, buffer: Any) -> bool:
-        space, facts, geometry = self._space(key)
-        if not self._fits(geometry, key, buffer):
+        space, facts, chunk = self._space(key)
+        if not self._fits(chunk.geometry, key, buffer):
             return False
-        with open_arrays(geometry.views(buffer, self._order), dtype=geometry.dtype, facts=facts) as f:
-            stored = space.put_name(name_of(key), f, seconds=self._seconds)
+        told: List[int] = []
+        with open_arrays(chunk.views(buffer), dtype=chunk.geometry.dtype, facts=facts) as f:
+            stored = space.put_name(name_of(key), f, seconds=self._seconds, told=told)
+        if stored and self.stored is not None and told[0]:
+            if len(self.stored) >= _SIZES:
+                self.stored.clear()
+            self.stored[key] = told[0]
         if stored:
             self._counters.add("stored_keys")
             self._counters.add("stored_bytes", memoryview(buffer).nbytes)
@@ -250,10 +283,10 @@ class KvcClient:
         return stored
 
     def _load(self, key: str, buffer: Any) -> bool:
-        space, _, geometry = self._space(key)
-        if not self._fits(geometry, key, buffer):
+        space, _, chunk = self._space(key)
+        if not self._fits(chunk.geometry, key, buffer):
             return False
-        loaded = space.load_name(name_of(key), geometry.views(buffer, self._order), dtype=geometry.dtype, threads=1)
+        loaded = space.load_name(name_of(key), chunk.views(buffer), dtype=chunk.geometry.dtype, threads=1)
         if loaded:
             self._counters.add("loaded_keys")
             self._counters.add("loaded_bytes", memoryview(buffer).nbytes)

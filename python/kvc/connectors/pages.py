@@ -47,22 +47,33 @@ def dtype_of(name: Any) -> str:
 
 @dataclass(frozen=True)
 class Geometry:
-    """K and V of a token: `layers`, KV `heads` of this rank, channels `dim` of a head, and the type of a value."""
+    """K and V of a token: `layers`, KV `heads` of this rank, channels `dim` of a head, and the type of a value.
+
+    With `latent` (latent attention, MLA) a layer has one latent of `dim` channels a token instead, and `heads` is 1.
+    """
 
     layers: int
     heads: int
     dim: int
     dtype: str
+    latent: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         for name in ("layers", "heads", "dim"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) <= 0:
                 raise Error(Code.USAGE, f"{name} must be a whole number above 0, not {getattr(self, name)!r}")
+        if self.latent and self.heads != 1:
+            raise Error(Code.USAGE, f"a latent has 1 head, and heads is {self.heads}")
+
+    @property
+    def roles(self) -> Tuple[str, ...]:
+        """The tensors of a layer, in the order in which engines keep them."""
+        return ("latent",) if self.latent else ("K", "V")
 
     @property
     def token_bytes(self) -> int:
-        return 2 * self.layers * self.heads * self.dim * np.dtype(_BITS[self.dtype]).itemsize
+        return len(self.roles) * self.layers * self.heads * self.dim * np.dtype(_BITS[self.dtype]).itemsize
 
     def tokens(self, size: int) -> int:
         """Returns the number of tokens that so many bytes hold; 0 if they are no whole tokens."""
@@ -73,21 +84,21 @@ class Geometry:
         return np.frombuffer(buffer, np.uint8).view(_BITS[self.dtype])
 
     def arrange(self, bits: np.ndarray, order: str, tokens: int) -> np.ndarray:
-        """Returns a view whose axes are in the order l layers, c K and V, t tokens, h heads, d channels, without those that `order` lacks.
+        """Returns a view whose axes are in the order l layers, c roles, t tokens, h heads, d channels, without those that `order` lacks.
 
         `order` names the axes as they lie in memory, the slowest first.
         """
-        sizes = {"l": self.layers, "c": 2, "t": tokens, "h": self.heads, "d": self.dim}
+        sizes = {"l": self.layers, "c": len(self.roles), "t": tokens, "h": self.heads, "d": self.dim}
         return bits.reshape([sizes[axis] for axis in order]).transpose([order.index(axis) for axis in sizes if axis in order])
 
     def views(self, buffer: Any, order: str = "lcthd") -> Dict[Key, np.ndarray]:
-        """Returns K and V of whole tokens in a buffer as arrays [tokens, heads, channels] of bits, without a copy."""
+        """Returns the tensors of whole tokens in a buffer as arrays [tokens, heads, channels] of bits, without a copy."""
         bits = self.bits(buffer)
         tokens = self.tokens(bits.nbytes)
         if not tokens:
             raise Error(Code.USAGE, f"{bits.nbytes} bytes are no whole tokens of {self.token_bytes} bytes")
         whole = self.arrange(bits, order, tokens)
-        return {(i, role): whole[i, c] for i in range(self.layers) for c, role in enumerate("KV")}
+        return {(i, role): whole[i, c] for i in range(self.layers) for c, role in enumerate(self.roles)}
 
 
 # --- scales of values of 8 bits ---
@@ -143,15 +154,20 @@ def facts_of_pages(geometry: Geometry, *, model: Optional[str] = None, weights: 
     """Returns what is known of an engine's caches as metadata (kvc(5)).
 
     K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name does. `pairing` is assumed to be that
-    of transformers, "halves", if it is not given. `shard` is "rank/size", `scales` what scale_facts() returns.
+    of transformers, "halves", if it is not given; of latents it stays unknown, as their engines differ. `shard` is "rank/size", `scales`
+    what scale_facts() returns.
     """
     if pairing not in (None, *_PAIRINGS):
         raise Error(Code.USAGE, f"the pairing '{pairing}' is not known: {', '.join(_PAIRINGS)} are")
     if not model and weights is None:
         raise Error(Code.USAGE, "the engine does not tell the model's name: name its files in 'weights'")
-    facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "model.kv-heads": geometry.heads,
-                             "model.head-dim": geometry.dim, "rope.k": "post", "rope.pairing": pairing or "halves",
-                             "rope.pairing-assumed": None if pairing else True, "shard": shard, **(scales or {})}
+    latent = geometry.latent  # heads and channels of latents are not those of the model's K; their scales are those of K
+    facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "model.kv-heads": None if latent else geometry.heads,
+                             "model.head-dim": None if latent else geometry.dim, "rope.k": "post",
+                             "rope.pairing": pairing or (None if latent else "halves"),
+                             "rope.pairing-assumed": None if pairing or latent else True, "shard": shard, **(scales or {})}
+    if latent:
+        facts.pop("scale.v", None)
     if weights is not None:
         facts.update(fingerprint_of(weights))
     return {key: value for key, value in facts.items() if value not in (None, "")}
