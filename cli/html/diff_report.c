@@ -1,5 +1,5 @@
-/* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for its pictures (diff_pictures.c,
- * diff_curves.c). */
+/* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for the data of its pictures
+ * (diff_data.c). */
 #include "cli/html/diff_report.h"
 
 #include "cli/diff/diff_json.h"
@@ -12,8 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_TENSORS = 2000, MAX_HEADS = 20 };
 
 /* Writes "layer 3 V". */
 static void label_of(const struct kvc_tensor_pair *pair, char *text, size_t size) {
@@ -189,9 +187,8 @@ static void tensors(const struct diff_collected *c, FILE *out) {
         {NULL, 0},
     };
     html_section(out, "tensors", "All tensors");
-    if (c->n_tensors > MAX_TENSORS) html_note(out, "The first 2000 tensors; --json has all.");
     html_table(out, columns);
-    for (size_t i = 0; i < c->n_tensors && i < MAX_TENSORS; i++) {
+    for (size_t i = 0; i < c->n_tensors; i++) {
         const struct diff_collected_tensor *t = &c->tensor[i];
         const uint64_t head = worst_head(t);
         char text[128];
@@ -221,12 +218,11 @@ static void attention(struct kvc_attended *a, FILE *out) {
                                                  {"output median", HTML_NUMBER | HTML_WIDE},
                                                  {"output p99", HTML_NUMBER},
                                                  {NULL, 0}};
-    size_t rows = 0;
     if (!a->n) return;
     html_section(out, "attention", "Attention by head");
     html_table(out, columns);
     for (size_t i = 0; i < a->n; i++)
-        for (uint64_t h = 0; h < a->layer[i].heads && rows < MAX_TENSORS; h++, rows++) {
+        for (uint64_t h = 0; h < a->layer[i].heads; h++) {
             struct kvc_attention *x = &a->layer[i].head[h];
             fputs("<tr>", out);
             html_cell_u64(out, HTML_NUMBER, a->layer[i].k->layer);
@@ -245,28 +241,35 @@ static void attention(struct kvc_attended *a, FILE *out) {
 
 /* Embeds what --json prints. */
 static int embed_json(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *json = open_memstream(&text, &size);
-    if (!json) return kvc_fail_memory(e, "a report");
-    diff_json_collected(d, why, json);
-    const int status = fclose(json) ? kvc_fail_memory(e, "a report") : 0;
-    if (!status) html_json(out, "kvc-diff", text);
-    free(text);
-    return status;
+    struct html_data json;
+    if (html_data_begin(&json, e)) return -1;
+    diff_json_collected(d, why, json.out);
+    return html_data_end(&json, 0, out, "kvc-diff", e);
+}
+
+static int embed_data(struct diff_comparison *d, FILE *out, struct kvc_error *e) {
+    struct html_data data;
+    struct cli_json j;
+    if (html_data_begin(&data, e)) return -1;
+    cli_json_start(&j, data.out);
+    j.lines = 1;
+    cli_json_open(&j, NULL, '{');
+    const int status = diff_report_data(d, &j, e);
+    cli_json_close(&j);
+    cli_json_end(&j);
+    return html_data_end(&data, status, out, "pictures-data", e);
 }
 
 static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
     verdict(d, out, why);
-    if (diff_report_heatmaps(d, out, e) || diff_report_probabilities(d, out, e) || diff_report_positions(d, out, e) ||
-        diff_report_channels(d, out, e) || diff_report_values(d, out, e) || diff_report_sizes(d, out, e))
-        return -1;
+    html_pictures(out);
     html_section(out, "files", "The two files");
     if (files(d, out, e)) return -1;
     facts(d->collected, out);
     tensors(d->collected, out);
     attention(&d->attended, out);
-    return d->collected->failed ? kvc_fail_memory(e, "a report") : embed_json(d, out, why, e);
+    if (d->collected->failed) return kvc_fail_memory(e, "a report");
+    return embed_json(d, out, why, e) || embed_data(d, out, e) ? -1 : 0;
 }
 
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {
