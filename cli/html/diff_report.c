@@ -3,10 +3,9 @@
 #include "cli/html/diff_report.h"
 
 #include "cli/diff/diff_json.h"
-#include "cli/dump/dump_facts.h"
+#include "cli/dump/dump.h"
 #include "cli/html/page.h"
 #include "cli/kld_text.h"
-#include "formats/cache/keys.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -93,51 +92,21 @@ static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error
 
 /* --- facts --- */
 
-/* The facts of one file, as kvc-dump shows them. */
-struct side {
-    struct dump_facts facts;
-    char size[32], tokens[32], layers[16], k[64], v[64];
-};
-
-static int gather(struct side *s, const struct kvc_opened *f, struct kvc_error *e) {
-    if (dump_facts_gather(&s->facts, f, e)) return -1;
-    free(s->facts.part);
-    cli_size_text(kvc_opened_size(f), s->size);
-    snprintf(s->tokens, sizeof s->tokens, "%" PRIu64, f->cache->n_tokens);
-    snprintf(s->layers, sizeof s->layers, "%" PRIu32, s->facts.layers);
-    dump_dtypes_text(&s->facts.k, s->k, sizeof s->k);
-    dump_dtypes_text(&s->facts.v, s->v, sizeof s->v);
-    return 0;
-}
-
-static void file_row(FILE *out, const char *name, const char *a, const char *b) {
-    if (!(a && *a) && !(b && *b)) return;
-    fprintf(out, "<tr><th>%s</th>", name);
-    html_cell(out, HTML_TEXT, a && *a ? a : NULL);
-    html_cell(out, HTML_TEXT, b && *b ? b : NULL);
-    fputs("</tr>\n", out);
-}
-
-static int files(struct diff_comparison *d, FILE *out, struct kvc_error *e) {
-    struct side *s = calloc(2, sizeof *s);
-    if (!s) return kvc_fail_memory(e, "the facts of files");
-    int status = gather(&s[0], &d->file[0], e) || gather(&s[1], &d->file[1], e) ? -1 : 0;
-    if (!status) {
-        const struct kvc_meta *m[2] = {s[0].facts.meta, s[1].facts.meta};
-        fputs("<table class=\"facts\"><thead><tr><th></th><th>A</th><th>B</th></tr></thead><tbody>\n", out);
-        file_row(out, "file", d->file[0].input.name, d->file[1].input.name);
-        file_row(out, "format", dump_format_name(&s[0].facts), dump_format_name(&s[1].facts));
-        file_row(out, "size", s[0].size, s[1].size);
-        file_row(out, "model", kvc_meta_text(m[0], KVC_KEY_MODEL_NAME, NULL), kvc_meta_text(m[1], KVC_KEY_MODEL_NAME, NULL));
-        file_row(out, "recipe", kvc_meta_text(m[0], KVC_KEY_RECIPE, NULL), kvc_meta_text(m[1], KVC_KEY_RECIPE, NULL));
-        file_row(out, "layers", s[0].layers, s[1].layers);
-        file_row(out, "token ids", s[0].facts.c->tokens ? s[0].tokens : NULL, s[1].facts.c->tokens ? s[1].tokens : NULL);
-        file_row(out, "dtype of K", s[0].k, s[1].k);
-        file_row(out, "dtype of V", s[0].v, s[1].v);
-        fputs("</tbody></table>\n", out);
+/* Writes the summaries of both files, as kvc-dump has them. Damage was reported where the values were compared. */
+static void files(const struct diff_comparison *d, FILE *out) {
+    struct dump_options options = {.part = KVC_NONE};
+    fputs("<div class=\"sides\">\n", out);
+    for (int s = 0; s < 2; s++) {
+        struct dump_out o = {.out = out, .style = DUMP_HTML};
+        struct kvc_error e = {.code = KVC_OK};
+        fputs("<div><h3>", out);
+        html_say(out, "%s: %.1000s", diff_side[s], d->file[s].input.name);
+        fputs("</h3>\n", out);
+        dump_summary(&o, &d->file[s], &options, &e);
+        dump_end(&o);
+        fputs("</div>\n", out);
     }
-    free(s);
-    return status;
+    fputs("</div>\n", out);
 }
 
 static void facts(const struct diff_collected *c, FILE *out) {
@@ -243,20 +212,16 @@ static void attention(struct kvc_attended *a, FILE *out) {
 static int embed_json(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
     struct html_data json;
     if (html_data_begin(&json, e)) return -1;
-    diff_json_collected(d, why, json.out);
+    diff_json_collected(d, why, json.json.out);
     return html_data_end(&json, 0, out, "kvc-diff", e);
 }
 
 static int embed_data(struct diff_comparison *d, FILE *out, struct kvc_error *e) {
     struct html_data data;
-    struct cli_json j;
     if (html_data_begin(&data, e)) return -1;
-    cli_json_start(&j, data.out);
-    j.lines = 1;
-    cli_json_open(&j, NULL, '{');
-    const int status = diff_report_data(d, &j, e);
-    cli_json_close(&j);
-    cli_json_end(&j);
+    cli_json_open(&data.json, NULL, '{');
+    const int status = diff_report_data(d, &data.json, e);
+    cli_json_close(&data.json);
     return html_data_end(&data, status, out, "pictures-data", e);
 }
 
@@ -264,7 +229,7 @@ static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error
     verdict(d, out, why);
     html_pictures(out);
     html_section(out, "files", "The two files");
-    if (files(d, out, e)) return -1;
+    files(d, out);
     facts(d->collected, out);
     tensors(d->collected, out);
     attention(&d->attended, out);

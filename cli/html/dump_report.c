@@ -11,19 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SEGMENTS = 3000 }; /* of a map, where segments are of single layers */
+enum { MAX_SEGMENTS = 3000 }; /* of a map; where a file has more, narrow ones are left out */
 
-enum content { K, V, OTHER, SIDE, PRIVATE };
-static const char *const content_names[] = {"K", "V", "other", "side", "private"};
-
-static enum content content_of(enum kvc_role role) {
-    return role == KVC_ROLE_K ? K : role == KVC_ROLE_V ? V : OTHER;
+static const char *content_of(enum kvc_role role) {
+    return role == KVC_ROLE_K ? "K" : role == KVC_ROLE_V ? "V" : "other";
 }
 
 /* Bytes of a file that follow each other and are of one content and one layer of the model. */
 struct segment {
     uint64_t offset, size;
-    enum content content;
+    const char *content;
     uint32_t layer;
     char title[128]; /* of its first record or extent */
 };
@@ -33,125 +30,113 @@ struct shown {
     const struct kvc_opened *file;
     const struct kvc_cache *c;
     int is_container;
-    struct segment *segment;
-    size_t n_segments;
+    uint64_t *side;      /* bytes of side data of each tensor */
+    struct segment last; /* of the map; it is not written yet */
+    uint64_t end;        /* of what is written of the map */
     struct dump_progress progress;
-    uint64_t *side; /* of a container: bytes of side data of each tensor */
 };
 
-static void add_segment(struct shown *x, uint64_t offset, uint64_t size, enum content content, uint32_t layer, const char *title) {
-    struct segment *s = &x->segment[x->n_segments++];
-    *s = (struct segment){.offset = offset, .size = size, .content = content, .layer = layer};
-    snprintf(s->title, sizeof s->title, "%s", title);
+/* --- the map --- */
+
+/* Writes x->last, unless it lies within what is written. In a file of very many segments it is a little too wide. */
+static void write_segment(struct cli_json *j, struct shown *x, uint64_t segments) {
+    const uint64_t whole = kvc_opened_size(x->file), narrow = segments > MAX_SEGMENTS ? whole / MAX_SEGMENTS : 0;
+    const struct segment *s = &x->last;
+    uint64_t size = s->size;
+    if (s->offset + size <= x->end) return;
+    if (size < narrow) size = narrow < whole - s->offset ? narrow : whole - s->offset;
+    cli_json_open(j, NULL, '[');
+    cli_json_u64(j, NULL, s->offset);
+    cli_json_u64(j, NULL, size);
+    cli_json_text(j, NULL, s->content);
+    cli_json_u64(j, NULL, s->layer);
+    cli_json_text(j, NULL, s->title);
+    cli_json_close(j);
+    x->end = s->offset + size;
 }
 
-static int add_record(struct shown *x, uint64_t i, struct kvc_error *e) {
+/* Adds bytes to the map, of `segments` or fewer: to x->last if they continue it. */
+static void add(struct cli_json *j, struct shown *x, uint64_t segments, const struct segment *s) {
+    struct segment *last = &x->last;
+    const int same = last->size && last->layer == s->layer && strcmp(last->content, s->content) == 0;
+    if (same && last->offset + last->size == s->offset) {
+        last->size += s->size;
+        return;
+    }
+    write_segment(j, x, segments);
+    *last = *s;
+}
+
+/* Fills *s from a record. */
+static int read_record(struct shown *x, uint64_t i, struct segment *s, struct kvc_error *e) {
     struct kvc_record_info info;
-    char title[128];
     if (kvc_container_record(x->c, i, &info, NULL, 0, e)) return -1;
+    *s = (struct segment){.offset = info.offset, .size = info.size, .content = "private"};
+    dump_progress_add(&x->progress, info.size);
     if (info.tensor == KVC_NONE) {
-        add_segment(x, info.offset, info.size, PRIVATE, 0, kvc_record_name(info.type));
+        snprintf(s->title, sizeof s->title, "%s", kvc_record_name(info.type));
         return 0;
     }
     const struct kvc_tensor *t = &x->c->tensor[info.tensor];
     const int side = info.type == KVC_RECORD_SIDE;
     if (side) x->side[info.tensor] += info.size;
-    kvc_tensor_label(x->c, info.tensor, title, sizeof title);
-    add_segment(x, info.offset, info.size, side ? SIDE : content_of(t->role), x->c->layer[t->layer].index, title);
+    kvc_tensor_label(x->c, info.tensor, s->title, sizeof s->title);
+    s->content = side ? "side" : content_of(t->role);
+    s->layer = x->c->layer[t->layer].index;
     return 0;
 }
 
-/* Starts the line of progress. Its time counts from where the file was opened. */
-static void start_progress(struct shown *x, const struct dump_options *options) {
-    struct dump_progress *p = &x->progress;
-    cli_progress_start(&p->line, x->file->input.name, options->quiet);
-    p->line.start = options->start;
-    p->total = kvc_cache_is_container(x->file->cache) ? kvc_opened_size(x->file) : 0;
-    for (uint32_t t = 0; t < x->file->cache->n_tensors; t++) p->total += kvc_tensor_bytes(&x->file->cache->tensor[t]);
-}
-
-/* Adds the records of a container. A record that cannot be read leaves a gap in the map; *e gets the first reason. */
-static int add_records(struct shown *x, struct kvc_error *e) {
+/* Writes the records of a container. A record that cannot be read leaves a gap in the map; *e gets the first reason. */
+static int write_records(struct cli_json *j, struct shown *x, struct kvc_error *e) {
+    const uint64_t n = kvc_container_records(x->c), size = kvc_opened_size(x->file);
+    struct segment s = {.size = 0};
     int status = 0;
-    add_segment(x, 0, 0, PRIVATE, 0, "header");
-    for (uint64_t i = 0; i < kvc_container_records(x->c); i++) {
+    for (uint64_t i = 0; i < n; i++) {
         struct kvc_error other = {.code = KVC_OK};
-        if (add_record(x, i, status ? &other : e)) status = -1;
-        else dump_progress_add(&x->progress, x->segment[x->n_segments - 1].size);
+        if (read_record(x, i, &s, status ? &other : e)) {
+            status = -1;
+            continue;
+        }
+        if (!x->last.size) add(j, x, n, &(struct segment){0, s.offset, "private", 0, "header"});
+        add(j, x, n, &s);
     }
-    const struct segment *last = &x->segment[x->n_segments - 1];
-    const uint64_t end = last->offset + last->size, size = kvc_opened_size(x->file);
-    if (x->n_segments > 1) x->segment[0].size = x->segment[1].offset;
-    if (size > end) add_segment(x, end, size - end, PRIVATE, 0, "footer");
+    const uint64_t end = s.offset + s.size;
+    if (size > end) add(j, x, n, &(struct segment){end, size - end, "private", 0, "footer"});
     return status;
 }
 
-static void add_extents(struct shown *x) {
+static void write_extents(struct cli_json *j, struct shown *x) {
     uint64_t offset = 0;
     for (uint64_t i = 0; i < x->c->n_extents; i++) {
         const struct kvc_extent *extent = &x->c->extent[i];
-        char title[96] = "private bytes";
-        enum content content = extent->n_places ? OTHER : PRIVATE;
-        uint32_t t, layer = 0;
+        struct segment s = {offset, extent->size, "private", 0, "private bytes"};
+        uint32_t t;
         if (kvc_extent_is_tensor(x->c, extent, &t)) {
-            kvc_tensor_label(x->c, t, title, sizeof title);
-            content = content_of(x->c->tensor[t].role);
-            layer = x->c->layer[x->c->tensor[t].layer].index;
+            kvc_tensor_label(x->c, t, s.title, sizeof s.title);
+            s.content = content_of(x->c->tensor[t].role);
+            s.layer = x->c->layer[x->c->tensor[t].layer].index;
         } else if (extent->n_places) {
-            snprintf(title, sizeof title, "region of %" PRIu64 " places", extent->n_places);
+            s.content = "other";
+            snprintf(s.title, sizeof s.title, "region of %" PRIu64 " places", extent->n_places);
         }
-        add_segment(x, offset, extent->size, content, layer, title);
+        add(j, x, x->c->n_extents, &s);
         offset += extent->size;
     }
 }
 
-/* Fills *x. On a damaged container -1 and *e, and what could be read is shown. */
-static int gather(struct shown *x, const struct kvc_opened *f, struct kvc_error *e) {
-    x->c = f->cache;
-    x->is_container = kvc_cache_is_container(f->cache);
-    const uint64_t n = x->is_container ? kvc_container_records(x->c) : x->c->n_extents;
-    x->segment = kvc_alloc(n + 2, sizeof *x->segment);
-    x->side = kvc_alloc_zeros(x->c->n_tensors, sizeof *x->side);
-    if (!x->segment || !x->side) return kvc_fail_memory(e, "a map");
-    if (x->is_container) return add_records(x, e);
-    add_extents(x);
-    return 0;
-}
-
-static void free_shown(struct shown *x) {
-    free(x->segment);
-    free(x->side);
-}
-
-/* Joins neighbours of one content, or with `layers` of one content and layer. */
-static void join(struct shown *x, int layers) {
-    size_t to = 0;
-    for (size_t i = 0; i < x->n_segments; i++) {
-        const struct segment *s = &x->segment[i];
-        struct segment *last = to ? &x->segment[to - 1] : NULL;
-        if (last && last->content == s->content && (last->layer == s->layer || !layers) && last->offset + last->size == s->offset)
-            last->size += s->size;
-        else x->segment[to++] = *s;
-    }
-    x->n_segments = to;
-}
-
-static void write_map(struct cli_json *j, struct shown *x) {
-    join(x, 1);
-    if (x->n_segments > MAX_SEGMENTS) join(x, 0);
+/* Writes the segments of the file in order. On a damaged container -1 and *e, and what could be read is written. */
+static int write_map(struct cli_json *j, struct shown *x, struct kvc_error *e) {
+    int status = 0;
     cli_json_open(j, "map", '[');
-    for (size_t i = 0; i < x->n_segments; i++) {
-        const struct segment *s = &x->segment[i];
-        cli_json_open(j, NULL, '[');
-        cli_json_u64(j, NULL, s->offset);
-        cli_json_u64(j, NULL, s->size);
-        cli_json_text(j, NULL, content_names[s->content]);
-        cli_json_u64(j, NULL, s->layer);
-        cli_json_text(j, NULL, s->title);
-        cli_json_close(j);
-    }
+    if (x->is_container) status = write_records(j, x, e);
+    else write_extents(j, x);
+    write_segment(j, x, 0);
     cli_json_close(j);
+    cli_json_bool(j, "damaged", status);
+    return status;
 }
+
+/* --- layers --- */
 
 /* Writes the layers of the cache, and of each tensor the number of its layer among them, its content, bytes of its rows, and of a
  * container stored bytes without and of side data. */
@@ -166,7 +151,7 @@ static void write_layers(struct cli_json *j, const struct shown *x) {
         const uint64_t stored = x->is_container ? kvc_container_stored(x->c, t) : 0;
         cli_json_open(j, NULL, '[');
         cli_json_u64(j, NULL, tensor->layer);
-        cli_json_text(j, NULL, content_names[content_of(tensor->role)]);
+        cli_json_text(j, NULL, content_of(tensor->role));
         cli_json_u64(j, NULL, kvc_tensor_bytes(tensor));
         cli_json_u64(j, NULL, stored > x->side[t] ? stored - x->side[t] : 0);
         cli_json_u64(j, NULL, x->side[t]);
@@ -176,6 +161,15 @@ static void write_layers(struct cli_json *j, const struct shown *x) {
 }
 
 /* --- the page --- */
+
+/* Starts the line of progress. Its time counts from where the file was opened. */
+static void start_progress(struct shown *x, const struct dump_options *options) {
+    struct dump_progress *p = &x->progress;
+    cli_progress_start(&p->line, x->file->input.name, options->quiet);
+    p->line.start = options->start;
+    p->total = x->is_container ? kvc_opened_size(x->file) : 0;
+    for (uint32_t t = 0; t < x->c->n_tensors; t++) p->total += kvc_tensor_bytes(&x->c->tensor[t]);
+}
 
 static void verdict(FILE *out, const struct shown *x, const struct dump_facts *facts, const struct kvc_error *why) {
     char size[32], tensors[32];
@@ -221,7 +215,7 @@ static int embed_json(FILE *out, const struct kvc_opened *f, struct dump_options
     struct html_data json;
     struct dump_out o = {.style = DUMP_JSON};
     if (html_data_begin(&json, e)) return -1;
-    o.out = json.out;
+    o.out = json.json.out;
     cli_report_start(&o.report, o.out);
     const int failed = dump_facts(&o, f, options, e);
     if (failed) dump_failed(&o, f->input.name, e);
@@ -239,22 +233,15 @@ static void note(struct kvc_error *first, int status, struct kvc_error *e) {
 /* Embeds the data of the pictures. Damage of one part does not keep the others from being shown; *why gets the first. */
 static int embed_data(FILE *out, struct shown *x, struct kvc_error *why, struct kvc_error *e) {
     struct html_data data;
-    struct cli_json j;
+    struct cli_json *j = &data.json;
     if (html_data_begin(&data, e)) return -1;
-    cli_json_start(&j, data.out);
-    j.lines = 1;
-    cli_json_open(&j, NULL, '{');
-    const int damaged = gather(x, x->file, e);
-    note(why, damaged, e);
-    if (why->code == KVC_ERR_MEMORY) return html_data_end(&data, -1, out, "", e);
-    cli_json_bool(&j, "container", x->is_container);
-    cli_json_bool(&j, "damaged", damaged != 0);
-    cli_json_u64(&j, "size", kvc_opened_size(x->file));
-    write_map(&j, x);
-    write_layers(&j, x);
-    note(why, dump_report_values(&j, out, x->c, &x->progress, e), e);
-    cli_json_close(&j);
-    cli_json_end(&j);
+    cli_json_open(j, NULL, '{');
+    cli_json_bool(j, "container", x->is_container);
+    cli_json_u64(j, "size", kvc_opened_size(x->file));
+    note(why, write_map(j, x, e), e);
+    write_layers(j, x);
+    note(why, dump_report_values(j, out, x->c, &x->progress, e), e);
+    cli_json_close(j);
     return html_data_end(&data, 0, out, "pictures-data", e);
 }
 
@@ -284,13 +271,14 @@ static int write_page(const struct shown *x, const struct dump_facts *facts, con
 
 int dump_html(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     struct dump_facts facts;
-    struct shown x = {.file = f};
+    struct shown x = {.file = f, .c = f->cache, .is_container = kvc_cache_is_container(f->cache)};
     struct kvc_error why = {.code = KVC_OK};
     char *body = NULL;
     size_t size = 0;
     (void)o;
     if (dump_facts_gather(&facts, f, e)) return -1;
-    FILE *out = open_memstream(&body, &size);
+    x.side = kvc_alloc_zeros(x.c->n_tensors, sizeof *x.side);
+    FILE *out = x.side ? open_memstream(&body, &size) : NULL;
     int status = out ? 0 : kvc_fail_memory(e, "a report");
     start_progress(&x, options);
     if (out) contents(out, &x, options, &why);
@@ -303,6 +291,6 @@ int dump_html(struct dump_out *o, const struct kvc_opened *f, struct dump_option
     }
     free(body);
     free(facts.part);
-    free_shown(&x);
+    free(x.side);
     return status;
 }

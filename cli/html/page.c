@@ -112,17 +112,21 @@ void html_note(FILE *out, const char *text) {
 }
 
 void html_pictures(FILE *out) {
-    fputs("<div id=\"pictures\"><noscript><p class=\"note\">The script of this page, which draws pictures, is blocked; the tables "
-          "need none.</p></noscript></div>\n",
-          out);
+    fputs(
+        "<div id=\"pictures\"><noscript><p class=\"note\">The script of this page, which draws pictures, is blocked; the tables "
+        "need none.</p></noscript></div>\n",
+        out);
 }
 
 /* --- data --- */
 
 int html_data_begin(struct html_data *d, struct kvc_error *e) {
-    *d = (struct html_data){.out = NULL};
-    d->out = open_memstream(&d->text, &d->size);
-    return d->out ? 0 : kvc_fail_memory(e, "the data of a page");
+    *d = (struct html_data){.text = NULL};
+    FILE *out = open_memstream(&d->text, &d->size);
+    if (!out) return kvc_fail_memory(e, "the data of a page");
+    cli_json_start(&d->json, out);
+    d->json.lines = 1;
+    return 0;
 }
 
 /* Writes JSON, which has the characters of HTML's syntax in its strings alone. */
@@ -132,11 +136,11 @@ static void embed(FILE *page, const char *id, const char *json, size_t n) {
         if (json[i] == '<' || json[i] == '>' || json[i] == '&') fprintf(page, "\\u%04x", (unsigned)json[i]);
         else fputc(json[i], page);
     }
-    fputs("</script>\n", page);
+    fputs("\n</script>\n", page);
 }
 
 int html_data_end(struct html_data *d, int status, FILE *page, const char *id, struct kvc_error *e) {
-    if (fclose(d->out) && !status) status = kvc_fail_memory(e, "the data of a page");
+    if (fclose(d->json.out) && !status) status = kvc_fail_memory(e, "the data of a page");
     if (!status) embed(page, id, d->text, d->size);
     free(d->text);
     return status;

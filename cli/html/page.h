@@ -44,7 +44,7 @@ void html_note(FILE *out, const char *text);
 /* JSON that the page embeds: it is written into memory, and its <, > and & are escaped when it is added to the page, so that
  * nothing in it ends the script. */
 struct html_data {
-    FILE *out; /* of the caller's JSON */
+    struct cli_json json; /* on one line; a report of its own writes to json.out */
     char *text;
     size_t size;
 };
