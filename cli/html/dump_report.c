@@ -33,18 +33,19 @@ struct shown {
     uint64_t *side;      /* bytes of side data of each tensor */
     struct segment last; /* of the map; it is not written yet */
     uint64_t end;        /* of what is written of the map */
+    uint64_t narrow;     /* bytes of the narrowest segment that is shown */
     struct dump_progress progress;
 };
 
 /* --- the map --- */
 
-/* Writes x->last, unless it lies within what is written. In a file of very many segments it is a little too wide. */
-static void write_segment(struct cli_json *j, struct shown *x, uint64_t segments) {
-    const uint64_t whole = kvc_opened_size(x->file), narrow = segments > MAX_SEGMENTS ? whole / MAX_SEGMENTS : 0;
+/* Writes x->last, unless it lies within what is written; narrow segments are a little too wide. */
+static void write_segment(struct cli_json *j, struct shown *x) {
+    const uint64_t whole = kvc_opened_size(x->file);
     const struct segment *s = &x->last;
     uint64_t size = s->size;
     if (s->offset + size <= x->end) return;
-    if (size < narrow) size = narrow < whole - s->offset ? narrow : whole - s->offset;
+    if (size < x->narrow) size = x->narrow < whole - s->offset ? x->narrow : whole - s->offset;
     cli_json_open(j, NULL, '[');
     cli_json_u64(j, NULL, s->offset);
     cli_json_u64(j, NULL, size);
@@ -55,15 +56,15 @@ static void write_segment(struct cli_json *j, struct shown *x, uint64_t segments
     x->end = s->offset + size;
 }
 
-/* Adds bytes to the map, of `segments` or fewer: to x->last if they continue it. */
-static void add(struct cli_json *j, struct shown *x, uint64_t segments, const struct segment *s) {
+/* Adds bytes to the map: to x->last if they continue it. */
+static void add(struct cli_json *j, struct shown *x, const struct segment *s) {
     struct segment *last = &x->last;
     const int same = last->size && last->layer == s->layer && strcmp(last->content, s->content) == 0;
     if (same && last->offset + last->size == s->offset) {
         last->size += s->size;
         return;
     }
-    write_segment(j, x, segments);
+    write_segment(j, x);
     *last = *s;
 }
 
@@ -88,20 +89,20 @@ static int read_record(struct shown *x, uint64_t i, struct segment *s, struct kv
 
 /* Writes the records of a container. A record that cannot be read leaves a gap in the map; *e gets the first reason. */
 static int write_records(struct cli_json *j, struct shown *x, struct kvc_error *e) {
-    const uint64_t n = kvc_container_records(x->c), size = kvc_opened_size(x->file);
+    const uint64_t size = kvc_opened_size(x->file);
     struct segment s = {.size = 0};
     int status = 0;
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0; i < kvc_container_records(x->c); i++) {
         struct kvc_error other = {.code = KVC_OK};
         if (read_record(x, i, &s, status ? &other : e)) {
             status = -1;
             continue;
         }
-        if (!x->last.size) add(j, x, n, &(struct segment){0, s.offset, "private", 0, "header"});
-        add(j, x, n, &s);
+        if (!x->last.size) add(j, x, &(struct segment){0, s.offset, "private", 0, "header"});
+        add(j, x, &s);
     }
     const uint64_t end = s.offset + s.size;
-    if (size > end) add(j, x, n, &(struct segment){end, size - end, "private", 0, "footer"});
+    if (size > end) add(j, x, &(struct segment){end, size - end, "private", 0, "footer"});
     return status;
 }
 
@@ -119,18 +120,20 @@ static void write_extents(struct cli_json *j, struct shown *x) {
             s.content = "other";
             snprintf(s.title, sizeof s.title, "region of %" PRIu64 " places", extent->n_places);
         }
-        add(j, x, x->c->n_extents, &s);
+        add(j, x, &s);
         offset += extent->size;
     }
 }
 
 /* Writes the segments of the file in order. On a damaged container -1 and *e, and what could be read is written. */
 static int write_map(struct cli_json *j, struct shown *x, struct kvc_error *e) {
+    const uint64_t n = x->is_container ? kvc_container_records(x->c) : x->c->n_extents;
     int status = 0;
+    x->narrow = n > MAX_SEGMENTS ? kvc_opened_size(x->file) / MAX_SEGMENTS : 0;
     cli_json_open(j, "map", '[');
     if (x->is_container) status = write_records(j, x, e);
     else write_extents(j, x);
-    write_segment(j, x, 0);
+    write_segment(j, x);
     cli_json_close(j);
     cli_json_bool(j, "damaged", status);
     return status;
