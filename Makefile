@@ -82,7 +82,7 @@ TOOLS := kvc-dump kvc-pack kvc-unpack kvc-diff kvc-store
 LIB_SRC := $(filter-out formats/store/%,$(sort $(wildcard $(addsuffix /*.c,kernels kernels/device codecs codecs/*/* formats/*))))
 CLI_SRC := $(filter-out $(TOOLS:%=cli/%.c),$(sort $(wildcard cli/*.c cli/*/*.c)))
 LIB_OBJ := $(LIB_SRC:%.c=$B/%.o)
-CLI_OBJ := $(CLI_SRC:%.c=$B/%.o)
+CLI_OBJ := $(CLI_SRC:%.c=$B/%.o) $B/cli/html/template.o
 
 ## all: the five tools and the libraries, libkvc_cuda where there is nvcc, and the store's backends where there are their packages
 .PHONY: all
@@ -135,6 +135,16 @@ $B/profiles-folder: FORCE
 .PHONY: FORCE
 $B/cli/input_options.o: ISA := '-DKVC_PROFILES="$(DATADIR)/profiles"'
 $B/cli/input_options.o: $B/profiles-folder
+
+# The pages of --html come from one template, whose lines are strings of a C file. It is in the tools: nothing more is installed.
+# Empty lines and comments on lines of their own are left out. \? keeps the ?? of JavaScript from being a trigraph.
+$B/cli/html/template.c: share/page.html Makefile
+	@mkdir -p $(@D)
+	$(Q){ echo '#include "cli/html/page.h"' && echo 'const char *const html_template[] = {' && \
+	  sed -e '/^ *\/[/*]/d' -e '/^ *$$/d' -e 's/[\\"?]/\\&/g' -e 's/.*/    "&",/' $< && echo '    NULL};'; } >$@
+$B/cli/html/template.o: $B/cli/html/template.c | $B/ready
+	$(SAY) CC $<
+	$(Q)$(CC) $(KVC_CPPFLAGS) $(CPPFLAGS) $(KVC_CFLAGS) $(NO_PATHS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $B/libkvc.a: $(LIB_OBJ)
 	$(SAY) AR $@

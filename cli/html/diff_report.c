@@ -1,19 +1,16 @@
-/* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for its pictures (diff_pictures.c,
- * diff_curves.c). */
+/* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for the data of its pictures
+ * (diff_data.c). */
 #include "cli/html/diff_report.h"
 
 #include "cli/diff/diff_json.h"
-#include "cli/dump/dump_facts.h"
+#include "cli/dump/dump.h"
 #include "cli/html/page.h"
 #include "cli/kld_text.h"
-#include "formats/cache/keys.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_TENSORS = 2000, MAX_HEADS = 20 };
 
 /* Writes "layer 3 V". */
 static void label_of(const struct kvc_tensor_pair *pair, char *text, size_t size) {
@@ -95,51 +92,21 @@ static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error
 
 /* --- facts --- */
 
-/* The facts of one file, as kvc-dump shows them. */
-struct side {
-    struct dump_facts facts;
-    char size[32], tokens[32], layers[16], k[64], v[64];
-};
-
-static int gather(struct side *s, const struct kvc_opened *f, struct kvc_error *e) {
-    if (dump_facts_gather(&s->facts, f, e)) return -1;
-    free(s->facts.part);
-    cli_size_text(kvc_opened_size(f), s->size);
-    snprintf(s->tokens, sizeof s->tokens, "%" PRIu64, f->cache->n_tokens);
-    snprintf(s->layers, sizeof s->layers, "%" PRIu32, s->facts.layers);
-    dump_dtypes_text(&s->facts.k, s->k, sizeof s->k);
-    dump_dtypes_text(&s->facts.v, s->v, sizeof s->v);
-    return 0;
-}
-
-static void file_row(FILE *out, const char *name, const char *a, const char *b) {
-    if (!(a && *a) && !(b && *b)) return;
-    fprintf(out, "<tr><th>%s</th>", name);
-    html_cell(out, HTML_TEXT, a && *a ? a : NULL);
-    html_cell(out, HTML_TEXT, b && *b ? b : NULL);
-    fputs("</tr>\n", out);
-}
-
-static int files(struct diff_comparison *d, FILE *out, struct kvc_error *e) {
-    struct side *s = calloc(2, sizeof *s);
-    if (!s) return kvc_fail_memory(e, "the facts of files");
-    int status = gather(&s[0], &d->file[0], e) || gather(&s[1], &d->file[1], e) ? -1 : 0;
-    if (!status) {
-        const struct kvc_meta *m[2] = {s[0].facts.meta, s[1].facts.meta};
-        fputs("<table class=\"facts\"><thead><tr><th></th><th>A</th><th>B</th></tr></thead><tbody>\n", out);
-        file_row(out, "file", d->file[0].input.name, d->file[1].input.name);
-        file_row(out, "format", dump_format_name(&s[0].facts), dump_format_name(&s[1].facts));
-        file_row(out, "size", s[0].size, s[1].size);
-        file_row(out, "model", kvc_meta_text(m[0], KVC_KEY_MODEL_NAME, NULL), kvc_meta_text(m[1], KVC_KEY_MODEL_NAME, NULL));
-        file_row(out, "recipe", kvc_meta_text(m[0], KVC_KEY_RECIPE, NULL), kvc_meta_text(m[1], KVC_KEY_RECIPE, NULL));
-        file_row(out, "layers", s[0].layers, s[1].layers);
-        file_row(out, "token ids", s[0].facts.c->tokens ? s[0].tokens : NULL, s[1].facts.c->tokens ? s[1].tokens : NULL);
-        file_row(out, "dtype of K", s[0].k, s[1].k);
-        file_row(out, "dtype of V", s[0].v, s[1].v);
-        fputs("</tbody></table>\n", out);
+/* Writes the summaries of both files, as kvc-dump has them. Damage was reported where the values were compared. */
+static void files(const struct diff_comparison *d, FILE *out) {
+    struct dump_options options = {.part = KVC_NONE};
+    fputs("<div class=\"sides\">\n", out);
+    for (int s = 0; s < 2; s++) {
+        struct dump_out o = {.out = out, .style = DUMP_HTML};
+        struct kvc_error e = {.code = KVC_OK};
+        fputs("<div><h3>", out);
+        html_say(out, "%s: %.1000s", diff_side[s], d->file[s].input.name);
+        fputs("</h3>\n", out);
+        dump_summary(&o, &d->file[s], &options, &e);
+        dump_end(&o);
+        fputs("</div>\n", out);
     }
-    free(s);
-    return status;
+    fputs("</div>\n", out);
 }
 
 static void facts(const struct diff_collected *c, FILE *out) {
@@ -189,9 +156,8 @@ static void tensors(const struct diff_collected *c, FILE *out) {
         {NULL, 0},
     };
     html_section(out, "tensors", "All tensors");
-    if (c->n_tensors > MAX_TENSORS) html_note(out, "The first 2000 tensors; --json has all.");
     html_table(out, columns);
-    for (size_t i = 0; i < c->n_tensors && i < MAX_TENSORS; i++) {
+    for (size_t i = 0; i < c->n_tensors; i++) {
         const struct diff_collected_tensor *t = &c->tensor[i];
         const uint64_t head = worst_head(t);
         char text[128];
@@ -221,12 +187,11 @@ static void attention(struct kvc_attended *a, FILE *out) {
                                                  {"output median", HTML_NUMBER | HTML_WIDE},
                                                  {"output p99", HTML_NUMBER},
                                                  {NULL, 0}};
-    size_t rows = 0;
     if (!a->n) return;
     html_section(out, "attention", "Attention by head");
     html_table(out, columns);
     for (size_t i = 0; i < a->n; i++)
-        for (uint64_t h = 0; h < a->layer[i].heads && rows < MAX_TENSORS; h++, rows++) {
+        for (uint64_t h = 0; h < a->layer[i].heads; h++) {
             struct kvc_attention *x = &a->layer[i].head[h];
             fputs("<tr>", out);
             html_cell_u64(out, HTML_NUMBER, a->layer[i].k->layer);
@@ -245,28 +210,31 @@ static void attention(struct kvc_attended *a, FILE *out) {
 
 /* Embeds what --json prints. */
 static int embed_json(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *json = open_memstream(&text, &size);
-    if (!json) return kvc_fail_memory(e, "a report");
-    diff_json_collected(d, why, json);
-    const int status = fclose(json) ? kvc_fail_memory(e, "a report") : 0;
-    if (!status) html_json(out, "kvc-diff", text);
-    free(text);
-    return status;
+    struct html_data json;
+    if (html_data_begin(&json, e)) return -1;
+    diff_json_collected(d, why, json.json.out);
+    return html_data_end(&json, 0, out, "kvc-diff", e);
+}
+
+static int embed_data(struct diff_comparison *d, FILE *out, struct kvc_error *e) {
+    struct html_data data;
+    if (html_data_begin(&data, e)) return -1;
+    cli_json_open(&data.json, NULL, '{');
+    const int status = diff_report_data(d, &data.json, e);
+    cli_json_close(&data.json);
+    return html_data_end(&data, status, out, "pictures-data", e);
 }
 
 static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
     verdict(d, out, why);
-    if (diff_report_heatmaps(d, out, e) || diff_report_probabilities(d, out, e) || diff_report_positions(d, out, e) ||
-        diff_report_channels(d, out, e) || diff_report_values(d, out, e) || diff_report_sizes(d, out, e))
-        return -1;
+    html_pictures(out);
     html_section(out, "files", "The two files");
-    if (files(d, out, e)) return -1;
+    files(d, out);
     facts(d->collected, out);
     tensors(d->collected, out);
     attention(&d->attended, out);
-    return d->collected->failed ? kvc_fail_memory(e, "a report") : embed_json(d, out, why, e);
+    if (d->collected->failed) return kvc_fail_memory(e, "a report");
+    return embed_json(d, out, why, e) || embed_data(d, out, e) ? -1 : 0;
 }
 
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {

@@ -1,7 +1,9 @@
-/* page.c: the frame of HTML reports: head, escaping, tables, and writing the page. Not for pictures (svg.c). */
+/* page.c: the frame of HTML reports: escaping, tables, JSON, and writing the page. Not for pictures: the script of share/page.html
+ * draws them. */
 #include "cli/html/page.h"
 
 #include "cli/text.h"
+#include "codecs/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -10,6 +12,7 @@
 #include <string.h>
 
 #define DOCTYPE "<!doctype html>"
+enum { MAX_COLUMNS = 256 }; /* of a matrix */
 
 int html_may_write(const char *path, struct kvc_error *e) {
     char head[sizeof DOCTYPE] = "";
@@ -53,32 +56,22 @@ void html_say(FILE *out, const char *format, ...) {
     html_text(out, text);
 }
 
-void html_json(FILE *out, const char *id, const char *json) {
-    fprintf(out, "<script type=\"application/json\" id=\"%s\">\n", id);
-    for (; *json; json++) { /* outside of its strings JSON has none of these characters */
-        if (*json == '<' || *json == '>' || *json == '&') fprintf(out, "\\u%04x", (unsigned)*json);
-        else fputc(*json, out);
-    }
-    fputs("</script>\n", out);
-}
-
-static void lines(FILE *out, const char *const *line) {
-    for (; *line; line++) fprintf(out, "%s\n", *line);
+/* Writes the template up to a line that is only a mark; NULL: to its end. */
+static void until(struct html_page *p, const char *mark) {
+    for (; *p->rest && (!mark || strcmp(*p->rest, mark) != 0); p->rest++) fprintf(p->out, "%s\n", *p->rest);
+    if (*p->rest) p->rest++;
 }
 
 int html_begin(struct html_page *p, const char *title, struct kvc_error *e) {
-    *p = (struct html_page){.out = NULL};
+    *p = (struct html_page){.rest = html_template};
     p->out = open_memstream(&p->text, &p->size);
     if (!p->out) return kvc_fail_memory(e, "a page");
-    fputs(DOCTYPE "\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>", p->out);
+    until(p, "@title@");
+    fputs("<title>", p->out);
     html_text(p->out, title);
-    fprintf(p->out,
-            "</title>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-            "script-src 'unsafe-inline'\">\n<meta name=\"generator\" content=\"%s %s\">\n<style>\n",
-            cli_tool(), KVC_VERSION);
-    lines(p->out, html_style);
-    fputs("</style>\n</head>\n<body>\n<h1>", p->out);
+    fprintf(p->out, "</title>\n<meta name=\"generator\" content=\"%s %s\">\n", cli_tool(), KVC_VERSION);
+    until(p, "@body@");
+    fputs("<h1>", p->out);
     html_text(p->out, title);
     fputs("</h1>\n", p->out);
     return 0;
@@ -99,9 +92,7 @@ static int write_text(const char *path, const char *text, size_t size, struct kv
 }
 
 int html_write(struct html_page *p, const char *path, struct kvc_error *e) {
-    fputs("<script>\n", p->out);
-    lines(p->out, html_script);
-    fputs("</script>\n</body>\n</html>\n", p->out);
+    until(p, NULL);
     int status = ferror(p->out) ? -1 : 0;
     if (fclose(p->out) || status) status = kvc_fail_memory(e, "a page");
     p->out = NULL;
@@ -119,6 +110,83 @@ void html_note(FILE *out, const char *text) {
     html_text(out, text);
     fputs("</p>\n", out);
 }
+
+void html_pictures(FILE *out) {
+    fputs(
+        "<div id=\"pictures\"><noscript><p class=\"note\">The script of this page, which draws pictures, is blocked; the tables "
+        "need none.</p></noscript></div>\n",
+        out);
+}
+
+/* --- data --- */
+
+int html_data_begin(struct html_data *d, struct kvc_error *e) {
+    *d = (struct html_data){.text = NULL};
+    FILE *out = open_memstream(&d->text, &d->size);
+    if (!out) return kvc_fail_memory(e, "the data of a page");
+    cli_json_start(&d->json, out);
+    d->json.lines = 1;
+    return 0;
+}
+
+/* Writes JSON, which has the characters of HTML's syntax in its strings alone. */
+static void embed(FILE *page, const char *id, const char *json, size_t n) {
+    fprintf(page, "<script type=\"application/json\" id=\"%s\">\n", id);
+    for (size_t i = 0; i < n; i++) {
+        if (json[i] == '<' || json[i] == '>' || json[i] == '&') fprintf(page, "\\u%04x", (unsigned)json[i]);
+        else fputc(json[i], page);
+    }
+    fputs("\n</script>\n", page);
+}
+
+int html_data_end(struct html_data *d, int status, FILE *page, const char *id, struct kvc_error *e) {
+    if (fclose(d->json.out) && !status) status = kvc_fail_memory(e, "the data of a page");
+    if (!status) embed(page, id, d->text, d->size);
+    free(d->text);
+    return status;
+}
+
+void html_number(struct cli_json *j, const char *key, double v) {
+    char text[32];
+    if (isfinite(v)) {
+        kvc_number_print(text, sizeof text, 5, v);
+        kvc_number_read(text, &v);
+    }
+    cli_json_f64(j, key, v);
+}
+
+static double larger(double a, double b) {
+    return isnan(a) || isnan(b) ? (double)NAN : fmax(a, b);
+}
+
+void html_matrix(struct cli_json *j, const double *value, uint64_t rows, uint64_t columns) {
+    const uint64_t join = columns / MAX_COLUMNS + (columns % MAX_COLUMNS != 0);
+    cli_json_u64(j, "join", join);
+    cli_json_open(j, "rows", '[');
+    for (uint64_t y = 0; y < rows; y++) {
+        cli_json_open(j, NULL, '[');
+        for (uint64_t x = 0; x < columns; x += join) {
+            double most = value[y * columns + x];
+            for (uint64_t i = x + 1; i < columns && i < x + join; i++) most = larger(most, value[y * columns + i]);
+            if (most < 0) cli_json_text(j, NULL, NULL);
+            else html_number(j, NULL, most);
+        }
+        cli_json_close(j);
+    }
+    cli_json_close(j);
+}
+
+void html_octaves(struct cli_json *j, const uint64_t count[KVC_ERROR_OCTAVES]) {
+    int first = 0, end = KVC_ERROR_OCTAVES;
+    while (first < end && !count[first]) first++;
+    while (end > first && !count[end - 1]) end--;
+    cli_json_i64(j, "first", first - KVC_ERROR_OCTAVE_0);
+    cli_json_open(j, "count", '[');
+    for (int i = first; i < end; i++) cli_json_u64(j, NULL, count[i]);
+    cli_json_close(j);
+}
+
+/* --- tables --- */
 
 static const char *class_of(unsigned kind) {
     static const char *const classes[] = {"", " class=\"n\"", " class=\"x\"", " class=\"n x\""};

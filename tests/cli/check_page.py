@@ -1,24 +1,28 @@
 #!/usr/bin/env python3
-"""check_page.py PAGE...: checks the HTML reports of kvc-diff and kvc-dump: a page that is well-formed, needs nothing from outside,
-and whose pictures are SVG. Prints every fault with its page, and exits with 1 if there is any. If html5lib is installed, its strict
-parser reads the page as well."""
+"""check_page.py PAGE...: checks the HTML reports of kvc-diff and kvc-dump: a page that is well-formed, needs nothing from outside and
+forbids it, with one script, which sets text as text alone, and JSON that is strict and escaped. Prints every fault with its page, and
+exits with 1 if there is any. If html5lib is installed, its strict parser reads the page as well."""
 import html.parser
 import json
 import re
 import sys
-import xml.etree.ElementTree as xml
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 # Attributes and CSS that make a browser fetch something.
 FETCHES = {"src", "srcset", "data", "poster", "action", "formaction", "xlink:href", "background"}
+# What makes elements or programs of text, or fetches.
+UNSAFE = (
+    r"innerHTML|outerHTML|insertAdjacentHTML|setHTML|document\.write|DOMParser|createContextualFragment|\beval\b|\bFunction\(|"
+    r"fetch\(|XMLHttpRequest|import\(|WebSocket|sendBeacon"
+)
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 class Page(html.parser.HTMLParser):
     def __init__(self):
         super().__init__(convert_charrefs=True)
         self.faults, self.open, self.ids, self.links = [], [], set(), []
-        self.svgs, self.svg, self.scripts = [], None, []
-        self.columns = None
+        self.scripts, self.columns, self.policies = [], None, []
 
     def fault(self, text):
         self.faults.append("line %d: %s" % (self.getpos()[0], text))
@@ -39,10 +43,10 @@ class Page(html.parser.HTMLParser):
                 self.ids.add(value)
         if tag in ("link", "img", "iframe", "object", "embed", "base", "form"):
             self.fault("element " + raw)
-        if tag == "svg" and self.svg is None:
-            self.svg = (len(self.open), self.getpos())
+        if tag == "meta" and dict(attrs).get("http-equiv") == "Content-Security-Policy":
+            self.policies.append(dict(attrs)["content"])
         if tag == "script":
-            self.scripts.append([dict(attrs).get("type"), ""])
+            self.scripts.append([dict(attrs).get("type"), dict(attrs).get("id"), ""])
         if tag == "tr":
             self.cells = 0
         if tag in ("td", "th"):
@@ -51,8 +55,8 @@ class Page(html.parser.HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
-        if self.svg is None and tag not in VOID:
-            self.fault("%s closes itself outside of SVG" % tag)
+        if tag not in VOID:
+            self.fault("%s closes itself" % tag)
         self.handle_starttag(tag, attrs, closed=True)
 
     def handle_endtag(self, tag):
@@ -66,13 +70,10 @@ class Page(html.parser.HTMLParser):
             self.fault("a row of %d cells below %d" % (self.cells, self.columns))
         if tag == "table":
             self.columns = None
-        if self.svg is not None and len(self.open) == self.svg[0]:
-            self.svgs.append((self.svg[1], self.getpos()))
-            self.svg = None
 
     def handle_data(self, data):
         if self.open and self.open[-1] == "script":
-            self.scripts[-1][1] += data
+            self.scripts[-1][2] += data
         elif self.open and self.open[-1] == "style" and re.search(r"url\(|@import|expression\(", data):
             self.fault("the style sheet fetches something")
         elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ufffd]", data):
@@ -85,8 +86,8 @@ class Page(html.parser.HTMLParser):
         self.fault("a comment: " + data[:60])
 
 
-def offset(lines, place):
-    return sum(len(line) for line in lines[: place[0] - 1]) + place[1]
+def no_constant(name):
+    raise ValueError(name + " is no JSON")
 
 
 def check(path):
@@ -101,23 +102,21 @@ def check(path):
     for link in page.links:
         if not link.startswith("#") or link[1:] not in page.ids:
             page.faults.append("a link to %r" % link)
-    lines = text.splitlines(keepends=True)
-    for begin, end in page.svgs:
-        svg = text[offset(lines, begin) : offset(lines, end) + len("</svg>")]
-        try:
-            root = xml.fromstring(svg)
-        except xml.ParseError as error:
-            page.faults.append("line %d: no SVG: %s" % (begin[0], error))
+    if page.policies != [POLICY]:
+        page.faults.append("policies: %r" % page.policies)
+    names = sorted(name or "" for _, name, _ in page.scripts)
+    if names not in (["", "kvc-diff", "pictures-data"], ["", "kvc-dump", "pictures-data"]):
+        page.faults.append("scripts: %s" % names)
+    for kind, name, script in page.scripts:
+        if name is None:
+            page.faults += ["the script has " + found for found in re.findall(UNSAFE, script)]
             continue
-        numbers = [v for node in root.iter() for k, v in node.attrib.items() if k in ("x", "y", "width", "height", "d", "viewBox")]
-        for number in numbers:
-            if re.search(r"nan|inf", number, re.I):
-                page.faults.append("line %d: %s in a picture" % (begin[0], number))
-    for kind, script in page.scripts:
-        if kind == "application/json":
-            if re.search(r"<!--|<script|</|<", script):
-                page.faults.append("the JSON is not escaped")
-            json.loads(script)
+        if kind != "application/json" or re.search("[<>&]", script):
+            page.faults.append("%s is not escaped JSON" % name)
+        try:
+            json.loads(script, parse_constant=no_constant)
+        except ValueError as error:
+            page.faults.append("%s: %s" % (name, error))
     try:
         import html5lib
 

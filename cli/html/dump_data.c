@@ -1,11 +1,8 @@
-/* dump_pictures.c: pictures of values in the report of kvc-dump: the root mean square by layer and channel, and a histogram. Not for
- * the structure of a file (dump_report.c). */
-#include "cli/html/dump_pictures.h"
+/* dump_data.c: the data of the pictures of values in kvc-dump's report: the root mean square by layer and channel, and a histogram.
+ * Not for drawing (share/page.html), nor for the structure of a file (dump_report.c). */
+#include "cli/html/dump_data.h"
 
 #include "cli/html/page.h"
-#include "cli/html/svg.h"
-#include "cli/html/svg_octaves.h"
-#include "cli/html/svg_parts.h"
 #include "codecs/memory.h"
 #include "formats/compare/value_sums.h"
 #include "formats/io/parallel.h"
@@ -45,8 +42,6 @@ static void free_values(struct values *x) {
     for (size_t i = 0; i < x->n; i++) kvc_value_sums_free(&x->shown[i].sums);
     free(x->shown);
 }
-
-/* --- reading --- */
 
 /* Lists the tensors that are shown. */
 static int list(struct values *x, struct kvc_error *e) {
@@ -103,97 +98,55 @@ static int needs(const struct kvc_error *why) {
     return why->code == KVC_ERR_MODEL || why->code == KVC_ERR_UNSUPPORTED || why->code == KVC_ERR_USAGE;
 }
 
-/* --- pictures --- */
-
-/* Draws one role; tensors that failed are rows without values. */
-static int draw_role(FILE *out, const struct values *x, unsigned role, struct kvc_error *e) {
-    const uint32_t rows = (uint32_t)(x->begin[role + 1] - x->begin[role]);
+/* Writes the root mean squares of a role's tensors, a row each; those of a tensor that failed are absent. */
+static int write_rms(struct cli_json *j, const struct values *x, unsigned role, struct kvc_error *e) {
     const struct shown *s = &x->shown[x->begin[role]];
-    uint64_t columns = 0, other = 0;
-    if (!rows) return 0;
-    for (uint32_t i = 0; i < rows; i++) columns = s[i].sums.channels > columns ? s[i].sums.channels : columns;
+    const uint64_t rows = x->begin[role + 1] - x->begin[role];
+    uint64_t columns = 0;
+    for (uint64_t i = 0; i < rows; i++) columns = s[i].sums.channels > columns ? s[i].sums.channels : columns;
     double *value = kvc_alloc(rows * columns, sizeof *value);
-    uint32_t *number = kvc_alloc(rows, sizeof *number);
-    int status = value && number ? 0 : kvc_fail_memory(e, "a heatmap");
-    for (uint32_t i = 0; i < rows && !status; i++) {
-        number[i] = x->c->layer[x->c->tensor[s[i].tensor].layer].index;
-        other += s[i].sums.other;
+    if (!value) return kvc_fail_memory(e, "a heatmap");
+    cli_json_open(j, "layers", '[');
+    for (uint64_t i = 0; i < rows; i++) {
+        cli_json_u64(j, NULL, x->c->layer[x->c->tensor[s[i].tensor].layer].index);
         for (uint64_t d = 0; d < columns; d++)
-            value[i * columns + d] = s[i].failed || d >= s[i].sums.channels ? SVG_ABSENT : kvc_value_sums_rms(&s[i].sums, d);
+            value[i * columns + d] = s[i].failed || d >= s[i].sums.channels ? -1 : kvc_value_sums_rms(&s[i].sums, d);
     }
-    if (!status && columns) {
-        const struct kvc_shape *shape = &x->c->tensor[s[0].tensor].shape;
-        char label[128];
-        snprintf(label, sizeof label, "Root mean square of %s by layer and channel", kvc_role_name(role));
-        const struct svg_heatmap h = {.label = label,
-                                      .row_word = "layer",
-                                      .column_word = "channel",
-                                      .rows = rows,
-                                      .columns = (uint32_t)columns,
-                                      .value = value,
-                                      .scale = svg_scale_of(value, rows * columns),
-                                      .row_number = number,
-                                      .mark_row = SVG_NOTHING};
-        fputs("<figure><figcaption>", out);
-        html_text(out, label);
-        if (shape->heads > 1) html_say(out, "; %" PRIu64 " heads of %" PRIu64 " channels side by side", shape->heads, shape->dim);
-        fputs("</figcaption>\n", out);
-        if (svg_heatmap(out, &h)) status = kvc_fail_memory(e, "a heatmap");
-        svg_heat_legend_begin(out, h.scale, "root mean square over the rows");
-        if (other) svg_legend_item(out, "nan", "no finite value");
-        svg_legend_end(out);
-        fputs("</figure>\n", out);
-    }
+    cli_json_close(j);
+    cli_json_u64(j, "heads", x->c->tensor[s->tensor].shape.heads);
+    cli_json_u64(j, "dim", x->c->tensor[s->tensor].shape.dim);
+    html_matrix(j, value, rows, columns);
     free(value);
-    free(number);
-    return status;
+    return 0;
 }
 
-/* Sums of all tensors of a role. */
-struct sizes {
-    uint64_t octave[KVC_ERROR_OCTAVES], zero, other, values;
-};
-
-static struct sizes sizes_of(const struct values *x, unsigned role) {
-    struct sizes all = {.values = 0};
+/* Writes the histogram of a role: octaves, and the numbers of values that have none and of all. */
+static void write_sizes(struct cli_json *j, const struct values *x, unsigned role) {
+    uint64_t octave[KVC_ERROR_OCTAVES] = {0}, zero = 0, other = 0, values = 0;
     for (size_t i = x->begin[role]; i < x->begin[role + 1]; i++) {
         const struct kvc_value_sums *s = &x->shown[i].sums;
-        for (unsigned k = 0; k < KVC_ERROR_OCTAVES; k++) all.octave[k] += s->octave[k];
-        all.zero += s->zero;
-        all.other += s->other;
-        all.values += s->rows * s->channels;
+        for (unsigned k = 0; k < KVC_ERROR_OCTAVES; k++) octave[k] += s->octave[k];
+        zero += s->zero;
+        other += s->other;
+        values += s->rows * s->channels;
     }
-    return all;
+    html_octaves(j, octave);
+    cli_json_u64(j, "zero", zero);
+    cli_json_u64(j, "other", other);
+    cli_json_u64(j, "of", values);
 }
 
-/* Says how many values the histogram leaves out. */
-static void left_out_note(FILE *out, unsigned role, uint64_t n, const char *what) {
-    if (!n) return;
-    fputs("<p class=\"note\">", out);
-    html_say(out, "%" PRIu64 " value%s of %s %s %s; the histogram leaves %s out.", n, n == 1 ? "" : "s", kvc_role_name(role),
-             n == 1 ? "is" : "are", what, n == 1 ? "it" : "them");
-    fputs("</p>\n", out);
-}
-
-static int draw_sizes(FILE *out, const struct values *x, struct kvc_error *e) {
-    static const char *const colors[ROLES] = {"k", "v", "o"};
-    struct sizes sizes[ROLES];
-    struct svg_octave_row row[ROLES];
-    struct svg_octaves octaves = {.caption = "Percent of the values, by |value| in octaves",
-                                  .label = "Histogram of the sizes of values",
-                                  .x_word = "|value|",
-                                  .row = row,
-                                  .n_rows = ROLES};
-    for (unsigned role = 0; role < ROLES; role++) {
-        sizes[role] = sizes_of(x, role);
-        row[role] = (struct svg_octave_row){kvc_role_name(role), colors[role], sizes[role].octave, (double)sizes[role].values};
+static int write_roles(struct cli_json *j, const struct values *x, struct kvc_error *e) {
+    int status = 0;
+    for (unsigned role = 0; role < ROLES && !status; role++) {
+        if (x->begin[role] == x->begin[role + 1]) continue;
+        cli_json_open(j, NULL, '{');
+        cli_json_text(j, "role", kvc_role_name(role));
+        status = write_rms(j, x, role, e);
+        write_sizes(j, x, role);
+        cli_json_close(j);
     }
-    if (svg_octaves_range(&octaves) && svg_octaves(out, &octaves, e)) return -1;
-    for (unsigned role = 0; role < ROLES; role++) {
-        left_out_note(out, role, sizes[role].zero, "0");
-        left_out_note(out, role, sizes[role].other, "NaN or infinite");
-    }
-    return 0;
+    return status;
 }
 
 /* Says how many rows were read, and what the values are. */
@@ -234,23 +187,22 @@ static int report(FILE *out, const struct values *x, struct kvc_error *e) {
     return status;
 }
 
-int dump_report_values(FILE *out, const struct kvc_cache *c, struct dump_progress *p, struct kvc_error *e) {
+int dump_report_values(struct cli_json *j, FILE *out, const struct kvc_cache *c, struct dump_progress *p, struct kvc_error *e) {
     struct values x = {.c = c, .progress = p};
-    int status = list(&x, e) || sum_all(&x, e) ? -1 : 0;
+    struct kvc_error other = {.code = KVC_OK};
+    int status = list(&x, e) || sum_all(&x, e) ? -1 : 0, read = 0;
+    for (size_t i = 0; i < x.n; i++) read |= !x.shown[i].failed;
+    cli_json_open(j, "values", '[');
     if (!status && x.n) {
-        html_section(out, "values", "Values");
+        html_section(out, "values-read", "Values that were read");
         status = report(out, &x, e);
-        int drawn = 0;
-        for (size_t i = 0; i < x.n; i++) drawn |= !x.shown[i].failed;
-        struct kvc_error other = {.code = KVC_OK};
-        if (drawn) {
-            explain(out, &x);
-            for (unsigned role = 0; role < ROLES; role++)
-                if (draw_role(out, &x, role, &other)) status = -1;
-            if (draw_sizes(out, &x, &other)) status = -1;
-            if (other.code != KVC_OK) *e = other;
+        if (read) explain(out, &x);
+        if (read && write_roles(j, &x, &other)) {
+            *e = other;
+            status = -1;
         }
     }
+    cli_json_close(j);
     free_values(&x);
     return status;
 }
