@@ -272,7 +272,7 @@ uninstall:
 	rm -f $(DOCS:%=$(DESTDIR)$(DOCDIR)/%) $(addprefix $(DESTDIR)$(DATADIR)/,kvc.magic $(SAMPLES) $(PROFILES:samples/%=profiles/%))
 	rm -f $(DESTDIR)$(MIMEDIR)/kvc.xml $(TOOLS:%=$(DESTDIR)$(BASHDIR)/%) $(TOOLS:%=$(DESTDIR)$(ZSHDIR)/_%) $(TOOLS:%=$(DESTDIR)$(FISHDIR)/%.fish)
 	for d in $$(printf '%s\n' $(addprefix $(DOCDIR)/,$(sort $(dir $(DOCS)))) $(addprefix $(DATADIR)/,$(sort $(dir $(SAMPLES)))) | sort -r) \
-	  $(addprefix $(DOCDIR)/,codecs formats) $(DOCDIR) $(DATADIR)/profiles $(DATADIR) $(BACKENDSDIR); do \
+	  $(addprefix $(DOCDIR)/,codecs/papers codecs/stages codecs formats) $(DOCDIR) $(DATADIR)/profiles $(DATADIR) $(BACKENDSDIR); do \
 	  rmdir $(DESTDIR)$$d 2>/dev/null; done; true
 
 ## clean: remove everything that was built
