@@ -125,7 +125,7 @@ MACHINE = $(eval MACHINE := $(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev
 AVX2 = $(if $(filter __x86_64__,$(MACHINE)),-mavx2 -mf16c -mfma)
 AVX512 = $(if $(AVX2),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mbmi)
 NEONDOT = $(if $(filter __aarch64__,$(MACHINE)),-march=armv8.2-a+dotprod)
-$B/kernels/%_avx2.o: ISA = $(AVX2)
+$B/kernels/%_vec.o $B/kernels/%_avx2.o: ISA = $(AVX2)
 $B/kernels/%_avx512.o: ISA = $(AVX512)
 $B/kernels/%_neondot.o: ISA = $(NEONDOT)
 

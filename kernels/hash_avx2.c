@@ -10,11 +10,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-uint64_t kvc_hash_avx2(const uint8_t *bytes, size_t n, uint64_t seed) {
+uint64_t kvc_hash_vec(const uint8_t *bytes, size_t n, uint64_t seed) {
     return XXH3_64bits_withSeed(bytes, n, seed);
 }
 
-uint64_t kvc_digest_rows_avx2(const uint8_t *rows, size_t row_bytes, uint64_t first, size_t n) {
+uint64_t kvc_digest_rows_vec(const uint8_t *rows, size_t row_bytes, uint64_t first, size_t n) {
     uint64_t sum = 0;
     for (size_t i = 0; i < n; i++) sum += XXH3_64bits_withSeed(rows + i * row_bytes, row_bytes, first + i);
     return sum;

@@ -7,14 +7,16 @@
 
 const struct kvc_kernels kvc_kernels_avx512 = {.name = "avx512",
                                                KVC_KERNELS_RANS(KVC_ROW, avx512) KVC_KERNELS_MODEL(KVC_ROW, avx512)
-                                                   KVC_KERNELS_TRANSFORM(KVC_ROW, avx512) KVC_KERNELS_DOT(KVC_ROW, avx2)
-                                                       KVC_KERNELS_HASH(KVC_ROW, avx2) KVC_KERNELS_WIDE(KVC_ROW, avx512)
-                                                           KVC_KERNELS_REST(KVC_ROW, avx2)};
-const struct kvc_kernels kvc_kernels_avx512vnni = {
-    .name = "avx512vnni",
-    KVC_ROW(rans_decode_two, avx512vnni) KVC_ROW(rans_decode, avx512vnni) KVC_ROW(rans_encode, avx512)
-        KVC_KERNELS_MODEL(KVC_ROW, avx512) KVC_KERNELS_TRANSFORM(KVC_ROW, avx512) KVC_KERNELS_DOT(KVC_ROW, avx512vnni)
-            KVC_KERNELS_HASH(KVC_ROW, avx2) KVC_KERNELS_WIDE(KVC_ROW, avx512) KVC_KERNELS_REST(KVC_ROW, avx2)};
+                                                   KVC_KERNELS_TRANSFORM(KVC_ROW, avx512) KVC_KERNELS_DOT(KVC_ROW, vec)
+                                                       KVC_KERNELS_HASH(KVC_ROW, vec) KVC_KERNELS_WIDE(KVC_ROW, avx512)
+                                                           KVC_KERNELS_REST(KVC_ROW, vec)};
+const struct kvc_kernels kvc_kernels_avx512vnni = {.name = "avx512vnni",
+                                                   KVC_ROW(rans_decode_two, avx512vnni) KVC_ROW(rans_decode, avx512vnni)
+                                                       KVC_ROW(rans_encode, avx512) KVC_KERNELS_MODEL(KVC_ROW, avx512)
+                                                           KVC_KERNELS_TRANSFORM(KVC_ROW, avx512)
+                                                               KVC_KERNELS_DOT(KVC_ROW, avx512vnni) KVC_KERNELS_HASH(KVC_ROW, vec)
+                                                                   KVC_KERNELS_WIDE(KVC_ROW, avx512)
+                                                                       KVC_KERNELS_REST(KVC_ROW, vec)};
 
 #else
 typedef int kvc_no_avx512; /* ISO C wants one declaration in a file */

@@ -3,7 +3,7 @@
 
 #if defined(__x86_64__)
 
-#include "kernels/rans_x86.h"
+#include "kernels/rans_steps.h"
 
 /* Eight lanes by one symbol each; takes words from *next on. Returns the symbols in 32-bit lanes. */
 static inline __attribute__((always_inline)) __m256i decode_eight(__m256i *lanes, const uint16_t *base, const uint8_t **next,
