@@ -1,4 +1,6 @@
-/* kernels_vec.c: vector twins of kernels_ref.c, but for copy_pieces (kernels_avx2.c, kernels_neon.c): same bytes for every input. */
+/* kernels_vec.c: vector twins of kernels_ref.c, same bytes for every input; the tables for AVX2, for NEON, and for NEON with dot
+ * products of bytes. */
+#include "kernels/past.h"
 #include "kernels/twins.h"
 
 #if defined(KVC_VECTORS)
@@ -90,6 +92,57 @@ void kvc_f16_to_f32_vec(float *dst, const uint8_t *src, size_t n) {
     }
     kvc_f16_to_f32_ref(dst + i, src + 2 * i, n - i);
 }
+
+/* Copies pieces of 16-byte vectors past the caches, to addresses of such vectors; 32 bytes at once where all fits, as the wider store is
+ * faster. */
+static void copy_past(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size) {
+    const int wide = ((uintptr_t)dst | to_step | size) % 32 == 0;
+    for (size_t i = 0; i < n; i++, dst += to_step, src += from_step) {
+        size_t b = 0;
+        for (; wide && b < size; b += 32) store_past_256(dst + b, load_256(src + b));
+        for (; b < size; b += 16) store_past_128(dst + b, load_128(src + b));
+    }
+    end_past();
+}
+
+/* Copies a run past the caches, whole lines of it. */
+static void copy_run_past(uint8_t *dst, const uint8_t *src, size_t size) {
+    const size_t head = (size_t)(-(uintptr_t)dst % 64), lines = (size - head) / 64 * 64;
+    memcpy(dst, src, head);
+    copy_past(dst + head, 0, src + head, 0, 1, lines);
+    memcpy(dst + head + lines, src + head + lines, size - head - lines);
+}
+
+/* Bytes from what is copied to what is prefetched: more than a page, at whose end the CPU's own prefetching stops. */
+enum { AHEAD = 6144, NO_CALL = 1024 };
+
+/* Heads are whole vectors, mostly a few: no call for each. They mostly lie side by side: `later` is of heads, too. */
+static void copy_cached(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size) {
+    const uint8_t *later = src + AHEAD;
+    for (size_t i = 0; i < n; i++, dst += to_step, src += from_step, later += from_step) {
+        size_t b = 0;
+        for (size_t p = 0; size < NO_CALL && p < size; p += 64) __builtin_prefetch(later + p);
+        for (; size < NO_CALL && b + 32 <= size; b += 32) store_256(dst + b, load_256(src + b));
+        if (b < size) memcpy(dst + b, src + b, size - b);
+    }
+}
+
+void kvc_copy_pieces_vec(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size, int past) {
+    if (past && n == 1 && size >= KVC_PAST_RUN) copy_run_past(dst, src, size);
+    else if (past && kvc_fills_lines(dst, to_step, n, size)) copy_past(dst, to_step, src, from_step, n, size);
+    else copy_cached(dst, to_step, src, from_step, n, size);
+}
+
+#if defined(__x86_64__)
+const struct kvc_kernels kvc_kernels_avx2 = {.name = "avx2", KVC_KERNELS(KVC_ROW, vec)};
+#else
+const struct kvc_kernels kvc_kernels_neon = {.name = "neon", KVC_KERNELS(KVC_ROW, vec)};
+const struct kvc_kernels kvc_kernels_neondot = {.name = "neondot",
+                                                KVC_KERNELS_DOT(KVC_ROW, neondot) KVC_KERNELS_RANS(KVC_ROW, vec)
+                                                    KVC_KERNELS_MODEL(KVC_ROW, vec) KVC_KERNELS_TRANSFORM(KVC_ROW, vec)
+                                                        KVC_KERNELS_HASH(KVC_ROW, vec) KVC_KERNELS_WIDE(KVC_ROW, vec)
+                                                            KVC_KERNELS_REST(KVC_ROW, vec)};
+#endif
 
 #else
 typedef int kvc_no_kernels_vec; /* ISO C wants one declaration in a file */

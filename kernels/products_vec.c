@@ -14,7 +14,7 @@ static inline __attribute__((always_inline)) void columns(float *y, const float 
 #pragma GCC unroll 12
     for (size_t v = 0; v < 12; v++) sum[v] = set_f32(0);
     for (size_t j = 0; j < k; j++, b += stride) {
-        const f32x8 factor = set_f32(*(a + j));
+        const f32x8 factor = set_f32(a[j]);
 #pragma GCC unroll 12
         for (size_t v = 0; v < 12; v++)
             if (v < last) sum[v] = multiply_add_f32(factor, load_f32(b + 8 * v), sum[v]);
@@ -48,80 +48,58 @@ void kvc_multiply_rows_vec(float *y, const float *a, const float *b, size_t k, s
     }
 }
 
-/* A tile of 1 to 6 rows: each vector of b serves them all. Inlined with a constant number of rows, as above. */
-static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
-                                                       const float *b, size_t k) {
-    f32x8 sum[6][2];
+/* A tile of sums: 1 to 6 rows by KVC_TILE columns, under `masks` where they are there. Term j of row r is a[r * a_row + j * a_step]
+ * times the columns from b + j * b_step on: each vector of b serves all rows. Inlined with a constant number of rows, as above. */
+enum { TILE_ROWS = 6 };
+static inline __attribute__((always_inline)) void sum_tile(float *y, size_t y_stride, const float *a, size_t a_row, size_t a_step,
+                                                           const float *b, size_t b_step, size_t k, size_t rows,
+                                                           const first_lanes *masks) {
+    f32x8 sum[TILE_ROWS][2];
 #pragma GCC unroll 6
-    for (size_t r = 0; r < 6; r++) sum[r][0] = sum[r][1] = set_f32(0);
-    for (size_t j = 0; j < k; j++, b += KVC_TILE) {
-        const f32x8 low = load_f32(b), high = load_f32(b + 8);
+    for (size_t r = 0; r < TILE_ROWS; r++) sum[r][0] = sum[r][1] = set_f32(0);
+    for (size_t j = 0; j < k; j++, a += a_step, b += b_step) {
+        const f32x8 low = masks ? load_first_f32(b, masks[0]) : load_f32(b);
+        const f32x8 high = masks ? load_first_f32(b + 8, masks[1]) : load_f32(b + 8);
 #pragma GCC unroll 6
-        for (size_t r = 0; r < 6; r++) {
+        for (size_t r = 0; r < TILE_ROWS; r++) {
             if (r >= rows) continue;
-            const f32x8 factor = set_f32(*(a + r * a_stride + j));
+            const f32x8 factor = set_f32(a[r * a_row]);
             sum[r][0] = multiply_add_f32(factor, low, sum[r][0]);
             sum[r][1] = multiply_add_f32(factor, high, sum[r][1]);
         }
     }
 #pragma GCC unroll 6
-    for (size_t r = 0; r < 6; r++) {
+    for (size_t r = 0; r < TILE_ROWS; r++) {
         if (r >= rows) continue;
         store_f32(y + r * y_stride, sum[r][0]);
         store_f32(y + r * y_stride + 8, sum[r][1]);
     }
 }
 
-static void multiply_tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
-    for (; rows >= 6; rows -= 6, y += 6 * y_stride, a += 6 * a_stride) tile(y, y_stride, a, a_stride, 6, b, k);
-    for (; rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride) tile(y, y_stride, a, a_stride, 2, b, k);
-    if (rows) tile(y, y_stride, a, a_stride, 1, b, k);
-}
-
 void kvc_multiply_tiles_vec(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
                             size_t tiles) {
-    for (size_t t = 0; t < tiles; t++) multiply_tile(y + t * KVC_TILE, y_stride, a, a_stride, rows, b + t * k * KVC_TILE, k);
-}
-
-enum { GRAM_ROWS = 6, GRAM_COLUMNS = 16 }; /* of a tile of add_gram: twelve vectors of sums */
-
-/* Sums of a tile of add_gram: `rows` channels from x + i on, times `columns` channels from x + j on. Inlined with constants, as
- * above; `masks` are those of both vectors of columns. */
-static inline __attribute__((always_inline)) void gram_tile(float *y, const float *x, size_t n, size_t stride, size_t i, size_t j,
-                                                            size_t rows, const first_lanes *masks) {
-    f32x8 sum[GRAM_ROWS][2];
-#pragma GCC unroll 6
-    for (size_t r = 0; r < GRAM_ROWS; r++) sum[r][0] = sum[r][1] = set_f32(0);
-    for (size_t t = 0; t < n; t++, x += stride) {
-        const f32x8 low = masks ? load_first_f32(x + j, masks[0]) : load_f32(x + j);
-        const f32x8 high = masks ? load_first_f32(x + j + 8, masks[1]) : load_f32(x + j + 8);
-#pragma GCC unroll 6
-        for (size_t r = 0; r < GRAM_ROWS; r++) {
-            if (r >= rows) continue;
-            const f32x8 factor = set_f32(*(x + i + r));
-            sum[r][0] = multiply_add_f32(factor, low, sum[r][0]);
-            sum[r][1] = multiply_add_f32(factor, high, sum[r][1]);
-        }
-    }
-#pragma GCC unroll 6
-    for (size_t r = 0; r < GRAM_ROWS; r++) {
-        store_f32(y + r * GRAM_COLUMNS, sum[r][0]);
-        store_f32(y + r * GRAM_COLUMNS + 8, sum[r][1]);
+    for (size_t t = 0; t < tiles; t++, y += KVC_TILE, b += k * KVC_TILE) {
+        size_t r = 0;
+        for (; r + 6 <= rows; r += 6)
+            sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 6, NULL);
+        for (; r + 2 <= rows; r += 2)
+            sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 2, NULL);
+        if (r < rows) sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 1, NULL);
     }
 }
 
 void kvc_add_gram_vec(double *gram, const float *x, size_t n, size_t stride, size_t dim) {
-    float y[GRAM_ROWS * GRAM_COLUMNS];
-    for (size_t i = 0; i < dim; i += GRAM_ROWS)
-        for (size_t j = i; j < dim; j += GRAM_COLUMNS) {
-            const size_t rows = dim - i < GRAM_ROWS ? dim - i : GRAM_ROWS, left = dim - j;
-            const size_t columns = left < GRAM_COLUMNS ? left : GRAM_COLUMNS;
+    float y[TILE_ROWS * KVC_TILE];
+    for (size_t i = 0; i < dim; i += TILE_ROWS)
+        for (size_t j = i; j < dim; j += KVC_TILE) {
+            const size_t rows = dim - i < TILE_ROWS ? dim - i : TILE_ROWS, left = dim - j;
+            const size_t columns = left < KVC_TILE ? left : KVC_TILE;
             const first_lanes masks[2] = {first_of_8(left < 8 ? left : 8), first_of_8(left < 8 ? 0 : columns - 8)};
-            if (rows == GRAM_ROWS && left >= GRAM_COLUMNS) gram_tile(y, x, n, stride, i, j, GRAM_ROWS, NULL);
-            else if (rows == GRAM_ROWS) gram_tile(y, x, n, stride, i, j, GRAM_ROWS, masks);
-            else gram_tile(y, x, n, stride, i, j, rows, masks);
+            if (rows == TILE_ROWS && left >= KVC_TILE) sum_tile(y, KVC_TILE, x + i, 1, stride, x + j, stride, n, TILE_ROWS, NULL);
+            else if (rows == TILE_ROWS) sum_tile(y, KVC_TILE, x + i, 1, stride, x + j, stride, n, TILE_ROWS, masks);
+            else sum_tile(y, KVC_TILE, x + i, 1, stride, x + j, stride, n, rows, masks);
             for (size_t r = 0; r < rows; r++)
-                for (size_t c = j > i ? 0 : r; c < columns; c++) gram[(i + r) * dim + j + c] += (double)y[r * GRAM_COLUMNS + c];
+                for (size_t c = j > i ? 0 : r; c < columns; c++) gram[(i + r) * dim + j + c] += (double)y[r * KVC_TILE + c];
         }
 }
 

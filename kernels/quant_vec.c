@@ -25,15 +25,19 @@ void kvc_f32_to_bf16_vec(uint8_t *dst, const float *src, size_t n) {
     kvc_f32_to_bf16_ref(dst + 2 * i, src + i, n - i);
 }
 
-/* The parameters of values i to i + 7: eight of them, or one for all. */
-static inline f32x8 parameters(const float *p, size_t i, int each) {
-    return each ? load_f32(p + i) : set_f32(*p);
+/* The parameters of values i to i + 7: eight of them, or `all`, which is one for every value. */
+static inline f32x8 parameters(const float *p, size_t i, f32x8 all, int each) {
+    return each ? load_f32(p + i) : all;
+}
+static inline f32x8 parameter_of_all(const float *p, int each) {
+    return set_f32(each ? 0 : *p);
 }
 
 /* Lanes of values i to i + 7 that are beyond their limits. */
 static inline unsigned beyond(const float *x, const float *low, const float *high, size_t i, int each) {
-    const f32x8 v = load_f32(x + i);
-    return mask_32(or_256(less_or_equal_f32(v, parameters(low, i, each)), less_or_equal_f32(parameters(high, i, each), v)));
+    const f32x8 v = load_f32(x + i), least = parameters(low, i, parameter_of_all(low, each), each);
+    const f32x8 most = parameters(high, i, parameter_of_all(high, each), each);
+    return mask_32(or_256(less_or_equal_f32(v, least), less_or_equal_f32(most, v)));
 }
 
 size_t kvc_find_beyond_vec(uint16_t *index, const float *x, const float *low, const float *high, size_t n, size_t step) {
@@ -75,8 +79,8 @@ void kvc_range_vec(const float *x, size_t n, float *low, float *high) {
     *high = greatest_f32(greatest) + 0.0f;
 }
 
-static inline bits256 quantise_eight(const float *x, const float *low, const float *inverse, size_t i, f32x8 most, int each) {
-    f32x8 v = multiply_f32(subtract_f32(load_f32(x + i), parameters(low, i, each)), parameters(inverse, i, each));
+static inline bits256 quantise_eight(const float *x, f32x8 low, f32x8 inverse, f32x8 most) {
+    f32x8 v = multiply_f32(subtract_f32(load_f32(x), low), inverse);
     v = max_f32(v, set_f32(0)); /* 0 for NaN, as in the reference */
     return i32_of_f32(min_f32(v, most));
 }
@@ -84,18 +88,21 @@ static inline bits256 quantise_eight(const float *x, const float *low, const flo
 /* n values whose parameters are their own (`each`) or shared by all. */
 static inline __attribute__((always_inline)) void quantise_run(uint8_t *codes, const float *x, const float *low,
                                                                const float *inverse, size_t n, float most, int each) {
-    const f32x8 top = set_f32(most);
+    const f32x8 top = set_f32(most), all_low = parameter_of_all(low, each), all_inverse = parameter_of_all(inverse, each);
+    bits256 v[4];
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        const bits256 a = quantise_eight(x, low, inverse, i, top, each);
-        const bits256 b = quantise_eight(x, low, inverse, i + 8, top, each);
-        const bits256 c = quantise_eight(x, low, inverse, i + 16, top, each);
-        const bits256 d = quantise_eight(x, low, inverse, i + 24, top, each);
-        store_256(codes + i, narrow_32_to_8(a, b, c, d));
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++) {
+            const size_t at = i + 8 * j;
+            const f32x8 from = parameters(low, at, all_low, each), by = parameters(inverse, at, all_inverse, each);
+            v[j] = quantise_eight(x + at, from, by, top);
+        }
+        store_256(codes + i, narrow_32_to_8(v[0], v[1], v[2], v[3]));
     }
     for (; i + 8 <= n; i += 8) {
-        const bits256 a = quantise_eight(x, low, inverse, i, top, each);
-        store_64(codes + i, low_128(narrow_32_to_8(a, a, a, a)));
+        const f32x8 from = parameters(low, i, all_low, each), by = parameters(inverse, i, all_inverse, each);
+        store_64(codes + i, low_bytes_32(quantise_eight(x + i, from, by, top)));
     }
     if (i < n) {
         const size_t at = each ? i : 0, group = each ? 1 : n - i;
@@ -105,19 +112,28 @@ static inline __attribute__((always_inline)) void quantise_run(uint8_t *codes, c
 
 void kvc_quantise_vec(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n, size_t group,
                       float most) {
-    if (group == 1) quantise_run(codes, x, low, inverse, n, most, 1);
-    else if (group < 8) kvc_quantise_ref(codes, x, low, inverse, n, group, most);
-    else
-        for (size_t i = 0; i < n; i += group)
-            quantise_run(codes + i, x + i, low++, inverse++, n - i < group ? n - i : group, most, 0);
+    if (group == 1) {
+        quantise_run(codes, x, low, inverse, n, most, 1);
+        return;
+    }
+    if (group < 8) {
+        kvc_quantise_ref(codes, x, low, inverse, n, group, most);
+        return;
+    }
+    for (size_t run; n; n -= run, x += run, codes += run) {
+        run = n < group ? n : group;
+        quantise_run(codes, x, low++, inverse++, run, most, 0);
+    }
 }
 
 static inline __attribute__((always_inline)) void dequantise_run(float *x, const uint8_t *codes, const float *step,
                                                                  const float *low, size_t n, int each, int add) {
+    const f32x8 all_step = parameter_of_all(step, each), all_low = parameter_of_all(low, each);
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         const f32x8 code = f32_of_i32(widen_8_to_32(load_64(codes + i)));
-        const f32x8 v = add_f32(multiply_f32(code, parameters(step, i, each)), parameters(low, i, each));
+        const f32x8 scaled = multiply_f32(code, parameters(step, i, all_step, each));
+        const f32x8 v = add_f32(scaled, parameters(low, i, all_low, each));
         store_f32(x + i, add ? add_f32(v, load_f32(x + i)) : v);
     }
     if (i < n) {
@@ -128,11 +144,18 @@ static inline __attribute__((always_inline)) void dequantise_run(float *x, const
 
 static inline __attribute__((always_inline)) void dequantise_groups(float *x, const uint8_t *codes, const float *step,
                                                                     const float *low, size_t n, size_t group, int add) {
-    if (group == 1) dequantise_run(x, codes, step, low, n, 1, add);
-    else if (group < 8) (add ? kvc_dequantise_add_ref : kvc_dequantise_ref)(x, codes, step, low, n, group);
-    else
-        for (size_t i = 0; i < n; i += group)
-            dequantise_run(x + i, codes + i, step++, low++, n - i < group ? n - i : group, 0, add);
+    if (group == 1) {
+        dequantise_run(x, codes, step, low, n, 1, add);
+        return;
+    }
+    if (group < 8) {
+        (add ? kvc_dequantise_add_ref : kvc_dequantise_ref)(x, codes, step, low, n, group);
+        return;
+    }
+    for (size_t run; n; n -= run, x += run, codes += run) {
+        run = n < group ? n : group;
+        dequantise_run(x, codes, step++, low++, run, 0, add);
+    }
 }
 
 void kvc_dequantise_vec(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group) {

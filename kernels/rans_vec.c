@@ -5,11 +5,29 @@
 
 #include "kernels/rans_steps.h"
 
-#if defined(__x86_64__)
-#include "kernels/rans_words_avx2.h"
-#else
-#include "kernels/rans_words_neon.h"
-#endif
+/* For each mask of eight lanes two orders of 16-bit words, as permute_128_8 takes them, from macros of the mask m and a lane l. */
+/* clang-format off */
+#define ONES_(m) \
+    (((m)&1) + ((m)>>1&1) + ((m)>>2&1) + ((m)>>3&1) + ((m)>>4&1) + ((m)>>5&1) + ((m)>>6&1) + ((m)>>7&1))
+#define RANK_(m, l) ONES_((m) & ((1 << (l)) - 1)) /* set lanes below l */
+#define WORD_(n, to) ((uint64_t)(2 * (n) | (2 * (n) + 1) << 8) << (to) % 4 * 16)
+/* The next words, each to a lane of the mask: four lanes, l and up. */
+#define EXPAND_(m, l) \
+    (WORD_(RANK_(m, l), 0) | WORD_(RANK_(m, l + 1), 1) | WORD_(RANK_(m, l + 2), 2) | WORD_(RANK_(m, l + 3), 3))
+/* The set lanes in ascending order in the highest words: stored words end where the previous words begin. half: 0, 1. */
+#define PLACE_(m, l) (8 - ONES_(m) + RANK_(m, l))
+#define GIVE_(m, l, half) ((m) >> (l) & 1 && PLACE_(m, l) / 4 == (half) ? WORD_(l, PLACE_(m, l)) : 0)
+#define COMPRESS_(m, half) \
+    (GIVE_(m, 0, half) | GIVE_(m, 1, half) | GIVE_(m, 2, half) | GIVE_(m, 3, half) | \
+     GIVE_(m, 4, half) | GIVE_(m, 5, half) | GIVE_(m, 6, half) | GIVE_(m, 7, half))
+#define EXPAND_BOTH_(m) {EXPAND_(m, 0), EXPAND_(m, 4)}
+#define COMPRESS_BOTH_(m) {COMPRESS_(m, 0), COMPRESS_(m, 1)}
+#define MASKS_4_(f, m) f(m), f((m) + 1), f((m) + 2), f((m) + 3)
+#define MASKS_16_(f, m) MASKS_4_(f, m), MASKS_4_(f, (m) + 4), MASKS_4_(f, (m) + 8), MASKS_4_(f, (m) + 12)
+#define MASKS_64_(f, m) MASKS_16_(f, m), MASKS_16_(f, (m) + 16), MASKS_16_(f, (m) + 32), MASKS_16_(f, (m) + 48)
+#define MASKS_(f) {MASKS_64_(f, 0), MASKS_64_(f, 64), MASKS_64_(f, 128), MASKS_64_(f, 192)}
+/* clang-format on */
+static const uint64_t expand[256][2] = MASKS_(EXPAND_BOTH_), compress[256][2] = MASKS_(COMPRESS_BOTH_);
 
 /* Eight lanes by one symbol each; takes words from *next on. Returns the symbols in 32-bit lanes. */
 static inline __attribute__((always_inline)) bits256 decode_eight(bits256 *lanes, const uint16_t *base, const uint8_t **next,
@@ -17,8 +35,9 @@ static inline __attribute__((always_inline)) bits256 decode_eight(bits256 *lanes
     bits256 slot;
     const bits256 x = next_states(*lanes, base, d, &slot), low = less_or_equal_u32(x, set_32(KVC_RANS_START - 1));
     const unsigned take = mask_32(low);
-    *lanes = select_256(low, or_256(left_32(x, 16), expand_words(*next, take)), x);
-    *next += bytes_of_words(take);
+    const bits256 words = widen_16_to_32(permute_128_8(load_128(*next), load_128(expand[take])));
+    *lanes = select_256(low, or_256(left_32(x, 16), words), x);
+    *next += 2 * __builtin_popcount(take);
     return and_256(slot, d->symbol);
 }
 
@@ -34,15 +53,22 @@ struct encoding {
     unsigned top;                /* 32 - bits */
 };
 
+/* The rows of symbols 0 and 1. */
+static inline bits128 two_symbols(const struct kvc_rans_symbol *table, const uint16_t *s) {
+    return zip_low_64(load_64(table + s[0]), load_64(table + s[1]));
+}
+
 /* Eight lanes by one symbol each; gives words below *next. A 64-bit product has room for 32 + shift bits below the quotient. */
 static inline __attribute__((always_inline)) bits256 encode_eight(bits256 x, const uint16_t *s, uint8_t **next,
                                                                   const struct encoding *e) {
     bits256 packed;
-    const bits256 reciprocal = load_symbols(e->table, s, &packed), frequency = and_256(packed, e->field);
+    const bits128 a = two_symbols(e->table, s), b = two_symbols(e->table, s + 2);
+    const bits128 c = two_symbols(e->table, s + 4), d = two_symbols(e->table, s + 6);
+    const bits256 reciprocal = unzip_32(a, b, c, d, &packed), frequency = and_256(packed, e->field);
     const bits256 fits = less_or_equal_u32(x, subtract_32(left_32(frequency, e->top), set_32(1)));
     const unsigned give = 255 & ~mask_32(fits);
-    compress_words(*next, x, give);
-    *next -= bytes_of_words(give);
+    store_128(*next - 16, permute_128_8(low_halves_32(x), load_128(compress[give])));
+    *next -= 2 * __builtin_popcount(give);
     x = select_256(fits, x, right_32(x, 16));
     const bits256 product = multiply_high_32(add_32(x, right_32(packed, 26)), reciprocal);
     const bits256 quotient = right_each_32(product, and_256(right_32(packed, 22), e->shift));

@@ -26,6 +26,8 @@
  *   mask_32                     bit l of the result is set where lane l of a mask is
  *   look_up_32(table, at)       table[at[lane]]
  *   split_8x2(src, plane)       bytes 2 i of 64 to plane[0], bytes 2 i + 1 to plane[1]; join_8x2 inverts it. 8x4: four planes, of 128
+ *   permute_128_8(v, order)     byte order[i] of v for each i
+ *   unzip_32(a, b, c, d, odd)   of the 16 lanes of 32 bits, those of even numbers; those of odd ones go to *odd
  *   zip_8(a, b, upper)          byte i of a, then of b, i ascending; the last 32 of these bytes go to *upper
  *   zip_low_16, zip_high_16     the same of the lower, or upper, halves of 128 bits */
 #ifndef KVC_VEC_H

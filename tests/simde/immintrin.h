@@ -6,6 +6,7 @@
 #define SIMDE_NO_NATIVE /* else a wider -march would ask for the header that this one hides */
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
+#include <simde/x86/f16c.h>
 
 #include <stdint.h>
 #include <string.h>
@@ -120,6 +121,7 @@ static inline void kvc_mask_storeu_epi16(void *to, kvc_mask16 k, __m256i a) { /*
 }
 
 /* A later SIMDe may have some of them. */
+#undef _MM_FROUND_NO_EXC
 #undef __mmask8
 #undef __mmask16
 #undef _mm256_cmplt_epu32_mask
@@ -134,6 +136,7 @@ static inline void kvc_mask_storeu_epi16(void *to, kvc_mask16 k, __m256i a) { /*
 #undef _mm512_mask_srli_epi32
 #undef _mm512_mask_shuffle_epi32
 #undef _mm256_mask_storeu_epi16
+#define _MM_FROUND_NO_EXC SIMDE_MM_FROUND_NO_EXC
 #define __mmask8 kvc_mask8
 #define __mmask16 kvc_mask16
 #define _mm256_cmplt_epu32_mask kvc_cmplt_epu32_mask

@@ -1,8 +1,8 @@
-/* hash_avx2.c: XXH3-64 by xxHash, which takes AVX2 where it is compiled for it: some three times as fast as with SSE2. Not compiled on
- * other machines. */
+/* hash_vec.c: XXH3-64 by xxHash, which takes AVX2 where it is compiled for it (some three times as fast as with SSE2), and NEON.
+ */
 #include "kernels/twins.h"
 
-#if defined(__x86_64__)
+#if defined(KVC_VECTORS)
 
 /* Bytes from what is hashed to what is prefetched. Records come from a file or from another core's cache; the CPU's own prefetching ends
  * with each page of 4 KiB, and xxHash's own distance is too short to begin the next page. */
@@ -21,5 +21,5 @@ uint64_t kvc_digest_rows_vec(const uint8_t *rows, size_t row_bytes, uint64_t fir
 }
 
 #else
-typedef int kvc_no_hash_avx2; /* ISO C wants one declaration in a file */
+typedef int kvc_no_hash_vec; /* ISO C wants one declaration in a file */
 #endif
