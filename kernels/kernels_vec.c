@@ -136,12 +136,14 @@ void kvc_copy_pieces_vec(uint8_t *dst, size_t to_step, const uint8_t *src, size_
 #if defined(__x86_64__)
 const struct kvc_kernels kvc_kernels_avx2 = {.name = "avx2", KVC_KERNELS(KVC_ROW, vec)};
 #else
-const struct kvc_kernels kvc_kernels_neon = {.name = "neon", KVC_KERNELS(KVC_ROW, vec)};
-const struct kvc_kernels kvc_kernels_neondot = {.name = "neondot",
-                                                KVC_KERNELS_DOT(KVC_ROW, neondot) KVC_KERNELS_RANS(KVC_ROW, vec)
-                                                    KVC_KERNELS_MODEL(KVC_ROW, vec) KVC_KERNELS_TRANSFORM(KVC_ROW, vec)
-                                                        KVC_KERNELS_HASH(KVC_ROW, vec) KVC_KERNELS_WIDE(KVC_ROW, vec)
-                                                            KVC_KERNELS_REST(KVC_ROW, vec)};
+/* Both sets' kernels but dot_rows. */
+#define SHARED                          \
+    KVC_KERNELS_RANS(KVC_ROW, vec)      \
+    KVC_KERNELS_MODEL(KVC_ROW, vec)     \
+    KVC_KERNELS_TRANSFORM(KVC_ROW, vec) \
+    KVC_KERNELS_HASH(KVC_ROW, vec) KVC_KERNELS_WIDE(KVC_ROW, vec) KVC_KERNELS_REST(KVC_ROW, vec)
+const struct kvc_kernels kvc_kernels_neon = {.name = "neon", SHARED KVC_KERNELS_DOT(KVC_ROW, vec)};
+const struct kvc_kernels kvc_kernels_neondot = {.name = "neondot", SHARED KVC_KERNELS_DOT(KVC_ROW, neondot)};
 #endif
 
 #else

@@ -105,7 +105,7 @@ void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, size_
             sums->cosines[i] += v * cosine[i % period];
             sums->sines[i] += v * sine[i % period];
         }
-        if (cosine) kvc_model_turn_ref(cosine, sine, step_cosine, step_sine, period);
+        if (cosine) kvc_turn_halves_ref(cosine, sine, step_cosine, step_sine, period);
     }
 }
 
@@ -128,14 +128,6 @@ void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size
     }
     memcpy(cosine + first, c, width * sizeof *c);
     memcpy(sine + first, s, width * sizeof *s);
-}
-
-void kvc_model_turn_ref(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        float c = cosine[i] * step_cosine[i] - sine[i] * step_sine[i];
-        sine[i] = sine[i] * step_cosine[i] + cosine[i] * step_sine[i];
-        cosine[i] = c;
-    }
 }
 
 void kvc_model_angles_ref(float *cosine, float *sine, const double *x, size_t n) {

@@ -247,17 +247,6 @@ void kvc_model_sums_vec(const struct kvc_model_sums *sums, const float *x, size_
     kvc_model_sums_rest(sums, x, rows, cosine, sine, step_cosine, step_sine, n, period, d);
 }
 
-void kvc_model_turn_vec(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n) {
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        const f32x8 c = load_f32(cosine + i), s = load_f32(sine + i);
-        const f32x8 a = load_f32(step_cosine + i), b = load_f32(step_sine + i);
-        store_f32(cosine + i, subtract_f32(multiply_f32(c, a), multiply_f32(s, b)));
-        store_f32(sine + i, add_f32(multiply_f32(s, a), multiply_f32(c, b)));
-    }
-    kvc_model_turn_ref(cosine + i, sine + i, step_cosine + i, step_sine + i, n - i);
-}
-
 void kvc_model_angles_vec(float *cosine, float *sine, const double *x, size_t n) {
     size_t i = 0;
     for (; i + 4 <= n; i += 4) {

@@ -6,8 +6,8 @@
  *   first_lanes        how many of eight lanes load_first_f32 and its like touch
  *
  * A function's name says the operation and the width of a lane in bits (add_16), or its type where that matters (min_u32, add_f32).
- * Arguments stand in the order of the infix operator. Both instruction sets have all functions, in the same order, and give the same
- * bytes. The rules that names do not tell:
+ * Arguments stand in the order of the infix operator. Both instruction sets have all functions, and give the same bytes. The rules
+ * that names do not tell:
  *
  *   load_, store_               any alignment; load_64 and store_64 are of the low half, store_32 of the lowest 4 bytes
  *   store_past_128              past the caches where there is such a store: to a multiple of 16; end_past() after the last

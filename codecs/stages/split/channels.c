@@ -109,7 +109,7 @@ void kvc_channels_begin(struct kvc_channels *c) {
 
 /* Rotates every pair by one row. */
 static void channels_turn(struct kvc_channels *c) {
-    kvc_kernels_get()->model_turn(c->cosine, c->sine, c->step_c, c->step_s, c->period);
+    kvc_kernels_get()->turn_halves(c->cosine, c->sine, c->step_c, c->step_s, c->period);
 }
 
 /* Compilers vectorise loops of 16 without aliasing by themselves. */
