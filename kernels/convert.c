@@ -1,36 +1,25 @@
 /* convert.c: single conversions and ggml's block types to float, the Hadamard rotation. Not for hot paths. */
+#include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
 #include <string.h>
 
-static float from_bits(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint32_t to_bits(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
 float kvc_half_to_float(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
-    if (exponent == 31) return from_bits(sign | 0x7f800000u | mantissa << 13);
-    if (exponent) return from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-    if (!mantissa) return from_bits(sign);
+    if (exponent == 31) return kvc_bits_to_float(sign | 0x7f800000u | mantissa << 13);
+    if (exponent) return kvc_bits_to_float(sign | (exponent + 112) << 23 | mantissa << 13);
+    if (!mantissa) return kvc_bits_to_float(sign);
     exponent = 113; /* subnormal: shift until the hidden bit appears */
     while (!(mantissa & 1024)) {
         mantissa <<= 1;
         exponent--;
     }
-    return from_bits(sign | exponent << 23 | (mantissa & 1023) << 13);
+    return kvc_bits_to_float(sign | exponent << 23 | (mantissa & 1023) << 13);
 }
 
 uint16_t kvc_float_to_half(float f) {
-    uint32_t bits = to_bits(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    uint32_t bits = kvc_float_to_bits(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
     if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff)); /* NaN becomes quiet */
     if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                       /* rounds to infinity */
     if (rest < 0x33000001) return (uint16_t)sign;                                   /* rounds to zero */
@@ -50,7 +39,7 @@ uint16_t kvc_float_to_half(float f) {
 }
 
 uint16_t kvc_float_to_bf16(float f) {
-    uint32_t bits = to_bits(f);
+    uint32_t bits = kvc_float_to_bits(f);
     if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
     bits += 0x7fff + (bits >> 16 & 1);
     return (uint16_t)(bits >> 16);
@@ -60,9 +49,9 @@ uint16_t kvc_float_to_bf16(float f) {
 void kvc_f8e4m3_to_f32(float *dst, const uint8_t *src, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t sign = (uint32_t)(src[i] & 0x80) << 24, e = src[i] >> 3 & 15, m = src[i] & 7;
-        if (e == 15 && m == 7) dst[i] = from_bits(sign | 0x7fc00000u);
-        else if (e) dst[i] = from_bits(sign | (e + 120) << 23 | m << 20);
-        else dst[i] = from_bits(sign | to_bits((float)m * 0x1p-9f));
+        if (e == 15 && m == 7) dst[i] = kvc_bits_to_float(sign | 0x7fc00000u);
+        else if (e) dst[i] = kvc_bits_to_float(sign | (e + 120) << 23 | m << 20);
+        else dst[i] = kvc_bits_to_float(sign | kvc_float_to_bits((float)m * 0x1p-9f));
     }
 }
 

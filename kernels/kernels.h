@@ -120,12 +120,10 @@ typedef void kvc_model_words_fn(uint16_t *bias, uint16_t *context, const struct 
                                 const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
                                 unsigned context_shift);
 /* Adds `rows` rows of n values, n being one or more times period. For each row: plain += x, square += x * x, cosines += x * cosine,
- * sines += x * sine; then cosine and sine are rotated as by model_turn. An x that is not finite or not below 2^50 in size counts as 0.
+ * sines += x * sine; then cosine and sine are rotated as by turn_halves. An x that is not finite or not below 2^50 in size counts as 0.
  * Channels at rest have no cosines: cosine, sine, their steps, sums->cosines and sums->sines are NULL, and are left out. */
 typedef void kvc_model_sums_fn(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                                const float *step_cosine, const float *step_sine, size_t n, size_t period);
-/* cosine, sine = cosine * step_cosine - sine * step_sine, sine * step_cosine + cosine * step_sine, n of each. */
-typedef void kvc_model_turn_fn(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n);
 /* Returns cosine and sine of n angles from 0 to 4, in binary64 by their series up to the 24th power and rounded to binary32: term(0) = 1,
  * term(k + 1) = term(k) * x / (k + 1), of which even ones are added to the cosine and odd ones to the sine, with signs + + - -. */
 typedef void kvc_model_angles_fn(float *cosine, float *sine, const double *x, size_t n);
@@ -225,7 +223,7 @@ typedef size_t kvc_codes_to_symbols_fn(uint16_t *symbols, uint16_t *others, cons
 #define KVC_KERNELS_REST(X, isa) \
     X(split_planes, isa) X(merge_planes, isa) X(transpose_2, isa) X(copy_pieces, isa) X(f16_to_f32, isa) \
     X(cut_words, isa) X(join_words, isa) X(cut_rotated, isa) X(pack_bits, isa) \
-    X(model_turn, isa) X(model_angles, isa) X(f32_to_f16, isa) \
+    X(model_angles, isa) X(f32_to_f16, isa) \
     X(widen_ranges, isa) X(range, isa) X(find_beyond, isa) X(quantise, isa) X(dequantise, isa) X(dequantise_add, isa) \
     X(multiply_rows, isa) X(add_squares, isa) X(scale, isa) X(multiply, isa) X(dot, isa) \
     X(exponentials, isa) X(turn_pairs, isa) X(small_codes, isa)

@@ -1,20 +1,20 @@
-/* kernels_avx512.c: the tables for AVX-512 (F, BW, VL, DQ), and for the same with VNNI: their own rANS, which dispatch.c takes where
- * it is faster than AVX2's, with VNNI its own decoder; their own channel model, packed words of `fast`, products and codes, the rest AVX2's.
- * Not compiled elsewhere. */
+/* kernels_avx512.c: the tables for AVX-512 (F, BW, VL, DQ), and for the same with VNNI: their own encoder of rANS, channel model, packed
+ * words of `fast`, products and codes, with VNNI also decoders of rANS and products of integers; AVX2's kernels for the rest. Not
+ * compiled elsewhere. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
 
-const struct kvc_kernels kvc_kernels_avx512 = {.name = "avx512",
-                                               KVC_KERNELS_RANS(KVC_ROW, avx512) KVC_KERNELS_MODEL(KVC_ROW, avx512)
-                                                   KVC_KERNELS_TRANSFORM(KVC_ROW, avx512) KVC_KERNELS_DOT(KVC_ROW, avx2)
-                                                       KVC_KERNELS_HASH(KVC_ROW, avx2) KVC_KERNELS_WIDE(KVC_ROW, avx512)
-                                                           KVC_KERNELS_REST(KVC_ROW, avx2)};
-const struct kvc_kernels kvc_kernels_avx512vnni = {
-    .name = "avx512vnni",
-    KVC_ROW(rans_decode_two, avx512vnni) KVC_ROW(rans_decode, avx512vnni) KVC_ROW(rans_encode, avx512)
-        KVC_KERNELS_MODEL(KVC_ROW, avx512) KVC_KERNELS_TRANSFORM(KVC_ROW, avx512) KVC_KERNELS_DOT(KVC_ROW, avx512vnni)
-            KVC_KERNELS_HASH(KVC_ROW, avx2) KVC_KERNELS_WIDE(KVC_ROW, avx512) KVC_KERNELS_REST(KVC_ROW, avx2)};
+/* Both sets' kernels but dot_rows and the decoders of rANS. */
+#define SHARED                             \
+    KVC_ROW(rans_encode, avx512)           \
+    KVC_KERNELS_MODEL(KVC_ROW, avx512)     \
+    KVC_KERNELS_TRANSFORM(KVC_ROW, avx512) \
+    KVC_KERNELS_HASH(KVC_ROW, vec) KVC_KERNELS_WIDE(KVC_ROW, avx512) KVC_KERNELS_REST(KVC_ROW, vec)
+const struct kvc_kernels kvc_kernels_avx512 = {.name = "avx512", SHARED KVC_ROW(rans_decode, vec) KVC_KERNELS_DOT(KVC_ROW, vec)};
+const struct kvc_kernels kvc_kernels_avx512vnni = {.name = "avx512vnni",
+                                                   SHARED KVC_ROW(rans_decode, avx512vnni) KVC_ROW(rans_decode_two, avx512vnni)
+                                                       KVC_KERNELS_DOT(KVC_ROW, avx512vnni)};
 
 #else
 typedef int kvc_no_avx512; /* ISO C wants one declaration in a file */

@@ -1,29 +1,10 @@
-/* predict_avx2.c: AVX2 twins of predict_ref.c, same bytes for every input. Not compiled on other machines. */
+/* predict_avx2.c: AVX2's twin of dot_rows, same bytes for every input. Not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 #include <string.h>
-
-/* Eight codes; a NaN compares false with itself and becomes 0. */
-static inline __m256i eight_codes(const float *x, const float *mean, const float *gain) {
-    __m256 y = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x), _mm256_loadu_ps(mean)), _mm256_loadu_ps(gain));
-    y = _mm256_and_ps(y, _mm256_cmp_ps(y, y, _CMP_ORD_Q));
-    return _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(y, _mm256_set1_ps(127)), _mm256_set1_ps(-127)));
-}
-
-void kvc_small_codes_avx2(int8_t *to, const float *x, const float *mean, const float *gain, size_t n) {
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        const __m256i both = _mm256_packs_epi32(eight_codes(x + i, mean + i, gain + i), /* of each half, four and four */
-                                                eight_codes(x + i + 8, mean + i + 8, gain + i + 8));
-        const __m256i words = _mm256_permute4x64_epi64(both, _MM_SHUFFLE(3, 1, 2, 0));
-        _mm_storeu_si128((__m128i *)(void *)(to + i),
-                         _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
-    }
-    kvc_small_codes_ref(to + i, x + i, mean + i, gain + i, n - i);
-}
 
 enum { ROWS = 4, PART = 1024 }; /* rows of a tile; inputs that are widened at once */
 
@@ -90,7 +71,7 @@ static inline __attribute__((always_inline)) void dot_rows(float *y, const int8_
     }
 }
 
-void kvc_dot_rows_avx2(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m) {
+void kvc_dot_rows_vec(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m) {
     for (; rows >= ROWS; rows -= ROWS, y += ROWS * m->outputs, x += ROWS * m->inputs) dot_rows(y, x, ROWS, m);
     for (; rows; rows--, y += m->outputs, x += m->inputs) dot_rows(y, x, 1, m);
 }

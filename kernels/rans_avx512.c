@@ -1,26 +1,10 @@
-/* rans_avx512.c: AVX-512 twin of rans_ref.c, same bytes for every input. Not compiled on other machines. */
+/* rans_avx512.c: AVX-512's twin of rans_encode, same bytes for every input. Not for decoding: AVX2's decoder is as fast as one of AVX-512
+ * without gathers (rans_gather_avx512.c has one with gathers). Not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
 
-#include "kernels/rans_x86.h"
-
-/* Eight lanes by one symbol each; takes words from *next on. Returns the symbols in 32-bit lanes. */
-static inline __attribute__((always_inline)) __m256i decode_eight(__m256i *lanes, const uint16_t *base, const uint8_t **next,
-                                                                  const struct decoding *d) {
-    __m256i slot, x = next_states(*lanes, base, d, &slot);
-    __mmask8 take = _mm256_cmplt_epu32_mask(x, _mm256_set1_epi32(1 << 16));
-    __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)*next));
-    *next += 2 * __builtin_popcount(take);
-    *lanes = _mm256_mask_or_epi32(x, take, _mm256_slli_epi32(x, 16), _mm256_maskz_expand_epi32(take, words));
-    return _mm256_and_si256(slot, d->symbol);
-}
-
-void kvc_rans_decode_avx512(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n, const uint32_t *table,
-                            unsigned bits) {
-    const size_t i = decode_steps(r, symbols, base, n, table, bits);
-    if (i < n) kvc_rans_decode_ref(r, symbols + i, base + i, n - i, table, bits);
-}
+#include <immintrin.h>
 
 struct encoding {
     const struct kvc_rans_symbol *table;

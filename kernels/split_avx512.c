@@ -190,7 +190,7 @@ void kvc_join_rotated_avx512(uint8_t *dst, size_t to_step, const uint8_t *low, c
     const size_t whole = size / 64 * 64;
     if (past) {
         if (n && to_step == 2 * size && whole == size && (uintptr_t)dst % 4 == 0) join_past(dst, low, high, step, bias, n, size);
-        else kvc_join_rotated_avx2(dst, to_step, low, high, step, bias, n, size, 1);
+        else kvc_join_rotated_vec(dst, to_step, low, high, step, bias, n, size, 1);
         return;
     }
     for (size_t p = 0; p < n; p++)
@@ -201,7 +201,7 @@ void kvc_join_rotated_avx512(uint8_t *dst, size_t to_step, const uint8_t *low, c
             _mm512_storeu_si512(dst + p * to_step + 2 * i + 64, words[1]);
         }
     if (whole < size)
-        kvc_join_rotated_avx2(dst + 2 * whole, to_step, low + whole, high + whole, step, bias + whole, n, size - whole, 0);
+        kvc_join_rotated_vec(dst + 2 * whole, to_step, low + whole, high + whole, step, bias + whole, n, size - whole, 0);
 }
 
 /* Words of 32 bits that the lanes of two groups of 32 values take, in each group the same `count` again and again from word `first` on;
@@ -249,7 +249,7 @@ void kvc_unpack_bits_avx512(uint8_t *values, const uint8_t *src, size_t n, unsig
     case 7: i = unpack_pairs(values, src, n, 7); break;
     default: break;
     }
-    kvc_unpack_bits_avx2(values + i, src + KVC_PACKED(i, width), n - i, width);
+    kvc_unpack_bits_vec(values + i, src + KVC_PACKED(i, width), n - i, width);
 }
 
 #else

@@ -1,5 +1,6 @@
 /* split_ref.c: portable reference of the kernels of the stages `split` and `fast`: words, packed bits, channel model.
  * Not for rANS (rans_ref.c). */
+#include "kernels/float_bits.h"
 #include "kernels/twins.h"
 
 #include <string.h>
@@ -74,12 +75,6 @@ void kvc_unpack_bits_ref(uint8_t *values, const uint8_t *src, size_t n, unsigned
     }
 }
 
-static uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
 void kvc_model_words_ref(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
                          const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
                          unsigned context_shift) {
@@ -89,12 +84,12 @@ void kvc_model_words_ref(uint16_t *bias, uint16_t *context, const struct kvc_mod
     for (size_t i = 0; i < n; i++) {
         float turned = channels->partner[i] * sine[i % period], m = channels->mean[i] * cosine[i % period] + turned;
         float s = m * m + channels->variance[i];
-        uint32_t square = bits_of(s), steps = (square - bits_of(channels->variance[i])) >> 22;
+        uint32_t square = kvc_float_to_bits(s), steps = (square - kvc_float_to_bits(channels->variance[i])) >> 22;
         /* halving the bits halves the logarithm, except for the error of linear mantissas */
         int32_t root = (int32_t)(square >> 1) + rebias;
         if (root < 0) root = 0;
         uint32_t word = (uint32_t)(root + half) >> cut << format->shift & magnitude;
-        bias[i] = (uint16_t)(word | (bits_of(m) >> 31) << format->sign);
+        bias[i] = (uint16_t)(word | (kvc_float_to_bits(m) >> 31) << format->sign);
         context[i] = (uint16_t)((steps < 7 ? steps : 7) << context_shift);
     }
 }
@@ -110,7 +105,7 @@ void kvc_model_sums_ref(const struct kvc_model_sums *sums, const float *x, size_
             sums->cosines[i] += v * cosine[i % period];
             sums->sines[i] += v * sine[i % period];
         }
-        if (cosine) kvc_model_turn_ref(cosine, sine, step_cosine, step_sine, period);
+        if (cosine) kvc_turn_halves_ref(cosine, sine, step_cosine, step_sine, period);
     }
 }
 
@@ -133,14 +128,6 @@ void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size
     }
     memcpy(cosine + first, c, width * sizeof *c);
     memcpy(sine + first, s, width * sizeof *s);
-}
-
-void kvc_model_turn_ref(float *cosine, float *sine, const float *step_cosine, const float *step_sine, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        float c = cosine[i] * step_cosine[i] - sine[i] * step_sine[i];
-        sine[i] = sine[i] * step_cosine[i] + cosine[i] * step_sine[i];
-        cosine[i] = c;
-    }
 }
 
 void kvc_model_angles_ref(float *cosine, float *sine, const double *x, size_t n) {

@@ -40,7 +40,7 @@ static void fill(struct trial *t) {
     }
 }
 
-static void encode(struct trial *t, const struct kvc_kernels *k, struct kvc_rans_decoder *after) {
+static void encode_trial(struct trial *t, const struct kvc_kernels *k, struct kvc_rans_decoder *after) {
     struct kvc_rans_encoder r = {.lanes = KVC_RANS_LANES, .next = t->stream + sizeof t->stream};
     for (unsigned l = 0; l < KVC_RANS_LANES; l++) r.x[l] = KVC_RANS_START;
     for (unsigned i = SYMBOLS; i; i -= ROW) k->rans_encode(&r, t->symbols + i - ROW, ROW, t->encoding, BITS);
@@ -48,13 +48,13 @@ static void encode(struct trial *t, const struct kvc_kernels *k, struct kvc_rans
     for (unsigned l = 0; l < KVC_RANS_LANES; l++) after->x[l] = r.x[l];
 }
 
-static void decode(struct trial *t, const struct kvc_kernels *k, const struct kvc_rans_decoder *from) {
+static void decode_trial(struct trial *t, const struct kvc_kernels *k, const struct kvc_rans_decoder *from) {
     struct kvc_rans_decoder r = *from;
     for (unsigned i = 0; i < SYMBOLS; i += ROW) k->rans_decode(&r, t->out + i, t->base, ROW, t->decoding, BITS);
 }
 
 /* Decodes half of the symbols of each of two streams. */
-static void decode_two(struct trial *t, const struct kvc_kernels *k, const struct kvc_rans_decoder *from) {
+static void decode_two_trials(struct trial *t, const struct kvc_kernels *k, const struct kvc_rans_decoder *from) {
     struct kvc_rans_decoder r[2] = {*from, *from};
     for (unsigned i = 0; i < SYMBOLS / 2; i += ROW) {
         const struct kvc_rans_row a = {&r[0], t->out + i, t->base, t->decoding, BITS};
@@ -89,11 +89,11 @@ void kvc_trial_rans(const struct kvc_kernels *const *table, size_t n, const stru
     for (unsigned run = 0; run < RUNS; run++)
         for (size_t i = 0; i < n; i++) {
             const uint64_t begin = now();
-            encode(&t, table[i], &packed);
+            encode_trial(&t, table[i], &packed);
             const uint64_t between = now();
-            decode(&t, table[i], &packed);
+            decode_trial(&t, table[i], &packed);
             const uint64_t end = now();
-            if (table[i]->rans_decode_two) decode_two(&t, table[i], &packed);
+            if (table[i]->rans_decode_two) decode_two_trials(&t, table[i], &packed);
             const uint64_t after = table[i]->rans_decode_two ? now() : end + (end - between);
             if (between - begin < encoding[i]) encoding[i] = between - begin;
             if (end - between < decoding[i]) decoding[i] = end - between;

@@ -17,15 +17,19 @@ enum { KVC_WIDEST_F32 = 16 }; /* floats in the widest vector */
 void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
                          const float *step_cosine, const float *step_sine, size_t n, size_t period, size_t first);
 
+/* The twins of AVX2 or of NEON, whichever this machine has. */
+#if defined(__x86_64__) || defined(__aarch64__)
+#define KVC_VECTORS
+KVC_KERNELS(KVC_TWIN, vec)
+#endif
+
 #if defined(__x86_64__)
-KVC_KERNELS(KVC_TWIN, avx2)
 KVC_KERNELS(KVC_TWIN, avx512)
 KVC_KERNELS_DOT(KVC_TWIN, avx512vnni)
 KVC_TWIN(rans_decode, avx512vnni)
 KVC_TWIN(rans_decode_two, avx512vnni)
 #endif
 #if defined(__aarch64__)
-KVC_KERNELS(KVC_TWIN, neon)
 KVC_KERNELS_DOT(KVC_TWIN, neondot)
 #endif
 

@@ -32,7 +32,7 @@ done
 vector_flags() {
     $make -n V=1 CUDA=0 CC="$cc" CPPFLAGS="-DCHECK_TARGET $1" all | grep -c -e "$2" || true
 }
-avx2='-mavx2 .*kernels/[a-z]*_avx2.c'
+avx2='-mavx2 .*kernels/[a-z]*_vec.c'
 neondot='+dotprod .*kernels/[a-z]*_neondot.c'
 [ "$(vector_flags -U__x86_64__ "$avx2")" = 0 ] || bad "AVX2's flags are passed to a compiler for another machine"
 [ "$(vector_flags "-U__x86_64__ -D__aarch64__" "$neondot")" -gt 0 ] || bad "the flags of dot products are missing on ARM64"

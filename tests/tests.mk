@@ -78,7 +78,7 @@ $B/tests/simt/test_simt $B/tests/simt/test_load $B/tests/simt/test_device_pack $
 	$(SAY) LD $@
 	$(LINK) $(SIMT_UNDEFINED) $^ -lcmocka $(LIBS)
 
-# AVX-512's rANS on any x86-64: emulated.c takes the place of the library's kernels and of the choice among them.
+# AVX-512's encoder of rANS on any x86-64: emulated.c takes the place of the library's kernels and of the choice among them.
 # SIMDe adds and multiplies signed integers that overflow.
 $B/tests/simde/%.o: ISA := -isystem tests/simde -Wno-psabi -fno-sanitize=signed-integer-overflow
 $B/tests/simde/emulated.o: tests/simde/immintrin.h
@@ -419,13 +419,13 @@ check-target:
 check-deps:
 	@sh tests/check-deps.sh $(MAKE)
 
-## check-simde: AVX-512's rANS, emulated where SIMDe's headers are installed
+## check-simde: AVX-512's encoder of rANS, emulated where SIMDe's headers are installed
 .PHONY: check-simde
 check-simde:
 	@if printf '%s\n' '#ifndef __x86_64__' '#error' '#endif' '#include <simde/x86/avx512.h>' | \
 	  $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1; \
 	then $(MAKE) --no-print-directory $B/tests/simde/test_rans && $B/tests/simde/test_rans; \
-	else echo "SKIPPED: AVX-512's rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
+	else echo "SKIPPED: AVX-512's encoder of rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
 	  echo "0 passed, 0 failed, 1 skipped"; fi
 
 ARM_TESTS ?= test_kernels test_rans test_dispatch test_codecs

@@ -103,6 +103,8 @@ KVC_DEVICE void kvc_add_shared64(uint64_t *to, uint64_t x) {
 
 #else
 
+#include "kernels/float_bits.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -167,14 +169,10 @@ KVC_DEVICE float kvc_narrow(double a) {
     return (float)a;
 }
 KVC_DEVICE float kvc_as_float(uint32_t x) {
-    float f;
-    memcpy(&f, &x, sizeof f);
-    return f;
+    return kvc_bits_to_float(x);
 }
 KVC_DEVICE uint32_t kvc_as_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
+    return kvc_float_to_bits(x);
 }
 KVC_DEVICE void kvc_add_shared32(uint32_t *to, uint32_t x) {
     *to += x;

@@ -96,10 +96,6 @@ static void model_words(const struct kvc_kernels *k) {
 }
 
 /* Stages turn one head's channels once a row; here as many as there are values. */
-static void model_turn(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += PERIOD) k->model_turn(d.cosine, d.sine, d.step_cosine, d.step_sine, PERIOD);
-}
-
 /* The angles of a block: its head's pairs, once. */
 static void model_angles(const struct kvc_kernels *k) {
     k->model_angles(d.step_cosine, d.step_sine, d.angle[0], PERIOD / 2);
@@ -308,7 +304,6 @@ static const struct kernel {
     {"bf16_to_f32", from_bf16, 0},
     {"model_sums", model_sums, 0},
     {"model_words", model_words, 0},
-    {"model_turn", model_turn, 0},
     {"model_angles, 32 pairs", model_angles, 0},
     {"cut_words", cut_words, 0},
     {"join_words", join_words, 0},

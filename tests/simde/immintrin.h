@@ -10,47 +10,12 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef uint8_t kvc_mask8;
 typedef uint16_t kvc_mask16;
 
 /* Lanes of vectors, for the functions below. */
-struct lanes32 {
-    uint32_t v[8];
-};
 struct lanes512 {
     uint32_t v[16];
 };
-
-static inline struct lanes32 lanes32(__m256i a) {
-    struct lanes32 l;
-    memcpy(&l, &a, sizeof l);
-    return l;
-}
-static inline __m256i vector32(struct lanes32 l) {
-    __m256i a;
-    memcpy(&a, &l, sizeof a);
-    return a;
-}
-
-static inline kvc_mask8 kvc_cmplt_epu32_mask(__m256i a, __m256i b) {
-    struct lanes32 x = lanes32(a), y = lanes32(b);
-    unsigned mask = 0;
-    for (int i = 0; i < 8; i++) mask |= (unsigned)(x.v[i] < y.v[i]) << i;
-    return (kvc_mask8)mask;
-}
-
-static inline __m256i kvc_maskz_expand_epi32(kvc_mask8 k, __m256i a) { /* the lowest lanes to those of the mask */
-    struct lanes32 from = lanes32(a), to;
-    for (int i = 0, next = 0; i < 8; i++) to.v[i] = k >> i & 1 ? from.v[next++] : 0;
-    return vector32(to);
-}
-
-static inline __m256i kvc_mask_or_epi32(__m256i source, kvc_mask8 k, __m256i a, __m256i b) {
-    struct lanes32 to = lanes32(source), x = lanes32(a), y = lanes32(b);
-    for (int i = 0; i < 8; i++)
-        if (k >> i & 1) to.v[i] = x.v[i] | y.v[i];
-    return vector32(to);
-}
 
 static inline struct lanes512 lanes512(__m512i a) {
     struct lanes512 l;
@@ -120,11 +85,7 @@ static inline void kvc_mask_storeu_epi16(void *to, kvc_mask16 k, __m256i a) { /*
 }
 
 /* A later SIMDe may have some of them. */
-#undef __mmask8
 #undef __mmask16
-#undef _mm256_cmplt_epu32_mask
-#undef _mm256_maskz_expand_epi32
-#undef _mm256_mask_or_epi32
 #undef _MM_PERM_DDBB
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cmpge_epu32_mask
@@ -134,11 +95,7 @@ static inline void kvc_mask_storeu_epi16(void *to, kvc_mask16 k, __m256i a) { /*
 #undef _mm512_mask_srli_epi32
 #undef _mm512_mask_shuffle_epi32
 #undef _mm256_mask_storeu_epi16
-#define __mmask8 kvc_mask8
 #define __mmask16 kvc_mask16
-#define _mm256_cmplt_epu32_mask kvc_cmplt_epu32_mask
-#define _mm256_maskz_expand_epi32 kvc_maskz_expand_epi32
-#define _mm256_mask_or_epi32 kvc_mask_or_epi32
 #define _MM_PERM_DDBB 0xf5
 #define _mm512_cvtepi32_epi16 kvc_cvtepi32_epi16
 #define _mm512_cmpge_epu32_mask kvc_cmpge_epu32_mask

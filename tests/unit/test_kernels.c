@@ -654,7 +654,7 @@ static void hashes_agree(void **state) {
 }
 
 /* A thousand rows, so that a fused or differently rounded operation has time to show. */
-static void model_turns_agree(void **state) {
+static void turns_of_a_model_agree(void **state) {
     (void)state;
     for (const char *const *name = kvc_kernels_names(); *name; name++) {
         const struct kvc_kernels *k = kvc_kernels_find(*name);
@@ -671,7 +671,7 @@ static void model_turns_agree(void **state) {
                 b[i] = (float)sin(angle);
             }
             for (int row = 0; row < 1000; row++) {
-                k->model_turn(c, s, a, b, n);
+                k->turn_halves(c, s, a, b, n);
                 for (size_t i = 0; i < n; i++) {
                     const float next = plus(times(want_c[i], a[i]), -times(want_s[i], b[i]));
                     want_s[i] = plus(times(want_s[i], a[i]), times(want_c[i], b[i]));
@@ -1524,7 +1524,7 @@ int main(void) {
         cmocka_unit_test(model_words_agree),
         cmocka_unit_test(model_words_are_not_fused),
         cmocka_unit_test(model_sums_agree),
-        cmocka_unit_test(model_turns_agree),
+        cmocka_unit_test(turns_of_a_model_agree),
         cmocka_unit_test(model_angles_agree),
         cmocka_unit_test(hashes_agree),
         cmocka_unit_test(examples),

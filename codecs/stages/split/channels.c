@@ -3,6 +3,7 @@
 
 #include "codecs/bits.h"
 #include "codecs/stages/split/expected_codes.h"
+#include "kernels/float_bits.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -91,8 +92,7 @@ void kvc_channels_begin(struct kvc_channels *c) {
     if (turns) set_steps(c);
     if ((!c->format && c->turn != KVC_TURN_AHEAD) || c->flat) return;
     for (size_t k = 0; k < c->n; k++) {
-        uint32_t bits = (uint32_t)c->spread[k] << 23;
-        memcpy(&c->variance[k], &bits, sizeof bits);
+        c->variance[k] = kvc_bits_to_float((uint32_t)c->spread[k] << 23);
         c->value[k] = (float)c->mean[k] * (sqrtf(c->variance[k]) * (1.0f / QUARTERS));
     }
     memset(c->partner, 0, c->n * sizeof *c->partner);
@@ -109,7 +109,7 @@ void kvc_channels_begin(struct kvc_channels *c) {
 
 /* Rotates every pair by one row. */
 static void channels_turn(struct kvc_channels *c) {
-    kvc_kernels_get()->model_turn(c->cosine, c->sine, c->step_c, c->step_s, c->period);
+    kvc_kernels_get()->turn_halves(c->cosine, c->sine, c->step_c, c->step_s, c->period);
 }
 
 /* Compilers vectorise loops of 16 without aliasing by themselves. */
@@ -171,18 +171,6 @@ void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context,
 
 /* --- stored form --- */
 
-static uint32_t float_bits(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static float bits_float(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
     struct kvc_bits b = {.bytes = bytes};
     uint64_t sum = 0, spreads = 0, means = 0;
@@ -198,8 +186,8 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
         kvc_bits_put(&b, c->period, 32);
         kvc_bits_put(&b, c->first, 32);
         kvc_bits_put(&b, c->pairs, 32);
-        kvc_bits_put(&b, float_bits(c->angle), 32);
-        kvc_bits_put(&b, float_bits(c->ratio), 32);
+        kvc_bits_put(&b, kvc_float_to_bits(c->angle), 32);
+        kvc_bits_put(&b, kvc_float_to_bits(c->ratio), 32);
     }
     kvc_bits_put(&b, (uint32_t)middle, 8);
     kvc_bits_put(&b, spread_k, 4);
@@ -221,8 +209,8 @@ int kvc_channels_read(struct kvc_channels *c, int predicted, const uint8_t *byte
         c->period = kvc_bits_get(&b, 32);
         c->first = kvc_bits_get(&b, 32);
         c->pairs = kvc_bits_get(&b, 32);
-        c->angle = bits_float(kvc_bits_get(&b, 32));
-        c->ratio = bits_float(kvc_bits_get(&b, 32));
+        c->angle = kvc_bits_to_float(kvc_bits_get(&b, 32));
+        c->ratio = kvc_bits_to_float(kvc_bits_get(&b, 32));
         if (!c->period || c->n % c->period)
             return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's heads of %u channels do not make %zu", c->period, c->n);
         if (!c->pairs || c->first > c->period || c->pairs > (c->period - c->first) / 2)
