@@ -19,9 +19,11 @@ static int is_tensor(const struct kvc_array *a) {
     return a->rank == 4 && a->dim[0] == 1;
 }
 
-static int has_name(const struct kvc_array *array, size_t n, const char *name) {
+/* Returns 1 if there is an array of this name and of the form of another one. Arrays that were not read have no form. */
+static int has_name(const struct kvc_array *array, size_t n, const char *name, const struct kvc_array *like) {
     for (size_t i = 0; i < n; i++)
-        if (strcmp(array[i].name, name) == 0) return is_tensor(&array[i]) || !array[i].in;
+        if (strcmp(array[i].name, name) == 0)
+            return !array[i].in || (array[i].rank == like->rank && array[i].dim[0] == like->dim[0]);
     return 0;
 }
 
@@ -31,23 +33,33 @@ static int replace(char *out, const char *name, size_t at, size_t cut, const cha
     return n > 0 && n < MOST_NAME;
 }
 
-/* Finds a pattern of V for the name of K whose number of the layer is name[at, at + digits). */
-static int find_values(const struct kvc_array *array, size_t n, const char *name, size_t at, size_t digits, struct pair *pair) {
+/* Finds the name of V for a name of K, whose number of the layer is name[at, at + digits). *shift gets how much longer V's name is
+ * before the number. */
+static int find_other(const struct kvc_array *array, size_t n, const struct kvc_array *k, size_t at, size_t digits,
+                      char other[MOST_NAME], size_t *shift) {
+    const char *name = k->name;
     static const char *const words[][2] = {{"keys", "values"}, {"key", "value"}, {"Key", "Value"},
                                            {"k", "v"},         {"K", "V"},       {"0", "1"}};
-    char other[MOST_NAME];
     for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) {
         const size_t length = strlen(words[w][0]);
         for (const char *p = strstr(name, words[w][0]); p; p = strstr(p + 1, words[w][0])) {
             const size_t begin = (size_t)(p - name);
             const int alone = !(begin && isalnum((unsigned char)p[-1])) && !isalnum((unsigned char)p[length]);
             if ((length == 1 && !alone) || (begin < at + digits && begin + length > at)) continue;
-            if (!replace(other, name, begin, length, words[w][1]) || !has_name(array, n, other)) continue;
-            const size_t shift = begin < at ? strlen(words[w][1]) - length : 0;
-            return replace(pair->keys, name, at, digits, "{i}") && replace(pair->values, other, at + shift, digits, "{i}");
+            if (!replace(other, name, begin, length, words[w][1]) || !has_name(array, n, other, k)) continue;
+            *shift = begin < at ? strlen(words[w][1]) - length : 0;
+            return 1;
         }
     }
     return 0;
+}
+
+/* Finds the patterns of K and V for an array of K. */
+static int find_values(const struct kvc_array *array, size_t n, const struct kvc_array *k, size_t at, struct pair *pair) {
+    char other[MOST_NAME];
+    size_t shift;
+    return find_other(array, n, k, at, 1, other, &shift) && replace(pair->keys, k->name, at, 1, "{i}") &&
+           replace(pair->values, other, at + shift, 1, "{i}");
 }
 
 /* Lists the pairs of patterns under which layer 0 is there, each once. Returns their number, at most MOST_PAIRS + 1. */
@@ -59,7 +71,7 @@ static size_t find_pairs(const struct kvc_array *array, size_t n, struct pair *p
         for (size_t at = 0; name[at] && found <= MOST_PAIRS; at++) {
             const int number = name[at] == '0' && !(at && isdigit((unsigned char)name[at - 1])) &&
                                !isdigit((unsigned char)name[at + 1]);
-            if (!number || !find_values(array, n, name, at, 1, &pair[found])) continue;
+            if (!number || !find_values(array, n, &array[i], at, &pair[found])) continue;
             found++;
             break;
         }
@@ -93,14 +105,37 @@ static int are_numbered(const struct kvc_array *array, size_t n, const char *tex
     return n > 0;
 }
 
-/* Says of arrays with more dimensions than those of a layer how to save them. */
-static int fail_stacked(const struct kvc_array *a, struct kvc_error *e) {
-    char what[320];
+/* Returns the axes that an array of all layers may have; NULL: there are none that kvc reads. */
+static const char *axes_of(const struct kvc_array *a, int both) {
+    if (!both) return a->rank == 4 ? "lhtd" : a->rank != 5 ? NULL : a->dim[1] == 1 ? "lbhtd" : a->dim[0] == 1 ? "blhtd" : NULL;
+    if (a->rank == 5) return a->dim[1] == 2 ? "lchtd" : a->dim[0] == 2 ? "clhtd" : NULL;
+    if (a->rank != 6 || a->dim[2] != 1) return NULL;
+    return a->dim[1] == 2 ? "lcbhtd" : a->dim[0] == 2 ? "clbhtd" : NULL;
+}
+
+#define LETTERS "if that is the order of its axes: l layer, %sb batch, h head, t token, d channel"
+
+static int is_stacked(const struct kvc_array *a) {
+    return a->in && a->rank > 3 && a->rank < 7 && !is_tensor(a);
+}
+
+/* Says of an array of all layers how to read it. Returns 1 where it is none. */
+static int fail_stacked(const struct kvc_array *array, size_t n, const struct kvc_array *a, struct kvc_error *e) {
+    char what[320], other[MOST_NAME], shown[2][MOST_NAME];
+    size_t shift;
+    int pair = find_other(array, n, a, strlen(a->name), 0, other, &shift);
+    if (!pair && n == 2 && a == array && array[1].rank == a->rank && memcmp(a->dim, array[1].dim, a->rank * sizeof *a->dim) == 0)
+        pair = snprintf(other, sizeof other, "%s", array[1].name) < MOST_NAME;
+    const char *axes = axes_of(a, !pair);
+    if (!axes) return 1;
+    kvc_array_describe(a, what, sizeof what);
+    kvc_name_show(a->name, shown[0], sizeof shown[0]);
+    if (!pair)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s holds all layers; --map='kv=%s' --map=axes=%s reads it, " LETTERS, what, shown[0],
+                        axes, "c K and V, ");
     return kvc_fail(e, KVC_ERR_UNKNOWN,
-                    "%s has %" PRIu64
-                    " dimensions, so all layers are in one array; save one array of a layer, [1, heads, tokens, head "
-                    "dim]: {f'layers.{i}.keys': k[i], f'layers.{i}.values': v[i]} for each i",
-                    kvc_array_describe(a, what, sizeof what), a->rank);
+                    "%s holds all layers; --map='keys=%s' --map='values=%s' --map=axes=%s reads it, " LETTERS, what, shown[0],
+                    kvc_name_show(other, shown[1], sizeof shown[1]), axes, "");
 }
 
 static int fail_names(const struct kvc_array *array, size_t n, struct kvc_error *e) {
@@ -121,9 +156,9 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
         return kvc_fail(e, KVC_ERR_UNKNOWN, "no array has a name of the patterns that are given (map); the first of %zu is '%s'",
                         n, n ? kvc_name_show(array->name, name, sizeof name) : "");
     if (pairs) return fail_pairs(pair, pairs, e);
-    for (size_t i = 0; i < n; i++)
-        if (array[i].rank > 4 && array[i].rank < 8) return fail_stacked(&array[i], e);
-    if (n && !*array->name)
+    for (size_t i = 0; i < n && i < MOST_LOOKS; i++)
+        if (is_stacked(&array[i]) && fail_stacked(array, n, &array[i], e) < 0) return -1;
+    if (n == 1 && strcmp(array->name, "tensor") == 0)
         return kvc_fail(e, KVC_ERR_UNKNOWN,
                         "the file is one tensor without a name; save a dict: {'layers.0.keys': k, 'layers.0.values': v}");
     if (are_numbered(array, n, "arr_"))
@@ -133,8 +168,8 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
             "**{f'layers.{i}.keys': k[i], ...})");
     if (are_numbered(array, n, ""))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
-                        "the file is a list of tensors, which does not say whether they are K or V; save both lists in one file: "
-                        "{'key_cache': keys, 'value_cache': values}");
+                        "the file is a list of tensors, which does not say whether they are K or V; give the folder, or a tar "
+                        "archive, of it and of the other list, with the names keys and values: keys.pt, values.pt");
     return fail_names(array, n, e);
 }
 

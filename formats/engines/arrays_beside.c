@@ -1,5 +1,5 @@
 /* arrays_beside.c: arrays that lie beside K and V: input_ids, attention_mask, and those whose meaning is unknown. Not for names
- * that say what an array is (arrays_read.c). */
+ * that say what an array is (arrays_names.c). */
 #include "formats/engines/arrays_read.h"
 
 #include "formats/cache/keys.h"

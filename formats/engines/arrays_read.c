@@ -1,5 +1,6 @@
-/* arrays_read.c: builds the cache model from named arrays: conventions of names, patterns, parts by token count. Not for finding
- * arrays in a file (safetensors.c, npz.c), for extents and metadata (arrays_source.c) or for writing them (arrays_write.c). */
+/* arrays_read.c: builds the cache model from named arrays: parts by token count. Not for finding arrays in a file (safetensors.c,
+ * npz.c), for the meaning of names (arrays_names.c), for extents and metadata (arrays_source.c) or for writing them
+ * (arrays_write.c). */
 #include "formats/engines/arrays_read.h"
 
 #include "codecs/memory.h"
@@ -12,147 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_DIGITS = 6 };
-
-const struct kvc_format_option kvc_arrays_options[] = {
-    [KVC_ARRAYS_MAP] = {.key = "map",
-                        .kind = KVC_OPTION_LIST,
-                        .value = "KIND=PATTERN",
-                        .tool = "map",
-                        .help = "names of arrays: KIND keys, values, queries, hidden, tokens "
-                                "or positions; {i} for the layer number; repeat as needed"},
-    {.key = NULL},
-};
-
-struct rule {
-    const char *key; /* as the option spells it */
-    enum kvc_name_kind kind;
-    enum kvc_role role;
-};
-
-static const struct rule rules[] = {
-    {"keys", KVC_NAME_TENSOR, KVC_ROLE_K}, /* in the order of the enum below */
-    {"values", KVC_NAME_TENSOR, KVC_ROLE_V},       {"queries", KVC_NAME_TENSOR, KVC_ROLE_QUERIES},
-    {"hidden", KVC_NAME_TENSOR, KVC_ROLE_HIDDEN},  {"tokens", KVC_NAME_TOKENS, KVC_ROLE_K},
-    {"positions", KVC_NAME_POSITIONS, KVC_ROLE_K},
-};
-enum { RULE_KEYS, RULE_VALUES, RULE_QUERIES, RULE_HIDDEN, RULE_TOKENS, RULE_POSITIONS, RULES };
-
-static const struct {
-    unsigned rule;
-    const char *pattern;
-    int sliding;
-} conventions[] = {
-    {RULE_KEYS, "layers.{i}.keys", 0},
-    {RULE_VALUES, "layers.{i}.values", 0},
-    {RULE_KEYS, "key_cache.{i}", 0},
-    {RULE_VALUES, "value_cache.{i}", 0},
-    {RULE_KEYS, "past_key_values.{i}.key", 0},
-    {RULE_VALUES, "past_key_values.{i}.value", 0},
-    {RULE_KEYS, "sliding.layers.{i}.keys", 1},
-    {RULE_VALUES, "sliding.layers.{i}.values", 1},
-    {RULE_QUERIES, "queries.{i}", 0},
-    {RULE_HIDDEN, "hidden.{i}", 0},
-    {RULE_TOKENS, "tokens", 0},
-    {RULE_POSITIONS, "positions", 0},
-    {RULE_POSITIONS, "sliding.positions", 1},
-};
-
-/* Returns 1 when `name` is the pattern with a decimal number, without leading zeros, in place of "{i}". */
-static int matches(const char *pattern, const char *name, uint32_t *layer) {
-    const char *place = strstr(pattern, "{i}");
-    if (!place) return strcmp(pattern, name) == 0;
-    size_t before = (size_t)(place - pattern), after = strlen(place + 3), n = strlen(name);
-    if (n <= before + after || strncmp(pattern, name, before) || strcmp(place + 3, name + n - after)) return 0;
-    const char *digit = name + before;
-    size_t digits = n - before - after;
-    if (digits > MAX_DIGITS || (digits > 1 && digit[0] == '0')) return 0;
-    *layer = 0;
-    for (size_t i = 0; i < digits; i++) {
-        if (digit[i] < '0' || digit[i] > '9') return 0;
-        *layer = *layer * 10 + (uint32_t)(digit[i] - '0');
-    }
-    return 1;
-}
-
-/* Returns the rule of a value of the option `map`, and its pattern; RULES when the value matches no rule. */
-static unsigned rule_of_map(const char *map, const char **pattern) {
-    for (unsigned r = 0; r < RULES; r++) {
-        size_t n = strlen(rules[r].key);
-        if (strncmp(map, rules[r].key, n) == 0 && map[n] == '=') {
-            *pattern = map + n + 1;
-            return r;
-        }
-    }
-    return RULES;
-}
-
-/* The patterns of the option `map`. */
-static const char *const *maps_of(const struct kvc_import_options *o) {
-    return o && o->value ? o->value[KVC_ARRAYS_MAP].list : NULL;
-}
-
-int kvc_name_maps_attention(const struct kvc_import_options *o) {
-    for (const char *const *map = maps_of(o); map && *map; map++) {
-        const char *pattern;
-        const unsigned r = rule_of_map(*map, &pattern);
-        if (r == RULE_KEYS || r == RULE_VALUES) return 1;
-    }
-    return 0;
-}
-
-int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) {
-    for (const char *const *map = maps_of(o); map && *map; map++) {
-        const char *pattern = NULL;
-        unsigned r = rule_of_map(*map, &pattern);
-        if (r == RULES)
-            return kvc_fail(e, KVC_ERR_USAGE,
-                            "map=%s: must begin with keys=, values=, queries=, hidden=, tokens= or positions=", *map);
-        const char *place = strstr(pattern, "{i}");
-        if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern is empty", *map);
-        int of_a_layer = rules[r].kind == KVC_NAME_TENSOR;
-        if (!of_a_layer && place)
-            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: %s belong to no layer; take {i} out", *map, rules[r].key);
-        if (of_a_layer && (!place || strstr(place + 3, "{i}")))
-            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern needs {i} once, in place of the layer number", *map);
-    }
-    return 0;
-}
-
-struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o) {
-    struct kvc_name found = {KVC_NAME_OTHER, KVC_ROLE_K, 0, 0};
-    int mapped[RULES] = {0};
-    for (const char *const *map = maps_of(o); map && *map; map++) {
-        const char *pattern = NULL;
-        unsigned r = rule_of_map(*map, &pattern);
-        if (r == RULES) continue;
-        mapped[r] = 1;
-        if (found.kind == KVC_NAME_OTHER && matches(pattern, name, &found.layer)) {
-            found.kind = rules[r].kind;
-            found.role = rules[r].role;
-        }
-    }
-    mapped[RULE_KEYS] = mapped[RULE_VALUES] = mapped[RULE_KEYS] || mapped[RULE_VALUES];
-    for (size_t i = 0; found.kind == KVC_NAME_OTHER && i < sizeof conventions / sizeof conventions[0]; i++) {
-        if (mapped[conventions[i].rule] || !matches(conventions[i].pattern, name, &found.layer)) continue;
-        found.kind = rules[conventions[i].rule].kind;
-        found.role = rules[conventions[i].rule].role;
-        found.sliding = conventions[i].sliding;
-    }
-    return found;
-}
-
-void kvc_name_print(const struct kvc_name *name, char *text, size_t size) {
-    const char *sliding = name->sliding ? "sliding." : "";
-    if (name->kind == KVC_NAME_TOKENS) snprintf(text, size, "tokens");
-    else if (name->kind == KVC_NAME_POSITIONS) snprintf(text, size, "%spositions", sliding);
-    else if (name->role == KVC_ROLE_QUERIES) snprintf(text, size, "queries.%" PRIu32, name->layer);
-    else if (name->role == KVC_ROLE_HIDDEN) snprintf(text, size, "hidden.%" PRIu32, name->layer);
-    else snprintf(text, size, "%slayers.%" PRIu32 ".%s", sliding, name->layer, name->role == KVC_ROLE_V ? "values" : "keys");
-}
-
-/* --- building the model --- */
 
 /* A tensor that was recognised by its name. */
 struct item {
@@ -306,6 +166,11 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
         const struct item *a = &item[i], *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
         kvc_array_describe(&array[a->array], one, sizeof one);
         if (b) kvc_array_describe(&array[b->array], other, sizeof other);
+        if (b && a->name.role == b->name.role && array[a->array].member != array[b->array].member)
+            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_EACH,
+                                 "%s of %s and %s of %s both are %s of layer %" PRIu32 ": several caches, not one", one,
+                                 array[a->array].in->name, other, array[b->array].in->name, kvc_role_name(a->name.role),
+                                 a->name.layer);
         if (b && a->name.role == b->name.role)
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s both are %s of layer %" PRIu32, one, other,
                             kvc_role_name(a->name.role), a->name.layer);

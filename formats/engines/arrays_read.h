@@ -21,6 +21,7 @@ struct kvc_name {
     enum kvc_role role;
     uint32_t layer; /* at most six digits */
     int sliding;    /* 1: of a second cache, for sliding windows, which numbers its layers from 0 again */
+    int both;       /* 1: K and V in one array, which kvc_arrays_split() takes apart */
 };
 
 /* Options of formats that are collections of arrays: the table, and positions in it. */
@@ -28,14 +29,16 @@ enum { KVC_ARRAYS_MAP };
 extern const struct kvc_format_option kvc_arrays_options[];
 
 /* Interprets a name by the patterns of the option `map` ("keys=model.{i}.k", "values=...", "queries=...", "hidden=...",
- * "tokens=ids", "positions=..."; "{i}" stands for the layer number) and by the conventions: layers.{i}.keys|values,
- * sliding.layers.{i}.keys|values, key_cache.{i} / value_cache.{i}, past_key_values.{i}.key|value,
- * queries.{i}, hidden.{i}, tokens, positions, sliding.positions. A pattern for keys or values replaces the
+ * "tokens=ids", "positions=...", "kv=..." for K and V in one array; "{i}" stands for the layer number) and by the conventions:
+ * layers.{i}.keys|values, sliding.layers.{i}.keys|values, key_cache.{i} / value_cache.{i}, past_key_values.{i}.key|value,
+ * keys.{i} / values.{i}, queries.{i}, hidden.{i}, tokens, positions, sliding.positions. A pattern for keys or values replaces the
  * conventions for both; any other pattern replaces only its own. */
 struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o);
 /* Returns 1 if patterns name keys or values, so that no convention does. */
 int kvc_name_maps_attention(const struct kvc_import_options *o);
-/* Refuses malformed patterns. */
+/* Returns the order of axes that the option `map` says ("axes=lbhtd"), slowest first; NULL: it says none. */
+const char *kvc_name_axes(const struct kvc_import_options *o);
+/* Refuses malformed patterns, and axes that do not fit them. */
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e);
 /* Writes the name for exports into `text`: "layers.3.keys", for instance. */
 void kvc_name_print(const struct kvc_name *name, char *text, size_t size);
@@ -47,6 +50,7 @@ void kvc_name_print(const struct kvc_name *name, char *text, size_t size);
 struct kvc_array {
     const char *name;
     struct kvc_name known;             /* meaning, where the format itself says it; KVC_NAME_OTHER: the name says it */
+    size_t member;                     /* of the bundle, that the array is from */
     const char *type;                  /* element type in the words of the format, for messages */
     const struct kvc_dtype_info *info; /* NULL: caches have no such dtype */
     unsigned int_size;                 /* bytes of little-endian signed integers, as tokens are: 4 or 8; else 0 */

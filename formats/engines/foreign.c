@@ -138,13 +138,9 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
 }
 
 int kvc_foreign_members(const struct kvc_bundle *b, char *text, size_t size) {
-    int keys = 0, values = 0, entries = 0, index = 0, local = 0;
+    int entries = 0, index = 0, local = 0;
     for (size_t i = 0; i < b->n; i++) {
         const char *name = last_name(b->member[i].name);
-        if (ends_in(name, ".pt") || ends_in(name, ".npy")) {
-            keys |= strncmp(name, "key", 3) == 0 || strncmp(name, "k.", 2) == 0;
-            values |= strncmp(name, "value", 5) == 0 || strncmp(name, "v.", 2) == 0;
-        }
         entries += strncmp(name, "entry_", 6) == 0 && ends_in(name, ".safetensors");
         index |= strcmp(name, "index.json") == 0;
         local |= is_lmcache_key(name) && (ends_in(name, ".pt") || ends_in(name, ".meta"));
@@ -152,10 +148,6 @@ int kvc_foreign_members(const struct kvc_bundle *b, char *text, size_t size) {
     if (entries && index)
         snprintf(text, size,
                  "a folder of prompt caches of mlx-lm, each a file of its own; pack the files: entry_0.safetensors and so on");
-    else if (keys && values)
-        snprintf(text, size,
-                 "K and V are files of their own, which kvc does not join; save both in one: torch.save({'key_cache': keys, "
-                 "'value_cache': values}, file)");
     else if (local) snprintf(text, size, LOCAL_DISK);
     else return 0;
     return 1;

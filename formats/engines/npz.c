@@ -1,13 +1,13 @@
-/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them. Not for the meaning of names (arrays_read.c), for one
- * array of the zip (npy.c) or for reading members (zip_members.c). A file with deflated members is exported as an npz of equal
- * values, not as the same file. */
+/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them, or as several such files. Not for the meaning of names
+ * (arrays_names.c), for one array of the zip (npy.c) or for reading members (zip_members.c). A file with deflated members is
+ * exported as an npz of equal values, not as the same file. */
 #include "formats/engines/arrays_write.h"
-#include "codecs/memory.h"
 #include "formats/cache/format.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
+#include "formats/engines/arrays_list.h"
+#include "formats/engines/foreign.h"
 #include "formats/engines/npy.h"
-#include "formats/io/zip_members.h"
+#include "formats/io/zip_set.h"
 #include "formats/io/libarchive.h"
 
 #include <stdio.h>
@@ -16,9 +16,13 @@
 
 /* --- reading --- */
 
+static int ends_in(const char *path, const char *end) {
+    const size_t n = strlen(path), m = strlen(end);
+    return n > m && strcmp(path + n - m, end) == 0;
+}
+
 static int is_array(const char *path) {
-    const size_t n = strlen(path);
-    return n > 4 && strcmp(path + n - 4, ".npy") == 0;
+    return ends_in(path, ".npy");
 }
 
 /* Selects the arrays with a meaning. Others stay private bytes of the file; they are not decompressed. */
@@ -30,31 +34,33 @@ static int wants(const void *state, const char *path) {
     return wanted;
 }
 
-/* Lists the arrays of the members in the order of the file. Arrays of other names keep their name for messages only. Removes
- * ".npy" from the names of arrays. */
-static int make_arrays(struct kvc_zip_members *z, struct kvc_array *array, const struct kvc_import_options *o,
-                       struct kvc_error *e) {
-    for (size_t i = 0; i < z->n; i++) {
-        struct kvc_zip_member *m = &z->member[i];
-        if (is_array(m->name)) m->name[strlen(m->name) - 4] = '\0';
-        array[i] = (struct kvc_array){.name = m->name, .type = "?", .tensor = KVC_NONE};
-        if (!m->is_read) continue;
-        if (!m->size && kvc_name_of(m->name, o).kind == KVC_NAME_OTHER) continue;
-        if (!m->size) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
-        if (!kvc_npy_read(&array[i], kvc_zip_member_input(z, i), m->at, m->size, e)) continue;
-        if (kvc_name_of(m->name, o).kind != KVC_NAME_OTHER) return -1;
-        array[i] = (struct kvc_array){.name = m->name, .type = "?", .tensor = KVC_NONE}; /* read for a message only */
-    }
-    return 0;
-}
-
 static int wants_all(const void *state, const char *path) {
     (void)state;
     return is_array(path);
 }
 
-/* Reads the members. Where no name is that of K or V, all arrays are read, for a message by their shapes. Refuses a zip of other
- * files. */
+/* Adds the arrays of a zip in the order of the file. Arrays that are not read have their names for messages only. An array without
+ * a meaning may be unreadable, but not of several files, where a file's name may give it one. */
+static int add_arrays(struct kvc_array_list *list, struct kvc_zip_members *z, size_t member, int is_file,
+                      const struct kvc_import_options *o, struct kvc_error *e) {
+    for (size_t i = 0; i < z->n; i++) {
+        struct kvc_zip_member *m = &z->member[i];
+        if (is_array(m->name)) m->name[strlen(m->name) - 4] = '\0';
+        const int is_known = kvc_name_of(m->name, o).kind != KVC_NAME_OTHER;
+        const struct kvc_array unread = {.name = m->name, .type = "?", .tensor = KVC_NONE, .member = member};
+        struct kvc_array a = unread;
+        if (m->is_read && !m->size && is_known) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
+        if (m->is_read && m->size && kvc_npy_read(&a, kvc_zip_member_input(z, i), m->at, m->size, e)) {
+            if (is_known || !(is_file || kvc_name_is_beside(m->name))) return -1;
+            a = unread;
+        }
+        if (kvc_arrays_add(list, &a, e)) return -1;
+    }
+    return 0;
+}
+
+/* Reads the members of a zip. Where no name is that of K or V, all arrays are read, for a message by their shapes. Refuses a zip of
+ * other files. */
 static int read_members(struct kvc_zip_members *z, const struct kvc_input *in, const struct kvc_import_options *o,
                         struct kvc_error *e) {
     char shown[96];
@@ -72,44 +78,73 @@ static int read_members(struct kvc_zip_members *z, const struct kvc_input *in, c
     return arrays ? kvc_zip_read(z, in, wants_all, NULL, e) : -1;
 }
 
-/* Returns 1 when every tensor is in the file itself. */
-static int all_in_place(const struct kvc_zip_members *z, const struct kvc_array *array) {
-    for (size_t i = 0; i < z->n; i++)
-        if (array[i].tensor != KVC_NONE && !z->member[i].in_place) return 0;
-    return 1;
+/* Returns 1 for members that are read: of several files, those named *.npz and *.npy. */
+static int is_read(const struct kvc_bundle *b, size_t i) {
+    const char *name = b->member[i].name;
+    return b->is_file || (!kvc_member_is_beside(name) && (is_array(name) || ends_in(name, ".npz")));
 }
 
-static int build(struct kvc_cache *c, struct kvc_zip_members *z, const struct kvc_import_options *o, struct kvc_error *e) {
-    struct kvc_array *array = kvc_alloc(z->n, sizeof *array);
-    if (!array) return kvc_fail_memory(e, "arrays");
-    int status = make_arrays(z, array, o, e);
-    if (!status) status = kvc_names_build(c, array, z->n, o, e);
-    if (!status && all_in_place(z, array)) status = kvc_names_extents(c, array, z->n, z->in, e);
-    if (!status) status = kvc_names_meta(c, "npz", z->in->size, o, KVC_PAIRING_HALVES, 1, e);
-    if (!status) status = kvc_names_first_token(c, e);
-    if (!status) status = kvc_cache_finish(c, e);
-    free(array);
-    return status;
+/* Adds the arrays of a member: an npz, or one array, whose name is that of the file. */
+static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips, const struct kvc_bundle *b, size_t i,
+                       const struct kvc_import_options *o, struct kvc_error *e) {
+    const struct kvc_input *in = kvc_bundle_open(b, i, e);
+    struct kvc_zip_members *z = &zips->zip[i];
+    if (!in) return -1;
+    if (b->is_file) return read_members(z, in, o, e) || add_arrays(list, z, i, 1, o, e) ? -1 : 0;
+    if (!is_array(b->member[i].name))
+        return kvc_zip_read(z, in, wants_all, NULL, e) || add_arrays(list, z, i, 0, o, e) ? -1 : 0;
+    char *name = strndup(b->member[i].name, strlen(b->member[i].name) - 4); /* for messages */
+    struct kvc_array a = {.name = name ? name : "", .tensor = KVC_NONE, .member = i};
+    const int status = kvc_npy_read(&a, in, 0, in->size, e);
+    free(name);
+    a.name = "";
+    return status ? -1 : kvc_arrays_add(list, &a, e);
+}
+
+static int read_all(struct kvc_array_list *list, struct kvc_zip_set *zips, const struct kvc_bundle *b,
+                    const struct kvc_import_options *o, struct kvc_error *e) {
+    for (size_t i = 0; i < b->n; i++)
+        if (is_read(b, i) && read_member(list, zips, b, i, o, e))
+            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+    return kvc_arrays_name_members(list, b, o, e) || kvc_arrays_split(list, o, e) ? -1 : 0;
+}
+
+static int build(struct kvc_cache *c, struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
+                 struct kvc_error *e) {
+    if (kvc_names_build(c, list->array, list->n, o, e) || kvc_arrays_source(c, list, b, e) ||
+        kvc_names_meta(c, "npz", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e) || kvc_names_first_token(c, e))
+        return -1;
+    return kvc_cache_finish(c, e);
 }
 
 static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
-    struct kvc_zip_members z;
+    struct kvc_array_list list = {.n = 0};
+    struct kvc_zip_set zips = {.n = 0};
     struct kvc_cache *c = NULL;
-    if (kvc_name_check_map(o, e) || read_members(&z, b->one.in, o, e)) return NULL;
-    int status = (c = kvc_cache_new(e)) ? kvc_cache_map(c, kvc_zip_spool_close, z.spool, e) : -1;
-    if (!status) z.spool_is_taken = 1;
-    if (!status) status = build(c, &z, o, e);
-    kvc_zip_free(&z);
+    if (kvc_name_check_map(o, e) || kvc_zip_set_open(&zips, b->n, e)) return NULL;
+    int status = read_all(&list, &zips, b, o, e);
+    if (!status) status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e) ? build(c, &list, b, o, e) : -1;
+    kvc_arrays_clear(&list);
+    kvc_zip_set_free(&zips);
     if (!status) return c;
     kvc_cache_free(c);
     return NULL;
 }
 
+static int probe_file(const struct kvc_input *in, int is_zip) {
+    uint8_t head[6];
+    return in->size >= 22 && !kvc_input_copy(in, 0, head, sizeof head, NULL) &&
+           memcmp(head, is_zip ? "PK\3\4" : "\x93NUMPY", is_zip ? 4 : 6) == 0;
+}
+
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {
-    uint8_t head[4];
-    if (b->one.in->size >= 22 && !kvc_input_copy(b->one.in, 0, head, sizeof head, NULL) && memcmp(head, "PK\3\4", 4) == 0)
-        return 1;
-    snprintf(why, size, "does not begin as a zip does");
+    snprintf(why, size, b->is_file ? "does not begin as a zip does" : "no file is named *.npz or *.npy");
+    for (size_t i = 0; i < b->n; i++) {
+        if (!is_read(b, i)) continue;
+        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
+        if (in && probe_file(in, b->is_file || !is_array(b->member[i].name))) return 1;
+        if (!b->is_file) snprintf(why, size, "a file does not begin as an npz or a npy does");
+    }
     return 0;
 }
 
@@ -187,6 +222,7 @@ const struct kvc_format kvc_format_npz = {
     .name = "npz",
     .summary = "numpy arrays in a zip",
     .suffix = ".npz",
+    .takes_members = 1,
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_NPZ,
     .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,

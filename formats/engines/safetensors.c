@@ -1,5 +1,5 @@
 /* safetensors.c: KV caches as named tensors in safetensors files, whose tensors cover the data without holes. Not for the layout
- * of the header (safetensors_file.h) or the meaning of names (arrays_read.c). */
+ * of the header (safetensors_file.h) or the meaning of names (arrays_names.c). */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
 #include "codecs/number.h"
@@ -13,7 +13,7 @@
 #include "formats/cache/scales.h"
 #include "formats/cache/values.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
+#include "formats/engines/arrays_list.h"
 #include "formats/engines/foreign.h"
 #include "formats/cache/view.h"
 
@@ -168,18 +168,17 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
     return 0;
 }
 
-/* The headers of the members that are read, and all their arrays, in the order of the members. */
+/* The headers of the members that are read, and all their arrays. */
 struct headers {
     struct kvc_safetensors *of; /* by member; empty where a member is not read */
     size_t n;
-    struct kvc_array *array;
-    size_t n_arrays;
+    struct kvc_array_list list;
 };
 
 static void headers_free(struct headers *h) {
     for (size_t i = 0; i < h->n; i++) kvc_safetensors_free(&h->of[i]);
     free(h->of);
-    free(h->array);
+    kvc_arrays_clear(&h->list);
 }
 
 /* Returns a text of the metadata of the first member that has any metadata; NULL where it has no such text. */
@@ -189,24 +188,29 @@ static const char *text_of(const struct headers *h, const char *key) {
     return NULL;
 }
 
-static int read_headers(struct headers *h, const struct kvc_bundle *b, struct kvc_error *e) {
+static int add_arrays(struct headers *h, size_t member, const struct kvc_input *in, struct kvc_error *e) {
+    struct kvc_array a;
+    for (size_t t = 0; t < h->of[member].n; t++) {
+        if (kvc_array_of_safetensors(&a, &h->of[member].tensor[t], &h->of[member], in, e)) return -1;
+        a.member = member;
+        if (kvc_arrays_add(&h->list, &a, e)) return -1;
+    }
+    return 0;
+}
+
+static int read_headers(struct headers *h, const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     memset(h, 0, sizeof *h);
     if (!(h->of = kvc_alloc_zeros(b->n, sizeof *h->of))) return kvc_fail_memory(e, "headers");
-    size_t n = 0;
     for (; h->n < b->n; h->n++) {
         if (!is_read(b, h->n)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, h->n, e);
         if (!in) return -1;
         if (kvc_safetensors_read_input(&h->of[h->n], in, KVC_SAFETENSORS_COVERED, e))
             return b->is_file ? -1 : kvc_error_prefix(e, b->member[h->n].name);
-        n += h->of[h->n].n;
     }
-    if (!(h->array = kvc_alloc(n, sizeof *h->array))) return kvc_fail_memory(e, "arrays");
     for (size_t i = 0; i < h->n; i++)
-        for (size_t t = 0; t < h->of[i].n; t++)
-            if (kvc_array_of_safetensors(&h->array[h->n_arrays++], &h->of[i].tensor[t], &h->of[i], b->member[i].in, e))
-                return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
-    return 0;
+        if (add_arrays(h, i, b->member[i].in, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+    return kvc_arrays_name_members(&h->list, b, o, e) || kvc_arrays_split(&h->list, o, e) ? -1 : 0;
 }
 
 /* Returns the pairing that a file records, which may be "unknown", or else the one that transformers keeps K in. *assumed is 1
@@ -233,25 +237,15 @@ static int read_metadata(struct kvc_cache *c, const struct headers *h, uint64_t 
     return 0;
 }
 
-static int add_extents(struct kvc_cache *c, const struct kvc_bundle *b, const struct headers *h, struct kvc_error *e) {
-    for (size_t i = 0; i < b->n; i++) {
-        const struct kvc_input *in = kvc_bundle_open(b, i, e);
-        if (!in || (!b->is_file && kvc_extents_member(c, b->member[i].name, e)) ||
-            kvc_names_extents(c, h->array, h->n_arrays, in, e))
-            return -1;
-    }
-    return 0;
-}
-
 static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct headers h;
     struct kvc_cache *c = NULL;
     if (kvc_name_check_map(o, e)) return NULL;
-    int status = read_headers(&h, b, e);
+    int status = read_headers(&h, b, o, e);
     if (!status) status = (c = kvc_cache_new(e)) ? 0 : -1;
     if (!status) status = kvc_cache_map(c, NULL, NULL, e);
-    if (!status) status = kvc_names_build(c, h.array, h.n_arrays, o, e);
-    if (!status) status = add_extents(c, b, &h, e);
+    if (!status) status = kvc_names_build(c, h.list.array, h.list.n, o, e);
+    if (!status) status = kvc_arrays_source(c, &h.list, b, e);
     if (!status) status = read_metadata(c, &h, kvc_bundle_size(b), o, e);
     if (!status) status = kvc_cache_finish(c, e);
     headers_free(&h);

@@ -1,5 +1,5 @@
-/* torch_read.c: finds the tensors of a file of torch.save() by its pickle, without running it. Not for opcodes (pickle.c) or for
- * the meaning of names (arrays_read.c).
+/* torch_read.c: finds the tensors of files of torch.save() by their pickles, without running them. Not for opcodes (pickle.c) or for
+ * the meaning of names (arrays_names.c).
  *
  *   NAME/data.pkl   the pickle; a tensor is a call of a function of torch._utils: storage, offset, size, stride
  *   NAME/data/KEY   the bytes of a storage, which several tensors may view
@@ -12,10 +12,11 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
+#include "formats/engines/arrays_list.h"
+#include "formats/engines/foreign.h"
 #include "formats/engines/pickle.h"
 #include "formats/engines/torch_types.h"
-#include "formats/io/zip_members.h"
+#include "formats/io/zip_set.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,12 +28,13 @@ enum { MAX_DEPTH = 64, MAX_VISITS = 1 << 20, MAX_ARRAYS = 1 << 18, MAX_PATH = 25
 #define CACHE_CLASS "transformers.cache_utils.DynamicCache"
 #define SLIDING_CLASS "transformers.cache_utils.DynamicSlidingWindowLayer"
 
+/* Reads one file. */
 struct reader {
-    struct kvc_zip_members zip;
-    char *folder; /* NAME/ */
+    struct kvc_zip_members *zip;
+    size_t member; /* the file among the members of the bundle */
+    char *folder;  /* NAME/ */
     struct kvc_pickle pickle;
-    struct kvc_array *array; /* their names belong to the reader */
-    size_t n;
+    struct kvc_array_list *list; /* gets the tensors */
     uint64_t visits;
     uint64_t layer_end;    /* tokens that the layer has seen that is walked; 0: unknown */
     uint32_t layer_window; /* of the layer that is walked; 0: unknown */
@@ -116,15 +118,15 @@ static int find_storage(const struct reader *r, const struct kvc_pickle_value *v
     for (*type = kvc_torch_types; (*type)->dtype; ++*type)
         if (untyped ? dtype && strcmp(dtype, (*type)->dtype) == 0 : strcmp(class, (*type)->storage) == 0) break;
     if (!(*type)->dtype) return fail_tensor(r, "its storage has a type that kvc does not know", e);
-    for (*member = 0; *member < r->zip.n; ++*member) {
-        const char *name = r->zip.member[*member].name;
+    for (*member = 0; *member < r->zip->n; ++*member) {
+        const char *name = r->zip->member[*member].name;
         const size_t n = strlen(r->folder);
         if (strncmp(name, r->folder, n) == 0 && strncmp(name + n, "data/", 5) == 0 && strlen(name + n + 5) == key->n &&
             memcmp(name + n + 5, key->text, key->n) == 0)
             break;
     }
-    if (*member == r->zip.n) return fail_tensor(r, "the file does not contain its storage", e);
-    const uint64_t size = r->zip.member[*member].size;
+    if (*member == r->zip->n) return fail_tensor(r, "the file does not contain its storage", e);
+    const uint64_t size = r->zip->member[*member].size;
     const unsigned unit = untyped ? 1 : (*type)->size;
     if (count < 0 || size / unit != (uint64_t)count || size % unit)
         return fail_tensor(r, "its storage has another size than the pickle says", e);
@@ -179,25 +181,23 @@ static int take_tensor(struct reader *r, const struct kvc_pickle_value *call, st
     const struct kvc_torch_type *type = NULL;
     size_t member = 0;
     if (find_storage(r, item_at(r, args, 0), v3 ? global_of(r, item_at(r, args, 6)) : NULL, &type, &member, e)) return -1;
-    struct kvc_array a = {.type = type->name, .in = kvc_zip_member_input(&r->zip, member), .tensor = KVC_NONE};
+    struct kvc_array a = {.type = type->name, .in = kvc_zip_member_input(r->zip, member), .tensor = KVC_NONE};
     const int64_t offset = item_at(r, args, 1)->integer;
-    const uint64_t room = r->zip.member[member].size / type->size;
+    const uint64_t room = r->zip->member[member].size / type->size;
     uint64_t span;
     if (!size || !stride || size->n != stride->n || offset < 0 || take_geometry(r, &a, size, stride, type->size, &span) ||
         (uint64_t)offset > room || span > room - (uint64_t)offset)
         return fail_tensor(r, "its size, strides and offset do not fit into its storage", e);
     a.info = type->kvc < 0 ? NULL : kvc_dtype_info((unsigned)type->kvc);
     a.int_size = type->is_int ? type->size : 0;
-    a.at = r->zip.member[member].at + (uint64_t)offset * type->size;
+    a.at = r->zip->member[member].at + (uint64_t)offset * type->size;
     a.size = span * type->size;
     a.end = r->layer_end;
     a.window = r->layer_window;
-    if (r->n == MAX_ARRAYS) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the file has more than %d tensors", MAX_ARRAYS);
-    struct kvc_array *grown = kvc_room_for_one(r->array, r->n, sizeof *grown);
-    if (grown) r->array = grown;
-    if (!grown || !(a.name = strdup(r->path))) return kvc_fail_memory(e, "tensors");
-    r->array[r->n++] = a;
-    return 0;
+    a.name = r->path;
+    a.member = r->member;
+    if (r->list->n == MAX_ARRAYS) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are more than %d tensors", MAX_ARRAYS);
+    return kvc_arrays_add(r->list, &a, e);
 }
 
 /* --- the walk --- */
@@ -286,6 +286,11 @@ static int walk(struct reader *r, uint32_t number, unsigned depth, struct kvc_er
 
 /* --- the file --- */
 
+int kvc_torch_is_read(const struct kvc_bundle *b, size_t i) {
+    const char *dot = b->is_file || kvc_member_is_beside(b->member[i].name) ? NULL : strrchr(b->member[i].name, '.');
+    return b->is_file || (dot && (strcmp(dot, ".pt") == 0 || strcmp(dot, ".pth") == 0));
+}
+
 static int wants(const void *state, const char *name) {
     (void)state;
     const size_t n = strlen(name);
@@ -295,15 +300,15 @@ static int wants(const void *state, const char *name) {
 /* Finds a member in the folder of the archive; SIZE_MAX: there is none. */
 static size_t find_member(const struct reader *r, const char *name) {
     const size_t n = strlen(r->folder);
-    for (size_t i = 0; i < r->zip.n; i++)
-        if (strncmp(r->zip.member[i].name, r->folder, n) == 0 && strcmp(r->zip.member[i].name + n, name) == 0) return i;
+    for (size_t i = 0; i < r->zip->n; i++)
+        if (strncmp(r->zip->member[i].name, r->folder, n) == 0 && strcmp(r->zip->member[i].name + n, name) == 0) return i;
     return SIZE_MAX;
 }
 
 /* Finds the folder of the archive: of the first member that is named data.pkl. */
 static int find_folder(struct reader *r, size_t *pickle, struct kvc_error *e) {
-    for (*pickle = 0; *pickle < r->zip.n; ++*pickle) {
-        const char *name = r->zip.member[*pickle].name, *slash = strchr(name, '/');
+    for (*pickle = 0; *pickle < r->zip->n; ++*pickle) {
+        const char *name = r->zip->member[*pickle].name, *slash = strchr(name, '/');
         if (!slash || strcmp(slash + 1, "data.pkl")) continue;
         return (r->folder = strndup(name, (size_t)(slash + 1 - name))) ? 0 : kvc_fail_memory(e, "a name");
     }
@@ -314,9 +319,9 @@ static int check_byte_order(const struct reader *r, struct kvc_error *e) {
     char text[8] = "";
     const size_t i = find_member(r, "byteorder");
     if (i == SIZE_MAX) return 0;
-    const struct kvc_zip_member *m = &r->zip.member[i];
+    const struct kvc_zip_member *m = &r->zip->member[i];
     const uint64_t n = m->size < sizeof text ? m->size : sizeof text - 1;
-    if (n && kvc_input_copy(kvc_zip_member_input(&r->zip, i), m->at, text, n, e)) return -1;
+    if (n && kvc_input_copy(kvc_zip_member_input(r->zip, i), m->at, text, n, e)) return -1;
     return strcmp(text, "little") == 0
                ? 0
                : kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -324,8 +329,8 @@ static int check_byte_order(const struct reader *r, struct kvc_error *e) {
 }
 
 static int read_pickle(struct reader *r, size_t i, struct kvc_error *e) {
-    const struct kvc_zip_member *m = &r->zip.member[i];
-    const struct kvc_input *in = kvc_zip_member_input(&r->zip, i);
+    const struct kvc_zip_member *m = &r->zip->member[i];
+    const struct kvc_input *in = kvc_zip_member_input(r->zip, i);
     if (m->size > KVC_PICKLE_MAX) return kvc_pickle_read(&r->pickle, in->data, m->size, allows, e);
     if (kvc_input_pin(in, m->at, m->size, e)) return -1;
     int status = kvc_pickle_read(&r->pickle, in->data + m->at, m->size, allows, e);
@@ -339,6 +344,7 @@ static int read_pickle(struct reader *r, size_t i, struct kvc_error *e) {
 
 static int by_place(const void *pa, const void *pb) {
     const struct kvc_array *a = pa, *b = pb;
+    if (a->member != b->member) return a->member < b->member ? -1 : 1;
     if (a->in != b->in) return a->in < b->in ? -1 : 1;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;
     return strcmp(a->name, b->name);
@@ -361,19 +367,19 @@ static struct kvc_name meaning_of(const char *name) {
 }
 
 /* Names of the option `map` go before those of torch.save(). */
-static void take_meanings(struct reader *r, const struct kvc_import_options *o) {
+static void take_meanings(struct kvc_array_list *list, const struct kvc_import_options *o) {
     const int mapped = kvc_name_maps_attention(o);
-    for (size_t i = 0; i < r->n; i++) {
-        struct kvc_array *a = &r->array[i];
+    for (size_t i = 0; i < list->n; i++) {
+        struct kvc_array *a = &list->array[i];
         if (!mapped && kvc_name_of(a->name, o).kind == KVC_NAME_OTHER) a->known = meaning_of(a->name);
         if (strstr(a->name, "._sliding_window_tensor")) a->known.kind = KVC_NAME_FACT; /* the attribute sliding_window again */
     }
 }
 
 /* Sets the positions of sliding-window layers, whose classes say how many tokens they have seen. */
-static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
-    for (size_t i = 0; i < r->n; i++) {
-        const struct kvc_array *a = &r->array[i];
+static int set_positions(struct kvc_cache *c, const struct kvc_array_list *list, struct kvc_error *e) {
+    for (size_t i = 0; i < list->n; i++) {
+        const struct kvc_array *a = &list->array[i];
         if (a->tensor == KVC_NONE || !a->end) continue;
         struct kvc_cells *cells = &c->part[c->layer[c->tensor[a->tensor].layer].part].cells;
         kvc_meta_remove(&c->meta, KVC_KEY_WINDOW_ASSUMED); /* the layers' classes say it */
@@ -382,8 +388,8 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
                             c->layer[c->tensor[a->tensor].layer].index);
         for (uint64_t row = 0; row < cells->n; row++) cells->pos[row] = (int64_t)(a->end - cells->n + row);
     }
-    for (size_t i = 0; i < r->n; i++) {
-        const struct kvc_array *a = &r->array[i];
+    for (size_t i = 0; i < list->n; i++) {
+        const struct kvc_array *a = &list->array[i];
         if (a->tensor == KVC_NONE || !a->end) continue;
         const struct kvc_cells *cells = &c->part[c->layer[c->tensor[a->tensor].layer].part].cells;
         if (cells->n && cells->pos[cells->n - 1] != (int64_t)a->end - 1)
@@ -393,48 +399,59 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
 }
 
 /* Gives the layers the windows that their objects say. */
-static int set_windows(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
-    for (size_t i = 0; i < r->n; i++) {
-        if (r->array[i].tensor == KVC_NONE || !r->array[i].window) continue;
-        struct kvc_layer *layer = &c->layer[c->tensor[r->array[i].tensor].layer];
+static int set_windows(struct kvc_cache *c, const struct kvc_array_list *list, struct kvc_error *e) {
+    for (size_t i = 0; i < list->n; i++) {
+        if (list->array[i].tensor == KVC_NONE || !list->array[i].window) continue;
+        struct kvc_layer *layer = &c->layer[c->tensor[list->array[i].tensor].layer];
         layer->kind = KVC_LAYER_SLIDING;
-        layer->window = r->array[i].window;
+        layer->window = list->array[i].window;
         if (kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, layer->window, e)) return -1;
     }
     return 0;
 }
 
-static int add_extents(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
-    for (size_t i = 0; i < r->n; i++)
-        if (r->array[i].tensor != KVC_NONE && r->array[i].in != r->zip.in) return 0; /* a decompressed member */
-    return kvc_names_extents(c, r->array, r->n, r->zip.in, e);
-}
-
-static int build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
-    if (r->n) qsort(r->array, r->n, sizeof *r->array, by_place);
-    take_meanings(r, o);
-    if (kvc_names_build(c, r->array, r->n, o, e) || set_positions(c, r, e) || add_extents(c, r, e) ||
-        kvc_names_meta(c, "torch", r->zip.in->size, o, KVC_PAIRING_HALVES, 1, e) || kvc_names_first_token(c, e))
+static int build(struct kvc_cache *c, struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
+                 struct kvc_error *e) {
+    take_meanings(list, o);
+    if (kvc_arrays_name_members(list, b, o, e) || kvc_arrays_split(list, o, e)) return -1;
+    if (list->n) qsort(list->array, list->n, sizeof *list->array, by_place);
+    if (kvc_names_build(c, list->array, list->n, o, e) || set_positions(c, list, e) || kvc_arrays_source(c, list, b, e) ||
+        kvc_names_meta(c, "torch", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e) || kvc_names_first_token(c, e))
         return -1;
-    return set_windows(c, r, e) ? -1 : kvc_cache_finish(c, e);
+    return set_windows(c, list, e) ? -1 : kvc_cache_finish(c, e);
 }
 
-static int read_file(struct reader *r, struct kvc_error *e) {
+static int read_file(struct kvc_array_list *list, struct kvc_zip_members *zip, size_t member, const struct kvc_input *in,
+                     struct kvc_error *e) {
+    struct reader r = {.zip = zip, .member = member, .list = list};
     size_t pickle;
-    return find_folder(r, &pickle, e) || check_byte_order(r, e) || read_pickle(r, pickle, e) ? -1 : 0;
+    if (kvc_zip_read(zip, in, wants, NULL, e)) return -1;
+    const int status = find_folder(&r, &pickle, e) || check_byte_order(&r, e) || read_pickle(&r, pickle, e) ? -1 : 0;
+    free(r.folder);
+    return status;
+}
+
+static int read_files(struct kvc_array_list *list, struct kvc_zip_set *zips, const struct kvc_bundle *b, struct kvc_error *e) {
+    size_t n = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        if (!kvc_torch_is_read(b, i)) continue;
+        const struct kvc_input *in = kvc_bundle_open(b, i, e);
+        if (!in) return -1;
+        if (read_file(list, &zips->zip[i], i, in, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        n++;
+    }
+    return n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.pt or *.pth");
 }
 
 struct kvc_cache *kvc_torch_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
-    struct reader r = {.n = 0};
+    struct kvc_array_list list = {.n = 0};
+    struct kvc_zip_set zips = {.n = 0};
     struct kvc_cache *c = NULL;
-    if (kvc_name_check_map(o, e) || kvc_zip_read(&r.zip, b->one.in, wants, NULL, e)) return NULL;
-    int status = read_file(&r, e) || !(c = kvc_cache_new(e)) ? -1 : kvc_cache_map(c, kvc_zip_spool_close, r.zip.spool, e);
-    if (!status) r.zip.spool_is_taken = 1;
-    if (!status) status = build(c, &r, o, e);
-    for (size_t i = 0; i < r.n; i++) free((char *)(uintptr_t)r.array[i].name);
-    free(r.array);
-    free(r.folder);
-    kvc_zip_free(&r.zip);
+    if (kvc_name_check_map(o, e) || kvc_zip_set_open(&zips, b->n, e)) return NULL;
+    int status = read_files(&list, &zips, b, e);
+    if (!status) status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e) ? build(c, &list, b, o, e) : -1;
+    kvc_arrays_clear(&list);
+    kvc_zip_set_free(&zips);
     if (!status) return c;
     kvc_cache_free(c);
     return NULL;

@@ -37,7 +37,7 @@ struct kvc_zip_spool {
 
 void kvc_zip_spool_close(void *owner) {
     struct kvc_zip_spool *s = owner;
-    if (s->map) munmap(s->map, (size_t)s->size);
+    if (s && s->map) munmap(s->map, (size_t)s->size);
     free(s);
 }
 

@@ -1,6 +1,8 @@
 """make_arrays.py: writes caches as arrays as people have them, and files that are none, into the current folder. Not for files
 that a test compares with an engine's (samples/)."""
 import collections
+import itertools
+import math
 import os
 import random
 import struct
@@ -11,7 +13,7 @@ import zipfile
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "fuzz"))
 import make_corpus as corpus
-from make_corpus import Tensor, npz, safetensors, torch_file
+from make_corpus import Tensor, npy, npz, safetensors, torch_file
 
 rng = random.Random(1)
 FACTS = {"rope_theta": "10000", "model": "tiny", "rope_pairing": "halves"}
@@ -148,6 +150,67 @@ def of_names():
     put("latent.safetensors", safetensors([(f"layers.{i}.keys", "F16", [1, 1, 12, 16], rows(12, 1)) for i in range(2)], FACTS))
 
 
+def axes(order, layers, planes):
+    """Bytes of [1, 2, 12, 16] f16 arrays of layers and planes, the axes in an order of the letters lcbhtd, slowest first; and the shape."""
+    n = {"l": len(layers), "c": len(planes), "b": 1, "h": 2, "t": 12, "d": 16}
+    data = bytearray()
+    for at in itertools.product(*(range(n[axis]) for axis in order)):
+        i = {"l": 0, "c": 0, "h": 0, "t": 0, "d": 0, **dict(zip(order, at))}
+        whole = layers[i["l"]][planes[i["c"]]]
+        at = 2 * ((i["h"] * 12 + i["t"]) * 16 + i["d"])
+        data += whole[at:at + 2]
+    return bytes(data), [n[axis] for axis in order]
+
+
+def steps(shape):
+    """Strides of torch, in elements."""
+    return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
+
+
+def of_stacked():
+    whole = [(rows(12), rows(12)) for _ in range(3)]
+    put("want.safetensors", safetensors([(f"layers.{i}.{part}", "F16", [1, 2, 12, 16], whole[i][p]) for i in range(3)
+                                         for p, part in enumerate(("keys", "values"))]))
+
+    def write(name, arrays):
+        put(name + ".safetensors", safetensors([(n, "F16", s, d) for n, d, s in arrays]))
+        put(name + ".npz", npz([(n, "<f2", tuple(s), d) for n, d, s in arrays]))
+        put(name + ".pt", torch_file({n: Tensor(n, "HalfStorage", tuple(s), steps(s)) for n, _, s in arrays}, {n: d for n, d, _ in arrays}))
+    for order in ("lbhtd", "lhtd", "blhtd", "lbthd", "tlhd", "dtlh"):
+        write("apart-" + order, [(part, *axes(order, whole, [p])) for p, part in enumerate(("keys", "values"))])
+    for order in ("lcbhtd", "lchtd", "clbhtd", "clhtd", "ltchd", "tlchd"):
+        write("both-" + order, [("cache", *axes(order, whole, [0, 1]))])
+    for order in ("bthd", "thd"):
+        write("layers-" + order, [(f"layers.{i}.{part}", *axes(order, whole[i:], [p])) for i in range(3)
+                                  for p, part in enumerate(("keys", "values"))])
+    write("pairs-cbhtd", [(f"kv_{i}", *axes("cbhtd", whole[i:], [0, 1])) for i in range(3)])
+    data, shape = axes("lcbhtd", whole, [0, 1])
+    put("alone.pt", torch_file(Tensor("0", "HalfStorage", tuple(shape), steps(shape)), {"0": data}))
+    put("two.npz", npz([(f"arr_{p}", "<f2", tuple(s), d) for p in (0, 1) for d, s in [axes("lbhtd", whole, [p])]]))
+
+    def files(folder, ending, of):
+        for p, part in enumerate(("keys", "values")):
+            put(f"{folder}/{part}.{ending}", of(p))
+    one = [1, 2, 12, 16]
+    files("list-pt", "pt", lambda p: torch_file([Tensor(str(i), "HalfStorage", tuple(one), steps(one)) for i in range(3)],
+                                                {str(i): whole[i][p] for i in range(3)}))
+    files("list-npz", "npz", lambda p: npz([(f"arr_{i}", "<f2", tuple(one), whole[i][p]) for i in range(3)]))
+    files("deflated-npz", "npz", lambda p: npz([(f"arr_{i}", "<f2", tuple(one), whole[i][p]) for i in range(3)], zipfile.ZIP_DEFLATED))
+    files("list-safetensors", "safetensors", lambda p: safetensors([(str(i), "F16", one, whole[i][p]) for i in range(3)]))
+    files("named-npz", "npz", lambda p: npz([(f"layer_{i}", "<f2", tuple(one), whole[i][p]) for i in range(3)]))
+    data, shape = axes("lbhtd", whole, [0]), axes("lbhtd", whole, [1])
+    array = lambda p: npy("<f2", tuple((data, shape)[p][1]), (data, shape)[p][0])
+    files("stacked-npy", "npy", array)
+    for i in range(3):
+        put(f"layers-pt/layer_{i}.pt", torch_file((Tensor("k", "HalfStorage", tuple(one), steps(one)), Tensor("v", "HalfStorage", tuple(one), steps(one))),
+                                                  {"k": whole[i][0], "v": whole[i][1]}))
+    put("list-pt/README.txt", b"three layers\n")
+    put("k-v/k.pt", open("list-pt/keys.pt", "rb").read())
+    put("k-v/v.pt", open("list-pt/values.pt", "rb").read())
+    put("caches/a.npz", npz([(f"layers.0.{part}", "<f2", tuple(one), whole[0][0]) for part in ("keys", "values")]))
+    put("caches/b.npz", npz([(f"layers.0.{part}", "<f2", tuple(one), whole[1][0]) for part in ("keys", "values")]))
+
+
 def of_folders():
     apple = bytes.fromhex("0005160700020000") + b"Mac OS X        " + bytes(16)
     for i in range(2):
@@ -181,4 +244,4 @@ def of_folders():
     put("old.pkl", b"\x80\x02]q\x00(K\x01K\x02e.")
 
 
-{"rows": of_rows, "scales": of_scales, "facts": of_facts, "names": of_names, "folders": of_folders}[sys.argv[1]]()
+{"rows": of_rows, "scales": of_scales, "facts": of_facts, "names": of_names, "stacked": of_stacked, "folders": of_folders}[sys.argv[1]]()

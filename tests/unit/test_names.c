@@ -75,11 +75,11 @@ static void test_map(void **state) {
 static void test_print(void **state) {
     (void)state;
     char text[64];
-    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_K, 3, 0}, text, sizeof text);
+    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_K, 3, 0, 0}, text, sizeof text);
     assert_string_equal(text, "layers.3.keys");
-    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_V, 3, 1}, text, sizeof text);
+    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_V, 3, 1, 0}, text, sizeof text);
     assert_string_equal(text, "sliding.layers.3.values");
-    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 0, 0}, text, sizeof text);
+    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 0, 0, 0}, text, sizeof text);
     assert_string_equal(text, "queries.0");
     kvc_name_print(&(struct kvc_name){.kind = KVC_NAME_TOKENS}, text, sizeof text);
     assert_string_equal(text, "tokens");

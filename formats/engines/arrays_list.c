@@ -1,0 +1,117 @@
+/* arrays_list.c: lists of arrays of one file or of several: names by member, and the source. Not for taking arrays apart
+ * (arrays_split.c). */
+#include "formats/engines/arrays_list.h"
+
+#include "codecs/memory.h"
+#include "formats/cache/mapped.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Keeps a text until the list is cleared. Returns NULL and the error where there is no memory; frees the text then. */
+static const char *keep(struct kvc_array_list *list, char *text, struct kvc_error *e) {
+    char **grown = text ? kvc_room_for_one(list->text, list->n_texts, sizeof *grown) : NULL;
+    if (!grown) {
+        free(text);
+        kvc_fail_memory(e, "names");
+        return NULL;
+    }
+    list->text = grown;
+    return list->text[list->n_texts++] = text;
+}
+
+int kvc_arrays_add(struct kvc_array_list *list, const struct kvc_array *a, struct kvc_error *e) {
+    const char *name = keep(list, strdup(a->name), e);
+    struct kvc_array *grown = name ? kvc_room_for_one(list->array, list->n, sizeof *grown) : NULL;
+    if (!grown) return name ? kvc_fail_memory(e, "arrays") : -1;
+    list->array = grown;
+    list->array[list->n] = *a;
+    list->array[list->n++].name = name;
+    return 0;
+}
+
+void kvc_arrays_clear(struct kvc_array_list *list) {
+    for (size_t i = 0; i < list->n_texts; i++) free(list->text[i]);
+    free(list->text);
+    free(list->array);
+    *list = (struct kvc_array_list){.n = 0};
+}
+
+/* --- names by member --- */
+
+static int is_unknown(const struct kvc_array *a, const struct kvc_import_options *o) {
+    return !a->known.kind && kvc_name_of(a->name, o).kind == KVC_NAME_OTHER && !kvc_name_is_beside(a->name);
+}
+
+static int by_name(const void *pa, const void *pb) {
+    const struct kvc_array *const *a = pa, *const *b = pb;
+    return strcmp((*a)->name, (*b)->name);
+}
+
+/* Sets *clash to 1 if two members have arrays of one name without a meaning. */
+static int find_clash(const struct kvc_array_list *list, const struct kvc_import_options *o, int *clash, struct kvc_error *e) {
+    const struct kvc_array **sorted = kvc_alloc(list->n, sizeof *sorted);
+    size_t n = 0;
+    *clash = 0;
+    if (!sorted) return kvc_fail_memory(e, "names");
+    for (size_t i = 0; i < list->n; i++)
+        if (is_unknown(&list->array[i], o)) sorted[n++] = &list->array[i];
+    if (n) qsort(sorted, n, sizeof *sorted, by_name);
+    for (size_t i = 1; i < n; i++)
+        *clash |= strcmp(sorted[i]->name, sorted[i - 1]->name) == 0 && sorted[i]->member != sorted[i - 1]->member;
+    free(sorted);
+    return 0;
+}
+
+/* Returns the length of a member's name without folders and without what comes after its last dot; *from gets its begin. */
+static int stem_of(const char *name, const char **from) {
+    static const char *const words[][2] = {{"key", "keys"}, {"k", "keys"}, {"K", "keys"},     {"value", "values"},
+                                           {"v", "values"}, {"V", "values"}};
+    const char *slash = strrchr(name, '/');
+    *from = slash ? slash + 1 : name;
+    const char *dot = strrchr(*from, '.');
+    const int n = dot ? (int)(dot - *from) : (int)strlen(*from);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if ((size_t)n == strlen(words[i][0]) && memcmp(*from, words[i][0], (size_t)n) == 0)
+            return (int)strlen(*from = words[i][1]);
+    return n;
+}
+
+int kvc_arrays_name_members(struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
+                            struct kvc_error *e) {
+    const char *from;
+    char *text;
+    int clash = 0;
+    if (!b->is_file && find_clash(list, o, &clash, e)) return -1;
+    for (size_t i = 0; i < list->n; i++) {
+        struct kvc_array *a = &list->array[i];
+        if (b->is_file && !*a->name) a->name = "tensor";
+        if (b->is_file || (*a->name && !(clash && is_unknown(a, o)))) continue;
+        const int n = stem_of(b->member[a->member].name, &from);
+        if (asprintf(&text, "%.*s%s%s", n, from, *a->name ? "." : "", a->name) < 0) text = NULL;
+        if (!(a->name = keep(list, text, e))) return -1;
+    }
+    return 0;
+}
+
+/* --- the source --- */
+
+int kvc_arrays_own(struct kvc_cache *c, struct kvc_zip_set *zips, struct kvc_error *e) {
+    void *files = kvc_zip_set_take(zips, e);
+    if (!files) return -1;
+    if (!kvc_cache_map(c, kvc_zip_set_close, files, e)) return 0;
+    kvc_zip_set_close(files);
+    return -1;
+}
+
+int kvc_arrays_source(struct kvc_cache *c, const struct kvc_array_list *list, const struct kvc_bundle *b, struct kvc_error *e) {
+    for (size_t i = 0; i < list->n; i++)
+        if (list->array[i].tensor != KVC_NONE && list->array[i].in != b->member[list->array[i].member].in) return 0;
+    for (size_t i = 0; i < b->n; i++) {
+        const struct kvc_input *in = kvc_bundle_open(b, i, e);
+        if (!in || (!b->is_file && kvc_extents_member(c, b->member[i].name, e))) return -1;
+        if (kvc_names_extents(c, list->array, list->n, in, e)) return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,119 @@
+/* arrays_split.c: takes arrays apart whose axes the user has said, into one array of each layer. Not for names (arrays_names.c). */
+#include "formats/engines/arrays_list.h"
+
+#include "formats/cache/mapped.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_LAYERS = 4096, LAYER = 0, PLANE, BATCH, HEAD, TOKEN, CHANNEL, AXES };
+
+/* Sizes and strides of an array by the meaning of its axes; 1 and 0 of axes that it does not have. */
+struct axes {
+    uint64_t n[AXES], stride[AXES];
+};
+
+static int find_axes(struct axes *axes, const struct kvc_array *a, const char *order, struct kvc_error *e) {
+    static const char letters[] = "lcbhtd";
+    char what[320];
+    uint64_t step = a->info->size;
+    *axes = (struct axes){.n = {1, 1, 1, 1, 1, 1}};
+    if (a->rank != strlen(order))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: has %" PRIu64 " dimensions, and map=axes=%s says %zu",
+                        kvc_array_describe(a, what, sizeof what), a->rank, order, strlen(order));
+    for (size_t i = a->rank; i-- > 0;) {
+        const size_t axis = (size_t)(strchr(letters, order[i]) - letters);
+        axes->n[axis] = a->dim[i];
+        axes->stride[axis] = a->strided ? a->stride[i] : step;
+        if (__builtin_mul_overflow(step, a->dim[i], &step))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "%s: is larger than kvc handles", kvc_array_describe(a, what, sizeof what));
+    }
+    return 0;
+}
+
+/* Checks what the axes say of the array's sizes. */
+static int check_axes(const struct axes *axes, const struct kvc_array *a, const char *order, int both, struct kvc_error *e) {
+    char what[320];
+    kvc_array_describe(a, what, sizeof what);
+    if (axes->n[BATCH] != 1)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: holds %" PRIu64 " sequences (batch); kvc takes one, save each to its own file",
+                        what, axes->n[BATCH]);
+    if (both && axes->n[PLANE] != 2)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: the axis of K and V (c of map=axes=%s) must be of 2, and is of %" PRIu64, what, order,
+                        axes->n[PLANE]);
+    if (!axes->n[LAYER] || axes->n[LAYER] > MOST_LAYERS)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has %" PRIu64 " layers by map=axes=%s, and kvc handles 1 to %d", what,
+                        axes->n[LAYER], order, MOST_LAYERS);
+    return 0;
+}
+
+/* Makes the array of a layer. Its rows are [1, heads, tokens, head dim] by their strides. */
+static struct kvc_array piece_of(const struct axes *axes, const struct kvc_array *a, uint64_t layer, uint64_t plane,
+                                 const struct kvc_name *name) {
+    static const int order[] = {BATCH, HEAD, TOKEN, CHANNEL};
+    struct kvc_array piece = *a;
+    uint64_t step = a->info->size, reach = a->info->size;
+    piece.known = *name;
+    piece.known.both = 0;
+    piece.known.layer = name->layer + (uint32_t)layer;
+    if (plane) piece.known.role = KVC_ROLE_V;
+    piece.rank = 4;
+    piece.strided = 0;
+    piece.at += layer * axes->stride[LAYER] + plane * axes->stride[PLANE];
+    for (int i = 3; i >= 0; i--) {
+        const uint64_t n = axes->n[order[i]], stride = n > 1 ? axes->stride[order[i]] : step;
+        piece.dim[i] = n;
+        piece.stride[i] = stride;
+        piece.strided |= stride != step;
+        step *= n;
+        reach += n ? (n - 1) * stride : 0;
+    }
+    piece.size = step ? reach : 0;
+    if (!step) piece.at = a->at; /* strides of nothing lead anywhere */
+    return piece;
+}
+
+static int by_place(const void *pa, const void *pb) {
+    const struct kvc_array *a = pa, *b = pb;
+    if (a->at != b->at) return a->at < b->at ? -1 : 1;
+    return a->known.role != b->known.role ? (a->known.role < b->known.role ? -1 : 1) : 0;
+}
+
+/* Appends the pieces of an array to a list, in the order of their bytes. */
+static int split(struct kvc_array_list *to, const struct kvc_array *a, const char *order, const struct kvc_name *name,
+                 struct kvc_error *e) {
+    char what[320];
+    struct axes axes;
+    const size_t first = to->n;
+    if (!a->info)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type",
+                        kvc_array_describe(a, what, sizeof what));
+    if (find_axes(&axes, a, order, e) || check_axes(&axes, a, order, name->both, e)) return -1;
+    for (uint64_t layer = 0; layer < axes.n[LAYER]; layer++)
+        for (uint64_t plane = 0; plane < axes.n[PLANE]; plane++) {
+            const struct kvc_array piece = piece_of(&axes, a, layer, plane, name);
+            if (kvc_arrays_add(to, &piece, e)) return -1;
+        }
+    qsort(to->array + first, to->n - first, sizeof *to->array, by_place);
+    return 0;
+}
+
+int kvc_arrays_split(struct kvc_array_list *list, const struct kvc_import_options *o, struct kvc_error *e) {
+    const char *order = kvc_name_axes(o);
+    struct kvc_array_list to = {.n = 0};
+    int status = 0;
+    for (size_t i = 0; i < list->n && order && !status; i++) {
+        const struct kvc_array *a = &list->array[i];
+        const struct kvc_name name = a->known.kind ? a->known : kvc_name_of(a->name, o);
+        const int is_attention = name.kind == KVC_NAME_TENSOR && (name.role == KVC_ROLE_K || name.role == KVC_ROLE_V);
+        status = is_attention ? split(&to, a, order, &name, e) : kvc_arrays_add(&to, a, e);
+    }
+    if (status || !order) {
+        kvc_arrays_clear(&to);
+        return status;
+    }
+    kvc_arrays_clear(list);
+    *list = to;
+    return 0;
+}
