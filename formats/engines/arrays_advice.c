@@ -133,9 +133,8 @@ static int fail_stacked(const struct kvc_array *array, size_t n, const struct kv
     if (!pair)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "%s holds all layers; --map='kv=%s' --map=axes=%s reads it, " LETTERS, what, shown[0],
                         axes, "c K and V, ");
-    return kvc_fail(e, KVC_ERR_UNKNOWN,
-                    "%s holds all layers; --map='keys=%s' --map='values=%s' --map=axes=%s reads it, " LETTERS, what, shown[0],
-                    kvc_name_show(other, shown[1], sizeof shown[1]), axes, "");
+    return kvc_fail(e, KVC_ERR_UNKNOWN, "%s holds all layers; --map='keys=%s' --map='values=%s' --map=axes=%s reads it, " LETTERS,
+                    what, shown[0], kvc_name_show(other, shown[1], sizeof shown[1]), axes, "");
 }
 
 static int fail_names(const struct kvc_array *array, size_t n, struct kvc_error *e) {

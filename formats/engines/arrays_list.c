@@ -66,8 +66,8 @@ static int find_clash(const struct kvc_array_list *list, const struct kvc_import
 
 /* Returns the length of a member's name without folders and without what comes after its last dot; *from gets its begin. */
 static int stem_of(const char *name, const char **from) {
-    static const char *const words[][2] = {{"key", "keys"}, {"k", "keys"}, {"K", "keys"},     {"value", "values"},
-                                           {"v", "values"}, {"V", "values"}};
+    static const char *const words[][2] = {{"key", "keys"},     {"k", "keys"},   {"K", "keys"},
+                                           {"value", "values"}, {"v", "values"}, {"V", "values"}};
     const char *slash = strrchr(name, '/');
     *from = slash ? slash + 1 : name;
     const char *dot = strrchr(*from, '.');

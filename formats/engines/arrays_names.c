@@ -128,10 +128,11 @@ static int check_axes(const char *axes, struct kvc_error *e) {
 static int check_attention(const char *map, int both, const char *place, const char *axes, struct kvc_error *e) {
     const int layers = axes && strchr(axes, 'l'), planes = axes && strchr(axes, 'c');
     if (!place && !layers)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "map=%s: the pattern needs {i} once, in place of the layer number; if the array holds all layers, say the "
-                        "order of its axes, for instance map=axes=%s",
-                        map, both ? "lcbhtd" : "lbhtd");
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "map=%s: the pattern needs {i} once, in place of the layer number; if the array holds all layers, say the "
+            "order of its axes, for instance map=axes=%s",
+            map, both ? "lcbhtd" : "lbhtd");
     if (place && layers)
         return kvc_fail(e, KVC_ERR_USAGE, "map=%s: {i} is the layer, and map=axes=%s has another axis of layers (l)", map, axes);
     if (both == planes) return 0;
@@ -146,7 +147,8 @@ int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) 
     if (axes && check_axes(axes, e)) return -1;
     if (axes && !kvc_name_maps_attention(o) && (strchr(axes, 'l') || strchr(axes, 'c')))
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "map=axes=%s: say which arrays: map=keys=NAME and map=values=NAME, or map=kv=NAME of one with both", axes);
+                        "map=axes=%s: say which arrays: map=keys=NAME and map=values=NAME, or map=kv=NAME of one with both",
+                        axes);
     for (const char *const *map = maps_of(o); map && *map; map++) {
         const char *pattern = NULL;
         if (strncmp(*map, AXES, sizeof AXES - 1) == 0) continue;

@@ -37,11 +37,12 @@ static int check_axes(const struct axes *axes, const struct kvc_array *a, const 
     char what[320];
     kvc_array_describe(a, what, sizeof what);
     if (axes->n[BATCH] != 1)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: holds %" PRIu64 " sequences (batch); kvc takes one, save each to its own file",
-                        what, axes->n[BATCH]);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%s: holds %" PRIu64 " sequences (batch); kvc takes one, save each to its own file", what,
+                        axes->n[BATCH]);
     if (both && axes->n[PLANE] != 2)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: the axis of K and V (c of map=axes=%s) must be of 2, and is of %" PRIu64, what, order,
-                        axes->n[PLANE]);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: the axis of K and V (c of map=axes=%s) must be of 2, and is of %" PRIu64, what,
+                        order, axes->n[PLANE]);
     if (!axes->n[LAYER] || axes->n[LAYER] > MOST_LAYERS)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has %" PRIu64 " layers by map=axes=%s, and kvc handles 1 to %d", what,
                         axes->n[LAYER], order, MOST_LAYERS);
@@ -87,8 +88,7 @@ static int split(struct kvc_array_list *to, const struct kvc_array *a, const cha
     struct axes axes;
     const size_t first = to->n;
     if (!a->info)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type",
-                        kvc_array_describe(a, what, sizeof what));
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type", kvc_array_describe(a, what, sizeof what));
     if (find_axes(&axes, a, order, e) || check_axes(&axes, a, order, name->both, e)) return -1;
     for (uint64_t layer = 0; layer < axes.n[LAYER]; layer++)
         for (uint64_t plane = 0; plane < axes.n[PLANE]; plane++) {

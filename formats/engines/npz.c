@@ -91,8 +91,7 @@ static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips, co
     struct kvc_zip_members *z = &zips->zip[i];
     if (!in) return -1;
     if (b->is_file) return read_members(z, in, o, e) || add_arrays(list, z, i, 1, o, e) ? -1 : 0;
-    if (!is_array(b->member[i].name))
-        return kvc_zip_read(z, in, wants_all, NULL, e) || add_arrays(list, z, i, 0, o, e) ? -1 : 0;
+    if (!is_array(b->member[i].name)) return kvc_zip_read(z, in, wants_all, NULL, e) || add_arrays(list, z, i, 0, o, e) ? -1 : 0;
     char *name = strndup(b->member[i].name, strlen(b->member[i].name) - 4); /* for messages */
     struct kvc_array a = {.name = name ? name : "", .tensor = KVC_NONE, .member = i};
     const int status = kvc_npy_read(&a, in, 0, in->size, e);
@@ -104,8 +103,7 @@ static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips, co
 static int read_all(struct kvc_array_list *list, struct kvc_zip_set *zips, const struct kvc_bundle *b,
                     const struct kvc_import_options *o, struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++)
-        if (is_read(b, i) && read_member(list, zips, b, i, o, e))
-            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (is_read(b, i) && read_member(list, zips, b, i, o, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
     return kvc_arrays_name_members(list, b, o, e) || kvc_arrays_split(list, o, e) ? -1 : 0;
 }
 
