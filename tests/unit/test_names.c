@@ -1,6 +1,6 @@
 /* test_names.c: what names mean, --map patterns, and the parts built from arrays of different lengths. */
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
+#include "formats/engines/arrays_list.h"
 
 #include "formats/io/bytes.h"
 #include "tests/unit/arrays_support.h"
@@ -403,10 +403,86 @@ static void test_bad_positions(void **state) {
     refuse(a, 3, KVC_ERR_UNSUPPORTED, "map=positions=NAME");
 }
 
+/* Splits one array by patterns; the array's dimensions are those given. Returns the status. */
+static int split(struct kvc_array_list *list, const char *const *map, const uint64_t *dim, unsigned rank, struct kvc_error *e) {
+    struct kvc_option_value value = {.list = map};
+    const struct kvc_import_options o = {.value = &value};
+    struct kvc_array a = array_of("cache", 1, 1, 1);
+    a.rank = rank;
+    memcpy(a.dim, dim, rank * sizeof *dim);
+    *list = (struct kvc_array_list){.n = 0};
+    assert_int_equal(kvc_name_check_map(&o, e), 0);
+    assert_int_equal(kvc_arrays_add(list, &a, e), 0);
+    return kvc_arrays_split(list, &o, e);
+}
+
+static void test_split(void **state) {
+    (void)state;
+    static const char *const apart[] = {"keys=cache", "axes=lhtd", NULL}, *const both[] = {"kv=cache", "axes=tlchd", NULL};
+    struct kvc_array_list list;
+    struct kvc_error e;
+    assert_int_equal(split(&list, apart, (uint64_t[]){3, 2, 5, 4}, 4, &e), 0); /* neighbours, each as a layer's array would be */
+    assert_int_equal(list.n, 3);
+    for (uint64_t i = 0; i < 3; i++) {
+        assert_int_equal(list.array[i].known.layer, i);
+        assert_int_equal(list.array[i].at, i * 80);
+        assert_int_equal(list.array[i].size, 80);
+        assert_false(list.array[i].strided);
+    }
+    kvc_arrays_clear(&list);
+
+    assert_int_equal(split(&list, both, (uint64_t[]){5, 3, 2, 2, 4}, 5, &e), 0); /* between each other */
+    assert_int_equal(list.n, 6);
+    for (uint64_t i = 0; i < 6; i++) {
+        assert_int_equal(list.array[i].known.layer, i / 2);
+        assert_int_equal(list.array[i].known.role, i % 2 ? KVC_ROLE_V : KVC_ROLE_K);
+        assert_int_equal(list.array[i].at, i * 16);
+        assert_int_equal(list.array[i].stride[2], 96); /* from token to token */
+        assert_int_equal(list.array[i].size, 4 * 96 + 16);
+        assert_true(list.array[i].strided);
+    }
+    kvc_arrays_clear(&list);
+
+    assert_int_equal(split(&list, apart, (uint64_t[]){2, 2, 0, 4}, 4, &e), 0); /* no tokens */
+    assert_int_equal(list.n, 2);
+    assert_int_equal(list.array[1].size, 0);
+    assert_int_equal(list.array[1].at, 0);
+    kvc_arrays_clear(&list);
+    static const struct {
+        uint64_t dim[4];
+        enum kvc_code code;
+    } bad[] = {{{0, 2, 5, 4}, KVC_ERR_UNSUPPORTED},
+               {{4097, 1, 1, 1}, KVC_ERR_UNSUPPORTED},
+               {{UINT64_MAX, 0, 1, 1}, KVC_ERR_UNSUPPORTED},
+               {{1, 0, UINT64_MAX / 4, 4}, KVC_ERR_DAMAGED}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(split(&list, apart, bad[i].dim, 4, &e), -1);
+        assert_int_equal(e.code, bad[i].code);
+        kvc_arrays_clear(&list);
+    }
+}
+
+static void test_axes(void **state) {
+    (void)state;
+    static const char *const bad[][3] = {{"keys=a", "axes=td"},    {"keys=a", "axes=l"},       {"keys=a", "axes=ltdt"},
+                                         {"kv=a", "axes=ltd"},     {"keys=a", "axes=lctd"},    {"keys={i}", "axes=ltd"},
+                                         {"tokens=a", "axes=ltd"}, {"keys=a", "axes=lhtd-"},   {"keys=a", "axes="},
+                                         {"kv=a", "keys=b"},       {"hidden=a", "axes=bhtd"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct kvc_option_value value = {.list = bad[i]};
+        const struct kvc_import_options o = {.value = &value};
+        struct kvc_error e = {.code = KVC_OK};
+        if (!kvc_name_check_map(&o, &e)) fail_msg("%s %s", bad[i][0], bad[i][1]);
+        assert_int_equal(e.code, KVC_ERR_USAGE);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conventions),
         cmocka_unit_test(test_map),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_axes),
         cmocka_unit_test(test_print),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_sliding),
