@@ -1,6 +1,7 @@
 /* foreign.c: the table of well-known files that are not caches that kvc reads. A row is a test and a message. */
 #include "formats/engines/foreign.h"
 
+#include "formats/engines/lmcache_chunk.h"
 #include "formats/io/bytes.h"
 #include "formats/io/json_text.h"
 
@@ -107,27 +108,23 @@ static int ends_in(const char *name, const char *end) {
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* Returns 1 for names of LMCache's LocalDisk: MODEL@WORLD@RANK@HASH, and more in later versions. A pipe's first bytes have no
- * name. */
-static int is_lmcache_key(const char *name) {
-    unsigned at = 0;
-    if (!name) return 0;
-    for (const char *p = last_name(name); *p; p++) at += *p == '@';
-    return at >= 3;
+/* Says of a name that is a key of LMCache how its bytes are read. A pipe's first bytes have no name. */
+static int says_key(const char *name, char *text, size_t size) {
+    struct kvc_lmcache_key key;
+    if (!name || !kvc_lmcache_key_of(&key, name)) return 0;
+    const struct kvc_dtype_info *info = kvc_lmcache_dtype(key.dtype);
+    snprintf(
+        text, size,
+        "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, layers, tokens, heads * dim] is not in "
+        "it; a JSON file NAME.meta beside it is read; without that, say --from=lmcache:dtype=%s,layers=N,heads=H,dim=D",
+        info ? info->name : "bf16");
+    return 1;
 }
-
-#define LOCAL_DISK                                                                                                         \
-    "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, layers, tokens, heads * dim] is kept " \
-    "elsewhere "                                                                                                           \
-    "(.meta); say it: --from=lmcache:dtype=bf16,layers=N,heads=H,dim=D"
 
 int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
     static const char opcodes[] = "](}c)X\x95\x8c";
     uint8_t head[3];
-    if (is_lmcache_key(in->name)) {
-        snprintf(text, size, LOCAL_DISK);
-        return 1;
-    }
+    if (says_key(in->name, text, size)) return 1;
     if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
     if (head[0] != 0x80 || head[1] < 2 || head[1] > 5 || !memchr(opcodes, head[2], sizeof opcodes - 1)) return 0;
     snprintf(text, size,
@@ -137,18 +134,22 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
     return 1;
 }
 
+int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t size) {
+    for (size_t i = 0; i < b->n; i++)
+        if (ends_in(b->member[i].name, ".pt") && says_key(b->member[i].name, text, size)) return 1;
+    return 0;
+}
+
 int kvc_foreign_members(const struct kvc_bundle *b, char *text, size_t size) {
-    int entries = 0, index = 0, local = 0;
+    int entries = 0, index = 0;
     for (size_t i = 0; i < b->n; i++) {
         const char *name = last_name(b->member[i].name);
         entries += strncmp(name, "entry_", 6) == 0 && ends_in(name, ".safetensors");
         index |= strcmp(name, "index.json") == 0;
-        local |= is_lmcache_key(name) && (ends_in(name, ".pt") || ends_in(name, ".meta"));
     }
     if (entries && index)
         snprintf(text, size,
                  "a folder of prompt caches of mlx-lm, each a file of its own; pack the files: entry_0.safetensors and so on");
-    else if (local) snprintf(text, size, LOCAL_DISK);
     else return 0;
     return 1;
 }

@@ -108,17 +108,29 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
     for (size_t i = 0; i < b->n && found <= 0; i++) {
         if (!is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
+        if (in && kvc_lmcache_is_disk(b, i)) return 1;
         if (in) found = probe_file(in, why, size);
         else snprintf(why, size, "a file cannot be opened");
     }
     return found;
 }
 
-/* Reads the chunk of a file by its header, or by options. */
-static int read_file(struct kvc_lmcache_file *f, const struct kvc_import_options *o, struct kvc_error *e) {
+static const char *name_of(const struct kvc_bundle *b, size_t member) {
+    return b->is_file ? b->one.in->path : b->member[member].name;
+}
+
+/* Reads the chunk of a file by options, by what lies beside it, or by its header. */
+static int read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
+                     struct kvc_error *e) {
+    struct kvc_lmcache_key key = {.world = 0};
+    const char *name = name_of(b, f->member);
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = f->in->size < sizeof head ? f->in->size : sizeof head;
-    if (kvc_lmcache_has_geometry(o)) return kvc_lmcache_of_options(&f->chunk, "lmcache", f->in->size, o, e);
+    if (name) kvc_lmcache_key_of(&key, name);
+    if (kvc_lmcache_has_geometry(o))
+        return kvc_lmcache_of_options(&f->chunk, "lmcache", f->in->size, kvc_lmcache_dtype(key.dtype), o, e);
+    const int beside = kvc_lmcache_of_disk(&f->chunk, b, f->member, f->in->size, o, e);
+    if (beside <= 0) return beside;
     if (have < KVC_LMCACHE_HEADER) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");
     if (kvc_input_copy(f->in, 0, head, have, e)) return -1;
     const unsigned groups = groups_of(head, have, f->in->size);
@@ -127,10 +139,6 @@ static int read_file(struct kvc_lmcache_file *f, const struct kvc_import_options
                         "the chunk has %u groups of layers, and which layers are in a group is not recorded", groups);
     f->at = KVC_LMCACHE_HEADER;
     return kvc_lmcache_read_header(&f->chunk, head, f->in->size, o, e);
-}
-
-static const char *name_of(const struct kvc_bundle *b, size_t member) {
-    return b->is_file ? b->one.in->path : b->member[member].name;
 }
 
 /* Returns 1 if a chunk holds all layers of a model, as far as a file tells. */
@@ -185,7 +193,7 @@ static int read_files(struct kvc_lmcache_file *file, size_t *n, const struct kvc
         if (!is_read(b, i)) continue;
         file[*n] = (struct kvc_lmcache_file){.member = i, .in = kvc_bundle_open(b, i, e)};
         if (!file[*n].in) return -1;
-        if (read_file(&file[*n], o, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (read_file(&file[*n], b, o, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
         ++*n;
     }
     return *n ? check_layers(file, *n, b, e) : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.data");

@@ -139,7 +139,7 @@ int kvc_lmcache_of_shape(struct kvc_lmcache_chunk *k, uint64_t fmt, const struct
     if (take_heads(k, row, heads, e) || take_bytes(k, e)) return -1;
     if (k->bytes != size)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the shape makes %" PRIu64 " bytes, but %" PRIu64 " follow the header (cut short or appended to)",
+                        "the shape makes %" PRIu64 " bytes, but there are %" PRIu64 " of data (cut short or appended to)",
                         k->bytes, size);
     return 0;
 }
@@ -150,15 +150,16 @@ int kvc_lmcache_has_geometry(const struct kvc_import_options *o) {
     return 0;
 }
 
-int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint64_t size, const struct kvc_import_options *o,
-                           struct kvc_error *e) {
+int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint64_t size, const struct kvc_dtype_info *info,
+                           const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
+    const char *dtype = v[KVC_LMCACHE_DTYPE].text ? v[KVC_LMCACHE_DTYPE].text : info ? info->name : NULL;
     memset(k, 0, sizeof *k);
     if (v[KVC_LMCACHE_FMT].text && kvc_lmcache_find_layout(v[KVC_LMCACHE_FMT].text, &k->layout, format, e)) return -1;
     const int latent = k->layout == KVC_LMCACHE_MLA;
     k->layers = v[KVC_LMCACHE_LAYERS].count;
     if (!k->layers && !strchr(kvc_lmcache_layouts[k->layout].sizes, 'l')) k->layers = 1;
-    if (!v[KVC_LMCACHE_DTYPE].text || !k->layers || !v[KVC_LMCACHE_DIM].count || (!latent && !v[KVC_LMCACHE_HEADS].count))
+    if (!dtype || !k->layers || !v[KVC_LMCACHE_DIM].count || (!latent && !v[KVC_LMCACHE_HEADS].count))
         return kvc_fail(
             e, KVC_ERR_USAGE,
             "%s: a file without a header needs its geometry: dtype=bf16,layers=L,heads=H,dim=D[,tokens=T][,fmt=" KVC_LMCACHE_NAMES
@@ -166,8 +167,8 @@ int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint
             format);
     if (k->layers > 1 && !strchr(kvc_lmcache_layouts[k->layout].sizes, 'l'))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: fmt=%s holds one layer", format, kvc_lmcache_layouts[k->layout].name);
-    if (!(k->info = kvc_dtype_by_name(v[KVC_LMCACHE_DTYPE].text)) || k->info->block > 1)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: dtype=%s is no type of LMCache", format, v[KVC_LMCACHE_DTYPE].text);
+    if (!(k->info = kvc_dtype_by_name(dtype)) || k->info->block > 1)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: dtype=%s is no type of LMCache", format, dtype);
     k->heads = latent ? 1 : v[KVC_LMCACHE_HEADS].count;
     k->heads_known = 1;
     k->dim = v[KVC_LMCACHE_DIM].count;

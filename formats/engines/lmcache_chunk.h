@@ -62,9 +62,17 @@ int kvc_lmcache_of_shape(struct kvc_lmcache_chunk *k, uint64_t fmt, const struct
                          uint64_t rank, uint64_t size, const struct kvc_import_options *o, struct kvc_error *e);
 /* Returns 1 if options describe a chunk that has no header. */
 int kvc_lmcache_has_geometry(const struct kvc_import_options *o);
-/* Reads the chunk of `size` bytes that options describe. Without the option, the number of tokens follows from the size. */
-int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint64_t size, const struct kvc_import_options *o,
-                           struct kvc_error *e);
+/* Reads the chunk of `size` bytes that options describe. Without the option, the number of tokens follows from the size, and the
+ * dtype is `info`, if that is not NULL. */
+int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint64_t size, const struct kvc_dtype_info *info,
+                           const struct kvc_import_options *o, struct kvc_error *e);
+/* Returns the dtype of a name that LMCache or torch has for it; NULL where no cache has it. */
+const struct kvc_dtype_info *kvc_lmcache_dtype(const char *name);
+/* Returns 1 if a file of LocalDisk lies beside a member, which states the shape: NAME.meta, or the same without .pt. */
+int kvc_lmcache_is_disk(const struct kvc_bundle *b, size_t member);
+/* Reads the chunk of `size` bytes that this file describes. Returns 1 where there is none. */
+int kvc_lmcache_of_disk(struct kvc_lmcache_chunk *k, const struct kvc_bundle *b, size_t member, uint64_t size,
+                        const struct kvc_import_options *o, struct kvc_error *e);
 
 /* The file, or the member, that holds a chunk. */
 struct kvc_lmcache_file {
@@ -81,9 +89,11 @@ struct kvc_lmcache_file {
 int kvc_lmcache_build(struct kvc_cache *c, const char *format, const struct kvc_bundle *b, struct kvc_lmcache_file *file,
                       size_t n, const char *key, int layers_known, const struct kvc_import_options *o, struct kvc_error *e);
 
-/* The key in the name of a file: "model@world@worker@hash@dtype[@layer][@tag...]", or "model@0xrank@group@hash[@salt]". */
+/* The key in the name of a file: "model@world@worker@hash@dtype[@layer][@tag...]", "model@0xrank@group@hash[@salt]", or, until 0.3,
+ * "engine@model@world@worker@hash". */
 struct kvc_lmcache_key {
     char model[256];
+    char dtype[32]; /* "" where the key has none */
     uint64_t world, worker;
     uint64_t layer; /* where has_layer */
     int has_layer;

@@ -62,6 +62,7 @@ static int take_model(struct kvc_lmcache_key *key, const char *name) {
 int kvc_lmcache_key_of(struct kvc_lmcache_key *key, const char *path) {
     enum { FIELDS = 6 };
     char text[sizeof key->chunk], *field[FIELDS], *rest = text;
+    uint64_t number;
     size_t n = 0;
     memset(key, 0, sizeof *key);
     plain(text, sizeof text, path);
@@ -77,8 +78,12 @@ int kvc_lmcache_key_of(struct kvc_lmcache_key *key, const char *path) {
         key->worker = rank >> 16 & 255;
         return is_hex(field[2]) && is_hex(field[3]);
     }
+    if (n == 5 && is_word(field[0]) && !count(field[1], &number) && count(field[2], &key->world) &&
+        count(field[3], &key->worker) && is_hex(field[4]))
+        return take_model(key, field[1]);
     if (n < 5 || !count(field[1], &key->world) || !count(field[2], &key->worker) || !is_hex(field[3]) || !is_word(field[4]))
         return 0;
+    if (strlen(field[4]) < sizeof key->dtype) memcpy(key->dtype, field[4], strlen(field[4]) + 1);
     key->has_layer = n == FIELDS && count(field[5], &key->layer);
     if (key->has_layer) { /* the key of the chunk is what is left without the layer */
         const size_t at = (size_t)(field[5] - text), length = strlen(field[5]);

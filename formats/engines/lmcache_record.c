@@ -201,7 +201,7 @@ static int read_chunk(struct kvc_lmcache_file *f, const struct kvc_import_option
     char why[160];
     const uint8_t *head = f->in->data;
     const uint64_t size = f->in->size;
-    if (kvc_lmcache_has_geometry(o)) return kvc_lmcache_of_options(&f->chunk, "lmcr", size, o, e);
+    if (kvc_lmcache_has_geometry(o)) return kvc_lmcache_of_options(&f->chunk, "lmcr", size, NULL, o, e);
     if (kvc_lmcache_begins(head, size, size, why, sizeof why) <= 0)
         return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_INPUT,
                              "the record holds %" PRIu64

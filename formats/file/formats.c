@@ -70,12 +70,12 @@ static void refuse_members(const struct kvc_bundle *b, const char *reasons, stru
 /* Says that no format takes an input; `reasons` are those of formats that it resembles. */
 static void formats_refuse(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
     char begin[64], names[256] = "", why[512];
-    if (!b->is_file) {
-        refuse_members(b, reasons, e);
+    if (b->is_file ? kvc_foreign_unknown(b->one.in, why, sizeof why) : kvc_foreign_unknown_members(b, why, sizeof why)) {
+        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
         return;
     }
-    if (kvc_foreign_unknown(b->one.in, why, sizeof why)) {
-        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
+    if (!b->is_file) {
+        refuse_members(b, reasons, e);
         return;
     }
     show_begin(b->one.in, begin, sizeof begin);

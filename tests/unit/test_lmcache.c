@@ -511,6 +511,7 @@ static void test_keys(void **state) {
         {"m@1@0@ab@half@31@tag%1.pt", "m", 31},
         {"m@0x02010201@0@ab12.data", "m", -1},
         {"a%2Fb%401%400%40ab%40half.weka1", "a/b", -1},
+        {"vllm@-models-m@1@0@ab.pt", "-models-m", -1},
         {"m@1@0@ab.data", NULL, 0},
         {"m@1@x@ab@half.data", NULL, 0},
         {"@1@0@ab@half.data", NULL, 0},

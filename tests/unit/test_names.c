@@ -464,9 +464,9 @@ static void test_split(void **state) {
 
 static void test_axes(void **state) {
     (void)state;
-    static const char *const bad[][3] = {{"keys=a", "axes=td"},    {"keys=a", "axes=l"},       {"keys=a", "axes=ltdt"},
-                                         {"kv=a", "axes=ltd"},     {"keys=a", "axes=lctd"},    {"keys={i}", "axes=ltd"},
-                                         {"tokens=a", "axes=ltd"}, {"keys=a", "axes=lhtd-"},   {"keys=a", "axes="},
+    static const char *const bad[][3] = {{"keys=a", "axes=td"},    {"keys=a", "axes=l"},     {"keys=a", "axes=ltdt"},
+                                         {"kv=a", "axes=ltd"},     {"keys=a", "axes=lctd"},  {"keys={i}", "axes=ltd"},
+                                         {"tokens=a", "axes=ltd"}, {"keys=a", "axes=lhtd-"}, {"keys=a", "axes="},
                                          {"kv=a", "keys=b"},       {"hidden=a", "axes=bhtd"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct kvc_option_value value = {.list = bad[i]};
