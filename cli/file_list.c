@@ -92,6 +92,12 @@ static int add_named(struct cli_files *f, const char *name) {
     return add(f, strdup(name), n);
 }
 
+/* Returns 1 for a line that ends in CR, where no file has that name. */
+static int ends_in_cr(const struct cli_files *f, const char *line, size_t n) {
+    struct stat st;
+    return !f->null && line[n - 1] == '\r' && lstat(line, &st) != 0;
+}
+
 /* Adds the names of --files-from. The name "-" is that of a file. */
 static int add_list(struct cli_files *f) {
     const int from_stdin = strcmp(f->from, "-") == 0;
@@ -108,6 +114,12 @@ static int add_list(struct cli_files *f) {
         if (line[n - 1] == (f->null ? '\0' : '\n')) line[--n] = '\0';
         if (strlen(line) != (size_t)n) {
             cli_warn("--files-from=%s: a name contains a NUL byte; -0 reads names that end in NUL bytes", f->from);
+            status = EXIT_TROUBLE;
+        } else if (n && ends_in_cr(f, line, (size_t)n)) {
+            cli_warn(
+                "--files-from=%s: its lines end in CR LF, as programs of Windows write them, and no file is named with a CR; "
+                "take the CRs out, for instance with dos2unix",
+                f->from);
             status = EXIT_TROUBLE;
         } else if (n) status = add_named(f, strcmp(line, "-") == 0 ? "./-" : line);
     }

@@ -78,7 +78,7 @@ static int discard(void *state, const void *data, size_t n, struct kvc_error *e)
     return 0;
 }
 
-static void skip(struct cli_job *j, const char *path) {
+void job_skip(struct cli_job *j, const char *path) {
     j->total.skipped++;
     if (!j->json) return;
     cli_report_file(&j->report, path);
@@ -158,7 +158,7 @@ static int convert(struct cli_job *j, const char *path, int to_stdout, const str
     int status = target || to_stdout ? 0 : -1;
     const int to_folder = target && !j->test && !ends_in_tar(target) && j->is_folder && j->is_folder(j->state, f);
     if (target && j->skip_existing && (to_folder ? cli_folder_exists(target) : cli_output_exists(target))) {
-        skip(j, f->input.name);
+        job_skip(j, f->input.name);
         free(name);
         return 0;
     }

@@ -67,6 +67,8 @@ int job_environment(struct cli_job *j);
 /* Collects the inputs as j->files, and checks -o, -c and standard output for them. 0, or EXIT_TROUBLE (message printed). */
 int job_collect(struct cli_job *j, int n, char **operand);
 int job_check(struct cli_job *j);
+/* Counts and reports an input that is left out. */
+void job_skip(struct cli_job *j, const char *path);
 /* Converts an input to its output, or with job->test to nowhere. The output appears complete or not at all. */
 int job_file(struct cli_job *j, const char *path, struct kvc_error *e);
 /* Calls `one` for each input, or for standard input if none was asked for; if all are joined, once. `one` prints messages, reports

@@ -176,6 +176,11 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
 static int pack_one(struct cli_job *j, const char *path) {
     struct kvc_error e;
     if (!job_file(j, path, &e)) return EXIT_SAME;
+    if (e.need == KVC_NEED_MAIN_FILE && j->files.n > 1) {
+        job_skip(j, path);
+        if (!j->input.quiet) cli_warn("left out: %s", e.message);
+        return EXIT_SAME;
+    }
     cli_error(&e);
     if (j->json) cli_report_failed(&j->report, path, &e);
     return EXIT_TROUBLE;

@@ -2,6 +2,7 @@
 #include "cli/token_ids.h"
 
 #include "codecs/memory.h"
+#include "formats/io/bytes.h"
 #include "formats/io/input.h"
 #include "formats/io/json_text.h"
 
@@ -63,15 +64,32 @@ static int read_list(const struct kvc_input *in, struct cli_token_ids *ids, stru
     return 0;
 }
 
+/* --- 32-bit numbers, as vllm-mlx writes them: NAME_tokens.bin --- */
+
+static int is_raw(const struct kvc_input *in) {
+    static const char end[] = "tokens.bin";
+    const size_t n = strlen(in->name), m = sizeof end - 1;
+    return n >= m && strcmp(in->name + n - m, end) == 0 && memchr(in->data, '\0', (size_t)in->size);
+}
+
+static int read_raw(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
+    if (in->size % 4)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: has %" PRIu64 " bytes, which are no token ids of 32 bits", in->name, in->size);
+    if (make_room(ids, in->size / 4, e)) return -1;
+    for (uint64_t i = 0; i < in->size / 4; i++) ids->id[ids->n++] = (int32_t)get_u32(in->data + 4 * i);
+    return 0;
+}
+
 /* --- JSON --- */
 
-/* Finds the array of ids in an engine's answer: the array itself, "tokens" or "input_ids" of an object, or the only row of a
- * batch. */
+/* Finds the array of ids in an engine's answer: the array itself, "tokens", "input_ids" or "prompt_token_ids" of an object, or the
+ * only row of a batch. */
 static const json_t *find_ids(const struct kvc_input *in, const json_t *root, struct kvc_error *e) {
     const json_t *x = root;
     if (json_is_object(root)) {
-        x = json_object_get(root, "tokens");
-        if (!x) x = json_object_get(root, "input_ids");
+        static const char *const keys[] = {"tokens", "input_ids", "prompt_token_ids"};
+        x = NULL;
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0] && !x; i++) x = json_object_get(root, keys[i]);
     }
     if (json_is_array(x) && json_is_array(json_array_get(x, 0))) {
         if (json_array_size(x) > 1) {
@@ -83,8 +101,8 @@ static const json_t *find_ids(const struct kvc_input *in, const json_t *root, st
     }
     if (json_is_array(x)) return x;
     kvc_fail(e, KVC_ERR_UNKNOWN,
-             "%s: is JSON without token ids: an array of them is wanted, or an object with 'tokens' or "
-             "'input_ids'",
+             "%s: is JSON without token ids: an array of them is wanted, or an object with 'tokens', "
+             "'input_ids' or 'prompt_token_ids'",
              in->name);
     return NULL;
 }
@@ -118,8 +136,8 @@ static int read_cache(const struct kvc_input *in, const struct kvc_import_option
     struct kvc_cache *c = kvc_import_file(in, import, &format, e);
     if (!c && e->code == KVC_ERR_UNKNOWN)
         return kvc_fail(e, KVC_ERR_UNKNOWN,
-                        "%s: neither a list of token ids nor a cache file that kvc knows; a list is text, numbers or JSON, in "
-                        "UTF-8 without BOM",
+                        "%s: neither a list of token ids nor a cache file that kvc knows; a list is text in UTF-8, numbers or "
+                        "JSON, or in a file named *tokens.bin 32-bit numbers",
                         in->name);
     if (!c) return -1;
     ids->id = c->tokens;
@@ -130,14 +148,26 @@ static int read_cache(const struct kvc_input *in, const struct kvc_import_option
     return 0;
 }
 
+static int read_any(const struct kvc_input *in, const struct kvc_import_options *import, struct cli_token_ids *ids,
+                    struct kvc_error *e) {
+    static const char utf16[2][3] = {"\xff\xfe", "\xfe\xff"};
+    for (int i = 0; i < 2; i++)
+        if (in->size >= 2 && memcmp(in->data, utf16[i], 2) == 0)
+            return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is text in UTF-16; save it in UTF-8 (iconv -f UTF-16 -t UTF-8)", in->name);
+    if (is_raw(in)) return read_raw(in, ids, e);
+    const char first = first_byte(in);
+    if (first == '[' || first == '{') return read_json(in, ids, e);
+    return is_list(in) ? read_list(in, ids, e) : read_cache(in, import, ids, e);
+}
+
 int cli_token_ids(struct cli_token_ids *ids, const char *path, const struct kvc_import_options *import, struct kvc_error *e) {
-    struct kvc_input in;
+    static const char bom[] = "\xef\xbb\xbf"; /* programs of Windows put it before UTF-8 */
+    struct kvc_input in, text;
     *ids = (struct cli_token_ids){.id = NULL};
     if (kvc_input_open_how(&in, path, &(struct kvc_input_how){.read = 0}, e)) return -1;
-    const char first = first_byte(&in);
-    int status = first == '[' || first == '{' ? read_json(&in, ids, e)
-                 : is_list(&in)               ? read_list(&in, ids, e)
-                                              : read_cache(&in, import, ids, e);
+    const int has_bom = in.size >= 3 && memcmp(in.data, bom, 3) == 0;
+    if (has_bom) kvc_input_memory(&text, in.name, in.data + 3, (size_t)in.size - 3);
+    int status = read_any(has_bom ? &text : &in, import, ids, e);
     if (!status && !ids->n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
     kvc_input_close(&in);
     return status;

@@ -51,7 +51,8 @@ enum kvc_need {
     KVC_NEED_SALVAGE = 18,        /* to read what is whole of a file that was cut short */
     KVC_NEED_EACH = 19,           /* to take the files of a folder one by one */
     KVC_NEED_MEMORY = 20,         /* to allow more memory for decoding */
-    KVC_NEED_SCALES = 21          /* the scales of values of 8 bits (scale.k, scale.v) */
+    KVC_NEED_SCALES = 21,         /* the scales of values of 8 bits (scale.k, scale.v) */
+    KVC_NEED_MAIN_FILE = 22       /* the file beside which this one is kept, which is no cache itself */
 };
 
 #define KVC_NOWHERE UINT64_MAX

@@ -26,7 +26,6 @@ static const struct magic {
     {"<!DOCTYPE", 9, 0, "it is a web page, as servers send in place of a file; download the file itself"},
     {"<!doctype", 9, 0, "it is a web page, as servers send in place of a file; download the file itself"},
     {"<html", 5, 0, "it is a web page, as servers send in place of a file; download the file itself"},
-    {"\0\5\x16\7\0\2\0\0", 8, 0, "it is what macOS keeps beside a file (AppleDouble, ._NAME); the file itself is NAME"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
     {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
      "it is a file of torch.save() from before PyTorch 1.6, or in that format; load it with torch.load() and save it again"},
@@ -71,33 +70,6 @@ static int says_header(const json_t *header, char *text, size_t size) {
     return 1;
 }
 
-/* Files that builds of llama-server put beside a slot: its checkpoints. Sources: llama.cpp, pull requests 20819 and 24028. */
-static int is_beside_slot(const struct kvc_input *in) {
-    static const char suffix[] = ".checkpoints";
-    static const struct magic magic = {"LSCKPT", 6, 0, NULL};
-    const size_t n = in->name ? strlen(in->name) : 0, m = sizeof suffix - 1; /* the first bytes of a pipe have no name */
-    return has_magic(in, &magic) || (n > m && strcmp(in->name + n - m, suffix) == 0);
-}
-
-int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
-    for (size_t i = 0; i < sizeof magics / sizeof magics[0]; i++)
-        if (has_magic(in, &magics[i])) {
-            snprintf(text, size, "%s", magics[i].text);
-            return 1;
-        }
-    if (is_beside_slot(in)) {
-        snprintf(text, size,
-                 "it is a file of server checkpoints that llama-server keeps beside a slot, not a cache; keep it as it is");
-        return 1;
-    }
-    json_t *header = read_header(in);
-    const int found = header && says_header(header, text, size);
-    json_decref(header);
-    return found;
-}
-
-/* --- of what no format takes --- */
-
 static const char *last_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
@@ -107,6 +79,39 @@ static int ends_in(const char *name, const char *end) {
     const size_t n = strlen(name), m = strlen(end);
     return n >= m && strcmp(name + n - m, end) == 0;
 }
+
+/* Recognises what programs keep beside a cache by its bytes, and checkpoints also by their name; the first bytes of a pipe have none.
+ * Sources: llama.cpp, pull requests 20819 and 24028. */
+static const char *says_beside(const struct kvc_input *in) {
+    static const struct magic checkpoints = {"LSCKPT", 6, 0, NULL}, apple = {"\0\5\x16\7\0\2\0\0", 8, 0, NULL},
+                              finder = {"\0\0\0\1Bud1", 8, 0, NULL};
+    if (has_magic(in, &checkpoints) || (in->name && ends_in(in->name, ".checkpoints")))
+        return "it is a file of server checkpoints that llama-server keeps beside a slot, not a cache; a folder or a tar archive "
+               "of "
+               "the slot and of this file keeps both";
+    if (has_magic(in, &apple)) return "it is what macOS keeps beside a file (AppleDouble, ._NAME); the file itself is NAME";
+    if (has_magic(in, &finder)) return "it is what macOS keeps of a folder (.DS_Store)";
+    return NULL;
+}
+
+int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
+    for (size_t i = 0; i < sizeof magics / sizeof magics[0]; i++)
+        if (has_magic(in, &magics[i])) {
+            snprintf(text, size, "%s", magics[i].text);
+            return 1;
+        }
+    const char *beside = says_beside(in);
+    if (beside) {
+        snprintf(text, size, "%s", beside);
+        return KVC_FOREIGN_BESIDE;
+    }
+    json_t *header = read_header(in);
+    const int found = header && says_header(header, text, size);
+    json_decref(header);
+    return found;
+}
+
+/* --- of what no format takes --- */
 
 /* Says of a name that is a key of LMCache how its bytes are read. A pipe's first bytes have no name. */
 static int says_key(const char *name, char *text, size_t size) {
@@ -121,9 +126,32 @@ static int says_key(const char *name, char *text, size_t size) {
     return 1;
 }
 
+/* Returns 1 for NAME.meta beside a chunk of LMCache whose name is a key. */
+static int is_beside_chunk(const char *name) {
+    struct kvc_lmcache_key key;
+    char chunk[512];
+    if (!ends_in(name, ".meta") || strlen(name) >= sizeof chunk) return 0;
+    snprintf(chunk, sizeof chunk, "%.*s", (int)(strlen(name) - strlen(".meta")), name);
+    return kvc_lmcache_key_of(&key, chunk);
+}
+
+/* Recognises by its name what vllm-mlx (prefix_cache) and LMCache keep beside caches. */
+static const char *says_name_beside(const char *name) {
+    if (ends_in(name, "_tokens.bin"))
+        return "it is named as the token ids beside a prompt cache, which are read with NAME.safetensors, or by --token-ids";
+    if (strcmp(last_name(name), "index.json") == 0) return "it is an index of other files";
+    if (is_beside_chunk(name)) return "it describes a chunk of LMCache's LocalDisk, the file .pt beside it";
+    return NULL;
+}
+
 int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
     static const char opcodes[] = "](}c)X\x95\x8c";
     uint8_t head[3];
+    const char *beside = in->name ? says_name_beside(in->name) : NULL;
+    if (beside) {
+        snprintf(text, size, "%s", beside);
+        return KVC_FOREIGN_BESIDE;
+    }
     if (says_key(in->name, text, size)) return 1;
     if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
     if (head[0] != 0x80 || head[1] < 2 || head[1] > 5 || !memchr(opcodes, head[2], sizeof opcodes - 1)) return 0;
@@ -140,20 +168,10 @@ int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t s
     return 0;
 }
 
-int kvc_foreign_members(const struct kvc_bundle *b, char *text, size_t size) {
-    int entries = 0, index = 0;
-    for (size_t i = 0; i < b->n; i++) {
-        const char *name = last_name(b->member[i].name);
-        entries += strncmp(name, "entry_", 6) == 0 && ends_in(name, ".safetensors");
-        index |= strcmp(name, "index.json") == 0;
-    }
-    if (entries && index)
-        snprintf(text, size,
-                 "a folder of prompt caches of mlx-lm, each a file of its own; pack the files: entry_0.safetensors and so on");
-    else return 0;
-    return 1;
+int kvc_member_is_beside(const char *name) {
+    return strncmp(last_name(name), "._", 2) == 0 || strcmp(last_name(name), ".DS_Store") == 0;
 }
 
-int kvc_member_is_beside(const char *name) {
-    return strncmp(last_name(name), "._", 2) == 0;
+int kvc_member_is_checkpoints(const char *name) {
+    return ends_in(name, ".checkpoints") || ends_in(name, ".ckpt");
 }

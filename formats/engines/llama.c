@@ -8,8 +8,11 @@
 #include <stdio.h>
 
 static int probe(const struct kvc_bundle *b, char *why, size_t size) {
-    const struct kvc_input *in = b->one.in;
+    const size_t member = kvc_llama_member(b);
+    const struct kvc_input *in = member == SIZE_MAX ? NULL : kvc_bundle_open(b, member, NULL);
     uint8_t magic[4];
+    snprintf(why, size, "more than a slot and its checkpoints");
+    if (!in) return 0;
     if (in->size >= 4 && !kvc_input_copy(in, 0, magic, 4, NULL) &&
         (get_u32(magic) == KVC_LLAMA_SEQUENCE || get_u32(magic) == KVC_LLAMA_SESSION || get_u32(magic) == KVC_LLAMA_MEMORY))
         return 1;
@@ -64,6 +67,7 @@ const struct kvc_format kvc_format_llama = {
     .name = "llama",
     .summary = "llama.cpp slots (GGSQ) and sessions (GGSN)",
     .suffix = ".bin",
+    .takes_members = 1,
     .import_options = import_options,
     .export_options = export_options,
     .source = KVC_SOURCE_LLAMA,

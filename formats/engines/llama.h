@@ -20,6 +20,10 @@ enum { KVC_LLAMA_VERSION, KVC_LLAMA_STREAMS, KVC_LLAMA_STREAM, KVC_LLAMA_TILE_K,
 /* Returns 1 if the file begins as llama_state_get_data() does: with the name of an architecture, and no head before it. */
 int kvc_llama_is_state(const struct kvc_input *in);
 
+/* Returns the member that is the state: the only one beside which checkpoints and what macOS keeps may lie. SIZE_MAX: there is no such
+ * member. */
+size_t kvc_llama_member(const struct kvc_bundle *b);
+
 /* Import and export of kvc_format_llama. */
 struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e);
 int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_options *options, struct kvc_sink *sink,

@@ -14,6 +14,7 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/cache/rope_pairing.h"
+#include "formats/engines/foreign.h"
 #include "formats/engines/llama.h"
 #include "formats/io/bytes.h"
 
@@ -259,11 +260,36 @@ static int describe(struct kvc_cache *c, const struct kvc_llama_parser *p, const
     return pairing != KVC_PAIRING_UNKNOWN ? kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e) : 0;
 }
 
+size_t kvc_llama_member(const struct kvc_bundle *b) {
+    size_t at = SIZE_MAX;
+    if (b->is_file) return 0;
+    for (size_t i = 0; i < b->n; i++) {
+        if (kvc_member_is_beside(b->member[i].name) || kvc_member_is_checkpoints(b->member[i].name)) continue;
+        if (at != SIZE_MAX) return SIZE_MAX;
+        at = i;
+    }
+    return at;
+}
+
+/* Adds members [first, end), which lie beside the state, and after them begins the state's own if there is one. */
+static int add_members(struct kvc_cache *c, const struct kvc_bundle *b, size_t first, size_t end, int state,
+                       struct kvc_error *e) {
+    for (size_t i = first; i < end && !b->is_file; i++) {
+        const struct kvc_input *in = kvc_bundle_open(b, i, e);
+        if (!in || kvc_extents_member(c, b->member[i].name, e) || kvc_cache_extent_literal(c, in, 0, in->size, e)) return -1;
+    }
+    return b->is_file || !state ? 0 : kvc_extents_member(c, b->member[end].name, e);
+}
+
 struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
-    const struct kvc_input *in = b->one.in;
+    const size_t member = kvc_llama_member(b);
+    const struct kvc_input *in = member == SIZE_MAX ? NULL : kvc_bundle_open(b, member, e);
     struct head h = {0};
     struct kvc_window bytes = {.in = in};
     struct kvc_cache *c = NULL;
+    if (member == SIZE_MAX)
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: several files that are not one slot and its checkpoints (.checkpoints, .ckpt)");
+    if (!in) return NULL;
     if (!read_head(&bytes, &h, e)) {
         struct kvc_llama_parser p = {.bytes = &bytes,
                                      .at = h.body,
@@ -273,9 +299,10 @@ struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_im
         const int told = o->value[KVC_LLAMA_LATENT].count != 0;
         const int latent = told ? 1 : o->latent || may_be_latent(h.arch) ? -1 : 0;
         if (!find_reading(&p, &h, latent, e)) c = p.cache = kvc_cache_new(e);
-        if (c && (kvc_cache_map(c, NULL, NULL, e) || kvc_llama_state(&p) ||
-                  kvc_cache_extent_literal(c, in, p.literal, in->size - p.literal, e) || read_tokens(c, &bytes, &h, e) ||
-                  describe(c, &p, &h, in->size, e) || kvc_cache_finish(c, e))) {
+        if (c &&
+            (kvc_cache_map(c, NULL, NULL, e) || add_members(c, b, 0, member, 1, e) || kvc_llama_state(&p) ||
+             kvc_cache_extent_literal(c, in, p.literal, in->size - p.literal, e) || add_members(c, b, member + 1, b->n, 0, e) ||
+             read_tokens(c, &bytes, &h, e) || describe(c, &p, &h, kvc_bundle_size(b), e) || kvc_cache_finish(c, e))) {
             kvc_cache_free(c);
             c = NULL;
         }

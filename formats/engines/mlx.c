@@ -9,8 +9,9 @@
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
+#include "formats/engines/arrays_list.h"
 #include "formats/engines/arrays_write.h"
+#include "formats/engines/foreign.h"
 #include "formats/io/bytes.h"
 #include "formats/io/safetensors_file.h"
 
@@ -60,15 +61,31 @@ static int names_a_class(const struct kvc_input *in) {
     return found;
 }
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int is_cache(const struct kvc_input *in) {
     struct kvc_safetensors h;
-    enum layout layout = LAYOUT_NONE;
-    if (names_a_class(b->one.in) && !kvc_safetensors_read_input(&h, b->one.in, KVC_SAFETENSORS_COVERED, NULL)) {
-        layout = layout_of(&h);
-        kvc_safetensors_free(&h);
-    }
-    if (layout == LAYOUT_NONE) snprintf(why, size, "no metadata of an mlx-lm cache");
+    if (!names_a_class(in) || kvc_safetensors_read_input(&h, in, KVC_SAFETENSORS_COVERED, NULL)) return 0;
+    const enum layout layout = layout_of(&h);
+    kvc_safetensors_free(&h);
     return layout != LAYOUT_NONE;
+}
+
+/* Returns the number of prompt caches among the members; *at gets the first. */
+static size_t count_caches(const struct kvc_bundle *b, size_t *at) {
+    size_t n = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        const char *name = b->member[i].name, *dot = b->is_file ? NULL : strrchr(name, '.');
+        if (!b->is_file && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name))) continue;
+        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
+        if (in && is_cache(in) && !n++) *at = i;
+    }
+    return n;
+}
+
+static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+    size_t at;
+    if (count_caches(b, &at)) return 1; /* several are refused by name */
+    snprintf(why, size, "no metadata of an mlx-lm cache");
+    return 0;
 }
 
 /* The rows of a layer's K and V. Row r < keep has position r. The rows from `keep` on are a ring of the last of `end` positions;
@@ -79,6 +96,8 @@ struct ring {
 };
 
 struct reader {
+    const struct kvc_bundle *b;
+    size_t member; /* of the bundle: the cache */
     const struct kvc_input *in;
     struct kvc_safetensors header;
     enum layout layout;
@@ -212,6 +231,7 @@ static int read_arrays(struct reader *r, struct kvc_error *e) {
         unsigned entry;
         if (kvc_array_of_safetensors(&r->array[i], &r->header.tensor[i], &r->header, r->in, e)) return -1;
         const char *name = r->array[i].name;
+        r->array[i].member = r->member;
         if (*name >= '0' && *name <= '9' && strtoull(name, NULL, 10) >= r->n_layers)
             return kvc_fail(e, KVC_ERR_DAMAGED, "array '%s' is of a layer whose class the metadata do not name",
                             kvc_name_show(name, shown, sizeof shown));
@@ -248,20 +268,68 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
 static int set_meta(struct kvc_cache *c, const struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
     const char *model = kvc_safetensors_text(&r->header, r->layout == LAYOUT_031 ? "1.model" : "0.model");
     kvc_meta_remove(&c->meta, KVC_KEY_WINDOW_ASSUMED); /* the layers' classes say it */
-    if (kvc_names_meta(c, "mlx", r->in->size, o, KVC_PAIRING_HALVES, 1, e)) return -1;
+    if (kvc_names_meta(c, "mlx", kvc_bundle_size(r->b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
     return model && *model ? kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e) : 0;
 }
 
+/* --- token ids, which vllm-mlx keeps beside a cache: NAME_tokens.bin, 32-bit numbers --- */
+
+/* Gives the cache the ids of a file, if it holds as many as the cache has tokens, or one more; others are not of this cache. */
+static int take_ids(struct kvc_cache *c, const struct reader *r, const struct kvc_input *in, struct kvc_error *e) {
+    const uint64_t n = in->size / 4;
+    uint64_t end = 0;
+    int good = n && in->size % 4 == 0;
+    for (uint32_t i = 0; i < r->n_layers; i++)
+        if (r->ring[i].end > end) end = r->ring[i].end;
+    if (!good || (n != end && n != end + 1)) return 0;
+    int32_t *ids = kvc_alloc(n, sizeof *ids);
+    if (!ids) return kvc_fail_memory(e, "tokens");
+    int status = kvc_input_pin(in, 0, in->size, e);
+    const int pinned = !status;
+    for (uint64_t i = 0; i < n && !status; i++) good &= (ids[i] = (int32_t)get_u32(in->data + 4 * i)) >= 0;
+    if (pinned) kvc_input_unpin(in, 0, in->size);
+    if (!status && good) status = kvc_cache_set_tokens(c, ids, n, e);
+    free(ids);
+    return status;
+}
+
+static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
+    const struct kvc_bundle *b = r->b;
+    const char *name = b->is_file ? r->in->path : b->member[r->member].name, *dot = name ? strrchr(name, '.') : NULL;
+    struct kvc_input in;
+    char *beside;
+    int status = 0;
+    if (!dot) return 0;
+    if (asprintf(&beside, "%.*s_tokens.bin", (int)(dot - name), name) < 0) return kvc_fail_memory(e, "a name");
+    if (b->is_file && !kvc_input_open(&in, beside, NULL)) {
+        status = take_ids(c, r, &in, e);
+        kvc_input_close(&in);
+    }
+    for (size_t i = 0; i < b->n && !b->is_file; i++) {
+        if (strcmp(b->member[i].name, beside) != 0) continue;
+        const struct kvc_input *ids = kvc_bundle_open(b, i, e);
+        status = ids ? take_ids(c, r, ids, e) : -1;
+    }
+    free(beside);
+    return status;
+}
+
 static int build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
+    const struct kvc_array_list list = {.array = r->array, .n = r->header.n};
     if (kvc_cache_map(c, NULL, NULL, e) || kvc_names_build(c, r->array, r->header.n, NULL, e) || set_positions(c, r, e) ||
-        kvc_names_extents(c, r->array, r->header.n, r->in, e) || set_meta(c, r, o, e))
+        kvc_arrays_source(c, &list, r->b, e) || take_ids_beside(c, r, e) || set_meta(c, r, o, e))
         return -1;
     return kvc_cache_finish(c, e);
 }
 
 static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
-    struct reader r = {.in = b->one.in};
+    struct reader r = {.b = b};
     struct kvc_cache *c = NULL;
+    const size_t caches = b->is_file ? 1 : count_caches(b, &r.member);
+    if (caches > 1)
+        kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_EACH, "%zu prompt caches of mlx-lm, each a cache of its own", caches);
+    else if (!caches) kvc_fail(e, KVC_ERR_UNKNOWN, "no prompt cache of mlx-lm among the files");
+    if (caches != 1 || !(r.in = kvc_bundle_open(b, r.member, e))) return NULL;
     if (kvc_safetensors_read_input(&r.header, r.in, KVC_SAFETENSORS_COVERED, e)) return NULL;
     if ((r.layout = layout_of(&r.header)) == LAYOUT_NONE)
         kvc_fail(e, KVC_ERR_UNKNOWN, "no prompt cache of mlx-lm: the metadata name no class of a cache");
@@ -407,6 +475,7 @@ const struct kvc_format kvc_format_mlx = {
     .name = "mlx",
     .summary = "prompt caches of mlx-lm",
     .suffix = ".safetensors",
+    .takes_members = 1,
     .export_options = export_options,
     .source = KVC_SOURCE_MLX,
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_COMPANIONS |

@@ -67,11 +67,18 @@ static void refuse_members(const struct kvc_bundle *b, const char *reasons, stru
     else kvc_fail_need(e, KVC_ERR_UNKNOWN, need, "no cache of several files: it has .kvc files (%zu)", containers);
 }
 
+static void fail_foreign(int foreign, const char *why, struct kvc_error *e) {
+    kvc_fail_need(e, KVC_ERR_UNKNOWN, foreign == KVC_FOREIGN_BESIDE ? KVC_NEED_MAIN_FILE : KVC_NEED_NOTHING,
+                  "kvc does not read this: %s", why);
+}
+
 /* Says that no format takes an input; `reasons` are those of formats that it resembles. */
 static void formats_refuse(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
     char begin[64], names[256] = "", why[512];
-    if (b->is_file ? kvc_foreign_unknown(b->one.in, why, sizeof why) : kvc_foreign_unknown_members(b, why, sizeof why)) {
-        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
+    const int foreign = b->is_file ? kvc_foreign_unknown(b->one.in, why, sizeof why)
+                                   : kvc_foreign_unknown_members(b, why, sizeof why);
+    if (foreign) {
+        fail_foreign(foreign, why, e);
         return;
     }
     if (!b->is_file) {
@@ -115,12 +122,9 @@ static const struct kvc_format *formats_choose(const struct kvc_bundle *b, const
         kvc_fail(e, KVC_ERR_UNKNOWN, "is empty");
         return NULL;
     }
-    if (in && kvc_foreign(in, why, sizeof why)) {
-        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
-        return NULL;
-    }
-    if (!in && kvc_foreign_members(b, why, sizeof why)) {
-        kvc_fail(e, KVC_ERR_UNKNOWN, "kvc does not read this: %s", why);
+    const int foreign = in ? kvc_foreign(in, why, sizeof why) : 0;
+    if (foreign) {
+        fail_foreign(foreign, why, e);
         return NULL;
     }
     return probe_all(b, e);
