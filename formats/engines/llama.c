@@ -39,11 +39,11 @@ static const struct kvc_format_option export_options[] = {
                            .tool = "llama-version",
                            .help = "llama: slot version 2, 3 or 4 (default 4)"},
     [KVC_LLAMA_STREAMS] = {.key = "streams",
-                           .kind = KVC_OPTION_COUNT,
-                           .min = 1,
-                           .max = 256,
+                           .kind = KVC_OPTION_TEXT,
                            .value = "N",
-                           .help = "for a server of N slots with a stream each (-np N without --kv-unified; default 1)"},
+                           .help =
+                               "for a server of N slots with a stream each (-np N without --kv-unified; default 1); none, with "
+                               "version=2: for builds before July 2025, whose files do not count streams"},
     [KVC_LLAMA_STREAM] = {.key = "stream",
                           .kind = KVC_OPTION_COUNT,
                           .max = 255,
@@ -54,6 +54,9 @@ static const struct kvc_format_option export_options[] = {
                           .value = "TILE",
                           .help = "for version 4: tile by which a quantised K is rotated, or none, where the cache does not say"},
     [KVC_LLAMA_TILE_V] = {.key = "hadamard-v", .kind = KVC_OPTION_TEXT, .value = "TILE", .help = "the same for V"},
+    [KVC_LLAMA_TRANSPOSED] = {.key = "transposed-v",
+                              .kind = KVC_OPTION_FLAG,
+                              .help = "with V transposed, as a server without flash attention has it"},
     {.key = NULL},
 };
 

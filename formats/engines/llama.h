@@ -14,8 +14,15 @@
 enum { KVC_LLAMA_TOKEN_NULL = -1, KVC_LLAMA_SERVER_TOKENS = 1 /* version of the server's token list */ };
 
 /* Options, by position. */
-enum { KVC_LLAMA_LATENT };                                                                           /* of reading */
-enum { KVC_LLAMA_VERSION, KVC_LLAMA_STREAMS, KVC_LLAMA_STREAM, KVC_LLAMA_TILE_K, KVC_LLAMA_TILE_V }; /* of writing */
+enum { KVC_LLAMA_LATENT }; /* of reading */
+enum {                     /* of writing */
+       KVC_LLAMA_VERSION,
+       KVC_LLAMA_STREAMS,
+       KVC_LLAMA_STREAM,
+       KVC_LLAMA_TILE_K,
+       KVC_LLAMA_TILE_V,
+       KVC_LLAMA_TRANSPOSED
+};
 
 /* Returns 1 if the file begins as llama_state_get_data() does: with the name of an architecture, and no head before it. */
 int kvc_llama_is_state(const struct kvc_input *in);

@@ -14,8 +14,9 @@
 struct out {
     const struct kvc_cache *cache;
     struct kvc_sink *sink;
-    uint32_t version, streams, stream; /* `stream` gets the cells, the others are empty */
+    uint32_t version, streams, stream; /* `stream` gets the cells, the others are empty; of no streams the body counts none */
     uint64_t tile[2];                  /* of K and V */
+    int transposed;                    /* 1: V is written as channels of cells */
     struct kvc_error *e;
 };
 
@@ -23,6 +24,32 @@ static int emit_u32(struct out *o, uint32_t v) {
     uint8_t bytes[4];
     put_u32(bytes, v);
     return kvc_sink_write(o->sink, bytes, sizeof bytes, o->e);
+}
+
+/* Moves rows of cells to rows of channels: `size` bytes an element. */
+static void transpose(uint8_t *dst, const uint8_t *src, uint64_t cells, uint64_t channels, size_t size) {
+    for (uint64_t i = 0; i < cells; i++)
+        for (uint64_t k = 0; k < channels; k++) memcpy(dst + (k * cells + i) * size, src + (i * channels + k) * size, size);
+}
+
+/* Writes V as channels of cells, for which all rows are in memory twice. */
+static int emit_transposed(struct out *o, uint32_t t) {
+    const struct kvc_tensor *tensor = &o->cache->tensor[t];
+    const uint64_t cells = tensor->shape.tokens, row = kvc_row_bytes(&tensor->shape);
+    const struct kvc_dtype_info *info = kvc_dtype_info(tensor->shape.dtype);
+    uint8_t head[12], *rows = kvc_alloc(row, cells), *turned = kvc_alloc(row, cells);
+    int status = rows && turned ? 0 : kvc_fail_memory(o->e, "rows");
+    put_u32(head, (uint32_t)info->ggml);
+    put_u32(head + 4, info->size);
+    put_u32(head + 8, (uint32_t)(row / info->size));
+    if (!status) status = o->cache->read(o->cache, t, 0, cells, rows, o->e);
+    if (!status) {
+        transpose(turned, rows, cells, row / info->size, info->size);
+        status = kvc_sink_write(o->sink, head, sizeof head, o->e) || kvc_sink_write(o->sink, turned, (size_t)(row * cells), o->e);
+    }
+    free(turned);
+    free(rows);
+    return status ? -1 : 0;
 }
 
 static int emit_tensor(struct out *o, uint32_t t) {
@@ -53,18 +80,26 @@ static int emit_stream(struct out *o, uint32_t part) {
             if (first == KVC_NONE) first = i;
             layers++;
         }
-    for (uint64_t i = 0; i < cells->n; i++)
-        if (emit_u32(o, (uint32_t)kvc_cells_position(cells, i)) || emit_u32(o, 1) || emit_u32(o, 0)) return -1;
+    for (uint64_t i = 0; i < cells->n;
+         i++) { /* builds that count no streams name no sequences of a slot, and refuse such names */
+        const int named = o->streams != 0;
+        if (emit_u32(o, (uint32_t)kvc_cells_position(cells, i)) || emit_u32(o, (uint32_t)named) || (named && emit_u32(o, 0)))
+            return -1;
+    }
     if (!cells->n) return 0;
-    if (emit_u32(o, 0) || emit_u32(o, layers)) return -1;
+    if (emit_u32(o, (uint32_t)o->transposed) || emit_u32(o, layers)) return -1;
     if (o->version >= 4 && (emit_u32(o, (uint32_t)o->tile[0]) || emit_u32(o, (uint32_t)o->tile[1]))) return -1;
     for (unsigned kv = 0; kv < 2; kv++)
-        for (uint32_t i = first; i < first + layers; i++)
-            if (c->layer[i].tensor[kv] != KVC_NONE && emit_tensor(o, c->layer[i].tensor[kv])) return -1;
+        for (uint32_t i = first; i < first + layers; i++) {
+            const uint32_t t = c->layer[i].tensor[kv];
+            const int turns = t != KVC_NONE && o->transposed && c->tensor[t].role == KVC_ROLE_V;
+            if (t != KVC_NONE && (turns ? emit_transposed(o, t) : emit_tensor(o, t))) return -1;
+        }
     return 0;
 }
 
 static int emit_body(struct out *o, uint32_t part) {
+    if (!o->streams) return emit_u32(o, (uint32_t)o->cache->part[part].cells.n) || emit_stream(o, part) ? -1 : 0;
     if (emit_u32(o, o->streams)) return -1;
     for (uint32_t s = 0; s < o->streams; s++) {
         const int has_cells = s == o->stream;
@@ -151,6 +186,12 @@ static int check_tensors(const struct out *o, const int known[2]) {
         kvc_tensor_label(c, t, label, sizeof label);
         if (info->ggml < 0)
             return kvc_fail(o->e, KVC_ERR_UNSUPPORTED, "llama: %s is %s, which no llama.cpp cache has", label, info->name);
+        if (info->block > 1 && kv && o->transposed)
+            return kvc_fail(
+                o->e, KVC_ERR_UNSUPPORTED,
+                "llama: %s is %s, whose blocks llama.cpp does not transpose: leave out transposed-v, or write a cache "
+                "that was packed with --dequantize",
+                label, info->name);
         if (info->block > 1 && o->version >= 4 && !known[kv])
             return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,
                             "llama: %s is quantised and whether it is Hadamard-rotated is unknown; version 4 must record it "
@@ -174,24 +215,39 @@ static int find_pairing(const struct kvc_facts *facts, enum kvc_pairing *want, s
                          "llama: the RoPE pairing that llama.cpp uses for this model is unknown");
 }
 
+/* Reads the options of streams. */
+static int find_streams(struct out *o, const struct kvc_option_value *value) {
+    const char *text = value[KVC_LLAMA_STREAMS].text;
+    char *end = NULL;
+    const int none = text && strcmp(text, "none") == 0;
+    const unsigned long n = !text ? 1 : none ? 0 : strtoul(text, &end, 10);
+    if (text && !none && (*text < '0' || *text > '9' || *end || n < 1 || n > 256))
+        return kvc_fail(o->e, KVC_ERR_USAGE, "llama: streams=%s is neither none nor a number from 1 to 256", text);
+    if (none && o->version != 2)
+        return kvc_fail(o->e, KVC_ERR_USAGE,
+                        "llama: streams=none: only version 2 has files that do not count streams: add version=2");
+    o->streams = (uint32_t)n;
+    o->stream = (uint32_t)value[KVC_LLAMA_STREAM].count;
+    if (o->stream >= (none ? 1 : o->streams))
+        return kvc_fail(o->e, KVC_ERR_USAGE, "llama: stream=%" PRIu32 " is none of %" PRIu32 " streams, which count from 0",
+                        o->stream, none ? 1 : o->streams);
+    return 0;
+}
+
 int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_options *options, struct kvc_sink *sink,
                     struct kvc_error *e) {
     const struct kvc_option_value *value = options->value;
     struct out o = {.cache = cache,
                     .sink = sink,
                     .version = value[KVC_LLAMA_VERSION].count ? (uint32_t)value[KVC_LLAMA_VERSION].count : KVC_LLAMA_NEWEST,
-                    .streams = value[KVC_LLAMA_STREAMS].count ? (uint32_t)value[KVC_LLAMA_STREAMS].count : 1,
-                    .stream = (uint32_t)value[KVC_LLAMA_STREAM].count,
+                    .transposed = value[KVC_LLAMA_TRANSPOSED].count != 0,
                     .e = e};
     uint32_t live, sliding;
     int known[2];
     const struct kvc_facts facts = kvc_facts_of(&cache->meta);
     enum kvc_pairing want = options->pairing;
-    if (o.stream >= o.streams)
-        return kvc_fail(e, KVC_ERR_USAGE, "llama: stream=%" PRIu32 " is none of %" PRIu32 " streams, which count from 0",
-                        o.stream, o.streams);
-    if (find_parts(cache, &facts, &live, &sliding, e) || find_tiles(&o, &facts, options, known) || check_tensors(&o, known) ||
-        find_pairing(&facts, &want, e))
+    if (find_streams(&o, value) || find_parts(cache, &facts, &live, &sliding, e) || find_tiles(&o, &facts, options, known) ||
+        check_tensors(&o, known) || find_pairing(&facts, &want, e))
         return -1;
     struct kvc_cache *view = NULL;
     if (want != facts.pairing) {

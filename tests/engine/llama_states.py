@@ -5,6 +5,7 @@ object of xllamacpp. One build in a process. Not for servers (server.py).
     llama_states.py save XLLAMACPP_FOLDER MODEL TOKENS OUT [SEQUENCES SEQUENCE]
         OUT.slot, OUT.session, OUT.state and OUT.sequence; with SEQUENCES, OUT.slot is of one of several streams
     llama_states.py load XLLAMACPP_FOLDER MODEL SLOT [SEQUENCES SEQUENCE]    prints the tokens that the engine restored
+    llama_states.py again XLLAMACPP_FOLDER MODEL SLOT OUT    loads a slot and saves it: OUT.slot and others
 """
 
 import ctypes
@@ -188,10 +189,13 @@ def main():
     if command == "model":
         write_model(*rest)
         return
-    sequences, sequence = (int(n) for n in rest[-2:]) if len(rest) > (4 if command == "save" else 3) else (1, 0)
+    sequences, sequence = (int(n) for n in rest[-2:]) if len(rest) > (3 if command == "load" else 4) else (1, 0)
     engine = Engine(rest[0], rest[1], sequences)
     if command == "load":
         print(*engine.load(rest[2], sequence))
+        return
+    if command == "again":
+        engine.save(rest[3], engine.load(rest[2], 0), 0)
         return
     tokens = [(37 * i + 11) % 250 for i in range(int(rest[2]))]
     engine.decode(tokens, sequence)

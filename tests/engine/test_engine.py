@@ -782,6 +782,12 @@ def check_build(bench, version, model):
     assert expected and len(expected.split()) == 6, "the newest build refuses the slot"
     bench.kvc("unpack", "-q", "-f", "--to=llama:streams=3,stream=1", "-o", out + ".of3", slot)
     assert states("load", newest, model, out + ".of3", "3", "2") == expected, "the newest build refuses the stream"
+    if not streams:
+        old = "--to=llama:version=2,streams=none,transposed-v"
+        bench.kvc("unpack", "-q", "-f", old, "-o", out + ".old", out + ".new")
+        assert states("again", folder, model, out + ".old", out + "-again") is not None, "the build refuses a slot written for it"
+        with open(out + ".old", "rb") as a, open(out + "-again.slot", "rb") as b:
+            assert a.read() == b.read(), "the build restored other rows"
     if streams and version != BUILDS[-1]:
         bench.kvc("unpack", "-q", "-f", "--to=llama:version=2", "-o", out + ".v2", slot)
         assert states("load", folder, model, out + ".v2") == expected, "the build refuses a slot of version 2"
