@@ -23,7 +23,8 @@ void kvc_arrays_clear(struct kvc_array_list *list);
 int kvc_arrays_name_members(struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
                             struct kvc_error *e);
 
-/* Replaces K and V whose axes the option `map` says by one array of each layer, [1, heads, tokens, head dim]. */
+/* Does what the option `map` says of K and V: takes integers as bits of another type, and replaces arrays of other axes by one array of
+ * each layer, [1, heads, tokens, head dim]. Refuses 16-bit integers of which nothing says what they are. */
 int kvc_arrays_split(struct kvc_array_list *list, const struct kvc_import_options *o, struct kvc_error *e);
 
 /* Maps a new cache, which owns the temporary files of the zips from then on. */

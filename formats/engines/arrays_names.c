@@ -9,6 +9,7 @@
 enum { MAX_DIGITS = 6 };
 
 #define AXES "axes="
+#define DTYPE "dtype="
 
 const struct kvc_format_option kvc_arrays_options[] = {
     [KVC_ARRAYS_MAP] = {.key = "map",
@@ -18,7 +19,7 @@ const struct kvc_format_option kvc_arrays_options[] = {
                         .help = "names of arrays: KIND keys, values, kv (both), queries, "
                                 "hidden, tokens or positions; {i} for the layer number; "
                                 "axes=ORDER of arrays that are not [1, heads, tokens, "
-                                "dim]; repeat as needed"},
+                                "dim]; dtype=bf16 of integers that are bits; repeat as needed"},
     {.key = NULL},
 };
 
@@ -107,10 +108,26 @@ int kvc_name_maps_attention(const struct kvc_import_options *o) {
     return 0;
 }
 
-const char *kvc_name_axes(const struct kvc_import_options *o) {
+/* Returns what the option `map` says after a word, or NULL. */
+static const char *find_word(const struct kvc_import_options *o, const char *word) {
+    const size_t n = strlen(word);
     for (const char *const *map = maps_of(o); map && *map; map++)
-        if (strncmp(*map, AXES, sizeof AXES - 1) == 0) return *map + sizeof AXES - 1;
+        if (strncmp(*map, word, n) == 0) return *map + n;
     return NULL;
+}
+
+const char *kvc_name_axes(const struct kvc_import_options *o) {
+    return find_word(o, AXES);
+}
+
+const struct kvc_dtype_info *kvc_name_dtype(const struct kvc_import_options *o) {
+    const char *name = find_word(o, DTYPE);
+    return name ? kvc_dtype_by_name(name) : NULL;
+}
+
+/* Returns 1 for what is no name of an array. */
+static int is_word(const char *map) {
+    return strncmp(map, AXES, sizeof AXES - 1) == 0 || strncmp(map, DTYPE, sizeof DTYPE - 1) == 0;
 }
 
 static int check_axes(const char *axes, struct kvc_error *e) {
@@ -143,19 +160,22 @@ static int check_attention(const char *map, int both, const char *place, const c
 }
 
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) {
-    const char *axes = kvc_name_axes(o);
+    const char *axes = kvc_name_axes(o), *dtype = find_word(o, DTYPE);
     if (axes && check_axes(axes, e)) return -1;
+    if (dtype && (!kvc_name_dtype(o) || kvc_name_dtype(o)->block > 1 || kvc_name_dtype(o)->size > 2))
+        return kvc_fail(e, KVC_ERR_USAGE, "map=dtype=%s: integers are the bits of bf16, f16, f8e4m3 or f8e5m2", dtype);
     if (axes && !kvc_name_maps_attention(o) && (strchr(axes, 'l') || strchr(axes, 'c')))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "map=axes=%s: say which arrays: map=keys=NAME and map=values=NAME, or map=kv=NAME of one with both",
                         axes);
     for (const char *const *map = maps_of(o); map && *map; map++) {
         const char *pattern = NULL;
-        if (strncmp(*map, AXES, sizeof AXES - 1) == 0) continue;
+        if (is_word(*map)) continue;
         unsigned r = rule_of_map(*map, &pattern);
         if (r == RULES)
-            return kvc_fail(e, KVC_ERR_USAGE,
-                            "map=%s: must begin with keys=, values=, kv=, queries=, hidden=, tokens=, positions= or axes=", *map);
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "map=%s: must begin with keys=, values=, kv=, queries=, hidden=, tokens=, positions=, axes= or dtype=", *map);
         const char *place = strstr(pattern, "{i}");
         if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern is empty", *map);
         int of_a_layer = rules[r].kind == KVC_NAME_TENSOR;

@@ -38,6 +38,8 @@ struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o
 int kvc_name_maps_attention(const struct kvc_import_options *o);
 /* Returns the order of axes that the option `map` says ("axes=lbhtd"), slowest first; NULL: it says none. */
 const char *kvc_name_axes(const struct kvc_import_options *o);
+/* Returns the type that the option `map` says integers of 8 or 16 bits are ("dtype=bf16"); NULL: it says none. */
+const struct kvc_dtype_info *kvc_name_dtype(const struct kvc_import_options *o);
 /* Refuses malformed patterns, and axes that do not fit them. */
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e);
 /* Writes the name for exports into `text`: "layers.3.keys", for instance. */
@@ -54,6 +56,7 @@ struct kvc_array {
     const char *type;                  /* element type in the words of the format, for messages */
     const struct kvc_dtype_info *info; /* NULL: caches have no such dtype */
     unsigned int_size;                 /* bytes of little-endian signed integers, as tokens are: 4 or 8; else 0 */
+    unsigned raw_size;                 /* bytes of integers that may be the bits of other values: 1 or 2; else 0 */
     uint64_t rank;
     uint64_t dim[KVC_ARRAY_RANK];    /* the first dimensions; their product matches the size */
     const struct kvc_input *in;      /* holds the data, from byte `at` on */

@@ -30,6 +30,7 @@ int kvc_array_of_safetensors(struct kvc_array *a, const struct kvc_safetensors_t
     *a = (struct kvc_array){.name = t->name, .type = t->dtype, .rank = t->rank, .in = in};
     a->info = t->type->dtype < 0 ? NULL : kvc_dtype_info((unsigned)t->type->dtype);
     a->int_size = strcmp(t->dtype, "I32") == 0 ? 4 : strcmp(t->dtype, "I64") == 0 ? 8 : 0;
+    if ((*t->dtype == 'I' || *t->dtype == 'U') && t->type->bits <= 16) a->raw_size = t->type->bits / 8;
     for (uint64_t i = 0; i < t->rank && i < KVC_ARRAY_RANK; i++) a->dim[i] = t->dim[i];
     a->at = header->data_at + t->begin;
     a->size = t->end - t->begin;

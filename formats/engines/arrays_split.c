@@ -1,4 +1,5 @@
-/* arrays_split.c: takes arrays apart whose axes the user has said, into one array of each layer. Not for names (arrays_names.c). */
+/* arrays_split.c: what the user says of K and V beside their names: the type of integers that are bits, and the axes, by which an array
+ * is taken apart into one of each layer. Not for names (arrays_names.c). */
 #include "formats/engines/arrays_list.h"
 
 #include "formats/cache/mapped.h"
@@ -99,15 +100,44 @@ static int split(struct kvc_array_list *to, const struct kvc_array *a, const cha
     return 0;
 }
 
+static struct kvc_name name_of(const struct kvc_array *a, const struct kvc_import_options *o) {
+    return a->known.kind ? a->known : kvc_name_of(a->name, o);
+}
+
+static int is_attention(const struct kvc_name *name) {
+    return name->kind == KVC_NAME_TENSOR && (name->role == KVC_ROLE_K || name->role == KVC_ROLE_V);
+}
+
+/* Takes integers as bits of the type that the user says. */
+static int take_dtype(struct kvc_array *a, const struct kvc_dtype_info *info, struct kvc_error *e) {
+    char what[320];
+    if (!a->raw_size || (!info && a->info)) return 0;
+    kvc_array_describe(a, what, sizeof what);
+    if (!info)
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "%s: integers of 16 bits; if they are the bits of bf16, which numpy does not have, --map=dtype=bf16 reads "
+            "them (of f16: dtype=f16)",
+            what);
+    if (info->size != a->raw_size)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: has elements of %u bytes, and map=dtype=%s has %u", what, a->raw_size, info->name,
+                        (unsigned)info->size);
+    a->info = info;
+    return 0;
+}
+
 int kvc_arrays_split(struct kvc_array_list *list, const struct kvc_import_options *o, struct kvc_error *e) {
     const char *order = kvc_name_axes(o);
+    for (size_t i = 0; i < list->n; i++) {
+        const struct kvc_name name = name_of(&list->array[i], o);
+        if (is_attention(&name) && take_dtype(&list->array[i], kvc_name_dtype(o), e)) return -1;
+    }
     struct kvc_array_list to = {.n = 0};
     int status = 0;
     for (size_t i = 0; i < list->n && order && !status; i++) {
         const struct kvc_array *a = &list->array[i];
-        const struct kvc_name name = a->known.kind ? a->known : kvc_name_of(a->name, o);
-        const int is_attention = name.kind == KVC_NAME_TENSOR && (name.role == KVC_ROLE_K || name.role == KVC_ROLE_V);
-        status = is_attention ? split(&to, a, order, &name, e) : kvc_arrays_add(&to, a, e);
+        const struct kvc_name name = name_of(a, o);
+        status = is_attention(&name) ? split(&to, a, order, &name, e) : kvc_arrays_add(&to, a, e);
     }
     if (status || !order) {
         kvc_arrays_clear(&to);

@@ -14,10 +14,11 @@ static const struct {
     const char *descr;
     unsigned size;
     int dtype; /* enum kvc_dtype, or -1 */
-    unsigned int_size;
+    unsigned int_size, raw_size;
 } elements[] = {
-    {"<f4", 4, KVC_F32, 0}, {"<f2", 2, KVC_F16, 0}, {"|V2", 2, KVC_BF16, 0}, {"<V2", 2, KVC_BF16, 0},
-    {"|u1", 1, KVC_U8, 0},  {"|i1", 1, KVC_I8, 0},  {"<i4", 4, -1, 4},       {"<i8", 8, -1, 8},
+    {"<f4", 4, KVC_F32, 0, 0}, {"<f2", 2, KVC_F16, 0, 0}, {"|V2", 2, KVC_BF16, 0, 0}, {"<V2", 2, KVC_BF16, 0, 0},
+    {"|u1", 1, KVC_U8, 0, 1},  {"|i1", 1, KVC_I8, 0, 1},  {"<i4", 4, -1, 4, 0},       {"<i8", 8, -1, 8, 0},
+    {"<u2", 2, -1, 0, 2},      {"<i2", 2, -1, 0, 2},
 };
 
 /* A cursor over the text of a .npy header: a Python literal. */
@@ -135,6 +136,7 @@ static int read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, str
         a->type = elements[i].descr;
         a->info = elements[i].dtype < 0 ? NULL : kvc_dtype_info((unsigned)elements[i].dtype);
         a->int_size = elements[i].int_size;
+        a->raw_size = elements[i].raw_size;
         a->at += start + length;
         a->size = size - start - length;
         if (__builtin_mul_overflow(values, elements[i].size, &bytes) || bytes != a->size)
@@ -144,7 +146,7 @@ static int read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, str
     }
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, "
-                    "and <i4, <i8 for tokens and positions",
+                    "<i2, <u2 (with map=dtype=bf16), and <i4, <i8 for tokens and positions",
                     shown, descr);
 }
 

@@ -190,6 +190,7 @@ static int take_tensor(struct reader *r, const struct kvc_pickle_value *call, st
         return fail_tensor(r, "its size, strides and offset do not fit into its storage", e);
     a.info = type->kvc < 0 ? NULL : kvc_dtype_info((unsigned)type->kvc);
     a.int_size = type->is_int ? type->size : 0;
+    a.raw_size = type->is_raw ? type->size : 0;
     a.at = r->zip->member[member].at + (uint64_t)offset * type->size;
     a.size = span * type->size;
     a.end = r->layer_end;

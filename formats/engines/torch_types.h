@@ -10,6 +10,7 @@ struct kvc_torch_type {
     int kvc;             /* enum kvc_dtype, or -1 */
     unsigned size;       /* bytes */
     int is_int;          /* 1: tokens and positions may have it */
+    int is_raw;          /* 1: integers that may be the bits of other values */
 };
 #define KVC_TORCH_UNTYPED "torch.storage.UntypedStorage" /* storage of types without a class; counts bytes */
 

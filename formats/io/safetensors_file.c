@@ -126,6 +126,7 @@ static int read_entry(struct kvc_safetensors_tensor *t, const char *name, const 
 static int check_metadata(json_t *metadata, struct kvc_error *e) {
     const char *key;
     json_t *value;
+    if (json_is_null(metadata)) return 0; /* the reference library takes it as no metadata */
     if (!json_is_object(metadata)) return kvc_fail(e, KVC_ERR_DAMAGED, "header: __metadata__ is no JSON object");
     json_object_foreach(metadata, key, value) {
         char shown[96];
@@ -286,7 +287,7 @@ const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safet
 }
 
 int kvc_safetensors_has_metadata(const struct kvc_safetensors *s) {
-    return json_object_get(s->root, metadata_key) != NULL;
+    return json_is_object(json_object_get(s->root, metadata_key));
 }
 
 const char *kvc_safetensors_text(const struct kvc_safetensors *s, const char *key) {
@@ -314,7 +315,7 @@ int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, 
 
 int kvc_safetensors_copy_texts(struct kvc_safetensors_writer *w, const struct kvc_safetensors *from, struct kvc_error *e) {
     json_t *texts = json_object_get(from->root, metadata_key);
-    return texts && json_object_update(w->metadata, texts) ? kvc_fail_memory(e, "the header") : 0;
+    return json_is_object(texts) && json_object_update(w->metadata, texts) ? kvc_fail_memory(e, "the header") : 0;
 }
 
 int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim, unsigned rank,

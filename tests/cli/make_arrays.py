@@ -2,6 +2,7 @@
 that a test compares with an engine's (samples/)."""
 import collections
 import itertools
+import json
 import math
 import os
 import random
@@ -211,6 +212,27 @@ def of_stacked():
     put("caches/b.npz", npz([(f"layers.0.{part}", "<f2", tuple(one), whole[1][0]) for part in ("keys", "values")]))
 
 
+def of_bits():
+    """K and V as integers that are the bits of bf16, as numpy users save them, and of 8-bit floats."""
+    shape, one = [1, 2, 12, 16], rows(12)
+    names = [f"layers.{i}.{part}" for i in range(2) for part in ("keys", "values")]
+    put("bf16.safetensors", safetensors([(n, "BF16", shape, one) for n in names]))
+    put("f16.safetensors", safetensors([(n, "F16", shape, one) for n in names]))
+    for kind, descr, more in (("I16", "<i2", {}), ("U16", "<u2", {"dtype": "uint16", "count": len(one)})):
+        tensor = lambda n: Tensor(n, "UntypedStorage" if more else "ShortStorage", tuple(shape), steps(shape), **more)
+        put(f"{kind}.safetensors", safetensors([(n, kind, shape, one) for n in names]))
+        put(f"{kind}.npz", npz([(n, descr, tuple(shape), one) for n in names]))
+        put(f"{kind}.pt", torch_file({n: tensor(n) for n in names}, {n: one for n in names}))
+    eight = bytes(rng.randrange(0x20, 0x60) for _ in range(2 * 12 * 16))
+    put("U8.npz", npz([(n, "|u1", tuple(shape), eight) for n in names]))
+    put("f8.safetensors", safetensors([(n, "F8_E4M3", shape, eight) for n in names]))
+    put("mixed.safetensors", safetensors([(n, "I16" if "keys" in n else "F16", shape, one) for n in names]))
+    put("stacked.npz", npz([("cache", "<u2", (2, 2, *shape), one * 4)]))
+    header = json.dumps({"__metadata__": None, **{n: {"dtype": "BF16", "shape": shape, "data_offsets": [i * len(one), (i + 1) * len(one)]}
+                                                  for i, n in enumerate(names)}}).encode()
+    put("null.safetensors", struct.pack("<Q", len(header)) + header + one * 4)
+
+
 def of_folders():
     apple = bytes.fromhex("0005160700020000") + b"Mac OS X        " + bytes(16)
     for i in range(2):
@@ -244,4 +266,4 @@ def of_folders():
     put("old.pkl", b"\x80\x02]q\x00(K\x01K\x02e.")
 
 
-{"rows": of_rows, "scales": of_scales, "facts": of_facts, "names": of_names, "stacked": of_stacked, "folders": of_folders}[sys.argv[1]]()
+{"rows": of_rows, "scales": of_scales, "facts": of_facts, "names": of_names, "stacked": of_stacked, "bits": of_bits, "folders": of_folders}[sys.argv[1]]()

@@ -494,8 +494,8 @@ def stub(module, name):
 
 
 STUBS = {name: stub(module, name) for module, name in (
-    ("torch", "FloatStorage"), ("torch", "HalfStorage"), ("torch", "BFloat16Storage"), ("torch", "LongStorage"),
-    ("torch", "float8_e4m3fn"), ("torch", "Size"), ("torch.storage", "UntypedStorage"), ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch", "FloatStorage"), ("torch", "HalfStorage"), ("torch", "BFloat16Storage"), ("torch", "LongStorage"), ("torch", "ShortStorage"),
+    ("torch", "float8_e4m3fn"), ("torch", "uint16"), ("torch", "Size"), ("torch.storage", "UntypedStorage"), ("torch._utils", "_rebuild_tensor_v2"),
     ("torch._utils", "_rebuild_tensor_v3"), ("torch._utils", "_rebuild_parameter"),
     ("transformers.cache_utils", "DynamicCache"), ("transformers.cache_utils", "DynamicLayer"),
     ("transformers.cache_utils", "DynamicSlidingWindowLayer"))}

@@ -111,6 +111,7 @@ static void test_strict(void **state) {
          "overflows"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,18446744073709551616]}}", 1, KVC_ERR_DAMAGED, "JSON"},
         {"{\"__metadata__\":[]}", 0, KVC_ERR_DAMAGED, "__metadata__"},
+        {"{\"__metadata__\":null,\"a\":0}", 0, KVC_ERR_DAMAGED, "'a'"}, /* as none */
         {"{\"__metadata__\":{\"a\":1}}", 0, KVC_ERR_DAMAGED, "is no text"},
         {"{\"a\xff\":{}}", 0, KVC_ERR_DAMAGED, "JSON"},
         {"{} {}", 0, KVC_ERR_DAMAGED, "JSON"},
