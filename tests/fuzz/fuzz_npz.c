@@ -3,5 +3,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_engine_file(&kvc_format_npz, data, size);
+    fuzz_arrays_as(&kvc_format_npz, data, size);
     return 0;
 }

@@ -21,10 +21,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct kvc_buffer file = {NULL, 0, 0};
     if (size >= 2 && memcmp(data, "PK", 2) == 0) {
         fuzz_engine_file(&kvc_format_torch, data, size);
+        fuzz_arrays_as(&kvc_format_torch, data, size);
         return 0;
     }
     write_file(&file, data, size);
     fuzz_engine_file(&kvc_format_torch, file.data, file.n);
+    fuzz_arrays_as(&kvc_format_torch, file.data, file.n);
     free(file.data);
     return 0;
 }

@@ -334,6 +334,26 @@ def bundles():
     }
 
 
+def beside():
+    """Archives of K in one file and V in another, and of caches with what engines keep beside them."""
+    half = lambda **more: Tensor("0", "HalfStorage", (1, 1, 3, 2), (6, 6, 2, 1), **more)
+    parts = {"pt": torch_file([half(), half()], {"0": bytes(range(12))}), "npz": npz([(f"arr_{i}", "<f2", (1, 1, 3, 2), bytes(12)) for i in (0, 1)]),
+             "safetensors": safetensors([(str(i), "F16", [1, 1, 3, 2], bytes(12)) for i in (0, 1)]), "npy": npy("<f2", (2, 1, 1, 3, 2), bytes(24))}
+    out = {"pair-" + kind: tar([(f"keys.{kind}", data), (f"values.{kind}", data)]) for kind, data in parts.items()}
+    out["mlx-ids"] = tar([("e.safetensors", mlx_files()["031"]), ("e_tokens.bin", u32(1, 2, 3)), ("index.json", b"{}")])
+    out["slot-checkpoints"] = tar([("a.bin.checkpoints", b"LSCKPT2"), ("a.bin", built_llama()["ggsq"]["v2-dense"])])
+    shape = b'{"shape": [2, 1, 3, 4], "dtype": "torch.float16", "fmt": 2, "size": 48}'
+    out["lmcache-disk"] = tar([("m@1@0@ab@half.pt", bytes(range(48))), ("m@1@0@ab@half.meta", shape)])
+    return out
+
+
+def stacked():
+    """Arrays of all layers, of which fuzz_arrays_as() says the axes."""
+    both = lambda shape, first, second: [(name, kind, shape, bytes(math.prod(shape) * width)) for name, kind, width in (first, second)]
+    return {"stacked": [("cache", "U16", (2, 2, 1, 2, 3, 2), bytes(range(96)))], "axes": both((2, 3, 1, 2, 2), ("keys", "F16", 2), ("values", "F16", 2)),
+            "bits": both((2, 1, 3, 2), ("layers.0.keys", "U8", 1), ("layers.0.values", "U8", 1)), "pairs": [("7", "F16", (3, 2, 2, 1), bytes(range(24)))]}
+
+
 def vllm():
     """Archives of folders of vLLM's ExampleConnector, each behind the byte that chooses the options."""
     def folder(shape, layers=(0, 1), kind="F16", name="model.layers.%d.self_attn.attn.safetensors"):
@@ -630,7 +650,11 @@ def main(source, corpus):
         write(corpus / "recipe", f"{i:02}", text.encode())
     for name, data in lossy().items():
         write(corpus / "lossy", name, data)
-    for name, data in bundles().items():
+    for name, arrays in stacked().items():
+        write(corpus / "safetensors", name, safetensors([(n, k, list(s), d) for n, k, s, d in arrays]))
+        descr = {"U16": "<u2", "F16": "<f2", "U8": "|u1"}
+        write(corpus / "npz", name, npz([(n, descr[k], s, d) for n, k, s, d in arrays]))
+    for name, data in {**bundles(), **beside()}.items():
         write(corpus / "bundle", name, data)
     for name, data in vllm().items():
         write(corpus / "vllm", name, data)
