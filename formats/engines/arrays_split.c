@@ -90,7 +90,8 @@ static int split(struct kvc_array_list *to, const struct kvc_array *a, const cha
     const size_t first = to->n;
     if (!a->info)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type", kvc_array_describe(a, what, sizeof what));
-    if (find_axes(&axes, a, order, e) || check_axes(&axes, a, order, name->both, e)) return -1;
+    if (find_axes(&axes, a, order, e)) return -1;
+    if (check_axes(&axes, a, order, name->both, e)) return -1;
     for (uint64_t layer = 0; layer < axes.n[LAYER]; layer++)
         for (uint64_t plane = 0; plane < axes.n[PLANE]; plane++) {
             const struct kvc_array piece = piece_of(&axes, a, layer, plane, name);

@@ -276,9 +276,26 @@ static int add_members(struct kvc_cache *c, const struct kvc_bundle *b, size_t f
                        struct kvc_error *e) {
     for (size_t i = first; i < end && !b->is_file; i++) {
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
-        if (!in || kvc_extents_member(c, b->member[i].name, e) || kvc_cache_extent_literal(c, in, 0, in->size, e)) return -1;
+        if (!in || kvc_extents_member(c, b->member[i].name, e)) return -1;
+        if (kvc_cache_extent_literal(c, in, 0, in->size, e)) return -1;
     }
-    return b->is_file || !state ? 0 : kvc_extents_member(c, b->member[end].name, e);
+    if (b->is_file || !state) return 0;
+    return kvc_extents_member(c, b->member[end].name, e);
+}
+
+/* Builds p->cache by the reading that fits: member `member` of the bundle, and beside it the others. */
+static int build(struct kvc_llama_parser *p, const struct head *h, const struct kvc_bundle *b, size_t member,
+                 struct kvc_error *e) {
+    struct kvc_cache *c = p->cache;
+    const struct kvc_input *in = p->bytes->in;
+    if (kvc_cache_map(c, NULL, NULL, e)) return -1;
+    if (add_members(c, b, 0, member, 1, e)) return -1;
+    if (kvc_llama_state(p)) return -1;
+    if (kvc_cache_extent_literal(c, in, p->literal, in->size - p->literal, e)) return -1;
+    if (add_members(c, b, member + 1, b->n, 0, e)) return -1;
+    if (read_tokens(c, p->bytes, h, e)) return -1;
+    if (describe(c, p, h, kvc_bundle_size(b), e)) return -1;
+    return kvc_cache_finish(c, e);
 }
 
 struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
@@ -299,10 +316,7 @@ struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_im
         const int told = o->value[KVC_LLAMA_LATENT].count != 0;
         const int latent = told ? 1 : o->latent || may_be_latent(h.arch) ? -1 : 0;
         if (!find_reading(&p, &h, latent, e)) c = p.cache = kvc_cache_new(e);
-        if (c &&
-            (kvc_cache_map(c, NULL, NULL, e) || add_members(c, b, 0, member, 1, e) || kvc_llama_state(&p) ||
-             kvc_cache_extent_literal(c, in, p.literal, in->size - p.literal, e) || add_members(c, b, member + 1, b->n, 0, e) ||
-             read_tokens(c, &bytes, &h, e) || describe(c, &p, &h, kvc_bundle_size(b), e) || kvc_cache_finish(c, e))) {
+        if (c && build(&p, &h, b, member, e)) {
             kvc_cache_free(c);
             c = NULL;
         }

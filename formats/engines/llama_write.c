@@ -45,11 +45,12 @@ static int emit_transposed(struct out *o, uint32_t t) {
     if (!status) status = o->cache->read(o->cache, t, 0, cells, rows, o->e);
     if (!status) {
         transpose(turned, rows, cells, row / info->size, info->size);
-        status = kvc_sink_write(o->sink, head, sizeof head, o->e) || kvc_sink_write(o->sink, turned, (size_t)(row * cells), o->e);
+        status = kvc_sink_write(o->sink, head, sizeof head, o->e);
     }
+    if (!status) status = kvc_sink_write(o->sink, turned, (size_t)(row * cells), o->e);
     free(turned);
     free(rows);
-    return status ? -1 : 0;
+    return status;
 }
 
 static int emit_tensor(struct out *o, uint32_t t) {
@@ -99,7 +100,10 @@ static int emit_stream(struct out *o, uint32_t part) {
 }
 
 static int emit_body(struct out *o, uint32_t part) {
-    if (!o->streams) return emit_u32(o, (uint32_t)o->cache->part[part].cells.n) || emit_stream(o, part) ? -1 : 0;
+    if (!o->streams) {
+        if (emit_u32(o, (uint32_t)o->cache->part[part].cells.n)) return -1;
+        return emit_stream(o, part);
+    }
     if (emit_u32(o, o->streams)) return -1;
     for (uint32_t s = 0; s < o->streams; s++) {
         const int has_cells = s == o->stream;

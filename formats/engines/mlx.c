@@ -316,9 +316,12 @@ static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct k
 
 static int build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_array_list list = {.array = r->array, .n = r->header.n};
-    if (kvc_cache_map(c, NULL, NULL, e) || kvc_names_build(c, r->array, r->header.n, NULL, e) || set_positions(c, r, e) ||
-        kvc_arrays_source(c, &list, r->b, e) || take_ids_beside(c, r, e) || set_meta(c, r, o, e))
-        return -1;
+    if (kvc_cache_map(c, NULL, NULL, e)) return -1;
+    if (kvc_names_build(c, r->array, r->header.n, NULL, e)) return -1;
+    if (set_positions(c, r, e)) return -1;
+    if (kvc_arrays_source(c, &list, r->b, e)) return -1;
+    if (take_ids_beside(c, r, e)) return -1;
+    if (set_meta(c, r, o, e)) return -1;
     return kvc_cache_finish(c, e);
 }
 

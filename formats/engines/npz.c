@@ -90,8 +90,10 @@ static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips, co
     const struct kvc_input *in = kvc_bundle_open(b, i, e);
     struct kvc_zip_members *z = &zips->zip[i];
     if (!in) return -1;
-    if (b->is_file) return read_members(z, in, o, e) || add_arrays(list, z, i, 1, o, e) ? -1 : 0;
-    if (!is_array(b->member[i].name)) return kvc_zip_read(z, in, wants_all, NULL, e) || add_arrays(list, z, i, 0, o, e) ? -1 : 0;
+    if (b->is_file || !is_array(b->member[i].name)) {
+        if (b->is_file ? read_members(z, in, o, e) : kvc_zip_read(z, in, wants_all, NULL, e)) return -1;
+        return add_arrays(list, z, i, b->is_file, o, e);
+    }
     char *name = strndup(b->member[i].name, strlen(b->member[i].name) - 4); /* for messages */
     struct kvc_array a = {.name = name ? name : "", .tensor = KVC_NONE, .member = i};
     const int status = kvc_npy_read(&a, in, 0, in->size, e);
@@ -104,14 +106,16 @@ static int read_all(struct kvc_array_list *list, struct kvc_zip_set *zips, const
                     const struct kvc_import_options *o, struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++)
         if (is_read(b, i) && read_member(list, zips, b, i, o, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
-    return kvc_arrays_name_members(list, b, o, e) || kvc_arrays_split(list, o, e) ? -1 : 0;
+    if (kvc_arrays_name_members(list, b, o, e)) return -1;
+    return kvc_arrays_split(list, o, e);
 }
 
 static int build(struct kvc_cache *c, struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
                  struct kvc_error *e) {
-    if (kvc_names_build(c, list->array, list->n, o, e) || kvc_arrays_source(c, list, b, e) ||
-        kvc_names_meta(c, "npz", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e) || kvc_names_first_token(c, e))
-        return -1;
+    if (kvc_names_build(c, list->array, list->n, o, e)) return -1;
+    if (kvc_arrays_source(c, list, b, e)) return -1;
+    if (kvc_names_meta(c, "npz", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
+    if (kvc_names_first_token(c, e)) return -1;
     return kvc_cache_finish(c, e);
 }
 

@@ -210,7 +210,8 @@ static int read_headers(struct headers *h, const struct kvc_bundle *b, const str
     }
     for (size_t i = 0; i < h->n; i++)
         if (add_arrays(h, i, b->member[i].in, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
-    return kvc_arrays_name_members(&h->list, b, o, e) || kvc_arrays_split(&h->list, o, e) ? -1 : 0;
+    if (kvc_arrays_name_members(&h->list, b, o, e)) return -1;
+    return kvc_arrays_split(&h->list, o, e);
 }
 
 /* Returns the pairing that a file records, which may be "unknown", or else the one that transformers keeps K in. *assumed is 1

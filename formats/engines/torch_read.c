@@ -414,12 +414,16 @@ static int set_windows(struct kvc_cache *c, const struct kvc_array_list *list, s
 static int build(struct kvc_cache *c, struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
                  struct kvc_error *e) {
     take_meanings(list, o);
-    if (kvc_arrays_name_members(list, b, o, e) || kvc_arrays_split(list, o, e)) return -1;
+    if (kvc_arrays_name_members(list, b, o, e)) return -1;
+    if (kvc_arrays_split(list, o, e)) return -1;
     if (list->n) qsort(list->array, list->n, sizeof *list->array, by_place);
-    if (kvc_names_build(c, list->array, list->n, o, e) || set_positions(c, list, e) || kvc_arrays_source(c, list, b, e) ||
-        kvc_names_meta(c, "torch", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e) || kvc_names_first_token(c, e))
-        return -1;
-    return set_windows(c, list, e) ? -1 : kvc_cache_finish(c, e);
+    if (kvc_names_build(c, list->array, list->n, o, e)) return -1;
+    if (set_positions(c, list, e)) return -1;
+    if (kvc_arrays_source(c, list, b, e)) return -1;
+    if (kvc_names_meta(c, "torch", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
+    if (kvc_names_first_token(c, e)) return -1;
+    if (set_windows(c, list, e)) return -1;
+    return kvc_cache_finish(c, e);
 }
 
 static int read_file(struct kvc_array_list *list, struct kvc_zip_members *zip, size_t member, const struct kvc_input *in,
@@ -427,7 +431,9 @@ static int read_file(struct kvc_array_list *list, struct kvc_zip_members *zip, s
     struct reader r = {.zip = zip, .member = member, .list = list};
     size_t pickle;
     if (kvc_zip_read(zip, in, wants, NULL, e)) return -1;
-    const int status = find_folder(&r, &pickle, e) || check_byte_order(&r, e) || read_pickle(&r, pickle, e) ? -1 : 0;
+    int status = find_folder(&r, &pickle, e);
+    if (!status) status = check_byte_order(&r, e);
+    if (!status) status = read_pickle(&r, pickle, e);
     free(r.folder);
     return status;
 }

@@ -137,8 +137,8 @@ static inline void fuzz_engine_file_as(const struct kvc_format *format, const st
 /* The same by names, axes and types that a user says of arrays; in the order of `as`, with the format's name before it. */
 static inline void fuzz_arrays_as(const struct kvc_format *format, const uint8_t *data, size_t size) {
     static const char *const as[] = {"map=keys=layers.0.keys,map=values=layers.0.values,map=axes=lhtd,map=dtype=f8e4m3",
-                                     "map=kv=cache,map=axes=lcbhtd,map=dtype=bf16", "map=axes=bthd",
-                                     "map=kv={i},map=axes=tcdh", "map=keys=keys,map=values=values,map=axes=dtblh"};
+                                     "map=kv=cache,map=axes=lcbhtd,map=dtype=bf16", "map=axes=bthd", "map=kv={i},map=axes=tcdh",
+                                     "map=keys=keys,map=values=values,map=axes=dtblh"};
     char text[160];
     for (size_t i = 0; i < sizeof as / sizeof as[0]; i++) {
         snprintf(text, sizeof text, "%s:%s", format->name, as[i]);
