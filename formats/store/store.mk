@@ -58,16 +58,31 @@ kvc_store.pc:
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard $(BACKENDS:%=formats/store/%/*.c)))
 
-$B/tests/bench/store/find: $B/tests/bench/store/find.o $B/libkvc_store.a $B/libkvc.a
+BENCH_STORE := $(patsubst %.c,$B/%,$(wildcard tests/bench/store/*.c))
+$(BENCH_STORE): %: %.o $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(STORE_LIBS) $(LIBS)
+-include $(BENCH_STORE:%=%.d)
 
 BENCH_STORE_FILE ?= $(firstword $(BENCH_FILES))
 ## bench-store: finding among a million objects; putting, finding, reading and loading BENCH_STORE_FILE in a directory
 .PHONY: bench-store
-bench-store: kvc-store $B/tests/bench/store/find
+bench-store: $B/tests/bench/store/find $B/tests/bench/store/rates
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $B/tests/bench/store/find $$scratch/find && \
-	  for r in store fast split; do echo "recipe $$r:" && ./kvc-store -s dir:$$scratch/$$r -r $$r bench $(BENCH_STORE_FILE) || exit 1; done
+	  for r in store fast split; do echo "recipe $$r:" && \
+	  $B/tests/bench/store/rates dir:$$scratch/$$r $$r $(BENCH_STORE_FILE) || exit 1; done
+
+TRACE ?= tests/bench/store/requests.jsonl
+CAPACITY ?= 1,3,10,30
+## bench-trace: hit ratios of the requests of TRACE in stores that hold CAPACITY per cent of their blocks
+.PHONY: bench-trace
+bench-trace: $B/tests/bench/store/trace
+	@$< $(TRACE) $(CAPACITY)
+
+## test-trace: what bench-trace prints for stored requests
+.PHONY: test-trace
+test-trace: $B/tests/bench/store/trace
+	@PYTHON="$(PYTHON)" sh tests/bench/store/trace_test.sh $<
 
 ## bench-link: BENCH_STORE_FILE from Redis over links of 1 and .5 GB/s, packed and as it is; needs root
 .PHONY: bench-link
