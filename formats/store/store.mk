@@ -25,10 +25,10 @@ $B/kvc-store: $B/cli/kvc-store.o $B/libcli.a $B/$(STORE_SO) $B/libkvc.so.$(VERSI
 	$(SAY) LD $@
 	$(LINK) $(PIE) $^ $(RPATH:%=-Wl,-rpath,%) $(LIBS)
 
-# A backend: kvc_store_NAME.so of formats/store/NAME/, over libkvc_store and libkvc.
-BACKENDS := redis s3
-include formats/store/redis/redis.mk formats/store/s3/s3.mk
-BUILT_BACKENDS := $(if $(HAVE_REDIS),redis) $(if $(HAVE_S3),s3)
+# A backend: kvc_store_NAME.so of formats/store/NAME/, over libkvc_store and libkvc. Its NAME.mk sets HAVE_NAME and NAME_LIBS.
+BACKENDS := $(foreach m,$(sort $(wildcard formats/store/*/*.mk)),$(filter $(notdir $(basename $m)),$(notdir $(patsubst %/,%,$(dir $m)))))
+include $(foreach b,$(BACKENDS),formats/store/$b/$b.mk)
+BUILT_BACKENDS := $(foreach b,$(BACKENDS),$(if $(HAVE_$b),$b))
 $B/backend.map:
 	@mkdir -p $(@D)
 	$(Q)echo '{ global: kvc_store_level; local: *; };' >$@
@@ -39,7 +39,7 @@ $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildc
 
 BACKENDS_SO := $(BUILT_BACKENDS:%=kvc_store_%.so)
 
-## store: libkvc_store and the backends whose packages are there (libhiredis-dev; libcurl4-openssl-dev, libexpat1-dev)
+## store: libkvc_store and the backends whose packages are there; sh tests/deps.sh check store names them
 .PHONY: store
 store: libkvc_store.a $(STORE_SO) kvc_store.pc $(BACKENDS_SO)
 	@$(foreach b,$(filter-out $(BUILT_BACKENDS),$(BACKENDS)),echo "  the backend $b is not built: sh tests/deps.sh check $b names what it needs";)

@@ -12,15 +12,41 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Returns the length of the scheme that a text begins with, without ':'; 0: it has none. A path that begins with a letter and has a
- * colon may look like one, so the known schemes are asked. */
+#define MAX_SCHEME 32
+
+/* Returns the length of a word that may be a scheme and has a colon after it; 0: there is none. */
+static size_t word_length(const char *text) {
+    const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789");
+    return text[n] == ':' && n < MAX_SCHEME && !(*text >= '0' && *text <= '9') ? n : 0;
+}
+
+/* Returns the length of the scheme that a text begins with, without ':'; 0: the text is a path. */
 static size_t scheme_length(const char *text) {
-    static const char *const known[] = {"dir", "redis", "rediss", "s3"};
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        const size_t n = strlen(known[i]);
-        if (strncmp(text, known[i], n) == 0 && text[n] == ':') return n;
+    const size_t n = word_length(text);
+    return strncmp(text, "dir:", 4) == 0 || strncmp(text + n, "://", 3) == 0 ? n : 0;
+}
+
+/* Returns where a path has a word and a colon, as if the slashes of a URL were missing; NULL: nowhere. A word of one letter is none. */
+static const char *half_scheme(const char *path) {
+    while (path && word_length(path) < 2) {
+        path = strchr(path, ',');
+        if (path) path++;
     }
-    return 0;
+    return path;
+}
+
+/* Refuses paths that look like URLs, which would become folders. A folder that is there may have such a name. */
+static int check_path(const char *path, int has_scheme, struct kvc_error *e) {
+    const char *unknown = strstr(path, "://"), *from = unknown;
+    while (from && from > path && from[-1] != ',') from--;
+    if (unknown)
+        return kvc_fail(e, KVC_ERR_USAGE, "'%.*s': there is no such backend: write dir:FOLDER, redis://HOST or s3://BUCKET",
+                        (int)(unknown - from), from);
+    const char *half = half_scheme(has_scheme ? strchr(path, ',') : path);
+    if (!half || access(path, F_OK) == 0) return 0;
+    const int n = (int)word_length(half);
+    return kvc_fail(e, KVC_ERR_USAGE, "'%.*s:': write %.*s://... for a backend; a folder of this name must be made first", n,
+                    half, n, half);
 }
 
 /* Decodes %XX in place. */
@@ -78,17 +104,13 @@ int kvc_url_parse(struct kvc_url *u, const char *text, struct kvc_error *e) {
         u->scheme = u->text;
         u->text[scheme] = '\0';
         place += scheme + 1;
-        if (strcmp(u->scheme, "dir") != 0 && strncmp(place, "//", 2) == 0) place += 2;
+        if (strcmp(u->scheme, "dir") != 0) place += 2;
     }
     char *options = strchr(place, '?');
     if (options) *options++ = '\0';
     u->place = place;
     int status = 0;
-    const char *unknown = strcmp(u->scheme, "dir") == 0 ? strstr(place, "://") : NULL, *from = unknown;
-    while (from && from > place && from[-1] != ',') from--;
-    if (unknown)
-        status = kvc_fail(e, KVC_ERR_USAGE, "'%.*s': there is no such backend: write dir:FOLDER, redis://HOST or s3://BUCKET",
-                          (int)(unknown - from), from);
+    if (strcmp(u->scheme, "dir") == 0 && check_path(place, scheme != 0, e)) status = -1;
     else if (strcmp(u->scheme, "dir") != 0 && strchr(place, '@')) /* the text is not repeated: it may hold a password */
         status = kvc_fail(e, KVC_ERR_USAGE,
                           "%s: a user name and password do not belong into the name of a store: "

@@ -1,11 +1,11 @@
 # s3.mk: tests of the S3 level, and whether it can be built. Included by store.mk.
 
-HAVE_S3 := $(shell $(PKG_CONFIG) --exists "libcurl >= 7.88" expat 2>/dev/null && echo 1)
+HAVE_s3 := $(shell $(PKG_CONFIG) --exists "libcurl >= 7.88" expat 2>/dev/null && echo 1)
 s3_LIBS = $(shell $(PKG_CONFIG) --libs libcurl expat)
 S3_SRC := $(sort $(wildcard formats/store/s3/*.c))
 S3_OBJ := $(S3_SRC:%.c=$B/%.o)
 # without its libraries, its tests are left out too
-NOT_BUILT += $(if $(HAVE_S3),,tests/unit/test_store_s3.c tests/fuzz/fuzz_store_s3.c)
+NOT_BUILT += $(if $(HAVE_s3),,tests/unit/test_store_s3.c tests/fuzz/fuzz_store_s3.c)
 
 # A resolver of libcurl that hangs may outlast the level: its code must stay.
 $B/kvc_store_s3.so: LDFLAGS += -Wl,-z,nodelete
