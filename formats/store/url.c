@@ -14,39 +14,25 @@
 
 #define MAX_SCHEME 32
 
-/* Returns the length of a word that may be a scheme and has a colon after it; 0: there is none. */
-static size_t word_length(const char *text) {
-    const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789");
-    return text[n] == ':' && n < MAX_SCHEME && !(*text >= '0' && *text <= '9') ? n : 0;
-}
-
-/* Returns the length of the scheme that a text begins with, without ':'; 0: the text is a path. */
+/* Returns the length of the scheme that a text begins with, without ':': "dir", or a word before "://". 0: it is a path. */
 static size_t scheme_length(const char *text) {
-    const size_t n = word_length(text);
-    return strncmp(text, "dir:", 4) == 0 || strncmp(text + n, "://", 3) == 0 ? n : 0;
+    const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789");
+    return strncmp(text, "dir:", 4) == 0 || (n < MAX_SCHEME && strncmp(text + n, "://", 3) == 0) ? n : 0;
 }
 
-/* Returns where a path has a word and a colon, as if the slashes of a URL were missing; NULL: nowhere. A word of one letter is none. */
-static const char *half_scheme(const char *path) {
-    while (path && word_length(path) < 2) {
-        path = strchr(path, ',');
-        if (path) path++;
+/* Refuses a path that has a word and a colon as URLs have, and would become a folder. One that is there may have such a name. */
+static int check_path(const char *path, int is_named, struct kvc_error *e) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.";
+    for (const char *p = is_named ? strchr(path, ',') : path; p; p = strchr(p, ',')) {
+        p += *p == ',';
+        const size_t n = strspn(p, letters);
+        if (n > 1 && p[n] == ':' && access(path, F_OK))
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "'%.*s:' begins no store: write dir:FOLDER, redis://HOST or s3://BUCKET; "
+                            "a folder of this name must be made first",
+                            (int)n, p);
     }
-    return path;
-}
-
-/* Refuses paths that look like URLs, which would become folders. A folder that is there may have such a name. */
-static int check_path(const char *path, int has_scheme, struct kvc_error *e) {
-    const char *unknown = strstr(path, "://"), *from = unknown;
-    while (from && from > path && from[-1] != ',') from--;
-    if (unknown)
-        return kvc_fail(e, KVC_ERR_USAGE, "'%.*s': there is no such backend: write dir:FOLDER, redis://HOST or s3://BUCKET",
-                        (int)(unknown - from), from);
-    const char *half = half_scheme(has_scheme ? strchr(path, ',') : path);
-    if (!half || access(path, F_OK) == 0) return 0;
-    const int n = (int)word_length(half);
-    return kvc_fail(e, KVC_ERR_USAGE, "'%.*s:': write %.*s://... for a backend; a folder of this name must be made first", n,
-                    half, n, half);
+    return 0;
 }
 
 /* Decodes %XX in place. */
