@@ -75,9 +75,8 @@ void cli_print_input_help(void);
 void cli_print_target_help(void);
 /* Writes "kvc, llama or raw" into `text`: all formats, or those that can be written. Returns `text`. */
 const char *cli_format_names(int writing, char *text, size_t size);
-/* Refuses --OPTION=NAME, because there is no such format. Names a similar format, or lists the formats and `more`. Returns
- * EXIT_TROUBLE. */
-int cli_no_such_format(const char *option, const char *name, int writing, const char *more);
+/* Refuses --OPTION=NAME, because there is no such format. Names a similar format, or lists the formats. Returns EXIT_TROUBLE. */
+int cli_no_such_format(const char *option, const char *name, int writing);
 
 /* Options of formats as given: "KEY=VALUE". Their texts live as long as the program, so the struct must be static. */
 struct cli_settings {

@@ -12,8 +12,7 @@
 /* clang-format off */
 #define CLI_CUDA_FUNCTIONS(F)                                                                            \
     F(version) F(build) F(devices) F(device_text)                                                        \
-    F(plan_new) F(plan_free) F(plan_describe) F(plan_tensor) F(load) F(finish) F(read)                    \
-    F(export) F(open_handle) F(close_handle)
+    F(plan_new) F(plan_free) F(plan_describe) F(plan_tensor) F(load) F(finish) F(read)
 /* clang-format on */
 struct cli_cuda {
 #define F(name) __typeof__(kvc_cuda_##name) *name;
@@ -75,13 +74,5 @@ int cli_device_cache_open(struct cli_device_cache *d, const struct cli_device *d
 void cli_device_cache_close(struct cli_device_cache *d);
 /* Reads and checks the data that were not loaded; loading must have had options.verify. `threads` as in kvc_container_check(). */
 int cli_device_cache_check(const struct cli_device_cache *d, unsigned threads, struct kvc_error *e);
-
-/* --- other processes --- */
-
-/* Prints a line of JSON, by which other processes open the loaded memory; then waits for the end of standard input. */
-int cli_device_lend(const struct cli_load *l, const char *path, struct kvc_error *e);
-/* Loads into memory that another process exported and the file `handles` describes (handles.h). */
-int cli_device_into(struct cli_load *l, const struct cli_device *device, const char *path, const char *handles,
-                    const struct kvc_cuda_options *options, struct kvc_error *e);
 
 #endif

@@ -149,14 +149,14 @@ const char *cli_format_names(int writing, char *text, size_t size) {
     return text;
 }
 
-int cli_no_such_format(const char *option, const char *name, int writing, const char *more) {
+int cli_no_such_format(const char *option, const char *name, int writing) {
     struct kvc_near near = {.word = name};
     char names[256];
     for (size_t i = 0; kvc_format_at(i); i++)
         if (!writing || kvc_format_is_written(kvc_format_at(i))) kvc_near_offer(&near, kvc_format_at(i)->name);
     if (*near.text) return cli_usage("--%s=%s: there is no such format; did you mean %s?", option, name, near.text);
     cli_format_names(writing, names, sizeof names);
-    return cli_usage("--%s=%s: there is no such format; it is %s%s", option, name, names, more);
+    return cli_usage("--%s=%s: there is no such format; it is %s", option, name, names);
 }
 
 /* Takes --from=FORMAT[:KEY=VALUE,...]. */
@@ -166,7 +166,7 @@ static int take_format(struct cli_input *in, const char *arg) {
     struct kvc_option_values values;
     struct kvc_error e;
     if (!f) {
-        cli_no_such_format("from", arg, 0, "");
+        cli_no_such_format("from", arg, 0);
         return -1;
     }
     if (kvc_options_read(&values, f->import_options, f->name, colon ? colon + 1 : NULL, NULL, &e)) {

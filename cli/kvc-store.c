@@ -21,8 +21,6 @@ enum {
     OPT_SECONDS,
     OPT_PIN,
     OPT_REPAIR,
-    OPT_TRACE,
-    OPT_CAPACITY,
     OPT_LOSSY,
     OPT_JSON
 };
@@ -50,8 +48,6 @@ static const struct option long_options[] = {
     {"pin", no_argument, NULL, OPT_PIN},
     {"dry-run", no_argument, NULL, 'n'},
     {"repair", no_argument, NULL, OPT_REPAIR},
-    {"trace", required_argument, NULL, OPT_TRACE},
-    {"capacity", required_argument, NULL, OPT_CAPACITY},
     {"lossy-metadata", no_argument, NULL, OPT_LOSSY},
     {"json", no_argument, NULL, OPT_JSON},
     {NULL, 0, NULL, 0},
@@ -107,8 +103,6 @@ static const char help[] = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n
                            "  export, import FILE     write all objects as a tar archive; put those of an\n"
                            "                          archive\n"
                            "  sync STORE              copy what STORE lacks\n"
-                           "  bench FILE              rates of this store, into which FILE is put;\n"
-                           "                          --trace=FILE: hit ratios\n"
                            "  doctor                  examine file systems, servers and limits\n"
                            "\n"
                            "  -s, --store=STORE       levels, the fastest first, separated by commas:\n"
@@ -137,9 +131,6 @@ static const char help[] = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n
                            "      --older-than=TIME   of gc: evict what was not used for so long\n"
                            "  -n, --dry-run           of gc: change nothing\n"
                            "      --repair            of verify: put aside what is bad\n"
-                           "      --trace=FILE        of bench: requests, a line of JSON each; kvc-store(1)\n"
-                           "                          has the form\n"
-                           "      --capacity=P,...    of bench: sizes of the store in per cent of all blocks\n"
                            "  -T, --threads=N         threads that read and write (default 4)\n"
                            "  -f, --force             replace an existing output, write to a terminal\n"
                            "      --json              print a report as JSON\n"
@@ -169,8 +160,7 @@ enum {
     LIFE = 1 << 5,
     PIN = 1 << 6,
     LIMIT = 1 << 7,
-    REPAIR = 1 << 8,
-    TRACE = 1 << 9
+    REPAIR = 1 << 8
 };
 static const struct {
     int opt;
@@ -193,12 +183,10 @@ static const struct {
     {OPT_OLDER, LIMIT, "--older-than"},
     {'n', LIMIT, "--dry-run"},
     {OPT_REPAIR, REPAIR, "--repair"},
-    {OPT_TRACE, TRACE, "--trace"},
-    {OPT_CAPACITY, TRACE, "--capacity"},
 };
 
 enum { MOST_THREADS = 64 };
-enum store_use { NO_STORE, OLD_STORE, ANY_STORE };
+enum store_use { OLD_STORE, ANY_STORE };
 enum { MANY = 1 << 30 };
 static const struct command {
     const char *name;
@@ -224,7 +212,6 @@ static const struct command {
     {"export", store_export, OLD_STORE, 0, WHICH | SPACE | OUTPUT},
     {"import", store_import, ANY_STORE, 1, 0},
     {"sync", store_sync, OLD_STORE, 1, WHICH | SPACE},
-    {"bench", store_bench, NO_STORE, 1, SPACE | TRACE},
     {"doctor", store_doctor, OLD_STORE, 0, 0},
 };
 
@@ -262,8 +249,6 @@ static int take_option(struct store_tool *t, int opt, const char *arg) {
     case OPT_KEY: t->open.key_file = arg; return 0;
     case OPT_PIN: t->pin = 1; return 0;
     case OPT_REPAIR: t->repair = 1; return 0;
-    case OPT_TRACE: t->trace = arg; return 0;
-    case OPT_CAPACITY: t->capacity = arg; return 0;
     case OPT_LOSSY: t->lossy_metadata = 1; return 0;
     case OPT_JSON: t->json = 1; return 0;
     case OPT_MAX: return take_bytes("--max-size", arg, &t->max_size);
@@ -317,7 +302,7 @@ static int open_store(struct store_tool *t, const struct command *c) {
 }
 
 static int run(struct store_tool *t, const struct command *c) {
-    int status = c->use != NO_STORE || (t->store && !t->trace) ? open_store(t, c) : EXIT_SAME;
+    int status = open_store(t, c);
     if (status) return status;
     if (t->json) {
         cli_json_start(&t->report, stdout);

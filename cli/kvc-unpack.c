@@ -8,18 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    OPT_TOKENS = JOB_OPT_FREE,
-    OPT_LAYERS,
-    OPT_TO,
-    OPT_TO_PAIRING,
-    OPT_DEVICE,
-    OPT_INTO,
-    OPT_SALVAGE,
-    OPT_LOSSY,
-    OPT_BLOCKS,
-    OPT_SHARD
-};
+enum { OPT_TOKENS = JOB_OPT_FREE, OPT_LAYERS, OPT_TO, OPT_TO_PAIRING, OPT_DEVICE, OPT_SALVAGE, OPT_LOSSY, OPT_BLOCKS, OPT_SHARD };
 
 static const struct option long_options[] = {
     JOB_OPTIONS,
@@ -31,7 +20,6 @@ static const struct option long_options[] = {
     {"blocks", required_argument, NULL, OPT_BLOCKS},
     {"shard", required_argument, NULL, OPT_SHARD},
     {"device", required_argument, NULL, OPT_DEVICE},
-    {"into", required_argument, NULL, OPT_INTO},
     {"salvage", no_argument, NULL, OPT_SALVAGE},
     {"no-verify", no_argument, NULL, CLI_OPT_NO_VERIFY},
     {NULL, 0, NULL, 0},
@@ -88,11 +76,6 @@ static const char help[] = "Usage: kvc-unpack [OPTION]... [FILE]...\n"
                            "                          ...) of N\n"
                            "      --device=D          decode on cpu (default), cuda, cuda:N, or auto (cuda\n"
                            "                          if there is one)\n"
-                           "      --to=ipc            leave the rows in device memory, print CUDA handles as\n"
-                           "                          JSON, and keep the memory until standard input ends\n"
-                           "      --into=HANDLES      decode into device memory that another process\n"
-                           "                          exported and the JSON file HANDLES describes; see\n"
-                           "                          kvc-unpack(1)\n"
                            "      --salvage           write what is whole of a damaged or truncated .kvc,\n"
                            "                          and say what is lost; exit 1 if anything is\n"
                            "      --no-verify         do not compare decoded values with their digests\n"
@@ -253,7 +236,7 @@ static int unpack_one(struct cli_job *j, const char *path) {
     struct kvc_error e;
     int status;
     if (j->test) status = test_one(j, path, &e);
-    else status = (u->to_ipc || u->into ? unpack_share(u, path, &e) : job_file(j, path, &e)) ? EXIT_TROUBLE : EXIT_SAME;
+    else status = job_file(j, path, &e) ? EXIT_TROUBLE : EXIT_SAME;
     if (status != EXIT_SAME) cli_error(&e);
     else if (u->salvage && u->incomplete) status = EXIT_DIFFER;
     if (j->test && j->json) {
@@ -281,10 +264,8 @@ static int take_layers(struct cli_unpack *u, const char *arg) {
 /* Takes --to=FORMAT[:KEY=VALUE,...]. */
 static int take_target(struct cli_unpack *u, const char *arg) {
     const char *colon = strchr(arg, ':');
-    u->to_ipc = strcmp(arg, "ipc") == 0;
-    u->to = u->to_ipc ? NULL : kvc_format_find(arg);
-    if (u->to_ipc) return 0;
-    if (!u->to || !kvc_format_is_written(u->to)) return cli_no_such_format("to", arg, 1, ", or ipc");
+    u->to = kvc_format_find(arg);
+    if (!u->to || !kvc_format_is_written(u->to)) return cli_no_such_format("to", arg, 1);
     return colon && cli_take_settings(&u->settings, u->to, 1, "to", colon + 1) < 0 ? EXIT_TROUBLE : 0;
 }
 
@@ -320,7 +301,6 @@ static int take_option(struct cli_unpack *u, int opt, const char *arg) {
     case OPT_DEVICE:
         if (cli_device_parse(&u->device, arg)) return cli_usage("--device=%s is none of cpu, cuda, cuda:N, auto", arg);
         return 0;
-    case OPT_INTO: u->into = arg; return 0;
     case OPT_SALVAGE: u->salvage = u->job.input.import.salvage = 1; return 0;
     default: return (opt = cli_target_option(&u->settings, opt, arg)) ? (opt < 0 ? EXIT_TROUBLE : 0) : cli_try_help();
     }
@@ -355,8 +335,7 @@ int main(int argc, char **argv) {
     if (u.job.help) return print_help(u.job.help);
     if (u.job.version) return cli_version(u.job.verbose, cli_cuda_version);
     if (job_environment(&u.job)) return EXIT_TROUBLE;
-    if (job_collect(&u.job, argc - optind, argv + optind) || unpack_check_sharing(&u)) return EXIT_TROUBLE;
-    if (!u.to_ipc && !u.into && job_check(&u.job)) return EXIT_TROUBLE;
+    if (job_collect(&u.job, argc - optind, argv + optind) || job_check(&u.job)) return EXIT_TROUBLE;
     if (unpack_check_dividing(&u) || unpack_check_salvage(&u) || unpack_open_device(&u)) return EXIT_TROUBLE;
     int status = job_run(&u.job, unpack_one);
     free(u.layers);

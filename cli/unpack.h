@@ -21,8 +21,6 @@ struct cli_unpack {
     uint64_t blocks;      /* --blocks: tokens of each output file; 0: one output */
     uint32_t rank, ranks; /* --shard=RANK/RANKS; ranks 0: all heads */
     struct cli_device device;
-    int to_ipc;
-    const char *into; /* --into; NULL: not given */
     int salvage;
     /* Of the current input: */
     int incomplete;                  /* --salvage could not return all of it */
@@ -58,8 +56,6 @@ int unpack_check_salvage(struct cli_unpack *u);
  * tokens that is whole in all selected layers. Sets u->incomplete and u->survey. */
 int unpack_write_salvaged(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e);
 
-/* Checks the options beside --to=ipc and --into. 0, or EXIT_TROUBLE (message printed). */
-int unpack_check_sharing(const struct cli_unpack *u);
 /* Finds the device before anything is read. 0, or EXIT_TROUBLE (message printed). */
 int unpack_open_device(struct cli_unpack *u);
 /* Returns 1 if the device decodes this input, 0 if the CPU does, -1 if the input is refused. --device=auto takes the CPU for an
@@ -69,7 +65,5 @@ int unpack_on_device(const struct cli_unpack *u, const struct kvc_input *in, str
 int unpack_write_from_device(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e);
 /* Checks a container on the device if it can, else on the CPU. `state` is the struct cli_unpack. */
 cli_checker unpack_check_container;
-/* For --to=ipc and --into: decodes a file, which stays on the device. */
-int unpack_share(struct cli_unpack *u, const char *path, struct kvc_error *e);
 
 #endif

@@ -9,7 +9,7 @@
 int unpack_check_dividing(const struct cli_unpack *u) {
     const char *option = u->blocks ? "--blocks" : "--shard";
     if (!u->blocks && !u->ranks) return 0;
-    if (u->salvage || u->into || u->to_ipc) return cli_usage("%s excludes --salvage, --to=ipc and --into", option);
+    if (u->salvage) return cli_usage("%s and --salvage exclude each other", option);
     if (!u->to) return cli_usage("%s needs --to=FORMAT; kvc-pack packs the files that are written", option);
     if (u->blocks && !u->job.output && !u->job.to_stdout && !u->job.test)
         return cli_usage("--blocks needs -o FOLDER, -o FILE.tar or -c");

@@ -1,26 +1,9 @@
-/* unpack_device.c: kvc-unpack --device, --to=ipc and --into. Not for loading itself (gpu_load.c). */
+/* unpack_device.c: kvc-unpack --device. Not for loading itself (gpu_load.c). */
 #include "cli/unpack.h"
 
 #include "formats/container/container.h"
 
 #include <string.h>
-
-int unpack_check_sharing(const struct cli_unpack *u) {
-    const char *option = u->to_ipc ? "--to=ipc" : "--into";
-    const struct cli_job *j = &u->job;
-    const int n = j->files.n;
-    if (!u->to_ipc && !u->into) return 0;
-    if (u->to_ipc && u->into) return cli_usage("--to=ipc and --into exclude each other");
-    if (u->device.kind != CLI_DEVICE_CUDA) return cli_usage("%s needs --device=cuda", option);
-    if (u->to || j->output || j->output_dir || j->to_stdout || j->test || j->remove || u->export.pairing || u->settings.n)
-        return cli_usage("%s writes no file: leave out --to, -o, -c, -t, --rm, --to-pairing and options of formats", option);
-    if (n > 1) return cli_usage("%s takes one input, not %d", option, n);
-    const int from_stdin = !n || strcmp(j->files.path[0], "-") == 0;
-    if (u->to_ipc && from_stdin) return cli_usage("--to=ipc needs a FILE: the end of standard input releases the device memory");
-    if (u->to_ipc && j->json) return cli_usage("--to=ipc and --json exclude each other: --to=ipc prints its own JSON");
-    if (u->into && from_stdin && strcmp(u->into, "-") == 0) return cli_usage("standard input can be read only once");
-    return 0;
-}
 
 int unpack_open_device(struct cli_unpack *u) {
     struct kvc_error why, e;
@@ -82,29 +65,5 @@ int unpack_check_container(void *state, const struct kvc_input *in, const struct
     int status = cli_device_cache_check(&d, u->job.threads, e);
     keep_load(u, &d.load);
     cli_device_cache_close(&d);
-    return status;
-}
-
-int unpack_share(struct cli_unpack *u, const char *path, struct kvc_error *e) {
-    struct kvc_cuda_options options = load_options(u);
-    const uint64_t last = INT64_MAX;
-    struct cli_load l;
-    if (u->selection.end) {
-        options.first = (int64_t)(u->selection.first < last ? u->selection.first : last);
-        options.end = (int64_t)(u->selection.end < last ? u->selection.end : last);
-    }
-    options.layers = u->selection.layers;
-    options.n_layers = u->selection.n_layers;
-    int status = u->into ? cli_device_into(&l, &u->device, path, u->into, &options, e)
-                         : cli_load(&l, &u->device, path, &options, NULL, e);
-    if (status) return -1;
-    if (u->job.verbose) cli_load_say(&l, path);
-    if (u->job.json) {
-        cli_report_file(&u->job.report, path);
-        cli_load_json(&l, &u->job.report.json);
-        cli_report_file_end(&u->job.report);
-    }
-    if (u->to_ipc) status = cli_device_lend(&l, path, e);
-    cli_load_free(&l);
     return status;
 }

@@ -11,8 +11,7 @@ int unpack_check_salvage(struct cli_unpack *u) {
     if (!u->salvage) return 0;
     if (u->job.test) return cli_usage("--salvage and -t exclude each other: kvc-dump --check lists all damage");
     if (u->job.remove) return cli_usage("--salvage and --rm exclude each other: the output may lack parts of the input");
-    if (u->device.kind != CLI_DEVICE_CPU || u->into || u->to_ipc)
-        return cli_usage("--salvage decodes on the CPU only: leave out --device, --to=ipc and --into");
+    if (u->device.kind != CLI_DEVICE_CPU) return cli_usage("--salvage decodes on the CPU only: leave out --device");
     if (from && strcmp(from, "kvc") != 0) return cli_usage("--salvage reads .kvc files only, not %s", from);
     u->job.input.import.format = "kvc"; /* damaged first bytes may not tell the format */
     return 0;

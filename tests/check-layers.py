@@ -37,7 +37,7 @@ ROOMS = {
     "formats/device/cuda": (["formats/device/cuda/*"], ["formats/device"]),
     "formats/device": (["formats/device/*"], ["formats/container", "formats/model", "formats/cache", "formats/io"]),
     "formats/store/backends": (
-        ["formats/store/dir/*", "formats/store/redis/*", "formats/store/s3/*"],
+        ["formats/store/*/*"],
         ["formats/store/level", "formats/cache", "formats/io"],
     ),
     "formats/store/level": (

@@ -73,7 +73,7 @@ find_missing() {
         need_library libssl libssl-dev
     fi
     if [ "$1" = s3 ] || [ "$1" = store ]; then
-        need_library "libcurl >= 7.87" libcurl4-openssl-dev
+        need_library "libcurl >= 7.88" libcurl4-openssl-dev
         need_library expat libexpat1-dev
     fi
     if [ "$1" = store ]; then

@@ -106,7 +106,7 @@ test:
 
 .PHONY: test-all
 test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
-  $(if $(HAVE_REDIS),$B/kvc_store_redis.so $B/tests/store/level_driver)
+  $(if $(HAVE_redis),$B/kvc_store_redis.so $B/tests/store/level_driver) $(if $(HAVE_s3),$B/tests/store/s3_driver)
 	@sh tests/run.sh all $B
 
 ATTACK_SEED ?= 1

@@ -11,15 +11,14 @@
 struct store_tool {
     struct cli_input input;
     const char *store; /* --store: levels */
-    const char *tokens, *output, *to, *like, *space, *trace;
+    const char *tokens, *output, *to, *like, *space;
     struct kvc_store_options open;
     struct kvc_store_space_options of_space;
     int json, quiet, verbose, dry_run, repair, force, pin, lossy_metadata;
     int has_threads;   /* -T was given */
     uint64_t max_size; /* UINT64_MAX: as configured */
     int64_t seconds, older;
-    const char *capacity; /* of bench --trace: list of per cents */
-    int n;                /* operands */
+    int n; /* operands */
     char **operand;
     struct kvc_store *s; /* open while a command runs, if the command needs one. NULL: it is to be made */
     struct cli_json report;
@@ -29,7 +28,7 @@ struct store_tool {
 /* A command. Prints its messages; returns an exit status. */
 typedef int store_command(struct store_tool *t);
 store_command store_init, store_put, store_get, store_find, store_why, store_ls, store_stat, store_stats, store_config, store_gc,
-    store_verify, store_pin, store_unpin, store_drop, store_export, store_import, store_sync, store_bench, store_doctor;
+    store_verify, store_pin, store_unpin, store_drop, store_export, store_import, store_sync, store_doctor;
 
 /* Prints an error and returns EXIT_TROUBLE. */
 int store_trouble(const struct kvc_error *e);

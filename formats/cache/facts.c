@@ -21,7 +21,6 @@ static const struct {
                {"vllm", KVC_SOURCE_VLLM},
                {"lmcache-gds", KVC_SOURCE_LMCACHE_GDS},
                {"lmcache", KVC_SOURCE_LMCACHE},
-               {"lmcr", KVC_SOURCE_LMCR},
                {"hicache", KVC_SOURCE_HICACHE}};
 
 static enum kvc_source source_of(const struct kvc_meta *meta) {

@@ -155,7 +155,6 @@ extern const struct kvc_format kvc_format_torch;
 extern const struct kvc_format kvc_format_raw;
 extern const struct kvc_format kvc_format_lmcache;
 extern const struct kvc_format kvc_format_lmcache_gds;
-extern const struct kvc_format kvc_format_lmcr;
 extern const struct kvc_format kvc_format_hicache;
 
 #endif

@@ -26,6 +26,9 @@ static const struct magic {
     {"<!DOCTYPE", 9, 0, "it is a web page, as servers send in place of a file; download the file itself"},
     {"<!doctype", 9, 0, "it is a web page, as servers send in place of a file; download the file itself"},
     {"<html", 5, 0, "it is a web page, as servers send in place of a file; download the file itself"},
+    {"LMCR\1\1", 6, 0,
+     "it is a compressed record as LMCache once discussed it, which no release of LMCache writes; write the chunk with its "
+     "FSConnector"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
     {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
      "it is a file of torch.save() from before PyTorch 1.6, or in that format; load it with torch.load() and save it again"},

@@ -1,5 +1,4 @@
-/* lmcache.h: the header of LMCache's FSConnector, which compressed records may hold as well. Not for the array after it
- * (lmcache_chunk.h). */
+/* lmcache.h: the header of LMCache's FSConnector. Not for the array after it (lmcache_chunk.h). */
 #ifndef KVC_LMCACHE_H
 #define KVC_LMCACHE_H
 

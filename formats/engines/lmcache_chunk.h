@@ -1,5 +1,5 @@
 /* lmcache_chunk.h: a chunk of LMCache: K and V of some tokens as one array, without the bytes around it, which differ by storage:
- * lmcache.c, lmcache_gds.c, lmcache_record.c. Not for these. */
+ * lmcache.c, lmcache_gds.c. Not for these. */
 #ifndef KVC_LMCACHE_CHUNK_H
 #define KVC_LMCACHE_CHUNK_H
 

@@ -11,9 +11,9 @@
 
 /* In the order in which input is probed; one line each. */
 static const struct kvc_format *const table[] = {
-    &kvc_format_kvc,         &kvc_format_llama,       &kvc_format_vllm,  &kvc_format_vllm_blocks, &kvc_format_mlx,
-    &kvc_format_lmcache_gds, &kvc_format_safetensors, &kvc_format_torch, &kvc_format_npz,         &kvc_format_lmcr,
-    &kvc_format_lmcache,     &kvc_format_hicache,     &kvc_format_raw,
+    &kvc_format_kvc, &kvc_format_llama,       &kvc_format_vllm,        &kvc_format_vllm_blocks,
+    &kvc_format_mlx, &kvc_format_lmcache_gds, &kvc_format_safetensors, &kvc_format_torch,
+    &kvc_format_npz, &kvc_format_lmcache,     &kvc_format_hicache,     &kvc_format_raw,
 };
 
 #define N (sizeof table / sizeof table[0])

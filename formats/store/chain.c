@@ -18,7 +18,7 @@ const char *kvc_store_version(void) {
 
 /* --- opening --- */
 
-/* Finds the backend of a level, checks the level's text, and opens it if that makes nothing. */
+/* Finds the backend of a level and checks the level's text. Opens it, which makes nothing, unless it is a directory. */
 static int prepare_level(struct kvc_store *s, const char *text, struct kvc_error *e) {
     struct kvc_store_level *l = &s->level[s->n_levels];
     struct kvc_url url;
@@ -26,7 +26,7 @@ static int prepare_level(struct kvc_store *s, const char *text, struct kvc_error
     if (kvc_url_parse(&url, text, e)) return -1;
     int status = kvc_level_find(url.scheme, s->options.backends, &l->ops, &l->handle, e);
     if (!status && !(l->url = strdup(text))) status = kvc_fail_memory(e, "a level");
-    if (!status && !l->ops->remote) status = kvc_level_check(&url, e);
+    if (!status && !l->handle) status = kvc_level_check(&url, e);
     else if (!status && !(l->level = l->ops->open(&url, e))) status = -1;
     kvc_url_free(&url);
     if (status) {

@@ -51,7 +51,7 @@ struct kvc_level_ops {
     int remote;       /* across a network: deadlines are longer, and found objects are copied to faster levels */
     int last_first;   /* chains are put from their last chunk on: it evicts what was put or used longest ago, chains or not */
 
-    /* Those across a network connect to nobody and make nothing: the first call does. */
+    /* Connects to nobody and makes nothing, unless it is a directory's: the first call does. */
     struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
     void (*close)(struct kvc_level *l);
 

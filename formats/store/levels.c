@@ -21,14 +21,12 @@ static void own_path(const char *file, char *path, size_t size) {
     snprintf(path + folder, size - folder, "/%s", file);
 }
 
-/* A backend in a shared object, and the schemes that it has. */
-static const struct {
-    const char *scheme, *file;
-} loaded[] = {{"redis", "kvc_store_redis.so"}, {"rediss", "kvc_store_redis.so"}, {"s3", "kvc_store_s3.so"}};
-
-static int load(const char *file, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e) {
-    char path[4096];
+/* Loads the backend of a scheme: kvc_store_SCHEME.so. The second s at the end of a scheme means TLS: rediss has redis' backend. */
+static int load(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e) {
+    char path[4096], file[64];
     kvc_level_entry *entry = NULL;
+    const size_t n = strlen(scheme), tls = n > 2 && strcmp(scheme + n - 2, "ss") == 0;
+    snprintf(file, sizeof file, "kvc_store_%.*s.so", (int)(n - tls), scheme);
     own_path(file, path, sizeof path);
     const int is_own = !folder && access(KVC_BACKENDS, F_OK) && access(path, F_OK) == 0;
     if (!is_own && snprintf(path, sizeof path, "%s/%s", folder ? folder : KVC_BACKENDS, file) >= (int)sizeof path)
@@ -50,10 +48,7 @@ static int load(const char *file, const char *folder, const struct kvc_level_ops
 int kvc_level_find(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e) {
     *handle = NULL;
     *ops = &kvc_level_dir;
-    if (strcmp(scheme, kvc_level_dir.scheme) == 0) return 0;
-    for (size_t i = 0; i < sizeof loaded / sizeof loaded[0]; i++)
-        if (strcmp(scheme, loaded[i].scheme) == 0) return load(loaded[i].file, folder, ops, handle, e);
-    return kvc_fail(e, KVC_ERR_USAGE, "there is no backend '%s'", scheme);
+    return strcmp(scheme, kvc_level_dir.scheme) == 0 ? 0 : load(scheme, folder, ops, handle, e);
 }
 
 int kvc_level_check(struct kvc_url *url, struct kvc_error *e) {

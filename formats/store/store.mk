@@ -25,10 +25,10 @@ $B/kvc-store: $B/cli/kvc-store.o $B/libcli.a $B/$(STORE_SO) $B/libkvc.so.$(VERSI
 	$(SAY) LD $@
 	$(LINK) $(PIE) $^ $(RPATH:%=-Wl,-rpath,%) $(LIBS)
 
-# A backend: kvc_store_NAME.so of formats/store/NAME/, over libkvc_store and libkvc.
-BACKENDS := redis s3
-include formats/store/redis/redis.mk formats/store/s3/s3.mk
-BUILT_BACKENDS := $(if $(HAVE_REDIS),redis) $(if $(HAVE_S3),s3)
+# A backend: kvc_store_NAME.so of formats/store/NAME/, over libkvc_store and libkvc. Its NAME.mk sets HAVE_NAME and NAME_LIBS.
+BACKENDS := $(foreach m,$(sort $(wildcard formats/store/*/*.mk)),$(filter $(notdir $(basename $m)),$(notdir $(patsubst %/,%,$(dir $m)))))
+include $(foreach b,$(BACKENDS),formats/store/$b/$b.mk)
+BUILT_BACKENDS := $(foreach b,$(BACKENDS),$(if $(HAVE_$b),$b))
 $B/backend.map:
 	@mkdir -p $(@D)
 	$(Q)echo '{ global: kvc_store_level; local: *; };' >$@
@@ -39,7 +39,7 @@ $(foreach b,$(BACKENDS),$(eval $B/kvc_store_$b.so: $(patsubst %.c,$B/%.o,$(wildc
 
 BACKENDS_SO := $(BUILT_BACKENDS:%=kvc_store_%.so)
 
-## store: libkvc_store and the backends whose packages are there (libhiredis-dev; libcurl4-openssl-dev, libexpat1-dev)
+## store: libkvc_store and the backends whose packages are there; sh tests/deps.sh check store names them
 .PHONY: store
 store: libkvc_store.a $(STORE_SO) kvc_store.pc $(BACKENDS_SO)
 	@$(foreach b,$(filter-out $(BUILT_BACKENDS),$(BACKENDS)),echo "  the backend $b is not built: sh tests/deps.sh check $b names what it needs";)
@@ -58,16 +58,31 @@ kvc_store.pc:
 
 -include $(STORE_OBJ:.o=.d) $(patsubst %.c,$B/%.d,$(wildcard $(BACKENDS:%=formats/store/%/*.c)))
 
-$B/tests/bench/store/find: $B/tests/bench/store/find.o $B/libkvc_store.a $B/libkvc.a
+BENCH_STORE := $(patsubst %.c,$B/%,$(wildcard tests/bench/store/*.c))
+$(BENCH_STORE): %: %.o $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(STORE_LIBS) $(LIBS)
+-include $(BENCH_STORE:%=%.d)
 
 BENCH_STORE_FILE ?= $(firstword $(BENCH_FILES))
 ## bench-store: finding among a million objects; putting, finding, reading and loading BENCH_STORE_FILE in a directory
 .PHONY: bench-store
-bench-store: kvc-store $B/tests/bench/store/find
+bench-store: $B/tests/bench/store/find $B/tests/bench/store/rates
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $B/tests/bench/store/find $$scratch/find && \
-	  for r in store fast split; do echo "recipe $$r:" && ./kvc-store -s dir:$$scratch/$$r -r $$r bench $(BENCH_STORE_FILE) || exit 1; done
+	  for r in store fast split; do echo "recipe $$r:" && \
+	  $B/tests/bench/store/rates dir:$$scratch/$$r $$r $(BENCH_STORE_FILE) || exit 1; done
+
+TRACE ?= tests/bench/store/requests.jsonl
+CAPACITY ?= 1,3,10,30
+## bench-trace: hit ratios of the requests of TRACE in stores that hold CAPACITY per cent of their blocks
+.PHONY: bench-trace
+bench-trace: $B/tests/bench/store/trace
+	@$< $(TRACE) $(CAPACITY)
+
+## test-trace: what bench-trace prints for stored requests
+.PHONY: test-trace
+test-trace: $B/tests/bench/store/trace
+	@PYTHON="$(PYTHON)" sh tests/bench/store/trace_test.sh $<
 
 ## bench-link: BENCH_STORE_FILE from Redis over links of 1 and .5 GB/s, packed and as it is; needs root
 .PHONY: bench-link

@@ -12,13 +12,25 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Returns the length of the scheme that a text begins with, without ':'; 0: it has none. A path that begins with a letter and has a
- * colon may look like one, so the known schemes are asked. */
+#define MAX_SCHEME 32
+
+/* Returns the length of the scheme that a text begins with, without ':': "dir", or a word before "://". 0: it is a path. */
 static size_t scheme_length(const char *text) {
-    static const char *const known[] = {"dir", "redis", "rediss", "s3"};
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        const size_t n = strlen(known[i]);
-        if (strncmp(text, known[i], n) == 0 && text[n] == ':') return n;
+    const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789");
+    return strncmp(text, "dir:", 4) == 0 || (n < MAX_SCHEME && strncmp(text + n, "://", 3) == 0) ? n : 0;
+}
+
+/* Refuses a path that has a word and a colon as URLs have, and would become a folder. One that is there may have such a name. */
+static int check_path(const char *path, int is_named, struct kvc_error *e) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.";
+    for (const char *p = is_named ? strchr(path, ',') : path; p; p = strchr(p, ',')) {
+        p += *p == ',';
+        const size_t n = strspn(p, letters);
+        if (n > 1 && p[n] == ':' && access(path, F_OK))
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "'%.*s:' begins no store: write dir:FOLDER, redis://HOST or s3://BUCKET; "
+                            "a folder of this name must be made first",
+                            (int)n, p);
     }
     return 0;
 }
@@ -78,17 +90,13 @@ int kvc_url_parse(struct kvc_url *u, const char *text, struct kvc_error *e) {
         u->scheme = u->text;
         u->text[scheme] = '\0';
         place += scheme + 1;
-        if (strcmp(u->scheme, "dir") != 0 && strncmp(place, "//", 2) == 0) place += 2;
+        if (strcmp(u->scheme, "dir") != 0) place += 2;
     }
     char *options = strchr(place, '?');
     if (options) *options++ = '\0';
     u->place = place;
     int status = 0;
-    const char *unknown = strcmp(u->scheme, "dir") == 0 ? strstr(place, "://") : NULL, *from = unknown;
-    while (from && from > place && from[-1] != ',') from--;
-    if (unknown)
-        status = kvc_fail(e, KVC_ERR_USAGE, "'%.*s': there is no such backend: write dir:FOLDER, redis://HOST or s3://BUCKET",
-                          (int)(unknown - from), from);
+    if (strcmp(u->scheme, "dir") == 0 && check_path(place, scheme != 0, e)) status = -1;
     else if (strcmp(u->scheme, "dir") != 0 && strchr(place, '@')) /* the text is not repeated: it may hold a password */
         status = kvc_fail(e, KVC_ERR_USAGE,
                           "%s: a user name and password do not belong into the name of a store: "

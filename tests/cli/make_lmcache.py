@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import sys
-import zlib
 
 L, T, H, D, PAGE = 3, 40, 2, 16, 8
 KEY = "org-SEP-model@1@0@5eed@half"
@@ -29,20 +28,6 @@ def order(axes, layers=range(L), tokens=range(T)):
 
 def header(fmt, shape, data):
     return struct.pack("<7i", len(data), fmt, 2, *shape, *[0] * (4 - len(shape))) + data
-
-
-def record(data, size=1000, gzip=False):
-    pieces = [data[i:i + size] for i in range(0, len(data), size)]
-    table, body, at = b"", b"", 44 + 24 * len(pieces)
-    for piece in pieces:
-        z = zlib.compressobj(9, zlib.DEFLATED, 31 if gzip else -15)
-        packed = z.compress(piece) + z.flush()
-        body += bytes(-(at + len(body)) % 16)
-        table += struct.pack("<QIIII", at + len(body), len(packed), len(piece), zlib.crc32(piece), 0)
-        body += packed
-    head = lambda crc: struct.pack("<4sBBBBIQQIIII", b"LMCR", 1, 1, 2 if gzip else 1, 0, at, at + len(body), len(data),
-                                   len(pieces), crc, zlib.crc32(data), 0)
-    return head(zlib.crc32(head(0) + table)) + table + body
 
 
 def write(folder, name, data):
@@ -74,8 +59,6 @@ def main(folder):
     name = "gds/" + KEY.replace("-SEP-", "%2F").replace("@", "%40") + ".kvcache.safetensors"
     write(folder, name, head + chunk)
     write(folder, name + ".metadata", head)
-    write(folder, "array.lmcr", record(chunk))
-    write(folder, "header.lmcr", record(header(1, (2, L, T, H * D), chunk), gzip=True))
     for layout, axes in (("layer_first", "clthd"), ("page_first", "ctlhd"), ("page_head", "chtld")):
         for page in range(T // PAGE):
             write(folder, f"{layout}/{page}.bin", order(axes, tokens=range(page * PAGE, (page + 1) * PAGE)))

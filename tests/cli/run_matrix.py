@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 samples, tests = sys.argv[1:]
-TARGETS = ["llama", "safetensors", "npz", "torch", "mlx", "vllm", "lmcache", "lmcache-gds", "lmcr", "hicache", "vllm-blocks", "raw"]
+TARGETS = ["llama", "safetensors", "npz", "torch", "mlx", "vllm", "lmcache", "lmcache-gds", "hicache", "vllm-blocks", "raw"]
 OPTIONS = {"hicache": ":layout=page_head,page=2", "vllm-blocks": ":shape=2-H-T-D,page=2"}  # a page divides the tokens of every source
 LEGEND = """=  the same K and V, nothing is lost
 ~  the same K and V with --lossy-metadata; what is left out is listed
@@ -46,7 +46,7 @@ class Source:
 
     def read_options(self, target, lost):
         """Options to read what was written for a target, which lost what a message says."""
-        dtype = "f32" if self.dtype in ("q8_0", None) and target in ("lmcr", "hicache") else self.dtype
+        dtype = "f32" if self.dtype in ("q8_0", None) and target == "hicache" else self.dtype
         geometry = f"dtype={dtype},layers={self.layers},heads={self.heads},dim={self.dim}"
         options = [f"--kv-heads={self.heads}"]
         if target == "llama":
@@ -57,8 +57,6 @@ class Source:
             options.append("--pairing=halves")
         if target == "raw":
             options.append(f"--from=raw:{geometry},tokens={self.tokens}")
-        if target == "lmcr":
-            options.append(f"--from=lmcr:{geometry}")
         if target == "hicache":
             options.append(f"--from=hicache{OPTIONS[target]},{geometry}")
         if target == "vllm-blocks":
@@ -101,7 +99,6 @@ def make_sources():
     for name, path, options in [
         ("lmcache", "org-SEP-model@1@0@5eed@half.data", known),
         ("lmcache-gds", "gds", known),
-        ("lmcr", "array.lmcr", ["--pairing=halves", f"--from=lmcr:{geometry}"]),
         ("hicache", "page_head", ["--pairing=halves", f"--from=hicache:layout=page_head,{geometry},page=8"]),
     ]:
         yield Source(name, os.path.join("lmcache.folder", path), options, "f16", 3, 40, 2, 16)

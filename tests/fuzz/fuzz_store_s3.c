@@ -44,7 +44,7 @@ static void setup(char *text) {
     struct kvc_error e;
     if (kvc_url_parse(&u, text, &e)) return;
     if (!strstr(text, "file") && !strstr(text, "profile") && !kvc_s3_setup(&s, &u, &e)) {
-        if (!*s.bucket || !*s.host || strchr(s.host, '@') || !s.connections) fuzz_die("a level that cannot be", NULL);
+        if (!*s.bucket || strchr(s.base, '@') || !s.connections) fuzz_die("a level that cannot be", NULL);
         kvc_s3_setup_free(&s);
     }
     kvc_url_free(&u);

@@ -19,7 +19,6 @@ import sys
 import tarfile
 import types
 import zipfile
-import zlib
 
 BLOCK = {0: 4, 1: 2, 30: 2, 8: 34, 2: 18, 3: 20, 6: 22, 7: 24, 20: 18}  # bytes of a block by ggml type
 BLOCKED = {8, 2, 3, 6, 7, 20}
@@ -459,34 +458,6 @@ def gds():
     }
 
 
-def lmcr(data, size=16, framing=1, level=6, version=1):
-    """A compressed record of LMCache: a header, a table of pieces, deflated pieces at multiples of 16."""
-    pieces = [data[i:i + size] for i in range(0, len(data), size)]
-    table, body, at = b"", b"", 44 + 24 * len(pieces)
-    for piece in pieces:
-        z = zlib.compressobj(level, zlib.DEFLATED, -15 if framing == 1 else 31)
-        packed = z.compress(piece) + z.flush()
-        gap = -(at + len(body)) % 16
-        body += bytes(gap)
-        table += struct.pack("<QIIII", at + len(body), len(packed), len(piece), zlib.crc32(piece), 0)
-        body += packed
-    head = lambda crc: struct.pack("<4sBBBBIQQIIII", b"LMCR", version, 1, framing, 0, at, at + len(body), len(data),
-                                   len(pieces), crc, zlib.crc32(data), 0)
-    return head(zlib.crc32(head(0) + table)) + table + body
-
-
-def records():
-    rows = bytes((3 * i * i) & 255 for i in range(64))
-    chunk = lmcache_header(1, 6, (2, 2, 4, 4), rows)
-    good = lmcr(chunk)
-    out = {"header": good, "gzip": lmcr(chunk, framing=2), "array": lmcr(rows, 40), "stored": lmcr(chunk, 92, level=0),
-           "zeros": lmcr(lmcache_header(1, 6, (2, 1, 256, 512), bytes(262144)), 262144), "version": lmcr(chunk, version=2),
-           "cut": good[:-1], "empty": lmcr(b"")}
-    for name, at in (("table", 50), ("check", 33), ("payload-check", 36), ("gap", 44 + 24 * 6 + 1), ("piece", len(good) - 3)):
-        out["bad-" + name] = good[:at] + bytes([good[at] ^ 16]) + good[at + 1:]
-    return out
-
-
 class Tensor:
     """A tensor as torch.save() pickles it: a call of a function of torch, whose storage is an object outside of the pickle."""
     def __init__(self, key, kind, size, stride, offset=0, count=None, dtype=None):
@@ -670,7 +641,7 @@ def main(source, corpus):
         write(corpus / "mlx", name, data)
     for name, data in profiles().items():
         write(corpus / "profile", name, data)
-    for target, files in {"lmcache": lmcache(), "lmcache_gds": gds(), "lmcr": records(),
+    for target, files in {"lmcache": lmcache(), "lmcache_gds": gds(),
                           "hicache": {str(n): bytes(7 * i & 255 for i in range(n)) for n in (48, 7)}}.items():
         for name, data in files.items():
             write(corpus / target, name, data)

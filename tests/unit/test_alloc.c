@@ -221,7 +221,6 @@ static void packing_unpacking_and_learning(void **state) {
     static const struct work work[] = {
         {.path = "samples/tiny.safetensors", .recipe = "split", .exports = 1},
         {.path = "tests/fuzz/corpus/lmcache/2ltd", .recipe = "store", .exports = 1},
-        {.path = "tests/fuzz/corpus/lmcr/gzip", .recipe = "store"},
         {.path = "samples/tiny.safetensors", .joins = 1},
         {.path = GOLDEN, .rows = 120, .recipe = "kivi4"},
         {.path = GOLDEN, .rows = 120, .recipe = "gear4"},

@@ -95,8 +95,8 @@ static void urls(void **state) {
     refuse_url("s3://key:secret@bucket", "user name");
     refuse_url("d?=x", "KEY=VALUE");
     refuse_url("d?a=b,max-size=3", "separated by '&'");
-    refuse_url("a,ftp://h", "'ftp': there is no such backend");
-    refuse_url("dir:a,b,ftp://h", "'ftp': there is no such backend");
+    refuse_url("a,ftp://h", "'ftp:' begins no store");
+    refuse_url("dir:a,b,ftp://h", "'ftp:' begins no store");
     refuse_url("d?a=%4", "KEY=VALUE");
     refuse_url("d?a=%g0", "KEY=VALUE");
     refuse_url("d?a=%00", "KEY=VALUE");

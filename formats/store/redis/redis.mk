@@ -1,11 +1,11 @@
 # redis.mk: tests of the Redis level, and whether it can be built. Included by store.mk.
 
-HAVE_REDIS := $(shell $(PKG_CONFIG) --exists hiredis libssl 2>/dev/null && echo 1)
+HAVE_redis := $(shell $(PKG_CONFIG) --exists hiredis libssl 2>/dev/null && echo 1)
 redis_LIBS = $(shell $(PKG_CONFIG) --libs hiredis libssl)
 REDIS_SRC := $(sort $(wildcard formats/store/redis/*.c))
 REDIS_OBJ := $(REDIS_SRC:%.c=$B/%.o)
 # without its libraries, its tests are left out too
-NOT_BUILT += $(if $(HAVE_REDIS),,tests/unit/test_store_redis.c tests/fuzz/fuzz_redis.c)
+NOT_BUILT += $(if $(HAVE_redis),,tests/unit/test_store_redis.c tests/fuzz/fuzz_redis.c)
 
 $B/tests/unit/test_store_redis: $B/tests/unit/test_store_redis.o $(REDIS_OBJ) $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@

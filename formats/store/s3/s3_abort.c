@@ -29,7 +29,7 @@ struct kvc_s3_aborts {
 
 /* Removes an upload. Returns 0 once it is gone. */
 static int remove_upload(struct kvc_s3_aborts *a, const struct upload *u, kvc_instant deadline) {
-    struct kvc_s3_request r = {.method = "DELETE", .name = u->name, .query = {{"uploadId", u->id}}, .queries = 1};
+    struct kvc_s3_request r = {.method = "DELETE", .name = u->name, .query = {{"uploadId", u->id}}};
     struct kvc_s3_call c;
     if (kvc_s3_call_begin(&c, a->l, deadline, NULL)) return -1;
     int status = kvc_s3_ask(&c, &r, NULL);

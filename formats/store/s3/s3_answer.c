@@ -1,6 +1,7 @@
 /* s3_answer.c: reads headers. Spec: RFC 9110. */
 #include "formats/store/s3/s3_answer.h"
 
+#include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,27 +24,10 @@ static const char *number(const char *p, int64_t *value) {
     return n ? p + n : NULL;
 }
 
-static int64_t seconds(int year, int month, int day, int hour, int minute, int second) {
-    if (year < 1970 || year > 9999 || month < 0 || month > 11 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 60)
-        return -1;
-    struct tm tm = {.tm_year = year - 1900, .tm_mon = month, .tm_mday = day, .tm_hour = hour, .tm_min = minute, .tm_sec = second};
-    return (int64_t)timegm(&tm);
-}
-
-int64_t kvc_s3_date(const char *text) {
-    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    char name[4], zone[4];
-    unsigned day, year, hour, minute, second;
-    if (sscanf(text, "%*3s, %2u %3s %4u %2u:%2u:%2u %3s", &day, name, &year, &hour, &minute, &second, zone) != 7) return -1;
-    const char *month = strlen(name) == 3 ? strstr(months, name) : NULL;
-    if (!month || (month - months) % 3 || strcmp(zone, "GMT") != 0) return -1;
-    return seconds((int)year, (int)(month - months) / 3, (int)day, (int)hour, (int)minute, (int)second);
-}
-
 int64_t kvc_s3_date_iso(const char *text) {
-    unsigned year, month, day, hour, minute, second;
-    if (sscanf(text, "%4u-%2u-%2uT%2u:%2u:%2u", &year, &month, &day, &hour, &minute, &second) != 6 || !month) return -1;
-    return seconds((int)year, (int)month - 1, (int)day, (int)hour, (int)minute, (int)second);
+    struct tm tm = {0};
+    const int64_t t = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) ? (int64_t)timegm(&tm) : -1;
+    return t < 0 ? -1 : t;
 }
 
 /* "bytes 0-9/1000". What contradicts itself counts as none. */
@@ -75,7 +59,7 @@ static void read_header(struct kvc_s3_answer *a, const char *name, const char *v
     } else if (strcasecmp(name, "etag") == 0) {
         copy_plain(a->etag, sizeof a->etag, strlen(value) < sizeof a->etag ? value : "");
     } else if (strcasecmp(name, "date") == 0) {
-        a->date = kvc_s3_date(value);
+        a->date = curl_getdate(value, NULL);
     } else if (strcasecmp(name, "retry-after") == 0) {
         if ((end = number(value, &v)) != NULL && !*end) a->retry = v;
     } else if (strcasecmp(name, "server") == 0) {

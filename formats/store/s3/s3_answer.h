@@ -19,8 +19,7 @@ void kvc_s3_answer_begin(struct kvc_s3_answer *a);
 /* Takes one line with its end. A line with a status begins a new answer: 100 may come before the one that counts. */
 void kvc_s3_answer_line(struct kvc_s3_answer *a, const char *line, size_t n);
 
-/* Read "Sun, 06 Nov 1994 08:49:37 GMT" and "1994-11-06T08:49:37.000Z"; -1: no such date. */
-int64_t kvc_s3_date(const char *text);
+/* Reads "1994-11-06T08:49:37.000Z"; -1: no such date. */
 int64_t kvc_s3_date_iso(const char *text);
 
 #endif

@@ -12,7 +12,7 @@
 
 #define MILLISECOND INT64_C(1000)
 #define SECOND INT64_C(1000000)
-#define SKEW 240           /* seconds; S3 accepts 15 minutes */
+#define SKEW 840           /* seconds; S3 accepts 15 minutes between the time of a request and its own */
 #define MAX_RETRY_AFTER 60 /* seconds that a server may keep us waiting */
 #define STANDSTILL 3       /* a try that stands still counts as so many: it took its time */
 
@@ -197,17 +197,6 @@ static void take_answer(struct kvc_s3_call *c, struct kvc_s3_try *t) {
     if (t->own) atomic_fetch_add(&c->l->counters.hedges_won, 1);
 }
 
-/* Was it refused because of our clock? Then the next one is signed by the server's. HEAD has no body that says why. */
-static int correct_clock(struct kvc_s3_call *c, const struct kvc_s3_try *t) {
-    struct kvc_s3_request *r = t->r;
-    const int64_t ahead = t->answer.date - t->signed_at;
-    if (t->answer.status != 403 || t->answer.date < 0 || r->corrected || (ahead < SKEW && ahead > -SKEW)) return 0;
-    if (*r->code && strcmp(r->code, "RequestTimeTooSkewed") != 0 && strcmp(r->code, "AccessDenied") != 0) return 0;
-    r->corrected = 1;
-    atomic_store(&c->l->skew, t->answer.date - (int64_t)time(NULL));
-    return 1;
-}
-
 static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
     struct kvc_s3_request *r = t->r;
     const int64_t took = t->answered - t->started;
@@ -231,13 +220,10 @@ static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
     }
     r->wrong = 0;
     take_answer(c, t);
-    const int status = t->answer.status, skewed = correct_clock(c, t), class = r->bytes > 262144;
+    const int status = t->answer.status, class = r->bytes > 262144;
     const int64_t retry = t->answer.retry;
     end_try(c, t);
-    if (skewed) {
-        r->due = 0;
-        append(&c->waiting, r);
-    } else if (may_pass(r, status)) {
+    if (may_pass(r, status)) {
         snprintf(why, sizeof why, "HTTP status %d%s%s", status, *r->code ? " " : "", r->code);
         again(c, r, why, retry, 1);
     } else {
@@ -380,13 +366,19 @@ int kvc_s3_fail(const struct kvc_s3 *l, const struct kvc_s3_request *r, struct k
     const struct kvc_s3_setup *s = &l->setup;
     const int status = r->answer.status;
     const char *advice = "";
+    char clock[128];
+    const int64_t ahead = r->answer.date < 0 ? 0 : r->answer.date - (int64_t)time(NULL);
     if (*r->why) {
         kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: %s of %s: %s", s->bucket, s->base, r->method,
                  r->name ? r->name : "the bucket", r->why);
     } else {
         if (status == 301 || status == 307 || strcmp(r->code, "AuthorizationHeaderMalformed") == 0)
             advice = ": is the region right?";
-        else if (status == 403 && !*s->key.id) advice = ": there are no credentials";
+        else if (status == 403 && (ahead > SKEW || ahead < -SKEW)) {
+            snprintf(clock, sizeof clock, ": the server's clock is %" PRId64 " s %s this machine's: set the one that is wrong",
+                     ahead < 0 ? -ahead : ahead, ahead < 0 ? "behind" : "ahead of");
+            advice = clock;
+        } else if (status == 403 && !*s->key.id) advice = ": there are no credentials";
         else if (status == 403)
             advice = ": the credentials do not permit this, or, for an object that is not there, not to list the bucket";
         else if (status == 404) advice = ": is there such a bucket?";

@@ -29,10 +29,9 @@ static int take_page(const struct kvc_s3 *l, const struct kvc_s3_listing *list, 
 /* Asks for the page after a token, by a deadline of its own. */
 static int read_page(struct kvc_s3_call *c, const char *prefix, const char *token, struct kvc_s3_listing *list,
                      struct kvc_error *e) {
-    struct kvc_s3_request r = {.method = "GET",
-                               .query = {{"list-type", "2"}, {"prefix", prefix}, {"encoding-type", "url"}},
-                               .queries = 3};
-    if (token) r.query[r.queries++] = (struct kvc_sigv4_pair){"continuation-token", token};
+    struct kvc_s3_request r = {
+        .method = "GET",
+        .query = {{"continuation-token", token}, {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", prefix}}};
     c->deadline = kvc_now() + PAGE_TIME + c->l->setup.stall;
     int status = kvc_s3_ask(c, &r, e);
     if (!status && r.answer.status != 200) status = kvc_s3_fail(c->l, &r, e);

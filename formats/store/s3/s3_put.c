@@ -85,7 +85,7 @@ static int put_whole(struct put *p) {
 /* --- parts --- */
 
 static int begin_upload(struct put *p, char id[1024]) {
-    struct kvc_s3_request r = {.method = "POST", .name = p->name, .query = {{"uploads", ""}}, .queries = 1};
+    struct kvc_s3_request r = {.method = "POST", .name = p->name, .query = {{"uploads", ""}}};
     int status = kvc_s3_ask(&p->c, &r, p->e);
     if (!status && r.answer.status != 200) status = refused(p, &r);
     if (!status) status = kvc_s3_read_upload(id, r.text ? r.text : "", r.length, p->e);
@@ -101,7 +101,6 @@ static int send_parts(struct put *p, struct kvc_s3_request *part, size_t n, size
         part[i] = (struct kvc_s3_request){.method = "PUT",
                                           .name = p->name,
                                           .query = {{"partNumber", number[i]}, {"uploadId", id}},
-                                          .queries = 2,
                                           .body = p->data + first,
                                           .size = left < bytes ? left : bytes};
         kvc_s3_add(&p->c, &part[i]);
@@ -140,7 +139,6 @@ static int end_upload(struct put *p, const char *id, const char *body) {
         struct kvc_s3_request r = {.method = "POST",
                                    .name = p->name,
                                    .query = {{"uploadId", id}},
-                                   .queries = 1,
                                    .body = body,
                                    .size = strlen(body),
                                    .if_none_match = condition(p)};

@@ -4,18 +4,21 @@
 
 #include "formats/store/s3/s3_answer.h"
 #include "formats/store/s3/s3_state.h"
-#include "formats/store/s3/sigv4.h"
 
-#define KVC_S3_QUERY 6
+#define KVC_S3_QUERY 4
+#define KVC_S3_HASH 65 /* room for a hash in hex digits, with its NUL */
+
+struct kvc_s3_parameter {
+    const char *name, *value; /* NULL: left out */
+};
 
 struct kvc_s3_try;
 
 struct kvc_s3_request {
     /* the question, of the caller, whose memory stays until the answer */
     const char *method;
-    const char *name; /* of an object, after the prefix; NULL: the bucket */
-    struct kvc_sigv4_pair query[KVC_S3_QUERY];
-    size_t queries;
+    const char *name;                            /* of an object, after the prefix; NULL: the bucket */
+    struct kvc_s3_parameter query[KVC_S3_QUERY]; /* by their names: libcurl 7.88 signs them in this order */
     const char *if_match, *if_none_match;
     uint64_t first, bytes; /* a range of an object; bytes 0: no range is named */
     const void *body;
@@ -37,8 +40,8 @@ struct kvc_s3_request {
     struct kvc_s3_request *next;
     kvc_instant due;
     unsigned tries;
-    int hedged, corrected;
-    char hash[KVC_SIGV4_HEX]; /* of the body */
+    int hedged;
+    char hash[KVC_S3_HASH]; /* of the body, or the word for none */
 };
 
 #endif

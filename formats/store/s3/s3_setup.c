@@ -1,8 +1,6 @@
 /* s3_setup.c: reads options and credentials. Spec: S3.md, "Options" and "Credentials". */
 #include "formats/store/s3/s3_setup.h"
 
-#include "formats/store/s3/sigv4.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <openssl/crypto.h>
@@ -131,6 +129,15 @@ static int only(const char *text, const char *others) {
     return 1;
 }
 
+/* Returns 1 if a part of a path is "." or "..". */
+static int has_dots(const char *path) {
+    for (size_t n; *path; path += n + (path[n] == '/')) {
+        n = strcspn(path, "/");
+        if (n && n <= 2 && strspn(path, ".") >= n) return 1;
+    }
+    return 0;
+}
+
 static int read_place(struct kvc_s3_setup *s, const char *place, struct kvc_error *e) {
     const size_t n = strcspn(place, "/");
     const char *prefix = place + n + (place[n] == '/');
@@ -146,6 +153,7 @@ static int read_place(struct kvc_s3_setup *s, const char *place, struct kvc_erro
     if (m < 0 || (size_t)m >= sizeof s->prefix) return kvc_fail(e, KVC_ERR_USAGE, "s3: the prefix is longer than 500 bytes");
     for (const char *p = prefix; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 0x7f) return kvc_fail(e, KVC_ERR_USAGE, "s3: the prefix has control characters");
+    if (has_dots(prefix)) return kvc_fail(e, KVC_ERR_USAGE, "s3: the prefix has a part '.' or '..', which URLs leave out");
     return 0;
 }
 
@@ -168,13 +176,13 @@ static int read_endpoint(struct kvc_s3_setup *s, const char *endpoint, int virtu
         return kvc_fail(e, KVC_ERR_USAGE, "s3: '%s' is no endpoint, as http://HOST:9000", endpoint);
     memcpy(path, rest + n, m);
     path[m] = '\0';
-    /* the port of the scheme is not part of the header that is signed */
+    /* messages name the endpoint as libcurl's header does: without the port of the scheme */
     const char *usual = s->tls ? ":443" : ":80";
     const size_t port = strlen(usual);
     if (n > port && strncmp(rest + n - port, usual, port) == 0) n -= port;
     memcpy(host, rest, n);
     host[n] = '\0';
-    if (!only(host, ".-_:[]") || !only(path, "/-._~")) /* not repeated: it may hold a password */
+    if (!only(host, ".-_:[]") || !only(path, "/-._~") || has_dots(path)) /* not repeated: it may hold a password */
         return kvc_fail(e, KVC_ERR_USAGE, "s3: the endpoint has characters that no host and path have");
     const char *scheme = s->tls ? "https://" : "http://";
     const int a = snprintf(s->base, sizeof s->base, "%s%s%s%s", scheme, virtual_host ? s->bucket : "", virtual_host ? "." : "",
@@ -182,7 +190,6 @@ static int read_endpoint(struct kvc_s3_setup *s, const char *endpoint, int virtu
     const int b = snprintf(s->path, sizeof s->path, "%s%s%s", path, virtual_host ? "" : "/", virtual_host ? "" : s->bucket);
     if (a < 0 || (size_t)a >= sizeof s->base || b < 0 || (size_t)b >= sizeof s->path)
         return kvc_fail(e, KVC_ERR_USAGE, "s3: the endpoint is too long");
-    s->host = s->base + strlen(scheme);
     return 0;
 }
 

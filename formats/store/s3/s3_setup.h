@@ -18,8 +18,7 @@ struct kvc_s3_setup {
     char base[320];   /* scheme, host and port: "https://b.s3.eu-west-1.amazonaws.com" */
     char path[448];   /* what paths begin with, encoded: "" or "/bucket" */
     char region[64];
-    const char *host; /* value of the header, within base */
-    char *ca_file;    /* NULL: the system's */
+    char *ca_file; /* NULL: the system's */
     struct kvc_s3_key key;
     int tls;
     int delete_bad;   /* damaged objects are deleted */

@@ -31,7 +31,6 @@ struct kvc_s3 {
     struct kvc_s3_setup setup;
     struct kvc_s3_memory *memory;
     struct kvc_s3_counters counters;
-    atomic_int_least64_t skew;    /* seconds that the server's clock is ahead */
     atomic_int no_condition;      /* the server does not know If-None-Match: it is asked first */
     struct kvc_s3_aborts *aborts; /* uploads that are still to be removed */
 

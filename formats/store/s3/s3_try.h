@@ -23,7 +23,6 @@ struct kvc_s3_try {
     struct curl_slist *headers;
     kvc_instant started, moved; /* when bytes went to and fro last */
     kvc_instant answered;       /* when the answer began; 0: it has not */
-    int64_t signed_at;          /* seconds since 1970 */
     struct kvc_s3_answer answer;
     uint8_t *to;  /* the request's memory, or that of a hedge */
     uint8_t *own; /* memory of a hedge */

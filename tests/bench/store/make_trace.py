@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a synthetic trace of requests for kvc-store bench --trace: chats that grow turn by turn below two system prompts, and
-documents that are asked about once or a few times. Always the same: samples/requests.jsonl."""
+"""Writes a synthetic trace of requests for trace.c: chats that grow turn by turn below two system prompts, and
+documents that are asked about once or a few times. Always the same: requests.jsonl."""
 import itertools
 import json
 import random
