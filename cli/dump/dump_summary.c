@@ -2,6 +2,7 @@
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/rows.h"
 #include "formats/cache/scales.h"
 
 #include <inttypes.h>
@@ -122,6 +123,17 @@ static void print_prefix(struct dump_out *o, const struct dump_facts *x, struct 
     if (!space) return;
     say_hex(l, space);
     end(o, l, "namespace");
+}
+
+/* Prints what is doubtful about the rows. Decodes at most the last rows, and says nothing where they cannot be decoded. */
+static void print_rows(struct dump_out *o, const struct kvc_cache *c, struct line *l) {
+    struct kvc_rows rows;
+    char text[800];
+    if (kvc_rows_look(&rows, c, NULL)) return;
+    kvc_rows_say(&rows, "kvc-pack ", text, sizeof text);
+    if (!*text) return;
+    say(l, "%s", text);
+    end(o, l, "rows");
 }
 
 static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line *l) {
@@ -300,6 +312,7 @@ int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_opt
     print_model(o, &x, &l);
     print_geometry(o, &x, &l);
     print_tokens(o, &x, &l);
+    print_rows(o, x.c, &l);
     print_prefix(o, &x, &l);
     if (x.has_k) print_rope(o, x.meta, &l);
     print_storage(o, &x, &l);

@@ -49,7 +49,7 @@
 #define KVC_KEY_WINDOW "sliding.window"           /* u64: tokens */
 #define KVC_KEY_WINDOW_ASSUMED "sliding.assumed"  /* bool: true: layers are shorter than others, and no name says why */
 #define KVC_KEY_POSITIONS_GIVEN "positions.given" /* bool: true: the file says them, though it has more ids than rows */
-#define KVC_KEY_ROWS_USED "rows.used"             /* text: rows that are no padding, "100:400" or "scattered"; absent: all */
+#define KVC_KEY_ROWS_USED "rows.used"             /* text: positions that are no padding, "100:400" or "scattered" */
 #define KVC_KEY_OTHER_ARRAYS "source.arrays"      /* text: arrays of the file whose meaning is unknown, kept as bytes */
 #define KVC_KEY_PAGE_SIZE "page.size"             /* u64 */
 #define KVC_KEY_SHARD "shard"                     /* text: "rank/size" */

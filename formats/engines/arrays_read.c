@@ -342,8 +342,8 @@ static int add_layers(struct kvc_cache *c, struct item *item, size_t n, struct k
     return 0;
 }
 
-/* Finds the part of each item. The live part is the longest cache whose names do not say that it is another part. */
-static void choose_parts(struct item *item, size_t n) {
+/* Finds the part of each item. The live part is the longest cache whose names do not say that it is another part. Returns its rows. */
+static uint64_t choose_parts(struct item *item, size_t n) {
     uint64_t live = 0;
     for (size_t i = 0; i < n; i++)
         if (is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live) live = item[i].shape.tokens;
@@ -351,12 +351,14 @@ static void choose_parts(struct item *item, size_t n) {
         int is_live = !item[i].name.sliding && item[i].shape.tokens == live;
         item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION : is_live ? KVC_PART_LIVE : KVC_PART_SLIDING;
     }
+    return live;
 }
 
 /* The arrays of positions of the live part, and of a sliding part. */
 struct positions {
     const struct kvc_array *array[2]; /* NULL: the file has none */
     uint32_t part[2];                 /* set by give_positions() */
+    int ids;                          /* 1: those of the live part are position_ids */
 };
 
 /* Sets the positions of a part from an array. */
@@ -395,13 +397,14 @@ static int note_short(struct kvc_cache *c, const struct item *item, size_t n, co
 }
 
 /* Sets the positions of all parts but the first, which has 0, 1, ..., where no array has them. */
-static int set_positions(struct kvc_cache *c, struct positions *given, struct kvc_error *e) {
+static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n, struct positions *given, struct kvc_error *e) {
     for (unsigned k = 0; k < 2; k++) {
         given->part[k] = KVC_NONE;
         if (given->array[k] && give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE, &given->part[k], e))
             return -1;
     }
     const struct kvc_cells *first = &c->part[0].cells;
+    if (given->ids && !given->part[0] && kvc_names_pad_positions(&c->part[0].cells, array, n, e)) return -1;
     if (kvc_cells_arrange(&c->part[0].cells, e)) return -1;
     for (uint32_t i = 1; i < c->n_parts; i++) {
         struct kvc_cells *cells = &c->part[i].cells;
@@ -424,12 +427,14 @@ static int by_number(const void *pa, const void *pb) {
     return a->array < b->array ? -1 : a->array > b->array;
 }
 
-static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, int lone, struct positions *given,
-                 struct kvc_error *e) {
-    choose_parts(item, n);
-    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e) ||
-        note_short(c, item, n, given, e))
-        return -1;
+static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, size_t arrays, int lone,
+                 struct positions *given, struct kvc_error *e) {
+    const uint64_t live = choose_parts(item, n);
+    if (!given->array[0]) given->ids = (given->array[0] = kvc_names_position_ids(array, arrays, live)) != NULL;
+    if (check_layers(item, n, array, lone, e)) return -1;
+    if (add_layers(c, item, n, e)) return -1;
+    if (set_positions(c, array, arrays, given, e)) return -1;
+    if (note_short(c, item, n, given, e)) return -1;
     qsort(item, n, sizeof *item, by_number);
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
@@ -472,7 +477,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         items++;
     }
     if (!status && !attention) status = kvc_names_unknown(array, n, lone, e);
-    if (!status) status = build(c, item, items, array, lone, &given, e);
+    if (!status) status = build(c, item, items, array, n, lone, &given, e);
     free(item);
     const struct kvc_array *ids = status ? NULL : kvc_names_ids(c, array, n);
     if (ids) status = take_tokens(c, ids, e);
