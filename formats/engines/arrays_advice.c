@@ -93,6 +93,18 @@ static int are_numbered(const struct kvc_array *array, size_t n, const char *tex
     return n > 0;
 }
 
+/* Returns 1 if the names of half the arrays or more are those of weights of a model or of an adapter. */
+static int are_weights(const struct kvc_array *array, size_t n) {
+    static const char *const ends[] = {".weight", ".bias", ".qweight", ".scales", ".qzeros", ".g_idx", ".weight_scale_inv"};
+    size_t weights = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *dot = strrchr(array[i].name, '.');
+        for (size_t k = 0; dot && k < sizeof ends / sizeof ends[0]; k++)
+            if (strcmp(dot, ends[k]) == 0) weights++;
+    }
+    return weights && 2 * weights >= n;
+}
+
 /* Says of arrays with more dimensions than those of a layer how to save them. */
 static int fail_stacked(const struct kvc_array *a, struct kvc_error *e) {
     char what[320];
@@ -120,6 +132,9 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
     if (mapped)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "no array has a name of the patterns that are given (map); the first of %zu is '%s'",
                         n, n ? kvc_name_show(array->name, name, sizeof name) : "");
+    if (are_weights(array, n))
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "the arrays are weights of a model or an adapter ('%s'), not a cache",
+                        kvc_name_show(array->name, name, sizeof name));
     if (pairs) return fail_pairs(pair, pairs, e);
     for (size_t i = 0; i < n; i++)
         if (array[i].rank > 4 && array[i].rank < 8) return fail_stacked(&array[i], e);
