@@ -163,6 +163,7 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line
         kvc_meta_print(sections, text, sizeof text);
         say(l, ", sections %s", text);
     }
+    if (kvc_meta_find(m, KVC_KEY_ROPE_SCALING)) say(l, ", scaling %.400s", kvc_meta_text(m, KVC_KEY_ROPE_SCALING, ""));
     end(o, l, "RoPE");
 }
 

@@ -36,6 +36,7 @@
 #define KVC_KEY_ROPE_DIM "rope.dim"       /* u64: rotated channels of a head */
 #define KVC_KEY_ROPE_FACTOR "rope.factor" /* f64: scaling factor */
 #define KVC_KEY_ROPE_ORIGINAL "rope.original-context" /* u64: positions of training before scaling */
+#define KVC_KEY_ROPE_SCALING "rope.scaling"           /* text: JSON object: what else config.json says of the scaling */
 #define KVC_KEY_ROPE_SECTIONS "rope.sections"         /* u64s: pairs of each coordinate of a position (M-RoPE) */
 
 /* text: the factors of values of 8 bits, of K and latents, of V: "0.5", "0.5,0.25" (layers), "0.5:0.4,0.3:0.2" (heads); scales.h */
