@@ -117,7 +117,8 @@ static void gather_unknown_scaling(struct dump_facts *x, const char *model) {
     const int yarn = type == KVC_ROPE_TYPE_YARN, several = type == KVC_ROPE_TYPE_MROPE || type == KVC_ROPE_TYPE_IMROPE;
     const int of_context = yarn || dynamic || type == KVC_ROPE_TYPE_LLAMA3;
     missing(x, (of_context || type == KVC_ROPE_TYPE_LINEAR) && absent(x, KVC_KEY_ROPE_FACTOR), "RoPE factor", model);
-    missing(x, (of_context || type == KVC_ROPE_TYPE_LONGROPE) && absent(x, KVC_KEY_ROPE_ORIGINAL), "RoPE original context", model);
+    missing(x, (of_context || type == KVC_ROPE_TYPE_LONGROPE) && absent(x, KVC_KEY_ROPE_ORIGINAL), "RoPE original context",
+            model);
     missing(x, several && absent(x, KVC_KEY_ROPE_SECTIONS), "RoPE sections", model);
 }
 

@@ -29,8 +29,10 @@ static void read_sections(struct kvc_rope_scaling *s, const json_t *list) {
 
 /* Keeps what a type needs beyond its factor: YaRN's betas, the frequencies of llama3, the lists of longrope. */
 static void keep_more(struct kvc_rope_scaling *s, const json_t *object) {
-    static const char *const known[] = {"rope_type",    "type",         "factor",     "original_max_position_embeddings", "mrope_section",
-                                        "mrope_interleaved", "rope_theta", "partial_rotary_factor"};
+    static const char *const known[] = {"rope_type",     "type",
+                                        "factor",        "original_max_position_embeddings",
+                                        "mrope_section", "mrope_interleaved",
+                                        "rope_theta",    "partial_rotary_factor"};
     json_t *rest = json_is_object(object) ? json_copy((json_t *)(uintptr_t)object) : NULL;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) json_object_del(rest, known[i]);
     char *text = json_object_size(rest) ? kvc_json_dump(rest, JSON_COMPACT | JSON_SORT_KEYS) : NULL;

@@ -154,16 +154,14 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
 }
 
 int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct kvc_error *e) {
-    char one[320], pattern[MOST_NAME] = "", number[16];
+    char one[320];
     kvc_array_describe(a, one, sizeof one);
-    snprintf(number, sizeof number, "%" PRIu32, layer);
-    const char *at = strstr(a->name, number);
-    if (!is_k || !at || a->dim[1] != 1 || !replace(pattern, a->name, (size_t)(at - a->name), strlen(number), "{i}"))
+    if (!is_k || a->dim[1] != 1)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES, "layer %" PRIu32 " has %s but no %s (%s)", layer,
                              is_k ? "K" : "V", is_k ? "V" : "K", one);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "layer %" PRIu32
                     " has K but no V (%s); if these are latents of a model with latent attention, which have one head and "
-                    "no V, --map='keys=%s' takes them as K alone",
-                    layer, one, pattern);
+                    "no V, --latent takes them",
+                    layer, one);
 }

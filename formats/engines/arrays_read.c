@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DIGITS = 6 };
-
 const struct kvc_format_option kvc_arrays_options[] = {
     [KVC_ARRAYS_MAP] = {.key = "map",
                         .kind = KVC_OPTION_LIST,
@@ -22,6 +20,10 @@ const struct kvc_format_option kvc_arrays_options[] = {
                         .tool = "map",
                         .help = "names of arrays: KIND keys, values, queries, hidden, tokens "
                                 "or positions; {i} for the layer number; repeat as needed"},
+    [KVC_ARRAYS_LATENT] = {.key = "latent",
+                           .kind = KVC_OPTION_FLAG,
+                           .tool = "latent",
+                           .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
     {.key = NULL},
 };
 
@@ -67,7 +69,7 @@ static int matches(const char *pattern, const char *name, uint32_t *layer) {
     if (n <= before + after || strncmp(pattern, name, before) || strcmp(place + 3, name + n - after)) return 0;
     const char *digit = name + before;
     size_t digits = n - before - after;
-    if (digits > MAX_DIGITS || (digits > 1 && digit[0] == '0')) return 0;
+    if (digits > KVC_NAME_DIGITS || (digits > 1 && digit[0] == '0')) return 0;
     *layer = 0;
     for (size_t i = 0; i < digits; i++) {
         if (digit[i] < '0' || digit[i] > '9') return 0;
@@ -165,7 +167,7 @@ struct item {
 };
 
 static int is_attention(const struct item *item) {
-    return item->name.role == KVC_ROLE_K || item->name.role == KVC_ROLE_V;
+    return item->name.role <= KVC_ROLE_LATENT;
 }
 
 /* Finds shape and strides of an array that is K, V, queries or hidden states. */
@@ -298,12 +300,21 @@ static int same_layer(const struct item *a, const struct item *b) {
            (is_attention(a) ? is_attention(b) : a->name.role == b->name.role);
 }
 
-/* Checks that every layer has K and V once, and that they fit; `lone` allows one without the other. */
+/* A layer may have K or V alone where patterns name them, and latents where the model has them. ONLY_LATENTS: the caller says so. */
+enum { MAPPED = 1, LATENTS = 2, ONLY_LATENTS = 4 };
+
+static int lone_of(const struct kvc_import_options *o) {
+    const int said = o && o->value && o->value[KVC_ARRAYS_LATENT].count;
+    return (kvc_name_maps_attention(o) ? MAPPED : 0) | (said || (o && o->latent) ? LATENTS : 0) | (said ? ONLY_LATENTS : 0);
+}
+
+/* Checks that every layer has K and V once, or one of them where `lone` allows it, and that they fit. */
 static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone, struct kvc_error *e) {
     char one[320], other[320];
     qsort(item, n, sizeof *item, by_meaning);
     for (size_t i = 0; i < n; i++) {
-        const struct item *a = &item[i], *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
+        struct item *a = &item[i];
+        const struct item *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
         kvc_array_describe(&array[a->array], one, sizeof one);
         if (b) kvc_array_describe(&array[b->array], other, sizeof other);
         if (b && a->name.role == b->name.role)
@@ -312,8 +323,12 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
         if (b && (a->shape.tokens != b->shape.tokens || a->shape.heads != b->shape.heads))
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
         int first = !i || !same_layer(a, &item[i - 1]);
-        if (is_attention(a) && first && !b && !lone)
-            return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K, e);
+        if (is_attention(a) && first && !b) {
+            if (a->name.role == KVC_ROLE_K && a->shape.heads == 1 && lone & LATENTS) a->name.role = KVC_ROLE_LATENT;
+            else if (!(lone & MAPPED)) return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K, e);
+        }
+        if (b && is_attention(b) && lone & ONLY_LATENTS)
+            return kvc_fail(e, KVC_ERR_USAGE, "%s is V, which caches of latent attention do not have", other);
     }
     return 0;
 }
@@ -348,8 +363,8 @@ static uint64_t choose_parts(struct item *item, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live) live = item[i].shape.tokens;
     for (size_t i = 0; i < n; i++) {
-        int is_live = !item[i].name.sliding && item[i].shape.tokens == live;
-        item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION : is_live ? KVC_PART_LIVE : KVC_PART_SLIDING;
+        item[i].part = !item[i].name.sliding && item[i].shape.tokens == live ? KVC_PART_LIVE : KVC_PART_SLIDING;
+        if (!is_attention(&item[i])) item[i].part = KVC_PART_COMPANION;
     }
     return live;
 }
@@ -431,10 +446,8 @@ static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_ar
                  struct positions *given, struct kvc_error *e) {
     const uint64_t live = choose_parts(item, n);
     if (!given->array[0]) given->ids = (given->array[0] = kvc_names_position_ids(array, arrays, live)) != NULL;
-    if (check_layers(item, n, array, lone, e)) return -1;
-    if (add_layers(c, item, n, e)) return -1;
-    if (set_positions(c, array, arrays, given, e)) return -1;
-    if (note_short(c, item, n, given, e)) return -1;
+    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e)) return -1;
+    if (set_positions(c, array, arrays, given, e) || note_short(c, item, n, given, e)) return -1;
     qsort(item, n, sizeof *item, by_number);
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
@@ -449,7 +462,7 @@ static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_ar
 
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
                     struct kvc_error *e) {
-    const int lone = kvc_name_maps_attention(o);
+    const int lone = lone_of(o);
     int status = 0, attention = 0;
     size_t items = 0;
     struct positions given = {.array = {NULL, NULL}};
@@ -459,8 +472,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
     for (size_t i = 0; i < n && !status; i++) {
         array[i].tensor = KVC_NONE;
         struct item *a = &item[items];
-        a->array = i;
-        a->name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o);
+        *a = (struct item){.array = i, .name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o)};
         array[i].meaning = a->name.kind;
         if (a->name.kind == KVC_NAME_TOKENS) {
             status = tokens ? check_same(tokens, &array[i], "tokens", e) : take_tokens(c, &array[i], e);
@@ -476,7 +488,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         attention |= is_attention(a);
         items++;
     }
-    if (!status && !attention) status = kvc_names_unknown(array, n, lone, e);
+    if (!status && !attention) status = kvc_names_unknown(array, n, lone & MAPPED, e);
     if (!status) status = build(c, item, items, array, n, lone, &given, e);
     free(item);
     const struct kvc_array *ids = status ? NULL : kvc_names_ids(c, array, n);

@@ -16,15 +16,17 @@ enum kvc_name_kind {
     KVC_NAME_FACT /* read by the format itself */
 };
 
+enum { KVC_NAME_DIGITS = 6 };
+
 struct kvc_name {
     enum kvc_name_kind kind;
     enum kvc_role role;
-    uint32_t layer; /* at most six digits */
+    uint32_t layer; /* at most KVC_NAME_DIGITS digits */
     int sliding;    /* 1: of a second cache, for sliding windows, which numbers its layers from 0 again */
 };
 
 /* Options of formats that are collections of arrays: the table, and positions in it. */
-enum { KVC_ARRAYS_MAP };
+enum { KVC_ARRAYS_MAP, KVC_ARRAYS_LATENT };
 extern const struct kvc_format_option kvc_arrays_options[];
 
 /* Interprets a name by the patterns of the option `map` ("keys=model.{i}.k", "values=...", "queries=...", "hidden=...",

@@ -25,7 +25,9 @@ static const struct beginning {
     {"\x89PNG\r\n\x1a\n", 8, 0, PICTURE},
     {"\xff\xd8\xff", 3, 0, PICTURE},
     {"%PDF-", 5, 0, "it is a PDF document, not a cache"},
-    {"\x7f" "ELF", 4, 0, "it is a program or a library (ELF), not a cache"},
+    {"\x7f"
+     "ELF",
+     4, 0, "it is a program or a library (ELF), not a cache"},
     {"PAR1", 4, 0, "it is a Parquet file; write its K and V as safetensors or npz"},
     {"ARROW1", 6, 0, "it is an Arrow file; write its K and V as safetensors or npz"},
     {"MATLAB 5.0", 10, 0, "it is a MATLAB file; write its K and V as safetensors or npz"},

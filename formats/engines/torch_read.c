@@ -352,7 +352,8 @@ static struct kvc_name meaning_of(const char *name) {
     const int below = strncmp(name, above, sizeof above - 1) == 0;
     if (below) name += sizeof above - 1;
     const size_t n = strlen(name), digits = strspn(name, "0123456789");
-    if (digits && digits <= 6 && n == digits + 2 && name[digits] == '.' && (name[n - 1] == '0' || name[n - 1] == '1'))
+    if (digits && digits <= KVC_NAME_DIGITS && n == digits + 2 && name[digits] == '.' &&
+        (name[n - 1] == '0' || name[n - 1] == '1'))
         return (struct kvc_name){.kind = KVC_NAME_TENSOR,
                                  .role = name[n - 1] == '1' ? KVC_ROLE_V : KVC_ROLE_K,
                                  .layer = (uint32_t)strtoul(name, NULL, 10)};

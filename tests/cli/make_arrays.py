@@ -154,6 +154,7 @@ def of_names():
     made, stored = halves("012")
     put("parts/keys.pt", torch_file(list(made.values()), stored))
     put("parts/values.pt", torch_file(list(made.values()), stored))
+    put("heads.safetensors", safetensors(layers(12), FACTS))
     put("latent.safetensors", safetensors([(f"layers.{i}.keys", "F16", [1, 1, 12, 16], rows(12, 1)) for i in range(2)], FACTS))
 
 
