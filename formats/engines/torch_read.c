@@ -41,6 +41,11 @@ struct reader {
 
 /* --- what a pickle may name --- */
 
+/* Returns 1 for classes of layers that have states in place of K and V. */
+static int is_state_class(const char *name) {
+    return strstr(name, "Linear") || strstr(name, "Mamba") || strstr(name, "Recurrent");
+}
+
 /* _codecs.encode makes bytes in protocol 2; its result is not kept. */
 static int allows(const char *name, struct kvc_error *e) {
     static const char *const names[] = {
@@ -69,8 +74,8 @@ static int allows(const char *name, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "the file holds an object of class %s, which kvc does not read (only a DynamicCache of plain and "
                         "sliding-window layers); save K and V of each layer in a dict of tensors: layers.{i}.keys and "
-                        "layers.{i}.values",
-                        shown);
+                        "layers.{i}.values%s",
+                        shown, is_state_class(name) ? ", without the states, for which kvc has no place" : "");
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "the pickle wants to call or use %s, which kvc never does; save a dict of tensors: layers.{i}.keys and "
                     "layers.{i}.values",
