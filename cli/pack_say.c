@@ -25,7 +25,7 @@ void pack_say_rows(struct cli_pack *p, const struct kvc_cache *c) {
     p->zero_bytes = 0;
     if (kvc_rows_look(&rows, c, NULL)) return; /* packing reads the same rows, and says why it cannot */
     p->zero_bytes = last_bytes(c, rows.zeros);
-    kvc_rows_say(&rows, text, sizeof text);
+    kvc_rows_say(&rows, "", text, sizeof text);
     if (*text && !p->job.input.quiet) cli_warn("%s: %s", p->file->input.name, text);
 }
 

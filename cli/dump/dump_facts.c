@@ -113,9 +113,12 @@ static int scales_known(const struct kvc_cache *c) {
 /* Lists what the type of RoPE needs to rotate K back, and is not there. */
 static void gather_unknown_scaling(struct dump_facts *x, const char *model) {
     const enum kvc_rope_type type = kvc_facts_of(x->meta).rope_type;
+    const int dynamic = strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_TYPE, ""), "dynamic") == 0;
     const int yarn = type == KVC_ROPE_TYPE_YARN, several = type == KVC_ROPE_TYPE_MROPE || type == KVC_ROPE_TYPE_IMROPE;
-    missing(x, (yarn || type == KVC_ROPE_TYPE_LINEAR) && absent(x, KVC_KEY_ROPE_FACTOR), "RoPE factor", model);
-    missing(x, (yarn || type == KVC_ROPE_TYPE_LONGROPE) && absent(x, KVC_KEY_ROPE_ORIGINAL), "RoPE original context", model);
+    const int of_context = yarn || dynamic || type == KVC_ROPE_TYPE_LLAMA3;
+    missing(x, (of_context || type == KVC_ROPE_TYPE_LINEAR) && absent(x, KVC_KEY_ROPE_FACTOR), "RoPE factor", model);
+    missing(x, (of_context || type == KVC_ROPE_TYPE_LONGROPE) && absent(x, KVC_KEY_ROPE_ORIGINAL), "RoPE original context",
+            model);
     missing(x, several && absent(x, KVC_KEY_ROPE_SECTIONS), "RoPE sections", model);
 }
 
@@ -264,6 +267,7 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m) {
     meta_f64(o, "factor", m, KVC_KEY_ROPE_FACTOR);
     meta_u64(o, "original_context", m, KVC_KEY_ROPE_ORIGINAL);
     meta_counts(o, "sections", m, KVC_KEY_ROPE_SECTIONS);
+    if (kvc_meta_find(m, KVC_KEY_ROPE_SCALING)) meta_text(o, "scaling", m, KVC_KEY_ROPE_SCALING);
     dump_group_end(o);
     dump_group(o, "hadamard");
     meta_u64(o, "k", m, KVC_KEY_HADAMARD_K);

@@ -2,6 +2,7 @@
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
+#include "formats/cache/rows.h"
 #include "formats/cache/scales.h"
 
 #include <inttypes.h>
@@ -124,6 +125,17 @@ static void print_prefix(struct dump_out *o, const struct dump_facts *x, struct 
     end(o, l, "namespace");
 }
 
+/* Prints what is doubtful about the rows. Decodes at most the last rows, and says nothing where they cannot be decoded. */
+static void print_rows(struct dump_out *o, const struct kvc_cache *c, struct line *l) {
+    struct kvc_rows rows;
+    char text[800];
+    if (kvc_rows_look(&rows, c, NULL)) return;
+    kvc_rows_say(&rows, "kvc-pack ", text, sizeof text);
+    if (!*text) return;
+    say(l, "%s", text);
+    end(o, l, "rows");
+}
+
 static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line *l) {
     char number[32];
     const char *k = kvc_meta_text(m, KVC_KEY_ROPE_K, NULL), *type = kvc_meta_text(m, KVC_KEY_ROPE_TYPE, NULL);
@@ -151,6 +163,7 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line
         kvc_meta_print(sections, text, sizeof text);
         say(l, ", sections %s", text);
     }
+    if (kvc_meta_find(m, KVC_KEY_ROPE_SCALING)) say(l, ", scaling %.400s", kvc_meta_text(m, KVC_KEY_ROPE_SCALING, ""));
     end(o, l, "RoPE");
 }
 
@@ -300,6 +313,7 @@ int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_opt
     print_model(o, &x, &l);
     print_geometry(o, &x, &l);
     print_tokens(o, &x, &l);
+    print_rows(o, x.c, &l);
     print_prefix(o, &x, &l);
     if (x.has_k) print_rope(o, x.meta, &l);
     print_storage(o, &x, &l);

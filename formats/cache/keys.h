@@ -36,6 +36,7 @@
 #define KVC_KEY_ROPE_DIM "rope.dim"       /* u64: rotated channels of a head */
 #define KVC_KEY_ROPE_FACTOR "rope.factor" /* f64: scaling factor */
 #define KVC_KEY_ROPE_ORIGINAL "rope.original-context" /* u64: positions of training before scaling */
+#define KVC_KEY_ROPE_SCALING "rope.scaling"           /* text: JSON object: what else config.json says of the scaling */
 #define KVC_KEY_ROPE_SECTIONS "rope.sections"         /* u64s: pairs of each coordinate of a position (M-RoPE) */
 
 /* text: the factors of values of 8 bits, of K and latents, of V: "0.5", "0.5,0.25" (layers), "0.5:0.4,0.3:0.2" (heads); scales.h */
@@ -49,7 +50,7 @@
 #define KVC_KEY_WINDOW "sliding.window"           /* u64: tokens */
 #define KVC_KEY_WINDOW_ASSUMED "sliding.assumed"  /* bool: true: layers are shorter than others, and no name says why */
 #define KVC_KEY_POSITIONS_GIVEN "positions.given" /* bool: true: the file says them, though it has more ids than rows */
-#define KVC_KEY_ROWS_USED "rows.used"             /* text: rows that are no padding, "100:400" or "scattered"; absent: all */
+#define KVC_KEY_ROWS_USED "rows.used"             /* text: positions that are no padding, "100:400" or "scattered" */
 #define KVC_KEY_OTHER_ARRAYS "source.arrays"      /* text: arrays of the file whose meaning is unknown, kept as bytes */
 #define KVC_KEY_PAGE_SIZE "page.size"             /* u64 */
 #define KVC_KEY_SHARD "shard"                     /* text: "rank/size" */

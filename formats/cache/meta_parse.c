@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_KEY = 255, MOST_BYTES = 512 };
+enum { MOST_KEY = 255, MOST_BYTES = 512, MOST_COUNTS = 16 };
 
 /* Keys of facts, and others that are no text; a key that ends with a dot stands for all that begin so. */
 static const struct {
@@ -41,6 +41,8 @@ static const struct {
     {KVC_KEY_ROPE_DIM, KVC_META_U64, 1},
     {KVC_KEY_ROPE_FACTOR, KVC_META_F64, 1},
     {KVC_KEY_ROPE_ORIGINAL, KVC_META_U64, 1},
+    {KVC_KEY_ROPE_SCALING, KVC_META_TEXT, 1},
+    {KVC_KEY_ROPE_SECTIONS, KVC_META_U64S, 1},
     {KVC_KEY_SCALE_K, KVC_META_TEXT, 1},
     {KVC_KEY_SCALE_V, KVC_META_TEXT, 1},
     {KVC_KEY_SCALE_SOURCE, KVC_META_TEXT, 1},
@@ -96,6 +98,26 @@ static int set_number(struct kvc_meta *m, const char *key, const char *value, in
     return kvc_meta_set_u64(m, key, n, e);
 }
 
+/* Sets whole numbers with spaces or commas between them. */
+static int set_counts(struct kvc_meta *m, const char *key, const char *value, struct kvc_error *e) {
+    uint64_t counts[MOST_COUNTS];
+    size_t n = 0;
+    while (*value) {
+        char *end;
+        errno = 0;
+        const unsigned long long count = strtoull(value, &end, 10);
+        const int more = (*end == ' ' || *end == ',') && end[1];
+        if (*value < '0' || *value > '9' || errno || n == MOST_COUNTS || (*end && !more)) {
+            n = 0;
+            break;
+        }
+        counts[n++] = count;
+        value = end + (*end != 0);
+    }
+    return n ? kvc_meta_set_u64s(m, key, counts, n, e)
+             : kvc_fail(e, KVC_ERR_USAGE, "%s: is no list of up to %d whole numbers, as 16 24 24", key, MOST_COUNTS);
+}
+
 /* Refuses words that mean nothing. */
 static int set_text(struct kvc_meta *m, const char *key, const char *value, struct kvc_error *e) {
     enum kvc_pairing pairing;
@@ -124,6 +146,7 @@ int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e) {
         return kvc_meta_set_bool(m, key, *value == 't', e);
     case KVC_META_U64: return set_number(m, key, value, 0, e);
     case KVC_META_F64: return set_number(m, key, value, 1, e);
+    case KVC_META_U64S: return set_counts(m, key, value, e);
     case KVC_META_BYTES: return set_bytes(m, key, value, e);
     default: return set_text(m, key, value, e);
     }

@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-enum { KVC_ROPE_SECTIONS = 4 };
+enum { KVC_ROPE_SECTIONS = 4, KVC_ROPE_MORE = 4096 };
 
 struct kvc_rope_scaling {
     const char *type;                    /* as metadata spell it; NULL: not said. Owned by the object, or static */
@@ -13,6 +13,7 @@ struct kvc_rope_scaling {
     uint64_t original;                   /* positions that the model was trained with before scaling; 0: not said */
     uint64_t section[KVC_ROPE_SECTIONS]; /* pairs of each coordinate (M-RoPE) */
     uint32_t n_sections;
+    char more[KVC_ROPE_MORE]; /* the entries that are none of these, and not the base, as a JSON object; "": none, or too many */
 };
 
 /* Reads an object; one that is NULL or no object says nothing. */

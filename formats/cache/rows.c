@@ -104,25 +104,27 @@ __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, c
     va_end(ap);
 }
 
-static void say_other_ids(const struct kvc_rows *r, char *text, size_t size) {
+static void say_other_ids(const struct kvc_rows *r, const char *by, char *text, size_t size) {
     add(text, size,
         "%" PRIu64 " token ids for %" PRIu64
         " rows, and nothing says which ids the rows are of: an array 'positions' does; if the "
-        "others have no rows yet, --tokens=0:%" PRIu64,
-        r->ids, r->rows, r->rows);
+        "others have no rows yet, %s--tokens=0:%" PRIu64,
+        r->ids, r->rows, by, r->rows);
 }
 
-static void say_zeros(const struct kvc_rows *r, char *text, size_t size) {
+static void say_zeros(const struct kvc_rows *r, const char *by, char *text, size_t size) {
     add(text, size,
-        "the last %" PRIu64 " of %" PRIu64 " rows are zeros, as in a static cache that is not full: --tokens=0:%" PRIu64
+        "the last %" PRIu64 " of %" PRIu64 " rows are zeros, as in a static cache that is not full: %s--tokens=0:%" PRIu64
         " leaves them out",
-        r->zeros, r->rows, r->rows - r->zeros);
+        r->zeros, r->rows, by, r->rows - r->zeros);
 }
 
-static void say_padding(const struct kvc_rows *r, char *text, size_t size) {
+static void say_padding(const struct kvc_rows *r, const char *by, char *text, size_t size) {
     if (strcmp(r->used, "scattered") == 0)
         add(text, size, "attention_mask leaves out rows between others: padding that no token range takes out");
-    else add(text, size, "attention_mask leaves out all rows but %s as padding: --tokens=%s", r->used, r->used);
+    else
+        add(text, size, "attention_mask leaves out all rows but %s as padding: %s--tokens=%s%s", r->used, by, r->used,
+            strncmp(r->used, "0:", 2) ? " (where K was rotated for positions from 0 on, an array position_ids says so)" : "");
 }
 
 static void say_short(const struct kvc_rows *r, char *text, size_t size) {
@@ -131,21 +133,21 @@ static void say_short(const struct kvc_rows *r, char *text, size_t size) {
         r->short_of, r->rows, r->has_model ? "" : " (--model, or sliding_window in the file, does)");
 }
 
-void kvc_rows_say(const struct kvc_rows *r, char *text, size_t size) {
+void kvc_rows_say(const struct kvc_rows *r, const char *by, char *text, size_t size) {
     *text = '\0';
-    if (r->other_ids) say_other_ids(r, text, size);
+    if (r->other_ids) say_other_ids(r, by, text, size);
     if (r->ids && r->ids < r->rows && r->ids != r->rows - r->zeros)
         add(text, size, "%" PRIu64 " token ids for %" PRIu64 " rows: the last rows have none", r->ids, r->rows);
-    if (r->zeros) say_zeros(r, text, size);
-    if (r->used) say_padding(r, text, size);
+    if (r->zeros) say_zeros(r, by, text, size);
+    if (r->used) say_padding(r, by, text, size);
     if (r->short_of) say_short(r, text, size);
 }
 
 int kvc_rows_refuse(const struct kvc_rows *r, struct kvc_error *e) {
-    char text[400] = "";
-    if (r->other_ids) say_other_ids(r, text, sizeof text);
-    if (r->zeros && r->ids > r->rows - r->zeros) say_zeros(r, text, sizeof text);
-    if (r->used) say_padding(r, text, sizeof text);
+    char text[800] = "";
+    if (r->other_ids) say_other_ids(r, "kvc-pack ", text, sizeof text);
+    if (r->zeros && r->ids > r->rows - r->zeros) say_zeros(r, "kvc-pack ", text, sizeof text);
+    if (r->used) say_padding(r, "kvc-pack ", text, sizeof text);
     if (r->short_of) say_short(r, text, sizeof text);
     return *text ? kvc_fail(e, KVC_ERR_USAGE, "%s", text) : 0;
 }

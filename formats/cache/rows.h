@@ -13,8 +13,8 @@ struct kvc_rows {
     uint64_t zeros;    /* last rows that are zero in all K and V, though the first is not */
     uint64_t short_of; /* rows of the layers that are shorter, though nothing says that they have a window; 0: there are none */
     int has_model;     /* 1: the model's architecture is known, so its windows would be */
-    const char
-        *used; /* rows that are no padding, by the file's mask: "100:400", "scattered"; belongs to the metadata; NULL: all */
+    /* positions of rows that are no padding, by the file's mask: "100:400", "scattered"; belongs to the metadata; NULL: all */
+    const char *used;
 };
 
 /* Compares. Reads the last row of each K and V, and more only where the last is zero. An id more than rows is usual: the last
@@ -24,8 +24,9 @@ int kvc_rows_look(struct kvc_rows *r, const struct kvc_cache *c, struct kvc_erro
 /* Of metadata of positions [first, end): drops the note of padding where the range has none. */
 void kvc_rows_cut(struct kvc_meta *meta, uint64_t first, uint64_t end);
 
-/* Writes what is doubtful, and what to do, as one line without a full stop; "" where nothing is. */
-void kvc_rows_say(const struct kvc_rows *r, char *text, size_t size);
+/* Writes what is doubtful, and what to do, as one line without a full stop; "" where nothing is. `by` goes before the option that
+ * helps: "kvc-pack ", or "" where kvc-pack asks. */
+void kvc_rows_say(const struct kvc_rows *r, const char *by, char *text, size_t size);
 
 /* Refuses a cache whose rows may be those of other tokens than its ids, or of none. Ids that end before the rows do are no reason. */
 int kvc_rows_refuse(const struct kvc_rows *r, struct kvc_error *e);

@@ -263,7 +263,8 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
     int64_t end = s->end > (uint64_t)last + 1 ? last + 1 : (int64_t)s->end;
     if (s->first >= s->end || first > last)
         return kvc_fail(e, KVC_ERR_USAGE, "no token lies in the range: positions go up to %" PRId64, last);
-    int everything = first <= 0 && end == last + 1;
+    const int padded = kvc_meta_find(&c->meta, KVC_KEY_ROWS_USED) != NULL; /* padding before the tokens has positions below 0 */
+    int everything = first <= 0 && end == last + 1 && !padded;
     for (uint32_t i = 0; i < c->n_parts && !everything; i++) {
         const struct kvc_part *part = &c->part[i];
         k->first[i] = kvc_cells_row_from(&part->cells, first);

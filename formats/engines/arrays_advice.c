@@ -105,6 +105,18 @@ static int are_numbered(const struct kvc_array *array, size_t n, const char *tex
     return n > 0;
 }
 
+/* Returns 1 if the names of half the arrays or more are those of weights of a model or of an adapter. */
+static int are_weights(const struct kvc_array *array, size_t n) {
+    static const char *const ends[] = {".weight", ".bias", ".qweight", ".scales", ".qzeros", ".g_idx", ".weight_scale_inv"};
+    size_t weights = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *dot = strrchr(array[i].name, '.');
+        for (size_t k = 0; dot && k < sizeof ends / sizeof ends[0]; k++)
+            if (strcmp(dot, ends[k]) == 0) weights++;
+    }
+    return weights && 2 * weights >= n;
+}
+
 /* Returns the axes that an array of all layers may have; NULL: there are none that kvc reads. */
 static const char *axes_of(const struct kvc_array *a, int both) {
     if (!both) return a->rank == 4 ? "lhtd" : a->rank != 5 ? NULL : a->dim[1] == 1 ? "lbhtd" : a->dim[0] == 1 ? "blhtd" : NULL;
@@ -154,6 +166,9 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
     if (mapped)
         return kvc_fail(e, KVC_ERR_UNKNOWN, "no array has a name of the patterns that are given (map); the first of %zu is '%s'",
                         n, n ? kvc_name_show(array->name, name, sizeof name) : "");
+    if (are_weights(array, n))
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "the arrays are weights of a model or an adapter ('%s'), not a cache",
+                        kvc_name_show(array->name, name, sizeof name));
     if (pairs) return fail_pairs(pair, pairs, e);
     for (size_t i = 0; i < n && i < MOST_LOOKS; i++)
         if (is_stacked(&array[i]) && fail_stacked(array, n, &array[i], e) < 0) return -1;
@@ -173,16 +188,14 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
 }
 
 int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct kvc_error *e) {
-    char one[320], pattern[MOST_NAME] = "", number[16];
+    char one[320];
     kvc_array_describe(a, one, sizeof one);
-    snprintf(number, sizeof number, "%" PRIu32, layer);
-    const char *at = strstr(a->name, number);
-    if (!is_k || !at || a->dim[1] != 1 || !replace(pattern, a->name, (size_t)(at - a->name), strlen(number), "{i}"))
+    if (!is_k || a->dim[1] != 1)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES, "layer %" PRIu32 " has %s but no %s (%s)", layer,
                              is_k ? "K" : "V", is_k ? "V" : "K", one);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "layer %" PRIu32
                     " has K but no V (%s); if these are latents of a model with latent attention, which have one head and "
-                    "no V, --map='keys=%s' takes them as K alone",
-                    layer, one, pattern);
+                    "no V, --latent takes them",
+                    layer, one);
 }

@@ -20,6 +20,10 @@ const struct kvc_format_option kvc_arrays_options[] = {
                                 "hidden, tokens or positions; {i} for the layer number; "
                                 "axes=ORDER of arrays that are not [1, heads, tokens, "
                                 "dim]; dtype=bf16 of integers that are bits; repeat as needed"},
+    [KVC_ARRAYS_LATENT] = {.key = "latent",
+                           .kind = KVC_OPTION_FLAG,
+                           .tool = "latent",
+                           .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
     {.key = NULL},
 };
 

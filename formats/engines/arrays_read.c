@@ -25,7 +25,7 @@ struct item {
 };
 
 static int is_attention(const struct item *item) {
-    return item->name.role == KVC_ROLE_K || item->name.role == KVC_ROLE_V;
+    return item->name.role <= KVC_ROLE_LATENT;
 }
 
 /* Finds shape and strides of an array that is K, V, queries or hidden states. */
@@ -158,12 +158,21 @@ static int same_layer(const struct item *a, const struct item *b) {
            (is_attention(a) ? is_attention(b) : a->name.role == b->name.role);
 }
 
-/* Checks that every layer has K and V once, and that they fit; `lone` allows one without the other. */
+/* A layer may have K or V alone where patterns name them, and latents where the model has them. ONLY_LATENTS: the caller says so. */
+enum { MAPPED = 1, LATENTS = 2, ONLY_LATENTS = 4 };
+
+static int lone_of(const struct kvc_import_options *o) {
+    const int said = o && o->value && o->value[KVC_ARRAYS_LATENT].count;
+    return (kvc_name_maps_attention(o) ? MAPPED : 0) | (said || (o && o->latent) ? LATENTS : 0) | (said ? ONLY_LATENTS : 0);
+}
+
+/* Checks that every layer has K and V once, or one of them where `lone` allows it, and that they fit. */
 static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone, struct kvc_error *e) {
     char one[320], other[320];
     qsort(item, n, sizeof *item, by_meaning);
     for (size_t i = 0; i < n; i++) {
-        const struct item *a = &item[i], *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
+        struct item *a = &item[i];
+        const struct item *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
         kvc_array_describe(&array[a->array], one, sizeof one);
         if (b) kvc_array_describe(&array[b->array], other, sizeof other);
         if (b && a->name.role == b->name.role && array[a->array].member != array[b->array].member)
@@ -177,8 +186,12 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
         if (b && (a->shape.tokens != b->shape.tokens || a->shape.heads != b->shape.heads))
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
         int first = !i || !same_layer(a, &item[i - 1]);
-        if (is_attention(a) && first && !b && !lone)
-            return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K, e);
+        if (is_attention(a) && first && !b) {
+            if (a->name.role == KVC_ROLE_K && a->shape.heads == 1 && lone & LATENTS) a->name.role = KVC_ROLE_LATENT;
+            else if (!(lone & MAPPED)) return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K, e);
+        }
+        if (b && is_attention(b) && lone & ONLY_LATENTS)
+            return kvc_fail(e, KVC_ERR_USAGE, "%s is V, which caches of latent attention do not have", other);
     }
     return 0;
 }
@@ -207,21 +220,23 @@ static int add_layers(struct kvc_cache *c, struct item *item, size_t n, struct k
     return 0;
 }
 
-/* Finds the part of each item. The live part is the longest cache whose names do not say that it is another part. */
-static void choose_parts(struct item *item, size_t n) {
+/* Finds the part of each item. The live part is the longest cache whose names do not say that it is another part. Returns its rows. */
+static uint64_t choose_parts(struct item *item, size_t n) {
     uint64_t live = 0;
     for (size_t i = 0; i < n; i++)
         if (is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live) live = item[i].shape.tokens;
     for (size_t i = 0; i < n; i++) {
-        int is_live = !item[i].name.sliding && item[i].shape.tokens == live;
-        item[i].part = !is_attention(&item[i]) ? KVC_PART_COMPANION : is_live ? KVC_PART_LIVE : KVC_PART_SLIDING;
+        item[i].part = !item[i].name.sliding && item[i].shape.tokens == live ? KVC_PART_LIVE : KVC_PART_SLIDING;
+        if (!is_attention(&item[i])) item[i].part = KVC_PART_COMPANION;
     }
+    return live;
 }
 
 /* The arrays of positions of the live part, and of a sliding part. */
 struct positions {
     const struct kvc_array *array[2]; /* NULL: the file has none */
     uint32_t part[2];                 /* set by give_positions() */
+    int ids;                          /* 1: those of the live part are position_ids */
 };
 
 /* Sets the positions of a part from an array. */
@@ -260,13 +275,14 @@ static int note_short(struct kvc_cache *c, const struct item *item, size_t n, co
 }
 
 /* Sets the positions of all parts but the first, which has 0, 1, ..., where no array has them. */
-static int set_positions(struct kvc_cache *c, struct positions *given, struct kvc_error *e) {
+static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n, struct positions *given, struct kvc_error *e) {
     for (unsigned k = 0; k < 2; k++) {
         given->part[k] = KVC_NONE;
         if (given->array[k] && give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE, &given->part[k], e))
             return -1;
     }
     const struct kvc_cells *first = &c->part[0].cells;
+    if (given->ids && !given->part[0] && kvc_names_pad_positions(&c->part[0].cells, array, n, e)) return -1;
     if (kvc_cells_arrange(&c->part[0].cells, e)) return -1;
     for (uint32_t i = 1; i < c->n_parts; i++) {
         struct kvc_cells *cells = &c->part[i].cells;
@@ -289,12 +305,12 @@ static int by_number(const void *pa, const void *pb) {
     return a->array < b->array ? -1 : a->array > b->array;
 }
 
-static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, int lone, struct positions *given,
-                 struct kvc_error *e) {
-    choose_parts(item, n);
-    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e) || set_positions(c, given, e) ||
-        note_short(c, item, n, given, e))
-        return -1;
+static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, size_t arrays, int lone,
+                 struct positions *given, struct kvc_error *e) {
+    const uint64_t live = choose_parts(item, n);
+    if (!given->array[0]) given->ids = (given->array[0] = kvc_names_position_ids(array, arrays, live)) != NULL;
+    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e)) return -1;
+    if (set_positions(c, array, arrays, given, e) || note_short(c, item, n, given, e)) return -1;
     qsort(item, n, sizeof *item, by_number);
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
@@ -309,7 +325,7 @@ static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_ar
 
 int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
                     struct kvc_error *e) {
-    const int lone = kvc_name_maps_attention(o);
+    const int lone = lone_of(o);
     int status = 0, attention = 0;
     size_t items = 0;
     struct positions given = {.array = {NULL, NULL}};
@@ -319,8 +335,7 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
     for (size_t i = 0; i < n && !status; i++) {
         array[i].tensor = KVC_NONE;
         struct item *a = &item[items];
-        a->array = i;
-        a->name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o);
+        *a = (struct item){.array = i, .name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o)};
         array[i].meaning = a->name.kind;
         if (a->name.kind == KVC_NAME_TOKENS) {
             status = tokens ? check_same(tokens, &array[i], "tokens", e) : take_tokens(c, &array[i], e);
@@ -336,8 +351,8 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         attention |= is_attention(a);
         items++;
     }
-    if (!status && !attention) status = kvc_names_unknown(array, n, lone, e);
-    if (!status) status = build(c, item, items, array, lone, &given, e);
+    if (!status && !attention) status = kvc_names_unknown(array, n, lone & MAPPED, e);
+    if (!status) status = build(c, item, items, array, n, lone, &given, e);
     free(item);
     const struct kvc_array *ids = status ? NULL : kvc_names_ids(c, array, n);
     if (ids) status = take_tokens(c, ids, e);

@@ -16,16 +16,18 @@ enum kvc_name_kind {
     KVC_NAME_FACT /* read by the format itself */
 };
 
+enum { KVC_NAME_DIGITS = 6 };
+
 struct kvc_name {
     enum kvc_name_kind kind;
     enum kvc_role role;
-    uint32_t layer; /* at most six digits */
+    uint32_t layer; /* at most KVC_NAME_DIGITS digits */
     int sliding;    /* 1: of a second cache, for sliding windows, which numbers its layers from 0 again */
     int both;       /* 1: K and V in one array, which kvc_arrays_split() takes apart */
 };
 
 /* Options of formats that are collections of arrays: the table, and positions in it. */
-enum { KVC_ARRAYS_MAP };
+enum { KVC_ARRAYS_MAP, KVC_ARRAYS_LATENT };
 extern const struct kvc_format_option kvc_arrays_options[];
 
 /* Interprets a name by the patterns of the option `map` ("keys=model.{i}.k", "values=...", "queries=...", "hidden=...",
@@ -84,6 +86,11 @@ int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct k
 int kvc_name_is_beside(const char *name);
 /* Returns input_ids if there are no token ids and they fit the rows: one for each, or one more, of the token that was sampled last. */
 const struct kvc_array *kvc_names_ids(const struct kvc_cache *c, struct kvc_array *array, size_t n);
+/* Returns position_ids if there is one for each of `rows` rows; NULL: there are none. */
+const struct kvc_array *kvc_names_position_ids(struct kvc_array *array, size_t n, uint64_t rows);
+/* For positions of position_ids, which are of no use for padding: rows that attention_mask leaves out get the positions before and
+ * after those of the rows that it keeps, below 0 too. */
+int kvc_names_pad_positions(struct kvc_cells *cells, struct kvc_array *array, size_t n, struct kvc_error *e);
 /* Notes the padding of attention_mask, and records the names of all others. */
 int kvc_names_beside(struct kvc_cache *c, struct kvc_array *array, size_t n, struct kvc_error *e);
 /* Adds the extents of a file: those of n arrays, in the order of the file, that lie in it. All other bytes are literal. Arrays

@@ -156,6 +156,7 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
         return KVC_FOREIGN_BESIDE;
     }
     if (says_key(in->name, text, size)) return 1;
+    if (kvc_foreign_by_bytes(in, text, size)) return 1;
     if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
     if (head[0] != 0x80 || head[1] < 2 || head[1] > 5 || !memchr(opcodes, head[2], sizeof opcodes - 1)) return 0;
     snprintf(text, size,

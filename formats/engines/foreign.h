@@ -12,6 +12,8 @@
 int kvc_foreign(const struct kvc_input *in, char *text, size_t size);
 /* The same for an input that no format takes: files that nothing but their name or a few bytes tell from raw data. */
 int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size);
+/* The same, by the first bytes alone. */
+int kvc_foreign_by_bytes(const struct kvc_input *in, char *text, size_t size);
 /* The same for several files, of a folder or an archive. */
 int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t size);
 

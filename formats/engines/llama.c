@@ -26,7 +26,7 @@ static const struct kvc_format_option import_options[] = {
     [KVC_LLAMA_LATENT] = {.key = "latent",
                           .kind = KVC_OPTION_FLAG,
                           .tool = "latent",
-                          .help = "llama, hicache: the model has latent attention, and the cache no V"},
+                          .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
     {.key = NULL},
 };
 

@@ -168,7 +168,9 @@ static int refuse_class(const char *class, uint32_t layer, struct kvc_error *e) 
                         "quantisation",
                         layer);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "layer %" PRIu32 " is a cache of class '%s'; kvc reads KVCache, ConcatenateKVCache and RotatingKVCache",
+                    "layer %" PRIu32
+                    " is a cache of class '%s'; kvc reads KVCache, ConcatenateKVCache and RotatingKVCache; save K and V of "
+                    "each layer, if it has them, as arrays [1, heads, tokens, head dim]: layers.{i}.keys and layers.{i}.values",
                     layer, kvc_name_show(class, shown, sizeof shown));
 }
 

@@ -26,7 +26,7 @@
 
 /* Entries of "__metadata__", for both directions. Files of other programs hold them as text, if at all; an entry that cannot be
  * parsed counts as not recorded. */
-enum fact_type { FACT_TEXT, FACT_SCALES, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN, FACT_HASH, FACT_COUNTS };
+enum fact_type { FACT_TEXT, FACT_SCALES, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN, FACT_HASH, FACT_COUNTS, FACT_OBJECT };
 static const struct fact {
     const char *name, *key;
     enum fact_type type;
@@ -45,6 +45,7 @@ static const struct fact {
     {"rope_factor", KVC_KEY_ROPE_FACTOR, FACT_NUMBER},
     {"rope_original_context", KVC_KEY_ROPE_ORIGINAL, FACT_COUNT},
     {"rope_sections", KVC_KEY_ROPE_SECTIONS, FACT_COUNTS}, /* a JSON list */
+    {"rope_scaling", KVC_KEY_ROPE_SCALING, FACT_OBJECT},   /* read_scaling() reads it */
     {"tokens_first", KVC_KEY_TOKENS_FIRST, FACT_COUNT},
     {"hadamard_k", KVC_KEY_HADAMARD_K, FACT_TILE}, /* "unknown", or written unless 0 */
     {"hadamard_v", KVC_KEY_HADAMARD_V, FACT_TILE},
@@ -143,6 +144,7 @@ static int read_scaling(struct kvc_meta *meta, const char *text, struct kvc_erro
     if (!status && s.factor > 0) status = kvc_meta_set_f64(meta, KVC_KEY_ROPE_FACTOR, s.factor, e);
     if (!status && s.original) status = kvc_meta_set_u64(meta, KVC_KEY_ROPE_ORIGINAL, s.original, e);
     if (!status && s.n_sections) status = kvc_meta_set_u64s(meta, KVC_KEY_ROPE_SECTIONS, s.section, s.n_sections, e);
+    if (!status && *s.more) status = kvc_meta_set_text(meta, KVC_KEY_ROPE_SCALING, s.more, e);
     json_decref(object);
     return status;
 }
@@ -161,6 +163,7 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
         if (strcmp(text, "unknown") == 0) kvc_meta_remove(meta, fact->key);
         return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
     case FACT_NUMBER: number = parse_number(text); return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
+    case FACT_OBJECT: return 0;
     case FACT_COUNTS: return read_counts(meta, fact->key, text, e);
     case FACT_KNOWN: return strcmp(text, "false") ? 0 : kvc_meta_set_bool(meta, fact->key, 0, e);
     case FACT_HASH: return parse_hash(text, hash) ? 0 : kvc_meta_set_bytes(meta, fact->key, hash, sizeof hash, e);
@@ -289,7 +292,7 @@ static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *
     char text[2 * KVC_SHA256_BYTES + 1];
     int status = 0;
     if (!entry) return fact->type == FACT_TILE ? kvc_safetensors_add_text(to, fact->name, "unknown", e) : 0;
-    if (fact->type == FACT_TEXT || fact->type == FACT_SCALES)
+    if (fact->type == FACT_TEXT || fact->type == FACT_SCALES || fact->type == FACT_OBJECT)
         return kvc_safetensors_add_text(to, fact->name, kvc_meta_text(meta, fact->key, ""), e);
     if (fact->type == FACT_KNOWN && !kvc_meta_bool(meta, fact->key, 1))
         return kvc_safetensors_add_text(to, fact->name, "false", e);

@@ -43,6 +43,11 @@ struct reader {
 
 /* --- what a pickle may name --- */
 
+/* Returns 1 for classes of layers that have states in place of K and V. */
+static int is_state_class(const char *name) {
+    return strstr(name, "Linear") || strstr(name, "Mamba") || strstr(name, "Recurrent");
+}
+
 /* _codecs.encode makes bytes in protocol 2; its result is not kept. */
 static int allows(const char *name, struct kvc_error *e) {
     static const char *const names[] = {
@@ -71,8 +76,8 @@ static int allows(const char *name, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "the file holds an object of class %s, which kvc does not read (only a DynamicCache of plain and "
                         "sliding-window layers); save K and V of each layer in a dict of tensors: layers.{i}.keys and "
-                        "layers.{i}.values",
-                        shown);
+                        "layers.{i}.values%s",
+                        shown, is_state_class(name) ? ", without the states, for which kvc has no place" : "");
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "the pickle wants to call or use %s, which kvc never does; save a dict of tensors: layers.{i}.keys and "
                     "layers.{i}.values",
@@ -359,7 +364,8 @@ static struct kvc_name meaning_of(const char *name) {
     const int below = strncmp(name, above, sizeof above - 1) == 0;
     if (below) name += sizeof above - 1;
     const size_t n = strlen(name), digits = strspn(name, "0123456789");
-    if (digits && digits <= 6 && n == digits + 2 && name[digits] == '.' && (name[n - 1] == '0' || name[n - 1] == '1'))
+    if (digits && digits <= KVC_NAME_DIGITS && n == digits + 2 && name[digits] == '.' &&
+        (name[n - 1] == '0' || name[n - 1] == '1'))
         return (struct kvc_name){.kind = KVC_NAME_TENSOR,
                                  .role = name[n - 1] == '1' ? KVC_ROLE_V : KVC_ROLE_K,
                                  .layer = (uint32_t)strtoul(name, NULL, 10)};

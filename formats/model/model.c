@@ -229,8 +229,11 @@ static void config_rope_facts(const struct config *c, struct kvc_model *m) {
     kvc_rope_scaling_read(&scaling, rope);
     m->rope_factor = scaling.factor;
     m->rope_original = scaling.original ? scaling.original : config_count(c, NAMES("original_max_position_embeddings"));
+    if (!m->rope_original && scaling.type && strcmp(scaling.type, "dynamic") == 0)
+        m->rope_original = config_count(c, NAMES("max_position_embeddings"));
     memcpy(m->rope_section, scaling.section, sizeof m->rope_section);
     m->n_rope_sections = scaling.n_sections;
+    memcpy(m->rope_more, scaling.more, sizeof m->rope_more);
     const char *type = scaling.type ? scaling.type : "default";
     copy_text(m->rope_type, sizeof m->rope_type, type, strlen(type));
 

@@ -29,7 +29,8 @@ struct kvc_model {
     uint64_t rope_original;                                 /* positions of training before scaling; 0: unknown */
     uint64_t rope_section[KVC_ROPE_SECTIONS];               /* pairs of each coordinate of a position (M-RoPE) */
     uint32_t n_rope_sections;
-    int latent; /* 1: attention may keep latents and no V */
+    char rope_more[KVC_ROPE_MORE]; /* what else a config.json says of the scaling; "": nothing */
+    int latent;                    /* 1: attention may keep latents and no V */
     int has_tokenizer;
     uint8_t tokenizer[KVC_SHA256_BYTES];
     uint8_t sampled[KVC_SHA256_BYTES];

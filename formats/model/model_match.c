@@ -74,6 +74,7 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
     if (store_text(meta, KVC_KEY_MODEL_NAME, m->name, e) || store_text(meta, KVC_KEY_MODEL_ARCH, m->arch, e) ||
         store_text(meta, KVC_KEY_ROPE_TYPE, m->rope_type, e) || store_pairing(m, meta, engine, e))
         return -1;
+    if (store_text(meta, KVC_KEY_ROPE_SCALING, m->rope_more, e)) return -1;
     for (size_t i = 0; i < COUNTS; i++) {
         uint64_t v = count_at(m, i);
         if (counts[i].at == offsetof(struct kvc_model, head_dim_v) && v == m->head_dim) v = 0;

@@ -373,6 +373,8 @@ def address(items: Any) -> Optional[c.c_void_p]:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
     return value.hex() if isinstance(value, bytes) else str(value)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, Mapping
 
 from .errors import Code, Error
 from .file import Path, model_identity
+from .keys import CHOICES
 
 
 def config_of(model: Any) -> Any:
@@ -27,6 +29,31 @@ def _told(config: Any, name: str) -> Any:
         return None
 
 
+_SCALING = ("rope_type", "type", "factor", "original_max_position_embeddings", "mrope_section", "mrope_interleaved", "rope_theta",
+            "partial_rotary_factor")
+
+
+def _scaling(rope: Mapping[str, Any]) -> Dict[str, Any]:
+    """Returns what a configuration says of RoPE's scaling. What has no key of its own is one JSON object, as libkvc writes it."""
+    kind = rope.get("rope_type", rope.get("type"))
+    sections = rope.get("mrope_section")
+    sections = tuple(sections) if isinstance(sections, (list, tuple)) and all(isinstance(n, int) for n in sections) else ()
+    if sections and kind in (None, "default", "mrope"):
+        kind = "imrope" if rope.get("mrope_interleaved") else "mrope"
+    more = {key: value for key, value in rope.items() if key not in _SCALING}
+    try:
+        text = json.dumps(more, separators=(",", ":"), sort_keys=True) if more else ""
+    except (TypeError, ValueError):  # values that config.json could not hold
+        text = ""
+    return {
+        "rope.type": kind if kind in CHOICES["rope.type"] else None,
+        "rope.factor": rope.get("factor"),
+        "rope.original-context": rope.get("original_max_position_embeddings"),
+        "rope.sections": sections,
+        "rope.scaling": text,
+    }
+
+
 def facts_of(model: Any) -> Dict[str, Any]:
     """Returns what a model or its configuration tells of its caches, as metadata (kvc(5)). What differs between layers is left out."""
     config = config_of(model)
@@ -41,13 +68,12 @@ def facts_of(model: Any) -> Dict[str, Any]:
         "model.kv-heads": _told(config, "num_key_value_heads"),
         "model.head-dim": _told(config, "head_dim"),
         "rope.theta": rope.get("rope_theta"),
-        "rope.type": rope.get("rope_type") if rope.get("rope_type") in ("default", "linear", "yarn", "llama3", "longrope") else None,
-        "rope.factor": rope.get("factor"),
+        **_scaling(rope),
         "rope.k": "post",
         "rope.pairing": "halves",
         "rope.pairing-assumed": True,
     }
-    return {key: value for key, value in facts.items() if isinstance(value, (str, int, float)) and value != ""}
+    return {key: value for key, value in facts.items() if isinstance(value, (str, int, float, tuple)) and value not in ("", ())}
 
 
 def fingerprint_of(weights: Path) -> Dict[str, str]:

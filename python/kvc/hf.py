@@ -171,6 +171,10 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
         rotated = any(f.meta.get(key, "0") != "0" for key in ("hadamard.k", "hadamard.v"))
         if rotated and not any(t.dtype in arrays.BLOCKS for t in f.tensors):  # those are rotated back as they are rounded to `dtype`
             raise Error(Code.UNSUPPORTED, "the file has Hadamard-rotated values, which transformers does not read")
+        whole = [t for t in f.tensors if t.role in "KV" and t.dtype in ("i8", "u8")]
+        if whole and rounded is None:
+            raise Error(Code.UNSUPPORTED, f"layer {whole[0].layer} {whole[0].role} is {whole[0].dtype}, numbers that a model does not "
+                                          "compute with: dtype= asks for their values, which are these numbers times the file's scales")
         if f.meta.get(_WINDOWS):
             windows = [int(w) for w in f.meta[_WINDOWS].split(",")]
         elif config is not None:

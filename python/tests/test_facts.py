@@ -29,6 +29,20 @@ class TestFacts(Case):
         for model in (config, Config(config=config)):
             self.assertEqual(facts_of(model), due)
 
+    def test_scaling(self):
+        """What a type of scaling needs beyond its factor."""
+        def of(**rope):
+            return {key: value for key, value in facts_of(Config(rope_parameters=rope)).items() if key not in ROPE}
+
+        self.assertEqual(of(rope_type="yarn", factor=4.0, original_max_position_embeddings=4096, beta_slow=1, beta_fast=32),
+                         {"rope.type": "yarn", "rope.factor": 4.0, "rope.original-context": 4096, "rope.scaling": '{"beta_fast":32,"beta_slow":1}'})
+        self.assertEqual(of(rope_type="default", mrope_section=[2, 3, 3]), {"rope.type": "mrope", "rope.sections": (2, 3, 3)})
+        self.assertEqual(of(type="mrope", mrope_section=(2, 3, 3), mrope_interleaved=True),
+                         {"rope.type": "imrope", "rope.sections": (2, 3, 3)})
+        self.assertEqual(of(rope_type="longrope", short_factor=[1.0], long_factor=[2.0], mrope_section="none"),
+                         {"rope.type": "longrope", "rope.scaling": '{"long_factor":[2.0],"short_factor":[1.0]}'})
+        self.assertEqual(of(rope_type="dynamic", factor=2.0, odd=object()), {"rope.factor": 2.0})
+
     def test_values_of_layers(self):
         """Attributes that raise, that are lists of those of layers, or of kinds of layers."""
         names = {"num_hidden_layers": "model.layers", "num_attention_heads": "model.heads", "num_key_value_heads": "model.kv-heads",
@@ -55,6 +69,25 @@ class TestFacts(Case):
             raise ValueError("Multiple valid text configs were found in the model config")
 
         self.fails(kvc.Code.UNSUPPORTED, "does not tell which text model is meant: Multiple", facts_of, Config(get_text_config=several))
+
+
+class TestSections(Case):
+    """Facts that are lists."""
+
+    def setUp(self):
+        super().setUp()
+        self.cache = [(memoryview(bytes(256)).cast("B", (1, 2, 4, 32)),) * 2]
+
+    def test_list(self):
+        for sections in ((2, 3, 3), [2, 3, 3], "2 3 3", "2,3,3"):
+            data = kvc.pack(self.cache, facts={"rope.sections": sections, "rope.scaling": '{"a":1}', "scale.k": 1, "scale.v": 1})
+            with kvc.open(data) as f:
+                self.assertEqual(f.meta["rope.sections"], "2 3 3")
+                self.assertEqual(f.meta["rope.scaling"], '{"a":1}')
+
+    def test_bad(self):
+        for sections in ("", "2 x", "2, 3", (1.5,), list(range(17)), "2 ", -1):
+            self.fails(kvc.Code.USAGE, "is no list of up to 16 whole numbers", kvc.pack, self.cache, facts={"rope.sections": sections})
 
 
 if __name__ == "__main__":

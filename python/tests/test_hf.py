@@ -246,6 +246,16 @@ class TestFiles(Case):
         with kvc.open(path) as f:
             self.assertEqual(f.meta["model.architecture"], "llama")
 
+    def test_whole_numbers(self):
+        """K and V of 8 bits are no values: they are loaded with a type to round to, and with their scales."""
+        arrays = {f"layers.{i}.{name}": torch.full((1, 2, 5, 16), i + 1, dtype=torch.int8) for i in range(2) for name in ("keys", "values")}
+        torch.save(arrays, self.path("c.pt"))
+        self.fails(kvc.Code.UNSUPPORTED, "layer 0 K is i8, numbers that a model does not compute with", kvc.load, self.path("c.pt"))
+        self.fails(kvc.Code.UNSUPPORTED, "whose values have a scale that nothing tells", kvc.load, self.path("c.pt"), dtype="float16")
+        cache = kvc.load(self.path("c.pt"), dtype="float16", facts={"scale.k": 0.5, "scale.v": 2})
+        self.assertEqual([(x.keys.dtype, float(x.keys[0, 1, 4, 3]), float(x.values.max())) for x in cache.layers],
+                         [(torch.float16, 0.5, 2.0), (torch.float16, 1.0, 4.0)])
+
     def test_refused(self):
         model, ids = llama(), prompt(20)
         cache = cache_of(model, ids)

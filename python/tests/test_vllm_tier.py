@@ -322,6 +322,11 @@ class TestTier(Case):
         self.run_job(tier, [key(1)], [0], True)
         self.assertEqual((tier.locality, list(tier.take_events())), (None, []))
         self.assertRaises(ValueError, self.tier, s, memory(s), locality="NEAR")
+        s = spec()  # of a vLLM that has no such configuration
+        self.assertFalse(hasattr(s, "kv_events_config"))
+        with mock.patch("logging.Logger.warning") as warned:
+            self.assertEqual(list(self.tier(s, memory(s), enable_kv_events=True).take_events()), [])
+        warned.assert_called_once()
 
     def test_reset(self):
         """With forget_on_reset what is stored before a reset is not found after it, also in what a request asked for before."""

@@ -1,5 +1,5 @@
-/* ratios.c: how small whole files become, headers included, beside zstd and ZipNN. Not for rates (files.c) or lossy recipes
- * (lossy.c): these figures are the same on every machine. */
+/* ratios.c: bytes of all rows to bytes of whole containers, headers included, beside zstd and ZipNN. Not for rates (files.c) or
+ * lossy recipes (lossy.c): these figures are the same on every machine. */
 #include "tests/bench/bench.h"
 #include "tests/recipe_text.h"
 
@@ -56,6 +56,12 @@ static const char *dtype_name(const struct kvc_cache *c) {
     return "";
 }
 
+static size_t bytes_of_rows(const struct kvc_cache *c) {
+    size_t bytes = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++) bytes += kvc_tensor_bytes(&c->tensor[t]);
+    return bytes;
+}
+
 static void print_ratio(size_t bytes, size_t coded) {
     if (coded) printf("%10.3f", (double)bytes / (double)coded);
     else printf("%10s", "-");
@@ -63,10 +69,10 @@ static void print_ratio(size_t bytes, size_t coded) {
 
 static void print_file(const char *path, const struct kvc_input *in, const struct kvc_cache *cache) {
     const char *slash = strrchr(path, '/');
-    const size_t bytes = (size_t)in->size;
+    const size_t bytes = bytes_of_rows(cache);
     size_t rest[RECIPES], size[RECIPES];
     for (unsigned r = 0; r < RECIPES; r++) size[r] = packed_size(cache, recipes[r], &rest[r]);
-    printf("  %-32s%10zu", slash ? slash + 1 : path, bytes);
+    printf("  %-32s%10zu", slash ? slash + 1 : path, (size_t)in->size);
     for (unsigned r = 0; r < RECIPES; r++) print_ratio(bytes, size[r]);
     print_ratio(bytes, zstd_size(in, 1));
     print_ratio(bytes, zstd_size(in, 19));

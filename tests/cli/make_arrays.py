@@ -73,6 +73,15 @@ def of_rows():
     put("padded-right.safetensors", safetensors(full + [tokens, mask("1" * 400 + "0" * 112)], FACTS))
     put("padded-between.safetensors", safetensors(full + [tokens, mask("1" * 100 + "0" * 12 + "1" * 400)], FACTS))
     put("padded-bool.safetensors", safetensors(full + [tokens, ("attention_mask", "BOOL", [512], bytes(100) + b"\1" * 412)], FACTS))
+    numbers = lambda name, list_: (name, "I64", [1, len(list_)], struct.pack(f"<{len(list_)}q", *list_))
+    added = ("attention_mask", "F16", [1, 1, 1, 512], struct.pack("<512e", *[-65504.0] * 100, *[0.0] * 412))
+    put("padded-added.safetensors", safetensors(full + [tokens, added], FACTS))
+    put("padded-ids.safetensors", safetensors(full + [tokens, mask("0" * 100 + "1" * 412),
+                                                      numbers("position_ids", [1] * 100 + list(range(412)))], FACTS))
+    put("kept.safetensors", safetensors([cut(a, kept) for a in full] + [tokens, numbers("position_ids", kept)], FACTS))
+    put("plain.safetensors", safetensors(full + [tokens, numbers("position_ids", list(range(512)))], FACTS))
+    sections = ("position_ids", "I64", [3, 1, 512], struct.pack("<1536q", *range(512), *range(512), *range(512)))
+    put("sections.safetensors", safetensors(full + [tokens, sections], FACTS))
     put("masked-all.safetensors", safetensors(full + [tokens, mask("1" * 512)], FACTS))
     short = layers(512, 1) + [(n.replace("0", "1"), *rest) for n, *rest in layers(300, 1)]
     put("pyramid.safetensors", safetensors(short + [tokens], FACTS))
@@ -148,6 +157,7 @@ def of_names():
     made, stored = halves("012")
     put("parts/keys.pt", torch_file(list(made.values()), stored))
     put("parts/values.pt", torch_file(list(made.values()), stored))
+    put("heads.safetensors", safetensors(layers(12), FACTS))
     put("latent.safetensors", safetensors([(f"layers.{i}.keys", "F16", [1, 1, 12, 16], rows(12, 1)) for i in range(2)], FACTS))
 
 

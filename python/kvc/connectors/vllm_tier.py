@@ -227,7 +227,8 @@ class KvcTier(SecondaryTierManager):
     @staticmethod
     def _events_of(spec: Any) -> Optional[List[OffloadingEvent]]:
         """Returns a list for events of what is stored. None: vLLM publishes none, and takes none from the list."""
-        if spec.kv_events_config.enable_kv_cache_events:
+        events = getattr(spec, "kv_events_config", None)  # older versions of vLLM have none
+        if events is not None and events.enable_kv_cache_events:
             return []
         log.warning("kvc: enable_kv_events is set for the tier, and vLLM's own events are off (kv_events_config): there will be none")
         return None
