@@ -89,12 +89,12 @@ int unpack_share(struct cli_unpack *u, const char *path, struct kvc_error *e) {
     struct kvc_cuda_options options = load_options(u);
     const uint64_t last = INT64_MAX;
     struct cli_load l;
-    if (u->selection.end) {
-        options.first = (int64_t)(u->selection.first < last ? u->selection.first : last);
-        options.end = (int64_t)(u->selection.end < last ? u->selection.end : last);
+    if (u->part.selection.end) {
+        options.first = (int64_t)(u->part.selection.first < last ? u->part.selection.first : last);
+        options.end = (int64_t)(u->part.selection.end < last ? u->part.selection.end : last);
     }
-    options.layers = u->selection.layers;
-    options.n_layers = u->selection.n_layers;
+    options.layers = u->part.selection.layers;
+    options.n_layers = u->part.selection.n_layers;
     int status = u->into ? cli_device_into(&l, &u->device, path, u->into, &options, e)
                          : cli_load(&l, &u->device, path, &options, NULL, e);
     if (status) return -1;
