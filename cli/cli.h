@@ -2,8 +2,6 @@
 #ifndef KVC_CLI_H
 #define KVC_CLI_H
 
-#include "cli/options.h"
-#include "formats/cache/view.h"
 #include "formats/file/open.h"
 #include "formats/io/member_sink.h"
 
@@ -35,33 +33,11 @@ int cli_version(int verbose, void (*more)(void));
 /* Flushes and closes stdout. Returns EXIT_TROUBLE and prints a message if anything could not be written, else `status`. */
 int cli_finish(int status);
 
-#define CLI_PAIRING_WORDS "halves|interleaved|none"
-/* The options about reading input, which every tool has; their state is a struct cli_input. */
-extern const struct cli_option cli_input_options[];
-/* Returns the options of formats for reading, or for writing; their state is a struct cli_settings. */
-const struct cli_option *cli_format_options(int writing);
-/* Return the names of all formats, of those that can be written, of presets and stages, separated by spaces. */
-const char *cli_format_names(void);
-const char *cli_target_names(void);
-const char *cli_recipe_names(void);
-/* Takes a range "A:B" of positions, or a list of layers, into a struct cli_selection. */
-struct cli_selection {
-    struct kvc_selection selection;
-    uint8_t *layers; /* of the selection; the caller frees it */
-    int given;       /* 1: only a part is wanted */
-};
-extern const struct cli_option cli_selection_options[];
-/* Refuses --OPTION=NAME, because there is no such format. Names a similar format, or lists the formats and `more`. Returns
- * EXIT_TROUBLE. */
-int cli_no_such_format(const char *option, const char *name, int writing, const char *more);
-
 /* Options of formats as given: "KEY=VALUE". Their texts live as long as the program, so the struct must be static. */
 struct cli_settings {
     const char *item[64];
     unsigned n;
 };
-/* Takes the value "KEY=VALUE,KEY=VALUE" of --OPTION; the format must have each key. 0, or EXIT_TROUBLE (message printed). */
-int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing, const char *option, const char *text);
 struct cli_input {
     struct kvc_import_options import;
     struct cli_settings settings; /* of formats, for reading */
@@ -79,9 +55,6 @@ struct cli_input {
 int cli_open_given(struct cli_input *options, struct kvc_error *e);
 /* Reads --model=FILE, once. */
 int cli_read_model(struct cli_input *options, struct kvc_error *e);
-/* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed one. Must be called before the
- * options are taken, which replace them. */
-void cli_input_environment(struct cli_input *in);
 
 /* Refuses "-" if standard input is a terminal. cli_open() and cli_check() call it. */
 int cli_refuse_terminal(const char *path, struct kvc_error *e);

@@ -3,6 +3,7 @@
 #define KVC_FILE_LIST_H
 
 #include "cli/cli.h"
+#include "cli/options.h"
 
 struct cli_files {
     const char *from; /* --files-from; NULL: not given */

@@ -1,6 +1,6 @@
 /* input_options.c: the options of all tools about reading input. Options of single formats come from the rows of the
  * formats, and this file names none. Not for opening (cli.c). */
-#include "cli/cli.h"
+#include "cli/input_options.h"
 
 #include "codecs/near.h"
 #include "codecs/number.h"
@@ -24,8 +24,7 @@ enum { MAX_FORMAT_OPTIONS = 24 };
 /* Records "KEY" or "KEY=VALUE" for the format that has the option. 0, or EXIT_TROUBLE (message printed). */
 static int set(struct cli_settings *s, const char *key, const char *value) {
     char *text = NULL;
-    if (s->n + 1 == sizeof s->item / sizeof s->item[0])
-        return cli_usage("too many options of formats, or too many facts");
+    if (s->n + 1 == sizeof s->item / sizeof s->item[0]) return cli_usage("too many options of formats, or too many facts");
     if (asprintf(&text, "%s%s%s", key, value ? "=" : "", value ? value : "") < 0) return EXIT_TROUBLE;
     s->item[s->n++] = text;
     return 0;
@@ -66,8 +65,7 @@ static int take_of_format(const struct cli_option *option, void *state, const ch
         const struct kvc_format_option *o = writing ? f->export_options : f->import_options;
         for (; o && o->key; o++)
             if (o->tool && strcmp(o->tool, option->name) == 0) return take_key(state, f, o, arg);
-        if (!writing && f->tool && strcmp(f->tool, option->name) == 0)
-            return cli_take_settings(state, f, 0, f->tool, arg);
+        if (!writing && f->tool && strcmp(f->tool, option->name) == 0) return cli_take_settings(state, f, 0, f->tool, arg);
     }
     return EXIT_TROUBLE;
 }
@@ -100,8 +98,8 @@ const struct cli_option *cli_format_options(int writing) {
                                                  .take = take_of_format,
                                                  .group = (unsigned)writing};
         if (!writing && f->tool)
-            table[n++] = (struct cli_option){
-                .name = f->tool, .argument = "GEOMETRY", .help = help_of_all(f), .take = take_of_format};
+            table[n++] =
+                (struct cli_option){.name = f->tool, .argument = "GEOMETRY", .help = help_of_all(f), .take = take_of_format};
     }
     return table;
 }
@@ -203,13 +201,11 @@ static int take_scales(const struct cli_option *o, void *state, const char *arg)
 /* --- the tables --- */
 
 const struct cli_option cli_input_options[] = {
-    {"from", 0, "FORMAT[:OPTIONS]",
-     "input is %s (default: its first bytes decide); OPTIONS of a format: KEY=VALUE,KEY=VALUE", .take = take_format,
-     .names = cli_format_names},
+    {"from", 0, "FORMAT[:OPTIONS]", "input is %s (default: its first bytes decide); OPTIONS of a format: KEY=VALUE,KEY=VALUE",
+     .take = take_format, .names = cli_format_names},
     {"model", 0, "FILE", "the model's weights: geometry and RoPE facts; GGUF or safetensors (default: $KVC_MODEL)",
      CLI_TEXT(struct cli_input, model_path)},
-    {"weights", 0, "FILE", "weights from which K and V are rebuilt (recipe project)",
-     CLI_TEXT(struct cli_input, weights_path)},
+    {"weights", 0, "FILE", "weights from which K and V are rebuilt (recipe project)", CLI_TEXT(struct cli_input, weights_path)},
     {"profile", 0, "FILE",
      "the model's profile (kvc-profile(5)); for packing and unpacking, also searched beside a .kvc, in $KVC_PROFILE_PATH "
      "and in " KVC_PROFILES,
@@ -217,13 +213,12 @@ const struct cli_option cli_input_options[] = {
     {"kv-heads", 0, "N", "number of KV heads, if the file does not record it",
      CLI_NUMBER(struct cli_input, import.kv_heads, 1, UINT16_MAX), .wants = "a number of heads"},
     {"pairing", 0, "P", "RoPE pairing of K: halves, interleaved or none",
-     CLI_CHOICE(struct cli_input, import.pairing, CLI_PAIRING_WORDS), .least = KVC_PAIRING_UNKNOWN + 1},
+     CLI_CHOICE(struct cli_input, import.pairing, CLI_PAIRING_WORDS), .min = KVC_PAIRING_UNKNOWN + 1},
     {"max-memory", 0, "SIZE",
      "memory that decoding a .kvc may take, e.g. 512M; fewer threads decode if need be (default: a quarter of the machine's)",
      CLI_NUMBER(struct cli_input, import.max_memory, 0, UINT64_MAX), .wants = "a number of bytes, like 512M or 4G"},
     {"scale", 0, "SCALES", "factors of K and V that are stored in 8 bits: K:S,V:S, or S of both; 1: none", .take = take_scales},
-    {"fact", 0, "KEY=VALUE", "a fact that the file does not tell, or tells wrongly: rope.factor=4 (kvc(5))",
-     .take = take_fact},
+    {"fact", 0, "KEY=VALUE", "a fact that the file does not tell, or tells wrongly: rope.factor=4 (kvc(5))", .take = take_fact},
     {NULL},
 };
 

@@ -22,11 +22,9 @@ static int take_suffix(const struct cli_option *o, void *state, const char *arg)
 }
 
 const struct cli_option job_options[] = {
-    {"output", 'o', "OUTPUT", "write to OUTPUT; of several files: to the folder OUTPUT, or to OUTPUT.tar",
-     CLI_TEXT(struct cli_job, output)},
+    {"output", 'o', "OUTPUT", "write to OUTPUT", CLI_TEXT(struct cli_job, output)},
     {"stdout", 'c', NULL, "write to standard output", CLI_FLAG(struct cli_job, to_stdout)},
-    {"output-dir", 0, "FOLDER",
-     "write to files in FOLDER, which is made if need be; files below a folder keep their places",
+    {"output-dir", 0, "FOLDER", "write to files in FOLDER, which is made if need be; files below a folder keep their places",
      CLI_TEXT(struct cli_job, output_dir)},
     {"suffix", 0, "SUFFIX", "the suffix of containers (default .kvc)", .take = take_suffix},
     {"force", 'f', NULL, "replace existing files, write to a terminal", CLI_FLAG(struct cli_job, force)},
@@ -34,9 +32,9 @@ const struct cli_option job_options[] = {
     {"rm", 0, NULL, "remove each input after its output is complete", CLI_FLAG(struct cli_job, remove)},
     {"skip-existing", 0, NULL, "skip inputs whose output exists; no error", CLI_FLAG(struct cli_job, skip_existing)},
     {"threads", 'T', "N", "threads (default 0: one per core)", .take = cli_take_threads,
-     .field = offsetof(struct cli_job, threads), .most = JOB_MOST_THREADS},
+     .field = offsetof(struct cli_job, threads), .max = JOB_MOST_THREADS},
     {"json", 0, "[=lines]", "print a report as JSON; lines: an object a line", CLI_CHOICE(struct cli_job, report.lines, "lines"),
-     .least = 1},
+     .min = 1},
     {"quiet", 'q', NULL, "print errors only; no notes, no progress", CLI_FLAG(struct cli_job, input.quiet)},
     {"verbose", 'v', NULL, "print what was done to each file", CLI_FLAG(struct cli_job, verbose)},
     {NULL},

@@ -3,6 +3,7 @@
 #define KVC_JOB_H
 
 #include "cli/file_list.h"
+#include "cli/input_options.h"
 
 enum { JOB_MOST_THREADS = 1024 };
 

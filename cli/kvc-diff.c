@@ -3,6 +3,7 @@
 #include "cli/gpu.h"
 #include "cli/html/diff_report.h"
 #include "cli/html/page.h"
+#include "cli/input_options.h"
 
 #include <float.h>
 #include <stdlib.h>
@@ -103,10 +104,10 @@ static int take_pairing(const struct cli_option *o, void *into, const char *arg)
 }
 
 static const struct cli_option what[] = {
-    {"abs", 0, "X", "values are equal if |a-b| <= X + R * |b| (--rel=R); for finite a and b", CLI_DOUBLE(struct settings, diff.compare.abs, 0, DBL_MAX),
-     .wants = "a number of 0 or more"},
-    {"rel", 0, "R", "the R of --abs: either may be given, the other is then 0", CLI_DOUBLE(struct settings, diff.compare.rel, 0, DBL_MAX),
-     .wants = "a number of 0 or more"},
+    {"abs", 0, "X", "values are equal if |a-b| <= X + R * |b| (--rel=R); for finite a and b",
+     CLI_DOUBLE(struct settings, diff.compare.abs, 0, DBL_MAX), .wants = "a number of 0 or more"},
+    {"rel", 0, "R", "the R of --abs: either may be given, the other is then 0",
+     CLI_DOUBLE(struct settings, diff.compare.rel, 0, DBL_MAX), .wants = "a number of 0 or more"},
     {"all", 0, NULL, "also compare provenance, other metadata and private bytes", CLI_FLAG(struct settings, diff.all)},
     {"no-verify", 0, NULL, ".kvc: do not compare decoded values with their digests",
      CLI_FLAG(struct settings, input.import.no_verify)},
@@ -118,14 +119,14 @@ static const struct cli_option what[] = {
 
 static const struct cli_option output[] = {
     {"by", 0, "WHAT", "sum errors by layer, head, position or channel; with --worst the default is head",
-     CLI_CHOICE(struct settings, diff.groups.by, "layer|head|position|channel"), .least = KVC_GROUP_LAYER},
+     CLI_CHOICE(struct settings, diff.groups.by, "layer|head|position|channel"), .min = KVC_GROUP_LAYER},
     {"worst", 0, "N", "print the N largest errors alone, largest first",
      CLI_NUMBER(struct settings, diff.groups.worst, 1, KVC_GROUPS_WORST)},
     {"report", 0, NULL, "print each value that differs, with its position", CLI_FLAG(struct settings, report)},
     {"count", 'n', "COUNT", "report at most COUNT values (implies --report)",
      CLI_NUMBER(struct settings, diff.count, 0, UINT64_MAX), .wants = "a number"},
     {"json", 0, "[=lines]", "print JSON (--tsv: tab-separated rows); one object; lines: on one line",
-     CLI_CHOICE(struct settings, diff.report.lines, "lines"), .least = 1},
+     CLI_CHOICE(struct settings, diff.report.lines, "lines"), .min = 1},
     {"tsv", 0, NULL, "print tab-separated rows", CLI_FLAG(struct settings, tsv)},
     {"html", 0, "OUT", "also write a page with pictures to OUT; -: to standard output, and print nothing else",
      CLI_TEXT(struct settings, diff.html)},
@@ -139,8 +140,8 @@ static const struct cli_option output[] = {
 };
 
 static const struct cli_option reading[] = {
-    {"pairing", 0, "P[,Q]", "RoPE pairing of K, of both files or of A and B: halves, interleaved or none",
-     .take = take_pairing, .wants = CLI_PAIRING_WORDS},
+    {"pairing", 0, "P[,Q]", "RoPE pairing of K, of both files or of A and B: halves, interleaved or none", .take = take_pairing,
+     .wants = CLI_PAIRING_WORDS},
     {NULL},
 };
 

@@ -4,6 +4,7 @@
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
 #include "cli/file_list.h"
+#include "cli/input_options.h"
 #include "cli/job.h"
 #include "cli/html/page.h"
 #include "cli/text.h"
@@ -32,9 +33,8 @@ struct settings {
 };
 
 static dump_fn *const print_mode[] = {
-    [SUMMARY] = dump_summary, [HEADER] = dump_header, [LAYERS] = dump_layers, [TOKENS] = dump_tokens,
-    [SECTIONS] = dump_sections, [VALUES] = dump_values, [STATS] = dump_stats, [MATCH] = dump_match,
-    [HTML] = dump_html, [LIST] = dump_list,
+    [SUMMARY] = dump_summary, [HEADER] = dump_header, [LAYERS] = dump_layers, [TOKENS] = dump_tokens, [SECTIONS] = dump_sections,
+    [VALUES] = dump_values,   [STATS] = dump_stats,   [MATCH] = dump_match,   [HTML] = dump_html,     [LIST] = dump_list,
 };
 
 static const struct dump_column cells_of_damage[] = {{"record", 0}, {"kind", 0},        {"part", 0},      {"layer", 0},
@@ -143,21 +143,18 @@ static int take_values(const struct cli_option *o, void *into, const char *arg) 
 }
 
 static const struct cli_option modes[] = {
-    {"list", 0, NULL,
-     "a row for each FILE, and totals; tokens, size, ratio, lossy or not, recipe, place of its profile, model",
+    {"list", 0, NULL, "a row for each FILE, and totals; tokens, size, ratio, lossy or not, recipe, place of its profile, model",
      CLI_SETS(struct settings, mode, LIST)},
     {"header", 0, NULL, "versions and all metadata keys", CLI_SETS(struct settings, mode, HEADER)},
     {"layers", 0, NULL, "one line for each layer", CLI_SETS(struct settings, mode, LAYERS)},
     {"tokens", 0, NULL, "positions, token ids and cells", CLI_SETS(struct settings, mode, TOKENS)},
-    {"sections", 0, NULL, "records and sections of a .kvc, or where tensors are",
-     CLI_SETS(struct settings, mode, SECTIONS)},
+    {"sections", 0, NULL, "records and sections of a .kvc, or where tensors are", CLI_SETS(struct settings, mode, SECTIONS)},
     {"values", 0, "L:ROLE:H[:A:B]",
      "values of layer L, head H; H may be \"all\"; A:B: positions A to B-1; ROLE: K, or V, L(atent), R, S, Q(ueries), H(idden)",
      .take = take_values},
     {"stats", 0, NULL, "mean, rms, maximum and outlier channels of each head; also numbers of NaN and Inf",
      CLI_SETS(struct settings, mode, STATS)},
-    {"check", 0, NULL, "read everything, verify checksums, list all damage",
-     CLI_SETS(struct settings, mode, CHECK)},
+    {"check", 0, NULL, "read everything, verify checksums, list all damage", CLI_SETS(struct settings, mode, CHECK)},
     {"match", 0, "TOKENS",
      "how many leading tokens each FILE shares with TOKENS; and of its own tokens, the best FILE first; TOKENS: a file of "
      "token ids (JSON of engines, or a list), a cache file, or -",
@@ -170,7 +167,8 @@ static const struct cli_option modes[] = {
 static const struct cli_option how[] = {
     {"part", 0, "N", "only part N of the file (the summary has their numbers)",
      CLI_NUMBER(struct settings, options.part, 0, KVC_NONE - 1), .wants = "the number of a part"},
-    {"json", 0, "[=lines]", "print JSON (--tsv: tab-separated columns); lines: one object on each line", CLI_CHOICE(struct settings, lines, "lines"), .least = 1},
+    {"json", 0, "[=lines]", "print JSON (--tsv: tab-separated columns); lines: one object on each line",
+     CLI_CHOICE(struct settings, lines, "lines"), .min = 1},
     {"tsv", 0, NULL, "print tab-separated columns; the first is the row's type", CLI_SETS(struct settings, tsv, 1)},
     {"plot", 0, "WHEN", "draw sizes of layers and sections; WHEN: auto (on a terminal), always, never",
      CLI_CHOICE(struct settings, plot, CLI_WHEN_WORDS)},
@@ -179,7 +177,7 @@ static const struct cli_option how[] = {
     {"no-verify", 0, NULL, "do not compare decoded values with their digests; --check always does",
      CLI_FLAG(struct settings, input.import.no_verify)},
     {"threads", 'T', "N", "threads for --check (default: one for each core)", .take = cli_take_threads,
-     .field = offsetof(struct settings, threads), .most = MOST_THREADS},
+     .field = offsetof(struct settings, threads), .max = MOST_THREADS},
     {"quiet", 'q', NULL, "print nothing but errors", CLI_FLAG(struct settings, input.quiet)},
     {"verbose", 'v', NULL, "with --check and --match: print more", CLI_FLAG(struct settings, options.verbose)},
     {NULL},

@@ -211,21 +211,18 @@ static const struct cli_option coding[] = {
 
 /* Rows beside those of all jobs. */
 static const struct cli_option data[] = {
-    {"recursive", 0, NULL,
-     "of a folder: pack each file below it, but for .kvc and profiles; else a folder is one cache",
+    {"recursive", 0, NULL, "of a folder: pack each file below it, but for .kvc and profiles; else a folder is one cache",
      CLI_FLAG(struct cli_pack, job.files.recursive)},
     {"rm", 0, NULL, "remove each input once its .kvc is complete; with a lossy recipe only where -f is given as well",
      CLI_FLAG(struct cli_pack, job.remove)},
     {"test", 't', NULL, "do everything but write", CLI_FLAG(struct cli_pack, job.test)},
     {"align", 0, "SIZE", "start extents on multiples of SIZE, e.g. 4k for O_DIRECT", .take = take_align},
-    {"no-verify", 0, NULL,
-     "do not decode what was encoded, nor compare values of a .kvc that is packed anew with their digests",
+    {"no-verify", 0, NULL, "do not decode what was encoded, nor compare values of a .kvc that is packed anew with their digests",
      CLI_FLAG(struct cli_pack, job.input.import.no_verify)},
     {"no-tokens", 0, NULL,
      "leave the token ids out, and with them the source file's own bytes, which hold them too; their prefix keys stay",
      CLI_FLAG(struct cli_pack, how.options.no_tokens)},
-    {"token-ids", 0, "FILE",
-     "the token ids of a cache that holds none: a file of numbers, JSON of an engine, or another cache",
+    {"token-ids", 0, "FILE", "the token ids of a cache that holds none: a file of numbers, JSON of an engine, or another cache",
      CLI_TEXT(struct cli_pack, token_ids_path)},
     {"companions", 0, "WHAT",
      "no: leave queries and hidden states out, and with them the source file's own bytes; recipes still ask them "
@@ -407,7 +404,8 @@ int main(int argc, char **argv) {
         .usage = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                  "Pack KV-cache files into .kvc containers: FILE into FILE.kvc, or standard input\n"
                  "to standard output. Lossless unless a recipe says otherwise.\n",
-        .brief = "recipe profile target-ratio curve model output stdout force rm skip-existing test threads quiet verbose version",
+        .brief =
+            "recipe profile target-ratio curve model output stdout force rm skip-existing test threads quiet verbose version",
         .groups = groups,
         .print_presets = print_presets,
         .print_devices = cli_cuda_version,

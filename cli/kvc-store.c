@@ -1,5 +1,6 @@
 /* kvc-store.c: the options and commands of kvc-store. Not for what the commands do (store/). */
 #include "cli/store/store_tool.h"
+#include "cli/input_options.h"
 
 #include "codecs/near.h"
 #include "formats/store/url.h"
@@ -47,8 +48,7 @@ static const struct command {
     {"config", " [KEY=VALUE]...", store_config, OLD_STORE, MANY, 0, 0,
      "print or change the limits of a directory, for all who use it"},
     {"gc", "", store_gc, OLD_STORE, 0, LIMIT, 1, "evict what is too old or too much; adopt files, empty the trash"},
-    {"verify", "", store_verify, OLD_STORE, 0, REPAIR, 0,
-     "read and check everything; with --repair put aside what is bad"},
+    {"verify", "", store_verify, OLD_STORE, 0, REPAIR, 0, "read and check everything; with --repair put aside what is bad"},
     {"pin", "", store_pin, OLD_STORE, 0, TOKENS | WHICH | SPACE | LIFE, 0, "keep the prefix of --tokens"},
     {"unpin", "", store_unpin, OLD_STORE, 0, TOKENS | WHICH | SPACE, 0, "keep it no longer"},
     {"drop", "", store_drop, OLD_STORE, 0, TOKENS | WHICH | SPACE, 0,
@@ -100,8 +100,8 @@ static const struct cli_option options[] = {
      "dir:FOLDER, redis://HOSTS or s3://BUCKET/PREFIX (default: $KVC_STORE); each with ?KEY=VALUE&...; several, the fastest "
      "first, separated by commas",
      CLI_TEXT(struct store_tool, store)},
-    {"tokens", 0, "FILE", "token ids: numbers, JSON of an engine, or a cache",
-     CLI_TEXT(struct store_tool, tokens), .group = TOKENS},
+    {"tokens", 0, "FILE", "token ids: numbers, JSON of an engine, or a cache", CLI_TEXT(struct store_tool, tokens),
+     .group = TOKENS},
     {"recipe", 'r', "RECIPE", "how chunks are coded (default split); lossy ones have their own namespace",
      CLI_TEXT(struct store_tool, of_space.recipe), .group = SPACE, .names = cli_recipe_names},
     {"chunk", 0, "N", "tokens of a chunk, a multiple of 256 (default by the size of a token)", .take = take_chunk,
@@ -112,8 +112,7 @@ static const struct cli_option options[] = {
      .group = SPACE},
     {"key-file", 0, "FILE", "a secret: signs objects, and refuses those without its signature",
      CLI_TEXT(struct store_tool, open.key_file)},
-    {"output", 'o', "OUTPUT", "write to OUTPUT (default: standard output)", CLI_TEXT(struct store_tool, output),
-     .group = OUTPUT},
+    {"output", 'o', "OUTPUT", "write to OUTPUT (default: standard output)", CLI_TEXT(struct store_tool, output), .group = OUTPUT},
     {"to", 0, "FORMAT", "of get: the format to write, as kvc-unpack has it (default kvc)", CLI_TEXT(struct store_tool, to),
      .group = TO, .names = cli_target_names},
     {"lossy-metadata", 0, NULL, "of get: also a format that does not hold all of the cache",
@@ -126,14 +125,13 @@ static const struct cli_option options[] = {
      .field = offsetof(struct store_tool, older), .group = LIMIT},
     {"dry-run", 'n', NULL, "of gc: change nothing", CLI_FLAG(struct store_tool, dry_run), .group = LIMIT},
     {"repair", 0, NULL, "of verify: put aside what is bad", CLI_FLAG(struct store_tool, repair), .group = REPAIR},
-    {"trace", 0, "FILE", "of bench: requests, a line of JSON each; kvc-store(1) has the form",
-     CLI_TEXT(struct store_tool, trace), .group = TRACE},
+    {"trace", 0, "FILE", "of bench: requests, a line of JSON each; kvc-store(1) has the form", CLI_TEXT(struct store_tool, trace),
+     .group = TRACE},
     {"capacity", 0, "PERCENT,...", "of bench: sizes of the store in per cent of all blocks",
      CLI_TEXT(struct store_tool, capacity), .group = TRACE},
     {"threads", 'T', "N", "threads that read and write (default 4)", .take = cli_take_threads,
-     .field = offsetof(struct store_tool, open.threads), .most = MOST_THREADS},
-    {"force", 'f', NULL, "replace an existing output, write to a terminal", CLI_FLAG(struct store_tool, force),
-     .group = OUTPUT},
+     .field = offsetof(struct store_tool, open.threads), .max = MOST_THREADS},
+    {"force", 'f', NULL, "replace an existing output, write to a terminal", CLI_FLAG(struct store_tool, force), .group = OUTPUT},
     {"json", 0, NULL, "print a report as JSON", CLI_FLAG(struct store_tool, json)},
     {"quiet", 'q', NULL, "errors only, no progress", CLI_FLAG(struct store_tool, input.quiet)},
     {"verbose", 'v', NULL, "print more", CLI_FLAG(struct store_tool, verbose)},
@@ -211,22 +209,22 @@ int main(int argc, char **argv) {
                                        {"Reading input", cli_input_options, &t.input},
                                        {NULL, cli_format_options(0), &t.input.settings},
                                        {NULL, NULL, NULL}};
-    const struct cli_command_line line = {
-        .usage = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n"
-                 "Keep the KV caches of prompts' prefixes, and find the longest one that a prompt\n"
-                 "begins with.\n",
-        .brief = "store tokens recipe output json quiet verbose version",
-        .groups = groups,
-        .print_commands = print_commands,
-        .end = "\n"
-               "Exit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2\n"
-               "trouble.\n"
-               "\n"
-               "Examples:\n"
-               "  kvc-store -s dir:caches init max-size=100G\n"
-               "  kvc-store -s dir:caches put slot.bin\n"
-               "  kvc-store -s dir:caches find --tokens=prompt.json\n"
-               "  kvc-store -s dir:caches get --tokens=prompt.json --to=llama -o slot.bin\n"};
+    const struct cli_command_line line = {.usage =
+                                              "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n"
+                                              "Keep the KV caches of prompts' prefixes, and find the longest one that a prompt\n"
+                                              "begins with.\n",
+                                          .brief = "store tokens recipe output json quiet verbose version",
+                                          .groups = groups,
+                                          .print_commands = print_commands,
+                                          .end = "\n"
+                                                 "Exit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2\n"
+                                                 "trouble.\n"
+                                                 "\n"
+                                                 "Examples:\n"
+                                                 "  kvc-store -s dir:caches init max-size=100G\n"
+                                                 "  kvc-store -s dir:caches put slot.bin\n"
+                                                 "  kvc-store -s dir:caches find --tokens=prompt.json\n"
+                                                 "  kvc-store -s dir:caches get --tokens=prompt.json --to=llama -o slot.bin\n"};
     cli_start(argv, "kvc-store");
     cli_sizes_by_1024(); /* as limits are given */
     cli_input_environment(&t.input);

@@ -193,7 +193,7 @@ static const struct cli_option what[] = {
      .take = take_target, .names = cli_target_names},
     {"to-pairing", 0, "P",
      "RoPE pairing of K in the output: halves, interleaved or none (default: the pairing of FORMAT's engine)",
-     CLI_CHOICE(struct cli_unpack, export.pairing, CLI_PAIRING_WORDS), .least = KVC_PAIRING_UNKNOWN + 1},
+     CLI_CHOICE(struct cli_unpack, export.pairing, CLI_PAIRING_WORDS), .min = KVC_PAIRING_UNKNOWN + 1},
     {"lossy-metadata", 0, NULL,
      "write FORMAT also if it does not hold all that the input has beside K and V (token ids, facts of the model), and say "
      "what is left out",
@@ -206,6 +206,12 @@ static const struct cli_option what[] = {
     {"into", 0, "HANDLES",
      "decode into device memory that another process exported and the JSON file HANDLES describes; see kvc-unpack(1)",
      CLI_TEXT(struct cli_unpack, into)},
+    {NULL},
+};
+
+static const struct cli_option files[] = {
+    {"output", 'o', "OUTPUT", "write to OUTPUT; several files: to the folder OUTPUT, or to OUTPUT.tar",
+     CLI_TEXT(struct cli_unpack, job.output)},
     {"salvage", 0, NULL, "write what is whole of a damaged .kvc; say what is lost, and exit 1 if anything is",
      CLI_FLAG(struct cli_unpack, salvage)},
     {"no-verify", 0, NULL, "do not compare decoded values with their digests",
@@ -230,6 +236,7 @@ int main(int argc, char **argv) {
                                        {NULL, cli_selection_options, &u->part},
                                        {"Files", job_options, &u->job},
                                        {NULL, cli_files_options, &u->job.files},
+                                       {NULL, files, u},
                                        {NULL, cli_common_options, NULL},
                                        {"Reading input", cli_input_options, &u->job.input},
                                        {NULL, cli_format_options(0), &u->job.input.settings},

@@ -18,7 +18,7 @@ static struct cli_row {
     const struct cli_option *option;
     void *state;
     const char *heading; /* before this row, or NULL */
-    unsigned given; /* its number among the given options; 0: not given */
+    unsigned given;      /* its number among the given options; 0: not given */
 } rows[MAX_OPTIONS];
 static size_t n_rows;
 
@@ -71,7 +71,7 @@ const char *cli_join_words(const char *words, const char *separators, const char
 
 static int take_choice(const struct cli_option *o, unsigned *field, const char *arg) {
     char words[128];
-    unsigned at = (unsigned)o->least;
+    unsigned at = (unsigned)o->min;
     *field = 0;
     if (!arg) return 0;
     for (const char *word = o->wants; word; at++) {
@@ -80,7 +80,7 @@ static int take_choice(const struct cli_option *o, unsigned *field, const char *
         if (strlen(arg) == n && memcmp(word, arg, n) == 0) return 0;
         word = word[n] ? word + n + 1 : NULL;
     }
-    const int two = at - o->least == 2;
+    const int two = at - o->min == 2;
     cli_join_words(o->wants, "|", two ? " nor " : " or ", words, sizeof words);
     return cli_usage("--%s=%s is %s %s", o->name, arg, two ? "neither" : "not", words);
 }
@@ -88,10 +88,10 @@ static int take_choice(const struct cli_option *o, unsigned *field, const char *
 static int take_number(const struct cli_option *o, void *field, const char *arg) {
     uint32_t *u32 = field;
     uint64_t *u64 = field, v;
-    if (cli_parse_u64(arg, &v) || v < o->least || v > o->most) {
+    if (cli_parse_u64(arg, &v) || v < o->min || v > o->max) {
         if (o->wants) return cli_usage("--%s=%s is not %s", o->name, arg, o->wants);
-        return cli_usage("--%s=%s is not a number from %llu to %llu", o->name, arg, (unsigned long long)o->least,
-                         (unsigned long long)o->most);
+        return cli_usage("--%s=%s is not a number from %llu to %llu", o->name, arg, (unsigned long long)o->min,
+                         (unsigned long long)o->max);
     }
     if (o->kind == CLI_IS_U32) *u32 = (uint32_t)v;
     else *u64 = v;
@@ -115,7 +115,7 @@ static int take(const struct cli_row *row, const char *arg) {
     const char **text = field;
     if (o->take) return o->take(o, row->state, arg);
     switch (o->kind) {
-    case CLI_IS_SET: *flag = (int)o->most; return 0;
+    case CLI_IS_SET: *flag = (int)o->max; return 0;
     case CLI_IS_TEXT: *text = arg; return 0;
     case CLI_IS_F64: return take_double(o, field, arg);
     case CLI_IS_CHOICE: return take_choice(o, field, arg);
@@ -127,8 +127,8 @@ int cli_take_threads(const struct cli_option *o, void *state, const char *arg) {
     void *field = (char *)state + o->field;
     unsigned *threads = field;
     uint64_t n;
-    if (cli_parse_u64(arg, &n) || n > o->most)
-        return cli_usage("-T %s is not a number of threads (0 to %u)", arg, (unsigned)o->most);
+    if (cli_parse_u64(arg, &n) || n > o->max)
+        return cli_usage("-T %s is not a number of threads (0 to %u)", arg, (unsigned)o->max);
     *threads = (unsigned)n;
     return 0;
 }
@@ -206,8 +206,8 @@ static const char *help_text(const struct cli_option *o, char *text, size_t size
     char names[512];
     if (!mark) snprintf(text, size, "%s", o->help);
     else
-        snprintf(text, size, "%.*s%s%s", (int)(mark - o->help), o->help, cli_join_words(o->names(), " ", " or ", names, sizeof names),
-                 mark + 2);
+        snprintf(text, size, "%.*s%s%s", (int)(mark - o->help), o->help,
+                 cli_join_words(o->names(), " ", " or ", names, sizeof names), mark + 2);
     return text;
 }
 

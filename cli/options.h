@@ -13,12 +13,12 @@ typedef int cli_take(const struct cli_option *o, void *state, const char *arg);
 
 /* What an option does with its argument, unless it has a function `take`. `field` is a place in the group's state. */
 enum cli_kind {
-    CLI_IS_SET,    /* none: the int becomes `most` */
+    CLI_IS_SET,    /* none: the int becomes `max` */
     CLI_IS_TEXT,   /* the const char * points to it, NULL if it was left out */
-    CLI_IS_U32,    /* a number from `least` to `most`, also with K, M or G: powers of 1024 */
+    CLI_IS_U32,    /* a number from `min` to `max`, also with K, M or G: powers of 1024 */
     CLI_IS_U64,    /* the same */
     CLI_IS_F64,    /* a finite number from `low` to `high` */
-    CLI_IS_CHOICE, /* the int or enum becomes `least` for the first of the words, one more for the next; 0 if it was left out */
+    CLI_IS_CHOICE, /* the int or enum becomes `min` for the first of the words, one more for the next; 0 if it was left out */
 };
 
 /* A row; a row without a name and a letter ends the table. */
@@ -30,7 +30,7 @@ struct cli_option {
     const char *help;
     enum cli_kind kind;
     size_t field;
-    uint64_t least, most;
+    uint64_t min, max;
     double low, high;
     const char *wants; /* of numbers: "a number of heads", for messages; NULL: the bounds. "yes|no": the words that it may be */
     cli_take *take;
@@ -39,18 +39,16 @@ struct cli_option {
 };
 
 /* The fields of a row after its texts. The member must have the type that is written. */
-#define CLI_FIELD(type, member, ...) \
-    .field = offsetof(type, member) * !!sizeof(_Generic(((type *)NULL)->member, __VA_ARGS__))
-#define CLI_SETS(type, member, value) .kind = CLI_IS_SET, CLI_FIELD(type, member, int : 1), .most = (value)
+#define CLI_MEMBER(type, member) (((type *)NULL)->member)
+#define CLI_FIELD(type, member, ...) .field = offsetof(type, member) * !!sizeof(_Generic(CLI_MEMBER(type, member), __VA_ARGS__))
+#define CLI_SETS(type, member, value) .kind = CLI_IS_SET, CLI_FIELD(type, member, int : 1), .max = (value)
 #define CLI_FLAG(type, member) CLI_SETS(type, member, 1)
 #define CLI_TEXT(type, member) .kind = CLI_IS_TEXT, CLI_FIELD(type, member, const char * : 1)
-#define CLI_NUMBER(type, member, from, to) \
-    CLI_FIELD(type, member, uint32_t : 1, uint64_t : 1), .least = (from), .most = (to), \
-    .kind = _Generic(((type *)NULL)->member, uint32_t : CLI_IS_U32, uint64_t : CLI_IS_U64)
-#define CLI_DOUBLE(type, member, from, to) \
-    .kind = CLI_IS_F64, CLI_FIELD(type, member, double : 1), .low = (from), .high = (to)
-#define CLI_CHOICE(type, member, words) \
-    .kind = CLI_IS_CHOICE, CLI_FIELD(type, member, int : 1, unsigned : 1), .wants = (words)
+#define CLI_NUMBER(type, member, from, to)                                                              \
+    .kind = sizeof CLI_MEMBER(type, member) == 4 ? CLI_IS_U32 : CLI_IS_U64, .min = (from), .max = (to), \
+    CLI_FIELD(type, member, uint32_t : 1, uint64_t : 1)
+#define CLI_DOUBLE(type, member, from, to) .kind = CLI_IS_F64, CLI_FIELD(type, member, double : 1), .low = (from), .high = (to)
+#define CLI_CHOICE(type, member, words) .kind = CLI_IS_CHOICE, CLI_FIELD(type, member, int : 1, unsigned : 1), .wants = (words)
 
 /* Rows under a heading, and what their fields are in. A row with the name of one before takes its place, also in --help. */
 struct cli_group {
@@ -60,14 +58,14 @@ struct cli_group {
 };
 
 struct cli_command_line {
-    const char *usage; /* "Usage: ..." and what the tool does: for -h and --help */
-    const char *more;  /* continues it in --help; or NULL */
-    const char *brief; /* the options that -h shows: names separated by spaces */
-    const char *end;   /* of --help: exit status and examples */
-    const struct cli_group *groups;      /* a group without options ends them */
-    void (*print_commands)(int how);     /* the tool's commands for -h ('h'), --help (0) and --list-options ('l'); or NULL */
-    void (*print_presets)(void);         /* after the options of --help; or NULL */
-    void (*print_devices)(void);         /* for -V -v, as cli_version() takes it; or NULL */
+    const char *usage;               /* "Usage: ..." and what the tool does: for -h and --help */
+    const char *more;                /* continues it in --help; or NULL */
+    const char *brief;               /* the options that -h shows: names separated by spaces */
+    const char *end;                 /* of --help: exit status and examples */
+    const struct cli_group *groups;  /* a group without options ends them */
+    void (*print_commands)(int how); /* the tool's commands for -h ('h'), --help (0) and --list-options ('l'); or NULL */
+    void (*print_presets)(void);     /* after the options of --help; or NULL */
+    void (*print_devices)(void);     /* for -V -v, as cli_version() takes it; or NULL */
 };
 
 /* Takes all options, and moves the operands to argv + optind. Abbreviations of long options, options between operands and "--" are
@@ -86,7 +84,7 @@ int cli_each_given(int (*refuse)(void *state, const struct cli_option *o), void 
 
 /* -h, --help and -V, for every tool. */
 extern const struct cli_option cli_common_options[];
-/* Takes a number of threads up to o->most into an unsigned. */
+/* Takes a number of threads up to o->max into an unsigned. */
 cli_take cli_take_threads;
 /* Takes $KVC_THREADS, if it is set and -T was not given. 0, or EXIT_TROUBLE (message printed). */
 int cli_threads_environment(unsigned most, unsigned *threads);

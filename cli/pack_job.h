@@ -15,7 +15,7 @@ struct cli_pack {
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
     struct cli_selection part;
-    const char *token_ids_path;     /* NULL: none are given */
+    const char *token_ids_path; /* NULL: none are given */
     struct cli_token_ids token_ids;
     struct cli_joined {
         int heads;               /* --join=heads */
