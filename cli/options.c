@@ -24,7 +24,7 @@ static size_t n_rows;
 
 const struct cli_option cli_common_options[] = {
     {.letter = 'h', .help = "print the most used options"},
-    {.name = "help", .help = "print this text"},
+    {.name = "help", .help = "print all options, and examples"},
     {.name = "version", .letter = 'V', .help = "print the version; with -v also kernels, stages and formats"},
     {NULL},
 };
@@ -80,6 +80,7 @@ static int take_choice(const struct cli_option *o, unsigned *field, const char *
         if (strlen(arg) == n && memcmp(word, arg, n) == 0) return 0;
         word = word[n] ? word + n + 1 : NULL;
     }
+    if (at - o->min == 1) return cli_usage("--%s=%s is not --%s or --%s=%s", o->name, arg, o->name, o->name, o->wants);
     const int two = at - o->min == 2;
     cli_join_words(o->wants, "|", two ? " nor " : " or ", words, sizeof words);
     return cli_usage("--%s=%s is %s %s", o->name, arg, two ? "neither" : "not", words);

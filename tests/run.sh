@@ -77,7 +77,7 @@ run_suites() {
     [ "$what" = all ] || return 0
     for t in kill index faults; do run "attack_$t" "$build/tests/store/attack_$t"; done
     [ ! -e "$build/kvc_store_redis.so" ] || run "store in Redis" python3 tests/store/redis.py "$build"
-    for t in check-layers check-layers-test check-size check-words check-symbols check-memory check-python check-install check-dist check-reproducible check-vars check-target check-deps check-simde check-cuda check-model-cuda test-simt-quick man-lint bench-smoke; do
+    for t in check-layers check-layers-test check-size check-words check-symbols check-memory check-python check-install check-dist check-reproducible check-vars check-target check-deps check-simde check-cuda check-model-cuda test-simt-quick check-options man-lint bench-smoke; do
         run "$t" "${MAKE:-make}" -s $t
     done
 }
