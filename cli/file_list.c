@@ -15,7 +15,7 @@ const struct cli_option cli_files_options[] = {
     {"files-from", 0, "LIST", "also the files that LIST names, one a line; - is standard input",
      CLI_TEXT(struct cli_files, from)},
     {"null", '0', NULL, "names in it end with a NUL byte, as of find -print0", CLI_FLAG(struct cli_files, null)},
-    {NULL},
+    {.name = NULL},
 };
 
 /* Adds an input. Takes the path, which may be NULL. */

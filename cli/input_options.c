@@ -219,7 +219,7 @@ const struct cli_option cli_input_options[] = {
      CLI_NUMBER(struct cli_input, import.max_memory, 0, UINT64_MAX), .wants = "a number of bytes, like 512M or 4G"},
     {"scale", 0, "SCALES", "factors of K and V that are stored in 8 bits: K:S,V:S, or S of both; 1: none", .take = take_scales},
     {"fact", 0, "KEY=VALUE", "a fact that the file does not tell, or tells wrongly: rope.factor=4 (kvc(5))", .take = take_fact},
-    {NULL},
+    {.name = NULL},
 };
 
 static int take_positions(const struct cli_option *o, void *state, const char *arg) {
@@ -242,7 +242,7 @@ static int take_layers(const struct cli_option *o, void *state, const char *arg)
 const struct cli_option cli_selection_options[] = {
     {"tokens", 0, "A:B", "select positions A to B-1", .take = take_positions},
     {"layers", 0, "LIST", "select these layers, e.g. 0-3,7", .take = take_layers},
-    {NULL},
+    {.name = NULL},
 };
 
 /* Returns the folders of $KVC_PROFILE_PATH and then that of installed profiles, joined by colons. The text lives as long as the

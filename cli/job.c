@@ -37,7 +37,7 @@ const struct cli_option job_options[] = {
      .min = 1},
     {"quiet", 'q', NULL, "print errors only; no notes, no progress", CLI_FLAG(struct cli_job, input.quiet)},
     {"verbose", 'v', NULL, "print what was done to each file", CLI_FLAG(struct cli_job, verbose)},
-    {NULL},
+    {.name = NULL},
 };
 
 static const char json_needs_stdout[] = "--json needs standard output for its report: use -o FILE";

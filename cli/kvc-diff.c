@@ -114,7 +114,7 @@ static const struct cli_option what[] = {
     {"attention", 0, NULL, "measure the effect of the differences on attention; with the queries of A or B",
      CLI_FLAG(struct settings, diff.attention)},
     {"queries", 0, "FILE", "the same with the queries of FILE", CLI_TEXT(struct settings, queries)},
-    {NULL},
+    {.name = NULL},
 };
 
 static const struct cli_option output[] = {
@@ -136,13 +136,13 @@ static const struct cli_option output[] = {
      CLI_CHOICE(struct settings, color, CLI_WHEN_WORDS)},
     {"quiet", 'q', NULL, "print nothing, only set the exit status", CLI_FLAG(struct settings, input.quiet)},
     {"verbose", 'v', NULL, "also print equal tensors and notes", CLI_FLAG(struct settings, diff.verbose)},
-    {NULL},
+    {.name = NULL},
 };
 
 static const struct cli_option reading[] = {
     {"pairing", 0, "P[,Q]", "RoPE pairing of K, of both files or of A and B: halves, interleaved or none", .take = take_pairing,
      .wants = CLI_PAIRING_WORDS},
-    {NULL},
+    {.name = NULL},
 };
 
 /* Passes on what the options ask for together. 0, or EXIT_TROUBLE (message printed). */

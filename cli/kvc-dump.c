@@ -161,7 +161,7 @@ static const struct cli_option modes[] = {
      CLI_TEXT(struct settings, tokens_path)},
     {"html", 0, "OUT", "write a page with pictures of one FILE to OUT; -: standard output",
      CLI_TEXT(struct settings, options.html)},
-    {NULL},
+    {.name = NULL},
 };
 
 static const struct cli_option how[] = {
@@ -180,7 +180,7 @@ static const struct cli_option how[] = {
      .field = offsetof(struct settings, threads), .max = MOST_THREADS},
     {"quiet", 'q', NULL, "print nothing but errors", CLI_FLAG(struct settings, input.quiet)},
     {"verbose", 'v', NULL, "with --check and --match: print more", CLI_FLAG(struct settings, options.verbose)},
-    {NULL},
+    {.name = NULL},
 };
 
 /* Returns 1 if inputs, --files-from and --match read standard input more than once. */

@@ -206,7 +206,7 @@ static const struct cli_option coding[] = {
      "pack nothing: print ratio and error of every preset; mark the recipe of the options; PICTURE: also draw them, as SVG",
      CLI_TEXT(struct cli_pack, curve_path)},
     {"dequantize", 0, NULL, "make K and V of block types and of 8 bits f16 first", CLI_FLAG(struct cli_pack, how.dequantize)},
-    {NULL},
+    {.name = NULL},
 };
 
 /* Rows beside those of all jobs. */
@@ -230,7 +230,7 @@ static const struct cli_option data[] = {
      CLI_CHOICE(struct cli_pack, how.no_companions, "yes|no")},
     {"fingerprint", 0, "HOW", "hash the --model file: sampled (default) or full",
      CLI_CHOICE(struct cli_pack, job.input.full_fingerprint, "sampled|full")},
-    {NULL},
+    {.name = NULL},
 };
 
 /* Prints the presets at the end of --help. */

@@ -135,7 +135,7 @@ static const struct cli_option options[] = {
     {"json", 0, NULL, "print a report as JSON", CLI_FLAG(struct store_tool, json)},
     {"quiet", 'q', NULL, "errors only, no progress", CLI_FLAG(struct store_tool, input.quiet)},
     {"verbose", 'v', NULL, "print more", CLI_FLAG(struct store_tool, verbose)},
-    {NULL},
+    {.name = NULL},
 };
 
 /* Finds a command. NULL: there is none, and a message was printed. */

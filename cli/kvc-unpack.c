@@ -206,7 +206,7 @@ static const struct cli_option what[] = {
     {"into", 0, "HANDLES",
      "decode into device memory that another process exported and the JSON file HANDLES describes; see kvc-unpack(1)",
      CLI_TEXT(struct cli_unpack, into)},
-    {NULL},
+    {.name = NULL},
 };
 
 static const struct cli_option files[] = {
@@ -217,7 +217,7 @@ static const struct cli_option files[] = {
     {"no-verify", 0, NULL, "do not compare decoded values with their digests",
      CLI_FLAG(struct cli_unpack, job.input.import.no_verify)},
     {"test", 't', NULL, "check everything, write nothing, exit 1 if damaged", CLI_FLAG(struct cli_unpack, job.test)},
-    {NULL},
+    {.name = NULL},
 };
 
 static struct cli_unpack unpack = {

@@ -26,7 +26,7 @@ const struct cli_option cli_common_options[] = {
     {.letter = 'h', .help = "print the most used options"},
     {.name = "help", .help = "print all options, and examples"},
     {.name = "version", .letter = 'V', .help = "print the version; with -v also kernels, stages and formats"},
-    {NULL},
+    {.name = NULL},
 };
 
 /* Returns the row of a name of n bytes, or NULL. */
