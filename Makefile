@@ -204,6 +204,11 @@ DOCS := README.md CHANGELOG.md BENCHMARKS.md SECURITY.md $(sort $(wildcard sampl
 SAMPLES := $(sort $(wildcard samples/*.* samples/*/*.*))
 PROFILES := $(filter %.kvcp,$(SAMPLES))
 MAN3 := kvc.3 kvc_store.3
+## man: writes the section OPTIONS of the man pages, from the tables of options of the tools
+.PHONY: man
+man: $(TOOLS:%=$B/%)
+	$(Q)"$(PYTHON)" man/options.py $B $(TOOLS:%=man/%.1)
+
 # completions: of bash, zsh and fish, from the option tables of the tools
 $B/completions/done: share/completions.sh $(TOOLS:%=$B/%)
 	$(SAY) GEN $(@D)

@@ -5,7 +5,6 @@
 #include "formats/file/open.h"
 #include "formats/io/member_sink.h"
 
-#include <getopt.h>
 #include <stdio.h>
 
 #define EXIT_SAME 0
@@ -26,7 +25,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size);
 int cli_error_about(struct kvc_error *e, const char *name);
 /* Prints a line with the reason and "Try 'kvc-dump --help' for more information." Returns EXIT_TROUBLE. */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Prints the line about --help alone, after getopt_long() returned '?' or ':' and printed the reason. Returns EXIT_TROUBLE. */
+/* Prints the line about --help alone, after getopt_long() printed the reason. Returns EXIT_TROUBLE. */
 int cli_try_help(void);
 /* Prints "kvc-dump 0.1.0 (format 0)". `verbose` adds kernels, stages, presets and formats, and calls more() (NULL: nothing),
  * which prints lines about devices. Closes stdout; returns as cli_finish() does. */
@@ -34,60 +33,11 @@ int cli_version(int verbose, void (*more)(void));
 /* Flushes and closes stdout. Returns EXIT_TROUBLE and prints a message if anything could not be written, else `status`. */
 int cli_finish(int status);
 
-/* Input options, which every tool has. Options of formats come from the rows of the formats: they have numbers from
- * CLI_OPT_FORMAT on for reading, and from CLI_OPT_TARGET on for writing. A tool's own options have numbers from CLI_OPT_FREE
- * on. */
-enum {
-    CLI_OPT_FROM = 1000,
-    CLI_OPT_KV_HEADS,
-    CLI_OPT_PAIRING,
-    CLI_OPT_MODEL,
-    CLI_OPT_WEIGHTS,
-    CLI_OPT_PROFILE,
-    CLI_OPT_MAX_MEMORY,
-    CLI_OPT_NO_VERIFY, /* of tools that list it */
-    CLI_OPT_FACT,
-    CLI_OPT_SCALE,
-    CLI_OPT_FILES_FROM, /* file_list.h */
-    CLI_OPT_RECURSIVE,
-    CLI_OPT_HELP, /* --help, the long text; -h is the short one */
-    CLI_OPT_FREE = 1100,
-    CLI_OPT_FORMAT = 2000,
-    CLI_OPT_TARGET = 3000
-};
-/* Returns a table for getopt_long(): the tool's own options, which end with an option without a name, input options and
- * options of formats for reading, and with `writes` those for writing. May be called once. */
-const struct option *cli_long_options(const struct option *of_tool, int writes);
-/* Returns the next option as getopt_long() does. After an unknown option, also prints what to use instead (habits.h), or an option
- * with a similar name. Handles --list-options as the only argument, from which completions are made: prints the table as rows of
- * name, letter, argument (no, optional or required) and values, and exits. */
-int cli_next_option(int argc, char **argv, const char *letters, const struct option *options);
-/* Takes the argument of -T, a number of threads up to `most`; with arg NULL $KVC_THREADS, if it is set. 0, or EXIT_TROUBLE
- * (message printed). */
-int cli_take_threads(const char *arg, unsigned most, unsigned *threads);
-/* Prints `brief` for -h. For --help (CLI_OPT_HELP) it prints `help`, the lines about reading input, and `end`. Closes stdout;
- * returns as cli_finish() does. */
-int cli_help(int opt, const char *brief, const char *help, const char *end);
-/* Ends a line of a help text, `used` bytes of which are printed: `text` follows from `column` on, on as many lines as it needs. */
-void cli_print_wrapped(int used, int column, const char *text);
-/* Print the lines of a help text about reading, under the heading "Reading input:", and about writing. */
-void cli_print_input_help(void);
-void cli_print_target_help(void);
-/* Writes "kvc, llama or raw" into `text`: all formats, or those that can be written. Returns `text`. */
-const char *cli_format_names(int writing, char *text, size_t size);
-/* Refuses --OPTION=NAME, because there is no such format. Names a similar format, or lists the formats. Returns EXIT_TROUBLE. */
-int cli_no_such_format(const char *option, const char *name, int writing);
-
 /* Options of formats as given: "KEY=VALUE". Their texts live as long as the program, so the struct must be static. */
 struct cli_settings {
     const char *item[64];
     unsigned n;
 };
-/* Takes the value "KEY=VALUE,KEY=VALUE" of --OPTION; the format must have each key. 1: taken, -1: refused (message printed). */
-int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing, const char *option, const char *text);
-/* Takes an option of formats for writing. 1: taken, 0: another option, -1: bad value (message printed). */
-int cli_target_option(struct cli_settings *s, int opt, const char *arg);
-
 struct cli_input {
     struct kvc_import_options import;
     struct cli_settings settings; /* of formats, for reading */
@@ -105,10 +55,6 @@ struct cli_input {
 int cli_open_given(struct cli_input *options, struct kvc_error *e);
 /* Reads --model=FILE, once. */
 int cli_read_model(struct cli_input *options, struct kvc_error *e);
-/* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed one. Must be called before the options are taken, which replace them. */
-void cli_input_environment(struct cli_input *in);
-/* Takes an input option or an option of formats for reading. 1: taken, 0: another option, -1: bad value (message printed). */
-int cli_input_option(struct cli_input *in, int opt, const char *arg);
 
 /* Refuses "-" if standard input is a terminal. cli_open() and cli_check() call it. */
 int cli_refuse_terminal(const char *path, struct kvc_error *e);
@@ -213,8 +159,6 @@ struct cli_report {
     struct cli_json json;
     int lines;
 };
-/* Takes the optional argument of --json. 0, or EXIT_TROUBLE (message printed). */
-int cli_report_option(const char *arg, int *lines);
 void cli_report_start(struct cli_report *r, FILE *out);
 /* Opens an input's object, which the caller fills; `name` "-" is written as "(stdin)". */
 void cli_report_file(struct cli_report *r, const char *name);

@@ -10,14 +10,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int cli_files_option(struct cli_files *f, int opt, const char *arg) {
-    switch (opt) {
-    case CLI_OPT_FILES_FROM: f->from = arg; return 1;
-    case CLI_OPT_RECURSIVE: f->recursive = 1; return 1;
-    case '0': f->null = 1; return 1;
-    default: return 0;
-    }
-}
+const struct cli_option cli_files_options[] = {
+    {"recursive", 0, NULL, "of a folder: each .kvc below it", CLI_FLAG(struct cli_files, recursive)},
+    {"files-from", 0, "LIST", "also the files that LIST names, one a line; - is standard input",
+     CLI_TEXT(struct cli_files, from)},
+    {"null", '0', NULL, "names in it end with a NUL byte, as of find -print0", CLI_FLAG(struct cli_files, null)},
+    {.name = NULL},
+};
 
 /* Adds an input. Takes the path, which may be NULL. */
 static int add(struct cli_files *f, char *path, size_t below) {

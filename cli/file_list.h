@@ -3,12 +3,7 @@
 #define KVC_FILE_LIST_H
 
 #include "cli/cli.h"
-
-#define CLI_FILES_SHORT "0"
-#define CLI_FILES_OPTIONS                                                                            \
-    {"files-from", required_argument, NULL, CLI_OPT_FILES_FROM}, {"null", no_argument, NULL, '0'}, { \
-        "recursive", no_argument, NULL, CLI_OPT_RECURSIVE                                            \
-    }
+#include "cli/options.h"
 
 struct cli_files {
     const char *from; /* --files-from; NULL: not given */
@@ -23,8 +18,8 @@ struct cli_files {
     int n;
 };
 
-/* Takes one of the options above. 1: taken, 0: another option. */
-int cli_files_option(struct cli_files *f, int opt, const char *arg);
+/* --files-from, -0 and --recursive; their state is a struct cli_files. */
+extern const struct cli_option cli_files_options[];
 /* Collects the inputs: first the operands, then the names of --files-from, with folders replaced by the files below them if
  * `recursive` is set: in the order of the bytes of their names, without following symbolic links. A folder that cannot be read
  * is an input, which then cannot be opened. 0, or EXIT_TROUBLE (message printed). cli_files_free() in either case. */

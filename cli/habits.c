@@ -1,5 +1,5 @@
 /* habits.c: options of gzip, xz, zstd, tar and diff that the tools do not have, and what to use instead. Not for misspelt options
- * (command_line.c). */
+ * (options.c). */
 #include "cli/habits.h"
 
 #include <stddef.h>

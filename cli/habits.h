@@ -1,5 +1,5 @@
 /* habits.h: options of gzip, xz, zstd, tar and diff that the tools do not have, and what to use instead. Not for misspelt options
- * (command_line.c). */
+ * (options.c). */
 #ifndef KVC_HABITS_H
 #define KVC_HABITS_H
 

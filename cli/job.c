@@ -14,39 +14,37 @@ double job_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int job_option(struct cli_job *j, int opt, const char *arg) {
-    switch (opt) {
-    case 'o': j->output = arg; return 1;
-    case 'c': j->to_stdout = 1; return 1;
-    case 'f': j->force = 1; return 1;
-    case 'k': j->remove = 0; return 1;
-    case JOB_OPT_RM: j->remove = 1; return 1;
-    case JOB_OPT_SKIP: j->skip_existing = 1; return 1;
-    case 'q': j->input.quiet = 1; return 1;
-    case 'v': j->verbose = 1; return 1;
-    case 't': j->test = 1; return 1;
-    case 'T': j->has_threads = 1; return cli_take_threads(arg, JOB_MOST_THREADS, &j->threads) ? -1 : 1;
-    case JOB_OPT_JSON: j->json = 1; return cli_report_option(arg, &j->report.lines) ? -1 : 1;
-    case 'h':
-    case CLI_OPT_HELP: j->help = opt; return 1;
-    case 'V': j->version = 1; return 1;
-    case JOB_OPT_FOLDER: j->output_dir = arg; return 1;
-    case JOB_OPT_SUFFIX:
-        j->suffix = arg;
-        if (*arg && !strchr(arg, '/')) return 1;
-        cli_usage("--suffix=%s: a suffix is not empty and has no slash", arg);
-        return -1;
-    default: return cli_files_option(&j->files, opt, arg) ? 1 : cli_input_option(&j->input, opt, arg);
-    }
+static int take_suffix(const struct cli_option *o, void *state, const char *arg) {
+    struct cli_job *j = state;
+    j->suffix = arg;
+    if (*arg && !strchr(arg, '/')) return 0;
+    return cli_usage("--%s=%s: a suffix is not empty and has no slash", o->name, arg);
 }
 
-int job_environment(struct cli_job *j) {
-    return j->has_threads ? 0 : cli_take_threads(NULL, JOB_MOST_THREADS, &j->threads);
-}
+const struct cli_option job_options[] = {
+    {"output", 'o', "OUTPUT", "write to OUTPUT", CLI_TEXT(struct cli_job, output)},
+    {"stdout", 'c', NULL, "write to standard output", CLI_FLAG(struct cli_job, to_stdout)},
+    {"output-dir", 0, "FOLDER", "write to files in FOLDER, which is made if need be; files below a folder keep their places",
+     CLI_TEXT(struct cli_job, output_dir)},
+    {"suffix", 0, "SUFFIX", "the suffix of containers (default .kvc)", .take = take_suffix},
+    {"force", 'f', NULL, "replace existing files, write to a terminal", CLI_FLAG(struct cli_job, force)},
+    {"keep", 'k', NULL, "keep the input (default)", CLI_SETS(struct cli_job, remove, 0)},
+    {"rm", 0, NULL, "remove each input after its output is complete", CLI_FLAG(struct cli_job, remove)},
+    {"skip-existing", 0, NULL, "skip inputs whose output exists; no error", CLI_FLAG(struct cli_job, skip_existing)},
+    {"threads", 'T', "N", "threads (default 0: one per core)", .take = cli_take_threads,
+     .field = offsetof(struct cli_job, threads), .max = JOB_MOST_THREADS},
+    {"json", 0, "[=lines]", "print a report as JSON; lines: an object a line", CLI_CHOICE(struct cli_job, report.lines, "lines"),
+     .min = 1},
+    {"quiet", 'q', NULL, "print errors only; no notes, no progress", CLI_FLAG(struct cli_job, input.quiet)},
+    {"verbose", 'v', NULL, "print what was done to each file", CLI_FLAG(struct cli_job, verbose)},
+    {.name = NULL},
+};
 
 static const char json_needs_stdout[] = "--json needs standard output for its report: use -o FILE";
 
 int job_collect(struct cli_job *j, int n, char **operand) {
+    if (cli_threads_environment(JOB_MOST_THREADS, &j->threads)) return EXIT_TROUBLE;
+    j->json = cli_given("json");
     j->files.suffix[0] = ".kvc";
     j->files.suffix[1] = j->files.others ? ".kvcp" : NULL;
     j->files.suffix[j->files.others ? 2 : 1] = j->suffix;

@@ -3,32 +3,17 @@
 #define KVC_JOB_H
 
 #include "cli/file_list.h"
-
-enum { JOB_OPT_RM = CLI_OPT_FREE, JOB_OPT_JSON, JOB_OPT_SKIP, JOB_OPT_FOLDER, JOB_OPT_SUFFIX, JOB_OPT_FREE = CLI_OPT_FREE + 20 };
+#include "cli/input_options.h"
 
 enum { JOB_MOST_THREADS = 1024 };
-
-#define JOB_SHORT "o:cfkqvtT:hV" CLI_FILES_SHORT
-#define JOB_OPTIONS                                                                                                       \
-    {"output", required_argument, NULL, 'o'}, {"stdout", no_argument, NULL, 'c'}, {"force", no_argument, NULL, 'f'},      \
-        {"keep", no_argument, NULL, 'k'}, {"rm", no_argument, NULL, JOB_OPT_RM},                                          \
-        {"skip-existing", no_argument, NULL, JOB_OPT_SKIP}, {"quiet", no_argument, NULL, 'q'},                            \
-        {"verbose", no_argument, NULL, 'v'}, {"test", no_argument, NULL, 't'}, {"threads", required_argument, NULL, 'T'}, \
-        CLI_FILES_OPTIONS, {"output-dir", required_argument, NULL, JOB_OPT_FOLDER},                                       \
-        {"suffix", required_argument, NULL, JOB_OPT_SUFFIX}, {"json", optional_argument, NULL, JOB_OPT_JSON},             \
-        {"help", no_argument, NULL, CLI_OPT_HELP}, {                                                                      \
-        "version", no_argument, NULL, 'V'                                                                                 \
-    }
 
 struct cli_job {
     struct cli_input input;
     struct cli_files files;
     const char *output, *output_dir;
     const char *suffix; /* of containers; the tool sets ".kvc" */
-    int to_stdout, force, remove, skip_existing, verbose, test, json, version;
-    int help; /* 'h' or CLI_OPT_HELP if the help text is wanted, else 0 */
+    int to_stdout, force, remove, skip_existing, verbose, test, json;
     unsigned threads;
-    int has_threads;          /* -T was given */
     struct cli_report report; /* if json is set */
     struct cli_job_total {
         unsigned failed, skipped;
@@ -59,12 +44,9 @@ struct cli_job {
 /* Returns seconds of a monotonic clock. */
 double job_now(void);
 
-/* Takes an option above, an input option or an option of formats. 1: taken, 0: another option, -1: bad value (message
- * printed). */
-int job_option(struct cli_job *j, int opt, const char *arg);
-/* Takes $KVC_THREADS after the options, unless -T was given. 0, or EXIT_TROUBLE (message printed). */
-int job_environment(struct cli_job *j);
-/* Collects the inputs as j->files, and checks -o, -c and standard output for them. 0, or EXIT_TROUBLE (message printed). */
+/* The options; their state is a struct cli_job. */
+extern const struct cli_option job_options[];
+/* Takes $KVC_THREADS, collects the inputs as j->files, and checks -o, -c and standard output for them. 0, or EXIT_TROUBLE (message printed). */
 int job_collect(struct cli_job *j, int n, char **operand);
 int job_check(struct cli_job *j);
 /* Counts and reports an input that is left out. */

@@ -4,6 +4,7 @@
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
 #include "cli/file_list.h"
+#include "cli/input_options.h"
 #include "cli/job.h"
 #include "cli/html/page.h"
 #include "cli/text.h"
@@ -14,111 +15,26 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { OPT_JSON = CLI_OPT_FREE, OPT_TSV, OPT_PART, OPT_COLOR, OPT_PLOT, OPT_MODE };
 enum { MOST_THREADS = 1024 };
-
-static const struct mode {
-    const char *name;
-    dump_fn *print; /* NULL: --check */
-} modes[] = {
-    {"summary", dump_summary},   {"header", dump_header}, {"layers", dump_layers}, {"tokens", dump_tokens},
-    {"sections", dump_sections}, {"values", dump_values}, {"stats", dump_stats},   {"match", dump_match},
-    {"html", dump_html},         {"list", dump_list},     {"check", NULL},
-};
-enum { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, HTML, LIST, CHECK };
-
-static const char brief[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
-                            "Show the contents of KV-cache files: .kvc containers and files of engines.\n"
-                            "\n"
-                            "      --list              a row for each FILE, and totals\n"
-                            "      --header            versions and all metadata keys\n"
-                            "      --layers            one line for each layer\n"
-                            "      --tokens            positions, token ids and cells\n"
-                            "      --sections          records and sections, or where each tensor is\n"
-                            "      --values=L:K:H      values of layer L, K or V, head H\n"
-                            "      --stats             mean, rms, maximum and outlier channels of each head\n"
-                            "      --check             verify every checksum and list all damage\n"
-                            "      --match=TOKENS      how many leading tokens each FILE shares with TOKENS\n"
-                            "      --html=OUT          write a page with pictures of one FILE to OUT\n"
-                            "      --json, --tsv       print JSON, or tab-separated columns\n"
-                            "  -q, --quiet             print nothing but errors\n"
-                            "  -v, --verbose           with --check and --match: print more\n"
-                            "  -V, --version           print the version\n"
-                            "\n"
-                            "All options and examples: kvc-dump --help. The manual: man kvc-dump.\n";
-
-static const char help[] = "Usage: kvc-dump [OPTION]... [FILE]...\n"
-                           "Show the contents of KV-cache files: .kvc containers and files of engines. FILE\n"
-                           "may be a folder or a tar archive of several files; - or no FILE is standard\n"
-                           "input.\n"
-                           "\n"
-                           "What to show (default: a summary on one screen):\n"
-                           "      --list              a row for each FILE: tokens, size, ratio, lossy or\n"
-                           "                          not, recipe, place of its profile, model; and totals\n"
-                           "      --header            versions and all metadata keys\n"
-                           "      --layers            one line for each layer\n"
-                           "      --tokens            positions, token ids and cells\n"
-                           "      --sections          .kvc: records and sections; other files: where each\n"
-                           "                          tensor is\n"
-                           "      --values=L:K:H[:A:B]\n"
-                           "                          values of layer L, head H or \"all\", positions A to\n"
-                           "                          B-1; K, or V, L(atent), R, S, Q(ueries), H(idden)\n"
-                           "      --stats             mean, rms, maximum, NaN, Inf and outlier channels of\n"
-                           "                          each head\n"
-                           "      --check             read everything, verify every checksum and list all\n"
-                           "                          damage\n"
-                           "      --match=TOKENS      the number of leading tokens that each FILE shares\n"
-                           "                          with TOKENS, and of its own tokens, the best FILE\n"
-                           "                          first; TOKENS: a file of token ids (JSON of engines,\n"
-                           "                          or a list), a cache file, or -\n"
-                           "      --html=OUT          write a page with pictures of one FILE to OUT; -:\n"
-                           "                          standard output\n"
-                           "Which files, beside FILE:\n"
-                           "      --recursive         of a folder: each .kvc below it\n"
-                           "      --files-from=FILE   also the files that FILE names, one a line; - is\n"
-                           "                          standard input\n"
-                           "  -0, --null              names in it end with a NUL byte, as of find -print0\n"
-                           "How to show it:\n"
-                           "      --part=N            only part N of the file (the summary has their\n"
-                           "                          numbers)\n"
-                           "      --json[=lines]      print JSON; lines: one object on each line\n"
-                           "      --tsv               print tab-separated columns; the first is the row's\n"
-                           "                          type\n"
-                           "      --plot=WHEN         draw sizes of layers and sections: auto (on a\n"
-                           "                          terminal), always, never\n"
-                           "      --color=WHEN        colours: auto (the same, and no $NO_COLOR), always,\n"
-                           "                          never\n"
-                           "      --no-verify         do not compare decoded values with their digests;\n"
-                           "                          --check always does\n"
-                           "  -T, --threads=N         threads for --check (default: one for each core)\n"
-                           "  -q, --quiet             print nothing but errors\n"
-                           "  -v, --verbose           with --check and --match: print more\n"
-                           "  -h                      print the most used options\n"
-                           "      --help              print this text\n"
-                           "  -V, --version           print the version; with -v also kernels, stages and\n"
-                           "                          devices\n";
-
-static const char end_of_help[] = "\n"
-                                  "Exit status: 0 ok; 1 damaged .kvc (--check), or no file shares a token\n"
-                                  "(--match); 2 trouble.\n"
-                                  "\n"
-                                  "Examples:\n"
-                                  "  kvc-dump slot.kvc                       what is in it, on one screen\n"
-                                  "  kvc-dump --check -v *.kvc               are these files whole?\n"
-                                  "  kvc-dump --values=0:K:all slot.kvc      all keys of the first layer\n"
-                                  "  kvc-dump --match=prompt.json *.kvc      the cache that begins like a prompt\n"
-                                  "  kvc-dump --json slot.bin | jq .files    for programs\n";
+enum mode { SUMMARY, HEADER, LAYERS, TOKENS, SECTIONS, VALUES, STATS, MATCH, HTML, LIST, CHECK };
 
 struct settings {
     struct cli_input input;
     struct cli_files files;
     struct dump_options options;
-    unsigned mode, threads;
-    int has_threads; /* -T was given */
+    int mode;
+    unsigned threads;
     const char *tokens_path;
     enum cli_when plot, color;
-    int quiet, version;
+    int lines; /* --json=lines */
+    int tsv;
+};
+
+static dump_fn *const print_mode[] = {
+    [SUMMARY] = dump_summary, [HEADER] = dump_header, [LAYERS] = dump_layers, [TOKENS] = dump_tokens, [SECTIONS] = dump_sections,
+    [VALUES] = dump_values,   [STATS] = dump_stats,   [MATCH] = dump_match,   [HTML] = dump_html,     [LIST] = dump_list,
 };
 
 static const struct dump_column cells_of_damage[] = {{"record", 0}, {"kind", 0},        {"part", 0},      {"layer", 0},
@@ -183,7 +99,7 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
         cli_error(&e);
         return EXIT_TROUBLE;
     }
-    if (modes[s->mode].print(o, &f, &s->options, &e)) {
+    if (print_mode[s->mode](o, &f, &s->options, &e)) {
         kvc_error_prefix(&e, f.input.name);
         dump_failed(o, path, &e);
         fflush(o->out); /* flush the output before the error */
@@ -218,69 +134,53 @@ static int each_file(struct dump_out *o, struct settings *s) {
     return worst == EXIT_SAME && s->mode == MATCH && !sharing ? EXIT_DIFFER : worst;
 }
 
-/* Takes a mode. 0, or EXIT_TROUBLE (message printed). */
-static int set_mode(struct settings *s, unsigned mode, const char *arg) {
-    if (s->mode != SUMMARY && s->mode != mode)
-        return cli_usage("--%s and --%s exclude each other", modes[s->mode].name, modes[mode].name);
-    s->mode = mode;
-    if (mode == VALUES && dump_values_take(arg, &s->options.values)) return EXIT_TROUBLE;
-    if (mode == MATCH) s->tokens_path = arg;
-    if (mode == HTML) s->options.html = arg;
-    return 0;
+/* --- options --- */
+
+static int take_values(const struct cli_option *o, void *into, const char *arg) {
+    struct settings *s = into;
+    (void)o;
+    return dump_values_take(arg, &s->options.values);
 }
 
-/* Takes an option. 0, or EXIT_TROUBLE (message printed). */
-static int take_option(struct settings *s, struct dump_out *o, int opt, const char *arg) {
-    uint64_t n;
-    if (opt >= OPT_MODE && opt < CLI_OPT_FORMAT) return set_mode(s, (unsigned)(opt - OPT_MODE), arg);
-    switch (opt) {
-    case OPT_JSON:
-    case OPT_TSV: {
-        enum dump_style style = opt == OPT_JSON ? DUMP_JSON : DUMP_TSV;
-        if (o->style != DUMP_TEXT && o->style != style) return cli_usage("--json and --tsv exclude each other");
-        o->style = style;
-        return opt == OPT_JSON ? cli_report_option(arg, &o->report.lines) : 0;
-    }
-    case OPT_PART:
-        if (cli_parse_u64(arg, &n) || n >= KVC_NONE) return cli_usage("--part=%s is not the number of a part", arg);
-        s->options.part = (uint32_t)n;
-        return 0;
-    case OPT_COLOR: return cli_when_option("color", arg, &s->color);
-    case OPT_PLOT: return cli_when_option("plot", arg, &s->plot);
-    case 'T': s->has_threads = 1; return cli_take_threads(arg, MOST_THREADS, &s->threads);
-    case 'q': s->quiet = s->input.quiet = s->options.quiet = 1; return 0;
-    case 'v': s->options.verbose++; return 0;
-    case 'V': s->version = 1; return 0;
-    case '?':
-    case ':': return cli_try_help();
-    default: return !cli_files_option(&s->files, opt, arg) && cli_input_option(&s->input, opt, arg) < 0 ? EXIT_TROUBLE : 0;
-    }
-}
+static const struct cli_option modes[] = {
+    {"list", 0, NULL, "a row for each FILE, and totals; tokens, size, ratio, lossy or not, recipe, place of its profile, model",
+     CLI_SETS(struct settings, mode, LIST)},
+    {"header", 0, NULL, "versions and all metadata keys", CLI_SETS(struct settings, mode, HEADER)},
+    {"layers", 0, NULL, "one line for each layer", CLI_SETS(struct settings, mode, LAYERS)},
+    {"tokens", 0, NULL, "positions, token ids and cells", CLI_SETS(struct settings, mode, TOKENS)},
+    {"sections", 0, NULL, "records and sections of a .kvc, or where tensors are", CLI_SETS(struct settings, mode, SECTIONS)},
+    {"values", 0, "L:ROLE:H[:A:B]",
+     "values of layer L, head H; H may be \"all\"; A:B: positions A to B-1; ROLE: K, or V, L(atent), R, S, Q(ueries), H(idden)",
+     .take = take_values},
+    {"stats", 0, NULL, "mean, rms, maximum and outlier channels of each head; also numbers of NaN and Inf",
+     CLI_SETS(struct settings, mode, STATS)},
+    {"check", 0, NULL, "read everything, verify checksums, list all damage", CLI_SETS(struct settings, mode, CHECK)},
+    {"match", 0, "TOKENS",
+     "how many leading tokens each FILE shares with TOKENS; and of its own tokens, the best FILE first; TOKENS: a file of "
+     "token ids (JSON of engines, or a list), a cache file, or -",
+     CLI_TEXT(struct settings, tokens_path)},
+    {"html", 0, "OUT", "write a page with pictures of one FILE to OUT; -: standard output",
+     CLI_TEXT(struct settings, options.html)},
+    {.name = NULL},
+};
 
-static const struct option long_options[] = {
-    {"list", no_argument, NULL, OPT_MODE + LIST},
-    {"header", no_argument, NULL, OPT_MODE + HEADER},
-    {"layers", no_argument, NULL, OPT_MODE + LAYERS},
-    {"tokens", no_argument, NULL, OPT_MODE + TOKENS},
-    {"sections", no_argument, NULL, OPT_MODE + SECTIONS},
-    {"values", required_argument, NULL, OPT_MODE + VALUES},
-    {"stats", no_argument, NULL, OPT_MODE + STATS},
-    {"match", required_argument, NULL, OPT_MODE + MATCH},
-    {"html", required_argument, NULL, OPT_MODE + HTML},
-    {"check", no_argument, NULL, OPT_MODE + CHECK},
-    CLI_FILES_OPTIONS,
-    {"part", required_argument, NULL, OPT_PART},
-    {"no-verify", no_argument, NULL, CLI_OPT_NO_VERIFY},
-    {"color", required_argument, NULL, OPT_COLOR},
-    {"plot", required_argument, NULL, OPT_PLOT},
-    {"json", optional_argument, NULL, OPT_JSON},
-    {"tsv", no_argument, NULL, OPT_TSV},
-    {"threads", required_argument, NULL, 'T'},
-    {"quiet", no_argument, NULL, 'q'},
-    {"verbose", no_argument, NULL, 'v'},
-    {"help", no_argument, NULL, CLI_OPT_HELP},
-    {"version", no_argument, NULL, 'V'},
-    {NULL, 0, NULL, 0},
+static const struct cli_option how[] = {
+    {"part", 0, "N", "only part N of the file (the summary has their numbers)",
+     CLI_NUMBER(struct settings, options.part, 0, KVC_NONE - 1), .wants = "the number of a part"},
+    {"json", 0, "[=lines]", "print JSON (--tsv: tab-separated columns); lines: one object on each line",
+     CLI_CHOICE(struct settings, lines, "lines"), .min = 1},
+    {"tsv", 0, NULL, "print tab-separated columns; the first is the row's type", CLI_SETS(struct settings, tsv, 1)},
+    {"plot", 0, "WHEN", "draw sizes of layers and sections; WHEN: auto (on a terminal), always, never",
+     CLI_CHOICE(struct settings, plot, CLI_WHEN_WORDS)},
+    {"color", 0, "WHEN", "print in colours; WHEN: auto (on a terminal, and no $NO_COLOR), always, never",
+     CLI_CHOICE(struct settings, color, CLI_WHEN_WORDS)},
+    {"no-verify", 0, NULL, "do not compare decoded values with their digests; --check always does",
+     CLI_FLAG(struct settings, input.import.no_verify)},
+    {"threads", 'T', "N", "threads for --check (default: one for each core)", .take = cli_take_threads,
+     .field = offsetof(struct settings, threads), .max = MOST_THREADS},
+    {"quiet", 'q', NULL, "print nothing but errors", CLI_FLAG(struct settings, input.quiet)},
+    {"verbose", 'v', NULL, "with --check and --match: print more", CLI_FLAG(struct settings, options.verbose)},
+    {.name = NULL},
 };
 
 /* Returns 1 if inputs, --files-from and --match read standard input more than once. */
@@ -313,8 +213,8 @@ static int run(struct settings *s, struct dump_out *o) {
         return EXIT_TROUBLE;
     }
     s->options.texts = texts;
-    FILE *nowhere = s->quiet ? fopen("/dev/null", "w") : NULL;
-    if (s->quiet && !nowhere) {
+    FILE *nowhere = s->input.quiet ? fopen("/dev/null", "w") : NULL;
+    if (s->input.quiet && !nowhere) {
         cli_warn("cannot open /dev/null");
         return EXIT_TROUBLE;
     }
@@ -326,26 +226,58 @@ static int run(struct settings *s, struct dump_out *o) {
     return status;
 }
 
+/* Sets the mode that has an argument, and the style. 0, or EXIT_TROUBLE (message printed). */
+static int settle(struct settings *s, struct dump_out *o) {
+    if (cli_exclusive("list header layers tokens sections values stats check match html") || cli_exclusive("json tsv"))
+        return EXIT_TROUBLE;
+    if (cli_given("values")) s->mode = VALUES;
+    if (s->tokens_path) s->mode = MATCH;
+    if (s->options.html) s->mode = HTML;
+    if (cli_given("json")) o->style = DUMP_JSON;
+    if (s->tsv) o->style = DUMP_TSV;
+    o->report.lines = s->lines;
+    s->options.quiet = s->input.quiet;
+    if (s->mode == HTML && o->style != DUMP_TEXT) return cli_usage("--html and --json or --tsv exclude each other");
+    if (s->mode == HTML && s->options.part != KVC_NONE) return cli_usage("--html shows all parts, not --part");
+    return cli_threads_environment(MOST_THREADS, &s->threads);
+}
+
 int main(int argc, char **argv) {
     static struct settings s = {.options.part = KVC_NONE};
     struct dump_out o = {.style = DUMP_TEXT};
-    int opt, status;
-    const struct option *options = cli_long_options(long_options, 0);
+    const struct cli_group groups[] = {{"What to show (default: a summary on one screen)", modes, &s},
+                                       {"Which files, beside FILE", cli_files_options, &s.files},
+                                       {"How to show it", how, &s},
+                                       {NULL, cli_common_options, NULL},
+                                       {"Reading input", cli_input_options, &s.input},
+                                       {NULL, cli_format_options(0), &s.input.settings},
+                                       {NULL, NULL, NULL}};
+    const struct cli_command_line line = {
+        .usage = "Usage: kvc-dump [OPTION]... [FILE]...\n"
+                 "Show the contents of KV-cache files: .kvc containers and files of engines.\n",
+        .more = "FILE may be a folder or a tar archive of several files; - or no FILE is standard\n"
+                "input.\n",
+        .brief = "list header layers tokens sections values stats check match html json quiet verbose version",
+        .groups = groups,
+        .print_devices = cli_cuda_version,
+        .end = "\n"
+               "Exit status: 0 ok; 1 damaged .kvc (--check), or no file shares a token\n"
+               "(--match); 2 trouble.\n"
+               "\n"
+               "Examples:\n"
+               "  kvc-dump slot.kvc                       what is in it, on one screen\n"
+               "  kvc-dump --check -v *.kvc               are these files whole?\n"
+               "  kvc-dump --values=0:K:all slot.kvc      all keys of the first layer\n"
+               "  kvc-dump --match=prompt.json *.kvc      the cache that begins like a prompt\n"
+               "  kvc-dump --json slot.bin | jq .files    for programs\n"};
     cli_start(argv, "kvc-dump");
     cli_input_environment(&s.input);
-    while ((opt = cli_next_option(argc, argv, "hVqvT:" CLI_FILES_SHORT, options)) != -1) {
-        if (opt == 'h' || opt == CLI_OPT_HELP) return cli_help(opt, brief, help, end_of_help);
-        if ((status = take_option(&s, &o, opt, optarg))) return status;
-    }
-    if (s.version) return cli_version(s.options.verbose, cli_cuda_version);
-    if (s.mode == HTML && o.style != DUMP_TEXT) return cli_usage("--html and --json or --tsv exclude each other");
-    if (s.mode == HTML && s.options.part != KVC_NONE) return cli_usage("--html shows all parts, not --part");
-    if (!s.has_threads && cli_take_threads(NULL, MOST_THREADS, &s.threads)) return EXIT_TROUBLE;
+    if (cli_take_options(&line, argc, argv) || settle(&s, &o)) return EXIT_TROUBLE;
     s.files.suffix[0] = ".kvc";
     if (cli_files_collect(&s.files, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (s.mode == HTML && s.files.n > 1) return cli_usage("--html shows one file, but %d are given", s.files.n);
     if (stdin_twice(&s)) return cli_usage("standard input can be read only once");
-    status = run(&s, &o);
+    const int status = run(&s, &o);
     cli_files_free(&s.files);
     free(s.options.tokens.id);
     return cli_finish(status);

@@ -2,66 +2,16 @@
 #include "cli/pack_job.h"
 #include "cli/gpu.h"
 
+#include "codecs/presets.h"
 #include "codecs/recipe.h"
 #include "formats/model/profile_learn.h"
 #include "formats/cache/give_tokens.h"
 #include "formats/file/given.h"
-#include "formats/cache/view.h"
 #include "formats/container/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum {
-    OPT_NO_VERIFY = JOB_OPT_FREE,
-    OPT_ALIGN,
-    OPT_NO_TOKENS,
-    OPT_TOKEN_IDS,
-    OPT_TOKENS,
-    OPT_LAYERS,
-    OPT_FINGERPRINT,
-    OPT_QUERIES,
-    OPT_DEQUANTIZE,
-    OPT_EMBED_PROFILE,
-    OPT_TARGET_KLD,
-    OPT_TARGET_RATIO,
-    OPT_MAX_ERROR,
-    OPT_LEARN_PROFILE,
-    OPT_LEARN_LAYERS,
-    OPT_FORCE_PROFILE,
-    OPT_COMPANIONS,
-    OPT_JOIN,
-    OPT_APPEND,
-    OPT_CURVE
-};
-
-static const struct option long_options[] = {
-    JOB_OPTIONS,
-    {"recipe", required_argument, NULL, 'r'},
-    {"queries", required_argument, NULL, OPT_QUERIES},
-    {"dequantize", no_argument, NULL, OPT_DEQUANTIZE},
-    {"target-kld", required_argument, NULL, OPT_TARGET_KLD},
-    {"target-ratio", required_argument, NULL, OPT_TARGET_RATIO},
-    {"max-error", required_argument, NULL, OPT_MAX_ERROR},
-    {"learn-profile", required_argument, NULL, OPT_LEARN_PROFILE},
-    {"learn-layers", required_argument, NULL, OPT_LEARN_LAYERS},
-    {"embed-profile", no_argument, NULL, OPT_EMBED_PROFILE},
-    {"force-profile", no_argument, NULL, OPT_FORCE_PROFILE},
-    {"no-verify", no_argument, NULL, OPT_NO_VERIFY},
-    {"align", required_argument, NULL, OPT_ALIGN},
-    {"no-tokens", no_argument, NULL, OPT_NO_TOKENS},
-    {"token-ids", required_argument, NULL, OPT_TOKEN_IDS},
-    {"tokens", required_argument, NULL, OPT_TOKENS},
-    {"layers", required_argument, NULL, OPT_LAYERS},
-    {"companions", required_argument, NULL, OPT_COMPANIONS},
-    {"fingerprint", required_argument, NULL, OPT_FINGERPRINT},
-    {"append", required_argument, NULL, OPT_APPEND},
-    {"join", optional_argument, NULL, OPT_JOIN},
-    {"curve", optional_argument, NULL, OPT_CURVE},
-    {NULL, 0, NULL, 0},
-};
-
 
 static int ends_in(const char *path, size_t n, const char *suffix) {
     const size_t m = strlen(suffix);
@@ -72,7 +22,7 @@ static int ends_in(const char *path, size_t n, const char *suffix) {
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_pack_options *o = &p->how.options;
     const struct kvc_rate *rate = &p->how.rate;
-    return p->has_recipe || o->align || o->no_tokens || p->token_ids_path || p->selects || o->embed_profile ||
+    return cli_given("recipe") || o->align || o->no_tokens || p->token_ids_path || p->part.given || o->embed_profile ||
            p->how.dequantize || rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
 }
 
@@ -149,7 +99,7 @@ static void say_coded(void *state, const struct kvc_cache *c, const struct kvc_r
 
 /* Packs the selected part of a cache. */
 static int pack_part(struct cli_pack *p, const struct kvc_cache *c, struct kvc_sink *out, struct kvc_error *e) {
-    struct kvc_cache *part = kvc_view_select(c, &p->selection, e);
+    struct kvc_cache *part = kvc_view_select(c, &p->part.selection, e);
     const int status = part ? kvc_pack_cache(part, &p->how, out, &p->done, e) : -1;
     kvc_cache_free(part);
     return status;
@@ -162,13 +112,13 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     cli_progress_start(&p->progress, f->input.name, p->job.input.quiet);
     o->threads = p->job.threads;
     o->weights = p->job.input.weights;
-    o->measure = p->job.verbose || p->job.json || p->curve;
+    o->measure = p->job.verbose || p->job.json || cli_given("curve");
     o->progress = p->progress.on ? cli_progress_show : NULL;
     o->progress_state = &p->progress;
     kvc_packed_free(&p->done);
     if (p->token_ids.n && kvc_cache_give_tokens(f->cache, p->token_ids.id, p->token_ids.n, e))
         return kvc_error_prefix(e, f->input.name);
-    const int status = p->selects ? pack_part(p, f->cache, out, e) : kvc_pack_cache(f->cache, &p->how, out, &p->done, e);
+    const int status = p->part.given ? pack_part(p, f->cache, out, e) : kvc_pack_cache(f->cache, &p->how, out, &p->done, e);
     cli_progress_end(&p->progress);
     return status;
 }
@@ -186,98 +136,117 @@ static int pack_one(struct cli_job *j, const char *path) {
     return EXIT_TROUBLE;
 }
 
-static int take_target(struct cli_pack *p, const char *arg, const char *option, double least, double most, double *target) {
-    if (p->target && strcmp(p->target, option) != 0) return cli_usage("--%s and --%s exclude each other", p->target, option);
-    p->target = option;
-    if (cli_parse_f64(arg, target) || !(*target >= least && *target <= most))
-        return cli_usage("--%s=%s is not a number from %g to %g", option, arg, least, most);
-    return 0;
-}
+/* --- options --- */
 
-static int take_max_error(struct cli_pack *p, const char *arg) {
+/* Takes --max-error=E, output:E or logit:E. */
+static int take_max_error(const struct cli_option *o, void *into, const char *arg) {
     static const char output[] = "output:", logit[] = "logit:";
+    struct cli_pack *p = into;
     struct kvc_rate *rate = &p->how.rate;
     const int of_logits = strncmp(arg, logit, sizeof logit - 1) == 0;
+    double *error = of_logits ? &rate->logit_error : &rate->output_error;
     if (of_logits ? rate->output_error > 0 : rate->logit_error > 0)
         return cli_usage("--max-error=E and --max-error=logit:E exclude each other");
-    if (of_logits) return take_target(p, arg + sizeof logit - 1, "max-error", 1e-6, 1e3, &rate->logit_error);
-    if (strncmp(arg, output, sizeof output - 1) == 0) arg += sizeof output - 1;
-    return take_target(p, arg, "max-error", 1e-6, 1e3, &rate->output_error);
+    if (of_logits) arg += sizeof logit - 1;
+    else if (strncmp(arg, output, sizeof output - 1) == 0) arg += sizeof output - 1;
+    if (!cli_parse_f64(arg, error) && *error >= 1e-6 && *error <= 1e3) return 0;
+    return cli_usage("--%s=%s is not a number from 1e-06 to 1000", o->name, arg);
 }
 
-/* An option of kvc-pack alone; 0, or EXIT_TROUBLE (message printed). */
-static int take_layers(struct cli_pack *p, const char *arg) {
-    uint64_t n;
-    if (cli_parse_u64(arg, &n) || n > 7) return cli_usage("--learn-layers=%s is not a number from 0 to 7", arg);
-    p->learn_layers = (unsigned)n;
-    return 0;
-}
-
-static int take_part(struct cli_pack *p, const char *arg) {
-    free(p->layers);
-    p->layers = NULL;
-    if (cli_take_list("--layers=", arg, &p->layers, &p->selection.n_layers)) return EXIT_TROUBLE;
-    p->selection.layers = p->layers;
-    p->selects = 1;
-    return 0;
-}
-
-static int take_option(struct cli_pack *p, int opt, const char *arg) {
-    uint64_t n;
+static int take_recipe(const struct cli_option *o, void *into, const char *arg) {
+    struct cli_pack *p = into;
     struct kvc_error e;
-    switch (opt) {
-    case 'r':
-        p->recipe_text = arg;
-        p->how.options.recipe = &p->recipe;
-        p->has_recipe = 1;
-        if (!kvc_recipe_parse(arg, &p->recipe, &e)) return 0;
-        if (cli_folder_exists(arg)) return cli_usage("-r %s: is a folder, not a recipe; --recursive takes a folder", arg);
-        return cli_usage("%s", e.message);
-    case OPT_NO_VERIFY: p->how.options.no_verify = p->job.input.import.no_verify = 1; return 0;
-    case OPT_NO_TOKENS: p->how.options.no_tokens = 1; return 0;
-    case OPT_TOKEN_IDS: p->token_ids_path = arg; return 0;
-    case OPT_TOKENS: p->selects = 1; return cli_take_range("--tokens=", arg, &p->selection.first, &p->selection.end);
-    case OPT_LAYERS: return take_part(p, arg);
-    case OPT_QUERIES: p->queries_path = arg; return 0;
-    case OPT_DEQUANTIZE: p->how.dequantize = 1; return 0;
-    case OPT_TARGET_KLD: return take_target(p, arg, "target-kld", 1e-7, 10, &p->how.rate.kld);
-    case OPT_TARGET_RATIO: return take_target(p, arg, "target-ratio", 1, 1e4, &p->how.rate.ratio);
-    case OPT_MAX_ERROR: return take_max_error(p, arg);
-    case OPT_COMPANIONS:
-        if (strcmp(arg, "no") != 0 && strcmp(arg, "yes") != 0) return cli_usage("--companions=%s is neither yes nor no", arg);
-        p->how.no_companions = strcmp(arg, "no") == 0;
-        return 0;
-    case OPT_JOIN:
-        if (arg && strcmp(arg, "heads") != 0 && strcmp(arg, "tokens") != 0)
-            return cli_usage("--join=%s is neither tokens nor heads", arg);
-        p->job.joins = 1;
-        p->joined.heads = arg && strcmp(arg, "heads") == 0;
-        return 0;
-    case OPT_APPEND:
-        p->joined.append = arg;
-        p->job.joins = 1;
-        return 0;
-    case OPT_CURVE:
-        p->curve = 1;
-        p->curve_path = arg;
-        return 0;
-    case OPT_LEARN_PROFILE: p->learn_path = arg; return 0;
-    case OPT_LEARN_LAYERS: return take_layers(p, arg);
-    case OPT_EMBED_PROFILE: p->how.options.embed_profile = 1; return 0;
-    case OPT_FORCE_PROFILE: p->how.force_profile = 1; return 0;
-    case OPT_ALIGN:
-        if (cli_parse_u64(arg, &n) || n < 16 || n > 1 << 20 || (n & (n - 1)))
-            return cli_usage("--align=%s is not a power of two from 16 to 1M", arg);
-        p->how.options.align = (unsigned)n;
-        return 0;
-    case OPT_FINGERPRINT:
-        if (strcmp(arg, "full") != 0 && strcmp(arg, "sampled") != 0)
-            return cli_usage("--fingerprint=%s is neither sampled nor full", arg);
-        p->job.input.full_fingerprint = strcmp(arg, "full") == 0;
-        return 0;
-    default: return cli_try_help();
-    }
+    p->recipe_text = arg;
+    p->how.options.recipe = &p->recipe;
+    if (!kvc_recipe_parse(arg, &p->recipe, &e)) return 0;
+    if (cli_folder_exists(arg)) return cli_usage("-%c %s: is a folder, not a recipe; --recursive takes a folder", o->letter, arg);
+    return cli_usage("%s", e.message);
 }
+
+static int take_align(const struct cli_option *o, void *into, const char *arg) {
+    struct cli_pack *p = into;
+    uint64_t n;
+    if (cli_parse_u64(arg, &n) || n < 16 || n > 1 << 20 || (n & (n - 1)))
+        return cli_usage("--%s=%s is not a power of two from 16 to 1M", o->name, arg);
+    p->how.options.align = (unsigned)n;
+    return 0;
+}
+
+static const struct cli_option coding[] = {
+    {"recipe", 'r', "RECIPE",
+     "split (default), fast, zstd, store, or with a profile near-lossless, small, tiny; or what kvc-recipes(7) says; the "
+     "default is cross with a --profile that predicts",
+     .take = take_recipe, .names = cli_recipe_names},
+    {"target-kld", 0, "K", "transform codec: the step that drifts by about K nats (an estimate)",
+     CLI_DOUBLE(struct cli_pack, how.rate.kld, 1e-7, 10)},
+    {"target-ratio", 0, "R", "transform codec: make the file R times smaller",
+     CLI_DOUBLE(struct cli_pack, how.rate.ratio, 1, 1e4)},
+    {"max-error", 0, "[MEASURE:]E",
+     "transform codec: the coarsest step with an attention output error (p99, as kvc-diff has it) of at most E; MEASURE "
+     "logit: of the logits",
+     .take = take_max_error},
+    {"queries", 0, "FILE", "queries for recipes that ask attention, out of another cache file",
+     CLI_TEXT(struct cli_pack, queries_path)},
+    {"embed-profile", 0, NULL, "carry the --profile inside, so that the .kvc stands alone",
+     CLI_FLAG(struct cli_pack, how.options.embed_profile)},
+    {"force-profile", 0, NULL, "pack with a --profile that does not fit the cache's numbers",
+     CLI_FLAG(struct cli_pack, how.force_profile)},
+    {"learn-profile", 0, "OUTPUT",
+     "write a profile made from the FILEs, of one model, and pack nothing; with --profile: add predictors to that profile",
+     CLI_TEXT(struct cli_pack, learn_path)},
+    {"learn-layers", 0, "N", "predict each layer from N layers before it (0 to 7, default 1)",
+     CLI_NUMBER(struct cli_pack, learn_layers, 0, 7)},
+    {"join", 0, "[=tokens|heads]",
+     "pack the FILEs, consecutive blocks of one text, into one .kvc; heads: they hold the KV heads of tensor-parallel ranks",
+     CLI_CHOICE(struct cli_pack, joined.heads, "tokens|heads")},
+    {"append", 0, "OLD.KVC",
+     "pack OLD.KVC and the FILEs that follow it into a new .kvc, by the recipe of OLD.KVC, whose blocks are copied",
+     CLI_TEXT(struct cli_pack, joined.append)},
+    {"curve", 0, "[=PICTURE]",
+     "pack nothing: print ratio and error of every preset; mark the recipe of the options; PICTURE: also draw them, as SVG",
+     CLI_TEXT(struct cli_pack, curve_path)},
+    {"dequantize", 0, NULL, "make K and V of block types and of 8 bits f16 first", CLI_FLAG(struct cli_pack, how.dequantize)},
+    {.name = NULL},
+};
+
+/* Rows beside those of all jobs. */
+static const struct cli_option data[] = {
+    {"recursive", 0, NULL, "of a folder: pack each file below it, but for .kvc and profiles; else a folder is one cache",
+     CLI_FLAG(struct cli_pack, job.files.recursive)},
+    {"rm", 0, NULL, "remove each input once its .kvc is complete; with a lossy recipe only where -f is given as well",
+     CLI_FLAG(struct cli_pack, job.remove)},
+    {"test", 't', NULL, "do everything but write", CLI_FLAG(struct cli_pack, job.test)},
+    {"align", 0, "SIZE", "start extents on multiples of SIZE, e.g. 4k for O_DIRECT", .take = take_align},
+    {"no-verify", 0, NULL, "do not decode what was encoded, nor compare values of a .kvc that is packed anew with their digests",
+     CLI_FLAG(struct cli_pack, job.input.import.no_verify)},
+    {"no-tokens", 0, NULL,
+     "leave the token ids out, and with them the source file's own bytes, which hold them too; their prefix keys stay",
+     CLI_FLAG(struct cli_pack, how.options.no_tokens)},
+    {"token-ids", 0, "FILE", "the token ids of a cache that holds none: a file of numbers, JSON of an engine, or another cache",
+     CLI_TEXT(struct cli_pack, token_ids_path)},
+    {"companions", 0, "WHAT",
+     "no: leave queries and hidden states out, and with them the source file's own bytes; recipes still ask them "
+     "(default yes)",
+     CLI_CHOICE(struct cli_pack, how.no_companions, "yes|no")},
+    {"fingerprint", 0, "HOW", "hash the --model file: sampled (default) or full",
+     CLI_CHOICE(struct cli_pack, job.input.full_fingerprint, "sampled|full")},
+    {.name = NULL},
+};
+
+/* Prints the presets at the end of --help. */
+static void print_presets(void) {
+    enum { SUMMARY_COLUMN = 19 };
+    puts("\nPresets, recipes of the papers (lossy):");
+    for (size_t i = 0; kvc_preset_at(i); i++)
+        cli_print_wrapped(printf("  %s", kvc_preset_at(i)->name), SUMMARY_COLUMN, kvc_preset_at(i)->summary);
+}
+
+static struct cli_pack pack = {
+    .job = {.name = default_name, .write = pack_file, .done = pack_say_done, .suffix = ".kvc"},
+    .recipe_text = KVC_DEFAULT_STAGE,
+    .learn_layers = 1,
+    .how = {.note = say_note, .check = refuse_loss, .coded = say_coded},
+};
 
 /* How the input is to be read says nothing of the file with the queries, but for names of arrays and the model. */
 static int open_queries(struct cli_pack *p, struct kvc_error *e) {
@@ -359,15 +328,15 @@ static int learn(struct cli_pack *p, int n, char **paths) {
 
 static int run(struct cli_pack *p) {
     struct kvc_error e;
-    const int n = p->job.files.n;
+    const int n = p->job.files.n, curve = cli_given("curve");
     int status = EXIT_TROUBLE;
-    if (p->curve && (n != 1 || strcmp(p->job.files.path[0], "-") == 0))
+    if (curve && (n != 1 || strcmp(p->job.files.path[0], "-") == 0))
         return cli_usage("--curve needs one FILE, which is read several times");
-    if (p->curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->job.joins))
+    if (curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->job.joins))
         return cli_usage("--curve writes no .kvc: leave out the options of the output");
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
-    if (p->learn_path && (p->has_recipe || p->job.output || p->job.output_dir || p->job.to_stdout || p->job.test ||
-                          p->job.remove || p->queries_path || p->token_ids_path || p->selects || p->job.json))
+    if (p->learn_path && (cli_given("recipe") || p->job.output || p->job.output_dir || p->job.to_stdout || p->job.test ||
+                          p->job.remove || p->queries_path || p->token_ids_path || p->part.given || p->job.json))
         return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile goes with it");
     if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
@@ -376,12 +345,12 @@ static int run(struct cli_pack *p) {
     if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e)) ||
         (p->token_ids_path && cli_token_ids(&p->token_ids, p->token_ids_path, NULL, &e)))
         cli_error(&e);
-    else if (p->curve) status = pack_curve(p, p->job.files.path[0]);
+    else if (curve) status = pack_curve(p, p->job.files.path[0]);
     else status = job_run(&p->job, pack_one);
     pack_join_close(p);
     if (p->queries.cache) kvc_close(&p->queries);
     free(p->token_ids.id);
-    free(p->layers);
+    free(p->part.layers);
     kvc_packed_free(&p->done);
     kvc_profile_free(p->how.options.profile);
     return status;
@@ -391,7 +360,7 @@ static int run(struct cli_pack *p) {
 static int take_environment(struct cli_pack *p) {
     const char *variable = getenv("KVC_RECIPE");
     struct kvc_error e;
-    if (!variable || !*variable || p->has_recipe || p->joined.append || p->learn_path) return 0;
+    if (!variable || !*variable || cli_given("recipe") || p->joined.append || p->learn_path) return 0;
     if (kvc_recipe_parse(variable, &p->recipe, &e)) {
         cli_warn("KVC_RECIPE=%s: %s", variable, e.message);
         return EXIT_TROUBLE;
@@ -411,35 +380,58 @@ static int check_stdin(const struct cli_pack *p) {
     return uses > 1 ? cli_usage("only one of the input, the queries and the token ids can be standard input") : 0;
 }
 
+/* Refuses options that leave out what --rm would remove for good. 0, or EXIT_TROUBLE (message printed). */
+static int check_remove(void) {
+    static const char *const leaving[] = {"layers", "tokens", "dequantize", "no-tokens"};
+    const char *left = pack.how.no_companions ? "companions=no" : NULL;
+    for (size_t i = sizeof leaving / sizeof leaving[0]; i--;)
+        if (cli_given(leaving[i])) left = leaving[i];
+    return left ? cli_usage("--%s leaves out what --rm would remove for good", left) : 0;
+}
+
 int main(int argc, char **argv) {
-    static struct cli_pack p = {.job = {.name = default_name, .write = pack_file, .done = pack_say_done, .suffix = ".kvc"},
-                                .recipe_text = KVC_DEFAULT_STAGE,
-                                .learn_layers = 1,
-                                .how = {.note = say_note, .check = refuse_loss, .coded = say_coded}};
-    int opt;
-    const struct option *options = cli_long_options(long_options, 0);
+    struct cli_pack *p = &pack;
+    const struct cli_group groups[] = {{"Coding", coding, p},
+                                       {"Files", job_options, &p->job},
+                                       {NULL, cli_files_options, &p->job.files},
+                                       {NULL, data, p},
+                                       {NULL, cli_selection_options, &p->part},
+                                       {NULL, cli_common_options, NULL},
+                                       {"Reading input", cli_input_options, &p->job.input},
+                                       {NULL, cli_format_options(0), &p->job.input.settings},
+                                       {NULL, NULL, NULL}};
+    const struct cli_command_line line = {
+        .usage = "Usage: kvc-pack [OPTION]... [FILE]...\n"
+                 "Pack KV-cache files into .kvc containers: FILE into FILE.kvc, or standard input\n"
+                 "to standard output. Lossless unless a recipe says otherwise.\n",
+        .brief =
+            "recipe profile target-ratio curve model output stdout force rm skip-existing test threads quiet verbose version",
+        .groups = groups,
+        .print_presets = print_presets,
+        .print_devices = cli_cuda_version,
+        .end = "\n"
+               "Exit status: 0 ok, 2 trouble.\n"
+               "\n"
+               "Examples:\n"
+               "  kvc-pack slot.bin                       slot.bin.kvc, lossless\n"
+               "  kvc-pack -r small --profile=model.kvcp slot.bin\n"
+               "                                          about ten times smaller, lossy\n"
+               "  kvc-pack --skip-existing *.bin          only what was not packed before\n"
+               "  tar c folder | kvc-pack >folder.kvc     a cache of several files, in a pipe\n"};
     cli_start(argv, "kvc-pack");
-    p.job.state = p.how.state = &p;
-    cli_input_environment(&p.job.input);
-    while ((opt = cli_next_option(argc, argv, "r:" JOB_SHORT, options)) != -1) {
-        int taken = job_option(&p.job, opt, optarg);
-        if (taken < 0 || (!taken && take_option(&p, opt, optarg))) return EXIT_TROUBLE;
-    }
-    if (p.job.help) return pack_help(p.job.help);
-    if (p.job.version) return cli_version(p.job.verbose, cli_cuda_version);
-    if (job_environment(&p.job) || take_environment(&p)) return EXIT_TROUBLE;
-    p.job.files.others = 1;
-    if (job_collect(&p.job, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (job_check(&p.job) || pack_check_join(&p) || check_stdin(&p)) return EXIT_TROUBLE;
-    if ((p.how.options.embed_profile || p.how.force_profile) && !p.job.input.import.profile)
-        return cli_usage("--%s-profile wants a --profile=FILE", p.how.force_profile ? "force" : "embed");
-    if ((p.how.options.no_tokens || p.how.dequantize || p.how.no_companions || p.selects) && p.job.remove)
-        return cli_usage("--%s leaves out what --rm would remove for good", p.selects && p.layers     ? "layers"
-                                                                            : p.selects               ? "tokens"
-                                                                            : p.how.dequantize        ? "dequantize"
-                                                                            : p.how.options.no_tokens ? "no-tokens"
-                                                                                                      : "companions=no");
-    if (p.how.no_companions && kvc_recipe_has(p.how.options.recipe, KVC_STAGE_REBUILDS))
+    p->job.state = p->how.state = p;
+    cli_input_environment(&p->job.input);
+    if (cli_take_options(&line, argc, argv) || cli_exclusive("target-kld target-ratio max-error")) return EXIT_TROUBLE;
+    if (take_environment(p)) return EXIT_TROUBLE;
+    p->how.options.no_verify = p->job.input.import.no_verify;
+    p->job.joins = cli_given("join") || p->joined.append;
+    p->job.files.others = 1;
+    if (job_collect(&p->job, argc - optind, argv + optind)) return EXIT_TROUBLE;
+    if (job_check(&p->job) || pack_check_join(p) || check_stdin(p)) return EXIT_TROUBLE;
+    if ((p->how.options.embed_profile || p->how.force_profile) && !p->job.input.import.profile)
+        return cli_usage("--%s-profile wants a --profile=FILE", p->how.force_profile ? "force" : "embed");
+    if (p->job.remove && check_remove()) return EXIT_TROUBLE;
+    if (p->how.no_companions && kvc_recipe_has(p->how.options.recipe, KVC_STAGE_REBUILDS))
         return cli_usage("--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
-    return cli_finish(run(&p));
+    return cli_finish(run(p));
 }

@@ -5,7 +5,6 @@
 #include "cli/job.h"
 #include "cli/progress.h"
 #include "cli/token_ids.h"
-#include "formats/cache/view.h"
 #include "formats/file/pack.h"
 
 struct cli_pack {
@@ -13,14 +12,10 @@ struct cli_pack {
     struct kvc_packing how;
     struct kvc_recipe recipe; /* that --recipe names */
     const char *recipe_text;  /* as it was typed, or $KVC_RECIPE */
-    int has_recipe;           /* --recipe was given */
-    const char *target;       /* name of the option that asks for a KLD, a ratio or an error; NULL: none */
     const char *queries_path; /* NULL: none */
     struct kvc_opened queries;
-    struct kvc_selection selection; /* --tokens, --layers */
-    uint8_t *layers;                /* of the selection */
-    int selects;                    /* 1: only a part is packed */
-    const char *token_ids_path;     /* NULL: none are given */
+    struct cli_selection part;
+    const char *token_ids_path; /* NULL: none are given */
     struct cli_token_ids token_ids;
     struct cli_joined {
         int heads;               /* --join=heads */
@@ -30,7 +25,6 @@ struct cli_pack {
         struct kvc_opened *file; /* [n] */
         char *name;              /* of all of them, for messages */
     } joined;
-    int curve;                     /* --curve */
     const char *curve_path;        /* the picture's; NULL: none */
     const char *learn_path;        /* NULL: no profile is to be made */
     unsigned learn_layers;         /* --learn-layers */
@@ -49,8 +43,6 @@ void pack_join_close(struct cli_pack *p);
 
 /* Packs a file by each preset to nowhere, and prints ratio and error (--curve). Returns an exit status. */
 int pack_curve(struct cli_pack *p, const char *path);
-/* Prints the help text of -h or --help; returns as cli_help() does. */
-int pack_help(int opt);
 
 /* Looks at the rows of the cache that is packed (rows.h), and says what is doubtful, if anything is. */
 void pack_say_rows(struct cli_pack *p, const struct kvc_cache *c);

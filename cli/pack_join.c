@@ -19,7 +19,7 @@ int pack_check_join(struct cli_pack *p) {
     if (p->learn_path) return cli_usage("%s and --learn-profile exclude each other", option);
     if (p->job.remove) return cli_usage("%s and --rm exclude each other", option);
     if (!p->job.output && !p->job.to_stdout && !p->job.test) return cli_usage("%s needs -o FILE or -c", option);
-    if (p->joined.append && (p->joined.heads || p->has_recipe || p->how.dequantize || p->selects))
+    if (p->joined.append && (p->joined.heads || cli_given("recipe") || p->how.dequantize || p->part.given))
         return cli_usage("--append excludes --join=heads, -r, --dequantize, --tokens and --layers: the recipe is that of %s",
                          p->joined.append);
     p->joined.n = n + (p->joined.append != NULL);

@@ -175,7 +175,7 @@ static void say_missing(const struct cli_pack *p, const struct kvc_opened *f) {
     if (p->job.input.quiet) return;
     if (p->how.options.no_tokens && f->cache->n_extents) cli_warn("%s: without its token ids%s", f->input.name, outcome);
     if (p->done.left_out) cli_warn("%s: without its queries and hidden states%s", f->input.name, outcome);
-    if (p->selects) cli_warn("%s: packed in part%s", f->input.name, outcome);
+    if (p->part.given) cli_warn("%s: packed in part%s", f->input.name, outcome);
     if (p->done.dequantized) cli_warn("%s: dequantised%s", f->input.name, outcome);
 }
 
@@ -187,7 +187,7 @@ static void tell_apart(const struct cli_pack *p, const struct kvc_opened *f, cha
     *text = '\0';
     if (p->zero_bytes && stored)
         snprintf(text, size, "%.3f without rows of zeros, ", (double)(rows - p->zero_bytes) / (double)stored);
-    if (p->selects || p->done.left_out || kvc_cache_is_container(f->cache) || source <= rows + source / 100) return;
+    if (p->part.given || p->done.left_out || kvc_cache_is_container(f->cache) || source <= rows + source / 100) return;
     cli_size_text(source - rows, bytes);
     snprintf(text + strlen(text), size - strlen(text), "%s of the source are no K or V, ", bytes);
 }

@@ -87,8 +87,3 @@ void cli_json_error(struct cli_json *j, const struct kvc_error *e) {
     cli_json_text(j, "message", cli_error_text(e, text, sizeof text));
     cli_json_close(j);
 }
-
-int cli_report_option(const char *arg, int *lines) {
-    *lines = arg != NULL;
-    return arg && strcmp(arg, "lines") != 0 ? cli_usage("--json=%s is not --json or --json=lines", arg) : 0;
-}

@@ -11,16 +11,6 @@
 
 enum { LEVELS = 8 };
 
-int cli_when_option(const char *option, const char *arg, enum cli_when *when) {
-    static const char *const words[] = {[CLI_AUTO] = "auto", [CLI_ALWAYS] = "always", [CLI_NEVER] = "never"};
-    for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (strcmp(arg, words[i]) == 0) {
-            *when = (enum cli_when)i;
-            return 0;
-        }
-    return cli_usage("--%s=%s is not auto, always or never", option, arg);
-}
-
 /* Returns 1 if the user's locale has UTF-8. The program's own locale stays "C", so that numbers keep their points. */
 static int locale_is_utf8(void) {
     locale_t own = newlocale(LC_CTYPE_MASK, "", (locale_t)0);

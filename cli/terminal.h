@@ -7,8 +7,7 @@
 
 enum cli_when { CLI_AUTO, CLI_ALWAYS, CLI_NEVER };
 
-/* Takes "auto", "always" or "never" of --OPTION. 0, or EXIT_TROUBLE (message printed). */
-int cli_when_option(const char *option, const char *arg, enum cli_when *when);
+#define CLI_WHEN_WORDS "auto|always|never"
 
 /* How to draw on a stream. */
 struct cli_canvas {

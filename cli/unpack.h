@@ -6,7 +6,6 @@
 #include "cli/gpu.h"
 #include "cli/job.h"
 #include "cli/progress.h"
-#include "formats/cache/view.h"
 #include "formats/container/salvage.h"
 
 struct cli_unpack {
@@ -14,9 +13,7 @@ struct cli_unpack {
     struct kvc_export_options export;
     struct cli_settings settings; /* options of the target's format */
     const struct kvc_format *to;  /* --to; NULL: the source's format */
-    struct kvc_selection selection;
-    uint8_t *layers;
-    int selects;
+    struct cli_selection part;
     int lossy_metadata;   /* writes a format also if it does not hold all of the cache */
     uint64_t blocks;      /* --blocks: tokens of each output file; 0: one output */
     uint32_t rank, ranks; /* --shard=RANK/RANKS; ranks 0: all heads */

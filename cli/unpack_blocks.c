@@ -71,12 +71,12 @@ static int write_all(struct blocks *b, const struct cli_unpack *u, const struct 
     if (!cells || !cells->n) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "has no tokens");
     int64_t first = kvc_cells_position(cells, 0), last = kvc_cells_position(cells, cells->n - 1);
     if (first < 0) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "has cells at position %" PRId64 ", which is in no block", first);
-    if (u->selection.end && first < (int64_t)u->selection.first) first = (int64_t)u->selection.first;
-    if (u->selection.end && (uint64_t)last >= u->selection.end) last = (int64_t)u->selection.end - 1;
+    if (u->part.selection.end && first < (int64_t)u->part.selection.first) first = (int64_t)u->part.selection.first;
+    if (u->part.selection.end && (uint64_t)last >= u->part.selection.end) last = (int64_t)u->part.selection.end - 1;
     if (first > last) return kvc_fail(e, KVC_ERR_USAGE, "has no tokens in the range");
     b->digits = snprintf(NULL, 0, "%07" PRId64, last);
     for (int64_t end; first <= last; first = end) {
-        struct kvc_selection s = u->selection;
+        struct kvc_selection s = u->part.selection;
         end = last - first < (int64_t)u->blocks ? last + 1 : first + (int64_t)u->blocks;
         if (kvc_cells_row_from(cells, first) == kvc_cells_row_from(cells, end)) continue;
         s.first = (uint64_t)first;

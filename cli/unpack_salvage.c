@@ -36,13 +36,13 @@ static void find_range(const struct kvc_cache *c, const struct kvc_selection *s,
 static void say_salvaged(struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_selection *given, int as_it_was) {
     const struct kvc_survey *s = u->survey;
     int64_t first, end, given_first, given_end;
-    find_range(f->cache, &u->selection, &first, &end);
+    find_range(f->cache, &u->part.selection, &first, &end);
     find_range(f->cache, given, &given_first, &given_end);
     u->incomplete = given_end < end || given->no_companions || s->no_meta || s->no_tokens ||
                     (as_it_was && (s->no_source || f->cache->n_extents));
     if (u->job.input.quiet) return;
     cli_warn("%s: given back: tokens %" PRId64 ":%" PRId64 " of %" PRId64 ":%" PRId64 "%s%s%s%s%s", f->input.name, given_first,
-             given_end, first, end, u->selection.layers ? " of the selected layers" : "", as_it_was ? ", as a new file" : "",
+             given_end, first, end, u->part.selection.layers ? " of the selected layers" : "", as_it_was ? ", as a new file" : "",
              s->no_tokens ? ", without token ids" : "", s->no_meta ? ", without metadata" : "",
              given->no_companions ? ", without queries and hidden states" : "");
 }
@@ -60,9 +60,9 @@ int unpack_write_salvaged(struct cli_unpack *u, const struct kvc_opened *f, stru
     if (!s->n || (as_it_was && f->cache->n_extents && kvc_survey_all_whole(s, f->cache) && !s->no_source))
         return unpack_write(u, f, f->cache, out, e);
     struct cli_unpack some = *u;
-    if (kvc_survey_narrow(s, f->cache, &some.selection, e)) return -1;
-    some.selects = 1;
+    if (kvc_survey_narrow(s, f->cache, &some.part.selection, e)) return -1;
+    some.part.given = 1;
     if (unpack_write(&some, f, f->cache, out, e)) return -1;
-    say_salvaged(u, f, &some.selection, as_it_was);
+    say_salvaged(u, f, &some.part.selection, as_it_was);
     return 0;
 }

@@ -63,7 +63,7 @@ static const char *why_new(const struct kvc_cache *c) {
 int unpack_wants_source(const struct cli_unpack *u, const struct kvc_cache *c) {
     const int is_written = u->to && u->to == kvc_format_of_source(c) && !c->n_members;
     const int same = !u->to || (is_written && (!u->to->is_default || u->to->is_default(c)));
-    return same && !u->selects && !u->blocks && !u->ranks && !u->export.pairing && !u->settings.n;
+    return same && !u->part.given && !u->blocks && !u->ranks && !u->export.pairing && !u->settings.n;
 }
 
 const struct kvc_format *unpack_target(const struct cli_unpack *u, const struct kvc_cache *c) {
@@ -83,8 +83,8 @@ static int write_selected(const struct cli_unpack *u, const struct kvc_opened *f
             cli_warn("%s: %s does not hold positions: only the names of the files tell their order", f->input.name, to->name);
         return unpack_write_blocks(u, c, &options, out, members, e);
     }
-    struct kvc_cache *view = u->selects ? kvc_view_select(c, &u->selection, e) : NULL;
-    if (u->selects && !view) return -1;
+    struct kvc_cache *view = u->part.given ? kvc_view_select(c, &u->part.selection, e) : NULL;
+    if (u->part.given && !view) return -1;
     const struct kvc_cache *from = view ? view : c;
     int status = check_losses(u, to, f, from, &options, e);
     if (!status) status = members ? kvc_export_members(to, from, &options, members, e) : kvc_export(to, from, &options, out, e);
@@ -115,7 +115,7 @@ static int write_new(const struct cli_unpack *u, const struct kvc_opened *f, con
         return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
     const int status = u->ranks ? write_shard(u, f, c, out, members, e) : write_selected(u, f, c, out, members, e);
     /* without a selection this is a read of everything, and must find damage anywhere in a .kvc */
-    return status || (!u->selects && unpack_check_rest(f, e)) ? -1 : 0;
+    return status || (!u->part.given && unpack_check_rest(f, e)) ? -1 : 0;
 }
 
 int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,

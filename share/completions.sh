@@ -1,6 +1,6 @@
 #!/bin/sh
 # completions.sh TOOLS OUT: writes completions for bash, zsh and fish below the folder OUT, from the option tables of the tools in the
-# folder TOOLS (--list-options) and the texts of --help. Leaves them out, and says so, if this machine cannot run the tools.
+# folder TOOLS (--list-options). Leaves them out, and says so, if this machine cannot run the tools.
 set -eu
 export LC_ALL=C
 tools=$1 out=$2
@@ -13,36 +13,7 @@ mkdir -p "$out/bash" "$out/zsh" "$out/fish"
 
 # rows TOOL: an option a row: name, letter, argument (no, optional, required), values, description; then commands: "-", name.
 rows() {
-    {
-        "$tools/$1" --list-options
-        echo
-        "$tools/$1" --help
-    } | awk '
-        BEGIN { FS = "\t" }
-        !texts && /^$/ { texts = 1; next }
-        !texts { order[++n] = $1; letter[$1] = $2; argument[$1] = $3; values[$1] = $4; sub(/^ /, "", values[$1]); next }
-        # an entry of the help text: "  -x, --name=VALUE  text", "      --name[=a|b]" or, of kvc-store, "  command ARGUMENT  text"
-        /^  (-.,|   ) --/ {
-            name = $0; sub(/^[^-]*(-., )?--/, "", name); text = name
-            sub(/(\[|=| ).*/, "", name); value = substr(text, length(name) + 1); sub(/ .*/, "", value)
-            sub(/^[^ ]* */, "", text)
-            if (value ~ /^\[=[a-z|]*\]$/ && values[name] == "") { gsub(/\[|\]|=/, "", value); gsub(/\|/, " ", value); values[name] = value }
-            if (!(name in description)) { description[name] = text; last = name } else last = ""
-            next
-        }
-        /^  [a-z]/ && is_store { names = substr($0, 3, 24); gsub(/,/, "", names); m = split(names, w, " ")
-            for (i = 1; i <= m; i++) if (w[i] ~ /^[a-z]+$/) command[++commands] = w[i]
-            last = ""; next }
-        /^                          / { if (last != "") { sub(/^ */, ""); description[last] = description[last] (description[last] == "" ? "" : " ") $0 } ; next }
-        { last = "" }
-        END {
-            for (i = 1; i <= n; i++) {
-                name = order[i]; text = description[name]
-                sub(/(; | \(|\. ).*/, "", text); sub(/[;:,.]$/, "", text)
-                print name "\t" letter[name] "\t" argument[name] "\t" values[name] "\t" text
-            }
-            for (i = 1; i <= commands; i++) print "-\t" command[i]
-        }' is_store="$(test "$1" = kvc-store && echo 1)"
+    "$tools/$1" --list-options | awk 'BEGIN { FS = OFS = "\t" } { sub(/(; | \().*/, "", $5); print }'
 }
 
 bash_of() {

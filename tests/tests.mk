@@ -93,9 +93,9 @@ demo:
 	@$(MAKE) --no-print-directory all
 	@sh tests/demo.sh
 
-## check: the quick tests: unit tests, layers, words, symbols
+## check: the quick tests: unit tests, layers, words, symbols, options of the man pages
 .PHONY: check
-check: all $(UNIT_BIN) check-layers check-words check-symbols
+check: all $(UNIT_BIN) check-layers check-words check-symbols check-options
 	@sh tests/run.sh unit $B
 
 ## test: install missing packages as demo does, then everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
@@ -439,6 +439,11 @@ ARM_PROGRAMS := $(TOOLS) $(ARM_TESTS:%=tests/unit/%) tests/golden/golden
 .PHONY: test-emulated
 test-emulated: $(ARM_PROGRAMS:%=$B/%)
 	@sh tests/arm.sh emulate $(NATIVE) $B $(ARM_PROGRAMS)
+
+## check-options: the section OPTIONS of each tool's man page is what make man writes
+.PHONY: check-options
+check-options: $(TOOLS:%=$B/%)
+	@"$(PYTHON)" man/options.py --check $B $(TOOLS:%=man/%.1)
 
 ## man-lint: mandoc finds nothing wrong in the man pages
 .PHONY: man-lint

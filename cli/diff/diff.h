@@ -20,8 +20,7 @@ enum diff_reached { DIFF_AT_START, DIFF_AT_FACTS, DIFF_AT_TENSORS, DIFF_AT_END }
 struct diff_comparison {
     /* The selection. */
     struct kvc_compare_options compare;
-    int all;       /* also compare provenance, other metadata and private bytes */
-    uint8_t *keep; /* of `pairs`, freed at the end */
+    int all; /* also compare provenance, other metadata and private bytes */
     struct kvc_pairs pairs;
 
     /* The output. */

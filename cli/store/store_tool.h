@@ -15,7 +15,6 @@ struct store_tool {
     struct kvc_store_options open;
     struct kvc_store_space_options of_space;
     int json, quiet, verbose, dry_run, repair, force, pin, lossy_metadata;
-    int has_threads;   /* -T was given */
     uint64_t max_size; /* UINT64_MAX: as configured */
     int64_t seconds, older;
     int n; /* operands */

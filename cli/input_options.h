@@ -1,0 +1,33 @@
+/* input_options.h: options about reading input, and about formats, for all tools. Not for opening (cli.h). */
+#ifndef KVC_INPUT_OPTIONS_H
+#define KVC_INPUT_OPTIONS_H
+
+#include "cli/cli.h"
+#include "cli/options.h"
+#include "formats/cache/view.h"
+
+#define CLI_PAIRING_WORDS "halves|interleaved|none"
+/* The options about reading input, which every tool has; their state is a struct cli_input. */
+extern const struct cli_option cli_input_options[];
+/* Returns the options of formats for reading, or for writing; their state is a struct cli_settings. */
+const struct cli_option *cli_format_options(int writing);
+/* Return the names of all formats, of those that can be written, of presets and stages, separated by spaces. */
+const char *cli_format_names(void);
+const char *cli_target_names(void);
+const char *cli_recipe_names(void);
+/* Takes a range "A:B" of positions, or a list of layers, into a struct cli_selection. */
+struct cli_selection {
+    struct kvc_selection selection;
+    uint8_t *layers; /* of the selection; the caller frees it */
+    int given;       /* 1: only a part is wanted */
+};
+extern const struct cli_option cli_selection_options[];
+/* Refuses --OPTION=NAME, because there is no such format. Names a similar format, or lists the formats. Returns EXIT_TROUBLE. */
+int cli_no_such_format(const char *option, const char *name, int writing);
+/* Takes the value "KEY=VALUE,KEY=VALUE" of --OPTION; the format must have each key. 0, or EXIT_TROUBLE (message printed). */
+int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing, const char *option, const char *text);
+/* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed one. Must be called before the
+ * options are taken, which replace them. */
+void cli_input_environment(struct cli_input *in);
+
+#endif
