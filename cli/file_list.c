@@ -19,7 +19,7 @@ const struct cli_option cli_files_options[] = {
 };
 
 /* Adds an input. Takes the path, which may be NULL. */
-static int add(struct cli_files *f, char *path, size_t below) {
+static int file_list_add(struct cli_files *f, char *path, size_t below) {
     char **paths = path && f->n < INT_MAX ? kvc_room_for_one(f->path, (uint64_t)f->n, sizeof *paths) : NULL;
     if (paths) f->path = paths;
     size_t *belows = paths ? kvc_room_for_one(f->below, (uint64_t)f->n, sizeof *belows) : NULL;
@@ -57,9 +57,9 @@ static int add_folder(struct cli_files *f, const char *folder, size_t below);
 static int add_found(struct cli_files *f, char *path, size_t below) {
     struct stat st;
     int status = 0;
-    if (!path) return add(f, NULL, below);
-    if (lstat(path, &st)) return add(f, path, below); /* opening it will say why */
-    if (S_ISREG(st.st_mode) && is_wanted(f, path + below)) return add(f, path, below);
+    if (!path) return file_list_add(f, NULL, below);
+    if (lstat(path, &st)) return file_list_add(f, path, below); /* opening it will say why */
+    if (S_ISREG(st.st_mode) && is_wanted(f, path + below)) return file_list_add(f, path, below);
     if (S_ISDIR(st.st_mode)) status = add_folder(f, path, below);
     free(path);
     return status;
@@ -69,7 +69,7 @@ static int add_folder(struct cli_files *f, const char *folder, size_t below) {
     struct dirent **entry = NULL;
     const int n = scandir(folder, &entry, is_entry, by_bytes);
     const size_t length = strlen(folder);
-    int status = n < 0 ? add(f, strdup(folder), below) : 0;
+    int status = n < 0 ? file_list_add(f, strdup(folder), below) : 0;
     for (int i = 0; i < n; i++) {
         char *path = NULL;
         if (!status && asprintf(&path, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", entry[i]->d_name) < 0) path = NULL;
@@ -88,7 +88,7 @@ static int add_named(struct cli_files *f, const char *name) {
     if (is_folder) return add_folder(f, name, n + (name[n - 1] != '/'));
     while (n > 1 && name[n - 1] == '/') n--; /* the name of a folder follows the slash before it */
     while (n && name[n - 1] != '/') n--;
-    return add(f, strdup(name), n);
+    return file_list_add(f, strdup(name), n);
 }
 
 /* Returns 1 for a line that ends in CR, where no file has that name. */

@@ -67,7 +67,7 @@ static int trouble(struct settings *s, char **path, const struct kvc_error *e) {
     return EXIT_TROUBLE;
 }
 
-static int run(struct settings *s, char **path) {
+static int diff_run(struct settings *s, char **path) {
     struct kvc_error e = {.code = KVC_OK}, why = {.code = KVC_OK};
     struct diff_comparison *d = &s->diff;
     if ((d->html && html_may_write(d->html, &e)) || open_files(s, path, &e)) return trouble(s, path, &e);
@@ -146,7 +146,7 @@ static const struct cli_option reading[] = {
 };
 
 /* Passes on what the options ask for together. 0, or EXIT_TROUBLE (message printed). */
-static int settle(struct settings *s) {
+static int diff_settle(struct settings *s) {
     struct diff_comparison *d = &s->diff;
     if (cli_exclusive("json tsv")) return EXIT_TROUBLE;
     if (cli_given("json")) d->style = DIFF_JSON;
@@ -214,11 +214,11 @@ int main(int argc, char **argv) {
                "                                          what attention makes of the loss\n"};
     cli_start(argv, "kvc-diff");
     cli_input_environment(&s.input);
-    if (cli_take_options(&line, argc, argv) || settle(&s)) return EXIT_TROUBLE;
+    if (cli_take_options(&line, argc, argv) || diff_settle(&s)) return EXIT_TROUBLE;
     char **path = argv + optind;
     if (check_paths(&s.diff, s.queries, argc - optind, path)) return EXIT_TROUBLE;
     if (s.diff.html) s.diff.collected = &collected;
-    const int status = run(&s, path);
+    const int status = diff_run(&s, path);
     release(&s.diff);
     free(s.part.layers);
     return cli_finish(status);

@@ -192,7 +192,7 @@ static int stdin_twice(const struct settings *s) {
     return uses > 1;
 }
 
-static int run(struct settings *s, struct dump_out *o) {
+static int dump_run(struct settings *s, struct dump_out *o) {
     struct kvc_error e = {.code = KVC_OK};
     if (!kvc_kernels_get()) {
         cli_warn("KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
@@ -227,7 +227,7 @@ static int run(struct settings *s, struct dump_out *o) {
 }
 
 /* Sets the mode that has an argument, and the style. 0, or EXIT_TROUBLE (message printed). */
-static int settle(struct settings *s, struct dump_out *o) {
+static int dump_settle(struct settings *s, struct dump_out *o) {
     if (cli_exclusive("list header layers tokens sections values stats check match html") || cli_exclusive("json tsv"))
         return EXIT_TROUBLE;
     if (cli_given("values")) s->mode = VALUES;
@@ -272,12 +272,12 @@ int main(int argc, char **argv) {
                "  kvc-dump --json slot.bin | jq .files    for programs\n"};
     cli_start(argv, "kvc-dump");
     cli_input_environment(&s.input);
-    if (cli_take_options(&line, argc, argv) || settle(&s, &o)) return EXIT_TROUBLE;
+    if (cli_take_options(&line, argc, argv) || dump_settle(&s, &o)) return EXIT_TROUBLE;
     s.files.suffix[0] = ".kvc";
     if (cli_files_collect(&s.files, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (s.mode == HTML && s.files.n > 1) return cli_usage("--html shows one file, but %d are given", s.files.n);
     if (stdin_twice(&s)) return cli_usage("standard input can be read only once");
-    const int status = run(&s, &o);
+    const int status = dump_run(&s, &o);
     cli_files_free(&s.files);
     free(s.options.tokens.id);
     return cli_finish(status);

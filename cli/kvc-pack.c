@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int ends_in(const char *path, size_t n, const char *suffix) {
+static int pack_ends_in(const char *path, size_t n, const char *suffix) {
     const size_t m = strlen(suffix);
     return n > m && memcmp(path + n - m, suffix, m) == 0;
 }
@@ -45,11 +45,11 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
     memcpy(name, path, n);
     name[n] = '\0';
     for (int i = 0; *f->input.filter && i < 3; i++)
-        if (ends_in(name, n, outer[i])) {
+        if (pack_ends_in(name, n, outer[i])) {
             n -= strlen(outer[i]);
             break;
         }
-    if (packed && ends_in(name, n, ".kvc")) n -= strlen(".kvc");
+    if (packed && pack_ends_in(name, n, ".kvc")) n -= strlen(".kvc");
     strcpy(name + n, p->job.suffix);
     return name;
 }
@@ -326,7 +326,7 @@ static int learn(struct cli_pack *p, int n, char **paths) {
     return status ? EXIT_TROUBLE : EXIT_SAME;
 }
 
-static int run(struct cli_pack *p) {
+static int pack_run(struct cli_pack *p) {
     struct kvc_error e;
     const int n = p->job.files.n, curve = cli_given("curve");
     int status = EXIT_TROUBLE;
@@ -433,5 +433,5 @@ int main(int argc, char **argv) {
     if (p->job.remove && check_remove()) return EXIT_TROUBLE;
     if (p->how.no_companions && kvc_recipe_has(p->how.options.recipe, KVC_STAGE_REBUILDS))
         return cli_usage("--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
-    return cli_finish(run(p));
+    return cli_finish(pack_run(p));
 }

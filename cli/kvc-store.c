@@ -79,7 +79,7 @@ static int take_seconds(const struct cli_option *o, void *into, const char *arg)
     return 0;
 }
 
-static int take_bytes(const struct cli_option *o, void *into, const char *arg) {
+static int store_take_bytes(const struct cli_option *o, void *into, const char *arg) {
     struct store_tool *t = into;
     struct kvc_url url = {.option[0] = {.key = o->name, .value = arg}, .n = 1};
     struct kvc_error e;
@@ -117,7 +117,7 @@ static const struct cli_option options[] = {
     {"for", 0, "TIME", "of put: how long objects live; of pin: for how long. 30s, 5m, 2h, 7d", .take = take_seconds,
      .field = offsetof(struct store_tool, seconds), .group = LIFE},
     {"pin", 0, NULL, "of put: never evict", CLI_FLAG(struct store_tool, pin), .group = PIN},
-    {"max-size", 0, "SIZE", "of gc: evict down to this size", .take = take_bytes, .group = LIMIT},
+    {"max-size", 0, "SIZE", "of gc: evict down to this size", .take = store_take_bytes, .group = LIMIT},
     {"older-than", 0, "TIME", "of gc: evict what was not used for so long", .take = take_seconds,
      .field = offsetof(struct store_tool, older), .group = LIMIT},
     {"dry-run", 'n', NULL, "of gc: change nothing", CLI_FLAG(struct store_tool, dry_run), .group = LIMIT},
@@ -168,7 +168,7 @@ static int open_store(struct store_tool *t, const struct command *c) {
     return c->use == OLD_STORE ? store_refuse_new(t) : EXIT_SAME;
 }
 
-static int run(struct store_tool *t, const struct command *c) {
+static int store_run(struct store_tool *t, const struct command *c) {
     int status = open_store(t, c);
     if (status) return status;
     if (t->json) {
@@ -234,5 +234,5 @@ int main(int argc, char **argv) {
     t.n = argc - optind - 1;
     t.of_space.profile = t.input.import.profile;
     const int status = check_usage(&t, *c);
-    return cli_finish(status ? status : run(&t, c));
+    return cli_finish(status ? status : store_run(&t, c));
 }

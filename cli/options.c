@@ -30,7 +30,7 @@ const struct cli_option cli_common_options[] = {
 };
 
 /* Returns the row of a name of n bytes, or NULL. */
-static struct cli_row *find(const char *name, size_t n) {
+static struct cli_row *options_find(const char *name, size_t n) {
     for (size_t i = 0; i < n_rows; i++) {
         const char *own = rows[i].option->name;
         if (own && strncmp(own, name, n) == 0 && !own[n]) return &rows[i];
@@ -109,7 +109,7 @@ static int take_double(const struct cli_option *o, double *field, const char *ar
     return 0;
 }
 
-static int take(const struct cli_row *row, const char *arg) {
+static int options_take(const struct cli_row *row, const char *arg) {
     const struct cli_option *o = row->option;
     void *field = (char *)row->state + o->field;
     int *flag = field;
@@ -236,7 +236,7 @@ static void print_brief(const struct cli_command_line *line) {
     if (line->print_commands) line->print_commands('h');
     while (*word) {
         const size_t n = strcspn(word, " ");
-        const struct cli_row *row = find(word, n);
+        const struct cli_row *row = options_find(word, n);
         if (row) print_option(row->option, 1);
         word += n + strspn(word + n, " ");
     }
@@ -275,7 +275,7 @@ static void print_list(const struct cli_command_line *line) {
 /* --- the command line --- */
 
 int cli_given(const char *name) {
-    const struct cli_row *row = find(name, strlen(name));
+    const struct cli_row *row = options_find(name, strlen(name));
     return row && row->given;
 }
 
@@ -283,7 +283,7 @@ int cli_exclusive(const char *names) {
     const struct cli_row *first = NULL;
     while (*names) {
         const size_t n = strcspn(names, " ");
-        const struct cli_row *row = find(names, n);
+        const struct cli_row *row = options_find(names, n);
         names += n + strspn(names + n, " ");
         if (!row || !row->given) continue;
         if (first) {
@@ -304,10 +304,10 @@ int cli_each_given(int (*refuse)(void *state, const struct cli_option *o), void 
 }
 
 /* Lists all rows, and writes them as getopt_long() takes them. */
-static void collect(const struct cli_group *group, struct option *long_options, char *letters) {
+static void options_collect(const struct cli_group *group, struct option *long_options, char *letters) {
     for (; group->options; group++)
         for (const struct cli_option *o = group->options; o->name || o->letter; o++) {
-            struct cli_row *row = o->name ? find(o->name, strlen(o->name)) : NULL;
+            struct cli_row *row = o->name ? options_find(o->name, strlen(o->name)) : NULL;
             if (!row) {
                 if (n_rows + 1 == MAX_OPTIONS) abort();
                 row = &rows[n_rows++];
@@ -329,7 +329,7 @@ int cli_take_options(const struct cli_command_line *line, int argc, char **argv)
     char letters[2 * MAX_OPTIONS] = "";
     unsigned n_given = 0;
     int value;
-    collect(line->groups, long_options, letters);
+    options_collect(line->groups, long_options, letters);
     /* No row of the table, as getopt_long() would complete --list to it. */
     if (argc == 2 && strcmp(argv[1], "--list-options") == 0) {
         print_list(line);
@@ -345,7 +345,7 @@ int cli_take_options(const struct cli_command_line *line, int argc, char **argv)
         if (row->option->letter == 'h') print_brief(line);
         if (cli_given("help")) print_help(line);
         if (row->option->letter == 'h' || cli_given("help")) exit(cli_finish(EXIT_SAME));
-        if (row->state && take(row, optarg)) return EXIT_TROUBLE;
+        if (row->state && options_take(row, optarg)) return EXIT_TROUBLE;
     }
     if (cli_given("version")) exit(cli_version(cli_given("verbose"), line->print_devices));
     return 0;

@@ -34,7 +34,7 @@ static void measure(struct cli_pack *p, const struct kvc_opened *f, struct curve
     }
 }
 
-static struct curve_point *add(struct curve *c, const char *name) {
+static struct curve_point *pack_curve_add(struct curve *c, const char *name) {
     struct curve_point *grown = kvc_room_for_one(c->point, c->n, sizeof *grown);
     if (!grown) return NULL;
     c->point = grown;
@@ -52,7 +52,7 @@ static int add_recipe(struct cli_pack *p, struct curve *c, const struct kvc_open
     if (kld > 0) snprintf(name, sizeof name, "--target-kld=%g", kld);
     else snprintf(name, sizeof name, "%s", recipe);
     if (kvc_recipe_parse(recipe, &parsed, e)) return -1;
-    struct curve_point *point = add(c, name);
+    struct curve_point *point = pack_curve_add(c, name);
     if (!point) return kvc_fail_memory(e, "the points of a curve");
     p->how.options.recipe = &parsed;
     p->how.rate = (struct kvc_rate){.kld = kld};
@@ -70,7 +70,7 @@ static int add_chosen(struct cli_pack *p, struct curve *c, const struct kvc_open
             c->point[i].chosen = 1;
             return 0;
         }
-    struct curve_point *point = add(c, chosen->options.recipe && !targets ? p->recipe_text : "the options' recipe");
+    struct curve_point *point = pack_curve_add(c, chosen->options.recipe && !targets ? p->recipe_text : "the options' recipe");
     if (!point) return kvc_fail_memory(e, "the points of a curve");
     point->chosen = 1;
     p->how.options.recipe = chosen->options.recipe;
@@ -90,7 +90,7 @@ static int add_all(struct cli_pack *p, struct curve *c, const struct kvc_opened 
     return add_chosen(p, c, f, &chosen, e);
 }
 
-static int collect(struct cli_pack *p, struct curve *c, const char *path, struct kvc_error *e) {
+static int pack_curve_collect(struct cli_pack *p, struct curve *c, const char *path, struct kvc_error *e) {
     struct kvc_opened f;
     if (cli_open(&f, path, &p->job.input, e)) return -1;
     const int status = add_all(p, c, &f, e);
@@ -154,7 +154,7 @@ int pack_curve(struct cli_pack *p, const char *path) {
     p->how.note = NULL; /* notes are for the packing that follows */
     p->how.check = NULL;
     p->how.coded = NULL;
-    const int status = e.code != KVC_OK || collect(p, &c, path, &e) ? -1 : 0;
+    const int status = e.code != KVC_OK || pack_curve_collect(p, &c, path, &e) ? -1 : 0;
     if (!status && p->job.json) {
         report(&p->job.report, &c);
     } else if (!status) {

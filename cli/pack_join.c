@@ -79,11 +79,10 @@ static int apply_model(struct cli_pack *p, struct kvc_opened *f, struct kvc_erro
     const uint64_t heads = in->model.kv_heads;
     if (!kvc_cache_heads_known(f->cache) && heads && heads <= UINT16_MAX && kvc_cache_set_heads(f->cache, (uint32_t)heads, e))
         return -1;
-    return kvc_model_match(&f->cache->meta, &in->model, f->note, sizeof f->note, e) ||
-                   kvc_model_apply(&in->model, f->cache, f->note, sizeof f->note, e) ||
-                   kvc_facts_give(&f->cache->meta, in->import.facts, e)
-               ? -1
-               : 0;
+    if (kvc_model_match(&f->cache->meta, &in->model, f->note, sizeof f->note, e)) return -1;
+    if (kvc_model_apply(&in->model, f->cache, f->note, sizeof f->note, e)) return -1;
+    if (kvc_facts_give(&f->cache->meta, in->import.facts, e)) return -1;
+    return 0;
 }
 
 int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e) {

@@ -54,7 +54,7 @@ void cli_progress_end(struct cli_progress *p) {
 
 /* --- counted sinks --- */
 
-static void count(struct cli_counted *c, size_t n) {
+static void progress_count(struct cli_counted *c, size_t n) {
     const uint64_t done = atomic_fetch_add(&c->done, n) + n;
     if (pthread_mutex_trylock(&c->lock)) return; /* another thread shows a line */
     cli_progress_show(c->progress, done, c->total);
@@ -64,14 +64,14 @@ static void count(struct cli_counted *c, size_t n) {
 static int write_counted(void *state, const void *data, size_t n, struct kvc_error *e) {
     struct cli_counted *c = state;
     if (c->to->write(c->to->state, data, n, e)) return -1;
-    count(c, n);
+    progress_count(c, n);
     return 0;
 }
 
 static int put_counted(void *state, uint64_t offset, const void *data, size_t n, struct kvc_error *e) {
     struct cli_counted *c = state;
     if (c->to->put(c->to->state, offset, data, n, e)) return -1;
-    count(c, n);
+    progress_count(c, n);
     return 0;
 }
 

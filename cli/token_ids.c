@@ -50,7 +50,8 @@ static int take_id(const struct kvc_input *in, uint64_t *at, int32_t *id) {
         if (n > UINT32_MAX) return -1;
     }
     *id = (int32_t)(uint32_t)n;
-    return *at == first || (*at < in->size && !is_separator((char)in->data[*at])) ? -1 : 0;
+    if (*at == first || (*at < in->size && !is_separator((char)in->data[*at]))) return -1;
+    return 0;
 }
 
 static int read_list(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {

@@ -47,11 +47,13 @@ static int discard(void *state, const void *data, size_t n, struct kvc_error *e)
 }
 
 /* Writes a block as one file. Its size is found by writing it to nowhere first, so that no block has to fit into memory. */
-static int write_file(const struct blocks *b, const struct kvc_cache *block, struct kvc_error *e) {
+static int unpack_blocks_write_file(const struct blocks *b, const struct kvc_cache *block, struct kvc_error *e) {
     struct kvc_sink nowhere = {.write = discard};
     if (b->needs_sizes && kvc_export(b->to, block, b->options, &nowhere, e)) return -1;
     if (b->out->begin(b->out->state, b->name, nowhere.offset, e)) return -1;
-    return kvc_export(b->to, block, b->options, b->out->out, e) || b->out->finish(b->out->state, e) ? -1 : 0;
+    if (kvc_export(b->to, block, b->options, b->out->out, e)) return -1;
+    if (b->out->finish(b->out->state, e)) return -1;
+    return 0;
 }
 
 static int write_block(struct blocks *b, const struct kvc_cache *block, int64_t first, struct kvc_error *e) {
@@ -59,7 +61,8 @@ static int write_block(struct blocks *b, const struct kvc_cache *block, int64_t 
     if (asprintf(&b->name, "%.*s-%0*" PRId64 "%s", b->stem_length, b->stem, b->digits, first, suffix) < 0)
         return kvc_fail_memory(e, "a name");
     const struct kvc_member_sink below = {.out = b->out->out, .begin = begin_member, .finish = finish_member, .state = b};
-    const int status = b->to->export_members ? kvc_export_members(b->to, block, b->options, &below, e) : write_file(b, block, e);
+    const int status = b->to->export_members ? kvc_export_members(b->to, block, b->options, &below, e)
+                                             : unpack_blocks_write_file(b, block, e);
     if (status) kvc_error_prefix(e, b->name);
     free(b->name);
     return status;

@@ -115,18 +115,22 @@ static int write_new(const struct cli_unpack *u, const struct kvc_opened *f, con
         return kvc_fail(e, KVC_ERR_USAGE, "its source format cannot be written as a new file: use --to=FORMAT");
     const int status = u->ranks ? write_shard(u, f, c, out, members, e) : write_selected(u, f, c, out, members, e);
     /* without a selection this is a read of everything, and must find damage anywhere in a .kvc */
-    return status || (!u->part.given && unpack_check_rest(f, e)) ? -1 : 0;
+    if (status || (!u->part.given && unpack_check_rest(f, e))) return -1;
+    return 0;
 }
 
 int unpack_write(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_cache *c, struct kvc_sink *out,
                  struct kvc_error *e) {
     if (!unpack_wants_source(u, c) || !c->n_extents) return write_new(u, f, c, out, NULL, e);
-    return kvc_source_write(c, u->job.threads, out, e) || unpack_check_rest(f, e) ? -1 : 0;
+    if (kvc_source_write(c, u->job.threads, out, e) || unpack_check_rest(f, e)) return -1;
+    return 0;
 }
 
 int unpack_write_members(const struct cli_unpack *u, const struct kvc_opened *f, const struct kvc_member_sink *out,
                          struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     if (!unpack_wants_source(u, c) || !c->n_extents) return write_new(u, f, c, NULL, out, e);
-    return kvc_source_write_members(c, u->job.threads, out, e) || unpack_check_rest(f, e) ? -1 : 0;
+    if (kvc_source_write_members(c, u->job.threads, out, e)) return -1;
+    if (unpack_check_rest(f, e)) return -1;
+    return 0;
 }

@@ -12,7 +12,7 @@ static char *copy(struct diff_collected *c, const char *text) {
     return copied;
 }
 
-static void keep(struct diff_collected *c, struct diff_collected_fact **list, size_t *n, const char *const text[5]) {
+static void diff_collect_keep(struct diff_collected *c, struct diff_collected_fact **list, size_t *n, const char *const text[5]) {
     struct diff_collected_fact *grown = kvc_room_for_one(*list, *n, sizeof **list);
     if (!grown) {
         c->failed = 1;
@@ -29,12 +29,12 @@ static void keep(struct diff_collected *c, struct diff_collected_fact **list, si
 void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a, const char *b,
                        const char *note) {
     const char *const text[5] = {where, what, a, b, note};
-    keep(c, &c->fact, &c->n_facts, text);
+    diff_collect_keep(c, &c->fact, &c->n_facts, text);
 }
 
 void diff_collect_align(struct diff_collected *c, const char *said) {
     const char *const text[5] = {NULL, said, NULL, NULL, NULL};
-    keep(c, &c->align, &c->n_aligns, text);
+    diff_collect_keep(c, &c->align, &c->n_aligns, text);
 }
 
 int diff_collect_begin(struct diff_collected *c, const struct kvc_tensor_pair *pair, uint64_t channels, struct kvc_error *e) {

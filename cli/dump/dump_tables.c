@@ -114,7 +114,7 @@ struct place {
     uint32_t part, cell;
 };
 
-static int by_place(const void *a, const void *b) {
+static int dump_tables_by_place(const void *a, const void *b) {
     const struct place *x = a, *y = b;
     if (x->pos != y->pos) return x->pos < y->pos ? -1 : 1;
     if (x->part != y->part) return x->part < y->part ? -1 : 1;
@@ -136,7 +136,7 @@ static struct place *all_places(const struct kvc_cache *c, const struct dump_opt
         if (!dump_wants_part(options, p)) continue;
         for (uint64_t i = 0; i < cells->n; i++) *at++ = (struct place){cells->pos[i], p, (uint32_t)i};
     }
-    qsort(place, (size_t)total, sizeof *place, by_place);
+    qsort(place, (size_t)total, sizeof *place, dump_tables_by_place);
     *n = total;
     return place;
 }

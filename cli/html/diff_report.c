@@ -234,7 +234,8 @@ static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error
     tensors(d->collected, out);
     attention(&d->attended, out);
     if (d->collected->failed) return kvc_fail_memory(e, "a report");
-    return embed_json(d, out, why, e) || embed_data(d, out, e) ? -1 : 0;
+    if (embed_json(d, out, why, e) || embed_data(d, out, e)) return -1;
+    return 0;
 }
 
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {

@@ -57,7 +57,7 @@ static void write_segment(struct cli_json *j, struct shown *x) {
 }
 
 /* Adds bytes to the map: to x->last if they continue it. */
-static void add(struct cli_json *j, struct shown *x, const struct segment *s) {
+static void dump_report_add(struct cli_json *j, struct shown *x, const struct segment *s) {
     struct segment *last = &x->last;
     const int same = last->size && last->layer == s->layer && strcmp(last->content, s->content) == 0;
     if (same && last->offset + last->size == s->offset) {
@@ -98,11 +98,11 @@ static int write_records(struct cli_json *j, struct shown *x, struct kvc_error *
             status = -1;
             continue;
         }
-        if (!x->last.size) add(j, x, &(struct segment){0, s.offset, "private", 0, "header"});
-        add(j, x, &s);
+        if (!x->last.size) dump_report_add(j, x, &(struct segment){0, s.offset, "private", 0, "header"});
+        dump_report_add(j, x, &s);
     }
     const uint64_t end = s.offset + s.size;
-    if (size > end) add(j, x, &(struct segment){end, size - end, "private", 0, "footer"});
+    if (size > end) dump_report_add(j, x, &(struct segment){end, size - end, "private", 0, "footer"});
     return status;
 }
 
@@ -120,7 +120,7 @@ static void write_extents(struct cli_json *j, struct shown *x) {
             s.content = "other";
             snprintf(s.title, sizeof s.title, "region of %" PRIu64 " places", extent->n_places);
         }
-        add(j, x, &s);
+        dump_report_add(j, x, &s);
         offset += extent->size;
     }
 }
@@ -224,7 +224,8 @@ static int embed_json(FILE *out, const struct kvc_opened *f, struct dump_options
     if (failed) dump_failed(&o, f->input.name, e);
     dump_end(&o);
     cli_report_end(&o.report);
-    return html_data_end(&json, 0, out, "kvc-dump", e) || failed ? -1 : 0;
+    if (html_data_end(&json, 0, out, "kvc-dump", e) || failed) return -1;
+    return 0;
 }
 
 /* Keeps the first error. */

@@ -258,7 +258,7 @@ static int write_output(void *state, const void *data, size_t n) {
     return w->failed;
 }
 
-static int write_file(struct store_tool *t, const struct kvc_file *f) {
+static int store_find_write_file(struct store_tool *t, const struct kvc_file *f) {
     struct kvc_error e;
     struct writing w = {.out.fd = -1, .t = t};
     const struct kvc_write_options how = {
@@ -301,7 +301,7 @@ int store_get(struct store_tool *t) {
     if (!status) status = store_find_longest(t, &spaces, &hit);
     struct kvc_file *f = status ? NULL : hit ? read_hit(t, hit) : find_whole(t, &spaces, &space);
     if (!status && !hit && !f && !t->quiet) cli_warn("the store has no prefix of these tokens; kvc-store why says more");
-    if (!status) status = f ? write_file(t, f) : EXIT_DIFFER;
+    if (!status) status = f ? store_find_write_file(t, f) : EXIT_DIFFER;
     if (f && !status && t->output && hit) print_hit(t, hit);
     else if (f && !status && t->output) print_whole(t, f, space);
     else if (t->json) print_hit(t, NULL);

@@ -135,7 +135,7 @@ static int check_bytes(const struct verifying *v, const struct kvc_object *o, co
     return !p ? -1 : same ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "its hash is another than its name");
 }
 
-static int take_bytes(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static int store_keep_take_bytes(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
     void **to = state;
     (void)i;
     to[0] = data;
@@ -151,7 +151,7 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     struct kvc_error e = {.code = KVC_OK};
     void *to[3] = {NULL, &size, &e};
     (void)bytes, (void)used;
-    int status = l->ops->get(l, o, 1, kvc_now() + 60000000, take_bytes, to, &e);
+    int status = l->ops->get(l, o, 1, kvc_now() + 60000000, store_keep_take_bytes, to, &e);
     if (!status && !to[0] && !e.code) return 0; /* it has just gone */
     if (!status && to[0]) status = check_bytes(v, o, to[0], size, &e);
     free(to[0]);

@@ -170,7 +170,7 @@ struct total {
     uint64_t objects, bytes;
 };
 
-static int add(void *state, const struct kvc_object *o, uint64_t bytes, int64_t used) {
+static int store_look_add(void *state, const struct kvc_object *o, uint64_t bytes, int64_t used) {
     struct total *x = state;
     (void)o, (void)used;
     x->objects++;
@@ -185,7 +185,7 @@ static int print_level(struct store_tool *t, unsigned i) {
     const struct kvc_store_level *l = &t->s->level[i];
     struct total sum = {0};
     char size[32], limit[32] = "";
-    if (l->ops->facts(l->level, &f, kvc_now() + 10000000, &e) || l->ops->walk(l->level, NULL, add, &sum, &e))
+    if (l->ops->facts(l->level, &f, kvc_now() + 10000000, &e) || l->ops->walk(l->level, NULL, store_look_add, &sum, &e))
         return store_trouble(&e);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');

@@ -17,7 +17,7 @@ struct moving {
     int failed;
 };
 
-static void count(struct moving *m, uint64_t bytes) {
+static void store_move_count(struct moving *m, uint64_t bytes) {
     m->n++;
     m->bytes += bytes;
     store_show(m->t, m->bytes, m->total);
@@ -28,7 +28,7 @@ struct taken {
     size_t size;
 };
 
-static int take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static int store_move_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
     struct taken *x = state;
     (void)i, (void)why;
     *x = (struct taken){.data = data, .size = size};
@@ -45,10 +45,10 @@ static int move_bytes(struct moving *m, const struct kvc_object *o, const struct
         return 0;
     }
     kvc_object_name(o, name);
-    return m->members->begin(m->members->state, name, x->size, e) || kvc_sink_write(m->members->out, x->data, x->size, e) ||
-                   m->members->finish(m->members->state, e)
-               ? -1
-               : 0;
+    if (m->members->begin(m->members->state, name, x->size, e)) return -1;
+    if (kvc_sink_write(m->members->out, x->data, x->size, e)) return -1;
+    if (m->members->finish(m->members->state, e)) return -1;
+    return 0;
 }
 
 static int move(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
@@ -56,10 +56,10 @@ static int move(void *state, const struct kvc_object *o, uint64_t size, int64_t 
     struct taken x = {.data = NULL};
     struct kvc_error e;
     (void)size, (void)used;
-    int status = m->from->ops->get(m->from, o, 1, kvc_now() + 600000000, take, &x, &e);
+    int status = m->from->ops->get(m->from, o, 1, kvc_now() + 600000000, store_move_take, &x, &e);
     if (!status && x.data) {
         status = move_bytes(m, o, &x, &e);
-        count(m, x.size);
+        store_move_count(m, x.size);
     }
     free(x.data);
     if (status) cli_progress_end(&m->t->progress);
@@ -132,7 +132,7 @@ static int import_member(struct moving *m, const struct kvc_bundle *b, size_t i,
     int status = kvc_input_read(in, 0, x.data, x.size, e);
     if (!status) status = move_bytes(m, &o, &x, e);
     free(x.data);
-    count(m, x.size);
+    store_move_count(m, x.size);
     return status;
 }
 

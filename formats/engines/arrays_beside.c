@@ -34,7 +34,7 @@ static uint64_t length_of(const struct kvc_array *a) {
 }
 
 /* Returns the array of a name that has `rows` entries, or one more where `more` is 1, and no meaning yet. */
-static struct kvc_array *find(struct kvc_array *array, size_t n, const char *last, uint64_t rows, int more) {
+static struct kvc_array *arrays_beside_find(struct kvc_array *array, size_t n, const char *last, uint64_t rows, int more) {
     for (size_t i = 0; i < n; i++) {
         if (array[i].meaning != KVC_NAME_OTHER || strcmp(last_part(array[i].name), last) != 0) continue;
         const uint64_t length = length_of(&array[i]);
@@ -44,14 +44,14 @@ static struct kvc_array *find(struct kvc_array *array, size_t n, const char *las
 }
 
 const struct kvc_array *kvc_names_ids(const struct kvc_cache *c, struct kvc_array *array, size_t n) {
-    struct kvc_array *a = c->tokens ? NULL : find(array, n, IDS, c->part[0].cells.n, 1);
+    struct kvc_array *a = c->tokens ? NULL : arrays_beside_find(array, n, IDS, c->part[0].cells.n, 1);
     if (!a || !a->int_size || a->rank > 2) return NULL;
     a->meaning = KVC_NAME_TOKENS;
     return a;
 }
 
 const struct kvc_array *kvc_names_position_ids(struct kvc_array *array, size_t n, uint64_t rows) {
-    struct kvc_array *a = find(array, n, POSITIONS, rows, 0);
+    struct kvc_array *a = arrays_beside_find(array, n, POSITIONS, rows, 0);
     if (!a || !a->int_size || a->rank > 2) return NULL;
     a->meaning = KVC_NAME_POSITIONS;
     return a;
@@ -105,7 +105,7 @@ static int is_run(const struct kvc_cells *cells, const struct kept *kept) {
 
 int kvc_names_pad_positions(struct kvc_cells *cells, struct kvc_array *array, size_t n, struct kvc_error *e) {
     struct kept kept;
-    const struct kvc_array *a = find(array, n, MASK, cells->n, 1);
+    const struct kvc_array *a = arrays_beside_find(array, n, MASK, cells->n, 1);
     if (!a) return 0;
     if (read_mask(a, cells->n, &kept, e)) return -1;
     if (!is_run(cells, &kept)) return 0;
@@ -120,7 +120,7 @@ static int take_mask(struct kvc_cache *c, struct kvc_array *array, size_t n, str
     char used[48] = "scattered";
     struct kept kept;
     const struct kvc_cells *cells = &c->part[0].cells;
-    struct kvc_array *a = find(array, n, MASK, cells->n, 1);
+    struct kvc_array *a = arrays_beside_find(array, n, MASK, cells->n, 1);
     if (!a) return 0;
     if (read_mask(a, cells->n, &kept, e)) return -1;
     if (is_run(cells, &kept))
@@ -145,5 +145,6 @@ static int note_others(struct kvc_cache *c, const struct kvc_array *array, size_
 }
 
 int kvc_names_beside(struct kvc_cache *c, struct kvc_array *array, size_t n, struct kvc_error *e) {
-    return take_mask(c, array, n, e) || note_others(c, array, n, e) ? -1 : 0;
+    if (take_mask(c, array, n, e) || note_others(c, array, n, e)) return -1;
+    return 0;
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Keeps a text until the list is cleared. Returns NULL and the error where there is no memory; frees the text then. */
-static const char *keep(struct kvc_array_list *list, char *text, struct kvc_error *e) {
+static const char *arrays_list_keep(struct kvc_array_list *list, char *text, struct kvc_error *e) {
     char **grown = text ? kvc_room_for_one(list->text, list->n_texts, sizeof *grown) : NULL;
     if (!grown) {
         free(text);
@@ -22,7 +22,7 @@ static const char *keep(struct kvc_array_list *list, char *text, struct kvc_erro
 }
 
 int kvc_arrays_add(struct kvc_array_list *list, const struct kvc_array *a, struct kvc_error *e) {
-    const char *name = keep(list, strdup(a->name), e);
+    const char *name = arrays_list_keep(list, strdup(a->name), e);
     struct kvc_array *grown = name ? kvc_room_for_one(list->array, list->n, sizeof *grown) : NULL;
     if (!grown) return name ? kvc_fail_memory(e, "arrays") : -1;
     list->array = grown;
@@ -90,7 +90,7 @@ int kvc_arrays_name_members(struct kvc_array_list *list, const struct kvc_bundle
         if (b->is_file || (*a->name && !(clash && is_unknown(a, o)))) continue;
         const int n = stem_of(b->member[a->member].name, &from);
         if (asprintf(&text, "%.*s%s%s", n, from, *a->name ? "." : "", a->name) < 0) text = NULL;
-        if (!(a->name = keep(list, text, e))) return -1;
+        if (!(a->name = arrays_list_keep(list, text, e))) return -1;
     }
     return 0;
 }

@@ -41,7 +41,7 @@ static const struct rule rules[] = {
 };
 enum { RULE_KEYS, RULE_VALUES, RULE_QUERIES, RULE_HIDDEN, RULE_TOKENS, RULE_POSITIONS, RULE_KV, RULES };
 
-static int is_attention(unsigned rule) {
+static int arrays_names_is_attention(unsigned rule) {
     return rule == RULE_KEYS || rule == RULE_VALUES || rule == RULE_KV;
 }
 
@@ -107,7 +107,7 @@ int kvc_name_maps_attention(const struct kvc_import_options *o) {
     for (const char *const *map = maps_of(o); map && *map; map++) {
         const char *pattern;
         const unsigned r = rule_of_map(*map, &pattern);
-        if (is_attention(r)) return 1;
+        if (arrays_names_is_attention(r)) return 1;
     }
     return 0;
 }
@@ -187,8 +187,8 @@ int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) 
             return kvc_fail(e, KVC_ERR_USAGE, "map=%s: %s belong to no layer; take {i} out", *map, rules[r].key);
         if (place && strstr(place + 3, "{i}"))
             return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern has {i} more than once", *map);
-        if (is_attention(r) && check_attention(*map, r == RULE_KV, place, axes, e)) return -1;
-        if (of_a_layer && !place && !is_attention(r))
+        if (arrays_names_is_attention(r) && check_attention(*map, r == RULE_KV, place, axes, e)) return -1;
+        if (of_a_layer && !place && !arrays_names_is_attention(r))
             return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern needs {i} once, in place of the layer number", *map);
     }
     return 0;

@@ -24,7 +24,7 @@ struct item {
     uint32_t layer; /* number in the cache */
 };
 
-static int is_attention(const struct item *item) {
+static int arrays_read_is_attention(const struct item *item) {
     return item->name.role <= KVC_ROLE_LATENT;
 }
 
@@ -145,9 +145,9 @@ static int by_layer(const void *pa, const void *pb) {
 /* Orders tensors by role and layer, not by length: neighbours of one layer must fit together. */
 static int by_meaning(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
-    if (is_attention(a) != is_attention(b)) return is_attention(a) ? -1 : 1;
+    if (arrays_read_is_attention(a) != arrays_read_is_attention(b)) return arrays_read_is_attention(a) ? -1 : 1;
     if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
-    if (!is_attention(a) && a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
+    if (!arrays_read_is_attention(a) && a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
     if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
     if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
     return a->array < b->array ? -1 : 1;
@@ -155,7 +155,7 @@ static int by_meaning(const void *pa, const void *pb) {
 
 static int same_layer(const struct item *a, const struct item *b) {
     return a->name.layer == b->name.layer && a->name.sliding == b->name.sliding &&
-           (is_attention(a) ? is_attention(b) : a->name.role == b->name.role);
+           (arrays_read_is_attention(a) ? arrays_read_is_attention(b) : a->name.role == b->name.role);
 }
 
 /* A layer may have K or V alone where patterns name them, and latents where the model has them. ONLY_LATENTS: the caller says so. */
@@ -186,18 +186,18 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
         if (b && (a->shape.tokens != b->shape.tokens || a->shape.heads != b->shape.heads))
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
         int first = !i || !same_layer(a, &item[i - 1]);
-        if (is_attention(a) && first && !b) {
+        if (arrays_read_is_attention(a) && first && !b) {
             if (a->name.role == KVC_ROLE_K && a->shape.heads == 1 && lone & LATENTS) a->name.role = KVC_ROLE_LATENT;
             else if (!(lone & MAPPED)) return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K, e);
         }
-        if (b && is_attention(b) && lone & ONLY_LATENTS)
+        if (b && arrays_read_is_attention(b) && lone & ONLY_LATENTS)
             return kvc_fail(e, KVC_ERR_USAGE, "%s is V, which caches of latent attention do not have", other);
     }
     return 0;
 }
 
 /* Adds parts and layers, and puts every item into its layer. */
-static int add_layers(struct kvc_cache *c, struct item *item, size_t n, struct kvc_error *e) {
+static int arrays_read_add_layers(struct kvc_cache *c, struct item *item, size_t n, struct kvc_error *e) {
     qsort(item, n, sizeof *item, by_layer);
     for (size_t i = 0; i < n; i++) {
         struct item *a = &item[i], *before = i ? &item[i - 1] : NULL;
@@ -224,10 +224,11 @@ static int add_layers(struct kvc_cache *c, struct item *item, size_t n, struct k
 static uint64_t choose_parts(struct item *item, size_t n) {
     uint64_t live = 0;
     for (size_t i = 0; i < n; i++)
-        if (is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live) live = item[i].shape.tokens;
+        if (arrays_read_is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live)
+            live = item[i].shape.tokens;
     for (size_t i = 0; i < n; i++) {
         item[i].part = !item[i].name.sliding && item[i].shape.tokens == live ? KVC_PART_LIVE : KVC_PART_SLIDING;
-        if (!is_attention(&item[i])) item[i].part = KVC_PART_COMPANION;
+        if (!arrays_read_is_attention(&item[i])) item[i].part = KVC_PART_COMPANION;
     }
     return live;
 }
@@ -300,16 +301,16 @@ static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n,
 static int by_number(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
     if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
-    if (is_attention(a) != is_attention(b)) return is_attention(a) ? -1 : 1;
+    if (arrays_read_is_attention(a) != arrays_read_is_attention(b)) return arrays_read_is_attention(a) ? -1 : 1;
     if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
     return a->array < b->array ? -1 : a->array > b->array;
 }
 
-static int build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, size_t arrays, int lone,
-                 struct positions *given, struct kvc_error *e) {
+static int arrays_read_build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, size_t arrays, int lone,
+                             struct positions *given, struct kvc_error *e) {
     const uint64_t live = choose_parts(item, n);
     if (!given->array[0]) given->ids = (given->array[0] = kvc_names_position_ids(array, arrays, live)) != NULL;
-    if (check_layers(item, n, array, lone, e) || add_layers(c, item, n, e)) return -1;
+    if (check_layers(item, n, array, lone, e) || arrays_read_add_layers(c, item, n, e)) return -1;
     if (set_positions(c, array, arrays, given, e) || note_short(c, item, n, given, e)) return -1;
     qsort(item, n, sizeof *item, by_number);
     for (size_t i = 0; i < n; i++) {
@@ -348,11 +349,11 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
         }
         if (a->name.kind != KVC_NAME_TENSOR) continue;
         status = take_tensor(&array[i], a, e);
-        attention |= is_attention(a);
+        attention |= arrays_read_is_attention(a);
         items++;
     }
     if (!status && !attention) status = kvc_names_unknown(array, n, lone & MAPPED, e);
-    if (!status) status = build(c, item, items, array, n, lone, &given, e);
+    if (!status) status = arrays_read_build(c, item, items, array, n, lone, &given, e);
     free(item);
     const struct kvc_array *ids = status ? NULL : kvc_names_ids(c, array, n);
     if (ids) status = take_tokens(c, ids, e);

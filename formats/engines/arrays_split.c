@@ -76,7 +76,7 @@ static struct kvc_array piece_of(const struct axes *axes, const struct kvc_array
     return piece;
 }
 
-static int by_place(const void *pa, const void *pb) {
+static int arrays_split_by_place(const void *pa, const void *pb) {
     const struct kvc_array *a = pa, *b = pb;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;
     return a->known.role != b->known.role ? (a->known.role < b->known.role ? -1 : 1) : 0;
@@ -97,15 +97,15 @@ static int split(struct kvc_array_list *to, const struct kvc_array *a, const cha
             const struct kvc_array piece = piece_of(&axes, a, layer, plane, name);
             if (kvc_arrays_add(to, &piece, e)) return -1;
         }
-    qsort(to->array + first, to->n - first, sizeof *to->array, by_place);
+    qsort(to->array + first, to->n - first, sizeof *to->array, arrays_split_by_place);
     return 0;
 }
 
-static struct kvc_name name_of(const struct kvc_array *a, const struct kvc_import_options *o) {
+static struct kvc_name arrays_split_name_of(const struct kvc_array *a, const struct kvc_import_options *o) {
     return a->known.kind ? a->known : kvc_name_of(a->name, o);
 }
 
-static int is_attention(const struct kvc_name *name) {
+static int arrays_split_is_attention(const struct kvc_name *name) {
     return name->kind == KVC_NAME_TENSOR && (name->role == KVC_ROLE_K || name->role == KVC_ROLE_V);
 }
 
@@ -130,15 +130,15 @@ static int take_dtype(struct kvc_array *a, const struct kvc_dtype_info *info, st
 int kvc_arrays_split(struct kvc_array_list *list, const struct kvc_import_options *o, struct kvc_error *e) {
     const char *order = kvc_name_axes(o);
     for (size_t i = 0; i < list->n; i++) {
-        const struct kvc_name name = name_of(&list->array[i], o);
-        if (is_attention(&name) && take_dtype(&list->array[i], kvc_name_dtype(o), e)) return -1;
+        const struct kvc_name name = arrays_split_name_of(&list->array[i], o);
+        if (arrays_split_is_attention(&name) && take_dtype(&list->array[i], kvc_name_dtype(o), e)) return -1;
     }
     struct kvc_array_list to = {.n = 0};
     int status = 0;
     for (size_t i = 0; i < list->n && order && !status; i++) {
         const struct kvc_array *a = &list->array[i];
-        const struct kvc_name name = name_of(a, o);
-        status = is_attention(&name) ? split(&to, a, order, &name, e) : kvc_arrays_add(&to, a, e);
+        const struct kvc_name name = arrays_split_name_of(a, o);
+        status = arrays_split_is_attention(&name) ? split(&to, a, order, &name, e) : kvc_arrays_add(&to, a, e);
     }
     if (status || !order) {
         kvc_arrays_clear(&to);

@@ -14,12 +14,12 @@
 
 /* --- checks --- */
 
-static int is_attention(const struct kvc_part *part) {
+static int arrays_write_is_attention(const struct kvc_part *part) {
     return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_SLIDING;
 }
 
 static int is_exported(const struct kvc_part *part, uint32_t stream) {
-    return (is_attention(part) && part->stream == stream) || part->kind == KVC_PART_COMPANION;
+    return (arrays_write_is_attention(part) && part->stream == stream) || part->kind == KVC_PART_COMPANION;
 }
 
 /* Checks that no position occurs twice. Tokens of an image may share a position where cells have further coordinates (M-RoPE),
@@ -51,7 +51,7 @@ int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_er
     *stream = KVC_NONE;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
-        if (!is_attention(part) || !part->cells.n) continue;
+        if (!arrays_write_is_attention(part) || !part->cells.n) continue;
         if (*stream == KVC_NONE) *stream = part->stream;
         several |= part->stream != *stream;
         live += part->kind == KVC_PART_LIVE;
@@ -62,7 +62,7 @@ int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_er
                         live);
     if (*stream == KVC_NONE) *stream = 0;
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (is_attention(&c->part[i]) && check_one_sequence(c, &c->part[i].cells, e)) return -1;
+        if (arrays_write_is_attention(&c->part[i]) && check_one_sequence(c, &c->part[i].cells, e)) return -1;
     return 0;
 }
 
@@ -112,8 +112,8 @@ int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_
 
 /* --- the list --- */
 
-static int describe(struct kvc_arrays_item *item, const struct kvc_cache *c, uint32_t t, int (*keeps)(enum kvc_dtype),
-                    struct kvc_error *e) {
+static int arrays_write_describe(struct kvc_arrays_item *item, const struct kvc_cache *c, uint32_t t,
+                                 int (*keeps)(enum kvc_dtype), struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const struct kvc_shape *shape = &tensor->shape;
     char label[64];
@@ -193,7 +193,7 @@ static const struct kvc_part *reference_part(const struct kvc_cache *c, uint32_t
     const struct kvc_part *best = NULL;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
-        if (!is_attention(part) || !is_exported(part, stream)) continue;
+        if (!arrays_write_is_attention(part) || !is_exported(part, stream)) continue;
         if (!best || part->kind < best->kind || (part->kind == best->kind && part->cells.n > best->cells.n)) best = part;
     }
     return best;
@@ -257,7 +257,7 @@ static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enu
     if (list_positions(list, reference, stream, e)) return -1;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         if (!is_exported(kvc_tensor_part(c, t), stream)) continue;
-        if (describe(&list->item[list->n], c, t, keeps, e)) return -1;
+        if (arrays_write_describe(&list->item[list->n], c, t, keeps, e)) return -1;
         list->n++;
     }
     qsort_r(list->item, list->n, sizeof *list->item, compare_items, (void *)(uintptr_t)c);

@@ -41,7 +41,7 @@ static int has_magic(const struct kvc_input *in, const struct magic *m) {
 }
 
 /* Returns the parsed header of a safetensors file that contains one of the words below, or NULL. */
-static json_t *read_header(const struct kvc_input *in) {
+static json_t *foreign_read_header(const struct kvc_input *in) {
     static const char *const words[] = {"\"kvc.profile\""};
     uint8_t head[9];
     json_t *header = NULL;
@@ -78,7 +78,7 @@ static const char *last_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-static int ends_in(const char *name, const char *end) {
+static int foreign_ends_in(const char *name, const char *end) {
     const size_t n = strlen(name), m = strlen(end);
     return n >= m && strcmp(name + n - m, end) == 0;
 }
@@ -88,7 +88,7 @@ static int ends_in(const char *name, const char *end) {
 static const char *says_beside(const struct kvc_input *in) {
     static const struct magic checkpoints = {"LSCKPT", 6, 0, NULL}, apple = {"\0\5\x16\7\0\2\0\0", 8, 0, NULL},
                               finder = {"\0\0\0\1Bud1", 8, 0, NULL};
-    if (has_magic(in, &checkpoints) || (in->name && ends_in(in->name, ".checkpoints")))
+    if (has_magic(in, &checkpoints) || (in->name && foreign_ends_in(in->name, ".checkpoints")))
         return "it is a file of server checkpoints that llama-server keeps beside a slot, not a cache; a folder or a tar archive "
                "of "
                "the slot and of this file keeps both";
@@ -108,7 +108,7 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
         snprintf(text, size, "%s", beside);
         return KVC_FOREIGN_BESIDE;
     }
-    json_t *header = read_header(in);
+    json_t *header = foreign_read_header(in);
     const int found = header && says_header(header, text, size);
     json_decref(header);
     return found;
@@ -133,14 +133,14 @@ static int says_key(const char *name, char *text, size_t size) {
 static int is_beside_chunk(const char *name) {
     struct kvc_lmcache_key key;
     char chunk[512];
-    if (!ends_in(name, ".meta") || strlen(name) >= sizeof chunk) return 0;
+    if (!foreign_ends_in(name, ".meta") || strlen(name) >= sizeof chunk) return 0;
     snprintf(chunk, sizeof chunk, "%.*s", (int)(strlen(name) - strlen(".meta")), name);
     return kvc_lmcache_key_of(&key, chunk);
 }
 
 /* Recognises by its name what vllm-mlx (prefix_cache) and LMCache keep beside caches. */
 static const char *says_name_beside(const char *name) {
-    if (ends_in(name, "_tokens.bin"))
+    if (foreign_ends_in(name, "_tokens.bin"))
         return "it is named as the token ids beside a prompt cache, which are read with NAME.safetensors, or by --token-ids";
     if (strcmp(last_name(name), "index.json") == 0) return "it is an index of other files";
     if (is_beside_chunk(name)) return "it describes a chunk of LMCache's LocalDisk, the file .pt beside it";
@@ -168,7 +168,7 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
 
 int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t size) {
     for (size_t i = 0; i < b->n; i++)
-        if (ends_in(b->member[i].name, ".pt") && says_key(b->member[i].name, text, size)) return 1;
+        if (foreign_ends_in(b->member[i].name, ".pt") && says_key(b->member[i].name, text, size)) return 1;
     return 0;
 }
 
@@ -177,5 +177,5 @@ int kvc_member_is_beside(const char *name) {
 }
 
 int kvc_member_is_checkpoints(const char *name) {
-    return ends_in(name, ".checkpoints") || ends_in(name, ".ckpt");
+    return foreign_ends_in(name, ".checkpoints") || foreign_ends_in(name, ".ckpt");
 }

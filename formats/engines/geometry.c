@@ -113,8 +113,8 @@ int kvc_geometry_extents(struct kvc_cache *c, const struct kvc_geometry *g, uint
 
 int kvc_geometry_add(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim, const struct kvc_input *in, uint64_t offset,
                      struct kvc_error *e) {
-    return kvc_geometry_tensors(c, g, dim, 0, g->count[KVC_AXIS_TOKEN], e) || kvc_geometry_map(c, g, 0, 0, in, offset, e) ||
-                   kvc_geometry_extents(c, g, 0, 0, in, offset, e)
-               ? -1
-               : 0;
+    if (kvc_geometry_tensors(c, g, dim, 0, g->count[KVC_AXIS_TOKEN], e)) return -1;
+    if (kvc_geometry_map(c, g, 0, 0, in, offset, e)) return -1;
+    if (kvc_geometry_extents(c, g, 0, 0, in, offset, e)) return -1;
+    return 0;
 }

@@ -37,7 +37,7 @@ static const struct {
     const char *name, *order;
 } layouts[] = {{"layer_first", "clthd"}, {"page_first", "ctlhd"}, {"page_first_direct", "clthd"}, {"page_head", "chtld"}};
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int hicache_probe(const struct kvc_bundle *b, char *why, size_t size) {
     (void)b;
     snprintf(why, size, "pages are never guessed");
     return 0;
@@ -154,17 +154,16 @@ static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const st
 }
 
 /* K is paired as transformers keeps it, because SGLang does so; but no page says it. Models of latents differ. */
-static int describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes, const struct kvc_import_options *o,
-                    struct kvc_error *e) {
+static int hicache_describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes, const struct kvc_import_options *o,
+                            struct kvc_error *e) {
     const enum kvc_pairing pairing = g->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
-    return kvc_names_meta(c, "hicache", bytes, o, pairing, !g->latent, e) ||
-                   kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)
-               ? -1
-               : 0;
+    if (kvc_names_meta(c, "hicache", bytes, o, pairing, !g->latent, e)) return -1;
+    if (kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)) return -1;
+    return 0;
 }
 
-static int build(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b,
-                 const struct kvc_import_options *o, struct kvc_error *e) {
+static int hicache_build(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b,
+                         const struct kvc_import_options *o, struct kvc_error *e) {
     uint64_t tokens;
     if (__builtin_mul_overflow(g->count[KVC_AXIS_TOKEN], b->n, &tokens) || tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: the pages hold more tokens than kvc handles (2^31)");
@@ -173,17 +172,18 @@ static int build(struct kvc_cache *c, const struct kvc_geometry *g, const struct
     for (uint64_t i = 0; i < tokens; i++) c->part[part].cells.pos[i] += (int64_t)o->value[FIRST].count;
     for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
         if (kvc_cache_add_layer(c, part, i, g->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) == KVC_NONE) return -1;
-    return kvc_geometry_tensors(c, g, g->count[KVC_AXIS_DIM], 0, tokens, e) || add_pages(c, g, b, e) ||
-                   describe(c, g, kvc_bundle_size(b), o, e) || kvc_cache_finish(c, e)
-               ? -1
-               : 0;
+    if (kvc_geometry_tensors(c, g, g->count[KVC_AXIS_DIM], 0, tokens, e)) return -1;
+    if (add_pages(c, g, b, e)) return -1;
+    if (hicache_describe(c, g, kvc_bundle_size(b), o, e)) return -1;
+    if (kvc_cache_finish(c, e)) return -1;
+    return 0;
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *hicache_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_geometry g;
     if (take_geometry(&g, o, e) || check_kind(b, o, e) || check_order(b, e) || check_sizes(&g, b, e)) return NULL;
     struct kvc_cache *c = kvc_cache_new(e);
-    if (c && build(c, &g, b, o, e)) {
+    if (c && hicache_build(c, &g, b, o, e)) {
         kvc_cache_free(c);
         c = NULL;
     }
@@ -192,7 +192,7 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
 
 /* --- writing --- */
 
-static int keeps(enum kvc_dtype dtype) {
+static int hicache_keeps(enum kvc_dtype dtype) {
     return kvc_dtype_info(dtype)->block == 1;
 }
 
@@ -266,11 +266,11 @@ static int write_pages(struct kvc_uniform *u, const struct kvc_geometry *g, cons
     return status;
 }
 
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, const struct kvc_member_sink *to,
-                  struct kvc_error *e) {
+static int hicache_export(const struct kvc_cache *c, const struct kvc_export_options *o, const struct kvc_member_sink *to,
+                          struct kvc_error *e) {
     struct kvc_uniform u;
     struct kvc_geometry g;
-    if (kvc_uniform_open(&u, c, o, keeps, "hicache", e)) return -1;
+    if (kvc_uniform_open(&u, c, o, hicache_keeps, "hicache", e)) return -1;
     const int status = shape_pages(&g, &u, o->value, e) || write_pages(&u, &g, to, e) ? -1 : 0;
     kvc_uniform_close(&u);
     return status;
@@ -286,9 +286,9 @@ const struct kvc_format kvc_format_hicache = {
     /* The number of heads and dtypes count as geometry, which readers must be given. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
              KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
-    .keeps = keeps,
+    .keeps = hicache_keeps,
     .takes_members = 1,
-    .probe = probe,
-    .import = import,
-    .export_members = export,
+    .probe = hicache_probe,
+    .import = hicache_import,
+    .export_members = hicache_export,
 };

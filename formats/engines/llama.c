@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int llama_probe(const struct kvc_bundle *b, char *why, size_t size) {
     const size_t member = kvc_llama_member(b);
     const struct kvc_input *in = member == SIZE_MAX ? NULL : kvc_bundle_open(b, member, NULL);
     uint8_t magic[4];
@@ -76,7 +76,7 @@ const struct kvc_format kvc_format_llama = {
     .source = KVC_SOURCE_LLAMA,
     .lacks = KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA,
     .is_default = is_default,
-    .probe = probe,
+    .probe = llama_probe,
     .import = kvc_llama_read,
     .export = kvc_llama_write,
 };

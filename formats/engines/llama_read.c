@@ -244,8 +244,8 @@ static int describe_layout(struct kvc_meta *m, const struct kvc_llama_parser *p,
     return known[1] ? kvc_meta_set_u64(m, KVC_KEY_HADAMARD_V, p->tile_v, e) : 0;
 }
 
-static int describe(struct kvc_cache *c, const struct kvc_llama_parser *p, const struct head *h, uint64_t bytes,
-                    struct kvc_error *e) {
+static int llama_read_describe(struct kvc_cache *c, const struct kvc_llama_parser *p, const struct head *h, uint64_t bytes,
+                               struct kvc_error *e) {
     static const char *const names[] = {"llama.cpp GGSQ", "llama.cpp GGSN", "llama.cpp state", "llama.cpp sequence"};
     struct kvc_meta *m = &c->meta;
     if (kvc_meta_set_text(m, KVC_KEY_SOURCE_FORMAT, names[h->kind], e) ||
@@ -272,8 +272,8 @@ size_t kvc_llama_member(const struct kvc_bundle *b) {
 }
 
 /* Adds members [first, end), which lie beside the state, and after them begins the state's own if there is one. */
-static int add_members(struct kvc_cache *c, const struct kvc_bundle *b, size_t first, size_t end, int state,
-                       struct kvc_error *e) {
+static int llama_read_add_members(struct kvc_cache *c, const struct kvc_bundle *b, size_t first, size_t end, int state,
+                                  struct kvc_error *e) {
     for (size_t i = first; i < end && !b->is_file; i++) {
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in || kvc_extents_member(c, b->member[i].name, e)) return -1;
@@ -284,17 +284,17 @@ static int add_members(struct kvc_cache *c, const struct kvc_bundle *b, size_t f
 }
 
 /* Builds p->cache by the reading that fits: member `member` of the bundle, and beside it the others. */
-static int build(struct kvc_llama_parser *p, const struct head *h, const struct kvc_bundle *b, size_t member,
-                 struct kvc_error *e) {
+static int llama_read_build(struct kvc_llama_parser *p, const struct head *h, const struct kvc_bundle *b, size_t member,
+                            struct kvc_error *e) {
     struct kvc_cache *c = p->cache;
     const struct kvc_input *in = p->bytes->in;
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
-    if (add_members(c, b, 0, member, 1, e)) return -1;
+    if (llama_read_add_members(c, b, 0, member, 1, e)) return -1;
     if (kvc_llama_state(p)) return -1;
     if (kvc_cache_extent_literal(c, in, p->literal, in->size - p->literal, e)) return -1;
-    if (add_members(c, b, member + 1, b->n, 0, e)) return -1;
+    if (llama_read_add_members(c, b, member + 1, b->n, 0, e)) return -1;
     if (read_tokens(c, p->bytes, h, e)) return -1;
-    if (describe(c, p, h, kvc_bundle_size(b), e)) return -1;
+    if (llama_read_describe(c, p, h, kvc_bundle_size(b), e)) return -1;
     return kvc_cache_finish(c, e);
 }
 
@@ -316,7 +316,7 @@ struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_im
         const int told = o->value[KVC_LLAMA_LATENT].count != 0;
         const int latent = told ? 1 : o->latent || may_be_latent(h.arch) ? -1 : 0;
         if (!find_reading(&p, &h, latent, e)) c = p.cache = kvc_cache_new(e);
-        if (c && build(&p, &h, b, member, e)) {
+        if (c && llama_read_build(&p, &h, b, member, e)) {
             kvc_cache_free(c);
             c = NULL;
         }

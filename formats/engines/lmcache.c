@@ -89,12 +89,12 @@ int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, ui
 /* --- files --- */
 
 /* Returns 1 if a member is a chunk. Other members of a folder or an archive are kept as they are. */
-static int is_read(const struct kvc_bundle *b, size_t i) {
+static int lmcache_is_read(const struct kvc_bundle *b, size_t i) {
     const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
     return b->is_file || (dot && (strcmp(dot, ".data") == 0 || strcmp(dot, ".pt") == 0));
 }
 
-static int probe_file(const struct kvc_input *in, char *why, size_t size) {
+static int lmcache_probe_file(const struct kvc_input *in, char *why, size_t size) {
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = in->size < sizeof head ? in->size : sizeof head;
     if (!kvc_input_copy(in, 0, head, have, NULL)) return kvc_lmcache_begins(head, have, in->size, why, size);
@@ -102,28 +102,28 @@ static int probe_file(const struct kvc_input *in, char *why, size_t size) {
     return 0;
 }
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int lmcache_probe(const struct kvc_bundle *b, char *why, size_t size) {
     int found = 0;
     snprintf(why, size, "no file is named *.data");
     for (size_t i = 0; i < b->n && found <= 0; i++) {
-        if (!is_read(b, i)) continue;
+        if (!lmcache_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
         if (in && kvc_lmcache_is_disk(b, i)) return 1;
-        if (in) found = probe_file(in, why, size);
+        if (in) found = lmcache_probe_file(in, why, size);
         else snprintf(why, size, "a file cannot be opened");
     }
     return found;
 }
 
-static const char *name_of(const struct kvc_bundle *b, size_t member) {
+static const char *lmcache_name_of(const struct kvc_bundle *b, size_t member) {
     return b->is_file ? b->one.in->path : b->member[member].name;
 }
 
 /* Reads the chunk of a file by options, by what lies beside it, or by its header. */
-static int read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
-                     struct kvc_error *e) {
+static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
+                             struct kvc_error *e) {
     struct kvc_lmcache_key key = {.world = 0};
-    const char *name = name_of(b, f->member);
+    const char *name = lmcache_name_of(b, f->member);
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = f->in->size < sizeof head ? f->in->size : sizeof head;
     if (name) kvc_lmcache_key_of(&key, name);
@@ -151,7 +151,7 @@ static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct k
     struct kvc_lmcache_key first = {.world = 0}, key;
     *known = 1;
     for (size_t i = 0; i < n; i++) {
-        const char *name = name_of(b, file[i].member);
+        const char *name = lmcache_name_of(b, file[i].member);
         const int has_key = name && kvc_lmcache_key_of(&key, name);
         if (!i && has_key) first = key;
         if (has_key && *first.chunk && strcmp(first.chunk, key.chunk) != 0)
@@ -190,16 +190,16 @@ static int check_layers(const struct kvc_lmcache_file *file, size_t n, const str
 static int read_files(struct kvc_lmcache_file *file, size_t *n, const struct kvc_bundle *b, const struct kvc_import_options *o,
                       struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++) {
-        if (!is_read(b, i)) continue;
+        if (!lmcache_is_read(b, i)) continue;
         file[*n] = (struct kvc_lmcache_file){.member = i, .in = kvc_bundle_open(b, i, e)};
         if (!file[*n].in) return -1;
-        if (read_file(&file[*n], b, o, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (lmcache_read_file(&file[*n], b, o, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
         ++*n;
     }
     return *n ? check_layers(file, *n, b, e) : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.data");
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *lmcache_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_lmcache_file *file = kvc_alloc(b->n, sizeof *file);
     struct kvc_cache *c = NULL;
     size_t n = 0;
@@ -208,7 +208,7 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
     if (!status) status = number_layers(file, n, b, &known, e);
     if (!status) status = (c = kvc_cache_new(e)) ? 0 : -1;
     if (!status) status = kvc_cache_map(c, NULL, NULL, e);
-    if (!status) status = kvc_lmcache_build(c, "lmcache", b, file, n, name_of(b, file->member), known, o, e);
+    if (!status) status = kvc_lmcache_build(c, "lmcache", b, file, n, lmcache_name_of(b, file->member), known, o, e);
     free(file);
     if (!status) return c;
     kvc_cache_free(c);
@@ -223,16 +223,17 @@ static int number_of(enum kvc_dtype dtype) {
     return 0;
 }
 
-static int keeps(enum kvc_dtype dtype) {
+static int lmcache_keeps(enum kvc_dtype dtype) {
     return number_of(dtype) != 0;
 }
 
 /* Writes a file with a header. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+static int lmcache_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
+                          struct kvc_error *e) {
     struct kvc_lmcache_export x;
     uint8_t head[KVC_LMCACHE_HEADER];
     uint64_t dim[4];
-    if (kvc_lmcache_export_open(&x, c, o, keeps, "lmcache", e)) return -1;
+    if (kvc_lmcache_export_open(&x, c, o, lmcache_keeps, "lmcache", e)) return -1;
     kvc_lmcache_shape(&x.chunk, dim);
     int status = 0;
     if (x.chunk.bytes > INT32_MAX)
@@ -258,9 +259,9 @@ const struct kvc_format kvc_format_lmcache = {
     .export_options = kvc_lmcache_export_options,
     .source = KVC_SOURCE_LMCACHE,
     .lacks = KVC_LMCACHE_LACKS,
-    .keeps = keeps,
+    .keeps = lmcache_keeps,
     .takes_members = 1,
-    .probe = probe,
-    .import = import,
-    .export = export,
+    .probe = lmcache_probe,
+    .import = lmcache_import,
+    .export = lmcache_export,
 };

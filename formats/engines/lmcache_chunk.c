@@ -85,7 +85,7 @@ static int take_heads(struct kvc_lmcache_chunk *k, uint64_t row, uint64_t heads,
 }
 
 /* Finds the bytes, and checks the bounds that kvc has. */
-static int take_bytes(struct kvc_lmcache_chunk *k, struct kvc_error *e) {
+static int lmcache_chunk_take_bytes(struct kvc_lmcache_chunk *k, struct kvc_error *e) {
     k->bytes = k->info->size;
     const uint64_t factor[] = {k->layout == KVC_LMCACHE_MLA ? 1 : 2, k->layers, k->tokens, k->heads, k->dim};
     for (size_t i = 0; i < sizeof factor / sizeof factor[0]; i++)
@@ -136,7 +136,7 @@ int kvc_lmcache_of_shape(struct kvc_lmcache_chunk *k, uint64_t fmt, const struct
         return kvc_fail(e, KVC_ERR_DAMAGED, "the layout %s has %d planes of K and V, the header states %" PRIu64,
                         kvc_lmcache_layouts[k->layout].name, is_plane(k->layout) ? 1 : 2, planes);
     const uint64_t heads = o->value[KVC_LMCACHE_HEADS].count ? o->value[KVC_LMCACHE_HEADS].count : o->kv_heads;
-    if (take_heads(k, row, heads, e) || take_bytes(k, e)) return -1;
+    if (take_heads(k, row, heads, e) || lmcache_chunk_take_bytes(k, e)) return -1;
     if (k->bytes != size)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the shape makes %" PRIu64 " bytes, but there are %" PRIu64 " of data (cut short or appended to)",
@@ -173,9 +173,9 @@ int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint
     k->heads_known = 1;
     k->dim = v[KVC_LMCACHE_DIM].count;
     k->tokens = 1;
-    if (take_bytes(k, e)) return -1;
+    if (lmcache_chunk_take_bytes(k, e)) return -1;
     k->tokens = v[KVC_LMCACHE_TOKENS].count ? v[KVC_LMCACHE_TOKENS].count : size / k->bytes;
-    if (!k->tokens || take_bytes(k, e) || k->bytes != size)
+    if (!k->tokens || lmcache_chunk_take_bytes(k, e) || k->bytes != size)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: the geometry makes %" PRIu64 " bytes%s, but there are %" PRIu64, format, k->bytes,
                         v[KVC_LMCACHE_TOKENS].count ? "" : " in whole tokens", size);
     return 0;
@@ -222,7 +222,7 @@ static int by_member(const void *pa, const void *pb) {
 }
 
 /* Adds the layers in ascending order, which need not be the order of the files. */
-static int add_layers(struct kvc_cache *c, struct kvc_lmcache_file *file, size_t n, struct kvc_error *e) {
+static int lmcache_chunk_add_layers(struct kvc_cache *c, struct kvc_lmcache_file *file, size_t n, struct kvc_error *e) {
     qsort(file, n, sizeof *file, by_layer);
     for (size_t i = 0; i < n; i++) {
         struct kvc_lmcache_file *f = &file[i];
@@ -236,8 +236,8 @@ static int add_layers(struct kvc_cache *c, struct kvc_lmcache_file *file, size_t
 }
 
 /* Adds the tensors and extents of all members, in their order. */
-static int add_members(struct kvc_cache *c, const struct kvc_bundle *b, struct kvc_lmcache_file *file, size_t n,
-                       struct kvc_error *e) {
+static int lmcache_chunk_add_members(struct kvc_cache *c, const struct kvc_bundle *b, struct kvc_lmcache_file *file, size_t n,
+                                     struct kvc_error *e) {
     qsort(file, n, sizeof *file, by_member);
     for (size_t i = 0, next = 0; i < b->n; i++) {
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
@@ -261,22 +261,23 @@ static int describe_key(struct kvc_cache *c, const char *name, struct kvc_error 
 }
 
 /* K is paired as transformers keeps it, because the engines that use LMCache do so; but no file says it. */
-static int describe(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_lmcache_chunk *k, int layers_known,
-                    const struct kvc_import_options *o, struct kvc_error *e) {
+static int lmcache_chunk_describe(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_lmcache_chunk *k,
+                                  int layers_known, const struct kvc_import_options *o, struct kvc_error *e) {
     const int latent = k->layout == KVC_LMCACHE_MLA;
     const enum kvc_pairing pairing = latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
-    return kvc_names_meta(c, format, bytes, o, pairing, !latent, e) ||
-                   kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, k->heads_known, e) ||
-                   kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, layers_known, e)
-               ? -1
-               : 0;
+    if (kvc_names_meta(c, format, bytes, o, pairing, !latent, e)) return -1;
+    if (kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, k->heads_known, e)) return -1;
+    if (kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, layers_known, e)) return -1;
+    return 0;
 }
 
 int kvc_lmcache_build(struct kvc_cache *c, const char *format, const struct kvc_bundle *b, struct kvc_lmcache_file *file,
                       size_t n, const char *key, int layers_known, const struct kvc_import_options *o, struct kvc_error *e) {
-    return add_part(c, file->chunk.tokens, o, e) || add_layers(c, file, n, e) || add_members(c, b, file, n, e) ||
-                   describe(c, format, kvc_bundle_size(b), &file->chunk, layers_known, o, e) || describe_key(c, key, e) ||
-                   kvc_cache_finish(c, e)
-               ? -1
-               : 0;
+    if (add_part(c, file->chunk.tokens, o, e)) return -1;
+    if (lmcache_chunk_add_layers(c, file, n, e)) return -1;
+    if (lmcache_chunk_add_members(c, b, file, n, e)) return -1;
+    if (lmcache_chunk_describe(c, format, kvc_bundle_size(b), &file->chunk, layers_known, o, e)) return -1;
+    if (describe_key(c, key, e)) return -1;
+    if (kvc_cache_finish(c, e)) return -1;
+    return 0;
 }

@@ -110,7 +110,7 @@ static uint64_t format_of(const json_t *root, const uint64_t *dim, uint64_t rank
     return fmt;
 }
 
-static int take_shape(const json_t *shape, uint64_t dim[MAX_RANK], uint64_t *rank, struct kvc_error *e) {
+static int lmcache_disk_take_shape(const json_t *shape, uint64_t dim[MAX_RANK], uint64_t *rank, struct kvc_error *e) {
     *rank = json_array_size(shape);
     int good = *rank && *rank <= MAX_RANK;
     for (size_t i = 0; good && i < *rank; i++) {
@@ -121,14 +121,14 @@ static int take_shape(const json_t *shape, uint64_t dim[MAX_RANK], uint64_t *ran
     return good ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "the .meta file beside it has no shape of 1 to %d sizes", MAX_RANK);
 }
 
-static int take(struct kvc_lmcache_chunk *k, const json_t *root, uint64_t size, const struct kvc_import_options *o,
-                struct kvc_error *e) {
+static int lmcache_disk_take(struct kvc_lmcache_chunk *k, const json_t *root, uint64_t size, const struct kvc_import_options *o,
+                             struct kvc_error *e) {
     const char *name = json_string_value(json_object_get(root, "dtype"));
     const struct kvc_dtype_info *info = kvc_lmcache_dtype(name);
     const json_t *stated = json_object_get(root, "size");
     uint64_t dim[MAX_RANK] = {0}, rank;
     if (!info) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the .meta file beside it states dtype '%.40s', which no cache has", name);
-    if (take_shape(json_object_get(root, "shape"), dim, &rank, e)) return -1;
+    if (lmcache_disk_take_shape(json_object_get(root, "shape"), dim, &rank, e)) return -1;
     if (json_is_integer(stated) && (json_integer_value(stated) < 0 || (uint64_t)json_integer_value(stated) != size))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the .meta file beside it states %" JSON_INTEGER_FORMAT " bytes, but there are %" PRIu64
@@ -147,7 +147,7 @@ int kvc_lmcache_of_disk(struct kvc_lmcache_chunk *k, const struct kvc_bundle *b,
                         const struct kvc_import_options *o, struct kvc_error *e) {
     json_t *root = read_beside(b, member);
     if (!root) return 1;
-    const int status = take(k, root, size, o, e);
+    const int status = lmcache_disk_take(k, root, size, o, e);
     json_decref(root);
     return status;
 }

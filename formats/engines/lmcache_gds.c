@@ -46,7 +46,7 @@ static const char *name_of_dtype(enum kvc_dtype dtype) {
 /* --- the header --- */
 
 /* Returns the parsed header of a file that looks like a chunk, or NULL and the reason. *size gets its bytes. */
-static json_t *read_header(const struct kvc_input *in, uint64_t *size, char *why, size_t why_size) {
+static json_t *lmcache_gds_read_header(const struct kvc_input *in, uint64_t *size, char *why, size_t why_size) {
     static const char key[] = "\"kvcache\"";
     uint8_t head[9];
     json_error_t error;
@@ -114,18 +114,18 @@ static int ends_with(const char *name, const char *suffix) {
 }
 
 /* Returns 1 if a member may be a chunk. Other members of a folder or an archive are kept as they are. */
-static int is_read(const struct kvc_bundle *b, size_t i) {
+static int lmcache_gds_is_read(const struct kvc_bundle *b, size_t i) {
     return b->is_file || ends_with(b->member[i].name, ".safetensors") || ends_with(b->member[i].name, ".weka1");
 }
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int lmcache_gds_probe(const struct kvc_bundle *b, char *why, size_t size) {
     snprintf(why, size, "no file is named *.kvcache.safetensors or *.weka1");
     for (size_t i = 0; i < b->n; i++) {
         uint64_t header;
-        if (!is_read(b, i)) continue;
+        if (!lmcache_gds_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
         if (!in) snprintf(why, size, "a file cannot be opened");
-        json_t *root = in ? read_header(in, &header, why, size) : NULL;
+        json_t *root = in ? lmcache_gds_read_header(in, &header, why, size) : NULL;
         json_decref(root);
         if (root) return 1;
     }
@@ -156,15 +156,15 @@ static int check_metadata(const struct kvc_bundle *b, const struct kvc_lmcache_f
 }
 
 /* Finds and reads the only chunk of a bundle. */
-static int read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
-                     struct kvc_error *e) {
+static int lmcache_gds_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                 struct kvc_error *e) {
     char why[256] = "no file is named *.kvcache.safetensors or *.weka1";
     for (size_t i = 0; i < b->n; i++) {
-        if (!is_read(b, i)) continue;
+        if (!lmcache_gds_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         uint64_t header;
         if (!in) return -1;
-        json_t *root = read_header(in, &header, why, sizeof why);
+        json_t *root = lmcache_gds_read_header(in, &header, why, sizeof why);
         if (!root) continue;
         int status = 0;
         if (f->in)
@@ -179,9 +179,9 @@ static int read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b, con
     return f->in ? check_metadata(b, f, e) : kvc_fail(e, KVC_ERR_UNKNOWN, "%s", why);
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *lmcache_gds_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_lmcache_file file = {.in = NULL};
-    struct kvc_cache *c = read_file(&file, b, o, e) ? NULL : kvc_cache_new(e);
+    struct kvc_cache *c = lmcache_gds_read_file(&file, b, o, e) ? NULL : kvc_cache_new(e);
     if (!c) return NULL;
     const char *name = b->is_file ? b->one.in->path : b->member[file.member].name;
     if (!kvc_cache_map(c, NULL, NULL, e) && !kvc_lmcache_build(c, "lmcache-gds", b, &file, 1, name, 1, o, e)) return c;
@@ -191,16 +191,17 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
 
 /* --- writing --- */
 
-static int keeps(enum kvc_dtype dtype) {
+static int lmcache_gds_keeps(enum kvc_dtype dtype) {
     return name_of_dtype(dtype) != NULL;
 }
 
 /* Writes the file without its ".metadata", which has the same first 4096 bytes. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+static int lmcache_gds_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
+                              struct kvc_error *e) {
     struct kvc_lmcache_export x;
     char head[HEADER + 1], shape[128] = "";
     uint64_t dim[4];
-    if (kvc_lmcache_export_open(&x, c, o, keeps, "lmcache-gds", e)) return -1;
+    if (kvc_lmcache_export_open(&x, c, o, lmcache_gds_keeps, "lmcache-gds", e)) return -1;
     const unsigned rank = kvc_lmcache_shape(&x.chunk, dim);
     for (unsigned i = 0; i < rank; i++)
         snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRIu64, i ? ", " : "", dim[i]);
@@ -224,9 +225,9 @@ const struct kvc_format kvc_format_lmcache_gds = {
     .export_options = kvc_lmcache_export_options,
     .source = KVC_SOURCE_LMCACHE_GDS,
     .lacks = KVC_LMCACHE_LACKS,
-    .keeps = keeps,
+    .keeps = lmcache_gds_keeps,
     .takes_members = 1,
-    .probe = probe,
-    .import = import,
-    .export = export,
+    .probe = lmcache_gds_probe,
+    .import = lmcache_gds_import,
+    .export = lmcache_gds_export,
 };

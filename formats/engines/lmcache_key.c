@@ -32,7 +32,7 @@ static void plain(char *text, size_t size, const char *path) {
 }
 
 /* Reads a number of at most 9 digits. */
-static int count(const char *text, uint64_t *v) {
+static int lmcache_key_count(const char *text, uint64_t *v) {
     const size_t n = strlen(text);
     *v = strtoull(text, NULL, 10);
     return n && n <= 9 && strspn(text, "0123456789") == n;
@@ -78,13 +78,14 @@ int kvc_lmcache_key_of(struct kvc_lmcache_key *key, const char *path) {
         key->worker = rank >> 16 & 255;
         return is_hex(field[2]) && is_hex(field[3]);
     }
-    if (n == 5 && is_word(field[0]) && !count(field[1], &number) && count(field[2], &key->world) &&
-        count(field[3], &key->worker) && is_hex(field[4]))
+    if (n == 5 && is_word(field[0]) && !lmcache_key_count(field[1], &number) && lmcache_key_count(field[2], &key->world) &&
+        lmcache_key_count(field[3], &key->worker) && is_hex(field[4]))
         return take_model(key, field[1]);
-    if (n < 5 || !count(field[1], &key->world) || !count(field[2], &key->worker) || !is_hex(field[3]) || !is_word(field[4]))
+    if (n < 5 || !lmcache_key_count(field[1], &key->world) || !lmcache_key_count(field[2], &key->worker) || !is_hex(field[3]) ||
+        !is_word(field[4]))
         return 0;
     if (strlen(field[4]) < sizeof key->dtype) memcpy(key->dtype, field[4], strlen(field[4]) + 1);
-    key->has_layer = n == FIELDS && count(field[5], &key->layer);
+    key->has_layer = n == FIELDS && lmcache_key_count(field[5], &key->layer);
     if (key->has_layer) { /* the key of the chunk is what is left without the layer */
         const size_t at = (size_t)(field[5] - text), length = strlen(field[5]);
         memmove(key->chunk + at - 1, key->chunk + at + length, sizeof key->chunk - at - length);

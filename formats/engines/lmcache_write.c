@@ -16,7 +16,7 @@ const struct kvc_format_option kvc_lmcache_export_options[] = {
 };
 
 /* Takes the shape of all layers. */
-static int take_shape(struct kvc_lmcache_export *x, const char *format, struct kvc_error *e) {
+static int lmcache_write_take_shape(struct kvc_lmcache_export *x, const char *format, struct kvc_error *e) {
     const struct kvc_uniform *u = &x->cache;
     struct kvc_lmcache_chunk *k = &x->chunk;
     *k = (struct kvc_lmcache_chunk){.layout = u->latent ? KVC_LMCACHE_MLA : KVC_LMCACHE_2LTD,
@@ -52,7 +52,7 @@ static int take_layout(struct kvc_lmcache_chunk *k, const char *wanted, const ch
 int kvc_lmcache_export_open(struct kvc_lmcache_export *x, const struct kvc_cache *c, const struct kvc_export_options *o,
                             int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
     if (kvc_uniform_open(&x->cache, c, o, keeps, format, e)) return -1;
-    if (!take_shape(x, format, e) && !take_layout(&x->chunk, o->value[LAYOUT].text, format, e)) return 0;
+    if (!lmcache_write_take_shape(x, format, e) && !take_layout(&x->chunk, o->value[LAYOUT].text, format, e)) return 0;
     kvc_lmcache_export_close(x);
     return -1;
 }

@@ -81,7 +81,7 @@ static size_t count_caches(const struct kvc_bundle *b, size_t *at) {
     return n;
 }
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int mlx_probe(const struct kvc_bundle *b, char *why, size_t size) {
     size_t at;
     if (count_caches(b, &at)) return 1; /* several are refused by name */
     snprintf(why, size, "no metadata of an mlx-lm cache");
@@ -316,7 +316,7 @@ static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct k
     return status;
 }
 
-static int build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
+static int mlx_build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_array_list list = {.array = r->array, .n = r->header.n};
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     if (kvc_names_build(c, r->array, r->header.n, NULL, e)) return -1;
@@ -327,7 +327,7 @@ static int build(struct kvc_cache *c, struct reader *r, const struct kvc_import_
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *mlx_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct reader r = {.b = b};
     struct kvc_cache *c = NULL;
     const size_t caches = b->is_file ? 1 : count_caches(b, &r.member);
@@ -338,7 +338,7 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
     if (kvc_safetensors_read_input(&r.header, r.in, KVC_SAFETENSORS_COVERED, e)) return NULL;
     if ((r.layout = layout_of(&r.header)) == LAYOUT_NONE)
         kvc_fail(e, KVC_ERR_UNKNOWN, "no prompt cache of mlx-lm: the metadata name no class of a cache");
-    else if (!read_arrays(&r, e) && (c = kvc_cache_new(e)) && build(c, &r, o, e)) {
+    else if (!read_arrays(&r, e) && (c = kvc_cache_new(e)) && mlx_build(c, &r, o, e)) {
         kvc_cache_free(c);
         c = NULL;
     }
@@ -366,7 +366,7 @@ static const struct kvc_format_option export_options[] = {
     {.key = NULL},
 };
 
-static int keeps(enum kvc_dtype dtype) {
+static int mlx_keeps(enum kvc_dtype dtype) {
     return dtype == KVC_F32 || dtype == KVC_F16 || dtype == KVC_BF16;
 }
 
@@ -444,7 +444,7 @@ static int add_arrays(struct kvc_safetensors_writer *to, const struct writer *w,
     return 0;
 }
 
-static int write_file(const struct writer *w, const char *model, struct kvc_sink *out, struct kvc_error *e) {
+static int mlx_write_file(const struct writer *w, const char *model, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_safetensors_writer header;
     uint8_t count[4];
     if (kvc_safetensors_writer_init(&header, e)) return -1;
@@ -464,14 +464,14 @@ static int write_file(const struct writer *w, const char *model, struct kvc_sink
 }
 
 /* Writes each layer as a KVCache without unused rows. Tokens, positions and companions are not written. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+static int mlx_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
     const char *layout = o->value[LAYOUT].text, *model = o->value[MODEL].text;
     struct writer w = {.layout = layout && strcmp(layout, "0.31") == 0 ? LAYOUT_031 : LAYOUT_032};
     if (layout && w.layout == LAYOUT_032 && strcmp(layout, "0.32"))
         return kvc_fail(e, KVC_ERR_USAGE, "mlx: layout=%s must be 0.32 or 0.31", layout);
-    if (kvc_arrays_list(&w.list, c, o, keeps, e)) return -1;
+    if (kvc_arrays_list(&w.list, c, o, mlx_keeps, e)) return -1;
     int status = choose_items(&w, e);
-    if (!status) status = write_file(&w, model ? model : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, ""), out, e);
+    if (!status) status = mlx_write_file(&w, model ? model : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, ""), out, e);
     kvc_arrays_free(&w.list);
     return status;
 }
@@ -485,8 +485,8 @@ const struct kvc_format kvc_format_mlx = {
     .source = KVC_SOURCE_MLX,
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_COMPANIONS |
              KVC_LACKS_CHECKPOINTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
-    .keeps = keeps,
-    .probe = probe,
-    .import = import,
-    .export = export,
+    .keeps = mlx_keeps,
+    .probe = mlx_probe,
+    .import = mlx_import,
+    .export = mlx_export,
 };

@@ -30,7 +30,7 @@ static void skip_spaces(struct text *t) {
     while (t->at < t->end && *t->at == ' ') t->at++;
 }
 
-static int take(struct text *t, char c) {
+static int npy_take(struct text *t, char c) {
     skip_spaces(t);
     if (t->at == t->end || *t->at != (uint8_t)c) return 0;
     t->at++;
@@ -56,7 +56,7 @@ static int take_string(struct text *t, char *string, size_t size) {
         string[n++] = (char)*t->at;
     }
     string[n] = 0;
-    return take(t, (char)quote);
+    return npy_take(t, (char)quote);
 }
 
 static int take_count(struct text *t, uint64_t *count) {
@@ -69,17 +69,17 @@ static int take_count(struct text *t, uint64_t *count) {
 }
 
 /* Reads a tuple, "()", "(5,)" or "(1, 2)". Sets rank and the first dimensions, and the product of all. */
-static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
+static int npy_take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
     int comma = 0;
     *values = 1;
     a->rank = 0;
-    if (!take(t, '(')) return 0;
-    while (!take(t, ')')) {
+    if (!npy_take(t, '(')) return 0;
+    while (!npy_take(t, ')')) {
         uint64_t dim;
         if ((a->rank && !comma) || !take_count(t, &dim) || __builtin_mul_overflow(*values, dim, values)) return 0;
         if (a->rank < KVC_ARRAY_RANK) a->dim[a->rank] = dim;
         a->rank++;
-        comma = take(t, ',');
+        comma = npy_take(t, ',');
     }
     return a->rank != 1 || comma; /* "(5)" is a number in brackets, not a tuple */
 }
@@ -88,9 +88,9 @@ static int take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
 static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a, uint64_t *values) {
     unsigned seen = 0, bit;
     char key[32];
-    if (!take(t, '{')) return 0;
-    while (!take(t, '}')) {
-        if (!take_string(t, key, sizeof key) || !take(t, ':')) return 0;
+    if (!npy_take(t, '{')) return 0;
+    while (!npy_take(t, '}')) {
+        if (!take_string(t, key, sizeof key) || !npy_take(t, ':')) return 0;
         if (strcmp(key, "descr") == 0) {
             bit = 1;
             if (!take_string(t, descr, size)) return 0;
@@ -100,20 +100,20 @@ static int take_header(struct text *t, char *descr, size_t size, int *fortran, s
             if (!*fortran && !take_word(t, "False")) return 0;
         } else if (strcmp(key, "shape") == 0) {
             bit = 4;
-            if (!take_shape(t, a, values)) return 0;
+            if (!npy_take_shape(t, a, values)) return 0;
         } else {
             return 0;
         }
         if (seen & bit) return 0;
         seen |= bit;
-        if (!take(t, ',') && (t->at == t->end || *t->at != '}')) return 0;
+        if (!npy_take(t, ',') && (t->at == t->end || *t->at != '}')) return 0;
     }
     skip_spaces(t);
     return seen == 7 && t->end - t->at == 1 && *t->at == '\n';
 }
 
 /* Reads the header. The first `size` bytes of the member, or fewer where it is shorter, are at p. */
-static int read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e) {
+static int npy_read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e) {
     char shown[96], descr[32];
     int fortran = 0;
     uint64_t values = 0, bytes;
@@ -161,7 +161,7 @@ int kvc_npy_read(struct kvc_array *a, const struct kvc_input *in, uint64_t at, u
     if (kvc_input_pin(in, at, n, e)) return -1;
     a->in = in;
     a->at = at;
-    const int status = read_header(a, in->data + at, size, e);
+    const int status = npy_read_header(a, in->data + at, size, e);
     kvc_input_unpin(in, at, n);
     return status;
 }

@@ -16,13 +16,13 @@
 
 /* --- reading --- */
 
-static int ends_in(const char *path, const char *end) {
+static int npz_ends_in(const char *path, const char *end) {
     const size_t n = strlen(path), m = strlen(end);
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
 static int is_array(const char *path) {
-    return ends_in(path, ".npy");
+    return npz_ends_in(path, ".npy");
 }
 
 /* Selects the arrays with a meaning. Others stay private bytes of the file; they are not decompressed. */
@@ -79,9 +79,9 @@ static int read_members(struct kvc_zip_members *z, const struct kvc_input *in, c
 }
 
 /* Returns 1 for members that are read: of several files, those named *.npz and *.npy. */
-static int is_read(const struct kvc_bundle *b, size_t i) {
+static int npz_is_read(const struct kvc_bundle *b, size_t i) {
     const char *name = b->member[i].name;
-    return b->is_file || (!kvc_member_is_beside(name) && (is_array(name) || ends_in(name, ".npz")));
+    return b->is_file || (!kvc_member_is_beside(name) && (is_array(name) || npz_ends_in(name, ".npz")));
 }
 
 /* Adds the arrays of a member: an npz, or one array, whose name is that of the file. */
@@ -105,13 +105,14 @@ static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips, co
 static int read_all(struct kvc_array_list *list, struct kvc_zip_set *zips, const struct kvc_bundle *b,
                     const struct kvc_import_options *o, struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++)
-        if (is_read(b, i) && read_member(list, zips, b, i, o, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (npz_is_read(b, i) && read_member(list, zips, b, i, o, e))
+            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
     if (kvc_arrays_name_members(list, b, o, e)) return -1;
     return kvc_arrays_split(list, o, e);
 }
 
-static int build(struct kvc_cache *c, struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
-                 struct kvc_error *e) {
+static int npz_build(struct kvc_cache *c, struct kvc_array_list *list, const struct kvc_bundle *b,
+                     const struct kvc_import_options *o, struct kvc_error *e) {
     if (kvc_names_build(c, list->array, list->n, o, e)) return -1;
     if (kvc_arrays_source(c, list, b, e)) return -1;
     if (kvc_names_meta(c, "npz", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
@@ -119,13 +120,13 @@ static int build(struct kvc_cache *c, struct kvc_array_list *list, const struct 
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *npz_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_array_list list = {.n = 0};
     struct kvc_zip_set zips = {.n = 0};
     struct kvc_cache *c = NULL;
     if (kvc_name_check_map(o, e) || kvc_zip_set_open(&zips, b->n, e)) return NULL;
     int status = read_all(&list, &zips, b, o, e);
-    if (!status) status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e) ? build(c, &list, b, o, e) : -1;
+    if (!status) status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e) ? npz_build(c, &list, b, o, e) : -1;
     kvc_arrays_clear(&list);
     kvc_zip_set_free(&zips);
     if (!status) return c;
@@ -133,18 +134,18 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
     return NULL;
 }
 
-static int probe_file(const struct kvc_input *in, int is_zip) {
+static int npz_probe_file(const struct kvc_input *in, int is_zip) {
     uint8_t head[6];
     return in->size >= 22 && !kvc_input_copy(in, 0, head, sizeof head, NULL) &&
            memcmp(head, is_zip ? "PK\3\4" : "\x93NUMPY", is_zip ? 4 : 6) == 0;
 }
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int npz_probe(const struct kvc_bundle *b, char *why, size_t size) {
     snprintf(why, size, b->is_file ? "does not begin as a zip does" : "no file is named *.npz or *.npy");
     for (size_t i = 0; i < b->n; i++) {
-        if (!is_read(b, i)) continue;
+        if (!npz_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && probe_file(in, b->is_file || !is_array(b->member[i].name))) return 1;
+        if (in && npz_probe_file(in, b->is_file || !is_array(b->member[i].name))) return 1;
         if (!b->is_file) snprintf(why, size, "a file does not begin as an npz or a npy does");
     }
     return 0;
@@ -152,7 +153,7 @@ static int probe(const struct kvc_bundle *b, char *why, size_t size) {
 
 /* --- writing --- */
 
-static int keeps(enum kvc_dtype dtype) {
+static int npz_keeps(enum kvc_dtype dtype) {
     return dtype == KVC_F32 || dtype == KVC_F16 || dtype == KVC_U8 || dtype == KVC_I8;
 }
 
@@ -196,11 +197,11 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
 
 /* Writes stored members in the order and with the names of arrays_write.h. bf16 and eight-bit floats, for which numpy has no
  * types, become float32: exact, but larger and of another dtype. Metadata are not written. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+static int npz_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     struct kvc_error mine = {.code = KVC_OK};
     struct writer w = {out, &mine, 0};
-    if (kvc_libarchive_load(e) || kvc_arrays_list(&list, c, o, keeps, e)) return -1;
+    if (kvc_libarchive_load(e) || kvc_arrays_list(&list, c, o, npz_keeps, e)) return -1;
     struct archive *a = kvc_libarchive.write_new();
     struct archive_entry *entry = kvc_libarchive.entry_new();
     int ok = a && entry && kvc_libarchive.write_set_format_zip(a) == ARCHIVE_OK &&
@@ -228,9 +229,9 @@ const struct kvc_format kvc_format_npz = {
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_NPZ,
     .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
-    .keeps = keeps,
+    .keeps = npz_keeps,
     .no_source = "a compressed npz's own bytes are not recorded",
-    .probe = probe,
-    .import = import,
-    .export = export,
+    .probe = npz_probe,
+    .import = npz_import,
+    .export = npz_export,
 };

@@ -73,7 +73,7 @@ static int damaged(struct parser *p, const char *what) {
 }
 
 /* Returns the next n bytes, or NULL and the error. */
-static const uint8_t *take(struct parser *p, uint64_t n) {
+static const uint8_t *pickle_take(struct parser *p, uint64_t n) {
     if (n > p->size - p->at) {
         damaged(p, "it is cut short");
         return NULL;
@@ -147,9 +147,9 @@ static int move_items(struct parser *p, struct kvc_pickle_value *to, uint64_t n)
 /* --- opcodes --- */
 
 static int make_text(struct parser *p, enum kvc_pickle_kind kind, unsigned length_bytes) {
-    const uint8_t *length = take(p, length_bytes);
+    const uint8_t *length = pickle_take(p, length_bytes);
     const uint64_t n = !length ? 0 : length_bytes == 1 ? *length : get_u32(length);
-    const uint8_t *text = length ? take(p, n) : NULL;
+    const uint8_t *text = length ? pickle_take(p, n) : NULL;
     struct kvc_pickle_value *v = text ? push_new(p, kind) : NULL;
     if (!v) return -1;
     v->text = (const char *)text;
@@ -159,7 +159,7 @@ static int make_text(struct parser *p, enum kvc_pickle_kind kind, unsigned lengt
 
 /* Reads a little-endian integer in two's complement, with its length before it. */
 static int make_long(struct parser *p) {
-    const uint8_t *length = take(p, 1), *digit = length ? take(p, *length) : NULL;
+    const uint8_t *length = pickle_take(p, 1), *digit = length ? pickle_take(p, *length) : NULL;
     if (!digit) return -1;
     if (*length > 8) return kvc_fail(p->e, KVC_ERR_UNSUPPORTED, "the pickle has an integer of more than 64 bits");
     uint64_t n = *length && digit[*length - 1] & 0x80 ? UINT64_MAX : 0;
@@ -267,7 +267,7 @@ static int make_call(struct parser *p) {
     return 0;
 }
 
-static int build(struct parser *p) {
+static int pickle_build(struct parser *p) {
     if (has_values(p, 2)) return -1;
     struct kvc_pickle_value *object = &p->to->value[p->stack[p->depth - 2]];
     if (object->kind != KVC_PICKLE_CALL) return damaged(p, "a state belongs to a value that is no object");
@@ -285,7 +285,7 @@ static int make_persistent(struct parser *p) {
 
 /* Reads opcodes that are followed by a number of `bytes` bytes, and returns the number. */
 static int take_number(struct parser *p, unsigned bytes, uint64_t *n) {
-    const uint8_t *b = take(p, bytes);
+    const uint8_t *b = pickle_take(p, bytes);
     if (!b) return -1;
     *n = bytes == 1 ? *b : bytes == 2 ? get_u16(b) : bytes == 4 ? get_u32(b) : get_u64(b);
     return 0;
@@ -346,7 +346,7 @@ static int step(struct parser *p, uint8_t op) {
     case OP_STACK_GLOBAL: return stack_global(p);
     case OP_REDUCE:
     case OP_NEWOBJ: return make_call(p);
-    case OP_BUILD: return build(p);
+    case OP_BUILD: return pickle_build(p);
     case OP_BINPERSID: return make_persistent(p);
     case OP_PROTO:
     case OP_FRAME:
@@ -362,11 +362,11 @@ static int step(struct parser *p, uint8_t op) {
     }
 }
 
-static int run(struct parser *p) {
+static int pickle_run(struct parser *p) {
     if (!push_new(p, KVC_PICKLE_NONE)) return -1; /* number 0 */
     p->depth = 0;
     for (;;) {
-        const uint8_t *op = take(p, 1);
+        const uint8_t *op = pickle_take(p, 1);
         if (!op) return -1;
         if (*op == OP_STOP) break;
         if (step(p, *op)) return -1;
@@ -382,7 +382,7 @@ int kvc_pickle_read(struct kvc_pickle *to, const uint8_t *bytes, uint64_t size, 
     if (size > KVC_PICKLE_MAX)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the pickle has %" PRIu64 " bytes, more than kvc reads (%" PRIu64 ")", size,
                         KVC_PICKLE_MAX);
-    const int status = run(&p);
+    const int status = pickle_run(&p);
     free(p.stack);
     free(p.memo);
     if (status) kvc_pickle_free(to);

@@ -31,7 +31,7 @@ static const struct kvc_format_option import_options[] = {
     {.key = NULL},
 };
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int raw_probe(const struct kvc_bundle *b, char *why, size_t size) {
     (void)b;
     snprintf(why, size, "raw is never guessed");
     return 0;
@@ -71,8 +71,8 @@ static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options
     return take_order(g, v[ORDER].text ? v[ORDER].text : KVC_AXIS_LETTERS, e);
 }
 
-static int build(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_input *in,
-                 const struct kvc_import_options *o, struct kvc_error *e) {
+static int raw_build(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_input *in,
+                     const struct kvc_import_options *o, struct kvc_error *e) {
     const uint64_t offset = o->value[OFFSET].count;
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, g->count[KVC_AXIS_TOKEN], e);
@@ -91,7 +91,7 @@ static int build(struct kvc_cache *c, const struct kvc_geometry *g, const struct
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *raw_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_input *in = b->one.in;
     struct kvc_geometry g;
     const uint64_t offset = o->value[OFFSET].count;
@@ -104,7 +104,7 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
         return NULL;
     }
     struct kvc_cache *c = kvc_cache_new(e);
-    if (c && build(c, &g, in, o, e)) {
+    if (c && raw_build(c, &g, in, o, e)) {
         kvc_cache_free(c);
         c = NULL;
     }
@@ -149,7 +149,7 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
 }
 
 /* Exports the live cache layer by layer, K, then V, in canonical rows: order lcthd, dtypes as they are. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+static int raw_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_cache *view;
     if (kvc_arrays_pairing(c, o ? o->pairing : KVC_PAIRING_UNKNOWN, &view, e)) return -1;
     int status = write_live(view ? view : c, out, e);
@@ -167,7 +167,7 @@ const struct kvc_format kvc_format_raw = {
     /* The pairing counts as geometry, which readers must be given. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
              KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_ROTATION | KVC_LACKS_SHAPES | KVC_LACKS_UNKNOWNS,
-    .probe = probe,
-    .import = import,
-    .export = export,
+    .probe = raw_probe,
+    .import = raw_import,
+    .export = raw_export,
 };

@@ -69,7 +69,7 @@ static const struct fact {
 
 /* --- reading --- */
 
-static int probe_file(const struct kvc_input *in, char *why, size_t size) {
+static int safetensors_probe_file(const struct kvc_input *in, char *why, size_t size) {
     uint8_t head[9];
     const uint64_t have = in->size < sizeof head ? in->size : sizeof head;
     if (!kvc_input_copy(in, 0, head, have, NULL)) return kvc_safetensors_begins(head, have, why, size) != 0;
@@ -79,17 +79,17 @@ static int probe_file(const struct kvc_input *in, char *why, size_t size) {
 
 /* Returns 1 when the arrays of a member are read: of several files, those named *.safetensors. Others are kept as literal
  * bytes. */
-static int is_read(const struct kvc_bundle *b, size_t i) {
+static int safetensors_is_read(const struct kvc_bundle *b, size_t i) {
     const char *dot = b->is_file || kvc_member_is_beside(b->member[i].name) ? NULL : strrchr(b->member[i].name, '.');
     return b->is_file || (dot && strcmp(dot, ".safetensors") == 0);
 }
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int safetensors_probe(const struct kvc_bundle *b, char *why, size_t size) {
     snprintf(why, size, "no file is named *.safetensors");
     for (size_t i = 0; i < b->n; i++) {
-        if (!is_read(b, i)) continue;
+        if (!safetensors_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && probe_file(in, why, size)) return 1;
+        if (in && safetensors_probe_file(in, why, size)) return 1;
         if (!in) snprintf(why, size, "a file cannot be opened");
     }
     return 0;
@@ -205,7 +205,7 @@ static int read_headers(struct headers *h, const struct kvc_bundle *b, const str
     memset(h, 0, sizeof *h);
     if (!(h->of = kvc_alloc_zeros(b->n, sizeof *h->of))) return kvc_fail_memory(e, "headers");
     for (; h->n < b->n; h->n++) {
-        if (!is_read(b, h->n)) continue;
+        if (!safetensors_is_read(b, h->n)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, h->n, e);
         if (!in) return -1;
         if (kvc_safetensors_read_input(&h->of[h->n], in, KVC_SAFETENSORS_COVERED, e))
@@ -241,7 +241,7 @@ static int read_metadata(struct kvc_cache *c, const struct headers *h, uint64_t 
     return 0;
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *safetensors_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct headers h;
     struct kvc_cache *c = NULL;
     if (kvc_name_check_map(o, e)) return NULL;
@@ -262,7 +262,7 @@ static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_imp
 
 /* --- writing --- */
 
-static int keeps(enum kvc_dtype dtype) {
+static int safetensors_keeps(enum kvc_dtype dtype) {
     return kvc_safetensors_type_of((int)dtype) != NULL;
 }
 
@@ -355,9 +355,10 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
 }
 
 /* Writes tensors in the order and with the names of arrays_write.h. */
-static int export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+static int safetensors_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
+                              struct kvc_error *e) {
     struct kvc_arrays list;
-    if (kvc_arrays_list(&list, c, o, keeps, e)) return -1;
+    if (kvc_arrays_list(&list, c, o, safetensors_keeps, e)) return -1;
     int status = write_header(&list, out, e);
     for (size_t i = 0; i < list.n && !status; i++) {
         uint8_t *bytes;
@@ -377,8 +378,8 @@ const struct kvc_format kvc_format_safetensors = {
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_SAFETENSORS,
     .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_UNKNOWNS,
-    .keeps = keeps,
-    .probe = probe,
-    .import = import,
-    .export = export,
+    .keeps = safetensors_keeps,
+    .probe = safetensors_probe,
+    .import = safetensors_import,
+    .export = safetensors_export,
 };

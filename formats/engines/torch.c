@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Recognises a zip whose first member is NAME/data.pkl. */
-static int probe_file(const struct kvc_input *in) {
+static int torch_probe_file(const struct kvc_input *in) {
     static const char member[] = "/data.pkl";
     const size_t n = sizeof member - 1;
     uint8_t head[30], end[sizeof member];
@@ -19,12 +19,12 @@ static int probe_file(const struct kvc_input *in) {
            !kvc_input_copy(in, 30 + name - n, end, n, NULL) && memcmp(end, member, n) == 0;
 }
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int torch_probe(const struct kvc_bundle *b, char *why, size_t size) {
     snprintf(why, size, b->is_file ? "no zip that begins with data.pkl" : "no file is named *.pt or *.pth");
     for (size_t i = 0; i < b->n; i++) {
         if (!kvc_torch_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && probe_file(in)) return 1;
+        if (in && torch_probe_file(in)) return 1;
         if (!b->is_file) snprintf(why, size, "a file is no zip that begins with data.pkl");
     }
     return 0;
@@ -40,7 +40,7 @@ const struct kvc_format kvc_format_torch = {
     .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_torch_keeps,
     .no_source = "the bytes of a PyTorch file with compressed members are not recorded",
-    .probe = probe,
+    .probe = torch_probe,
     .import = kvc_torch_read,
     .export = kvc_torch_write,
 };

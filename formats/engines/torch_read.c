@@ -348,7 +348,7 @@ static int read_pickle(struct reader *r, size_t i, struct kvc_error *e) {
 
 /* --- the cache --- */
 
-static int by_place(const void *pa, const void *pb) {
+static int torch_read_by_place(const void *pa, const void *pb) {
     const struct kvc_array *a = pa, *b = pb;
     if (a->member != b->member) return a->member < b->member ? -1 : 1;
     if (a->in != b->in) return a->in < b->in ? -1 : 1;
@@ -417,12 +417,12 @@ static int set_windows(struct kvc_cache *c, const struct kvc_array_list *list, s
     return 0;
 }
 
-static int build(struct kvc_cache *c, struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
-                 struct kvc_error *e) {
+static int torch_read_build(struct kvc_cache *c, struct kvc_array_list *list, const struct kvc_bundle *b,
+                            const struct kvc_import_options *o, struct kvc_error *e) {
     take_meanings(list, o);
     if (kvc_arrays_name_members(list, b, o, e)) return -1;
     if (kvc_arrays_split(list, o, e)) return -1;
-    if (list->n) qsort(list->array, list->n, sizeof *list->array, by_place);
+    if (list->n) qsort(list->array, list->n, sizeof *list->array, torch_read_by_place);
     if (kvc_names_build(c, list->array, list->n, o, e)) return -1;
     if (set_positions(c, list, e)) return -1;
     if (kvc_arrays_source(c, list, b, e)) return -1;
@@ -432,8 +432,8 @@ static int build(struct kvc_cache *c, struct kvc_array_list *list, const struct 
     return kvc_cache_finish(c, e);
 }
 
-static int read_file(struct kvc_array_list *list, struct kvc_zip_members *zip, size_t member, const struct kvc_input *in,
-                     struct kvc_error *e) {
+static int torch_read_read_file(struct kvc_array_list *list, struct kvc_zip_members *zip, size_t member,
+                                const struct kvc_input *in, struct kvc_error *e) {
     struct reader r = {.zip = zip, .member = member, .list = list};
     size_t pickle;
     if (kvc_zip_read(zip, in, wants, NULL, e)) return -1;
@@ -450,7 +450,7 @@ static int read_files(struct kvc_array_list *list, struct kvc_zip_set *zips, con
         if (!kvc_torch_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in) return -1;
-        if (read_file(list, &zips->zip[i], i, in, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (torch_read_read_file(list, &zips->zip[i], i, in, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
         n++;
     }
     return n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.pt or *.pth");
@@ -462,7 +462,7 @@ struct kvc_cache *kvc_torch_read(const struct kvc_bundle *b, const struct kvc_im
     struct kvc_cache *c = NULL;
     if (kvc_name_check_map(o, e) || kvc_zip_set_open(&zips, b->n, e)) return NULL;
     int status = read_files(&list, &zips, b, e);
-    if (!status) status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e) ? build(c, &list, b, o, e) : -1;
+    if (!status) status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e) ? torch_read_build(c, &list, b, o, e) : -1;
     kvc_arrays_clear(&list);
     kvc_zip_set_free(&zips);
     if (!status) return c;

@@ -111,7 +111,7 @@ static int write_pickle(struct kvc_zip_writer *zip, const struct kvc_arrays *lis
 
 /* --- the file --- */
 
-static int write_file(struct kvc_zip_writer *zip, const struct kvc_arrays *list, struct kvc_error *e) {
+static int torch_write_write_file(struct kvc_zip_writer *zip, const struct kvc_arrays *list, struct kvc_error *e) {
     char name[48];
     if (write_pickle(zip, list, e) || kvc_zip_add(zip, FOLDER "byteorder", "little", 6, ALIGN, e)) return -1;
     for (size_t i = 0; i < list->n; i++) {
@@ -122,7 +122,9 @@ static int write_file(struct kvc_zip_writer *zip, const struct kvc_arrays *list,
         free(bytes);
         if (status) return -1;
     }
-    return kvc_zip_add(zip, FOLDER "version", "3\n", 2, ALIGN, e) || kvc_zip_finish(zip, e) ? -1 : 0;
+    if (kvc_zip_add(zip, FOLDER "version", "3\n", 2, ALIGN, e)) return -1;
+    if (kvc_zip_finish(zip, e)) return -1;
+    return 0;
 }
 
 /* Writes the tensors of arrays_write.h under their names. Metadata are not written. */
@@ -131,7 +133,7 @@ int kvc_torch_write(const struct kvc_cache *c, const struct kvc_export_options *
     struct kvc_zip_writer zip;
     if (kvc_arrays_list(&list, c, o, kvc_torch_keeps, e)) return -1;
     kvc_zip_writer_init(&zip, out);
-    const int status = write_file(&zip, &list, e);
+    const int status = torch_write_write_file(&zip, &list, e);
     kvc_zip_writer_free(&zip);
     kvc_arrays_free(&list);
     return status;

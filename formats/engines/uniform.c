@@ -36,7 +36,7 @@ static int take_layer(struct kvc_uniform *u, const struct kvc_layer *layer, cons
     return 0;
 }
 
-static int take_shape(struct kvc_uniform *u, int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
+static int uniform_take_shape(struct kvc_uniform *u, int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
     const struct kvc_cache *c = u->arrays.cache;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
@@ -56,7 +56,7 @@ int kvc_uniform_open(struct kvc_uniform *u, const struct kvc_cache *c, const str
     memset(u, 0, sizeof *u);
     u->arrays.cache = c;
     if (!kvc_arrays_stream(c, &u->stream, e) && !kvc_arrays_views(&u->arrays, u->stream, o, e) &&
-        !take_shape(u, keeps, format, e))
+        !uniform_take_shape(u, keeps, format, e))
         return 0;
     kvc_uniform_close(u);
     return -1;

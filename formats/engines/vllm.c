@@ -22,7 +22,7 @@ static int is_layer(const struct kvc_input *in) {
 }
 
 /* Looks at the first file that may be one of a layer. */
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int vllm_probe(const struct kvc_bundle *b, char *why, size_t size) {
     for (size_t i = 0; i < b->n; i++) {
         if (!b->is_file && kvc_member_is_beside(b->member[i].name)) continue;
         const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
@@ -62,7 +62,7 @@ const struct kvc_format kvc_format_vllm = {
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
              KVC_LACKS_METADATA | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_vllm_keeps,
-    .probe = probe,
+    .probe = vllm_probe,
     .import = kvc_vllm_read,
     .export_members = kvc_vllm_write,
 };

@@ -55,7 +55,7 @@ struct blocks {
     uint64_t worker, workers;       /* of `workers`, whose pages follow each other, the one that is read; canonical: 0 of 1 */
 };
 
-static int ends_in(const char *name, const char *end) {
+static int vllm_blocks_ends_in(const char *name, const char *end) {
     const size_t n = strlen(name), m = strlen(end);
     return n >= m && strcmp(name + n - m, end) == 0;
 }
@@ -82,7 +82,7 @@ static json_t *find_config(const struct kvc_bundle *b, size_t *member) {
     return NULL;
 }
 
-static int probe(const struct kvc_bundle *b, char *why, size_t size) {
+static int vllm_blocks_probe(const struct kvc_bundle *b, char *why, size_t size) {
     size_t member;
     json_t *root = find_config(b, &member);
     json_decref(root);
@@ -127,10 +127,10 @@ static int check_layout(const struct blocks *k, int has_worker, struct kvc_error
     return 0;
 }
 
-static int take_shape(struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
+static int vllm_blocks_take_shape(struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
-    const int heads_first = format && ends_in(format, "hnd");
+    const int heads_first = format && vllm_blocks_ends_in(format, "hnd");
     const uint64_t heads = v[HEADS].count ? v[HEADS].count : o->kv_heads;
     if (v[SHAPE].text && !(k->shape = kvc_vllm_page_of(v[SHAPE].text)))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
@@ -141,7 +141,7 @@ static int take_shape(struct blocks *k, const struct kvc_import_options *o, stru
             "the blocks do not say the shape of a page: vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
             "lie apart, or shape=T-C,dim=C of latent attention",
             heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
-    if (format && k->shape->family && !ends_in(format, k->shape->family))
+    if (format && k->shape->family && !vllm_blocks_ends_in(format, k->shape->family))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is not one of the canonical format %s", k->shape->name, format);
     if (!k->shape->latent && heads % k->workers)
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: %" PRIu64 " workers do not divide the %" PRIu64 " KV heads of the model",
@@ -173,7 +173,7 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
                         "%s '%s' is no dtype that kvc knows: give vllm-blocks:dtype=",
                         told ? "vllm-blocks: dtype" : "config.json: dtype",
                         dtype ? kvc_name_show(dtype, shown, sizeof shown) : "");
-    return take_shape(k, o, e);
+    return vllm_blocks_take_shape(k, o, e);
 }
 
 /* --- files --- */
@@ -183,7 +183,7 @@ static int add_hash(struct blocks *k, const char *hash, struct kvc_error *e) {
     const size_t before = k->n, length = strlen(hash);
     for (size_t i = 0; i < k->b->n; i++) {
         const char *name = last_part(k->b->member[i].name);
-        if (!ends_in(name, ".bin") || strncasecmp(name, hash, length) != 0) continue;
+        if (!vllm_blocks_ends_in(name, ".bin") || strncasecmp(name, hash, length) != 0) continue;
         for (size_t x = 0; x < k->n; x++)
             if (k->member[x] == i) return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s and another mean one file", hash);
         if (k->n > before) return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s begins the names of two files", hash);
@@ -199,7 +199,7 @@ static int find_files(struct blocks *k, const struct kvc_option_value *v, struct
         if (add_hash(k, *hash, e)) return -1;
     if (k->n) return 0;
     for (size_t i = 0; i < k->b->n; i++)
-        if (ends_in(k->b->member[i].name, ".bin")) k->member[k->n++] = i;
+        if (vllm_blocks_ends_in(k->b->member[i].name, ".bin")) k->member[k->n++] = i;
     if (!k->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no .bin files");
     if (k->n > 1 && !v[IN_ORDER].count)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -255,7 +255,7 @@ static int check_files(const struct blocks *k, struct kvc_error *e) {
 /* --- the model --- */
 
 /* Adds the layers in the order of their pages. *known is 0 where a name has no number. */
-static int add_layers(struct kvc_cache *c, const struct blocks *k, int *known, struct kvc_error *e) {
+static int vllm_blocks_add_layers(struct kvc_cache *c, const struct blocks *k, int *known, struct kvc_error *e) {
     const size_t layers = json_array_size(k->layers);
     uint64_t tokens;
     char *seen = NULL;
@@ -320,7 +320,7 @@ static int map_files(struct kvc_cache *c, const struct blocks *k, struct kvc_err
 }
 
 /* Adds the members in their own order. */
-static int add_members(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
+static int vllm_blocks_add_members(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
     const uint64_t n = c->n_tensors * k->pages;
     struct kvc_place *place = kvc_alloc(n, sizeof *place);
     int status = place ? 0 : kvc_fail_memory(e, "places");
@@ -339,11 +339,11 @@ static int add_members(struct kvc_cache *c, const struct blocks *k, struct kvc_e
     return status;
 }
 
-static int build(struct kvc_cache *c, struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
+static int vllm_blocks_build(struct kvc_cache *c, struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
     int known;
     if (read_config(k, o, e) || find_files(k, o->value, e) || check_files(k, e) || count_pages(k, o->value[CHUNK].count, e) ||
-        kvc_cache_map(c, NULL, NULL, e) || add_layers(c, k, &known, e) || add_tensors(c, k, e) || map_files(c, k, e) ||
-        add_members(c, k, e))
+        kvc_cache_map(c, NULL, NULL, e) || vllm_blocks_add_layers(c, k, &known, e) || add_tensors(c, k, e) ||
+        map_files(c, k, e) || vllm_blocks_add_members(c, k, e))
         return -1;
     const enum kvc_pairing pairing = k->shape->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     const char *model = json_string_value(json_object_get(k->root, "model_name"));
@@ -358,10 +358,10 @@ static int build(struct kvc_cache *c, struct blocks *k, const struct kvc_import_
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *vllm_blocks_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct blocks k = {.b = b};
     struct kvc_cache *c = kvc_cache_new(e);
-    if (c && build(c, &k, o, e)) {
+    if (c && vllm_blocks_build(c, &k, o, e)) {
         kvc_cache_free(c);
         c = NULL;
     }
@@ -382,7 +382,7 @@ const struct kvc_format kvc_format_vllm_blocks = {
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
              KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_WINDOWS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_vllm_blocks_keeps,
-    .probe = probe,
-    .import = import,
+    .probe = vllm_blocks_probe,
+    .import = vllm_blocks_import,
     .export_members = kvc_vllm_blocks_write,
 };

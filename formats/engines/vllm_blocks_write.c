@@ -53,7 +53,7 @@ int kvc_vllm_blocks_keeps(enum kvc_dtype dtype) {
 
 /* --- options --- */
 
-static int take_shape(struct out *o, const char *told, struct kvc_error *e) {
+static int vllm_blocks_write_take_shape(struct out *o, const char *told, struct kvc_error *e) {
     const struct kvc_uniform *u = &o->cache;
     if (!(o->shape = kvc_vllm_page_of(told ? told : u->latent ? "T-C" : "T-H-2D")))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C", told);
@@ -183,7 +183,7 @@ static int write_layer(struct out *o, const struct kvc_layer *layer, uint64_t fi
     return 0;
 }
 
-static int write_file(struct out *o, uint64_t number, uint8_t *page, struct kvc_error *e) {
+static int vllm_blocks_write_write_file(struct out *o, uint64_t number, uint8_t *page, struct kvc_error *e) {
     static const uint8_t zeros[KVC_VLLM_BLOCKS_PADDING];
     const struct kvc_cache *c = o->cache.arrays.cache;
     char digits[HASH_DIGITS + 1], *name;
@@ -203,7 +203,7 @@ static int write_file(struct out *o, uint64_t number, uint8_t *page, struct kvc_
 static int write_files(struct out *o, struct kvc_error *e) {
     uint8_t *page = kvc_alloc(o->page, 1);
     int status = page ? write_config(o, e) : kvc_fail_memory(e, "a page");
-    for (uint64_t i = 0; i < o->files && !status; i++) status = write_file(o, i, page, e);
+    for (uint64_t i = 0; i < o->files && !status; i++) status = vllm_blocks_write_write_file(o, i, page, e);
     free(page);
     return status;
 }
@@ -214,8 +214,9 @@ int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_opt
     const char *model = v[MODEL].text ? v[MODEL].text : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, NULL);
     struct out o = {.to = to};
     if (kvc_uniform_open(&o.cache, c, options, kvc_vllm_blocks_keeps, "vllm-blocks", e)) return -1;
-    const int status = take_shape(&o, v[SHAPE].text, e) || take_pages(&o, v, e) || take_hashes(&o, v[BLOCK].list, e) ||
-                               make_config(&o, v[NAME].text, model, e) || name_folder(&o, model, e) || write_files(&o, e)
+    const int status = vllm_blocks_write_take_shape(&o, v[SHAPE].text, e) || take_pages(&o, v, e) ||
+                               take_hashes(&o, v[BLOCK].list, e) || make_config(&o, v[NAME].text, model, e) ||
+                               name_folder(&o, model, e) || write_files(&o, e)
                            ? -1
                            : 0;
     free(o.folder);

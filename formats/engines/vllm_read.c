@@ -43,17 +43,17 @@ struct folder {
     enum kvc_pairing said_pairing;
 };
 
-static const char *name_of(const struct folder *f, const struct array *a) {
+static const char *vllm_read_name_of(const struct folder *f, const struct array *a) {
     return f->b->is_file ? f->b->name : f->b->member[a->member].name;
 }
 
 /* Puts the name of the member before a message, where the input's own name does not say it. */
-static int failed(const struct folder *f, size_t member, struct kvc_error *e) {
+static int vllm_read_failed(const struct folder *f, size_t member, struct kvc_error *e) {
     return f->b->is_file ? -1 : kvc_error_prefix(e, f->b->member[member].name);
 }
 
 /* Writes "BF16 [16,3,128]" for messages. */
-static const char *describe(const struct array *a, char *text, size_t size) {
+static const char *vllm_read_describe(const struct array *a, char *text, size_t size) {
     size_t used = (size_t)snprintf(text, size, "%s [", kvc_safetensors_type_of((int)a->info->dtype)->name);
     for (uint64_t i = 0; i < a->rank && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64, i ? "," : "", a->dim[i]);
@@ -105,7 +105,7 @@ static int read_member(struct folder *f, size_t i, struct kvc_error *e) {
     if (name && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name))) return 0; /* kept as literal bytes */
     const struct kvc_input *in = kvc_bundle_open(f->b, i, e);
     if (!in) return -1;
-    if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_COVERED, e)) return failed(f, i, e);
+    if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_COVERED, e)) return vllm_read_failed(f, i, e);
     if (!f->n) read_metadata(f, &header);
     a->member = i;
     int status = take_array(a, &header, e);
@@ -117,7 +117,7 @@ static int read_member(struct folder *f, size_t i, struct kvc_error *e) {
                               "the name has no number of a layer between dots, as in model.layers.0.self_attn.attn.safetensors");
     }
     f->n++;
-    return status ? failed(f, i, e) : 0;
+    return status ? vllm_read_failed(f, i, e) : 0;
 }
 
 /* --- shapes --- */
@@ -137,8 +137,8 @@ static int fail_two_readings(const struct array *a, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "an array %s has two readings: %" PRIu64 " tokens, K before V (vLLM before 2026: vllm:shape=%s), or 2 tokens "
                     "of %" PRIu64 " heads with %" PRIu64 " channels (vllm:shape=%s); say which",
-                    describe(a, what, sizeof what), a->dim[1], kvc_vllm_shape_name[KVC_VLLM_ROWS], a->dim[1], a->dim[2] / 2,
-                    kvc_vllm_shape_name[KVC_VLLM_PACKED]);
+                    vllm_read_describe(a, what, sizeof what), a->dim[1], kvc_vllm_shape_name[KVC_VLLM_ROWS], a->dim[1],
+                    a->dim[2] / 2, kvc_vllm_shape_name[KVC_VLLM_PACKED]);
 }
 
 /* Finds the shape that all arrays have. */
@@ -156,15 +156,15 @@ static int choose_shape(struct folder *f, const char *told, struct kvc_error *e)
         const struct array *a = &f->array[i];
         const unsigned own = possible(a);
         if (!own || (f->shape != KVC_VLLM_SHAPES && !(own & 1u << f->shape))) {
-            kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array is %s, %s%s", describe(a, what, sizeof what),
+            kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array is %s, %s%s", vllm_read_describe(a, what, sizeof what),
                      own ? "which cannot be " : "which no version of vLLM writes: they are T-H-2D, T-2-H-D, 2-T-HD and T-C",
                      own ? kvc_vllm_shape_name[f->shape] : "");
-            return failed(f, a->member, e);
+            return vllm_read_failed(f, a->member, e);
         }
         if (!(shapes &= own)) {
             kvc_fail(e, KVC_ERR_DAMAGED, "the array is %s, which is no shape of the arrays before it",
-                     describe(a, what, sizeof what));
-            return failed(f, a->member, e);
+                     vllm_read_describe(a, what, sizeof what));
+            return vllm_read_failed(f, a->member, e);
         }
     }
     if (f->shape != KVC_VLLM_SHAPES) return 0;
@@ -182,7 +182,7 @@ static int measure(struct folder *f, struct array *a, struct kvc_error *e) {
     a->heads = f->shape == KVC_VLLM_PACKED ? dim[1] : f->shape == KVC_VLLM_SPLIT ? dim[2] : 1;
     a->channels = latent ? dim[1] : f->shape == KVC_VLLM_PACKED ? dim[2] / 2 : dim[a->rank - 1];
     const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
-    describe(a, what, sizeof what);
+    vllm_read_describe(a, what, sizeof what);
     if (!a->tokens)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "the array is %s, so the folder holds no tokens: vLLM saves whole blocks, and the prompt was shorter",
@@ -191,7 +191,7 @@ static int measure(struct folder *f, struct array *a, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array is %s: no heads or channels, or more than kvc handles", what);
     if (a->tokens != f->array[0].tokens)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the array is %s, which is %" PRIu64 " tokens, but %s has %" PRIu64, what, a->tokens,
-                        name_of(f, &f->array[0]), f->array[0].tokens);
+                        vllm_read_name_of(f, &f->array[0]), f->array[0].tokens);
     if (f->cpu_block && a->tokens % f->cpu_block)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "the array is %s: %" PRIu64 " tokens are no whole blocks of %" PRIu64
@@ -215,7 +215,7 @@ static int check_layers(const struct folder *f, struct array *const *sorted, int
         if (a->layer == b->layer)
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "%s and %s both are layer %" PRIu32 "; a cache is the folder of one prompt, of one model",
-                            name_of(f, a), name_of(f, b), a->layer);
+                            vllm_read_name_of(f, a), vllm_read_name_of(f, b), a->layer);
         if (b->layer != a->layer + 1 && !gaps)
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "layer %" PRIu32 " is missing: the folder holds layers %" PRIu32 " to %" PRIu32
@@ -225,7 +225,7 @@ static int check_layers(const struct folder *f, struct array *const *sorted, int
     return 0;
 }
 
-static int add_layers(struct kvc_cache *c, const struct folder *f, int gaps, struct kvc_error *e) {
+static int vllm_read_add_layers(struct kvc_cache *c, const struct folder *f, int gaps, struct kvc_error *e) {
     const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, f->array[0].tokens, e);
     struct array **sorted = part == KVC_NONE ? NULL : kvc_alloc(f->n, sizeof(struct array *));
     if (!sorted) return part == KVC_NONE ? -1 : kvc_fail_memory(e, "layers");
@@ -296,7 +296,9 @@ static int add_region(struct kvc_cache *c, const struct folder *f, const struct 
 
 /* Maps a tensor that is a run of bytes, and adds its extent. */
 static int add_run(struct kvc_cache *c, uint32_t t, const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
-    return kvc_cache_map_tensor(c, t, in, offset, e) || kvc_cache_extent_tensor(c, t, e) ? -1 : 0;
+    if (kvc_cache_map_tensor(c, t, in, offset, e)) return -1;
+    if (kvc_cache_extent_tensor(c, t, e)) return -1;
+    return 0;
 }
 
 static int add_tensors(struct kvc_cache *c, const struct folder *f, const struct array *a, const struct kvc_input *in,
@@ -348,7 +350,7 @@ static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **cop
         const struct kvc_input *in = kvc_bundle_open(f->b, a->member, e);
         uint8_t *k = in ? copy[i] = kvc_alloc(a->size, 1) : NULL;
         if (!k) return in ? kvc_fail_memory(e, "a layer") : -1;
-        if (kvc_input_pin(in, a->begin, a->size, e)) return failed(f, a->member, e);
+        if (kvc_input_pin(in, a->begin, a->size, e)) return vllm_read_failed(f, a->member, e);
         unscramble(f, a, in->data + a->begin, k, k + a->size / 2);
         kvc_input_unpin(in, a->begin, a->size);
         for (unsigned role = 0; role < 2; role++) {
@@ -363,7 +365,7 @@ static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **cop
 }
 
 /* Adds tensors and extents, member by member. */
-static int add_members(struct kvc_cache *c, const struct folder *f, struct kvc_error *e) {
+static int vllm_read_add_members(struct kvc_cache *c, const struct folder *f, struct kvc_error *e) {
     const struct array *a = f->array, *end = a + f->n;
     for (size_t i = 0; i < f->b->n; i++) {
         const struct kvc_input *in = kvc_bundle_open(f->b, i, e);
@@ -372,7 +374,7 @@ static int add_members(struct kvc_cache *c, const struct folder *f, struct kvc_e
             if (kvc_cache_extent_literal(c, in, 0, in->size, e)) return -1;
             continue;
         }
-        if (kvc_cache_extent_literal(c, in, 0, a->begin, e) || add_tensors(c, f, a, in, e)) return failed(f, i, e);
+        if (kvc_cache_extent_literal(c, in, 0, a->begin, e) || add_tensors(c, f, a, in, e)) return vllm_read_failed(f, i, e);
         a++;
     }
     return 0;
@@ -400,17 +402,18 @@ static int read_headers(struct folder *f, struct kvc_error *e) {
     return f->n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.safetensors");
 }
 
-static int build(struct kvc_cache *c, struct folder *f, const struct kvc_import_options *o, struct kvc_error *e) {
+static int vllm_read_build(struct kvc_cache *c, struct folder *f, const struct kvc_import_options *o, struct kvc_error *e) {
     if (read_headers(f, e) || choose_shape(f, o->value[KVC_VLLM_SHAPE].text, e)) return -1;
     for (size_t i = 0; i < f->n; i++)
-        if (measure(f, &f->array[i], e)) return failed(f, f->array[i].member, e);
+        if (measure(f, &f->array[i], e)) return vllm_read_failed(f, f->array[i].member, e);
     uint8_t **copy = f->copies ? kvc_alloc_zeros(f->n + 1, sizeof *copy) : NULL;
     if (f->copies && !copy) return kvc_fail_memory(e, "layers");
     if (kvc_cache_map(c, f->copies ? free_copies : NULL, copy, e)) {
         free(copy);
         return -1;
     }
-    if (add_layers(c, f, o->value[KVC_VLLM_GAPS].count != 0, e) || (f->copies ? add_copies(c, f, copy, e) : add_members(c, f, e)))
+    if (vllm_read_add_layers(c, f, o->value[KVC_VLLM_GAPS].count != 0, e) ||
+        (f->copies ? add_copies(c, f, copy, e) : vllm_read_add_members(c, f, e)))
         return -1;
     return add_metadata(c, f, o, e) ? -1 : kvc_cache_finish(c, e);
 }
@@ -418,7 +421,7 @@ static int build(struct kvc_cache *c, struct folder *f, const struct kvc_import_
 struct kvc_cache *kvc_vllm_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
     struct folder f = {.b = b, .cpu_block = o->value[KVC_VLLM_CPU_BLOCK].count, .layers_known = 1, .said = KVC_VLLM_SHAPES};
     struct kvc_cache *c = kvc_cache_new(e);
-    if (c && build(c, &f, o, e)) {
+    if (c && vllm_read_build(c, &f, o, e)) {
         kvc_cache_free(c);
         c = NULL;
     }

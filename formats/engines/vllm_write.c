@@ -156,7 +156,7 @@ static int write_layers(const struct out *o, struct kvc_error *e) {
     return 0;
 }
 
-static int take_shape(struct out *o, const char *told, struct kvc_error *e) {
+static int vllm_write_take_shape(struct out *o, const char *told, struct kvc_error *e) {
     o->shape = told ? kvc_vllm_shape_of(told) : KVC_VLLM_PACKED;
     if (o->shape == KVC_VLLM_SHAPES || o->shape == KVC_VLLM_LATENT)
         return kvc_fail(e, KVC_ERR_USAGE, "vllm: shape=%s is none of T-H-2D, T-2-H-D, 2-T-HD", told);
@@ -173,7 +173,7 @@ int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *o
                     .pattern = pattern ? pattern : "model.layers.{i}.self_attn.attn"};
     struct kvc_arrays list;
     char name[512];
-    if (take_shape(&o, options->value[KVC_VLLM_TO_SHAPE].text, e) ||
+    if (vllm_write_take_shape(&o, options->value[KVC_VLLM_TO_SHAPE].text, e) ||
         kvc_vllm_name_layer("vllm", o.pattern, 0, ".safetensors", name, sizeof name, e))
         return -1;
     if (!kvc_cache_heads_known(c) && o.shape != KVC_VLLM_ROWS)

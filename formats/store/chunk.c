@@ -75,7 +75,7 @@ static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct k
     return 0;
 }
 
-static int name_of(const struct kvc_chunk *x, struct kvc_object *o, struct kvc_error *e) {
+static int chunk_name_of(const struct kvc_chunk *x, struct kvc_object *o, struct kvc_error *e) {
     if (x->name) return kvc_named_object(x->space, x->name, o, e);
     return x->whole ? kvc_whole_object(x->space, x->keys, x->i, o, e) : kvc_chunk_object(x->space, x->keys, x->i, o, e);
 }
@@ -103,7 +103,7 @@ static int prove(const struct kvc_chunk *chunk, const struct kvc_file *f, int ha
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e) {
     struct kvc_object o;
     const struct kvc_open_options options = {.size = sizeof options, .format = "kvc", .no_verify = 1};
-    if (name_of(chunk, &o, e)) return NULL;
+    if (chunk_name_of(chunk, &o, e)) return NULL;
     struct kvc_file *f = NULL;
     if (!kvc_chunk_signature(chunk->space->store, &o, data, size, e)) f = kvc_file_open_memory(data, *size, &options, e);
     if (f && !prove(chunk, f, hashes, e)) return f;

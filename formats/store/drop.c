@@ -26,7 +26,7 @@ struct list {
     size_t n;
 };
 
-static int add(struct list *x, const struct listed *item) {
+static int drop_add(struct list *x, const struct listed *item) {
     struct listed *more = kvc_room_for_one(x->item, x->n, sizeof *more);
     if (!more) return -1;
     x->item = more;
@@ -63,7 +63,7 @@ struct all {
 static int see(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
     struct all *x = state;
     (void)used;
-    x->failed = add(&x->list, &(struct listed){.object = *o, .bytes = size, .level = x->level});
+    x->failed = drop_add(&x->list, &(struct listed){.object = *o, .bytes = size, .level = x->level});
     return x->failed;
 }
 
@@ -134,8 +134,8 @@ static int sort_out(void *state, const struct kvc_object *o, uint64_t size, int6
     const struct listed *own = bsearch(&item, p->name, p->chunks + 1, sizeof *p->name, by_key);
     item.level = p->level;
     if (own) item.number = own->number;
-    if (own) p->failed = add(&p->own, &item);
-    else if (o->kind == KVC_OBJECT_CHUNK) p->failed = add(&p->others, &item);
+    if (own) p->failed = drop_add(&p->own, &item);
+    else if (o->kind == KVC_OBJECT_CHUNK) p->failed = drop_add(&p->others, &item);
     return p->failed;
 }
 
@@ -170,7 +170,7 @@ struct reading {
     const struct kvc_object *object;
 };
 
-static int take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static int drop_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
     struct reading *r = state;
     struct prompt *p = r->p;
     (void)why;
@@ -206,7 +206,7 @@ static int read_others(struct prompt *p, struct kvc_error *e) {
         for (size_t i = 0; i < p->others.n && p->kept < p->chunks; i++) {
             if (p->others.item[i].level == p->level) o[n++] = p->others.item[i].object;
             if (!n || (n < AT_ONCE && i + 1 < p->others.n)) continue;
-            if (l->ops->get(l, o, n, kvc_now() + REMOVING, take, &r, e)) return -1;
+            if (l->ops->get(l, o, n, kvc_now() + REMOVING, drop_take, &r, e)) return -1;
             if (p->cancelled) return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
             n = 0;
         }

@@ -10,7 +10,8 @@
 
 int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys, struct kvc_error *e) {
     struct kvc_prefix p;
-    return kvc_prefix_begin(&p, identity, e) || kvc_prefix_keys(&p, tokens, n, keys, e) ? -1 : 0;
+    if (kvc_prefix_begin(&p, identity, e) || kvc_prefix_keys(&p, tokens, n, keys, e)) return -1;
+    return 0;
 }
 
 /* --- CBOR (RFC 8949), as far as the hashes need it --- */

@@ -22,7 +22,7 @@ struct errand {
     size_t size;
 };
 
-static void clear(struct kvc_request *base) {
+static void errands_clear(struct kvc_request *base) {
     struct errand *x = (struct errand *)base;
     kvc_store_leave(base->store, x->size);
     free(x->object);
@@ -37,7 +37,7 @@ static int copy(struct errand *x, struct kvc_level *l, struct kvc_error *e) {
     return 0;
 }
 
-static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int errands_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct errand *x = (struct errand *)base;
     switch (x->what) {
     case KVC_TOUCH: return l->ops->touch(l, x->object, x->n, e);
@@ -76,8 +76,8 @@ static struct errand *new_errand(struct kvc_store *s, unsigned level, enum kvc_e
     x->n = n;
     x->size = (size_t)size;
     kvc_request_init(&x->base, s, level, kvc_now() + DEADLINE);
-    x->base.run = run;
-    x->base.clear = clear;
+    x->base.run = errands_run;
+    x->base.clear = errands_clear;
     return x;
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void run(struct kvc_task *task) {
+static void events_run(struct kvc_task *task) {
     struct kvc_event *x = (struct kvc_event *)task;
     struct kvc_store *s = x->space->store;
     const uint64_t one = 1;
@@ -39,7 +39,7 @@ int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens, u
         return kvc_fail_memory(e, "a request");
     }
     memcpy(x->tokens, tokens, (size_t)n * sizeof *tokens);
-    x->task.run = run;
+    x->task.run = events_run;
     x->space = space;
     x->n = n;
     x->memory = *m;

@@ -24,12 +24,12 @@ struct part {
     struct part *next;
 };
 
-static void clear(struct kvc_request *base) {
+static void fetch_clear(struct kvc_request *base) {
     struct part *p = (struct part *)base;
     for (size_t i = 0; i < p->n; i++) free(p->slot[i].data);
 }
 
-static int take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static int fetch_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
     struct part *p = state;
     pthread_mutex_lock(&p->base.lock);
     struct slot *s = &p->slot[i];
@@ -46,9 +46,9 @@ static int take(void *state, size_t i, void *data, size_t size, const struct kvc
     return stop;
 }
 
-static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int fetch_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct part *p = (struct part *)base;
-    return l->ops->get(l, p->object, p->n, base->deadline, take, p, e);
+    return l->ops->get(l, p->object, p->n, base->deadline, fetch_take, p, e);
 }
 
 struct fetch {
@@ -60,7 +60,7 @@ struct fetch {
 };
 
 /* Asks for more, until enough is under way. */
-static void ask(struct fetch *f) {
+static void fetch_ask(struct fetch *f) {
     const struct kvc_store_hit *hit = f->hit;
     struct kvc_store *s = hit->space->store;
     while (f->asked < f->end && (f->ahead < AHEAD || !f->first)) {
@@ -72,8 +72,8 @@ static void ask(struct fetch *f) {
             return;
         }
         kvc_request_init(&p->base, s, level, f->deadline);
-        p->base.run = run;
-        p->base.clear = clear;
+        p->base.run = fetch_run;
+        p->base.clear = fetch_clear;
         p->first = f->asked;
         while (p->n < most && f->asked < f->end && hit->level[f->asked] == level && (!p->n || p->bytes < AHEAD / 4)) {
             p->object[p->n++] = hit->object[f->asked];
@@ -146,7 +146,7 @@ size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instan
     size_t used = 0;
     int status = 0;
     f.last = &f.first;
-    ask(&f);
+    fetch_ask(&f);
     while (f.first && !status) {
         struct part *p = f.first;
         for (size_t i = 0; i < p->n && !status; i++) {
@@ -166,7 +166,7 @@ size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instan
         p->stop = 1;
         pthread_mutex_unlock(&p->base.lock);
         kvc_request_release(&p->base);
-        if (!status) ask(&f);
+        if (!status) fetch_ask(&f);
     }
     drop_parts(&f);
     return used;

@@ -18,13 +18,13 @@ struct find_request {
     int failed;
 };
 
-static void clear(struct kvc_request *base) {
+static void find_clear(struct kvc_request *base) {
     struct find_request *r = (struct find_request *)base;
     free(r->object);
     free(r->bytes);
 }
 
-static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int find_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct find_request *r = (struct find_request *)base;
     r->failed = l->ops->find(l, r->object, r->n, base->deadline, &r->found, r->bytes, e) != 0;
     return r->failed && !r->found ? -1 : 0; /* a level of which a part answers is of use, and is not to be left alone */
@@ -32,16 +32,17 @@ static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *
 
 static int run_count(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct find_request *r = (struct find_request *)base;
-    if (!l->ops->count) return run(base, l, e);
+    if (!l->ops->count) return find_run(base, l, e);
     return l->ops->count(l, r->object, r->n, base->deadline, &r->found, r->bytes, e);
 }
 
-static struct find_request *ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
-                                int (*run_one)(struct kvc_request *r, struct kvc_level *l, struct kvc_error *e)) {
+static struct find_request *find_ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n,
+                                     kvc_instant deadline,
+                                     int (*run_one)(struct kvc_request *r, struct kvc_level *l, struct kvc_error *e)) {
     struct find_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     kvc_request_init(&r->base, s, level, deadline);
-    r->base.clear = clear;
+    r->base.clear = find_clear;
     r->base.run = run_one;
     r->n = n;
     r->object = malloc(n * sizeof *r->object);
@@ -81,7 +82,7 @@ static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t fro
 
 int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
                     size_t *found, struct kvc_error *e) {
-    struct find_request *r = ask(s, level, o, n, deadline, run_count);
+    struct find_request *r = find_ask(s, level, o, n, deadline, run_count);
     if (!r) return kvc_fail_memory(e, "a request");
     const int status = kvc_request_wait(&r->base, e);
     *found = status ? 0 : r->found;
@@ -96,11 +97,11 @@ static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadli
     for (unsigned i = 0; i < s->n_levels && hit->chunks < n; i++)
         if (!s->level[i].ops->remote) {
             const size_t from = hit->chunks;
-            answer(hit, ask(s, i, hit->object + from, n - from, local_deadline, run), from);
+            answer(hit, find_ask(s, i, hit->object + from, n - from, local_deadline, find_run), from);
         }
     const size_t from = hit->chunks;
     for (unsigned i = 0; i < s->n_levels && from < n; i++)
-        if (s->level[i].ops->remote) remote[i] = ask(s, i, hit->object + from, n - from, deadline, run);
+        if (s->level[i].ops->remote) remote[i] = find_ask(s, i, hit->object + from, n - from, deadline, find_run);
     for (unsigned i = 0; i < s->n_levels; i++) answer(hit, remote[i], from);
 }
 

@@ -53,7 +53,8 @@ int kvc_level_find(const char *scheme, const char *folder, const struct kvc_leve
 
 int kvc_level_check(struct kvc_url *url, struct kvc_error *e) {
     struct kvc_conf c = kvc_conf_default;
-    return kvc_conf_take(&c, url, e) < 0 || kvc_url_rest(url, e) ? -1 : 0;
+    if (kvc_conf_take(&c, url, e) < 0 || kvc_url_rest(url, e)) return -1;
+    return 0;
 }
 
 void kvc_level_unload(void *handle) {

@@ -140,7 +140,7 @@ struct pieces {
     uint64_t bytes;
 };
 
-static int collect(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+static int load_collect(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
     struct pieces *p = state;
     void *copy = NULL;
     (void)e;
@@ -182,7 +182,7 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store
         kvc_fail_memory(e, "chunks");
         return NULL;
     }
-    const size_t used = fetch(hit, &r, &o, 1, collect, p, e);
+    const size_t used = fetch(hit, &r, &o, 1, load_collect, p, e);
     finish(hit, &r, used, p->bytes);
     if (p->n && !r.cancelled) f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
     if (f) {
@@ -210,7 +210,7 @@ struct loading {
 };
 
 /* Decodes the positions that a chunk and the memory share. */
-static int decode(struct loading *l, size_t i, const struct kvc_file *f, struct kvc_error *e) {
+static int load_decode(struct loading *l, size_t i, const struct kvc_file *f, struct kvc_error *e) {
     const uint64_t chunk = l->hit->space->chunk, begins = i * chunk;
     const uint64_t first = (uint64_t)l->m->first_position, end = first + l->m->tokens;
     const uint64_t from = begins > first ? begins : first, to = begins + chunk < end ? begins + chunk : end;
@@ -237,7 +237,7 @@ static int decode(struct loading *l, size_t i, const struct kvc_file *f, struct 
 static int load_one(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
     struct loading *l = state;
     struct kvc_error why;
-    const int status = decode(l, i, f, &why);
+    const int status = load_decode(l, i, f, &why);
     kvc_file_close(f);
     l->bytes += size;
     if (!status) {

@@ -20,7 +20,7 @@ struct each_request {
     size_t n;
 };
 
-static void clear(struct kvc_request *base) {
+static void named_clear(struct kvc_request *base) {
     struct each_request *r = (struct each_request *)base;
     free(r->object);
     free(r->there);
@@ -28,7 +28,7 @@ static void clear(struct kvc_request *base) {
 }
 
 /* Levels count objects up to the first that they lack, so the search goes on after each of these. */
-static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int named_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct each_request *r = (struct each_request *)base;
     int status = 0;
     for (size_t i = 0, found; i < r->n && !status; i += found + 1) {
@@ -39,12 +39,13 @@ static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *
     return status;
 }
 
-static struct each_request *ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline) {
+static struct each_request *named_ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n,
+                                      kvc_instant deadline) {
     struct each_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     kvc_request_init(&r->base, s, level, deadline);
-    r->base.run = run;
-    r->base.clear = clear;
+    r->base.run = named_run;
+    r->base.clear = named_clear;
     r->n = n;
     r->object = calloc(n, sizeof *o);
     r->there = calloc(n, 1);
@@ -68,7 +69,7 @@ static void answer(struct each_request *r, uint8_t *there) {
     kvc_request_release(&r->base);
 }
 
-static int64_t count(struct kvc_store *s, const struct kvc_object *o, size_t n, uint8_t *there) {
+static int64_t named_count(struct kvc_store *s, const struct kvc_object *o, size_t n, uint8_t *there) {
     int64_t found = 0;
     for (size_t i = 0; i < n; i++) {
         if (there[i] && kvc_store_is_bad(s, o[i].key)) there[i] = 0;
@@ -84,12 +85,12 @@ static int64_t search(struct kvc_store *s, const struct kvc_object *o, size_t n,
     memset(there, 0, n);
     for (unsigned i = 0; i < s->n_levels; i++)
         if (!s->level[i].ops->remote && (!i || memchr(there, 0, n)))
-            answer(ask(s, i, o, n, now + (time ? time : s->options.local_deadline)), there);
+            answer(named_ask(s, i, o, n, now + (time ? time : s->options.local_deadline)), there);
     const int left = memchr(there, 0, n) != NULL;
     for (unsigned i = 0; i < s->n_levels && left; i++)
-        if (s->level[i].ops->remote) remote[i] = ask(s, i, o, n, now + (time ? time : s->options.deadline));
+        if (s->level[i].ops->remote) remote[i] = named_ask(s, i, o, n, now + (time ? time : s->options.deadline));
     for (unsigned i = 0; i < s->n_levels; i++) answer(remote[i], there);
-    return count(s, o, n, there);
+    return named_count(s, o, n, there);
 }
 
 /* Returns the objects of names; the caller frees them. */
@@ -251,7 +252,7 @@ static unsigned write_levels(struct kvc_store *s, const struct kvc_object *o, co
 
 /* Returns 1 if the first level has the object already, and its bytes; slower levels were given it by whoever put it there. */
 static int is_there(struct kvc_store *s, const struct kvc_object *o, uint64_t *size) {
-    struct each_request *r = kvc_store_is_bad(s, o->key) ? NULL : ask(s, 0, o, 1, kvc_now() + KVC_OBJECT_TIME);
+    struct each_request *r = kvc_store_is_bad(s, o->key) ? NULL : named_ask(s, 0, o, 1, kvc_now() + KVC_OBJECT_TIME);
     if (!r) return 0;
     const int there = !kvc_request_wait(&r->base, NULL) && r->there[0];
     if (there) *size = r->size[0];

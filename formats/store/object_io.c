@@ -15,11 +15,11 @@ struct object_request {
     int there;
 };
 
-static void clear(struct kvc_request *r) {
+static void object_io_clear(struct kvc_request *r) {
     free(((struct object_request *)r)->data);
 }
 
-static int take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static int object_io_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
     struct object_request *r = state;
     (void)i;
     r->data = data;
@@ -30,7 +30,7 @@ static int take(void *state, size_t i, void *data, size_t size, const struct kvc
 
 static int run_get(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct object_request *r = (struct object_request *)base;
-    if (l->ops->get(l, &r->object, 1, base->deadline, take, r, e)) return -1;
+    if (l->ops->get(l, &r->object, 1, base->deadline, object_io_take, r, e)) return -1;
     if (r->why.code == KVC_OK) return 0;
     *e = r->why;
     return -1;
@@ -49,7 +49,7 @@ static struct object_request *new_request(struct kvc_store *s, unsigned level, c
         return NULL;
     }
     kvc_request_init(&r->base, s, level, deadline);
-    r->base.clear = clear;
+    r->base.clear = object_io_clear;
     r->object = *o;
     return r;
 }

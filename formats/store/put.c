@@ -33,7 +33,7 @@ static void free_job(struct kvc_put_job *job) {
     drop_job(job);
 }
 
-static void run(struct kvc_task *task) {
+static void put_run(struct kvc_task *task) {
     struct kvc_put_job *job = (struct kvc_put_job *)task;
     const int status = job->space->store->closing ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
                                                   : run_put(job, &job->error);
@@ -137,7 +137,7 @@ int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struc
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e)) return -1;
     struct kvc_put_job *job = calloc(1, sizeof *job);
     if (!job) return kvc_fail_memory(e, "what is put");
-    *job = (struct kvc_put_job){.task.run = run, .space = space, .file = f, .options = o, .waits = o.wait || !o.done};
+    *job = (struct kvc_put_job){.task.run = put_run, .space = space, .file = f, .options = o, .waits = o.wait || !o.done};
     job->error.code = KVC_OK;
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->changed, NULL);

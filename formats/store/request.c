@@ -64,7 +64,7 @@ static void note_outcome(struct kvc_store_level *l, const char *why) {
 
 /* --- requests --- */
 
-static void run(struct kvc_task *task) {
+static void request_run(struct kvc_task *task) {
     struct kvc_request *r = (struct kvc_request *)task;
     struct kvc_store_level *l = &r->store->level[r->level];
     struct kvc_error e = {.code = KVC_OK};
@@ -81,7 +81,7 @@ static void run(struct kvc_task *task) {
 }
 
 void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level, kvc_instant deadline) {
-    r->task.run = run;
+    r->task.run = request_run;
     r->store = s;
     r->workers = s->io;
     r->level = level;

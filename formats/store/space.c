@@ -54,7 +54,9 @@ int kvc_named_object(const struct kvc_store_space *space, const struct kvc_store
     uint8_t hash[KVC_KEY_BYTES];
     if (!name->size || name->size > KVC_STORE_MAX_NAME)
         return kvc_fail(e, KVC_ERR_USAGE, "the name of a cache has 1 to %d bytes", KVC_STORE_MAX_NAME);
-    return kvc_sha256(name->bytes, name->size, hash, e) || name_object(space, KVC_OBJECT_NAMED, hash, o, e) ? -1 : 0;
+    if (kvc_sha256(name->bytes, name->size, hash, e)) return -1;
+    if (name_object(space, KVC_OBJECT_NAMED, hash, o, e)) return -1;
+    return 0;
 }
 
 int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e) {
@@ -209,8 +211,8 @@ static int name_space(struct kvc_store_space *space) {
     return 0;
 }
 
-static int describe(struct kvc_store_space *space, const struct kvc_file *f, const struct kvc_store_space_options *o,
-                    struct kvc_error *e) {
+static int space_describe(struct kvc_store_space *space, const struct kvc_file *f, const struct kvc_store_space_options *o,
+                          struct kvc_error *e) {
     struct kvc_meta meta = {0};
     int status = kvc_meta_copy(&meta, &f->cache->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0; /* as packing does */
     if (!status) {
@@ -239,7 +241,7 @@ struct kvc_store_space *kvc_store_space_like(struct kvc_store *s, const struct k
         return NULL;
     }
     struct kvc_store_space *space = new_space(s, &o, e);
-    if (!space || !describe(space, f, &o, e)) return space;
+    if (!space || !space_describe(space, f, &o, e)) return space;
     kvc_store_space_close(space);
     return NULL;
 }
@@ -351,7 +353,7 @@ int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e) {
 }
 
 /* Puts an object to a level as kvc_store_write_object() does. */
-static void keep(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size) {
+static void space_keep(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size) {
     const struct kvc_level_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
     void *bytes = malloc(size + 1);
     int there;
@@ -368,9 +370,9 @@ void kvc_space_keep(struct kvc_store_space *space, unsigned level) {
     if (space->packs_with) {
         const struct kvc_object p = profile_object(kvc_profile_sha256(space->packs_with));
         const uint8_t *bytes = kvc_profile_bytes(space->packs_with, &size);
-        keep(space->store, level, &p, bytes, size);
+        space_keep(space->store, level, &p, bytes, size);
     }
-    keep(space->store, level, &o, space->facts, strlen(space->facts));
+    space_keep(space->store, level, &o, space->facts, strlen(space->facts));
 }
 
 void kvc_space_touch(struct kvc_store_space *space, unsigned level) {

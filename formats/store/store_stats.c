@@ -37,8 +37,8 @@ struct text {
     size_t room, n;
 };
 
-static void add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct text *t, const char *format, ...) {
+static void store_stats_add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void store_stats_add(struct text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
     const int n = vsnprintf(t->n < t->room ? t->to + t->n : NULL, t->n < t->room ? t->room - t->n : 0, format, list);
@@ -48,27 +48,28 @@ static void add(struct text *t, const char *format, ...) {
 
 static void add_prometheus(struct text *t, const struct kvc_store *s) {
     for (unsigned i = 0; i < KVC_COUNTERS; i++)
-        add(t, "# HELP kvc_store_%s %s\n# TYPE kvc_store_%s counter\nkvc_store_%s %" PRIu64 "\n", counters[i].name,
-            counters[i].help, counters[i].name, counters[i].name, (uint64_t)s->count[i]);
+        store_stats_add(t, "# HELP kvc_store_%s %s\n# TYPE kvc_store_%s counter\nkvc_store_%s %" PRIu64 "\n", counters[i].name,
+                        counters[i].help, counters[i].name, counters[i].name, (uint64_t)s->count[i]);
     for (unsigned k = 0; k < KVC_LEVEL_COUNTERS; k++) {
-        add(t, "# TYPE kvc_store_level_%s counter\n", level_counters[k]);
+        store_stats_add(t, "# TYPE kvc_store_level_%s counter\n", level_counters[k]);
         for (unsigned i = 0; i < s->n_levels; i++)
-            add(t, "kvc_store_level_%s{level=\"%u\",scheme=\"%s\"} %" PRIu64 "\n", level_counters[k], i, s->level[i].ops->scheme,
-                (uint64_t)s->level[i].count[k]);
+            store_stats_add(t, "kvc_store_level_%s{level=\"%u\",scheme=\"%s\"} %" PRIu64 "\n", level_counters[k], i,
+                            s->level[i].ops->scheme, (uint64_t)s->level[i].count[k]);
     }
 }
 
 static void add_json(struct text *t, const struct kvc_store *s) {
-    add(t, "{");
-    for (unsigned i = 0; i < KVC_COUNTERS; i++) add(t, "\"%s\": %" PRIu64 ", ", counters[i].name, (uint64_t)s->count[i]);
-    add(t, "\"levels\": [");
+    store_stats_add(t, "{");
+    for (unsigned i = 0; i < KVC_COUNTERS; i++)
+        store_stats_add(t, "\"%s\": %" PRIu64 ", ", counters[i].name, (uint64_t)s->count[i]);
+    store_stats_add(t, "\"levels\": [");
     for (unsigned i = 0; i < s->n_levels; i++) {
-        add(t, "%s{\"scheme\": \"%s\"", i ? ", " : "", s->level[i].ops->scheme);
+        store_stats_add(t, "%s{\"scheme\": \"%s\"", i ? ", " : "", s->level[i].ops->scheme);
         for (unsigned k = 0; k < KVC_LEVEL_COUNTERS; k++)
-            add(t, ", \"%s\": %" PRIu64, level_counters[k], (uint64_t)s->level[i].count[k]);
-        add(t, "}");
+            store_stats_add(t, ", \"%s\": %" PRIu64, level_counters[k], (uint64_t)s->level[i].count[k]);
+        store_stats_add(t, "}");
     }
-    add(t, "]}\n");
+    store_stats_add(t, "]}\n");
 }
 
 size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, size_t size) {

@@ -36,7 +36,7 @@ static int check_path(const char *path, int is_named, struct kvc_error *e) {
 }
 
 /* Decodes %XX in place. */
-static int decode(char *text) {
+static int url_decode(char *text) {
     char *to = text;
     for (const char *p = text; *p; p++) {
         if (*p != '%') {
@@ -73,7 +73,7 @@ static int parse_options(struct kvc_url *u, char *text, const char *whole, struc
         if (value && option_after_comma(value))
             return kvc_fail(e, KVC_ERR_USAGE, "%s: options are separated by '&', not by commas (%%2c is a comma in a value)",
                             u->place);
-        if (!*text || decode(text) || (value && decode(value)))
+        if (!*text || url_decode(text) || (value && url_decode(value)))
             return kvc_fail(e, KVC_ERR_USAGE, "%s: options are written KEY=VALUE&KEY=VALUE, with %%XX for other characters",
                             whole);
         *o = (struct kvc_url_option){.key = text, .value = value ? value : ""};

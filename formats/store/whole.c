@@ -14,11 +14,11 @@ struct last_request {
     size_t end, found;
 };
 
-static void clear(struct kvc_request *base) {
+static void whole_clear(struct kvc_request *base) {
     free(((struct last_request *)base)->object);
 }
 
-static int run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int whole_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct last_request *r = (struct last_request *)base;
     for (size_t i = r->end; i-- && kvc_now() < base->deadline;) {
         size_t found = 0;
@@ -37,8 +37,8 @@ static size_t last_there(struct kvc_store *s, unsigned level, const struct kvc_o
     struct kvc_error e;
     if (!r) return 0;
     kvc_request_init(&r->base, s, level, deadline);
-    r->base.run = run;
-    r->base.clear = clear;
+    r->base.run = whole_run;
+    r->base.clear = whole_clear;
     r->end = end;
     size_t found = 0;
     if ((r->object = malloc(end * sizeof *o)) != NULL) {

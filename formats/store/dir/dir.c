@@ -106,8 +106,8 @@ static int ask_index(struct kvc_dir *d, struct finding *f, kvc_instant deadline,
     }
 }
 
-static int find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
-                struct kvc_error *e) {
+static int dir_find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
+                    uint64_t *size, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct finding f = {.o = o, .n = n, .size = size};
     const int indexed = d->index && n && o->kind != KVC_OBJECT_SPACE_FACTS;
@@ -193,7 +193,7 @@ static int count_files(struct kvc_level *l, const struct kvc_object *o, size_t n
     struct kvc_dir *d = dir_of(l);
     struct stat st;
     size_t i = 0;
-    if (find(l, o, n, deadline, found, size, e)) return -1;
+    if (dir_find(l, o, n, deadline, found, size, e)) return -1;
     while (i < *found && !kvc_root_stat(&d->root, &o[i], &st)) i++;
     if (i < *found) forget_one(d, &o[i]);
     *found = i;
@@ -462,7 +462,7 @@ const struct kvc_level_ops kvc_level_dir = {
     .what = "directory",
     .open = open_dir,
     .close = close_dir,
-    .find = find,
+    .find = dir_find,
     .get = get,
     .put = put,
     .drop = drop,

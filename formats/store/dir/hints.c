@@ -14,7 +14,9 @@ static int set_parent(struct kvc_index_txn *t, const struct kvc_object *chain, s
     r->has_parent = 1;
     r->depth = (uint32_t)i;
     memcpy(r->parent, chain[i - 1].key, sizeof r->parent);
-    return kvc_index_change(t, chain[i].key, &old, NULL, e) || kvc_index_change(t, chain[i].key, NULL, r, e) ? -1 : 0;
+    if (kvc_index_change(t, chain[i].key, &old, NULL, e)) return -1;
+    if (kvc_index_change(t, chain[i].key, NULL, r, e)) return -1;
+    return 0;
 }
 
 /* What a hint is about. */

@@ -38,7 +38,7 @@ static struct file *file_of(sqlite3_file *x) {
     return (struct file *)x;
 }
 
-static int failed(struct file *f, int code) {
+static int index_file_failed(struct file *f, int code) {
     f->index->code = errno;
     return code;
 }
@@ -65,13 +65,13 @@ static int is_whole(struct file *f, const uint8_t *data, int n, int64_t at) {
     return sum == sum_of(data, f->is_journal ? f->page : (uint32_t)(at / PAGE) + 1);
 }
 
-static int read_file(sqlite3_file *x, void *data, int n, sqlite3_int64 at) {
+static int index_file_read_file(sqlite3_file *x, void *data, int n, sqlite3_int64 at) {
     struct file *f = file_of(x);
     int done = 0;
     while (done < n) {
         const ssize_t got = pread(f->fd, (uint8_t *)data + done, (size_t)(n - done), at + done);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return failed(f, SQLITE_IOERR_READ);
+        if (got < 0) return index_file_failed(f, SQLITE_IOERR_READ);
         if (!got) { /* SQLite takes what is missing for zeros */
             memset((uint8_t *)data + done, 0, (size_t)(n - done));
             return done && n == PAGE && !f->is_journal ? SQLITE_IOERR_DATA : SQLITE_IOERR_SHORT_READ;
@@ -81,7 +81,7 @@ static int read_file(sqlite3_file *x, void *data, int n, sqlite3_int64 at) {
     return is_whole(f, data, n, at) ? SQLITE_OK : SQLITE_IOERR_DATA;
 }
 
-static int write_file(sqlite3_file *x, const void *data, int n, sqlite3_int64 at) {
+static int index_file_write_file(sqlite3_file *x, const void *data, int n, sqlite3_int64 at) {
     struct file *f = file_of(x);
     if (n == PAGE && !f->is_journal) {
         /* The page in SQLite's memory gets its checksum, so that a journal into which it goes
@@ -94,13 +94,13 @@ static int write_file(sqlite3_file *x, const void *data, int n, sqlite3_int64 at
         const ssize_t put = pwrite(f->fd, (const uint8_t *)data + done, (size_t)(n - done), at + done);
         if (put > 0) done += (int)put;
         else if (put < 0 && errno != EINTR)
-            return failed(f, errno == ENOSPC || errno == EDQUOT ? SQLITE_FULL : SQLITE_IOERR_WRITE);
+            return index_file_failed(f, errno == ENOSPC || errno == EDQUOT ? SQLITE_FULL : SQLITE_IOERR_WRITE);
     }
     return SQLITE_OK;
 }
 
 static int truncate_file(sqlite3_file *x, sqlite3_int64 size) {
-    return ftruncate(file_of(x)->fd, size) ? failed(file_of(x), SQLITE_IOERR_TRUNCATE) : SQLITE_OK;
+    return ftruncate(file_of(x)->fd, size) ? index_file_failed(file_of(x), SQLITE_IOERR_TRUNCATE) : SQLITE_OK;
 }
 
 /* Does nothing: after a crash of the machine the index is looked through, and what it lacks is
@@ -112,7 +112,7 @@ static int sync_file(sqlite3_file *x, int flags) {
 
 static int size_of_file(sqlite3_file *x, sqlite3_int64 *size) {
     struct stat st;
-    if (fstat(file_of(x)->fd, &st)) return failed(file_of(x), SQLITE_IOERR_FSTAT);
+    if (fstat(file_of(x)->fd, &st)) return index_file_failed(file_of(x), SQLITE_IOERR_FSTAT);
     *size = st.st_size;
     return SQLITE_OK;
 }
@@ -124,7 +124,7 @@ static int size_of_file(sqlite3_file *x, sqlite3_int64 *size) {
 static int set_lock(struct file *f, short type, int64_t at, int64_t n) {
     struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = n};
     if (!fcntl(f->fd, F_OFD_SETLK, &l)) return SQLITE_OK;
-    return errno == EAGAIN || errno == EACCES ? SQLITE_BUSY : failed(f, SQLITE_IOERR_LOCK);
+    return errno == EAGAIN || errno == EACCES ? SQLITE_BUSY : index_file_failed(f, SQLITE_IOERR_LOCK);
 }
 
 static int lock_shared(struct file *f) {
@@ -168,7 +168,7 @@ static int check_reserved(sqlite3_file *x, int *is) {
     struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = RESERVED, .l_len = 1};
     *is = f->lock > SQLITE_LOCK_SHARED;
     if (*is) return SQLITE_OK;
-    if (fcntl(f->fd, F_OFD_GETLK, &l)) return failed(f, SQLITE_IOERR_CHECKRESERVEDLOCK);
+    if (fcntl(f->fd, F_OFD_GETLK, &l)) return index_file_failed(f, SQLITE_IOERR_CHECKRESERVEDLOCK);
     *is = l.l_type != F_UNLCK;
     return SQLITE_OK;
 }
@@ -186,8 +186,8 @@ static int characteristics(sqlite3_file *x) {
 static const sqlite3_io_methods methods = {
     .iVersion = 1,
     .xClose = close_file,
-    .xRead = read_file,
-    .xWrite = write_file,
+    .xRead = index_file_read_file,
+    .xWrite = index_file_write_file,
     .xTruncate = truncate_file,
     .xSync = sync_file,
     .xFileSize = size_of_file,
@@ -207,7 +207,7 @@ static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *x, int fl
     *f = (struct file){.index = index, .is_journal = (flags & SQLITE_OPEN_MAIN_JOURNAL) != 0};
     if (!(flags & (SQLITE_OPEN_MAIN_DB | SQLITE_OPEN_MAIN_JOURNAL))) return SQLITE_CANTOPEN;
     f->fd = kvc_below_open(index->folder, name, O_RDWR | (flags & SQLITE_OPEN_CREATE ? O_CREAT : 0), index->mode, &st);
-    if (f->fd < 0) return failed(f, SQLITE_CANTOPEN);
+    if (f->fd < 0) return index_file_failed(f, SQLITE_CANTOPEN);
     /* Whoever can write the folder can write the index. */
     if (!st.st_size && (st.st_mode & 0777) != index->mode) fchmod(f->fd, index->mode);
     if (!f->is_journal) index->fd = f->fd;

@@ -68,7 +68,7 @@ static void bind_bytes(struct kvc_index *ix, int which, int i, const void *bytes
 }
 
 /* Copies a column that has n bytes. */
-static int take_bytes(struct kvc_index *ix, int which, int column, void *to, size_t n) {
+static int index_sql_take_bytes(struct kvc_index *ix, int which, int column, void *to, size_t n) {
     const void *bytes = sqlite3_column_blob(ix->statement[which], column);
     if (!bytes || (size_t)sqlite3_column_bytes(ix->statement[which], column) != n) return -1;
     memcpy(to, bytes, n);
@@ -77,7 +77,7 @@ static int take_bytes(struct kvc_index *ix, int which, int column, void *to, siz
 
 /* Copies the record of a row. Its numbers are used to index arrays. */
 static int take_record(struct kvc_index *ix, int which, struct kvc_index_record *r) {
-    if (take_bytes(ix, which, 0, r, sizeof *r)) return -1;
+    if (index_sql_take_bytes(ix, which, 0, r, sizeof *r)) return -1;
     return r->uses && r->uses <= KVC_INDEX_USES && r->kind < KVC_OBJECT_KINDS && r->ghost <= 1 ? 0 : -1;
 }
 
@@ -88,7 +88,7 @@ int kvc_index_begin_database(struct kvc_index *ix, int writes, struct kvc_error 
     t->spoiled = t->follows = t->misses = 0;
     memset(&t->sums, 0, sizeof t->sums);
     if (code == SQLITE_DONE && (code = step(ix, KVC_SQL_READ_SUMS)) == SQLITE_ROW) {
-        code = take_bytes(ix, KVC_SQL_READ_SUMS, 0, &t->sums, sizeof t->sums) ? SQLITE_ROW : SQLITE_DONE;
+        code = index_sql_take_bytes(ix, KVC_SQL_READ_SUMS, 0, &t->sums, sizeof t->sums) ? SQLITE_ROW : SQLITE_DONE;
         sqlite3_reset(ix->statement[KVC_SQL_READ_SUMS]);
     }
     return code == SQLITE_DONE ? 0 : kvc_index_fail(ix, code, "cannot begin", e);
@@ -131,7 +131,7 @@ int kvc_index_get_next(struct kvc_index_txn *t, const uint8_t *key, struct kvc_i
     sqlite3_stmt *all = t->ix->statement[KVC_SQL_ALL];
     uint8_t is[KVC_OBJECT_KEY];
     if (t->follows) {
-        const int same = step(t->ix, KVC_SQL_ALL) == SQLITE_ROW && !take_bytes(t->ix, KVC_SQL_ALL, 1, is, sizeof is) &&
+        const int same = step(t->ix, KVC_SQL_ALL) == SQLITE_ROW && !index_sql_take_bytes(t->ix, KVC_SQL_ALL, 1, is, sizeof is) &&
                          memcmp(is, key, sizeof is) == 0;
         t->misses = same ? 0 : t->misses + 1;
         if (same && !take_record(t->ix, KVC_SQL_ALL, r)) return 1;
@@ -229,7 +229,7 @@ int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_in
     int code, status = 0;
     sqlite3_bind_int64(s, 1, which == KVC_SQL_LIST ? (int64_t)list : from ? *from : 0);
     while (!status && (code = step(t->ix, which)) == SQLITE_ROW) {
-        if (take_record(t->ix, which, &r) || take_bytes(t->ix, which, 1, key, sizeof key)) break;
+        if (take_record(t->ix, which, &r) || index_sql_take_bytes(t->ix, which, 1, key, sizeof key)) break;
         if (from) *from = sqlite3_column_int64(s, 2);
         status = see(state, key, &r, e);
     }

@@ -41,11 +41,11 @@ static uint64_t *waiting(struct kvc_policy_state *p, unsigned uses, uint64_t tou
     return p->clock / length - epoch < KVC_EPOCHS ? &p->alive[uses - 1][epoch % KVC_EPOCHS] : NULL;
 }
 
-static void add(uint64_t *sum, uint64_t bytes) {
+static void policy_add(uint64_t *sum, uint64_t bytes) {
     if (sum) *sum += bytes;
 }
 
-static void take(uint64_t *sum, uint64_t bytes) {
+static void policy_take(uint64_t *sum, uint64_t bytes) {
     if (sum) *sum -= bytes < *sum ? bytes : *sum;
 }
 
@@ -123,11 +123,11 @@ void kvc_policy_tick(struct kvc_index_txn *t, uint64_t bytes) {
 static void use(struct kvc_policy_state *p, const struct kvc_index_record *old, struct kvc_index_record *r) {
     if (old && old->uses) {
         p->hits[old->uses - 1][group_of(p, p->clock - old->touched)] += old->size;
-        take(waiting(p, old->uses, old->touched), old->size);
+        policy_take(waiting(p, old->uses, old->touched), old->size);
     }
     r->uses = old && old->uses < KVC_INDEX_USES ? (uint8_t)(old->uses + 1) : old ? KVC_INDEX_USES : 1;
     r->touched = p->clock;
-    add(waiting(p, r->uses, r->touched), r->size);
+    policy_add(waiting(p, r->uses, r->touched), r->size);
 }
 
 int kvc_policy_insert(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old, struct kvc_index_record *r,
@@ -151,7 +151,8 @@ int kvc_policy_missed(struct kvc_index_txn *t, const uint8_t *key, const struct 
     use(&kvc_index_sums(t)->policy, old, r);
     r->ghost = 1;
     r->children = old ? old->children : 0;
-    return kvc_index_change(t, key, old, r, e) || bound_ghosts(t, e) ? -1 : 0;
+    if (kvc_index_change(t, key, old, r, e) || bound_ghosts(t, e)) return -1;
+    return 0;
 }
 
 int kvc_policy_touch(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, int64_t now,
@@ -227,7 +228,7 @@ static int bound_ghosts(struct kvc_index_txn *t, struct kvc_error *e) {
         if (kvc_index_walk(t, KVC_LIST_GHOSTS, NULL, see_first, &s, e)) return -1;
         if (!s.found) return 0;
         p->gone[oldest.uses - 1][group_of(p, p->clock - oldest.touched)] += oldest.size;
-        take(waiting(p, oldest.uses, oldest.touched), oldest.size);
+        policy_take(waiting(p, oldest.uses, oldest.touched), oldest.size);
         if (kvc_index_change(t, key, &oldest, NULL, e)) return -1;
     }
     return 0;
@@ -240,5 +241,6 @@ int kvc_policy_evicted(struct kvc_index_txn *t, const uint8_t *key, const struct
     ghost.pinned = ghost.expires = 0;
     sums->evicted++;
     sums->evicted_bytes += r->size;
-    return kvc_index_change(t, key, r, &ghost, e) || bound_ghosts(t, e) ? -1 : 0;
+    if (kvc_index_change(t, key, r, &ghost, e) || bound_ghosts(t, e)) return -1;
+    return 0;
 }

@@ -173,7 +173,7 @@ static int settle_old(struct kvc_root *r, struct kvc_url *url, struct kvc_error 
 }
 
 /* Reads the configuration, or writes that of a new store and reads what is there then: processes of an engine make their store together. */
-static int settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
+static int root_settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
     struct kvc_conf wanted = kvc_conf_default;
     int status = settle_old(r, url, e);
     if (status <= 0) return status;
@@ -194,7 +194,7 @@ int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) 
     if (!status && (r->fd = open(r->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
         status = errno == ELOOP || errno == ENOTDIR ? kvc_fail(e, KVC_ERR_USAGE, "%s: no folder, but a link or a file", r->path)
                                                     : kvc_root_fail(r, errno, "cannot be opened", e);
-    if (!status) status = settle(r, url, e);
+    if (!status) status = root_settle(r, url, e);
     if (!status) status = check_owner(r, e);
     if (!status) status = make_folders(r, e);
     if (!status) r->local = is_local(r->fd);
@@ -240,7 +240,8 @@ static int name_file(const struct kvc_root *r, const struct kvc_root_file *f, co
     char other[KVC_ROOT_PATH];
     snprintf(other, sizeof other, "trash/new-%lx%lx", (long)getpid(), (long)pthread_self());
     kvc_below_remove(r->fd, other);
-    return kvc_below_link(f->fd, r->fd, other) || kvc_below_rename(r->fd, other, path) ? -1 : 0;
+    if (kvc_below_link(f->fd, r->fd, other) || kvc_below_rename(r->fd, other, path)) return -1;
+    return 0;
 }
 
 int kvc_root_link(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f, int replace, int *there,

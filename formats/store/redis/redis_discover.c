@@ -82,7 +82,7 @@ static void answered(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     fail(d, &e);
 }
 
-static int ask(struct discovery *d, kvc_instant deadline, struct kvc_error *e) {
+static int redis_discover_ask(struct discovery *d, kvc_instant deadline, struct kvc_error *e) {
     static const char *const word[] = {"CLUSTER", "SLOTS"};
     struct kvc_redis_run run;
     struct kvc_redis_request *q = kvc_alloc_zeros(d->n, sizeof *q);
@@ -125,6 +125,6 @@ int kvc_redis_discover(struct kvc_redis *l, kvc_instant deadline, struct kvc_err
     d.n = l->n_nodes;
     pthread_mutex_unlock(&l->lock);
     if (!due) return 0;
-    const int status = ask(&d, deadline, e ? e : &unused);
+    const int status = redis_discover_ask(&d, deadline, e ? e : &unused);
     return known ? 0 : status;
 }

@@ -102,7 +102,7 @@ static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
 static void whole_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
 
 /* Asks for a part of an object; size 0: for its length; by whole_done: for the whole, of up to `size` bytes. */
-static void ask(struct get *g, struct object *o, uint64_t offset, uint64_t size, kvc_redis_done *done) {
+static void redis_get_ask(struct get *g, struct object *o, uint64_t offset, uint64_t size, kvc_redis_done *done) {
     struct kvc_error e;
     struct slice *s = calloc(1, sizeof *s);
     char first[24], last[24];
@@ -190,7 +190,7 @@ static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
         o->empty = 1;
         o->admitted = 1;
         hold(g, o, 0);
-        ask(g, o, 0, KVC_REDIS_MAX_REPLY, whole_done);
+        redis_get_ask(g, o, 0, KVC_REDIS_MAX_REPLY, whole_done);
     } else {
         o->size = (uint64_t)size;
         g->guess = o->size < KVC_REDIS_SLICE ? o->size : KVC_REDIS_SLICE;
@@ -210,16 +210,16 @@ static void go_on(struct get *g) {
         o->admitted = 1;
         hold(g, o, o->size);
         for (uint64_t at = KVC_REDIS_SLICE; at < o->size && !o->failed; at += KVC_REDIS_SLICE)
-            ask(g, o, at, o->size - at < KVC_REDIS_SLICE ? o->size - at : KVC_REDIS_SLICE, slice_done);
-        if (!o->failed) ask(g, o, 0, 0, size_done);
+            redis_get_ask(g, o, at, o->size - at < KVC_REDIS_SLICE ? o->size - at : KVC_REDIS_SLICE, slice_done);
+        if (!o->failed) redis_get_ask(g, o, 0, 0, size_done);
     }
     while (g->begun < g->n && g->begun - g->handed < (g->guess ? MAX_BEGUN : FIRST_BEGUN) &&
            g->memory + KVC_REDIS_SLICE <= MEMORY && !g->failed) {
         struct object *o = object_of(g, g->begun);
         *o = (struct object){.i = g->begun++};
         hold(g, o, KVC_REDIS_SLICE);
-        ask(g, o, 0, 0, size_done);
-        if (!o->failed) ask(g, o, 0, KVC_REDIS_SLICE, slice_done);
+        redis_get_ask(g, o, 0, 0, size_done);
+        if (!o->failed) redis_get_ask(g, o, 0, KVC_REDIS_SLICE, slice_done);
     }
 }
 

@@ -55,8 +55,8 @@ struct finding {
 };
 
 /* Finds objects in one round trip. */
-static int find(struct kvc_redis *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
-                struct finding *more, struct kvc_error *e) {
+static int redis_level_find(struct kvc_redis *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
+                            uint64_t *size, struct finding *more, struct kvc_error *e) {
     struct batch b = {0};
     *found = 0;
     *more = (struct finding){0};
@@ -81,7 +81,7 @@ static int level_find(struct kvc_level *level, const struct kvc_object *o, size_
                       uint64_t *size, struct kvc_error *e) {
     struct kvc_redis *l = (struct kvc_redis *)level;
     struct finding more;
-    const int status = find(l, o, n, deadline, found, size, &more, e);
+    const int status = redis_level_find(l, o, n, deadline, found, size, &more, e);
     pthread_mutex_lock(&l->lock);
     l->finds++;
     l->find_rounds += more.rounds;
@@ -130,7 +130,7 @@ static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t
 }
 
 /* Takes the end of life from an object that was there before it was put to stay. */
-static int keep(struct kvc_level *level, const struct kvc_object *o, kvc_instant deadline, struct kvc_error *e) {
+static int redis_level_keep(struct kvc_level *level, const struct kvc_object *o, kvc_instant deadline, struct kvc_error *e) {
     return for_all(level, "PERSIST", NULL, NULL, o, 1, deadline, e);
 }
 
@@ -196,17 +196,17 @@ static int level_put(struct kvc_level *level, const struct kvc_object *o, const 
         return -1;
     }
     /* a round trip is cheaper than a large value that the server already has */
-    if (size > LARGE && !own.replace && find(l, o, 1, deadline, &found, &old, &more, e)) return -1;
+    if (size > LARGE && !own.replace && redis_level_find(l, o, 1, deadline, &found, &old, &more, e)) return -1;
     *there = found == 1;
     own.replace |= more.is_wrong_type;
     if (!*there && set(l, o, data, size, &own, deadline, there, e)) return -1;
     /* a key of another type is nobody's object, and hides this one */
-    if (*there && !found && find(l, o, 1, deadline, &found, &old, &more, e)) return -1;
+    if (*there && !found && redis_level_find(l, o, 1, deadline, &found, &old, &more, e)) return -1;
     if (*there && more.is_wrong_type) {
         own.replace = 1;
         if (set(l, o, data, size, &own, deadline, there, e)) return -1;
     }
-    return *there && own.pin ? keep(level, o, deadline, e) : 0;
+    return *there && own.pin ? redis_level_keep(level, o, deadline, e) : 0;
 }
 
 static const struct kvc_level_ops ops = {.abi = KVC_LEVEL_ABI,

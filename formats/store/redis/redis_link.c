@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int failed(struct kvc_error *e, int error) {
+static int redis_link_failed(struct kvc_error *e, int error) {
     return kvc_fail(e, KVC_ERR_IO, "%s", strerror(error));
 }
 
@@ -31,13 +31,13 @@ struct kvc_redis_link *kvc_redis_link_open(const struct sockaddr *address, sockl
         return NULL;
     }
     l->fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (l->fd < 0) failed(e, errno);
+    if (l->fd < 0) redis_link_failed(e, errno);
     else if (kvc_redis_reader_init(&l->in, e) == 0) {
         setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
         setsockopt(l->fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
         l->connecting = connect(l->fd, address, size) != 0;
         l->handshake = tls != NULL;
-        if (l->connecting && errno != EINPROGRESS && errno != EINTR) failed(e, errno);
+        if (l->connecting && errno != EINPROGRESS && errno != EINTR) redis_link_failed(e, errno);
         else if (!tls || (l->tls = kvc_redis_tls_new(tls, l->fd, host, e)) != NULL) return l;
     }
     kvc_redis_link_close(l);
@@ -56,7 +56,7 @@ int kvc_redis_link_connect(struct kvc_redis_link *l, struct kvc_error *e) {
     if (l->connecting) {
         int error = 0;
         socklen_t size = sizeof error;
-        if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &size) || error) return failed(e, error ? error : errno);
+        if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &size) || error) return redis_link_failed(e, error ? error : errno);
         l->connecting = 0;
     }
     if (!l->handshake) return 1;
@@ -70,7 +70,7 @@ ssize_t kvc_redis_link_send(struct kvc_redis_link *l, struct iovec *v, size_t n,
     const struct msghdr m = {.msg_iov = v, .msg_iovlen = n};
     const ssize_t sent = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return sent;
-    return would_block(errno) ? 0 : failed(e, errno);
+    return would_block(errno) ? 0 : redis_link_failed(e, errno);
 }
 
 ssize_t kvc_redis_link_receive(struct kvc_redis_link *l, struct kvc_error *e) {
@@ -80,7 +80,7 @@ ssize_t kvc_redis_link_receive(struct kvc_redis_link *l, struct kvc_error *e) {
     if (l->tls) n = kvc_redis_tls_receive(l->tls, to, room, &l->wants, e);
     else {
         n = recv(l->fd, to, room, MSG_DONTWAIT);
-        if (n < 0) return would_block(errno) ? 0 : failed(e, errno);
+        if (n < 0) return would_block(errno) ? 0 : redis_link_failed(e, errno);
         if (n == 0) return hung_up(e);
     }
     if (n > 0) kvc_redis_reader_received(&l->in, (size_t)n);

@@ -37,7 +37,7 @@ static void *look(void *arg) {
 }
 
 /* Starts the thread, unless one is looking already, and waits for it. Under the lock, which it leaves while it waits. */
-static void ask(struct kvc_redis *l, struct kvc_redis_node *n, kvc_instant deadline) {
+static void redis_lookup_ask(struct kvc_redis *l, struct kvc_redis_node *n, kvc_instant deadline) {
     if (n->lookup == KVC_REDIS_LOOKED) {
         pthread_join(n->looker, NULL); /* it has left the lock and ends */
         n->lookup = KVC_REDIS_NO_LOOKUP;
@@ -60,7 +60,7 @@ int kvc_redis_lookup(struct kvc_redis *l, struct kvc_redis_node *n, unsigned i, 
     if (found) {
         memcpy(n->address, list, found * sizeof list[0]);
         n->n_addresses = found;
-    } else if (!n->n_addresses && !i) ask(l, n, deadline);
+    } else if (!n->n_addresses && !i) redis_lookup_ask(l, n, deadline);
     if (i < n->n_addresses) *to = n->address[i];
     late = n->lookup == KVC_REDIS_LOOKING;
     pthread_mutex_unlock(&l->lock);

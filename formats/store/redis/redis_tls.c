@@ -12,7 +12,7 @@
 
 struct kvc_redis_tls; /* is an SSL_CTX */
 
-static int failed(struct kvc_error *e, const char *what) {
+static int redis_tls_failed(struct kvc_error *e, const char *what) {
     char text[200] = "";
     const unsigned long error = ERR_peek_last_error();
     if (error) ERR_error_string_n(error, text, sizeof text);
@@ -23,7 +23,7 @@ static int failed(struct kvc_error *e, const char *what) {
 struct kvc_redis_tls *kvc_redis_tls_open(const char *authorities, const char *certificate, const char *key, struct kvc_error *e) {
     SSL_CTX *c = SSL_CTX_new(TLS_client_method());
     if (!c) {
-        failed(e, "no memory");
+        redis_tls_failed(e, "no memory");
         return NULL;
     }
     SSL_CTX_set_min_proto_version(c, TLS1_2_VERSION);
@@ -32,10 +32,10 @@ struct kvc_redis_tls *kvc_redis_tls_open(const char *authorities, const char *ce
     SSL_CTX_set_read_ahead(c, 1);
     int status = 0;
     if (authorities ? !SSL_CTX_load_verify_locations(c, authorities, NULL) : !SSL_CTX_set_default_verify_paths(c))
-        status = failed(e, authorities ? authorities : "the system's authorities cannot be read");
-    else if (certificate && SSL_CTX_use_certificate_chain_file(c, certificate) != 1) status = failed(e, certificate);
+        status = redis_tls_failed(e, authorities ? authorities : "the system's authorities cannot be read");
+    else if (certificate && SSL_CTX_use_certificate_chain_file(c, certificate) != 1) status = redis_tls_failed(e, certificate);
     else if (key && (SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(c) != 1))
-        status = failed(e, key);
+        status = redis_tls_failed(e, key);
     if (status) {
         if (e) e->severity = KVC_SEVERITY_ITEM;
         SSL_CTX_free(c);
@@ -66,7 +66,7 @@ void *kvc_redis_tls_new(const struct kvc_redis_tls *t, int fd, const char *host,
     }
     if (ok) return s;
     SSL_free(s);
-    failed(e, "a connection cannot be prepared");
+    redis_tls_failed(e, "a connection cannot be prepared");
     return NULL;
 }
 
@@ -87,7 +87,7 @@ static int judge(SSL *s, int result, short *wants, struct kvc_error *e) {
     default: break;
     }
     const long verify = SSL_get_verify_result(s);
-    return failed(e, verify == X509_V_OK ? "failed" : X509_verify_cert_error_string(verify));
+    return redis_tls_failed(e, verify == X509_V_OK ? "failed" : X509_verify_cert_error_string(verify));
 }
 
 int kvc_redis_tls_handshake(void *tls, short *wants, struct kvc_error *e) {

@@ -222,7 +222,7 @@ static void add_server(const struct kvc_redis *l, struct about *x, const redisRe
     x->limit = limit && (first || x->limit) ? x->limit + limit : 0;
 }
 
-static void describe(struct kvc_redis *l, const struct about *x, size_t servers, char *text, size_t size) {
+static void redis_walk_describe(struct kvc_redis *l, const struct about *x, size_t servers, char *text, size_t size) {
     char kind[48] = "single server", limit[48] = "";
     char used[32], most[32];
     const double mib = 1 << 20;
@@ -253,7 +253,7 @@ int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_
     if (!status) status = run_all(l, q, 2 * n, deadline, e);
     *facts = (struct kvc_level_facts){.objects = -1, .bytes = -1, .limit = -1};
     for (size_t i = 0; i < n && !status; i++) add_server(l, &x, q[2 * i].reply, q[2 * i + 1].reply, i == 0);
-    describe(l, &x, n, facts->text, sizeof facts->text);
+    redis_walk_describe(l, &x, n, facts->text, sizeof facts->text);
     for (size_t i = 0; q && i < 2 * n; i++) kvc_redis_request_free(&q[i]);
     free(q);
     free(node);

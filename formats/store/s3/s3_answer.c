@@ -49,7 +49,7 @@ static void copy_plain(char *to, size_t room, const char *from) {
     to[n] = '\0';
 }
 
-static void read_header(struct kvc_s3_answer *a, const char *name, const char *value) {
+static void s3_answer_read_header(struct kvc_s3_answer *a, const char *name, const char *value) {
     const char *end;
     int64_t v;
     if (strcasecmp(name, "content-length") == 0) {
@@ -86,5 +86,5 @@ void kvc_s3_answer_line(struct kvc_s3_answer *a, const char *line, size_t n) {
     if (!colon) return;
     *colon++ = '\0';
     while (*colon == ' ' || *colon == '\t') colon++;
-    read_header(a, text, colon);
+    s3_answer_read_header(a, text, colon);
 }

@@ -197,7 +197,7 @@ static void take_answer(struct kvc_s3_call *c, struct kvc_s3_try *t) {
     if (t->own) atomic_fetch_add(&c->l->counters.hedges_won, 1);
 }
 
-static void settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
+static void s3_call_settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
     struct kvc_s3_request *r = t->r;
     const int64_t took = t->answered - t->started;
     const char *wrong = code == CURLE_OK || t->too_much ? check(t) : NULL;
@@ -315,7 +315,7 @@ static void perform(struct kvc_s3_call *c) {
         if (m->msg != CURLMSG_DONE) continue;
         const CURLcode code = m->data.result;
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &t);
-        settle(c, t, code);
+        s3_call_settle(c, t, code);
     }
 }
 

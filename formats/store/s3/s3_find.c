@@ -25,8 +25,8 @@ static void recall(struct kvc_s3 *l, const struct kvc_object *o, size_t n, uint6
 }
 
 /* Asks one round of questions. */
-static int ask(struct kvc_s3_call *c, struct probe *p, const struct kvc_object *o, const size_t *probe, size_t n, uint64_t *size,
-               uint8_t *there, struct kvc_error *e) {
+static int s3_find_ask(struct kvc_s3_call *c, struct probe *p, const struct kvc_object *o, const size_t *probe, size_t n,
+                       uint64_t *size, uint8_t *there, struct kvc_error *e) {
     struct kvc_s3_request *r;
     for (size_t i = 0; i < n; i++) {
         p[i] = (struct probe){.r = {.method = "HEAD", .index = i}};
@@ -73,7 +73,7 @@ int kvc_s3_find(struct kvc_level *level, const struct kvc_object *o, size_t n, k
     if (!status) {
         while (!status && (asked = kvc_s3_probes(&s, probe)) != 0) {
             memset(there, 0, sizeof there);
-            status = ask(&c, p, o, probe, asked, size, there, e);
+            status = s3_find_ask(&c, p, o, probe, asked, size, there, e);
             if (!status) kvc_s3_narrow(&s, probe, there, asked);
             else /* what was answered from the first one on without a gap */
                 for (size_t i = 0; i < asked && there[i]; i++) s.low = probe[i] + 1;

@@ -218,7 +218,7 @@ static int find_endpoint(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_e
 
 /* --- the rest --- */
 
-static int count(struct kvc_url *u, const char *key, uint64_t low, uint64_t high, uint64_t *value, struct kvc_error *e) {
+static int s3_setup_count(struct kvc_url *u, const char *key, uint64_t low, uint64_t high, uint64_t *value, struct kvc_error *e) {
     if (kvc_url_bytes(u, key, value, e)) return -1;
     if (*value < low || *value > high)
         return kvc_fail(e, KVC_ERR_USAGE, "s3: %s is from %" PRIu64 " to %" PRIu64 ", and not %" PRIu64, key, low, high, *value);
@@ -241,9 +241,11 @@ static int read_options(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_er
         return kvc_fail(e, KVC_ERR_USAGE, "s3: condition: '%s' is neither header nor head", condition);
     s->head_first = strcmp(condition, "head") == 0;
     if (ca && (s->ca_file = strdup(ca)) == NULL) return kvc_fail_memory(e, "options of S3");
-    if (count(u, "max-object", 1, 5120 * 1024 * MIB, &s->max_object, e) || count(u, "part", 5 * MIB, 5120 * MIB, &s->part, e) ||
-        count(u, "range", 65536, 1024 * MIB, &s->range, e) || count(u, "window", MIB, UINT64_C(1) << 50, &s->window, e) ||
-        count(u, "connections", 1, 256, &connections, e) || count(u, "tries", 1, 100, &tries, e))
+    if (s3_setup_count(u, "max-object", 1, 5120 * 1024 * MIB, &s->max_object, e) ||
+        s3_setup_count(u, "part", 5 * MIB, 5120 * MIB, &s->part, e) ||
+        s3_setup_count(u, "range", 65536, 1024 * MIB, &s->range, e) ||
+        s3_setup_count(u, "window", MIB, UINT64_C(1) << 50, &s->window, e) ||
+        s3_setup_count(u, "connections", 1, 256, &connections, e) || s3_setup_count(u, "tries", 1, 100, &tries, e))
         return -1;
     s->connections = (unsigned)connections;
     s->tries = (unsigned)tries;

@@ -83,7 +83,7 @@ static int on_seek(void *state, curl_off_t offset, int origin) {
 /* --- the request --- */
 
 /* Adds a header. Values are shorter than a session token. */
-static int add(struct kvc_s3_try *t, const char *name, const char *value) {
+static int s3_try_add(struct kvc_s3_try *t, const char *name, const char *value) {
     char line[sizeof((struct kvc_s3_key *)0)->token + 64];
     const int n = snprintf(line, sizeof line, "%s: %s", name, value);
     if (n < 0 || (size_t)n >= sizeof line) return -1;
@@ -110,13 +110,13 @@ static int address(struct kvc_s3_try *t, const struct kvc_s3_setup *s) {
     struct kvc_s3_request *r = t->r;
     char url[6144], range[64];
     snprintf(range, sizeof range, "bytes=%" PRIu64 "-%" PRIu64, r->first, r->first + r->bytes - 1);
-    if (r->bytes && add(t, "range", range)) return -1;
-    if (r->if_match && add(t, "if-match", r->if_match)) return -1;
-    if (r->if_none_match && add(t, "if-none-match", r->if_none_match)) return -1;
+    if (r->bytes && s3_try_add(t, "range", range)) return -1;
+    if (r->if_match && s3_try_add(t, "if-match", r->if_match)) return -1;
+    if (r->if_none_match && s3_try_add(t, "if-none-match", r->if_none_match)) return -1;
     /* an empty header in the place of libcurl's, which is for forms, would be signed but not sent */
-    if (strcmp(r->method, "POST") == 0 && add(t, "content-type", "application/xml")) return -1;
-    if (*s->key.id && (hash_body(r, s) || add(t, "x-amz-content-sha256", r->hash))) return -1;
-    if (*s->key.token && add(t, "x-amz-security-token", s->key.token)) return -1;
+    if (strcmp(r->method, "POST") == 0 && s3_try_add(t, "content-type", "application/xml")) return -1;
+    if (*s->key.id && (hash_body(r, s) || s3_try_add(t, "x-amz-content-sha256", r->hash))) return -1;
+    if (*s->key.token && s3_try_add(t, "x-amz-security-token", s->key.token)) return -1;
     if (kvc_s3_url(s, r, url, sizeof url)) return -1;
     if (curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers) != CURLE_OK) return -1;
     return curl_easy_setopt(t->easy, CURLOPT_URL, url) == CURLE_OK ? 0 : -1;

@@ -10,7 +10,7 @@ struct text {
     size_t used, room;
 };
 
-static void add(struct text *t, const char *from, size_t n) {
+static void s3_url_add(struct text *t, const char *from, size_t n) {
     if (t->used < t->room && n < t->room - t->used) memcpy(t->at + t->used, from, n);
     t->used += n;
 }
@@ -22,24 +22,24 @@ static void add_encoded(struct text *t, const char *text, const char *kept) {
         const unsigned char c = (unsigned char)*text;
         const int plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
         const char code[3] = {'%', digit[c >> 4], digit[c & 15]};
-        if (plain || strchr("-._~", c) || strchr(kept, c)) add(t, text, 1);
-        else add(t, code, 3);
+        if (plain || strchr("-._~", c) || strchr(kept, c)) s3_url_add(t, text, 1);
+        else s3_url_add(t, code, 3);
     }
 }
 
 int kvc_s3_url(const struct kvc_s3_setup *s, const struct kvc_s3_request *r, char *to, size_t room) {
     struct text t = {to, 0, room};
     const char *between = "?";
-    add(&t, s->base, strlen(s->base));
-    add(&t, s->path, strlen(s->path));
-    if (r->name || !*s->path) add(&t, "/", 1);
+    s3_url_add(&t, s->base, strlen(s->base));
+    s3_url_add(&t, s->path, strlen(s->path));
+    if (r->name || !*s->path) s3_url_add(&t, "/", 1);
     if (r->name) add_encoded(&t, s->prefix, "/");
     if (r->name) add_encoded(&t, r->name, "/");
     for (size_t i = 0; i < KVC_S3_QUERY; i++) {
         if (!r->query[i].value) continue;
-        add(&t, between, 1);
+        s3_url_add(&t, between, 1);
         add_encoded(&t, r->query[i].name, "");
-        add(&t, "=", 1);
+        s3_url_add(&t, "=", 1);
         add_encoded(&t, r->query[i].value, "");
         between = "&";
     }

@@ -150,7 +150,7 @@ static int on_listing(void *state, const char *path, const char *text) {
 }
 
 /* Decodes %XX and '+' in place; what is no code stays as it is. */
-static void decode(char *text) {
+static void s3_xml_decode(char *text) {
     char *to = text;
     for (const char *p = text; *p; p++) {
         const int high = *p == '%' ? kvc_hex_digit(p[1]) : -1, low = high < 0 ? -1 : kvc_hex_digit(p[2]);
@@ -170,7 +170,7 @@ int kvc_s3_read_listing(struct kvc_s3_listing *l, const char *text, size_t size,
     int status = read_document(text, size, on_listing, &s, e);
     if (!status && !s.root) status = kvc_fail(e, KVC_ERR_DAMAGED, "the server sent no list of objects");
     if (!status && l->more && !l->next) status = kvc_fail(e, KVC_ERR_DAMAGED, "the server cut a list of objects short");
-    for (size_t i = 0; s.encoded && i < l->n; i++) decode(l->entry[i].key);
+    for (size_t i = 0; s.encoded && i < l->n; i++) s3_xml_decode(l->entry[i].key);
     free(s.now.key);
     if (status) kvc_s3_listing_free(l);
     return status;
