@@ -1,4 +1,5 @@
-/* cli.c: messages, versions and opening of caches, for all tools. Not for output (output.c) or options (input_options.c). */
+/* cli.c: messages, versions and opening of caches, for all tools. Not for output (output.c) or
+ * options (input_options.c). */
 #include "cli/cli.h"
 #include "cli/text.h"
 
@@ -32,7 +33,8 @@ static void on_bus_error(int number) {
     static const char text[] = ": an input file changed or could not be read while it was in use\n";
     (void)number;
     cli_output_remove_all();
-    if (write(2, tool, strlen(tool)) < 0 || write(2, text, sizeof text - 1) < 0) _exit(EXIT_TROUBLE);
+    if (write(2, tool, strlen(tool)) < 0 || write(2, text, sizeof text - 1) < 0)
+        _exit(EXIT_TROUBLE);
     _exit(EXIT_TROUBLE);
 }
 
@@ -44,22 +46,31 @@ static void on_interrupt(int number) {
 
 void cli_start(char **argv, const char *name) {
     static char copy[32];
-    static char buffer[64 << 10]; /* holds most reports until cli_finish(), which reports write errors */
+    /* holds most reports until cli_finish(), which reports write errors */
+    static char buffer[64 << 10];
     snprintf(copy, sizeof copy, "%s", name);
     tool = argv[0] = copy;
     if (!isatty(STDOUT_FILENO)) setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
-    /* The next file that is opened would get a closed descriptor, and messages would be written to it. /dev/null takes its
-     * place, in the opposite direction, so that reading and writing still fail. */
+    /* The next file that is opened would get a closed descriptor, and messages would be written to
+     * it. /dev/null takes its place, in the opposite direction, so that reading and writing still
+     * fail. */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) _exit(EXIT_TROUBLE);
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            _exit(EXIT_TROUBLE);
     const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
-    struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error}, was;
-    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) /* a signal that nohup ignores stays ignored */
-        if (sigaction(ending[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaction(ending[i], &interrupt, NULL);
-    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, NULL); /* write() then returns EFBIG */
+    struct sigaction interrupt = {.sa_handler = on_interrupt}, bus = {.sa_handler = on_bus_error},
+                     was;
+    /* a signal that nohup ignores stays ignored */
+    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++)
+        if (sigaction(ending[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN)
+            sigaction(ending[i], &interrupt, NULL);
+    /* write() then returns EFBIG */
+    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     sigaction(SIGBUS, &bus, NULL);
 #if defined(__GLIBC__)
-    /* Thousands of blocks are allocated and freed; page faults for each would take as long as decoding. */
+    /* Thousands of blocks are allocated and freed; page faults for each would take as long as
+     * decoding. */
     mallopt(M_MMAP_THRESHOLD, KEPT_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
 #endif
@@ -69,7 +80,8 @@ const char *cli_tool(void) {
     return tool;
 }
 
-/* Prints a message. File names and metadata in it may have bytes that a terminal would obey: they become \xNN. */
+/* Prints a message. File names and metadata in it may have bytes that a terminal would obey: they
+ * become \xNN. */
 static void print_message(const char *message) {
     fprintf(stderr, "%s: ", tool);
     cli_print_safe(stderr, message);
@@ -87,7 +99,8 @@ void cli_warn(const char *format, ...) {
 
 /* Returns 1 if the tool takes --recursive. */
 static int has_recursive(void) {
-    return strcmp(tool, "kvc-dump") == 0 || strcmp(tool, "kvc-pack") == 0 || strcmp(tool, "kvc-unpack") == 0;
+    return strcmp(tool, "kvc-dump") == 0 || strcmp(tool, "kvc-pack") == 0 ||
+           strcmp(tool, "kvc-unpack") == 0;
 }
 
 const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
@@ -96,11 +109,13 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_PAIRING] = "give --pairing or --model",
         [KVC_NEED_MODEL] = "give --model",
         [KVC_NEED_WEIGHTS] = "give --weights=FILE",
-        [KVC_NEED_PROFILE] = "give it with --profile=FILE, put it beside the file, or name its folder in $KVC_PROFILE_PATH",
+        [KVC_NEED_PROFILE] = "give it with --profile=FILE, put it beside the file, or name its "
+                             "folder in $KVC_PROFILE_PATH",
         [KVC_NEED_QUERIES] = "give --queries=FILE",
         [KVC_NEED_FORMAT] = "use --to=FORMAT",
         [KVC_NEED_INPUT] = "use --from=FORMAT",
-        [KVC_NEED_NAMES] = "say which arrays are K and V, for instance --map='keys=layer.{i}.k' --map='values=layer.{i}.v'",
+        [KVC_NEED_NAMES] = "say which arrays are K and V, for instance --map='keys=layer.{i}.k' "
+                           "--map='values=layer.{i}.v'",
         [KVC_NEED_TARGET_PAIRING] = "give --model=GGUF or --to-pairing=halves|interleaved|none",
         [KVC_NEED_STEP] = "give code:step=S, a preset or --target-kld",
         [KVC_NEED_FLOATS] = "pack it with --dequantize",
@@ -117,7 +132,8 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
     const unsigned need = (unsigned)e->need;
     const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;
     if (need == KVC_NEED_EACH && !has_recursive()) hint = NULL;
-    if (need == KVC_NEED_SALVAGE && strcmp(tool, "kvc-store") == 0) hint = NULL; /* its objects are no files of the user */
+    /* its objects are no files of the user */
+    if (need == KVC_NEED_SALVAGE && strcmp(tool, "kvc-store") == 0) hint = NULL;
     snprintf(text, size, "%s%s%s", e->message, hint ? "; " : "", hint ? hint : "");
     return text;
 }
@@ -206,7 +222,8 @@ int cli_open_given(struct cli_input *options, struct kvc_error *e) {
 
 int cli_read_model(struct cli_input *options, struct kvc_error *e) {
     if (!options->model_path || options->has_model) return 0;
-    if (kvc_given_model(options->model_path, options->full_fingerprint, &options->model, e)) return -1;
+    if (kvc_given_model(options->model_path, options->full_fingerprint, &options->model, e))
+        return -1;
     options->has_model = 1;
     return 0;
 }
@@ -216,10 +233,14 @@ int cli_refuse_terminal(const char *path, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "standard input is a terminal: give a FILE or a pipe");
 }
 
-int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options, struct kvc_error *e) {
+int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options,
+             struct kvc_error *e) {
     memset(f, 0, sizeof *f);
-    if (cli_refuse_terminal(path, e) || cli_read_model(options, e) || cli_open_given(options, e)) return -1;
-    struct kvc_opening o = {.import = options->import, .model = options->has_model ? &options->model : NULL, .maps_files = 1};
+    if (cli_refuse_terminal(path, e) || cli_read_model(options, e) || cli_open_given(options, e))
+        return -1;
+    struct kvc_opening o = {.import = options->import,
+                            .model = options->has_model ? &options->model : NULL,
+                            .maps_files = 1};
     o.import.weights = options->weights;
     if (kvc_open_path(f, path, &o, e)) return -1;
     if (*f->note && !options->quiet) cli_warn("%s: %s", f->input.name, f->note);

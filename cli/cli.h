@@ -1,4 +1,5 @@
-/* cli.h: messages, options, opening of caches, safe output and JSON for all tools. Not for formats. */
+/* cli.h: messages, options, opening of caches, safe output and JSON for all tools. Not for formats.
+ */
 #ifndef KVC_CLI_H
 #define KVC_CLI_H
 
@@ -11,9 +12,10 @@
 #define EXIT_DIFFER 1
 #define EXIT_TROUBLE 2
 
-/* Sets the tool's name ("kvc-dump"), also in argv[0] for the messages of getopt_long(), and handles signals. SIGINT, SIGTERM,
- * SIGHUP and SIGPIPE remove a temporary output file and then end the program as usual; those that are ignored stay ignored.
- * SIGBUS removes it and exits with EXIT_TROUBLE. SIGXFSZ is ignored, so that write() fails. Must be called first in main(). */
+/* Sets the tool's name ("kvc-dump"), also in argv[0] for the messages of getopt_long(), and handles
+ * signals. SIGINT, SIGTERM, SIGHUP and SIGPIPE remove a temporary output file and then end the
+ * program as usual; those that are ignored stay ignored. SIGBUS removes it and exits with
+ * EXIT_TROUBLE. SIGXFSZ is ignored, so that write() fails. Must be called first in main(). */
 void cli_start(char **argv, const char *tool);
 const char *cli_tool(void); /* the tool's name */
 /* Prints "kvc-dump: MESSAGE" on stderr. */
@@ -23,17 +25,22 @@ void cli_error(const struct kvc_error *e);
 const char *cli_error_text(const struct kvc_error *e, char *text, size_t size);
 /* Puts "name: " before the message, unless the message begins so already. Returns -1. */
 int cli_error_about(struct kvc_error *e, const char *name);
-/* Prints a line with the reason and "Try 'kvc-dump --help' for more information." Returns EXIT_TROUBLE. */
+/* Prints a line with the reason and "Try 'kvc-dump --help' for more information." Returns
+ * EXIT_TROUBLE. */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Prints the line about --help alone, after getopt_long() printed the reason. Returns EXIT_TROUBLE. */
+/* Prints the line about --help alone, after getopt_long() printed the reason. Returns EXIT_TROUBLE.
+ */
 int cli_try_help(void);
-/* Prints "kvc-dump 0.1.0 (format 0)". `verbose` adds kernels, stages, presets and formats, and calls more() (NULL: nothing),
- * which prints lines about devices. Closes stdout; returns as cli_finish() does. */
+/* Prints "kvc-dump 0.1.0 (format 0)". `verbose` adds kernels, stages, presets and formats, and
+ * calls more() (NULL: nothing), which prints lines about devices. Closes stdout; returns as
+ * cli_finish() does. */
 int cli_version(int verbose, void (*more)(void));
-/* Flushes and closes stdout. Returns EXIT_TROUBLE and prints a message if anything could not be written, else `status`. */
+/* Flushes and closes stdout. Returns EXIT_TROUBLE and prints a message if anything could not be
+ * written, else `status`. */
 int cli_finish(int status);
 
-/* Options of formats as given: "KEY=VALUE". Their texts live as long as the program, so the struct must be static. */
+/* Options of formats as given: "KEY=VALUE". Their texts live as long as the program, so the struct
+ * must be static. */
 struct cli_settings {
     const char *item[64];
     unsigned n;
@@ -50,34 +57,40 @@ struct cli_input {
     int full_fingerprint; /* hash every byte of the weights, not samples */
     int quiet;            /* no notes from cli_open() */
 };
-/* Opens --weights=FILE, and refuses a --profile=FILE that is weights or a cache, once. The weights are closed when the program
- * ends. */
+/* Opens --weights=FILE, and refuses a --profile=FILE that is weights or a cache, once. The weights
+ * are closed when the program ends. */
 int cli_open_given(struct cli_input *options, struct kvc_error *e);
 /* Reads --model=FILE, once. */
 int cli_read_model(struct cli_input *options, struct kvc_error *e);
 
 /* Refuses "-" if standard input is a terminal. cli_open() and cli_check() call it. */
 int cli_refuse_terminal(const char *path, struct kvc_error *e);
-/* Opens a file, a folder or an archive as the options say; kvc_close() closes it. On failure *e is filled, *f is empty and
- * nothing is printed. Prints a note on stderr if --model could not be compared by fingerprints. */
-int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options, struct kvc_error *e);
+/* Opens a file, a folder or an archive as the options say; kvc_close() closes it. On failure *e is
+ * filled, *f is empty and nothing is printed. Prints a note on stderr if --model could not be
+ * compared by fingerprints. */
+int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options,
+             struct kvc_error *e);
 
 struct kvc_survey;
-/* Reads all of a file and checks it. Returns EXIT_SAME, EXIT_DIFFER for a damaged .kvc, or EXIT_TROUBLE; *e says why.
- * *checksums is 1 for a .kvc, and then the message does not name the file. Other formats have no checksums: they are only
- * read. *damage lists all damage, and the caller frees it; it is NULL if *e says everything. */
-int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums, struct kvc_survey **damage,
-              struct kvc_error *e);
+/* Reads all of a file and checks it. Returns EXIT_SAME, EXIT_DIFFER for a damaged .kvc, or
+ * EXIT_TROUBLE; *e says why. *checksums is 1 for a .kvc, and then the message does not name the
+ * file. Other formats have no checksums: they are only read. *damage lists all damage, and the
+ * caller frees it; it is NULL if *e says everything. */
+int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums,
+              struct kvc_survey **damage, struct kvc_error *e);
 /* Checks an open container as kvc_container_check() does, with a line of progress. */
-int cli_check_container(const struct kvc_cache *c, const char *name, unsigned threads, int quiet, struct kvc_error *e);
+int cli_check_container(const struct kvc_cache *c, const char *name, unsigned threads, int quiet,
+                        struct kvc_error *e);
 /* Checks an open container, as kvc_container_check() does. */
-typedef int cli_checker(void *state, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e);
+typedef int cli_checker(void *state, const struct kvc_input *in, const struct kvc_cache *c,
+                        struct kvc_error *e);
 /* Does the same with another checker, and finds the first damage only. */
-int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state, int *checksums,
-                   struct kvc_error *e);
+int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state,
+                   int *checksums, struct kvc_error *e);
 
-/* An output file that appears complete or not at all. It has no name, or a temporary name, until cli_output_commit() makes it
- * durable and names it. path NULL: stdout, which is refused if it is a terminal, except with `force`. */
+/* An output file that appears complete or not at all. It has no name, or a temporary name, until
+ * cli_output_commit() makes it durable and names it. path NULL: stdout, which is refused if it is a
+ * terminal, except with `force`. */
 struct cli_output {
     struct kvc_sink sink, raw; /* `sink` is for callers, `raw` writes to the descriptor */
     const char *name;          /* for messages: the caller's path, or "standard output" */
@@ -87,18 +100,23 @@ struct cli_output {
     const struct timespec *times; /* of last access and modification that a file gets; NULL: now */
     int force;
 };
-int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
-/* Opens with a temporary name, as cli_output_open() does only on file systems that have no files without names. */
-int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
+int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode,
+                    struct kvc_error *e);
+/* Opens with a temporary name, as cli_output_open() does only on file systems that have no files
+ * without names. */
+int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode,
+                          struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary file; may be called twice */
 int cli_output_exists(const char *path);       /* 1 if path is a regular file */
-/* For --rm: removes an input file after its output is complete, except if the output replaced it. */
+/* For --rm: removes an input file after its output is complete, except if the output replaced it.
+ */
 int cli_remove_input(const struct kvc_input *in, struct kvc_error *e);
-void cli_output_remove_all(void); /* for signal handlers: removes the temporary file of the open output */
+/* for signal handlers: removes the temporary file of the open output */
+void cli_output_remove_all(void);
 
-/* An output folder of several files that appears complete or not at all. It must not exist. Signals leave its temporary
- * folder. */
+/* An output folder of several files that appears complete or not at all. It must not exist. Signals
+ * leave its temporary folder. */
 struct cli_folder {
     struct kvc_member_sink members; /* for callers */
     struct kvc_folder *folder;
@@ -108,30 +126,36 @@ struct cli_folder {
 int cli_folder_exists(const char *path); /* 1 if path is a folder */
 int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e);
 int cli_folder_commit(struct cli_folder *o, struct kvc_error *e);
-void cli_folder_abandon(struct cli_folder *o); /* removes the temporary folder; may be called twice */
+/* removes the temporary folder; may be called twice */
+void cli_folder_abandon(struct cli_folder *o);
 
-/* Parse decimal numbers with an optional K, M or G (powers of 1024), and ranges "A:B", "A:", ":B". 0, or -1 if malformed. */
+/* Parse decimal numbers with an optional K, M or G (powers of 1024), and ranges "A:B", "A:", ":B".
+ * 0, or -1 if malformed. */
 int cli_parse_u64(const char *text, uint64_t *v);
 int cli_parse_f64(const char *text, double *v);
 int cli_parse_range(const char *text, uint64_t *first, uint64_t *end); /* absent end: UINT64_MAX */
-/* Take a range "A:B" of tokens, positions A to B-1, at least one of them; and a list like "0-3,7" of layers, as cli_parse_list() does.
- * `before` is the option as typed, "--tokens=". 0, or EXIT_TROUBLE (message printed, which says how to write the one in place of the
- * other). */
+/* Take a range "A:B" of tokens, positions A to B-1, at least one of them; and a list like "0-3,7"
+ * of layers, as cli_parse_list() does. `before` is the option as typed, "--tokens=". 0, or
+ * EXIT_TROUBLE (message printed, which says how to write the one in place of the other). */
 int cli_take_range(const char *before, const char *arg, uint64_t *first, uint64_t *end);
 int cli_take_list(const char *before, const char *arg, uint8_t **keep, uint32_t *n);
-/* Sets keep[i] for each number i of a list like "0-3,7". Grows *keep, which the caller frees. 0, or -1 if malformed. */
+/* Sets keep[i] for each number i of a list like "0-3,7". Grows *keep, which the caller frees. 0, or
+ * -1 if malformed. */
 int cli_parse_list(const char *text, uint8_t **keep, uint32_t *n);
 
-/* Write the shortest decimal that reads back as the same number, or "NaN", "Infinity", "-Infinity". */
+/* Write the shortest decimal that reads back as the same number, or "NaN", "Infinity", "-Infinity".
+ */
 void cli_float_text(float v, char text[32]);
 void cli_double_text(double v, char text[32]);
 /* Writes bytes as "25.8 MB", in powers of 1000. */
 void cli_size_text(uint64_t bytes, char text[32]);
-/* Has cli_size_text() write "24.6 MiB", in powers of 1024: for a tool whose options take sizes so. */
+/* Has cli_size_text() write "24.6 MiB", in powers of 1024: for a tool whose options take sizes so.
+ */
 void cli_sizes_by_1024(void);
 
-/* A writer of JSON: adds commas, indentation and escapes. `key` is NULL inside arrays. Doubles that JSON cannot represent
- * become the strings "NaN", "Infinity" and "-Infinity". Invalid UTF-8 bytes become U+FFFD. */
+/* A writer of JSON: adds commas, indentation and escapes. `key` is NULL inside arrays. Doubles that
+ * JSON cannot represent become the strings "NaN", "Infinity" and "-Infinity". Invalid UTF-8 bytes
+ * become U+FFFD. */
 struct cli_json {
     FILE *out;
     unsigned depth;
@@ -153,8 +177,10 @@ void cli_json_end(struct cli_json *j); /* newline */
 /* Adds the key "error": an object of `kind` (a word) and `message`. */
 void cli_json_error(struct cli_json *j, const struct kvc_error *e);
 
-/* The report of --json: one object with "schema", "tool" and the array "files", which has an object for each input in order. With
- * --json=lines, each of these objects is a line with "schema" and "tool". The object of an input that failed has "error". */
+/* The report of --json: one object with "schema", "tool" and the array "files", which has an object
+ * for each input in order. With
+ * --json=lines, each of these objects is a line with "schema" and "tool". The object of an input
+ * that failed has "error". */
 struct cli_report {
     struct cli_json json;
     int lines;
@@ -164,12 +190,12 @@ void cli_report_start(struct cli_report *r, FILE *out);
 void cli_report_file(struct cli_report *r, const char *name);
 void cli_report_file_end(struct cli_report *r);
 void cli_report_failed(struct cli_report *r, const char *name, const struct kvc_error *e);
-/* Ends the array "files" and opens the object "total", which the caller fills and closes before cli_report_end(). Returns NULL
- * for --json=lines, which has no totals. */
+/* Ends the array "files" and opens the object "total", which the caller fills and closes before
+ * cli_report_end(). Returns NULL for --json=lines, which has no totals. */
 struct cli_json *cli_report_total(struct cli_report *r);
 void cli_report_end(struct cli_report *r);
-/* Opens a report of one object without "files", which the caller fills. The end closes everything inside, and adds the error
- * unless it is NULL. */
+/* Opens a report of one object without "files", which the caller fills. The end closes everything
+ * inside, and adds the error unless it is NULL. */
 void cli_report_alone(struct cli_report *r, FILE *out);
 void cli_report_alone_end(struct cli_report *r, const struct kvc_error *e);
 

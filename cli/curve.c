@@ -1,4 +1,5 @@
-/* curve.c: prints points of ratio against error as a table and as a plot of characters. Not for SVG (curve_svg.c). */
+/* curve.c: prints points of ratio against error as a table and as a plot of characters. Not for SVG
+ * (curve_svg.c). */
 #include "cli/curve.h"
 #include "cli/cli.h"
 #include "cli/text.h"
@@ -33,7 +34,8 @@ static void number(FILE *out, double v, int known) {
 }
 
 void curve_print_table(const struct curve *c, FILE *out) {
-    fprintf(out, "   %-28s %7s %9s %9s %9s %9s\n", "recipe", "ratio", "error K", "error V", "KLD", "recall");
+    fprintf(out, "   %-28s %7s %9s %9s %9s %9s\n", "recipe", "ratio", "error K", "error V", "KLD",
+            "recall");
     for (size_t i = 0; i < c->n; i++) {
         const struct curve_point *p = &c->point[i];
         char text[sizeof p->why.message + 160];
@@ -76,12 +78,15 @@ void curve_print_plot(const struct curve *c, FILE *out) {
     for (size_t i = c->n; i-- > 0;) { /* of points in one cell the first is seen */
         const double at = curve_x(c, &c->point[i]);
         if (at < 0) continue;
-        const unsigned column = at > 0 ? 2 + cell_of(at, x[0], x[1], WIDTH) : 0; /* column 0: no error */
+        /* column 0: no error */
+        const unsigned column = at > 0 ? 2 + cell_of(at, x[0], x[1], WIDTH) : 0;
         cell[HEIGHT - 1 - cell_of(c->point[i].ratio, y[0], y[1], HEIGHT)][column] = letter(c, i);
     }
     fputs("\nratio\n", out);
     for (unsigned r = 0; r < HEIGHT; r++) {
-        if (r % 5 == 0) fprintf(out, "%7.2f |", y[0] * pow(y[1] / y[0], (double)(HEIGHT - 1 - r) / (HEIGHT - 1)));
+        if (r % 5 == 0)
+            fprintf(out, "%7.2f |",
+                    y[0] * pow(y[1] / y[0], (double)(HEIGHT - 1 - r) / (HEIGHT - 1)));
         else fputs("        |", out);
         unsigned n = WIDTH + 2;
         while (n && cell[r][n - 1] == ' ') n--;
@@ -98,5 +103,6 @@ void curve_print_plot(const struct curve *c, FILE *out) {
     fprintf(out, "         %s\n",
             curve_is_kld(c) ? "estimated KLD, nats per token, the larger of continuation and recall"
                             : "error, relative, the larger of K and V");
-    if (without) fprintf(out, "         without an estimated KLD, only in the table: %u recipes\n", without);
+    if (without)
+        fprintf(out, "         without an estimated KLD, only in the table: %u recipes\n", without);
 }

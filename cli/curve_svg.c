@@ -1,4 +1,5 @@
-/* curve_svg.c: draws points of ratio against error as an SVG picture, which needs nothing beside itself. Not for text (curve.c). */
+/* curve_svg.c: draws points of ratio against error as an SVG picture, which needs nothing beside
+ * itself. Not for text (curve.c). */
 #include "cli/curve.h"
 
 #include "codecs/memory.h"
@@ -7,7 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEFT = 70, TOP = 40, RIGHT = 160, BOTTOM = 60, WIDTH = 520, HEIGHT = 360, ZERO = 30, LINE = 15, MAX_NAME = 56 };
+enum {
+    LEFT = 70,
+    TOP = 40,
+    RIGHT = 160,
+    BOTTOM = 60,
+    WIDTH = 520,
+    HEIGHT = 360,
+    ZERO = 30,
+    LINE = 15,
+    MAX_NAME = 56
+};
 
 /* Limits of the axes: powers of ten for errors, of two for ratios. */
 struct axes {
@@ -46,8 +57,8 @@ static struct axes axes_of(const struct curve *c) {
         x[1] = fmax(x[1], at);
     }
     if (!(x[1] > 0)) x[0] = 0.001, x[1] = 0.1;
-    struct axes a = {pow(10, floor(log10(x[0]))), pow(10, ceil(log10(x[1]))), pow(2, floor(log2(y[0]))),
-                     pow(2, ceil(log2(y[1])))};
+    struct axes a = {pow(10, floor(log10(x[0]))), pow(10, ceil(log10(x[1]))),
+                     pow(2, floor(log2(y[0]))), pow(2, ceil(log2(y[1])))};
     if (!(a.x1 > a.x0)) a.x1 = 10 * a.x0;
     return a;
 }
@@ -55,18 +66,26 @@ static struct axes axes_of(const struct curve *c) {
 static void draw_axes(const struct curve *c, const struct axes *a, FILE *out) {
     const double bottom = TOP + HEIGHT, right = LEFT + WIDTH;
     for (double x = a->x0; x < a->x1 * 1.01; x *= 10)
-        fprintf(out, "<path d='M%.1f %d V%.1f' stroke='#ddd'/><text x='%.1f' y='%.1f' text-anchor='middle'>%g</text>\n",
+        fprintf(out,
+                "<path d='M%.1f %d V%.1f' stroke='#ddd'/><text x='%.1f' y='%.1f' "
+                "text-anchor='middle'>%g</text>\n",
                 across(a, x), TOP, bottom, across(a, x), bottom + 18, x);
     for (double y = a->y0; y < a->y1 * 1.01; y *= 2)
-        fprintf(out, "<path d='M%d %.1f H%.1f' stroke='#ddd'/><text x='%d' y='%.1f' text-anchor='end'>%g</text>\n", LEFT,
-                down(a, y), right, LEFT - 8, down(a, y) + 4, y);
-    fprintf(out, "<path d='M%d %d V%.1f H%.1f' fill='none' stroke='#444'/>\n", LEFT, TOP, bottom, right);
+        fprintf(out,
+                "<path d='M%d %.1f H%.1f' stroke='#ddd'/><text x='%d' y='%.1f' "
+                "text-anchor='end'>%g</text>\n",
+                LEFT, down(a, y), right, LEFT - 8, down(a, y) + 4, y);
+    fprintf(out, "<path d='M%d %d V%.1f H%.1f' fill='none' stroke='#444'/>\n", LEFT, TOP, bottom,
+            right);
     fprintf(out, "<text x='%d' y='%.1f' text-anchor='middle'>0</text>\n", LEFT, bottom + 18);
-    fprintf(out, "<text x='%d' y='%.1f' text-anchor='middle'>%s</text>\n", LEFT + WIDTH / 2, bottom + 42,
-            curve_is_kld(c) ? "estimated KL divergence (nats per token), the larger of continuation and recall"
-                            : "relative error of values, the larger of K and V");
-    fprintf(out, "<text x='18' y='%d' text-anchor='middle' transform='rotate(-90 18 %d)'>ratio</text>\n", TOP + HEIGHT / 2,
-            TOP + HEIGHT / 2);
+    fprintf(out, "<text x='%d' y='%.1f' text-anchor='middle'>%s</text>\n", LEFT + WIDTH / 2,
+            bottom + 42,
+            curve_is_kld(c)
+                ? "estimated KL divergence (nats per token), the larger of continuation and recall"
+                : "relative error of values, the larger of K and V");
+    fprintf(out,
+            "<text x='18' y='%d' text-anchor='middle' transform='rotate(-90 18 %d)'>ratio</text>\n",
+            TOP + HEIGHT / 2, TOP + HEIGHT / 2);
 }
 
 /* --- points and their labels --- */
@@ -92,16 +111,22 @@ static int meet(const struct box *a, const struct box *b) {
     return a->left < b->right && b->left < a->right && a->top < b->bottom && b->top < a->bottom;
 }
 
-/* Returns the box of a label beside, above or below its point: `side` -1 left, 0 middle, 1 right; `step` in lines. */
+/* Returns the box of a label beside, above or below its point: `side` -1 left, 0 middle, 1 right;
+ * `step` in lines. */
 static struct box box_at(const struct label *l, int side, double step) {
-    const double width = (double)strlen(l->text) * (l->chosen ? 7.6 : 6.6), gap = l->radius + 4, y = l->y + step * LINE;
+    const double width = (double)strlen(l->text) * (l->chosen ? 7.6 : 6.6), gap = l->radius + 4,
+                 y = l->y + step * LINE;
     const double left = side > 0 ? l->x + gap : side < 0 ? l->x - gap - width : l->x - width / 2;
     return (struct box){left, y - LINE / 2.0, left + width, y + LINE / 2.0};
 }
 
-/* Returns how many points and earlier labels a box covers; a box that leaves the picture counts as many. */
+/* Returns how many points and earlier labels a box covers; a box that leaves the picture counts as
+ * many. */
 static size_t covered(const struct label *l, size_t n, size_t at, const struct box *box) {
-    size_t count = box->left < LEFT || box->right > LEFT + WIDTH + RIGHT || box->top < TOP || box->bottom > TOP + HEIGHT ? n : 0;
+    size_t count = box->left < LEFT || box->right > LEFT + WIDTH + RIGHT || box->top < TOP ||
+                           box->bottom > TOP + HEIGHT
+                       ? n
+                       : 0;
     for (size_t i = 0; i < n; i++) {
         const struct box point = box_of_point(&l[i]);
         count += i != at && meet(box, &point);
@@ -131,7 +156,8 @@ static void place(struct label *l, size_t n, size_t at) {
 static void merge(struct label *l, size_t at) {
     for (size_t i = 0; i < at && !l[at].merged; i++) {
         const size_t used = strlen(l[i].text), more = strlen(l[at].text);
-        if (l[i].merged || fabs(l[i].x - l[at].x) > 2 || fabs(l[i].y - l[at].y) > 2 || used + 2 + more >= sizeof l[i].text)
+        if (l[i].merged || fabs(l[i].x - l[at].x) > 2 || fabs(l[i].y - l[at].y) > 2 ||
+            used + 2 + more >= sizeof l[i].text)
             continue;
         memcpy(l[i].text + used, ", ", 2);
         memcpy(l[i].text + used + 2, l[at].text, more + 1);
@@ -148,7 +174,10 @@ static size_t make_labels(const struct curve *c, const struct axes *a, struct la
         const struct curve_point *p = &c->point[i];
         const double x = curve_x(c, p);
         if (x < 0) continue;
-        l[n] = (struct label){.x = across(a, x), .y = down(a, p->ratio), .radius = p->chosen ? 7 : 4, .chosen = p->chosen};
+        l[n] = (struct label){.x = across(a, x),
+                              .y = down(a, p->ratio),
+                              .radius = p->chosen ? 7 : 4,
+                              .chosen = p->chosen};
         snprintf(l[n].text, sizeof l[n].text, "%s%s", p->name, p->chosen ? " (chosen)" : "");
         n++;
     }
@@ -160,7 +189,8 @@ static size_t make_labels(const struct curve *c, const struct axes *a, struct la
 
 static void draw_title(const struct curve *c, FILE *out) {
     const size_t n = strlen(c->file);
-    fprintf(out, "<text x='%d' y='22' font-size='14'>Ratio and error of recipes: %s", LEFT, n > MAX_NAME ? "..." : "");
+    fprintf(out, "<text x='%d' y='22' font-size='14'>Ratio and error of recipes: %s", LEFT,
+            n > MAX_NAME ? "..." : "");
     print_text(out, n > MAX_NAME ? c->file + n - MAX_NAME : c->file);
     fputs("</text>\n", out);
 }
@@ -170,15 +200,16 @@ int curve_write_svg(const struct curve *c, FILE *out, struct kvc_error *e) {
     struct label *l = kvc_alloc(c->n, sizeof *l);
     if (!l) return kvc_fail_memory(e, "a picture");
     fprintf(out,
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' font-size='12'>\n"
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' "
+            "font-size='12'>\n"
             "<rect width='100%%' height='100%%' fill='white'/>\n",
             LEFT + WIDTH + RIGHT, TOP + HEIGHT + BOTTOM);
     draw_title(c, out);
     draw_axes(c, &a, out);
     const size_t n = make_labels(c, &a, l);
     for (size_t i = 0; i < n; i++)
-        fprintf(out, "<circle cx='%.1f' cy='%.1f' r='%.0f' fill='%s'/>\n", l[i].x, l[i].y, l[i].radius,
-                l[i].radius > 4 ? "#c22" : "#26a");
+        fprintf(out, "<circle cx='%.1f' cy='%.1f' r='%.0f' fill='%s'/>\n", l[i].x, l[i].y,
+                l[i].radius, l[i].radius > 4 ? "#c22" : "#26a");
     for (size_t i = 0; i < n; i++) { /* the text is as wide as its box, or narrower */
         if (l[i].merged) continue;
         const int side = l[i].box.left >= l[i].x ? 1 : l[i].box.right <= l[i].x ? -1 : 0;

@@ -1,4 +1,5 @@
-/* damage.c: prints the damage of a container. Not for finding damage (formats/container/survey.c). */
+/* damage.c: prints the damage of a container. Not for finding damage (formats/container/survey.c).
+ */
 #include "cli/damage.h"
 
 #include <inttypes.h>
@@ -18,7 +19,8 @@ static void name_place(const struct kvc_damage *d, char *text, size_t size) {
     else snprintf(text, size, "%s", what);
     const size_t n = strlen(text);
     if (d->offset == KVC_NOWHERE) return;
-    snprintf(text + n, size - n, "%s%" PRIu64 "-%" PRIu64, is_bytes ? " " : ", bytes ", d->offset, d->offset + d->size - 1);
+    snprintf(text + n, size - n, "%s%" PRIu64 "-%" PRIu64, is_bytes ? " " : ", bytes ", d->offset,
+             d->offset + d->size - 1);
 }
 
 void cli_say_damage(const char *name, const struct kvc_survey *s) {
@@ -29,11 +31,13 @@ void cli_say_damage(const char *name, const struct kvc_survey *s) {
     }
     if (s->n > MOST_LINES) cli_warn("%s: and %" PRIu64 " more", name, s->n - MOST_LINES);
     if (!s->whole_layers) {
-        cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; the whole rows cannot be determined", name,
-                 s->damaged, s->records);
+        cli_warn("%s: %" PRIu64 " of %" PRIu64
+                 " records are damaged or missing; the whole rows cannot be determined",
+                 name, s->damaged, s->records);
         return;
     }
-    cli_warn("%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing; whole layers: %s; tokens whole in all layers: %s",
+    cli_warn("%s: %" PRIu64 " of %" PRIu64
+             " records are damaged or missing; whole layers: %s; tokens whole in all layers: %s",
              name, s->damaged, s->records, *s->whole_layers ? s->whole_layers : "none",
              *s->whole_tokens ? s->whole_tokens : "none");
 }

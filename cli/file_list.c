@@ -1,4 +1,5 @@
-/* file_list.c: collects the inputs of a tool from operands, lists of names and folders. Not for opening them (cli.c). */
+/* file_list.c: collects the inputs of a tool from operands, lists of names and folders. Not for
+ * opening them (cli.c). */
 #include "cli/file_list.h"
 
 #include "codecs/memory.h"
@@ -11,16 +12,19 @@
 #include <sys/stat.h>
 
 const struct cli_option cli_files_options[] = {
-    {"recursive", 0, NULL, "of a folder: each .kvc below it", CLI_FLAG(struct cli_files, recursive)},
+    {"recursive", 0, NULL, "of a folder: each .kvc below it",
+     CLI_FLAG(struct cli_files, recursive)},
     {"files-from", 0, "LIST", "also the files that LIST names, one a line; - is standard input",
      CLI_TEXT(struct cli_files, from)},
-    {"null", '0', NULL, "names in it end with a NUL byte, as of find -print0", CLI_FLAG(struct cli_files, null)},
+    {"null", '0', NULL, "names in it end with a NUL byte, as of find -print0",
+     CLI_FLAG(struct cli_files, null)},
     {.name = NULL},
 };
 
 /* Adds an input. Takes the path, which may be NULL. */
 static int file_list_add(struct cli_files *f, char *path, size_t below) {
-    char **paths = path && f->n < INT_MAX ? kvc_room_for_one(f->path, (uint64_t)f->n, sizeof *paths) : NULL;
+    char **paths = path && f->n < INT_MAX ? kvc_room_for_one(f->path, (uint64_t)f->n, sizeof *paths)
+                                          : NULL;
     if (paths) f->path = paths;
     size_t *belows = paths ? kvc_room_for_one(f->below, (uint64_t)f->n, sizeof *belows) : NULL;
     if (belows) f->below = belows;
@@ -72,7 +76,9 @@ static int add_folder(struct cli_files *f, const char *folder, size_t below) {
     int status = n < 0 ? file_list_add(f, strdup(folder), below) : 0;
     for (int i = 0; i < n; i++) {
         char *path = NULL;
-        if (!status && asprintf(&path, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", entry[i]->d_name) < 0) path = NULL;
+        if (!status && asprintf(&path, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/",
+                                entry[i]->d_name) < 0)
+            path = NULL;
         if (!status) status = add_found(f, path, below);
         free(entry[i]);
     }
@@ -84,7 +90,8 @@ static int add_folder(struct cli_files *f, const char *folder, size_t below) {
 static int add_named(struct cli_files *f, const char *name) {
     struct stat st;
     size_t n = strlen(name);
-    const int is_folder = f->recursive && strcmp(name, "-") != 0 && stat(name, &st) == 0 && S_ISDIR(st.st_mode);
+    const int is_folder = f->recursive && strcmp(name, "-") != 0 && stat(name, &st) == 0 &&
+                          S_ISDIR(st.st_mode);
     if (is_folder) return add_folder(f, name, n + (name[n - 1] != '/'));
     while (n > 1 && name[n - 1] == '/') n--; /* the name of a folder follows the slash before it */
     while (n && name[n - 1] != '/') n--;
@@ -112,13 +119,15 @@ static int add_list(struct cli_files *f) {
     while (!status && (errno = 0, n = getdelim(&line, &size, f->null ? '\0' : '\n', in)) > 0) {
         if (line[n - 1] == (f->null ? '\0' : '\n')) line[--n] = '\0';
         if (strlen(line) != (size_t)n) {
-            cli_warn("--files-from=%s: a name contains a NUL byte; -0 reads names that end in NUL bytes", f->from);
+            cli_warn(
+                "--files-from=%s: a name contains a NUL byte; -0 reads names that end in NUL bytes",
+                f->from);
             status = EXIT_TROUBLE;
         } else if (n && ends_in_cr(f, line, (size_t)n)) {
-            cli_warn(
-                "--files-from=%s: its lines end in CR LF, as programs of Windows write them, and no file is named with a CR; "
-                "take the CRs out, for instance with dos2unix",
-                f->from);
+            cli_warn("--files-from=%s: its lines end in CR LF, as programs of Windows write them, "
+                     "and no file is named with a CR; "
+                     "take the CRs out, for instance with dos2unix",
+                     f->from);
             status = EXIT_TROUBLE;
         } else if (n) status = add_named(f, strcmp(line, "-") == 0 ? "./-" : line);
     }
@@ -136,7 +145,8 @@ int cli_files_collect(struct cli_files *f, int n, char **operand) {
     if (f->null && !f->from) return cli_usage("-0 needs --files-from=FILE");
     if (f->recursive && !f->from && !n) return cli_usage("--recursive needs a folder");
     for (int i = 0; i < n; i++)
-        if (from_stdin && strcmp(operand[i], "-") == 0) return cli_usage("standard input can be read only once");
+        if (from_stdin && strcmp(operand[i], "-") == 0)
+            return cli_usage("standard input can be read only once");
     f->named = f->from || f->recursive;
     for (int i = 0; i < n && !status; i++) status = add_named(f, operand[i]);
     return status || !f->from ? status : add_list(f);

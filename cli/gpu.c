@@ -1,5 +1,5 @@
-/* gpu.c: finds libkvc_cuda, which is loaded at run time, and the device of --device. Not for loading files onto it
- * (gpu_load.c). */
+/* gpu.c: finds libkvc_cuda, which is loaded at run time, and the device of --device. Not for
+ * loading files onto it (gpu_load.c). */
 #include "cli/gpu.h"
 
 #include <dlfcn.h>
@@ -10,7 +10,8 @@
 static const char soname[] = "libkvc_cuda.so.0", file_name[] = "libkvc_cuda.so." KVC_VERSION;
 
 /* Looks up all functions of a library, which must have this version. */
-static int take_functions(struct cli_cuda *c, void *library, const char *name, struct kvc_error *e) {
+static int take_functions(struct cli_cuda *c, void *library, const char *name,
+                          struct kvc_error *e) {
     static const struct {
         const char *symbol;
         size_t offset;
@@ -21,12 +22,15 @@ static int take_functions(struct cli_cuda *c, void *library, const char *name, s
     };
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *symbol = dlsym(library, functions[i].symbol);
-        if (!symbol) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is no libkvc_cuda: it lacks %s", name, functions[i].symbol);
+        if (!symbol)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is no libkvc_cuda: it lacks %s", name,
+                            functions[i].symbol);
         memcpy((char *)c + functions[i].offset, &symbol, sizeof symbol);
     }
     const char *version = c->version();
     if (strcmp(version, KVC_VERSION) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has version %s, but this is kvc %s", name, version, KVC_VERSION);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has version %s, but this is kvc %s", name, version,
+                    KVC_VERSION);
 }
 
 static int take_library(struct cli_cuda *c, const char *name, struct kvc_error *e) {
@@ -43,7 +47,9 @@ static int take_near(struct cli_cuda *c, const char *folder, struct kvc_error *e
     ssize_t n = readlink("/proc/self/exe", path, sizeof path);
     char *end = n > 0 && (size_t)n < sizeof path ? memrchr(path, '/', (size_t)n) : NULL;
     size_t left = end ? sizeof path - (size_t)(end - path) : 0;
-    if (!end || (size_t)snprintf(end, left, "/%s%s", folder, file_name) >= left || access(path, F_OK)) return 1;
+    if (!end || (size_t)snprintf(end, left, "/%s%s", folder, file_name) >= left ||
+        access(path, F_OK))
+        return 1;
     return take_library(c, path, e);
 }
 
@@ -76,9 +82,12 @@ void cli_cuda_version(void) {
     printf("devices: cpu");
     for (int i = 0; i < n; i++) {
         struct kvc_error why;
-        printf("; cuda:%d %s", i, cuda->device_text(i, text, sizeof text, &why) ? why.message : text);
+        printf("; cuda:%d %s", i,
+               cuda->device_text(i, text, sizeof text, &why) ? why.message : text);
     }
-    if (cuda) printf("\ncuda: %s%s%s\n", cuda->build(), n < 0 ? "; no devices: " : "", n < 0 ? e.message : "");
+    if (cuda)
+        printf("\ncuda: %s%s%s\n", cuda->build(), n < 0 ? "; no devices: " : "",
+               n < 0 ? e.message : "");
     else printf("\ncuda: not available: %s\n", e.message);
 }
 
@@ -100,7 +109,8 @@ static int open_cuda(struct cli_device *d, struct kvc_error *e) {
     if (n < 0) return -1;
     if (d->number >= n) {
         if (!n) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no CUDA device");
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no such device; the last is cuda:%d", n - 1);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no such device; the last is cuda:%d",
+                        n - 1);
     }
     d->cuda = cuda;
     snprintf(d->name, sizeof d->name, "cuda:%d", d->number);

@@ -1,4 +1,5 @@
-/* gpu_load.c: loads a .kvc onto a device, and reads it back as a cache. Not for finding the device (gpu.c). */
+/* gpu_load.c: loads a .kvc onto a device, and reads it back as a cache. Not for finding the device
+ * (gpu.c). */
 #include "cli/gpu.h"
 
 #include "codecs/memory.h"
@@ -14,8 +15,9 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int cli_load(struct cli_load *l, const struct cli_device *device, const char *path, const struct kvc_cuda_options *options,
-             const struct kvc_cuda_destination *destination, struct kvc_error *e) {
+int cli_load(struct cli_load *l, const struct cli_device *device, const char *path,
+             const struct kvc_cuda_options *options, const struct kvc_cuda_destination *destination,
+             struct kvc_error *e) {
     const struct cli_cuda *cuda = device->cuda;
     *l = (struct cli_load){.device = device, .plan = cuda->plan_new(path, options, destination, e)};
     const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
@@ -45,8 +47,8 @@ void cli_load_say(const struct cli_load *l, const char *name) {
     cli_size_text(l->info.stored, stored);
     cli_size_text(l->info.decoded, decoded);
     cli_size_text(l->info.on_host, on_host);
-    cli_warn("%s: %s: %s -> %s, %s of it decoded by the CPU, %.3f s, %.2f GB/s", name, l->device->name, stored, decoded, on_host,
-             l->seconds, rate(l));
+    cli_warn("%s: %s: %s -> %s, %s of it decoded by the CPU, %.3f s, %.2f GB/s", name,
+             l->device->name, stored, decoded, on_host, l->seconds, rate(l));
 }
 
 void cli_load_json(const struct cli_load *l, struct cli_json *j) {
@@ -63,13 +65,16 @@ int cli_device_refuses(const struct kvc_input *in, struct kvc_error *e) {
     if (!kvc_format_probe(&kvc_format_kvc, in, why, sizeof why))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "only .kvc files are decoded on a device: %s", why);
     if (!in->path || in->spooled)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "pipes and compressed files are not decoded on a device: name the .kvc itself");
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "pipes and compressed files are not decoded on a device: name the .kvc itself");
     return 0;
 }
 
 /* --- a cache of loaded rows --- */
 
-static int read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first, uint64_t n,
+                     uint8_t *dst, struct kvc_error *e) {
     struct cli_device_cache *d = c->impl;
     if (d->number[t] == KVC_NONE) return d->of->read(d->of, t, first, n, dst, e);
     pthread_mutex_lock(&d->lock);
@@ -78,7 +83,8 @@ static int read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first, uint
     return status;
 }
 
-static int read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                        struct kvc_error *e) {
     const struct kvc_cache *of = ((const struct cli_device_cache *)c->impl)->of;
     return of->read_literal(of, offset, n, dst, e);
 }
@@ -89,9 +95,10 @@ static int number_tensors(struct cli_device_cache *d, struct kvc_error *e) {
     struct kvc_cuda_tensor loaded = {.size = sizeof loaded};
     for (uint32_t i = 0; i < c->n_tensors; i++) d->number[i] = KVC_NONE;
     for (uint32_t i = 0; i < d->load.info.tensors; i++) {
-        if (d->load.device->cuda->plan_tensor(d->load.plan, i, &loaded) || loaded.tensor >= c->n_tensors ||
-            loaded.tokens != c->tensor[loaded.tensor].shape.tokens)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "libkvc_cuda's tensor %u is none of the file's", i);
+        if (d->load.device->cuda->plan_tensor(d->load.plan, i, &loaded) ||
+            loaded.tensor >= c->n_tensors || loaded.tokens != c->tensor[loaded.tensor].shape.tokens)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "libkvc_cuda's tensor %u is none of the file's",
+                            i);
         d->number[loaded.tensor] = i;
     }
     return 0;
@@ -107,8 +114,9 @@ static void count_rest(struct cli_device_cache *d) {
         }
 }
 
-int cli_device_cache_open(struct cli_device_cache *d, const struct cli_device *device, const struct kvc_input *in,
-                          const struct kvc_cache *of, const struct kvc_cuda_options *options, struct kvc_error *e) {
+int cli_device_cache_open(struct cli_device_cache *d, const struct cli_device *device,
+                          const struct kvc_input *in, const struct kvc_cache *of,
+                          const struct kvc_cuda_options *options, struct kvc_error *e) {
     memset(d, 0, sizeof *d);
     d->of = of;
     d->number = kvc_alloc(of->n_tensors, sizeof *d->number);
@@ -144,7 +152,8 @@ static int read_literals(const struct kvc_cache *c, struct kvc_error *e) {
     return status;
 }
 
-int cli_device_cache_check(const struct cli_device_cache *d, unsigned threads, struct kvc_error *e) {
+int cli_device_cache_check(const struct cli_device_cache *d, unsigned threads,
+                           struct kvc_error *e) {
     uint32_t loaded = d->load.info.tensors;
     if (loaded < d->of->n_tensors) return kvc_container_check(d->of, threads, e);
     return read_literals(d->of, e) ? -1 : kvc_container_check_rest(d->of, e);

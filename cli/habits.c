@@ -1,5 +1,5 @@
-/* habits.c: options of gzip, xz, zstd, tar and diff that the tools do not have, and what to use instead. Not for misspelt options
- * (options.c). */
+/* habits.c: options of gzip, xz, zstd, tar and diff that the tools do not have, and what to use
+ * instead. Not for misspelt options (options.c). */
 #include "cli/habits.h"
 
 #include <stddef.h>
@@ -19,9 +19,11 @@ static const struct habit {
     {"kvc-unpack kvc-dump", "z compress create", "kvc-pack FILE packs a file"},
     {"kvc-pack", "z compress create", "kvc-pack always packs: " WITHOUT},
     {"kvc-pack", "1 2 3 4 5 6 7 8 9 best fast ultra level e extreme",
-     "there are no levels: -r fast takes the shortest time, -r split (the default) makes smaller files, lossy recipes "
+     "there are no levels: -r fast takes the shortest time, -r split (the default) makes smaller "
+     "files, lossy recipes "
      "(kvc-recipes(7)) the smallest"},
-    {"kvc-pack", "b bench benchmark", "kvc-pack --curve FILE prints ratio and error of each preset"},
+    {"kvc-pack", "b bench benchmark",
+     "kvc-pack --curve FILE prints ratio and error of each preset"},
     {"kvc-pack", "D dict", "--profile=FILE gives what the caches of a model have in common"},
     {"kvc-unpack", "check integrity", "-t checks files and writes nothing"},
     {"kvc-dump", "l", "--list prints a row for each file"},
@@ -49,6 +51,7 @@ static int has_word(const char *words, const char *word) {
 
 const char *cli_habit(const char *tool, const char *option) {
     for (size_t i = 0; i < sizeof habits / sizeof habits[0]; i++)
-        if (has_word(habits[i].tools, tool) && has_word(habits[i].options, option)) return habits[i].advice;
+        if (has_word(habits[i].tools, tool) && has_word(habits[i].options, option))
+            return habits[i].advice;
     return NULL;
 }

@@ -1,5 +1,5 @@
-/* input_options.c: the options of all tools about reading input. Options of single formats come from the rows of the
- * formats, and this file names none. Not for opening (cli.c). */
+/* input_options.c: the options of all tools about reading input. Options of single formats come
+ * from the rows of the formats, and this file names none. Not for opening (cli.c). */
 #include "cli/input_options.h"
 
 #include "codecs/near.h"
@@ -21,19 +21,24 @@
 
 enum { MAX_FORMAT_OPTIONS = 24 };
 
-/* Records "KEY" or "KEY=VALUE" for the format that has the option. 0, or EXIT_TROUBLE (message printed). */
+/* Records "KEY" or "KEY=VALUE" for the format that has the option. 0, or EXIT_TROUBLE (message
+ * printed). */
 static int set(struct cli_settings *s, const char *key, const char *value) {
     char *text = NULL;
-    if (s->n + 1 == sizeof s->item / sizeof s->item[0]) return cli_usage("too many options of formats, or too many facts");
-    if (asprintf(&text, "%s%s%s", key, value ? "=" : "", value ? value : "") < 0) return EXIT_TROUBLE;
+    if (s->n + 1 == sizeof s->item / sizeof s->item[0])
+        return cli_usage("too many options of formats, or too many facts");
+    if (asprintf(&text, "%s%s%s", key, value ? "=" : "", value ? value : "") < 0)
+        return EXIT_TROUBLE;
     s->item[s->n++] = text;
     return 0;
 }
 
-int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing, const char *option, const char *text) {
+int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing,
+                      const char *option, const char *text) {
     struct kvc_option_values values;
     struct kvc_error e;
-    if (kvc_options_read(&values, writing ? f->export_options : f->import_options, f->name, text, NULL, &e))
+    if (kvc_options_read(&values, writing ? f->export_options : f->import_options, f->name, text,
+                         NULL, &e))
         return cli_usage("--%s: %s", option, e.message);
     int status = 0;
     for (size_t i = 0; values.text[i] && !status; i++) {
@@ -46,12 +51,14 @@ int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int wr
 }
 
 /* Takes an option of a format by its key. */
-static int take_key(struct cli_settings *s, const struct kvc_format *f, const struct kvc_format_option *o, const char *arg) {
+static int take_key(struct cli_settings *s, const struct kvc_format *f,
+                    const struct kvc_format_option *o, const char *arg) {
     struct kvc_option_values values;
     struct kvc_error e;
     if (set(s, o->key, o->kind == KVC_OPTION_FLAG ? NULL : arg)) return EXIT_TROUBLE;
     const char *const one[] = {s->item[s->n - 1], NULL};
-    if (kvc_options_read(&values, (const struct kvc_format_option[]){*o, {.key = NULL}}, f->name, NULL, one, &e))
+    if (kvc_options_read(&values, (const struct kvc_format_option[]){*o, {.key = NULL}}, f->name,
+                         NULL, one, &e))
         return cli_usage("--%s=%s: %s", o->tool, arg, e.message);
     kvc_options_free(&values);
     return 0;
@@ -65,12 +72,14 @@ static int take_of_format(const struct cli_option *option, void *state, const ch
         const struct kvc_format_option *o = writing ? f->export_options : f->import_options;
         for (; o && o->key; o++)
             if (o->tool && strcmp(o->tool, option->name) == 0) return take_key(state, f, o, arg);
-        if (!writing && f->tool && strcmp(f->tool, option->name) == 0) return cli_take_settings(state, f, 0, f->tool, arg);
+        if (!writing && f->tool && strcmp(f->tool, option->name) == 0)
+            return cli_take_settings(state, f, 0, f->tool, arg);
     }
     return EXIT_TROUBLE;
 }
 
-/* Returns the help of an option that takes all of a format's options: its keys. The text lives as long as the program. */
+/* Returns the help of an option that takes all of a format's options: its keys. The text lives as
+ * long as the program. */
 static const char *help_of_all(const struct kvc_format *f) {
     char *text = NULL;
     size_t size;
@@ -93,13 +102,16 @@ const struct cli_option *cli_format_options(int writing) {
         for (; o && o->key; o++)
             if (o->tool)
                 table[n++] = (struct cli_option){.name = o->tool,
-                                                 .argument = o->kind == KVC_OPTION_FLAG ? NULL : o->value,
+                                                 .argument = o->kind == KVC_OPTION_FLAG ? NULL
+                                                                                        : o->value,
                                                  .help = o->help,
                                                  .take = take_of_format,
                                                  .group = (unsigned)writing};
         if (!writing && f->tool)
-            table[n++] =
-                (struct cli_option){.name = f->tool, .argument = "GEOMETRY", .help = help_of_all(f), .take = take_of_format};
+            table[n++] = (struct cli_option){.name = f->tool,
+                                             .argument = "GEOMETRY",
+                                             .help = help_of_all(f),
+                                             .take = take_of_format};
     }
     return table;
 }
@@ -139,9 +151,13 @@ int cli_no_such_format(const char *option, const char *name, int writing) {
     struct kvc_near near = {.word = name};
     char names[512];
     for (size_t i = 0; kvc_format_at(i); i++)
-        if (!writing || kvc_format_is_written(kvc_format_at(i))) kvc_near_offer(&near, kvc_format_at(i)->name);
-    if (*near.text) return cli_usage("--%s=%s: there is no such format; did you mean %s?", option, name, near.text);
-    cli_join_words(writing ? cli_target_names() : cli_format_names(), " ", " or ", names, sizeof names);
+        if (!writing || kvc_format_is_written(kvc_format_at(i)))
+            kvc_near_offer(&near, kvc_format_at(i)->name);
+    if (*near.text)
+        return cli_usage("--%s=%s: there is no such format; did you mean %s?", option, name,
+                         near.text);
+    cli_join_words(writing ? cli_target_names() : cli_format_names(), " ", " or ", names,
+                   sizeof names);
     return cli_usage("--%s=%s: there is no such format; it is %s", option, name, names);
 }
 
@@ -187,10 +203,13 @@ static int take_scales(const struct cli_option *o, void *state, const char *arg)
         double v;
         const int key = *part && part[1] == ':' ? *part & ~0x20 : 0;
         const char *number = key ? part + 2 : part, *rest = kvc_number_begin(number, &v);
-        if ((key && key != 'K' && key != 'V') || (!key && part != arg) || !rest || !(v > 0) || (*rest && (!key || *rest != ',')))
-            return cli_usage("--%s=%s: wants a number above 0, or K:S,V:S, as 0.5 or K:0.02,V:0.03", o->name, arg);
+        if ((key && key != 'K' && key != 'V') || (!key && part != arg) || !rest || !(v > 0) ||
+            (*rest && (!key || *rest != ',')))
+            return cli_usage("--%s=%s: wants a number above 0, or K:S,V:S, as 0.5 or K:0.02,V:0.03",
+                             o->name, arg);
         for (int v_of = key == 'V'; v_of <= (key != 'K'); v_of++) {
-            snprintf(text, sizeof text, "%s=%.*s", v_of ? KVC_KEY_SCALE_V : KVC_KEY_SCALE_K, (int)(rest - number), number);
+            snprintf(text, sizeof text, "%s=%.*s", v_of ? KVC_KEY_SCALE_V : KVC_KEY_SCALE_K,
+                     (int)(rest - number), number);
             if (add_fact(state, text)) return EXIT_TROUBLE;
         }
         part = *rest ? rest + 1 : NULL;
@@ -201,24 +220,35 @@ static int take_scales(const struct cli_option *o, void *state, const char *arg)
 /* --- the tables --- */
 
 const struct cli_option cli_input_options[] = {
-    {"from", 0, "FORMAT[:OPTIONS]", "input is %s (default: its first bytes decide); OPTIONS of a format: KEY=VALUE,KEY=VALUE",
+    {"from", 0, "FORMAT[:OPTIONS]",
+     "input is %s (default: its first bytes decide); OPTIONS of a format: KEY=VALUE,KEY=VALUE",
      .take = take_format, .names = cli_format_names},
-    {"model", 0, "FILE", "the model's weights: geometry and RoPE facts; GGUF or safetensors (default: $KVC_MODEL)",
+    {"model", 0, "FILE",
+     "the model's weights: geometry and RoPE facts; GGUF or safetensors (default: $KVC_MODEL)",
      CLI_TEXT(struct cli_input, model_path)},
-    {"weights", 0, "FILE", "weights from which K and V are rebuilt (recipe project)", CLI_TEXT(struct cli_input, weights_path)},
+    {"weights", 0, "FILE", "weights from which K and V are rebuilt (recipe project)",
+     CLI_TEXT(struct cli_input, weights_path)},
     {"profile", 0, "FILE",
-     "the model's profile (kvc-profile(5)); for packing and unpacking, also searched beside a .kvc, in $KVC_PROFILE_PATH "
+     "the model's profile (kvc-profile(5)); for packing and unpacking, also searched beside a "
+     ".kvc, in $KVC_PROFILE_PATH "
      "and in " KVC_PROFILES,
      CLI_TEXT(struct cli_input, import.profile)},
     {"kv-heads", 0, "N", "number of KV heads, if the file does not record it",
      CLI_NUMBER(struct cli_input, import.kv_heads, 1, UINT16_MAX), .wants = "a number of heads"},
     {"pairing", 0, "P", "RoPE pairing of K: halves, interleaved or none",
-     CLI_CHOICE(struct cli_input, import.pairing, CLI_PAIRING_WORDS), .min = KVC_PAIRING_UNKNOWN + 1},
+     CLI_CHOICE(struct cli_input, import.pairing, CLI_PAIRING_WORDS),
+     .min = KVC_PAIRING_UNKNOWN + 1},
     {"max-memory", 0, "SIZE",
-     "memory that decoding a .kvc may take, e.g. 512M; fewer threads decode if need be (default: a quarter of the machine's)",
-     CLI_NUMBER(struct cli_input, import.max_memory, 0, UINT64_MAX), .wants = "a number of bytes, like 512M or 4G"},
-    {"scale", 0, "SCALES", "factors of K and V that are stored in 8 bits: K:S,V:S, or S of both; 1: none", .take = take_scales},
-    {"fact", 0, "KEY=VALUE", "a fact that the file does not tell, or tells wrongly: rope.factor=4 (kvc(5))", .take = take_fact},
+     "memory that decoding a .kvc may take, e.g. 512M; fewer threads decode if need be (default: a "
+     "quarter of the machine's)",
+     CLI_NUMBER(struct cli_input, import.max_memory, 0, UINT64_MAX),
+     .wants = "a number of bytes, like 512M or 4G"},
+    {"scale", 0, "SCALES",
+     "factors of K and V that are stored in 8 bits: K:S,V:S, or S of both; 1: none",
+     .take = take_scales},
+    {"fact", 0, "KEY=VALUE",
+     "a fact that the file does not tell, or tells wrongly: rope.factor=4 (kvc(5))",
+     .take = take_fact},
     {.name = NULL},
 };
 
@@ -245,8 +275,8 @@ const struct cli_option cli_selection_options[] = {
     {.name = NULL},
 };
 
-/* Returns the folders of $KVC_PROFILE_PATH and then that of installed profiles, joined by colons. The text lives as long as the
- * program. */
+/* Returns the folders of $KVC_PROFILE_PATH and then that of installed profiles, joined by colons.
+ * The text lives as long as the program. */
 static const char *profile_folders(void) {
     static char *folders;
     const char *variable = getenv("KVC_PROFILE_PATH");

@@ -1,4 +1,5 @@
-/* input_options.h: options about reading input, and about formats, for all tools. Not for opening (cli.h). */
+/* input_options.h: options about reading input, and about formats, for all tools. Not for opening
+ * (cli.h). */
 #ifndef KVC_INPUT_OPTIONS_H
 #define KVC_INPUT_OPTIONS_H
 
@@ -9,9 +10,11 @@
 #define CLI_PAIRING_WORDS "halves|interleaved|none"
 /* The options about reading input, which every tool has; their state is a struct cli_input. */
 extern const struct cli_option cli_input_options[];
-/* Returns the options of formats for reading, or for writing; their state is a struct cli_settings. */
+/* Returns the options of formats for reading, or for writing; their state is a struct cli_settings.
+ */
 const struct cli_option *cli_format_options(int writing);
-/* Return the names of all formats, of those that can be written, of presets and stages, separated by spaces. */
+/* Return the names of all formats, of those that can be written, of presets and stages, separated
+ * by spaces. */
 const char *cli_format_names(void);
 const char *cli_target_names(void);
 const char *cli_recipe_names(void);
@@ -22,12 +25,15 @@ struct cli_selection {
     int given;       /* 1: only a part is wanted */
 };
 extern const struct cli_option cli_selection_options[];
-/* Refuses --OPTION=NAME, because there is no such format. Names a similar format, or lists the formats. Returns EXIT_TROUBLE. */
+/* Refuses --OPTION=NAME, because there is no such format. Names a similar format, or lists the
+ * formats. Returns EXIT_TROUBLE. */
 int cli_no_such_format(const char *option, const char *name, int writing);
-/* Takes the value "KEY=VALUE,KEY=VALUE" of --OPTION; the format must have each key. 0, or EXIT_TROUBLE (message printed). */
-int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing, const char *option, const char *text);
-/* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed one. Must be called before the
- * options are taken, which replace them. */
+/* Takes the value "KEY=VALUE,KEY=VALUE" of --OPTION; the format must have each key. 0, or
+ * EXIT_TROUBLE (message printed). */
+int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing,
+                      const char *option, const char *text);
+/* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed
+ * one. Must be called before the options are taken, which replace them. */
 void cli_input_environment(struct cli_input *in);
 
 #endif

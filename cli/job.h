@@ -1,4 +1,5 @@
-/* job.h: inputs, outputs and their options, for kvc-pack and kvc-unpack. Not for packing or unpacking a file. */
+/* job.h: inputs, outputs and their options, for kvc-pack and kvc-unpack. Not for packing or
+ * unpacking a file. */
 #ifndef KVC_JOB_H
 #define KVC_JOB_H
 
@@ -17,7 +18,8 @@ struct cli_job {
     struct cli_report report; /* if json is set */
     struct cli_job_total {
         unsigned failed, skipped;
-        uint64_t in, out; /* bytes of the converted inputs, after decompression, and of their outputs */
+        /* bytes of the converted inputs, after decompression, and of their outputs */
+        uint64_t in, out;
         double start;
     } total;
 
@@ -32,11 +34,13 @@ struct cli_job {
     /* Returns the default name of the output of an input; the caller frees it. */
     char *(*name)(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e);
     /* Writes the output of an input. */
-    int (*write)(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e);
-    /* For inputs with several output files: is_folder() returns 1 for such an input, and write_members() writes
-     * the files. NULL: each input has one output file. */
+    int (*write)(void *state, const struct kvc_opened *f, struct kvc_sink *out,
+                 struct kvc_error *e);
+    /* For inputs with several output files: is_folder() returns 1 for such an input, and
+     * write_members() writes the files. NULL: each input has one output file. */
     int (*is_folder)(void *state, const struct kvc_opened *f);
-    int (*write_members)(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out, struct kvc_error *e);
+    int (*write_members)(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out,
+                         struct kvc_error *e);
     /* Reports a finished input according to job->json and job->verbose. */
     void (*done)(void *state, const struct kvc_opened *f);
 };
@@ -46,15 +50,18 @@ double job_now(void);
 
 /* The options; their state is a struct cli_job. */
 extern const struct cli_option job_options[];
-/* Takes $KVC_THREADS, collects the inputs as j->files, and checks -o, -c and standard output for them. 0, or EXIT_TROUBLE (message printed). */
+/* Takes $KVC_THREADS, collects the inputs as j->files, and checks -o, -c and standard output for
+ * them. 0, or EXIT_TROUBLE (message printed). */
 int job_collect(struct cli_job *j, int n, char **operand);
 int job_check(struct cli_job *j);
 /* Counts and reports an input that is left out. */
 void job_skip(struct cli_job *j, const char *path);
-/* Converts an input to its output, or with job->test to nowhere. The output appears complete or not at all. */
+/* Converts an input to its output, or with job->test to nowhere. The output appears complete or not
+ * at all. */
 int job_file(struct cli_job *j, const char *path, struct kvc_error *e);
-/* Calls `one` for each input, or for standard input if none was asked for; if all are joined, once. `one` prints messages, reports
- * with json and returns an exit status. Returns the worst status, and frees j->files. */
+/* Calls `one` for each input, or for standard input if none was asked for; if all are joined, once.
+ * `one` prints messages, reports with json and returns an exit status. Returns the worst status,
+ * and frees j->files. */
 int job_run(struct cli_job *j, int (*one)(struct cli_job *j, const char *path));
 
 #endif

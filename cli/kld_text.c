@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Greedy answers of 64 tokens by their KLD, kvc-quality(7): the percent that stay whole, and of how many most likely tokens one is
- * another. */
+/* Greedy answers of 64 tokens by their KLD, kvc-quality(7): the percent that stay whole, and of how
+ * many most likely tokens one is another. */
 static const struct {
     double below; /* nats */
     unsigned whole, one_in;
@@ -22,7 +22,8 @@ const char *cli_kld_text(enum cli_kld of, double nats, char *text, size_t size) 
     }
     while (nats >= answers[i].below) i++;
     snprintf(text, size,
-             "where this was measured, %u %% of greedy answers of 64 tokens stay whole, and one in %u of the most likely "
+             "where this was measured, %u %% of greedy answers of 64 tokens stay whole, and one in "
+             "%u of the most likely "
              "tokens is another",
              answers[i].whole, answers[i].one_in);
     return text;

@@ -1,4 +1,5 @@
-/* kvc-diff.c: the options of kvc-diff and the order of a comparison. Not for comparing (diff_*.c). */
+/* kvc-diff.c: the options of kvc-diff and the order of a comparison. Not for comparing (diff_*.c).
+ */
 #include "cli/diff/diff.h"
 #include "cli/gpu.h"
 #include "cli/html/diff_report.h"
@@ -41,14 +42,17 @@ static int find_pairs(struct diff_comparison *d, struct kvc_error *e) {
     for (int s = 0; s < 2; s++) d->pairs.cache[s] = d->cache[s];
     if (kvc_pairs_find(&d->pairs, e)) return -1;
     switch (kvc_pairs_reach(&d->pairs)) {
-    case KVC_PAIRS_NO_LAYERS: return kvc_fail(e, KVC_ERR_USAGE, "--layers: neither file has any of these layers");
-    case KVC_PAIRS_NO_POSITIONS: return kvc_fail(e, KVC_ERR_USAGE, "--tokens: neither file has any of these positions");
+    case KVC_PAIRS_NO_LAYERS:
+        return kvc_fail(e, KVC_ERR_USAGE, "--layers: neither file has any of these layers");
+    case KVC_PAIRS_NO_POSITIONS:
+        return kvc_fail(e, KVC_ERR_USAGE, "--tokens: neither file has any of these positions");
     default: return 0;
     }
 }
 
 static int compare_files(struct diff_comparison *d, struct kvc_error *e) {
-    if (d->quiet && !d->html) d->attention = 0; /* measures of attention do not change the exit status */
+    /* measures of attention do not change the exit status */
+    if (d->quiet && !d->html) d->attention = 0;
     if (find_pairs(d, e) || diff_attention_possible(d, e)) return -1;
     diff_begin(d);
     if (diff_facts(d, e)) return -1;
@@ -70,7 +74,8 @@ static int trouble(struct settings *s, char **path, const struct kvc_error *e) {
 static int diff_run(struct settings *s, char **path) {
     struct kvc_error e = {.code = KVC_OK}, why = {.code = KVC_OK};
     struct diff_comparison *d = &s->diff;
-    if ((d->html && html_may_write(d->html, &e)) || open_files(s, path, &e)) return trouble(s, path, &e);
+    if ((d->html && html_may_write(d->html, &e)) || open_files(s, path, &e))
+        return trouble(s, path, &e);
     const int stopped = compare_files(d, &why);
     const int unwritten = d->html && diff_report(d, stopped ? &why : NULL, &e);
     if (unwritten) cli_error(&e);
@@ -99,7 +104,9 @@ static int take_pairing(const struct cli_option *o, void *into, const char *arg)
     char first[32];
     snprintf(first, sizeof first, "%.*s", (int)(comma - arg), arg);
     if (!kvc_pairing_parse(first, &pairing[0]) || !kvc_pairing_parse(second, &pairing[1]))
-        return cli_usage("--%s=%s is not halves, interleaved or none, or two of them separated by a comma", o->name, arg);
+        return cli_usage(
+            "--%s=%s is not halves, interleaved or none, or two of them separated by a comma",
+            o->name, arg);
     return 0;
 }
 
@@ -108,40 +115,51 @@ static const struct cli_option what[] = {
      CLI_DOUBLE(struct settings, diff.compare.abs, 0, DBL_MAX), .wants = "a number of 0 or more"},
     {"rel", 0, "R", "the R of --abs: either may be given, the other is then 0",
      CLI_DOUBLE(struct settings, diff.compare.rel, 0, DBL_MAX), .wants = "a number of 0 or more"},
-    {"all", 0, NULL, "also compare provenance, other metadata and private bytes", CLI_FLAG(struct settings, diff.all)},
+    {"all", 0, NULL, "also compare provenance, other metadata and private bytes",
+     CLI_FLAG(struct settings, diff.all)},
     {"no-verify", 0, NULL, ".kvc: do not compare decoded values with their digests",
      CLI_FLAG(struct settings, input.import.no_verify)},
-    {"attention", 0, NULL, "measure the effect of the differences on attention; with the queries of A or B",
+    {"attention", 0, NULL,
+     "measure the effect of the differences on attention; with the queries of A or B",
      CLI_FLAG(struct settings, diff.attention)},
     {"queries", 0, "FILE", "the same with the queries of FILE", CLI_TEXT(struct settings, queries)},
     {.name = NULL},
 };
 
 static const struct cli_option output[] = {
-    {"by", 0, "WHAT", "sum errors by layer, head, position or channel; with --worst the default is head",
-     CLI_CHOICE(struct settings, diff.groups.by, "layer|head|position|channel"), .min = KVC_GROUP_LAYER},
+    {"by", 0, "WHAT",
+     "sum errors by layer, head, position or channel; with --worst the default is head",
+     CLI_CHOICE(struct settings, diff.groups.by, "layer|head|position|channel"),
+     .min = KVC_GROUP_LAYER},
     {"worst", 0, "N", "print the N largest errors alone, largest first",
      CLI_NUMBER(struct settings, diff.groups.worst, 1, KVC_GROUPS_WORST)},
-    {"report", 0, NULL, "print each value that differs, with its position", CLI_FLAG(struct settings, report)},
+    {"report", 0, NULL, "print each value that differs, with its position",
+     CLI_FLAG(struct settings, report)},
     {"count", 'n', "COUNT", "report at most COUNT values (implies --report)",
      CLI_NUMBER(struct settings, diff.count, 0, UINT64_MAX), .wants = "a number"},
-    {"json", 0, "[=lines]", "print JSON (--tsv: tab-separated rows); one object; lines: on one line",
+    {"json", 0, "[=lines]",
+     "print JSON (--tsv: tab-separated rows); one object; lines: on one line",
      CLI_CHOICE(struct settings, diff.report.lines, "lines"), .min = 1},
     {"tsv", 0, NULL, "print tab-separated rows", CLI_FLAG(struct settings, tsv)},
-    {"html", 0, "OUT", "also write a page with pictures to OUT; -: to standard output, and print nothing else",
+    {"html", 0, "OUT",
+     "also write a page with pictures to OUT; -: to standard output, and print nothing else",
      CLI_TEXT(struct settings, diff.html)},
     {"plot", 0, "WHEN", "draw the errors of layers; WHEN: auto (on a terminal), always, never",
      CLI_CHOICE(struct settings, plot, CLI_WHEN_WORDS)},
-    {"color", 0, "WHEN", "draw in colours; WHEN: auto (on a terminal, and no $NO_COLOR), always, never",
+    {"color", 0, "WHEN",
+     "draw in colours; WHEN: auto (on a terminal, and no $NO_COLOR), always, never",
      CLI_CHOICE(struct settings, color, CLI_WHEN_WORDS)},
-    {"quiet", 'q', NULL, "print nothing, only set the exit status", CLI_FLAG(struct settings, input.quiet)},
-    {"verbose", 'v', NULL, "also print equal tensors and notes", CLI_FLAG(struct settings, diff.verbose)},
+    {"quiet", 'q', NULL, "print nothing, only set the exit status",
+     CLI_FLAG(struct settings, input.quiet)},
+    {"verbose", 'v', NULL, "also print equal tensors and notes",
+     CLI_FLAG(struct settings, diff.verbose)},
     {.name = NULL},
 };
 
 static const struct cli_option reading[] = {
-    {"pairing", 0, "P[,Q]", "RoPE pairing of K, of both files or of A and B: halves, interleaved or none", .take = take_pairing,
-     .wants = CLI_PAIRING_WORDS},
+    {"pairing", 0, "P[,Q]",
+     "RoPE pairing of K, of both files or of A and B: halves, interleaved or none",
+     .take = take_pairing, .wants = CLI_PAIRING_WORDS},
     {.name = NULL},
 };
 
@@ -164,16 +182,19 @@ static int diff_settle(struct settings *s) {
     d->canvas = cli_canvas_on(stdout, s->plot, s->color);
     if (s->report || cli_given("count")) d->compare.report = diff_report_value;
     if (d->groups.worst && !d->groups.by) d->groups.by = KVC_GROUP_HEAD;
-    if (d->groups.by && d->compare.report) return cli_usage("--report and -n print values, --by and --worst sums: choose one");
+    if (d->groups.by && d->compare.report)
+        return cli_usage("--report and -n print values, --by and --worst sums: choose one");
     return 0;
 }
 
-/* Refuses to read standard input twice, and to print two things there. 0, or EXIT_TROUBLE (message printed). */
+/* Refuses to read standard input twice, and to print two things there. 0, or EXIT_TROUBLE (message
+ * printed). */
 static int check_paths(struct diff_comparison *d, const char *queries, int n, char **path) {
     if (n != 2) return cli_usage("two files are needed, but %d given", n);
     if (strcmp(path[0], "-") == 0 && strcmp(path[1], "-") == 0)
         return cli_usage("only one of the two files can be standard input");
-    if (queries && strcmp(queries, "-") == 0 && (strcmp(path[0], "-") == 0 || strcmp(path[1], "-") == 0))
+    if (queries && strcmp(queries, "-") == 0 &&
+        (strcmp(path[0], "-") == 0 || strcmp(path[1], "-") == 0))
         return cli_usage("only one of A, B and the queries can be standard input");
     if (!d->html || strcmp(d->html, "-") != 0) return 0;
     if (d->style != DIFF_TEXT) return cli_usage("--html=- and --json or --tsv exclude each other");
@@ -202,7 +223,8 @@ int main(int argc, char **argv) {
                  "Exit status: 0 the same, 1 different, 2 trouble.\n",
         .more = "Values are compared bit by bit unless --abs or --rel is given. One of A and B\n"
                 "may be \"-\".\n",
-        .brief = "abs tokens layers attention queries by worst report count json html quiet verbose version",
+        .brief = "abs tokens layers attention queries by worst report count json html quiet "
+                 "verbose version",
         .groups = groups,
         .print_devices = cli_cuda_version,
         .end = "\n"

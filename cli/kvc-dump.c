@@ -1,5 +1,5 @@
-/* kvc-dump.c: the options of kvc-dump, its files one after another, and --check. Not for the output of the other modes
- * (dump_*.c). */
+/* kvc-dump.c: the options of kvc-dump, its files one after another, and --check. Not for the output
+ * of the other modes (dump_*.c). */
 #include "cli/damage.h"
 #include "cli/gpu.h"
 #include "cli/dump/dump.h"
@@ -33,17 +33,21 @@ struct settings {
 };
 
 static dump_fn *const print_mode[] = {
-    [SUMMARY] = dump_summary, [HEADER] = dump_header, [LAYERS] = dump_layers, [TOKENS] = dump_tokens, [SECTIONS] = dump_sections,
-    [VALUES] = dump_values,   [STATS] = dump_stats,   [MATCH] = dump_match,   [HTML] = dump_html,     [LIST] = dump_list,
+    [SUMMARY] = dump_summary, [HEADER] = dump_header,     [LAYERS] = dump_layers,
+    [TOKENS] = dump_tokens,   [SECTIONS] = dump_sections, [VALUES] = dump_values,
+    [STATS] = dump_stats,     [MATCH] = dump_match,       [HTML] = dump_html,
+    [LIST] = dump_list,
 };
 
-static const struct dump_column cells_of_damage[] = {{"record", 0}, {"kind", 0},        {"part", 0},      {"layer", 0},
-                                                     {"role", 0},   {"first_token", 0}, {"end_token", 0}, {"offset", 0},
-                                                     {"bytes", 0},  {"reason", 0},      {NULL, 0}};
+static const struct dump_column cells_of_damage[] = {
+    {"record", 0},    {"kind", 0},   {"part", 0},  {"layer", 0},  {"role", 0}, {"first_token", 0},
+    {"end_token", 0}, {"offset", 0}, {"bytes", 0}, {"reason", 0}, {NULL, 0}};
 
-/* Prints the line of --check, and as JSON and TSV all damage. `message`, `e` and `damage` may be NULL. */
-static void print_check(struct dump_out *o, const struct settings *s, const char *name, const char *verdict, const char *message,
-                        const struct kvc_error *e, const struct kvc_survey *damage) {
+/* Prints the line of --check, and as JSON and TSV all damage. `message`, `e` and `damage` may be
+ * NULL. */
+static void print_check(struct dump_out *o, const struct settings *s, const char *name,
+                        const char *verdict, const char *message, const struct kvc_error *e,
+                        const struct kvc_survey *damage) {
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
         cli_json_text(&o->report.json, "check", verdict);
@@ -52,7 +56,10 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
         if (e) dump_failed(o, name, e);
         else dump_end(o);
     } else if (o->style == DUMP_TSV) {
-        static const struct dump_column columns[] = {{"verdict", 0}, {"name", 0}, {"message", 0}, {NULL, 0}};
+        static const struct dump_column columns[] = {{"verdict", 0},
+                                                     {"name", 0},
+                                                     {"message", 0},
+                                                     {NULL, 0}};
         dump_heading(o, "check", columns);
         fprintf(o->out, "check\t%s\t", verdict);
         cli_print_safe(o->out, name);
@@ -75,11 +82,13 @@ static int check_file(struct dump_out *o, const char *path, struct settings *s) 
     int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &damage, &e);
     const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
     if (status == EXIT_SAME) {
-        print_check(o, s, name, "ok", checksums ? NULL : "structure only: the format has no checksums", NULL, NULL);
+        print_check(o, s, name, "ok",
+                    checksums ? NULL : "structure only: the format has no checksums", NULL, NULL);
         return status;
     }
     char text[sizeof e.message + 160];
-    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble", cli_error_text(&e, text, sizeof text), &e, damage);
+    print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble",
+                cli_error_text(&e, text, sizeof text), &e, damage);
     if (damage) cli_say_damage(name, damage);
     if (checksums) kvc_error_prefix(&e, name);
     if (!damage || status == EXIT_TROUBLE) cli_error(&e);
@@ -126,8 +135,9 @@ static int each_file(struct dump_out *o, struct settings *s) {
         damaged += s->mode == CHECK && status == EXIT_DIFFER;
     }
     if (s->mode == CHECK && n > 1 && s->options.verbose && o->style == DUMP_TEXT)
-        fprintf(o->out, "%d files: %" PRIu64 " whole, %" PRIu64 " damaged, %" PRIu64 " not checked\n", n, (uint64_t)n - failed,
-                damaged, failed - damaged);
+        fprintf(o->out,
+                "%d files: %" PRIu64 " whole, %" PRIu64 " damaged, %" PRIu64 " not checked\n", n,
+                (uint64_t)n - failed, damaged, failed - damaged);
     if (s->mode == LIST) dump_list_end(o, &s->options, failed);
     const uint64_t sharing = s->mode == MATCH ? dump_match_end(o, &s->options) : 0;
     if (o->style == DUMP_JSON) cli_report_end(&o->report);
@@ -143,20 +153,27 @@ static int take_values(const struct cli_option *o, void *into, const char *arg) 
 }
 
 static const struct cli_option modes[] = {
-    {"list", 0, NULL, "a row for each FILE, and totals; tokens, size, ratio, lossy or not, recipe, place of its profile, model",
+    {"list", 0, NULL,
+     "a row for each FILE, and totals; tokens, size, ratio, lossy or not, recipe, place of its "
+     "profile, model",
      CLI_SETS(struct settings, mode, LIST)},
     {"header", 0, NULL, "versions and all metadata keys", CLI_SETS(struct settings, mode, HEADER)},
     {"layers", 0, NULL, "one line for each layer", CLI_SETS(struct settings, mode, LAYERS)},
     {"tokens", 0, NULL, "positions, token ids and cells", CLI_SETS(struct settings, mode, TOKENS)},
-    {"sections", 0, NULL, "records and sections of a .kvc, or where tensors are", CLI_SETS(struct settings, mode, SECTIONS)},
+    {"sections", 0, NULL, "records and sections of a .kvc, or where tensors are",
+     CLI_SETS(struct settings, mode, SECTIONS)},
     {"values", 0, "L:ROLE:H[:A:B]",
-     "values of layer L, head H; H may be \"all\"; A:B: positions A to B-1; ROLE: K, or V, L(atent), R, S, Q(ueries), H(idden)",
+     "values of layer L, head H; H may be \"all\"; A:B: positions A to B-1; ROLE: K, or V, "
+     "L(atent), R, S, Q(ueries), H(idden)",
      .take = take_values},
-    {"stats", 0, NULL, "mean, rms, maximum and outlier channels of each head; also numbers of NaN and Inf",
+    {"stats", 0, NULL,
+     "mean, rms, maximum and outlier channels of each head; also numbers of NaN and Inf",
      CLI_SETS(struct settings, mode, STATS)},
-    {"check", 0, NULL, "read everything, verify checksums, list all damage", CLI_SETS(struct settings, mode, CHECK)},
+    {"check", 0, NULL, "read everything, verify checksums, list all damage",
+     CLI_SETS(struct settings, mode, CHECK)},
     {"match", 0, "TOKENS",
-     "how many leading tokens each FILE shares with TOKENS; and of its own tokens, the best FILE first; TOKENS: a file of "
+     "how many leading tokens each FILE shares with TOKENS; and of its own tokens, the best FILE "
+     "first; TOKENS: a file of "
      "token ids (JSON of engines, or a list), a cache file, or -",
      CLI_TEXT(struct settings, tokens_path)},
     {"html", 0, "OUT", "write a page with pictures of one FILE to OUT; -: standard output",
@@ -167,19 +184,24 @@ static const struct cli_option modes[] = {
 static const struct cli_option how[] = {
     {"part", 0, "N", "only part N of the file (the summary has their numbers)",
      CLI_NUMBER(struct settings, options.part, 0, KVC_NONE - 1), .wants = "the number of a part"},
-    {"json", 0, "[=lines]", "print JSON (--tsv: tab-separated columns); lines: one object on each line",
+    {"json", 0, "[=lines]",
+     "print JSON (--tsv: tab-separated columns); lines: one object on each line",
      CLI_CHOICE(struct settings, lines, "lines"), .min = 1},
-    {"tsv", 0, NULL, "print tab-separated columns; the first is the row's type", CLI_SETS(struct settings, tsv, 1)},
-    {"plot", 0, "WHEN", "draw sizes of layers and sections; WHEN: auto (on a terminal), always, never",
+    {"tsv", 0, NULL, "print tab-separated columns; the first is the row's type",
+     CLI_SETS(struct settings, tsv, 1)},
+    {"plot", 0, "WHEN",
+     "draw sizes of layers and sections; WHEN: auto (on a terminal), always, never",
      CLI_CHOICE(struct settings, plot, CLI_WHEN_WORDS)},
-    {"color", 0, "WHEN", "print in colours; WHEN: auto (on a terminal, and no $NO_COLOR), always, never",
+    {"color", 0, "WHEN",
+     "print in colours; WHEN: auto (on a terminal, and no $NO_COLOR), always, never",
      CLI_CHOICE(struct settings, color, CLI_WHEN_WORDS)},
     {"no-verify", 0, NULL, "do not compare decoded values with their digests; --check always does",
      CLI_FLAG(struct settings, input.import.no_verify)},
-    {"threads", 'T', "N", "threads for --check (default: one for each core)", .take = cli_take_threads,
-     .field = offsetof(struct settings, threads), .max = MOST_THREADS},
+    {"threads", 'T', "N", "threads for --check (default: one for each core)",
+     .take = cli_take_threads, .field = offsetof(struct settings, threads), .max = MOST_THREADS},
     {"quiet", 'q', NULL, "print nothing but errors", CLI_FLAG(struct settings, input.quiet)},
-    {"verbose", 'v', NULL, "with --check and --match: print more", CLI_FLAG(struct settings, options.verbose)},
+    {"verbose", 'v', NULL, "with --check and --match: print more",
+     CLI_FLAG(struct settings, options.verbose)},
     {.name = NULL},
 };
 
@@ -207,7 +229,8 @@ static int dump_run(struct settings *s, struct dump_out *o) {
         return EXIT_TROUBLE;
     }
     struct kvc_token_texts *texts = NULL;
-    if (s->mode == TOKENS && s->input.model_path && kvc_token_texts_read(s->input.model_path, &texts, &e)) {
+    if (s->mode == TOKENS && s->input.model_path &&
+        kvc_token_texts_read(s->input.model_path, &texts, &e)) {
         kvc_given_no_weights(s->input.model_path, &e);
         cli_error(&e);
         return EXIT_TROUBLE;
@@ -228,7 +251,8 @@ static int dump_run(struct settings *s, struct dump_out *o) {
 
 /* Sets the mode that has an argument, and the style. 0, or EXIT_TROUBLE (message printed). */
 static int dump_settle(struct settings *s, struct dump_out *o) {
-    if (cli_exclusive("list header layers tokens sections values stats check match html") || cli_exclusive("json tsv"))
+    if (cli_exclusive("list header layers tokens sections values stats check match html") ||
+        cli_exclusive("json tsv"))
         return EXIT_TROUBLE;
     if (cli_given("values")) s->mode = VALUES;
     if (s->tokens_path) s->mode = MATCH;
@@ -237,15 +261,18 @@ static int dump_settle(struct settings *s, struct dump_out *o) {
     if (s->tsv) o->style = DUMP_TSV;
     o->report.lines = s->lines;
     s->options.quiet = s->input.quiet;
-    if (s->mode == HTML && o->style != DUMP_TEXT) return cli_usage("--html and --json or --tsv exclude each other");
-    if (s->mode == HTML && s->options.part != KVC_NONE) return cli_usage("--html shows all parts, not --part");
+    if (s->mode == HTML && o->style != DUMP_TEXT)
+        return cli_usage("--html and --json or --tsv exclude each other");
+    if (s->mode == HTML && s->options.part != KVC_NONE)
+        return cli_usage("--html shows all parts, not --part");
     return cli_threads_environment(MOST_THREADS, &s->threads);
 }
 
 int main(int argc, char **argv) {
     static struct settings s = {.options.part = KVC_NONE};
     struct dump_out o = {.style = DUMP_TEXT};
-    const struct cli_group groups[] = {{"What to show (default: a summary on one screen)", modes, &s},
+    const struct cli_group groups[] = {{"What to show (default: a summary on one screen)", modes,
+                                        &s},
                                        {"Which files, beside FILE", cli_files_options, &s.files},
                                        {"How to show it", how, &s},
                                        {NULL, cli_common_options, NULL},
@@ -257,7 +284,8 @@ int main(int argc, char **argv) {
                  "Show the contents of KV-cache files: .kvc containers and files of engines.\n",
         .more = "FILE may be a folder or a tar archive of several files; - or no FILE is standard\n"
                 "input.\n",
-        .brief = "list header layers tokens sections values stats check match html json quiet verbose version",
+        .brief = "list header layers tokens sections values stats check match html json quiet "
+                 "verbose version",
         .groups = groups,
         .print_devices = cli_cuda_version,
         .end = "\n"
@@ -275,7 +303,8 @@ int main(int argc, char **argv) {
     if (cli_take_options(&line, argc, argv) || dump_settle(&s, &o)) return EXIT_TROUBLE;
     s.files.suffix[0] = ".kvc";
     if (cli_files_collect(&s.files, argc - optind, argv + optind)) return EXIT_TROUBLE;
-    if (s.mode == HTML && s.files.n > 1) return cli_usage("--html shows one file, but %d are given", s.files.n);
+    if (s.mode == HTML && s.files.n > 1)
+        return cli_usage("--html shows one file, but %d are given", s.files.n);
     if (stdin_twice(&s)) return cli_usage("standard input can be read only once");
     const int status = dump_run(&s, &o);
     cli_files_free(&s.files);

@@ -22,12 +22,15 @@ static int pack_ends_in(const char *path, size_t n, const char *suffix) {
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_pack_options *o = &p->how.options;
     const struct kvc_rate *rate = &p->how.rate;
-    return cli_given("recipe") || o->align || o->no_tokens || p->token_ids_path || p->part.given || o->embed_profile ||
-           p->how.dequantize || rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
+    return cli_given("recipe") || o->align || o->no_tokens || p->token_ids_path || p->part.given ||
+           o->embed_profile || p->how.dequantize || rate->kld > 0 || rate->ratio > 0 ||
+           rate->output_error > 0 || rate->logit_error > 0;
 }
 
-/* FILE.kvc, or with another suffix; of compressed input without .gz, .xz or .zst, as unpacking returns what was inside. A container keeps its name. */
-static char *default_name(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
+/* FILE.kvc, or with another suffix; of compressed input without .gz, .xz or .zst, as unpacking
+ * returns what was inside. A container keeps its name. */
+static char *default_name(void *state, const char *path, const struct kvc_opened *f,
+                          struct kvc_error *e) {
     static const char *const outer[] = {".gz", ".xz", ".zst"};
     const struct cli_pack *p = state;
     const int packed = kvc_cache_is_container(f->cache);
@@ -66,8 +69,10 @@ static int refuse_loss(void *state, const struct kvc_cache *c, struct kvc_error 
     const int lossy = !kvc_plan_make(&plan, c, recipe, e) && !plan.lossless;
     kvc_plan_free(&plan);
     if (!lossy) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "recipe %s is lossy, and --rm would remove the only exact copy: add -f if that is meant",
-                    p->recipe_text);
+    return kvc_fail(
+        e, KVC_ERR_USAGE,
+        "recipe %s is lossy, and --rm would remove the only exact copy: add -f if that is meant",
+        p->recipe_text);
 }
 
 static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cache *c) {
@@ -77,35 +82,44 @@ static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cach
     if (p->job.input.quiet) return;
     switch (note) {
     case KVC_PACK_ROTATION_UNKNOWN:
-        cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp before version 4 does not "
+        cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp "
+                 "before version 4 does not "
                  "say), so nothing is rotated back",
                  name);
         break;
     case KVC_PACK_PAIRING_CHOSEN:
         if (!p->job.verbose) break;
-        cli_warn("%s: K is taken as paired in %s, which fits the profile", name, kvc_pairing_name(kvc_cache_pairing(c)));
+        cli_warn("%s: K is taken as paired in %s, which fits the profile", name,
+                 kvc_pairing_name(kvc_cache_pairing(c)));
         break;
-    case KVC_PACK_PROFILE_UNUSED: cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name); break;
+    case KVC_PACK_PROFILE_UNUSED:
+        cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name);
+        break;
     case KVC_PACK_ROWS: break;
-    case KVC_PACK_OTHER_QUERIES: cli_warn("%s: the queries of %s are those of other tokens", name, p->queries.input.name); break;
+    case KVC_PACK_OTHER_QUERIES:
+        cli_warn("%s: the queries of %s are those of other tokens", name, p->queries.input.name);
+        break;
     }
 }
 
 static void say_coded(void *state, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
     struct cli_pack *p = state;
     cli_progress_end(&p->progress);
-    if (p->job.verbose && !p->done.report.lossless) pack_say_lossy(p, p->file->input.name, c, recipe);
+    if (p->job.verbose && !p->done.report.lossless)
+        pack_say_lossy(p, p->file->input.name, c, recipe);
 }
 
 /* Packs the selected part of a cache. */
-static int pack_part(struct cli_pack *p, const struct kvc_cache *c, struct kvc_sink *out, struct kvc_error *e) {
+static int pack_part(struct cli_pack *p, const struct kvc_cache *c, struct kvc_sink *out,
+                     struct kvc_error *e) {
     struct kvc_cache *part = kvc_view_select(c, &p->part.selection, e);
     const int status = part ? kvc_pack_cache(part, &p->how, out, &p->done, e) : -1;
     kvc_cache_free(part);
     return status;
 }
 
-static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
+static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *out,
+                     struct kvc_error *e) {
     struct cli_pack *p = state;
     struct kvc_pack_options *o = &p->how.options;
     p->file = f;
@@ -118,7 +132,8 @@ static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *o
     kvc_packed_free(&p->done);
     if (p->token_ids.n && kvc_cache_give_tokens(f->cache, p->token_ids.id, p->token_ids.n, e))
         return kvc_error_prefix(e, f->input.name);
-    const int status = p->part.given ? pack_part(p, f->cache, out, e) : kvc_pack_cache(f->cache, &p->how, out, &p->done, e);
+    const int status = p->part.given ? pack_part(p, f->cache, out, e)
+                                     : kvc_pack_cache(f->cache, &p->how, out, &p->done, e);
     cli_progress_end(&p->progress);
     return status;
 }
@@ -159,7 +174,9 @@ static int take_recipe(const struct cli_option *o, void *into, const char *arg) 
     p->recipe_text = arg;
     p->how.options.recipe = &p->recipe;
     if (!kvc_recipe_parse(arg, &p->recipe, &e)) return 0;
-    if (cli_folder_exists(arg)) return cli_usage("-%c %s: is a folder, not a recipe; --recursive takes a folder", o->letter, arg);
+    if (cli_folder_exists(arg))
+        return cli_usage("-%c %s: is a folder, not a recipe; --recursive takes a folder", o->letter,
+                         arg);
     return cli_usage("%s", e.message);
 }
 
@@ -174,7 +191,8 @@ static int take_align(const struct cli_option *o, void *into, const char *arg) {
 
 static const struct cli_option coding[] = {
     {"recipe", 'r', "RECIPE",
-     "split (default), fast, zstd, store, or with a profile near-lossless, small, tiny; or what kvc-recipes(7) says; the "
+     "split (default), fast, zstd, store, or with a profile near-lossless, small, tiny; or what "
+     "kvc-recipes(7) says; the "
      "default is cross with a --profile that predicts",
      .take = take_recipe, .names = cli_recipe_names},
     {"target-kld", 0, "K", "transform codec: the step that drifts by about K nats (an estimate)",
@@ -182,7 +200,8 @@ static const struct cli_option coding[] = {
     {"target-ratio", 0, "R", "transform codec: make the file R times smaller",
      CLI_DOUBLE(struct cli_pack, how.rate.ratio, 1, 1e4)},
     {"max-error", 0, "[MEASURE:]E",
-     "transform codec: the coarsest step with an attention output error (p99, as kvc-diff has it) of at most E; MEASURE "
+     "transform codec: the coarsest step with an attention output error (p99, as kvc-diff has it) "
+     "of at most E; MEASURE "
      "logit: of the logits",
      .take = take_max_error},
     {"queries", 0, "FILE", "queries for recipes that ask attention, out of another cache file",
@@ -192,40 +211,55 @@ static const struct cli_option coding[] = {
     {"force-profile", 0, NULL, "pack with a --profile that does not fit the cache's numbers",
      CLI_FLAG(struct cli_pack, how.force_profile)},
     {"learn-profile", 0, "OUTPUT",
-     "write a profile made from the FILEs, of one model, and pack nothing; with --profile: add predictors to that profile",
+     "write a profile made from the FILEs, of one model, and pack nothing; with --profile: add "
+     "predictors to that profile",
      CLI_TEXT(struct cli_pack, learn_path)},
     {"learn-layers", 0, "N", "predict each layer from N layers before it (0 to 7, default 1)",
      CLI_NUMBER(struct cli_pack, learn_layers, 0, 7)},
     {"join", 0, "[=tokens|heads]",
-     "pack the FILEs, consecutive blocks of one text, into one .kvc; heads: they hold the KV heads of tensor-parallel ranks",
+     "pack the FILEs, consecutive blocks of one text, into one .kvc; heads: they hold the KV heads "
+     "of tensor-parallel ranks",
      CLI_CHOICE(struct cli_pack, joined.heads, "tokens|heads")},
     {"append", 0, "OLD.KVC",
-     "pack OLD.KVC and the FILEs that follow it into a new .kvc, by the recipe of OLD.KVC, whose blocks are copied",
+     "pack OLD.KVC and the FILEs that follow it into a new .kvc, by the recipe of OLD.KVC, whose "
+     "blocks are copied",
      CLI_TEXT(struct cli_pack, joined.append)},
     {"curve", 0, "[=PICTURE]",
-     "pack nothing: print ratio and error of every preset; mark the recipe of the options; PICTURE: also draw them, as SVG",
+     "pack nothing: print ratio and error of every preset; mark the recipe of the options; "
+     "PICTURE: also draw them, as SVG",
      CLI_TEXT(struct cli_pack, curve_path)},
-    {"dequantize", 0, NULL, "make K and V of block types and of 8 bits f16 first", CLI_FLAG(struct cli_pack, how.dequantize)},
+    {"dequantize", 0, NULL, "make K and V of block types and of 8 bits f16 first",
+     CLI_FLAG(struct cli_pack, how.dequantize)},
     {.name = NULL},
 };
 
 /* Rows beside those of all jobs. */
 static const struct cli_option data[] = {
-    {"recursive", 0, NULL, "of a folder: pack each file below it, but for .kvc and profiles; else a folder is one cache",
+    {"recursive", 0, NULL,
+     "of a folder: pack each file below it, but for .kvc and profiles; else a folder is one cache",
      CLI_FLAG(struct cli_pack, job.files.recursive)},
-    {"rm", 0, NULL, "remove each input once its .kvc is complete; with a lossy recipe only where -f is given as well",
+    {"rm", 0, NULL,
+     "remove each input once its .kvc is complete; with a lossy recipe only where -f is given as "
+     "well",
      CLI_FLAG(struct cli_pack, job.remove)},
     {"test", 't', NULL, "do everything but write", CLI_FLAG(struct cli_pack, job.test)},
-    {"align", 0, "SIZE", "start extents on multiples of SIZE, e.g. 4k for O_DIRECT", .take = take_align},
-    {"no-verify", 0, NULL, "do not decode what was encoded, nor compare values of a .kvc that is packed anew with their digests",
+    {"align", 0, "SIZE", "start extents on multiples of SIZE, e.g. 4k for O_DIRECT",
+     .take = take_align},
+    {"no-verify", 0, NULL,
+     "do not decode what was encoded, nor compare values of a .kvc that is packed anew with their "
+     "digests",
      CLI_FLAG(struct cli_pack, job.input.import.no_verify)},
     {"no-tokens", 0, NULL,
-     "leave the token ids out, and with them the source file's own bytes, which hold them too; their prefix keys stay",
+     "leave the token ids out, and with them the source file's own bytes, which hold them too; "
+     "their prefix keys stay",
      CLI_FLAG(struct cli_pack, how.options.no_tokens)},
-    {"token-ids", 0, "FILE", "the token ids of a cache that holds none: a file of numbers, JSON of an engine, or another cache",
+    {"token-ids", 0, "FILE",
+     "the token ids of a cache that holds none: a file of numbers, JSON of an engine, or another "
+     "cache",
      CLI_TEXT(struct cli_pack, token_ids_path)},
     {"companions", 0, "WHAT",
-     "no: leave queries and hidden states out, and with them the source file's own bytes; recipes still ask them "
+     "no: leave queries and hidden states out, and with them the source file's own bytes; recipes "
+     "still ask them "
      "(default yes)",
      CLI_CHOICE(struct cli_pack, how.no_companions, "yes|no")},
     {"fingerprint", 0, "HOW", "hash the --model file: sampled (default) or full",
@@ -238,7 +272,8 @@ static void print_presets(void) {
     enum { SUMMARY_COLUMN = 19 };
     puts("\nPresets, recipes of the papers (lossy):");
     for (size_t i = 0; kvc_preset_at(i); i++)
-        cli_print_wrapped(printf("  %s", kvc_preset_at(i)->name), SUMMARY_COLUMN, kvc_preset_at(i)->summary);
+        cli_print_wrapped(printf("  %s", kvc_preset_at(i)->name), SUMMARY_COLUMN,
+                          kvc_preset_at(i)->summary);
 }
 
 static struct cli_pack pack = {
@@ -248,11 +283,13 @@ static struct cli_pack pack = {
     .how = {.note = say_note, .check = refuse_loss, .coded = say_coded},
 };
 
-/* How the input is to be read says nothing of the file with the queries, but for names of arrays and the model. */
+/* How the input is to be read says nothing of the file with the queries, but for names of arrays
+ * and the model. */
 static int open_queries(struct cli_pack *p, struct kvc_error *e) {
     struct cli_input *in = &p->job.input;
     const struct kvc_import_options of_input = in->import;
-    in->import = (struct kvc_import_options){.set = of_input.set, .profile_folders = of_input.profile_folders};
+    in->import = (struct kvc_import_options){.set = of_input.set,
+                                             .profile_folders = of_input.profile_folders};
     const int status = cli_open(&p->queries, p->queries_path, in, e);
     in->import = of_input;
     p->how.options.queries = p->queries.cache;
@@ -269,34 +306,43 @@ static int open_profile(struct cli_pack *p, struct kvc_error *e) {
 
 /* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
 static void say_learnt(const struct cli_pack *p, const struct kvc_learner *l) {
-    if (p->job.input.quiet || p->how.options.profile) return; /* a profile that got predictors keeps its own metric */
-    cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at equal quality, than with a profile of "
+    /* a profile that got predictors keeps its own metric */
+    if (p->job.input.quiet || p->how.options.profile) return;
+    cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at equal "
+             "quality, than with a profile of "
              "make_profile.py",
              p->learn_path);
     if (!kvc_learner_has_queries(l))
-        cli_warn("%s: made without queries: no token is told from another when packing, which costs about as much again",
+        cli_warn("%s: made without queries: no token is told from another when packing, which "
+                 "costs about as much again",
                  p->learn_path);
     if (!kvc_learner_knows_rope(l))
-        cli_warn("%s: made of K behind RoPE, as its base or pairing is unknown (--model tells): K takes about 40 %% more",
+        cli_warn("%s: made of K behind RoPE, as its base or pairing is unknown (--model tells): K "
+                 "takes about 40 %% more",
                  p->learn_path);
 }
 
-/* Gives a cache the heads, layers and pairing that the profile has which gets predictors, and checks that it is of its model. */
+/* Gives a cache the heads, layers and pairing that the profile has which gets predictors, and
+ * checks that it is of its model. */
 static int fit_base(const struct cli_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_fit fit;
     if (!p->how.options.profile) return 0;
     if (kvc_profile_adopt(p->how.options.profile, c, e) ||
-        kvc_profile_settle(p->how.options.profile, c, p->job.threads, p->how.force_profile, &fit, e))
+        kvc_profile_settle(p->how.options.profile, c, p->job.threads, p->how.force_profile, &fit,
+                           e))
         return -1;
     kvc_fit_free(&fit);
     return 0;
 }
 
-static int learn_files(struct cli_pack *p, struct kvc_learner *l, int n, char **paths, struct kvc_error *e) {
+static int learn_files(struct cli_pack *p, struct kvc_learner *l, int n, char **paths,
+                       struct kvc_error *e) {
     for (int i = 0; i < n; i++) {
         struct kvc_opened f;
         if (cli_open(&f, paths[i], &p->job.input, e)) return -1;
-        const int status = fit_base(p, f.cache, e) || kvc_learner_add(l, f.cache, e) ? kvc_error_prefix(e, f.input.name) : 0;
+        const int status = fit_base(p, f.cache, e) || kvc_learner_add(l, f.cache, e)
+                               ? kvc_error_prefix(e, f.input.name)
+                               : 0;
         kvc_close(&f);
         if (status) return -1;
     }
@@ -332,17 +378,22 @@ static int pack_run(struct cli_pack *p) {
     int status = EXIT_TROUBLE;
     if (curve && (n != 1 || strcmp(p->job.files.path[0], "-") == 0))
         return cli_usage("--curve needs one FILE, which is read several times");
-    if (curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test || p->job.remove || p->job.joins))
+    if (curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test ||
+                  p->job.remove || p->job.joins))
         return cli_usage("--curve writes no .kvc: leave out the options of the output");
     if (p->learn_path && !n) return cli_usage("--learn-profile needs caches to learn from");
-    if (p->learn_path && (cli_given("recipe") || p->job.output || p->job.output_dir || p->job.to_stdout || p->job.test ||
-                          p->job.remove || p->queries_path || p->token_ids_path || p->part.given || p->job.json))
-        return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile goes with it");
+    if (p->learn_path && (cli_given("recipe") || p->job.output || p->job.output_dir ||
+                          p->job.to_stdout || p->job.test || p->job.remove || p->queries_path ||
+                          p->token_ids_path || p->part.given || p->job.json))
+        return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile "
+                         "goes with it");
     if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
     if (p->learn_path)
-        return *p->learn_path ? learn(p, n, p->job.files.path) : cli_usage("--learn-profile wants a file to write");
-    if ((p->job.input.import.profile && open_profile(p, &e)) || (p->queries_path && open_queries(p, &e)) ||
+        return *p->learn_path ? learn(p, n, p->job.files.path)
+                              : cli_usage("--learn-profile wants a file to write");
+    if ((p->job.input.import.profile && open_profile(p, &e)) ||
+        (p->queries_path && open_queries(p, &e)) ||
         (p->token_ids_path && cli_token_ids(&p->token_ids, p->token_ids_path, NULL, &e)))
         cli_error(&e);
     else if (curve) status = pack_curve(p, p->job.files.path[0]);
@@ -360,7 +411,8 @@ static int pack_run(struct cli_pack *p) {
 static int take_environment(struct cli_pack *p) {
     const char *variable = getenv("KVC_RECIPE");
     struct kvc_error e;
-    if (!variable || !*variable || cli_given("recipe") || p->joined.append || p->learn_path) return 0;
+    if (!variable || !*variable || cli_given("recipe") || p->joined.append || p->learn_path)
+        return 0;
     if (kvc_recipe_parse(variable, &p->recipe, &e)) {
         cli_warn("KVC_RECIPE=%s: %s", variable, e.message);
         return EXIT_TROUBLE;
@@ -377,10 +429,14 @@ static int check_stdin(const struct cli_pack *p) {
     int uses = (!files->n && !files->named) || (files->from && strcmp(files->from, "-") == 0);
     for (int i = 0; i < files->n; i++) uses |= strcmp(files->path[i], "-") == 0;
     for (int i = 0; i < 2; i++) uses += more[i] && strcmp(more[i], "-") == 0;
-    return uses > 1 ? cli_usage("only one of the input, the queries and the token ids can be standard input") : 0;
+    return uses > 1
+               ? cli_usage(
+                     "only one of the input, the queries and the token ids can be standard input")
+               : 0;
 }
 
-/* Refuses options that leave out what --rm would remove for good. 0, or EXIT_TROUBLE (message printed). */
+/* Refuses options that leave out what --rm would remove for good. 0, or EXIT_TROUBLE (message
+ * printed). */
 static int check_remove(void) {
     static const char *const leaving[] = {"layers", "tokens", "dequantize", "no-tokens"};
     const char *left = pack.how.no_companions ? "companions=no" : NULL;
@@ -404,8 +460,8 @@ int main(int argc, char **argv) {
         .usage = "Usage: kvc-pack [OPTION]... [FILE]...\n"
                  "Pack KV-cache files into .kvc containers: FILE into FILE.kvc, or standard input\n"
                  "to standard output. Lossless unless a recipe says otherwise.\n",
-        .brief =
-            "recipe profile target-ratio curve model output stdout force rm skip-existing test threads quiet verbose version",
+        .brief = "recipe profile target-ratio curve model output stdout force rm skip-existing "
+                 "test threads quiet verbose version",
         .groups = groups,
         .print_presets = print_presets,
         .print_devices = cli_cuda_version,
@@ -421,7 +477,8 @@ int main(int argc, char **argv) {
     cli_start(argv, "kvc-pack");
     p->job.state = p->how.state = p;
     cli_input_environment(&p->job.input);
-    if (cli_take_options(&line, argc, argv) || cli_exclusive("target-kld target-ratio max-error")) return EXIT_TROUBLE;
+    if (cli_take_options(&line, argc, argv) || cli_exclusive("target-kld target-ratio max-error"))
+        return EXIT_TROUBLE;
     if (take_environment(p)) return EXIT_TROUBLE;
     p->how.options.no_verify = p->job.input.import.no_verify;
     p->job.joins = cli_given("join") || p->joined.append;
@@ -429,9 +486,11 @@ int main(int argc, char **argv) {
     if (job_collect(&p->job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (job_check(&p->job) || pack_check_join(p) || check_stdin(p)) return EXIT_TROUBLE;
     if ((p->how.options.embed_profile || p->how.force_profile) && !p->job.input.import.profile)
-        return cli_usage("--%s-profile wants a --profile=FILE", p->how.force_profile ? "force" : "embed");
+        return cli_usage("--%s-profile wants a --profile=FILE",
+                         p->how.force_profile ? "force" : "embed");
     if (p->job.remove && check_remove()) return EXIT_TROUBLE;
     if (p->how.no_companions && kvc_recipe_has(p->how.options.recipe, KVC_STAGE_REBUILDS))
-        return cli_usage("--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
+        return cli_usage(
+            "--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
     return cli_finish(pack_run(p));
 }

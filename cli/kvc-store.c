@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Groups of options that only some commands take. One that a command ignored could do harm: drop --dry-run. */
+/* Groups of options that only some commands take. One that a command ignored could do harm: drop
+ * --dry-run. */
 enum {
     TOKENS = 1 << 0,
     WHICH = 1 << 1,  /* namespaces that are there */
@@ -33,26 +34,33 @@ static const struct command {
     int brief; /* -h shows it */
     const char *help;
 } commands[] = {
-    {"init", " [KEY=VALUE]...", store_init, ANY_STORE, MANY, 0, 1, "make a store; the limits are those of config"},
+    {"init", " [KEY=VALUE]...", store_init, ANY_STORE, MANY, 0, 1,
+     "make a store; the limits are those of config"},
     {"put", " FILE...", store_put, ANY_STORE, MANY, SPACE | LIFE | PIN, 1,
      "store the whole chunks of caches; of any format that kvc-pack reads"},
     {"get", " --tokens=FILE", store_get, OLD_STORE, 0, TOKENS | WHICH | SPACE | OUTPUT | TO, 1,
      "write the longest prefix of the tokens that is stored"},
-    {"find", " --tokens=FILE", store_find, OLD_STORE, 0, TOKENS | WHICH | SPACE, 1, "say how long it is, and where"},
+    {"find", " --tokens=FILE", store_find, OLD_STORE, 0, TOKENS | WHICH | SPACE, 1,
+     "say how long it is, and where"},
     {"why", " --tokens=FILE", store_why, OLD_STORE, 0, TOKENS | WHICH | SPACE, 0,
-     "say what each namespace lacks of the tokens; with --like=FILE also in which facts it differs from a cache file"},
+     "say what each namespace lacks of the tokens; with --like=FILE also in which facts it differs "
+     "from a cache file"},
     {"ls", "", store_ls, OLD_STORE, 0, WHICH | SPACE, 1, "list namespaces; with -v objects"},
     {"stat", " NAME...", store_stat, OLD_STORE, MANY, 0, 0, "what is known of objects"},
     {"stats", "", store_stats, OLD_STORE, 0, 0, 0, "what the levels hold"},
     {"config", " [KEY=VALUE]...", store_config, OLD_STORE, MANY, 0, 0,
      "print or change the limits of a directory, for all who use it"},
-    {"gc", "", store_gc, OLD_STORE, 0, LIMIT, 1, "evict what is too old or too much; adopt files, empty the trash"},
-    {"verify", "", store_verify, OLD_STORE, 0, REPAIR, 0, "read and check everything; with --repair put aside what is bad"},
-    {"pin", "", store_pin, OLD_STORE, 0, TOKENS | WHICH | SPACE | LIFE, 0, "keep the prefix of --tokens"},
+    {"gc", "", store_gc, OLD_STORE, 0, LIMIT, 1,
+     "evict what is too old or too much; adopt files, empty the trash"},
+    {"verify", "", store_verify, OLD_STORE, 0, REPAIR, 0,
+     "read and check everything; with --repair put aside what is bad"},
+    {"pin", "", store_pin, OLD_STORE, 0, TOKENS | WHICH | SPACE | LIFE, 0,
+     "keep the prefix of --tokens"},
     {"unpin", "", store_unpin, OLD_STORE, 0, TOKENS | WHICH | SPACE, 0, "keep it no longer"},
     {"drop", "", store_drop, OLD_STORE, 0, TOKENS | WHICH | SPACE, 0,
      "remove the prompt of --tokens, but for what others share, or all objects of a namespace"},
-    {"export", "", store_export, OLD_STORE, 0, WHICH | SPACE | OUTPUT, 0, "write all objects as a tar archive"},
+    {"export", "", store_export, OLD_STORE, 0, WHICH | SPACE | OUTPUT, 0,
+     "write all objects as a tar archive"},
     {"import", " FILE", store_import, ANY_STORE, 1, 0, 0, "put the objects of such an archive"},
     {"sync", " STORE", store_sync, OLD_STORE, 1, WHICH | SPACE, 0, "copy what STORE lacks"},
     {"doctor", "", store_doctor, OLD_STORE, 0, 0, 0, "examine file systems, servers and limits"},
@@ -63,7 +71,8 @@ static void print_commands(int how) {
     for (size_t i = 0; i < COMMANDS; i++) {
         const struct command *c = &commands[i];
         if (how == 'l') printf("-\t%s\n", c->name);
-        else if (c->brief || how != 'h') cli_print_help(printf("  %s%s", c->name, c->operands), c->help, how == 'h');
+        else if (c->brief || how != 'h')
+            cli_print_help(printf("  %s%s", c->name, c->operands), c->help, how == 'h');
     }
     if (how != 'l') putchar('\n');
 }
@@ -88,43 +97,54 @@ static int store_take_bytes(const struct cli_option *o, void *into, const char *
 
 static int take_chunk(const struct cli_option *o, void *into, const char *arg) {
     struct store_tool *t = into;
-    if (!cli_parse_u64(arg, &t->of_space.chunk) && t->of_space.chunk && t->of_space.chunk % 256 == 0) return 0;
+    if (!cli_parse_u64(arg, &t->of_space.chunk) && t->of_space.chunk &&
+        t->of_space.chunk % 256 == 0)
+        return 0;
     return cli_usage("--%s takes a multiple of 256, not '%s'", o->name, arg);
 }
 
 static const struct cli_option options[] = {
     {"store", 's', "STORE",
-     "dir:FOLDER, redis://HOSTS or s3://BUCKET/PREFIX (default: $KVC_STORE); each with ?KEY=VALUE&...; several, the fastest "
+     "dir:FOLDER, redis://HOSTS or s3://BUCKET/PREFIX (default: $KVC_STORE); each with "
+     "?KEY=VALUE&...; several, the fastest "
      "first, separated by commas",
      CLI_TEXT(struct store_tool, store)},
-    {"tokens", 0, "FILE", "token ids: numbers, JSON of an engine, or a cache", CLI_TEXT(struct store_tool, tokens),
-     .group = TOKENS},
-    {"recipe", 'r', "RECIPE", "how chunks are coded (default split); lossy ones have their own namespace",
+    {"tokens", 0, "FILE", "token ids: numbers, JSON of an engine, or a cache",
+     CLI_TEXT(struct store_tool, tokens), .group = TOKENS},
+    {"recipe", 'r', "RECIPE",
+     "how chunks are coded (default split); lossy ones have their own namespace",
      CLI_TEXT(struct store_tool, of_space.recipe), .group = SPACE, .names = cli_recipe_names},
-    {"chunk", 0, "N", "tokens of a chunk, a multiple of 256 (default by the size of a token)", .take = take_chunk,
-     .group = SPACE},
-    {"like", 0, "FILE", "the namespace of a cache file", CLI_TEXT(struct store_tool, like), .group = WHICH},
-    {"space", 0, "NAME", "a namespace by the first digits of its name", CLI_TEXT(struct store_tool, space), .group = WHICH},
-    {"tenant-file", 0, "FILE", "a secret: caches of its owner only", CLI_TEXT(struct store_tool, of_space.tenant_file),
-     .group = SPACE},
+    {"chunk", 0, "N", "tokens of a chunk, a multiple of 256 (default by the size of a token)",
+     .take = take_chunk, .group = SPACE},
+    {"like", 0, "FILE", "the namespace of a cache file", CLI_TEXT(struct store_tool, like),
+     .group = WHICH},
+    {"space", 0, "NAME", "a namespace by the first digits of its name",
+     CLI_TEXT(struct store_tool, space), .group = WHICH},
+    {"tenant-file", 0, "FILE", "a secret: caches of its owner only",
+     CLI_TEXT(struct store_tool, of_space.tenant_file), .group = SPACE},
     {"key-file", 0, "FILE", "a secret: signs objects, and refuses those without its signature",
      CLI_TEXT(struct store_tool, open.key_file)},
-    {"output", 'o', "OUTPUT", "write to OUTPUT (default: standard output)", CLI_TEXT(struct store_tool, output), .group = OUTPUT},
-    {"to", 0, "FORMAT", "of get: the format to write, as kvc-unpack has it (default kvc)", CLI_TEXT(struct store_tool, to),
-     .group = TO, .names = cli_target_names},
+    {"output", 'o', "OUTPUT", "write to OUTPUT (default: standard output)",
+     CLI_TEXT(struct store_tool, output), .group = OUTPUT},
+    {"to", 0, "FORMAT", "of get: the format to write, as kvc-unpack has it (default kvc)",
+     CLI_TEXT(struct store_tool, to), .group = TO, .names = cli_target_names},
     {"lossy-metadata", 0, NULL, "of get: also a format that does not hold all of the cache",
      CLI_FLAG(struct store_tool, lossy_metadata), .group = TO},
-    {"for", 0, "TIME", "of put: how long objects live; of pin: for how long. 30s, 5m, 2h, 7d", .take = take_seconds,
-     .field = offsetof(struct store_tool, seconds), .group = LIFE},
+    {"for", 0, "TIME", "of put: how long objects live; of pin: for how long. 30s, 5m, 2h, 7d",
+     .take = take_seconds, .field = offsetof(struct store_tool, seconds), .group = LIFE},
     {"pin", 0, NULL, "of put: never evict", CLI_FLAG(struct store_tool, pin), .group = PIN},
-    {"max-size", 0, "SIZE", "of gc: evict down to this size", .take = store_take_bytes, .group = LIMIT},
+    {"max-size", 0, "SIZE", "of gc: evict down to this size", .take = store_take_bytes,
+     .group = LIMIT},
     {"older-than", 0, "TIME", "of gc: evict what was not used for so long", .take = take_seconds,
      .field = offsetof(struct store_tool, older), .group = LIMIT},
-    {"dry-run", 'n', NULL, "of gc: change nothing", CLI_FLAG(struct store_tool, dry_run), .group = LIMIT},
-    {"repair", 0, NULL, "of verify: put aside what is bad", CLI_FLAG(struct store_tool, repair), .group = REPAIR},
+    {"dry-run", 'n', NULL, "of gc: change nothing", CLI_FLAG(struct store_tool, dry_run),
+     .group = LIMIT},
+    {"repair", 0, NULL, "of verify: put aside what is bad", CLI_FLAG(struct store_tool, repair),
+     .group = REPAIR},
     {"threads", 'T', "N", "threads that read and write (default 4)", .take = cli_take_threads,
      .field = offsetof(struct store_tool, open.threads), .max = MOST_THREADS},
-    {"force", 'f', NULL, "replace an existing output, write to a terminal", CLI_FLAG(struct store_tool, force), .group = OUTPUT},
+    {"force", 'f', NULL, "replace an existing output, write to a terminal",
+     CLI_FLAG(struct store_tool, force), .group = OUTPUT},
     {"json", 0, NULL, "print a report as JSON", CLI_FLAG(struct store_tool, json)},
     {"quiet", 'q', NULL, "errors only, no progress", CLI_FLAG(struct store_tool, input.quiet)},
     {"verbose", 'v', NULL, "print more", CLI_FLAG(struct store_tool, verbose)},
@@ -133,7 +153,8 @@ static const struct cli_option options[] = {
 
 /* Finds a command. NULL: there is none, and a message was printed. */
 static const struct command *find_command(const char *name) {
-    static const char *const removing[] = {"rm", "remove", "del", "delete", "unlink", "erase", "forget"};
+    static const char *const removing[] = {"rm",     "remove", "del",   "delete",
+                                           "unlink", "erase",  "forget"};
     struct kvc_near near = {.word = name};
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(commands[i].name, name) == 0) return &commands[i];
@@ -141,7 +162,8 @@ static const struct command *find_command(const char *name) {
     }
     for (size_t i = 0; i < sizeof removing / sizeof removing[0]; i++)
         if (strcmp(removing[i], name) == 0) snprintf(near.text, sizeof near.text, "drop");
-    cli_usage("there is no command '%s'%s%s%s", name, *near.text ? "; did you mean " : "", near.text, *near.text ? "?" : "");
+    cli_usage("there is no command '%s'%s%s%s", name, *near.text ? "; did you mean " : "",
+              near.text, *near.text ? "?" : "");
     return NULL;
 }
 
@@ -155,11 +177,13 @@ static int refuse(void *state, const struct cli_option *o) {
 static int check_usage(const struct store_tool *t, struct command c) {
     if (cli_each_given(refuse, &c)) return EXIT_TROUBLE;
     if (t->n > c.most) return cli_usage("%s takes no '%s'", c.name, t->operand[c.most]);
-    if (t->json && c.takes & OUTPUT && !t->output) return cli_usage("--json needs -o: standard output gets the file");
+    if (t->json && c.takes & OUTPUT && !t->output)
+        return cli_usage("--json needs -o: standard output gets the file");
     return EXIT_SAME;
 }
 
-/* Opens the store before a command runs. A store that a command may make is opened by the command, once there is something to put. */
+/* Opens the store before a command runs. A store that a command may make is opened by the command,
+ * once there is something to put. */
 static int open_store(struct store_tool *t, const struct command *c) {
     const int is_new = t->store ? store_is_new(t) : 0;
     if (!t->store) return cli_usage("name the store: -s STORE, or KVC_STORE in the environment");
@@ -202,22 +226,22 @@ int main(int argc, char **argv) {
                                        {"Reading input", cli_input_options, &t.input},
                                        {NULL, cli_format_options(0), &t.input.settings},
                                        {NULL, NULL, NULL}};
-    const struct cli_command_line line = {.usage =
-                                              "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n"
-                                              "Keep the KV caches of prompts' prefixes, and find the longest one that a prompt\n"
-                                              "begins with.\n",
-                                          .brief = "store tokens recipe output json quiet verbose version",
-                                          .groups = groups,
-                                          .print_commands = print_commands,
-                                          .end = "\n"
-                                                 "Exit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2\n"
-                                                 "trouble.\n"
-                                                 "\n"
-                                                 "Examples:\n"
-                                                 "  kvc-store -s dir:caches init max-size=100G\n"
-                                                 "  kvc-store -s dir:caches put slot.bin\n"
-                                                 "  kvc-store -s dir:caches find --tokens=prompt.json\n"
-                                                 "  kvc-store -s dir:caches get --tokens=prompt.json --to=llama -o slot.bin\n"};
+    const struct cli_command_line line = {
+        .usage = "Usage: kvc-store [OPTION]... COMMAND [ARGUMENT]...\n"
+                 "Keep the KV caches of prompts' prefixes, and find the longest one that a prompt\n"
+                 "begins with.\n",
+        .brief = "store tokens recipe output json quiet verbose version",
+        .groups = groups,
+        .print_commands = print_commands,
+        .end = "\n"
+               "Exit status: 0 done; 1 nothing found, or something is bad (verify, doctor); 2\n"
+               "trouble.\n"
+               "\n"
+               "Examples:\n"
+               "  kvc-store -s dir:caches init max-size=100G\n"
+               "  kvc-store -s dir:caches put slot.bin\n"
+               "  kvc-store -s dir:caches find --tokens=prompt.json\n"
+               "  kvc-store -s dir:caches get --tokens=prompt.json --to=llama -o slot.bin\n"};
     cli_start(argv, "kvc-store");
     cli_sizes_by_1024(); /* as limits are given */
     cli_input_environment(&t.input);
@@ -225,7 +249,9 @@ int main(int argc, char **argv) {
     t.open.size = sizeof t.open;
     t.of_space.size = sizeof t.of_space;
     t.open.backends = environment("KVC_STORE_BACKENDS");
-    if (cli_take_options(&line, argc, argv) || cli_threads_environment(MOST_THREADS, &t.open.threads)) return EXIT_TROUBLE;
+    if (cli_take_options(&line, argc, argv) ||
+        cli_threads_environment(MOST_THREADS, &t.open.threads))
+        return EXIT_TROUBLE;
     if (optind == argc) return cli_usage("name a command");
     const struct command *c = find_command(argv[optind]);
     if (!c) return EXIT_TROUBLE;

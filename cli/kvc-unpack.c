@@ -1,4 +1,5 @@
-/* kvc-unpack.c: the options of kvc-unpack, and its inputs one after another. Not for writing an output (unpack_*.c). */
+/* kvc-unpack.c: the options of kvc-unpack, and its inputs one after another. Not for writing an
+ * output (unpack_*.c). */
 #include "cli/damage.h"
 #include "cli/unpack.h"
 
@@ -20,16 +21,21 @@ static size_t stem_length(const struct cli_unpack *u, const char *path) {
 }
 
 /* Returns FILE.kvc without .kvc, or with the target's suffix instead; the caller frees it. */
-static char *default_name(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e) {
+static char *default_name(void *state, const char *path, const struct kvc_opened *f,
+                          struct kvc_error *e) {
     const struct cli_unpack *u = state;
     const struct kvc_format *to = u->to;
     const size_t n = strlen(path), stem = stem_length(u, path);
     if (!to && stem == n) {
-        kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in %s: use -o FILE", path, u->job.suffix);
+        kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in %s: use -o FILE", path,
+                 u->job.suffix);
         return NULL;
     }
     /* What is whole of several files is one archive. */
-    const char *suffix = to ? to->suffix : u->salvage && f->cache->n_members && unpack_wants_source(u, f->cache) ? ".tar" : "";
+    const char *suffix = to ? to->suffix
+                         : u->salvage && f->cache->n_members && unpack_wants_source(u, f->cache)
+                             ? ".tar"
+                             : "";
     const size_t length = strlen(suffix);
     char *name = malloc(n + length + 1);
     if (!name) {
@@ -45,12 +51,15 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
 static int becomes_folder(void *state, const struct kvc_opened *f) {
     const struct cli_unpack *u = state;
     const struct kvc_format *to = unpack_target(u, f->cache);
-    return !u->salvage && (u->blocks ? 1 : to ? to->export_members != NULL : f->cache->n_members != 0);
+    return !u->salvage && (u->blocks ? 1
+                           : to      ? to->export_members != NULL
+                                     : f->cache->n_members != 0);
 }
 
 /* --- one input --- */
 
-static int write_one(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
+static int write_one(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out,
+                     struct kvc_error *e) {
     const int device = unpack_on_device(u, &f->input, e);
     u->loaded = 0;
     if (u->salvage) return unpack_write_salvaged(u, f, out, e);
@@ -58,7 +67,8 @@ static int write_one(struct cli_unpack *u, const struct kvc_opened *f, struct kv
     return device ? unpack_write_from_device(u, f, out, e) : unpack_write(u, f, f->cache, out, e);
 }
 
-/* Returns the size of the output: of the source, or else about that of the tensors; 0 for a part, whose size is not known. */
+/* Returns the size of the output: of the source, or else about that of the tensors; 0 for a part,
+ * whose size is not known. */
 static uint64_t expected_size(const struct cli_unpack *u, const struct kvc_cache *c) {
     uint64_t bytes = 0;
     if (u->part.given || u->ranks) return 0;
@@ -67,7 +77,8 @@ static uint64_t expected_size(const struct cli_unpack *u, const struct kvc_cache
     return bytes;
 }
 
-static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
+static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_sink *out,
+                           struct kvc_error *e) {
     struct cli_unpack *u = state;
     struct cli_progress progress;
     struct cli_counted counted;
@@ -75,7 +86,8 @@ static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_s
     int status;
     cli_progress_start(&progress, f->input.name, u->job.input.quiet);
     if (progress.on) {
-        struct kvc_sink shown = cli_counted_begin(&counted, &progress, out, expected_size(u, f->cache));
+        struct kvc_sink shown = cli_counted_begin(&counted, &progress, out,
+                                                  expected_size(u, f->cache));
         status = write_one(u, f, &shown, e);
         cli_counted_end(&counted, &shown);
     } else {
@@ -85,7 +97,8 @@ static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_s
     return status;
 }
 
-static int write_members(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out, struct kvc_error *e) {
+static int write_members(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out,
+                         struct kvc_error *e) {
     struct cli_unpack *u = state;
     u->loaded = 0;
     if (unpack_write_members(u, f, out, e)) return -1;
@@ -116,9 +129,11 @@ static void say_done(void *state, const struct kvc_opened *f) {
 static int test_one(struct cli_job *j, const char *path, struct kvc_error *e) {
     struct cli_unpack *u = j->state;
     u->loaded = 0;
-    int checksums = 0, status = cli_check_with(path, &j->input, unpack_check_container, u, &checksums, e);
+    int checksums = 0,
+        status = cli_check_with(path, &j->input, unpack_check_container, u, &checksums, e);
     struct kvc_opened f;
-    if (status != EXIT_SAME && checksums) cli_error_about(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
+    if (status != EXIT_SAME && checksums)
+        cli_error_about(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
     if (status == EXIT_SAME && !checksums && u->device.kind == CLI_DEVICE_CUDA) {
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: only .kvc files are decoded on a device", path);
         status = EXIT_TROUBLE;
@@ -129,7 +144,8 @@ static int test_one(struct cli_job *j, const char *path, struct kvc_error *e) {
     }
     if (status == EXIT_SAME && j->verbose && u->loaded) cli_load_say(&u->load, path);
     if (status == EXIT_SAME && j->verbose)
-        cli_warn("%s: ok%s", path, checksums ? "" : " (structure only: the format has no checksums)");
+        cli_warn("%s: ok%s", path,
+                 checksums ? "" : " (structure only: the format has no checksums)");
     return status;
 }
 
@@ -143,7 +159,10 @@ static int unpack_one(struct cli_job *j, const char *path) {
     else if (u->salvage && u->incomplete) status = EXIT_DIFFER;
     if (j->test && j->json) {
         cli_report_file(&j->report, path);
-        cli_json_text(&j->report.json, "check", status == EXIT_SAME ? "ok" : status == EXIT_DIFFER ? "damaged" : "trouble");
+        cli_json_text(&j->report.json, "check",
+                      status == EXIT_SAME     ? "ok"
+                      : status == EXIT_DIFFER ? "damaged"
+                                              : "trouble");
         if (status != EXIT_SAME) cli_json_error(&j->report.json, &e);
         else if (u->loaded) cli_load_json(&u->load, &j->report.json);
         cli_report_file_end(&j->report);
@@ -170,7 +189,8 @@ static int take_shard(const struct cli_option *o, void *into, const char *arg) {
     const char *slash = strchr(arg, '/');
     char *rank = slash ? strndup(arg, (size_t)(slash - arg)) : NULL;
     uint64_t r = 0, n = 0;
-    const int bad = !rank || cli_parse_u64(rank, &r) || cli_parse_u64(slash + 1, &n) || r >= n || n > UINT16_MAX;
+    const int bad = !rank || cli_parse_u64(rank, &r) || cli_parse_u64(slash + 1, &n) || r >= n ||
+                    n > UINT16_MAX;
     free(rank);
     if (bad) return cli_usage("--%s=%s is not RANK/RANKS, as 0/2 and 1/2", o->name, arg);
     u->rank = (uint32_t)r;
@@ -186,31 +206,41 @@ static int take_device(const struct cli_option *o, void *into, const char *arg) 
 
 static const struct cli_option what[] = {
     {"to", 0, "FORMAT[:OPTIONS]",
-     "write another layout, as llama, safetensors, npz; FORMAT is %s; OPTIONS of a format: KEY=VALUE,KEY=VALUE",
+     "write another layout, as llama, safetensors, npz; FORMAT is %s; OPTIONS of a format: "
+     "KEY=VALUE,KEY=VALUE",
      .take = take_target, .names = cli_target_names},
     {"to-pairing", 0, "P",
-     "RoPE pairing of K in the output: halves, interleaved or none (default: the pairing of FORMAT's engine)",
-     CLI_CHOICE(struct cli_unpack, export.pairing, CLI_PAIRING_WORDS), .min = KVC_PAIRING_UNKNOWN + 1},
+     "RoPE pairing of K in the output: halves, interleaved or none (default: the pairing of "
+     "FORMAT's engine)",
+     CLI_CHOICE(struct cli_unpack, export.pairing, CLI_PAIRING_WORDS),
+     .min = KVC_PAIRING_UNKNOWN + 1},
     {"lossy-metadata", 0, NULL,
-     "write FORMAT also if it does not hold all that the input has beside K and V (token ids, facts of the model), and say "
+     "write FORMAT also if it does not hold all that the input has beside K and V (token ids, "
+     "facts of the model), and say "
      "what is left out",
      CLI_FLAG(struct cli_unpack, lossy_metadata)},
     {"blocks", 0, "N",
-     "with --to: write files of N tokens each, as a folder or a tar archive; kvc-pack --join makes them one cache again",
+     "with --to: write files of N tokens each, as a folder or a tar archive; kvc-pack --join makes "
+     "them one cache again",
      CLI_NUMBER(struct cli_unpack, blocks, 1, KVC_MAX_CELLS), .wants = "a number of tokens"},
-    {"shard", 0, "R/N", "with --to: write only the KV heads of rank R (0, 1, ...) of N", .take = take_shard},
-    {"device", 0, "D", "decode on cpu (default), cuda, cuda:N, or auto; auto: cuda if there is one", .take = take_device},
+    {"shard", 0, "R/N", "with --to: write only the KV heads of rank R (0, 1, ...) of N",
+     .take = take_shard},
+    {"device", 0, "D", "decode on cpu (default), cuda, cuda:N, or auto; auto: cuda if there is one",
+     .take = take_device},
     {.name = NULL},
 };
 
 static const struct cli_option files[] = {
-    {"output", 'o', "OUTPUT", "write to OUTPUT; several files: to the folder OUTPUT, or to OUTPUT.tar",
+    {"output", 'o', "OUTPUT",
+     "write to OUTPUT; several files: to the folder OUTPUT, or to OUTPUT.tar",
      CLI_TEXT(struct cli_unpack, job.output)},
-    {"salvage", 0, NULL, "write what is whole of a damaged .kvc; say what is lost, and exit 1 if anything is",
+    {"salvage", 0, NULL,
+     "write what is whole of a damaged .kvc; say what is lost, and exit 1 if anything is",
      CLI_FLAG(struct cli_unpack, salvage)},
     {"no-verify", 0, NULL, "do not compare decoded values with their digests",
      CLI_FLAG(struct cli_unpack, job.input.import.no_verify)},
-    {"test", 't', NULL, "check everything, write nothing, exit 1 if damaged", CLI_FLAG(struct cli_unpack, job.test)},
+    {"test", 't', NULL, "check everything, write nothing, exit 1 if damaged",
+     CLI_FLAG(struct cli_unpack, job.test)},
     {.name = NULL},
 };
 
@@ -240,7 +270,8 @@ int main(int argc, char **argv) {
                  "Unpack .kvc containers: FILE.kvc to FILE, or standard input to standard output.\n"
                  "What was packed losslessly comes back byte for byte.\n",
         .more = "Several files come back as a folder. Engine files can be converted, too.\n",
-        .brief = "output stdout to tokens layers device salvage force rm skip-existing test threads quiet verbose version",
+        .brief = "output stdout to tokens layers device salvage force rm skip-existing test "
+                 "threads quiet verbose version",
         .groups = groups,
         .print_devices = cli_cuda_version,
         .end = "\n"
@@ -260,8 +291,10 @@ int main(int argc, char **argv) {
     cli_input_environment(&u->job.input);
     if (cli_take_options(&line, argc, argv)) return EXIT_TROUBLE;
     u->job.input.import.salvage = u->salvage;
-    if (job_collect(&u->job, argc - optind, argv + optind) || job_check(&u->job)) return EXIT_TROUBLE;
-    if (unpack_check_dividing(u) || unpack_check_salvage(u) || unpack_open_device(u)) return EXIT_TROUBLE;
+    if (job_collect(&u->job, argc - optind, argv + optind) || job_check(&u->job))
+        return EXIT_TROUBLE;
+    if (unpack_check_dividing(u) || unpack_check_salvage(u) || unpack_open_device(u))
+        return EXIT_TROUBLE;
     int status = job_run(&u->job, unpack_one);
     free(u->part.layers);
     return cli_finish(status);

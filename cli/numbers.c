@@ -58,7 +58,9 @@ int cli_parse_range(const char *text, uint64_t *first, uint64_t *end) {
 /* Returns the number after "A-" in an argument "A-B", or 0. */
 static uint64_t after_dash(const char *text, uint64_t *first) {
     uint64_t last;
-    if (take_u64(&text, first) || *text++ != '-' || take_u64(&text, &last) || *text || last == UINT64_MAX) return 0;
+    if (take_u64(&text, first) || *text++ != '-' || take_u64(&text, &last) || *text ||
+        last == UINT64_MAX)
+        return 0;
     return last + 1;
 }
 
@@ -69,17 +71,20 @@ int cli_take_range(const char *before, const char *arg, uint64_t *first, uint64_
         return cli_usage("%s%s has no tokens: in A:B the end B is not included", before, arg);
     }
     if ((to = after_dash(arg, &from)) > from)
-        return cli_usage("%s%s is not a range A:B: write %" PRIu64 ":%" PRIu64 "; the end is not included", before, arg, from,
-                         to);
-    return cli_usage("%s%s is not a range A:B with A below B, as 0:64 for the first 64 tokens", before, arg);
+        return cli_usage("%s%s is not a range A:B: write %" PRIu64 ":%" PRIu64
+                         "; the end is not included",
+                         before, arg, from, to);
+    return cli_usage("%s%s is not a range A:B with A below B, as 0:64 for the first 64 tokens",
+                     before, arg);
 }
 
 int cli_take_list(const char *before, const char *arg, uint8_t **keep, uint32_t *n) {
     uint64_t first, end;
     if (!cli_parse_list(arg, keep, n)) return 0;
     if (!cli_parse_range(arg, &first, &end) && first < end && end != UINT64_MAX)
-        return cli_usage("%s%s is not a list like 0-3,7: write %" PRIu64 "-%" PRIu64 "; the end is included", before, arg, first,
-                         end - 1);
+        return cli_usage("%s%s is not a list like 0-3,7: write %" PRIu64 "-%" PRIu64
+                         "; the end is included",
+                         before, arg, first, end - 1);
     return cli_usage("%s%s is not a list like 0-3,7", before, arg);
 }
 
@@ -141,7 +146,8 @@ void cli_sizes_by_1024(void) {
 }
 
 void cli_size_text(uint64_t bytes, char text[32]) {
-    static const char *const units[2][6] = {{"kB", "MB", "GB", "TB", "PB", "EB"}, {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}};
+    static const char *const units[2][6] = {{"kB", "MB", "GB", "TB", "PB", "EB"},
+                                            {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}};
     if (bytes < size_unit) {
         snprintf(text, 32, "%" PRIu64 " B", bytes);
         return;
@@ -149,6 +155,7 @@ void cli_size_text(uint64_t bytes, char text[32]) {
     double v = (double)bytes / size_unit;
     size_t unit = 0;
     /* 999.95 would be printed as 1000.0. */
-    for (; v >= size_unit - 0.05 && unit + 1 < sizeof units[0] / sizeof units[0][0]; unit++) v /= size_unit;
+    for (; v >= size_unit - 0.05 && unit + 1 < sizeof units[0] / sizeof units[0][0]; unit++)
+        v /= size_unit;
     snprintf(text, 32, "%.1f %s", v, units[size_unit == 1024][unit]);
 }

@@ -1,5 +1,5 @@
-/* options.c: takes a command line by the table of the tool's options, and prints help texts and the list of options. Not for what
- * the options mean (kvc-*.c, job.c, input_options.c). */
+/* options.c: takes a command line by the table of the tool's options, and prints help texts and the
+ * list of options. Not for what the options mean (kvc-*.c, job.c, input_options.c). */
 #include "cli/options.h"
 
 #include "cli/cli.h"
@@ -25,7 +25,9 @@ static size_t n_rows;
 const struct cli_option cli_common_options[] = {
     {.letter = 'h', .help = "print the most used options"},
     {.name = "help", .help = "print all options, and examples"},
-    {.name = "version", .letter = 'V', .help = "print the version; with -v also kernels, stages and formats"},
+    {.name = "version",
+     .letter = 'V',
+     .help = "print the version; with -v also kernels, stages and formats"},
     {.name = NULL},
 };
 
@@ -57,7 +59,8 @@ static int argument_of(const struct cli_option *o) {
 
 /* --- arguments --- */
 
-const char *cli_join_words(const char *words, const char *separators, const char *last, char *text, size_t size) {
+const char *cli_join_words(const char *words, const char *separators, const char *last, char *text,
+                           size_t size) {
     size_t used = 0;
     while (*words && used < size) {
         const size_t n = strcspn(words, separators);
@@ -80,7 +83,9 @@ static int take_choice(const struct cli_option *o, unsigned *field, const char *
         if (strlen(arg) == n && memcmp(word, arg, n) == 0) return 0;
         word = word[n] ? word + n + 1 : NULL;
     }
-    if (at - o->min == 1) return cli_usage("--%s=%s is not --%s or --%s=%s", o->name, arg, o->name, o->name, o->wants);
+    if (at - o->min == 1)
+        return cli_usage("--%s=%s is not --%s or --%s=%s", o->name, arg, o->name, o->name,
+                         o->wants);
     const int two = at - o->min == 2;
     cli_join_words(o->wants, "|", two ? " nor " : " or ", words, sizeof words);
     return cli_usage("--%s=%s is %s %s", o->name, arg, two ? "neither" : "not", words);
@@ -91,8 +96,8 @@ static int take_number(const struct cli_option *o, void *field, const char *arg)
     uint64_t *u64 = field, v;
     if (cli_parse_u64(arg, &v) || v < o->min || v > o->max) {
         if (o->wants) return cli_usage("--%s=%s is not %s", o->name, arg, o->wants);
-        return cli_usage("--%s=%s is not a number from %llu to %llu", o->name, arg, (unsigned long long)o->min,
-                         (unsigned long long)o->max);
+        return cli_usage("--%s=%s is not a number from %llu to %llu", o->name, arg,
+                         (unsigned long long)o->min, (unsigned long long)o->max);
     }
     if (o->kind == CLI_IS_U32) *u32 = (uint32_t)v;
     else *u64 = v;
@@ -140,7 +145,9 @@ int cli_threads_environment(unsigned most, unsigned *threads) {
     uint64_t n;
     if (!variable || !*variable || cli_given("threads")) return 0;
     if (cli_parse_u64(variable, &n) || n > MOST) {
-        cli_warn("KVC_THREADS=%s is not a number of threads (0 to %d); correct or unset the variable", variable, MOST);
+        cli_warn(
+            "KVC_THREADS=%s is not a number of threads (0 to %d); correct or unset the variable",
+            variable, MOST);
         return EXIT_TROUBLE;
     }
     *threads = n < most ? (unsigned)n : most;
@@ -152,15 +159,18 @@ int cli_threads_environment(unsigned most, unsigned *threads) {
 /* Returns 1 if a name begins with the word. getopt_long() has then listed such names. */
 static int is_ambiguous(const char *word) {
     for (size_t i = 0; i < n_rows; i++)
-        if (rows[i].option->name && strncmp(rows[i].option->name, word, strlen(word)) == 0) return 1;
+        if (rows[i].option->name && strncmp(rows[i].option->name, word, strlen(word)) == 0)
+            return 1;
     return 0;
 }
 
-/* Prints advice about an unknown long option `argument`, with or without "=VALUE", or the options that resemble it. */
+/* Prints advice about an unknown long option `argument`, with or without "=VALUE", or the options
+ * that resemble it. */
 static void propose(const char *argument) {
     char word[64];
     struct kvc_near near = {.word = word};
-    const int n = snprintf(word, sizeof word, "%.*s", (int)strcspn(argument + 2, "="), argument + 2);
+    const int n = snprintf(word, sizeof word, "%.*s", (int)strcspn(argument + 2, "="),
+                           argument + 2);
     if (n < 0 || (size_t)n >= sizeof word || is_ambiguous(word)) return;
     const char *advice = cli_habit(cli_tool(), word);
     if (advice) {
@@ -183,7 +193,8 @@ static void advise(char **argv) {
 
 /* --- texts --- */
 
-/* Returns the length of the words of a text, or of the items of a list with commas, that fit into `width` columns. */
+/* Returns the length of the words of a text, or of the items of a list with commas, that fit into
+ * `width` columns. */
 static int line_length(const char *text, int width) {
     const int length = (int)strlen(text);
     int fits = length < width ? length : width;
@@ -225,7 +236,9 @@ static void print_option(const struct cli_option *o, int brief) {
     int used = o->letter ? printf("  -%c%s", o->letter, o->name ? ", " : "") : printf("      ");
     const char *argument = o->argument ? o->argument : "";
     const int length = (int)(brief ? strcspn(argument, "[") : strlen(argument));
-    if (o->name) used += printf("--%s%s%.*s", o->name, argument_of(o) == required_argument ? "=" : "", length, argument);
+    if (o->name)
+        used += printf("--%s%s%.*s", o->name, argument_of(o) == required_argument ? "=" : "",
+                       length, argument);
     cli_print_help(used, help_text(o, help, sizeof help), brief);
 }
 
@@ -263,11 +276,13 @@ static void print_list(const struct cli_command_line *line) {
         char help[1024], words[128] = "";
         if (!o->name) continue;
         const char *names = o->names ? o->names() : words;
-        if (o->wants && (o->kind == CLI_IS_CHOICE || strchr(o->wants, '|'))) snprintf(words, sizeof words, "%s", o->wants);
+        if (o->wants && (o->kind == CLI_IS_CHOICE || strchr(o->wants, '|')))
+            snprintf(words, sizeof words, "%s", o->wants);
         for (char *p = words; *p; p++)
             if (*p == '|') *p = ' ';
-        printf("%s\t%c\t%s\t%s\t%s\t%s\n", o->name, o->letter ? o->letter : '-', argument[argument_of(o)], names,
-               help_text(o, help, sizeof help), o->argument ? o->argument : "");
+        printf("%s\t%c\t%s\t%s\t%s\t%s\n", o->name, o->letter ? o->letter : '-',
+               argument[argument_of(o)], names, help_text(o, help, sizeof help),
+               o->argument ? o->argument : "");
     }
     if (line->print_commands) line->print_commands('l');
 }
@@ -288,7 +303,8 @@ int cli_exclusive(const char *names) {
         if (!row || !row->given) continue;
         if (first) {
             const int later = row->given > first->given;
-            return cli_usage("--%s and --%s exclude each other", (later ? first : row)->option->name,
+            return cli_usage("--%s and --%s exclude each other",
+                             (later ? first : row)->option->name,
                              (later ? row : first)->option->name);
         }
         first = row;
@@ -304,7 +320,8 @@ int cli_each_given(int (*refuse)(void *state, const struct cli_option *o), void 
 }
 
 /* Lists all rows, and writes them as getopt_long() takes them. */
-static void options_collect(const struct cli_group *group, struct option *long_options, char *letters) {
+static void options_collect(const struct cli_group *group, struct option *long_options,
+                            char *letters) {
     for (; group->options; group++)
         for (const struct cli_option *o = group->options; o->name || o->letter; o++) {
             struct cli_row *row = o->name ? options_find(o->name, strlen(o->name)) : NULL;
@@ -318,7 +335,8 @@ static void options_collect(const struct cli_group *group, struct option *long_o
         }
     for (size_t i = 0; i < n_rows; i++) {
         const struct cli_option *o = rows[i].option;
-        if (o->name) *long_options++ = (struct option){o->name, argument_of(o), NULL, FIRST_VALUE + (int)i};
+        if (o->name)
+            *long_options++ = (struct option){o->name, argument_of(o), NULL, FIRST_VALUE + (int)i};
         if (o->letter) *letters++ = o->letter;
         if (o->letter && o->argument) *letters++ = ':';
     }

@@ -1,9 +1,10 @@
 /* output.c: output files that appear complete or not at all. Not for text on standard output.
  *
- * A file is written without a name (O_TMPFILE), made durable (fsync) and named (linkat); then its folder is made durable. A
- * program that ends before, also by kill -9, leaves nothing. linkat() cannot replace a file: an existing file is replaced
- * after all bytes are written, by linking a temporary name beside it and renaming that. If the file system has no files
- * without names, the file has the temporary name from the start; signals remove it, and only kill -9 leaves it. */
+ * A file is written without a name (O_TMPFILE), made durable (fsync) and named (linkat); then its
+ * folder is made durable. A program that ends before, also by kill -9, leaves nothing. linkat()
+ * cannot replace a file: an existing file is replaced after all bytes are written, by linking a
+ * temporary name beside it and renaming that. If the file system has no files without names, the
+ * file has the temporary name from the start; signals remove it, and only kill -9 leaves it. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -75,10 +76,13 @@ static int open_file(struct cli_output *o, int named, unsigned mode, struct kvc_
     if ((named || open_unnamed(o)) && open_named(o, e)) return -1;
     mode_t mask = umask(0);
     umask(mask);
-    return fchmod(o->fd, mode & 0777 & ~mask) ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno)) : 0;
+    return fchmod(o->fd, mode & 0777 & ~mask)
+               ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno))
+               : 0;
 }
 
-/* Returns 1 for existing devices and pipes (/dev/null, /dev/stdout), which are written to directly. */
+/* Returns 1 for existing devices and pipes (/dev/null, /dev/stdout), which are written to directly.
+ */
 static int is_special(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
@@ -102,30 +106,36 @@ static int write_named(void *state, const void *data, size_t n, struct kvc_error
 }
 
 /* The same at an offset. */
-static int put_named(void *state, uint64_t offset, const void *data, size_t n, struct kvc_error *e) {
+static int put_named(void *state, uint64_t offset, const void *data, size_t n,
+                     struct kvc_error *e) {
     const struct cli_output *o = state;
     if (!kvc_put_all(o->fd, data, n, offset)) return 0;
     kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno));
     return kvc_error_prefix(e, o->name);
 }
 
-static int open_output(struct cli_output *o, const char *path, int named, int force, unsigned mode, struct kvc_error *e) {
+static int open_output(struct cli_output *o, const char *path, int named, int force, unsigned mode,
+                       struct kvc_error *e) {
     struct stat st;
     memset(o, 0, sizeof *o);
     o->force = force;
     o->fd = STDOUT_FILENO;
     if (!path) {
         if (!force && isatty(STDOUT_FILENO))
-            return kvc_fail(e, KVC_ERR_USAGE, "standard output is a terminal: use -o FILE, a pipe, or -f to force it");
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "standard output is a terminal: use -o FILE, a pipe, or -f to force it");
     } else if (is_special(path)) {
         o->fd = open(path, O_WRONLY | O_CLOEXEC);
         if (o->fd < 0) return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
     } else if (is_directory(path)) {
         return kvc_fail(e, KVC_ERR_USAGE, "%s is a directory: name a file in it", path);
-    } else if (lstat(path, &st) && errno != ENOENT) { /* a name that could not be given at the end */
+    } else if (lstat(path, &st) &&
+               errno != ENOENT) { /* a name that could not be given at the end */
         return kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", path, strerror(errno));
     } else {
-        if (!force && access(path, F_OK) == 0) return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", path);
+        if (!force && access(path, F_OK) == 0)
+            return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", path);
         o->path = strdup(path);
         if (!o->path) return kvc_fail_memory(e, "a path");
         if (open_file(o, named, mode, e)) {
@@ -135,15 +145,19 @@ static int open_output(struct cli_output *o, const char *path, int named, int fo
     }
     o->name = path ? path : "standard output";
     o->raw = kvc_sink_fd(&o->fd);
-    o->sink = (struct kvc_sink){.write = o->path ? NULL : write_named, .put = o->path ? put_named : NULL, .state = o};
+    o->sink = (struct kvc_sink){.write = o->path ? NULL : write_named,
+                                .put = o->path ? put_named : NULL,
+                                .state = o};
     return 0;
 }
 
-int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e) {
+int cli_output_open(struct cli_output *o, const char *path, int force, unsigned mode,
+                    struct kvc_error *e) {
     return open_output(o, path, 0, force, mode, e);
 }
 
-int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e) {
+int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode,
+                          struct kvc_error *e) {
     return open_output(o, path, 1, force, mode, e);
 }
 
@@ -177,7 +191,8 @@ static int exists_already(const struct cli_output *o, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", o->path);
 }
 
-/* Names the complete file. link() and linkat() never replace a file that appeared meanwhile, as rename() does. */
+/* Names the complete file. link() and linkat() never replace a file that appeared meanwhile, as
+ * rename() does. */
 static int take_name(struct cli_output *o, struct kvc_error *e) {
     if (!o->temporary) {
         if (link_fd(o, o->path) == 0) return 0;
@@ -187,27 +202,32 @@ static int take_name(struct cli_output *o, struct kvc_error *e) {
     }
     if (!o->force && link(o->temporary, o->path) == 0) return 0;
     if (!o->force && errno == EEXIST) return exists_already(o, e);
-    return rename(o->temporary, o->path) ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno)) : 0;
+    return rename(o->temporary, o->path)
+               ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno))
+               : 0;
 }
 
 int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
     if (!o->path) {
         int fd = o->fd, special = fd != STDOUT_FILENO;
         o->fd = -1;
-        if (special && close(fd)) return kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno));
+        if (special && close(fd))
+            return kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno));
         return 0;
     }
     int status = 0, dir = directory_of(o->path, O_RDONLY | O_DIRECTORY, e);
     if (dir < 0) return -1;
     if (o->times) futimens(o->fd, o->times); /* a file system without times is no error */
-    if (fsync(o->fd)) status = kvc_fail(e, KVC_ERR_IO, "%s: write error: %s", o->path, strerror(errno));
+    if (fsync(o->fd))
+        status = kvc_fail(e, KVC_ERR_IO, "%s: write error: %s", o->path, strerror(errno));
     if (!status) status = take_name(o, e);
     close(o->fd); /* fsync() has reported all errors */
     o->fd = -1;
     if (!status) {
         if (o->temporary) unlink(o->temporary); /* left by link(), already gone after rename() */
         pending = NULL;
-        if (fsync(dir) && errno != EINVAL) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+        if (fsync(dir) && errno != EINVAL)
+            status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
         drop_temporary(o);
         free(o->path);
         o->path = NULL;
@@ -230,5 +250,7 @@ int cli_remove_input(const struct kvc_input *in, struct kvc_error *e) {
     struct stat st;
     if (!in->path || stat(in->path, &st)) return 0;
     if (st.st_dev != in->device || st.st_ino != in->inode) return 0;
-    return unlink(in->path) ? kvc_fail(e, KVC_ERR_IO, "%s: cannot be removed: %s", in->path, strerror(errno)) : 0;
+    return unlink(in->path)
+               ? kvc_fail(e, KVC_ERR_IO, "%s: cannot be removed: %s", in->path, strerror(errno))
+               : 0;
 }

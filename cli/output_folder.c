@@ -1,7 +1,9 @@
-/* output_folder.c: an output folder of several files that appears complete or not at all. Not for single files (output.c).
+/* output_folder.c: an output folder of several files that appears complete or not at all. Not for
+ * single files (output.c).
  *
- * The files are written into a folder with a temporary name, which gets its final name after all files are complete. A
- * program that a signal ends before leaves the temporary folder, whose name begins with a dot. */
+ * The files are written into a folder with a temporary name, which gets its final name after all
+ * files are complete. A program that a signal ends before leaves the temporary folder, whose name
+ * begins with a dot. */
 #include "cli/cli.h"
 
 #include "formats/io/member_sink.h"
@@ -30,14 +32,18 @@ int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e)
     const char *slash = strrchr(path, '/');
     const size_t n = strlen(path), dir = slash ? (size_t)(slash + 1 - path) : 0;
     memset(o, 0, sizeof *o);
-    if (lstat(path, &st) == 0) return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: a folder of files replaces nothing", path);
+    if (lstat(path, &st) == 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: a folder of files replaces nothing",
+                        path);
     o->path = strdup(path);
     o->temporary = malloc(n + sizeof "..XXXXXX");
     int status = o->path && o->temporary ? 0 : kvc_fail_memory(e, "a path");
     if (!status) {
         snprintf(o->temporary, n + sizeof "..XXXXXX", "%.*s.%s.XXXXXX", (int)dir, path, path + dir);
         o->made = mkdtemp(o->temporary) != NULL;
-        if (!o->made) status = kvc_fail(e, KVC_ERR_IO, "%s: cannot create the folder: %s", path, strerror(errno));
+        if (!o->made)
+            status = kvc_fail(e, KVC_ERR_IO, "%s: cannot create the folder: %s", path,
+                              strerror(errno));
     }
     if (!status && !(o->folder = kvc_folder_open(o->temporary, &o->members, e))) status = -1;
     if (status) cli_folder_abandon(o);
@@ -53,7 +59,8 @@ int cli_folder_commit(struct cli_folder *o, struct kvc_error *e) {
     if (!status && (fd < 0 || fchmod(fd, 0777 & ~mask) || (fsync(fd) && errno != EINVAL)))
         status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
     if (fd >= 0) close(fd);
-    if (!status && rename(o->temporary, o->path)) status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+    if (!status && rename(o->temporary, o->path))
+        status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
     if (!status) o->made = 0;
     cli_folder_abandon(o);
     return status;

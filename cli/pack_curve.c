@@ -1,4 +1,5 @@
-/* pack_curve.c: kvc-pack --curve: packs a file by each preset to nowhere, and reports ratio and error. Not for drawing (curve.c). */
+/* pack_curve.c: kvc-pack --curve: packs a file by each preset to nowhere, and reports ratio and
+ * error. Not for drawing (curve.c). */
 #include "cli/curve.h"
 #include "cli/pack_job.h"
 
@@ -45,8 +46,8 @@ static struct curve_point *pack_curve_add(struct curve *c, const char *name) {
 }
 
 /* Adds the point of a recipe, with a KLD as its target unless `kld` is 0. */
-static int add_recipe(struct cli_pack *p, struct curve *c, const struct kvc_opened *f, const char *recipe, double kld,
-                      struct kvc_error *e) {
+static int add_recipe(struct cli_pack *p, struct curve *c, const struct kvc_opened *f,
+                      const char *recipe, double kld, struct kvc_error *e) {
     struct kvc_recipe parsed;
     char name[64];
     if (kld > 0) snprintf(name, sizeof name, "--target-kld=%g", kld);
@@ -61,16 +62,20 @@ static int add_recipe(struct cli_pack *p, struct curve *c, const struct kvc_open
 }
 
 /* Adds the point of the options. It is that of a preset if they name one and no target. */
-static int add_chosen(struct cli_pack *p, struct curve *c, const struct kvc_opened *f, const struct kvc_packing *chosen,
-                      struct kvc_error *e) {
+static int add_chosen(struct cli_pack *p, struct curve *c, const struct kvc_opened *f,
+                      const struct kvc_packing *chosen, struct kvc_error *e) {
     const struct kvc_rate *rate = &chosen->rate;
-    const int targets = rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0;
+    const int targets = rate->kld > 0 || rate->ratio > 0 || rate->output_error > 0 ||
+                        rate->logit_error > 0;
     for (size_t i = 0; i < c->n && !targets; i++)
-        if (strcmp(c->point[i].name, p->recipe_text) == 0 && (chosen->options.recipe || !p->how.options.profile)) {
+        if (strcmp(c->point[i].name, p->recipe_text) == 0 &&
+            (chosen->options.recipe || !p->how.options.profile)) {
             c->point[i].chosen = 1;
             return 0;
         }
-    struct curve_point *point = pack_curve_add(c, chosen->options.recipe && !targets ? p->recipe_text : "the options' recipe");
+    struct curve_point *point = pack_curve_add(c, chosen->options.recipe && !targets
+                                                      ? p->recipe_text
+                                                      : "the options' recipe");
     if (!point) return kvc_fail_memory(e, "the points of a curve");
     point->chosen = 1;
     p->how.options.recipe = chosen->options.recipe;
@@ -79,7 +84,8 @@ static int add_chosen(struct cli_pack *p, struct curve *c, const struct kvc_open
     return 0;
 }
 
-static int add_all(struct cli_pack *p, struct curve *c, const struct kvc_opened *f, struct kvc_error *e) {
+static int add_all(struct cli_pack *p, struct curve *c, const struct kvc_opened *f,
+                   struct kvc_error *e) {
     const struct kvc_packing chosen = p->how;
     if (add_recipe(p, c, f, "split", 0, e)) return -1;
     if (p->how.options.profile && add_recipe(p, c, f, "cross", 0, e)) return -1;
@@ -90,7 +96,8 @@ static int add_all(struct cli_pack *p, struct curve *c, const struct kvc_opened 
     return add_chosen(p, c, f, &chosen, e);
 }
 
-static int pack_curve_collect(struct cli_pack *p, struct curve *c, const char *path, struct kvc_error *e) {
+static int pack_curve_collect(struct cli_pack *p, struct curve *c, const char *path,
+                              struct kvc_error *e) {
     struct kvc_opened f;
     if (cli_open(&f, path, &p->job.input, e)) return -1;
     const int status = add_all(p, c, &f, e);

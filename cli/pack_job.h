@@ -1,4 +1,5 @@
-/* pack_job.h: the state of kvc-pack, and what it says of a packed file. Not for packing (kvc-pack.c). */
+/* pack_job.h: the state of kvc-pack, and what it says of a packed file. Not for packing
+ * (kvc-pack.c). */
 #ifndef KVC_PACK_JOB_H
 #define KVC_PACK_JOB_H
 
@@ -41,13 +42,17 @@ int pack_check_join(struct cli_pack *p);
 int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e);
 void pack_join_close(struct cli_pack *p);
 
-/* Packs a file by each preset to nowhere, and prints ratio and error (--curve). Returns an exit status. */
+/* Packs a file by each preset to nowhere, and prints ratio and error (--curve). Returns an exit
+ * status. */
 int pack_curve(struct cli_pack *p, const char *path);
 
-/* Looks at the rows of the cache that is packed (rows.h), and says what is doubtful, if anything is. */
+/* Looks at the rows of the cache that is packed (rows.h), and says what is doubtful, if anything
+ * is. */
 void pack_say_rows(struct cli_pack *p, const struct kvc_cache *c);
-/* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the others. */
-void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe);
+/* With -v: which tensors a lossy recipe left as they were, and the errors that it leaves in the
+ * others. */
+void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c,
+                    const struct kvc_recipe *recipe);
 /* Says that a file is packed, as --json, -v and -q ask for; that it is lossy even without -v. */
 void pack_say_done(void *state, const struct kvc_opened *f);
 

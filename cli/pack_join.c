@@ -1,4 +1,5 @@
-/* pack_join.c: kvc-pack --join: opens several inputs as one. Not for joining caches (formats/cache/join.h). */
+/* pack_join.c: kvc-pack --join: opens several inputs as one. Not for joining caches
+ * (formats/cache/join.h). */
 #include "cli/pack_job.h"
 
 #include "codecs/memory.h"
@@ -18,9 +19,12 @@ int pack_check_join(struct cli_pack *p) {
     if (!n) return cli_usage("%s needs files to join", option);
     if (p->learn_path) return cli_usage("%s and --learn-profile exclude each other", option);
     if (p->job.remove) return cli_usage("%s and --rm exclude each other", option);
-    if (!p->job.output && !p->job.to_stdout && !p->job.test) return cli_usage("%s needs -o FILE or -c", option);
-    if (p->joined.append && (p->joined.heads || cli_given("recipe") || p->how.dequantize || p->part.given))
-        return cli_usage("--append excludes --join=heads, -r, --dequantize, --tokens and --layers: the recipe is that of %s",
+    if (!p->job.output && !p->job.to_stdout && !p->job.test)
+        return cli_usage("%s needs -o FILE or -c", option);
+    if (p->joined.append &&
+        (p->joined.heads || cli_given("recipe") || p->how.dequantize || p->part.given))
+        return cli_usage("--append excludes --join=heads, -r, --dequantize, --tokens and --layers: "
+                         "the recipe is that of %s",
                          p->joined.append);
     p->joined.n = n + (p->joined.append != NULL);
     p->joined.paths = p->job.files.path;
@@ -31,16 +35,19 @@ int pack_check_join(struct cli_pack *p) {
 /* Names the joined input: "a.bin and 2 more". */
 static int name_joined(struct cli_joined *all, struct kvc_error *e) {
     const char *first = all->file[0].input.name;
-    const int status = all->n > 1 ? asprintf(&all->name, "%s and %d more", first, all->n - 1) : asprintf(&all->name, "%s", first);
+    const int status = all->n > 1 ? asprintf(&all->name, "%s and %d more", first, all->n - 1)
+                                  : asprintf(&all->name, "%s", first);
     if (status >= 0) return 0;
     all->name = NULL;
     return kvc_fail_memory(e, "a name");
 }
 
-/* Opens the operands. Ranks have other heads than the model that --model names, which the joined cache is compared with. */
+/* Opens the operands. Ranks have other heads than the model that --model names, which the joined
+ * cache is compared with. */
 static int open_all(struct cli_pack *p, struct kvc_error *e) {
     struct cli_joined *all = &p->joined;
-    if (!(all->file = kvc_alloc_zeros((uint64_t)all->n, sizeof *all->file))) return kvc_fail_memory(e, "files");
+    if (!(all->file = kvc_alloc_zeros((uint64_t)all->n, sizeof *all->file)))
+        return kvc_fail_memory(e, "files");
     const char *model = p->job.input.model_path;
     int status = 0;
     if (all->heads) p->job.input.model_path = NULL;
@@ -56,10 +63,12 @@ static int open_all(struct cli_pack *p, struct kvc_error *e) {
 static int take_recipe(struct cli_pack *p, struct kvc_error *e) {
     const struct kvc_opened *old = &p->joined.file[0];
     if (!kvc_cache_is_container(old->cache))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s is no .kvc: --append=OLD.kvc wants the container that comes first",
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s is no .kvc: --append=OLD.kvc wants the container that comes first",
                         old->input.name);
     p->recipe_text = kvc_meta_text(&old->cache->meta, KVC_KEY_RECIPE, KVC_DEFAULT_STAGE);
-    if (kvc_recipe_parse(p->recipe_text, &p->recipe, e)) return kvc_error_prefix(e, old->input.name);
+    if (kvc_recipe_parse(p->recipe_text, &p->recipe, e))
+        return kvc_error_prefix(e, old->input.name);
     p->how.options.recipe = &p->recipe;
     p->how.options.reuse = old->cache;
     return 0;
@@ -67,8 +76,11 @@ static int take_recipe(struct cli_pack *p, struct kvc_error *e) {
 
 static void say_joined(const struct cli_pack *p, const struct kvc_join_report *report) {
     if (p->job.input.quiet) return;
-    if (report->by_order) cli_warn("%s: the files do not record positions: they are taken in the given order", p->joined.name);
-    if (report->no_ids && !p->token_ids.n) cli_warn("%s: without token ids: %s has none", p->joined.name, report->no_ids);
+    if (report->by_order)
+        cli_warn("%s: the files do not record positions: they are taken in the given order",
+                 p->joined.name);
+    if (report->no_ids && !p->token_ids.n)
+        cli_warn("%s: without token ids: %s has none", p->joined.name, report->no_ids);
     if (report->left_out) cli_warn("%s: without queries and hidden states", p->joined.name);
 }
 
@@ -77,7 +89,8 @@ static int apply_model(struct cli_pack *p, struct kvc_opened *f, struct kvc_erro
     struct cli_input *in = &p->job.input;
     if (!p->joined.heads || !in->has_model) return 0;
     const uint64_t heads = in->model.kv_heads;
-    if (!kvc_cache_heads_known(f->cache) && heads && heads <= UINT16_MAX && kvc_cache_set_heads(f->cache, (uint32_t)heads, e))
+    if (!kvc_cache_heads_known(f->cache) && heads && heads <= UINT16_MAX &&
+        kvc_cache_set_heads(f->cache, (uint32_t)heads, e))
         return -1;
     if (kvc_model_match(&f->cache->meta, &in->model, f->note, sizeof f->note, e)) return -1;
     if (kvc_model_apply(&in->model, f->cache, f->note, sizeof f->note, e)) return -1;
@@ -92,11 +105,13 @@ int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct k
     uint64_t bytes = 0;
     (void)path; /* of the first operand */
     memset(f, 0, sizeof *f);
-    if (open_all(p, e) || (all->append && take_recipe(p, e)) || cli_read_model(&p->job.input, e)) return -1;
+    if (open_all(p, e) || (all->append && take_recipe(p, e)) || cli_read_model(&p->job.input, e))
+        return -1;
     struct kvc_join_operand *from = kvc_alloc((uint64_t)all->n, sizeof *from);
     if (!from) return kvc_fail_memory(e, "files");
     for (int i = 0; i < all->n; i++) {
-        from[i] = (struct kvc_join_operand){all->file[i].cache, all->file[i].input.name, !i && all->append};
+        from[i] = (struct kvc_join_operand){all->file[i].cache, all->file[i].input.name,
+                                            !i && all->append};
         bytes += kvc_opened_size(&all->file[i]);
     }
     f->cache = all->heads ? kvc_view_join_heads(from, (size_t)all->n, &report, e)
@@ -104,7 +119,8 @@ int pack_join_open(void *state, struct kvc_opened *f, const char *path, struct k
     free(from);
     if (!f->cache) return -1;
     kvc_input_memory(&f->input, all->name, NULL,
-                     (size_t)bytes); /* the name and size of all; their bytes are those of the operands */
+                     /* the name and size of all; their bytes are those of the operands */
+                     (size_t)bytes);
     f->format = all->file[0].format;
     if (apply_model(p, f, e)) {
         kvc_error_prefix(e, all->name);

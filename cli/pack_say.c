@@ -23,7 +23,8 @@ void pack_say_rows(struct cli_pack *p, const struct kvc_cache *c) {
     struct kvc_rows rows;
     char text[800];
     p->zero_bytes = 0;
-    if (kvc_rows_look(&rows, c, NULL)) return; /* packing reads the same rows, and says why it cannot */
+    /* packing reads the same rows, and says why it cannot */
+    if (kvc_rows_look(&rows, c, NULL)) return;
     p->zero_bytes = last_bytes(c, rows.zeros);
     kvc_rows_say(&rows, "", text, sizeof text);
     if (*text && !p->job.input.quiet) cli_warn("%s: %s", p->file->input.name, text);
@@ -31,8 +32,10 @@ void pack_say_rows(struct cli_pack *p, const struct kvc_cache *c) {
 
 /* --- what a lossy recipe left as it was --- */
 
-/* The lowest model layer from `from` on with a tensor of this role that comes back bit by bit, or KVC_NONE. */
-static uint32_t next_lossless(const struct kvc_cache *c, const struct kvc_plan *plan, enum kvc_role role, uint32_t from) {
+/* The lowest model layer from `from` on with a tensor of this role that comes back bit by bit, or
+ * KVC_NONE. */
+static uint32_t next_lossless(const struct kvc_cache *c, const struct kvc_plan *plan,
+                              enum kvc_role role, uint32_t from) {
     uint32_t next = KVC_NONE;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const uint32_t index = c->layer[c->tensor[t].layer].index;
@@ -55,7 +58,8 @@ static void print_lossless(FILE *out, const struct kvc_cache *c, const struct kv
         while (next != KVC_NONE) {
             const uint32_t first = next;
             uint32_t last = first;
-            while ((next = next_lossless(c, plan, role, last + 1)) == last + 1 && next != KVC_NONE) last = next;
+            while ((next = next_lossless(c, plan, role, last + 1)) == last + 1 && next != KVC_NONE)
+                last = next;
             fprintf(out, "%s%" PRIu32, between, first);
             if (last > first) fprintf(out, "-%" PRIu32, last);
             between = ",";
@@ -64,7 +68,8 @@ static void print_lossless(FILE *out, const struct kvc_cache *c, const struct kv
     }
 }
 
-static void say_lossless(const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
+static void say_lossless(const char *name, const struct kvc_cache *c,
+                         const struct kvc_recipe *recipe) {
     struct kvc_plan plan;
     char *text = NULL;
     size_t n;
@@ -84,36 +89,49 @@ static void say_lossless(const char *name, const struct kvc_cache *c, const stru
 /* `kld` of the text's continuation and of recall. */
 static void say_kld(const char *name, const double kld[2]) {
     char text[160];
-    cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from the profile's metric", name,
-             kld[0], kld[1]);
-    cli_warn("%s: a KLD of %.2g: %s (kvc-quality(7))", name, kld[0], cli_kld_text(CLI_KLD_TOKENS, kld[0], text, sizeof text));
+    cli_warn("%s: predicted KLD %.2g for the text's continuation, %.2g for recall: estimates from "
+             "the profile's metric",
+             name, kld[0], kld[1]);
+    cli_warn("%s: a KLD of %.2g: %s (kvc-quality(7))", name, kld[0],
+             cli_kld_text(CLI_KLD_TOKENS, kld[0], text, sizeof text));
 }
 
-static void say_errors(const struct cli_pack *p, const char *name, const struct kvc_recipe *recipe) {
+static void say_errors(const struct cli_pack *p, const char *name,
+                       const struct kvc_recipe *recipe) {
     const struct kvc_rate_report *r = &p->done.rated;
     char text[KVC_MAX_RECIPE_TEXT];
     if (p->done.fit.ratio[0] > 0 || p->done.fit.ratio[1] > 0)
-        cli_warn("%s: fit of the profile: %s; mean square of coefficients to the profile's: K %.3g, V %.3g (1: as in its texts)",
-                 name, kvc_fit_name(p->done.fit.verdict), p->done.fit.ratio[0], p->done.fit.ratio[1]);
-    if (r->step > 0 && !kvc_recipe_print(recipe, text, sizeof text)) cli_warn("%s: recipe %s", name, text);
-    if (r->kld[0] > MOST_PREDICTED) cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
+        cli_warn("%s: fit of the profile: %s; mean square of coefficients to the profile's: K "
+                 "%.3g, V %.3g (1: as in its texts)",
+                 name, kvc_fit_name(p->done.fit.verdict), p->done.fit.ratio[0],
+                 p->done.fit.ratio[1]);
+    if (r->step > 0 && !kvc_recipe_print(recipe, text, sizeof text))
+        cli_warn("%s: recipe %s", name, text);
+    if (r->kld[0] > MOST_PREDICTED)
+        cli_warn("%s: the step is coarser than estimates of a KLD are for", name);
     else if (r->kld[0] > 0) say_kld(name, r->kld);
     else if (p->how.options.profile && p->done.fit.verdict != KVC_FIT_GOOD &&
              kvc_profile_metric(p->how.options.profile) == KVC_METRIC_FISHER)
         cli_warn("%s: no KLD is predicted, as %s", name,
-                 p->done.fit.verdict == KVC_FIT_UNKNOWN ? "whether the profile fits could not be measured"
-                                                        : "the profile does not fit the cache well");
+                 p->done.fit.verdict == KVC_FIT_UNKNOWN
+                     ? "whether the profile fits could not be measured"
+                     : "the profile does not fit the cache well");
     else if (r->step > 0)
-        cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no KLD is predicted", name);
+        cli_warn("%s: no profile with a metric of the model: the step is a relative one, and no "
+                 "KLD is predicted",
+                 name);
     if (r->error > 0)
         cli_warn("%s: error left in attention, measured: %s %.4g", name,
-                 p->how.rate.logit_error > 0 ? "logits, root mean square," : "outputs, 0.99 of them below", r->error);
+                 p->how.rate.logit_error > 0 ? "logits, root mean square,"
+                                             : "outputs, 0.99 of them below",
+                 r->error);
     if (p->how.options.no_verify) return;
-    cli_warn("%s: error left in the values, measured: K %.4g, V %.4g of their root mean square", name, p->done.report.error[0],
-             p->done.report.error[1]);
+    cli_warn("%s: error left in the values, measured: K %.4g, V %.4g of their root mean square",
+             name, p->done.report.error[0], p->done.report.error[1]);
 }
 
-void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
+void pack_say_lossy(const struct cli_pack *p, const char *name, const struct kvc_cache *c,
+                    const struct kvc_recipe *recipe) {
     say_lossless(name, c, recipe);
     say_errors(p, name, recipe);
 }
@@ -125,11 +143,13 @@ static void profile_text(const struct cli_pack *p, char *text, size_t size) {
     *text = '\0';
     if (!p->done.report.uses_profile || p->how.options.embed_profile) return;
     kvc_hex(kvc_profile_sha256(p->how.options.profile), KVC_SHA256_BYTES, hash);
-    snprintf(text, size, "; reading needs the profile%s%s (sha256 %.8s...): keep it, or use --embed-profile",
+    snprintf(text, size,
+             "; reading needs the profile%s%s (sha256 %.8s...): keep it, or use --embed-profile",
              *model ? " of " : "", model, hash);
 }
 
-/* The one line that every lossy container gets, and every container that cannot be read without a profile. */
+/* The one line that every lossy container gets, and every container that cannot be read without a
+ * profile. */
 static void say_lossy(const struct cli_pack *p, const char *name, double ratio) {
     char profile[512];
     if (p->job.input.quiet) return;
@@ -141,7 +161,8 @@ static void say_lossy(const struct cli_pack *p, const char *name, double ratio) 
 
 static int has_fingerprint(const struct kvc_meta *m) {
     for (size_t i = 0; i < m->n; i++)
-        if (strncmp(m->entry[i].key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0) return 1;
+        if (strncmp(m->entry[i].key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0)
+            return 1;
     return 0;
 }
 
@@ -171,23 +192,31 @@ static void report_fit(struct cli_json *j, const struct kvc_fit *fit) {
 
 /* What the container lacks of its source, so that the source cannot be given back. */
 static void say_missing(const struct cli_pack *p, const struct kvc_opened *f) {
-    static const char outcome[] = ", and so without the file's own bytes: it cannot be given back as it was";
+    static const char outcome[] =
+        ", and so without the file's own bytes: it cannot be given back as it was";
     if (p->job.input.quiet) return;
-    if (p->how.options.no_tokens && f->cache->n_extents) cli_warn("%s: without its token ids%s", f->input.name, outcome);
-    if (p->done.left_out) cli_warn("%s: without its queries and hidden states%s", f->input.name, outcome);
+    if (p->how.options.no_tokens && f->cache->n_extents)
+        cli_warn("%s: without its token ids%s", f->input.name, outcome);
+    if (p->done.left_out)
+        cli_warn("%s: without its queries and hidden states%s", f->input.name, outcome);
     if (p->part.given) cli_warn("%s: packed in part%s", f->input.name, outcome);
     if (p->done.dequantized) cli_warn("%s: dequantised%s", f->input.name, outcome);
 }
 
-/* Writes what the ratio counts beside rows of tokens, and what it does not count, each with a comma after it. Less than a hundredth
- * of the source is not worth a word. */
-static void tell_apart(const struct cli_pack *p, const struct kvc_opened *f, char *text, size_t size) {
-    const uint64_t source = kvc_opened_size(f), rows = p->done.row_bytes, stored = p->done.report.stored_bytes;
+/* Writes what the ratio counts beside rows of tokens, and what it does not count, each with a comma
+ * after it. Less than a hundredth of the source is not worth a word. */
+static void tell_apart(const struct cli_pack *p, const struct kvc_opened *f, char *text,
+                       size_t size) {
+    const uint64_t source = kvc_opened_size(f), rows = p->done.row_bytes,
+                   stored = p->done.report.stored_bytes;
     char bytes[32];
     *text = '\0';
     if (p->zero_bytes && stored)
-        snprintf(text, size, "%.3f without rows of zeros, ", (double)(rows - p->zero_bytes) / (double)stored);
-    if (p->part.given || p->done.left_out || kvc_cache_is_container(f->cache) || source <= rows + source / 100) return;
+        snprintf(text, size, "%.3f without rows of zeros, ",
+                 (double)(rows - p->zero_bytes) / (double)stored);
+    if (p->part.given || p->done.left_out || kvc_cache_is_container(f->cache) ||
+        source <= rows + source / 100)
+        return;
     cli_size_text(source - rows, bytes);
     snprintf(text + strlen(text), size - strlen(text), "%s of the source are no K or V, ", bytes);
 }
@@ -218,7 +247,8 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
         }
         if (p->done.rated.step > 0) cli_json_f64(j, "step", p->done.rated.step);
         if (p->done.rated.error > 0)
-            cli_json_f64(j, p->how.rate.logit_error > 0 ? "logit_rms" : "output_p99", p->done.rated.error);
+            cli_json_f64(j, p->how.rate.logit_error > 0 ? "logit_rms" : "output_p99",
+                         p->done.rated.error);
         if (p->done.fitted) report_fit(j, &p->done.fit);
         if (p->done.rated.kld[0] > 0) {
             cli_json_f64(j, "predicted_kld", p->done.rated.kld[0]);
@@ -236,6 +266,7 @@ void pack_say_done(void *state, const struct kvc_opened *f) {
     cli_size_text(r->stored_bytes, to);
     hint_fingerprint(p, &f->cache->meta);
     tell_apart(p, f, apart, sizeof apart);
-    cli_warn("%s: %s -> %s (%.3f), %s%s%s, %.2f s", f->input.name, from, to, ratio, apart, lossless ? "lossless" : "lossy",
-             p->how.options.no_verify ? "" : ", verified", seconds);
+    cli_warn("%s: %s -> %s (%.3f), %s%s%s, %.2f s", f->input.name, from, to, ratio, apart,
+             lossless ? "lossless" : "lossy", p->how.options.no_verify ? "" : ", verified",
+             seconds);
 }

@@ -13,7 +13,9 @@ enum { NAME = 30 }; /* bytes of the name at most */
 #define EACH 0.1    /* seconds between two lines */
 
 void cli_progress_start(struct cli_progress *p, const char *name, int quiet) {
-    *p = (struct cli_progress){.name = name, .start = job_now(), .on = !quiet && isatty(STDERR_FILENO)};
+    *p = (struct cli_progress){.name = name,
+                               .start = job_now(),
+                               .on = !quiet && isatty(STDERR_FILENO)};
 }
 
 /* Returns the last bytes of a name, from the begin of a character on. */
@@ -34,8 +36,8 @@ void cli_progress_show(void *state, uint64_t done, uint64_t total) {
     if (total && done <= total) {
         const double part = (double)done / (double)total;
         const uint64_t left = part > 0 ? (uint64_t)(seconds * (1 - part) / part + 0.5) : 0;
-        snprintf(text, sizeof text, "  %3d %%  %s/s  %" PRIu64 ":%02u left", (int)(100 * part), rate, left / 60,
-                 (unsigned)(left % 60));
+        snprintf(text, sizeof text, "  %3d %%  %s/s  %" PRIu64 ":%02u left", (int)(100 * part),
+                 rate, left / 60, (unsigned)(left % 60));
     } else {
         snprintf(text, sizeof text, "  %s/s", rate);
     }
@@ -68,14 +70,16 @@ static int write_counted(void *state, const void *data, size_t n, struct kvc_err
     return 0;
 }
 
-static int put_counted(void *state, uint64_t offset, const void *data, size_t n, struct kvc_error *e) {
+static int put_counted(void *state, uint64_t offset, const void *data, size_t n,
+                       struct kvc_error *e) {
     struct cli_counted *c = state;
     if (c->to->put(c->to->state, offset, data, n, e)) return -1;
     progress_count(c, n);
     return 0;
 }
 
-struct kvc_sink cli_counted_begin(struct cli_counted *c, struct cli_progress *p, struct kvc_sink *to, uint64_t total) {
+struct kvc_sink cli_counted_begin(struct cli_counted *c, struct cli_progress *p,
+                                  struct kvc_sink *to, uint64_t total) {
     *c = (struct cli_counted){.progress = p, .to = to, .total = total};
     pthread_mutex_init(&c->lock, NULL);
     return (struct kvc_sink){.write = to->write ? write_counted : NULL,

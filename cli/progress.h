@@ -1,4 +1,5 @@
-/* progress.h: the line on standard error that shows how far work has come. Not for reports of finished work. */
+/* progress.h: the line on standard error that shows how far work has come. Not for reports of
+ * finished work. */
 #ifndef KVC_PROGRESS_H
 #define KVC_PROGRESS_H
 
@@ -7,7 +8,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* A line "NAME  42 %  123.4 MB/s  0:12 left". It appears after a second of work, on a terminal alone. */
+/* A line "NAME  42 %  123.4 MB/s  0:12 left". It appears after a second of work, on a terminal
+ * alone. */
 struct cli_progress {
     const char *name;    /* of the input */
     double start, shown; /* seconds of job_now(); `shown` 0: the line is not on the screen */
@@ -16,7 +18,8 @@ struct cli_progress {
 };
 /* Begins; `name` must live until cli_progress_end(). */
 void cli_progress_start(struct cli_progress *p, const char *name, int quiet);
-/* Shows that `done` of `total` bytes are done; total 0: unknown. `state` is the struct cli_progress. */
+/* Shows that `done` of `total` bytes are done; total 0: unknown. `state` is the struct
+ * cli_progress. */
 void cli_progress_show(void *state, uint64_t done, uint64_t total);
 
 /* A sink that shows how many of `total` bytes were written to another one. */
@@ -28,7 +31,8 @@ struct cli_counted {
     pthread_mutex_t lock; /* of the progress */
 };
 /* Returns the sink; *c must not move while it is used. */
-struct kvc_sink cli_counted_begin(struct cli_counted *c, struct cli_progress *p, struct kvc_sink *to, uint64_t total);
+struct kvc_sink cli_counted_begin(struct cli_counted *c, struct cli_progress *p,
+                                  struct kvc_sink *to, uint64_t total);
 /* Hands the count of written bytes back to c->to, and removes the line. */
 void cli_counted_end(struct cli_counted *c, const struct kvc_sink *s);
 

@@ -1,4 +1,5 @@
-/* report.c: the frame of --json for all tools. Not for writing JSON (json.c), nor for a tool's keys of a file. */
+/* report.c: the frame of --json for all tools. Not for writing JSON (json.c), nor for a tool's keys
+ * of a file. */
 #include "cli/cli.h"
 
 #include <string.h>

@@ -11,7 +11,8 @@
 
 enum { LEVELS = 8 };
 
-/* Returns 1 if the user's locale has UTF-8. The program's own locale stays "C", so that numbers keep their points. */
+/* Returns 1 if the user's locale has UTF-8. The program's own locale stays "C", so that numbers
+ * keep their points. */
 static int locale_is_utf8(void) {
     locale_t own = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
     const int utf8 = own && strcmp(nl_langinfo_l(CODESET, own), "UTF-8") == 0;
@@ -25,15 +26,18 @@ struct cli_canvas cli_canvas_on(FILE *out, enum cli_when plots, enum cli_when co
     const int plain = (no && *no) || (term && strcmp(term, "dumb") == 0);
     return (struct cli_canvas){.plots = plots == CLI_AUTO ? terminal : plots == CLI_ALWAYS,
                                .utf8 = locale_is_utf8(),
-                               .colors = colors == CLI_AUTO ? terminal && !plain : colors == CLI_ALWAYS};
+                               .colors = colors == CLI_AUTO ? terminal && !plain
+                                                            : colors == CLI_ALWAYS};
 }
 
 void cli_color(const struct cli_canvas *c, FILE *out, enum cli_color color) {
-    static const char *const code[] = {[CLI_PLAIN] = "0", [CLI_RED] = "31", [CLI_GREEN] = "32", [CLI_YELLOW] = "33"};
+    static const char *const code[] = {
+        [CLI_PLAIN] = "0", [CLI_RED] = "31", [CLI_GREEN] = "32", [CLI_YELLOW] = "33"};
     if (c->colors) fprintf(out, "\033[%sm", code[color]);
 }
 
-/* Returns 0 for a blank, or the height of a block, 1 to LEVELS. Every positive value has a block. */
+/* Returns 0 for a blank, or the height of a block, 1 to LEVELS. Every positive value has a block.
+ */
 static unsigned height(double value, double largest) {
     if (!(value > 0) || !(largest > 0)) return 0;
     if (isinf(largest)) return isinf(value) ? LEVELS : 1;
@@ -43,7 +47,8 @@ static unsigned height(double value, double largest) {
 
 static void print_block(const struct cli_canvas *c, FILE *out, unsigned eighths) {
     static const char ascii[LEVELS + 1] = " .:-=+*%#";
-    if (c->utf8 && eighths) fprintf(out, "\xe2\x96%c", (char)(0x80 + (int)eighths)); /* U+2581 to U+2588 */
+    /* U+2581 to U+2588 */
+    if (c->utf8 && eighths) fprintf(out, "\xe2\x96%c", (char)(0x80 + (int)eighths));
     else putc(ascii[eighths], out);
 }
 
@@ -64,7 +69,8 @@ void cli_strip(const struct cli_canvas *c, FILE *out, const double *value, size_
 
 void cli_bar(const struct cli_canvas *c, FILE *out, double value, double largest, unsigned width) {
     /* U+2588 is a whole column, U+258F an eighth */
-    unsigned eighths = value > 0 && largest > 0 ? (unsigned)ceil(LEVELS * width * (value / largest)) : 0;
+    unsigned eighths = value > 0 && largest > 0 ? (unsigned)ceil(LEVELS * width * (value / largest))
+                                                : 0;
     if (eighths > LEVELS * width) eighths = LEVELS * width;
     for (; eighths >= LEVELS; eighths -= LEVELS) fputs(c->utf8 ? "\xe2\x96\x88" : "#", out);
     if (eighths && c->utf8) fprintf(out, "\xe2\x96%c", (char)(0x90 - (int)eighths));

@@ -29,8 +29,10 @@ size_t cli_utf8_length(const char *text) {
 static int is_plain(const unsigned char *s, size_t n) {
     if (n == 1) return s[0] >= 0x20 && s[0] != 0x7f && s[0] != '\\';
     if (n == 2) return !(s[0] == 0xc2 && s[1] < 0xa0);
-    if (n == 3 && s[0] == 0xe2) /* U+2028 to U+202E, U+2066 to U+2069: new lines, and writing backwards */
-        return !(s[1] == 0x80 && s[2] >= 0xa8 && s[2] <= 0xae) && !(s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9);
+    /* U+2028 to U+202E, U+2066 to U+2069: new lines, and writing backwards */
+    if (n == 3 && s[0] == 0xe2)
+        return !(s[1] == 0x80 && s[2] >= 0xa8 && s[2] <= 0xae) &&
+               !(s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9);
     return n > 0;
 }
 

@@ -28,7 +28,8 @@ static char first_byte(const struct kvc_input *in) {
     return 0;
 }
 
-/* Returns 1 if the bytes are a list: they begin with a digit, and contain no byte that only a cache file has. */
+/* Returns 1 if the bytes are a list: they begin with a digit, and contain no byte that only a cache
+ * file has. */
 static int is_list(const struct kvc_input *in) {
     for (uint64_t i = 0; i < in->size; i++)
         if (!is_separator((char)in->data[i]) && !strchr("+-.0123456789eE", in->data[i])) return 0;
@@ -55,7 +56,8 @@ static int take_id(const struct kvc_input *in, uint64_t *at, int32_t *id) {
 }
 
 static int read_list(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
-    if (make_room(ids, in->size / 2 + 1, e)) return -1; /* an id and its separator have at least two bytes */
+    /* an id and its separator have at least two bytes */
+    if (make_room(ids, in->size / 2 + 1, e)) return -1;
     for (uint64_t at = 0; at < in->size;) {
         const uint64_t start = at;
         if (is_separator((char)in->data[at])) at++;
@@ -75,36 +77,42 @@ static int is_raw(const struct kvc_input *in) {
 
 static int read_raw(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
     if (in->size % 4)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: has %" PRIu64 " bytes, which are no token ids of 32 bits", in->name, in->size);
+        return kvc_fail(e, KVC_ERR_UNKNOWN,
+                        "%s: has %" PRIu64 " bytes, which are no token ids of 32 bits", in->name,
+                        in->size);
     if (make_room(ids, in->size / 4, e)) return -1;
-    for (uint64_t i = 0; i < in->size / 4; i++) ids->id[ids->n++] = (int32_t)get_u32(in->data + 4 * i);
+    for (uint64_t i = 0; i < in->size / 4; i++)
+        ids->id[ids->n++] = (int32_t)get_u32(in->data + 4 * i);
     return 0;
 }
 
 /* --- JSON --- */
 
-/* Finds the array of ids in an engine's answer: the array itself, "tokens", "input_ids" or "prompt_token_ids" of an object, or the
- * only row of a batch. */
+/* Finds the array of ids in an engine's answer: the array itself, "tokens", "input_ids" or
+ * "prompt_token_ids" of an object, or the only row of a batch. */
 static const json_t *find_ids(const struct kvc_input *in, const json_t *root, struct kvc_error *e) {
     const json_t *x = root;
     if (json_is_object(root)) {
         static const char *const keys[] = {"tokens", "input_ids", "prompt_token_ids"};
         x = NULL;
-        for (size_t i = 0; i < sizeof keys / sizeof keys[0] && !x; i++) x = json_object_get(root, keys[i]);
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0] && !x; i++)
+            x = json_object_get(root, keys[i]);
     }
     if (json_is_array(x) && json_is_array(json_array_get(x, 0))) {
         if (json_array_size(x) > 1) {
-            kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds %zu rows of token ids, and one prompt is wanted", in->name,
+            kvc_fail(e, KVC_ERR_UNKNOWN,
+                     "%s: holds %zu rows of token ids, and one prompt is wanted", in->name,
                      json_array_size(x));
             return NULL;
         }
         x = json_array_get(x, 0);
     }
     if (json_is_array(x)) return x;
-    kvc_fail(e, KVC_ERR_UNKNOWN,
-             "%s: is JSON without token ids: an array of them is wanted, or an object with 'tokens', "
-             "'input_ids' or 'prompt_token_ids'",
-             in->name);
+    kvc_fail(
+        e, KVC_ERR_UNKNOWN,
+        "%s: is JSON without token ids: an array of them is wanted, or an object with 'tokens', "
+        "'input_ids' or 'prompt_token_ids'",
+        in->name);
     return NULL;
 }
 
@@ -112,17 +120,20 @@ static int read_json(const struct kvc_input *in, struct cli_token_ids *ids, stru
     json_error_t why;
     json_t *root = kvc_json_load(in->data, (size_t)in->size, 0, &why);
     if (!root)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is no valid JSON: line %d, column %d: %s", in->name, why.line, why.column,
-                        why.text);
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is no valid JSON: line %d, column %d: %s",
+                        in->name, why.line, why.column, why.text);
     const json_t *list = find_ids(in, root, e);
     int status = list ? make_room(ids, json_array_size(list), e) : -1;
     for (size_t i = 0; !status && i < json_array_size(list); i++) {
         const json_t *x = json_array_get(list, i);
-        if (json_is_object(x)) x = json_object_get(x, "id"); /* an object of the id and its piece of text */
+        /* an object of the id and its piece of text */
+        if (json_is_object(x)) x = json_object_get(x, "id");
         const json_int_t id = json_integer_value(x);
         if (!json_is_integer(x) || id < 0 || id > (json_int_t)UINT32_MAX)
-            status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: element %zu of the tokens, counted from 0, is no token id; " RANGE,
-                              in->name, i);
+            status =
+                kvc_fail(e, KVC_ERR_UNKNOWN,
+                         "%s: element %zu of the tokens, counted from 0, is no token id; " RANGE,
+                         in->name, i);
         ids->id[ids->n++] = (int32_t)(uint32_t)id;
     }
     json_decref(root);
@@ -131,13 +142,14 @@ static int read_json(const struct kvc_input *in, struct cli_token_ids *ids, stru
 
 /* --- another cache --- */
 
-static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import, struct cli_token_ids *ids,
-                      struct kvc_error *e) {
+static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import,
+                      struct cli_token_ids *ids, struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_cache *c = kvc_import_file(in, import, &format, e);
     if (!c && e->code == KVC_ERR_UNKNOWN)
         return kvc_fail(e, KVC_ERR_UNKNOWN,
-                        "%s: neither a list of token ids nor a cache file that kvc knows; a list is text in UTF-8, numbers or "
+                        "%s: neither a list of token ids nor a cache file that kvc knows; a list "
+                        "is text in UTF-8, numbers or "
                         "JSON, or in a file named *tokens.bin 32-bit numbers",
                         in->name);
     if (!c) return -1;
@@ -149,19 +161,22 @@ static int read_cache(const struct kvc_input *in, const struct kvc_import_option
     return 0;
 }
 
-static int read_any(const struct kvc_input *in, const struct kvc_import_options *import, struct cli_token_ids *ids,
-                    struct kvc_error *e) {
+static int read_any(const struct kvc_input *in, const struct kvc_import_options *import,
+                    struct cli_token_ids *ids, struct kvc_error *e) {
     static const char utf16[2][3] = {"\xff\xfe", "\xfe\xff"};
     for (int i = 0; i < 2; i++)
         if (in->size >= 2 && memcmp(in->data, utf16[i], 2) == 0)
-            return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is text in UTF-16; save it in UTF-8 (iconv -f UTF-16 -t UTF-8)", in->name);
+            return kvc_fail(e, KVC_ERR_UNKNOWN,
+                            "%s: is text in UTF-16; save it in UTF-8 (iconv -f UTF-16 -t UTF-8)",
+                            in->name);
     if (is_raw(in)) return read_raw(in, ids, e);
     const char first = first_byte(in);
     if (first == '[' || first == '{') return read_json(in, ids, e);
     return is_list(in) ? read_list(in, ids, e) : read_cache(in, import, ids, e);
 }
 
-int cli_token_ids(struct cli_token_ids *ids, const char *path, const struct kvc_import_options *import, struct kvc_error *e) {
+int cli_token_ids(struct cli_token_ids *ids, const char *path,
+                  const struct kvc_import_options *import, struct kvc_error *e) {
     static const char bom[] = "\xef\xbb\xbf"; /* programs of Windows put it before UTF-8 */
     struct kvc_input in, text;
     *ids = (struct cli_token_ids){.id = NULL};
@@ -169,7 +184,8 @@ int cli_token_ids(struct cli_token_ids *ids, const char *path, const struct kvc_
     const int has_bom = in.size >= 3 && memcmp(in.data, bom, 3) == 0;
     if (has_bom) kvc_input_memory(&text, in.name, in.data + 3, (size_t)in.size - 3);
     int status = read_any(has_bom ? &text : &in, import, ids, e);
-    if (!status && !ids->n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
+    if (!status && !ids->n)
+        status = kvc_fail(e, KVC_ERR_UNKNOWN, "%s: holds no token ids", in.name);
     kvc_input_close(&in);
     return status;
 }

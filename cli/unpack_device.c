@@ -45,7 +45,8 @@ static void keep_load(struct cli_unpack *u, const struct cli_load *l) {
     u->load.plan = NULL;
 }
 
-int unpack_write_from_device(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out, struct kvc_error *e) {
+int unpack_write_from_device(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out,
+                             struct kvc_error *e) {
     struct kvc_cuda_options options = load_options(u);
     struct cli_device_cache d;
     if (cli_device_cache_open(&d, &u->device, &f->input, f->cache, &options, e)) return -1;
@@ -55,12 +56,15 @@ int unpack_write_from_device(struct cli_unpack *u, const struct kvc_opened *f, s
     return status;
 }
 
-int unpack_check_container(void *state, const struct kvc_input *in, const struct kvc_cache *c, struct kvc_error *e) {
+int unpack_check_container(void *state, const struct kvc_input *in, const struct kvc_cache *c,
+                           struct kvc_error *e) {
     struct cli_unpack *u = state;
     struct kvc_cuda_options options = load_options(u);
     struct cli_device_cache d;
     int device = unpack_on_device(u, in, e);
-    if (device <= 0) return device ? -1 : cli_check_container(c, in->name, u->job.threads, u->job.input.quiet, e);
+    if (device <= 0)
+        return device ? -1
+                      : cli_check_container(c, in->name, u->job.threads, u->job.input.quiet, e);
     if (cli_device_cache_open(&d, &u->device, in, c, &options, e)) return -1;
     int status = cli_device_cache_check(&d, u->job.threads, e);
     keep_load(u, &d.load);

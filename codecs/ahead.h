@@ -1,5 +1,5 @@
-/* ahead.h: the source of values that are predicted from tensors of earlier layers. Not for the arithmetic of predictions
- * (formats/model/predictor.h) or for finding the tensors (formats/). */
+/* ahead.h: the source of values that are predicted from tensors of earlier layers. Not for the
+ * arithmetic of predictions (formats/model/predictor.h) or for finding the tensors (formats/). */
 #ifndef KVC_AHEAD_H
 #define KVC_AHEAD_H
 
@@ -15,7 +15,8 @@ enum { KVC_AHEAD_MOST = 16 };     /* tensors that one is predicted from */
 
 /* What rows are predicted from, as a segment's side data say. */
 struct kvc_ahead_inputs {
-    enum kvc_pairing rotation; /* how K was rotated; UNKNOWN: K is not rotated, or stored before RoPE */
+    /* how K was rotated; UNKNOWN: K is not rotated, or stored before RoPE */
+    enum kvc_pairing rotation;
     uint32_t from[KVC_AHEAD_MOST];
     size_t n;
 };
@@ -23,27 +24,32 @@ struct kvc_ahead_inputs {
 /* A matrix that predicts. Each tensor's inputs begin a group of the matrix's. */
 struct kvc_ahead_matrix {
     const struct kvc_dot_matrix *matrix;
-    size_t at[KVC_AHEAD_MOST], width[KVC_AHEAD_MOST]; /* of each tensor: its first input, its channels */
+    /* of each tensor: its first input, its channels */
+    size_t at[KVC_AHEAD_MOST], width[KVC_AHEAD_MOST];
 };
 
 /* May be called from several threads. */
 struct kvc_ahead {
     const void *owner;
     size_t tile; /* Hadamard tile by which the tensor's rows are rotated; 0: none */
-    /* Predicts rows of the tensor, K before RoPE and without Hadamard rotation, as dst[n_rows][channels of a row]. `from`: the n tensors to predict from; `rotation`:
-     * how K of these tensors was rotated, or UNKNOWN. */
-    int (*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
-                size_t n_rows, float *dst, struct kvc_error *e);
+    /* Predicts rows of the tensor, K before RoPE and without Hadamard rotation, as
+     * dst[n_rows][channels of a row]. `from`: the n tensors to predict from; `rotation`: how K of
+     * these tensors was rotated, or UNKNOWN. */
+    int (*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n,
+                enum kvc_pairing rotation, const uint64_t *row, size_t n_rows, float *dst,
+                struct kvc_error *e);
     /* Finds the matrix of such a prediction. It lives as long as the profile. */
-    int (*matrix)(const struct kvc_ahead *x, const uint32_t *from, size_t n, struct kvc_ahead_matrix *to, struct kvc_error *e);
+    int (*matrix)(const struct kvc_ahead *x, const uint32_t *from, size_t n,
+                  struct kvc_ahead_matrix *to, struct kvc_error *e);
 };
 
 /* For encoders: the tensors from which one may be predicted. */
 struct kvc_ahead_source {
     const struct kvc_ahead *ahead;
     uint32_t from[KVC_AHEAD_MOST];
-    enum kvc_pairing rotation;                /* as of kvc_ahead_inputs */
-    uint32_t layer, layer_of[KVC_AHEAD_MOST]; /* numbers in the model: of the tensor's layer, of the inputs' */
+    enum kvc_pairing rotation; /* as of kvc_ahead_inputs */
+    /* numbers in the model: of the tensor's layer, of the inputs' */
+    uint32_t layer, layer_of[KVC_AHEAD_MOST];
     size_t n;
 };
 

@@ -1,4 +1,5 @@
-/* args.c: reading and printing the arguments that stages take. Not for the grammar around them (recipe.c). */
+/* args.c: reading and printing the arguments that stages take. Not for the grammar around them
+ * (recipe.c). */
 #include "codecs/args.h"
 
 #include "codecs/number.h"
@@ -14,7 +15,9 @@
 static void args_describe(const struct kvc_arg *arg, char *text, size_t size) {
     char value[96] = "";
     switch (arg->kind) {
-    case KVC_ARG_INTEGER: snprintf(value, sizeof value, "%" PRId64 "..%" PRId64, arg->min, arg->max); break;
+    case KVC_ARG_INTEGER:
+        snprintf(value, sizeof value, "%" PRId64 "..%" PRId64, arg->min, arg->max);
+        break;
     case KVC_ARG_REAL:
         kvc_number_print(value, sizeof value, 6, arg->least);
         kvc_text_append(value, sizeof value, "..");
@@ -22,7 +25,8 @@ static void args_describe(const struct kvc_arg *arg, char *text, size_t size) {
         break;
     case KVC_ARG_WORD:
         for (size_t i = 0; arg->words[i]; i++)
-            snprintf(value + strlen(value), sizeof value - strlen(value), "%s%s", i ? "|" : "", arg->words[i]);
+            snprintf(value + strlen(value), sizeof value - strlen(value), "%s%s", i ? "|" : "",
+                     arg->words[i]);
         break;
     case KVC_ARG_FLAG: snprintf(text, size, "%s", arg->key); return;
     }
@@ -30,19 +34,21 @@ static void args_describe(const struct kvc_arg *arg, char *text, size_t size) {
 }
 
 /* "zstd takes level=1..19, not 'x'" */
-static int args_refuse(const char *stage, const struct kvc_arg *table, size_t n, const char *text, size_t length,
-                       struct kvc_error *e) {
+static int args_refuse(const char *stage, const struct kvc_arg *table, size_t n, const char *text,
+                       size_t length, struct kvc_error *e) {
     char known[400] = "", one[128];
     for (size_t i = 0; i < n; i++) {
         args_describe(&table[i], one, sizeof one);
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", one);
     }
-    return kvc_fail(e, KVC_ERR_USAGE, "%s takes %s, not '%.*s'", stage, n ? known : "no arguments", (int)length, text);
+    return kvc_fail(e, KVC_ERR_USAGE, "%s takes %s, not '%.*s'", stage, n ? known : "no arguments",
+                    (int)length, text);
 }
 
 enum { MAX_DIGITS = 15 }; /* so that digits / 10^k is rounded once: both are exact */
 
-/* Reads digits with a point among or after them, in any locale. Returns 0 when the text is something else. */
+/* Reads digits with a point among or after them, in any locale. Returns 0 when the text is
+ * something else. */
 static int read_real(const char *text, size_t length, double *f) {
     double digits = 0, scale = 1;
     size_t point = length;
@@ -60,8 +66,10 @@ static int read_real(const char *text, size_t length, double *f) {
     return 1;
 }
 
-/* Reads a value of the argument's kind. Returns 0 when the text is none, -1 when it is out of range. */
-static int read_value(const struct kvc_arg *arg, const char *text, size_t length, int64_t *i, double *f) {
+/* Reads a value of the argument's kind. Returns 0 when the text is none, -1 when it is out of
+ * range. */
+static int read_value(const struct kvc_arg *arg, const char *text, size_t length, int64_t *i,
+                      double *f) {
     char *end;
     errno = 0;
     if (arg->kind == KVC_ARG_WORD) {
@@ -83,8 +91,9 @@ static int read_value(const struct kvc_arg *arg, const char *text, size_t length
 }
 
 /* Reads one argument into the first row of the table that takes it. Returns the row, or -1. */
-static int read_one(const char *stage, const struct kvc_arg *table, size_t n, const char *text, size_t length, unsigned given,
-                    struct kvc_stage_args *args, struct kvc_error *e) {
+static int read_one(const char *stage, const struct kvc_arg *table, size_t n, const char *text,
+                    size_t length, unsigned given, struct kvc_stage_args *args,
+                    struct kvc_error *e) {
     const char *equals = memchr(text, '=', length);
     const size_t key = equals ? (size_t)(equals - text) : length;
     for (size_t i = 0; i < n; i++) {
@@ -115,8 +124,8 @@ static int read_one(const char *stage, const struct kvc_arg *table, size_t n, co
     return args_refuse(stage, table, n, text, length, e);
 }
 
-int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text, struct kvc_stage_args *args,
-                   struct kvc_error *e) {
+int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, const char *text,
+                   struct kvc_stage_args *args, struct kvc_error *e) {
     unsigned given = 0;
     memset(args, 0, sizeof *args);
     for (size_t i = 0; i < n; i++) {
@@ -129,7 +138,8 @@ int kvc_args_parse(const char *stage, const struct kvc_arg *table, size_t n, con
         if (taken < 0) return -1;
         given |= 1u << taken;
         text += length;
-        if (*text == ':' && !*++text) return kvc_fail(e, KVC_ERR_USAGE, "%s: an argument is missing after ':'", stage);
+        if (*text == ':' && !*++text)
+            return kvc_fail(e, KVC_ERR_USAGE, "%s: an argument is missing after ':'", stage);
     }
     for (size_t i = 0; i < n; i++)
         if (table[i].required && !(given >> i & 1)) {
@@ -149,7 +159,8 @@ static void print_real(double x, char *text, size_t size) {
         decimals++;
     }
     const int64_t digits = (int64_t)floor(x * scale + 0.5), whole = (int64_t)scale;
-    if (decimals) snprintf(text, size, "%" PRId64 ".%0*" PRId64, digits / whole, decimals, digits % whole);
+    if (decimals)
+        snprintf(text, size, "%" PRId64 ".%0*" PRId64, digits / whole, decimals, digits % whole);
     else snprintf(text, size, "%" PRId64, digits);
 }
 
@@ -161,13 +172,15 @@ void kvc_args_drop_encoder(const struct kvc_arg *table, size_t n, struct kvc_sta
         }
 }
 
-void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args, char *text, size_t size) {
+void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stage_args *args,
+                    char *text, size_t size) {
     size_t used = 0;
     if (size) *text = '\0';
     for (size_t i = 0; i < n && used < size; i++) {
         const struct kvc_arg *arg = &table[i];
         char value[64];
-        const int same = arg->kind == KVC_ARG_REAL ? args->f[i] == arg->otherwise : args->i[i] == arg->fallback;
+        const int same = arg->kind == KVC_ARG_REAL ? args->f[i] == arg->otherwise
+                                                   : args->i[i] == arg->fallback;
         if (same && (arg->key || !arg->required)) continue;
         switch (arg->kind) {
         case KVC_ARG_INTEGER: snprintf(value, sizeof value, "%" PRId64, args->i[i]); break;
@@ -175,8 +188,8 @@ void kvc_args_print(const struct kvc_arg *table, size_t n, const struct kvc_stag
         case KVC_ARG_WORD: snprintf(value, sizeof value, "%s", arg->words[args->i[i]]); break;
         case KVC_ARG_FLAG: *value = '\0'; break;
         }
-        used += (size_t)snprintf(text + used, size - used, "%s%s%s%s", used ? ":" : "", arg->key ? arg->key : "",
-                                 arg->key && *value ? "=" : "", value);
+        used += (size_t)snprintf(text + used, size - used, "%s%s%s%s", used ? ":" : "",
+                                 arg->key ? arg->key : "", arg->key && *value ? "=" : "", value);
     }
 }
 

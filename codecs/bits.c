@@ -32,14 +32,16 @@ size_t kvc_bits_get_rices(struct kvc_bits *b, uint16_t *to, size_t n, unsigned k
         const unsigned there = rest < 57 ? (unsigned)rest : 57;
         unsigned used = 0;
         for (; i < n; i++) {
-            const unsigned ones = (unsigned)__builtin_ctzll(~window | UINT64_C(1) << KVC_RICE_ONES), size = ones + 1 + k;
+            const unsigned ones = (unsigned)__builtin_ctzll(~window | UINT64_C(1) << KVC_RICE_ONES),
+                           size = ones + 1 + k;
             if (ones >= KVC_RICE_ONES || used + size > there) break;
             to[i] = (uint16_t)(ones << k | (unsigned)(window >> (ones + 1) & ((1u << k) - 1)));
             window >>= size;
             used += size;
         }
         b->at += used;
-        if (i < n && !used) to[i++] = (uint16_t)kvc_bits_get_rice(b, k); /* a long code, or the end */
+        /* a long code, or the end */
+        if (i < n && !used) to[i++] = (uint16_t)kvc_bits_get_rice(b, k);
     }
     return i;
 }

@@ -1,5 +1,5 @@
-/* bits.h: strings of bits, bit 0 of each byte first, and the codes in which tables and parameters are stored. Not for many
- * symbols (rans.h). */
+/* bits.h: strings of bits, bit 0 of each byte first, and the codes in which tables and parameters
+ * are stored. Not for many symbols (rans.h). */
 #ifndef KVC_BITS_H
 #define KVC_BITS_H
 
@@ -7,7 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A string, for writing or reading. A byte is written whole with its first bit, so memory need not be zeroed. */
+/* A string, for writing or reading. A byte is written whole with its first bit, so memory need not
+ * be zeroed. */
 struct kvc_bits {
     uint8_t *bytes;
     const uint8_t *read; /* for reading */
@@ -19,16 +20,18 @@ struct kvc_bits {
 void kvc_bits_put(struct kvc_bits *b, uint32_t v, unsigned n);
 static inline uint32_t kvc_bits_get(struct kvc_bits *b, unsigned n);
 
-/* Write and read Rice's code of a number below 2^16: number >> k ones, a zero, the lowest k bits. After 24 ones the number
- * follows in 16 bits instead. */
+/* Write and read Rice's code of a number below 2^16: number >> k ones, a zero, the lowest k bits.
+ * After 24 ones the number follows in 16 bits instead. */
 void kvc_bits_put_rice(struct kvc_bits *b, uint32_t v, unsigned k);
 static inline uint32_t kvc_bits_get_rice(struct kvc_bits *b, unsigned k);
-/* Reads up to n Rice codes and returns how many; stops after a read that failed. What a call a code reads, in half the time. */
+/* Reads up to n Rice codes and returns how many; stops after a read that failed. What a call a code
+ * reads, in half the time. */
 size_t kvc_bits_get_rices(struct kvc_bits *b, uint16_t *to, size_t n, unsigned k);
 /* Returns the parameter, at most KVC_RICE_MOST, that suits n numbers of this sum. */
 #define KVC_RICE_MOST 8
 unsigned kvc_bits_rice_for(uint64_t sum, size_t n);
-/* Returns 1 when no read failed, the last read ended in the last byte, and the bits after it are zero. */
+/* Returns 1 when no read failed, the last read ended in the last byte, and the bits after it are
+ * zero. */
 int kvc_bits_ended(struct kvc_bits *b);
 
 /* Map 0, -1, 1, -2, ... to 0, 1, 2, 3, ..., and back. */
@@ -41,13 +44,16 @@ static inline int32_t kvc_unzigzag(uint32_t v) {
 
 /* --- inline, as tables of hundreds of codes precede every block --- */
 
-enum { KVC_RICE_ONES = 24, KVC_RICE_ESCAPED = 16 }; /* ones after which a number follows; its bits */
+/* ones after which a number follows; its bits */
+enum { KVC_RICE_ONES = 24, KVC_RICE_ESCAPED = 16 };
 
 /* Returns at least the next 57 bits; zeros past the limit. */
 static inline uint64_t kvc_bits_peek(const struct kvc_bits *b) {
     uint64_t window = 0;
-    const size_t first = b->at / 8, last = (b->limit + 7) / 8, n = last - first < 8 ? last - first : 8;
-    if (n == 8) memcpy(&window, b->read + first, 8); /* the machine is little-endian: kernels/target.h insists */
+    const size_t first = b->at / 8, last = (b->limit + 7) / 8,
+                 n = last - first < 8 ? last - first : 8;
+    /* the machine is little-endian: kernels/target.h insists */
+    if (n == 8) memcpy(&window, b->read + first, 8);
     else
         for (size_t i = 0; i < n; i++) window |= (uint64_t)b->read[first + i] << 8 * i;
     return window >> b->at % 8;
@@ -64,7 +70,8 @@ static inline uint32_t kvc_bits_get(struct kvc_bits *b, unsigned n) {
     return (uint32_t)(window & ((UINT64_C(1) << n) - 1));
 }
 
-/* Codes on their way into a string: bits are held back until 32 of them are there, as most codes are much shorter than a byte. */
+/* Codes on their way into a string: bits are held back until 32 of them are there, as most codes
+ * are much shorter than a byte. */
 struct kvc_bits_held {
     uint8_t *next;
     uint64_t bits;

@@ -1,4 +1,5 @@
-/* dtype.h: the element types of caches: sizes, names, planes, conversion to float. Not for tensors. */
+/* dtype.h: the element types of caches: sizes, names, planes, conversion to float. Not for tensors.
+ */
 #ifndef KVC_DTYPE_H
 #define KVC_DTYPE_H
 
@@ -26,12 +27,13 @@ enum kvc_dtype {
 
 struct kvc_dtype_info {
     enum kvc_dtype dtype;
-    const char *name;                   /* as printed and as options take it */
-    uint32_t block;                     /* values in one block: 1, or 32 for ggml's block types */
-    uint32_t size;                      /* bytes of one block */
-    int ggml;                           /* number in ggml's enum ggml_type, -1 when it has none */
-    int floating;                       /* 1: values may be NaN or infinite */
-    uint8_t planes[KVC_MAX_PLANES + 1]; /* bytes of a block that belong together, 0-terminated; sums to size */
+    const char *name; /* as printed and as options take it */
+    uint32_t block;   /* values in one block: 1, or 32 for ggml's block types */
+    uint32_t size;    /* bytes of one block */
+    int ggml;         /* number in ggml's enum ggml_type, -1 when it has none */
+    int floating;     /* 1: values may be NaN or infinite */
+    /* bytes of a block that belong together, 0-terminated; sums to size */
+    uint8_t planes[KVC_MAX_PLANES + 1];
     void (*to_f32)(float *dst, const uint8_t *src, size_t blocks);
 };
 

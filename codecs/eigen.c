@@ -12,21 +12,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* LAPACK's dsyevr as every implementation exports it, with the lengths that Fortran adds for texts. Matrices are column after
- * column there, so that a row-major upper triangle is a lower one. */
-typedef void dsyevr(const char *jobz, const char *range, const char *uplo, const int *n, double *a, const int *lda,
-                    const double *vl, const double *vu, const int *il, const int *iu, const double *abstol, int *m, double *w,
-                    double *z, const int *ldz, int *isuppz, double *work, const int *lwork, int *iwork, const int *liwork,
-                    int *info, size_t, size_t, size_t);
+/* LAPACK's dsyevr as every implementation exports it, with the lengths that Fortran adds for texts.
+ * Matrices are column after column there, so that a row-major upper triangle is a lower one. */
+typedef void dsyevr(const char *jobz, const char *range, const char *uplo, const int *n, double *a,
+                    const int *lda, const double *vl, const double *vu, const int *il,
+                    const int *iu, const double *abstol, int *m, double *w, double *z,
+                    const int *ldz, int *isuppz, double *work, const int *lwork, int *iwork,
+                    const int *liwork, int *info, size_t, size_t, size_t);
 
-/* LAPACK is loaded when the first recipe needs it: the tools start faster, and most runs never need it. */
+/* LAPACK is loaded when the first recipe needs it: the tools start faster, and most runs never need
+ * it. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static dsyevr *lapack;
-/* Serialises calls: an OpenBLAS built without threads must not be called by two threads at once, and any may be installed. */
+/* Serialises calls: an OpenBLAS built without threads must not be called by two threads at once,
+ * and any may be installed. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
 static void load_lapack(void) {
-    static const char *const names[] = {"liblapack.so.3", "libopenblas.so.0", "liblapack.so", "libopenblas.so"};
+    static const char *const names[] = {"liblapack.so.3", "libopenblas.so.0", "liblapack.so",
+                                        "libopenblas.so"};
     for (size_t i = 0; i < sizeof names / sizeof names[0] && !lapack; i++) {
         void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL), *found;
         if (!library) continue;
@@ -39,30 +43,37 @@ static void load_lapack(void) {
     }
 }
 
-int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride, struct kvc_error *e) {
-    /* rows side by side: those of a head lie a power of two apart, which few lines of a cache serve */
+int kvc_gram_add(double *gram, const float *x, size_t n, size_t dim, size_t stride,
+                 struct kvc_error *e) {
+    /* rows side by side: those of a head lie a power of two apart, which few lines of a cache serve
+     */
     float *rows = stride == dim ? NULL : kvc_alloc(n, dim * sizeof *rows);
     if (stride != dim && !rows) return kvc_fail_memory(e, "a Gram matrix");
-    for (size_t t = 0; t < n && rows; t++) memcpy(rows + t * dim, x + t * stride, dim * sizeof *rows);
+    for (size_t t = 0; t < n && rows; t++)
+        memcpy(rows + t * dim, x + t * stride, dim * sizeof *rows);
     kvc_kernels_get()->add_gram(gram, rows ? rows : x, n, dim, dim);
     free(rows);
     return 0;
 }
 
-/* Puts the eigenvectors of the `rank` largest eigenvalues of a symmetric matrix, which is destroyed, into z, ascending. */
-static int eigenvectors(double *a, size_t n, size_t rank, double *z, double *values, struct kvc_error *e) {
-    const size_t room = 33 * n, whole = 10 * n; /* dsyevr's documentation asks for at least 26 n and 10 n */
+/* Puts the eigenvectors of the `rank` largest eigenvalues of a symmetric matrix, which is
+ * destroyed, into z, ascending. */
+static int eigenvectors(double *a, size_t n, size_t rank, double *z, double *values,
+                        struct kvc_error *e) {
+    /* dsyevr's documentation asks for at least 26 n and 10 n */
+    const size_t room = 33 * n, whole = 10 * n;
     double *value = kvc_alloc(n + room, sizeof *value), none = 0;
     int *numbers = kvc_alloc(whole + 2 * n, sizeof *numbers), failed = 0, found = 0;
     const int order = (int)n, n_room = (int)room, n_whole = (int)whole, first = (int)(n - rank) + 1;
     int status = value && numbers ? 0 : kvc_fail_memory(e, "eigenvalues");
     pthread_once(&once, load_lapack);
     if (!status && !lapack)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "no LAPACK is installed (liblapack.so.3): install one, such as OpenBLAS");
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                          "no LAPACK is installed (liblapack.so.3): install one, such as OpenBLAS");
     if (!status) {
         pthread_mutex_lock(&one_at_a_time);
-        lapack("V", "I", "L", &order, a, &order, &none, &none, &first, &order, &none, &found, value, z, &order, numbers + whole,
-               value + n, &n_room, numbers, &n_whole, &failed, 1, 1, 1);
+        lapack("V", "I", "L", &order, a, &order, &none, &none, &first, &order, &none, &found, value,
+               z, &order, numbers + whole, value + n, &n_room, numbers, &n_whole, &failed, 1, 1, 1);
         pthread_mutex_unlock(&one_at_a_time);
         if (failed || (size_t)found != rank)
             status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "LAPACK found no eigenvectors (%d)", failed);
@@ -77,7 +88,8 @@ int kvc_gram_directions(float *to, double *gram, size_t dim, size_t rank, struct
     return kvc_gram_eigen(to, NULL, gram, dim, rank, e);
 }
 
-int kvc_gram_eigen(float *to, double *value, double *gram, size_t dim, size_t rank, struct kvc_error *e) {
+int kvc_gram_eigen(float *to, double *value, double *gram, size_t dim, size_t rank,
+                   struct kvc_error *e) {
     double *vectors = kvc_alloc(rank, dim * sizeof *vectors);
     if (!vectors) return kvc_fail_memory(e, "eigenvectors");
     const int status = eigenvectors(gram, dim, rank, vectors, value, e);
@@ -91,7 +103,8 @@ int kvc_gram_eigen(float *to, double *value, double *gram, size_t dim, size_t ra
         double greatest = 0;
         for (size_t i = 0; i < dim; i++)
             if (fabs(vector[i]) > fabs(greatest)) greatest = vector[i];
-        for (size_t i = 0; i < dim; i++) to[k * dim + i] = (float)(greatest < 0 ? -vector[i] : vector[i]);
+        for (size_t i = 0; i < dim; i++)
+            to[k * dim + i] = (float)(greatest < 0 ? -vector[i] : vector[i]);
     }
     free(vectors);
     return status;
@@ -103,7 +116,8 @@ static double inner(const double *a, const double *b, size_t n) {
     return sum;
 }
 
-/* Makes `rank` vectors orthonormal, in their order (Gram-Schmidt, twice for precision); vanishing vectors become 0. */
+/* Makes `rank` vectors orthonormal, in their order (Gram-Schmidt, twice for precision); vanishing
+ * vectors become 0. */
 static void orthonormalise(double *v, size_t rank, size_t dim) {
     for (size_t k = 0; k < rank; k++) {
         double *x = v + k * dim;
@@ -125,20 +139,22 @@ static double uniform(uint64_t *state) {
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsigned loops, struct kvc_error *e) {
+int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsigned loops,
+                   struct kvc_error *e) {
     double *p = kvc_alloc(rank, dim * sizeof *p), *next = kvc_alloc(rank, dim * sizeof *next);
     uint64_t state = 1;
     const int status = p && next ? 0 : kvc_fail_memory(e, "directions");
     for (size_t i = 0; i < rank * dim && !status; i++) p[i] = uniform(&state);
     for (unsigned sweep = 0; sweep < loops && !status; sweep++) {
-        /* A = X P, P = XT A: together P = (XT X) P. Orthonormal before each sweep, not the last alone: the same space, but
-         * directions that do not collapse onto the first. */
+        /* A = X P, P = XT A: together P = (XT X) P. Orthonormal before each sweep, not the last
+         * alone: the same space, but directions that do not collapse onto the first. */
         orthonormalise(p, rank, dim);
         memset(next, 0, rank * dim * sizeof *next);
         for (size_t k = 0; k < rank; k++)
             for (size_t i = 0; i < dim; i++)
                 for (size_t j = 0; j < dim; j++)
-                    next[k * dim + i] += (i < j ? gram[i * dim + j] : gram[j * dim + i]) * p[k * dim + j];
+                    next[k * dim + i] += (i < j ? gram[i * dim + j] : gram[j * dim + i]) *
+                                         p[k * dim + j];
         memcpy(p, next, rank * dim * sizeof *p);
     }
     if (!status) {
@@ -152,25 +168,29 @@ int kvc_gram_power(float *to, const double *gram, size_t dim, size_t rank, unsig
 
 /* --- subspace iteration --- */
 
-enum { ASIDE = 4, MAX_SWEEPS = 100 }; /* ASIDE: directions beside the wanted ones, which speed up convergence */
-static const double SETTLED = 1e-3;   /* a sweep that lowers the squared residual by less than this share is the last */
+/* ASIDE: directions beside the wanted ones, which speed up convergence */
+enum { ASIDE = 4, MAX_SWEEPS = 100 };
+/* a sweep that lowers the squared residual by less than this share is the last */
+static const double SETTLED = 1e-3;
 static const double PRECISION = 1e-7; /* of sums in binary32, as a share of all squares */
 
-/* Makes `rank` vectors orthonormal as orthonormalise() does, in binary32. Vectors that depend on the ones before become 0. */
+/* Makes `rank` vectors orthonormal as orthonormalise() does, in binary32. Vectors that depend on
+ * the ones before become 0. */
 static void make_orthonormal(float *v, size_t rank, size_t dim) {
     const struct kvc_kernels *f = kvc_kernels_get();
     for (size_t k = 0; k < rank; k++) {
         float *x = v + k * dim;
         const float before = f->dot(x, x, dim);
         for (int pass = 0; pass < 2; pass++)
-            for (size_t j = 0; j < k; j++) f->add_scaled(x, v + j * dim, -f->dot(x, v + j * dim, dim), dim);
+            for (size_t j = 0; j < k; j++)
+                f->add_scaled(x, v + j * dim, -f->dot(x, v + j * dim, dim), dim);
         const float left = f->dot(x, x, dim);
         f->scale(x, x, left > 1e-12f * before && left >= FLT_MIN ? 1 / sqrtf(left) : 0, dim);
     }
 }
 
-/* Diagonalises a symmetric matrix a[n][n] by Jacobi's rotations: its diagonal becomes the eigenvalues, the rows of v the
- * eigenvectors. */
+/* Diagonalises a symmetric matrix a[n][n] by Jacobi's rotations: its diagonal becomes the
+ * eigenvalues, the rows of v the eigenvectors. */
 static void jacobi(double *a, double *v, size_t n) {
     double all = 0, aside = 1;
     for (size_t i = 0; i < n; i++)
@@ -194,7 +214,8 @@ static void jacobi(double *a, double *v, size_t n) {
                     a[k * n + j] = s * x + c * y;
                 }
                 for (size_t k = 0; k < n; k++) {
-                    const double x = a[i * n + k], y = a[j * n + k], p = v[i * n + k], q = v[j * n + k];
+                    const double x = a[i * n + k], y = a[j * n + k], p = v[i * n + k],
+                                 q = v[j * n + k];
                     a[i * n + k] = c * x - s * y;
                     a[j * n + k] = s * x + c * y;
                     v[i * n + k] = c * p - s * q;
@@ -204,13 +225,15 @@ static void jacobi(double *a, double *v, size_t n) {
     }
 }
 
-/* Puts the `rank` strongest directions within the span of q, `n` orthonormal vectors, into `to`; y is q times the matrix. room has
- * 2 n n numbers. (Rayleigh and Ritz) */
-static void take_strongest(float *to, size_t rank, const float *q, const float *y, size_t n, size_t dim, double *room) {
+/* Puts the `rank` strongest directions within the span of q, `n` orthonormal vectors, into `to`; y
+ * is q times the matrix. room has 2 n n numbers. (Rayleigh and Ritz) */
+static void take_strongest(float *to, size_t rank, const float *q, const float *y, size_t n,
+                           size_t dim, double *room) {
     const struct kvc_kernels *f = kvc_kernels_get();
     double *inside = room, *turn = room + n * n;
     for (size_t i = 0; i < n; i++)
-        for (size_t j = i; j < n; j++) inside[i * n + j] = inside[j * n + i] = (double)f->dot(q + i * dim, y + j * dim, dim);
+        for (size_t j = i; j < n; j++)
+            inside[i * n + j] = inside[j * n + i] = (double)f->dot(q + i * dim, y + j * dim, dim);
     jacobi(inside, turn, n);
     for (size_t k = 0; k < rank; k++) {
         size_t best = 0;
@@ -219,7 +242,8 @@ static void take_strongest(float *to, size_t rank, const float *q, const float *
         inside[best * n + best] = -1; /* taken */
         float *x = to + k * dim, far = 0;
         memset(x, 0, dim * sizeof *x);
-        for (size_t i = 0; i < n; i++) f->add_scaled(x, q + i * dim, (float)turn[best * n + i], dim);
+        for (size_t i = 0; i < n; i++)
+            f->add_scaled(x, q + i * dim, (float)turn[best * n + i], dim);
         for (size_t i = 0; i < dim; i++)
             if (fabsf(x[i]) > fabsf(far)) far = x[i];
         if (far < 0) f->scale(x, x, -1, dim);
@@ -236,7 +260,8 @@ int kvc_gram_subspace(float *to, const double *gram, size_t dim, size_t rank, st
     for (size_t i = 0; i < dim; i++) trace += gram[i * dim + i];
     const double scale = trace > 0 ? 1 / trace : 0;
     for (size_t i = 0; i < dim && !status; i++)
-        for (size_t j = i; j < dim; j++) whole[i * dim + j] = whole[j * dim + i] = (float)(scale * gram[i * dim + j]);
+        for (size_t j = i; j < dim; j++)
+            whole[i * dim + j] = whole[j * dim + i] = (float)(scale * gram[i * dim + j]);
     for (size_t i = 0; i < n * dim && !status; i++) q[i] = (float)(uniform(&state) - 0.5);
     for (unsigned sweep = 0; sweep < MAX_SWEEPS && !status; sweep++) {
         if (sweep) memcpy(q, y, n * dim * sizeof *q);
@@ -264,7 +289,8 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
             room[2 * n * i + n + j] = i == j;
         }
     int status = 0;
-    double largest = 0; /* of rows scaled alike, so that a pivot of rounding errors is small against it */
+    /* of rows scaled alike, so that a pivot of rounding errors is small against it */
+    double largest = 0;
     for (size_t i = 0; i < n; i++) {
         double most = 0;
         for (size_t j = 0; j < n; j++) most = fmax(most, fabs(room[2 * n * i + j]));
@@ -294,7 +320,8 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
             for (size_t j = i; j < 2 * n; j++) other[j] -= factor * row[j];
         }
     }
-    for (size_t i = 0; i < n && !status; i++) memcpy(a + n * i, room + 2 * n * i + n, n * sizeof *a);
+    for (size_t i = 0; i < n && !status; i++)
+        memcpy(a + n * i, room + 2 * n * i + n, n * sizeof *a);
     free(room);
     return status;
 }
@@ -311,7 +338,8 @@ static void divide(double *x, double by, size_t n) {
 int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
     for (size_t k = 0; k < n; k++) { /* a = U' U, row by row, and U' y = b with it */
         double *row = a + k * n, *right = b + k * m;
-        if (!(row[k] > 0)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a matrix is not positive definite");
+        if (!(row[k] > 0))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a matrix is not positive definite");
         const double root = sqrt(row[k]);
         divide(row + k, root, n - k);
         divide(right, root, m);

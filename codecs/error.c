@@ -20,8 +20,8 @@ static enum kvc_severity severity_of(enum kvc_code code) {
     }
 }
 
-__attribute__((format(printf, 4, 0))) static void fill(struct kvc_error *e, enum kvc_code code, uint64_t offset,
-                                                       const char *format, va_list ap) {
+__attribute__((format(printf, 4, 0))) static void
+fill(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, va_list ap) {
     e->code = code;
     e->severity = severity_of(code);
     e->offset = offset;
@@ -43,7 +43,8 @@ int(kvc_fail)(struct kvc_error *e, enum kvc_code code, const char *format, ...) 
     return -1;
 }
 
-int(kvc_fail_at)(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...) {
+int(kvc_fail_at)(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format,
+                 ...) {
     if (e) {
         va_list ap;
         va_start(ap, format);
@@ -55,7 +56,8 @@ int(kvc_fail_at)(struct kvc_error *e, enum kvc_code code, uint64_t offset, const
     return -1;
 }
 
-int(kvc_fail_need)(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format, ...) {
+int(kvc_fail_need)(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format,
+                   ...) {
     if (e) {
         va_list ap;
         va_start(ap, format);
@@ -72,7 +74,8 @@ int(kvc_error_prefix)(struct kvc_error *e, const char *prefix) {
         memcpy(old, e->message, sizeof old);
         int n = snprintf(e->message, sizeof e->message, "%s: ", prefix);
         size_t used = n < 0 ? 0 : (size_t)n;
-        if (used < sizeof e->message) snprintf(e->message + used, sizeof e->message - used, "%s", old);
+        if (used < sizeof e->message)
+            snprintf(e->message + used, sizeof e->message - used, "%s", old);
     }
     return -1;
 }

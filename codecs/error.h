@@ -1,6 +1,7 @@
 /* error.h: how every layer reports errors. Not for printing them, which the tools do.
  *
- * A function that can fail returns 0 or -1 and, on -1, has filled the struct kvc_error of its caller. */
+ * A function that can fail returns 0 or -1 and, on -1, has filled the struct kvc_error of its
+ * caller. */
 #ifndef KVC_ERROR_H
 #define KVC_ERROR_H
 
@@ -9,15 +10,18 @@
 /* Stable numbers: they are part of the public interface (formats/api/kvc.h). */
 enum kvc_code {
     KVC_OK = 0,
-    KVC_ERR_USAGE = 10,       /* the request makes no sense */
-    KVC_ERR_MEMORY = 20,      /* out of memory */
-    KVC_ERR_IO = 21,          /* the system refused to read or write */
-    KVC_ERR_UNKNOWN = 30,     /* the input is no cache that kvc knows */
-    KVC_ERR_DAMAGED = 31,     /* the input breaks its own format: truncated, flipped, inconsistent */
+    KVC_ERR_USAGE = 10,   /* the request makes no sense */
+    KVC_ERR_MEMORY = 20,  /* out of memory */
+    KVC_ERR_IO = 21,      /* the system refused to read or write */
+    KVC_ERR_UNKNOWN = 30, /* the input is no cache that kvc knows */
+    /* the input breaks its own format: truncated, flipped, inconsistent */
+    KVC_ERR_DAMAGED = 31,
     KVC_ERR_UNSUPPORTED = 32, /* valid, but this kvc cannot do it */
-    KVC_ERR_SLICE = 33,       /* a part of the cache is asked for that it does not have by itself: only the whole can be had */
-    KVC_ERR_MODEL = 40,       /* the cache belongs to another model */
-    KVC_ERR_VERIFY = 50       /* encoded bytes do not decode to the same values */
+    /* a part of the cache is asked for that it does not have by itself: only the whole can be had
+     */
+    KVC_ERR_SLICE = 33,
+    KVC_ERR_MODEL = 40, /* the cache belongs to another model */
+    KVC_ERR_VERIFY = 50 /* encoded bytes do not decode to the same values */
 };
 
 /* How much of the caller's work is lost. */
@@ -27,8 +31,8 @@ enum kvc_severity {
     KVC_SEVERITY_FILE   /* the rest of the file is unusable */
 };
 
-/* What the caller has to say, or to give, for the call to succeed: messages do not name the options of a tool. Stable numbers, as
- * those of enum kvc_code. */
+/* What the caller has to say, or to give, for the call to succeed: messages do not name the options
+ * of a tool. Stable numbers, as those of enum kvc_code. */
 enum kvc_need {
     KVC_NEED_NOTHING = 0,
     KVC_NEED_HEADS = 1,           /* the number of KV heads */
@@ -43,16 +47,19 @@ enum kvc_need {
     KVC_NEED_TARGET_PAIRING = 10, /* the RoPE pairing that the target keeps */
     KVC_NEED_STEP = 11,           /* a quantisation step, or a target to find it by */
     KVC_NEED_FLOATS = 12,         /* K and V that are not of block types */
-    KVC_NEED_CONSENT = 13,        /* to do it all the same, though numbers say that a profile does not fit */
-    KVC_NEED_LOSSY = 14,          /* to write a file that does not hold all of the cache */
-    KVC_NEED_AS_MODEL = 15,       /* to give the file as the model's weights: it was given as something else */
-    KVC_NEED_AS_PROFILE = 16,     /* the same, as the profile */
-    KVC_NEED_AS_INPUT = 17,       /* the same, as the cache to be read */
-    KVC_NEED_SALVAGE = 18,        /* to read what is whole of a file that was cut short */
-    KVC_NEED_EACH = 19,           /* to take the files of a folder one by one */
-    KVC_NEED_MEMORY = 20,         /* to allow more memory for decoding */
-    KVC_NEED_SCALES = 21,         /* the scales of values of 8 bits (scale.k, scale.v) */
-    KVC_NEED_MAIN_FILE = 22       /* the file beside which this one is kept, which is no cache itself */
+    /* to do it all the same, though numbers say that a profile does not fit */
+    KVC_NEED_CONSENT = 13,
+    KVC_NEED_LOSSY = 14, /* to write a file that does not hold all of the cache */
+    /* to give the file as the model's weights: it was given as something else */
+    KVC_NEED_AS_MODEL = 15,
+    KVC_NEED_AS_PROFILE = 16, /* the same, as the profile */
+    KVC_NEED_AS_INPUT = 17,   /* the same, as the cache to be read */
+    KVC_NEED_SALVAGE = 18,    /* to read what is whole of a file that was cut short */
+    KVC_NEED_EACH = 19,       /* to take the files of a folder one by one */
+    KVC_NEED_MEMORY = 20,     /* to allow more memory for decoding */
+    KVC_NEED_SCALES = 21,     /* the scales of values of 8 bits (scale.k, scale.v) */
+    /* the file beside which this one is kept, which is no cache itself */
+    KVC_NEED_MAIN_FILE = 22
 };
 
 #define KVC_NOWHERE UINT64_MAX
@@ -68,15 +75,16 @@ struct kvc_error {
 };
 
 /* Fills *e (when not NULL) and returns -1, so that "return kvc_fail(...)" reads well. */
-int kvc_fail(struct kvc_error *e, enum kvc_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int kvc_fail(struct kvc_error *e, enum kvc_code code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* The same with a byte offset, which is also appended to the message. */
 int kvc_fail_at(struct kvc_error *e, enum kvc_code code, uint64_t offset, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* The same as kvc_fail(), and says what would help. */
-int kvc_fail_need(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+int kvc_fail_need(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format,
+                  ...) __attribute__((format(printf, 4, 5)));
 
 /* Puts "prefix: " before the message of *e; returns -1. */
 int kvc_error_prefix(struct kvc_error *e, const char *prefix);
@@ -84,8 +92,8 @@ int kvc_error_prefix(struct kvc_error *e, const char *prefix);
 /* Reports that there is no memory for `what`; returns -1. */
 int kvc_fail_memory(struct kvc_error *e, const char *what);
 
-/* Repeats in the caller's file that a failing function returns -1. The compiler then sees that the caller does not use results
- * that the function left unset, and does not warn of them. */
+/* Repeats in the caller's file that a failing function returns -1. The compiler then sees that the
+ * caller does not use results that the function left unset, and does not warn of them. */
 static inline int kvc_failed(int status) {
     (void)status;
     return -1;

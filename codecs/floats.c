@@ -1,4 +1,5 @@
-/* floats.c: matrices as binary32, arrays of binary16 with a common exponent. Spec of the latter: floats.md. */
+/* floats.c: matrices as binary32, arrays of binary16 with a common exponent. Spec of the latter:
+ * floats.md. */
 #include "codecs/floats.h"
 
 #include "codecs/memory.h"
@@ -60,7 +61,8 @@ static int exponent_for(float largest) {
 
 enum { HEADER = 9, ROTATED = 128 };
 
-/* How the upper bytes are coded: those from `base` on in `width` bits, the last code standing for an escape. */
+/* How the upper bytes are coded: those from `base` on in `width` bits, the last code standing for
+ * an escape. */
 struct upper {
     unsigned width, base; /* width 8: uncoded bytes */
     int rotated;
@@ -154,7 +156,8 @@ int kvc_halves_write(uint8_t **bytes, float *values, size_t n, struct kvc_error 
     return 0;
 }
 
-int kvc_halves_open(struct kvc_halves *h, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
+int kvc_halves_open(struct kvc_halves *h, const uint8_t **bytes, const uint8_t *end, size_t n,
+                    struct kvc_error *e) {
     const uint8_t *p = *bytes;
     if (end - p < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
     const int exponent = (int16_t)(uint16_t)(p[0] | p[1] << 8);
@@ -162,14 +165,16 @@ int kvc_halves_open(struct kvc_halves *h, const uint8_t **bytes, const uint8_t *
                              .width = p[3] & (ROTATED - 1),
                              .rotated = p[3] >= ROTATED,
                              .base = p[4],
-                             .n_escapes = p[5] | (size_t)p[6] << 8 | (size_t)p[7] << 16 | (size_t)p[8] << 24};
+                             .n_escapes = p[5] | (size_t)p[6] << 8 | (size_t)p[7] << 16 |
+                                          (size_t)p[8] << 24};
     if (exponent < MIN_EXPONENT || exponent > MAX_EXPONENT)
         return kvc_fail(e, KVC_ERR_DAMAGED, "an exponent of %d is out of range", exponent);
     if (h->zeros > 8 || !h->width || h->width > 8 || h->n_escapes > n ||
         (h->width == 8 && (h->n_escapes || h->base || h->rotated)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "the header of %zu numbers is out of range", n);
     const size_t lower = kvc_packed_bytes(n, 8 - h->zeros), codes = kvc_packed_bytes(n, h->width);
-    if ((size_t)(end - p) - HEADER < lower + codes + h->n_escapes) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
+    if ((size_t)(end - p) - HEADER < lower + codes + h->n_escapes)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
     h->scale = ldexpf(1, exponent);
     h->lower = p + HEADER;
     h->codes = h->lower + lower;
@@ -184,7 +189,8 @@ static int undo_codes(uint8_t *upper, const struct kvc_halves *h, size_t n, stru
     size_t used = 0;
     for (size_t i = 0; i < n && h->width < 8; i++) {
         if (upper[i] == escape) {
-            if (used == h->n_escapes) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too few escapes");
+            if (used == h->n_escapes)
+                return kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too few escapes");
             upper[i] = h->escapes[used++];
             continue;
         }
@@ -194,14 +200,15 @@ static int undo_codes(uint8_t *upper, const struct kvc_halves *h, size_t n, stru
     return used == h->n_escapes ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "numbers have too many escapes");
 }
 
-int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, size_t n, struct kvc_error *e) {
+int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, size_t n,
+                    struct kvc_error *e) {
     struct kvc_halves h;
     if (kvc_halves_open(&h, bytes, end, n, e)) return -1;
     uint8_t *lower = kvc_alloc(n, 4);
     if (!lower) return kvc_fail_memory(e, "numbers");
     uint8_t *upper = lower + n, *halves = upper + n;
-    int status = kvc_packed_read(lower, h.lower, n, 8 - h.zeros, e) || kvc_packed_read(upper, h.codes, n, h.width, e) ||
-                 undo_codes(upper, &h, n, e);
+    int status = kvc_packed_read(lower, h.lower, n, 8 - h.zeros, e) ||
+                 kvc_packed_read(upper, h.codes, n, h.width, e) || undo_codes(upper, &h, n, e);
     unsigned wild = 0;
     for (size_t i = 0; i < n && !status; i++) {
         lower[i] = (uint8_t)(lower[i] << h.zeros);
@@ -211,23 +218,29 @@ int kvc_halves_read(float *values, const uint8_t **bytes, const uint8_t *end, si
     if (!status) {
         kvc_kernels_get()->merge_planes(halves, lower, n, 2);
         kvc_kernels_get()->f16_to_f32(values, halves, n);
-        kvc_kernels_get()->scale(values, values, h.scale, n); /* rounds where the product is subnormal */
+        /* rounds where the product is subnormal */
+        kvc_kernels_get()->scale(values, values, h.scale, n);
     }
     free(lower);
     return status ? -1 : 0;
 }
 
-int kvc_halves_add(struct kvc_sections *out, unsigned type, uint8_t stage, float *values, size_t n, struct kvc_error *e) {
+int kvc_halves_add(struct kvc_sections *out, unsigned type, uint8_t stage, float *values, size_t n,
+                   struct kvc_error *e) {
     uint8_t *bytes = malloc(KVC_HALVES_BOUND(n)), *end = bytes;
     if (!bytes) return kvc_fail_memory(e, "numbers");
     const int status = kvc_halves_write(&end, values, n, e) ||
-                       kvc_sections_add(out, (uint8_t)type, stage, 0, bytes, (size_t)(end - bytes), 0, e);
+                       kvc_sections_add(out, (uint8_t)type, stage, 0, bytes, (size_t)(end - bytes),
+                                        0, e);
     free(bytes);
     return status ? -1 : 0;
 }
 
 int kvc_halves_take(float *values, const struct kvc_section *s, size_t n, struct kvc_error *e) {
     const uint8_t *p = s->data, *end = p + s->size;
-    if (kvc_halves_read(values, &p, end, n, e)) return kvc_error_prefix(e, kvc_section_name(s->type));
-    return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section %s has bytes after its numbers", kvc_section_name(s->type));
+    if (kvc_halves_read(values, &p, end, n, e))
+        return kvc_error_prefix(e, kvc_section_name(s->type));
+    return p == end ? 0
+                    : kvc_fail(e, KVC_ERR_DAMAGED, "section %s has bytes after its numbers",
+                               kvc_section_name(s->type));
 }

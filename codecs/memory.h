@@ -1,6 +1,7 @@
-/* memory.h: allocation of n things of some size. A product that overflows gives NULL, as does a lack of memory; no things at all
- * give a pointer that can be freed, so NULL is always a failure. Not for single objects, nor for sums of bytes of one block,
- * which are far from overflowing (tensor.h: KVC_MAX_BLOCK_BYTES). */
+/* memory.h: allocation of n things of some size. A product that overflows gives NULL, as does a
+ * lack of memory; no things at all give a pointer that can be freed, so NULL is always a failure.
+ * Not for single objects, nor for sums of bytes of one block, which are far from overflowing
+ * (tensor.h: KVC_MAX_BLOCK_BYTES). */
 #ifndef KVC_MEMORY_H
 #define KVC_MEMORY_H
 
@@ -14,7 +15,8 @@ static inline void *kvc_alloc(uint64_t n, uint64_t size) {
     return malloc(bytes ? bytes : 1);
 }
 
-/* The same, from an address that begins a line of caches, for rows that vectors of a line's size read and write. */
+/* The same, from an address that begins a line of caches, for rows that vectors of a line's size
+ * read and write. */
 static inline void *kvc_alloc_lines(uint64_t n, uint64_t size) {
     enum { LINE = 64 };
     size_t bytes;
@@ -36,8 +38,8 @@ static inline void *kvc_realloc(void *p, uint64_t n, uint64_t size) {
     return realloc(p, bytes ? bytes : 1);
 }
 
-/* Makes room for one more element after n elements: returns the array, grown if n is a power of two or 0. So arrays grow
- * without a field for their capacity. NULL as kvc_realloc(). */
+/* Makes room for one more element after n elements: returns the array, grown if n is a power of two
+ * or 0. So arrays grow without a field for their capacity. NULL as kvc_realloc(). */
 static inline void *kvc_room_for_one(void *p, uint64_t n, uint64_t size) {
     return n & (n - 1) ? p : kvc_realloc(p, n ? 2 * n : 1, size);
 }

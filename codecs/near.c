@@ -25,7 +25,8 @@ static size_t distance(const char *a, size_t n, const char *b, size_t m) {
                 row[i][j] = i + j;
                 continue;
             }
-            row[i][j] = least(least(row[i - 1][j], row[i][j - 1]) + 1, row[i - 1][j - 1] + !same(a[i - 1], b[j - 1]));
+            row[i][j] = least(least(row[i - 1][j], row[i][j - 1]) + 1,
+                              row[i - 1][j - 1] + !same(a[i - 1], b[j - 1]));
             if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
                 row[i][j] = least(row[i][j], row[i - 2][j - 2] + 1);
         }

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* Collects the names that resemble `word` most: `word` is their beginning, or differs by one slip, or by two if it has at least
- * six letters. */
+/* Collects the names that resemble `word` most: `word` is their beginning, or differs by one slip,
+ * or by two if it has at least six letters. */
 struct kvc_near {
     const char *word;
     unsigned slips; /* of the names in `text` */

@@ -1,4 +1,5 @@
-/* pipeline_decode.c: decodes blocks by the stages of a pipeline, last stage first. Not for encoding (pipeline_encode.c). */
+/* pipeline_decode.c: decodes blocks by the stages of a pipeline, last stage first. Not for encoding
+ * (pipeline_encode.c). */
 #include "codecs/pipeline_steps.h"
 
 #include "codecs/memory.h"
@@ -10,7 +11,8 @@
 #include <string.h>
 
 /* Finds the sections of stage i, which end at *n: sections are in the order of the stages. */
-static const struct kvc_section *take_back(const struct kvc_section *section, size_t *n, unsigned i, size_t *count) {
+static const struct kvc_section *take_back(const struct kvc_section *section, size_t *n, unsigned i,
+                                           size_t *count) {
     static const struct kvc_section none;
     const size_t end = *n;
     if (!end) section = &none; /* `section` may be NULL, to which nothing may be added */
@@ -26,12 +28,14 @@ struct kvc_stored kvc_pipeline_side(const struct kvc_section *side, size_t n, un
     return stored;
 }
 
-/* Shares the sections out among the stages. The record of a pair's second tensor has the stages up to the pair's, the first
- * tensor's record has the others. */
-static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, const struct kvc_coded *first,
-                     struct kvc_stored *stored, struct kvc_error *e) {
+/* Shares the sections out among the stages. The record of a pair's second tensor has the stages up
+ * to the pair's, the first tensor's record has the others. */
+static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own,
+                     const struct kvc_coded *first, struct kvc_stored *stored,
+                     struct kvc_error *e) {
     const unsigned pair = first ? kvc_pipeline_first(p, KVC_STAGE_PAIR) : p->n;
-    size_t left = own->n, left_side = own->n_side, of_first = first ? first->n : 0, of_side = first ? first->n_side : 0;
+    size_t left = own->n, left_side = own->n_side, of_first = first ? first->n : 0,
+           of_side = first ? first->n_side : 0;
     memset(stored, 0, p->n * sizeof *stored);
     for (unsigned i = p->n; i-- > 0;) {
         struct kvc_stored *s = &stored[i];
@@ -44,24 +48,29 @@ static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own, 
         s->section = take_back(own->section, &left, i, &s->n);
         s->side = take_back(own->side, &left_side, i, &s->n_side);
     }
-    if (left || left_side) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections belong to no stage of the recipe", left + left_side);
+    if (left || left_side)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections belong to no stage of the recipe",
+                        left + left_side);
     return 0;
 }
 
-void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role, const struct kvc_section *side, size_t n,
-                           char *text, size_t size) {
+void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role,
+                           const struct kvc_section *side, size_t n, char *text, size_t size) {
     struct kvc_description d = {.values = role == KVC_SELECT_K ? " as it is (RoPE unknown)" : ""};
     for (unsigned i = pipeline->n; i-- > 0;) {
         struct kvc_stored stored = {.n = 0};
         stored.side = take_back(side, &n, i, &stored.n_side);
-        if (kvc_pipeline_stage(pipeline, i)->describe) kvc_pipeline_stage(pipeline, i)->describe(&stored, role, &d);
+        if (kvc_pipeline_stage(pipeline, i)->describe)
+            kvc_pipeline_stage(pipeline, i)->describe(&stored, role, &d);
     }
     if (size) *text = '\0';
-    if (d.coordinates) snprintf(text, size, "%s%s, %s", role == KVC_SELECT_K ? "K" : "V", d.values, d.coordinates);
+    if (d.coordinates)
+        snprintf(text, size, "%s%s, %s", role == KVC_SELECT_K ? "K" : "V", d.values, d.coordinates);
 }
 
 /* Names the place of an error of a stage: the first of the stage's sections in `own`. */
-static void place_error(const struct kvc_coded *own, const struct kvc_stored *stored, struct kvc_error *e) {
+static void place_error(const struct kvc_coded *own, const struct kvc_stored *stored,
+                        struct kvc_error *e) {
     for (size_t i = 0; e && stored->n && e->section == KVC_NOWHERE && i < own->n; i++)
         if (&own->section[i] == stored->section) e->section = i;
 }
@@ -69,12 +78,14 @@ static void place_error(const struct kvc_coded *own, const struct kvc_stored *st
 struct level {
     struct kvc_shape taken, handed;
     const struct kvc_profile_part *profile; /* of the matrix that the stage took */
-    int marked, stepped;                    /* 1: tokens were marked salient before the stage; they have steps after it */
+    /* 1: tokens were marked salient before the stage; they have steps after it */
+    int marked, stepped;
 };
 
 /* Finds, first stage first, the matrices that each stage took and handed on. */
-static int open_levels(const struct kvc_pipeline *p, const struct kvc_coded *own, const struct kvc_stored *stored,
-                       struct kvc_block *block, struct level *level, struct kvc_error *e) {
+static int open_levels(const struct kvc_pipeline *p, const struct kvc_coded *own,
+                       const struct kvc_stored *stored, struct kvc_block *block,
+                       struct level *level, struct kvc_error *e) {
     const enum kvc_dtype dtype = block->shape.dtype;
     for (unsigned i = 0; i < p->n; i++) {
         const struct kvc_stage *s = kvc_pipeline_stage(p, i);
@@ -92,15 +103,17 @@ static int open_levels(const struct kvc_pipeline *p, const struct kvc_coded *own
     return 0;
 }
 
-int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own,
-                           const struct kvc_coded *first, kvc_pipeline_visit *visit, void *state, struct kvc_error *e) {
+int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block,
+                           const struct kvc_coded *own, const struct kvc_coded *first,
+                           kvc_pipeline_visit *visit, void *state, struct kvc_error *e) {
     struct kvc_stored stored[KVC_MAX_STEPS];
     struct level level[KVC_MAX_STEPS];
     const struct kvc_shape shape = block->shape;
     const unsigned floats = kvc_pipeline_first(p, KVC_STAGE_FLOAT | KVC_STAGE_FINITE);
-    if (floats < p->n && !kvc_is_float(shape.dtype)) /* no encoder does that, and buffers would be too small */
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%s cannot have coded a tensor of %s", kvc_pipeline_stage(p, floats)->name,
-                        kvc_dtype_info(shape.dtype)->name);
+    /* no encoder does that, and buffers would be too small */
+    if (floats < p->n && !kvc_is_float(shape.dtype))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%s cannot have coded a tensor of %s",
+                        kvc_pipeline_stage(p, floats)->name, kvc_dtype_info(shape.dtype)->name);
     if (share_out(p, own, first, stored, e)) return -1;
     block->salient = NULL;
     block->step = NULL;
@@ -117,7 +130,8 @@ int kvc_pipeline_walk_back(const struct kvc_pipeline *p, struct kvc_block *block
         block->stands = block->shape.dtype;
         block->shape = level[i].taken;
         block->profile = level[i].profile;
-        if ((status = visit(state, kvc_pipeline_stage(p, i), &p->step[i].args, &stored[i], block, e)) == -1) {
+        if ((status = visit(state, kvc_pipeline_stage(p, i), &p->step[i].args, &stored[i], block,
+                            e)) == -1) {
             place_error(own, &stored[i], e);
             kvc_error_prefix(e, kvc_pipeline_stage(p, i)->name);
         }
@@ -143,8 +157,8 @@ struct decoding {
     const struct kvc_row_places *places;
     struct kvc_row_runs runs;
     struct kvc_block *block;
-    /* Of two blocks whose first runs of rows are decoded at once: in the first block's decoding the second's, and the reverse. NULL: none,
-     * or these runs are decoded. */
+    /* Of two blocks whose first runs of rows are decoded at once: in the first block's decoding the
+     * second's, and the reverse. NULL: none, or these runs are decoded. */
     struct decoding *second, *before;
 };
 
@@ -159,10 +173,11 @@ static int row_error(struct decoding *d, struct kvc_error *e) {
     return PLACED;
 }
 
-/* Decodes by the stages of d->runs: into the tensor's dtype where no stage before them takes binary32. Runs of two blocks are decoded when
- * the stages of both have begun. */
+/* Decodes by the stages of d->runs: into the tensor's dtype where no stage before them takes
+ * binary32. Runs of two blocks are decoded when the stages of both have begun. */
 static int decode_runs(struct decoding *d, const struct kvc_shape *shape, struct kvc_error *e) {
-    const int more = d->left && kvc_pipeline_stage(d->pipeline, d->left - 1)->flags & KVC_STAGE_FLOAT;
+    const int more = d->left &&
+                     kvc_pipeline_stage(d->pipeline, d->left - 1)->flags & KVC_STAGE_FLOAT;
     d->stands = more ? KVC_F32 : d->own;
     uint8_t *const to = d->rows[d->stands == KVC_F32];
     struct decoding *const second = d->second, *const before = d->before;
@@ -171,12 +186,15 @@ static int decode_runs(struct decoding *d, const struct kvc_shape *shape, struct
     if (before)
         return kvc_row_runs_decode_two((struct kvc_row_runs *[]){&before->runs, &d->runs},
                                        (const struct kvc_shape *[]){&before->block->shape, shape},
-                                       (uint8_t *[]){before->rows[d->stands == KVC_F32], to}, d->stands, e);
-    return kvc_row_runs_decode(&d->runs, shape, d->begun ? (float *)(void *)d->rows[1] : NULL, to, d->stands, e);
+                                       (uint8_t *[]){before->rows[d->stands == KVC_F32], to},
+                                       d->stands, e);
+    return kvc_row_runs_decode(&d->runs, shape, d->begun ? (float *)(void *)d->rows[1] : NULL, to,
+                               d->stands, e);
 }
 
 static int decode_stage(void *state, const struct kvc_stage *s, const struct kvc_stage_args *args,
-                        const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e) {
+                        const struct kvc_stored *stored, struct kvc_block *block,
+                        struct kvc_error *e) {
     struct decoding *d = state;
     const struct kvc_shape taken = block->shape;
     d->left--;
@@ -195,18 +213,22 @@ static int decode_stage(void *state, const struct kvc_stage *s, const struct kvc
     }
     block->rows = d->rows[taken.dtype == KVC_F32];
     d->stands = taken.dtype;
-    block->places = d->left || taken.dtype != d->own ? NULL : d->places; /* no stage changes the rows, nor are they converted */
+    /* no stage changes the rows, nor are they converted */
+    block->places = d->left || taken.dtype != d->own ? NULL : d->places;
     return s->decode(args, stored, block, e);
 }
 
-/* Returns 1 where binary32 of the whole block has a buffer of its own: unless all stages of binary32 decode runs of rows, from nothing. */
+/* Returns 1 where binary32 of the whole block has a buffer of its own: unless all stages of
+ * binary32 decode runs of rows, from nothing. */
 static int decodes_in_work(const struct kvc_pipeline *p, enum kvc_dtype dtype) {
     unsigned i = p->n;
     while (i && kvc_pipeline_stage(p, i - 1)->rows_begin) i--;
-    return kvc_pipeline_wants_floats(p, dtype) && (i == p->n || kvc_pipeline_first(p, KVC_STAGE_FLOAT) < i);
+    return kvc_pipeline_wants_floats(p, dtype) &&
+           (i == p->n || kvc_pipeline_first(p, KVC_STAGE_FLOAT) < i);
 }
 
-static struct decoding decoding_of(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own) {
+static struct decoding decoding_of(const struct kvc_pipeline *p, struct kvc_block *block,
+                                   const struct kvc_coded *own) {
     return (struct decoding){.pipeline = p,
                              .coded = own,
                              .left = p->n,
@@ -221,10 +243,12 @@ static int decode_block(struct decoding *d, const struct kvc_coded *first, struc
     const struct kvc_shape shape = block->shape;
     float *work = NULL;
     if (decodes_in_work(d->pipeline, d->own)) {
-        if (!(work = kvc_alloc_lines(kvc_shape_values(&shape), sizeof *work))) return kvc_fail_memory(e, "a block");
+        if (!(work = kvc_alloc_lines(kvc_shape_values(&shape), sizeof *work)))
+            return kvc_fail_memory(e, "a block");
         d->rows[1] = (uint8_t *)work;
     }
-    const int status = kvc_pipeline_walk_back(d->pipeline, block, d->coded, first, decode_stage, d, e);
+    const int status = kvc_pipeline_walk_back(d->pipeline, block, d->coded, first, decode_stage, d,
+                                              e);
     kvc_row_runs_end(&d->runs, 0, NULL);
     if (!status) {
         block->shape.dtype = d->stands;
@@ -236,39 +260,45 @@ static int decode_block(struct decoding *d, const struct kvc_coded *first, struc
     return status ? -1 : 0;
 }
 
-int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own,
-                               const struct kvc_coded *first, struct kvc_error *e) {
+int kvc_pipeline_decode_record(const struct kvc_pipeline *p, struct kvc_block *block,
+                               const struct kvc_coded *own, const struct kvc_coded *first,
+                               struct kvc_error *e) {
     struct decoding d = decoding_of(p, block, own);
     return decode_block(&d, first, e);
 }
 
-/* Returns 1 where the last stage decodes runs of rows, of two blocks faster at once, and a block's own record suffices. */
+/* Returns 1 where the last stage decodes runs of rows, of two blocks faster at once, and a block's
+ * own record suffices. */
 static int runs_two(const struct kvc_pipeline *p) {
     return p->n && kvc_pipeline_stage(p, p->n - 1)->rows_next_two &&
            kvc_pipeline_first(p, KVC_STAGE_PAIR | KVC_STAGE_REBUILDS) == p->n;
 }
 
 int kvc_pipeline_decodes_two(const struct kvc_pipeline *p) {
-    return kvc_kernels_get()->rans_decode_two && ((p->n == 1 && kvc_pipeline_stage(p, 0)->decode_two) || runs_two(p));
+    return kvc_kernels_get()->rans_decode_two &&
+           ((p->n == 1 && kvc_pipeline_stage(p, 0)->decode_two) || runs_two(p));
 }
 
-int kvc_pipeline_decode_two(const struct kvc_pipeline *p, struct kvc_block *block, const struct kvc_coded *own) {
+int kvc_pipeline_decode_two(const struct kvc_pipeline *p, struct kvc_block *block,
+                            const struct kvc_coded *own) {
     struct kvc_stored stored[2];
     if (runs_two(p)) {
-        struct decoding d[] = {decoding_of(p, &block[0], &own[0]), decoding_of(p, &block[1], &own[1])};
+        struct decoding d[] = {decoding_of(p, &block[0], &own[0]),
+                               decoding_of(p, &block[1], &own[1])};
         d[0].second = &d[1];
         d[1].before = &d[0];
         return decode_block(&d[0], NULL, NULL) != 0;
     }
     const int predicts = kvc_pipeline_stage(p, 0)->flags & KVC_STAGE_AHEAD;
-    if ((!predicts && (own[0].n_side || own[1].n_side)) || share_out(p, &own[0], NULL, &stored[0], NULL) ||
+    if ((!predicts && (own[0].n_side || own[1].n_side)) ||
+        share_out(p, &own[0], NULL, &stored[0], NULL) ||
         share_out(p, &own[1], NULL, &stored[1], NULL))
         return 1;
     return kvc_pipeline_stage(p, 0)->decode_two(&p->step[0].args, stored, block);
 }
 
-int kvc_pipeline_decode(const struct kvc_pipeline *pipeline, struct kvc_block *block, const struct kvc_section *sections,
-                        size_t n, struct kvc_error *e) {
+int kvc_pipeline_decode(const struct kvc_pipeline *pipeline, struct kvc_block *block,
+                        const struct kvc_section *sections, size_t n, struct kvc_error *e) {
     const struct kvc_coded own = {.section = sections, .n = n};
     return kvc_pipeline_decode_record(pipeline, block, &own, NULL, e);
 }

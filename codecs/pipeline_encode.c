@@ -1,5 +1,5 @@
-/* pipeline_encode.c: encodes blocks by the stages of a pipeline, each of which may look at a segment first. Not for decoding
- * (pipeline_decode.c). */
+/* pipeline_encode.c: encodes blocks by the stages of a pipeline, each of which may look at a
+ * segment first. Not for decoding (pipeline_decode.c). */
 #include "codecs/pipeline_steps.h"
 
 #include "codecs/memory.h"
@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-void kvc_encoder_init(struct kvc_encoder *x, const struct kvc_pipeline *pipeline, const struct kvc_encoding *encoding) {
+void kvc_encoder_init(struct kvc_encoder *x, const struct kvc_pipeline *pipeline,
+                      const struct kvc_encoding *encoding) {
     memset(x, 0, sizeof *x);
     x->pipeline = pipeline;
     x->encoding = encoding;
@@ -17,16 +18,19 @@ void kvc_encoder_init(struct kvc_encoder *x, const struct kvc_pipeline *pipeline
 
 void kvc_encoder_free(struct kvc_encoder *x) {
     for (unsigned i = 0; i < x->pipeline->n; i++)
-        if (kvc_pipeline_stage(x->pipeline, i)->end) kvc_pipeline_stage(x->pipeline, i)->end(x->state[i]);
+        if (kvc_pipeline_stage(x->pipeline, i)->end)
+            kvc_pipeline_stage(x->pipeline, i)->end(x->state[i]);
     kvc_sections_free(&x->side);
     kvc_sections_free(&x->dropped);
     free(x->work[0]);
     free(x->work[1]);
 }
 
-static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_block *block, struct kvc_error *e) {
+static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_block *block,
+                     struct kvc_error *e) {
     const size_t n = kvc_shape_values(&block->shape);
-    if (!kvc_pipeline_wants_floats(x->pipeline, block->shape.dtype) || n <= x->room[which]) return 0;
+    if (!kvc_pipeline_wants_floats(x->pipeline, block->shape.dtype) || n <= x->room[which])
+        return 0;
     free(x->work[which]);
     x->room[which] = 0;
     if (!(x->work[which] = kvc_alloc_lines(n, sizeof(float)))) return kvc_fail_memory(e, "a block");
@@ -34,25 +38,30 @@ static int work_room(struct kvc_encoder *x, unsigned which, const struct kvc_blo
     return 0;
 }
 
-/* Runs the first `n` steps, of a block that is kept those that did not run yet. Afterwards the block is the matrix that step n
- * takes, or that the last step handed on. */
-static int pipeline_encode_run(struct kvc_encoder *x, unsigned n, struct kvc_block *block, unsigned which,
-                               struct kvc_sections *out, struct kvc_error *e) {
+/* Runs the first `n` steps, of a block that is kept those that did not run yet. Afterwards the
+ * block is the matrix that step n takes, or that the last step handed on. */
+static int pipeline_encode_run(struct kvc_encoder *x, unsigned n, struct kvc_block *block,
+                               unsigned which, struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_pipeline *p = x->pipeline;
     struct kvc_steps_done *const done = block->done;
     const enum kvc_dtype own = done ? block->own : block->shape.dtype;
     if (!done && work_room(x, which, block, e)) return -1;
-    uint8_t *const fresh[2] = {block->rows, (uint8_t *)x->work[which]}, *const *rows = done ? done->rows : fresh;
+    uint8_t *const fresh[2] = {block->rows, (uint8_t *)x->work[which]}, *const *rows =
+                                                                            done ? done->rows
+                                                                                 : fresh;
     block->encoding = x->encoding;
     block->own = own;
     for (unsigned i = done ? done->steps : 0; i < n; i++) {
         const struct kvc_stage *s = kvc_pipeline_stage(p, i);
         kvc_block_convert(block, rows, own, kvc_pipeline_dtype(p, i, own));
-        if (s->flags & KVC_STAGE_PAIR && block->partner && pipeline_encode_run(x, i, block->partner, 1, &x->dropped, e))
+        if (s->flags & KVC_STAGE_PAIR && block->partner &&
+            pipeline_encode_run(x, i, block->partner, 1, &x->dropped, e))
             return -1;
         block->residual = i + 1 < p->n;
-        if (s->encode(&p->step[i].args, x->state[i], block, (uint8_t)i, out, e)) return kvc_error_prefix(e, s->name);
-        /* a pair's second tensor has nothing left to code: the first tensor has the rows that both share */
+        if (s->encode(&p->step[i].args, x->state[i], block, (uint8_t)i, out, e))
+            return kvc_error_prefix(e, s->name);
+        /* a pair's second tensor has nothing left to code: the first tensor has the rows that both
+         * share */
         if (s->flags & KVC_STAGE_PAIR && x->encoding && x->encoding->second) return 0;
     }
     if (n < p->n) kvc_block_convert(block, rows, own, kvc_pipeline_dtype(p, n, own));
@@ -69,7 +78,8 @@ static void drop_marks(struct kvc_block *block) {
 }
 
 /* Runs the first `n` steps for a look at what they hand on. */
-static int run_to_look(struct kvc_encoder *x, unsigned n, struct kvc_block *block, struct kvc_error *e) {
+static int run_to_look(struct kvc_encoder *x, unsigned n, struct kvc_block *block,
+                       struct kvc_error *e) {
     kvc_sections_clear(&x->dropped);
     if (block->done) return pipeline_encode_run(x, n, block, 0, &block->done->list, e);
     block->looked = 1;
@@ -77,8 +87,10 @@ static int run_to_look(struct kvc_encoder *x, unsigned n, struct kvc_block *bloc
     return pipeline_encode_run(x, n, block, 0, &x->dropped, e);
 }
 
-int kvc_encoder_keep(struct kvc_encoder *x, struct kvc_block *block, struct kvc_steps_done *done, struct kvc_error *e) {
-    const size_t bytes = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape)), n = kvc_shape_values(&block->shape);
+int kvc_encoder_keep(struct kvc_encoder *x, struct kvc_block *block, struct kvc_steps_done *done,
+                     struct kvc_error *e) {
+    const size_t bytes = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape)),
+                 n = kvc_shape_values(&block->shape);
     const int floats = kvc_pipeline_wants_floats(x->pipeline, block->shape.dtype);
     uint64_t *row = kvc_alloc(block->shape.tokens, sizeof *row);
     done->steps = 0;
@@ -109,12 +121,14 @@ void kvc_encoder_drop(struct kvc_block *block) {
     block->done = NULL;
 }
 
-/* Returns 1 for a stage that hands on a matrix of the shape that it takes: one that changes rows alone, or `finite`. */
+/* Returns 1 for a stage that hands on a matrix of the shape that it takes: one that changes rows
+ * alone, or `finite`. */
 static int hands_on_shape(const struct kvc_stage *s) {
     return s->rows_begin || s->flags == KVC_STAGE_LOSSLESS;
 }
 
-int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
+int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block,
+                      struct kvc_error *e) {
     unsigned same = 0;
     while (same < i && hands_on_shape(kvc_pipeline_stage(x->pipeline, same))) same++;
     const uint64_t rows = block->shape.tokens;
@@ -126,20 +140,25 @@ int kvc_encoder_shape(struct kvc_encoder *x, unsigned i, struct kvc_block *block
     return status;
 }
 
-int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block *like, struct kvc_error *e) {
+int kvc_encoder_begin(struct kvc_encoder *x, unsigned i, const struct kvc_block *like,
+                      struct kvc_error *e) {
     const struct kvc_stage *s = kvc_pipeline_stage(x->pipeline, i);
     if (s->end) s->end(x->state[i]);
     x->state[i] = NULL;
     if (i == kvc_pipeline_first(x->pipeline, KVC_STAGE_LOOKS)) kvc_sections_clear(&x->side);
-    return s->begin(&x->pipeline->step[i].args, x->encoding, like, &x->state[i], e) ? kvc_error_prefix(e, s->name) : 0;
+    return s->begin(&x->pipeline->step[i].args, x->encoding, like, &x->state[i], e)
+               ? kvc_error_prefix(e, s->name)
+               : 0;
 }
 
-int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block, struct kvc_error *e) {
+int kvc_encoder_look(struct kvc_encoder *x, unsigned i, struct kvc_block *block,
+                     struct kvc_error *e) {
     const struct kvc_stage *s = kvc_pipeline_stage(x->pipeline, i);
     int status = run_to_look(x, i, block, e);
     if (!status && s->flags & KVC_STAGE_PAIR && block->partner)
         status = pipeline_encode_run(x, i, block->partner, 1, &x->dropped, e);
-    if (!status && s->look && x->state[i] && s->look(&x->pipeline->step[i].args, x->state[i], block, e))
+    if (!status && s->look && x->state[i] &&
+        s->look(&x->pipeline->step[i].args, x->state[i], block, e))
         status = kvc_error_prefix(e, s->name);
     if (!block->done) drop_marks(block);
     return status;
@@ -153,15 +172,16 @@ int kvc_encoder_settle(struct kvc_encoder *x, unsigned i, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_encoder_block(struct kvc_encoder *x, struct kvc_block *block, struct kvc_sections *out, struct kvc_error *e) {
+int kvc_encoder_block(struct kvc_encoder *x, struct kvc_block *block, struct kvc_sections *out,
+                      struct kvc_error *e) {
     kvc_sections_clear(&x->dropped);
     const int status = pipeline_encode_run(x, x->pipeline->n, block, 0, out, e);
     drop_marks(block);
     return status;
 }
 
-int kvc_pipeline_encode(const struct kvc_pipeline *pipeline, struct kvc_block *block, struct kvc_sections *out,
-                        struct kvc_error *e) {
+int kvc_pipeline_encode(const struct kvc_pipeline *pipeline, struct kvc_block *block,
+                        struct kvc_sections *out, struct kvc_error *e) {
     struct kvc_encoder x;
     kvc_encoder_init(&x, pipeline, NULL);
     const int status = kvc_encoder_block(&x, block, out, e);

@@ -1,5 +1,6 @@
-/* pipeline_steps.h: what encoding and decoding by a pipeline share. Matrices are in the tensor's dtype, or in binary32 before and after stages
- * that work on binary32; they are converted here. For pipeline_encode.c and pipeline_decode.c. */
+/* pipeline_steps.h: what encoding and decoding by a pipeline share. Matrices are in the tensor's
+ * dtype, or in binary32 before and after stages that work on binary32; they are converted here. For
+ * pipeline_encode.c and pipeline_decode.c. */
 #ifndef KVC_PIPELINE_STEPS_H
 #define KVC_PIPELINE_STEPS_H
 
@@ -15,15 +16,21 @@ static inline size_t kvc_shape_values(const struct kvc_shape *s) {
 }
 
 /* Returns the dtype in which a step takes its matrix, of a tensor of `dtype`. */
-static inline enum kvc_dtype kvc_pipeline_dtype(const struct kvc_pipeline *p, unsigned i, enum kvc_dtype dtype) {
+static inline enum kvc_dtype kvc_pipeline_dtype(const struct kvc_pipeline *p, unsigned i,
+                                                enum kvc_dtype dtype) {
     return kvc_pipeline_stage(p, i)->flags & KVC_STAGE_FLOAT ? KVC_F32 : dtype;
 }
 
-/* Converts the matrix to another dtype; rows[] are the buffers for the tensor's dtype and for binary32. */
-static inline void kvc_block_convert(struct kvc_block *block, uint8_t *const rows[2], enum kvc_dtype own, enum kvc_dtype to) {
+/* Converts the matrix to another dtype; rows[] are the buffers for the tensor's dtype and for
+ * binary32. */
+static inline void kvc_block_convert(struct kvc_block *block, uint8_t *const rows[2],
+                                     enum kvc_dtype own, enum kvc_dtype to) {
     if (block->shape.dtype == to) return;
-    if (to == KVC_F32) kvc_to_floats((float *)(void *)rows[1], rows[0], kvc_shape_values(&block->shape), own);
-    else kvc_from_floats(rows[0], (const float *)(const void *)rows[1], kvc_shape_values(&block->shape), own);
+    if (to == KVC_F32)
+        kvc_to_floats((float *)(void *)rows[1], rows[0], kvc_shape_values(&block->shape), own);
+    else
+        kvc_from_floats(rows[0], (const float *)(const void *)rows[1],
+                        kvc_shape_values(&block->shape), own);
     block->shape.dtype = to;
     block->rows = rows[to == KVC_F32];
 }

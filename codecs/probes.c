@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = KVC_MAX_BLOCK_ROWS };   /* keys that are read together */
-enum { BATCH = 12 };                  /* probes that meet a tile of keys while it is in registers */
-enum { TURNED_BYTES = 32 * 1048576 }; /* of the keys that are rotated at once, unless one head has more */
+enum { ROWS = KVC_MAX_BLOCK_ROWS }; /* keys that are read together */
+enum { BATCH = 12 };                /* probes that meet a tile of keys while it is in registers */
+/* of the keys that are rotated at once, unless one head has more */
+enum { TURNED_BYTES = 32 * 1048576 };
 
-/* Queries from the last `window` on, against all keys of one KV head after the other. A *probe* is one query of one of the
- * query heads that read the KV head. */
+/* Queries from the last `window` on, against all keys of one KV head after the other. A *probe* is
+ * one query of one of the query heads that read the KV head. */
 struct probes {
     const struct kvc_encoding *x;
     size_t heads, group, dim; /* KV heads; query heads that read each; channels of K */
@@ -21,15 +22,16 @@ struct probes {
     size_t first, n, rows;    /* queries that count; keys */
     int windowed;             /* a sliding window hides rows */
     size_t padded;            /* rows, up to a multiple of KVC_TILE */
-    size_t together;          /* heads whose keys are transposed at once: reading K takes as long for one as for all */
-    float *piece;             /* as read, [ROWS][heads][channels] */
-    float *turned;            /* keys of some heads, [head][tile][dim][KVC_TILE] */
-    float *query;             /* of a batch of probes, [BATCH][dim] */
-    float *share;             /* of a batch of probes, [BATCH][padded] */
+    /* heads whose keys are transposed at once: reading K takes as long for one as for all */
+    size_t together;
+    float *piece;  /* as read, [ROWS][heads][channels] */
+    float *turned; /* keys of some heads, [head][tile][dim][KVC_TILE] */
+    float *query;  /* of a batch of probes, [BATCH][dim] */
+    float *share;  /* of a batch of probes, [BATCH][padded] */
 };
 
-static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t window, size_t head, size_t end,
-                       struct kvc_error *e) {
+static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t window, size_t head,
+                       size_t end, struct kvc_error *e) {
     memset(p, 0, sizeof *p);
     p->head = head;
     p->end = end;
@@ -44,7 +46,8 @@ static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t 
     p->together = TURNED_BYTES / sizeof *p->turned / (p->padded * p->dim + 1);
     p->together = p->together < 1 ? 1 : p->together > end - head ? end - head : p->together;
     const size_t turned = p->together * p->padded * p->dim;
-    p->piece = kvc_alloc(ROWS * p->heads * p->dim + turned + BATCH * (p->dim + p->padded), sizeof *p->piece);
+    p->piece = kvc_alloc(ROWS * p->heads * p->dim + turned + BATCH * (p->dim + p->padded),
+                         sizeof *p->piece);
     if (!p->piece) return kvc_fail_memory(e, "probes");
     p->turned = p->piece + ROWS * p->heads * p->dim;
     p->query = p->turned + turned;
@@ -53,14 +56,16 @@ static int probes_init(struct probes *p, const struct kvc_encoding *x, uint64_t 
     return 0;
 }
 
-/* Transposes the keys of one head of a piece into tiles; n rows from row `first`, a multiple of KVC_TILE, on. */
+/* Transposes the keys of one head of a piece into tiles; n rows from row `first`, a multiple of
+ * KVC_TILE, on. */
 static void turn_piece(const struct probes *p, size_t head, size_t first, size_t n, float *turned) {
     for (size_t t = 0; t < n; t += KVC_TILE) {
         const float *from = p->piece + (t * p->heads + head) * p->dim;
         float *tile = turned + (first + t) * p->dim;
         const size_t rows = n - t < KVC_TILE ? n - t : KVC_TILE;
         for (size_t d = 0; d < p->dim; d++)
-            for (size_t i = 0; i < rows; i++) tile[d * KVC_TILE + i] = from[i * p->heads * p->dim + d];
+            for (size_t i = 0; i < rows; i++)
+                tile[d * KVC_TILE + i] = from[i * p->heads * p->dim + d];
     }
 }
 
@@ -70,7 +75,8 @@ static int probes_turn(struct probes *p, size_t head, struct kvc_error *e) {
     for (size_t first = 0; first < p->rows; first += ROWS) {
         const size_t n = p->rows - first < ROWS ? p->rows - first : ROWS;
         if (p->x->read(p->x, KVC_SELECT_K, first, n, p->piece, e)) return -1;
-        for (size_t h = head; h < end; h++) turn_piece(p, h, first, n, p->turned + (h - head) * p->padded * p->dim);
+        for (size_t h = head; h < end; h++)
+            turn_piece(p, h, first, n, p->turned + (h - head) * p->padded * p->dim);
     }
     return 0;
 }
@@ -91,11 +97,14 @@ static size_t visible(const struct probes *p, size_t probe) {
 static size_t hidden(const struct probes *p, size_t probe) {
     const int64_t at = p->x->query_position[p->first + probe / p->group];
     size_t n = 0;
-    while (p->windowed && p->x->window && n < p->rows && at - p->x->position[n] >= (int64_t)p->x->window) n++;
+    while (p->windowed && p->x->window && n < p->rows &&
+           at - p->x->position[n] >= (int64_t)p->x->window)
+        n++;
     return n;
 }
 
-/* Logits to softmax over rows `from` to n. A key that is not finite counts as one that nothing looks at. */
+/* Logits to softmax over rows `from` to n. A key that is not finite counts as one that nothing
+ * looks at. */
 static void normalise(float *share, size_t from, size_t n, float scale) {
     const struct kvc_kernels *k = kvc_kernels_get();
     float most = -INFINITY, least = INFINITY;
@@ -113,26 +122,34 @@ static void normalise(float *share, size_t from, size_t n, float scale) {
     k->scale(share, share, 1 / sum, n);
 }
 
-/* p->share: softmax(q.k / sqrt(dim)) of probes first .. first + count - 1 of a head over the rows seen[i] that each sees. */
-static void find_shares(const struct probes *p, size_t head, const float *keys, size_t first, size_t count, const size_t *seen) {
+/* p->share: softmax(q.k / sqrt(dim)) of probes first .. first + count - 1 of a head over the rows
+ * seen[i] that each sees. */
+static void find_shares(const struct probes *p, size_t head, const float *keys, size_t first,
+                        size_t count, const size_t *seen) {
     size_t most = 0;
     for (size_t i = 0; i < count; i++) {
-        const size_t probe = first + i, query = (p->first + probe / p->group) * (size_t)p->x->query_heads;
-        memcpy(p->query + i * p->dim, p->x->query + (query + head * p->group + probe % p->group) * p->dim,
+        const size_t probe = first + i,
+                     query = (p->first + probe / p->group) * (size_t)p->x->query_heads;
+        memcpy(p->query + i * p->dim,
+               p->x->query + (query + head * p->group + probe % p->group) * p->dim,
                p->dim * sizeof *p->query);
         most = seen[i] > most ? seen[i] : most;
     }
     kvc_kernels_get()->multiply_tiles(p->share, p->padded, p->query, p->dim, count, keys, p->dim,
                                       (most + KVC_TILE - 1) / KVC_TILE);
     for (size_t i = 0; i < count; i++)
-        if (seen[i]) normalise(p->share + i * p->padded, hidden(p, first + i), seen[i], 1 / sqrtf((float)p->dim));
+        if (seen[i])
+            normalise(p->share + i * p->padded, hidden(p, first + i), seen[i],
+                      1 / sqrtf((float)p->dim));
 }
 
 /* Takes one query's shares of the n rows that it sees. */
-typedef void probe_work(const struct probes *p, void *state, size_t head, const float *share, size_t n);
+typedef void probe_work(const struct probes *p, void *state, size_t head, const float *share,
+                        size_t n);
 
 /* All probes of a head, whose transposed keys are given. */
-static void each_probe(const struct probes *p, size_t head, const float *keys, probe_work *work, void *state) {
+static void each_probe(const struct probes *p, size_t head, const float *keys, probe_work *work,
+                       void *state) {
     size_t seen[BATCH];
     const size_t probes = p->n * p->group;
     for (size_t first = 0; first < probes; first += BATCH) {
@@ -145,8 +162,8 @@ static void each_probe(const struct probes *p, size_t head, const float *keys, p
 }
 
 /* All probes of the heads. begin() is called before those of a head, unless it is NULL. */
-static int each_head(struct probes *p, int (*begin)(void *state, size_t head, struct kvc_error *e), probe_work *work, void *state,
-                     struct kvc_error *e) {
+static int each_head(struct probes *p, int (*begin)(void *state, size_t head, struct kvc_error *e),
+                     probe_work *work, void *state, struct kvc_error *e) {
     for (size_t h = p->head; h < p->end; h++) {
         const size_t place = (h - p->head) % p->together;
         if ((!place && probes_turn(p, h, e)) || (begin && begin(state, h, e))) return -1;
@@ -155,7 +172,8 @@ static int each_head(struct probes *p, int (*begin)(void *state, size_t head, st
     return 0;
 }
 
-static void add_shares(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
+static void add_shares(const struct probes *p, void *state, size_t head, const float *share,
+                       size_t n) {
     kvc_kernels_get()->add_scaled((float *)state + head * p->rows, share, 1, n);
 }
 
@@ -168,16 +186,19 @@ int kvc_probes_attention(const struct kvc_encoding *x, float *to, struct kvc_err
     return status;
 }
 
-static void add_squares(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
+static void add_squares(const struct probes *p, void *state, size_t head, const float *share,
+                        size_t n) {
     kvc_kernels_get()->add_squares((float *)state + head * p->rows, share, n);
 }
 
 /* A stand-in for x whose queries are the profile's, all at the last row. */
-static int ask_profile(const struct kvc_encoding *x, struct kvc_encoding *like, int64_t **position, struct kvc_error *e) {
+static int ask_profile(const struct kvc_encoding *x, struct kvc_encoding *like, int64_t **position,
+                       struct kvc_error *e) {
     *like = *x;
     *position = NULL;
     if (!x->profile_queries) return 0;
-    if (!(*position = kvc_alloc(x->profile_queries, sizeof **position))) return kvc_fail_memory(e, "probes");
+    if (!(*position = kvc_alloc(x->profile_queries, sizeof **position)))
+        return kvc_fail_memory(e, "probes");
     for (uint64_t i = 0; i < x->profile_queries; i++) (*position)[i] = x->position[x->rows - 1];
     like->query = x->profile_query;
     like->query_position = *position;
@@ -186,7 +207,8 @@ static int ask_profile(const struct kvc_encoding *x, struct kvc_encoding *like, 
     return 0;
 }
 
-int kvc_probes_saliency(const struct kvc_encoding *x, size_t first, size_t end, float *to, struct kvc_error *e) {
+int kvc_probes_saliency(const struct kvc_encoding *x, size_t first, size_t end, float *to,
+                        struct kvc_error *e) {
     struct kvc_encoding like;
     struct probes p;
     int64_t *position;
@@ -213,7 +235,8 @@ void kvc_probes_seen(const struct kvc_encoding *x, uint32_t *to) {
 }
 
 void kvc_probes_query_energy(const struct kvc_encoding *x, uint64_t window, double *to) {
-    const size_t heads = (size_t)x->key.heads, dim = (size_t)x->key.dim, group = (size_t)(x->query_heads / x->key.heads);
+    const size_t heads = (size_t)x->key.heads, dim = (size_t)x->key.dim,
+                 group = (size_t)(x->query_heads / x->key.heads);
     const uint64_t first = window < x->n_queries ? x->n_queries - window : 0;
     memset(to, 0, heads * dim * sizeof *to);
     for (uint64_t q = first; q < x->n_queries; q++)
@@ -222,10 +245,12 @@ void kvc_probes_query_energy(const struct kvc_encoding *x, uint64_t window, doub
                 const double v = (double)x->query[((size_t)q * heads * group + i) * dim + d];
                 to[i / group * dim + d] += v * v;
             }
-    for (size_t i = 0; i < heads * dim; i++) to[i] /= (double)(x->n_queries - first) * (double)group;
+    for (size_t i = 0; i < heads * dim; i++)
+        to[i] /= (double)(x->n_queries - first) * (double)group;
 }
 
-/* One head's values [rows][channels], room for reading them and for an output, and the sums of squares of outputs. */
+/* One head's values [rows][channels], room for reading them and for an output, and the sums of
+ * squares of outputs. */
 struct outputs {
     const struct kvc_encoding *x;
     float *value, *piece, *output;
@@ -240,19 +265,23 @@ static int read_values(void *state, size_t head, struct kvc_error *e) {
         const size_t n = o->x->rows - first < ROWS ? (size_t)(o->x->rows - first) : ROWS;
         if (o->x->read(o->x, KVC_SELECT_V, first, n, o->piece, e)) return -1;
         for (size_t t = 0; t < n; t++)
-            memcpy(o->value + ((size_t)first + t) * o->dim, o->piece + (t * heads + head) * o->dim, o->dim * sizeof *o->value);
+            memcpy(o->value + ((size_t)first + t) * o->dim, o->piece + (t * heads + head) * o->dim,
+                   o->dim * sizeof *o->value);
     }
     return 0;
 }
 
-static void add_output(const struct probes *p, void *state, size_t head, const float *share, size_t n) {
+static void add_output(const struct probes *p, void *state, size_t head, const float *share,
+                       size_t n) {
     const struct outputs *o = state;
     (void)p;
     kvc_kernels_get()->multiply_rows(o->output, share, o->value, n, o->dim, o->dim);
-    for (size_t d = 0; d < o->dim; d++) o->energy[head * o->dim + d] += (double)o->output[d] * (double)o->output[d];
+    for (size_t d = 0; d < o->dim; d++)
+        o->energy[head * o->dim + d] += (double)o->output[d] * (double)o->output[d];
 }
 
-int kvc_probes_output_energy(const struct kvc_encoding *x, uint64_t window, double *to, struct kvc_error *e) {
+int kvc_probes_output_energy(const struct kvc_encoding *x, uint64_t window, double *to,
+                             struct kvc_error *e) {
     struct probes p;
     struct outputs o = {.x = x, .dim = (size_t)x->value.dim, .energy = to};
     const size_t heads = (size_t)x->value.heads;

@@ -1,5 +1,5 @@
-/* profile_part.h: the part of a profile that describes one layer's K or V, for stages. Not for profile files
- * (formats/model/profile.h). */
+/* profile_part.h: the part of a profile that describes one layer's K or V, for stages. Not for
+ * profile files (formats/model/profile.h). */
 #ifndef KVC_PROFILE_H
 #define KVC_PROFILE_H
 
@@ -15,12 +15,15 @@ struct kvc_profile_part {
     const float *scale;  /* [head][component] */
     size_t half;         /* of K: pairs that RoPE rotates */
     const double *angle; /* of each pair, radians a position; NULL: RoPE rotates none */
-    /* The part for what the profile's predictor leaves of rows: means of 0, another basis, no queries. NULL: there is none. */
+    /* The part for what the profile's predictor leaves of rows: means of 0, another basis, no
+     * queries. NULL: there is none. */
     const struct kvc_profile_part *residual;
     /* encoders only */
-    const float *inverse;  /* [head][channel][component] */
-    const float *variance; /* [head][component]: mean square of the coefficients in the learning caches; NULL: unknown */
-    const float *query;    /* before RoPE: [query][query head][channel of K], n_queries of them; both of K and V */
+    const float *inverse; /* [head][channel][component] */
+    /* [head][component]: mean square of the coefficients in the learning caches; NULL: unknown */
+    const float *variance;
+    /* before RoPE: [query][query head][channel of K], n_queries of them; both of K and V */
+    const float *query;
     size_t query_heads, n_queries;
 };
 

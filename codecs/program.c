@@ -1,4 +1,5 @@
-/* program.c: programs of the device decoder, block by block. Not for the jobs and operations of each stage (its own file). */
+/* program.c: programs of the device decoder, block by block. Not for the jobs and operations of
+ * each stage (its own file). */
 #include "codecs/program.h"
 
 #include "codecs/floats.h"
@@ -31,7 +32,8 @@ static int grow(void **array, size_t n, size_t *room, size_t size, struct kvc_er
     return 0;
 }
 
-struct kvc_program_run *kvc_program_run(struct kvc_program *p, uint64_t first, uint64_t rows, struct kvc_error *e) {
+struct kvc_program_run *kvc_program_run(struct kvc_program *p, uint64_t first, uint64_t rows,
+                                        struct kvc_error *e) {
     void *array = p->run;
     if (grow(&array, p->n_runs, &p->run_room, sizeof *p->run, e)) return NULL;
     p->run = array;
@@ -47,8 +49,10 @@ int kvc_program_begin(struct kvc_program *p, uint64_t rows, struct kvc_error *e)
     return !rows || kvc_program_run(p, 0, rows, e) ? 0 : -1;
 }
 
-static int add_op(struct kvc_program_run *run, const struct kvc_device_op *op, struct kvc_error *e) {
-    if (run->n == KVC_PROGRAM_OPS) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "too many stages for a device's program");
+static int add_op(struct kvc_program_run *run, const struct kvc_device_op *op,
+                  struct kvc_error *e) {
+    if (run->n == KVC_PROGRAM_OPS)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "too many stages for a device's program");
     run->op[run->n] = *op;
     run->op[run->n++].row = (uint32_t)run->first;
     return 0;
@@ -71,13 +75,16 @@ struct kvc_device_job *kvc_program_job(struct kvc_program *p, uint32_t kind, str
 }
 
 struct kvc_device_op kvc_program_op_of(uint32_t kind, const struct kvc_shape *shape) {
-    return (struct kvc_device_op){.kind = kind, .heads = (uint32_t)shape->heads, .dim = (uint32_t)shape->dim};
+    return (struct kvc_device_op){.kind = kind,
+                                  .heads = (uint32_t)shape->heads,
+                                  .dim = (uint32_t)shape->dim};
 }
 
-uint64_t kvc_program_bytes(struct kvc_program *p, const struct kvc_section *s, size_t n, const uint8_t **bytes,
-                           struct kvc_error *e) {
+uint64_t kvc_program_bytes(struct kvc_program *p, const struct kvc_section *s, size_t n,
+                           const uint8_t **bytes, struct kvc_error *e) {
     if (s->raw_size != n || (s->coder == KVC_CODER_STORE && s->size != n)) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "section %s does not have %zu bytes", kvc_section_name(s->type), n);
+        kvc_fail(e, KVC_ERR_DAMAGED, "section %s does not have %zu bytes",
+                 kvc_section_name(s->type), n);
         return 0;
     }
     if (s->coder == KVC_CODER_STORE) {
@@ -114,14 +121,15 @@ uint64_t kvc_program_scratch(struct kvc_program *p, size_t n, struct kvc_error *
     return address;
 }
 
-uint64_t kvc_program_halves(struct kvc_program *p, const struct kvc_section *s, const uint8_t **bytes, size_t n,
-                            struct kvc_error *e) {
+uint64_t kvc_program_halves(struct kvc_program *p, const struct kvc_section *s,
+                            const uint8_t **bytes, size_t n, struct kvc_error *e) {
     struct kvc_halves h;
     if (kvc_halves_open(&h, bytes, s->data + s->size, n, e) ||
         (h.zeros && h.zeros < 8 && kvc_packed_check(h.lower, n, 8 - h.zeros, e)) ||
         (h.width < 8 && kvc_packed_check(h.codes, n, h.width, e)))
         return 0;
-    const uint64_t base = kvc_program_bytes(p, s, s->size, NULL, e), to = base ? kvc_program_scratch(p, 4 * n, e) : 0;
+    const uint64_t base = kvc_program_bytes(p, s, s->size, NULL, e),
+                   to = base ? kvc_program_scratch(p, 4 * n, e) : 0;
     struct kvc_device_job *job = to ? kvc_program_job(p, KVC_JOB_HALVES, e) : NULL;
     if (!job) return 0;
     job->halves = (struct kvc_halves_job){.lower = base + (uint64_t)(h.lower - s->data),
@@ -138,31 +146,33 @@ uint64_t kvc_program_halves(struct kvc_program *p, const struct kvc_section *s, 
     return to;
 }
 
-uint64_t kvc_program_halves_to_end(struct kvc_program *p, const struct kvc_section *s, const uint8_t *bytes, size_t n,
-                                   struct kvc_error *e) {
+uint64_t kvc_program_halves_to_end(struct kvc_program *p, const struct kvc_section *s,
+                                   const uint8_t *bytes, size_t n, struct kvc_error *e) {
     const uint64_t to = kvc_program_halves(p, s, &bytes, n, e);
     if (to && bytes != s->data + s->size) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the numbers of section %s", kvc_section_name(s->type));
+        kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the numbers of section %s",
+                 kvc_section_name(s->type));
         return 0;
     }
     return to;
 }
 
-int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, size_t n, const struct kvc_shape *shape,
-                    struct kvc_error *e) {
+int kvc_program_raw(struct kvc_program *p, const struct kvc_section *sections, size_t n,
+                    const struct kvc_shape *shape, struct kvc_error *e) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t size = (size_t)(shape->tokens * kvc_row_bytes(shape));
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, shape);
     if (n != 1 || sections->type != KVC_SECTION_RAW || sections->index != 0) return 0;
-    if (sections->coder != KVC_CODER_STORE) return kvc_fail(e, KVC_ERR_DAMAGED, "section RAW is not stored as it is");
+    if (sections->coder != KVC_CODER_STORE)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section RAW is not stored as it is");
     if (!(op.words.from = kvc_program_bytes(p, sections, size, NULL, e))) return -1;
     op.words.size = info->size;
     return kvc_program_begin(p, shape->tokens, e) || kvc_program_op(p, &op, e) ? -1 : 1;
 }
 
 /* Converts values between stages of different dtypes. */
-static int convert(struct kvc_program *p, const struct kvc_shape *shape, enum kvc_dtype own, enum kvc_dtype from,
-                   enum kvc_dtype to, struct kvc_error *e) {
+static int convert(struct kvc_program *p, const struct kvc_shape *shape, enum kvc_dtype own,
+                   enum kvc_dtype from, enum kvc_dtype to, struct kvc_error *e) {
     if (from == to) return 0;
     struct kvc_device_op op = kvc_program_op_of(to == KVC_F32 ? KVC_OP_WIDEN : KVC_OP_ROUND, shape);
     op.convert.dtype = (uint32_t)own;
@@ -174,16 +184,20 @@ struct lowering {
     enum kvc_dtype own;
 };
 
-static int lower_stage(void *state, const struct kvc_stage *stage, const struct kvc_stage_args *args,
-                       const struct kvc_stored *stored, struct kvc_block *block, struct kvc_error *e) {
+static int lower_stage(void *state, const struct kvc_stage *stage,
+                       const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                       struct kvc_block *block, struct kvc_error *e) {
     const struct lowering *l = state;
-    if (block->residual && convert(l->program, &block->handed, l->own, block->stands, block->handed.dtype, e)) return -1;
+    if (block->residual &&
+        convert(l->program, &block->handed, l->own, block->stands, block->handed.dtype, e))
+        return -1;
     if (!stage->lower) return 1;
     return stage->lower(args, stored, block, l->program, e);
 }
 
-int kvc_pipeline_lower(const struct kvc_pipeline *line, struct kvc_block *block, const struct kvc_coded *own,
-                       const struct kvc_coded *first, struct kvc_program *p, struct kvc_error *e) {
+int kvc_pipeline_lower(const struct kvc_pipeline *line, struct kvc_block *block,
+                       const struct kvc_coded *own, const struct kvc_coded *first,
+                       struct kvc_program *p, struct kvc_error *e) {
     struct lowering l = {p, block->shape.dtype};
     const struct kvc_shape shape = block->shape;
     if (kvc_dtype_info(l.own)->block > 1) return 1; /* a tile has no values that share scales */

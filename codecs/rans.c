@@ -1,11 +1,13 @@
-/* rans.c: frequency tables and the frame of rANS streams. Spec: rans.md. Not for the loops over symbols (kernels). */
+/* rans.c: frequency tables and the frame of rANS streams. Spec: rans.md. Not for the loops over
+ * symbols (kernels). */
 #include "codecs/rans.h"
 
 #include <string.h>
 
 enum { MAX_LEVEL = 40 }; /* of a frequency; more than 2^11 would need more */
 
-/* Frequencies are stored as levels: 0 to 7 are themselves, from 8 on levels have three significant bits. */
+/* Frequencies are stored as levels: 0 to 7 are themselves, from 8 on levels have three significant
+ * bits. */
 static unsigned level_frequency(unsigned level) {
     return level < 8 ? level : (4 + (level & 3)) << ((level >> 2) - 1);
 }
@@ -51,7 +53,8 @@ static unsigned list_used(uint16_t *list, const uint16_t *frequency, unsigned al
     return n;
 }
 
-void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alphabet, unsigned bits) {
+void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alphabet,
+                        unsigned bits) {
     const uint32_t whole = UINT32_C(1) << bits;
     uint16_t used[KVC_RANS_SYMBOLS];
     uint8_t level[KVC_RANS_SYMBOLS];
@@ -75,8 +78,8 @@ void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alp
         frequency[big] = (uint16_t)(whole - 1);
         return;
     }
-    /* The most frequent symbol takes what is left. Where rounding left it little, those that gained most give way; at
-     * last all are ones, of which there are at most `whole`. */
+    /* The most frequent symbol takes what is left. Where rounding left it little, those that gained
+     * most give way; at last all are ones, of which there are at most `whole`. */
     uint32_t least = (uint32_t)(((uint64_t)count[big] << bits) / total / 2) + 1;
     while (sum + least > whole) {
         unsigned worst = n;
@@ -95,7 +98,8 @@ void kvc_rans_normalise(uint16_t *frequency, const uint32_t *count, unsigned alp
 
 /* --- tables --- */
 
-enum { RICE = 2, RUN = 3 }; /* parameters of the codes of differences and of runs of absent symbols */
+/* parameters of the codes of differences and of runs of absent symbols */
+enum { RICE = 2, RUN = 3 };
 
 /* Returns the number of zeros that the n bytes at p begin with. */
 static unsigned leading_zeros(const uint8_t *p, unsigned n) {
@@ -111,7 +115,8 @@ static unsigned leading_zeros(const uint8_t *p, unsigned n) {
 void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsigned alphabet) {
     uint8_t level[KVC_RANS_SYMBOLS] = {0};
     unsigned big = 0, greatest = 0, before = 0, last = 0;
-    int found = 0; /* 1: `big` is the symbol whose frequency is no level's, and therefore the largest */
+    /* 1: `big` is the symbol whose frequency is no level's, and therefore the largest */
+    int found = 0;
     uint16_t used[KVC_RANS_SYMBOLS];
     const unsigned n = list_used(used, frequency, alphabet);
     for (unsigned i = 0; i < n; i++) {
@@ -145,13 +150,15 @@ void kvc_rans_table_write(struct kvc_bits *out, const uint16_t *frequency, unsig
     kvc_bits_release(out, &held);
 }
 
-int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alphabet, unsigned bits, struct kvc_error *e) {
+int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alphabet, unsigned bits,
+                        struct kvc_error *e) {
     const uint32_t whole = UINT32_C(1) << bits;
     unsigned last = 0, greatest = 0, big = 0;
     uint32_t sum = 0;
     for (unsigned s = 0; s < alphabet; s++) {
         last += (unsigned)kvc_unzigzag(kvc_bits_get_rice(in, RICE));
-        if (last > MAX_LEVEL) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table has a level out of range");
+        if (last > MAX_LEVEL)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table has a level out of range");
         frequency[s] = (uint16_t)level_frequency(last);
         sum += frequency[s];
         if (last > greatest) {
@@ -160,14 +167,16 @@ int kvc_rans_table_read(struct kvc_bits *in, uint16_t *frequency, unsigned alpha
         }
         if (!last) {
             unsigned run = kvc_bits_get_rice(in, RUN);
-            if (run >= alphabet - s) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table's run is too long");
+            if (run >= alphabet - s)
+                return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table's run is too long");
             memset(frequency + s + 1, 0, run * sizeof *frequency);
             s += run;
         }
     }
     if (in->bad) return kvc_fail(e, KVC_ERR_DAMAGED, "a frequency table has no end");
     sum -= frequency[big];
-    if (!sum || sum >= whole) return kvc_fail(e, KVC_ERR_DAMAGED, "the frequencies of a table do not make 2^%u", bits);
+    if (!sum || sum >= whole)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the frequencies of a table do not make 2^%u", bits);
     frequency[big] = (uint16_t)(whole - sum);
     return 0;
 }
@@ -179,21 +188,24 @@ void kvc_rans_decoding_table(uint32_t *slots, const uint16_t *frequency, unsigne
         const unsigned s = used[k];
         const uint32_t slot = KVC_RANS_SLOT(s, 0, frequency[s]);
         for (unsigned i = 0; i < frequency[s]; i += KVC_RANS_SLACK)
-            for (unsigned j = 0; j < KVC_RANS_SLACK; j++) slots[i + j] = slot + KVC_RANS_SLOT(0, i + j, 0);
+            for (unsigned j = 0; j < KVC_RANS_SLACK; j++)
+                slots[i + j] = slot + KVC_RANS_SLOT(0, i + j, 0);
         slots += frequency[s];
     }
 }
 
-void kvc_rans_encoding_table(struct kvc_rans_symbol *symbols, const uint16_t *frequency, unsigned alphabet) {
+void kvc_rans_encoding_table(struct kvc_rans_symbol *symbols, const uint16_t *frequency,
+                             unsigned alphabet) {
     uint16_t used[KVC_RANS_SYMBOLS];
     const unsigned n = list_used(used, frequency, alphabet);
     unsigned first = 0;
     for (unsigned i = 0; i < n; i++) {
         const unsigned s = used[i];
         const uint32_t f = frequency[s];
-        const unsigned shift = f > 1 ? 31 - (unsigned)__builtin_clz(f - 1) : 0; /* 2^(shift + 1) >= f */
-        /* Rounded up, the reciprocal is exact for all 32-bit x when its error times f is at most 2^shift; else rounded
-         * down, with x + 1. That of 1 is rounded down to 32 bits. */
+        /* 2^(shift + 1) >= f */
+        const unsigned shift = f > 1 ? 31 - (unsigned)__builtin_clz(f - 1) : 0;
+        /* Rounded up, the reciprocal is exact for all 32-bit x when its error times f is at most
+         * 2^shift; else rounded down, with x + 1. That of 1 is rounded down to 32 bits. */
         uint64_t power = UINT64_C(1) << (32 + shift), down = power / f, error = power - down * f;
         int up = f > 1 && (!error || f - error <= UINT64_C(1) << shift);
         symbols[s].reciprocal = (uint32_t)(f == 1 ? UINT32_MAX : up && error ? down + 1 : down);
@@ -215,13 +227,14 @@ void kvc_rans_encode_end(const struct kvc_rans_encoder *r, uint8_t *states) {
         for (unsigned b = 0; b < 4; b++) *states++ = (uint8_t)(r->x[i] >> 8 * b);
 }
 
-int kvc_rans_decode_begin(struct kvc_rans_decoder *r, unsigned lanes, const uint8_t *states, const uint8_t *words, size_t size,
-                          struct kvc_error *e) {
+int kvc_rans_decode_begin(struct kvc_rans_decoder *r, unsigned lanes, const uint8_t *states,
+                          const uint8_t *words, size_t size, struct kvc_error *e) {
     r->lanes = lanes;
     for (unsigned i = 0; i < lanes; i++) {
         const uint8_t *p = states + 4 * i;
         r->x[i] = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-        if (r->x[i] < KVC_RANS_START) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream begins out of range");
+        if (r->x[i] < KVC_RANS_START)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream begins out of range");
     }
     r->next = words;
     r->end = words + size;
@@ -233,6 +246,7 @@ int kvc_rans_decode_end(const struct kvc_rans_decoder *r, struct kvc_error *e) {
     if (r->missing) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream is too short");
     if (r->next != r->end) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream is too long");
     for (unsigned i = 0; i < r->lanes; i++)
-        if (r->x[i] != KVC_RANS_START) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream does not end in its start state");
+        if (r->x[i] != KVC_RANS_START)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream does not end in its start state");
     return 0;
 }

@@ -1,5 +1,5 @@
-/* rebuild.h: the sources that rows can be rebuilt from: hidden states at the same positions, and weights. Not for the
- * arithmetic (project.c) or for finding the sources (formats/). */
+/* rebuild.h: the sources that rows can be rebuilt from: hidden states at the same positions, and
+ * weights. Not for the arithmetic (project.c) or for finding the sources (formats/). */
 #ifndef KVC_REBUILD_H
 #define KVC_REBUILD_H
 
@@ -25,11 +25,14 @@ struct kvc_matrix {
 struct kvc_rebuild {
     const void *owner;
     const int64_t *position; /* of each of the tensor's rows */
-    /* Reads the hidden states at the positions of n rows of the tensor from tensor `from`, which has `in` channels. */
-    int (*hidden)(const struct kvc_rebuild *x, uint32_t from, const uint64_t *row, size_t n, size_t in, float *dst,
+    /* Reads the hidden states at the positions of n rows of the tensor from tensor `from`, which
+     * has `in` channels. */
+    int (*hidden)(const struct kvc_rebuild *x, uint32_t from, const uint64_t *row, size_t n,
+                  size_t in, float *dst, struct kvc_error *e);
+    /* Finds the projection of `in` channels to the tensor, for its layer and in the order of its
+     * channels. */
+    int (*matrix)(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m,
                   struct kvc_error *e);
-    /* Finds the projection of `in` channels to the tensor, for its layer and in the order of its channels. */
-    int (*matrix)(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, struct kvc_error *e);
     void (*release)(const struct kvc_rebuild *x, struct kvc_matrix *m);
 };
 

@@ -1,4 +1,5 @@
-/* recipe.c: reads and prints recipes, and selects the stages of a tensor. The grammar is in recipe.h. */
+/* recipe.c: reads and prints recipes, and selects the stages of a tensor. The grammar is in
+ * recipe.h. */
 #include "codecs/recipe.h"
 
 #include "codecs/near.h"
@@ -39,7 +40,8 @@ static int parse_selector(const char *text, struct kvc_item *item, struct kvc_er
             last = first;
             if ((*p != '-' || (p++, parse_number(&p, &last) == 0)) && !*p && first <= last) {
                 if (item->ranges == KVC_MAX_RANGES)
-                    return kvc_fail(e, KVC_ERR_USAGE, "recipe: more than %d layer ranges", KVC_MAX_RANGES);
+                    return kvc_fail(e, KVC_ERR_USAGE, "recipe: more than %d layer ranges",
+                                    KVC_MAX_RANGES);
                 item->range[item->ranges].first = first;
                 item->range[item->ranges++].last = last;
                 return 0;
@@ -54,15 +56,20 @@ static int fail_unknown(const char *name, struct kvc_error *e) {
     char known[400] = "";
     for (size_t i = 0; kvc_stage_at(i); i++) {
         kvc_near_offer(&near, kvc_stage_at(i)->name);
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", kvc_stage_at(i)->name);
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                 kvc_stage_at(i)->name);
     }
     for (size_t i = 0; kvc_preset_at(i); i++) {
         kvc_near_offer(&near, kvc_preset_at(i)->name);
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "; presets: ", kvc_preset_at(i)->name);
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
+                 i ? ", " : "; presets: ", kvc_preset_at(i)->name);
     }
     if (*near.text)
-        return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage or preset '%s'; did you mean %s?", name, near.text);
-    return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage or preset '%s' (stages: %s)", name, known);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "recipe: there is no stage or preset '%s'; did you mean %s?", name,
+                        near.text);
+    return kvc_fail(e, KVC_ERR_USAGE, "recipe: there is no stage or preset '%s' (stages: %s)", name,
+                    known);
 }
 
 /* One item; `text` is cut apart. */
@@ -77,9 +84,12 @@ static int parse_item(char *text, struct kvc_item *item, struct kvc_error *e) {
     if (!item->stage) {
         return fail_unknown(text, e);
     }
-    if (args && !*args) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: an argument is missing after ':'", text);
-    if (args && strlen(args) >= KVC_MAX_ARGS) return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: arguments are too long", text);
-    if (kvc_stage_parse(item->stage, args ? args : "", &item->args, e)) return kvc_error_prefix(e, "recipe");
+    if (args && !*args)
+        return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: an argument is missing after ':'", text);
+    if (args && strlen(args) >= KVC_MAX_ARGS)
+        return kvc_fail(e, KVC_ERR_USAGE, "recipe: %s: arguments are too long", text);
+    if (kvc_stage_parse(item->stage, args ? args : "", &item->args, e))
+        return kvc_error_prefix(e, "recipe");
     while (at) {
         char *next = strchr(at, '@');
         if (next) *next++ = '\0';
@@ -90,7 +100,8 @@ static int parse_item(char *text, struct kvc_item *item, struct kvc_error *e) {
 }
 
 /* Appends the items of a text; a preset's name stands for its items. */
-static int parse_items(const char *text, struct kvc_recipe *recipe, int in_preset, struct kvc_error *e) {
+static int parse_items(const char *text, struct kvc_recipe *recipe, int in_preset,
+                       struct kvc_error *e) {
     char *copy = strdup(text), *p = copy;
     if (!copy) return kvc_fail_memory(e, "a recipe");
     int status = 0;
@@ -99,10 +110,12 @@ static int parse_items(const char *text, struct kvc_recipe *recipe, int in_prese
         if (next) *next++ = '\0';
         const struct kvc_preset *preset = in_preset ? NULL : kvc_preset_find(p, strcspn(p, ":@"));
         if (preset && strcmp(preset->name, p) != 0)
-            status = kvc_fail(e, KVC_ERR_USAGE, "recipe: preset %s takes no arguments or selectors; it stands for %s",
+            status = kvc_fail(e, KVC_ERR_USAGE,
+                              "recipe: preset %s takes no arguments or selectors; it stands for %s",
                               preset->name, preset->recipe);
         else if (preset) status = parse_items(preset->recipe, recipe, 1, e);
-        else if (recipe->n == KVC_MAX_STAGES) status = kvc_fail(e, KVC_ERR_USAGE, "recipe: more than %d stages", KVC_MAX_STAGES);
+        else if (recipe->n == KVC_MAX_STAGES)
+            status = kvc_fail(e, KVC_ERR_USAGE, "recipe: more than %d stages", KVC_MAX_STAGES);
         else status = parse_item(p, &recipe->item[recipe->n++], e);
         p = next;
     }
@@ -120,14 +133,19 @@ int kvc_recipe_print(const struct kvc_recipe *recipe, char *text, size_t size) {
     *text = '\0';
     for (unsigned i = 0; i < recipe->n; i++) {
         const struct kvc_item *item = &recipe->item[i];
-        if ((i && kvc_text_append(text, size, ",")) || kvc_stage_append(text, size, item->stage, &item->args)) return -1;
+        if ((i && kvc_text_append(text, size, ",")) ||
+            kvc_stage_append(text, size, item->stage, &item->args))
+            return -1;
         if (((item->select & KVC_SELECT_K) && kvc_text_append(text, size, "@k")) ||
             ((item->select & KVC_SELECT_V) && kvc_text_append(text, size, "@v")))
             return -1;
         for (unsigned r = 0; r < item->ranges; r++) {
             char range[32];
-            if (item->range[r].first == item->range[r].last) snprintf(range, sizeof range, "@l%" PRIu32, item->range[r].first);
-            else snprintf(range, sizeof range, "@l%" PRIu32 "-%" PRIu32, item->range[r].first, item->range[r].last);
+            if (item->range[r].first == item->range[r].last)
+                snprintf(range, sizeof range, "@l%" PRIu32, item->range[r].first);
+            else
+                snprintf(range, sizeof range, "@l%" PRIu32 "-%" PRIu32, item->range[r].first,
+                         item->range[r].last);
             if (kvc_text_append(text, size, range)) return -1;
         }
     }
@@ -144,8 +162,8 @@ static int selects(const struct kvc_item *item, unsigned select, uint32_t layer)
 }
 
 /* Without arguments: the stage's defaults. */
-static void add_step(struct kvc_pipeline *pipeline, const struct kvc_stage *stage, const struct kvc_stage_args *args,
-                     unsigned item) {
+static void add_step(struct kvc_pipeline *pipeline, const struct kvc_stage *stage,
+                     const struct kvc_stage_args *args, unsigned item) {
     pipeline->step[pipeline->n].stage = stage;
     pipeline->step[pipeline->n].item = item;
     if (args) pipeline->step[pipeline->n].args = *args;
@@ -153,7 +171,8 @@ static void add_step(struct kvc_pipeline *pipeline, const struct kvc_stage *stag
     pipeline->n++;
 }
 
-void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer, struct kvc_pipeline *pipeline) {
+void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint32_t layer,
+                         struct kvc_pipeline *pipeline) {
     memset(pipeline, 0, sizeof *pipeline);
     int finite = 0;
     for (unsigned i = 0; i < recipe->n; i++) {
@@ -175,7 +194,8 @@ void kvc_recipe_pipeline(const struct kvc_recipe *recipe, unsigned select, uint3
 
 static void take_out(struct kvc_pipeline *pipeline, unsigned step) {
     pipeline->n--;
-    memmove(&pipeline->step[step], &pipeline->step[step + 1], (pipeline->n - step) * sizeof pipeline->step[0]);
+    memmove(&pipeline->step[step], &pipeline->step[step + 1],
+            (pipeline->n - step) * sizeof pipeline->step[0]);
 }
 
 void kvc_pipeline_remove(struct kvc_pipeline *pipeline, unsigned step) {
@@ -202,7 +222,8 @@ const struct kvc_recipe *kvc_recipe_or_default(const struct kvc_recipe *recipe) 
 unsigned kvc_recipe_profile_need(const struct kvc_recipe *recipe, int predicts) {
     unsigned use = 0;
     recipe = kvc_recipe_or_default(recipe);
-    for (unsigned i = 0; i < recipe->n; i++) use |= kvc_stage_profile_need(recipe->item[i].stage, predicts);
+    for (unsigned i = 0; i < recipe->n; i++)
+        use |= kvc_stage_profile_need(recipe->item[i].stage, predicts);
     return use;
 }
 

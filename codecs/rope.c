@@ -60,7 +60,8 @@ static void unit(double x, double *cosine, double *sine) {
 /* to = a * b, complex numbers, cosines and then sines of each; to may be a or b. */
 static void multiply(double *to, const double *a, const double *b, size_t half) {
     for (size_t i = 0; i < half; i++) {
-        const double c = a[i] * b[i] - a[half + i] * b[half + i], s = a[i] * b[half + i] + a[half + i] * b[i];
+        const double c = a[i] * b[i] - a[half + i] * b[half + i],
+                     s = a[i] * b[half + i] + a[half + i] * b[i];
         to[i] = c;
         to[half + i] = s;
     }
@@ -76,11 +77,13 @@ static void set_one(double *to, size_t half) {
 /* Powers 0 to 15 of `base` into `to`; `next` becomes the 16th. */
 static void digit(double *to, const double *base, double *next, size_t half) {
     set_one(to, half);
-    for (size_t d = 1; d < DIGIT; d++) multiply(to + 2 * half * d, to + 2 * half * (d - 1), base, half);
+    for (size_t d = 1; d < DIGIT; d++)
+        multiply(to + 2 * half * d, to + 2 * half * (d - 1), base, half);
     multiply(next, to + 2 * half * (DIGIT - 1), base, half);
 }
 
-int kvc_rope_init(struct kvc_rope *r, const double *angle, size_t half, enum kvc_pairing pairing, struct kvc_error *e) {
+int kvc_rope_init(struct kvc_rope *r, const double *angle, size_t half, enum kvc_pairing pairing,
+                  struct kvc_error *e) {
     const size_t pair = 2 * half;
     double *room = kvc_alloc(pair, (2 * DIGIT + 4) * sizeof *room + sizeof(float));
     memset(r, 0, sizeof *r);
@@ -128,7 +131,8 @@ void kvc_rope_at(struct kvc_rope *r, int64_t position) {
         r->both_of = position / DIGIT;
         multiply(r->both, r->high, r->middle + pair * (size_t)(r->both_of % DIGIT), r->half);
     }
-    kvc_kernels_get()->angles(r->cosine, r->sine, r->both, r->low + pair * (size_t)(position % DIGIT), r->half);
+    kvc_kernels_get()->angles(r->cosine, r->sine, r->both,
+                              r->low + pair * (size_t)(position % DIGIT), r->half);
 }
 
 void kvc_rope_backwards(struct kvc_rope *r) {
@@ -138,7 +142,8 @@ void kvc_rope_backwards(struct kvc_rope *r) {
 void kvc_rope_turn(struct kvc_rope *r, float *row, size_t heads, size_t dim) {
     const struct kvc_kernels *k = kvc_kernels_get();
     for (size_t h = 0; h < heads; h++, row += dim) {
-        if (r->pairing == KVC_PAIRING_HALVES) k->turn_halves(row, row + r->half, r->cosine, r->sine, r->half);
+        if (r->pairing == KVC_PAIRING_HALVES)
+            k->turn_halves(row, row + r->half, r->cosine, r->sine, r->half);
         else k->turn_pairs(row, r->cosine, r->sine, r->half);
     }
 }

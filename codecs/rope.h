@@ -1,5 +1,6 @@
-/* rope.h: rotary position embedding as decoding defines it (spec: derope.md, 3). Results are the same on every machine: only
- * IEEE additions and products make the tables. Not for finding the angles. */
+/* rope.h: rotary position embedding as decoding defines it (spec: derope.md, 3). Results are the
+ * same on every machine: only IEEE additions and products make the tables. Not for finding the
+ * angles. */
 #ifndef KVC_ROPE_H
 #define KVC_ROPE_H
 
@@ -8,9 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Channels of a head that RoPE rotates together: i and i + half (halves), or 2i and 2i + 1 (interleaved). The numbers are
- * stored in .kvc files. Stages do not rotate K of UNKNOWN and of NONE. */
-enum kvc_pairing { KVC_PAIRING_UNKNOWN = 0, KVC_PAIRING_HALVES = 1, KVC_PAIRING_INTERLEAVED = 2, KVC_PAIRING_NONE = 3 };
+/* Channels of a head that RoPE rotates together: i and i + half (halves), or 2i and 2i + 1
+ * (interleaved). The numbers are stored in .kvc files. Stages do not rotate K of UNKNOWN and of
+ * NONE. */
+enum kvc_pairing {
+    KVC_PAIRING_UNKNOWN = 0,
+    KVC_PAIRING_HALVES = 1,
+    KVC_PAIRING_INTERLEAVED = 2,
+    KVC_PAIRING_NONE = 3
+};
 
 /* Returns 1 when K is rotated in known pairs. */
 static inline int kvc_pairing_turns(enum kvc_pairing p) {
@@ -32,7 +39,8 @@ enum kvc_rope_type {
     KVC_ROPE_TYPE_YARN,
     KVC_ROPE_TYPE_LLAMA3,
     KVC_ROPE_TYPE_LONGROPE,
-    KVC_ROPE_TYPE_MROPE,  /* as the default, of positions with several coordinates, which are equal in text */
+    /* as the default, of positions with several coordinates, which are equal in text */
+    KVC_ROPE_TYPE_MROPE,
     KVC_ROPE_TYPE_IMROPE, /* the same; the coordinates take turns among the pairs */
     KVC_ROPE_TYPE_OTHER
 };
@@ -51,22 +59,26 @@ struct kvc_rope_facts {
 struct kvc_rope {
     enum kvc_pairing pairing; /* halves or interleaved */
     size_t half;
-    double *low, *middle; /* rotations by 0 to 15 positions, and by 16 times as many: [16][cosines, sines] */
-    double *step;         /* rotation by 256 positions */
-    double *high, *both;  /* rotations by the last multiples of 256 and of 16 */
+    /* rotations by 0 to 15 positions, and by 16 times as many: [16][cosines, sines] */
+    double *low, *middle;
+    double *step;        /* rotation by 256 positions */
+    double *high, *both; /* rotations by the last multiples of 256 and of 16 */
     int64_t high_of, both_of;
     float *cosine, *sine; /* of the last position: kvc_rope_turn() uses them */
 };
 
 /* The caller must have checked the angles by kvc_rope_angle_is_sane(). */
-int kvc_rope_init(struct kvc_rope *r, const double *angle, size_t half, enum kvc_pairing pairing, struct kvc_error *e);
+int kvc_rope_init(struct kvc_rope *r, const double *angle, size_t half, enum kvc_pairing pairing,
+                  struct kvc_error *e);
 void kvc_rope_free(struct kvc_rope *r);
 int kvc_rope_angle_is_sane(double angle);
 #define KVC_ROPE_POSITIONS (INT64_C(1) << 32) /* at larger positions the tables lose precision */
 
-/* Sets cosine and sine of a position, which must not be negative. Ascending positions are fastest. */
+/* Sets cosine and sine of a position, which must not be negative. Ascending positions are fastest.
+ */
 void kvc_rope_at(struct kvc_rope *r, int64_t position);
-/* Rotates the first channels of `heads` heads of `dim` channels by that position; after kvc_rope_backwards(), by its negative. */
+/* Rotates the first channels of `heads` heads of `dim` channels by that position; after
+ * kvc_rope_backwards(), by its negative. */
 void kvc_rope_turn(struct kvc_rope *r, float *row, size_t heads, size_t dim);
 void kvc_rope_backwards(struct kvc_rope *r);
 

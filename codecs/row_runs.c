@@ -7,12 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Values of a run of one block: 32 KB of binary32, and as much to spare. Of wide rows more are taken, since a run reads what stages have
- * for every row, as bases are. */
+/* Values of a run of one block: 32 KB of binary32, and as much to spare. Of wide rows more are
+ * taken, since a run reads what stages have for every row, as bases are. */
 enum { VALUES = 8192, LEAST_ROWS = 16 };
 
-int kvc_row_runs_add(struct kvc_row_runs *r, const struct kvc_stage *stage, const struct kvc_stage_args *args,
-                     const struct kvc_stored *stored, const struct kvc_block *block, struct kvc_error *e) {
+int kvc_row_runs_add(struct kvc_row_runs *r, const struct kvc_stage *stage,
+                     const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                     const struct kvc_block *block, struct kvc_error *e) {
     struct kvc_row_stage *at = &r->at[r->n++];
     *at = (struct kvc_row_stage){.stage = stage, .stored = stored};
     if (!stage->rows_begin(args, stored, block, &at->state, e)) return 0;
@@ -35,13 +36,15 @@ struct room {
     float *run[2], *spare[2];
 };
 
-static int room_init(struct room *m, const struct kvc_shape *shape, enum kvc_dtype dtype, unsigned runs, struct kvc_error *e) {
+static int room_init(struct room *m, const struct kvc_shape *shape, enum kvc_dtype dtype,
+                     unsigned runs, struct kvc_error *e) {
     m->width = (size_t)(shape->heads * shape->dim);
     m->size = kvc_dtype_info(dtype)->size;
     const size_t fit = m->width ? VALUES / m->width : (size_t)shape->tokens;
     m->rows = fit > LEAST_ROWS ? fit : LEAST_ROWS;
     const size_t n = m->rows * m->width;
-    if (!(m->run[0] = kvc_alloc_lines(2 * runs * n, sizeof(float)))) return kvc_fail_memory(e, "rows");
+    if (!(m->run[0] = kvc_alloc_lines(2 * runs * n, sizeof(float))))
+        return kvc_fail_memory(e, "rows");
     m->spare[0] = m->run[0] + n;
     m->run[1] = m->spare[0] + n;
     m->spare[1] = m->run[1] + n;
@@ -49,8 +52,8 @@ static int room_init(struct room *m, const struct kvc_shape *shape, enum kvc_dty
 }
 
 /* Decodes rows [first, end). */
-static int decode_rows(struct kvc_row_runs *r, const struct room *m, size_t first, size_t end, const float *from, uint8_t *to,
-                       enum kvc_dtype dtype, struct kvc_error *e) {
+static int decode_rows(struct kvc_row_runs *r, const struct room *m, size_t first, size_t end,
+                       const float *from, uint8_t *to, enum kvc_dtype dtype, struct kvc_error *e) {
     for (size_t i = first; i < end; i += m->rows) {
         struct kvc_row_run run = {i, end - i < m->rows ? end - i : m->rows, m->run[0], m->spare[0]};
         if (from) memcpy(run.rows, from + i * m->width, run.n * m->width * sizeof *from);
@@ -60,8 +63,8 @@ static int decode_rows(struct kvc_row_runs *r, const struct room *m, size_t firs
     return 0;
 }
 
-int kvc_row_runs_decode(struct kvc_row_runs *r, const struct kvc_shape *shape, float *from, uint8_t *to, enum kvc_dtype dtype,
-                        struct kvc_error *e) {
+int kvc_row_runs_decode(struct kvc_row_runs *r, const struct kvc_shape *shape, float *from,
+                        uint8_t *to, enum kvc_dtype dtype, struct kvc_error *e) {
     struct room m;
     if (room_init(&m, shape, dtype, 1, e)) return -1;
     const int status = decode_rows(r, &m, 0, (size_t)shape->tokens, from, to, dtype, e);
@@ -69,20 +72,23 @@ int kvc_row_runs_decode(struct kvc_row_runs *r, const struct kvc_shape *shape, f
     return status;
 }
 
-static int decode_run_of_two(struct kvc_row_runs *const r[2], struct kvc_row_run run[2], struct kvc_error *e) {
+static int decode_run_of_two(struct kvc_row_runs *const r[2], struct kvc_row_run run[2],
+                             struct kvc_error *e) {
     for (unsigned i = 0; i < r[0]->n; i++) {
         const struct kvc_stage *s = r[0]->at[i].stage;
         void *const state[] = {r[0]->at[i].state, r[1]->at[i].state};
-        if (s->rows_next_two ? s->rows_next_two(state, run, e)
-                             : s->rows_next(state[0], &run[0], e) || s->rows_next(state[1], &run[1], e))
+        if (s->rows_next_two
+                ? s->rows_next_two(state, run, e)
+                : s->rows_next(state[0], &run[0], e) || s->rows_next(state[1], &run[1], e))
             return -1;
     }
     return 0;
 }
 
-int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_shape *const shape[2], uint8_t *const to[2],
-                            enum kvc_dtype dtype, struct kvc_error *e) {
-    const size_t rows[] = {(size_t)shape[0]->tokens, (size_t)shape[1]->tokens}, both = rows[0] < rows[1] ? rows[0] : rows[1];
+int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_shape *const shape[2],
+                            uint8_t *const to[2], enum kvc_dtype dtype, struct kvc_error *e) {
+    const size_t rows[] = {(size_t)shape[0]->tokens, (size_t)shape[1]->tokens},
+                 both = rows[0] < rows[1] ? rows[0] : rows[1];
     struct room m;
     if (room_init(&m, shape[0], dtype, 2, e)) return -1;
     int status = 0;
@@ -91,9 +97,11 @@ int kvc_row_runs_decode_two(struct kvc_row_runs *const r[2], const struct kvc_sh
         n = both - i < m.rows ? both - i : m.rows;
         for (int b = 0; b < 2; b++) run[b] = (struct kvc_row_run){i, n, m.run[b], m.spare[b]};
         status = decode_run_of_two(r, run, e);
-        for (int b = 0; b < 2 && !status; b++) kvc_from_floats(to[b] + i * m.width * m.size, run[b].rows, n * m.width, dtype);
+        for (int b = 0; b < 2 && !status; b++)
+            kvc_from_floats(to[b] + i * m.width * m.size, run[b].rows, n * m.width, dtype);
     }
-    for (int b = 0; b < 2 && !status; b++) status = decode_rows(r[b], &m, both, rows[b], NULL, to[b], dtype, e);
+    for (int b = 0; b < 2 && !status; b++)
+        status = decode_rows(r[b], &m, both, rows[b], NULL, to[b], dtype, e);
     free(m.run[0]);
     return status;
 }

@@ -1,4 +1,5 @@
-/* sections.c: the list of sections a record is made of, and their byte coders. Not for their meaning. */
+/* sections.c: the list of sections a record is made of, and their byte coders. Not for their
+ * meaning. */
 #include "codecs/sections.h"
 
 #include "codecs/memory.h"
@@ -88,13 +89,19 @@ static int grow(struct kvc_sections *list, size_t more) {
     return 0;
 }
 
-int kvc_sections_add(struct kvc_sections *list, uint8_t type, uint8_t stage, uint8_t index, const uint8_t *raw, size_t n,
-                     int level, struct kvc_error *e) {
-    if (n > UINT32_MAX) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a section of %zu bytes is over the 4 GiB limit", n);
+int kvc_sections_add(struct kvc_sections *list, uint8_t type, uint8_t stage, uint8_t index,
+                     const uint8_t *raw, size_t n, int level, struct kvc_error *e) {
+    if (n > UINT32_MAX)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a section of %zu bytes is over the 4 GiB limit",
+                        n);
     size_t room = level && n ? ZSTD_compressBound(n) : n;
     if (grow(list, room)) return kvc_fail_memory(e, "a section");
-    struct kvc_section s = {
-        .type = type, .coder = KVC_CODER_STORE, .stage = stage, .index = index, .raw_size = n, .size = (uint32_t)n};
+    struct kvc_section s = {.type = type,
+                            .coder = KVC_CODER_STORE,
+                            .stage = stage,
+                            .index = index,
+                            .raw_size = n,
+                            .size = (uint32_t)n};
     if (level && n) {
         if (!list->zstd && !(list->zstd = ZSTD_createCCtx())) return kvc_fail_memory(e, "zstd");
         size_t size = ZSTD_compressCCtx(list->zstd, list->bytes + list->used, room, raw, n, level);
@@ -112,7 +119,8 @@ int kvc_sections_add(struct kvc_sections *list, uint8_t type, uint8_t stage, uin
 void kvc_sections_seal(struct kvc_sections *list) {
     size_t at = 0;
     for (size_t i = 0; i < list->count; i++) {
-        list->section[i].data = list->bytes ? list->bytes + at : (const uint8_t *)""; /* all may be empty */
+        /* all may be empty */
+        list->section[i].data = list->bytes ? list->bytes + at : (const uint8_t *)"";
         at += list->section[i].size;
     }
 }
@@ -125,22 +133,30 @@ int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, stru
                         (unsigned long long)s->raw_size, n);
     switch (s->coder) {
     case KVC_CODER_STORE:
-        if (s->size != n) return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: stored size and decoded size differ", name);
+        if (s->size != n)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: stored size and decoded size differ",
+                            name);
         if (n) memcpy(dst, s->data, n);
         return 0;
     case KVC_CODER_ZSTD: {
         if (ZSTD_findFrameCompressedSize(s->data, s->size) != s->size)
             return kvc_fail(e, KVC_ERR_DAMAGED, "section %s is not one whole zstd frame", name);
         size_t got = ZSTD_decompress(dst, n, s->data, s->size);
-        if (ZSTD_isError(got)) return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: zstd: %s", name, ZSTD_getErrorName(got));
-        if (got != n) return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: the zstd frame is too short", name);
+        if (ZSTD_isError(got))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: zstd: %s", name,
+                            ZSTD_getErrorName(got));
+        if (got != n)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: the zstd frame is too short", name);
         return 0;
     }
-    default: return kvc_fail(e, KVC_ERR_UNSUPPORTED, "section %s: byte coder %u is unknown", name, s->coder);
+    default:
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "section %s: byte coder %u is unknown", name,
+                        s->coder);
     }
 }
 
-const struct kvc_section *kvc_section_take(const struct kvc_section **next, const struct kvc_section *end, unsigned type,
+const struct kvc_section *kvc_section_take(const struct kvc_section **next,
+                                           const struct kvc_section *end, unsigned type,
                                            unsigned index, struct kvc_error *e) {
     const struct kvc_section *s = *next;
     if (s == end || s->type != type || s->index != index) {
@@ -151,35 +167,42 @@ const struct kvc_section *kvc_section_take(const struct kvc_section **next, cons
     return s;
 }
 
-const struct kvc_section *kvc_section_take_stored(const struct kvc_section **next, const struct kvc_section *end, unsigned type,
+const struct kvc_section *kvc_section_take_stored(const struct kvc_section **next,
+                                                  const struct kvc_section *end, unsigned type,
                                                   unsigned index, struct kvc_error *e) {
     const struct kvc_section *s = kvc_section_take(next, end, type, index, e);
     if (s && (s->coder != KVC_CODER_STORE || s->raw_size != s->size)) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "%s section %u is not stored as it is", kvc_section_name(type), index);
+        kvc_fail(e, KVC_ERR_DAMAGED, "%s section %u is not stored as it is", kvc_section_name(type),
+                 index);
         return NULL;
     }
     return s;
 }
 
-int kvc_section_raw(const struct kvc_section *sections, size_t n, uint8_t *rows, size_t size, struct kvc_error *e) {
+int kvc_section_raw(const struct kvc_section *sections, size_t n, uint8_t *rows, size_t size,
+                    struct kvc_error *e) {
     if (n != 1 || sections->type != KVC_SECTION_RAW || sections->index != 0) return 0;
     const struct kvc_section *next = sections;
     if (!kvc_section_take_stored(&next, sections + 1, KVC_SECTION_RAW, 0, e)) return -1;
     return kvc_section_decode(sections, rows, size, e) ? -1 : 1;
 }
 
-int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end, struct kvc_error *e) {
+int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end,
+                          struct kvc_error *e) {
     if (next == end) return 0;
-    return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections more than are due, the first of type %u", (size_t)(end - next), next->type);
+    return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections more than are due, the first of type %u",
+                    (size_t)(end - next), next->type);
 }
 
-const struct kvc_section *kvc_section_only(const struct kvc_section *sections, size_t n, unsigned type, struct kvc_error *e) {
+const struct kvc_section *kvc_section_only(const struct kvc_section *sections, size_t n,
+                                           unsigned type, struct kvc_error *e) {
     const struct kvc_section *next = sections, *end = n ? sections + n : sections;
     const struct kvc_section *s = kvc_section_take_stored(&next, end, type, 0, e);
     return s && !kvc_section_none_left(next, end, e) ? s : NULL;
 }
 
-const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n, struct kvc_error *e) {
+const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n,
+                                 struct kvc_error *e) {
     if (s->coder == KVC_CODER_STORE && s->size == n && s->raw_size == n) return s->data;
     return kvc_section_decode(s, room, n, e) ? NULL : room;
 }

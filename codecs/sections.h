@@ -1,5 +1,5 @@
-/* sections.h: typed sections, what a record is made of: their types, their byte coders, and lists of them. Not for what is in
- * them (the stages, formats/container/FORMAT.md). */
+/* sections.h: typed sections, what a record is made of: their types, their byte coders, and lists
+ * of them. Not for what is in them (the stages, formats/container/FORMAT.md). */
 #ifndef KVC_SECTIONS_H
 #define KVC_SECTIONS_H
 
@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Section types. The numbers are stored in .kvc files (formats/container/FORMAT.md, "Section types"). */
+/* Section types. The numbers are stored in .kvc files (formats/container/FORMAT.md, "Section
+ * types"). */
 enum kvc_section_type {
     KVC_SECTION_RAW = 1,       /* canonical rows, unchanged */
     KVC_SECTION_PLANE = 2,     /* one byte plane of the rows' blocks, or bits that no model codes */
@@ -78,7 +79,8 @@ struct kvc_sections {
     size_t count, capacity;
     uint8_t *bytes;
     size_t used, room;
-    struct ZSTD_CCtx_s *zstd; /* kept from section to section: making one costs more than a small section */
+    /* kept from section to section: making one costs more than a small section */
+    struct ZSTD_CCtx_s *zstd;
 };
 
 void kvc_sections_init(struct kvc_sections *list);
@@ -86,34 +88,43 @@ void kvc_sections_free(struct kvc_sections *list);
 /* Removes the sections and keeps the memory. */
 void kvc_sections_clear(struct kvc_sections *list);
 
-/* Appends `raw` (n bytes, fewer than 2^32), coded by zstd at `level` when that is smaller, else stored; level 0 always
- * stores. Returns 0, or -1 when out of memory. */
-int kvc_sections_add(struct kvc_sections *list, uint8_t type, uint8_t stage, uint8_t index, const uint8_t *raw, size_t n,
-                     int level, struct kvc_error *e);
+/* Appends `raw` (n bytes, fewer than 2^32), coded by zstd at `level` when that is smaller, else
+ * stored; level 0 always stores. Returns 0, or -1 when out of memory. */
+int kvc_sections_add(struct kvc_sections *list, uint8_t type, uint8_t stage, uint8_t index,
+                     const uint8_t *raw, size_t n, int level, struct kvc_error *e);
 /* Sets every .data pointer; to be called after the last add. */
 void kvc_sections_seal(struct kvc_sections *list);
 
 /* --- reading --- */
 
-/* Undoes the byte coder into dst, which has room for exactly `n` bytes. Refuses a section whose raw size is not n, whose
- * frame is damaged, or whose coder is unknown. */
+/* Undoes the byte coder into dst, which has room for exactly `n` bytes. Refuses a section whose raw
+ * size is not n, whose frame is damaged, or whose coder is unknown. */
 int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, struct kvc_error *e);
 
-/* Takes the next section of a stage and moves *next past it. Returns NULL when it is `end`, or has another type or index. */
-const struct kvc_section *kvc_section_take(const struct kvc_section **next, const struct kvc_section *end, unsigned type,
+/* Takes the next section of a stage and moves *next past it. Returns NULL when it is `end`, or has
+ * another type or index. */
+const struct kvc_section *kvc_section_take(const struct kvc_section **next,
+                                           const struct kvc_section *end, unsigned type,
                                            unsigned index, struct kvc_error *e);
-/* The same for a section that must be stored without a coder: its bytes are s->data, s->size of them. */
-const struct kvc_section *kvc_section_take_stored(const struct kvc_section **next, const struct kvc_section *end, unsigned type,
+/* The same for a section that must be stored without a coder: its bytes are s->data, s->size of
+ * them. */
+const struct kvc_section *kvc_section_take_stored(const struct kvc_section **next,
+                                                  const struct kvc_section *end, unsigned type,
                                                   unsigned index, struct kvc_error *e);
-/* Returns the only section, which must have this type, index 0, and be stored without a coder; NULL when there is another,
- * or none. */
-const struct kvc_section *kvc_section_only(const struct kvc_section *sections, size_t n, unsigned type, struct kvc_error *e);
+/* Returns the only section, which must have this type, index 0, and be stored without a coder; NULL
+ * when there is another, or none. */
+const struct kvc_section *kvc_section_only(const struct kvc_section *sections, size_t n,
+                                           unsigned type, struct kvc_error *e);
 /* Returns 0 when a stage has taken all its sections. */
-int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end, struct kvc_error *e);
-/* Copies the rows when a stage's n sections are one RAW section of `size` stored bytes, and returns 1. Returns 0 when they
- * are something else, and -1 when that section is damaged. */
-int kvc_section_raw(const struct kvc_section *sections, size_t n, uint8_t *rows, size_t size, struct kvc_error *e);
-/* Returns the n bytes of a section: in place when they are stored, else decoded into `room`; NULL when it is damaged. */
-const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n, struct kvc_error *e);
+int kvc_section_none_left(const struct kvc_section *next, const struct kvc_section *end,
+                          struct kvc_error *e);
+/* Copies the rows when a stage's n sections are one RAW section of `size` stored bytes, and
+ * returns 1. Returns 0 when they are something else, and -1 when that section is damaged. */
+int kvc_section_raw(const struct kvc_section *sections, size_t n, uint8_t *rows, size_t size,
+                    struct kvc_error *e);
+/* Returns the n bytes of a section: in place when they are stored, else decoded into `room`; NULL
+ * when it is damaged. */
+const uint8_t *kvc_section_bytes(const struct kvc_section *s, uint8_t *room, size_t n,
+                                 struct kvc_error *e);
 
 #endif

@@ -15,7 +15,8 @@ uint64_t kvc_select(uint64_t *v, size_t n, size_t k) {
             v[i++] = v[--j];
             v[j] = swapped;
         }
-        /* v[low] to v[j - 1] are at most the pivot, v[i] to v[end - 1] at least; a value between them is equal to the pivot */
+        /* v[low] to v[j - 1] are at most the pivot, v[i] to v[end - 1] at least; a value between
+         * them is equal to the pivot */
         if (k < j) end = j;
         else if (k >= i) low = i;
         else break;

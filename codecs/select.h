@@ -1,4 +1,5 @@
-/* select.h: the k-th smallest of many numbers, without sorting them all. Not for medians of few (median.h). */
+/* select.h: the k-th smallest of many numbers, without sorting them all. Not for medians of few
+ * (median.h). */
 #ifndef KVC_SELECT_H
 #define KVC_SELECT_H
 
@@ -6,7 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Returns a key that orders by value and, among equal values, by number. -0 and +0 are equal. The value is no NaN. */
+/* Returns a key that orders by value and, among equal values, by number. -0 and +0 are equal. The
+ * value is no NaN. */
 static inline uint64_t kvc_select_key(float value, uint32_t number) {
     uint32_t bits;
     value += 0.0f;
@@ -22,8 +24,8 @@ static inline float kvc_select_value(uint64_t key) {
     return value;
 }
 
-/* Returns the key that would be v[k] if v[n] were sorted, k < n. Afterwards v[0] to v[k] are at most this key, and none of
- * v[k] to v[n - 1] is below it. */
+/* Returns the key that would be v[k] if v[n] were sorted, k < n. Afterwards v[0] to v[k] are at
+ * most this key, and none of v[k] to v[n - 1] is below it. */
 uint64_t kvc_select(uint64_t *v, size_t n, size_t k);
 
 #endif

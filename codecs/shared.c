@@ -19,8 +19,10 @@ void kvc_shared_free(struct kvc_shared *s) {
     pthread_mutex_destroy(&s->lock);
 }
 
-/* Makes parts until all are begun or one has failed, then waits for those of other threads. Called, and returns, under the lock. */
-static void make_parts(struct kvc_shared *s, int (*make)(const void *what, void *bytes, size_t part, struct kvc_error *e),
+/* Makes parts until all are begun or one has failed, then waits for those of other threads. Called,
+ * and returns, under the lock. */
+static void make_parts(struct kvc_shared *s,
+                       int (*make)(const void *what, void *bytes, size_t part, struct kvc_error *e),
                        const void *what) {
     while (s->begun < s->parts && !s->failed) {
         struct kvc_error error;
@@ -37,8 +39,9 @@ static void make_parts(struct kvc_shared *s, int (*make)(const void *what, void 
 }
 
 const void *kvc_shared_get(struct kvc_shared *s, unsigned tag, size_t n, size_t parts,
-                           int (*make)(const void *what, void *bytes, size_t part, struct kvc_error *e), const void *what,
-                           struct kvc_error *e) {
+                           int (*make)(const void *what, void *bytes, size_t part,
+                                       struct kvc_error *e),
+                           const void *what, struct kvc_error *e) {
     const void *found = NULL;
     pthread_mutex_lock(&s->lock);
     if (!s->bytes && (s->bytes = malloc(n ? n : 1))) {
@@ -46,7 +49,8 @@ const void *kvc_shared_get(struct kvc_shared *s, unsigned tag, size_t n, size_t 
         s->parts = parts;
     }
     if (!s->bytes) kvc_fail_memory(e, "what layers share");
-    else if (s->tag != tag) kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V of a layer cannot be looked at by two rules");
+    else if (s->tag != tag)
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V of a layer cannot be looked at by two rules");
     else {
         make_parts(s, make, what);
         if (!s->failed) found = s->bytes;

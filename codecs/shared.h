@@ -1,4 +1,5 @@
-/* shared.h: bytes that several threads need, made by those that ask first. Not for their content. */
+/* shared.h: bytes that several threads need, made by those that ask first. Not for their content.
+ */
 #ifndef KVC_SHARED_H
 #define KVC_SHARED_H
 
@@ -19,10 +20,12 @@ struct kvc_shared {
 
 int kvc_shared_init(struct kvc_shared *s, struct kvc_error *e);
 void kvc_shared_free(struct kvc_shared *s);
-/* Returns the n bytes. The first call begins to make them, part by part, by make(what, bytes, part, e); calls of other threads make the
- * next parts, with their own `what`, rather than wait. Returns NULL after a failure, or when the bytes were made under another tag. */
+/* Returns the n bytes. The first call begins to make them, part by part, by make(what, bytes, part,
+ * e); calls of other threads make the next parts, with their own `what`, rather than wait. Returns
+ * NULL after a failure, or when the bytes were made under another tag. */
 const void *kvc_shared_get(struct kvc_shared *s, unsigned tag, size_t n, size_t parts,
-                           int (*make)(const void *what, void *bytes, size_t part, struct kvc_error *e), const void *what,
-                           struct kvc_error *e);
+                           int (*make)(const void *what, void *bytes, size_t part,
+                                       struct kvc_error *e),
+                           const void *what, struct kvc_error *e);
 
 #endif

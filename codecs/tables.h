@@ -1,5 +1,5 @@
-/* tables.h: the fixed frequency tables of the stage `code`. Spec: code.md, "Tables". Not for tables that are measured and stored
- * (rans.h). */
+/* tables.h: the fixed frequency tables of the stage `code`. Spec: code.md, "Tables". Not for tables
+ * that are measured and stored (rans.h). */
 #ifndef KVC_TABLES_H
 #define KVC_TABLES_H
 
@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 enum {
-    KVC_CODE_TABLES = 32,   /* scales 2^-3.4, 2^-3.2 ... 2^2.8 */
-    KVC_CODE_SYMBOLS = 128, /* value + KVC_CODE_MIDDLE, or KVC_CODE_ESCAPE for values without a symbol */
+    KVC_CODE_TABLES = 32, /* scales 2^-3.4, 2^-3.2 ... 2^2.8 */
+    /* value + KVC_CODE_MIDDLE, or KVC_CODE_ESCAPE for values without a symbol */
+    KVC_CODE_SYMBOLS = 128,
     KVC_CODE_MIDDLE = 63,
     KVC_CODE_ESCAPE = 127,
     KVC_CODE_BITS = 11

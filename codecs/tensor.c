@@ -1,4 +1,5 @@
-/* tensor.c: sizes of tensors, copies between strided layouts and canonical rows, the digest of values. */
+/* tensor.c: sizes of tensors, copies between strided layouts and canonical rows, the digest of
+ * values. */
 #include "codecs/tensor.h"
 
 #include "kernels/kernels.h"
@@ -62,15 +63,18 @@ int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s
         reach = kvc_row_bytes(shape);
         axis[1].count = axis[2].count = 1;
     }
-    /* From the shortest stride to the longest, each step must clear all that the shorter ones reach. */
+    /* From the shortest stride to the longest, each step must clear all that the shorter ones
+     * reach. */
     for (int done = 0; done < 3; done++) {
         int next = done;
         for (int i = done + 1; i < 3; i++)
-            if (axis[i].count > 1 && (axis[next].count <= 1 || axis[i].stride < axis[next].stride)) next = i;
+            if (axis[i].count > 1 && (axis[next].count <= 1 || axis[i].stride < axis[next].stride))
+                next = i;
         uint64_t count = axis[next].count, stride = axis[next].stride, steps;
         axis[next] = axis[done];
         if (count <= 1) continue;
-        if (stride < reach || __builtin_mul_overflow(stride, count - 1, &steps) || __builtin_add_overflow(reach, steps, &reach))
+        if (stride < reach || __builtin_mul_overflow(stride, count - 1, &steps) ||
+            __builtin_add_overflow(reach, steps, &reach))
             return 0;
     }
     return reach <= size;
@@ -80,36 +84,41 @@ int kvc_strides_check(const struct kvc_shape *shape, const struct kvc_strides *s
 enum way { IN, OUT, OUT_PAST }; /* from a layout, to a layout, to a layout past the caches */
 
 /* Copies n pieces of `size` bytes, row_step and other_step bytes apart. */
-static void move(uint8_t *row, uint64_t row_step, uint8_t *other, uint64_t other_step, uint64_t n, uint64_t size, enum way way) {
+static void move(uint8_t *row, uint64_t row_step, uint8_t *other, uint64_t other_step, uint64_t n,
+                 uint64_t size, enum way way) {
     if (way == IN) kvc_kernels_get()->copy_pieces(row, row_step, other, other_step, n, size, 0);
     else kvc_kernels_get()->copy_pieces(other, other_step, row, row_step, n, size, way == OUT_PAST);
 }
 
 /* Copies the rows of a layout head by head. */
-static void heads_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t n,
-                       enum way way) {
-    const uint64_t size = kvc_dtype_info(shape->dtype)->size, blocks = head_blocks(shape), row = kvc_row_bytes(shape);
+static void heads_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape,
+                       const struct kvc_strides *s, uint64_t n, enum way way) {
+    const uint64_t size = kvc_dtype_info(shape->dtype)->size, blocks = head_blocks(shape),
+                   row = kvc_row_bytes(shape);
     for (uint64_t h = 0; h < shape->heads; h++, rows += blocks * size, base += s->head) {
         if (s->block == size) move(rows, row, base, s->token, n, blocks * size, way);
         else
-            for (uint64_t b = 0; b < blocks; b++) move(rows + b * size, row, base + b * s->block, s->token, n, size, way);
+            for (uint64_t b = 0; b < blocks; b++)
+                move(rows + b * size, row, base + b * s->block, s->token, n, size, way);
     }
 }
 
 /* Copies rows of a layout in which the tokens of a channel lie side by side. */
-static void turned_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t n,
-                        enum way way) {
+static void turned_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape,
+                        const struct kvc_strides *s, uint64_t n, enum way way) {
     const uint64_t size = s->token, blocks = head_blocks(shape), row = kvc_row_bytes(shape);
     for (uint64_t h = 0; h < shape->heads; h++, rows += blocks * size, base += s->head) {
-        if (size == 2 && way == IN) kvc_kernels_get()->transpose_2(rows, row, base, s->block, blocks, n);
+        if (size == 2 && way == IN)
+            kvc_kernels_get()->transpose_2(rows, row, base, s->block, blocks, n);
         else if (size == 2) kvc_kernels_get()->transpose_2(base, s->block, rows, row, n, blocks);
         else
-            for (uint64_t b = 0; b < blocks; b++) move(rows + b * size, row, base + b * s->block, size, n, size, way);
+            for (uint64_t b = 0; b < blocks; b++)
+                move(rows + b * size, row, base + b * s->block, size, n, size, way);
     }
 }
 
-static void rows_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s, uint64_t first,
-                      uint64_t n, enum way way) {
+static void rows_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shape,
+                      const struct kvc_strides *s, uint64_t first, uint64_t n, enum way way) {
     const uint64_t row = kvc_row_bytes(shape), size = kvc_dtype_info(shape->dtype)->size;
     base += first * s->token;
     if (row_is_contiguous(shape, s) && s->token == row) move(rows, 0, base, 0, 1, n * row, way);
@@ -118,13 +127,13 @@ static void rows_copy(uint8_t *rows, uint8_t *base, const struct kvc_shape *shap
     else heads_copy(rows, base, shape, s, n, way);
 }
 
-void kvc_rows_gather(uint8_t *rows, const uint8_t *base, const struct kvc_shape *shape, const struct kvc_strides *s,
-                     uint64_t first, uint64_t n) {
+void kvc_rows_gather(uint8_t *rows, const uint8_t *base, const struct kvc_shape *shape,
+                     const struct kvc_strides *s, uint64_t first, uint64_t n) {
     rows_copy(rows, (uint8_t *)(uintptr_t)base, shape, s, first, n, IN);
 }
 
-void kvc_rows_scatter(uint8_t *base, const uint8_t *rows, const struct kvc_shape *shape, const struct kvc_strides *s,
-                      uint64_t first, uint64_t n, int past) {
+void kvc_rows_scatter(uint8_t *base, const uint8_t *rows, const struct kvc_shape *shape,
+                      const struct kvc_strides *s, uint64_t first, uint64_t n, int past) {
     rows_copy((uint8_t *)(uintptr_t)rows, base, shape, s, first, n, past ? OUT_PAST : OUT);
 }
 

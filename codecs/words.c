@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-static const struct kvc_word_format f32_words = {15, 16, 6, 0}, bf16_words = {15, 16, 6, 0}, f16_words = {15, 13, 8, 112},
-                                    f8e4m3_words = {7, 20, 0, 120}, f8e5m2_words = {7, 21, 0, 112};
+static const struct kvc_word_format f32_words = {15, 16, 6, 0}, bf16_words = {15, 16, 6, 0},
+                                    f16_words = {15, 13, 8, 112}, f8e4m3_words = {7, 20, 0, 120},
+                                    f8e5m2_words = {7, 21, 0, 112};
 
 static const struct kvc_words table[] = {
     {KVC_F32, 16, &f32_words, 2, 0, 0},
@@ -59,7 +60,8 @@ static void nibbles_in(uint8_t *restrict p, const uint16_t *restrict words) {
 }
 
 static void fifths_out(uint16_t *words, const uint8_t *p) {
-    for (unsigned j = 0; j < 32; j++) words[j] = (uint16_t)(words[j] | ((unsigned)p[j / 8] >> j % 8 & 1) << 4);
+    for (unsigned j = 0; j < 32; j++)
+        words[j] = (uint16_t)(words[j] | ((unsigned)p[j / 8] >> j % 8 & 1) << 4);
 }
 
 static void fifths_in(uint8_t *p, const uint16_t *words) {
@@ -87,7 +89,8 @@ void kvc_words_in(uint8_t *rows, const uint16_t *words, size_t n, const struct k
     const struct kvc_dtype_info *info = kvc_dtype_info(f->dtype);
     uint8_t *p = rows + f->planes;
     if (info->block == 1 && f->bits == 16)
-        for (size_t i = 0; i < n; i++, p += info->size) p[0] = (uint8_t)words[i], p[1] = (uint8_t)(words[i] >> 8);
+        for (size_t i = 0; i < n; i++, p += info->size)
+            p[0] = (uint8_t)words[i], p[1] = (uint8_t)(words[i] >> 8);
     else if (info->block == 1)
         for (size_t i = 0; i < n; i++) p[i] = (uint8_t)words[i];
     else if (f->bits == 8)

@@ -1,4 +1,5 @@
-/* convert.c: single conversions and ggml's block types to float, the Hadamard rotation. Not for hot paths. */
+/* convert.c: single conversions and ggml's block types to float, the Hadamard rotation. Not for hot
+ * paths. */
 #include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
@@ -20,9 +21,12 @@ float kvc_half_to_float(uint16_t h) {
 
 uint16_t kvc_float_to_half(float f) {
     uint32_t bits = kvc_float_to_bits(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
-    if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff)); /* NaN becomes quiet */
-    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                       /* rounds to infinity */
-    if (rest < 0x33000001) return (uint16_t)sign;                                   /* rounds to zero */
+    /* NaN becomes quiet */
+    if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
+    /* rounds to infinity */
+    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+    /* rounds to zero */
+    if (rest < 0x33000001) return (uint16_t)sign;
     uint32_t mantissa, shift, half;
     if (rest < 0x38800000) { /* subnormal half */
         shift = 126 - (rest >> 23);
@@ -123,7 +127,8 @@ void kvc_q5_1_to_f32(float *dst, const uint8_t *src, size_t n) {
 
 void kvc_iq4_nl_to_f32(float *dst, const uint8_t *src, size_t n) {
     /* kvalues_iq4nl of ggml/src/ggml-common.h */
-    static const int8_t value[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int8_t value[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                     1,    13,   25,  38,  53,  69,  89,  113};
     for (size_t b = 0; b < n; b++, src += 18, dst += 32) {
         float d = half_at(src);
         for (int j = 0; j < 16; j++) {

@@ -1,8 +1,9 @@
 /* dispatch.c: chooses the kernels for this CPU. Not for the kernels.
  *
- * $KVC_KERNEL names a table; else it is the table of the widest instruction set, with the rANS that is fastest on this CPU
- * (trial.c). The trial is made when rANS is first called, so that programs without rANS do not wait for it: until then the table
- * has functions that make the trial and then call the kernels that it found. */
+ * $KVC_KERNEL names a table; else it is the table of the widest instruction set, with the rANS that
+ * is fastest on this CPU (trial.c). The trial is made when rANS is first called, so that programs
+ * without rANS do not wait for it: until then the table has functions that make the trial and then
+ * call the kernels that it found. */
 #include "kernels/kernels.h"
 #include "kernels/trial.h"
 
@@ -30,7 +31,8 @@ static int runs_avx2(void) { /* F16C and FMA with it: its kernels use all three 
 #if !defined(KVC_NO_AVX512)
 static int runs_avx512(void) {
     return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("bmi");
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("bmi");
 }
 
 static int runs_avx512vnni(void) {
@@ -71,7 +73,8 @@ static const struct kvc_kernels *_Atomic chosen;
 
 const struct kvc_kernels *kvc_kernels_find(const char *name) {
     for (size_t i = 0; i < N_TABLES; i++)
-        if (strcmp(table[i].kernels->name, name) == 0) return table[i].runs() ? table[i].kernels : NULL;
+        if (strcmp(table[i].kernels->name, name) == 0)
+            return table[i].runs() ? table[i].kernels : NULL;
     return NULL;
 }
 
@@ -91,14 +94,14 @@ static void try_rans(void) {
     atomic_store_explicit(&chosen, &tried, memory_order_release);
 }
 
-static void first_rans_decode(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n,
-                              const uint32_t *slots, unsigned bits) {
+static void first_rans_decode(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base,
+                              size_t n, const uint32_t *slots, unsigned bits) {
     pthread_once(&trial_once, try_rans);
     tried.rans_decode(r, symbols, base, n, slots, bits);
 }
 
-static void first_rans_encode(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n, const struct kvc_rans_symbol *rows,
-                              unsigned bits) {
+static void first_rans_encode(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
+                              const struct kvc_rans_symbol *rows, unsigned bits) {
     pthread_once(&trial_once, try_rans);
     tried.rans_encode(r, symbols, n, rows, bits);
 }

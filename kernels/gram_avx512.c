@@ -1,12 +1,13 @@
-/* gram_avx512.c: the AVX-512 twin of add_gram (products_ref.c), same bytes for every input. Not for other products, and not
- * compiled on other machines. */
+/* gram_avx512.c: the AVX-512 twin of add_gram (products_ref.c), same bytes for every input. Not for
+ * other products, and not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
-enum { LANES = 16, ROWS = 8, VECTORS = 2 }; /* floats of a vector; of a tile: sixteen vectors of sums */
+/* floats of a vector; of a tile: sixteen vectors of sums */
+enum { LANES = 16, ROWS = 8, VECTORS = 2 };
 
 static inline __mmask16 first_lanes(size_t n) {
     return (__mmask16)(n < LANES ? (1u << n) - 1 : 0xffffu);
@@ -15,17 +16,21 @@ static inline __mmask16 first_lanes(size_t n) {
 /* gram[c] += sum[c] where the mask has bit c. */
 static inline void add_sums(double *gram, __m512 sum, __mmask16 mask) {
     const __mmask8 low = (__mmask8)(mask & 255), high = (__mmask8)(mask >> 8);
-    const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(sum)), last = _mm512_cvtps_pd(_mm512_extractf32x8_ps(sum, 1));
+    const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(sum)),
+                  last = _mm512_cvtps_pd(_mm512_extractf32x8_ps(sum, 1));
     _mm512_mask_storeu_pd(gram, low, _mm512_add_pd(_mm512_maskz_loadu_pd(low, gram), first));
-    _mm512_mask_storeu_pd(gram + 8, high, _mm512_add_pd(_mm512_maskz_loadu_pd(high, gram + 8), last));
+    _mm512_mask_storeu_pd(gram + 8, high,
+                          _mm512_add_pd(_mm512_maskz_loadu_pd(high, gram + 8), last));
 }
 
-/* A tile: `rows` channels from i on, times up to LANES * vectors channels from j on. Inlined with constants, so that the sums stay
- * in registers. */
-static inline __attribute__((always_inline)) void tile(double *gram, const float *x, size_t n, size_t stride, size_t dim,
-                                                       size_t i, size_t j, size_t rows, size_t vectors) {
+/* A tile: `rows` channels from i on, times up to LANES * vectors channels from j on. Inlined with
+ * constants, so that the sums stay in registers. */
+static inline __attribute__((always_inline)) void tile(double *gram, const float *x, size_t n,
+                                                       size_t stride, size_t dim, size_t i,
+                                                       size_t j, size_t rows, size_t vectors) {
     __m512 sum[ROWS][VECTORS];
-    const __mmask16 mask[VECTORS] = {first_lanes(dim - j), vectors > 1 ? first_lanes(dim - j - LANES) : 0};
+    const __mmask16 mask[VECTORS] = {first_lanes(dim - j),
+                                     vectors > 1 ? first_lanes(dim - j - LANES) : 0};
 #pragma GCC unroll 8
     for (size_t r = 0; r < ROWS; r++)
 #pragma GCC unroll 2
@@ -39,7 +44,8 @@ static inline __attribute__((always_inline)) void tile(double *gram, const float
         for (size_t r = 0; r < ROWS; r++)
 #pragma GCC unroll 2
             for (size_t v = 0; v < VECTORS; v++)
-                if (r < rows && v < vectors) sum[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[i + r]), column[v], sum[r][v]);
+                if (r < rows && v < vectors)
+                    sum[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[i + r]), column[v], sum[r][v]);
     }
 #pragma GCC unroll 8
     for (size_t r = 0; r < ROWS; r++)
@@ -47,7 +53,8 @@ static inline __attribute__((always_inline)) void tile(double *gram, const float
         for (size_t v = 0; v < VECTORS; v++) {
             const size_t first = j + LANES * v; /* channels before i + r are below the diagonal */
             const __mmask16 below = i + r > first ? first_lanes(i + r - first) : 0;
-            if (r < rows && v < vectors) add_sums(gram + (i + r) * dim + first, sum[r][v], (__mmask16)(mask[v] & ~below));
+            if (r < rows && v < vectors)
+                add_sums(gram + (i + r) * dim + first, sum[r][v], (__mmask16)(mask[v] & ~below));
         }
 }
 

@@ -13,13 +13,16 @@ void kvc_merge_planes_ref(uint8_t *dst, const uint8_t *src, size_t n, size_t siz
         for (size_t b = 0; b < size; b++) dst[i * size + b] = src[b * n + i];
 }
 
-void kvc_transpose_2_ref(uint8_t *dst, size_t to, const uint8_t *src, size_t from, size_t rows, size_t columns) {
+void kvc_transpose_2_ref(uint8_t *dst, size_t to, const uint8_t *src, size_t from, size_t rows,
+                         size_t columns) {
     for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < columns; c++) memcpy(dst + c * to + r * 2, src + r * from + c * 2, 2);
+        for (size_t c = 0; c < columns; c++)
+            memcpy(dst + c * to + r * 2, src + r * from + c * 2, 2);
 }
 
 void kvc_f16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
-    for (size_t i = 0; i < n; i++) dst[i] = kvc_half_to_float((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
+    for (size_t i = 0; i < n; i++)
+        dst[i] = kvc_half_to_float((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
 }
 
 void kvc_bf16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
@@ -29,7 +32,8 @@ void kvc_bf16_to_f32_ref(float *dst, const uint8_t *src, size_t n) {
     }
 }
 
-void kvc_copy_pieces_ref(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size, int past) {
+void kvc_copy_pieces_ref(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step,
+                         size_t n, size_t size, int past) {
     (void)past;
     for (size_t i = 0; i < n; i++) memcpy(dst + i * to_step, src + i * from_step, size);
 }

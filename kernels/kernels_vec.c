@@ -1,5 +1,5 @@
-/* kernels_vec.c: vector twins of kernels_ref.c, same bytes for every input; the tables for AVX2, for NEON, and for NEON with dot
- * products of bytes. */
+/* kernels_vec.c: vector twins of kernels_ref.c, same bytes for every input; the tables for AVX2,
+ * for NEON, and for NEON with dot products of bytes. */
 #include "kernels/past.h"
 #include "kernels/twins.h"
 
@@ -34,7 +34,8 @@ void kvc_merge_planes_vec(uint8_t *dst, const uint8_t *src, size_t n, size_t siz
     }
     for (; size == 4 && i + 32 <= n; i += 32) {
         const uint8_t *from = src + i;
-        const bits256 plane[4] = {load_256(from), load_256(from + n), load_256(from + 2 * n), load_256(from + 3 * n)};
+        const bits256 plane[4] = {load_256(from), load_256(from + n), load_256(from + 2 * n),
+                                  load_256(from + 3 * n)};
         join_8x4(dst + 4 * i, plane);
     }
     for (; i < n; i++)
@@ -67,22 +68,27 @@ static inline void transpose_eight(uint8_t *dst, size_t to, const uint8_t *src, 
     }
 }
 
-void kvc_transpose_2_vec(uint8_t *dst, size_t to, const uint8_t *src, size_t from, size_t rows, size_t columns) {
+void kvc_transpose_2_vec(uint8_t *dst, size_t to, const uint8_t *src, size_t from, size_t rows,
+                         size_t columns) {
     const size_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
     for (size_t c = 0; c < whole_columns; c += 8)
-        for (size_t r = 0; r < whole_rows; r += 8) transpose_eight(dst + c * to + r * 2, to, src + r * from + c * 2, from);
-    kvc_transpose_2_ref(dst + whole_columns * to, to, src + whole_columns * 2, from, whole_rows, columns - whole_columns);
-    kvc_transpose_2_ref(dst + whole_rows * 2, to, src + whole_rows * from, from, rows - whole_rows, columns);
+        for (size_t r = 0; r < whole_rows; r += 8)
+            transpose_eight(dst + c * to + r * 2, to, src + r * from + c * 2, from);
+    kvc_transpose_2_ref(dst + whole_columns * to, to, src + whole_columns * 2, from, whole_rows,
+                        columns - whole_columns);
+    kvc_transpose_2_ref(dst + whole_rows * 2, to, src + whole_rows * from, from, rows - whole_rows,
+                        columns);
 }
 
 void kvc_bf16_to_f32_vec(float *dst, const uint8_t *src, size_t n) {
     size_t i = 0;
-    for (; i + 8 <= n; i += 8) store_256(dst + i, left_32(widen_16_to_32(load_128(src + 2 * i)), 16));
+    for (; i + 8 <= n; i += 8)
+        store_256(dst + i, left_32(widen_16_to_32(load_128(src + 2 * i)), 16));
     kvc_bf16_to_f32_ref(dst + i, src + 2 * i, n - i);
 }
 
-/* The CPU makes signalling NaNs quiet, the reference keeps their bits: eight values with an exponent of ones among them are converted
- * by the reference. */
+/* The CPU makes signalling NaNs quiet, the reference keeps their bits: eight values with an
+ * exponent of ones among them are converted by the reference. */
 void kvc_f16_to_f32_vec(float *dst, const uint8_t *src, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -93,9 +99,10 @@ void kvc_f16_to_f32_vec(float *dst, const uint8_t *src, size_t n) {
     kvc_f16_to_f32_ref(dst + i, src + 2 * i, n - i);
 }
 
-/* Copies pieces of 16-byte vectors past the caches, to addresses of such vectors; 32 bytes at once where all fits, as the wider store is
- * faster. */
-static void copy_past(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size) {
+/* Copies pieces of 16-byte vectors past the caches, to addresses of such vectors; 32 bytes at once
+ * where all fits, as the wider store is faster. */
+static void copy_past(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n,
+                      size_t size) {
     const int wide = ((uintptr_t)dst | to_step | size) % 32 == 0;
     for (size_t i = 0; i < n; i++, dst += to_step, src += from_step) {
         size_t b = 0;
@@ -113,11 +120,14 @@ static void copy_run_past(uint8_t *dst, const uint8_t *src, size_t size) {
     memcpy(dst + head + lines, src + head + lines, size - head - lines);
 }
 
-/* Bytes from what is copied to what is prefetched: more than a page, at whose end the CPU's own prefetching stops. */
+/* Bytes from what is copied to what is prefetched: more than a page, at whose end the CPU's own
+ * prefetching stops. */
 enum { AHEAD = 6144, NO_CALL = 1024 };
 
-/* Heads are whole vectors, mostly a few: no call for each. They mostly lie side by side: `later` is of heads, too. */
-static void copy_cached(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size) {
+/* Heads are whole vectors, mostly a few: no call for each. They mostly lie side by side: `later` is
+ * of heads, too. */
+static void copy_cached(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step,
+                        size_t n, size_t size) {
     const uint8_t *later = src + AHEAD;
     for (size_t i = 0; i < n; i++, dst += to_step, src += from_step, later += from_step) {
         size_t b = 0;
@@ -127,9 +137,11 @@ static void copy_cached(uint8_t *dst, size_t to_step, const uint8_t *src, size_t
     }
 }
 
-void kvc_copy_pieces_vec(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step, size_t n, size_t size, int past) {
+void kvc_copy_pieces_vec(uint8_t *dst, size_t to_step, const uint8_t *src, size_t from_step,
+                         size_t n, size_t size, int past) {
     if (past && n == 1 && size >= KVC_PAST_RUN) copy_run_past(dst, src, size);
-    else if (past && kvc_fills_lines(dst, to_step, n, size)) copy_past(dst, to_step, src, from_step, n, size);
+    else if (past && kvc_fills_lines(dst, to_step, n, size))
+        copy_past(dst, to_step, src, from_step, n, size);
     else copy_cached(dst, to_step, src, from_step, n, size);
 }
 
@@ -143,7 +155,8 @@ const struct kvc_kernels kvc_kernels_avx2 = {.name = "avx2", KVC_KERNELS(KVC_ROW
     KVC_KERNELS_TRANSFORM(KVC_ROW, vec) \
     KVC_KERNELS_HASH(KVC_ROW, vec) KVC_KERNELS_WIDE(KVC_ROW, vec) KVC_KERNELS_REST(KVC_ROW, vec)
 const struct kvc_kernels kvc_kernels_neon = {.name = "neon", SHARED KVC_KERNELS_DOT(KVC_ROW, vec)};
-const struct kvc_kernels kvc_kernels_neondot = {.name = "neondot", SHARED KVC_KERNELS_DOT(KVC_ROW, neondot)};
+const struct kvc_kernels kvc_kernels_neondot = {.name = "neondot",
+                                                SHARED KVC_KERNELS_DOT(KVC_ROW, neondot)};
 #endif
 
 #else

@@ -5,13 +5,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { KVC_PAST_RUN = 1024 }; /* bytes of a run so long that its first and its last line do not count */
+/* bytes of a run so long that its first and its last line do not count */
+enum { KVC_PAST_RUN = 1024 };
 
-/* Returns 1 where n pieces of `size` bytes, to_step bytes apart, may be written past the caches in vectors of 16 bytes: they are whole
- * lines of 64 bytes, or follow each other in a long run. A line that is written in parts costs the memory a read and a write for each. */
+/* Returns 1 where n pieces of `size` bytes, to_step bytes apart, may be written past the caches in
+ * vectors of 16 bytes: they are whole lines of 64 bytes, or follow each other in a long run. A line
+ * that is written in parts costs the memory a read and a write for each. */
 static inline int kvc_fills_lines(const uint8_t *dst, size_t to_step, size_t n, size_t size) {
     enum { VECTOR = 16, LINE = 64 };
-    if (n == 1 || to_step == size) return ((uintptr_t)dst | size) % VECTOR == 0 && n * size >= KVC_PAST_RUN;
+    if (n == 1 || to_step == size)
+        return ((uintptr_t)dst | size) % VECTOR == 0 && n * size >= KVC_PAST_RUN;
     return ((uintptr_t)dst | to_step | size) % LINE == 0;
 }
 

@@ -1,7 +1,8 @@
-/* predict_avx512.c: the AVX-512 VNNI twin of dot_rows, same bytes for every input. Not compiled on other machines.
+/* predict_avx512.c: the AVX-512 VNNI twin of dot_rows, same bytes for every input. Not compiled on
+ * other machines.
  *
- * Its instruction multiplies unsigned by signed bytes. So 128 is added to the weights, and sums begin as -128 times the sum of the
- * row's inputs. */
+ * Its instruction multiplies unsigned by signed bytes. So 128 is added to the weights, and sums
+ * begin as -128 times the sum of the row's inputs. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
@@ -18,16 +19,20 @@ static inline VNNI __m512i first_sum(const int8_t *x, size_t inputs) {
     const __m512i offset = _mm512_set1_epi8((char)128);
     __m512i sum = _mm512_setzero_si512();
     for (size_t j = 0; j < inputs; j += 64) {
-        const __mmask64 mask = inputs - j >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << (inputs - j)) - 1;
+        const __mmask64 mask = inputs - j >= 64 ? ~(__mmask64)0
+                                                : ((__mmask64)1 << (inputs - j)) - 1;
         sum = _mm512_dpbusd_epi32(sum, offset, _mm512_maskz_loadu_epi8(mask, x + j));
     }
     return _mm512_set1_epi32(-_mm512_reduce_add_epi32(sum));
 }
 
-/* Multiplies `rows` rows, 1 or ROWS, by `blocks` blocks of outputs, 1 or BLOCKS, of which the last stores the outputs of `last`:
- * sixteen vectors of sums stay in registers. Inlined with constant numbers. */
-static inline __attribute__((always_inline)) VNNI void
-tile(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m, size_t first, size_t blocks, __mmask16 last) {
+/* Multiplies `rows` rows, 1 or ROWS, by `blocks` blocks of outputs, 1 or BLOCKS, of which the last
+ * stores the outputs of `last`: sixteen vectors of sums stay in registers. Inlined with constant
+ * numbers. */
+static inline __attribute__((always_inline)) VNNI void tile(float *y, const int8_t *x, size_t rows,
+                                                            const struct kvc_dot_matrix *m,
+                                                            size_t first, size_t blocks,
+                                                            __mmask16 last) {
     const __m512i offset = _mm512_set1_epi8((char)128);
     const int8_t *weights = m->weights + first * m->inputs;
     __m512i sum[ROWS][BLOCKS];
@@ -41,7 +46,9 @@ tile(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m, siz
         __m512i w[BLOCKS];
 #pragma GCC unroll 4
         for (size_t c = 0; c < BLOCKS; c++)
-            if (c < blocks) w[c] = _mm512_xor_si512(_mm512_loadu_si512(weights + c * KVC_DOT_BLOCK * m->inputs), offset);
+            if (c < blocks)
+                w[c] = _mm512_xor_si512(_mm512_loadu_si512(weights + c * KVC_DOT_BLOCK * m->inputs),
+                                        offset);
 #pragma GCC unroll 4
         for (size_t r = 0; r < ROWS; r++) {
             int32_t four;
@@ -58,24 +65,30 @@ tile(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m, siz
         if (c >= blocks) continue;
         const __mmask16 mask = c == blocks - 1 ? last : 0xffff;
         const size_t at = first + c * KVC_DOT_BLOCK;
-        const __m512 scale = _mm512_maskz_loadu_ps(mask, m->scale + at), mean = _mm512_maskz_loadu_ps(mask, m->mean + at);
+        const __m512 scale = _mm512_maskz_loadu_ps(mask, m->scale + at),
+                     mean = _mm512_maskz_loadu_ps(mask, m->mean + at);
 #pragma GCC unroll 4
         for (size_t r = 0; r < ROWS; r++)
             if (r < rows)
-                _mm512_mask_storeu_ps(y + r * m->outputs + at, mask,
-                                      _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][c]), scale), mean));
+                _mm512_mask_storeu_ps(
+                    y + r * m->outputs + at, mask,
+                    _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][c]), scale), mean));
     }
 }
 
 static inline __attribute__((always_inline)) VNNI void
-columns(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m, size_t first, size_t blocks, __mmask16 last) {
-    for (; rows >= ROWS; rows -= ROWS, y += ROWS * m->outputs, x += ROWS * m->inputs) tile(y, x, ROWS, m, first, blocks, last);
+columns(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m, size_t first,
+        size_t blocks, __mmask16 last) {
+    for (; rows >= ROWS; rows -= ROWS, y += ROWS * m->outputs, x += ROWS * m->inputs)
+        tile(y, x, ROWS, m, first, blocks, last);
     for (; rows; rows--, y += m->outputs, x += m->inputs) tile(y, x, 1, m, first, blocks, last);
 }
 
-VNNI void kvc_dot_rows_avx512vnni(float *y, const int8_t *x, size_t rows, const struct kvc_dot_matrix *m) {
+VNNI void kvc_dot_rows_avx512vnni(float *y, const int8_t *x, size_t rows,
+                                  const struct kvc_dot_matrix *m) {
     size_t i = 0; /* weights of some outputs stay in the cache for all rows */
-    for (; i + BLOCKS * KVC_DOT_BLOCK <= m->outputs; i += BLOCKS * KVC_DOT_BLOCK) columns(y, x, rows, m, i, BLOCKS, 0xffff);
+    for (; i + BLOCKS * KVC_DOT_BLOCK <= m->outputs; i += BLOCKS * KVC_DOT_BLOCK)
+        columns(y, x, rows, m, i, BLOCKS, 0xffff);
     for (; i < m->outputs; i += KVC_DOT_BLOCK) {
         const size_t left = m->outputs - i;
         columns(y, x, rows, m, i, 1, (__mmask16)(left < KVC_DOT_BLOCK ? (1u << left) - 1 : 0xffff));

@@ -1,5 +1,5 @@
-/* predict_neondot.c: the twin of dot_rows for ARM's dot products of bytes (SDOT), same bytes for every input. Not compiled on other
- * machines. */
+/* predict_neondot.c: the twin of dot_rows for ARM's dot products of bytes (SDOT), same bytes for
+ * every input. Not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__aarch64__)

@@ -1,20 +1,22 @@
-/* products_ref.c: portable reference of the kernels of lossy stages that make sums of products, and exponentials. Not
- * for quantising (quant_ref.c) or products of integers (predict_ref.c). */
+/* products_ref.c: portable reference of the kernels of lossy stages that make sums of products, and
+ * exponentials. Not for quantising (quant_ref.c) or products of integers (predict_ref.c). */
 #include "kernels/twins.h"
 
 #include <math.h>
 #include <string.h>
 
-void kvc_multiply_rows_ref(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
+void kvc_multiply_rows_ref(float *y, const float *a, const float *b, size_t k, size_t stride,
+                           size_t n) {
     for (size_t i = 0; i < n; i++) y[i] = 0;
     for (size_t j = 0; j < k; j++)
         for (size_t i = 0; i < n; i++) y[i] = fmaf(a[j], b[j * stride + i], y[i]);
 }
 
-void kvc_multiply_tiles_ref(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
-                            size_t tiles) {
+void kvc_multiply_tiles_ref(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
+                            const float *b, size_t k, size_t tiles) {
     for (size_t t = 0; t < tiles; t++, y += KVC_TILE, b += k * KVC_TILE)
-        for (size_t r = 0; r < rows; r++) kvc_multiply_rows_ref(y + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
+        for (size_t r = 0; r < rows; r++)
+            kvc_multiply_rows_ref(y + r * y_stride, a + r * a_stride, b, k, KVC_TILE, KVC_TILE);
 }
 
 void kvc_add_gram_ref(double *gram, const float *x, size_t n, size_t stride, size_t dim) {
@@ -58,7 +60,8 @@ static float exponential(float d) {
     const float r = fmaf(power, -KVC_LN2_LOW, fmaf(power, -KVC_LN2_HIGH, d));
     float p = c[0], two;
     for (int i = 1; i < 7; i++) p = fmaf(p, r, c[i]);
-    const uint32_t bits = (uint32_t)((int32_t)power + 127) << 23; /* the minimum power is -126: never subnormal */
+    /* the minimum power is -126: never subnormal */
+    const uint32_t bits = (uint32_t)((int32_t)power + 127) << 23;
     memcpy(&two, &bits, sizeof two);
     return p * two;
 }

@@ -5,10 +5,12 @@
 
 #include "kernels/vec.h"
 
-/* Columns of multiply_rows in 1 to 12 vectors, the last under a mask. Inlined with a constant number of vectors and loops
- * that compilers unroll whole, so that the sums stay in registers: eight keep the adders busy, and there are sixteen. */
-static inline __attribute__((always_inline)) void columns(float *y, const float *a, const float *b, size_t k, size_t stride,
-                                                          size_t vectors, first_lanes mask) {
+/* Columns of multiply_rows in 1 to 12 vectors, the last under a mask. Inlined with a constant
+ * number of vectors and loops that compilers unroll whole, so that the sums stay in registers:
+ * eight keep the adders busy, and there are sixteen. */
+static inline __attribute__((always_inline)) void columns(float *y, const float *a, const float *b,
+                                                          size_t k, size_t stride, size_t vectors,
+                                                          first_lanes mask) {
     f32x8 sum[12];
     const size_t last = vectors - 1;
 #pragma GCC unroll 12
@@ -26,7 +28,8 @@ static inline __attribute__((always_inline)) void columns(float *y, const float 
     store_first_f32(y + 8 * last, sum[last], mask);
 }
 
-void kvc_multiply_rows_vec(float *y, const float *a, const float *b, size_t k, size_t stride, size_t n) {
+void kvc_multiply_rows_vec(float *y, const float *a, const float *b, size_t k, size_t stride,
+                           size_t n) {
     for (size_t i = 0, count; i < n; i += count) {
         count = n - i <= 96 ? n - i : 64;
         const size_t vectors = (count + 7) / 8;
@@ -48,12 +51,13 @@ void kvc_multiply_rows_vec(float *y, const float *a, const float *b, size_t k, s
     }
 }
 
-/* A tile of sums: 1 to 6 rows by KVC_TILE columns, under `masks` where they are there. Term j of row r is a[r * a_row + j * a_step]
- * times the columns from b + j * b_step on: each vector of b serves all rows. Inlined with a constant number of rows, as above. */
+/* A tile of sums: 1 to 6 rows by KVC_TILE columns, under `masks` where they are there. Term j of
+ * row r is a[r * a_row + j * a_step] times the columns from b + j * b_step on: each vector of b
+ * serves all rows. Inlined with a constant number of rows, as above. */
 enum { TILE_ROWS = 6 };
-static inline __attribute__((always_inline)) void sum_tile(float *y, size_t y_stride, const float *a, size_t a_row, size_t a_step,
-                                                           const float *b, size_t b_step, size_t k, size_t rows,
-                                                           const first_lanes *masks) {
+static inline __attribute__((always_inline)) void
+sum_tile(float *y, size_t y_stride, const float *a, size_t a_row, size_t a_step, const float *b,
+         size_t b_step, size_t k, size_t rows, const first_lanes *masks) {
     f32x8 sum[TILE_ROWS][2];
 #pragma GCC unroll 6
     for (size_t r = 0; r < TILE_ROWS; r++) sum[r][0] = sum[r][1] = set_f32(0);
@@ -76,15 +80,19 @@ static inline __attribute__((always_inline)) void sum_tile(float *y, size_t y_st
     }
 }
 
-void kvc_multiply_tiles_vec(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
-                            size_t tiles) {
+void kvc_multiply_tiles_vec(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
+                            const float *b, size_t k, size_t tiles) {
     for (size_t t = 0; t < tiles; t++, y += KVC_TILE, b += k * KVC_TILE) {
         size_t r = 0;
         for (; r + 6 <= rows; r += 6)
-            sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 6, NULL);
+            sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 6,
+                     NULL);
         for (; r + 2 <= rows; r += 2)
-            sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 2, NULL);
-        if (r < rows) sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 1, NULL);
+            sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 2,
+                     NULL);
+        if (r < rows)
+            sum_tile(y + r * y_stride, y_stride, a + r * a_stride, a_stride, 1, b, KVC_TILE, k, 1,
+                     NULL);
     }
 }
 
@@ -94,12 +102,16 @@ void kvc_add_gram_vec(double *gram, const float *x, size_t n, size_t stride, siz
         for (size_t j = i; j < dim; j += KVC_TILE) {
             const size_t rows = dim - i < TILE_ROWS ? dim - i : TILE_ROWS, left = dim - j;
             const size_t columns = left < KVC_TILE ? left : KVC_TILE;
-            const first_lanes masks[2] = {first_of_8(left < 8 ? left : 8), first_of_8(left < 8 ? 0 : columns - 8)};
-            if (rows == TILE_ROWS && left >= KVC_TILE) sum_tile(y, KVC_TILE, x + i, 1, stride, x + j, stride, n, TILE_ROWS, NULL);
-            else if (rows == TILE_ROWS) sum_tile(y, KVC_TILE, x + i, 1, stride, x + j, stride, n, TILE_ROWS, masks);
+            const first_lanes masks[2] = {first_of_8(left < 8 ? left : 8),
+                                          first_of_8(left < 8 ? 0 : columns - 8)};
+            if (rows == TILE_ROWS && left >= KVC_TILE)
+                sum_tile(y, KVC_TILE, x + i, 1, stride, x + j, stride, n, TILE_ROWS, NULL);
+            else if (rows == TILE_ROWS)
+                sum_tile(y, KVC_TILE, x + i, 1, stride, x + j, stride, n, TILE_ROWS, masks);
             else sum_tile(y, KVC_TILE, x + i, 1, stride, x + j, stride, n, rows, masks);
             for (size_t r = 0; r < rows; r++)
-                for (size_t c = j > i ? 0 : r; c < columns; c++) gram[(i + r) * dim + j + c] += (double)y[r * KVC_TILE + c];
+                for (size_t c = j > i ? 0 : r; c < columns; c++)
+                    gram[(i + r) * dim + j + c] += (double)y[r * KVC_TILE + c];
         }
 }
 
@@ -135,7 +147,8 @@ void kvc_multiply_vec(float *y, const float *x, size_t n) {
     kvc_multiply_ref(y + i, x + i, n - i);
 }
 
-/* The last lanes add +0 where the reference adds nothing: the same, as a sum that began as +0 never is -0. */
+/* The last lanes add +0 where the reference adds nothing: the same, as a sum that began as +0 never
+ * is -0. */
 float kvc_dot_vec(const float *a, const float *b, size_t n) {
     f32x8 sum = set_f32(0);
     size_t i = 0;

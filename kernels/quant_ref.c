@@ -1,5 +1,5 @@
-/* quant_ref.c: portable reference of the kernels of lossy stages for 16-bit floats, ranges, quantising and back. Not
- * for sums and products (products_ref.c). */
+/* quant_ref.c: portable reference of the kernels of lossy stages for 16-bit floats, ranges,
+ * quantising and back. Not for sums and products (products_ref.c). */
 #include "kernels/twins.h"
 
 #include <math.h>
@@ -34,15 +34,16 @@ void kvc_range_ref(const float *x, size_t n, float *low, float *high) {
     *high = greatest + 0.0f;
 }
 
-size_t kvc_find_beyond_ref(uint16_t *index, const float *x, const float *low, const float *high, size_t n, size_t step) {
+size_t kvc_find_beyond_ref(uint16_t *index, const float *x, const float *low, const float *high,
+                           size_t n, size_t step) {
     size_t found = 0;
     for (size_t i = 0; i < n; i++)
         if (x[i] <= low[i * step] || x[i] >= high[i * step]) index[found++] = (uint16_t)i;
     return found;
 }
 
-void kvc_quantise_ref(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n, size_t group,
-                      float most) {
+void kvc_quantise_ref(uint8_t *codes, const float *x, const float *low, const float *inverse,
+                      size_t n, size_t group, float most) {
     for (size_t i = 0; i < n; i++) {
         float v = (x[i] - low[i / group]) * inverse[i / group];
         v = v > 0 ? v : 0;
@@ -50,10 +51,12 @@ void kvc_quantise_ref(uint8_t *codes, const float *x, const float *low, const fl
     }
 }
 
-void kvc_dequantise_ref(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group) {
+void kvc_dequantise_ref(float *x, const uint8_t *codes, const float *step, const float *low,
+                        size_t n, size_t group) {
     for (size_t i = 0; i < n; i++) x[i] = (float)codes[i] * step[i / group] + low[i / group];
 }
 
-void kvc_dequantise_add_ref(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group) {
+void kvc_dequantise_add_ref(float *x, const uint8_t *codes, const float *step, const float *low,
+                            size_t n, size_t group) {
     for (size_t i = 0; i < n; i++) x[i] = (float)codes[i] * step[i / group] + low[i / group] + x[i];
 }

@@ -15,13 +15,15 @@ void kvc_f32_to_f16_vec(uint8_t *dst, const float *src, size_t n) {
 static inline bits256 bf16_words(const float *src) {
     const f32x8 x = load_f32(src);
     const bits256 bits = bits_of_f32(x), high = right_32(bits, 16), odd = and_256(high, set_32(1));
-    const bits256 up = add_32(bits, add_32(odd, set_32(0x7fff))), quiet = or_256(high, set_32(0x40));
+    const bits256 up = add_32(bits, add_32(odd, set_32(0x7fff))),
+                  quiet = or_256(high, set_32(0x40));
     return select_256(equal_f32(x, x), right_32(up, 16), quiet);
 }
 
 void kvc_f32_to_bf16_vec(uint8_t *dst, const float *src, size_t n) {
     size_t i = 0;
-    for (; i + 16 <= n; i += 16) store_256(dst + 2 * i, narrow_32_to_16(bf16_words(src + i), bf16_words(src + i + 8)));
+    for (; i + 16 <= n; i += 16)
+        store_256(dst + 2 * i, narrow_32_to_16(bf16_words(src + i), bf16_words(src + i + 8)));
     kvc_f32_to_bf16_ref(dst + 2 * i, src + i, n - i);
 }
 
@@ -34,19 +36,23 @@ static inline f32x8 parameter_of_all(const float *p, int each) {
 }
 
 /* Lanes of values i to i + 7 that are beyond their limits. */
-static inline unsigned beyond(const float *x, const float *low, const float *high, size_t i, int each) {
+static inline unsigned beyond(const float *x, const float *low, const float *high, size_t i,
+                              int each) {
     const f32x8 v = load_f32(x + i), least = parameters(low, i, parameter_of_all(low, each), each);
     const f32x8 most = parameters(high, i, parameter_of_all(high, each), each);
     return mask_32(or_256(less_or_equal_f32(v, least), less_or_equal_f32(most, v)));
 }
 
-size_t kvc_find_beyond_vec(uint16_t *index, const float *x, const float *low, const float *high, size_t n, size_t step) {
+size_t kvc_find_beyond_vec(uint16_t *index, const float *x, const float *low, const float *high,
+                           size_t n, size_t step) {
     size_t found = 0, i = 0;
     for (; i + 32 <= n; i += 32) {
         unsigned lanes = 0;
 #pragma GCC unroll 4
-        for (size_t v = 0; v < 32; v += 8) lanes |= (step ? beyond(x, low, high, i + v, 1) : beyond(x, low, high, i + v, 0)) << v;
-        for (; lanes; lanes &= lanes - 1) index[found++] = (uint16_t)(i + (size_t)__builtin_ctz(lanes));
+        for (size_t v = 0; v < 32; v += 8)
+            lanes |= (step ? beyond(x, low, high, i + v, 1) : beyond(x, low, high, i + v, 0)) << v;
+        for (; lanes; lanes &= lanes - 1)
+            index[found++] = (uint16_t)(i + (size_t)__builtin_ctz(lanes));
     }
     for (; i < n; i++)
         if (x[i] <= low[i * step] || x[i] >= high[i * step]) index[found++] = (uint16_t)i;
@@ -69,7 +75,8 @@ void kvc_range_vec(const float *x, size_t n, float *low, float *high) {
         kvc_range_ref(x, n, low, high);
         return;
     }
-    f32x8 least = load_f32(x + n - 8), greatest = least; /* the last eight: some may be seen twice */
+    /* the last eight: some may be seen twice */
+    f32x8 least = load_f32(x + n - 8), greatest = least;
     for (size_t i = 0; i + 8 < n; i += 8) {
         const f32x8 v = load_f32(x + i);
         least = min_f32(v, least);
@@ -86,22 +93,27 @@ static inline bits256 quantise_eight(const float *x, f32x8 low, f32x8 inverse, f
 }
 
 /* n values whose parameters are their own (`each`) or shared by all. */
-static inline __attribute__((always_inline)) void quantise_run(uint8_t *codes, const float *x, const float *low,
-                                                               const float *inverse, size_t n, float most, int each) {
-    const f32x8 top = set_f32(most), all_low = parameter_of_all(low, each), all_inverse = parameter_of_all(inverse, each);
+static inline __attribute__((always_inline)) void quantise_run(uint8_t *codes, const float *x,
+                                                               const float *low,
+                                                               const float *inverse, size_t n,
+                                                               float most, int each) {
+    const f32x8 top = set_f32(most), all_low = parameter_of_all(low, each),
+                all_inverse = parameter_of_all(inverse, each);
     bits256 v[4];
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
 #pragma GCC unroll 4
         for (size_t j = 0; j < 4; j++) {
             const size_t at = i + 8 * j;
-            const f32x8 from = parameters(low, at, all_low, each), by = parameters(inverse, at, all_inverse, each);
+            const f32x8 from = parameters(low, at, all_low, each),
+                        by = parameters(inverse, at, all_inverse, each);
             v[j] = quantise_eight(x + at, from, by, top);
         }
         store_256(codes + i, narrow_32_to_8(v[0], v[1], v[2], v[3]));
     }
     for (; i + 8 <= n; i += 8) {
-        const f32x8 from = parameters(low, i, all_low, each), by = parameters(inverse, i, all_inverse, each);
+        const f32x8 from = parameters(low, i, all_low, each),
+                    by = parameters(inverse, i, all_inverse, each);
         store_64(codes + i, low_bytes_32(quantise_eight(x + i, from, by, top)));
     }
     if (i < n) {
@@ -110,8 +122,8 @@ static inline __attribute__((always_inline)) void quantise_run(uint8_t *codes, c
     }
 }
 
-void kvc_quantise_vec(uint8_t *codes, const float *x, const float *low, const float *inverse, size_t n, size_t group,
-                      float most) {
+void kvc_quantise_vec(uint8_t *codes, const float *x, const float *low, const float *inverse,
+                      size_t n, size_t group, float most) {
     if (group == 1) {
         quantise_run(codes, x, low, inverse, n, most, 1);
         return;
@@ -126,8 +138,10 @@ void kvc_quantise_vec(uint8_t *codes, const float *x, const float *low, const fl
     }
 }
 
-static inline __attribute__((always_inline)) void dequantise_run(float *x, const uint8_t *codes, const float *step,
-                                                                 const float *low, size_t n, int each, int add) {
+static inline __attribute__((always_inline)) void dequantise_run(float *x, const uint8_t *codes,
+                                                                 const float *step,
+                                                                 const float *low, size_t n,
+                                                                 int each, int add) {
     const f32x8 all_step = parameter_of_all(step, each), all_low = parameter_of_all(low, each);
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -138,12 +152,15 @@ static inline __attribute__((always_inline)) void dequantise_run(float *x, const
     }
     if (i < n) {
         const size_t at = each ? i : 0, group = each ? 1 : n - i;
-        (add ? kvc_dequantise_add_ref : kvc_dequantise_ref)(x + i, codes + i, step + at, low + at, n - i, group);
+        (add ? kvc_dequantise_add_ref : kvc_dequantise_ref)(x + i, codes + i, step + at, low + at,
+                                                            n - i, group);
     }
 }
 
-static inline __attribute__((always_inline)) void dequantise_groups(float *x, const uint8_t *codes, const float *step,
-                                                                    const float *low, size_t n, size_t group, int add) {
+static inline __attribute__((always_inline)) void dequantise_groups(float *x, const uint8_t *codes,
+                                                                    const float *step,
+                                                                    const float *low, size_t n,
+                                                                    size_t group, int add) {
     if (group == 1) {
         dequantise_run(x, codes, step, low, n, 1, add);
         return;
@@ -158,11 +175,13 @@ static inline __attribute__((always_inline)) void dequantise_groups(float *x, co
     }
 }
 
-void kvc_dequantise_vec(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group) {
+void kvc_dequantise_vec(float *x, const uint8_t *codes, const float *step, const float *low,
+                        size_t n, size_t group) {
     dequantise_groups(x, codes, step, low, n, group, 0);
 }
 
-void kvc_dequantise_add_vec(float *x, const uint8_t *codes, const float *step, const float *low, size_t n, size_t group) {
+void kvc_dequantise_add_vec(float *x, const uint8_t *codes, const float *step, const float *low,
+                            size_t n, size_t group) {
     dequantise_groups(x, codes, step, low, n, group, 1);
 }
 

@@ -5,7 +5,8 @@
 
 #include "kernels/vec.h"
 
-/* For each mask of eight lanes two orders of 16-bit words, as permute_128_8 takes them, from macros of the mask m and a lane l. */
+/* For each mask of eight lanes two orders of 16-bit words, as permute_128_8 takes them, from macros
+ * of the mask m and a lane l. */
 /* clang-format off */
 #define ONES_(m) \
     (((m)&1) + ((m)>>1&1) + ((m)>>2&1) + ((m)>>3&1) + ((m)>>4&1) + ((m)>>5&1) + ((m)>>6&1) + ((m)>>7&1))
@@ -27,7 +28,8 @@
 #define MASKS_64_(f, m) MASKS_16_(f, m), MASKS_16_(f, (m) + 16), MASKS_16_(f, (m) + 32), MASKS_16_(f, (m) + 48)
 #define MASKS_(f) {MASKS_64_(f, 0), MASKS_64_(f, 64), MASKS_64_(f, 128), MASKS_64_(f, 192)}
 /* clang-format on */
-static const uint64_t expand[256][2] = MASKS_(EXPAND_BOTH_), compress[256][2] = MASKS_(COMPRESS_BOTH_);
+static const uint64_t expand[256][2] = MASKS_(EXPAND_BOTH_),
+                      compress[256][2] = MASKS_(COMPRESS_BOTH_);
 
 enum { STEP_BYTES = 2 * KVC_RANS_LANES }; /* of words, at most, that a step of all lanes takes */
 
@@ -38,17 +40,20 @@ struct decoding {
 };
 
 /* Returns eight states after one symbol each, before they take words. */
-static inline __attribute__((always_inline)) bits256 next_states(bits256 x, const uint16_t *base, const struct decoding *d,
-                                                                 bits256 *slot) {
+static inline __attribute__((always_inline)) bits256
+next_states(bits256 x, const uint16_t *base, const struct decoding *d, bits256 *slot) {
     *slot = look_up_32(d->table, add_32(widen_16_to_32(load_128(base)), and_256(x, d->mask)));
-    return add_32(multiply_32(right_32(*slot, 21), right_32(x, d->bits)), and_256(right_32(*slot, 10), d->offset));
+    return add_32(multiply_32(right_32(*slot, 21), right_32(x, d->bits)),
+                  and_256(right_32(*slot, 10), d->offset));
 }
 
-/* Eight lanes by one symbol each; takes words from *next on. Returns the symbols in 32-bit lanes. */
-static inline __attribute__((always_inline)) bits256 decode_eight(bits256 *lanes, const uint16_t *base, const uint8_t **next,
-                                                                  const struct decoding *d) {
+/* Eight lanes by one symbol each; takes words from *next on. Returns the symbols in 32-bit lanes.
+ */
+static inline __attribute__((always_inline)) bits256
+decode_eight(bits256 *lanes, const uint16_t *base, const uint8_t **next, const struct decoding *d) {
     bits256 slot;
-    const bits256 x = next_states(*lanes, base, d, &slot), low = less_or_equal_u32(x, set_32(KVC_RANS_START - 1));
+    const bits256 x = next_states(*lanes, base, d, &slot),
+                  low = less_or_equal_u32(x, set_32(KVC_RANS_START - 1));
     const unsigned take = mask_32(low);
     const bits256 words = widen_16_to_32(permute_128_8(load_128(*next), load_128(expand[take])));
     *lanes = select_256(low, or_256(left_32(x, 16), words), x);
@@ -56,21 +61,25 @@ static inline __attribute__((always_inline)) bits256 decode_eight(bits256 *lanes
     return and_256(slot, d->symbol);
 }
 
-/* Decodes symbols, as many as are whole steps of all lanes, unless words are missing; returns their number. The last words are copied to
- * where zeros follow them, which a step may read. The four vectors are written out, not looped over, so that they stay in registers. */
-static size_t decode_steps(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n, const uint32_t *table,
-                           unsigned bits) {
+/* Decodes symbols, as many as are whole steps of all lanes, unless words are missing; returns their
+ * number. The last words are copied to where zeros follow them, which a step may read. The four
+ * vectors are written out, not looped over, so that they stay in registers. */
+static size_t decode_steps(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base,
+                           size_t n, const uint32_t *table, unsigned bits) {
     const struct decoding d = {table, set_32((1u << bits) - 1), set_32(1023), set_32(2047), bits};
     const uint8_t *next = r->next, *end = r->end, *from = next; /* from: of what is copied */
     uint8_t copy[2 * STEP_BYTES];
     size_t i = 0, copied = 0;
     if (r->lanes != KVC_RANS_LANES || n < KVC_RANS_LANES) return 0;
-    bits256 a = load_256(r->x), b = load_256(r->x + 8), c = load_256(r->x + 16), e = load_256(r->x + 24);
+    bits256 a = load_256(r->x), b = load_256(r->x + 8), c = load_256(r->x + 16),
+            e = load_256(r->x + 24);
     for (;;) {
         for (; i + KVC_RANS_LANES <= n && end - next >= STEP_BYTES; i += KVC_RANS_LANES) {
-            bits256 low = decode_eight(&a, base + i, &next, &d), high = decode_eight(&b, base + i + 8, &next, &d);
+            bits256 low = decode_eight(&a, base + i, &next, &d),
+                    high = decode_eight(&b, base + i + 8, &next, &d);
             store_256(symbols + i, narrow_32_to_16(low, high));
-            low = decode_eight(&c, base + i + 16, &next, &d), high = decode_eight(&e, base + i + 24, &next, &d);
+            low = decode_eight(&c, base + i + 16, &next, &d),
+            high = decode_eight(&e, base + i + 24, &next, &d);
             store_256(symbols + i + 16, narrow_32_to_16(low, high));
         }
         if (end != r->end || i + KVC_RANS_LANES > n) break;
@@ -91,8 +100,8 @@ static size_t decode_steps(struct kvc_rans_decoder *r, uint16_t *symbols, const 
     return i;
 }
 
-void kvc_rans_decode_vec(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base, size_t n, const uint32_t *table,
-                         unsigned bits) {
+void kvc_rans_decode_vec(struct kvc_rans_decoder *r, uint16_t *symbols, const uint16_t *base,
+                         size_t n, const uint32_t *table, unsigned bits) {
     const size_t i = decode_steps(r, symbols, base, n, table, bits);
     if (i < n) kvc_rans_decode_ref(r, symbols + i, base + i, n - i, table, bits);
 }
@@ -108,9 +117,10 @@ static inline bits128 two_symbols(const struct kvc_rans_symbol *table, const uin
     return zip_low_64(load_64(table + s[0]), load_64(table + s[1]));
 }
 
-/* Eight lanes by one symbol each; gives words below *next. A 64-bit product has room for 32 + shift bits below the quotient. */
-static inline __attribute__((always_inline)) bits256 encode_eight(bits256 x, const uint16_t *s, uint8_t **next,
-                                                                  const struct encoding *e) {
+/* Eight lanes by one symbol each; gives words below *next. A 64-bit product has room for 32 + shift
+ * bits below the quotient. */
+static inline __attribute__((always_inline)) bits256
+encode_eight(bits256 x, const uint16_t *s, uint8_t **next, const struct encoding *e) {
     bits256 packed;
     const bits128 a = two_symbols(e->table, s), b = two_symbols(e->table, s + 2);
     const bits128 c = two_symbols(e->table, s + 4), d = two_symbols(e->table, s + 6);
@@ -126,13 +136,14 @@ static inline __attribute__((always_inline)) bits256 encode_eight(bits256 x, con
     return add_32(add_32(x, before), multiply_32(quotient, subtract_32(e->total, frequency)));
 }
 
-void kvc_rans_encode_vec(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n, const struct kvc_rans_symbol *table,
-                         unsigned bits) {
+void kvc_rans_encode_vec(struct kvc_rans_encoder *r, const uint16_t *symbols, size_t n,
+                         const struct kvc_rans_symbol *table, unsigned bits) {
     const struct encoding k = {table, set_32(2047), set_32(1u << bits), set_32(15), 32 - bits};
     const size_t tail = r->lanes == KVC_RANS_LANES ? n % KVC_RANS_LANES : n;
     if (tail) kvc_rans_encode_ref(r, symbols + n - tail, tail, table, bits);
     uint8_t *next = r->next;
-    bits256 a = load_256(r->x), b = load_256(r->x + 8), c = load_256(r->x + 16), d = load_256(r->x + 24);
+    bits256 a = load_256(r->x), b = load_256(r->x + 8), c = load_256(r->x + 16),
+            d = load_256(r->x + 24);
     for (size_t i = n - tail; i; i -= KVC_RANS_LANES) {
         d = encode_eight(d, symbols + i - 8, &next, &k);
         c = encode_eight(c, symbols + i - 16, &next, &k);

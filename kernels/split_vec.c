@@ -6,8 +6,8 @@
 
 #include "kernels/vec.h"
 
-void kvc_cut_words_vec(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias, const uint16_t *context,
-                       size_t n, unsigned shift, uint16_t mask) {
+void kvc_cut_words_vec(uint16_t *symbols, uint8_t *low, const uint16_t *words, const uint16_t *bias,
+                       const uint16_t *context, size_t n, unsigned shift, uint16_t mask) {
     const bits256 all = set_16(mask), below = set_16((uint16_t)((1u << shift) - 1));
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
@@ -21,8 +21,8 @@ void kvc_cut_words_vec(uint16_t *symbols, uint8_t *low, const uint16_t *words, c
     kvc_cut_words_ref(symbols + i, low + i, words + i, bias + i, context + i, n - i, shift, mask);
 }
 
-void kvc_join_words_vec(uint16_t *words, const uint16_t *symbols, const uint16_t *bias, const uint8_t *low, size_t n,
-                        unsigned shift, uint16_t mask) {
+void kvc_join_words_vec(uint16_t *words, const uint16_t *symbols, const uint16_t *bias,
+                        const uint8_t *low, size_t n, unsigned shift, uint16_t mask) {
     const bits256 all = set_16(mask);
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
@@ -38,7 +38,8 @@ static inline bits256 rotated(const uint16_t *words, const uint16_t *bias) {
     return or_256(left_16(v, 1), right_16(v, 15));
 }
 
-void kvc_cut_rotated_vec(uint8_t *low, uint8_t *high, const uint16_t *words, const uint16_t *bias, size_t n) {
+void kvc_cut_rotated_vec(uint8_t *low, uint8_t *high, const uint16_t *words, const uint16_t *bias,
+                         size_t n) {
     const bits256 byte = set_16(255);
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
@@ -61,8 +62,8 @@ static inline bits256 join_sixteen(const uint8_t *low, const uint8_t *high, cons
 }
 
 /* Joins pieces of whole vectors past the caches, to addresses of vectors of 16 bytes. */
-static void join_past(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step, const uint16_t *bias,
-                      size_t n, size_t size) {
+static void join_past(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high,
+                      size_t step, const uint16_t *bias, size_t n, size_t size) {
     for (size_t p = 0; p < n; p++, dst += to_step, low += step, high += step)
         for (size_t i = 0; i < size; i += 16) {
             const bits256 words = join_sixteen(low + i, high + i, bias + i);
@@ -71,8 +72,8 @@ static void join_past(uint8_t *dst, size_t to_step, const uint8_t *low, const ui
         }
 }
 
-void kvc_join_rotated_vec(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high, size_t step,
-                          const uint16_t *bias, size_t n, size_t size, int past) {
+void kvc_join_rotated_vec(uint8_t *dst, size_t to_step, const uint8_t *low, const uint8_t *high,
+                          size_t step, const uint16_t *bias, size_t n, size_t size, int past) {
     size_t i = 0;
     if (past && !n) end_past();
     if (past && size % 16 == 0 && kvc_fills_lines(dst, to_step, n, 2 * size)) {
@@ -82,15 +83,18 @@ void kvc_join_rotated_vec(uint8_t *dst, size_t to_step, const uint8_t *low, cons
     for (size_t p = 0; p < n; p++)
         for (i = 0; i + 32 <= size; i += 32) {
             bits256 b;
-            const bits256 a = zip_8(load_256(low + p * step + i), load_256(high + p * step + i), &b);
+            const bits256 a = zip_8(load_256(low + p * step + i), load_256(high + p * step + i),
+                                    &b);
             store_256(dst + p * to_step + 2 * i, rotate_back(a, bias + i));
             store_256(dst + p * to_step + 2 * i + 32, rotate_back(b, bias + i + 16));
         }
     const size_t whole = size / 16 * 16;
     for (size_t p = 0; p < n && i < whole; p++)
-        store_256(dst + p * to_step + 2 * i, join_sixteen(low + p * step + i, high + p * step + i, bias + i));
+        store_256(dst + p * to_step + 2 * i,
+                  join_sixteen(low + p * step + i, high + p * step + i, bias + i));
     if (whole < size)
-        kvc_join_rotated_ref(dst + 2 * whole, to_step, low + whole, high + whole, step, bias + whole, n, size - whole, 0);
+        kvc_join_rotated_ref(dst + 2 * whole, to_step, low + whole, high + whole, step,
+                             bias + whole, n, size - whole, 0);
 }
 
 /* Bits to the left of a value in the bytes that pack it: by sixteen values, by eight, by four. */
@@ -134,13 +138,15 @@ void kvc_unpack_bits_vec(uint8_t *values, const uint8_t *src, size_t n, unsigned
             from = 4;
         }
         if (width & 2) {
-            const bits256 x = and_256(right_each_64(repeat_64(src), load_256(place_of_two)), set_8(3));
+            const bits256 x = and_256(right_each_64(repeat_64(src), load_256(place_of_two)),
+                                      set_8(3));
             v = or_256(v, left_16(x, from));
             src += 8;
             from += 2;
         }
         if (width & 1) {
-            const bits256 x = and_256(right_each_32(repeat_32(src), load_256(place_of_one)), set_8(1));
+            const bits256 x = and_256(right_each_32(repeat_32(src), load_256(place_of_one)),
+                                      set_8(1));
             v = or_256(v, left_16(x, from));
             src += 4;
         }
@@ -155,8 +161,9 @@ struct model_constants {
 };
 
 /* Eight words and contexts, in 32-bit lanes. */
-static inline bits256 model_eight(bits256 *context, const struct kvc_model_channels *channels, size_t at, const float *cosine,
-                                  const float *sine, const struct model_constants *k) {
+static inline bits256 model_eight(bits256 *context, const struct kvc_model_channels *channels,
+                                  size_t at, const float *cosine, const float *sine,
+                                  const struct model_constants *k) {
     const f32x8 variance = load_f32(channels->variance + at);
     const f32x8 turned = multiply_f32(load_f32(channels->partner + at), load_f32(sine));
     const f32x8 m = add_f32(multiply_f32(load_f32(channels->mean + at), load_f32(cosine)), turned);
@@ -167,9 +174,10 @@ static inline bits256 model_eight(bits256 *context, const struct kvc_model_chann
     return or_256(and_256(word, k->magnitude), left_32(right_32(bits_of_f32(m), 31), k->sign));
 }
 
-void kvc_model_words_vec(uint16_t *bias, uint16_t *context, const struct kvc_model_channels *channels, const float *cosine,
-                         const float *sine, size_t n, size_t period, const struct kvc_word_format *format,
-                         unsigned context_shift) {
+void kvc_model_words_vec(uint16_t *bias, uint16_t *context,
+                         const struct kvc_model_channels *channels, const float *cosine,
+                         const float *sine, size_t n, size_t period,
+                         const struct kvc_word_format *format, unsigned context_shift) {
     const struct model_constants k = {
         .half = set_32(1u << (format->drop + format->shift) >> 1),
         .rebias = set_32((127u << 22) - (format->rebias << 23)),
@@ -184,26 +192,29 @@ void kvc_model_words_vec(uint16_t *bias, uint16_t *context, const struct kvc_mod
             const size_t i = head + d;
             bits256 context_a, context_b;
             const bits256 a = model_eight(&context_a, channels, i, cosine + d, sine + d, &k);
-            const bits256 b = model_eight(&context_b, channels, i + 8, cosine + d + 8, sine + d + 8, &k);
+            const bits256 b = model_eight(&context_b, channels, i + 8, cosine + d + 8, sine + d + 8,
+                                          &k);
             store_256(bias + i, narrow_32_to_16(a, b));
             store_256(context + i, left_16(narrow_32_to_16(context_a, context_b), context_shift));
         }
         if (d < period) {
             const size_t i = head + d;
-            const struct kvc_model_channels rest = {channels->mean + i, channels->partner + i, channels->variance + i};
-            kvc_model_words_ref(bias + i, context + i, &rest, cosine + d, sine + d, period - d, period - d, format,
-                                context_shift);
+            const struct kvc_model_channels rest = {channels->mean + i, channels->partner + i,
+                                                    channels->variance + i};
+            kvc_model_words_ref(bias + i, context + i, &rest, cosine + d, sine + d, period - d,
+                                period - d, format, context_shift);
         }
     }
 }
 
-/* Sums of 8 channels over all rows, `stride` floats apart, in registers; the rotated cosines and sines go to c and s. Channels at
- * rest have none: c and s are NULL. */
-static inline __attribute__((always_inline)) void sum_channels(const struct kvc_model_sums *sums, size_t at, const float *x,
-                                                               size_t rows, size_t stride, f32x8 *c, f32x8 *s, f32x8 step_c,
-                                                               f32x8 step_s) {
+/* Sums of 8 channels over all rows, `stride` floats apart, in registers; the rotated cosines and
+ * sines go to c and s. Channels at rest have none: c and s are NULL. */
+static inline __attribute__((always_inline)) void
+sum_channels(const struct kvc_model_sums *sums, size_t at, const float *x, size_t rows,
+             size_t stride, f32x8 *c, f32x8 *s, f32x8 step_c, f32x8 step_s) {
     f32x8 plain = load_f32(sums->plain + at), square = load_f32(sums->square + at);
-    f32x8 cosines = c ? load_f32(sums->cosines + at) : set_f32(0), sines = s ? load_f32(sums->sines + at) : set_f32(0);
+    f32x8 cosines = c ? load_f32(sums->cosines + at) : set_f32(0),
+          sines = s ? load_f32(sums->sines + at) : set_f32(0);
     for (size_t t = 0; t < rows; t++, x += stride) {
         f32x8 v = load_f32(x);
         v = keep_f32(v, less_f32(magnitude_f32(v), set_f32(0x1p50f)));
@@ -224,11 +235,13 @@ static inline __attribute__((always_inline)) void sum_channels(const struct kvc_
 }
 
 /* Every head begins with the same cosines and sines; the last one leaves the rotated ones. */
-void kvc_model_sums_vec(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
-                        const float *step_cosine, const float *step_sine, size_t n, size_t period) {
+void kvc_model_sums_vec(const struct kvc_model_sums *sums, const float *x, size_t rows,
+                        float *cosine, float *sine, const float *step_cosine,
+                        const float *step_sine, size_t n, size_t period) {
     const f32x8 none = set_f32(0);
     size_t d = 0;
-    for (size_t at = 0; !cosine && at + 8 <= n; d = at += 8) sum_channels(sums, at, x + at, rows, n, NULL, NULL, none, none);
+    for (size_t at = 0; !cosine && at + 8 <= n; d = at += 8)
+        sum_channels(sums, at, x + at, rows, n, NULL, NULL, none, none);
     if (!cosine) {
         kvc_model_sums_rest(sums, x, rows, NULL, NULL, NULL, NULL, n, n, d);
         return;

@@ -1,5 +1,6 @@
-/* target.h: refuses, in one sentence, the machines that kvc does not support: values are read in place, and sizes have 64 bits.
- * The Makefile preprocesses this file before it compiles anything, and kernels.h includes it for builds without the Makefile. */
+/* target.h: refuses, in one sentence, the machines that kvc does not support: values are read in
+ * place, and sizes have 64 bits. The Makefile preprocesses this file before it compiles anything,
+ * and kernels.h includes it for builds without the Makefile. */
 #ifndef KVC_TARGET_H
 #define KVC_TARGET_H
 

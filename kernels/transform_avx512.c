@@ -1,12 +1,14 @@
-/* transform_avx512.c: AVX-512 twins of the products of the transform codec (transform_ref.c, products_ref.c), same bytes for every
- * input. Not for codes, symbols and RoPE (rows_avx512.c), and not compiled on other machines. */
+/* transform_avx512.c: AVX-512 twins of the products of the transform codec (transform_ref.c,
+ * products_ref.c), same bytes for every input. Not for codes, symbols and RoPE (rows_avx512.c), and
+ * not compiled on other machines. */
 #include "kernels/twins.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
-enum { LANES = 16, GROUP = 64 }; /* floats of a vector; coefficients that are sought for non-zero ones at once */
+/* floats of a vector; coefficients that are sought for non-zero ones at once */
+enum { LANES = 16, GROUP = 64 };
 
 static inline __mmask16 first_lanes(size_t n) {
     return (__mmask16)(n < LANES ? (1u << n) - 1 : 0xffffu);
@@ -22,23 +24,27 @@ static inline uint64_t find_nonzero(const float *a, size_t n) {
     return found;
 }
 
-/* LANES * vectors columns of a row, the last vector under a mask. A constant number of vectors, so that the sums stay in
- * registers. */
-static inline __attribute__((always_inline)) void add_terms(float *y, const float *a, const float *b, size_t k, size_t stride,
+/* LANES * vectors columns of a row, the last vector under a mask. A constant number of vectors, so
+ * that the sums stay in registers. */
+static inline __attribute__((always_inline)) void add_terms(float *y, const float *a,
+                                                            const float *b, size_t k, size_t stride,
                                                             size_t vectors, __mmask16 mask) {
     __m512 sum[8];
     const size_t last = vectors - 1;
 #pragma GCC unroll 8
     for (size_t v = 0; v < 8; v++) sum[v] = _mm512_setzero_ps();
     for (size_t first = 0; first < k; first += GROUP, a += GROUP, b += GROUP * stride)
-        for (uint64_t left = find_nonzero(a, k - first < GROUP ? k - first : GROUP); left; left &= left - 1) {
+        for (uint64_t left = find_nonzero(a, k - first < GROUP ? k - first : GROUP); left;
+             left &= left - 1) {
             const size_t j = (size_t)__builtin_ctzll(left);
             const __m512 factor = _mm512_set1_ps(a[j]);
             const float *row = b + j * stride;
 #pragma GCC unroll 8
             for (size_t v = 0; v < 8; v++)
-                if (v < last) sum[v] = _mm512_fmadd_ps(factor, _mm512_loadu_ps(row + LANES * v), sum[v]);
-            sum[last] = _mm512_fmadd_ps(factor, _mm512_maskz_loadu_ps(mask, row + LANES * last), sum[last]);
+                if (v < last)
+                    sum[v] = _mm512_fmadd_ps(factor, _mm512_loadu_ps(row + LANES * v), sum[v]);
+            sum[last] = _mm512_fmadd_ps(factor, _mm512_maskz_loadu_ps(mask, row + LANES * last),
+                                        sum[last]);
         }
 #pragma GCC unroll 8
     for (size_t v = 0; v < 8; v++)
@@ -46,19 +52,24 @@ static inline __attribute__((always_inline)) void add_terms(float *y, const floa
     _mm512_mask_storeu_ps(y + LANES * last, mask, sum[last]);
 }
 
-/* LANES * vectors columns of two rows, which share each row of b that one of them has a coefficient for. */
-static inline __attribute__((always_inline)) void add_pair(float *y, size_t y_stride, const float *a, size_t a_stride,
-                                                           const float *b, size_t k, size_t stride, size_t vectors) {
+/* LANES * vectors columns of two rows, which share each row of b that one of them has a coefficient
+ * for. */
+static inline __attribute__((always_inline)) void add_pair(float *y, size_t y_stride,
+                                                           const float *a, size_t a_stride,
+                                                           const float *b, size_t k, size_t stride,
+                                                           size_t vectors) {
     const __m512 zero = _mm512_setzero_ps();
     __m512 sum[8], other[8];
 #pragma GCC unroll 8
     for (size_t v = 0; v < vectors; v++) sum[v] = other[v] = zero;
     for (size_t first = 0; first < k; first += GROUP, a += GROUP, b += GROUP * stride) {
         const size_t n = k - first < GROUP ? k - first : GROUP;
-        for (uint64_t left = find_nonzero(a, n) | find_nonzero(a + a_stride, n); left; left &= left - 1) {
+        for (uint64_t left = find_nonzero(a, n) | find_nonzero(a + a_stride, n); left;
+             left &= left - 1) {
             const size_t j = (size_t)__builtin_ctzll(left);
             const __m512 x = _mm512_set1_ps(a[j]), z = _mm512_set1_ps(a[a_stride + j]);
-            const __mmask16 has = _mm512_cmp_ps_mask(x, zero, _CMP_NEQ_UQ), other_has = _mm512_cmp_ps_mask(z, zero, _CMP_NEQ_UQ);
+            const __mmask16 has = _mm512_cmp_ps_mask(x, zero, _CMP_NEQ_UQ),
+                            other_has = _mm512_cmp_ps_mask(z, zero, _CMP_NEQ_UQ);
 #pragma GCC unroll 8
             for (size_t v = 0; v < vectors; v++) {
                 __m512 row = _mm512_loadu_ps(b + j * stride + LANES * v);
@@ -75,8 +86,8 @@ static inline __attribute__((always_inline)) void add_pair(float *y, size_t y_st
     }
 }
 
-void kvc_multiply_sparse_avx512(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
-                                size_t stride, size_t n) {
+void kvc_multiply_sparse_avx512(float *y, size_t y_stride, const float *a, size_t a_stride,
+                                size_t rows, const float *b, size_t k, size_t stride, size_t n) {
     for (; n == 4 * LANES && rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride)
         add_pair(y, y_stride, a, a_stride, b, k, stride, 4);
     for (; n == 8 * LANES && rows >= 2; rows -= 2, y += 2 * y_stride, a += 2 * a_stride)
@@ -89,10 +100,11 @@ void kvc_multiply_sparse_avx512(float *y, size_t y_stride, const float *a, size_
     }
 }
 
-/* `tiles` tiles of `rows` rows, at most sixteen sums: each vector of b serves all rows, each coefficient all tiles. Constant numbers, so
- * that the sums stay in registers. */
-static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
-                                                       const float *b, size_t k, size_t tiles) {
+/* `tiles` tiles of `rows` rows, at most sixteen sums: each vector of b serves all rows, each
+ * coefficient all tiles. Constant numbers, so that the sums stay in registers. */
+static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride, const float *a,
+                                                       size_t a_stride, size_t rows, const float *b,
+                                                       size_t k, size_t tiles) {
     __m512 sum[16];
 #pragma GCC unroll 16
     for (size_t i = 0; i < rows * tiles; i++) sum[i] = _mm512_setzero_ps();
@@ -101,37 +113,47 @@ static inline __attribute__((always_inline)) void tile(float *y, size_t y_stride
 #pragma GCC unroll 4
         for (size_t t = 0; t < tiles; t++) {
             row[t] = _mm512_loadu_ps(b + (t * k + j) * KVC_TILE);
-            if (rows > 1) __asm__("" : "+v"(row[t])); /* stays in a register: compilers would load it for each row */
+            /* stays in a register: compilers would load it for each row */
+            if (rows > 1) __asm__("" : "+v"(row[t]));
         }
 #pragma GCC unroll 16
         for (size_t r = 0; r < rows; r++) {
             __m512 factor = _mm512_set1_ps(a[r * a_stride + j]);
             if (tiles > 1) __asm__("" : "+v"(factor));
 #pragma GCC unroll 4
-            for (size_t t = 0; t < tiles; t++) sum[r * tiles + t] = _mm512_fmadd_ps(factor, row[t], sum[r * tiles + t]);
+            for (size_t t = 0; t < tiles; t++)
+                sum[r * tiles + t] = _mm512_fmadd_ps(factor, row[t], sum[r * tiles + t]);
         }
     }
 #pragma GCC unroll 16
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (size_t t = 0; t < tiles; t++) _mm512_storeu_ps(y + r * y_stride + t * KVC_TILE, sum[r * tiles + t]);
+        for (size_t t = 0; t < tiles; t++)
+            _mm512_storeu_ps(y + r * y_stride + t * KVC_TILE, sum[r * tiles + t]);
 }
 
-static void one_tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
-    for (; rows >= 16; rows -= 16, y += 16 * y_stride, a += 16 * a_stride) tile(y, y_stride, a, a_stride, 16, b, k, 1);
-    for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride) tile(y, y_stride, a, a_stride, 4, b, k, 1);
+static void one_tile(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
+                     const float *b, size_t k) {
+    for (; rows >= 16; rows -= 16, y += 16 * y_stride, a += 16 * a_stride)
+        tile(y, y_stride, a, a_stride, 16, b, k, 1);
+    for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride)
+        tile(y, y_stride, a, a_stride, 4, b, k, 1);
     for (; rows; rows--, y += y_stride, a += a_stride) tile(y, y_stride, a, a_stride, 1, b, k, 1);
 }
 
-static void four_tiles(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k) {
-    for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride) tile(y, y_stride, a, a_stride, 4, b, k, 4);
+static void four_tiles(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows,
+                       const float *b, size_t k) {
+    for (; rows >= 4; rows -= 4, y += 4 * y_stride, a += 4 * a_stride)
+        tile(y, y_stride, a, a_stride, 4, b, k, 4);
     for (; rows; rows--, y += y_stride, a += a_stride) tile(y, y_stride, a, a_stride, 1, b, k, 4);
 }
 
-void kvc_multiply_tiles_avx512(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
-                               size_t tiles) {
-    for (; tiles >= 4; tiles -= 4, y += 4 * KVC_TILE, b += 4 * k * KVC_TILE) four_tiles(y, y_stride, a, a_stride, rows, b, k);
-    for (; tiles; tiles--, y += KVC_TILE, b += k * KVC_TILE) one_tile(y, y_stride, a, a_stride, rows, b, k);
+void kvc_multiply_tiles_avx512(float *y, size_t y_stride, const float *a, size_t a_stride,
+                               size_t rows, const float *b, size_t k, size_t tiles) {
+    for (; tiles >= 4; tiles -= 4, y += 4 * KVC_TILE, b += 4 * k * KVC_TILE)
+        four_tiles(y, y_stride, a, a_stride, rows, b, k);
+    for (; tiles; tiles--, y += KVC_TILE, b += k * KVC_TILE)
+        one_tile(y, y_stride, a, a_stride, rows, b, k);
 }
 
 #else

@@ -1,12 +1,13 @@
-/* transform_ref.c: portable reference of the kernels of the transform codec: products with rows of few non-zero
- * coefficients, rotary positions, and symbols as numbers. Not for dense products (products_ref.c). */
+/* transform_ref.c: portable reference of the kernels of the transform codec: products with rows of
+ * few non-zero coefficients, rotary positions, and symbols as numbers. Not for dense products
+ * (products_ref.c). */
 #include "kernels/twins.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-void kvc_multiply_sparse_ref(float *y, size_t y_stride, const float *a, size_t a_stride, size_t rows, const float *b, size_t k,
-                             size_t stride, size_t n) {
+void kvc_multiply_sparse_ref(float *y, size_t y_stride, const float *a, size_t a_stride,
+                             size_t rows, const float *b, size_t k, size_t stride, size_t n) {
     for (size_t r = 0; r < rows; r++, y += y_stride, a += a_stride) {
         for (size_t i = 0; i < n; i++) y[i] = 0;
         for (size_t j = 0; j < k; j++) {
@@ -39,7 +40,8 @@ void kvc_turn_pairs_ref(float *x, const float *cosine, const float *sine, size_t
     }
 }
 
-uint16_t kvc_symbols_to_floats_ref(float *y, const uint16_t *symbols, size_t n, uint16_t middle, float step) {
+uint16_t kvc_symbols_to_floats_ref(float *y, const uint16_t *symbols, size_t n, uint16_t middle,
+                                   float step) {
     uint16_t most = 0;
     for (size_t i = 0; i < n; i++) {
         y[i] = (float)((int)symbols[i] - (int)middle) * step;
@@ -55,8 +57,9 @@ void kvc_round_codes_ref(int32_t *codes, const float *x, size_t n, float inverse
     }
 }
 
-size_t kvc_codes_to_symbols_ref(uint16_t *symbols, uint16_t *others, const int32_t *codes, const uint16_t *base,
-                                const uint8_t *limit, size_t n, uint16_t middle) {
+size_t kvc_codes_to_symbols_ref(uint16_t *symbols, uint16_t *others, const int32_t *codes,
+                                const uint16_t *base, const uint8_t *limit, size_t n,
+                                uint16_t middle) {
     size_t found = 0;
     for (size_t i = 0; i < n; i++) {
         symbols[i] = (uint16_t)(base[i] + middle + (uint32_t)codes[i]);

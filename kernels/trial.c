@@ -1,14 +1,15 @@
-/* trial.c: times the twins of rANS on this CPU. Not for other kernels, whose twins are never slower on a wider instruction
- * set.
+/* trial.c: times the twins of rANS on this CPU. Not for other kernels, whose twins are never slower
+ * on a wider instruction set.
  *
- * The instruction sets of a CPU do not tell its fastest rANS. AVX-512 with VNNI gathers where the other twins load and shuffle; some
- * CPUs run gathers in microcode or lower their clock for wide vectors, and are faster with AVX2. A table of CPUs would never be complete,
- * so all are tried. */
+ * The instruction sets of a CPU do not tell its fastest rANS. AVX-512 with VNNI gathers where the
+ * other twins load and shuffle; some CPUs run gathers in microcode or lower their clock for wide
+ * vectors, and are faster with AVX2. A table of CPUs would never be complete, so all are tried. */
 #include "kernels/trial.h"
 
 #include <time.h>
 
-/* Symbols a run, rows of them, and runs of each kernel. The fastest run counts: an interrupt spoils one or two. */
+/* Symbols a run, rows of them, and runs of each kernel. The fastest run counts: an interrupt spoils
+ * one or two. */
 enum { SYMBOLS = 2048, ROW = 256, RUNS = 12, BITS = 11, KINDS = 64 };
 
 struct trial {
@@ -18,8 +19,8 @@ struct trial {
     struct kvc_rans_symbol encoding[KINDS];
 };
 
-/* Frequencies are powers of two, whose reciprocals need no rounding: 8 symbols of 128, 8 of 64, 16 of 16, 32 of 8. A symbol
- * takes 5.1 bits, about as many as those of caches. */
+/* Frequencies are powers of two, whose reciprocals need no rounding: 8 symbols of 128, 8 of 64, 16
+ * of 16, 32 of 8. A symbol takes 5.1 bits, about as many as those of caches. */
 static unsigned log_frequency(unsigned symbol) {
     return symbol < 8 ? 7 : symbol < 16 ? 6 : symbol < 32 ? 4 : 3;
 }
@@ -30,7 +31,8 @@ static void fill(struct trial *t) {
         const unsigned log = log_frequency(symbol), frequency = 1u << log;
         t->encoding[symbol].reciprocal = UINT32_C(1) << 31;
         t->encoding[symbol].packed = KVC_RANS_PACKED(frequency, first, log - 1, 0);
-        for (unsigned i = 0; i < frequency; i++) t->decoding[first + i] = KVC_RANS_SLOT(symbol, i, frequency);
+        for (unsigned i = 0; i < frequency; i++)
+            t->decoding[first + i] = KVC_RANS_SLOT(symbol, i, frequency);
         first += frequency;
     }
     for (unsigned i = 0; i < ROW; i++) t->base[i] = 0;
@@ -40,21 +42,28 @@ static void fill(struct trial *t) {
     }
 }
 
-static void encode_trial(struct trial *t, const struct kvc_kernels *k, struct kvc_rans_decoder *after) {
+static void encode_trial(struct trial *t, const struct kvc_kernels *k,
+                         struct kvc_rans_decoder *after) {
     struct kvc_rans_encoder r = {.lanes = KVC_RANS_LANES, .next = t->stream + sizeof t->stream};
     for (unsigned l = 0; l < KVC_RANS_LANES; l++) r.x[l] = KVC_RANS_START;
-    for (unsigned i = SYMBOLS; i; i -= ROW) k->rans_encode(&r, t->symbols + i - ROW, ROW, t->encoding, BITS);
-    *after = (struct kvc_rans_decoder){.lanes = KVC_RANS_LANES, .next = r.next, .end = t->stream + sizeof t->stream};
+    for (unsigned i = SYMBOLS; i; i -= ROW)
+        k->rans_encode(&r, t->symbols + i - ROW, ROW, t->encoding, BITS);
+    *after = (struct kvc_rans_decoder){.lanes = KVC_RANS_LANES,
+                                       .next = r.next,
+                                       .end = t->stream + sizeof t->stream};
     for (unsigned l = 0; l < KVC_RANS_LANES; l++) after->x[l] = r.x[l];
 }
 
-static void decode_trial(struct trial *t, const struct kvc_kernels *k, const struct kvc_rans_decoder *from) {
+static void decode_trial(struct trial *t, const struct kvc_kernels *k,
+                         const struct kvc_rans_decoder *from) {
     struct kvc_rans_decoder r = *from;
-    for (unsigned i = 0; i < SYMBOLS; i += ROW) k->rans_decode(&r, t->out + i, t->base, ROW, t->decoding, BITS);
+    for (unsigned i = 0; i < SYMBOLS; i += ROW)
+        k->rans_decode(&r, t->out + i, t->base, ROW, t->decoding, BITS);
 }
 
 /* Decodes half of the symbols of each of two streams. */
-static void decode_two_trials(struct trial *t, const struct kvc_kernels *k, const struct kvc_rans_decoder *from) {
+static void decode_two_trials(struct trial *t, const struct kvc_kernels *k,
+                              const struct kvc_rans_decoder *from) {
     struct kvc_rans_decoder r[2] = {*from, *from};
     for (unsigned i = 0; i < SYMBOLS / 2; i += ROW) {
         const struct kvc_rans_row a = {&r[0], t->out + i, t->base, t->decoding, BITS};
@@ -70,15 +79,17 @@ static uint64_t now(void) {
 }
 
 /* Returns the table of minimum time; of tables within 3 % the first. */
-static const struct kvc_kernels *fastest(const struct kvc_kernels *const *table, const uint64_t *time, size_t n) {
+static const struct kvc_kernels *fastest(const struct kvc_kernels *const *table,
+                                         const uint64_t *time, size_t n) {
     size_t best = 0;
     for (size_t i = 1; i < n; i++)
         if (time[i] < time[best] - time[best] / 32) best = i;
     return table[best];
 }
 
-void kvc_trial_rans(const struct kvc_kernels *const *table, size_t n, const struct kvc_kernels **best_encode,
-                    const struct kvc_kernels **best_decode, const struct kvc_kernels **best_two) {
+void kvc_trial_rans(const struct kvc_kernels *const *table, size_t n,
+                    const struct kvc_kernels **best_encode, const struct kvc_kernels **best_decode,
+                    const struct kvc_kernels **best_two) {
     enum { MOST = 8 };
     uint64_t encoding[MOST], decoding[MOST], two[MOST];
     struct trial t;

@@ -1,5 +1,5 @@
-/* twins.h: every kernel by name, for the tables of the instruction sets and for the tails of fast twins. Their contracts are in
- * kernels.h; a set need not define all. */
+/* twins.h: every kernel by name, for the tables of the instruction sets and for the tails of fast
+ * twins. Their contracts are in kernels.h; a set need not define all. */
 #ifndef KVC_TWINS_H
 #define KVC_TWINS_H
 
@@ -11,11 +11,12 @@
 
 KVC_KERNELS(KVC_TWIN, ref)
 
-/* Does the part of model_sums that fast twins leave: the channels of every head from `first` on, fewer than KVC_WIDEST_F32, which do not
- * fill a vector. */
+/* Does the part of model_sums that fast twins leave: the channels of every head from `first` on,
+ * fewer than KVC_WIDEST_F32, which do not fill a vector. */
 enum { KVC_WIDEST_F32 = 16 }; /* floats in the widest vector */
-void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size_t rows, float *cosine, float *sine,
-                         const float *step_cosine, const float *step_sine, size_t n, size_t period, size_t first);
+void kvc_model_sums_rest(const struct kvc_model_sums *sums, const float *x, size_t rows,
+                         float *cosine, float *sine, const float *step_cosine,
+                         const float *step_sine, size_t n, size_t period, size_t first);
 
 /* The twins of AVX2 or of NEON, whichever this machine has. */
 #if defined(__x86_64__) || defined(__aarch64__)

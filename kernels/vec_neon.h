@@ -1,4 +1,5 @@
-/* vec_neon.h: the functions of vec.h by NEON, a pair of registers for a vector. Not for other files. */
+/* vec_neon.h: the functions of vec.h by NEON, a pair of registers for a vector. Not for other
+ * files. */
 #ifndef KVC_VEC_NEON_H
 #define KVC_VEC_NEON_H
 
@@ -16,8 +17,8 @@ typedef struct {
 } bits256;
 typedef size_t first_lanes;
 
-/* Functions that are an instruction for each register of a pair: their types and name, the type of the
- * lanes where the vector has none of its own, and the intrinsic. */
+/* Functions that are an instruction for each register of a pair: their types and name, the type of
+ * the lanes where the vector has none of its own, and the intrinsic. */
 /* clang-format off */
 #define KVC_SET(to, name, from, lane, op) \
     static inline to name(from x) { return (to){(lane)op(x), (lane)op(x)}; }

@@ -1,8 +1,9 @@
-/* diff.h: the state of a comparison by kvc-diff: its selection, the matched parts and tensors of both caches, and one printer
- * of text, JSON and TSV. Not for other tools.
+/* diff.h: the state of a comparison by kvc-diff: its selection, the matched parts and tensors of
+ * both caches, and one printer of text, JSON and TSV. Not for other tools.
  *
- * A comparison calls kvc_pairs_find(), diff_facts(), diff_geometry(), diff_align(), diff_values() and diff_attention(), in this
- * order. Each reads both caches and passes differences to the printer, which also counts them. */
+ * A comparison calls kvc_pairs_find(), diff_facts(), diff_geometry(), diff_align(), diff_values()
+ * and diff_attention(), in this order. Each reads both caches and passes differences to the
+ * printer, which also counts them. */
 #ifndef KVC_DIFF_H
 #define KVC_DIFF_H
 
@@ -60,14 +61,16 @@ struct diff_comparison {
     /* State of the printer. */
     struct cli_report report;
     const struct kvc_tensor_pair *now; /* the current tensors */
-    int opened, headed;                /* their JSON object is open; the heading of the text table is printed */
-    unsigned headed_rows;              /* TSV's row types whose heading is printed */
+    /* their JSON object is open; the heading of the text table is printed */
+    int opened, headed;
+    unsigned headed_rows; /* TSV's row types whose heading is printed */
 };
 
 /* Columns of TSV. */
 #define DIFF_TSV_COUNTS "differ\tvalues\tnonfinite\tmax_abs\trms\tfrobenius\tcosine"
-#define DIFF_TSV_HEAD \
-    "#head\tpart\tstream\tcheckpoint\tlayer\trole\thead\t" DIFF_TSV_COUNTS "\tfirst_position\tfirst_channel\tfirst_a\tfirst_b"
+#define DIFF_TSV_HEAD                                                      \
+    "#head\tpart\tstream\tcheckpoint\tlayer\trole\thead\t" DIFF_TSV_COUNTS \
+    "\tfirst_position\tfirst_channel\tfirst_a\tfirst_b"
 enum diff_headed {
     DIFF_HEADED_FACT = 1,
     DIFF_HEADED_VALUE = 2,
@@ -82,37 +85,45 @@ extern const char *const diff_side[2];
 static inline int diff_differs(const struct diff_comparison *d) {
     return d->facts || d->unequal;
 }
-/* Returns 1 if the rest of the comparison changes neither the exit status nor anything that is printed. */
+/* Returns 1 if the rest of the comparison changes neither the exit status nor anything that is
+ * printed. */
 int diff_may_end(const struct diff_comparison *d);
 
 /* Compares token ids, metadata and, with `all`, the engine's private bytes. */
 int diff_facts(struct diff_comparison *d, struct kvc_error *e);
 /* Compares parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
 void diff_geometry(struct diff_comparison *d);
-/* Replaces the caches by views whose channels have the same meaning on both sides. Tensors keep their numbers. */
+/* Replaces the caches by views whose channels have the same meaning on both sides. Tensors keep
+ * their numbers. */
 int diff_align(struct diff_comparison *d, struct kvc_error *e);
 /* Compares the values of tensors that both have. */
 int diff_values(struct diff_comparison *d, struct kvc_error *e);
 
-/* Measures the effect of the differences on attention, if d->attention is set. diff_attention_possible() fails if there are no
- * queries; it may be called before anything is printed. */
+/* Measures the effect of the differences on attention, if d->attention is set.
+ * diff_attention_possible() fails if there are no queries; it may be called before anything is
+ * printed. */
 int diff_attention_possible(const struct diff_comparison *d, struct kvc_error *e);
 int diff_attention(struct diff_comparison *d, struct kvc_error *e);
 void diff_print_attention(struct diff_comparison *d);
 
 /* Print the text before facts, between facts and tensors, and after tensors. */
 void diff_begin(struct diff_comparison *d);
-/* Ends the JSON object with an error, and begins it if necessary; `a` and `b` are the names of the files. */
-void diff_failed(struct diff_comparison *d, const char *a, const char *b, const struct kvc_error *e);
+/* Ends the JSON object with an error, and begins it if necessary; `a` and `b` are the names of the
+ * files. */
+void diff_failed(struct diff_comparison *d, const char *a, const char *b,
+                 const struct kvc_error *e);
 void diff_begin_tensors(struct diff_comparison *d);
 void diff_end(struct diff_comparison *d);
 
-/* Prints a fact that differs: `what` of `where` ("": the whole cache) is `a` in A and `b` in B; NULL: absent. `note` may be
- * NULL. */
-void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b, const char *note);
+/* Prints a fact that differs: `what` of `where` ("": the whole cache) is `a` in A and `b` in B;
+ * NULL: absent. `note` may be NULL. */
+void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a,
+               const char *b, const char *note);
 /* Print a number that differs, and a thing that only one side has. */
-void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a, uint64_t b);
-void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a, int in_b);
+void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a,
+                   uint64_t b);
+void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a,
+                        int in_b);
 
 /* Prints a value of d->now that differs; `state` is the struct diff_comparison. */
 kvc_report_fn diff_report_value;
@@ -124,21 +135,24 @@ kvc_group_fn diff_print_group;
 
 /* Prints a heading of TSV once. */
 void diff_tsv_heading(struct diff_comparison *d, enum diff_headed which, const char *heading);
-/* Print columns of TSV: part, stream and checkpoint; numbers of values, and measures; the row of a head. */
+/* Print columns of TSV: part, stream and checkpoint; numbers of values, and measures; the row of a
+ * head. */
 void diff_tsv_part(const struct kvc_tensor_pair *t);
 void diff_tsv_counts(const struct kvc_difference *x);
 void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x);
 
 /* Keeps the error of a tensor, and draws what was kept. */
-int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair, const struct kvc_difference *all,
-                    struct kvc_error *e);
+int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair,
+                    const struct kvc_difference *all, struct kvc_error *e);
 void diff_draw_layers(const struct diff_comparison *d);
 
 /* Writes "checkpoint 1", "live stream 2". */
 void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size);
-/* Returns the part of A, or that of B if A has none: kind, stream and checkpoint are equal in both. */
+/* Returns the part of A, or that of B if A has none: kind, stream and checkpoint are equal in both.
+ */
 const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts);
 /* Writes "checkpoint 1 layers 0-29 K" for tensors of one part and role. */
-void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last, char *text, size_t size);
+void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last,
+                       char *text, size_t size);
 
 #endif

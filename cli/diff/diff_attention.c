@@ -1,5 +1,5 @@
-/* diff_attention.c: kvc-diff --attention: finds the queries and measures. Not for the measures (formats/compare/attend.c) or for
- * printing (diff_print_attention.c). */
+/* diff_attention.c: kvc-diff --attention: finds the queries and measures. Not for the measures
+ * (formats/compare/attend.c) or for printing (diff_print_attention.c). */
 #include "cli/diff/diff.h"
 
 #include "formats/cache/view.h"
@@ -13,7 +13,8 @@ static const struct kvc_cache *queries_of(const struct diff_comparison *d, struc
     }
     for (int s = 0; s < 2; s++)
         if (kvc_cache_has_queries(d->cache[s])) return d->cache[s];
-    kvc_fail(e, KVC_ERR_UNSUPPORTED, "--attention: neither file has queries; give one that has: --queries=FILE");
+    kvc_fail(e, KVC_ERR_UNSUPPORTED,
+             "--attention: neither file has queries; give one that has: --queries=FILE");
     return NULL;
 }
 

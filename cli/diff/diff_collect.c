@@ -1,4 +1,5 @@
-/* diff_collect.c: keeps the results of a comparison for a report. Not for writing the report (cli/html/diff_report.c). */
+/* diff_collect.c: keeps the results of a comparison for a report. Not for writing the report
+ * (cli/html/diff_report.c). */
 #include "cli/diff/diff_collect.h"
 
 #include "codecs/memory.h"
@@ -12,7 +13,8 @@ static char *copy(struct diff_collected *c, const char *text) {
     return copied;
 }
 
-static void diff_collect_keep(struct diff_collected *c, struct diff_collected_fact **list, size_t *n, const char *const text[5]) {
+static void diff_collect_keep(struct diff_collected *c, struct diff_collected_fact **list,
+                              size_t *n, const char *const text[5]) {
     struct diff_collected_fact *grown = kvc_room_for_one(*list, *n, sizeof **list);
     if (!grown) {
         c->failed = 1;
@@ -26,8 +28,8 @@ static void diff_collect_keep(struct diff_collected *c, struct diff_collected_fa
                                                  .note = copy(c, text[4])};
 }
 
-void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a, const char *b,
-                       const char *note) {
+void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
+                       const char *b, const char *note) {
     const char *const text[5] = {where, what, a, b, note};
     diff_collect_keep(c, &c->fact, &c->n_facts, text);
 }
@@ -37,13 +39,15 @@ void diff_collect_align(struct diff_collected *c, const char *said) {
     diff_collect_keep(c, &c->align, &c->n_aligns, text);
 }
 
-int diff_collect_begin(struct diff_collected *c, const struct kvc_tensor_pair *pair, uint64_t channels, struct kvc_error *e) {
+int diff_collect_begin(struct diff_collected *c, const struct kvc_tensor_pair *pair,
+                       uint64_t channels, struct kvc_error *e) {
     kvc_error_sums_free(&c->now);
     return kvc_error_sums_start(&c->now, pair->parts->rows.rows, channels, e);
 }
 
 /* Returns the sums by row of a part and a role, which are made if they are the first; or NULL. */
-static struct diff_collected_rows *rows_of(struct diff_collected *c, const struct kvc_tensor_pair *pair) {
+static struct diff_collected_rows *rows_of(struct diff_collected *c,
+                                           const struct kvc_tensor_pair *pair) {
     for (size_t i = 0; i < c->n_rows; i++)
         if (c->rows[i].parts == pair->parts && c->rows[i].role == pair->role) return &c->rows[i];
     struct diff_collected_rows *grown = kvc_room_for_one(c->rows, c->n_rows, sizeof *c->rows);
@@ -73,8 +77,9 @@ static void rank(struct diff_collected *c) {
     c->now.channel = NULL; /* the list owns it now */
 }
 
-int diff_collect_end(struct diff_collected *c, const struct kvc_tensor_pair *pair, const struct kvc_difference *head,
-                     const struct kvc_difference *all, struct kvc_error *e) {
+int diff_collect_end(struct diff_collected *c, const struct kvc_tensor_pair *pair,
+                     const struct kvc_difference *head, const struct kvc_difference *all,
+                     struct kvc_error *e) {
     struct diff_collected_rows *rows = rows_of(c, pair);
     struct diff_collected_tensor *grown = kvc_room_for_one(c->tensor, c->n_tensors, sizeof *grown);
     if (grown) c->tensor = grown;
@@ -103,7 +108,8 @@ struct diff_worst diff_collect_worst(const struct diff_collected *c) {
     struct diff_worst worst = {.tensor = NULL};
     for (size_t i = 0; i < c->n_tensors; i++)
         for (uint64_t h = 0; h < c->tensor[i].pair->heads; h++)
-            if (is_worse(&c->tensor[i].head[h], worst.tensor ? &worst.tensor->head[worst.head] : &equal))
+            if (is_worse(&c->tensor[i].head[h],
+                         worst.tensor ? &worst.tensor->head[worst.head] : &equal))
                 worst = (struct diff_worst){&c->tensor[i], h};
     return worst;
 }

@@ -1,4 +1,5 @@
-/* diff_collect.h: the results of a comparison, kept for a report that is written at its end. Not for printing (diff_print.c). */
+/* diff_collect.h: the results of a comparison, kept for a report that is written at its end. Not
+ * for printing (diff_print.c). */
 #ifndef KVC_DIFF_COLLECT_H
 #define KVC_DIFF_COLLECT_H
 
@@ -40,21 +41,27 @@ struct diff_collected {
     size_t n_rows;
     struct diff_collected_channels worst[DIFF_WORST]; /* the largest error first */
     unsigned n_worst;
-    uint64_t octave[DIFF_ROLES][KVC_ERROR_OCTAVES], zero[DIFF_ROLES]; /* as in struct kvc_error_sums */
-    struct kvc_error_sums now;                                        /* of the tensor that is compared */
-    int failed;                                                       /* memory was missing for a fact */
+    /* as in struct kvc_error_sums */
+    uint64_t octave[DIFF_ROLES][KVC_ERROR_OCTAVES], zero[DIFF_ROLES];
+    /* of the tensor that is compared */
+    struct kvc_error_sums now;
+    /* memory was missing for a fact */
+    int failed;
 };
 
 /* Keep a fact and a note on alignment. */
-void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a, const char *b,
-                       const char *note);
+void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
+                       const char *b, const char *note);
 void diff_collect_align(struct diff_collected *c, const char *text);
 /* Begins a tensor: its sums are c->now. */
-int diff_collect_begin(struct diff_collected *c, const struct kvc_tensor_pair *pair, uint64_t channels, struct kvc_error *e);
+int diff_collect_begin(struct diff_collected *c, const struct kvc_tensor_pair *pair,
+                       uint64_t channels, struct kvc_error *e);
 /* Ends it, with a copy of the measures of its heads. */
-int diff_collect_end(struct diff_collected *c, const struct kvc_tensor_pair *pair, const struct kvc_difference *head,
-                     const struct kvc_difference *all, struct kvc_error *e);
-/* Returns the error of a head that pictures show: relative; NaN if a pair that differs is not finite. */
+int diff_collect_end(struct diff_collected *c, const struct kvc_tensor_pair *pair,
+                     const struct kvc_difference *head, const struct kvc_difference *all,
+                     struct kvc_error *e);
+/* Returns the error of a head that pictures show: relative; NaN if a pair that differs is not
+ * finite. */
 double diff_collect_error(const struct kvc_difference *head);
 /* The head with the largest error; one with values that are not finite, if there is any. */
 struct diff_worst {

@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* Prints the first of several differences of one kind. */
-static void fact_first(struct diff_comparison *d, const char *unit, uint64_t at, uint64_t differ, const char *what, const char *a,
-                       const char *b) {
+static void fact_first(struct diff_comparison *d, const char *unit, uint64_t at, uint64_t differ,
+                       const char *what, const char *a, const char *b) {
     char where[48], note[64];
     snprintf(where, sizeof where, "%s %" PRIu64, unit, at);
     snprintf(note, sizeof note, "first of %" PRIu64 " that differ", differ);
@@ -28,7 +28,8 @@ struct ids {
 static struct ids selected_ids(const struct diff_comparison *d, const struct kvc_cache *c) {
     uint64_t base = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
     if (base > INT64_MAX) base = INT64_MAX; /* no position is higher */
-    uint64_t from = d->pairs.first < 0 ? 0 : (uint64_t)d->pairs.first, to = (uint64_t)d->pairs.last + 1;
+    uint64_t from = d->pairs.first < 0 ? 0 : (uint64_t)d->pairs.first,
+             to = (uint64_t)d->pairs.last + 1;
     uint64_t end = base + c->n_tokens;
     struct ids ids = {NULL, from > base ? from : base, end < to ? end : to};
     if (ids.end < ids.first) ids.end = ids.first;
@@ -40,7 +41,8 @@ static struct ids selected_ids(const struct diff_comparison *d, const struct kvc
 static void compare_tokens(struct diff_comparison *d) {
     struct ids a = selected_ids(d, d->cache[0]), b = selected_ids(d, d->cache[1]);
     if (!a.id || !b.id) {
-        if (d->all && (a.id || b.id)) diff_fact_presence(d, "", "tokens", a.id != NULL, b.id != NULL);
+        if (d->all && (a.id || b.id))
+            diff_fact_presence(d, "", "tokens", a.id != NULL, b.id != NULL);
         return;
     }
     uint64_t from = a.first > b.first ? a.first : b.first, to = a.end < b.end ? a.end : b.end;
@@ -60,7 +62,8 @@ static void compare_tokens(struct diff_comparison *d) {
 
 /* --- metadata --- */
 
-static void meta_differs(void *state, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
+static void meta_differs(void *state, const struct kvc_meta_entry *a,
+                         const struct kvc_meta_entry *b) {
     char text[2][600];
     if (a) kvc_meta_print(a, text[0], sizeof text[0]);
     if (b) kvc_meta_print(b, text[1], sizeof text[1]);
@@ -69,8 +72,8 @@ static void meta_differs(void *state, const struct kvc_meta_entry *a, const stru
 
 /* --- private bytes --- */
 
-static int read_private(const struct diff_comparison *d, int side, uint64_t offset, uint64_t n, uint8_t *to,
-                        struct kvc_error *e) {
+static int read_private(const struct diff_comparison *d, int side, uint64_t offset, uint64_t n,
+                        uint8_t *to, struct kvc_error *e) {
     const struct kvc_cache *c = d->cache[side];
     return c->read_literal(c, offset, n, to, e) ? kvc_error_prefix(e, d->compare.name[side]) : 0;
 }
@@ -80,7 +83,8 @@ static int compare_private(struct diff_comparison *d, struct kvc_error *e) {
     uint64_t size = a->literal_size, differ = 0, at = 0;
     uint8_t x[4096], y[4096], byte[2] = {0, 0};
     if (!a->n_extents || !b->n_extents) {
-        if (a->n_extents || b->n_extents) diff_fact_presence(d, "", "private bytes", a->n_extents > 0, b->n_extents > 0);
+        if (a->n_extents || b->n_extents)
+            diff_fact_presence(d, "", "private bytes", a->n_extents > 0, b->n_extents > 0);
         return 0;
     }
     if (size != b->literal_size) {

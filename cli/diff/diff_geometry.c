@@ -5,7 +5,8 @@
 #include <string.h>
 
 /* Prints positions that only one side has, as "0:4,7:8,...", ranges without their end. */
-static void positions_fact(struct diff_comparison *d, const char *where, const struct kvc_matching *rows, int side) {
+static void positions_fact(struct diff_comparison *d, const char *where,
+                           const struct kvc_matching *rows, int side) {
     enum { MAX_SPANS = 8 };
     char text[MAX_SPANS * 48 + 8] = "", note[48];
     size_t used = 0;
@@ -15,7 +16,8 @@ static void positions_fact(struct diff_comparison *d, const char *where, const s
         n += (uint64_t)s->last - (uint64_t)s->first + 1;
         if (i < MAX_SPANS) {
             const int64_t end = s->last < INT64_MAX ? s->last + 1 : s->last;
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64 ":%" PRId64, i ? "," : "", s->first, end);
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64 ":%" PRId64,
+                                     i ? "," : "", s->first, end);
         } else if (i == MAX_SPANS) {
             snprintf(text + used, sizeof text - used, ",...");
         }
@@ -33,7 +35,8 @@ static const uint32_t *words_of(const struct kvc_cells *cells, uint64_t row, uin
 }
 
 /* Counts matched cells whose words differ. */
-static void compare_words(struct diff_comparison *d, const char *where, const struct kvc_part_pair *pair) {
+static void compare_words(struct diff_comparison *d, const char *where,
+                          const struct kvc_part_pair *pair) {
     uint64_t differ = 0;
     for (uint64_t r = 0; r < pair->rows.n_runs; r++) {
         const struct kvc_run *run = &pair->rows.run[r];
@@ -66,16 +69,18 @@ static int same_both(const struct both *x, const struct both *y) {
 }
 
 /* Writes the value of a fact on one side. */
-static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which, char *text, size_t size) {
+static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enum tensor_fact which,
+                      char *text, size_t size) {
     if (which == DTYPE) snprintf(text, size, "%s", kvc_dtype_info(t->shape.dtype)->name);
     else if (which == WINDOW) snprintf(text, size, "%" PRIu32, c->layer[t->layer].window);
-    else if (kvc_cache_heads_known(c)) snprintf(text, size, "%" PRIu64 " x %" PRIu64, t->shape.heads, t->shape.dim);
+    else if (kvc_cache_heads_known(c))
+        snprintf(text, size, "%" PRIu64 " x %" PRIu64, t->shape.heads, t->shape.dim);
     else snprintf(text, size, "%" PRIu64, t->shape.heads * t->shape.dim);
 }
 
 /* Returns 1 if a pair of tensors differs in a fact, and fills *both. */
-static int tensor_differs(const struct diff_comparison *d, const struct kvc_tensor_pair *pair, enum tensor_fact which,
-                          struct both *both) {
+static int tensor_differs(const struct diff_comparison *d, const struct kvc_tensor_pair *pair,
+                          enum tensor_fact which, struct both *both) {
     *both = (struct both){.has = {pair->tensor[0] != KVC_NONE, pair->tensor[1] != KVC_NONE}};
     if (which == PRESENCE) {
         int is_companion = pair->role == KVC_ROLE_QUERIES || pair->role == KVC_ROLE_HIDDEN;
@@ -94,8 +99,10 @@ static int tensor_differs(const struct diff_comparison *d, const struct kvc_tens
     return window[0] && window[1] && window[0] != window[1];
 }
 
-/* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers share a line. */
-static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, enum kvc_role role, enum tensor_fact which) {
+/* Prints a fact of a role in the tensor pairs [begin, end) of a part; consecutive layers share a
+ * line. */
+static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, enum kvc_role role,
+                         enum tensor_fact which) {
     const struct kvc_tensor_pair *first = NULL, *last = NULL;
     struct both open = {0}, both;
     for (size_t i = begin; i <= end; i++) {
@@ -109,7 +116,8 @@ static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, en
         if (first) {
             char where[128];
             diff_layers_label(first, last, where, sizeof where);
-            diff_fact(d, where, fact_name[which], open.has[0] ? open.text[0] : NULL, open.has[1] ? open.text[1] : NULL, NULL);
+            diff_fact(d, where, fact_name[which], open.has[0] ? open.text[0] : NULL,
+                      open.has[1] ? open.text[1] : NULL, NULL);
         }
         first = last = differs ? pair : NULL;
         if (differs) open = both;
@@ -117,12 +125,14 @@ static void tensor_facts(struct diff_comparison *d, size_t begin, size_t end, en
 }
 
 /* Compares a pair of parts and its tensors [begin, end). */
-static void compare_parts(struct diff_comparison *d, const struct kvc_part_pair *pair, size_t begin, size_t end) {
+static void compare_parts(struct diff_comparison *d, const struct kvc_part_pair *pair, size_t begin,
+                          size_t end) {
     const struct kvc_part *a = pair->part[0], *b = pair->part[1];
     char where[64];
     diff_part_label(pair, where, sizeof where);
     if (!a || !b) {
-        if (d->all || (a ? a : b)->kind != KVC_PART_COMPANION) diff_fact_presence(d, where, "part", a != NULL, b != NULL);
+        if (d->all || (a ? a : b)->kind != KVC_PART_COMPANION)
+            diff_fact_presence(d, where, "part", a != NULL, b != NULL);
         return;
     }
     for (int s = 0; s < 2; s++) positions_fact(d, where, &pair->rows, s);

@@ -1,8 +1,9 @@
-/* diff_json.c: the objects of kvc-diff's JSON. Not for when they are printed (diff_print.c) and not for groups of errors
- * (diff_print_groups.c). */
+/* diff_json.c: the objects of kvc-diff's JSON. Not for when they are printed (diff_print.c) and not
+ * for groups of errors (diff_print_groups.c). */
 #include "cli/diff/diff_json.h"
 
-void diff_json_fact(struct cli_json *j, const char *where, const char *what, const char *a, const char *b, const char *note) {
+void diff_json_fact(struct cli_json *j, const char *where, const char *what, const char *a,
+                    const char *b, const char *note) {
     cli_json_open(j, NULL, '{');
     cli_json_text(j, "where", where);
     cli_json_text(j, "what", what);
@@ -97,7 +98,8 @@ void diff_json_summary(struct cli_json *j, const struct diff_comparison *d) {
 static void facts(struct cli_json *j, const struct diff_collected *c) {
     cli_json_open(j, "facts", '[');
     for (size_t i = 0; i < c->n_facts; i++)
-        diff_json_fact(j, c->fact[i].where, c->fact[i].what, c->fact[i].a, c->fact[i].b, c->fact[i].note);
+        diff_json_fact(j, c->fact[i].where, c->fact[i].what, c->fact[i].a, c->fact[i].b,
+                       c->fact[i].note);
     cli_json_close(j);
 }
 

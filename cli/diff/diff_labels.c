@@ -1,4 +1,5 @@
-/* diff_labels.c: the names of parts, layers and columns in the output of kvc-diff. Not for matching them (formats/compare/pairs.c). */
+/* diff_labels.c: the names of parts, layers and columns in the output of kvc-diff. Not for matching
+ * them (formats/compare/pairs.c). */
 #include "cli/diff/diff.h"
 
 #include <inttypes.h>
@@ -15,17 +16,23 @@ const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts) {
 void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size) {
     const struct kvc_part *part = diff_part_of(parts);
     char checkpoint[16] = "", stream[24] = "";
-    if (part->kind == KVC_PART_CHECKPOINT) snprintf(checkpoint, sizeof checkpoint, " %" PRIu32, part->checkpoint);
+    if (part->kind == KVC_PART_CHECKPOINT)
+        snprintf(checkpoint, sizeof checkpoint, " %" PRIu32, part->checkpoint);
     if (part->stream) snprintf(stream, sizeof stream, " stream %" PRIu32, part->stream);
     snprintf(text, size, "%s%s%s", kvc_part_kind_name(part->kind), checkpoint, stream);
 }
 
-void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last, char *text, size_t size) {
+void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last,
+                       char *text, size_t size) {
     const struct kvc_part *part = diff_part_of(first->parts);
     const char *role = kvc_role_name(first->role);
     char where[64] = "";
-    if (part->kind != KVC_PART_LIVE || part->stream) diff_part_label(first->parts, where, sizeof where);
+    if (part->kind != KVC_PART_LIVE || part->stream)
+        diff_part_label(first->parts, where, sizeof where);
     const char *space = *where ? " " : "";
-    if (first->layer == last->layer) snprintf(text, size, "%s%slayer %" PRIu32 " %s", where, space, first->layer, role);
-    else snprintf(text, size, "%s%slayers %" PRIu32 "-%" PRIu32 " %s", where, space, first->layer, last->layer, role);
+    if (first->layer == last->layer)
+        snprintf(text, size, "%s%slayer %" PRIu32 " %s", where, space, first->layer, role);
+    else
+        snprintf(text, size, "%s%slayers %" PRIu32 "-%" PRIu32 " %s", where, space, first->layer,
+                 last->layer, role);
 }

@@ -1,4 +1,5 @@
-/* diff_print.c: prints differences as text, JSON or TSV. Not for finding them, and not for the objects of JSON (diff_json.c). */
+/* diff_print.c: prints differences as text, JSON or TSV. Not for finding them, and not for the
+ * objects of JSON (diff_json.c). */
 #include "cli/diff/diff_json.h"
 #include "cli/text.h"
 
@@ -12,7 +13,8 @@ int diff_may_end(const struct diff_comparison *d) {
 
 /* --- facts --- */
 
-static void print_fact(const char *where, const char *what, const char *a, const char *b, const char *note) {
+static void print_fact(const char *where, const char *what, const char *a, const char *b,
+                       const char *note) {
     printf("%s%s", where, *where ? " " : "");
     cli_print_safe(stdout, what);
     fputs(": ", stdout);
@@ -20,13 +22,15 @@ static void print_fact(const char *where, const char *what, const char *a, const
         const char *value = s ? b : a;
         if (!value) continue;
         cli_print_safe(stdout, value);
-        printf("%s%sin %s%s", *value ? " " : "", a && b ? "" : "only ", diff_side[s], !s && b ? ", " : "");
+        printf("%s%sin %s%s", *value ? " " : "", a && b ? "" : "only ", diff_side[s],
+               !s && b ? ", " : "");
     }
     if (note) printf(" (%s)", note);
     putchar('\n');
 }
 
-static void tsv_fact(const char *where, const char *what, const char *a, const char *b, const char *note) {
+static void tsv_fact(const char *where, const char *what, const char *a, const char *b,
+                     const char *note) {
     const char *const column[] = {where, what, a, b, note};
     fputs("fact", stdout);
     for (size_t i = 0; i < sizeof column / sizeof column[0]; i++) {
@@ -36,7 +40,8 @@ static void tsv_fact(const char *where, const char *what, const char *a, const c
     putchar('\n');
 }
 
-void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a, const char *b, const char *note) {
+void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a,
+               const char *b, const char *note) {
     d->facts++;
     if (d->collected) diff_collect_fact(d->collected, where, what, a, b, note);
     if (d->quiet) return;
@@ -47,14 +52,16 @@ void diff_fact(struct diff_comparison *d, const char *where, const char *what, c
     } else print_fact(where, what, a, b, note);
 }
 
-void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a, uint64_t b) {
+void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a,
+                   uint64_t b) {
     char text[2][24];
     snprintf(text[0], sizeof text[0], "%" PRIu64, a);
     snprintf(text[1], sizeof text[1], "%" PRIu64, b);
     diff_fact(d, where, what, text[0], text[1], NULL);
 }
 
-void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a, int in_b) {
+void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a,
+                        int in_b) {
     diff_fact(d, where, what, in_a ? "" : NULL, in_b ? "" : NULL, NULL);
 }
 
@@ -63,7 +70,8 @@ void diff_fact_presence(struct diff_comparison *d, const char *where, const char
 void diff_tsv_part(const struct kvc_tensor_pair *t) {
     const struct kvc_part *part = diff_part_of(t->parts);
     char checkpoint[16] = "-";
-    if (part->kind == KVC_PART_CHECKPOINT) snprintf(checkpoint, sizeof checkpoint, "%" PRIu32, part->checkpoint);
+    if (part->kind == KVC_PART_CHECKPOINT)
+        snprintf(checkpoint, sizeof checkpoint, "%" PRIu32, part->checkpoint);
     printf("%s\t%" PRIu32 "\t%s", kvc_part_kind_name(part->kind), part->stream, checkpoint);
 }
 
@@ -82,7 +90,8 @@ static void json_tensor(struct diff_comparison *d) {
     d->opened = 1;
 }
 
-static void json_value(struct diff_comparison *d, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
+static void json_value(struct diff_comparison *d, int64_t position, uint64_t head, uint64_t channel,
+                       double a, double b) {
     json_tensor(d);
     cli_json_open(&d->report.json, NULL, '{');
     cli_json_i64(&d->report.json, "position", position);
@@ -93,7 +102,8 @@ static void json_value(struct diff_comparison *d, int64_t position, uint64_t hea
     cli_json_close(&d->report.json);
 }
 
-int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
+int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t channel, double a,
+                      double b) {
     struct diff_comparison *d = state;
     char text[2][32], label[128];
     if (d->quiet || !d->count) return 1;
@@ -105,13 +115,16 @@ int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t cha
     cli_float_text((float)a, text[0]);
     cli_float_text((float)b, text[1]);
     if (d->style == DIFF_TSV) {
-        diff_tsv_heading(d, DIFF_HEADED_VALUE, "#value\tpart\tstream\tcheckpoint\tlayer\trole\tposition\thead\tchannel\ta\tb");
+        diff_tsv_heading(
+            d, DIFF_HEADED_VALUE,
+            "#value\tpart\tstream\tcheckpoint\tlayer\trole\tposition\thead\tchannel\ta\tb");
         tsv_tensor(d->now, "value");
-        printf("%" PRId64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\t%s\n", position, head, channel, text[0], text[1]);
+        printf("%" PRId64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\t%s\n", position, head, channel, text[0],
+               text[1]);
     } else {
         diff_layers_label(d->now, d->now, label, sizeof label);
-        printf("%s position %" PRId64 " head %" PRIu64 " channel %" PRIu64 ": %s in A, %s in B\n", label, position, head, channel,
-               text[0], text[1]);
+        printf("%s position %" PRId64 " head %" PRIu64 " channel %" PRIu64 ": %s in A, %s in B\n",
+               label, position, head, channel, text[0], text[1]);
     }
     return 0;
 }
@@ -138,7 +151,8 @@ void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct 
     if (x->differ) {
         cli_float_text((float)x->at_a, text[0]);
         cli_float_text((float)x->at_b, text[1]);
-        printf("\t%" PRId64 "\t%" PRIu64 "\t%s\t%s\n", x->at_position, x->at_channel, text[0], text[1]);
+        printf("\t%" PRId64 "\t%" PRIu64 "\t%s\t%s\n", x->at_position, x->at_channel, text[0],
+               text[1]);
     } else {
         fputs("\t\t\t\t\n", stdout);
     }
@@ -147,12 +161,12 @@ void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct 
 static void print_head(struct diff_comparison *d, uint64_t head, const struct kvc_difference *x) {
     char label[128];
     if (!d->headed)
-        printf("%-20s %5s %10s %10s %12s %12s %12s %12s\n", "tensor", "head", "differ", "values", "max-abs", "rms", "frobenius",
-               "cosine");
+        printf("%-20s %5s %10s %10s %12s %12s %12s %12s\n", "tensor", "head", "differ", "values",
+               "max-abs", "rms", "frobenius", "cosine");
     d->headed = 1;
     diff_layers_label(d->now, d->now, label, sizeof label);
-    printf("%-20s %5" PRIu64 " %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", label, head, x->differ, x->values,
-           x->max_abs, x->rms, x->frobenius, x->cosine);
+    printf("%-20s %5" PRIu64 " %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", label,
+           head, x->differ, x->values, x->max_abs, x->rms, x->frobenius, x->cosine);
 }
 
 void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal) {
@@ -181,8 +195,8 @@ void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *h
 static void tsv_summary(const struct diff_comparison *d) {
     puts("#summary\tresult\tfacts\ttensors_differ\ttensors\t" DIFF_TSV_COUNTS);
     printf("summary\t%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64,
-           diff_differs(d) ? "differ" : "same", d->facts, d->unequal, d->compared, d->total.differ, d->values,
-           d->total.nonfinite);
+           diff_differs(d) ? "differ" : "same", d->facts, d->unequal, d->compared, d->total.differ,
+           d->values, d->total.nonfinite);
     if (d->unequal) tsv_measures(&d->total);
     else fputs("\t\t\t\t", stdout);
     putchar('\n');
@@ -195,9 +209,12 @@ static void print_summary(const struct diff_comparison *d) {
         putchar(' ');
     }
     printf("%s: %" PRIu64 " of %" PRIu64 " values in %" PRIu64 " of %" PRIu64 " tensors",
-           diff_differs(d) ? "differ" : "are the same", x->differ, d->values, d->unequal, d->compared);
+           diff_differs(d) ? "differ" : "are the same", x->differ, d->values, d->unequal,
+           d->compared);
     if (d->facts) printf(", %" PRIu64 " other fact%s", d->facts, d->facts == 1 ? "" : "s");
-    if (d->unequal) printf("; max-abs %.6g, rms %.6g, frobenius %.6g, cosine %.9f", x->max_abs, x->rms, x->frobenius, x->cosine);
+    if (d->unequal)
+        printf("; max-abs %.6g, rms %.6g, frobenius %.6g, cosine %.9f", x->max_abs, x->rms,
+               x->frobenius, x->cosine);
     putchar('\n');
 }
 
@@ -214,7 +231,8 @@ void diff_begin(struct diff_comparison *d) {
     cli_json_open(&d->report.json, "facts", '[');
 }
 
-void diff_failed(struct diff_comparison *d, const char *a, const char *b, const struct kvc_error *e) {
+void diff_failed(struct diff_comparison *d, const char *a, const char *b,
+                 const struct kvc_error *e) {
     if (d->quiet || d->style != DIFF_JSON) return;
     if (!d->report.json.out) json_begin(d, a, b);
     cli_report_alone_end(&d->report, e);

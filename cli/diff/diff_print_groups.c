@@ -1,5 +1,5 @@
-/* diff_print_groups.c: prints the errors of kvc-diff --by and --worst as text, JSON or TSV. Not for summing them
- * (formats/compare/groups.c). */
+/* diff_print_groups.c: prints the errors of kvc-diff --by and --worst as text, JSON or TSV. Not for
+ * summing them (formats/compare/groups.c). */
 #include "cli/diff/diff_json.h"
 
 #include <inttypes.h>
@@ -15,7 +15,8 @@ static void text_group(struct diff_comparison *d, const struct kvc_group *g) {
         if (by == KVC_GROUP_POSITION) printf(" %9s", "position");
         if (by == KVC_GROUP_HEAD || by == KVC_GROUP_CHANNEL) printf(" %5s", "head");
         if (by == KVC_GROUP_CHANNEL) printf(" %7s", "channel");
-        printf(" %10s %10s %12s %12s %12s %12s\n", "differ", "values", "max-abs", "rms", "frobenius", "cosine");
+        printf(" %10s %10s %12s %12s %12s %12s\n", "differ", "values", "max-abs", "rms",
+               "frobenius", "cosine");
     }
     d->headed = 1;
     if (by == KVC_GROUP_POSITION) {
@@ -29,8 +30,8 @@ static void text_group(struct diff_comparison *d, const struct kvc_group *g) {
     if (by == KVC_GROUP_POSITION) printf(" %9" PRId64, g->position);
     if (by == KVC_GROUP_HEAD || by == KVC_GROUP_CHANNEL) printf(" %5" PRIu64, g->head);
     if (by == KVC_GROUP_CHANNEL) printf(" %7" PRIu64, g->channel);
-    printf(" %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", x->differ, x->values, x->max_abs, x->rms, x->frobenius,
-           x->cosine);
+    printf(" %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", x->differ, x->values,
+           x->max_abs, x->rms, x->frobenius, x->cosine);
 }
 
 static void json_group(struct diff_comparison *d, const struct kvc_group *g) {
@@ -51,8 +52,10 @@ static void tsv_group(struct diff_comparison *d, const struct kvc_group *g) {
     static const char *const headings[] = {
         [KVC_GROUP_LAYER] = "#layer\tpart\tstream\tcheckpoint\tlayer\trole\t" DIFF_TSV_COUNTS,
         [KVC_GROUP_HEAD] = DIFF_TSV_HEAD,
-        [KVC_GROUP_POSITION] = "#position\tpart\tstream\tcheckpoint\trole\tposition\t" DIFF_TSV_COUNTS,
-        [KVC_GROUP_CHANNEL] = "#channel\tpart\tstream\tcheckpoint\tlayer\trole\thead\tchannel\t" DIFF_TSV_COUNTS,
+        [KVC_GROUP_POSITION] =
+            "#position\tpart\tstream\tcheckpoint\trole\tposition\t" DIFF_TSV_COUNTS,
+        [KVC_GROUP_CHANNEL] =
+            "#channel\tpart\tstream\tcheckpoint\tlayer\trole\thead\tchannel\t" DIFF_TSV_COUNTS,
     };
     const enum kvc_group_by by = d->groups.by;
     diff_tsv_heading(d, DIFF_HEADED_GROUPS, headings[by]);

@@ -1,4 +1,5 @@
-/* diff_strips.c: draws the relative errors of layers below the summary of kvc-diff. Not for numbers (diff_print.c). */
+/* diff_strips.c: draws the relative errors of layers below the summary of kvc-diff. Not for numbers
+ * (diff_print.c). */
 #include "cli/diff/diff.h"
 #include "codecs/memory.h"
 
@@ -6,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair, const struct kvc_difference *all,
-                    struct kvc_error *e) {
+int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair,
+                    const struct kvc_difference *all, struct kvc_error *e) {
     if (!d->canvas.plots || d->quiet || d->style != DIFF_TEXT) return 0;
     struct diff_layer *grown = kvc_room_for_one(d->layer, d->n_layers, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "the errors of layers");
@@ -55,8 +56,8 @@ void diff_draw_layers(const struct diff_comparison *d) {
     if (largest > 0) puts("relative error by layer:");
     for (size_t i = 0; i < d->n_layers && largest > 0; i++) {
         size_t before = 0;
-        while (before < i &&
-               (d->layer[before].pair->parts != d->layer[i].pair->parts || d->layer[before].pair->role != d->layer[i].pair->role))
+        while (before < i && (d->layer[before].pair->parts != d->layer[i].pair->parts ||
+                              d->layer[before].pair->role != d->layer[i].pair->role))
             before++;
         if (before == i) draw(d, i, largest, value);
     }

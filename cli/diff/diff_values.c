@@ -1,17 +1,20 @@
-/* diff_values.c: compares the values of two caches, tensor by tensor. Not for measuring (formats/compare/compare.c). */
+/* diff_values.c: compares the values of two caches, tensor by tensor. Not for measuring
+ * (formats/compare/compare.c). */
 #include "cli/diff/diff.h"
 
 #include <stdlib.h>
 
 /* Gives the comparison sums of errors, if a report needs them. */
-static int begin_collecting(struct diff_comparison *d, const struct kvc_tensor_pair *pair, struct kvc_error *e) {
+static int begin_collecting(struct diff_comparison *d, const struct kvc_tensor_pair *pair,
+                            struct kvc_error *e) {
     const struct kvc_shape *shape = &d->cache[0]->tensor[pair->tensor[0]].shape;
     if (!d->collected) return 0;
     d->compare.sums = &d->collected->now;
     return diff_collect_begin(d->collected, pair, shape->heads * shape->dim, e);
 }
 
-static int compare_tensors(struct diff_comparison *d, const struct kvc_tensor_pair *pair, struct kvc_error *e) {
+static int compare_tensors(struct diff_comparison *d, const struct kvc_tensor_pair *pair,
+                           struct kvc_error *e) {
     struct kvc_difference all, *head;
     if (!pair->heads || !pair->parts->rows.rows) return 0;
     d->now = pair;

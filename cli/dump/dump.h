@@ -1,7 +1,8 @@
-/* dump.h: the options of kvc-dump, its modes, and one writer of text, JSON, TSV and HTML. Not for other tools.
+/* dump.h: the options of kvc-dump, its modes, and one writer of text, JSON, TSV and HTML. Not for
+ * other tools.
  *
- * A mode prints one file. Nearly every mode is a table, or a table whose rows contain inner tables. The mode names columns
- * and cells, and the writer prints them as
+ * A mode prints one file. Nearly every mode is a table, or a table whose rows contain inner tables.
+ * The mode names columns and cells, and the writer prints them as
  *
  *   text  aligned columns under a heading; unknown values are "-"
  *   JSON  an array of objects; unknown values are null
@@ -26,12 +27,13 @@ struct dump_out {
     FILE *out;
     enum dump_style style;
     struct cli_canvas canvas;
-    int several;              /* there is more than one file: print each name */
-    int begun;                /* the file's title is printed: dump_end() must follow */
-    int any;                  /* something was printed */
-    struct cli_report report; /* while a file is printed, its JSON object is open for keys of the mode */
-    const char *group;        /* group of facts, or NULL */
-    unsigned depth;           /* number of open tables: 0 to 2 */
+    int several; /* there is more than one file: print each name */
+    int begun;   /* the file's title is printed: dump_end() must follow */
+    int any;     /* something was printed */
+    /* while a file is printed, its JSON object is open for keys of the mode */
+    struct cli_report report;
+    const char *group; /* group of facts, or NULL */
+    unsigned depth;    /* number of open tables: 0 to 2 */
     struct {
         const struct dump_column *column; /* ends with name NULL */
         const char *row;                  /* TSV's row type */
@@ -74,7 +76,8 @@ struct dump_options {
     const struct kvc_token_texts *texts; /* --tokens: of --model; NULL: unknown */
 };
 
-typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e);
+typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+                    struct kvc_error *e);
 
 dump_fn dump_summary;  /* dump_summary.c */
 dump_fn dump_facts;    /* dump_facts.c: the summary as JSON and TSV */
@@ -88,19 +91,21 @@ dump_fn dump_html;     /* cli/html/dump_report.c */
 dump_fn dump_list;     /* dump_list.c: a row of a file; dump_list_end() prints the totals */
 dump_fn dump_match;    /* dump_match.c: records the result of a file; dump_match_end() prints */
 
-/* Prints the summary of a profile or of a model's weights, for a file that is no cache. -1 if the file is neither; *e is then the
- * reason if it is a damaged profile, and else stays. */
+/* Prints the summary of a profile or of a model's weights, for a file that is no cache. -1 if the
+ * file is neither; *e is then the reason if it is a damaged profile, and else stays. */
 int dump_no_cache(struct dump_out *o, const char *path, struct kvc_error *e);
 /* Takes the argument "L:K:H[:A:B]" of --values. 0, or EXIT_TROUBLE (message printed). */
 int dump_values_take(const char *arg, struct dump_values *v);
-/* Prints and frees the results of --match, the best file first. Returns the number of files that share a token. */
+/* Prints and frees the results of --match, the best file first. Returns the number of files that
+ * share a token. */
 uint64_t dump_match_end(struct dump_out *o, struct dump_options *options);
 /* Prints the totals of --list; `failed` is the number of files without a row. */
 void dump_list_end(struct dump_out *o, const struct dump_options *options, uint64_t failed);
 /* Returns the number of tokens of a cache: of its ids, or else of the rows of its first part. */
 uint64_t dump_count_tokens(const struct kvc_cache *c);
 /* Refuses a part number that the file does not have. */
-int dump_check_part(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e);
+int dump_check_part(const struct kvc_cache *c, const struct dump_options *options,
+                    struct kvc_error *e);
 /* Returns 1 if the mode must show part p. */
 int dump_wants_part(const struct dump_options *options, uint32_t p);
 
@@ -111,19 +116,21 @@ struct dump_section_sizes {
     uint64_t bytes[DUMP_SECTION_TYPES];
 };
 void dump_count_section(struct dump_section_sizes *s, unsigned type, uint64_t bytes);
-/* Draw bytes by type of section, and stored bytes of a container by layer, as text on a canvas with plots; else nothing. */
+/* Draw bytes by type of section, and stored bytes of a container by layer, as text on a canvas with
+ * plots; else nothing. */
 void dump_draw_sections(struct dump_out *o, const struct dump_section_sizes *s);
 void dump_draw_layers(struct dump_out *o, const struct kvc_cache *c);
 
-/* Begins the output of a file with its name. A mode calls this function after all other checks, when only damage can still
- * stop it, so that a refused file prints nothing. */
+/* Begins the output of a file with its name. A mode calls this function after all other checks,
+ * when only damage can still stop it, so that a refused file prints nothing. */
 void dump_begin(struct dump_out *o, const char *name);
 void dump_end(struct dump_out *o);
 /* Ends the output of a file after an error, also before dump_begin(). JSON gets the error. */
 void dump_failed(struct dump_out *o, const char *name, const struct kvc_error *e);
 
-/* Print facts outside of tables: a key of the file's JSON object; a TSV row "fact" with name and value; a line of text. A
- * group of facts is an object in JSON, and "group.name" in TSV. An unknown fact is printed by text NULL or dump_key_none(). */
+/* Print facts outside of tables: a key of the file's JSON object; a TSV row "fact" with name and
+ * value; a line of text. A group of facts is an object in JSON, and "group.name" in TSV. An unknown
+ * fact is printed by text NULL or dump_key_none(). */
 void dump_group(struct dump_out *o, const char *name);
 void dump_group_end(struct dump_out *o);
 void dump_key_text(struct dump_out *o, const char *name, const char *v);
@@ -137,14 +144,17 @@ void dump_key_none(struct dump_out *o, const char *name);
 void dump_line(struct dump_out *o, const char *text);
 
 /* Opens a table, or a table inside the current row, which must be complete. */
-void dump_table(struct dump_out *o, const char *key, const char *row, const struct dump_column *columns);
+void dump_table(struct dump_out *o, const char *key, const char *row,
+                const struct dump_column *columns);
 void dump_table_end(struct dump_out *o);
 /* Prints TSV's heading "#ROW", names of columns, before the first row of a type, and again if
  * its columns change. Other styles: nothing. */
 void dump_heading(struct dump_out *o, const char *row, const struct dump_column *columns);
-/* Begin and end a row of a table whose rows are files; the last column is the file's name. The first row opens the table; the
- * caller closes it. In JSON the cells are keys of the file's object, for dump_end(). */
-void dump_file_row(struct dump_out *o, const char *name, const char *row, const struct dump_column *columns);
+/* Begin and end a row of a table whose rows are files; the last column is the file's name. The
+ * first row opens the table; the caller closes it. In JSON the cells are keys of the file's object,
+ * for dump_end(). */
+void dump_file_row(struct dump_out *o, const char *name, const char *row,
+                   const struct dump_column *columns);
 void dump_file_row_end(struct dump_out *o, const char *name);
 void dump_row(struct dump_out *o);
 void dump_row_end(struct dump_out *o);
@@ -154,14 +164,17 @@ void dump_i64(struct dump_out *o, int64_t v);
 void dump_f64(struct dump_out *o, double v);       /* text rounds to 6 digits */
 void dump_text(struct dump_out *o, const char *v); /* NULL: unknown */
 void dump_bool(struct dump_out *o, int v);
-void dump_color(struct dump_out *o, enum cli_color color); /* of the next cells, in text; CLI_PLAIN ends it */
-void dump_yes(struct dump_out *o, int v);                  /* "yes" or "no" in text and TSV */
-void dump_bytes(struct dump_out *o, uint64_t v);           /* "25.8 MB" in text */
-void dump_ratio_cell(struct dump_out *o, double v);        /* 3 digits after the point in text */
-void dump_hash(struct dump_out *o, uint64_t v);            /* 16 hex digits */
+/* of the next cells, in text; CLI_PLAIN ends it */
+void dump_color(struct dump_out *o, enum cli_color color);
+void dump_yes(struct dump_out *o, int v);           /* "yes" or "no" in text and TSV */
+void dump_bytes(struct dump_out *o, uint64_t v);    /* "25.8 MB" in text */
+void dump_ratio_cell(struct dump_out *o, double v); /* 3 digits after the point in text */
+void dump_hash(struct dump_out *o, uint64_t v);     /* 16 hex digits */
 void dump_hex(struct dump_out *o, const uint8_t *v, uint64_t n);
 void dump_none(struct dump_out *o);
-void dump_floats(struct dump_out *o, const float *v, uint64_t n); /* one cell in JSON, n in text and TSV */
-void dump_u64s(struct dump_out *o, const uint8_t *v, uint64_t n); /* n little-endian numbers; cells as for dump_floats() */
+/* one cell in JSON, n in text and TSV */
+void dump_floats(struct dump_out *o, const float *v, uint64_t n);
+/* n little-endian numbers; cells as for dump_floats() */
+void dump_u64s(struct dump_out *o, const uint8_t *v, uint64_t n);
 
 #endif

@@ -1,4 +1,5 @@
-/* dump_draw.c: rows of blocks and bars below tables of kvc-dump: stored bytes by layer and by type of section. Not for numbers. */
+/* dump_draw.c: rows of blocks and bars below tables of kvc-dump: stored bytes by layer and by type
+ * of section. Not for numbers. */
 #include "cli/dump/dump.h"
 #include "codecs/memory.h"
 #include "formats/container/container.h"
@@ -14,8 +15,8 @@ static int draws(const struct dump_out *o) {
 }
 
 /* Draws the tensors of a role in a part. Returns without a line if there are none. */
-static void draw_role(struct dump_out *o, const struct kvc_cache *c, uint32_t part, unsigned role, double largest,
-                      double *value) {
+static void draw_role(struct dump_out *o, const struct kvc_cache *c, uint32_t part, unsigned role,
+                      double largest, double *value) {
     uint32_t first = KVC_NONE, last = 0;
     uint64_t stored = 0;
     char label[64], size[32];
@@ -29,7 +30,8 @@ static void draw_role(struct dump_out *o, const struct kvc_cache *c, uint32_t pa
         last = layer->index;
     }
     if (!n) return;
-    snprintf(label, sizeof label, "part %" PRIu32 " layers %" PRIu32 "-%" PRIu32 " %s", part, first, last, kvc_role_name(role));
+    snprintf(label, sizeof label, "part %" PRIu32 " layers %" PRIu32 "-%" PRIu32 " %s", part, first,
+             last, kvc_role_name(role));
     cli_size_text(stored, size);
     fprintf(o->out, "  %-24s ", label);
     cli_strip(&o->canvas, o->out, value, n, largest, NULL);
@@ -37,7 +39,9 @@ static void draw_role(struct dump_out *o, const struct kvc_cache *c, uint32_t pa
 }
 
 void dump_draw_layers(struct dump_out *o, const struct kvc_cache *c) {
-    double largest = 0, *value = draws(o) && kvc_cache_is_container(c) ? kvc_alloc(c->n_tensors, sizeof *value) : NULL;
+    double largest = 0, *value = draws(o) && kvc_cache_is_container(c)
+                                     ? kvc_alloc(c->n_tensors, sizeof *value)
+                                     : NULL;
     char size[32];
     if (!value) return;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -47,7 +51,8 @@ void dump_draw_layers(struct dump_out *o, const struct kvc_cache *c) {
     cli_size_text((uint64_t)largest, size);
     fprintf(o->out, "stored bytes by layer (a full block is %s):\n", size);
     for (uint32_t p = 0; p < c->n_parts; p++)
-        for (unsigned role = 0; kvc_role_name(role); role++) draw_role(o, c, p, role, largest, value);
+        for (unsigned role = 0; kvc_role_name(role); role++)
+            draw_role(o, c, p, role, largest, value);
     free(value);
 }
 

@@ -1,4 +1,5 @@
-/* dump_facts.c: collects the facts of the summary, and prints them as JSON and TSV. Not for text (dump_summary.c). */
+/* dump_facts.c: collects the facts of the summary, and prints them as JSON and TSV. Not for text
+ * (dump_summary.c). */
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
@@ -37,7 +38,8 @@ const char *dump_dtypes_text(const struct dump_dtypes *d, char *text, size_t siz
     return d->n ? text : NULL;
 }
 
-static void gather_tensor(struct dump_facts *x, struct dump_part_facts *part, const struct kvc_tensor *t) {
+static void gather_tensor(struct dump_facts *x, struct dump_part_facts *part,
+                          const struct kvc_tensor *t) {
     const struct kvc_shape *shape = &t->shape;
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     uint64_t row = kvc_row_bytes(shape);
@@ -66,12 +68,14 @@ static void gather_tensor(struct dump_facts *x, struct dump_part_facts *part, co
 static void gather_layers(struct dump_facts *x) {
     const struct kvc_cache *c = x->c;
     uint32_t stream[KVC_PART_COMPANION + 1] = {0};
-    for (uint32_t p = c->n_parts; p-- > 0;) stream[c->part[p].kind] = c->part[p].stream; /* the first part of each kind */
+    /* the first part of each kind */
+    for (uint32_t p = c->n_parts; p-- > 0;) stream[c->part[p].kind] = c->part[p].stream;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *layer = &c->layer[i];
         const struct kvc_part *part = &c->part[layer->part];
         for (unsigned j = 0; j < 2; j++) {
-            if (layer->tensor[j] != KVC_NONE) gather_tensor(x, &x->part[layer->part], &c->tensor[layer->tensor[j]]);
+            if (layer->tensor[j] != KVC_NONE)
+                gather_tensor(x, &x->part[layer->part], &c->tensor[layer->tensor[j]]);
         }
         x->part[layer->part].layers++;
         if (layer->kind == KVC_LAYER_SLIDING) {
@@ -84,7 +88,8 @@ static void gather_layers(struct dump_facts *x) {
     }
     for (uint32_t p = 0; p < c->n_parts; p++) {
         const struct kvc_part *part = &c->part[p];
-        int is_new = !p || part[-1].kind != KVC_PART_CHECKPOINT || part[-1].checkpoint != part->checkpoint;
+        int is_new = !p || part[-1].kind != KVC_PART_CHECKPOINT ||
+                     part[-1].checkpoint != part->checkpoint;
         x->checkpoints += part->kind == KVC_PART_CHECKPOINT && is_new;
     }
 }
@@ -95,7 +100,8 @@ static void missing(struct dump_facts *x, int is_missing, const char *fact, cons
 
 static int has_fingerprint(const struct kvc_meta *meta) {
     for (size_t i = 0; i < meta->n; i++) {
-        if (strncmp(meta->entry[i].key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0) return 1;
+        if (strncmp(meta->entry[i].key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0)
+            return 1;
     }
     return 0;
 }
@@ -114,11 +120,13 @@ static int scales_known(const struct kvc_cache *c) {
 static void gather_unknown_scaling(struct dump_facts *x, const char *model) {
     const enum kvc_rope_type type = kvc_facts_of(x->meta).rope_type;
     const int dynamic = strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_TYPE, ""), "dynamic") == 0;
-    const int yarn = type == KVC_ROPE_TYPE_YARN, several = type == KVC_ROPE_TYPE_MROPE || type == KVC_ROPE_TYPE_IMROPE;
+    const int yarn = type == KVC_ROPE_TYPE_YARN,
+              several = type == KVC_ROPE_TYPE_MROPE || type == KVC_ROPE_TYPE_IMROPE;
     const int of_context = yarn || dynamic || type == KVC_ROPE_TYPE_LLAMA3;
-    missing(x, (of_context || type == KVC_ROPE_TYPE_LINEAR) && absent(x, KVC_KEY_ROPE_FACTOR), "RoPE factor", model);
-    missing(x, (of_context || type == KVC_ROPE_TYPE_LONGROPE) && absent(x, KVC_KEY_ROPE_ORIGINAL), "RoPE original context",
-            model);
+    missing(x, (of_context || type == KVC_ROPE_TYPE_LINEAR) && absent(x, KVC_KEY_ROPE_FACTOR),
+            "RoPE factor", model);
+    missing(x, (of_context || type == KVC_ROPE_TYPE_LONGROPE) && absent(x, KVC_KEY_ROPE_ORIGINAL),
+            "RoPE original context", model);
     missing(x, several && absent(x, KVC_KEY_ROPE_SECTIONS), "RoPE sections", model);
 }
 
@@ -126,20 +134,25 @@ static void gather_unknown(struct dump_facts *x) {
     const int given = x->file->has_model; /* no advice to give it again */
     const char *model = given ? NULL : "--model=FILE";
     int pairing = !absent(x, KVC_KEY_ROPE_PAIRING);
-    int unrotated = pairing && strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_PAIRING, ""), "none") == 0;
+    int unrotated = pairing &&
+                    strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_PAIRING, ""), "none") == 0;
     int rope = x->has_k && !unrotated;
     missing(x, absent(x, KVC_KEY_MODEL_NAME) && !has_fingerprint(x->meta), "model", model);
-    missing(x, x->has_k && !x->heads_known, "number of KV heads", given ? "--kv-heads=N" : "--kv-heads=N or --model=FILE");
-    missing(x, !kvc_meta_bool(x->meta, KVC_KEY_LAYERS_KNOWN, 1), "layer numbers (each cache of the file counts its own from 0)",
-            NULL);
-    missing(x, rope && !pairing, "RoPE pairing", given ? "--pairing=P" : "--pairing=P or --model=FILE");
+    missing(x, x->has_k && !x->heads_known, "number of KV heads",
+            given ? "--kv-heads=N" : "--kv-heads=N or --model=FILE");
+    missing(x, !kvc_meta_bool(x->meta, KVC_KEY_LAYERS_KNOWN, 1),
+            "layer numbers (each cache of the file counts its own from 0)", NULL);
+    missing(x, rope && !pairing, "RoPE pairing",
+            given ? "--pairing=P" : "--pairing=P or --model=FILE");
     missing(x, rope && absent(x, KVC_KEY_ROPE_THETA), "RoPE theta", model);
     if (rope) gather_unknown_scaling(x, model);
     missing(x, rope && absent(x, KVC_KEY_ROPE_K), "whether K is before or after RoPE", NULL);
     missing(x, x->has_k && absent(x, KVC_KEY_HADAMARD_K), "Hadamard rotation of K", NULL);
     missing(x, x->v.n && absent(x, KVC_KEY_HADAMARD_V), "Hadamard rotation of V", NULL);
-    missing(x, kvc_cache_is_scaled(x->c) && !scales_known(x->c), "scales of values of 8 bits", "--scale=K:S,V:S");
-    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window", model);
+    missing(x, kvc_cache_is_scaled(x->c) && !scales_known(x->c), "scales of values of 8 bits",
+            "--scale=K:S,V:S");
+    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window",
+            model);
     missing(x, !x->c->tokens, "token ids", NULL);
 }
 
@@ -158,7 +171,8 @@ int dump_facts_gather(struct dump_facts *x, const struct kvc_opened *f, struct k
 }
 
 const char *dump_format_name(const struct dump_facts *x) {
-    return x->is_container ? "kvc" : kvc_meta_text(x->meta, KVC_KEY_SOURCE_FORMAT, x->file->format->name);
+    return x->is_container ? "kvc"
+                           : kvc_meta_text(x->meta, KVC_KEY_SOURCE_FORMAT, x->file->format->name);
 }
 
 int dump_is_ascending(const struct kvc_cells *cells) {
@@ -171,7 +185,8 @@ int dump_is_ascending(const struct kvc_cells *cells) {
 const char *dump_positions_text(const struct kvc_cells *cells, char *text, size_t size) {
     if (!cells->n) return NULL;
     const int64_t last = kvc_cells_position(cells, cells->n - 1);
-    snprintf(text, size, "%" PRId64 ":%" PRId64, kvc_cells_position(cells, 0), last < INT64_MAX ? last + 1 : last);
+    snprintf(text, size, "%" PRId64 ":%" PRId64, kvc_cells_position(cells, 0),
+             last < INT64_MAX ? last + 1 : last);
     return text;
 }
 
@@ -182,34 +197,40 @@ double dump_ratio(const struct dump_facts *x) {
 
 /* --- JSON and TSV --- */
 
-static void meta_text(struct dump_out *o, const char *name, const struct kvc_meta *m, const char *key) {
+static void meta_text(struct dump_out *o, const char *name, const struct kvc_meta *m,
+                      const char *key) {
     dump_key_text(o, name, kvc_meta_text(m, key, NULL));
 }
 
-static void meta_u64(struct dump_out *o, const char *name, const struct kvc_meta *m, const char *key) {
+static void meta_u64(struct dump_out *o, const char *name, const struct kvc_meta *m,
+                     const char *key) {
     if (kvc_meta_find(m, key)) dump_key_u64(o, name, kvc_meta_u64(m, key, 0));
     else dump_key_none(o, name);
 }
 
-static void meta_f64(struct dump_out *o, const char *name, const struct kvc_meta *m, const char *key) {
+static void meta_f64(struct dump_out *o, const char *name, const struct kvc_meta *m,
+                     const char *key) {
     if (kvc_meta_find(m, key)) dump_key_f64(o, name, kvc_meta_f64(m, key, 0));
     else dump_key_none(o, name);
 }
 
-static void meta_bool(struct dump_out *o, const char *name, const struct kvc_meta *m, const char *key) {
+static void meta_bool(struct dump_out *o, const char *name, const struct kvc_meta *m,
+                      const char *key) {
     if (kvc_meta_find(m, key)) dump_key_bool(o, name, kvc_meta_bool(m, key, 0));
     else dump_key_none(o, name);
 }
 
 /* Prints a list of numbers as text: "16 24 24". */
-static void meta_counts(struct dump_out *o, const char *name, const struct kvc_meta *m, const char *key) {
+static void meta_counts(struct dump_out *o, const char *name, const struct kvc_meta *m,
+                        const char *key) {
     const struct kvc_meta_entry *entry = kvc_meta_find(m, key);
     char text[128];
     if (entry) kvc_meta_print(entry, text, sizeof text);
     dump_key_text(o, name, entry ? text : NULL);
 }
 
-static void shared_key(struct dump_out *o, const char *name, const struct dump_shared *s, int known) {
+static void shared_key(struct dump_out *o, const char *name, const struct dump_shared *s,
+                       int known) {
     if (known && dump_is_one(s)) dump_key_u64(o, name, s->value);
     else dump_key_none(o, name);
 }
@@ -293,7 +314,8 @@ static void print_tokens(struct dump_out *o, const struct kvc_cache *c) {
     dump_group_end(o);
 }
 
-static void meta_hex(struct dump_out *o, const char *name, const struct kvc_meta *m, const char *key) {
+static void meta_hex(struct dump_out *o, const char *name, const struct kvc_meta *m,
+                     const char *key) {
     const struct kvc_meta_entry *entry = kvc_meta_find(m, key);
     if (entry) dump_key_hex(o, name, entry->value, entry->size);
     else dump_key_none(o, name);
@@ -310,7 +332,8 @@ static void print_prefix(struct dump_out *o, const struct dump_facts *x) {
     dump_group_end(o);
 }
 
-/* Prints the profile that decoding needs, its place, and how the transform codec coded its first K and its first V. */
+/* Prints the profile that decoding needs, its place, and how the transform codec coded its first K
+ * and its first V. */
 static int print_profile(struct dump_out *o, const struct dump_facts *x, struct kvc_error *e) {
     const struct kvc_meta_entry *hash = kvc_meta_find(x->meta, KVC_KEY_PROFILE);
     const int container = kvc_cache_is_container(x->c);
@@ -321,14 +344,20 @@ static int print_profile(struct dump_out *o, const struct dump_facts *x, struct 
     meta_text(o, "model", x->meta, KVC_KEY_PROFILE_MODEL);
     if (hash) dump_key_hex(o, "sha256", hash->value, hash->size);
     else dump_key_none(o, "sha256");
-    dump_key_text(o, "place", !hash || !container ? NULL : embedded ? "inside" : p ? "found" : "missing");
+    dump_key_text(o, "place",
+                  !hash || !container ? NULL
+                  : embedded          ? "inside"
+                  : p                 ? "found"
+                                      : "missing");
     meta_text(o, "fit", x->meta, KVC_KEY_PROFILE_FIT);
     meta_f64(o, "fit_k", x->meta, KVC_KEY_PROFILE_FIT_K);
     meta_f64(o, "fit_v", x->meta, KVC_KEY_PROFILE_FIT_V);
     dump_group_end(o);
     for (uint32_t t = 0; t < x->c->n_tensors && container; t++) {
         const unsigned role = x->c->tensor[t].role;
-        if (role <= KVC_ROLE_V && !*text[role] && kvc_container_transform(x->c, t, text[role], sizeof text[role], e)) return -1;
+        if (role <= KVC_ROLE_V && !*text[role] &&
+            kvc_container_transform(x->c, t, text[role], sizeof text[role], e))
+            return -1;
     }
     dump_group(o, "transform");
     dump_key_text(o, "k", *text[KVC_ROLE_K] ? text[KVC_ROLE_K] : NULL);
@@ -375,10 +404,10 @@ static void part_row(struct dump_out *o, const struct dump_facts *x, uint32_t p)
 }
 
 static void print_parts(struct dump_out *o, const struct dump_facts *x) {
-    static const struct dump_column columns[] = {{"part", 0},        {"kind", 0},    {"stream", 0},  {"checkpoint", 0},
-                                                 {"cells", 0},       {"pos_min", 0}, {"pos_max", 0}, {"pos_ascending", 0},
-                                                 {"layers", 0},      {"k_dtype", 0}, {"v_dtype", 0}, {"k_row_bytes", 0},
-                                                 {"v_row_bytes", 0}, {"bytes", 0},   {NULL, 0}};
+    static const struct dump_column columns[] = {
+        {"part", 0},    {"kind", 0},        {"stream", 0},        {"checkpoint", 0}, {"cells", 0},
+        {"pos_min", 0}, {"pos_max", 0},     {"pos_ascending", 0}, {"layers", 0},     {"k_dtype", 0},
+        {"v_dtype", 0}, {"k_row_bytes", 0}, {"v_row_bytes", 0},   {"bytes", 0},      {NULL, 0}};
     dump_table(o, "parts", "part", columns);
     for (uint32_t p = 0; p < x->c->n_parts; p++) part_row(o, x, p);
     dump_table_end(o);
@@ -396,7 +425,8 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     dump_table_end(o);
 }
 
-int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+               struct kvc_error *e) {
     struct dump_facts x;
     (void)options;
     if (dump_facts_gather(&x, f, e)) return -1;

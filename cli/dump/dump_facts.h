@@ -54,7 +54,8 @@ int dump_is_one(const struct dump_shared *s);
 const char *dump_format_name(const struct dump_facts *x);
 /* Returns 1 if positions ascend in the engine's own order of cells. */
 int dump_is_ascending(const struct kvc_cells *cells);
-/* Writes the positions of cells as "A:B", the position after the last being B. Returns `text`; NULL: there are no cells. */
+/* Writes the positions of cells as "A:B", the position after the last being B. Returns `text`;
+ * NULL: there are no cells. */
 const char *dump_positions_text(const struct kvc_cells *cells, char *text, size_t size);
 /* Returns bytes of the tensors divided by bytes of the file. */
 double dump_ratio(const struct dump_facts *x);

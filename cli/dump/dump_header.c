@@ -1,4 +1,5 @@
-/* dump_header.c: kvc-dump --header: prints versions and every metadata key. Not for facts of the summary (dump_facts.c). */
+/* dump_header.c: kvc-dump --header: prints versions and every metadata key. Not for facts of the
+ * summary (dump_facts.c). */
 #include "cli/dump/dump.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
@@ -8,7 +9,8 @@ static const char *type_name(enum kvc_meta_type type) {
     return (size_t)type < sizeof names / sizeof names[0] ? names[type] : NULL;
 }
 
-static void value_cell(struct dump_out *o, const struct kvc_meta *meta, const struct kvc_meta_entry *x) {
+static void value_cell(struct dump_out *o, const struct kvc_meta *meta,
+                       const struct kvc_meta_entry *x) {
     switch (x->type) {
     case KVC_META_BOOL: dump_bool(o, kvc_meta_bool(meta, x->key, 0)); return;
     case KVC_META_U64: dump_u64(o, kvc_meta_u64(meta, x->key, 0)); return;
@@ -21,8 +23,10 @@ static void value_cell(struct dump_out *o, const struct kvc_meta *meta, const st
     dump_none(o);
 }
 
-int dump_header(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
-    static const struct dump_column columns[] = {{"key", -32}, {"type", -5}, {"critical", -8}, {"value", -1}, {NULL, 0}};
+int dump_header(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+                struct kvc_error *e) {
+    static const struct dump_column columns[] = {
+        {"key", -32}, {"type", -5}, {"critical", -8}, {"value", -1}, {NULL, 0}};
     const struct kvc_meta *meta = &f->cache->meta;
     (void)options;
     (void)e;

@@ -1,4 +1,5 @@
-/* dump_list.c: kvc-dump --list: a row for each file, and their totals. Not for the facts of one file (dump_facts.c). */
+/* dump_list.c: kvc-dump --list: a row for each file, and their totals. Not for the facts of one
+ * file (dump_facts.c). */
 #include "cli/dump/dump_facts.h"
 #include "cli/text.h"
 #include "formats/cache/keys.h"
@@ -18,12 +19,15 @@ static const char *profile_place(const struct dump_facts *x) {
 
 /* Returns 1 if the values are known not to be the engine's own. */
 static int is_lossy(const struct dump_facts *x) {
-    return (x->is_container && !kvc_container_lossless(x->c)) || kvc_meta_find(x->meta, KVC_KEY_VALUES_RECIPE) != NULL;
+    return (x->is_container && !kvc_container_lossless(x->c)) ||
+           kvc_meta_find(x->meta, KVC_KEY_VALUES_RECIPE) != NULL;
 }
 
-/* Returns the name of the model, or else its architecture, or else the model of the profile; NULL if all are unknown. */
+/* Returns the name of the model, or else its architecture, or else the model of the profile; NULL
+ * if all are unknown. */
 static const char *model_name(const struct kvc_meta *m) {
-    const char *name = kvc_meta_text(m, KVC_KEY_MODEL_NAME, kvc_meta_text(m, KVC_KEY_MODEL_ARCH, NULL));
+    const char *name = kvc_meta_text(m, KVC_KEY_MODEL_NAME,
+                                     kvc_meta_text(m, KVC_KEY_MODEL_ARCH, NULL));
     return name ? name : kvc_meta_text(m, KVC_KEY_PROFILE_MODEL, NULL);
 }
 
@@ -40,10 +44,12 @@ static void short_text(struct dump_out *o, const char *text, size_t most) {
     dump_text(o, cut);
 }
 
-int dump_list(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
-    static const struct dump_column columns[] = {{"tokens", 8},   {"size", 9},    {"tensors", 9},  {"ratio", 8},
-                                                 {"lossy", -5},   {"recipe", -9}, {"profile", -7}, {"model", -12},
-                                                 {"format", -10}, {"file", -1},   {NULL, 0}};
+int dump_list(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+              struct kvc_error *e) {
+    static const struct dump_column columns[] = {{"tokens", 8},   {"size", 9},    {"tensors", 9},
+                                                 {"ratio", 8},    {"lossy", -5},  {"recipe", -9},
+                                                 {"profile", -7}, {"model", -12}, {"format", -10},
+                                                 {"file", -1},    {NULL, 0}};
     struct dump_facts x;
     if (dump_facts_gather(&x, f, e)) return -1;
     const uint64_t size = kvc_opened_size(f);
@@ -95,19 +101,22 @@ void dump_list_end(struct dump_out *o, const struct dump_options *options, uint6
         return;
     }
     if (o->style == DUMP_TSV) {
-        static const struct dump_column columns[] = {{"files", 0},   {"failed", 0}, {"lossy", 0}, {"size", 0},
-                                                     {"tensors", 0}, {"ratio", 0},  {NULL, 0}};
+        static const struct dump_column columns[] = {{"files", 0}, {"failed", 0},  {"lossy", 0},
+                                                     {"size", 0},  {"tensors", 0}, {"ratio", 0},
+                                                     {NULL, 0}};
         char text[32];
         dump_heading(o, "total", columns);
         cli_double_text(ratio, text);
-        fprintf(o->out, "total\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\n", t->files, failed,
-                t->lossy, t->bytes, t->tensors, ratio > 0 ? text : "-");
+        fprintf(o->out,
+                "total\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\n",
+                t->files, failed, t->lossy, t->bytes, t->tensors, ratio > 0 ? text : "-");
         return;
     }
     char size[32], tensors[32];
     cli_size_text(t->bytes, size);
     cli_size_text(t->tensors, tensors);
-    fprintf(o->out, "%" PRIu64 " file%s, %s, tensors %s", t->files, t->files == 1 ? "" : "s", size, tensors);
+    fprintf(o->out, "%" PRIu64 " file%s, %s, tensors %s", t->files, t->files == 1 ? "" : "s", size,
+            tensors);
     if (ratio > 0) fprintf(o->out, ", ratio %.3f", ratio);
     if (t->lossy) fprintf(o->out, ", %" PRIu64 " lossy", t->lossy);
     if (failed) fprintf(o->out, ", %" PRIu64 " failed", failed);

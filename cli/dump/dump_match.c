@@ -1,5 +1,5 @@
-/* dump_match.c: kvc-dump --match: counts the leading tokens that each file shares with a prompt, and sorts the files. Not for
- * reading the prompt (token_ids.c). */
+/* dump_match.c: kvc-dump --match: counts the leading tokens that each file shares with a prompt,
+ * and sorts the files. Not for reading the prompt (token_ids.c). */
 #include "cli/dump/dump.h"
 #include "cli/text.h"
 #include "codecs/memory.h"
@@ -26,11 +26,13 @@ uint64_t dump_count_tokens(const struct kvc_cache *c) {
     return c->n_parts ? c->part[0].cells.n : 0;
 }
 
-int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+               struct kvc_error *e) {
     (void)o; /* printing waits for the last file */
     struct dump_matched m = {.order = options->n_matched, .tokens = dump_count_tokens(f->cache)};
     if (kvc_prefix_match(f->cache, options->tokens.id, options->tokens.n, &m.found, e)) return -1;
-    struct dump_matched *grown = kvc_realloc(options->matched, options->n_matched + 1, sizeof *grown);
+    struct dump_matched *grown = kvc_realloc(options->matched, options->n_matched + 1,
+                                             sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "the list of files");
     options->matched = grown;
     if (!(m.name = strdup(f->input.name))) return kvc_fail_memory(e, "a name");
@@ -38,7 +40,8 @@ int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
     return 0;
 }
 
-/* Sorts caches that are a prefix of the prompt first, the longest first; then the others by shared tokens; then by name. */
+/* Sorts caches that are a prefix of the prompt first, the longest first; then the others by shared
+ * tokens; then by name. */
 static int compare(const void *a, const void *b) {
     const struct dump_matched *x = a, *y = b;
     if (is_whole(x) != is_whole(y)) return is_whole(x) ? -1 : 1;
@@ -47,7 +50,8 @@ static int compare(const void *a, const void *b) {
     return names ? names : x->order < y->order ? -1 : 1;
 }
 
-static void print_one(struct dump_out *o, const struct dump_matched *m, const struct dump_options *options) {
+static void print_one(struct dump_out *o, const struct dump_matched *m,
+                      const struct dump_options *options) {
     const char *how = m->found.by_keys ? "prefix keys" : "token ids";
     if (o->style == DUMP_JSON) {
         dump_begin(o, m->name);
@@ -72,7 +76,8 @@ static void print_one(struct dump_out *o, const struct dump_matched *m, const st
 
 uint64_t dump_match_end(struct dump_out *o, struct dump_options *options) {
     uint64_t sharing = 0;
-    if (options->n_matched > 1) qsort(options->matched, (size_t)options->n_matched, sizeof *options->matched, compare);
+    if (options->n_matched > 1)
+        qsort(options->matched, (size_t)options->n_matched, sizeof *options->matched, compare);
     for (uint64_t i = 0; i < options->n_matched; i++) {
         print_one(o, &options->matched[i], options);
         sharing += options->matched[i].found.common > 0;

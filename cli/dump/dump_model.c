@@ -1,5 +1,5 @@
-/* dump_model.c: the summary of a model's profile or weights file, which kvc-dump is given instead of a cache. Not for caches
- * (dump_summary.c). */
+/* dump_model.c: the summary of a model's profile or weights file, which kvc-dump is given instead
+ * of a cache. Not for caches (dump_summary.c). */
 #include "cli/dump/dump.h"
 #include "formats/model/model.h"
 #include "formats/model/predictor.h"
@@ -23,7 +23,8 @@ static void real_fact(struct dump_out *o, const char *name, double v) {
 }
 
 /* Prints a text of the profile that is a decimal number. */
-static void profile_number(struct dump_out *o, const char *name, const struct kvc_profile *p, const char *key) {
+static void profile_number(struct dump_out *o, const char *name, const struct kvc_profile *p,
+                           const char *key) {
     uint64_t v;
     if (!cli_parse_u64(kvc_profile_text(p, key), &v)) dump_key_u64(o, name, v);
     else dump_key_none(o, name);
@@ -62,7 +63,8 @@ static void print_model(struct dump_out *o, const char *path, const struct kvc_m
     number_fact(o, "head_dim", m->head_dim);
     number_fact(o, "head_dim_v", m->head_dim_v);
     number_fact(o, "window", m->window);
-    text_fact(o, "pairing", m->pairing == KVC_PAIRING_UNKNOWN ? NULL : kvc_pairing_name(m->pairing));
+    text_fact(o, "pairing",
+              m->pairing == KVC_PAIRING_UNKNOWN ? NULL : kvc_pairing_name(m->pairing));
     text_fact(o, "rope_type", m->rope_type);
     real_fact(o, "rope_theta", m->rope_theta);
     number_fact(o, "rope_dim", m->rope_dim);
@@ -89,8 +91,10 @@ int dump_no_cache(struct dump_out *o, const char *path, struct kvc_error *e) {
         kvc_profile_free(p);
         return p ? 0 : -1;
     }
-    /* A safetensors file is taken as weights if its config.json tells the model, as otherwise it may be a cache. */
-    if (kvc_model_read(path, 0, &model, &other) || (model.kind != KVC_MODEL_GGUF && !model.layers)) return -1;
+    /* A safetensors file is taken as weights if its config.json tells the model, as otherwise it
+     * may be a cache. */
+    if (kvc_model_read(path, 0, &model, &other) || (model.kind != KVC_MODEL_GGUF && !model.layers))
+        return -1;
     print_model(o, path, &model);
     return 0;
 }

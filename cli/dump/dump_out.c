@@ -49,7 +49,8 @@ static void end_facts(struct dump_out *o) {
 
 static void end(struct dump_out *o, const struct kvc_error *e) {
     if (!o->begun) return;
-    while (o->depth) { /* a damaged file may stop a mode anywhere: the output must stay well-formed */
+    /* a damaged file may stop a mode anywhere: the output must stay well-formed */
+    while (o->depth) {
         if (o->table[o->depth].in_line) dump_row_end(o);
         dump_table_end(o);
     }
@@ -162,10 +163,12 @@ void dump_line(struct dump_out *o, const char *text) {
     else fprintf(o->out, "%s\n", text);
 }
 
-/* Returns the kind of a column of a page. Narrow screens leave out what seldom differs between rows. */
+/* Returns the kind of a column of a page. Narrow screens leave out what seldom differs between
+ * rows. */
 static unsigned html_kind(const struct dump_column *c) {
-    static const char *const minor[] = {"roles", "stream",  "ckpt",    "window", "heads",     "k_dim",
-                                        "v_dim", "k_dtype", "v_dtype", "cells",  "positions", "pipeline"};
+    static const char *const minor[] = {"roles",   "stream", "ckpt",      "window",
+                                        "heads",   "k_dim",  "v_dim",     "k_dtype",
+                                        "v_dtype", "cells",  "positions", "pipeline"};
     unsigned kind = c->width < 0 ? HTML_TEXT : HTML_NUMBER;
     for (size_t i = 0; i < sizeof minor / sizeof *minor; i++)
         if (strcmp(c->name, minor[i]) == 0) kind |= HTML_WIDE;
@@ -174,7 +177,8 @@ static unsigned html_kind(const struct dump_column *c) {
 
 static void html_heading(struct dump_out *o, const struct dump_column *c) {
     struct html_column column[MAX_COLUMNS + 1] = {{NULL, 0}};
-    for (unsigned i = 0; c[i].name && i < MAX_COLUMNS; i++) column[i] = (struct html_column){c[i].name, html_kind(&c[i])};
+    for (unsigned i = 0; c[i].name && i < MAX_COLUMNS; i++)
+        column[i] = (struct html_column){c[i].name, html_kind(&c[i])};
     end_facts(o);
     html_table(o->out, column);
 }
@@ -194,7 +198,8 @@ static void heading(struct dump_out *o, const struct dump_column *c) {
     fputc('\n', o->out);
 }
 
-void dump_table(struct dump_out *o, const char *key, const char *row, const struct dump_column *columns) {
+void dump_table(struct dump_out *o, const char *key, const char *row,
+                const struct dump_column *columns) {
     if (o->style == DUMP_JSON) {
         cli_json_open(&o->report.json, key, '[');
     } else {
@@ -243,7 +248,8 @@ void dump_row_end(struct dump_out *o) {
     }
 }
 
-void dump_file_row(struct dump_out *o, const char *name, const char *row, const struct dump_column *columns) {
+void dump_file_row(struct dump_out *o, const char *name, const char *row,
+                   const struct dump_column *columns) {
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
         o->table[0].column = columns;

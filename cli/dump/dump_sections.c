@@ -1,4 +1,5 @@
-/* dump_sections.c: kvc-dump --sections: prints the place of every byte of a file. Not for contents of sections. */
+/* dump_sections.c: kvc-dump --sections: prints the place of every byte of a file. Not for contents
+ * of sections. */
 #include "cli/dump/dump.h"
 
 #include "formats/cache/extents.h"
@@ -11,9 +12,11 @@
 /* The number of sections in a record has 16 bits. */
 #define MAX_SECTIONS 65536
 
-static void section_rows(struct dump_out *o, const struct kvc_record_info *info, const struct kvc_section *section) {
-    static const struct dump_column columns[] = {{"section", 7}, {"type", -10},  {"coder", -6},   {"stage", 5},
-                                                 {"index", 5},   {"stored", 11}, {"decoded", 11}, {NULL, 0}};
+static void section_rows(struct dump_out *o, const struct kvc_record_info *info,
+                         const struct kvc_section *section) {
+    static const struct dump_column columns[] = {{"section", 7},  {"type", -10}, {"coder", -6},
+                                                 {"stage", 5},    {"index", 5},  {"stored", 11},
+                                                 {"decoded", 11}, {NULL, 0}};
     dump_table(o, "sections", "section", columns);
     for (unsigned i = 0; i < info->n_sections && i < MAX_SECTIONS; i++) {
         const struct kvc_section *s = &section[i];
@@ -64,8 +67,10 @@ static int record_rows(struct dump_out *o, const struct kvc_cache *c, struct kvc
 }
 
 static int container_sections(struct dump_out *o, const struct kvc_opened *f, struct kvc_error *e) {
-    static const struct dump_column columns[] = {{"record", 7},  {"type", -7}, {"tensor", -20}, {"block", 5},    {"rows", 4},
-                                                 {"offset", 12}, {"size", 11}, {"check", -16},  {"digest", -16}, {NULL, 0}};
+    static const struct dump_column columns[] = {{"record", 7}, {"type", -7},   {"tensor", -20},
+                                                 {"block", 5},  {"rows", 4},    {"offset", 12},
+                                                 {"size", 11},  {"check", -16}, {"digest", -16},
+                                                 {NULL, 0}};
     struct kvc_section *section = kvc_alloc(MAX_SECTIONS, sizeof *section);
     if (!section) return kvc_fail_memory(e, "a list of sections");
     dump_begin(o, f->input.name);
@@ -79,11 +84,13 @@ static int container_sections(struct dump_out *o, const struct kvc_opened *f, st
 }
 
 static int source_layout(struct dump_out *o, const struct kvc_opened *f, struct kvc_error *e) {
-    static const struct dump_column columns[] = {{"extent", 7}, {"offset", 12}, {"size", 12}, {"holds", -20}, {NULL, 0}};
+    static const struct dump_column columns[] = {
+        {"extent", 7}, {"offset", 12}, {"size", 12}, {"holds", -20}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
     uint64_t offset = 0;
     if (!c->n_extents)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "has no plain layout to list: its arrays are compressed or rearranged");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "has no plain layout to list: its arrays are compressed or rearranged");
     dump_begin(o, f->input.name);
     dump_table(o, "extents", "extent", columns);
     for (uint64_t i = 0; i < c->n_extents; i++) {
@@ -91,7 +98,8 @@ static int source_layout(struct dump_out *o, const struct kvc_opened *f, struct 
         char label[128] = "literal";
         uint32_t t;
         if (kvc_extent_is_tensor(c, x, &t)) kvc_tensor_label(c, t, label, sizeof label);
-        else if (x->n_places) snprintf(label, sizeof label, "region of %" PRIu64 " places", x->n_places);
+        else if (x->n_places)
+            snprintf(label, sizeof label, "region of %" PRIu64 " places", x->n_places);
         dump_row(o);
         dump_u64(o, i);
         dump_u64(o, offset);
@@ -104,7 +112,8 @@ static int source_layout(struct dump_out *o, const struct kvc_opened *f, struct 
     return 0;
 }
 
-int dump_sections(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+int dump_sections(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+                  struct kvc_error *e) {
     (void)options;
     return kvc_cache_is_container(f->cache) ? container_sections(o, f, e) : source_layout(o, f, e);
 }

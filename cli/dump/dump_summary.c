@@ -1,4 +1,5 @@
-/* dump_summary.c: prints the summary of a file as text on one screen, and as facts of a page. Not for JSON and TSV (dump_facts.c). */
+/* dump_summary.c: prints the summary of a file as text on one screen, and as facts of a page. Not
+ * for JSON and TSV (dump_facts.c). */
 #include "cli/dump/dump_facts.h"
 #include "formats/container/container.h"
 #include "formats/cache/keys.h"
@@ -43,7 +44,8 @@ static void print_format(struct dump_out *o, const struct dump_facts *x, struct 
     say(l, "%s", dump_format_name(x));
     if (x->is_container) say(l, ", version %u", kvc_container_header(x->c).write_version);
     if (x->is_container && source) say(l, ", made from %s", source);
-    if (source && version) say(l, ", version %" PRIu64, kvc_meta_u64(x->meta, KVC_KEY_SOURCE_VERSION, 0));
+    if (source && version)
+        say(l, ", version %" PRIu64, kvc_meta_u64(x->meta, KVC_KEY_SOURCE_VERSION, 0));
     if (x->is_container && source)
         say(l, !x->c->n_extents               ? " (cannot be given back)"
                : kvc_container_lossless(x->c) ? " (can be given back)"
@@ -94,7 +96,8 @@ static void print_geometry(struct dump_out *o, const struct dump_facts *x, struc
     end(o, l, "geometry");
     if (dump_dtypes_text(&x->k, text, sizeof text)) say(l, "K %s", text);
     if (dump_dtypes_text(&x->v, text, sizeof text)) say(l, "%sV %s", l->n ? ", " : "", text);
-    if (dump_dtypes_text(&x->others, text, sizeof text)) say(l, "%sothers %s", l->n ? ", " : "", text);
+    if (dump_dtypes_text(&x->others, text, sizeof text))
+        say(l, "%sothers %s", l->n ? ", " : "", text);
     if (kvc_meta_bool(x->meta, KVC_KEY_LLAMA_TRANSPOSED_V, 0)) say(l, ", V transposed");
     end(o, l, "dtypes");
 }
@@ -103,19 +106,23 @@ static void print_tokens(struct dump_out *o, const struct dump_facts *x, struct 
     const char *form = kvc_meta_text(x->meta, KVC_KEY_LLAMA_TOKEN_FORM, NULL);
     if (x->c->tokens) {
         say(l, "%" PRIu64, x->c->n_tokens);
-        if (form) say(l, " (%s)", strcmp(form, "server") == 0 ? "in a server's slot" : "a plain list");
-        for (uint64_t i = 0; i < x->c->n_tokens && i < SHOWN_TOKENS; i++) say(l, "%s %" PRId32, i ? "" : ":", x->c->tokens[i]);
+        if (form)
+            say(l, " (%s)", strcmp(form, "server") == 0 ? "in a server's slot" : "a plain list");
+        for (uint64_t i = 0; i < x->c->n_tokens && i < SHOWN_TOKENS; i++)
+            say(l, "%s %" PRId32, i ? "" : ":", x->c->tokens[i]);
         if (x->c->n_tokens > SHOWN_TOKENS) say(l, " ...");
     }
     end(o, l, "tokens");
 }
 
-/* Prints the place of a file that is a piece of a sequence, and what its prefix keys take beside token ids. */
+/* Prints the place of a file that is a piece of a sequence, and what its prefix keys take beside
+ * token ids. */
 static void print_prefix(struct dump_out *o, const struct dump_facts *x, struct line *l) {
     const struct kvc_meta_entry *parent = kvc_meta_find(x->meta, KVC_KEY_PREFIX_PARENT);
     const struct kvc_meta_entry *space = kvc_meta_find(x->meta, KVC_KEY_PREFIX_SPACE);
     if (parent) {
-        say(l, "from position %" PRIu64 " on, after key ", kvc_meta_u64(x->meta, KVC_KEY_TOKENS_FIRST, 0));
+        say(l, "from position %" PRIu64 " on, after key ",
+            kvc_meta_u64(x->meta, KVC_KEY_TOKENS_FIRST, 0));
         say_hex(l, parent);
     }
     if (x->extras) say(l, "%sextras %zu", l->n ? ", " : "", x->extras);
@@ -125,7 +132,8 @@ static void print_prefix(struct dump_out *o, const struct dump_facts *x, struct 
     end(o, l, "namespace");
 }
 
-/* Prints what is doubtful about the rows. Decodes at most the last rows, and says nothing where they cannot be decoded. */
+/* Prints what is doubtful about the rows. Decodes at most the last rows, and says nothing where
+ * they cannot be decoded. */
 static void print_rows(struct dump_out *o, const struct kvc_cache *c, struct line *l) {
     struct kvc_rows rows;
     char text[800];
@@ -138,7 +146,8 @@ static void print_rows(struct dump_out *o, const struct kvc_cache *c, struct lin
 
 static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line *l) {
     char number[32];
-    const char *k = kvc_meta_text(m, KVC_KEY_ROPE_K, NULL), *type = kvc_meta_text(m, KVC_KEY_ROPE_TYPE, NULL);
+    const char *k = kvc_meta_text(m, KVC_KEY_ROPE_K, NULL),
+               *type = kvc_meta_text(m, KVC_KEY_ROPE_TYPE, NULL);
     if (k && strcmp(k, "post") == 0) say(l, "K after RoPE");
     else if (k && strcmp(k, "pre") == 0) say(l, "K before RoPE");
     else say(l, "K before or after RoPE unknown");
@@ -151,19 +160,22 @@ static void print_rope(struct dump_out *o, const struct kvc_meta *m, struct line
     } else {
         say(l, ", theta unknown");
     }
-    if (kvc_meta_find(m, KVC_KEY_ROPE_DIM)) say(l, ", dim %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_DIM, 0));
+    if (kvc_meta_find(m, KVC_KEY_ROPE_DIM))
+        say(l, ", dim %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_DIM, 0));
     if (kvc_meta_find(m, KVC_KEY_ROPE_FACTOR)) {
         cli_double_text(kvc_meta_f64(m, KVC_KEY_ROPE_FACTOR, 0), number);
         say(l, ", factor %s", number);
     }
-    if (kvc_meta_find(m, KVC_KEY_ROPE_ORIGINAL)) say(l, ", original context %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_ORIGINAL, 0));
+    if (kvc_meta_find(m, KVC_KEY_ROPE_ORIGINAL))
+        say(l, ", original context %" PRIu64, kvc_meta_u64(m, KVC_KEY_ROPE_ORIGINAL, 0));
     const struct kvc_meta_entry *sections = kvc_meta_find(m, KVC_KEY_ROPE_SECTIONS);
     if (sections) {
         char text[128];
         kvc_meta_print(sections, text, sizeof text);
         say(l, ", sections %s", text);
     }
-    if (kvc_meta_find(m, KVC_KEY_ROPE_SCALING)) say(l, ", scaling %.400s", kvc_meta_text(m, KVC_KEY_ROPE_SCALING, ""));
+    if (kvc_meta_find(m, KVC_KEY_ROPE_SCALING))
+        say(l, ", scaling %.400s", kvc_meta_text(m, KVC_KEY_ROPE_SCALING, ""));
     end(o, l, "RoPE");
 }
 
@@ -175,7 +187,8 @@ static void say_tile(struct line *l, const struct kvc_meta *m, const char *role,
 }
 
 /* Prints the profile, and how the transform codec coded K and V of its first layer. */
-static int print_profile(struct dump_out *o, const struct dump_facts *x, struct line *l, struct kvc_error *e) {
+static int print_profile(struct dump_out *o, const struct dump_facts *x, struct line *l,
+                         struct kvc_error *e) {
     const struct kvc_meta_entry *m = kvc_meta_find(x->meta, KVC_KEY_PROFILE);
     int embedded, shown[2] = {0, 0};
     char text[128];
@@ -193,7 +206,8 @@ static int print_profile(struct dump_out *o, const struct dump_facts *x, struct 
             say(l, "%s", kvc_meta_text(x->meta, KVC_KEY_PROFILE_FIT, ""));
             if (kvc_meta_find(x->meta, KVC_KEY_PROFILE_FIT_K))
                 say(l, "; mean square of coefficients to the profile's: K %.3g, V %.3g",
-                    kvc_meta_f64(x->meta, KVC_KEY_PROFILE_FIT_K, 0), kvc_meta_f64(x->meta, KVC_KEY_PROFILE_FIT_V, 0));
+                    kvc_meta_f64(x->meta, KVC_KEY_PROFILE_FIT_K, 0),
+                    kvc_meta_f64(x->meta, KVC_KEY_PROFILE_FIT_V, 0));
             end(o, l, "profile's fit");
         }
     }
@@ -232,7 +246,8 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
         end(o, l, "window");
     }
     if (kvc_meta_find(x->meta, KVC_KEY_OTHER_ARRAYS)) {
-        say(l, "of unknown meaning, kept as bytes: %s", kvc_meta_text(x->meta, KVC_KEY_OTHER_ARRAYS, ""));
+        say(l, "of unknown meaning, kept as bytes: %s",
+            kvc_meta_text(x->meta, KVC_KEY_OTHER_ARRAYS, ""));
         end(o, l, "arrays");
     }
     if (recipe) {
@@ -247,15 +262,17 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
     cli_size_text(x->tensor_bytes, size);
     say(l, ", tensors %s", size);
     if (x->is_container) say(l, ", ratio %.3f", dump_ratio(x));
-    if (x->checkpoints) say(l, ", %" PRIu64 " checkpoint%s", x->checkpoints, x->checkpoints == 1 ? "" : "s");
+    if (x->checkpoints)
+        say(l, ", %" PRIu64 " checkpoint%s", x->checkpoints, x->checkpoints == 1 ? "" : "s");
     end(o, l, "size");
 }
 
 /* This table is narrower than that of TSV. */
 static void print_parts(struct dump_out *o, const struct dump_facts *x) {
-    static const struct dump_column columns[] = {{"part", 4},  {"kind", -10},      {"stream", 6}, {"ckpt", 4},
-                                                 {"cells", 7}, {"positions", -14}, {"layers", 6}, {"K", -8},
-                                                 {"V", -8},    {"bytes", 11},      {NULL, 0}};
+    static const struct dump_column columns[] = {{"part", 4},   {"kind", -10}, {"stream", 6},
+                                                 {"ckpt", 4},   {"cells", 7},  {"positions", -14},
+                                                 {"layers", 6}, {"K", -8},     {"V", -8},
+                                                 {"bytes", 11}, {NULL, 0}};
     uint32_t n = x->c->n_parts < SHOWN_PARTS ? x->c->n_parts : SHOWN_PARTS;
     char text[64];
     dump_table(o, "parts", "part", columns);
@@ -303,7 +320,8 @@ static void print_unknown(struct dump_out *o, const struct dump_facts *x) {
     }
 }
 
-int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+int dump_summary(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+                 struct kvc_error *e) {
     struct dump_facts x;
     struct line l = {.n = 0};
     if (o->style == DUMP_JSON || o->style == DUMP_TSV) return dump_facts(o, f, options, e);

@@ -1,4 +1,5 @@
-/* dump_values.c: kvc-dump --values and --stats. Not for computing statistics (formats/compare/stats.c). */
+/* dump_values.c: kvc-dump --values and --stats. Not for computing statistics
+ * (formats/compare/stats.c). */
 #include "cli/dump/dump.h"
 #include "cli/progress.h"
 #include "codecs/memory.h"
@@ -10,8 +11,9 @@
 #include <string.h>
 
 /* Letters of --values, by role. */
-static const char letters[] = {[KVC_ROLE_K] = 'K', [KVC_ROLE_V] = 'V',       [KVC_ROLE_LATENT] = 'L', [KVC_ROLE_R] = 'R',
-                               [KVC_ROLE_S] = 'S', [KVC_ROLE_QUERIES] = 'Q', [KVC_ROLE_HIDDEN] = 'H'};
+static const char letters[] = {
+    [KVC_ROLE_K] = 'K', [KVC_ROLE_V] = 'V',       [KVC_ROLE_LATENT] = 'L', [KVC_ROLE_R] = 'R',
+    [KVC_ROLE_S] = 'S', [KVC_ROLE_QUERIES] = 'Q', [KVC_ROLE_HIDDEN] = 'H'};
 
 static int parse_role(const char *text, enum kvc_role *role) {
     for (size_t i = 0; i < sizeof letters; i++) {
@@ -29,7 +31,8 @@ static int parse_head(char *text, struct dump_values *v, char **range) {
     const char *layer = strsep(&text, ":"), *role = strsep(&text, ":"), *head = strsep(&text, ":");
     uint64_t number;
     *range = text;
-    if (!head || cli_parse_u64(layer, &number) || number >= KVC_NONE || parse_role(role, &v->role)) return -1;
+    if (!head || cli_parse_u64(layer, &number) || number >= KVC_NONE || parse_role(role, &v->role))
+        return -1;
     v->layer = (uint32_t)number;
     v->all_heads = strcmp(head, "all") == 0;
     return v->all_heads ? 0 : cli_parse_u64(head, &v->head);
@@ -45,16 +48,19 @@ int dump_values_take(const char *arg, struct dump_values *v) {
     return range ? cli_take_range(before, range, &v->first, &v->end) : 0;
 }
 
-static uint32_t find_tensor(const struct kvc_cache *c, const struct dump_options *options, struct kvc_error *e) {
+static uint32_t find_tensor(const struct kvc_cache *c, const struct dump_options *options,
+                            struct kvc_error *e) {
     const struct dump_values *v = &options->values;
     for (uint32_t i = 0; i < c->n_layers; i++) { /* ordered by part */
         const struct kvc_layer *layer = &c->layer[i];
         if (layer->index != v->layer || !dump_wants_part(options, layer->part)) continue;
         for (unsigned j = 0; j < 2; j++) {
-            if (layer->tensor[j] != KVC_NONE && c->tensor[layer->tensor[j]].role == v->role) return layer->tensor[j];
+            if (layer->tensor[j] != KVC_NONE && c->tensor[layer->tensor[j]].role == v->role)
+                return layer->tensor[j];
         }
     }
-    kvc_fail(e, KVC_ERR_USAGE, "layer %" PRIu32 " has no %s%s: --layers lists the roles of each layer", v->layer,
+    kvc_fail(e, KVC_ERR_USAGE,
+             "layer %" PRIu32 " has no %s%s: --layers lists the roles of each layer", v->layer,
              kvc_role_name(v->role), options->part == KVC_NONE ? "" : " in that part");
     return KVC_NONE;
 }
@@ -65,20 +71,23 @@ static uint64_t row_at(const struct kvc_cells *cells, uint64_t pos) {
 }
 
 /* Prints positions and values of rows [row, end) of tensor t, a block at a time. */
-static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t, const struct dump_values *v, uint64_t row,
-                      uint64_t end, struct kvc_error *e) {
+static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
+                      const struct dump_values *v, uint64_t row, uint64_t end,
+                      struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = &c->part[c->layer[c->tensor[t].layer].part].cells;
     uint64_t bytes = kvc_row_bytes(shape), width = shape->heads * shape->dim;
     uint64_t at = v->all_heads ? 0 : v->head * shape->dim, n = v->all_heads ? width : shape->dim;
     uint64_t most = KVC_BLOCK;
-    while (most > 1 && most * (bytes > 4 * width ? bytes : 4 * width) > UINT64_C(1) << 26) most /= 2;
+    while (most > 1 && most * (bytes > 4 * width ? bytes : 4 * width) > UINT64_C(1) << 26)
+        most /= 2;
     uint8_t *rows = kvc_alloc(most, bytes);
     float *values = kvc_alloc(width, sizeof *values);
     int status = rows && values ? 0 : kvc_fail_memory(e, "values");
     while (!status && row < end) {
         uint64_t block_end = cells->block[kvc_cells_block_of(cells, row) + 1];
-        uint64_t stop = block_end < end ? block_end : end, batch = stop - row < most ? stop - row : most;
+        uint64_t stop = block_end < end ? block_end : end,
+                 batch = stop - row < most ? stop - row : most;
         status = c->read(c, t, row, batch, rows, e);
         for (uint64_t i = 0; !status && i < batch; i++) {
             status = kvc_rows_to_floats(c, t, values, rows + i * bytes, 1, 1, e);
@@ -95,7 +104,8 @@ static int value_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
     return status;
 }
 
-int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+                struct kvc_error *e) {
     static const struct dump_column columns[] = {{"position", 8}, {"values", -1}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
     const struct dump_values *v = &options->values;
@@ -105,10 +115,15 @@ int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
     const struct kvc_tensor *tensor = &c->tensor[t];
     const struct kvc_cells *cells = &c->part[c->layer[tensor->layer].part].cells;
     if (!v->all_heads && v->head >= tensor->shape.heads)
-        return kvc_fail(e, KVC_ERR_USAGE, "layer %" PRIu32 " %s has no head %" PRIu64 ": there %s %" PRIu64 "%s", v->layer,
-                        kvc_role_name(v->role), v->head, tensor->shape.heads == 1 ? "is" : "are", tensor->shape.heads,
-                        kvc_cache_heads_known(c) ? "" : " (the number is not known: --kv-heads gives it)");
-    uint64_t row = row_at(cells, v->first), end = v->end == UINT64_MAX ? cells->n : row_at(cells, v->end);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "layer %" PRIu32 " %s has no head %" PRIu64 ": there %s %" PRIu64 "%s",
+                        v->layer, kvc_role_name(v->role), v->head,
+                        tensor->shape.heads == 1 ? "is" : "are", tensor->shape.heads,
+                        kvc_cache_heads_known(c)
+                            ? ""
+                            : " (the number is not known: --kv-heads gives it)");
+    uint64_t row = row_at(cells, v->first),
+             end = v->end == UINT64_MAX ? cells->n : row_at(cells, v->end);
     /* Without a range all rows are printed, also those of negative positions. */
     if (v->first == 0 && v->end == UINT64_MAX) row = 0;
     dump_begin(o, f->input.name);
@@ -118,7 +133,8 @@ int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
     return status;
 }
 
-static void stats_row(struct dump_out *o, const struct kvc_cache *c, uint32_t t, uint64_t head, const struct kvc_stats *s) {
+static void stats_row(struct dump_out *o, const struct kvc_cache *c, uint32_t t, uint64_t head,
+                      const struct kvc_stats *s) {
     const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
     dump_row(o);
     dump_u64(o, layer->part);
@@ -137,7 +153,8 @@ static void stats_row(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
     dump_row_end(o);
 }
 
-static int tensor_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t, struct cli_progress *p, struct kvc_error *e) {
+static int tensor_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t,
+                       struct cli_progress *p, struct kvc_error *e) {
     uint64_t heads = c->tensor[t].shape.heads;
     struct kvc_stats *stats = kvc_alloc(heads, sizeof *stats);
     int status = stats ? kvc_tensor_stats(c, t, stats, e) : kvc_fail_memory(e, "statistics");
@@ -147,11 +164,12 @@ static int tensor_rows(struct dump_out *o, const struct kvc_cache *c, uint32_t t
     return status;
 }
 
-int dump_stats(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
-    static const struct dump_column columns[] = {{"part", 4},       {"layer", 5}, {"role", -7},    {"head", 4},
-                                                 {"values", 9},     {"mean", 12}, {"rms", 11},     {"max_abs", 11},
-                                                 {"nan", 5},        {"inf", 5},   {"outliers", 8}, {"worst_channel", 13},
-                                                 {"worst_rms", 11}, {NULL, 0}};
+int dump_stats(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+               struct kvc_error *e) {
+    static const struct dump_column columns[] = {
+        {"part", 4},     {"layer", 5},          {"role", -7},      {"head", 4}, {"values", 9},
+        {"mean", 12},    {"rms", 11},           {"max_abs", 11},   {"nan", 5},  {"inf", 5},
+        {"outliers", 8}, {"worst_channel", 13}, {"worst_rms", 11}, {NULL, 0}};
     const struct kvc_cache *c = f->cache;
     struct cli_progress progress;
     int status = dump_check_part(c, options, e);

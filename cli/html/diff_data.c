@@ -1,5 +1,5 @@
-/* diff_data.c: the data of the pictures of kvc-diff's report, beside those of --json. Not for drawing (share/page.html), and not for
- * text and tables (diff_report.c). */
+/* diff_data.c: the data of the pictures of kvc-diff's report, beside those of --json. Not for
+ * drawing (share/page.html), and not for text and tables (diff_report.c). */
 #include "cli/html/diff_report.h"
 
 #include "cli/html/page.h"
@@ -14,7 +14,8 @@ enum { MAX_POINTS = 2000, MAX_PARTS = 4, MAX_PAIRS = 2000, MAX_WORST = 50 };
 
 /* --- tensors --- */
 
-static void side(struct cli_json *j, const struct diff_comparison *d, const struct kvc_tensor_pair *pair, int s) {
+static void side(struct cli_json *j, const struct diff_comparison *d,
+                 const struct kvc_tensor_pair *pair, int s) {
     const struct kvc_cache *c = d->file[s].cache;
     const uint32_t t = pair->tensor[s];
     cli_json_open(j, NULL, '{');
@@ -23,7 +24,8 @@ static void side(struct cli_json *j, const struct diff_comparison *d, const stru
     cli_json_close(j);
 }
 
-/* Writes the compared tensors in the order of their table: their names, and the errors of their heads. */
+/* Writes the compared tensors in the order of their table: their names, and the errors of their
+ * heads. */
 static void tensors(struct cli_json *j, const struct diff_comparison *d) {
     const struct diff_collected *c = d->collected;
     const struct diff_worst worst = diff_collect_worst(c);
@@ -40,7 +42,8 @@ static void tensors(struct cli_json *j, const struct diff_comparison *d) {
         cli_json_text(j, "role", kvc_role_name(t->pair->role));
         cli_json_bool(j, "differs", t->all.differ != 0);
         cli_json_open(j, "errors", '[');
-        for (uint64_t h = 0; h < t->pair->heads; h++) html_number(j, NULL, diff_collect_error(&t->head[h]));
+        for (uint64_t h = 0; h < t->pair->heads; h++)
+            html_number(j, NULL, diff_collect_error(&t->head[h]));
         cli_json_close(j);
         cli_json_open(j, "sides", '[');
         for (int s = 0; s < 2; s++) side(j, d, t->pair, s);
@@ -65,7 +68,8 @@ struct axis {
 };
 
 static struct axis axis_of(int64_t first, int64_t last) {
-    const double range = (double)((uint64_t)last - (uint64_t)first) + 1, step = ceil(range / MAX_POINTS);
+    const double range = (double)((uint64_t)last - (uint64_t)first) + 1,
+                 step = ceil(range / MAX_POINTS);
     return (struct axis){first, step, (size_t)ceil(range / step)};
 }
 
@@ -89,8 +93,10 @@ static int64_t position_at(const struct kvc_part_pair *parts, uint64_t row) {
     return kvc_cells_position(&parts->part[0]->cells, row);
 }
 
-/* Writes the sums of a role by point: "dd" of (a - b)^2 and "aa" of a^2, both -1 where no row is. */
-static int role_sums(struct cli_json *j, const struct diff_collected_rows *r, const struct axis *x, struct kvc_error *e) {
+/* Writes the sums of a role by point: "dd" of (a - b)^2 and "aa" of a^2, both -1 where no row is.
+ */
+static int role_sums(struct cli_json *j, const struct diff_collected_rows *r, const struct axis *x,
+                     struct kvc_error *e) {
     const struct kvc_matching *rows = &r->parts->rows;
     double *dd = kvc_alloc(2 * (uint64_t)x->n, sizeof *dd), *aa = dd ? dd + x->n : NULL;
     uint64_t at = 0;
@@ -111,8 +117,8 @@ static int role_sums(struct cli_json *j, const struct diff_collected_rows *r, co
     return 0;
 }
 
-static int part_positions(struct cli_json *j, const struct diff_collected *c, const struct kvc_part_pair *parts,
-                          struct kvc_error *e) {
+static int part_positions(struct cli_json *j, const struct diff_collected *c,
+                          const struct kvc_part_pair *parts, struct kvc_error *e) {
     const struct kvc_run *end = &parts->rows.run[parts->rows.n_runs - 1];
     const int64_t last = position_at(parts, end->a + end->n - 1);
     const struct axis x = axis_of(position_at(parts, parts->rows.run[0].a), last);
@@ -156,8 +162,8 @@ static int positions(struct cli_json *j, const struct diff_comparison *d, struct
 /* --- channels --- */
 
 /* Writes the RMS error of each channel of a tensor, relative to the RMS of the tensor. */
-static int channels_of(struct cli_json *j, const struct diff_collected *c, const struct diff_collected_channels *w,
-                       struct kvc_error *e) {
+static int channels_of(struct cli_json *j, const struct diff_collected *c,
+                       const struct diff_collected_channels *w, struct kvc_error *e) {
     const struct kvc_tensor_pair *pair = c->tensor[w->tensor].pair;
     const double rows = (double)pair->parts->rows.rows;
     struct kvc_error_sum all = {0, 0};
@@ -165,7 +171,8 @@ static int channels_of(struct cli_json *j, const struct diff_collected *c, const
     if (!value) return kvc_fail_memory(e, "a heatmap");
     for (uint64_t i = 0; i < w->n; i++) kvc_error_sum_add(&all, &w->channel[i]);
     const double rms = sqrt(all.aa / ((double)w->n * rows));
-    for (uint64_t i = 0; i < w->n; i++) value[i] = sqrt(w->channel[i].dd / rows) / (rms > 0 ? rms : 1);
+    for (uint64_t i = 0; i < w->n; i++)
+        value[i] = sqrt(w->channel[i].dd / rows) / (rms > 0 ? rms : 1);
     cli_json_open(j, NULL, '{');
     cli_json_u64(j, "tensor", w->tensor);
     html_matrix(j, value, pair->heads, w->n / pair->heads);
@@ -177,7 +184,8 @@ static int channels_of(struct cli_json *j, const struct diff_collected *c, const
 static int channels(struct cli_json *j, const struct diff_collected *c, struct kvc_error *e) {
     int status = 0;
     cli_json_open(j, "channels", '[');
-    for (unsigned i = 0; i < c->n_worst && !status; i++) status = channels_of(j, c, &c->worst[i], e);
+    for (unsigned i = 0; i < c->n_worst && !status; i++)
+        status = channels_of(j, c, &c->worst[i], e);
     cli_json_close(j);
     return status;
 }
@@ -200,7 +208,8 @@ static int values(struct cli_json *j, const struct diff_comparison *d, struct kv
     const struct diff_worst worst = diff_collect_worst(d->collected);
     struct kvc_head_sample s;
     if (!worst.tensor) return 0;
-    const int status = kvc_head_sample_take(d->cache, worst.tensor->pair, worst.head, MAX_PAIRS, MAX_WORST, &s, e);
+    const int status = kvc_head_sample_take(d->cache, worst.tensor->pair, worst.head, MAX_PAIRS,
+                                            MAX_WORST, &s, e);
     if (!status && s.n) {
         cli_json_open(j, "values", '{');
         cli_json_u64(j, "of", s.values);
@@ -214,7 +223,8 @@ static int values(struct cli_json *j, const struct diff_comparison *d, struct kv
 
 /* --- attention of single queries --- */
 
-/* The sums of each point: probabilities of A and of B, and how much A has more than B, and B than A. */
+/* The sums of each point: probabilities of A and of B, and how much A has more than B, and B than
+ * A. */
 static int query(struct cli_json *j, const struct kvc_attention_weights *w, struct kvc_error *e) {
     static const char *const keys[] = {"a", "b", "more_a", "more_b"};
     enum { SERIES = sizeof keys / sizeof *keys };
@@ -222,7 +232,8 @@ static int query(struct cli_json *j, const struct kvc_attention_weights *w, stru
     double *y = kvc_alloc_zeros(SERIES * (uint64_t)x.n, sizeof *y);
     if (!y) return kvc_fail_memory(e, "a curve");
     for (uint64_t i = 0; i < w->n; i++) {
-        const double a = (double)w->p[0][i], b = (double)w->p[1][i], add[] = {a, b, fmax(0, a - b), fmax(0, b - a)};
+        const double a = (double)w->p[0][i], b = (double)w->p[1][i],
+                     add[] = {a, b, fmax(0, a - b), fmax(0, b - a)};
         for (size_t s = 0; s < SERIES; s++) y[s * x.n + point_of(&x, w->at[i])] += add[s];
     }
     cli_json_open(j, NULL, '{');
@@ -236,7 +247,8 @@ static int query(struct cli_json *j, const struct kvc_attention_weights *w, stru
     return 0;
 }
 
-/* Writes the last query of the head whose attention drifts most, and if it is another the one that drifts most. */
+/* Writes the last query of the head whose attention drifts most, and if it is another the one that
+ * drifts most. */
 static int queries(struct cli_json *j, struct diff_comparison *d, struct kvc_error *e) {
     struct kvc_attention_weights last = {.n = 0}, worst = {.n = 0};
     uint64_t head = 0;
@@ -250,7 +262,8 @@ static int queries(struct cli_json *j, struct diff_comparison *d, struct kvc_err
         cli_json_u64(j, "kv_head", head);
         cli_json_open(j, "of", '[');
         status = query(j, &last, e);
-        if (!status && (last.position != worst.position || last.head != worst.head)) status = query(j, &worst, e);
+        if (!status && (last.position != worst.position || last.head != worst.head))
+            status = query(j, &worst, e);
         cli_json_close(j);
         cli_json_close(j);
     }

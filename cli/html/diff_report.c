@@ -1,5 +1,5 @@
-/* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for the data of its pictures
- * (diff_data.c). */
+/* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for the
+ * data of its pictures (diff_data.c). */
 #include "cli/html/diff_report.h"
 
 #include "cli/diff/diff_json.h"
@@ -30,7 +30,8 @@ static void say_roles(FILE *out, const struct diff_collected *c) {
     for (unsigned role = 0; role < DIFF_ROLES; role++) {
         struct kvc_difference all = {0};
         for (size_t i = 0; i < c->n_tensors; i++)
-            if (c->tensor[i].pair->role == role && c->tensor[i].all.differ) kvc_difference_add(&all, &c->tensor[i].all);
+            if (c->tensor[i].pair->role == role && c->tensor[i].all.differ)
+                kvc_difference_add(&all, &c->tensor[i].all);
         if (all.differ == all.nonfinite) continue;
         html_say(out, "%s %s ", any ? "," : "; relative error", kvc_role_name(role));
         say_number(out, all.frobenius);
@@ -44,10 +45,13 @@ static void say_worst(FILE *out, const struct diff_collected *c) {
     char label[128];
     if (!worst.tensor) return;
     label_of(worst.tensor->pair, label, sizeof label);
-    fprintf(out, "<span class=\"worst\">The worst is <a href=\"#t%zu\">", (size_t)(worst.tensor - c->tensor));
+    fprintf(out, "<span class=\"worst\">The worst is <a href=\"#t%zu\">",
+            (size_t)(worst.tensor - c->tensor));
     const struct kvc_difference *head = &worst.tensor->head[worst.head];
     html_say(out, "%s head %" PRIu64 ": ", label, worst.head);
-    if (head->nonfinite) html_say(out, "%" PRIu64 " value%s not finite", head->nonfinite, head->nonfinite == 1 ? "" : "s");
+    if (head->nonfinite)
+        html_say(out, "%" PRIu64 " value%s not finite", head->nonfinite,
+                 head->nonfinite == 1 ? "" : "s");
     else say_number(out, head->frobenius);
     fputs("</a>.</span> ", out);
 }
@@ -58,41 +62,49 @@ static void say_attention(FILE *out, const struct kvc_attended *a) {
     const struct kvc_attended_layer *l = kvc_attended_worst(a, &head);
     if (!l) return;
     html_say(out,
-             "Attention drifts by %.3g nats (mean KL divergence of %" PRIu64 " queries), most in layer %" PRIu32 " head %" PRIu64
-             ": %.3g nats. ",
-             kvc_attention_kl(&a->all), a->all.queries, l->k->layer, head, kvc_attention_kl(&l->head[head]));
+             "Attention drifts by %.3g nats (mean KL divergence of %" PRIu64
+             " queries), most in layer %" PRIu32 " head %" PRIu64 ": %.3g nats. ",
+             kvc_attention_kl(&a->all), a->all.queries, l->k->layer, head,
+             kvc_attention_kl(&l->head[head]));
     const double kl = kvc_attention_kl(&a->all);
     if (!(kl > 0)) return;
-    html_say(out, "With %.2g nats %s. ", kl, cli_kld_text(CLI_KLD_ATTENTION, kl, text, sizeof text));
-    html_say(
-        out,
-        "An error of K counts only where it moves attention, one of V only where attention goes: the worst K or V need not be "
-        "the worst attention. ");
+    html_say(out, "With %.2g nats %s. ", kl,
+             cli_kld_text(CLI_KLD_ATTENTION, kl, text, sizeof text));
+    html_say(out, "An error of K counts only where it moves attention, one of V only where "
+                  "attention goes: the worst K or V need not be "
+                  "the worst attention. ");
 }
 
 static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error *why) {
     const struct diff_collected *c = d->collected;
     const struct kvc_difference *x = &d->total;
     fprintf(out, "<p class=\"verdict%s\">", why ? " bad" : "");
-    if (why) html_say(out, "The comparison stopped, so this report is not complete: %s. ", why->message);
+    if (why)
+        html_say(out, "The comparison stopped, so this report is not complete: %s. ", why->message);
     if (d->unequal) {
-        html_say(out, "A and B differ in %" PRIu64 " of %" PRIu64 " values, in %" PRIu64 " of %" PRIu64 " tensor%s", x->differ,
-                 d->values, d->unequal, d->compared, d->compared == 1 ? "" : "s");
+        html_say(out,
+                 "A and B differ in %" PRIu64 " of %" PRIu64 " values, in %" PRIu64 " of %" PRIu64
+                 " tensor%s",
+                 x->differ, d->values, d->unequal, d->compared, d->compared == 1 ? "" : "s");
         say_roles(out, c);
         say_worst(out, c);
-        if (x->nonfinite) html_say(out, "%" PRIu64 " of the pairs that differ are not finite. ", x->nonfinite);
+        if (x->nonfinite)
+            html_say(out, "%" PRIu64 " of the pairs that differ are not finite. ", x->nonfinite);
     } else {
-        html_say(out, "All %" PRIu64 " values of %" PRIu64 " tensor%s are the same. ", d->values, d->compared,
-                 d->compared == 1 ? "" : "s");
+        html_say(out, "All %" PRIu64 " values of %" PRIu64 " tensor%s are the same. ", d->values,
+                 d->compared, d->compared == 1 ? "" : "s");
     }
-    if (d->facts) html_say(out, "%" PRIu64 " other fact%s. ", d->facts, d->facts == 1 ? " differs" : "s differ");
+    if (d->facts)
+        html_say(out, "%" PRIu64 " other fact%s. ", d->facts,
+                 d->facts == 1 ? " differs" : "s differ");
     say_attention(out, &d->attended);
     fputs("</p>\n", out);
 }
 
 /* --- facts --- */
 
-/* Writes the summaries of both files, as kvc-dump has them. Damage was reported where the values were compared. */
+/* Writes the summaries of both files, as kvc-dump has them. Damage was reported where the values
+ * were compared. */
 static void files(const struct diff_comparison *d, FILE *out) {
     struct dump_options options = {.part = KVC_NONE};
     fputs("<div class=\"sides\">\n", out);
@@ -209,7 +221,8 @@ static void attention(struct kvc_attended *a, FILE *out) {
 /* --- the page --- */
 
 /* Embeds what --json prints. */
-static int embed_json(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
+static int embed_json(struct diff_comparison *d, FILE *out, const struct kvc_error *why,
+                      struct kvc_error *e) {
     struct html_data json;
     if (html_data_begin(&json, e)) return -1;
     diff_json_collected(d, why, json.json.out);
@@ -225,7 +238,8 @@ static int embed_data(struct diff_comparison *d, FILE *out, struct kvc_error *e)
     return html_data_end(&data, status, out, "pictures-data", e);
 }
 
-static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error *why, struct kvc_error *e) {
+static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error *why,
+                    struct kvc_error *e) {
     verdict(d, out, why);
     html_pictures(out);
     html_section(out, "files", "The two files");
@@ -241,7 +255,8 @@ static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {
     struct html_page p;
     char title[1024];
-    snprintf(title, sizeof title, "kvc-diff: %.480s, %.480s", d->file[0].input.name, d->file[1].input.name);
+    snprintf(title, sizeof title, "kvc-diff: %.480s, %.480s", d->file[0].input.name,
+             d->file[1].input.name);
     if (html_begin(&p, title, e)) return -1;
     if (contents(d, p.out, why, e)) {
         html_abandon(&p);

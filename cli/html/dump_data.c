@@ -1,5 +1,6 @@
-/* dump_data.c: the data of the pictures of values in kvc-dump's report: the root mean square by layer and channel, and a histogram.
- * Not for drawing (share/page.html), nor for the structure of a file (dump_report.c). */
+/* dump_data.c: the data of the pictures of values in kvc-dump's report: the root mean square by
+ * layer and channel, and a histogram. Not for drawing (share/page.html), nor for the structure of a
+ * file (dump_report.c). */
 #include "cli/html/dump_data.h"
 
 #include "cli/html/page.h"
@@ -25,7 +26,8 @@ struct shown {
 
 struct values {
     const struct kvc_cache *c;
-    struct shown *shown; /* those of K, then of V, then of latents; of each in the order of layers */
+    /* those of K, then of V, then of latents; of each in the order of layers */
+    struct shown *shown;
     size_t n, begin[ROLES + 1];
     uint64_t most_rows; /* of a tensor */
     int left_out;       /* there are more tensors, or wider ones */
@@ -53,14 +55,19 @@ static int list(struct values *x, struct kvc_error *e) {
         for (uint32_t l = 0; l < x->c->n_layers; l++)
             for (unsigned j = 0; j < 2; j++) {
                 const uint32_t t = x->c->layer[l].tensor[j];
-                if (t == KVC_NONE || x->c->tensor[t].role != role || !x->c->tensor[t].shape.tokens) continue;
-                if (kvc_tensor_part(x->c, t)->kind == KVC_PART_CHECKPOINT) continue; /* earlier states of the same layers */
-                const double channels = (double)x->c->tensor[t].shape.heads * (double)x->c->tensor[t].shape.dim;
+                if (t == KVC_NONE || x->c->tensor[t].role != role || !x->c->tensor[t].shape.tokens)
+                    continue;
+                /* earlier states of the same layers */
+                if (kvc_tensor_part(x->c, t)->kind == KVC_PART_CHECKPOINT) continue;
+                const double channels = (double)x->c->tensor[t].shape.heads *
+                                        (double)x->c->tensor[t].shape.dim;
                 if (channels > MAX_CHANNELS || x->n - x->begin[role] == MAX_TENSORS) {
                     x->left_out = 1;
                     continue;
                 }
-                if (x->n && x->c->layer[l].part != x->c->layer[x->c->tensor[x->shown[0].tensor].layer].part) x->parts = 1;
+                if (x->n &&
+                    x->c->layer[l].part != x->c->layer[x->c->tensor[x->shown[0].tensor].layer].part)
+                    x->parts = 1;
                 width += channels;
                 x->shown[x->n++].tensor = t;
             }
@@ -95,22 +102,28 @@ static int sum_all(struct values *x, struct kvc_error *e) {
 
 /* Returns 1 for an error that is no damage: something is needed to decode. */
 static int needs(const struct kvc_error *why) {
-    return why->code == KVC_ERR_MODEL || why->code == KVC_ERR_UNSUPPORTED || why->code == KVC_ERR_USAGE;
+    return why->code == KVC_ERR_MODEL || why->code == KVC_ERR_UNSUPPORTED ||
+           why->code == KVC_ERR_USAGE;
 }
 
-/* Writes the root mean squares of a role's tensors, a row each; those of a tensor that failed are absent. */
-static int write_rms(struct cli_json *j, const struct values *x, unsigned role, struct kvc_error *e) {
+/* Writes the root mean squares of a role's tensors, a row each; those of a tensor that failed are
+ * absent. */
+static int write_rms(struct cli_json *j, const struct values *x, unsigned role,
+                     struct kvc_error *e) {
     const struct shown *s = &x->shown[x->begin[role]];
     const uint64_t rows = x->begin[role + 1] - x->begin[role];
     uint64_t columns = 0;
-    for (uint64_t i = 0; i < rows; i++) columns = s[i].sums.channels > columns ? s[i].sums.channels : columns;
+    for (uint64_t i = 0; i < rows; i++)
+        columns = s[i].sums.channels > columns ? s[i].sums.channels : columns;
     double *value = kvc_alloc(rows * columns, sizeof *value);
     if (!value) return kvc_fail_memory(e, "a heatmap");
     cli_json_open(j, "layers", '[');
     for (uint64_t i = 0; i < rows; i++) {
         cli_json_u64(j, NULL, x->c->layer[x->c->tensor[s[i].tensor].layer].index);
         for (uint64_t d = 0; d < columns; d++)
-            value[i * columns + d] = s[i].failed || d >= s[i].sums.channels ? -1 : kvc_value_sums_rms(&s[i].sums, d);
+            value[i * columns + d] = s[i].failed || d >= s[i].sums.channels
+                                         ? -1
+                                         : kvc_value_sums_rms(&s[i].sums, d);
     }
     cli_json_close(j);
     cli_json_u64(j, "heads", x->c->tensor[s->tensor].shape.heads);
@@ -157,11 +170,18 @@ static void explain(FILE *out, const struct values *x) {
         rows += x->c->tensor[x->shown[i].tensor].shape.tokens;
     }
     fputs("<p class=\"note\">", out);
-    if (read < rows) html_say(out, "Of %" PRIu64 " of %" PRIu64 " rows, in blocks that are spread evenly. ", read, rows);
+    if (read < rows)
+        html_say(out, "Of %" PRIu64 " of %" PRIu64 " rows, in blocks that are spread evenly. ",
+                 read, rows);
     else html_say(out, "Of all rows. ");
-    html_say(out, "Values are as the file has them: K after RoPE if the file has it so, and rotated if it is rotated.%s%s",
-             x->parts ? " Layers are in the order of the parts of the file; checkpoints are left out." : "",
-             x->left_out ? " Not all tensors are shown: there are more than 512 of a kind, or rows are wider than 16384 values."
+    html_say(out,
+             "Values are as the file has them: K after RoPE if the file has it so, and rotated if "
+             "it is rotated.%s%s",
+             x->parts
+                 ? " Layers are in the order of the parts of the file; checkpoints are left out."
+                 : "",
+             x->left_out ? " Not all tensors are shown: there are more than 512 of a kind, or rows "
+                           "are wider than 16384 values."
                          : "");
     fputs("</p>\n", out);
 }
@@ -182,12 +202,14 @@ static int report(FILE *out, const struct values *x, struct kvc_error *e) {
     if (!missing) return 0;
     char text[sizeof missing->why.message + 160];
     fputs("<p class=\"note\">", out);
-    html_say(out, "Some values cannot be shown: %s", cli_error_text(&missing->why, text, sizeof text));
+    html_say(out, "Some values cannot be shown: %s",
+             cli_error_text(&missing->why, text, sizeof text));
     fputs("</p>\n", out);
     return status;
 }
 
-int dump_report_values(struct cli_json *j, FILE *out, const struct kvc_cache *c, struct dump_progress *p, struct kvc_error *e) {
+int dump_report_values(struct cli_json *j, FILE *out, const struct kvc_cache *c,
+                       struct dump_progress *p, struct kvc_error *e) {
     struct values x = {.c = c, .progress = p};
     struct kvc_error other = {.code = KVC_OK};
     int status = list(&x, e) || sum_all(&x, e) ? -1 : 0, read = 0;

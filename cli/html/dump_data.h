@@ -1,4 +1,5 @@
-/* dump_data.h: the data of the pictures of values in the HTML report of kvc-dump. Not for a file's structure (dump_report.c). */
+/* dump_data.h: the data of the pictures of values in the HTML report of kvc-dump. Not for a file's
+ * structure (dump_report.c). */
 #ifndef KVC_DUMP_DATA_H
 #define KVC_DUMP_DATA_H
 
@@ -12,9 +13,11 @@ struct dump_progress {
 };
 void dump_progress_add(struct dump_progress *p, uint64_t bytes);
 
-/* Writes the key "values" on the values of K, V and latents, of a bounded number of rows, and to `out` how many were read. Values
- * that cannot be decoded without something that is not there, as a profile, are a note there. Returns -1 and the first damage in *e;
- * what could be read is written. Adds the bytes of the tensors to p->done. */
-int dump_report_values(struct cli_json *j, FILE *out, const struct kvc_cache *c, struct dump_progress *p, struct kvc_error *e);
+/* Writes the key "values" on the values of K, V and latents, of a bounded number of rows, and to
+ * `out` how many were read. Values that cannot be decoded without something that is not there, as a
+ * profile, are a note there. Returns -1 and the first damage in *e; what could be read is written.
+ * Adds the bytes of the tensors to p->done. */
+int dump_report_values(struct cli_json *j, FILE *out, const struct kvc_cache *c,
+                       struct dump_progress *p, struct kvc_error *e);
 
 #endif

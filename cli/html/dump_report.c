@@ -1,5 +1,5 @@
-/* dump_report.c: the HTML report of kvc-dump: the data of a file's map and of sizes by layer, and facts. Not for drawing
- * (share/page.html), and not for text, JSON and TSV (cli/dump). */
+/* dump_report.c: the HTML report of kvc-dump: the data of a file's map and of sizes by layer, and
+ * facts. Not for drawing (share/page.html), and not for text, JSON and TSV (cli/dump). */
 #include "cli/dump/dump_facts.h"
 #include "cli/html/dump_data.h"
 #include "cli/html/page.h"
@@ -59,7 +59,8 @@ static void write_segment(struct cli_json *j, struct shown *x) {
 /* Adds bytes to the map: to x->last if they continue it. */
 static void dump_report_add(struct cli_json *j, struct shown *x, const struct segment *s) {
     struct segment *last = &x->last;
-    const int same = last->size && last->layer == s->layer && strcmp(last->content, s->content) == 0;
+    const int same = last->size && last->layer == s->layer &&
+                     strcmp(last->content, s->content) == 0;
     if (same && last->offset + last->size == s->offset) {
         last->size += s->size;
         return;
@@ -87,7 +88,8 @@ static int read_record(struct shown *x, uint64_t i, struct segment *s, struct kv
     return 0;
 }
 
-/* Writes the records of a container. A record that cannot be read leaves a gap in the map; *e gets the first reason. */
+/* Writes the records of a container. A record that cannot be read leaves a gap in the map; *e gets
+ * the first reason. */
 static int write_records(struct cli_json *j, struct shown *x, struct kvc_error *e) {
     const uint64_t size = kvc_opened_size(x->file);
     struct segment s = {.size = 0};
@@ -98,11 +100,13 @@ static int write_records(struct cli_json *j, struct shown *x, struct kvc_error *
             status = -1;
             continue;
         }
-        if (!x->last.size) dump_report_add(j, x, &(struct segment){0, s.offset, "private", 0, "header"});
+        if (!x->last.size)
+            dump_report_add(j, x, &(struct segment){0, s.offset, "private", 0, "header"});
         dump_report_add(j, x, &s);
     }
     const uint64_t end = s.offset + s.size;
-    if (size > end) dump_report_add(j, x, &(struct segment){end, size - end, "private", 0, "footer"});
+    if (size > end)
+        dump_report_add(j, x, &(struct segment){end, size - end, "private", 0, "footer"});
     return status;
 }
 
@@ -125,7 +129,8 @@ static void write_extents(struct cli_json *j, struct shown *x) {
     }
 }
 
-/* Writes the segments of the file in order. On a damaged container -1 and *e, and what could be read is written. */
+/* Writes the segments of the file in order. On a damaged container -1 and *e, and what could be
+ * read is written. */
 static int write_map(struct cli_json *j, struct shown *x, struct kvc_error *e) {
     const uint64_t n = x->is_container ? kvc_container_records(x->c) : x->c->n_extents;
     int status = 0;
@@ -141,8 +146,8 @@ static int write_map(struct cli_json *j, struct shown *x, struct kvc_error *e) {
 
 /* --- layers --- */
 
-/* Writes the layers of the cache, and of each tensor the number of its layer among them, its content, bytes of its rows, and of a
- * container stored bytes without and of side data. */
+/* Writes the layers of the cache, and of each tensor the number of its layer among them, its
+ * content, bytes of its rows, and of a container stored bytes without and of side data. */
 static void write_layers(struct cli_json *j, const struct shown *x) {
     cli_json_open(j, "layers", '[');
     for (uint32_t i = 0; i < x->c->n_layers; i++) cli_json_u64(j, NULL, x->c->layer[i].index);
@@ -174,21 +179,26 @@ static void start_progress(struct shown *x, const struct dump_options *options) 
     for (uint32_t t = 0; t < x->c->n_tensors; t++) p->total += kvc_tensor_bytes(&x->c->tensor[t]);
 }
 
-static void verdict(FILE *out, const struct shown *x, const struct dump_facts *facts, const struct kvc_error *why) {
+static void verdict(FILE *out, const struct shown *x, const struct dump_facts *facts,
+                    const struct kvc_error *why) {
     char size[32], tensors[32];
     cli_size_text(kvc_opened_size(x->file), size);
     cli_size_text(facts->tensor_bytes, tensors);
     fprintf(out, "<p class=\"verdict%s\">", why ? " bad" : "");
-    if (why) html_say(out, "Not everything could be read, so this report is not complete: %s. ", why->message);
-    html_say(out, "Format %s, %s: %" PRIu32 " layer%s, tensors of %s", dump_format_name(facts), size, facts->layers,
-             facts->layers == 1 ? "" : "s", tensors);
+    if (why)
+        html_say(out, "Not everything could be read, so this report is not complete: %s. ",
+                 why->message);
+    html_say(out, "Format %s, %s: %" PRIu32 " layer%s, tensors of %s", dump_format_name(facts),
+             size, facts->layers, facts->layers == 1 ? "" : "s", tensors);
     if (x->is_container)
-        html_say(out, ", ratio %.3f, %s", dump_ratio(facts), kvc_container_lossless(x->c) ? "lossless" : "lossy");
+        html_say(out, ", ratio %.3f, %s", dump_ratio(facts),
+                 kvc_container_lossless(x->c) ? "lossless" : "lossy");
     fputs(".", out);
     uint32_t largest = KVC_NONE;
     uint64_t most = 0;
     for (uint32_t t = 0; t < x->c->n_tensors; t++) {
-        const uint64_t bytes = x->is_container ? kvc_container_stored(x->c, t) : kvc_tensor_bytes(&x->c->tensor[t]);
+        const uint64_t bytes = x->is_container ? kvc_container_stored(x->c, t)
+                                               : kvc_tensor_bytes(&x->c->tensor[t]);
         if (bytes <= most) continue;
         most = bytes;
         largest = t;
@@ -204,8 +214,8 @@ static void verdict(FILE *out, const struct shown *x, const struct dump_facts *f
 }
 
 /* Runs a mode of kvc-dump as a part of the page. */
-static int mode(dump_fn *print, const char *id, const char *title, FILE *out, const struct kvc_opened *f,
-                struct dump_options *options, struct kvc_error *e) {
+static int mode(dump_fn *print, const char *id, const char *title, FILE *out,
+                const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
     struct dump_out o = {.out = out, .style = DUMP_HTML};
     html_section(out, id, title);
     const int status = print(&o, f, options, e);
@@ -214,7 +224,8 @@ static int mode(dump_fn *print, const char *id, const char *title, FILE *out, co
 }
 
 /* Embeds what --json prints. */
-static int embed_json(FILE *out, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+static int embed_json(FILE *out, const struct kvc_opened *f, struct dump_options *options,
+                      struct kvc_error *e) {
     struct html_data json;
     struct dump_out o = {.style = DUMP_JSON};
     if (html_data_begin(&json, e)) return -1;
@@ -234,7 +245,8 @@ static void note(struct kvc_error *first, int status, struct kvc_error *e) {
     *e = (struct kvc_error){.code = KVC_OK};
 }
 
-/* Embeds the data of the pictures. Damage of one part does not keep the others from being shown; *why gets the first. */
+/* Embeds the data of the pictures. Damage of one part does not keep the others from being shown;
+ * *why gets the first. */
 static int embed_data(FILE *out, struct shown *x, struct kvc_error *why, struct kvc_error *e) {
     struct html_data data;
     struct cli_json *j = &data.json;
@@ -250,20 +262,23 @@ static int embed_data(FILE *out, struct shown *x, struct kvc_error *why, struct 
 }
 
 /* Writes everything after the verdict. */
-static void contents(FILE *out, struct shown *x, struct dump_options *options, struct kvc_error *why) {
+static void contents(FILE *out, struct shown *x, struct dump_options *options,
+                     struct kvc_error *why) {
     struct kvc_error e = {.code = KVC_OK};
     html_pictures(out);
     note(why, embed_data(out, x, why, &e), &e);
     if (why->code == KVC_ERR_MEMORY) return;
     note(why, mode(dump_summary, "facts", "Facts", out, x->file, options, &e), &e);
     note(why, mode(dump_layers, "layer-table", "All layers", out, x->file, options, &e), &e);
-    html_note(out, "A page is no check of a file: kvc-dump --check reads and verifies every value.");
+    html_note(out,
+              "A page is no check of a file: kvc-dump --check reads and verifies every value.");
     note(why, embed_json(out, x->file, options, &e), &e);
 }
 
 /* Writes the page with its body. */
-static int write_page(const struct shown *x, const struct dump_facts *facts, const struct kvc_error *why, const char *body,
-                      const char *path, struct kvc_error *e) {
+static int write_page(const struct shown *x, const struct dump_facts *facts,
+                      const struct kvc_error *why, const char *body, const char *path,
+                      struct kvc_error *e) {
     struct html_page p;
     char title[1024];
     snprintf(title, sizeof title, "kvc-dump: %.1000s", x->file->input.name);
@@ -273,7 +288,8 @@ static int write_page(const struct shown *x, const struct dump_facts *facts, con
     return html_write(&p, path, e);
 }
 
-int dump_html(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+int dump_html(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+              struct kvc_error *e) {
     struct dump_facts facts;
     struct shown x = {.file = f, .c = f->cache, .is_container = kvc_cache_is_container(f->cache)};
     struct kvc_error why = {.code = KVC_OK};

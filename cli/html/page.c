@@ -1,5 +1,5 @@
-/* page.c: the frame of HTML reports: escaping, tables, JSON, and writing the page. Not for pictures: the script of share/page.html
- * draws them. */
+/* page.c: the frame of HTML reports: escaping, tables, JSON, and writing the page. Not for
+ * pictures: the script of share/page.html draws them. */
 #include "cli/html/page.h"
 
 #include "cli/text.h"
@@ -21,7 +21,8 @@ int html_may_write(const char *path, struct kvc_error *e) {
     const size_t n = in ? fread(head, 1, sizeof head - 1, in) : 0;
     if (in) fclose(in);
     if (n == sizeof head - 1 && strcasecmp(head, DOCTYPE) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "%s exists already and is no HTML page: --html replaces only pages", path);
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s exists already and is no HTML page: --html replaces only pages", path);
 }
 
 /* Returns how HTML writes a character of its syntax, or NULL. */
@@ -58,7 +59,8 @@ void html_say(FILE *out, const char *format, ...) {
 
 /* Writes the template up to a line that is only a mark; NULL: to its end. */
 static void until(struct html_page *p, const char *mark) {
-    for (; *p->rest && (!mark || strcmp(*p->rest, mark) != 0); p->rest++) fprintf(p->out, "%s\n", *p->rest);
+    for (; *p->rest && (!mark || strcmp(*p->rest, mark) != 0); p->rest++)
+        fprintf(p->out, "%s\n", *p->rest);
     if (*p->rest) p->rest++;
 }
 
@@ -69,7 +71,8 @@ int html_begin(struct html_page *p, const char *title, struct kvc_error *e) {
     until(p, "@title@");
     fputs("<title>", p->out);
     html_text(p->out, title);
-    fprintf(p->out, "</title>\n<meta name=\"generator\" content=\"%s %s\">\n", cli_tool(), KVC_VERSION);
+    fprintf(p->out, "</title>\n<meta name=\"generator\" content=\"%s %s\">\n", cli_tool(),
+            KVC_VERSION);
     until(p, "@body@");
     fputs("<h1>", p->out);
     html_text(p->out, title);
@@ -85,7 +88,9 @@ void html_abandon(struct html_page *p) {
 
 static int write_text(const char *path, const char *text, size_t size, struct kvc_error *e) {
     struct cli_output o;
-    if (html_may_write(path, e) || cli_output_open(&o, strcmp(path, "-") == 0 ? NULL : path, 1, 0666, e)) return -1;
+    if (html_may_write(path, e) ||
+        cli_output_open(&o, strcmp(path, "-") == 0 ? NULL : path, 1, 0666, e))
+        return -1;
     if (kvc_sink_write(&o.sink, text, size, e) == 0 && cli_output_commit(&o, e) == 0) return 0;
     cli_output_abandon(&o);
     return -1;
@@ -112,10 +117,10 @@ void html_note(FILE *out, const char *text) {
 }
 
 void html_pictures(FILE *out) {
-    fputs(
-        "<div id=\"pictures\"><noscript><p class=\"note\">The script of this page, which draws pictures, is blocked; the tables "
-        "need none.</p></noscript></div>\n",
-        out);
+    fputs("<div id=\"pictures\"><noscript><p class=\"note\">The script of this page, which draws "
+          "pictures, is blocked; the tables "
+          "need none.</p></noscript></div>\n",
+          out);
 }
 
 /* --- data --- */
@@ -133,13 +138,15 @@ int html_data_begin(struct html_data *d, struct kvc_error *e) {
 static void embed(FILE *page, const char *id, const char *json, size_t n) {
     fprintf(page, "<script type=\"application/json\" id=\"%s\">\n", id);
     for (size_t i = 0; i < n; i++) {
-        if (json[i] == '<' || json[i] == '>' || json[i] == '&') fprintf(page, "\\u%04x", (unsigned)json[i]);
+        if (json[i] == '<' || json[i] == '>' || json[i] == '&')
+            fprintf(page, "\\u%04x", (unsigned)json[i]);
         else fputc(json[i], page);
     }
     fputs("\n</script>\n", page);
 }
 
-int html_data_end(struct html_data *d, int status, FILE *page, const char *id, struct kvc_error *e) {
+int html_data_end(struct html_data *d, int status, FILE *page, const char *id,
+                  struct kvc_error *e) {
     if (fclose(d->json.out) && !status) status = kvc_fail_memory(e, "the data of a page");
     if (!status) embed(page, id, d->text, d->size);
     free(d->text);
@@ -167,7 +174,8 @@ void html_matrix(struct cli_json *j, const double *value, uint64_t rows, uint64_
         cli_json_open(j, NULL, '[');
         for (uint64_t x = 0; x < columns; x += join) {
             double most = value[y * columns + x];
-            for (uint64_t i = x + 1; i < columns && i < x + join; i++) most = larger(most, value[y * columns + i]);
+            for (uint64_t i = x + 1; i < columns && i < x + join; i++)
+                most = larger(most, value[y * columns + i]);
             if (most < 0) cli_json_text(j, NULL, NULL);
             else html_number(j, NULL, most);
         }
@@ -195,7 +203,8 @@ static const char *class_of(unsigned kind) {
 
 void html_table(FILE *out, const struct html_column *columns) {
     fputs("<div class=\"scroll\"><table class=\"sort\">\n<thead><tr>", out);
-    for (; columns->name; columns++) fprintf(out, "<th%s>%s</th>", class_of(columns->kind), columns->name);
+    for (; columns->name; columns++)
+        fprintf(out, "<th%s>%s</th>", class_of(columns->kind), columns->name);
     fputs("</tr></thead>\n<tbody>\n", out);
 }
 

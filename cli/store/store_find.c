@@ -61,18 +61,22 @@ static int take_all(struct store_tool *t, struct store_spaces *spaces) {
     struct kvc_error e;
     struct names names = {.n = 0};
     int status = EXIT_SAME;
-    if (kvc_store_walk(t->s, NULL, see_name, &names, &e)) { /* a slower level is down: the faster ones may do */
+    /* a slower level is down: the faster ones may do */
+    if (kvc_store_walk(t->s, NULL, see_name, &names, &e)) {
         cli_error(&e);
         if (!names.n) status = EXIT_TROUBLE;
     }
     if (names.failed) status = EXIT_TROUBLE;
     if (names.n) qsort(names.name, names.n, sizeof *names.name, by_name);
     for (size_t i = 0; i < names.n && !status; i++) {
-        struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space, &e);
+        struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space,
+                                                              &e);
         if (space && add_space(spaces, space)) status = EXIT_TROUBLE;
         if (space) continue;
-        const int damaged = e.code == KVC_ERR_DAMAGED ||
-                            e.code == KVC_ERR_VERIFY; /* or not signed: one that anybody wrote must not hide the others */
+        const int damaged =
+            e.code == KVC_ERR_DAMAGED ||
+            e.code ==
+                KVC_ERR_VERIFY; /* or not signed: one that anybody wrote must not hide the others */
         if (damaged) kvc_error_prefix(&e, names.name[i]);
         if (!damaged && e.code != KVC_ERR_USAGE) status = store_trouble(&e);
         else if (damaged ? !t->quiet : t->verbose) cli_error(&e);
@@ -81,11 +85,14 @@ static int take_all(struct store_tool *t, struct store_spaces *spaces) {
     return status;
 }
 
-/* Refuses a recipe that is none: no namespace would have it, and the search would only find nothing. */
+/* Refuses a recipe that is none: no namespace would have it, and the search would only find
+ * nothing. */
 static int check_recipe(const struct store_tool *t) {
     struct kvc_recipe recipe;
     struct kvc_error e;
-    return t->of_space.recipe && kvc_recipe_parse(t->of_space.recipe, &recipe, &e) ? store_trouble(&e) : EXIT_SAME;
+    return t->of_space.recipe && kvc_recipe_parse(t->of_space.recipe, &recipe, &e)
+               ? store_trouble(&e)
+               : EXIT_SAME;
 }
 
 int store_take_spaces(struct store_tool *t, struct store_spaces *spaces) {
@@ -117,7 +124,8 @@ int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
     return store_trouble(&e);
 }
 
-int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit) {
+int store_find_longest(struct store_tool *t, const struct store_spaces *spaces,
+                       struct kvc_store_hit **hit) {
     const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
     struct kvc_error e;
     struct cli_token_ids ids = {.id = NULL};
@@ -134,7 +142,8 @@ int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, 
         }
         kvc_store_hit_info(h, &info);
         /* of equal prefixes, an exact one */
-        if (info.tokens > best || (*hit && info.tokens == best && spaces->item[i]->lossless && !(*hit)->space->lossless)) {
+        if (info.tokens > best || (*hit && info.tokens == best && spaces->item[i]->lossless &&
+                                   !(*hit)->space->lossless)) {
             kvc_store_hit_free(*hit);
             *hit = h;
             best = info.tokens;
@@ -165,9 +174,10 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
     if (t->quiet) return;
     cli_size_text(info.bytes, size);
     if (hit)
-        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s%s%s\n", info.tokens, info.chunks, size,
-               info.levels, kvc_store_space_name(hit->space),
-               hit->space->lossless ? "" : ", lossy: ", hit->space->lossless ? "" : hit->space->recipe);
+        printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s%s%s\n",
+               info.tokens, info.chunks, size, info.levels, kvc_store_space_name(hit->space),
+               hit->space->lossless ? "" : ", lossy: ",
+               hit->space->lossless ? "" : hit->space->recipe);
     else printf("0 tokens\n");
 }
 
@@ -175,7 +185,8 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
 static void explain_loss(const struct kvc_error *e) {
     const char *advice = "an object cannot be read at present";
     if (e->code == KVC_OK) advice = "what was found is not there any more";
-    else if (e->code == KVC_ERR_VERIFY) advice = "objects without the right signature are not used; is the key file right?";
+    else if (e->code == KVC_ERR_VERIFY)
+        advice = "objects without the right signature are not used; is the key file right?";
     else if (e->code == KVC_ERR_UNSUPPORTED) advice = "a later kvc may read the object";
     else if (e->code != KVC_ERR_MEMORY && e->code != KVC_ERR_IO)
         advice = "the object is damaged, and taken out of the store; kvc-store put stores it again";
@@ -183,8 +194,10 @@ static void explain_loss(const struct kvc_error *e) {
     cli_warn("%s", advice);
 }
 
-/* Finds the longest cache that cannot be cut. NULL, with messages about what is bad, if there is none. */
-static struct kvc_file *find_whole(struct store_tool *t, const struct store_spaces *spaces, const struct kvc_store_space **of) {
+/* Finds the longest cache that cannot be cut. NULL, with messages about what is bad, if there is
+ * none. */
+static struct kvc_file *find_whole(struct store_tool *t, const struct store_spaces *spaces,
+                                   const struct kvc_store_space **of) {
     const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
     struct cli_token_ids ids;
     struct kvc_file *best = NULL;
@@ -208,7 +221,8 @@ static struct kvc_file *find_whole(struct store_tool *t, const struct store_spac
     return best;
 }
 
-static void print_whole(struct store_tool *t, const struct kvc_file *f, const struct kvc_store_space *space) {
+static void print_whole(struct store_tool *t, const struct kvc_file *f,
+                        const struct kvc_store_space *space) {
     uint64_t n = 0;
     kvc_file_tokens(f, &n);
     if (t->json) {
@@ -216,7 +230,8 @@ static void print_whole(struct store_tool *t, const struct kvc_file *f, const st
         cli_json_bool(&t->report, "whole", 1);
         cli_json_text(&t->report, "namespace", kvc_store_space_name(space));
     } else {
-        printf("%" PRIu64 " tokens in one object, namespace %.16s\n", n, kvc_store_space_name(space));
+        printf("%" PRIu64 " tokens in one object, namespace %.16s\n", n,
+               kvc_store_space_name(space));
     }
 }
 
@@ -261,13 +276,18 @@ static int write_output(void *state, const void *data, size_t n) {
 static int store_find_write_file(struct store_tool *t, const struct kvc_file *f) {
     struct kvc_error e;
     struct writing w = {.out.fd = -1, .t = t};
-    const struct kvc_write_options how = {
-        .size = sizeof how, .progress = show_written, .progress_state = &w, .lossy_metadata = t->lossy_metadata, .no_verify = 1};
-    for (uint32_t i = 0; i < f->cache->n_tensors; i++) w.expected += kvc_tensor_bytes(&f->cache->tensor[i]);
+    const struct kvc_write_options how = {.size = sizeof how,
+                                          .progress = show_written,
+                                          .progress_state = &w,
+                                          .lossy_metadata = t->lossy_metadata,
+                                          .no_verify = 1};
+    for (uint32_t i = 0; i < f->cache->n_tensors; i++)
+        w.expected += kvc_tensor_bytes(&f->cache->tensor[i]);
     if (cli_output_open(&w.out, t->output, t->force, 0666, &e)) return store_trouble(&e);
     cli_progress_start(&t->progress, t->output ? t->output : t->tokens, t->quiet);
-    int status = t->to && strcmp(t->to, "kvc") != 0 ? kvc_file_unpack(f, t->to, &how, write_output, &w, &e)
-                                                    : kvc_file_pack(f, &how, write_output, &w, &e);
+    int status = t->to && strcmp(t->to, "kvc") != 0
+                     ? kvc_file_unpack(f, t->to, &how, write_output, &w, &e)
+                     : kvc_file_pack(f, &how, write_output, &w, &e);
     cli_progress_end(&t->progress);
     if (!status) status = cli_output_commit(&w.out, &e);
     if (!status) return EXIT_SAME;
@@ -300,7 +320,8 @@ int store_get(struct store_tool *t) {
     int status = store_take_spaces(t, &spaces);
     if (!status) status = store_find_longest(t, &spaces, &hit);
     struct kvc_file *f = status ? NULL : hit ? read_hit(t, hit) : find_whole(t, &spaces, &space);
-    if (!status && !hit && !f && !t->quiet) cli_warn("the store has no prefix of these tokens; kvc-store why says more");
+    if (!status && !hit && !f && !t->quiet)
+        cli_warn("the store has no prefix of these tokens; kvc-store why says more");
     if (!status) status = f ? store_find_write_file(t, f) : EXIT_DIFFER;
     if (f && !status && t->output && hit) print_hit(t, hit);
     else if (f && !status && t->output) print_whole(t, f, space);

@@ -39,15 +39,21 @@ static void print_counts(struct store_tool *t, const struct kvc_dir_counts *c) {
     if (t->quiet) return;
     printf("%" PRIu64 " objects, %s; ", objects, size);
     if (t->dry_run) printf("would evict %s, %" PRIu64 " objects have expired", evicted, c->expired);
-    else printf("evicted %" PRIu64 " (%s), %" PRIu64 " of them expired", c->evicted, evicted, c->expired);
+    else
+        printf("evicted %" PRIu64 " (%s), %" PRIu64 " of them expired", c->evicted, evicted,
+               c->expired);
     printf("; %s in the trash\n", trash);
     if (c->adopted || c->missing)
-        printf("the index lacked %" PRIu64 " files, and %" PRIu64 " of its records had none\n", c->adopted, c->missing);
-    if (c->strangers) printf("%" PRIu64 " files in the store's folders are no objects\n", c->strangers);
+        printf("the index lacked %" PRIu64 " files, and %" PRIu64 " of its records had none\n",
+               c->adopted, c->missing);
+    if (c->strangers)
+        printf("%" PRIu64 " files in the store's folders are no objects\n", c->strangers);
 }
 
 int store_gc(struct store_tool *t) {
-    const struct kvc_dir_clean how = {.max_size = t->max_size, .older = t->older, .dry_run = t->dry_run};
+    const struct kvc_dir_clean how = {.max_size = t->max_size,
+                                      .older = t->older,
+                                      .dry_run = t->dry_run};
     int any = 0, status = EXIT_SAME;
     if (t->json) cli_json_open(&t->report, "directories", '[');
     for (unsigned i = 0; i < t->s->n_levels && !status; i++) {
@@ -55,11 +61,14 @@ int store_gc(struct store_tool *t) {
         struct kvc_error e;
         if (t->s->level[i].ops != &kvc_level_dir) continue;
         any = 1;
-        if (kvc_dir_clean((struct kvc_dir *)t->s->level[i].level, &how, &counts, &e)) status = store_trouble(&e);
+        if (kvc_dir_clean((struct kvc_dir *)t->s->level[i].level, &how, &counts, &e))
+            status = store_trouble(&e);
         else print_counts(t, &counts);
     }
     if (t->json) cli_json_close(&t->report);
-    return any ? status : cli_usage("kvc-store gc is for directories; Redis and S3 expire objects by themselves");
+    return any ? status
+               : cli_usage(
+                     "kvc-store gc is for directories; Redis and S3 expire objects by themselves");
 }
 
 /* --- verify --- */
@@ -76,22 +85,25 @@ struct verifying {
     int failed;
 };
 
-/* Checks that the tokens of a chunk give its name, if its namespace can be read: that of a tenant cannot. */
-static int check_name(const struct verifying *v, const struct kvc_object *o, const struct kvc_cache *c, struct kvc_error *e) {
+/* Checks that the tokens of a chunk give its name, if its namespace can be read: that of a tenant
+ * cannot. */
+static int check_name(const struct verifying *v, const struct kvc_object *o,
+                      const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_object own;
     for (size_t i = 0; i < v->spaces.n; i++) {
         const struct kvc_store_space *space = v->spaces.item[i];
         if (memcmp(space->ns, o->space, sizeof o->space) != 0) continue;
         const int chunk = c->n_prefix_keys == space->chunk / KVC_PREFIX_TOKENS;
         if (chunk && kvc_chunk_object(space, c->prefix_keys, 0, &own, e)) return -1;
-        if (!chunk || !kvc_object_equal(&own, o)) return kvc_fail(e, KVC_ERR_DAMAGED, "its tokens are of another name");
+        if (!chunk || !kvc_object_equal(&own, o))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "its tokens are of another name");
     }
     return 0;
 }
 
 /* The same of a named cache, which says its name. */
-static int check_chosen_name(const struct verifying *v, const struct kvc_object *o, const struct kvc_cache *c,
-                             struct kvc_error *e) {
+static int check_chosen_name(const struct verifying *v, const struct kvc_object *o,
+                             const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_meta_entry *entry = kvc_meta_find(&c->meta, KVC_KEY_STORE_NAME);
     struct kvc_object own;
     if (!entry) return kvc_fail(e, KVC_ERR_DAMAGED, "it does not say its name");
@@ -99,14 +111,15 @@ static int check_chosen_name(const struct verifying *v, const struct kvc_object 
     for (size_t i = 0; i < v->spaces.n; i++) {
         if (memcmp(v->spaces.item[i]->ns, o->space, sizeof o->space) != 0) continue;
         if (kvc_named_object(v->spaces.item[i], &name, &own, e)) return -1;
-        if (!kvc_object_equal(&own, o)) return kvc_fail(e, KVC_ERR_DAMAGED, "it is of another name");
+        if (!kvc_object_equal(&own, o))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "it is of another name");
     }
     return 0;
 }
 
 /* Checks an object by itself: that it is whole, and that its own tokens give its name. */
-static int check_chunk(const struct verifying *v, const struct kvc_object *o, const void *data, size_t size,
-                       struct kvc_error *e) {
+static int check_chunk(const struct verifying *v, const struct kvc_object *o, const void *data,
+                       size_t size, struct kvc_error *e) {
     const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
     if (kvc_chunk_signature(v->t->s, o, data, &size, e)) return -1;
     struct kvc_file *f = kvc_file_open_memory(data, size, &open, e);
@@ -118,8 +131,8 @@ static int check_chunk(const struct verifying *v, const struct kvc_object *o, co
     return status;
 }
 
-static int check_bytes(const struct verifying *v, const struct kvc_object *o, const void *data, size_t size,
-                       struct kvc_error *e) {
+static int check_bytes(const struct verifying *v, const struct kvc_object *o, const void *data,
+                       size_t size, struct kvc_error *e) {
     const struct kvc_store *s = v->t->s;
     struct kvc_space_facts facts;
     if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE || o->kind == KVC_OBJECT_NAMED)
@@ -127,7 +140,9 @@ static int check_bytes(const struct verifying *v, const struct kvc_object *o, co
     if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
     if (o->kind == KVC_OBJECT_SPACE_FACTS) {
         if (kvc_space_text_read(data, size, &facts, e)) return -1;
-        return memcmp(facts.ns, o->key, sizeof facts.ns) ? kvc_fail(e, KVC_ERR_DAMAGED, "its facts are of another name") : 0;
+        return memcmp(facts.ns, o->key, sizeof facts.ns)
+                   ? kvc_fail(e, KVC_ERR_DAMAGED, "its facts are of another name")
+                   : 0;
     }
     struct kvc_profile *p = kvc_profile_open_memory(data, size, e);
     const int same = p && memcmp(kvc_profile_sha256(p), o->key, KVC_SHA256_BYTES) == 0;
@@ -135,7 +150,8 @@ static int check_bytes(const struct verifying *v, const struct kvc_object *o, co
     return !p ? -1 : same ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "its hash is another than its name");
 }
 
-static int store_keep_take_bytes(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static int store_keep_take_bytes(void *state, size_t i, void *data, size_t size,
+                                 const struct kvc_error *why) {
     void **to = state;
     (void)i;
     to[0] = data;
@@ -208,7 +224,8 @@ int store_verify(struct store_tool *t) {
     } else if (!t->quiet) {
         char levels[32] = "";
         if (t->s->n_levels > 1) snprintf(levels, sizeof levels, " in %u levels", t->s->n_levels);
-        printf("%" PRIu64 " objects%s, %s: %zu bad%s\n", v.n, levels, size, v.n_bad, v.n_bad && t->repair ? ", put aside" : "");
+        printf("%" PRIu64 " objects%s, %s: %zu bad%s\n", v.n, levels, size, v.n_bad,
+               v.n_bad && t->repair ? ", put aside" : "");
     }
     return v.n_bad ? EXIT_DIFFER : EXIT_SAME;
 }
@@ -225,10 +242,12 @@ static int change_pin(struct store_tool *t, int pin) {
         cli_warn("the store has no prefix of these tokens");
         status = EXIT_DIFFER;
     }
-    if (hit && (pin ? kvc_store_pin(hit, t->seconds, &e) : kvc_store_unpin(hit, &e))) status = store_trouble(&e);
+    if (hit && (pin ? kvc_store_pin(hit, t->seconds, &e) : kvc_store_unpin(hit, &e)))
+        status = store_trouble(&e);
     if (hit && t->json) cli_json_u64(&t->report, "tokens", hit->chunks * hit->space->chunk);
     if (hit && !status && !t->quiet && !t->json)
-        printf("%" PRIu64 " tokens %s\n", (uint64_t)(hit->chunks * hit->space->chunk), pin ? "pinned" : "unpinned");
+        printf("%" PRIu64 " tokens %s\n", (uint64_t)(hit->chunks * hit->space->chunk),
+               pin ? "pinned" : "unpinned");
     kvc_store_hit_free(hit);
     store_free_spaces(&spaces);
     return status;
@@ -255,9 +274,11 @@ static int drop_space(struct store_tool *t, struct kvc_store_space *space) {
 }
 
 /* Removes a prompt from a namespace. Adds up what was removed and kept. */
-static int drop_prompt(struct store_tool *t, struct kvc_store_space *space, const struct cli_token_ids *ids,
-                       struct kvc_store_dropped *sum) {
-    const struct kvc_store_drop_options o = {.size = sizeof o, .progress = store_show, .progress_state = t};
+static int drop_prompt(struct store_tool *t, struct kvc_store_space *space,
+                       const struct cli_token_ids *ids, struct kvc_store_dropped *sum) {
+    const struct kvc_store_drop_options o = {.size = sizeof o,
+                                             .progress = store_show,
+                                             .progress_state = t};
     struct kvc_store_dropped d = {.size = sizeof d};
     struct kvc_error e;
     char size[32];
@@ -291,11 +312,13 @@ static int drop_tokens(struct store_tool *t, const struct store_spaces *spaces) 
     int status = store_take_tokens(t, &ids);
     if (status) return status;
     if (t->json) cli_json_open(&t->report, "namespaces", '[');
-    for (size_t i = 0; i < spaces->n && !status; i++) status = drop_prompt(t, spaces->item[i], &ids, &sum);
+    for (size_t i = 0; i < spaces->n && !status; i++)
+        status = drop_prompt(t, spaces->item[i], &ids, &sum);
     if (t->json) cli_json_close(&t->report);
     free(ids.id);
     if (status || sum.removed) return status;
-    if (sum.kept && !t->quiet) cli_warn("longer prompts begin with these tokens; to remove one, give all of its tokens");
+    if (sum.kept && !t->quiet)
+        cli_warn("longer prompts begin with these tokens; to remove one, give all of its tokens");
     else if (!t->quiet) cli_warn("the store has no chunk of these tokens");
     return EXIT_DIFFER;
 }
@@ -303,10 +326,12 @@ static int drop_tokens(struct store_tool *t, const struct store_spaces *spaces) 
 int store_drop(struct store_tool *t) {
     struct store_spaces spaces;
     if (!t->space && !t->like && !t->tokens)
-        return cli_usage("name the prompt (--tokens=FILE), or the namespace (--space=NAME or --like=FILE)");
+        return cli_usage(
+            "name the prompt (--tokens=FILE), or the namespace (--space=NAME or --like=FILE)");
     int status = store_take_spaces(t, &spaces);
     if (!status && t->tokens) status = drop_tokens(t, &spaces);
-    for (size_t i = 0; i < spaces.n && !status && !t->tokens; i++) status = drop_space(t, spaces.item[i]);
+    for (size_t i = 0; i < spaces.n && !status && !t->tokens; i++)
+        status = drop_space(t, spaces.item[i]);
     store_free_spaces(&spaces);
     return status;
 }

@@ -71,7 +71,8 @@ static int list_space(struct store_tool *t, const struct kvc_store_space *space)
     struct kvc_space_facts facts;
     char size[32];
     if (kvc_store_walk(t->s, space, see_object, &x, &e)) return store_trouble(&e);
-    if (kvc_space_text_read(space->facts, strlen(space->facts), &facts, &e)) return store_trouble(&e);
+    if (kvc_space_text_read(space->facts, strlen(space->facts), &facts, &e))
+        return store_trouble(&e);
     cli_size_text(x.bytes, size);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
@@ -84,7 +85,8 @@ static int list_space(struct store_tool *t, const struct kvc_store_space *space)
         cli_json_close(&t->report);
         return EXIT_SAME;
     }
-    printf("%.16s  %" PRIu64 " objects, %s, chunks of %" PRIu64 " tokens, ", space->name, x.n, size, space->chunk);
+    printf("%.16s  %" PRIu64 " objects, %s, chunks of %" PRIu64 " tokens, ", space->name, x.n, size,
+           space->chunk);
     cli_print_safe(stdout, facts.fidelity);
     print_comments(space->facts);
     printf("\n");
@@ -97,10 +99,12 @@ int store_ls(struct store_tool *t) {
     int status = EXIT_SAME;
     if (t->json) cli_json_open(&t->report, t->verbose ? "objects" : "namespaces", '[');
     if (!t->verbose || t->space || t->like) status = store_take_spaces(t, &spaces);
-    for (size_t i = 0; i < spaces.n && !status && !t->verbose; i++) status = list_space(t, spaces.item[i]);
+    for (size_t i = 0; i < spaces.n && !status && !t->verbose; i++)
+        status = list_space(t, spaces.item[i]);
     if (t->verbose && !status) {
         struct listing x = {.tool = t, .print = 1};
-        if (kvc_store_walk(t->s, spaces.n ? spaces.item[0] : NULL, see_object, &x, &e)) status = store_trouble(&e);
+        if (kvc_store_walk(t->s, spaces.n ? spaces.item[0] : NULL, see_object, &x, &e))
+            status = store_trouble(&e);
     }
     if (t->json) cli_json_close(&t->report);
     store_free_spaces(&spaces);
@@ -115,7 +119,8 @@ static int stat_object(struct store_tool *t, const char *name) {
     const struct kvc_dir *d = directory(t->s);
     char path[KVC_ROOT_PATH], age[32];
     struct kvc_error e;
-    if (kvc_object_parse(name, &o)) return cli_usage("'%s' is no name of an object, as kvc-store ls -v prints them", name);
+    if (kvc_object_parse(name, &o))
+        return cli_usage("'%s' is no name of an object, as kvc-store ls -v prints them", name);
     if (!d || !d->index) return cli_usage("kvc-store stat needs a directory with an index");
     struct kvc_index_txn *txn = kvc_index_begin(d->index, 0, &e);
     if (!txn) return store_trouble(&e);
@@ -124,7 +129,8 @@ static int stat_object(struct store_tool *t, const char *name) {
     if (found < 0) return store_trouble(&e);
     if (!found) {
         if (!t->quiet)
-            cli_warn("%s: the index does not know it%s", name, o.kind == KVC_OBJECT_CHUNK ? "" : ": it has chunks only");
+            cli_warn("%s: the index does not know it%s", name,
+                     o.kind == KVC_OBJECT_CHUNK ? "" : ": it has chunks only");
         return EXIT_DIFFER;
     }
     kvc_root_path(&o, path);
@@ -146,9 +152,9 @@ static int stat_object(struct store_tool *t, const char *name) {
     }
     printf("%s\n  %s, %" PRIu64 " bytes, chunk %" PRIu32 " of its chain, %" PRIu32
            " children\n  used %u%s times, last %s ago%s%s\n",
-           r.ghost ? "evicted" : path, r.ghost ? "remembered" : "stored", r.size, r.depth, r.children, r.uses,
-           r.uses == KVC_INDEX_USES ? " or more" : "", age, r.pinned > (int64_t)time(NULL) ? ", pinned" : "",
-           r.expires ? ", expires" : "");
+           r.ghost ? "evicted" : path, r.ghost ? "remembered" : "stored", r.size, r.depth,
+           r.children, r.uses, r.uses == KVC_INDEX_USES ? " or more" : "", age,
+           r.pinned > (int64_t)time(NULL) ? ", pinned" : "", r.expires ? ", expires" : "");
     return EXIT_SAME;
 }
 
@@ -178,14 +184,16 @@ static int store_look_add(void *state, const struct kvc_object *o, uint64_t byte
     return 0;
 }
 
-/* Prints what a level holds of the store: its objects are counted, for a server's own counts are those of all that it has. */
+/* Prints what a level holds of the store: its objects are counted, for a server's own counts are
+ * those of all that it has. */
 static int print_level(struct store_tool *t, unsigned i) {
     struct kvc_level_facts f;
     struct kvc_error e;
     const struct kvc_store_level *l = &t->s->level[i];
     struct total sum = {0};
     char size[32], limit[32] = "";
-    if (l->ops->facts(l->level, &f, kvc_now() + 10000000, &e) || l->ops->walk(l->level, NULL, store_look_add, &sum, &e))
+    if (l->ops->facts(l->level, &f, kvc_now() + 10000000, &e) ||
+        l->ops->walk(l->level, NULL, store_look_add, &sum, &e))
         return store_trouble(&e);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
@@ -221,8 +229,8 @@ static void print_index(struct store_tool *t, const struct kvc_dir *d) {
         cli_json_u64(&t->report, "trash_bytes", s->trash);
         cli_json_u64(&t->report, "ghosts", s->ghost_records);
     } else {
-        printf("since the index was made: %" PRIu64 " objects put, %" PRIu64 " read, %" PRIu64 " evicted (%s), %" PRIu64
-               " refused; %s in the trash, %" PRIu64 " remembered\n",
+        printf("since the index was made: %" PRIu64 " objects put, %" PRIu64 " read, %" PRIu64
+               " evicted (%s), %" PRIu64 " refused; %s in the trash, %" PRIu64 " remembered\n",
                s->puts, s->hits, s->evicted, evicted, s->refused, trash, s->ghost_records);
     }
     kvc_index_abort(txn);
@@ -255,7 +263,8 @@ int store_config(struct store_tool *t) {
         url.option[0] = (struct kvc_url_option){.key = item, .value = value};
         url.n = 1;
         int status = value ? EXIT_SAME : cli_usage("'%s' is not KEY=VALUE", t->operand[i]);
-        if (!status && (kvc_conf_take(&c, &url, &e) < 0 || kvc_url_rest(&url, &e))) status = store_trouble(&e);
+        if (!status && (kvc_conf_take(&c, &url, &e) < 0 || kvc_url_rest(&url, &e)))
+            status = store_trouble(&e);
         free(item);
         if (status) return status;
     }
@@ -294,7 +303,8 @@ struct strangers {
     char first[KVC_ROOT_PATH];
 };
 
-static int see_stranger(void *state, const struct kvc_object *o, const struct stat *st, struct kvc_error *e) {
+static int see_stranger(void *state, const struct kvc_object *o, const struct stat *st,
+                        struct kvc_error *e) {
     struct strangers *x = state;
     (void)e;
     if (!S_ISREG(st->st_mode) && !x->n++) kvc_root_path(o, x->first);
@@ -312,7 +322,8 @@ static void examine_names(struct doctor *x, const struct kvc_root *r) {
         return;
     }
     if (no_files.n)
-        snprintf(text, sizeof text, "%" PRIu64 " are none, as %s: kvc-store gc puts them aside", no_files.n, no_files.first);
+        snprintf(text, sizeof text, "%" PRIu64 " are none, as %s: kvc-store gc puts them aside",
+                 no_files.n, no_files.first);
     say(x, !no_files.n, "objects are files", text);
     snprintf(text, sizeof text, "%s", others.first);
     if (others.n > 1) snprintf(text, sizeof text, "%" PRIu64 ", as %s", others.n, others.first);
@@ -334,11 +345,13 @@ static void examine_folder(struct doctor *x, const struct kvc_dir *d) {
         kvc_root_drop(r, &f);
     }
     examine_names(x, r);
-    say(x, r->local, "file system of this machine", r->local ? "" : "no index: limits are kept by kvc-store gc only");
+    say(x, r->local, "file system of this machine",
+        r->local ? "" : "no index: limits are kept by kvc-store gc only");
     say(x, d->index || !r->conf->indexed, "index", d->index ? "" : "none");
     if (fstatvfs(r->fd, &fs)) return;
     const double free_share = fs.f_blocks ? 100. * (double)fs.f_bavail / (double)fs.f_blocks : 0;
-    snprintf(text, sizeof text, "%.1f %% free, %g %% are to stay free", free_share, r->conf->min_free);
+    snprintf(text, sizeof text, "%.1f %% free, %g %% are to stay free", free_share,
+             r->conf->min_free);
     say(x, free_share > r->conf->min_free, "room on the file system", text);
     snprintf(text, sizeof text, "%" PRIu64 " left", (uint64_t)fs.f_favail);
     say(x, !fs.f_files || fs.f_favail > 10000, "inodes", fs.f_files ? text : "");

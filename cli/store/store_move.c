@@ -28,19 +28,22 @@ struct taken {
     size_t size;
 };
 
-static int store_move_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static int store_move_take(void *state, size_t i, void *data, size_t size,
+                           const struct kvc_error *why) {
     struct taken *x = state;
     (void)i, (void)why;
     *x = (struct taken){.data = data, .size = size};
     return 0;
 }
 
-static int move_bytes(struct moving *m, const struct kvc_object *o, const struct taken *x, struct kvc_error *e) {
+static int move_bytes(struct moving *m, const struct kvc_object *o, const struct taken *x,
+                      struct kvc_error *e) {
     static const struct kvc_level_put how = {.parent = NULL};
     char name[KVC_OBJECT_NAME];
     int there = 0;
     if (m->to) {
-        if (m->to->ops->put(m->to, o, x->data, x->size, &how, kvc_now() + 600000000, &there, e)) return -1;
+        if (m->to->ops->put(m->to, o, x->data, x->size, &how, kvc_now() + 600000000, &there, e))
+            return -1;
         m->there += there == 1;
         return 0;
     }
@@ -92,7 +95,8 @@ static int say(struct moving *m, const char *done) {
         cli_json_u64(&m->t->report, "bytes", m->bytes);
         cli_json_u64(&m->t->report, "there", m->there);
     } else if (!m->t->quiet && m->to) {
-        cli_warn("%" PRIu64 " objects, %s, %s; %" PRIu64 " of them were there already", m->n, size, done, m->there);
+        cli_warn("%" PRIu64 " objects, %s, %s; %" PRIu64 " of them were there already", m->n, size,
+                 done, m->there);
     } else if (!m->t->quiet) {
         cli_warn("%" PRIu64 " objects, %s, %s", m->n, size, done);
     }
@@ -117,13 +121,15 @@ int store_export(struct store_tool *t) {
 }
 
 /* Reads the name of a member of an archive, which is that of an object. */
-static int read_name(const struct kvc_bundle *b, size_t i, struct kvc_object *o, struct kvc_error *e) {
+static int read_name(const struct kvc_bundle *b, size_t i, struct kvc_object *o,
+                     struct kvc_error *e) {
     const char *path = b->member[i].name ? b->member[i].name : b->name, *slash = strrchr(path, '/');
     if (!kvc_object_parse(slash ? slash + 1 : path, o)) return 0;
     return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: this is no name of an object of a store", path);
 }
 
-static int import_member(struct moving *m, const struct kvc_bundle *b, size_t i, struct kvc_error *e) {
+static int import_member(struct moving *m, const struct kvc_bundle *b, size_t i,
+                         struct kvc_error *e) {
     struct kvc_object o;
     const struct kvc_input *in = read_name(b, i, &o, e) ? NULL : kvc_bundle_open(b, i, e);
     if (!in) return -1;

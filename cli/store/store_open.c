@@ -1,4 +1,5 @@
-/* store_open.c: opens the store and the files of a command, and says what it makes. Not for what a store's text means (formats/store/url.h). */
+/* store_open.c: opens the store and the files of a command, and says what it makes. Not for what a
+ * store's text means (formats/store/url.h). */
 #include "cli/store/store_tool.h"
 #include "formats/store/dir/dir.h"
 #include "formats/store/store.h"
@@ -19,7 +20,9 @@ struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
                                        .set = in->settings.n ? in->settings.item : NULL,
                                        .model = in->model_path,
                                        .kv_heads = in->import.kv_heads,
-                                       .pairing = in->import.pairing ? kvc_pairing_name(in->import.pairing) : NULL,
+                                       .pairing = in->import.pairing
+                                                      ? kvc_pairing_name(in->import.pairing)
+                                                      : NULL,
                                        .weights = in->weights_path,
                                        .profile = in->import.profile,
                                        .profile_folders = in->import.profile_folders,
@@ -33,17 +36,20 @@ struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
 /* Returns 1 if a folder is a store. */
 static int is_store(const char *folder) {
     char path[4096];
-    return snprintf(path, sizeof path, "%s/" KVC_CONF_NAME, folder) < (int)sizeof path && cli_output_exists(path);
+    return snprintf(path, sizeof path, "%s/" KVC_CONF_NAME, folder) < (int)sizeof path &&
+           cli_output_exists(path);
 }
 
-/* Finds the directories of a chain that are no stores. Returns how many levels there are, -1 with *e; bit i of *missing is level i. */
+/* Finds the directories of a chain that are no stores. Returns how many levels there are, -1 with
+ * *e; bit i of *missing is level i. */
 static int find_missing(const char *store, uint32_t *missing, struct kvc_error *e) {
     struct kvc_url url;
     char **list = NULL;
     const int n = kvc_url_split(store, &list, e);
     int status = n < 0 || n > KVC_MAX_LEVELS ? -1 : 0;
     *missing = 0;
-    if (n > KVC_MAX_LEVELS) kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d levels", KVC_MAX_LEVELS);
+    if (n > KVC_MAX_LEVELS)
+        kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d levels", KVC_MAX_LEVELS);
     for (int i = 0; i < n && !status; i++) {
         if ((status = kvc_url_parse(&url, list[i], e)) != 0) break;
         if (strcmp(url.scheme, "dir") == 0 && !is_store(url.place)) *missing |= UINT32_C(1) << i;
@@ -56,7 +62,8 @@ static int find_missing(const char *store, uint32_t *missing, struct kvc_error *
 int store_is_new(struct store_tool *t) {
     struct kvc_error e;
     uint32_t missing;
-    if (find_missing(t->store, &missing, &e) < 0 || (missing && kvc_store_check(t->store, &t->open, &e))) {
+    if (find_missing(t->store, &missing, &e) < 0 ||
+        (missing && kvc_store_check(t->store, &t->open, &e))) {
         store_trouble(&e);
         return -1;
     }
@@ -105,7 +112,8 @@ static int check_limits(const struct store_tool *t) {
     const int levels = t->n ? kvc_url_split(t->store, &list, &e) : 1;
     if (levels < 0) return store_trouble(&e);
     free(list);
-    if (levels > 1) return cli_usage("init takes limits of one directory: make each store by itself");
+    if (levels > 1)
+        return cli_usage("init takes limits of one directory: make each store by itself");
     for (int i = 0; i < t->n; i++)
         if (!strchr(t->operand[i], '=')) return cli_usage("'%s' is not KEY=VALUE", t->operand[i]);
     return EXIT_SAME;
@@ -119,19 +127,21 @@ struct kvc_store *store_open_levels(struct store_tool *t, const char *levels) {
     struct kvc_store *s = kvc_store_open(levels, &t->open, &e);
     if (!s) store_trouble(&e);
     for (unsigned i = 0; s && i < s->n_levels && !t->quiet; i++) {
-        const struct kvc_dir *d = missing >> i & 1 ? (const struct kvc_dir *)s->level[i].level : NULL;
+        const struct kvc_dir *d = missing >> i & 1 ? (const struct kvc_dir *)s->level[i].level
+                                                   : NULL;
         if (!d) continue;
         const uint64_t limit = d->root.conf->max_size;
         cli_size_text(limit, size);
-        cli_warn("%s: made a store %s%s; kvc-store config max-size=SIZE changes the limit", d->root.path,
-                 limit ? "of up to " : "without a limit", limit ? size : "");
+        cli_warn("%s: made a store %s%s; kvc-store config max-size=SIZE changes the limit",
+                 d->root.path, limit ? "of up to " : "without a limit", limit ? size : "");
     }
     return s;
 }
 
 int store_open(struct store_tool *t, int with_limits) {
     struct kvc_error e;
-    if (!with_limits) return (t->s = store_open_levels(t, t->store)) != NULL ? EXIT_SAME : EXIT_TROUBLE;
+    if (!with_limits)
+        return (t->s = store_open_levels(t, t->store)) != NULL ? EXIT_SAME : EXIT_TROUBLE;
     const int status = check_limits(t);
     if (status) return status;
     char *url = url_with_limits(t);

@@ -1,4 +1,5 @@
-/* store_progress.c: shows the progress of kvc-store's commands. Not for the line itself (cli/progress.c). */
+/* store_progress.c: shows the progress of kvc-store's commands. Not for the line itself
+ * (cli/progress.c). */
 #include "cli/store/store_tool.h"
 #include "formats/store/store.h"
 

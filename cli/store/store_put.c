@@ -21,7 +21,8 @@ static uint64_t tokens_there(struct kvc_store_space *space, const int32_t *token
     return there;
 }
 
-static void report_put(struct store_tool *t, const char *path, const struct kvc_store_space *space, uint64_t n, uint64_t there) {
+static void report_put(struct store_tool *t, const char *path, const struct kvc_store_space *space,
+                       uint64_t n, uint64_t there) {
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
         cli_json_text(&t->report, "file", path);
@@ -32,40 +33,50 @@ static void report_put(struct store_tool *t, const char *path, const struct kvc_
         cli_json_close(&t->report);
     } else if (!t->quiet) {
         cli_print_safe(stdout, path);
-        printf(": %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", there, n, kvc_store_space_name(space));
+        printf(": %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", there, n,
+               kvc_store_space_name(space));
     }
 }
 
-/* Refuses a cache of which nothing would be stored. Sets *whole to the tokens that can be. Before a store is made, a recipe is tried. */
-static int check_put(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space, uint64_t *whole,
-                     struct kvc_error *e) {
+/* Refuses a cache of which nothing would be stored. Sets *whole to the tokens that can be. Before a
+ * store is made, a recipe is tried. */
+static int check_put(struct store_tool *t, const char *path, struct kvc_file *f,
+                     struct kvc_store_space *space, uint64_t *whole, struct kvc_error *e) {
     const uint64_t chunk = kvc_store_space_chunk(space);
     size_t chunks;
     uint64_t n;
     if (kvc_put_check(space, f, &chunks, whole, e)) return EXIT_TROUBLE;
-    if (!t->s && t->of_space.recipe && (chunks || *whole) && kvc_put_try(space, f, *whole, e)) return EXIT_TROUBLE;
+    if (!t->s && t->of_space.recipe && (chunks || *whole) && kvc_put_try(space, f, *whole, e))
+        return EXIT_TROUBLE;
     if (*whole) return EXIT_SAME;
     *whole = chunks * chunk;
     if (chunks) return EXIT_SAME;
     kvc_file_tokens(f, &n);
-    cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s", path, n, chunk,
-             n < 256 ? "" : "; --chunk makes chunks smaller");
+    cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s",
+             path, n, chunk, n < 256 ? "" : "; --chunk makes chunks smaller");
     return EXIT_DIFFER;
 }
 
 /* Says why the store has no more chunks of what was put. */
-static void explain_put(struct kvc_store_space *space, const int32_t *tokens, uint64_t n, char *text, size_t size) {
+static void explain_put(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                        char *text, size_t size) {
     const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
     struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &o, NULL);
-    if (hit && hit->chunks * space->chunk < hit->asked) store_explain(space->store, &hit->object[hit->chunks], text, size);
+    if (hit && hit->chunks * space->chunk < hit->asked)
+        store_explain(space->store, &hit->object[hit->chunks], text, size);
     kvc_store_hit_free(hit);
 }
 
-/* Puts an open cache, and asks the store what it has of it then: levels may refuse chunks, or fail. */
-static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, struct kvc_store_space *space, uint64_t whole,
-                    struct kvc_error *e) {
-    const struct kvc_store_put_options o = {
-        .size = sizeof o, .wait = 1, .seconds = t->seconds, .pin = t->pin, .progress = store_show, .progress_state = t};
+/* Puts an open cache, and asks the store what it has of it then: levels may refuse chunks, or fail.
+ */
+static int put_file(struct store_tool *t, const char *path, struct kvc_file *f,
+                    struct kvc_store_space *space, uint64_t whole, struct kvc_error *e) {
+    const struct kvc_store_put_options o = {.size = sizeof o,
+                                            .wait = 1,
+                                            .seconds = t->seconds,
+                                            .pin = t->pin,
+                                            .progress = store_show,
+                                            .progress_state = t};
     const uint64_t refused = t->s->count[KVC_COUNT_REFUSED];
     char reason[512] = "";
     uint64_t n = 0;
@@ -80,16 +91,17 @@ static int put_file(struct store_tool *t, const char *path, struct kvc_file *f, 
     if (kvc_error_code(e)) cli_error(e);
     else if (t->s->count[KVC_COUNT_REFUSED] > refused)
         snprintf(reason, sizeof reason,
-                 "refused: a directory at its limit expects fewer hits of the next chunk than of what it has; "
+                 "refused: a directory at its limit expects fewer hits of the next chunk than of "
+                 "what it has; "
                  "put it again, or raise max-size by kvc-store config");
     else explain_put(space, tokens, n, reason, sizeof reason);
-    cli_warn("%s: of %" PRIu64 " tokens in whole chunks the store has %" PRIu64 "%s%s", path, whole, there,
-             *reason ? "; then: " : "", reason);
+    cli_warn("%s: of %" PRIu64 " tokens in whole chunks the store has %" PRIu64 "%s%s", path, whole,
+             there, *reason ? "; then: " : "", reason);
     return EXIT_DIFFER;
 }
 
-/* Puts a file. A store that does not exist is made once there is something to put. Returns an exit status; -1: the store cannot be
- * opened, and a message was printed. */
+/* Puts a file. A store that does not exist is made once there is something to put. Returns an exit
+ * status; -1: the store cannot be opened, and a message was printed. */
 static int put_one(struct store_tool *t, const char *path) {
     struct kvc_error e = {.code = KVC_OK};
     uint64_t whole;

@@ -19,24 +19,28 @@ struct store_tool {
     int64_t seconds, older;
     int n; /* operands */
     char **operand;
-    struct kvc_store *s; /* open while a command runs, if the command needs one. NULL: it is to be made */
+    /* open while a command runs, if the command needs one. NULL: it is to be made */
+    struct kvc_store *s;
     struct cli_json report;
     struct cli_progress progress; /* of the command; it ends before anything is printed */
 };
 
 /* A command. Prints its messages; returns an exit status. */
 typedef int store_command(struct store_tool *t);
-store_command store_init, store_put, store_get, store_find, store_why, store_ls, store_stat, store_stats, store_config, store_gc,
-    store_verify, store_pin, store_unpin, store_drop, store_export, store_import, store_sync, store_doctor;
+store_command store_init, store_put, store_get, store_find, store_why, store_ls, store_stat,
+    store_stats, store_config, store_gc, store_verify, store_pin, store_unpin, store_drop,
+    store_export, store_import, store_sync, store_doctor;
 
 /* Prints an error and returns EXIT_TROUBLE. */
 int store_trouble(const struct kvc_error *e);
 /* Shows progress; a kvc_progress_fn whose state is the struct store_tool. */
 int store_show(void *state, uint64_t done, uint64_t total);
-/* Begins to show progress of a walk through the objects of a level, of one namespace or all (NULL). Returns their bytes, which
- * costs a walk of its own; 0 if no progress is shown, or the bytes are not known. */
+/* Begins to show progress of a walk through the objects of a level, of one namespace or all (NULL).
+ * Returns their bytes, which costs a walk of its own; 0 if no progress is shown, or the bytes are
+ * not known. */
 uint64_t store_show_walk(struct store_tool *t, struct kvc_level *l, const uint8_t *space);
-/* Returns 1 if a directory of the store is to be made; -1: the store's text is wrong, and a message was printed. */
+/* Returns 1 if a directory of the store is to be made; -1: the store's text is wrong, and a message
+ * was printed. */
 int store_is_new(struct store_tool *t);
 /* Says which directory is none. Returns EXIT_TROUBLE. */
 int store_refuse_new(const struct store_tool *t);
@@ -55,8 +59,10 @@ int store_take_spaces(struct store_tool *t, struct store_spaces *spaces);
 void store_free_spaces(struct store_spaces *spaces);
 /* Reads --tokens. The caller frees ids->id. */
 int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids);
-/* Finds the longest prefix of --tokens in these namespaces. *hit is NULL, without a message, if there is none. */
-int store_find_longest(struct store_tool *t, const struct store_spaces *spaces, struct kvc_store_hit **hit);
+/* Finds the longest prefix of --tokens in these namespaces. *hit is NULL, without a message, if
+ * there is none. */
+int store_find_longest(struct store_tool *t, const struct store_spaces *spaces,
+                       struct kvc_store_hit **hit);
 /* Says why no level has an object, as far as the levels know. */
 void store_explain(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size);
 /* Seconds as "3 min". */

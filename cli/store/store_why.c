@@ -20,19 +20,22 @@ void store_age_text(int64_t seconds, char text[32]) {
 }
 
 /* Returns 1 if a directory has put an object aside, and says so. */
-static int explain_bad(const struct kvc_store_level *l, const struct kvc_object *o, char *text, size_t size) {
+static int explain_bad(const struct kvc_store_level *l, const struct kvc_object *o, char *text,
+                       size_t size) {
     const struct kvc_dir *d = (const struct kvc_dir *)l->level;
     char path[KVC_OBJECT_NAME + 8] = "bad/", age[32];
     struct stat st;
     kvc_object_name(o, path + 4);
     if (fstatat(d->root.fd, path, &st, AT_SYMLINK_NOFOLLOW)) return 0;
     store_age_text((int64_t)time(NULL) - st.st_ctim.tv_sec, age);
-    snprintf(text, size, "it was damaged, and put aside by %s %s ago, as %s; put stores it again", l->url, age, path);
+    snprintf(text, size, "it was damaged, and put aside by %s %s ago, as %s; put stores it again",
+             l->url, age, path);
     return 1;
 }
 
 /* Returns 1 if the index of a directory knows an object, and says what. */
-static int explain_record(const struct kvc_store_level *l, const struct kvc_object *o, char *text, size_t size) {
+static int explain_record(const struct kvc_store_level *l, const struct kvc_object *o, char *text,
+                          size_t size) {
     const struct kvc_dir *d = (const struct kvc_dir *)l->level;
     struct kvc_index_record r;
     char age[32];
@@ -41,7 +44,9 @@ static int explain_record(const struct kvc_store_level *l, const struct kvc_obje
     kvc_index_abort(txn);
     if (!known) return 0;
     store_age_text((int64_t)time(NULL) - r.used, age);
-    snprintf(text, size, r.ghost ? "evicted or refused by %s; it was last asked for %s ago" : "too old for %s: last used %s ago",
+    snprintf(text, size,
+             r.ghost ? "evicted or refused by %s; it was last asked for %s ago"
+                     : "too old for %s: last used %s ago",
              l->url, age);
     return 1;
 }
@@ -51,16 +56,18 @@ void store_explain(const struct kvc_store *s, const struct kvc_object *o, char *
     for (unsigned i = 0; i < s->n_levels; i++) {
         if (s->level[i].ops != &kvc_level_dir) continue;
         dirs++;
-        if (explain_record(&s->level[i], o, text, size) || explain_bad(&s->level[i], o, text, size)) return;
+        if (explain_record(&s->level[i], o, text, size) || explain_bad(&s->level[i], o, text, size))
+            return;
     }
     snprintf(text, size,
-             dirs ? "never stored, or forgotten" : "never stored, evicted or, as damaged, removed: %s keeps no record",
+             dirs ? "never stored, or forgotten"
+                  : "never stored, evicted or, as damaged, removed: %s keeps no record",
              s->level[0].ops->what);
 }
 
 /* Prints what a namespace has of the tokens, and where it ends. Returns the tokens it has. */
-static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *space, const struct cli_token_ids *ids,
-                              const char *wanted) {
+static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *space,
+                              const struct cli_token_ids *ids, const char *wanted) {
     const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
     struct kvc_error e;
     struct kvc_store_hit *hit = kvc_store_find(space, ids->id, ids->n, &o, &e);
@@ -72,7 +79,8 @@ static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *spac
     const uint64_t tokens = hit->chunks * space->chunk;
     if (tokens < hit->asked) store_explain(t->s, &hit->object[hit->chunks], reason, sizeof reason);
     else if (ids->n % space->chunk)
-        snprintf(reason, sizeof reason, "less than a chunk of %" PRIu64 " tokens is left", space->chunk);
+        snprintf(reason, sizeof reason, "less than a chunk of %" PRIu64 " tokens is left",
+                 space->chunk);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
         cli_json_text(&t->report, "namespace", space->name);
@@ -81,11 +89,12 @@ static uint64_t explain_space(struct store_tool *t, struct kvc_store_space *spac
         cli_json_text(&t->report, "then", *reason ? reason : NULL);
         cli_json_open(&t->report, "differs", '[');
     } else {
-        printf("namespace %.16s: %" PRIu64 " of %" PRIu64 " tokens%s%s\n", space->name, tokens, ids->n, *reason ? "; then: " : "",
-               reason);
+        printf("namespace %.16s: %" PRIu64 " of %" PRIu64 " tokens%s%s\n", space->name, tokens,
+               ids->n, *reason ? "; then: " : "", reason);
     }
     size_t at = 0;
-    while (wanted && kvc_space_text_differ(wanted, space->facts, &at, difference, sizeof difference)) {
+    while (wanted &&
+           kvc_space_text_differ(wanted, space->facts, &at, difference, sizeof difference)) {
         if (t->json) {
             cli_json_text(&t->report, NULL, difference);
             continue;
@@ -113,7 +122,8 @@ static int take_every(struct store_tool *t, struct store_spaces *all) {
 }
 
 /* Says whether the store has the namespace that the facts of --like give. */
-static void explain_wanted(struct store_tool *t, const struct kvc_store_space *wanted, const struct store_spaces *all) {
+static void explain_wanted(struct store_tool *t, const struct kvc_store_space *wanted,
+                           const struct store_spaces *all) {
     int there = 0;
     for (size_t i = 0; i < all->n; i++) there |= strcmp(wanted->name, all->item[i]->name) == 0;
     if (t->json) {
@@ -136,7 +146,8 @@ int store_why(struct store_tool *t) {
     if (!status && wanted.n) explain_wanted(t, wanted.item[0], &all);
     if (t->json) cli_json_open(&t->report, "namespaces", '[');
     for (size_t i = 0; i < all.n && !status; i++) {
-        const uint64_t tokens = explain_space(t, all.item[i], &ids, wanted.n ? wanted.item[0]->facts : NULL);
+        const uint64_t tokens = explain_space(t, all.item[i], &ids,
+                                              wanted.n ? wanted.item[0]->facts : NULL);
         if (tokens > best) best = tokens;
     }
     if (t->json) cli_json_close(&t->report);

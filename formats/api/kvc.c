@@ -1,5 +1,5 @@
-/* kvc.c: implements the part of kvc.h on errors, opening, facts and reading. Not for writing (kvc_write.c) or comparing
- * (kvc_compare.c). */
+/* kvc.c: implements the part of kvc.h on errors, opening, facts and reading. Not for writing
+ * (kvc_write.c) or comparing (kvc_compare.c). */
 #include "formats/api/kvc.h"
 
 #include "formats/api/kvc_file.h"
@@ -64,12 +64,15 @@ struct source {
     int members; /* the paths are members of one cache */
 };
 
-static int open_source(struct kvc_file *f, const struct source *s, const struct kvc_opening *o, struct kvc_error *e) {
+static int open_source(struct kvc_file *f, const struct source *s, const struct kvc_opening *o,
+                       struct kvc_error *e) {
     if (!s->paths) return kvc_open_bytes(&f->opened, s->data, s->size, o, e);
-    return s->members ? kvc_open_members(&f->opened, s->path, s->paths, o, e) : kvc_open_path(&f->opened, s->path[0], o, e);
+    return s->members ? kvc_open_members(&f->opened, s->path, s->paths, o, e)
+                      : kvc_open_path(&f->opened, s->path[0], o, e);
 }
 
-/* Looks for all damage. A file of whole bytes that cannot be decoded, as for lack of its profile, is refused. */
+/* Looks for all damage. A file of whole bytes that cannot be decoded, as for lack of its profile,
+ * is refused. */
 static int survey(struct kvc_file *f, struct kvc_error *e) {
     if (!(f->survey = kvc_salvage_survey(f->opened.cache, 0, e))) return -1;
     if (f->survey->trouble.code == KVC_OK) return 0;
@@ -78,8 +81,8 @@ static int survey(struct kvc_file *f, struct kvc_error *e) {
 }
 
 /* Fills a zeroed handle. After a failure kvc_file_close() frees its parts. */
-static int fill(struct kvc_file *f, const struct source *s, const struct kvc_open_options *o, struct kvc_model *model,
-                struct kvc_error *e) {
+static int fill(struct kvc_file *f, const struct source *s, const struct kvc_open_options *o,
+                struct kvc_model *model, struct kvc_error *e) {
     struct kvc_opening opening = {.import = {.format = o->format,
                                              .set = o->set,
                                              .kv_heads = o->kv_heads,
@@ -96,42 +99,48 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
     if (o->weights && !(f->weights = kvc_given_weights(o->weights, e))) return -1;
     if (o->profile && kvc_given_profile_check(o->profile, e)) return -1;
     opening.import.weights = f->weights;
-    if (o->damaged && !o->format) opening.import.format = "kvc"; /* damaged first bytes may not tell the format */
+    /* damaged first bytes may not tell the format */
+    if (o->damaged && !o->format) opening.import.format = "kvc";
     if (open_source(f, s, &opening, e)) return -1;
     f->cache = f->opened.cache;
     f->name = f->opened.input.name;
     if (o->n_token_ids && kvc_cache_give_tokens(f->opened.cache, o->token_ids, o->n_token_ids, e))
         return kvc_error_prefix(e, f->name);
     if (o->damaged && kvc_cache_is_container(f->cache) && survey(f, e)) return -1;
-    if (kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e))) return -1;
+    if (kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e)))
+        return -1;
     return 0;
 }
 
-static struct kvc_file *open_file(const struct source *s, const struct kvc_open_options *callers, struct kvc_error *e) {
+static struct kvc_file *open_file(const struct source *s, const struct kvc_open_options *callers,
+                                  struct kvc_error *e) {
     struct kvc_open_options o;
     if (kvc_sized_take(&o, sizeof o, callers, "kvc_open_options", e)) return NULL;
     struct kvc_file *f = calloc(1, sizeof *f);
     struct kvc_model *model = o.model ? malloc(sizeof *model) : NULL;
-    int status = !f || (o.model && !model) ? kvc_fail_memory(e, "a file") : fill(f, s, &o, model, e);
+    int status = !f || (o.model && !model) ? kvc_fail_memory(e, "a file")
+                                           : fill(f, s, &o, model, e);
     free(model);
     if (!status) return f;
     kvc_file_close(f);
     return NULL;
 }
 
-struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options, struct kvc_error *e) {
+struct kvc_file *kvc_file_open(const char *path, const struct kvc_open_options *options,
+                               struct kvc_error *e) {
     return open_file(&(struct source){.path = &path, .paths = 1}, options, e);
 }
 
-struct kvc_file *kvc_file_open_members(const char *const *paths, size_t n, const struct kvc_open_options *options,
+struct kvc_file *kvc_file_open_members(const char *const *paths, size_t n,
+                                       const struct kvc_open_options *options,
                                        struct kvc_error *e) {
     if (n) return open_file(&(struct source){.path = paths, .paths = n, .members = 1}, options, e);
     kvc_fail(e, KVC_ERR_USAGE, "no members are given");
     return NULL;
 }
 
-struct kvc_file *kvc_file_open_memory(const void *data, size_t size, const struct kvc_open_options *options,
-                                      struct kvc_error *e) {
+struct kvc_file *kvc_file_open_memory(const void *data, size_t size,
+                                      const struct kvc_open_options *options, struct kvc_error *e) {
     return open_file(&(struct source){.data = data, .size = size}, options, e);
 }
 
@@ -140,7 +149,8 @@ static uint64_t end_of(const struct kvc_cache *c) {
     int64_t end = 0;
     for (uint32_t p = 0; p < c->n_parts; p++) {
         const struct kvc_cells *cells = &c->part[p].cells;
-        if (cells->n && kvc_cells_position(cells, cells->n - 1) >= end) end = kvc_cells_position(cells, cells->n - 1) + 1;
+        if (cells->n && kvc_cells_position(cells, cells->n - 1) >= end)
+            end = kvc_cells_position(cells, cells->n - 1) + 1;
     }
     return (uint64_t)end;
 }
@@ -148,16 +158,20 @@ static uint64_t end_of(const struct kvc_cache *c) {
 /* Leaves out what is damaged. */
 static int narrow(const struct kvc_file *f, struct kvc_selection *s, struct kvc_error *e) {
     if (!f->survey)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: the file was not opened as damaged, or is a selection already", f->name);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: the file was not opened as damaged, or is a selection already",
+                        f->name);
     return kvc_survey_narrow(f->survey, f->cache, s, e) ? kvc_error_prefix(e, f->name) : 0;
 }
 
-struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part, struct kvc_error *e) {
+struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part,
+                                 struct kvc_error *e) {
     struct kvc_part_options o;
     if (kvc_sized_take(&o, sizeof o, part, "kvc_part_options", e)) return NULL;
     if (o.first && !o.end) o.end = end_of(f->cache);
     if (o.first >= o.end && o.end) {
-        kvc_fail(e, KVC_ERR_USAGE, "%s: has no positions from %" PRIu64 " to below %" PRIu64, f->name, o.first, o.end);
+        kvc_fail(e, KVC_ERR_USAGE, "%s: has no positions from %" PRIu64 " to below %" PRIu64,
+                 f->name, o.first, o.end);
         return NULL;
     }
     struct kvc_selection selection = {o.first, o.end, o.layers, o.n_layers, o.no_companions};
@@ -213,7 +227,8 @@ const int32_t *kvc_file_tokens(const struct kvc_file *f, uint64_t *n) {
     return f->cache->tokens;
 }
 
-int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e) {
+int kvc_file_match(const struct kvc_file *f, const int32_t *tokens, uint64_t n, uint64_t *common,
+                   struct kvc_error *e) {
     struct kvc_prefix_matched m;
     if (kvc_prefix_match(f->cache, tokens, n, &m, e)) return kvc_error_prefix(e, f->name);
     *common = m.common;
@@ -254,9 +269,11 @@ int64_t kvc_file_position(const struct kvc_file *f, uint32_t tensor, uint64_t ro
     return kvc_cells_position(cells, row);
 }
 
-int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst, struct kvc_error *e) {
+int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uint64_t n, void *dst,
+                  struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
-    if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens || n > c->tensor[tensor].shape.tokens - first)
+    if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens ||
+        n > c->tensor[tensor].shape.tokens - first)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->name);
     const int status = f->blocks ? kvc_block_cache_read(f->blocks, tensor, first, n, dst, e)
                                  : c->read(c, tensor, first, n, dst, e);
@@ -270,8 +287,9 @@ int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error 
         if (kvc_file_check(kvc_file_whole(f)->joined[i], threads, e)) return -1;
     if (!kvc_cache_is_container(c) || (s && !s->n)) return 0;
     if (s)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing", f->name, s->damaged,
-                        s->records);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing", f->name,
+                        s->damaged, s->records);
     return kvc_container_check(c, threads, e) ? kvc_error_prefix(e, f->name) : 0;
 }
 
@@ -288,7 +306,8 @@ int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_
     }
     int status = kvc_model_store(model, &meta, 0, e);
     if (!status) kvc_prefix_identity(&meta, identity, sizeof identity);
-    if (!status && strlen(identity) >= size) status = kvc_fail(e, KVC_ERR_USAGE, "the identity has no room in %zu bytes", size);
+    if (!status && strlen(identity) >= size)
+        status = kvc_fail(e, KVC_ERR_USAGE, "the identity has no room in %zu bytes", size);
     if (!status) memcpy(text, identity, strlen(identity) + 1);
     kvc_meta_free(&meta);
     free(model);

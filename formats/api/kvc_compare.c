@@ -1,4 +1,5 @@
-/* kvc_compare.c: implements kvc_file_compare() and kvc_file_stats(). The work is done in formats/compare. */
+/* kvc_compare.c: implements kvc_file_compare() and kvc_file_stats(). The work is done in
+ * formats/compare. */
 #include "formats/api/kvc.h"
 #include "codecs/memory.h"
 #include "formats/api/kvc_file.h"
@@ -11,10 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_find_pairs(struct kvc_pairs *p, const struct kvc_compare_how *how, struct kvc_error *e) {
+static int compare_find_pairs(struct kvc_pairs *p, const struct kvc_compare_how *how,
+                              struct kvc_error *e) {
     const int some = how->first || how->end;
     const uint64_t end = how->end ? how->end : (uint64_t)INT64_MAX + 1;
-    if (how->first >= end || end > (uint64_t)INT64_MAX + 1) return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
+    if (how->first >= end || end > (uint64_t)INT64_MAX + 1)
+        return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
     p->first = some ? (int64_t)how->first : INT64_MIN;
     p->last = (int64_t)(end - 1);
     p->keep = how->layers;
@@ -31,13 +34,16 @@ static void count_rows(const struct kvc_pairs *p, struct kvc_comparison *r) {
         for (int s = 0; s < 2; s++) {
             const struct kvc_part_pair *pair = &p->part[i];
             for (uint64_t k = 0; k < pair->rows.n_only[s]; k++)
-                r->rows_only[s] += (uint64_t)(pair->rows.only[s][k].last - pair->rows.only[s][k].first) + 1;
+                r->rows_only[s] += (uint64_t)(pair->rows.only[s][k].last -
+                                              pair->rows.only[s][k].first) +
+                                   1;
             if (pair->part[s] && !pair->part[!s]) r->rows_only[s] += pair->part[s]->cells.n;
         }
 }
 
-static int compare_pair(const struct kvc_align *a, const struct kvc_tensor_pair *pair, const struct kvc_compare_options *o,
-                        struct kvc_difference *total, struct kvc_comparison *r, struct kvc_error *e) {
+static int compare_pair(const struct kvc_align *a, const struct kvc_tensor_pair *pair,
+                        const struct kvc_compare_options *o, struct kvc_difference *total,
+                        struct kvc_comparison *r, struct kvc_error *e) {
     struct kvc_difference all, *head;
     if (!pair->heads) r->lone++;
     if (!pair->heads || !pair->parts->rows.rows) return 0;
@@ -53,10 +59,12 @@ static int compare_pair(const struct kvc_align *a, const struct kvc_tensor_pair 
 
 /* --- attention --- */
 
-static const struct kvc_cache *queries_of(const struct kvc_align *a, const struct kvc_compare_how *how, struct kvc_error *e) {
+static const struct kvc_cache *queries_of(const struct kvc_align *a,
+                                          const struct kvc_compare_how *how, struct kvc_error *e) {
     if (how->queries) {
         if (kvc_cache_has_queries(how->queries->cache)) return how->queries->cache;
-        kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES, "%s has no queries", how->queries->name);
+        kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES, "%s has no queries",
+                      how->queries->name);
         return NULL;
     }
     for (int s = 0; s < 2; s++)
@@ -65,8 +73,9 @@ static const struct kvc_cache *queries_of(const struct kvc_align *a, const struc
     return NULL;
 }
 
-static int attend(const struct kvc_pairs *p, const struct kvc_align *a, const struct kvc_compare_how *how,
-                  struct kvc_comparison *r, struct kvc_error *e) {
+static int attend(const struct kvc_pairs *p, const struct kvc_align *a,
+                  const struct kvc_compare_how *how, struct kvc_comparison *r,
+                  struct kvc_error *e) {
     struct kvc_attended x = {.pairs = p,
                              .cache = {a->cache[0], a->cache[1]},
                              .name = {a->name[0], a->name[1]},
@@ -102,21 +111,25 @@ static char *compare_text_of(const struct kvc_meta_entry *entry, struct meta *m)
     return text;
 }
 
-static void meta_differs(void *state, const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
+static void meta_differs(void *state, const struct kvc_meta_entry *a,
+                         const struct kvc_meta_entry *b) {
     struct meta *m = state;
     m->n++;
     if (!m->how->meta_differs) return;
     char *text[2] = {compare_text_of(a, m), compare_text_of(b, m)};
-    if (!m->out_of_memory) m->how->meta_differs(m->how->meta_state, a ? a->key : b->key, text[0], text[1]);
+    if (!m->out_of_memory)
+        m->how->meta_differs(m->how->meta_state, a ? a->key : b->key, text[0], text[1]);
     free(text[0]);
     free(text[1]);
 }
 
-static int compare_meta(const struct kvc_file *a, const struct kvc_file *b, const struct kvc_compare_how *how,
-                        struct kvc_comparison *r, struct kvc_error *e) {
+static int compare_meta(const struct kvc_file *a, const struct kvc_file *b,
+                        const struct kvc_compare_how *how, struct kvc_comparison *r,
+                        struct kvc_error *e) {
     struct meta m = {.how = how};
     const struct kvc_cache *const cache[2] = {a->cache, b->cache};
-    if (how->meta < 0 || how->meta > 2) return kvc_fail(e, KVC_ERR_USAGE, "meta = %d is none of 0, 1, 2", how->meta);
+    if (how->meta < 0 || how->meta > 2)
+        return kvc_fail(e, KVC_ERR_USAGE, "meta = %d is none of 0, 1, 2", how->meta);
     const int exact = !(how->abs > 0 || how->rel > 0);
     if (how->meta)
         kvc_meta_differ(cache,
@@ -130,8 +143,8 @@ static int compare_meta(const struct kvc_file *a, const struct kvc_file *b, cons
 
 /* --- the whole --- */
 
-static int compare(struct kvc_pairs *p, struct kvc_align *a, const struct kvc_compare_how *how, struct kvc_comparison *r,
-                   struct kvc_error *e) {
+static int compare(struct kvc_pairs *p, struct kvc_align *a, const struct kvc_compare_how *how,
+                   struct kvc_comparison *r, struct kvc_error *e) {
     const struct kvc_compare_options o = {.exact = !(how->abs > 0 || how->rel > 0),
                                           .abs = how->abs,
                                           .rel = how->rel,
@@ -149,16 +162,19 @@ static int compare(struct kvc_pairs *p, struct kvc_align *a, const struct kvc_co
     r->frobenius = total.frobenius;
     r->cosine = r->unequal ? total.cosine : 1;
     if (how->attention && attend(p, a, how, r, e)) return -1;
-    return r->meta_differ || r->tokens_differ || r->lone || r->rows_only[0] || r->rows_only[1] || r->differ;
+    return r->meta_differ || r->tokens_differ || r->lone || r->rows_only[0] || r->rows_only[1] ||
+           r->differ;
 }
 
 static int tokens_differ(const struct kvc_cache *a, const struct kvc_cache *b) {
     if (!a->tokens || !b->tokens) return 0;
-    return a->n_tokens != b->n_tokens || memcmp(a->tokens, b->tokens, (size_t)a->n_tokens * sizeof *a->tokens) != 0;
+    return a->n_tokens != b->n_tokens ||
+           memcmp(a->tokens, b->tokens, (size_t)a->n_tokens * sizeof *a->tokens) != 0;
 }
 
-int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b, const struct kvc_compare_how *how,
-                     struct kvc_comparison *result, struct kvc_error *e) {
+int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b,
+                     const struct kvc_compare_how *how, struct kvc_comparison *result,
+                     struct kvc_error *e) {
     struct kvc_compare_how o;
     struct kvc_comparison r = {.size = sizeof r};
     if (kvc_sized_take(&o, sizeof o, how, "kvc_compare_how", e)) return -1;
@@ -173,10 +189,12 @@ int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b, const s
     return status;
 }
 
-int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc_head_stats *head, uint64_t n, struct kvc_error *e) {
+int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc_head_stats *head,
+                   uint64_t n, struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     if (tensor >= c->n_tensors || n != c->tensor[tensor].shape.heads)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no such tensor, or it has another number of heads", f->name);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: there is no such tensor, or it has another number of heads", f->name);
     struct kvc_stats *stats = kvc_alloc(n, sizeof *stats);
     int status = stats ? kvc_tensor_stats(c, tensor, stats, e) : kvc_fail_memory(e, "statistics");
     if (status) kvc_error_prefix(e, f->name);
@@ -192,7 +210,8 @@ int kvc_file_stats(const struct kvc_file *f, uint32_t tensor, struct kvc_head_st
             .worst_channel = stats[h].worst_channel,
             .worst_rms = stats[h].worst_rms,
         };
-        status = kvc_sized_give((char *)head + h * head->size, &own, sizeof own, "kvc_head_stats", e);
+        status = kvc_sized_give((char *)head + h * head->size, &own, sizeof own, "kvc_head_stats",
+                                e);
     }
     free(stats);
     return status;

@@ -1,4 +1,5 @@
-/* kvc_damage.c: implements the part of kvc.h on damaged files. The work is done in formats/container/salvage.c and survey.c. */
+/* kvc_damage.c: implements the part of kvc.h on damaged files. The work is done in
+ * formats/container/salvage.c and survey.c. */
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"

@@ -1,4 +1,5 @@
-/* kvc_join.c: implements kvc_file_join() of kvc.h. The work is done in formats/cache/join.c and join_heads.c. */
+/* kvc_join.c: implements kvc_file_join() of kvc.h. The work is done in formats/cache/join.c and
+ * join_heads.c. */
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
 #include "formats/cache/join.h"
@@ -9,7 +10,8 @@
 #include <string.h>
 
 /* Names joined files "a.bin and 2 more", and adds their sizes. */
-static int join_describe(struct kvc_file *f, const struct kvc_file *const *files, size_t n, struct kvc_error *e) {
+static int join_describe(struct kvc_file *f, const struct kvc_file *const *files, size_t n,
+                         struct kvc_error *e) {
     const int length = n > 1 ? asprintf(&f->joined_name, "%s and %zu more", files[0]->name, n - 1)
                              : asprintf(&f->joined_name, "%s", files[0]->name);
     f->joined = kvc_alloc(n, sizeof *f->joined);
@@ -31,14 +33,17 @@ static int join(struct kvc_file *f, int heads, struct kvc_error *e) {
     struct kvc_join_operand *from = kvc_alloc(f->n_joined, sizeof *from);
     if (!from) return kvc_fail_memory(e, "files");
     for (size_t i = 0; i < f->n_joined; i++)
-        from[i] = (struct kvc_join_operand){.cache = f->joined[i]->cache, .name = f->joined[i]->name};
-    f->opened.cache = heads ? kvc_view_join_heads(from, f->n_joined, &report, e) : kvc_view_join(from, f->n_joined, &report, e);
+        from[i] = (struct kvc_join_operand){.cache = f->joined[i]->cache,
+                                            .name = f->joined[i]->name};
+    f->opened.cache = heads ? kvc_view_join_heads(from, f->n_joined, &report, e)
+                            : kvc_view_join(from, f->n_joined, &report, e);
     free(from);
     f->cache = f->opened.cache;
     return f->cache ? 0 : -1;
 }
 
-struct kvc_file *kvc_file_join(const struct kvc_file *const *files, size_t n, const char *how, struct kvc_error *e) {
+struct kvc_file *kvc_file_join(const struct kvc_file *const *files, size_t n, const char *how,
+                               struct kvc_error *e) {
     const int heads = how && strcmp(how, "heads") == 0;
     if (!n || (how && !heads && strcmp(how, "tokens") != 0)) {
         if (n) kvc_fail(e, KVC_ERR_USAGE, "files are joined by tokens or heads, not by '%s'", how);

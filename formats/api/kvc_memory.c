@@ -1,5 +1,5 @@
-/* kvc_memory.c: implements the part of kvc.h on caches in a program's memory: a handle of arrays, and decoding into arrays. Not for
- * engines' pools (pool_layouts.c) or for devices. */
+/* kvc_memory.c: implements the part of kvc.h on caches in a program's memory: a handle of arrays,
+ * and decoding into arrays. Not for engines' pools (pool_layouts.c) or for devices. */
 #include "formats/api/kvc.h"
 
 #include "codecs/floats.h"
@@ -18,7 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_BYTES (UINT64_C(1) << 48) /* that an array reaches from its first value on: addresses are not longer */
+#define MOST_BYTES \
+    (UINT64_C(1)   \
+     << 48) /* that an array reaches from its first value on: addresses are not longer */
 
 static const struct kvc_format format = {.name = "memory"};
 
@@ -44,7 +46,8 @@ static void memory_free(struct memory *x) {
 /* --- checking what the caller says --- */
 
 static int role_of(const char *name, enum kvc_role *role) {
-    static const enum kvc_role roles[] = {KVC_ROLE_K, KVC_ROLE_V, KVC_ROLE_LATENT, KVC_ROLE_QUERIES, KVC_ROLE_HIDDEN};
+    static const enum kvc_role roles[] = {KVC_ROLE_K, KVC_ROLE_V, KVC_ROLE_LATENT, KVC_ROLE_QUERIES,
+                                          KVC_ROLE_HIDDEN};
     for (size_t i = 0; name && i < sizeof roles / sizeof roles[0]; i++) {
         *role = roles[i];
         if (strcmp(kvc_role_name(*role), name) == 0) return 1;
@@ -63,7 +66,8 @@ static int take_array(struct memory *x, size_t i, struct kvc_error *e) {
     memcpy(&to->a, (const uint8_t *)x->m.arrays + i * x->m.array_size, size);
     const struct kvc_memory_array *a = &to->a;
     const struct kvc_dtype_info *info = a->dtype ? kvc_dtype_by_name(a->dtype) : NULL;
-    if (!role_of(a->role, &to->role)) return fail_array(i, e, "has none of the roles K, V, latent, queries, hidden");
+    if (!role_of(a->role, &to->role))
+        return fail_array(i, e, "has none of the roles K, V, latent, queries, hidden");
     if (!info) return fail_array(i, e, "has a dtype that kvc does not know");
     const uint64_t tokens = a->tokens ? a->tokens : x->m.tokens;
     if (tokens > x->m.tokens) return fail_array(i, e, "has more tokens than the memory");
@@ -71,11 +75,13 @@ static int take_array(struct memory *x, size_t i, struct kvc_error *e) {
         return fail_array(i, e, "has fewer tokens than the memory, which pages cannot have");
     to->shape = (struct kvc_shape){info->dtype, tokens, a->heads, a->dim};
     to->strides = (struct kvc_strides){a->token, a->head, a->channel};
-    if (!kvc_shape_check(&to->shape)) return fail_array(i, e, "has no heads, no channels, or more than kvc takes");
+    if (!kvc_shape_check(&to->shape))
+        return fail_array(i, e, "has no heads, no channels, or more than kvc takes");
     struct kvc_shape together = to->shape; /* tokens at equal distances */
     if (x->m.page_size && x->m.page_size < tokens) together.tokens = x->m.page_size;
     if (!a->data && tokens) return fail_array(i, e, "has no data");
-    if (!kvc_strides_check(&together, &to->strides, MOST_BYTES) || (x->pages && a->page > MOST_BYTES / x->pages))
+    if (!kvc_strides_check(&together, &to->strides, MOST_BYTES) ||
+        (x->pages && a->page > MOST_BYTES / x->pages))
         return fail_array(i, e, "has strides by which values share bytes, or that are too long");
     return __builtin_add_overflow(x->bytes, tokens * kvc_row_bytes(&to->shape), &x->bytes)
                ? fail_array(i, e, "is too large together with the others")
@@ -95,7 +101,9 @@ static int check_pages(struct memory *x, struct kvc_error *e) {
     if (!m->page_size) return 0;
     if (__builtin_mul_overflow(pages, m->page_size, &slots)) slots = UINT64_MAX;
     if (m->first_slot > slots || m->tokens > slots - m->first_slot)
-        return kvc_fail(e, KVC_ERR_USAGE, "%" PRIu64 " tokens from slot %" PRIu64 " on have no room in %" PRIu64 " pages",
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%" PRIu64 " tokens from slot %" PRIu64 " on have no room in %" PRIu64
+                        " pages",
                         m->tokens, m->first_slot, pages);
     x->pages = m->tokens ? (m->first_slot + m->tokens - 1) / m->page_size + 1 : 0;
     if (!m->table || !pages) return 0;
@@ -108,7 +116,8 @@ static int check_pages(struct memory *x, struct kvc_error *e) {
     const uint32_t page = sorted[twice];
     x->pages = (uint64_t)sorted[pages - 1] + 1;
     free(sorted);
-    return twice ? kvc_fail(e, KVC_ERR_USAGE, "page %" PRIu32 " comes twice in the table", page) : 0;
+    return twice ? kvc_fail(e, KVC_ERR_USAGE, "page %" PRIu32 " comes twice in the table", page)
+                 : 0;
 }
 
 static int take_memory(struct memory *x, const struct kvc_memory *callers, struct kvc_error *e) {
@@ -118,11 +127,13 @@ static int take_memory(struct memory *x, const struct kvc_memory *callers, struc
     const struct kvc_memory *m = &x->m;
     if (m->n_arrays && (!m->arrays || !m->array_size))
         return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: arrays or array_size is not set");
-    if (m->tokens > KVC_MAX_CELLS) return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: more than 2^31 tokens");
+    if (m->tokens > KVC_MAX_CELLS)
+        return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: more than 2^31 tokens");
     if (m->first_position < 0 || m->first_position > INT64_MAX - (int64_t)KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_USAGE, "kvc_memory: first_position is out of range");
     if (check_pages(x, e)) return -1;
-    if (!(x->array = kvc_alloc_zeros(m->n_arrays, sizeof *x->array))) return kvc_fail_memory(e, "arrays");
+    if (!(x->array = kvc_alloc_zeros(m->n_arrays, sizeof *x->array)))
+        return kvc_fail_memory(e, "arrays");
     for (size_t i = 0; i < m->n_arrays; i++)
         if (take_array(x, i, e)) return -1;
     return 0;
@@ -130,13 +141,16 @@ static int take_memory(struct memory *x, const struct kvc_memory *callers, struc
 
 /* --- where tokens lie --- */
 
-/* Returns how many tokens from token i on lie at equal distances, at most n, and where the first of them lies. */
-static uint64_t run_at(const struct kvc_memory *m, const struct array *a, uint64_t i, uint64_t n, uint64_t *offset) {
+/* Returns how many tokens from token i on lie at equal distances, at most n, and where the first of
+ * them lies. */
+static uint64_t run_at(const struct kvc_memory *m, const struct array *a, uint64_t i, uint64_t n,
+                       uint64_t *offset) {
     if (!m->page_size) {
         *offset = i * a->strides.token;
         return n;
     }
-    const uint64_t slot = m->first_slot + i, page = slot / m->page_size, within = slot % m->page_size;
+    const uint64_t slot = m->first_slot + i, page = slot / m->page_size,
+                   within = slot % m->page_size;
     *offset = (m->table ? m->table[page] : page) * a->a.page + within * a->strides.token;
     return n < m->page_size - within ? n : m->page_size - within;
 }
@@ -148,34 +162,43 @@ static int is_companion(const struct array *a) {
 }
 
 /* Returns the part for arrays of so many tokens, made if there is none. */
-static uint32_t part_of(struct kvc_cache *c, const struct memory *x, const struct array *a, struct kvc_error *e) {
+static uint32_t part_of(struct kvc_cache *c, const struct memory *x, const struct array *a,
+                        struct kvc_error *e) {
     const struct kvc_memory *m = &x->m;
     const uint64_t tokens = a->shape.tokens;
-    const enum kvc_part_kind kind = is_companion(a) ? KVC_PART_COMPANION : tokens < m->tokens ? KVC_PART_SLIDING : KVC_PART_LIVE;
+    const enum kvc_part_kind kind = is_companion(a)      ? KVC_PART_COMPANION
+                                    : tokens < m->tokens ? KVC_PART_SLIDING
+                                                         : KVC_PART_LIVE;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == kind && c->part[i].cells.n == tokens) return i;
     const uint32_t part = kvc_cache_add_part(c, kind, tokens, e);
     for (uint64_t i = 0; part != KVC_NONE && i < tokens; i++) {
         const uint64_t token = m->tokens - tokens + i;
-        c->part[part].cells.pos[i] = m->positions ? m->positions[token] : m->first_position + (int64_t)token;
+        c->part[part].cells.pos[i] = m->positions ? m->positions[token]
+                                                  : m->first_position + (int64_t)token;
     }
     return part;
 }
 
-static uint32_t memory_layer_of(struct kvc_cache *c, uint32_t part, const struct array *a, struct kvc_error *e) {
-    static const enum kvc_layer_kind kinds[] = {
-        [KVC_PART_LIVE] = KVC_LAYER_FULL, [KVC_PART_SLIDING] = KVC_LAYER_SLIDING, [KVC_PART_COMPANION] = KVC_LAYER_COMPANION};
+static uint32_t memory_layer_of(struct kvc_cache *c, uint32_t part, const struct array *a,
+                                struct kvc_error *e) {
+    static const enum kvc_layer_kind kinds[] = {[KVC_PART_LIVE] = KVC_LAYER_FULL,
+                                                [KVC_PART_SLIDING] = KVC_LAYER_SLIDING,
+                                                [KVC_PART_COMPANION] = KVC_LAYER_COMPANION};
     const enum kvc_part_kind kind = c->part[part].kind;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->layer[i].part == part && c->layer[i].index == a->a.layer && c->layer[i].tensor[a->role == KVC_ROLE_V] == KVC_NONE)
+        if (c->layer[i].part == part && c->layer[i].index == a->a.layer &&
+            c->layer[i].tensor[a->role == KVC_ROLE_V] == KVC_NONE)
             return i;
-    return kvc_cache_add_layer(c, part, a->a.layer, a->role == KVC_ROLE_LATENT ? KVC_LAYER_LATENT : kinds[kind], e);
+    return kvc_cache_add_layer(c, part, a->a.layer,
+                               a->role == KVC_ROLE_LATENT ? KVC_LAYER_LATENT : kinds[kind], e);
 }
 
-static int memory_add_tensor(struct kvc_cache *c, const struct memory *x, uint32_t part, const struct array *a,
-                             struct kvc_error *e) {
+static int memory_add_tensor(struct kvc_cache *c, const struct memory *x, uint32_t part,
+                             const struct array *a, struct kvc_error *e) {
     const uint32_t layer = memory_layer_of(c, part, a, e);
-    const uint32_t t = layer == KVC_NONE ? KVC_NONE : kvc_cache_add_tensor(c, layer, a->role, &a->shape, e);
+    const uint32_t t = layer == KVC_NONE ? KVC_NONE
+                                         : kvc_cache_add_tensor(c, layer, a->role, &a->shape, e);
     if (t == KVC_NONE) return -1;
     struct kvc_place place = {.tensor = t, .strides = a->strides};
     c->tensor[t].source = kvc_strides_canonical(&a->shape); /* its places say where it lies */
@@ -189,19 +212,24 @@ static int memory_add_tensor(struct kvc_cache *c, const struct memory *x, uint32
 
 static int add_facts(struct kvc_cache *c, const struct memory *x, struct kvc_error *e) {
     int rotates = 0; /* engines rotate only values that they quantise in blocks */
-    for (size_t i = 0; i < x->m.n_arrays; i++) rotates |= kvc_dtype_info(x->array[i].shape.dtype)->block > 1;
+    for (size_t i = 0; i < x->m.n_arrays; i++)
+        rotates |= kvc_dtype_info(x->array[i].shape.dtype)->block > 1;
     struct kvc_meta *meta = &c->meta;
     if (kvc_meta_set_text(meta, KVC_KEY_SOURCE_FORMAT, format.name, e) ||
-        kvc_meta_set_u64(meta, KVC_KEY_SOURCE_BYTES, x->bytes, e) || kvc_meta_set_bool(meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
+        kvc_meta_set_u64(meta, KVC_KEY_SOURCE_BYTES, x->bytes, e) ||
+        kvc_meta_set_bool(meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
         kvc_meta_set_bool(meta, KVC_KEY_LAYERS_KNOWN, 1, e))
         return -1;
-    if (!rotates && (kvc_meta_set_u64(meta, KVC_KEY_HADAMARD_K, 0, e) || kvc_meta_set_u64(meta, KVC_KEY_HADAMARD_V, 0, e)))
+    if (!rotates && (kvc_meta_set_u64(meta, KVC_KEY_HADAMARD_K, 0, e) ||
+                     kvc_meta_set_u64(meta, KVC_KEY_HADAMARD_V, 0, e)))
         return -1;
     for (const char *const *fact = x->m.facts; fact && *fact; fact++)
         if (kvc_meta_parse(meta, *fact, e)) return -1;
     if (!x->m.token_ids || !x->m.n_token_ids) return 0;
     if (kvc_cache_set_tokens(c, x->m.token_ids, x->m.n_token_ids, e)) return -1;
-    return x->m.first_position ? kvc_meta_set_u64(meta, KVC_KEY_TOKENS_FIRST, (uint64_t)x->m.first_position, e) : 0;
+    return x->m.first_position
+               ? kvc_meta_set_u64(meta, KVC_KEY_TOKENS_FIRST, (uint64_t)x->m.first_position, e)
+               : 0;
 }
 
 /* Layers are ordered by part, so the arrays of a part are added together. */
@@ -209,10 +237,14 @@ static int memory_build(struct kvc_cache *c, const struct memory *x, struct kvc_
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     for (int companions = 0; companions < 2; companions++)
         for (size_t i = 0; i < x->m.n_arrays; i++)
-            if (is_companion(&x->array[i]) == companions && part_of(c, x, &x->array[i], e) == KVC_NONE) return -1;
+            if (is_companion(&x->array[i]) == companions &&
+                part_of(c, x, &x->array[i], e) == KVC_NONE)
+                return -1;
     for (uint32_t part = 0; part < c->n_parts; part++)
         for (size_t i = 0; i < x->m.n_arrays; i++)
-            if (part_of(c, x, &x->array[i], e) == part && memory_add_tensor(c, x, part, &x->array[i], e)) return -1;
+            if (part_of(c, x, &x->array[i], e) == part &&
+                memory_add_tensor(c, x, part, &x->array[i], e))
+                return -1;
     if (add_facts(c, x, e) || kvc_cache_finish(c, e)) return -1;
     return 0;
 }
@@ -248,7 +280,8 @@ struct target {
 struct load {
     const struct memory *memory;
     const struct kvc_cache *cache;
-    struct target *target; /* ascending by tensor, so that what a tensor stands on is decoded just before */
+    /* ascending by tensor, so that what a tensor stands on is decoded just before */
+    struct target *target;
     size_t n;
     int past; /* 1: the arrays are large */
     const struct kvc_load_how *how;
@@ -283,20 +316,26 @@ static int find_rows(const struct load *l, struct target *to, struct kvc_error *
         return 0;
     }
     kvc_tensor_label(l->cache, to->tensor, label, sizeof label);
-    return kvc_fail(e, KVC_ERR_SLICE, "%s does not have each of the positions %" PRId64 " to %" PRId64 " once", label, first,
-                    first + (int64_t)n - 1);
+    return kvc_fail(e, KVC_ERR_SLICE,
+                    "%s does not have each of the positions %" PRId64 " to %" PRId64 " once", label,
+                    first, first + (int64_t)n - 1);
 }
 
-static int check_values(const struct load *l, const struct target *to, int convert, struct kvc_error *e) {
+static int check_values(const struct load *l, const struct target *to, int convert,
+                        struct kvc_error *e) {
     const struct kvc_shape *have = &l->cache->tensor[to->tensor].shape, *due = &to->array->shape;
-    const struct kvc_dtype_info *from = kvc_dtype_info(have->dtype), *into = kvc_dtype_info(due->dtype);
+    const struct kvc_dtype_info *from = kvc_dtype_info(have->dtype),
+                                *into = kvc_dtype_info(due->dtype);
     char label[64];
     kvc_tensor_label(l->cache, to->tensor, label, sizeof label);
     if (have->heads != due->heads || have->dim != due->dim)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s has %" PRIu64 " heads of %" PRIu64 " channels, its array %" PRIu64 " of %" PRIu64,
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s has %" PRIu64 " heads of %" PRIu64 " channels, its array %" PRIu64
+                        " of %" PRIu64,
                         label, have->heads, have->dim, due->heads, due->dim);
     if (have->dtype == due->dtype) return 0;
-    if (convert && from->block == 1 && (due->dtype == KVC_F32 || due->dtype == KVC_F16 || due->dtype == KVC_BF16))
+    if (convert && from->block == 1 &&
+        (due->dtype == KVC_F32 || due->dtype == KVC_F16 || due->dtype == KVC_BF16))
         return kvc_scales_need(l->cache, to->tensor, e);
     return kvc_fail(e, KVC_ERR_USAGE, "%s is %s, its array %s%s", label, from->name, into->name,
                     convert ? ", to which kvc does not convert" : "; ask for a conversion");
@@ -315,7 +354,8 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
         struct target *to = &l->target[i];
         to->array = &l->memory->array[i];
         if ((to->tensor = find_tensor(l->cache, to->array)) == KVC_NONE)
-            return kvc_fail(e, KVC_ERR_USAGE, "the cache has no %s in layer %" PRIu32, to->array->a.role, to->array->a.layer);
+            return kvc_fail(e, KVC_ERR_USAGE, "the cache has no %s in layer %" PRIu32,
+                            to->array->a.role, to->array->a.layer);
         if (check_values(l, to, convert, e) || find_rows(l, to, e)) return -1;
         bytes += (to->end - to->first) * kvc_row_bytes(&to->array->shape);
     }
@@ -324,10 +364,13 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
     for (size_t i = 0; i < l->n; i++) {
         struct target *to = &l->target[i];
         if (i && to->tensor == to[-1].tensor)
-            return kvc_fail(e, KVC_ERR_USAGE, "two arrays are for %s of layer %" PRIu32, to->array->a.role, to->array->a.layer);
+            return kvc_fail(e, KVC_ERR_USAGE, "two arrays are for %s of layer %" PRIu32,
+                            to->array->a.role, to->array->a.layer);
         to->item = *items;
         if (to->end > to->first)
-            *items += (kvc_cells_block_of(&kvc_tensor_part(l->cache, to->tensor)->cells, to->end - 1) - to->block) /
+            *items += (kvc_cells_block_of(&kvc_tensor_part(l->cache, to->tensor)->cells,
+                                          to->end - 1) -
+                       to->block) /
                           KVC_RUN_BLOCKS +
                       1;
     }
@@ -335,34 +378,39 @@ static int aim(struct load *l, int convert, uint64_t *items, struct kvc_error *e
 }
 
 /* Sets *rows to rows in the array's dtype: as they are, or in `room`. */
-static int convert_rows(const struct load *l, const struct target *to, const uint8_t **rows, uint64_t n, float *floats,
-                        uint8_t *room, struct kvc_error *e) {
-    const enum kvc_dtype from = l->cache->tensor[to->tensor].shape.dtype, into = to->array->shape.dtype;
+static int convert_rows(const struct load *l, const struct target *to, const uint8_t **rows,
+                        uint64_t n, float *floats, uint8_t *room, struct kvc_error *e) {
+    const enum kvc_dtype from = l->cache->tensor[to->tensor].shape.dtype,
+                         into = to->array->shape.dtype;
     if (from == into) return 0;
     if (kvc_rows_to_floats(l->cache, to->tensor, floats, *rows, n, 0, e)) return -1;
-    kvc_from_floats(room, floats, (size_t)(n * to->array->shape.heads * to->array->shape.dim), into);
+    kvc_from_floats(room, floats, (size_t)(n * to->array->shape.heads * to->array->shape.dim),
+                    into);
     *rows = room;
     return 0;
 }
 
-static void scatter(const struct load *l, const struct target *to, const uint8_t *rows, uint64_t token, uint64_t n) {
+static void scatter(const struct load *l, const struct target *to, const uint8_t *rows,
+                    uint64_t token, uint64_t n) {
     const uint64_t row = kvc_row_bytes(&to->array->shape);
     for (uint64_t i = 0, run, offset; i < n; i += run) {
         run = run_at(&l->memory->m, to->array, token + i, n - i, &offset);
-        kvc_rows_scatter((uint8_t *)to->array->a.data + offset, rows + i * row, &to->array->shape, &to->array->strides, 0, run,
-                         l->past);
+        kvc_rows_scatter((uint8_t *)to->array->a.data + offset, rows + i * row, &to->array->shape,
+                         &to->array->strides, 0, run, l->past);
     }
 }
 
-/* Decodes rows [first, first + n), straight into the array where they lie there as they are decoded, or in one run and the stages can put
- * them there. */
-static int load_rows(const struct load *l, const struct target *to, uint64_t first, uint64_t n, struct kvc_error *e) {
+/* Decodes rows [first, first + n), straight into the array where they lie there as they are
+ * decoded, or in one run and the stages can put them there. */
+static int load_rows(const struct load *l, const struct target *to, uint64_t first, uint64_t n,
+                     struct kvc_error *e) {
     const struct kvc_cache *c = l->cache;
     const struct array *a = to->array;
     const struct kvc_strides plain = kvc_strides_canonical(&a->shape);
     const enum kvc_dtype from = c->tensor[to->tensor].shape.dtype;
     uint64_t offset;
-    const int other = from != a->shape.dtype, whole = !other && run_at(&l->memory->m, a, first - to->first, n, &offset) == n;
+    const int other = from != a->shape.dtype,
+              whole = !other && run_at(&l->memory->m, a, first - to->first, n, &offset) == n;
     if (whole && !l->past && memcmp(&plain, &a->strides, sizeof plain) == 0)
         return c->read(c, to->tensor, first, n, (uint8_t *)a->a.data + offset, e);
     const size_t values = (size_t)(n * a->shape.heads * a->shape.dim),
@@ -371,7 +419,9 @@ static int load_rows(const struct load *l, const struct target *to, uint64_t fir
     float *floats = other ? kvc_alloc(values, sizeof(float)) : NULL;
     int status = rows && (!other || (room && floats)) ? 0 : kvc_fail_memory(e, "rows");
     if (!status && whole && kvc_cache_is_container(c)) {
-        const struct kvc_row_places places = {.base = (uint8_t *)a->a.data + offset, .strides = a->strides, .past = l->past};
+        const struct kvc_row_places places = {.base = (uint8_t *)a->a.data + offset,
+                                              .strides = a->strides,
+                                              .past = l->past};
         status = kvc_container_place(c, to->tensor, first, n, &places, rows, e);
     } else if (!status) {
         const uint8_t *made = rows;
@@ -386,7 +436,8 @@ static int load_rows(const struct load *l, const struct target *to, uint64_t fir
 }
 
 /* Finds the array and the rows of an item. */
-static const struct target *find_item(const struct load *l, uint64_t item, uint64_t *first, uint64_t *n) {
+static const struct target *find_item(const struct load *l, uint64_t item, uint64_t *first,
+                                      uint64_t *n) {
     size_t low = 0, high = l->n;
     while (high - low > 1) {
         const size_t mid = low + (high - low) / 2;
@@ -396,7 +447,8 @@ static const struct target *find_item(const struct load *l, uint64_t item, uint6
     const struct target *to = &l->target[low];
     const struct kvc_cells *cells = &kvc_tensor_part(l->cache, to->tensor)->cells;
     const uint64_t block = to->block + (item - to->item) * KVC_RUN_BLOCKS;
-    const uint64_t stop = cells->block[kvc_cells_run_end(cells, block)], end = stop < to->end ? stop : to->end;
+    const uint64_t stop = cells->block[kvc_cells_run_end(cells, block)],
+                   end = stop < to->end ? stop : to->end;
     *first = cells->block[block] > to->first ? cells->block[block] : to->first;
     *n = end - *first;
     return to;
@@ -430,7 +482,8 @@ static int has_blocks(const struct kvc_cache *c) {
 }
 
 /* Makes the views that the options ask for: *view[], NULL where none is needed. */
-static int make_views(const struct kvc_cache *c, const struct kvc_load_how *o, struct kvc_cache *view[2], struct kvc_error *e) {
+static int make_views(const struct kvc_cache *c, const struct kvc_load_how *o,
+                      struct kvc_cache *view[2], struct kvc_error *e) {
     enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
     if (kvc_file_pairing(o->pairing, &pairing, e)) return -1;
     if (o->convert && has_blocks(c) && !(view[0] = kvc_view_float(c, e))) return -1;
@@ -439,20 +492,29 @@ static int make_views(const struct kvc_cache *c, const struct kvc_load_how *o, s
     return (view[1] = kvc_view_pairing(c, pairing, e)) ? 0 : -1;
 }
 
-int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m, const struct kvc_load_how *options, struct kvc_error *e) {
+int kvc_file_load(const struct kvc_file *f, const struct kvc_memory *m,
+                  const struct kvc_load_how *options, struct kvc_error *e) {
     struct kvc_load_how o;
     struct memory x;
     struct kvc_cache *view[2] = {NULL, NULL};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_load_how", e)) return -1;
     int status = take_memory(&x, m, e);
-    const struct kvc_cache plain = kvc_container_unverified(f->cache), *const from = o.verify ? f->cache : &plain;
-    struct load l = {.memory = &x, .how = &o, .n = x.m.n_arrays, .target = kvc_alloc_zeros(x.m.n_arrays, sizeof *l.target)};
+    const struct kvc_cache plain = kvc_container_unverified(f->cache), *const from = o.verify
+                                                                                         ? f->cache
+                                                                                         : &plain;
+    struct load l = {.memory = &x,
+                     .how = &o,
+                     .n = x.m.n_arrays,
+                     .target = kvc_alloc_zeros(x.m.n_arrays, sizeof *l.target)};
     uint64_t items = 0;
     if (!status && !l.target) status = kvc_fail_memory(e, "arrays");
     if (!status) status = make_views(from, &o, view, e);
     l.cache = view[1] ? view[1] : view[0] ? view[0] : from;
     if (!status) status = aim(&l, o.convert, &items, e);
-    const struct kvc_job job = {.n = items, .work = load_item, .commit = o.progress ? tell_item : NULL, .state = &l};
+    const struct kvc_job job = {.n = items,
+                                .work = load_item,
+                                .commit = o.progress ? tell_item : NULL,
+                                .state = &l};
     if (!status) status = kvc_parallel(&job, kvc_cache_threads(l.cache, o.threads), e);
     free(l.target);
     memory_free(&x);

@@ -18,7 +18,8 @@ struct kvc_block_cache {
 };
 
 struct kvc_block_cache *kvc_block_cache_new(const struct kvc_cache *c, struct kvc_error *e) {
-    struct kvc_block_cache *b = kvc_alloc_zeros(1, sizeof *b + (uint64_t)c->n_tensors * sizeof b->kept[0]);
+    struct kvc_block_cache *b = kvc_alloc_zeros(1, sizeof *b +
+                                                       (uint64_t)c->n_tensors * sizeof b->kept[0]);
     if (b) b->cache = c;
     else kvc_fail_memory(e, "blocks");
     return b;
@@ -36,8 +37,10 @@ static struct block *block_cache_take(struct kvc_block_cache *b, uint32_t tensor
     return kept;
 }
 
-/* Keeps a block for a tensor in place of another one, or frees it where the blocks that are kept would be too many bytes. */
-static void block_cache_keep(struct kvc_block_cache *b, uint32_t tensor, struct block *block, uint64_t bytes) {
+/* Keeps a block for a tensor in place of another one, or frees it where the blocks that are kept
+ * would be too many bytes. */
+static void block_cache_keep(struct kvc_block_cache *b, uint32_t tensor, struct block *block,
+                             uint64_t bytes) {
     const uint64_t most = b->cache->kept_bytes;
     if (atomic_fetch_add(&b->bytes, bytes) + bytes > most && most) {
         atomic_fetch_sub(&b->bytes, bytes);
@@ -50,16 +53,19 @@ static void block_cache_keep(struct kvc_block_cache *b, uint32_t tensor, struct 
 }
 
 /* Reads rows [first, first + n) of one block, through the block that is kept for the tensor. */
-static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number, uint64_t first, uint64_t n, uint8_t *dst,
-                     struct kvc_error *e) {
+static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number, uint64_t first,
+                     uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cache *c = b->cache;
-    const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[number], row = kvc_row_bytes(&c->tensor[tensor].shape);
+    const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[number],
+                          row = kvc_row_bytes(&c->tensor[tensor].shape);
     const uint64_t bytes = row * KVC_BLOCK;
     struct block *kept = block_cache_take(b, tensor, bytes);
     const int was_kept = kept != NULL;
     int status = 0;
-    if (!kept && !(kept = malloc(sizeof *kept + (size_t)bytes))) return kvc_fail_memory(e, "a block");
-    if (!was_kept || kept->number != number) status = c->read(c, tensor, start[0], start[1] - start[0], kept->bytes, e);
+    if (!kept && !(kept = malloc(sizeof *kept + (size_t)bytes)))
+        return kvc_fail_memory(e, "a block");
+    if (!was_kept || kept->number != number)
+        status = c->read(c, tensor, start[0], start[1] - start[0], kept->bytes, e);
     kept->number = number;
     if (!status) memcpy(dst, kept->bytes + (first - start[0]) * row, (size_t)(n * row));
     if (status) free(kept);
@@ -67,14 +73,16 @@ static int read_part(struct kvc_block_cache *b, uint32_t tensor, uint64_t number
     return status;
 }
 
-int kvc_block_cache_read(struct kvc_block_cache *b, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                         struct kvc_error *e) {
+int kvc_block_cache_read(struct kvc_block_cache *b, uint32_t tensor, uint64_t first, uint64_t n,
+                         uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cache *c = b->cache;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     for (uint64_t i = n ? kvc_cells_block_of(cells, first) : 0; n; i++) {
-        const uint64_t end = cells->block[i + 1], block_cache_take = end - first < n ? end - first : n;
-        if (block_cache_take == end - cells->block[i] ? c->read(c, tensor, first, block_cache_take, dst, e)
-                                                      : read_part(b, tensor, i, first, block_cache_take, dst, e))
+        const uint64_t end = cells->block[i + 1],
+                       block_cache_take = end - first < n ? end - first : n;
+        if (block_cache_take == end - cells->block[i]
+                ? c->read(c, tensor, first, block_cache_take, dst, e)
+                : read_part(b, tensor, i, first, block_cache_take, dst, e))
             return -1;
         dst += block_cache_take * kvc_row_bytes(&c->tensor[tensor].shape);
         first += block_cache_take;

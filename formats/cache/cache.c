@@ -65,7 +65,8 @@ int kvc_cache_own_facts(struct kvc_cache *own, const struct kvc_cache *of, struc
     own->layer = kvc_alloc(of->n_layers, sizeof *own->layer);
     own->tensor = kvc_alloc(of->n_tensors, sizeof *own->tensor);
     own->place = kvc_alloc(of->n_places, sizeof *own->place);
-    if (!own->layer || !own->tensor || !own->place) return kvc_fail_memory(e, "the facts of a cache");
+    if (!own->layer || !own->tensor || !own->place)
+        return kvc_fail_memory(e, "the facts of a cache");
     if (of->n_layers) memcpy(own->layer, of->layer, of->n_layers * sizeof *own->layer);
     if (of->n_tensors) memcpy(own->tensor, of->tensor, of->n_tensors * sizeof *own->tensor);
     if (of->n_places) memcpy(own->place, of->place, (size_t)of->n_places * sizeof *own->place);
@@ -79,9 +80,11 @@ void kvc_cache_disown(struct kvc_cache *own) {
     free(own->place);
 }
 
-uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e) {
+uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells,
+                            struct kvc_error *e) {
     if (cells > KVC_MAX_CELLS) {
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%llu cells in one part are more than kvc handles", (unsigned long long)cells);
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%llu cells in one part are more than kvc handles",
+                 (unsigned long long)cells);
         return KVC_NONE;
     }
     struct kvc_part *grown = kvc_room_for_one(c->part, c->n_parts, sizeof *grown);
@@ -100,14 +103,18 @@ uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64
     return c->n_parts++;
 }
 
-uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind, struct kvc_error *e) {
+uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index,
+                             enum kvc_layer_kind kind, struct kvc_error *e) {
     struct kvc_layer *grown = kvc_room_for_one(c->layer, c->n_layers, sizeof *grown);
     if (!grown) {
         kvc_fail_memory(e, "layers");
         return KVC_NONE;
     }
     c->layer = grown;
-    c->layer[c->n_layers] = (struct kvc_layer){.part = part, .index = index, .kind = kind, .tensor = {KVC_NONE, KVC_NONE}};
+    c->layer[c->n_layers] = (struct kvc_layer){.part = part,
+                                               .index = index,
+                                               .kind = kind,
+                                               .tensor = {KVC_NONE, KVC_NONE}};
     return c->n_layers++;
 }
 
@@ -116,12 +123,14 @@ static unsigned slot_of(enum kvc_role role) {
     return role == KVC_ROLE_V || role == KVC_ROLE_S;
 }
 
-uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role, const struct kvc_shape *shape,
-                              struct kvc_error *e) {
+uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role,
+                              const struct kvc_shape *shape, struct kvc_error *e) {
     if (!kvc_shape_check(shape)) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "%s of layer %u: %llu x %llu x %llu values of type %d make no tensor", kvc_role_name(role),
-                 c->layer[layer].index, (unsigned long long)shape->tokens, (unsigned long long)shape->heads,
-                 (unsigned long long)shape->dim, (int)shape->dtype);
+        kvc_fail(e, KVC_ERR_DAMAGED,
+                 "%s of layer %u: %llu x %llu x %llu values of type %d make no tensor",
+                 kvc_role_name(role), c->layer[layer].index, (unsigned long long)shape->tokens,
+                 (unsigned long long)shape->heads, (unsigned long long)shape->dim,
+                 (int)shape->dtype);
         return KVC_NONE;
     }
     struct kvc_tensor *grown = kvc_room_for_one(c->tensor, c->n_tensors, sizeof *grown);
@@ -132,19 +141,22 @@ uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role
     c->tensor = grown;
     uint32_t *place = &c->layer[layer].tensor[slot_of(role)];
     if (*place != KVC_NONE) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "layer %u has two tensors for %s", c->layer[layer].index, kvc_role_name(role));
+        kvc_fail(e, KVC_ERR_DAMAGED, "layer %u has two tensors for %s", c->layer[layer].index,
+                 kvc_role_name(role));
         return KVC_NONE;
     }
     c->tensor[c->n_tensors] = (struct kvc_tensor){.layer = layer,
                                                   .role = role,
                                                   .shape = *shape,
                                                   .source = kvc_strides_canonical(shape),
-                                                  .source_size = shape->tokens * kvc_row_bytes(shape)};
+                                                  .source_size = shape->tokens *
+                                                                 kvc_row_bytes(shape)};
     *place = c->n_tensors;
     return c->n_tensors++;
 }
 
-int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e) {
+int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
+                         struct kvc_error *e) {
     free(c->tokens);
     c->n_tokens = 0;
     c->tokens = kvc_alloc(n, sizeof *tokens);
@@ -154,7 +166,8 @@ int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
     return 0;
 }
 
-/* Returns the number of the window of 256 positions that contains pos; rounds towards minus infinity. */
+/* Returns the number of the window of 256 positions that contains pos; rounds towards minus
+ * infinity. */
 static int64_t window_of(int64_t pos) {
     return pos >> 8;
 }
@@ -185,7 +198,8 @@ int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
         blocks = 0;
         for (uint64_t i = 0; i < cells->n; i++) {
             if (i && i - start < KVC_BLOCK &&
-                window_of(kvc_cells_position(cells, i)) == window_of(kvc_cells_position(cells, i - 1)))
+                window_of(kvc_cells_position(cells, i)) ==
+                    window_of(kvc_cells_position(cells, i - 1)))
                 continue;
             if (pass) cells->block[blocks] = i;
             blocks++;
@@ -201,8 +215,8 @@ int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_cells_copy(struct kvc_cells *to, uint64_t at, const struct kvc_cells *from, uint64_t first, uint64_t end,
-                   struct kvc_error *e) {
+int kvc_cells_copy(struct kvc_cells *to, uint64_t at, const struct kvc_cells *from, uint64_t first,
+                   uint64_t end, struct kvc_error *e) {
     for (uint64_t i = first; i < end; i++) to->pos[at + i - first] = kvc_cells_position(from, i);
     if (!from->words) return 0;
     uint64_t used = at ? to->word_at[at] : 0;
@@ -212,7 +226,8 @@ int kvc_cells_copy(struct kvc_cells *to, uint64_t at, const struct kvc_cells *fr
     if (!words || !to->word_at) return kvc_fail_memory(e, "cells");
     for (uint64_t i = first; i < end; i++) {
         const uint32_t cell = kvc_cell_at(from, i);
-        for (uint64_t w = from->word_at[cell]; w < from->word_at[cell + 1]; w++) to->words[used++] = from->words[w];
+        for (uint64_t w = from->word_at[cell]; w < from->word_at[cell + 1]; w++)
+            to->words[used++] = from->words[w];
         to->word_at[at + i - first + 1] = used;
     }
     return 0;
@@ -264,13 +279,15 @@ int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (kvc_cells_arrange(&c->part[i].cells, e)) return -1;
     for (uint32_t i = 1; i < c->n_layers; i++)
-        if (c->layer[i].part < c->layer[i - 1].part) return kvc_fail(e, KVC_ERR_DAMAGED, "layers are not ordered by part");
+        if (c->layer[i].part < c->layer[i - 1].part)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "layers are not ordered by part");
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         char label[64];
         kvc_tensor_label(c, i, label, sizeof label);
         if (c->tensor[i].shape.tokens != kvc_tensor_part(c, i)->cells.n)
             return kvc_fail(e, KVC_ERR_DAMAGED, "%s has %llu rows for %llu cells", label,
-                            (unsigned long long)c->tensor[i].shape.tokens, (unsigned long long)kvc_tensor_part(c, i)->cells.n);
+                            (unsigned long long)c->tensor[i].shape.tokens,
+                            (unsigned long long)kvc_tensor_part(c, i)->cells.n);
     }
     return 0;
 }
@@ -287,16 +304,22 @@ void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, si
     const struct kvc_layer *layer = &c->layer[c->tensor[tensor].layer];
     const struct kvc_part *part = &c->part[layer->part];
     char where[48] = "";
-    if (part->kind == KVC_PART_CHECKPOINT) snprintf(where, sizeof where, "checkpoint %u ", part->checkpoint);
+    if (part->kind == KVC_PART_CHECKPOINT)
+        snprintf(where, sizeof where, "checkpoint %u ", part->checkpoint);
     else if (part->kind == KVC_PART_SLIDING) snprintf(where, sizeof where, "sliding ");
-    if (part->stream) snprintf(where + strlen(where), sizeof where - strlen(where), "stream %u ", part->stream);
-    snprintf(text, size, "%slayer %u %s", where, layer->index, kvc_role_name(c->tensor[tensor].role));
+    if (part->stream)
+        snprintf(where + strlen(where), sizeof where - strlen(where), "stream %u ", part->stream);
+    snprintf(text, size, "%slayer %u %s", where, layer->index,
+             kvc_role_name(c->tensor[tensor].role));
 }
 
-uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index, enum kvc_role role) {
+uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index,
+                               enum kvc_role role) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t t = c->layer[i].tensor[slot_of(role)];
-        if (c->layer[i].part == part && c->layer[i].index == layer_index && t != KVC_NONE && c->tensor[t].role == role) return t;
+        if (c->layer[i].part == part && c->layer[i].index == layer_index && t != KVC_NONE &&
+            c->tensor[t].role == role)
+            return t;
     }
     return KVC_NONE;
 }
@@ -312,7 +335,8 @@ static int64_t token_position(const struct kvc_cache *c, int by_row, uint64_t fi
 
 static uint64_t first_token(const struct kvc_cache *c) {
     uint64_t first = kvc_facts_of(&c->meta).tokens_first;
-    return first <= INT64_MAX - c->n_tokens ? first : 0; /* a position that no token can have counts as unknown */
+    /* a position that no token can have counts as unknown */
+    return first <= INT64_MAX - c->n_tokens ? first : 0;
 }
 
 int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e) {
@@ -346,14 +370,17 @@ int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e
         uint32_t block = kvc_dtype_info(t->shape.dtype)->block;
         if (t->shape.dim % heads)
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "rows of %llu values are not %u heads: the number of KV heads is wrong, or the model is another",
+                            "rows of %llu values are not %u heads: the number of KV heads is "
+                            "wrong, or the model is another",
                             (unsigned long long)t->shape.dim, heads);
         t->shape.heads = heads;
         t->shape.dim /= heads;
         t->source.head = t->shape.dim % block ? 0 : t->shape.dim / block * t->source.block;
         for (uint64_t p = 0; p < c->n_places; p++)
             if (c->place[p].tensor == i)
-                c->place[p].strides.head = t->shape.dim % block ? 0 : t->shape.dim / block * c->place[p].strides.block;
+                c->place[p].strides.head = t->shape.dim % block
+                                               ? 0
+                                               : t->shape.dim / block * c->place[p].strides.block;
     }
     return kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e);
 }

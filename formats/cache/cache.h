@@ -1,9 +1,11 @@
-/* cache.h: the cache model, into which every engine format is read and from which every format is written.
- * Importers build it; exporters and the container's writer walk it. Not for bytes of any format.
+/* cache.h: the cache model, into which every engine format is read and from which every format is
+ * written. Importers build it; exporters and the container's writer walk it. Not for bytes of any
+ * format.
  *
- * cache = metadata + tokens + parts[] + layers[] + tensors[]. A part is one consistent set of cells; its
- * layers own tensors; a tensor has one row per cell. Rows are read in *sorted order*: cells by position,
- * equal positions by cell number. So consumers see the order of tokens, in whatever order the engine kept them. */
+ * cache = metadata + tokens + parts[] + layers[] + tensors[]. A part is one consistent set of
+ * cells; its layers own tensors; a tensor has one row per cell. Rows are read in *sorted order*:
+ * cells by position, equal positions by cell number. So consumers see the order of tokens, in
+ * whatever order the engine kept them. */
 #ifndef KVC_CACHE_H
 #define KVC_CACHE_H
 
@@ -46,16 +48,17 @@ enum kvc_role {
 const char *kvc_role_name(unsigned role);
 
 #define KVC_MAX_CELLS (UINT64_C(1) << 31) /* per part; also bounds token counts */
-#define KVC_BLOCK KVC_MAX_BLOCK_ROWS      /* maximum rows of a block, and the grid of its positions */
-#define KVC_RUN_BLOCKS 2                  /* blocks in a read of many: some decoders are faster on two at once */
-#define KVC_SEGMENT_BLOCKS 128            /* blocks in a segment: at most 32 768 rows */
-#define KVC_NONE UINT32_MAX               /* "no such layer, tensor, ..." */
+#define KVC_BLOCK KVC_MAX_BLOCK_ROWS /* maximum rows of a block, and the grid of its positions */
+#define KVC_RUN_BLOCKS 2 /* blocks in a read of many: some decoders are faster on two at once */
+#define KVC_SEGMENT_BLOCKS 128 /* blocks in a segment: at most 32 768 rows */
+#define KVC_NONE UINT32_MAX    /* "no such layer, tensor, ..." */
 
 struct kvc_cells {
     uint64_t n;
-    int64_t *pos;      /* by cell number, as the engine kept them */
-    uint32_t *order;   /* sorted index -> cell number; NULL when cells are sorted already */
-    uint32_t *words;   /* engine-private words (sequence ids, M-RoPE positions), concatenated; may be NULL */
+    int64_t *pos;    /* by cell number, as the engine kept them */
+    uint32_t *order; /* sorted index -> cell number; NULL when cells are sorted already */
+    /* engine-private words (sequence ids, M-RoPE positions), concatenated; may be NULL */
+    uint32_t *words;
     uint64_t *word_at; /* n + 1 offsets into words; NULL with words */
     uint64_t *block;   /* n_blocks + 1 sorted indices where blocks start */
     uint64_t n_blocks;
@@ -79,13 +82,14 @@ struct kvc_layer {
 struct kvc_tensor {
     uint32_t layer;
     enum kvc_role role;
-    struct kvc_shape shape;    /* shape.tokens == cells of the layer's part */
-    struct kvc_strides source; /* layout in the source file: base + cell * token + head * head + ... */
-    uint64_t source_size;      /* bytes of the region that holds it in the source file */
+    struct kvc_shape shape; /* shape.tokens == cells of the layer's part */
+    struct kvc_strides
+        source;           /* layout in the source file: base + cell * token + head * head + ... */
+    uint64_t source_size; /* bytes of the region that holds it in the source file */
 };
 
-/* Cells of one tensor in a region of the source. Cell c of [cell, cell + n) begins at byte offset + (c - cell) *
- * strides.token. */
+/* Cells of one tensor in a region of the source. Cell c of [cell, cell + n) begins at byte offset +
+ * (c - cell) * strides.token. */
 struct kvc_place {
     uint32_t tensor;
     uint64_t cell, n;
@@ -93,19 +97,24 @@ struct kvc_place {
     struct kvc_strides strides;
 };
 
-/* A range of bytes of the source: literal bytes, or a region that holds tensors by strides, with literal bytes between them. */
+/* A range of bytes of the source: literal bytes, or a region that holds tensors by strides, with
+ * literal bytes between them. */
 struct kvc_extent {
-    uint32_t member;          /* number of the member that holds it; 0 if the source is one file */
-    uint64_t size;            /* bytes */
-    uint64_t literal;         /* offset of its first literal byte among all literal bytes of the cache */
-    uint64_t place, n_places; /* places [place, place + n_places) of the cache; n_places 0: all bytes are literal */
+    uint32_t member; /* number of the member that holds it; 0 if the source is one file */
+    uint64_t size;   /* bytes */
+    /* offset of its first literal byte among all literal bytes of the cache */
+    uint64_t literal;
+    /* places [place, place + n_places) of the cache; n_places 0: all bytes are literal */
+    uint64_t place, n_places;
 };
 
 struct kvc_cache {
     struct kvc_meta meta;
     uint64_t n_tokens;
-    int32_t *tokens;      /* token ids (positions: kvc_cache_token_positions()); NULL when the source has none */
-    uint8_t *prefix_keys; /* [n_prefix_keys][KVC_KEY_BYTES] (prefix.h), from a .kvc; NULL: no keys are stored */
+    /* token ids (positions: kvc_cache_token_positions()); NULL when the source has none */
+    int32_t *tokens;
+    /* [n_prefix_keys][KVC_KEY_BYTES] (prefix.h), from a .kvc; NULL: no keys are stored */
+    uint8_t *prefix_keys;
     uint64_t n_prefix_keys;
 
     uint32_t n_parts, n_layers, n_tensors;
@@ -122,65 +131,78 @@ struct kvc_cache {
     struct kvc_place *place;
     uint64_t literal_size;
 
-    /* Reads rows [first, first + n) of a tensor in sorted order, canonical, into dst. May be called from several
-     * threads at once. Fastest for whole blocks. */
-    int (*read)(const struct kvc_cache *cache, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e);
-    /* Returns how many of `threads` threads (0: one per core) may read rows at a time, for want of memory; NULL: all. */
+    /* Reads rows [first, first + n) of a tensor in sorted order, canonical, into dst. May be called
+     * from several threads at once. Fastest for whole blocks. */
+    int (*read)(const struct kvc_cache *cache, uint32_t tensor, uint64_t first, uint64_t n,
+                uint8_t *dst, struct kvc_error *e);
+    /* Returns how many of `threads` threads (0: one per core) may read rows at a time, for want of
+     * memory; NULL: all. */
     unsigned (*threads)(const struct kvc_cache *cache, unsigned threads);
-    uint64_t kept_bytes; /* of decoded blocks that readers may keep (block_cache.h); 0: one block of each tensor */
+    /* of decoded blocks that readers may keep (block_cache.h); 0: one block of each tensor */
+    uint64_t kept_bytes;
     /* Reads literal bytes [offset, offset + n). */
-    int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e);
+    int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst,
+                        struct kvc_error *e);
     void (*close)(struct kvc_cache *cache); /* frees impl; may be NULL */
-    const char *kind;                       /* name of the reader that owns impl, for kvc_cache_impl(); or NULL */
-    void *impl;                             /* state of the reader; code that replaces it must set kind as well */
+    /* name of the reader that owns impl, for kvc_cache_impl(); or NULL */
+    const char *kind;
+    /* state of the reader; code that replaces it must set kind as well */
+    void *impl;
 };
 
-/* Returns the state of the reader named `kind` if it made the cache, else NULL. Names are compared by value: their addresses
- * differ between copies of the library in one process. */
+/* Returns the state of the reader named `kind` if it made the cache, else NULL. Names are compared
+ * by value: their addresses differ between copies of the library in one process. */
 void *kvc_cache_impl(const struct kvc_cache *c, const char *kind);
 
 /* Makes an empty cache, which the caller frees. kvc_cache_free(NULL) is legal. */
 struct kvc_cache *kvc_cache_new(struct kvc_error *e);
 void kvc_cache_free(struct kvc_cache *cache);
-/* Makes *own a cache that shares the rows, cells, token ids and source of `of`, which must outlive it, and owns copies of its
- * metadata, layers, tensors and places: code that adds facts to a cache that belongs to somebody else adds them to such a copy. Ended by
- * kvc_cache_disown(), also after a failure; not by kvc_cache_free(). */
+/* Makes *own a cache that shares the rows, cells, token ids and source of `of`, which must outlive
+ * it, and owns copies of its metadata, layers, tensors and places: code that adds facts to a cache
+ * that belongs to somebody else adds them to such a copy. Ended by kvc_cache_disown(), also after a
+ * failure; not by kvc_cache_free(). */
 int kvc_cache_own_facts(struct kvc_cache *own, const struct kvc_cache *of, struct kvc_error *e);
 void kvc_cache_disown(struct kvc_cache *own);
 
 /* Builders append and return the new number, or KVC_NONE with *e filled. */
-uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, struct kvc_error *e);
-uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, enum kvc_layer_kind kind, struct kvc_error *e);
+uint32_t kvc_cache_add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells,
+                            struct kvc_error *e);
+uint32_t kvc_cache_add_layer(struct kvc_cache *c, uint32_t part, uint32_t index,
+                             enum kvc_layer_kind kind, struct kvc_error *e);
 /* Checks `shape`, whose tokens must equal the part's cells, and sets layer->tensor[]. */
-uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role, const struct kvc_shape *shape,
-                              struct kvc_error *e);
-int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_error *e);
+uint32_t kvc_cache_add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role,
+                              const struct kvc_shape *shape, struct kvc_error *e);
+int kvc_cache_set_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
+                         struct kvc_error *e);
 
-/* Sorts the cells and cuts blocks. kvc_cache_add_part() gives positions 0, 1, ...; code that changes pos[] calls
- * kvc_cells_arrange() afterwards. kvc_cache_finish() does so for every part and checks that the model is consistent. */
+/* Sorts the cells and cuts blocks. kvc_cache_add_part() gives positions 0, 1, ...; code that
+ * changes pos[] calls kvc_cells_arrange() afterwards. kvc_cache_finish() does so for every part and
+ * checks that the model is consistent. */
 int kvc_cells_arrange(struct kvc_cells *cells, struct kvc_error *e);
 int kvc_cache_finish(struct kvc_cache *c, struct kvc_error *e);
 
-/* Returns the positions of the n_tokens token ids, which the caller frees. If there are as many ids as part 0 has cells, the
- * positions are those of its rows (a llama.cpp sequence with a hole). Otherwise they count from the metadata's tokens.first. */
+/* Returns the positions of the n_tokens token ids, which the caller frees. If there are as many ids
+ * as part 0 has cells, the positions are those of its rows (a llama.cpp sequence with a hole).
+ * Otherwise they count from the metadata's tokens.first. */
 int64_t *kvc_cache_token_positions(const struct kvc_cache *c, struct kvc_error *e);
-/* Returns how many token ids are at positions first, first + 1, ... without a gap, if the first id is at `first`; else 0. Prefix
- * keys and prefix matching cover these. */
+/* Returns how many token ids are at positions first, first + 1, ... without a gap, if the first id
+ * is at `first`; else 0. Prefix keys and prefix matching cover these. */
 uint64_t kvc_cache_tokens_from(const struct kvc_cache *c, uint64_t first);
 
 /* Returns how many of `threads` threads (0: one per core) may read rows of the cache at a time. */
 unsigned kvc_cache_threads(const struct kvc_cache *c, unsigned threads);
 
-/* Copies sorted rows [first, end) of `from`, positions and words, to the cells of `to` from number `at` on. The cells before `at`
- * must have been filled in this way. */
-int kvc_cells_copy(struct kvc_cells *to, uint64_t at, const struct kvc_cells *from, uint64_t first, uint64_t end,
-                   struct kvc_error *e);
+/* Copies sorted rows [first, end) of `from`, positions and words, to the cells of `to` from number
+ * `at` on. The cells before `at` must have been filled in this way. */
+int kvc_cells_copy(struct kvc_cells *to, uint64_t at, const struct kvc_cells *from, uint64_t first,
+                   uint64_t end, struct kvc_error *e);
 
-/* Gives `heads` heads to K and V whose number of heads is unknown (heads = 1), and notes that the number is known. Refuses
- * rows that `heads` does not divide. The rows' bytes stay the same. */
+/* Gives `heads` heads to K and V whose number of heads is unknown (heads = 1), and notes that the
+ * number is known. Refuses rows that `heads` does not divide. The rows' bytes stay the same. */
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e);
 
-/* Single facts (facts.h) of a cache: 0 when heads = 1 means an unknown number of KV heads; the RoPE pairing of K. */
+/* Single facts (facts.h) of a cache: 0 when heads = 1 means an unknown number of KV heads; the RoPE
+ * pairing of K. */
 int kvc_cache_heads_known(const struct kvc_cache *c);
 enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
 
@@ -190,8 +212,10 @@ uint64_t kvc_cells_run_end(const struct kvc_cells *cells, uint64_t block);
 uint64_t kvc_cells_run_rows(const struct kvc_cells *cells);
 /* Returns the block that contains sorted row `row`. */
 uint64_t kvc_cells_block_of(const struct kvc_cells *cells, uint64_t row);
-uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted);       /* sorted index -> cell number */
-int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted); /* position of a sorted row */
+/* sorted index -> cell number */
+uint32_t kvc_cell_at(const struct kvc_cells *cells, uint64_t sorted);
+/* position of a sorted row */
+int64_t kvc_cells_position(const struct kvc_cells *cells, uint64_t sorted);
 /* Returns the first sorted row at a position of at least pos; n when there is none. */
 uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos);
 
@@ -200,6 +224,7 @@ uint64_t kvc_tensor_bytes(const struct kvc_tensor *t); /* canonical bytes of the
 /* Writes "layer 3 K", "checkpoint 1 layer 0 V", "layer 2 queries": for messages and tables. */
 void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size);
 /* Returns the tensor of a role in the layer of an index in a part, or KVC_NONE. */
-uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index, enum kvc_role role);
+uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index,
+                               enum kvc_role role);
 
 #endif

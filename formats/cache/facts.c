@@ -26,11 +26,13 @@ static const struct {
 static enum kvc_source source_of(const struct kvc_meta *meta) {
     const char *text = kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, "");
     for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++)
-        if (strncmp(text, sources[i].begin, strlen(sources[i].begin)) == 0) return sources[i].source;
+        if (strncmp(text, sources[i].begin, strlen(sources[i].begin)) == 0)
+            return sources[i].source;
     return KVC_SOURCE_OTHER;
 }
 
-static int text_is(const struct kvc_meta *meta, const char *key, const char *otherwise, const char *value) {
+static int text_is(const struct kvc_meta *meta, const char *key, const char *otherwise,
+                   const char *value) {
     return strcmp(kvc_meta_text(meta, key, otherwise), value) == 0;
 }
 

@@ -1,4 +1,5 @@
-/* hidden_states.c: parses the text that says where in a layer hidden states were taken. Not for their tensors. */
+/* hidden_states.c: parses the text that says where in a layer hidden states were taken. Not for
+ * their tensors. */
 #include "formats/cache/hidden_states.h"
 
 #include <string.h>
@@ -16,7 +17,8 @@ static enum kvc_hidden_place last_word(const char *text, const char *end) {
     enum kvc_hidden_place place = KVC_HIDDEN_UNKNOWN;
     for (; text < end; text++)
         for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++)
-            if (strncasecmp(text, spellings[i].word, strlen(spellings[i].word)) == 0) place = spellings[i].place;
+            if (strncasecmp(text, spellings[i].word, strlen(spellings[i].word)) == 0)
+                place = spellings[i].place;
     return place;
 }
 
@@ -25,7 +27,8 @@ enum kvc_hidden_place kvc_hidden_place_parse(const char *text) {
     for (const char *at = text; *at; at++) {
         if (strncasecmp(at, norm, strlen(norm)) != 0) continue;
         const enum kvc_hidden_place place = last_word(text, at);
-        if (place != KVC_HIDDEN_UNKNOWN && found != KVC_HIDDEN_UNKNOWN && place != found) return KVC_HIDDEN_UNKNOWN;
+        if (place != KVC_HIDDEN_UNKNOWN && found != KVC_HIDDEN_UNKNOWN && place != found)
+            return KVC_HIDDEN_UNKNOWN;
         if (place != KVC_HIDDEN_UNKNOWN) found = place;
         text = at; /* a word is about the norm that follows it */
     }

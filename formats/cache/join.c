@@ -1,5 +1,5 @@
-/* join.c: a cache whose rows are those of several caches, one after another. Rows are read on demand. Not for heads
- * (join_heads.c). */
+/* join.c: a cache whose rows are those of several caches, one after another. Rows are read on
+ * demand. Not for heads (join_heads.c). */
 #include "formats/cache/join.h"
 
 #include "codecs/memory.h"
@@ -22,7 +22,8 @@ struct join {
     uint32_t *tensor; /* [tensor][n]: number of the operand's tensor, or KVC_NONE */
 };
 
-static int join_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int join_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                     uint8_t *dst, struct kvc_error *e) {
     const struct join *j = c->impl;
     const struct kvc_tensor *t = &c->tensor[tensor];
     const uint64_t *start = j->start + c->layer[t->layer].part * (j->n + 1);
@@ -39,7 +40,8 @@ static int join_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     return 0;
 }
 
-static int join_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int join_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                             struct kvc_error *e) {
     (void)c, (void)offset, (void)n, (void)dst;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a joined cache has no source file");
 }
@@ -69,19 +71,21 @@ static const struct kvc_cells *live_cells(const struct kvc_cache *c) {
     return &c->part[kvc_join_find_part(c, KVC_PART_LIVE, KVC_ROLE_K)].cells;
 }
 
-/* Returns 1 if the order of the operands has to give the positions: all count from 0. llama.cpp records the positions of cells. */
+/* Returns 1 if the order of the operands has to give the positions: all count from 0. llama.cpp
+ * records the positions of cells. */
 static int are_without_positions(const struct join *j) {
     for (size_t i = 0; i < j->n; i++) {
         const struct kvc_cells *cells = live_cells(j->from[i].cache);
         if (kvc_facts_of(&j->from[i].cache->meta).source == KVC_SOURCE_LLAMA) return 0;
-        if (!cells->n || kvc_cells_position(cells, 0) || kvc_cells_position(cells, cells->n - 1) != (int64_t)cells->n - 1)
+        if (!cells->n || kvc_cells_position(cells, 0) ||
+            kvc_cells_position(cells, cells->n - 1) != (int64_t)cells->n - 1)
             return 0;
     }
     return j->n > 1;
 }
 
-static int refuse_positions(const struct join *j, size_t a, size_t b, int64_t end, int64_t begin, const char *what,
-                            struct kvc_error *e) {
+static int refuse_positions(const struct join *j, size_t a, size_t b, int64_t end, int64_t begin,
+                            const char *what, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_USAGE,
                     "%s and %s cannot be joined: %s of the first end at position %" PRId64
                     ", those of the second begin at %" PRId64
@@ -90,15 +94,19 @@ static int refuse_positions(const struct join *j, size_t a, size_t b, int64_t en
 }
 
 /* Checks that the rows of a part follow each other. Those of companions need only be in order. */
-static int check_positions(const struct join *j, const uint32_t *part, enum kvc_part_kind kind, struct kvc_error *e) {
+static int check_positions(const struct join *j, const uint32_t *part, enum kvc_part_kind kind,
+                           struct kvc_error *e) {
     size_t before = j->n;
     int64_t end = 0;
     for (size_t i = 0; i < j->n; i++) {
-        const struct kvc_cells *cells = part[i] == KVC_NONE ? NULL : &j->from[i].cache->part[part[i]].cells;
+        const struct kvc_cells *cells = part[i] == KVC_NONE
+                                            ? NULL
+                                            : &j->from[i].cache->part[part[i]].cells;
         if (!cells || !cells->n) continue;
         const int64_t begin = kvc_cells_position(cells, 0) + j->shift[i];
         if (before < j->n && (kind == KVC_PART_COMPANION ? begin <= end : begin != end + 1))
-            return refuse_positions(j, before, i, end, begin, kind == KVC_PART_SLIDING ? "sliding-window rows" : "rows", e);
+            return refuse_positions(j, before, i, end, begin,
+                                    kind == KVC_PART_SLIDING ? "sliding-window rows" : "rows", e);
         before = i;
         end = kvc_cells_position(cells, cells->n - 1) + j->shift[i];
     }
@@ -107,8 +115,10 @@ static int check_positions(const struct join *j, const uint32_t *part, enum kvc_
 
 /* --- token ids --- */
 
-/* Appends the ids of operand i, which must follow position *end. *first gets the position of the first id of all. */
-static int append_ids(struct kvc_cache *c, const struct join *j, size_t i, int64_t *first, int64_t *end, struct kvc_error *e) {
+/* Appends the ids of operand i, which must follow position *end. *first gets the position of the
+ * first id of all. */
+static int append_ids(struct kvc_cache *c, const struct join *j, size_t i, int64_t *first,
+                      int64_t *end, struct kvc_error *e) {
     const struct kvc_cache *from = j->from[i].cache;
     int64_t *pos = kvc_cache_token_positions(from, e);
     if (!pos) return -1;
@@ -122,13 +132,15 @@ static int append_ids(struct kvc_cache *c, const struct join *j, size_t i, int64
     return 0;
 }
 
-static int join_ids(struct kvc_cache *c, const struct join *j, struct kvc_join_report *report, struct kvc_error *e) {
+static int join_ids(struct kvc_cache *c, const struct join *j, struct kvc_join_report *report,
+                    struct kvc_error *e) {
     uint64_t total = 0;
     int64_t first = 0, end = 0;
     const char *without = NULL;
     for (size_t i = 0; i < j->n; i++) {
         if (!j->from[i].cache->n_tokens) without = j->from[i].name;
-        else if (__builtin_add_overflow(total, j->from[i].cache->n_tokens, &total) || total > KVC_MAX_CELLS)
+        else if (__builtin_add_overflow(total, j->from[i].cache->n_tokens, &total) ||
+                 total > KVC_MAX_CELLS)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more token ids than kvc handles");
     }
     if (without) {
@@ -149,7 +161,8 @@ static int join_extras(struct kvc_cache *c, const struct join *j, struct kvc_err
     size_t n = 0, items;
     int status = 0;
     for (size_t i = 0; i < j->n && !status; i++) {
-        if (kvc_extras_list(&j->from[i].cache->meta, &item, &items, e)) status = kvc_error_prefix(e, j->from[i].name);
+        if (kvc_extras_list(&j->from[i].cache->meta, &item, &items, e))
+            status = kvc_error_prefix(e, j->from[i].name);
         if (status) break;
         struct kvc_extra *grown = kvc_realloc(all, n + items, sizeof *grown);
         if (grown) all = grown;
@@ -165,7 +178,8 @@ static int join_extras(struct kvc_cache *c, const struct join *j, struct kvc_err
     return status;
 }
 
-/* Refuses operands whose parent keys are of other tokens than those that precede them. Only keys of one identity are compared. */
+/* Refuses operands whose parent keys are of other tokens than those that precede them. Only keys of
+ * one identity are compared. */
 static int check_parents(const struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
     const char *identity = kvc_meta_text(&c->meta, KVC_KEY_PREFIX_IDENTITY, NULL);
     uint8_t *keys = NULL;
@@ -174,13 +188,16 @@ static int check_parents(const struct kvc_cache *c, const struct join *j, struct
     const uint64_t n = kvc_cache_tokens_from(c, p.first) / KVC_PREFIX_TOKENS;
     for (size_t i = 1; i < j->n && !status; i++) {
         const struct kvc_meta *meta = &j->from[i].cache->meta;
-        const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0), number = (first - p.first) / KVC_PREFIX_TOKENS;
+        const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0),
+                       number = (first - p.first) / KVC_PREFIX_TOKENS;
         const struct kvc_meta_entry *parent = kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
         const char *its = kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, "");
         if (!parent || parent->size != KVC_KEY_BYTES || first <= p.first || number > n ||
             (identity && strcmp(identity, its) != 0))
             continue;
-        if (!identity) { /* the chain begins at position 0, with the identity of the first operand that has a parent */
+        /* the chain begins at position 0, with the identity of the first operand that has a parent
+         */
+        if (!identity) {
             const struct kvc_extras extras = p.extras;
             identity = its;
             status = kvc_prefix_begin(&p, identity, e);
@@ -188,18 +205,22 @@ static int check_parents(const struct kvc_cache *c, const struct join *j, struct
         }
         if (!status && !keys) {
             keys = kvc_alloc(n, KVC_KEY_BYTES);
-            status = keys ? kvc_prefix_keys(&p, c->tokens, n * KVC_PREFIX_TOKENS, keys, e) : kvc_fail_memory(e, "prefix keys");
+            status = keys ? kvc_prefix_keys(&p, c->tokens, n * KVC_PREFIX_TOKENS, keys, e)
+                          : kvc_fail_memory(e, "prefix keys");
         }
-        if (!status && memcmp(parent->value, keys + (number - 1) * KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)
+        if (!status &&
+            memcmp(parent->value, keys + (number - 1) * KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)
             status = kvc_fail(e, KVC_ERR_USAGE,
-                              "%s does not continue %s: its prefix key (prefix.parent) is of other tokens before it",
+                              "%s does not continue %s: its prefix key (prefix.parent) is of other "
+                              "tokens before it",
                               j->from[i].name, j->from[i - 1].name);
     }
     free(keys);
     return status;
 }
 
-/* Begins the chain of prefix keys where the first operand begins. Keys themselves are computed when the cache is written. */
+/* Begins the chain of prefix keys where the first operand begins. Keys themselves are computed when
+ * the cache is written. */
 static int join_prefix(struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
     static const char *const of_first[] = {KVC_KEY_PREFIX_PARENT, KVC_KEY_PREFIX_IDENTITY};
     const struct kvc_meta *meta = &j->from[0].cache->meta;
@@ -217,7 +238,8 @@ static int join_prefix(struct kvc_cache *c, const struct join *j, struct kvc_err
 /* --- building --- */
 
 /* Adds the layers of a part as the operand `like` has them. */
-static int join_add_layers(struct kvc_cache *c, const struct join *j, size_t like, uint32_t part, struct kvc_error *e) {
+static int join_add_layers(struct kvc_cache *c, const struct join *j, size_t like, uint32_t part,
+                           struct kvc_error *e) {
     const struct kvc_cache *from = j->from[like].cache;
     for (uint32_t l = 0; l < from->n_layers; l++) {
         const struct kvc_layer *layer = &from->layer[l];
@@ -229,21 +251,26 @@ static int join_add_layers(struct kvc_cache *c, const struct join *j, size_t lik
     return 0;
 }
 
-/* Adds tensor `from` of operand i, with those of the other operands, to a part, unless it is there already. */
-static int join_add_tensor(struct kvc_cache *c, struct join *j, size_t i, uint32_t from, uint32_t part, struct kvc_error *e) {
+/* Adds tensor `from` of operand i, with those of the other operands, to a part, unless it is there
+ * already. */
+static int join_add_tensor(struct kvc_cache *c, struct join *j, size_t i, uint32_t from,
+                           uint32_t part, struct kvc_error *e) {
     const struct kvc_tensor *x = &j->from[i].cache->tensor[from];
     const uint32_t index = j->from[i].cache->layer[x->layer].index, *parts = j->part + part * j->n;
     struct kvc_shape shape = x->shape;
     uint32_t layer = 0;
     if (kvc_cache_find_tensor(c, part, index, x->role) != KVC_NONE) return 0;
-    while (c->layer[layer].part != part || c->layer[layer].index != index) layer++; /* join_add_layers() added it */
+    /* join_add_layers() added it */
+    while (c->layer[layer].part != part || c->layer[layer].index != index) layer++;
     shape.tokens = c->part[part].cells.n;
     uint32_t *tensor = kvc_realloc(j->tensor, (c->n_tensors + UINT64_C(1)) * j->n, sizeof *tensor);
     if (!tensor) return kvc_fail_memory(e, "tensors");
     j->tensor = tensor;
     tensor += c->n_tensors * j->n;
     for (size_t k = 0; k < j->n; k++)
-        tensor[k] = parts[k] == KVC_NONE ? KVC_NONE : kvc_cache_find_tensor(j->from[k].cache, parts[k], index, x->role);
+        tensor[k] = parts[k] == KVC_NONE
+                        ? KVC_NONE
+                        : kvc_cache_find_tensor(j->from[k].cache, parts[k], index, x->role);
     return kvc_cache_add_tensor(c, layer, x->role, &shape, e) == KVC_NONE ? -1 : 0;
 }
 
@@ -253,16 +280,19 @@ static int join_add_tensors(struct kvc_cache *c, struct join *j, struct kvc_erro
         const struct kvc_cache *from = j->from[i].cache;
         for (uint32_t t = 0; t < from->n_tensors; t++)
             for (uint32_t p = 0; p < c->n_parts; p++)
-                if (from->layer[from->tensor[t].layer].part == j->part[p * j->n + i] && join_add_tensor(c, j, i, t, p, e))
+                if (from->layer[from->tensor[t].layer].part == j->part[p * j->n + i] &&
+                    join_add_tensor(c, j, i, t, p, e))
                     return -1;
     }
     return 0;
 }
 
 /* Adds the cells of all operands. Engine-private words are kept if all operands have them. */
-static int add_cells(struct kvc_cache *c, const struct join *j, enum kvc_part_kind kind, struct kvc_error *e) {
+static int add_cells(struct kvc_cache *c, const struct join *j, enum kvc_part_kind kind,
+                     struct kvc_error *e) {
     const uint64_t *start = j->start + c->n_parts * (j->n + 1);
-    const uint32_t *parts = j->part + c->n_parts * j->n, number = kvc_cache_add_part(c, kind, start[j->n], e);
+    const uint32_t *parts = j->part + c->n_parts * j->n,
+                   number = kvc_cache_add_part(c, kind, start[j->n], e);
     size_t with_words = 0, filled = 0;
     if (number == KVC_NONE) return -1;
     struct kvc_cells *to = &c->part[number].cells;
@@ -273,7 +303,8 @@ static int add_cells(struct kvc_cache *c, const struct join *j, enum kvc_part_ki
         with_words += cells.words != NULL;
         if (with_words && with_words != filled)
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "%s cannot be joined to files of another engine: only some of them have cells of llama.cpp",
+                            "%s cannot be joined to files of another engine: only some of them "
+                            "have cells of llama.cpp",
                             j->from[i].name);
         if (kvc_cells_copy(to, start[i], &cells, 0, cells.n, e)) return -1;
         for (uint64_t r = start[i]; r < start[i + 1]; r++) to->pos[r] += j->shift[i];
@@ -281,11 +312,14 @@ static int add_cells(struct kvc_cache *c, const struct join *j, enum kvc_part_ki
     return 0;
 }
 
-/* Lists the parts of this kind and role in all operands, and where their rows begin. *like is the first operand that has it. */
-static int list_rows(struct join *j, enum kvc_part_kind kind, enum kvc_role role, size_t *like, struct kvc_error *e) {
+/* Lists the parts of this kind and role in all operands, and where their rows begin. *like is the
+ * first operand that has it. */
+static int list_rows(struct join *j, enum kvc_part_kind kind, enum kvc_role role, size_t *like,
+                     struct kvc_error *e) {
     uint32_t *part = kvc_realloc(j->part, (j->n_parts + UINT64_C(1)) * j->n, sizeof *part);
     if (part) j->part = part;
-    uint64_t *start = kvc_realloc(j->start, (j->n_parts + UINT64_C(1)) * (j->n + 1), sizeof *start), rows = 0;
+    uint64_t *start = kvc_realloc(j->start, (j->n_parts + UINT64_C(1)) * (j->n + 1), sizeof *start),
+             rows = 0;
     if (start) j->start = start;
     if (!part || !start) return kvc_fail_memory(e, "parts");
     part += j->n_parts * j->n;
@@ -297,62 +331,75 @@ static int list_rows(struct join *j, enum kvc_part_kind kind, enum kvc_role role
         if (part[i] == KVC_NONE) continue;
         if (*like == j->n) *like = i;
         rows += j->from[i].cache->part[part[i]].cells.n; /* each is at most KVC_MAX_CELLS */
-        if (rows > KVC_MAX_CELLS) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more rows than kvc handles in one cache");
+        if (rows > KVC_MAX_CELLS)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more rows than kvc handles in one cache");
     }
     start[j->n] = rows;
     return 0;
 }
 
-static int join_check_layers(const struct join *j, const uint32_t *part, size_t like, struct kvc_error *e) {
+static int join_check_layers(const struct join *j, const uint32_t *part, size_t like,
+                             struct kvc_error *e) {
     for (size_t i = like + 1; i < j->n; i++)
-        if (part[i] != KVC_NONE && kvc_join_check_layers(&j->from[like], part[like], &j->from[i], part[i], 0, e)) return -1;
+        if (part[i] != KVC_NONE &&
+            kvc_join_check_layers(&j->from[like], part[like], &j->from[i], part[i], 0, e))
+            return -1;
     return 0;
 }
 
 /* Joins a part that all operands must have. */
-static int join_part(struct kvc_cache *c, struct join *j, enum kvc_part_kind kind, struct kvc_error *e) {
+static int join_part(struct kvc_cache *c, struct join *j, enum kvc_part_kind kind,
+                     struct kvc_error *e) {
     size_t like;
     if (list_rows(j, kind, KVC_ROLE_K, &like, e)) return -1;
     const uint32_t *part = j->part + j->n_parts * j->n;
     if (like == j->n) return 0;
     for (size_t i = 0; i < j->n; i++)
         if (kvc_join_check_part(&j->from[like], part[like], &j->from[i], e)) return -1;
-    if (join_check_layers(j, part, like, e) || check_positions(j, part, kind, e) || add_cells(c, j, kind, e)) return -1;
+    if (join_check_layers(j, part, like, e) || check_positions(j, part, kind, e) ||
+        add_cells(c, j, kind, e))
+        return -1;
     return join_add_layers(c, j, like, j->n_parts++, e);
 }
 
-/* Joins the companions of a role that the operands have, or leaves them out where they do not match. */
-static int join_companions(struct kvc_cache *c, struct join *j, enum kvc_role role, struct kvc_join_report *report,
-                           struct kvc_error *e) {
+/* Joins the companions of a role that the operands have, or leaves them out where they do not
+ * match. */
+static int join_companions(struct kvc_cache *c, struct join *j, enum kvc_role role,
+                           struct kvc_join_report *report, struct kvc_error *e) {
     size_t like;
     if (list_rows(j, KVC_PART_COMPANION, role, &like, e)) return -1;
     const uint32_t *part = j->part + j->n_parts * j->n;
     if (like == j->n) return 0;
-    if (join_check_layers(j, part, like, NULL) || check_positions(j, part, KVC_PART_COMPANION, NULL)) {
+    if (join_check_layers(j, part, like, NULL) ||
+        check_positions(j, part, KVC_PART_COMPANION, NULL)) {
         report->left_out = 1;
         return 0;
     }
-    return add_cells(c, j, KVC_PART_COMPANION, e) ? -1 : join_add_layers(c, j, like, j->n_parts++, e);
+    return add_cells(c, j, KVC_PART_COMPANION, e) ? -1
+                                                  : join_add_layers(c, j, like, j->n_parts++, e);
 }
 
-static int join_build(struct kvc_cache *c, struct join *j, struct kvc_join_report *report, struct kvc_error *e) {
+static int join_build(struct kvc_cache *c, struct join *j, struct kvc_join_report *report,
+                      struct kvc_error *e) {
     for (size_t i = 0; i < j->n; i++)
         if (kvc_join_check_operand(&j->from[i], e)) return -1;
     report->by_order = are_without_positions(j);
     for (size_t i = 1; i < j->n && report->by_order; i++)
         j->shift[i] = j->shift[i - 1] + (int64_t)live_cells(j->from[i - 1].cache)->n;
     if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_SLIDING, e)) return -1;
-    if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) || join_companions(c, j, KVC_ROLE_HIDDEN, report, e)) return -1;
+    if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) ||
+        join_companions(c, j, KVC_ROLE_HIDDEN, report, e))
+        return -1;
     if (join_add_tensors(c, j, e)) return -1;
-    if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) || kvc_values_join(&c->meta, j->from, j->n, e) ||
-        join_ids(c, j, report, e))
+    if (kvc_join_meta(&c->meta, j->from, j->n, KVC_KEY_TOKENS_FIRST, e) ||
+        kvc_values_join(&c->meta, j->from, j->n, e) || join_ids(c, j, report, e))
         return -1;
     if (kvc_cache_finish(c, e) || join_prefix(c, j, e)) return -1;
     return 0;
 }
 
-struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,
-                                struct kvc_error *e) {
+struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n,
+                                struct kvc_join_report *report, struct kvc_error *e) {
     struct kvc_cache *c = kvc_cache_new(e);
     if (!c) return NULL;
     memset(report, 0, sizeof *report);
@@ -363,7 +410,10 @@ struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n, s
     c->kept_bytes = n ? from[0].cache->kept_bytes : 0;
     c->read_literal = join_read_literal;
     int status = -1;
-    if (j) *j = (struct join){.n = n, .from = kvc_alloc(n, sizeof *j->from), .shift = kvc_alloc_zeros(n, sizeof *j->shift)};
+    if (j)
+        *j = (struct join){.n = n,
+                           .from = kvc_alloc(n, sizeof *j->from),
+                           .shift = kvc_alloc_zeros(n, sizeof *j->shift)};
     if (!j || !j->from || !j->shift) kvc_fail_memory(e, "a cache");
     else if (!n) kvc_fail(e, KVC_ERR_USAGE, "there are no caches to join");
     else {

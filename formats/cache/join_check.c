@@ -11,10 +11,17 @@
 /* --- metadata --- */
 
 /* How the keys begin that describe a file, or how it was read or packed. */
-static const char *const of_a_file[] = {
-    KVC_KEY_PRODUCER,  "source.",           "profile.",           KVC_KEY_RECIPE, KVC_KEY_ROPE_ASSUMED,
-    KVC_KEY_PAGE_SIZE, KVC_KEY_HEADS_KNOWN, KVC_KEY_LAYERS_KNOWN, "prefix.",      KVC_KEY_LLAMA_TOKEN_FORM,
-    "values."};
+static const char *const of_a_file[] = {KVC_KEY_PRODUCER,
+                                        "source.",
+                                        "profile.",
+                                        KVC_KEY_RECIPE,
+                                        KVC_KEY_ROPE_ASSUMED,
+                                        KVC_KEY_PAGE_SIZE,
+                                        KVC_KEY_HEADS_KNOWN,
+                                        KVC_KEY_LAYERS_KNOWN,
+                                        "prefix.",
+                                        KVC_KEY_LLAMA_TOKEN_FORM,
+                                        "values."};
 
 static int is_of_a_file(const char *key) {
     for (size_t i = 0; i < sizeof of_a_file / sizeof of_a_file[0]; i++)
@@ -23,7 +30,8 @@ static int is_of_a_file(const char *key) {
 }
 
 static int equal(const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
-    return a && b && a->type == b->type && a->size == b->size && memcmp(a->value, b->value, (size_t)a->size) == 0;
+    return a && b && a->type == b->type && a->size == b->size &&
+           memcmp(a->value, b->value, (size_t)a->size) == 0;
 }
 
 static int in_all(const struct kvc_meta_entry *x, const struct kvc_join_operand *from, size_t n) {
@@ -32,29 +40,33 @@ static int in_all(const struct kvc_meta_entry *x, const struct kvc_join_operand 
     return 1;
 }
 
-static int join_check_refuse(const struct kvc_meta_entry *x, const char *of_x, const struct kvc_meta_entry *y, const char *of_y,
+static int join_check_refuse(const struct kvc_meta_entry *x, const char *of_x,
+                             const struct kvc_meta_entry *y, const char *of_y,
                              struct kvc_error *e) {
     char text[2][96];
     kvc_meta_print(x, text[0], sizeof text[0]);
     kvc_meta_print(y, text[1], sizeof text[1]);
-    return kvc_fail(e, KVC_ERR_USAGE, "%s and %s cannot be joined: %s is %s in the first and %s in the second", of_x, of_y,
-                    x->key, text[0], text[1]);
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s and %s cannot be joined: %s is %s in the first and %s in the second", of_x,
+                    of_y, x->key, text[0], text[1]);
 }
 
-/* Refuses operands of values of 8 bits where one tells scales and another does not: theirs may be others. */
-static int check_scales(const struct kvc_meta_entry *x, const struct kvc_join_operand *from, size_t n, size_t of,
-                        struct kvc_error *e) {
+/* Refuses operands of values of 8 bits where one tells scales and another does not: theirs may be
+ * others. */
+static int check_scales(const struct kvc_meta_entry *x, const struct kvc_join_operand *from,
+                        size_t n, size_t of, struct kvc_error *e) {
     if (strncmp(x->key, "scale.", 6) != 0) return 0;
     for (size_t i = 0; i < n; i++)
         if (kvc_cache_is_scaled(from[i].cache) && !kvc_meta_find(&from[i].cache->meta, x->key))
-            return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_SCALES, "%s and %s cannot be joined: only the first tells %s",
+            return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_SCALES,
+                                 "%s and %s cannot be joined: only the first tells %s",
                                  from[of].name, from[i].name, x->key);
     return 0;
 }
 
 /* Adds the facts of operand `of`, the first that has them. */
-static int join_check_take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, size_t of, const char *own,
-                           struct kvc_error *e) {
+static int join_check_take(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n,
+                           size_t of, const char *own, struct kvc_error *e) {
     const struct kvc_meta *meta = &from[of].cache->meta;
     for (size_t i = 0; i < meta->n; i++) {
         const struct kvc_meta_entry *x = &meta->entry[i];
@@ -70,7 +82,8 @@ static int join_check_take(struct kvc_meta *to, const struct kvc_join_operand *f
     return 0;
 }
 
-int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, const char *own, struct kvc_error *e) {
+int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n,
+                  const char *own, struct kvc_error *e) {
     uint64_t bytes = 0, known = 0;
     for (size_t i = 0; i < n; i++) {
         const uint64_t size = kvc_meta_u64(&from[i].cache->meta, KVC_KEY_SOURCE_BYTES, 0);
@@ -89,9 +102,12 @@ enum kvc_role kvc_join_role_of(const struct kvc_cache *c, uint32_t part) {
     return KVC_ROLE_K;
 }
 
-uint32_t kvc_join_find_part(const struct kvc_cache *c, enum kvc_part_kind kind, enum kvc_role role) {
+uint32_t kvc_join_find_part(const struct kvc_cache *c, enum kvc_part_kind kind,
+                            enum kvc_role role) {
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (c->part[i].kind == kind && (kind != KVC_PART_COMPANION || kvc_join_role_of(c, i) == role)) return i;
+        if (c->part[i].kind == kind &&
+            (kind != KVC_PART_COMPANION || kvc_join_role_of(c, i) == role))
+            return i;
     return KVC_NONE;
 }
 
@@ -100,21 +116,27 @@ int kvc_join_check_operand(const struct kvc_join_operand *x, struct kvc_error *e
     for (uint32_t i = 0; i < x->cache->n_parts; i++) {
         const struct kvc_part *part = &x->cache->part[i];
         if (part->kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "recurrent states of %s cannot be joined or divided", x->name);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "recurrent states of %s cannot be joined or divided", x->name);
         if (part->kind == KVC_PART_CHECKPOINT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "server checkpoints of %s cannot be joined or divided", x->name);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "server checkpoints of %s cannot be joined or divided", x->name);
         live += part->kind == KVC_PART_LIVE;
     }
     if (live == 1) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has %u streams: only a cache of one stream can be joined or divided", x->name,
-                    live);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "%s has %u streams: only a cache of one stream can be joined or divided",
+                    x->name, live);
 }
 
-int kvc_join_check_part(const struct kvc_join_operand *a, uint32_t part, const struct kvc_join_operand *b, struct kvc_error *e) {
+int kvc_join_check_part(const struct kvc_join_operand *a, uint32_t part,
+                        const struct kvc_join_operand *b, struct kvc_error *e) {
     const enum kvc_part_kind kind = a->cache->part[part].kind;
     if (kvc_join_find_part(b->cache, kind, KVC_ROLE_K) != KVC_NONE) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "%s and %s cannot be joined: only the first has %s layers in a cache of their own", a->name,
-                    b->name, kvc_part_kind_name(kind));
+    return kvc_fail(
+        e, KVC_ERR_USAGE,
+        "%s and %s cannot be joined: only the first has %s layers in a cache of their own", a->name,
+        b->name, kvc_part_kind_name(kind));
 }
 
 static uint32_t count_tensors(const struct kvc_cache *c, uint32_t part) {
@@ -125,12 +147,13 @@ static uint32_t count_tensors(const struct kvc_cache *c, uint32_t part) {
 
 /* Writes "f16 [2 heads x 64]". */
 static void shape_text(const struct kvc_shape *s, char *text, size_t size) {
-    snprintf(text, size, "%s [%" PRIu64 " %s x %" PRIu64 "]", kvc_dtype_info(s->dtype)->name, s->heads,
-             s->heads == 1 ? "head" : "heads", s->dim);
+    snprintf(text, size, "%s [%" PRIu64 " %s x %" PRIu64 "]", kvc_dtype_info(s->dtype)->name,
+             s->heads, s->heads == 1 ? "head" : "heads", s->dim);
 }
 
-int kvc_join_check_layers(const struct kvc_join_operand *a, uint32_t part_a, const struct kvc_join_operand *b, uint32_t part_b,
-                          int other_heads, struct kvc_error *e) {
+int kvc_join_check_layers(const struct kvc_join_operand *a, uint32_t part_a,
+                          const struct kvc_join_operand *b, uint32_t part_b, int other_heads,
+                          struct kvc_error *e) {
     const uint32_t n[2] = {count_tensors(a->cache, part_a), count_tensors(b->cache, part_b)};
     for (uint32_t t = 0; t < a->cache->n_tensors; t++) {
         const struct kvc_tensor *x = &a->cache->tensor[t];
@@ -140,15 +163,20 @@ int kvc_join_check_layers(const struct kvc_join_operand *a, uint32_t part_a, con
         const uint32_t u = kvc_cache_find_tensor(b->cache, part_b, layer->index, x->role);
         kvc_tensor_label(a->cache, t, label, sizeof label);
         if (u == KVC_NONE)
-            return kvc_fail(e, KVC_ERR_USAGE, "%s and %s cannot be joined: the second has no %s", a->name, b->name, label);
+            return kvc_fail(e, KVC_ERR_USAGE, "%s and %s cannot be joined: the second has no %s",
+                            a->name, b->name, label);
         const struct kvc_shape *s = &x->shape, *r = &b->cache->tensor[u].shape;
-        if (s->dtype == r->dtype && s->dim == r->dim && (other_heads || s->heads == r->heads)) continue;
+        if (s->dtype == r->dtype && s->dim == r->dim && (other_heads || s->heads == r->heads))
+            continue;
         shape_text(s, text[0], sizeof text[0]);
         shape_text(r, text[1], sizeof text[1]);
-        return kvc_fail(e, KVC_ERR_USAGE, "%s and %s cannot be joined: %s is %s in the first and %s in the second", a->name,
-                        b->name, label, text[0], text[1]);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s and %s cannot be joined: %s is %s in the first and %s in the second",
+                        a->name, b->name, label, text[0], text[1]);
     }
     if (n[0] == n[1]) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "%s and %s cannot be joined: the first has %" PRIu32 " tensors and the second %" PRIu32,
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s and %s cannot be joined: the first has %" PRIu32
+                    " tensors and the second %" PRIu32,
                     a->name, b->name, n[0], n[1]);
 }

@@ -1,5 +1,5 @@
-/* join_check.h: what caches must have in common to be joined: metadata, parts, layers. Of its functions, only join.c and
- * join_heads.c have use. */
+/* join_check.h: what caches must have in common to be joined: metadata, parts, layers. Of its
+ * functions, only join.c and join_heads.c have use. */
 #ifndef KVC_JOIN_CHECK_H
 #define KVC_JOIN_CHECK_H
 
@@ -9,14 +9,16 @@
 struct kvc_join_operand {
     const struct kvc_cache *cache;
     const char *name; /* for messages */
-    int is_kept;      /* 1: its blocks will be copied as they are coded, so its recipe is no past of its values */
+    /* 1: its blocks will be copied as they are coded, so its recipe is no past of its values */
+    int is_kept;
 };
 
-/* Merges the metadata of the operands into `to`, which is empty. A fact that some operands have is kept; facts that contradict each
- * other are refused. What describes a file and not the cache is kept only where it is the same in all operands; the sizes of the
- * sources are added. The key `own`, which each
- * operand has for itself, is left out. */
-int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n, const char *own, struct kvc_error *e);
+/* Merges the metadata of the operands into `to`, which is empty. A fact that some operands have is
+ * kept; facts that contradict each other are refused. What describes a file and not the cache is
+ * kept only where it is the same in all operands; the sizes of the sources are added. The key
+ * `own`, which each operand has for itself, is left out. */
+int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n,
+                  const char *own, struct kvc_error *e);
 
 /* Refuses recurrent states, checkpoints and several streams. */
 int kvc_join_check_operand(const struct kvc_join_operand *x, struct kvc_error *e);
@@ -25,9 +27,12 @@ enum kvc_role kvc_join_role_of(const struct kvc_cache *c, uint32_t part);
 /* Returns the part of this kind, and of companions with this role; or KVC_NONE. */
 uint32_t kvc_join_find_part(const struct kvc_cache *c, enum kvc_part_kind kind, enum kvc_role role);
 /* Checks that b has attention layers of the kind of a's part. */
-int kvc_join_check_part(const struct kvc_join_operand *a, uint32_t part, const struct kvc_join_operand *b, struct kvc_error *e);
-/* Checks that two parts have the same layers, roles, types and channels, and unless `other_heads` the same heads. */
-int kvc_join_check_layers(const struct kvc_join_operand *a, uint32_t part_a, const struct kvc_join_operand *b, uint32_t part_b,
-                          int other_heads, struct kvc_error *e);
+int kvc_join_check_part(const struct kvc_join_operand *a, uint32_t part,
+                        const struct kvc_join_operand *b, struct kvc_error *e);
+/* Checks that two parts have the same layers, roles, types and channels, and unless `other_heads`
+ * the same heads. */
+int kvc_join_check_layers(const struct kvc_join_operand *a, uint32_t part_a,
+                          const struct kvc_join_operand *b, uint32_t part_b, int other_heads,
+                          struct kvc_error *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* join_heads.c: a cache with the KV heads of several caches, and a cache with some heads of one. Rows are read on demand. Not for
- * blocks of tokens (join.c). */
+/* join_heads.c: a cache with the KV heads of several caches, and a cache with some heads of one.
+ * Rows are read on demand. Not for blocks of tokens (join.c). */
 #include "formats/cache/join.h"
 
 #include "codecs/memory.h"
@@ -25,7 +25,8 @@ struct heads {
     struct slice *slice; /* [tensor][n] */
 };
 
-static int heads_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int heads_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                      uint8_t *dst, struct kvc_error *e) {
     const struct heads *h = c->impl;
     const uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape);
     int status = 0;
@@ -35,7 +36,8 @@ static int heads_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first
         const uint64_t whole = kvc_row_bytes(&from->tensor[s->tensor].shape);
         uint8_t *rows = kvc_alloc(n, whole);
         status = rows ? from->read(from, s->tensor, first, n, rows, e) : kvc_fail_memory(e, "rows");
-        for (uint64_t r = 0; r < n && !status; r++) memcpy(dst + r * row, rows + r * whole + s->at, (size_t)s->size);
+        for (uint64_t r = 0; r < n && !status; r++)
+            memcpy(dst + r * row, rows + r * whole + s->at, (size_t)s->size);
         free(rows);
         dst += s->size;
         if (status && h->n > 1) kvc_error_prefix(e, h->from[i].name);
@@ -43,7 +45,8 @@ static int heads_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first
     return status;
 }
 
-static int heads_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int heads_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                              struct kvc_error *e) {
     (void)c, (void)offset, (void)n, (void)dst;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a derived cache has no source file");
 }
@@ -63,7 +66,8 @@ static void heads_close(struct kvc_cache *c) {
     c->impl = NULL;
 }
 
-static struct kvc_cache *new_view(const struct kvc_join_operand *from, size_t n, struct kvc_error *e) {
+static struct kvc_cache *new_view(const struct kvc_join_operand *from, size_t n,
+                                  struct kvc_error *e) {
     struct kvc_cache *c = kvc_cache_new(e);
     if (!c) return NULL;
     struct heads *h = c->impl = calloc(1, sizeof *h);
@@ -82,10 +86,13 @@ static struct kvc_cache *new_view(const struct kvc_join_operand *from, size_t n,
     return NULL;
 }
 
-/* Adds the attention parts of the first operand with their layers, and calls add_tensor() for each tensor. */
-typedef int add_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, void *state, struct kvc_error *e);
+/* Adds the attention parts of the first operand with their layers, and calls add_tensor() for each
+ * tensor. */
+typedef int add_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, void *state,
+                       struct kvc_error *e);
 
-static int add_parts(struct kvc_cache *c, add_tensor *add, void *state, int *left_out, struct kvc_error *e) {
+static int add_parts(struct kvc_cache *c, add_tensor *add, void *state, int *left_out,
+                     struct kvc_error *e) {
     const struct heads *h = c->impl;
     const struct kvc_cache *from = h->from[0].cache;
     *left_out = 0;
@@ -94,14 +101,19 @@ static int add_parts(struct kvc_cache *c, add_tensor *add, void *state, int *lef
         *left_out |= part->kind == KVC_PART_COMPANION;
         if (part->kind == KVC_PART_COMPANION) continue;
         const uint32_t number = kvc_cache_add_part(c, part->kind, part->cells.n, e);
-        if (number == KVC_NONE || kvc_cells_copy(&c->part[number].cells, 0, &part->cells, 0, part->cells.n, e)) return -1;
+        if (number == KVC_NONE ||
+            kvc_cells_copy(&c->part[number].cells, 0, &part->cells, 0, part->cells.n, e))
+            return -1;
         for (uint32_t l = 0; l < from->n_layers; l++) {
             if (from->layer[l].part != i) continue;
-            const uint32_t layer = kvc_cache_add_layer(c, number, from->layer[l].index, from->layer[l].kind, e);
+            const uint32_t layer = kvc_cache_add_layer(c, number, from->layer[l].index,
+                                                       from->layer[l].kind, e);
             if (layer == KVC_NONE) return -1;
             c->layer[layer].window = from->layer[l].window;
             for (unsigned k = 0; k < 2; k++)
-                if (from->layer[l].tensor[k] != KVC_NONE && add(c, layer, from->layer[l].tensor[k], state, e)) return -1;
+                if (from->layer[l].tensor[k] != KVC_NONE &&
+                    add(c, layer, from->layer[l].tensor[k], state, e))
+                    return -1;
         }
     }
     return 0;
@@ -120,7 +132,8 @@ static struct slice *more_slices(struct kvc_cache *c, struct kvc_error *e) {
 }
 
 static int refuse_latent(const struct kvc_join_operand *x, struct kvc_error *e) {
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "latent attention of %s has no KV heads: every rank keeps all of it", x->name);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "latent attention of %s has no KV heads: every rank keeps all of it", x->name);
 }
 
 static int share_tokens(struct kvc_cache *c, const struct kvc_cache *from, struct kvc_error *e) {
@@ -132,7 +145,8 @@ static int share_tokens(struct kvc_cache *c, const struct kvc_cache *from, struc
 
 /* --- joining --- */
 
-static int join_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, void *state, struct kvc_error *e) {
+static int join_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, void *state,
+                       struct kvc_error *e) {
     const struct heads *h = c->impl;
     const struct kvc_cache *like = h->from[0].cache;
     const struct kvc_part *part = kvc_tensor_part(like, tensor);
@@ -145,89 +159,110 @@ static int join_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, voi
     for (size_t i = 0; i < h->n; i++) {
         const struct kvc_cache *from = h->from[i].cache;
         const uint32_t its_part = kvc_join_find_part(from, part->kind, KVC_ROLE_K);
-        const uint32_t t = kvc_cache_find_tensor(from, its_part, c->layer[layer].index, like->tensor[tensor].role);
+        const uint32_t t = kvc_cache_find_tensor(from, its_part, c->layer[layer].index,
+                                                 like->tensor[tensor].role);
         slice[i] = (struct slice){.tensor = t, .size = kvc_row_bytes(&from->tensor[t].shape)};
-        heads += from->tensor[t].shape.heads; /* kvc_cache_add_tensor() checks the sum: each has a row of bounded size */
+        /* kvc_cache_add_tensor() checks the sum: each has a row of bounded size */
+        heads += from->tensor[t].shape.heads;
     }
     shape.heads = *heads_known ? heads : 1;
     if (!*heads_known) shape.dim *= heads;
-    return kvc_cache_add_tensor(c, layer, like->tensor[tensor].role, &shape, e) == KVC_NONE ? -1 : 0;
+    return kvc_cache_add_tensor(c, layer, like->tensor[tensor].role, &shape, e) == KVC_NONE ? -1
+                                                                                            : 0;
 }
 
-static int check_positions(const struct kvc_join_operand *a, uint32_t part_a, const struct kvc_join_operand *b, uint32_t part_b,
-                           struct kvc_error *e) {
+static int check_positions(const struct kvc_join_operand *a, uint32_t part_a,
+                           const struct kvc_join_operand *b, uint32_t part_b, struct kvc_error *e) {
     const struct kvc_cells *x = &a->cache->part[part_a].cells, *y = &b->cache->part[part_b].cells;
     if (x->n != y->n)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "%s and %s cannot be joined by heads: the first has %" PRIu64 " tokens and the second %" PRIu64, a->name,
-                        b->name, x->n, y->n);
+                        "%s and %s cannot be joined by heads: the first has %" PRIu64
+                        " tokens and the second %" PRIu64,
+                        a->name, b->name, x->n, y->n);
     for (uint64_t i = 0; i < x->n; i++)
         if (kvc_cells_position(x, i) != kvc_cells_position(y, i))
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "%s and %s cannot be joined by heads: row %" PRIu64 " is position %" PRId64
-                            " in the first and %" PRId64 " in the second",
-                            a->name, b->name, i, kvc_cells_position(x, i), kvc_cells_position(y, i));
+                            "%s and %s cannot be joined by heads: row %" PRIu64
+                            " is position %" PRId64 " in the first and %" PRId64 " in the second",
+                            a->name, b->name, i, kvc_cells_position(x, i),
+                            kvc_cells_position(y, i));
     return 0;
 }
 
 /* Checks that two operands hold the same tokens of the same layers. */
-static int check_same(const struct kvc_join_operand *a, const struct kvc_join_operand *b, struct kvc_error *e) {
+static int check_same(const struct kvc_join_operand *a, const struct kvc_join_operand *b,
+                      struct kvc_error *e) {
     const struct kvc_cache *x = a->cache, *y = b->cache;
     for (uint32_t i = 0; i < x->n_parts; i++) {
         if (x->part[i].kind == KVC_PART_COMPANION) continue;
         if (kvc_join_check_part(a, i, b, e)) return -1;
         const uint32_t other = kvc_join_find_part(y, x->part[i].kind, KVC_ROLE_K);
-        if (kvc_join_check_layers(a, i, b, other, 1, e) || check_positions(a, i, b, other, e)) return -1;
+        if (kvc_join_check_layers(a, i, b, other, 1, e) || check_positions(a, i, b, other, e))
+            return -1;
     }
     if (x->n_tokens && y->n_tokens &&
-        (x->n_tokens != y->n_tokens || memcmp(x->tokens, y->tokens, (size_t)x->n_tokens * sizeof *x->tokens) != 0))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s and %s cannot be joined by heads: their token ids differ", a->name, b->name);
+        (x->n_tokens != y->n_tokens ||
+         memcmp(x->tokens, y->tokens, (size_t)x->n_tokens * sizeof *x->tokens) != 0))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s and %s cannot be joined by heads: their token ids differ", a->name,
+                        b->name);
     return 0;
 }
 
 /* Refuses an operand whose metadata say that it is another rank. */
-static int check_rank(const struct kvc_join_operand *x, size_t rank, size_t ranks, struct kvc_error *e) {
+static int check_rank(const struct kvc_join_operand *x, size_t rank, size_t ranks,
+                      struct kvc_error *e) {
     char due[48];
     const char *shard = kvc_meta_text(&x->cache->meta, KVC_KEY_SHARD, "");
     snprintf(due, sizeof due, "%zu/%zu", rank, ranks);
     if (!*shard || strcmp(shard, due) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: is shard %s, and is given as %s: all ranks must be given, in their order", x->name,
-                    shard, due);
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s: is shard %s, and is given as %s: all ranks must be given, in their order",
+                    x->name, shard, due);
 }
 
 /* Refuses scales of single heads: the cache that is made has other heads. */
 static int check_scales(const struct kvc_join_operand *x, struct kvc_error *e) {
     static const char *const keys[] = {KVC_KEY_SCALE_K, KVC_KEY_SCALE_V};
     for (int i = 0; i < 2; i++)
-        if (strchr(kvc_meta_text(&x->cache->meta, keys[i], ""), ':') && kvc_cache_is_scaled(x->cache))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has scales of single heads (%s), which are neither joined nor divided",
-                            x->name, keys[i]);
+        if (strchr(kvc_meta_text(&x->cache->meta, keys[i], ""), ':') &&
+            kvc_cache_is_scaled(x->cache))
+            return kvc_fail(
+                e, KVC_ERR_UNSUPPORTED,
+                "%s has scales of single heads (%s), which are neither joined nor divided", x->name,
+                keys[i]);
     return 0;
 }
 
 /* Merges the metadata but for the ranks. */
-static int join_meta(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n, struct kvc_error *e) {
-    if (kvc_join_meta(&c->meta, from, n, KVC_KEY_SHARD, e) || kvc_values_join(&c->meta, from, n, e)) return -1;
+static int join_meta(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n,
+                     struct kvc_error *e) {
+    if (kvc_join_meta(&c->meta, from, n, KVC_KEY_SHARD, e) || kvc_values_join(&c->meta, from, n, e))
+        return -1;
     for (size_t i = 0; i < n; i++)
         if (from[i].cache->n_tokens) return share_tokens(c, from[i].cache, e);
     return 0;
 }
 
-static int join_heads_build(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,
-                            struct kvc_error *e) {
+static int join_heads_build(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n,
+                            struct kvc_join_report *report, struct kvc_error *e) {
     int heads_known = 1;
     for (size_t i = 0; i < n; i++) {
-        if (kvc_join_check_operand(&from[i], e) || check_scales(&from[i], e) || check_rank(&from[i], i, n, e)) return -1;
-        if (i && (check_same(&from[0], &from[i], e) || check_same(&from[i], &from[0], e))) return -1;
+        if (kvc_join_check_operand(&from[i], e) || check_scales(&from[i], e) ||
+            check_rank(&from[i], i, n, e))
+            return -1;
+        if (i && (check_same(&from[0], &from[i], e) || check_same(&from[i], &from[0], e)))
+            return -1;
         heads_known &= kvc_cache_heads_known(from[i].cache);
     }
-    if (add_parts(c, join_tensor, &heads_known, &report->left_out, e) || join_meta(c, from, n, e)) return -1;
+    if (add_parts(c, join_tensor, &heads_known, &report->left_out, e) || join_meta(c, from, n, e))
+        return -1;
     if (!heads_known && kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 0, e)) return -1;
     return kvc_cache_finish(c, e);
 }
 
-struct kvc_cache *kvc_view_join_heads(const struct kvc_join_operand *from, size_t n, struct kvc_join_report *report,
-                                      struct kvc_error *e) {
+struct kvc_cache *kvc_view_join_heads(const struct kvc_join_operand *from, size_t n,
+                                      struct kvc_join_report *report, struct kvc_error *e) {
     memset(report, 0, sizeof *report);
     if (!n) {
         kvc_fail(e, KVC_ERR_USAGE, "there are no caches to join");
@@ -246,7 +281,8 @@ struct rank {
     uint64_t tile[2]; /* Hadamard rotation of K and V, which must not cross heads of two ranks */
 };
 
-static int shard_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, void *state, struct kvc_error *e) {
+static int shard_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, void *state,
+                        struct kvc_error *e) {
     const struct heads *h = c->impl;
     const struct kvc_tensor *x = &h->from[0].cache->tensor[tensor];
     const struct rank *r = state;
@@ -257,38 +293,45 @@ static int shard_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, vo
     kvc_tensor_label(h->from[0].cache, tensor, label, sizeof label);
     if (x->role == KVC_ROLE_LATENT) return refuse_latent(&h->from[0], e);
     if (shape.heads % r->ranks)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s of %" PRIu64 " heads cannot be divided by %" PRIu32 " ranks", label, shape.heads,
-                        r->ranks);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s of %" PRIu64 " heads cannot be divided by %" PRIu32 " ranks", label,
+                        shape.heads, r->ranks);
     shape.heads /= r->ranks;
     const uint64_t values = shape.heads * shape.dim, tile = r->tile[x->role == KVC_ROLE_V];
     if (values % kvc_dtype_info(shape.dtype)->block || (tile && values % tile))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is %s%s, of which values of two ranks share %s", label,
-                        kvc_dtype_info(shape.dtype)->name, tile ? " and Hadamard-rotated" : "",
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is %s%s, of which values of two ranks share %s",
+                        label, kvc_dtype_info(shape.dtype)->name,
+                        tile ? " and Hadamard-rotated" : "",
                         tile && values % tile ? "a rotation" : "a block");
     const uint64_t size = kvc_row_bytes(&shape);
     *slice = (struct slice){.tensor = tensor, .at = r->rank * size, .size = size};
     return kvc_cache_add_tensor(c, layer, x->role, &shape, e) == KVC_NONE ? -1 : 0;
 }
 
-static int build_shard(struct kvc_cache *c, const struct kvc_join_operand *from, struct rank *r, int *left_out,
-                       struct kvc_error *e) {
+static int build_shard(struct kvc_cache *c, const struct kvc_join_operand *from, struct rank *r,
+                       int *left_out, struct kvc_error *e) {
     const struct kvc_facts facts = kvc_facts_of(&from->cache->meta);
     const char *shard = kvc_meta_text(&from->cache->meta, KVC_KEY_SHARD, "");
     char text[48];
     memcpy(r->tile, facts.tile, sizeof r->tile);
-    if (*shard) return kvc_fail(e, KVC_ERR_USAGE, "is shard %s already: it cannot be divided again", shard);
+    if (*shard)
+        return kvc_fail(e, KVC_ERR_USAGE, "is shard %s already: it cannot be divided again", shard);
     if (!facts.heads_known)
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS, "dividing heads among ranks needs the number of KV heads");
-    if (kvc_join_check_operand(from, e) || check_scales(from, e) || add_parts(c, shard_tensor, r, left_out, e)) return -1;
-    if (kvc_meta_copy(&c->meta, &from->cache->meta, e) || share_tokens(c, from->cache, e)) return -1;
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
+                             "dividing heads among ranks needs the number of KV heads");
+    if (kvc_join_check_operand(from, e) || check_scales(from, e) ||
+        add_parts(c, shard_tensor, r, left_out, e))
+        return -1;
+    if (kvc_meta_copy(&c->meta, &from->cache->meta, e) || share_tokens(c, from->cache, e))
+        return -1;
     snprintf(text, sizeof text, "%" PRIu32 "/%" PRIu32, r->rank, r->ranks);
     if (kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, text, e)) return -1;
     if (kvc_cache_finish(c, e)) return -1;
     return 0;
 }
 
-struct kvc_cache *kvc_view_shard(const struct kvc_cache *cache, uint32_t rank, uint32_t ranks, int *left_out,
-                                 struct kvc_error *e) {
+struct kvc_cache *kvc_view_shard(const struct kvc_cache *cache, uint32_t rank, uint32_t ranks,
+                                 int *left_out, struct kvc_error *e) {
     const struct kvc_join_operand from = {.cache = cache, .name = "this cache"};
     struct rank r = {.rank = rank, .ranks = ranks};
     *left_out = 0;

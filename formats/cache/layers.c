@@ -1,11 +1,13 @@
-/* layers.c: layer numbers and sliding windows, as the model counts them. Not for reading a model's facts. */
+/* layers.c: layer numbers and sliding windows, as the model counts them. Not for reading a model's
+ * facts. */
 #include "formats/cache/layers.h"
 
 #include "formats/cache/keys.h"
 
 #include <string.h>
 
-void kvc_pattern_repeat(struct kvc_layer_pattern *p, uint32_t layers, uint32_t period, uint32_t window) {
+void kvc_pattern_repeat(struct kvc_layer_pattern *p, uint32_t layers, uint32_t period,
+                        uint32_t window) {
     memset(p, 0, sizeof *p);
     if (layers > KVC_MAX_PATTERN) return;
     p->n = layers;
@@ -40,38 +42,45 @@ int kvc_layers_ambiguous(const struct kvc_cache *c) {
 int kvc_layers_need_numbers(const struct kvc_cache *c, struct kvc_error *e) {
     if (!kvc_layers_ambiguous(c)) return 0;
     return kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_MODEL,
-                         "llama.cpp numbers the layers of each of its two caches from 0, and nothing tells which layers of the "
+                         "llama.cpp numbers the layers of each of its two caches from 0, and "
+                         "nothing tells which layers of the "
                          "model they are");
 }
 
-/* Returns the model's number of the i-th layer with (sliding 1) or without a window; KVC_NONE if the model has fewer. */
+/* Returns the model's number of the i-th layer with (sliding 1) or without a window; KVC_NONE if
+ * the model has fewer. */
 static uint32_t layers_number_of(const struct kvc_layer_pattern *p, int sliding, uint32_t i) {
     for (uint32_t layer = 0; layer < p->n; layer++)
         if (p->sliding[layer] == sliding && !i--) return layer;
     return KVC_NONE;
 }
 
-/* Returns 1 if the caches of every stream hold as many layers as the pattern has. A stream without cells has no layers. */
+/* Returns 1 if the caches of every stream hold as many layers as the pattern has. A stream without
+ * cells has no layers. */
 static int counts_agree(const struct kvc_cache *c, const struct kvc_layer_pattern *p) {
     uint32_t sliding = 0;
     for (uint32_t i = 0; i < p->n; i++) sliding += p->sliding[i];
     const int two = has_part(c, KVC_PART_SLIDING);
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
-        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || !part->cells.n) continue;
-        const uint32_t due = !two ? p->n : part->kind == KVC_PART_SLIDING ? sliding : p->n - sliding;
+        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || !part->cells.n)
+            continue;
+        const uint32_t due = !two                             ? p->n
+                             : part->kind == KVC_PART_SLIDING ? sliding
+                                                              : p->n - sliding;
         if (layers_count(c, part->kind, part->stream) != due) return 0;
     }
     return 1;
 }
 
-/* Gives the model's numbers to layers that each of two caches counts from 0. Checkpoints are copies of the cache of layers with a
- * window. */
+/* Gives the model's numbers to layers that each of two caches counts from 0. Checkpoints are copies
+ * of the cache of layers with a window. */
 static void renumber(struct kvc_cache *c, const struct kvc_layer_pattern *p) {
     const int two = has_part(c, KVC_PART_SLIDING);
     for (uint32_t i = 0; i < c->n_layers && two; i++) {
         const enum kvc_part_kind kind = c->part[c->layer[i].part].kind;
-        if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING && kind != KVC_PART_CHECKPOINT) continue;
+        if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING && kind != KVC_PART_CHECKPOINT)
+            continue;
         const uint32_t number = layers_number_of(p, kind != KVC_PART_LIVE, c->layer[i].index);
         if (number != KVC_NONE) c->layer[i].index = number;
     }
@@ -103,7 +112,8 @@ int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct 
     for (uint32_t i = 0; i < from->n_layers; i++) {
         const struct kvc_layer *layer = &from->layer[i];
         const enum kvc_part_kind kind = from->part[layer->part].kind;
-        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || layer->index >= KVC_MAX_PATTERN) continue;
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || layer->index >= KVC_MAX_PATTERN)
+            continue;
         if (layer->index >= p.n) p.n = layer->index + 1;
         p.sliding[layer->index] = kind == KVC_PART_SLIDING || layer->kind == KVC_LAYER_SLIDING;
     }

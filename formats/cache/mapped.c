@@ -52,22 +52,26 @@ static int not_mapped(struct kvc_error *e) {
 
 /* --- rows --- */
 
-/* Returns the strides for the present shape: the number of heads may have been found out since the import. */
+/* Returns the strides for the present shape: the number of heads may have been found out since the
+ * import. */
 static struct kvc_strides strides_now(const struct spot *s, const struct kvc_shape *shape) {
     struct kvc_strides now = s->strides;
     const uint32_t block = kvc_dtype_info(shape->dtype)->block;
-    if (s->heads != shape->heads) now.head = shape->dim % block ? 0 : shape->dim / block * now.block;
+    if (s->heads != shape->heads)
+        now.head = shape->dim % block ? 0 : shape->dim / block * now.block;
     return now;
 }
 
-/* Finds the byte ranges that hold cells [first, first + n) of a spot: n_outer ranges of `size` bytes. An axis whose stride is
- * longer than the other axes reach is walked, so that a range of tokens of one head does not pin all heads. */
+/* Finds the byte ranges that hold cells [first, first + n) of a spot: n_outer ranges of `size`
+ * bytes. An axis whose stride is longer than the other axes reach is walked, so that a range of
+ * tokens of one head does not pin all heads. */
 struct ranges {
     uint64_t at, size;
     uint64_t count[2], stride[2];
 };
 
-static struct ranges ranges_of(const struct spot *s, const struct kvc_shape *shape, uint64_t first, uint64_t n) {
+static struct ranges ranges_of(const struct spot *s, const struct kvc_shape *shape, uint64_t first,
+                               uint64_t n) {
     const struct kvc_strides now = strides_now(s, shape);
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     struct ranges r = {.at = s->at + (first - s->cell) * now.token,
@@ -79,7 +83,8 @@ static struct ranges ranges_of(const struct spot *s, const struct kvc_shape *sha
         r.count[0] = r.count[1] = 1;
     }
     const uint64_t tokens = (n - 1) * now.token;
-    /* values within a head come first: their strides are shorter than those of heads, or the longest of all */
+    /* values within a head come first: their strides are shorter than those of heads, or the
+     * longest of all */
     for (int axis = 1; axis >= 0; axis--)
         if (r.count[axis] > 1 && r.stride[axis] < r.size + tokens) {
             r.size += (r.count[axis] - 1) * r.stride[axis];
@@ -91,12 +96,15 @@ static struct ranges ranges_of(const struct spot *s, const struct kvc_shape *sha
 
 static void unpin_ranges(const struct kvc_input *in, const struct ranges *r, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
-        kvc_input_unpin(in, r->at + i / r->count[1] * r->stride[0] + i % r->count[1] * r->stride[1], r->size);
+        kvc_input_unpin(in, r->at + i / r->count[1] * r->stride[0] + i % r->count[1] * r->stride[1],
+                        r->size);
 }
 
 static int pin_ranges(const struct kvc_input *in, const struct ranges *r, struct kvc_error *e) {
     for (uint64_t i = 0; i < r->count[0] * r->count[1]; i++)
-        if (kvc_input_pin(in, r->at + i / r->count[1] * r->stride[0] + i % r->count[1] * r->stride[1], r->size, e)) {
+        if (kvc_input_pin(in,
+                          r->at + i / r->count[1] * r->stride[0] + i % r->count[1] * r->stride[1],
+                          r->size, e)) {
             unpin_ranges(in, r, i);
             return -1;
         }
@@ -114,8 +122,8 @@ static const struct spot *spot_of(const struct spots *list, uint64_t cell) {
 }
 
 /* Gathers the rows of consecutive cells of one spot. */
-static int mapped_gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell, uint64_t n, uint8_t *dst,
-                         struct kvc_error *e) {
+static int mapped_gather(const struct spot *s, const struct kvc_shape *shape, uint64_t cell,
+                         uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_strides now = strides_now(s, shape);
     const int pinned = s->in && s->in->pages;
     const struct ranges r = pinned ? ranges_of(s, shape, cell, n) : (struct ranges){0};
@@ -126,8 +134,8 @@ static int mapped_gather(const struct spot *s, const struct kvc_shape *shape, ui
     return 0;
 }
 
-static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                       struct kvc_error *e) {
+static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                       uint8_t *dst, struct kvc_error *e) {
     const struct mapped *m = mapped_of(c);
     const struct spots *list = &m->tensor[tensor];
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
@@ -136,7 +144,9 @@ static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t firs
     for (uint64_t i = 0, run; i < n; i += run) {
         const uint64_t cell = kvc_cell_at(cells, first + i);
         const struct spot *s = spot_of(list, cell);
-        for (run = 1; i + run < n && cell + run < s->cell + s->n && kvc_cell_at(cells, first + i + run) == cell + run;) run++;
+        for (run = 1; i + run < n && cell + run < s->cell + s->n &&
+                      kvc_cell_at(cells, first + i + run) == cell + run;)
+            run++;
         if (m->read ? m->read(m->reader, tensor, cell, run, dst + i * row, e)
                     : mapped_gather(s, shape, cell, run, dst + i * row, e))
             return -1;
@@ -144,7 +154,8 @@ static int mapped_read(const struct kvc_cache *c, uint32_t tensor, uint64_t firs
     return 0;
 }
 
-static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int mapped_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                               struct kvc_error *e) {
     const struct mapped *m = mapped_of(c);
     uint64_t low = 0, high = m->n_pieces;
     while (high - low > 1) {
@@ -177,7 +188,8 @@ static void mapped_close(struct kvc_cache *c) {
     c->impl = NULL;
 }
 
-int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner, struct kvc_error *e) {
+int kvc_cache_map(struct kvc_cache *c, void (*close)(void *owner), void *owner,
+                  struct kvc_error *e) {
     struct mapped *m = calloc(1, sizeof *m);
     if (!m) return kvc_fail_memory(e, "a cache");
     m->close = close;
@@ -213,27 +225,37 @@ static int reaches_beyond(const struct kvc_cache *c, uint32_t t, struct kvc_erro
     return kvc_fail(e, KVC_ERR_DAMAGED, "%s reaches beyond its bytes", label);
 }
 
-int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
+int kvc_cache_map_tensor(struct kvc_cache *c, uint32_t t, const struct kvc_input *in,
+                         uint64_t offset, struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
-    const struct spot s = {
-        .in = in, .at = offset, .n = tensor->shape.tokens, .heads = tensor->shape.heads, .strides = tensor->source};
-    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size) || offset > in->size ||
-        tensor->source_size > in->size - offset)
+    const struct spot s = {.in = in,
+                           .at = offset,
+                           .n = tensor->shape.tokens,
+                           .heads = tensor->shape.heads,
+                           .strides = tensor->source};
+    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size) ||
+        offset > in->size || tensor->source_size > in->size - offset)
         return mapped_of(c) ? reaches_beyond(c, t, e) : not_mapped(e);
     return add_spot(c, t, &s, e);
 }
 
-int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base, struct kvc_error *e) {
+int kvc_cache_map_memory(struct kvc_cache *c, uint32_t t, const uint8_t *base,
+                         struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
-    const struct spot s = {.base = base, .n = tensor->shape.tokens, .heads = tensor->shape.heads, .strides = tensor->source};
+    const struct spot s = {.base = base,
+                           .n = tensor->shape.tokens,
+                           .heads = tensor->shape.heads,
+                           .strides = tensor->source};
     if (!mapped_of(c)) return not_mapped(e);
-    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size)) return reaches_beyond(c, t, e);
+    if (!kvc_strides_check(&tensor->shape, &tensor->source, tensor->source_size))
+        return reaches_beyond(c, t, e);
     return add_spot(c, t, &s, e);
 }
 
-/* Adds some cells of a tensor in an input, or in memory (`in` NULL), of which `size` bytes may be used. */
-static int map_place(struct kvc_cache *c, const struct kvc_input *in, const uint8_t *base, uint64_t size,
-                     const struct kvc_place *place, struct kvc_error *e) {
+/* Adds some cells of a tensor in an input, or in memory (`in` NULL), of which `size` bytes may be
+ * used. */
+static int map_place(struct kvc_cache *c, const struct kvc_input *in, const uint8_t *base,
+                     uint64_t size, const struct kvc_place *place, struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[place->tensor];
     const struct spot s = {.in = in,
                            .base = base,
@@ -250,15 +272,18 @@ static int map_place(struct kvc_cache *c, const struct kvc_input *in, const uint
     return add_spot(c, place->tensor, &s, e);
 }
 
-int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in, const struct kvc_place *place, struct kvc_error *e) {
+int kvc_cache_map_place(struct kvc_cache *c, const struct kvc_input *in,
+                        const struct kvc_place *place, struct kvc_error *e) {
     return map_place(c, in, NULL, in->size, place, e);
 }
 
-int kvc_cache_map_memory_place(struct kvc_cache *c, const uint8_t *base, const struct kvc_place *place, struct kvc_error *e) {
+int kvc_cache_map_memory_place(struct kvc_cache *c, const uint8_t *base,
+                               const struct kvc_place *place, struct kvc_error *e) {
     return map_place(c, NULL, base, UINT64_MAX, place, e);
 }
 
-int kvc_cache_map_reader(struct kvc_cache *c, kvc_cells_reader *read, void *reader, struct kvc_error *e) {
+int kvc_cache_map_reader(struct kvc_cache *c, kvc_cells_reader *read, void *reader,
+                         struct kvc_error *e) {
     struct mapped *m = mapped_of(c);
     if (!m) return not_mapped(e);
     m->read = read;
@@ -277,8 +302,8 @@ static int add_piece(struct kvc_cache *c, const struct piece *p, struct kvc_erro
     return 0;
 }
 
-int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size,
-                             struct kvc_error *e) {
+int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset,
+                             uint64_t size, struct kvc_error *e) {
     if (!mapped_of(c)) return not_mapped(e);
     if (!size) return 0;
     const struct piece p = {.in = in, .at = offset, .size = size, .offset = c->literal_size};
@@ -286,7 +311,8 @@ int kvc_cache_extent_literal(struct kvc_cache *c, const struct kvc_input *in, ui
     return 0;
 }
 
-int kvc_cache_extent_bytes(struct kvc_cache *c, const uint8_t *bytes, uint64_t size, struct kvc_error *e) {
+int kvc_cache_extent_bytes(struct kvc_cache *c, const uint8_t *bytes, uint64_t size,
+                           struct kvc_error *e) {
     if (!mapped_of(c)) return not_mapped(e);
     if (!size) return 0;
     const struct piece p = {.base = bytes, .size = size, .offset = c->literal_size};
@@ -298,14 +324,18 @@ int kvc_cache_extent_tensor(struct kvc_cache *c, uint32_t t, struct kvc_error *e
     return kvc_extents_tensor(c, t, e);
 }
 
-int kvc_cache_extent_region(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset, uint64_t size,
-                            const struct kvc_place *place, uint64_t n, struct kvc_error *e) {
+int kvc_cache_extent_region(struct kvc_cache *c, const struct kvc_input *in, uint64_t offset,
+                            uint64_t size, const struct kvc_place *place, uint64_t n,
+                            struct kvc_error *e) {
     struct kvc_gap *gap = NULL;
     uint64_t n_gaps = 0, literal = c->literal_size;
     if (!mapped_of(c)) return not_mapped(e);
     int status = kvc_extents_region(c, size, place, n, &gap, &n_gaps, e);
     for (uint64_t i = 0; i < n_gaps && !status; i++) {
-        const struct piece p = {.in = in, .at = offset + gap[i].offset, .size = gap[i].size, .offset = literal};
+        const struct piece p = {.in = in,
+                                .at = offset + gap[i].offset,
+                                .size = gap[i].size,
+                                .offset = literal};
         status = add_piece(c, &p, e);
         literal += gap[i].size;
     }

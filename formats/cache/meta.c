@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns 1 for keys that this reader understands although they are marked critical. Version 0 has none: kvc writes every key as
- * ancillary, because no key changes the meaning of the bytes. */
+/* Returns 1 for keys that this reader understands although they are marked critical. Version 0 has
+ * none: kvc writes every key as ancillary, because no key changes the meaning of the bytes. */
 static int understands_critical(const char *key) {
     (void)key;
     return 0;
@@ -48,17 +48,26 @@ static size_t locate(const struct kvc_meta *m, const char *key, int *found) {
 static int key_is_valid(const char *key, size_t n) {
     if (n < 1 || n > 255) return 0;
     for (size_t i = 0; i < n; i++)
-        if (!((key[i] >= 'a' && key[i] <= 'z') || (key[i] >= '0' && key[i] <= '9') || strchr("._-", key[i])) || !key[i]) return 0;
+        if (!((key[i] >= 'a' && key[i] <= 'z') || (key[i] >= '0' && key[i] <= '9') ||
+              strchr("._-", key[i])) ||
+            !key[i])
+            return 0;
     return 1;
 }
 
-/* Checks for well-formed UTF-8 without NUL: no overlong forms, no surrogates, nothing above U+10FFFF. */
+/* Checks for well-formed UTF-8 without NUL: no overlong forms, no surrogates, nothing above
+ * U+10FFFF. */
 static int text_is_valid(const uint8_t *s, size_t n) {
     for (size_t i = 0; i < n;) {
-        unsigned more = s[i] < 0x80 ? 0 : s[i] < 0xc2 ? 9 : s[i] < 0xe0 ? 1 : s[i] < 0xf0 ? 2 : s[i] < 0xf5 ? 3 : 9;
+        unsigned more = s[i] < 0x80   ? 0
+                        : s[i] < 0xc2 ? 9
+                        : s[i] < 0xe0 ? 1
+                        : s[i] < 0xf0 ? 2
+                        : s[i] < 0xf5 ? 3
+                                      : 9;
         if (!s[i] || more > 3 || n - i <= more) return 0;
-        if ((s[i] == 0xe0 && s[i + 1] < 0xa0) || (s[i] == 0xed && s[i + 1] > 0x9f) || (s[i] == 0xf0 && s[i + 1] < 0x90) ||
-            (s[i] == 0xf4 && s[i + 1] > 0x8f))
+        if ((s[i] == 0xe0 && s[i + 1] < 0xa0) || (s[i] == 0xed && s[i + 1] > 0x9f) ||
+            (s[i] == 0xf0 && s[i + 1] < 0x90) || (s[i] == 0xf4 && s[i + 1] > 0x8f))
             return 0;
         for (unsigned k = 1; k <= more; k++)
             if ((s[i + k] & 0xc0) != 0x80) return 0;
@@ -68,13 +77,17 @@ static int text_is_valid(const uint8_t *s, size_t n) {
 }
 
 /* Adds or replaces an entry. A NUL follows every value, so that text can be used as a string. */
-static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int critical, const void *value, uint64_t size,
-               struct kvc_error *e) {
+static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int critical,
+               const void *value, uint64_t size, struct kvc_error *e) {
     int found;
-    if (!key_is_valid(key, strlen(key))) return kvc_fail(e, KVC_ERR_USAGE, "metadata key '%s' is not [a-z0-9._-]", key);
+    if (!key_is_valid(key, strlen(key)))
+        return kvc_fail(e, KVC_ERR_USAGE, "metadata key '%s' is not [a-z0-9._-]", key);
     size_t at = locate(m, key, &found);
-    struct kvc_meta_entry entry = {
-        .key = strdup(key), .type = type, .critical = critical, .size = size, .value = malloc((size_t)size + 1)};
+    struct kvc_meta_entry entry = {.key = strdup(key),
+                                   .type = type,
+                                   .critical = critical,
+                                   .size = size,
+                                   .value = malloc((size_t)size + 1)};
     if (!entry.key || !entry.value) goto memory;
     if (size) memcpy(entry.value, value, (size_t)size);
     entry.value[size] = '\0';
@@ -129,11 +142,13 @@ int kvc_meta_set_text(struct kvc_meta *m, const char *key, const char *v, struct
     return set(m, key, KVC_META_TEXT, 0, v, strlen(v), e);
 }
 
-int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_t n, struct kvc_error *e) {
+int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_t n,
+                       struct kvc_error *e) {
     return set(m, key, KVC_META_BYTES, 0, v, n, e);
 }
 
-int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n, struct kvc_error *e) {
+int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n,
+                      struct kvc_error *e) {
     uint8_t *bytes = kvc_alloc(n, 8);
     if (!bytes) return kvc_fail_memory(e, "metadata");
     for (size_t i = 0; i < n; i++) put_u64(bytes + 8 * i, v[i]);
@@ -142,7 +157,8 @@ int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, si
     return status;
 }
 
-int kvc_meta_set_entry(struct kvc_meta *m, const struct kvc_meta_entry *entry, struct kvc_error *e) {
+int kvc_meta_set_entry(struct kvc_meta *m, const struct kvc_meta_entry *entry,
+                       struct kvc_error *e) {
     return set(m, entry->key, entry->type, entry->critical, entry->value, entry->size, e);
 }
 
@@ -169,7 +185,8 @@ const struct kvc_meta_entry *kvc_meta_find(const struct kvc_meta *m, const char 
     return found ? &m->entry[at] : NULL;
 }
 
-static const struct kvc_meta_entry *typed(const struct kvc_meta *m, const char *key, enum kvc_meta_type type) {
+static const struct kvc_meta_entry *typed(const struct kvc_meta *m, const char *key,
+                                          enum kvc_meta_type type) {
     const struct kvc_meta_entry *x = kvc_meta_find(m, key);
     return x && x->type == type ? x : NULL;
 }
@@ -227,7 +244,8 @@ size_t kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
     case KVC_META_U64S:
         for (uint64_t i = 0; i + 8 <= x->size; i += 8) {
             const size_t room = used < size ? size - used : 0;
-            used += printed(snprintf(room ? text + used : NULL, room, "%s%" PRIu64, i ? " " : "", get_u64(x->value + i)));
+            used += printed(snprintf(room ? text + used : NULL, room, "%s%" PRIu64, i ? " " : "",
+                                     get_u64(x->value + i)));
         }
         return used;
     }
@@ -238,7 +256,8 @@ int kvc_meta_encode(const struct kvc_meta *m, uint8_t **bytes, size_t *n, struct
     size_t size = 4;
     for (size_t i = 0; i < m->n; i++) {
         if (m->entry[i].size > UINT32_MAX)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "metadata key %s: the value is over 4 GiB", m->entry[i].key);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "metadata key %s: the value is over 4 GiB",
+                            m->entry[i].key);
         size += 8 + strlen(m->entry[i].key) + (size_t)m->entry[i].size;
     }
     uint8_t *p = *bytes = malloc(size);
@@ -280,24 +299,31 @@ int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct k
     uint32_t count = get_u32(bytes);
     size_t at = 4;
     for (uint32_t i = 0; i < count; i++) {
-        if (n - at < 8) return kvc_fail(e, KVC_ERR_DAMAGED, "metadata is cut short at key %" PRIu32, i);
+        if (n - at < 8)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata is cut short at key %" PRIu32, i);
         size_t key_size = bytes[at], value_size = get_u32(bytes + at + 4);
         unsigned type = bytes[at + 1], critical = bytes[at + 2];
-        if (critical > 1 || bytes[at + 3]) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "metadata: reserved bits are set");
+        if (critical > 1 || bytes[at + 3])
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "metadata: reserved bits are set");
         if (n - at - 8 < key_size || n - at - 8 - key_size < value_size)
             return kvc_fail(e, KVC_ERR_DAMAGED, "metadata is cut short at key %" PRIu32, i);
         char key[256];
         memcpy(key, bytes + at + 8, key_size);
         key[key_size] = '\0';
         const uint8_t *value = bytes + at + 8 + key_size;
-        if (!key_is_valid(key, key_size)) return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key %" PRIu32 " is malformed", i);
+        if (!key_is_valid(key, key_size))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key %" PRIu32 " is malformed", i);
         if (i && strcmp(last, key) >= 0)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata keys are not sorted and unique at '%s'", key);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata keys are not sorted and unique at '%s'",
+                            key);
         if (critical && !understands_critical(key))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "this kvc does not know the metadata key '%s', which a reader must understand: use a newer kvc", key);
+                            "this kvc does not know the metadata key '%s', which a reader must "
+                            "understand: use a newer kvc",
+                            key);
         if (!value_is_valid(type, value, value_size))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '%s' has no valid value of type %u", key, type);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '%s' has no valid value of type %u",
+                            key, type);
         if (set(m, key, (enum kvc_meta_type)type, (int)critical, value, value_size, e)) return -1;
         memcpy(last, key, sizeof last);
         at += 8 + key_size + value_size;

@@ -1,5 +1,5 @@
-/* meta.h: typed metadata: a sorted list of keys with values. Not for the meaning of keys (FORMAT.md), nor for deciding by them
- * (facts.h). */
+/* meta.h: typed metadata: a sorted list of keys with values. Not for the meaning of keys
+ * (FORMAT.md), nor for deciding by them (facts.h). */
 #ifndef KVC_META_H
 #define KVC_META_H
 
@@ -39,26 +39,30 @@ int kvc_meta_set_u64(struct kvc_meta *m, const char *key, uint64_t v, struct kvc
 int kvc_meta_set_i64(struct kvc_meta *m, const char *key, int64_t v, struct kvc_error *e);
 int kvc_meta_set_f64(struct kvc_meta *m, const char *key, double v, struct kvc_error *e);
 int kvc_meta_set_text(struct kvc_meta *m, const char *key, const char *v, struct kvc_error *e);
-int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_t n, struct kvc_error *e);
-int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n, struct kvc_error *e);
+int kvc_meta_set_bytes(struct kvc_meta *m, const char *key, const void *v, size_t n,
+                       struct kvc_error *e);
+int kvc_meta_set_u64s(struct kvc_meta *m, const char *key, const uint64_t *v, size_t n,
+                      struct kvc_error *e);
 /* Sets a copy of an entry of other metadata. */
 int kvc_meta_set_entry(struct kvc_meta *m, const struct kvc_meta_entry *entry, struct kvc_error *e);
 void kvc_meta_remove(struct kvc_meta *m, const char *key);
 int kvc_meta_copy(struct kvc_meta *to, const struct kvc_meta *from, struct kvc_error *e);
 
 const struct kvc_meta_entry *kvc_meta_find(const struct kvc_meta *m, const char *key);
-/* Return the value, or `otherwise` if the key is absent or of another type. Text ends with a NUL and is owned by the metadata. */
+/* Return the value, or `otherwise` if the key is absent or of another type. Text ends with a NUL
+ * and is owned by the metadata. */
 const char *kvc_meta_text(const struct kvc_meta *m, const char *key, const char *otherwise);
 uint64_t kvc_meta_u64(const struct kvc_meta *m, const char *key, uint64_t otherwise);
 int64_t kvc_meta_i64(const struct kvc_meta *m, const char *key, int64_t otherwise);
 double kvc_meta_f64(const struct kvc_meta *m, const char *key, double otherwise);
 int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise);
-/* Writes one entry as text ("0.5", "true", bytes in hex), cut to `size` bytes with the NUL. Returns the length of the whole
- * text, as snprintf() does. `text` may be NULL if size is 0. */
+/* Writes one entry as text ("0.5", "true", bytes in hex), cut to `size` bytes with the NUL. Returns
+ * the length of the whole text, as snprintf() does. `text` may be NULL if size is 0. */
 size_t kvc_meta_print(const struct kvc_meta_entry *entry, char *text, size_t size);
 
-/* The META section (FORMAT.md). kvc_meta_encode() allocates *bytes, which the caller frees. kvc_meta_decode() refuses keys
- * that are not sorted and unique, unknown types, and unknown critical keys. */
+/* The META section (FORMAT.md). kvc_meta_encode() allocates *bytes, which the caller frees.
+ * kvc_meta_decode() refuses keys that are not sorted and unique, unknown types, and unknown
+ * critical keys. */
 int kvc_meta_encode(const struct kvc_meta *m, uint8_t **bytes, size_t *n, struct kvc_error *e);
 int kvc_meta_decode(struct kvc_meta *m, const uint8_t *bytes, size_t n, struct kvc_error *e);
 

@@ -16,11 +16,13 @@
 
 enum { MOST_KEY = 255, MOST_BYTES = 512, MOST_COUNTS = 16 };
 
-/* Keys of facts, and others that are no text; a key that ends with a dot stands for all that begin so. */
+/* Keys of facts, and others that are no text; a key that ends with a dot stands for all that begin
+ * so. */
 static const struct {
     const char *key;
     enum kvc_meta_type type;
-    int is_fact; /* of the model and its values, which somebody may know who did not write the file */
+    /* of the model and its values, which somebody may know who did not write the file */
+    int is_fact;
 } types[] = {
     {KVC_KEY_MODEL_NAME, KVC_META_TEXT, 1},
     {KVC_KEY_MODEL_ARCH, KVC_META_TEXT, 1},
@@ -60,7 +62,8 @@ static const struct {
 };
 
 /* Keys that the container keeps for itself; as above. */
-static const char *const own[] = {KVC_KEY_PRODUCER, "source.", "profile.", KVC_KEY_RECIPE, KVC_KEY_TOKENS_FIRST, "llama."};
+static const char *const own[] = {KVC_KEY_PRODUCER,     "source.", "profile.", KVC_KEY_RECIPE,
+                                  KVC_KEY_TOKENS_FIRST, "llama."};
 
 static int is_key(const char *key, const char *pattern) {
     const size_t n = strlen(pattern);
@@ -86,10 +89,12 @@ static int set_bytes(struct kvc_meta *m, const char *key, const char *value, str
                 : kvc_fail(e, KVC_ERR_USAGE, "%s: is not up to %d bytes in hex", key, MOST_BYTES);
 }
 
-static int set_number(struct kvc_meta *m, const char *key, const char *value, int is_float, struct kvc_error *e) {
+static int set_number(struct kvc_meta *m, const char *key, const char *value, int is_float,
+                      struct kvc_error *e) {
     char *end;
     double x;
-    if (is_float && kvc_number_read(value, &x)) return kvc_fail(e, KVC_ERR_USAGE, "%s: is no number", key);
+    if (is_float && kvc_number_read(value, &x))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: is no number", key);
     if (is_float) return kvc_meta_set_f64(m, key, x, e);
     errno = 0;
     const unsigned long long n = strtoull(value, &end, 10);
@@ -115,19 +120,24 @@ static int set_counts(struct kvc_meta *m, const char *key, const char *value, st
         value = end + (*end != 0);
     }
     return n ? kvc_meta_set_u64s(m, key, counts, n, e)
-             : kvc_fail(e, KVC_ERR_USAGE, "%s: is no list of up to %d whole numbers, as 16 24 24", key, MOST_COUNTS);
+             : kvc_fail(e, KVC_ERR_USAGE, "%s: is no list of up to %d whole numbers, as 16 24 24",
+                        key, MOST_COUNTS);
 }
 
 /* Refuses words that mean nothing. */
 static int set_text(struct kvc_meta *m, const char *key, const char *value, struct kvc_error *e) {
     enum kvc_pairing pairing;
-    if (strncmp(key, "scale.", 6) == 0 && strcmp(key, KVC_KEY_SCALE_SOURCE) != 0 && kvc_scales_check(value))
+    if (strncmp(key, "scale.", 6) == 0 && strcmp(key, KVC_KEY_SCALE_SOURCE) != 0 &&
+        kvc_scales_check(value))
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "%s: '%.60s' is no scale above 0, nor a list of such: 0.5,0.25 of layers, 0.5:0.4 of heads", key, value);
+                        "%s: '%.60s' is no scale above 0, nor a list of such: 0.5,0.25 of layers, "
+                        "0.5:0.4 of heads",
+                        key, value);
     if (strcmp(key, KVC_KEY_ROPE_K) == 0 && strcmp(value, "post") != 0 && strcmp(value, "pre") != 0)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: '%.60s' is neither post nor pre", key, value);
     if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0 && !kvc_pairing_parse(value, &pairing))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: '%.60s' is none of halves, interleaved, none", key, value);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: '%.60s' is none of halves, interleaved, none", key,
+                        value);
     return kvc_meta_set_text(m, key, value, e);
 }
 
@@ -135,10 +145,13 @@ int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e) {
     char key[MOST_KEY + 1];
     const char *value = strchr(text, '=');
     if (!value || value == text || value - text > MOST_KEY)
-        return kvc_fail(e, KVC_ERR_USAGE, "metadata are given as KEY=VALUE, with a key of at most %d bytes", MOST_KEY);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "metadata are given as KEY=VALUE, with a key of at most %d bytes",
+                        MOST_KEY);
     snprintf(key, sizeof key, "%.*s", (int)(value++ - text), text);
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        if (is_key(key, own[i])) return kvc_fail(e, KVC_ERR_USAGE, "%s: kvc sets this key itself", key);
+        if (is_key(key, own[i]))
+            return kvc_fail(e, KVC_ERR_USAGE, "%s: kvc sets this key itself", key);
     switch (type_of(key)) {
     case KVC_META_BOOL:
         if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
@@ -164,8 +177,8 @@ static int no_such_fact(const char *key, struct kvc_error *e) {
     struct kvc_near near = {.word = key};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (types[i].is_fact) kvc_near_offer(&near, types[i].key);
-    return kvc_fail(e, KVC_ERR_USAGE, "there is no fact '%s'%s%s%s", key, *near.text ? "; did you mean " : "", near.text,
-                    *near.text ? "?" : "");
+    return kvc_fail(e, KVC_ERR_USAGE, "there is no fact '%s'%s%s%s", key,
+                    *near.text ? "; did you mean " : "", near.text, *near.text ? "?" : "");
 }
 
 int kvc_facts_give(struct kvc_meta *m, const char *const *facts, struct kvc_error *e) {

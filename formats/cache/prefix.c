@@ -1,5 +1,5 @@
-/* prefix.c: the hash chain over model identity and tokens. Spec: KEYS.md, "Prefix keys". Not for choosing files by it (the
- * tools do). */
+/* prefix.c: the hash chain over model identity and tokens. Spec: KEYS.md, "Prefix keys". Not for
+ * choosing files by it (the tools do). */
 #include "formats/cache/prefix.h"
 
 #include "codecs/memory.h"
@@ -14,7 +14,8 @@
 
 #define TAG "kvc prefix 0\n"
 
-/* Hashes of samples first: whoever hashes all bytes of the weights has them too, so all writers agree. */
+/* Hashes of samples first: whoever hashes all bytes of the weights has them too, so all writers
+ * agree. */
 static const char *const fingerprints[] = {
     KVC_KEY_FINGERPRINT "gguf.sampled",
     KVC_KEY_FINGERPRINT "safetensors.sampled",
@@ -35,7 +36,8 @@ static int by_fingerprint(const struct kvc_meta *meta, char *text, size_t size) 
     return 0;
 }
 
-/* Writes "model:<hex of the hash of its name and geometry>"; returns 0 if the metadata have no name. */
+/* Writes "model:<hex of the hash of its name and geometry>"; returns 0 if the metadata have no
+ * name. */
 static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) {
     const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "");
     const char *arch = kvc_meta_text(meta, KVC_KEY_MODEL_ARCH, "");
@@ -56,7 +58,8 @@ static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) 
 }
 
 void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size) {
-    if (!by_fingerprint(meta, text, size) && !prefix_by_name(meta, text, size)) snprintf(text, size, "unknown");
+    if (!by_fingerprint(meta, text, size) && !prefix_by_name(meta, text, size))
+        snprintf(text, size, "unknown");
     const char *adapters = kvc_meta_text(meta, KVC_KEY_MODEL_ADAPTERS, "");
     if (!*adapters) return;
     /* Adapters change K and V of the same weights. */
@@ -96,7 +99,8 @@ int kvc_prefix_of(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_
     if (!parent) return 0;
     const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0);
     if (parent->type != KVC_META_BYTES || parent->size != KVC_KEY_BYTES)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_PARENT "' is not %d bytes", KVC_KEY_BYTES);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "metadata key '" KVC_KEY_PREFIX_PARENT "' is not %d bytes", KVC_KEY_BYTES);
     if (!first || first % KVC_PREFIX_TOKENS || first > INT64_MAX)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata key '" KVC_KEY_PREFIX_PARENT "' needs a '" KVC_KEY_TOKENS_FIRST
@@ -108,13 +112,14 @@ int kvc_prefix_of(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_
 }
 
 /* Writes the key of the block of tokens at `position`; `before` is the key there. */
-static int next_key(struct kvc_extras *extras, uint64_t position, const uint8_t *before, const int32_t *tokens, uint8_t *key,
-                    struct kvc_error *e) {
+static int next_key(struct kvc_extras *extras, uint64_t position, const uint8_t *before,
+                    const int32_t *tokens, uint8_t *key, struct kvc_error *e) {
     uint8_t link[KVC_KEY_BYTES + 4 * KVC_PREFIX_TOKENS];
     size_t n = 0;
     const uint8_t *extra = kvc_extras_take(extras, position, &n);
     memcpy(link, before, KVC_KEY_BYTES);
-    for (size_t i = 0; i < KVC_PREFIX_TOKENS; i++) put_u32(link + KVC_KEY_BYTES + 4 * i, (uint32_t)tokens[i]);
+    for (size_t i = 0; i < KVC_PREFIX_TOKENS; i++)
+        put_u32(link + KVC_KEY_BYTES + 4 * i, (uint32_t)tokens[i]);
     if (!extra) return kvc_sha256(link, sizeof link, key, e);
     struct kvc_sha256 h;
     kvc_sha256_init(&h);
@@ -123,22 +128,27 @@ static int next_key(struct kvc_extras *extras, uint64_t position, const uint8_t 
     return kvc_sha256_final(&h, key, e);
 }
 
-int kvc_prefix_keys(const struct kvc_prefix *p, const int32_t *tokens, uint64_t n, uint8_t *keys, struct kvc_error *e) {
+int kvc_prefix_keys(const struct kvc_prefix *p, const int32_t *tokens, uint64_t n, uint8_t *keys,
+                    struct kvc_error *e) {
     const uint8_t *before = p->start;
     struct kvc_extras extras = p->extras;
     for (uint64_t i = 0; i < n / KVC_PREFIX_TOKENS; i++, before = keys, keys += KVC_KEY_BYTES)
-        if (next_key(&extras, p->first + i * KVC_PREFIX_TOKENS, before, tokens + i * KVC_PREFIX_TOKENS, keys, e)) return -1;
+        if (next_key(&extras, p->first + i * KVC_PREFIX_TOKENS, before,
+                     tokens + i * KVC_PREFIX_TOKENS, keys, e))
+            return -1;
     return 0;
 }
 
-int kvc_prefix_common(const struct kvc_prefix *p, const uint8_t *keys, uint64_t n_keys, const int32_t *tokens, uint64_t n,
-                      uint64_t *common, struct kvc_error *e) {
+int kvc_prefix_common(const struct kvc_prefix *p, const uint8_t *keys, uint64_t n_keys,
+                      const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e) {
     uint8_t key[KVC_KEY_BYTES];
     const uint8_t *before = p->start;
     struct kvc_extras extras = p->extras;
     *common = 0;
     for (uint64_t i = 0; i < n_keys && i < n / KVC_PREFIX_TOKENS; i++) {
-        if (next_key(&extras, p->first + i * KVC_PREFIX_TOKENS, before, tokens + i * KVC_PREFIX_TOKENS, key, e)) return -1;
+        if (next_key(&extras, p->first + i * KVC_PREFIX_TOKENS, before,
+                     tokens + i * KVC_PREFIX_TOKENS, key, e))
+            return -1;
         before = keys + i * KVC_KEY_BYTES;
         if (memcmp(key, before, KVC_KEY_BYTES) != 0) break;
         *common += KVC_PREFIX_TOKENS;
@@ -149,13 +159,17 @@ int kvc_prefix_common(const struct kvc_prefix *p, const uint8_t *keys, uint64_t 
 /* --- of a cache --- */
 
 /* Refuses extras of tokens that are not among the n ids from p->first on. */
-static int check_extras(const struct kvc_cache *c, const struct kvc_prefix *p, uint64_t n, struct kvc_error *e) {
+static int check_extras(const struct kvc_cache *c, const struct kvc_prefix *p, uint64_t n,
+                        struct kvc_error *e) {
     struct kvc_extra *item;
     size_t items;
     if (kvc_extras_list(&c->meta, &item, &items, e)) return -1;
-    const int beyond = items && (item[0].position < p->first || item[items - 1].position - p->first >= n);
+    const int beyond = items &&
+                       (item[0].position < p->first || item[items - 1].position - p->first >= n);
     free(item);
-    return beyond ? kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_EXTRAS "': an item is of no token of the file")
+    return beyond ? kvc_fail(e, KVC_ERR_DAMAGED,
+                             "metadata key '" KVC_KEY_PREFIX_EXTRAS
+                             "': an item is of no token of the file")
                   : 0;
 }
 
@@ -164,7 +178,8 @@ int kvc_prefix_check(const struct kvc_cache *c, struct kvc_error *e) {
     if (kvc_prefix_of(&p, &c->meta, e)) return -1;
     const uint64_t n = kvc_cache_tokens_from(c, p.first);
     if (c->tokens && c->n_prefix_keys != n / KVC_PREFIX_TOKENS)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens", c->n_prefix_keys, c->n_tokens);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens",
+                        c->n_prefix_keys, c->n_tokens);
     return check_extras(c, &p, n, e);
 }
 
@@ -173,10 +188,13 @@ int kvc_prefix_verify(const struct kvc_cache *c, struct kvc_error *e) {
     uint64_t common;
     if (!c->tokens || !c->n_prefix_keys) return 0;
     if (kvc_prefix_of(&p, &c->meta, e) ||
-        kvc_prefix_common(&p, c->prefix_keys, c->n_prefix_keys, c->tokens, c->n_prefix_keys * KVC_PREFIX_TOKENS, &common, e))
+        kvc_prefix_common(&p, c->prefix_keys, c->n_prefix_keys, c->tokens,
+                          c->n_prefix_keys * KVC_PREFIX_TOKENS, &common, e))
         return -1;
     if (common / KVC_PREFIX_TOKENS == c->n_prefix_keys) return 0;
-    return kvc_fail(e, KVC_ERR_DAMAGED, "the prefix key at position %" PRIu64 " does not follow from the tokens before it",
+    return kvc_fail(e, KVC_ERR_DAMAGED,
+                    "the prefix key at position %" PRIu64
+                    " does not follow from the tokens before it",
                     p.first + common + KVC_PREFIX_TOKENS);
 }
 
@@ -192,7 +210,8 @@ static int select_extras(struct kvc_meta *meta, uint64_t first, uint64_t end, st
     return status;
 }
 
-/* Moves the chain to position `first`, a multiple of KVC_PREFIX_TOKENS, over the ids from p->first on. */
+/* Moves the chain to position `first`, a multiple of KVC_PREFIX_TOKENS, over the ids from p->first
+ * on. */
 static int move(struct kvc_prefix *p, const int32_t *tokens, uint64_t first, struct kvc_error *e) {
     for (; p->first < first; p->first += KVC_PREFIX_TOKENS, tokens += KVC_PREFIX_TOKENS)
         if (next_key(&p->extras, p->first, p->start, tokens, p->start, e)) return -1;
@@ -200,20 +219,24 @@ static int move(struct kvc_prefix *p, const int32_t *tokens, uint64_t first, str
 }
 
 /* Lets a view without token ids keep the keys of its positions [first, end). */
-static int select_keys(struct kvc_cache *view, const struct kvc_cache *c, const struct kvc_prefix *p, uint64_t first,
-                       uint64_t end, struct kvc_error *e) {
-    const uint64_t skipped = (first - p->first) / KVC_PREFIX_TOKENS, last = (end - p->first) / KVC_PREFIX_TOKENS;
+static int select_keys(struct kvc_cache *view, const struct kvc_cache *c,
+                       const struct kvc_prefix *p, uint64_t first, uint64_t end,
+                       struct kvc_error *e) {
+    const uint64_t skipped = (first - p->first) / KVC_PREFIX_TOKENS,
+                   last = (end - p->first) / KVC_PREFIX_TOKENS;
     const uint64_t n = (last < c->n_prefix_keys ? last : c->n_prefix_keys) - skipped;
     if (c->tokens || !n) return 0;
-    if (!(view->prefix_keys = kvc_alloc(n, KVC_KEY_BYTES))) return kvc_fail_memory(e, "prefix keys");
+    if (!(view->prefix_keys = kvc_alloc(n, KVC_KEY_BYTES)))
+        return kvc_fail_memory(e, "prefix keys");
     memcpy(view->prefix_keys, c->prefix_keys + skipped * KVC_KEY_BYTES, (size_t)n * KVC_KEY_BYTES);
     view->n_prefix_keys = n;
     return 0;
 }
 
-/* Begins the chain of a cache with the identity that its writer takes. With ids from position 0 on the writer computes all keys
- * anew, so the identity is that of the facts. */
-static int begin_as_written(struct kvc_prefix *p, const struct kvc_cache *c, char *identity, struct kvc_error *e) {
+/* Begins the chain of a cache with the identity that its writer takes. With ids from position 0 on
+ * the writer computes all keys anew, so the identity is that of the facts. */
+static int begin_as_written(struct kvc_prefix *p, const struct kvc_cache *c, char *identity,
+                            struct kvc_error *e) {
     if (kvc_prefix_of(p, &c->meta, e)) return -1;
     kvc_prefix_identity(&c->meta, identity, KVC_IDENTITY_BYTES);
     if (!c->tokens || p->first) return 0;
@@ -225,24 +248,28 @@ static int begin_as_written(struct kvc_prefix *p, const struct kvc_cache *c, cha
 }
 
 /* Stores the parent key of a view that begins at `first`. */
-static int set_parent(struct kvc_meta *meta, const struct kvc_cache *c, const struct kvc_prefix *whole, uint64_t first,
-                      const char *identity, struct kvc_error *e) {
+static int set_parent(struct kvc_meta *meta, const struct kvc_cache *c,
+                      const struct kvc_prefix *whole, uint64_t first, const char *identity,
+                      struct kvc_error *e) {
     struct kvc_prefix p = *whole;
     const uint8_t *key = p.start;
-    if (!c->tokens) key = c->prefix_keys + ((first - p.first) / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
+    if (!c->tokens)
+        key = c->prefix_keys + ((first - p.first) / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
     else if (move(&p, c->tokens, first, e)) return -1;
     if (kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_PARENT, key, KVC_KEY_BYTES, e)) return -1;
     if (kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e)) return -1;
     return kvc_meta_set_u64(meta, KVC_KEY_TOKENS_FIRST, first, e);
 }
 
-int kvc_prefix_select(struct kvc_cache *view, const struct kvc_cache *c, uint64_t first, uint64_t end, struct kvc_error *e) {
+int kvc_prefix_select(struct kvc_cache *view, const struct kvc_cache *c, uint64_t first,
+                      uint64_t end, struct kvc_error *e) {
     struct kvc_prefix p;
     char identity[KVC_IDENTITY_BYTES];
     if (begin_as_written(&p, c, identity, e)) return -1;
     if (first < p.first) first = p.first;
     const uint64_t ids = kvc_cache_tokens_from(c, p.first);
-    const int known = c->tokens ? first - p.first < ids : (first - p.first) / KVC_PREFIX_TOKENS <= c->n_prefix_keys;
+    const int known = c->tokens ? first - p.first < ids
+                                : (first - p.first) / KVC_PREFIX_TOKENS <= c->n_prefix_keys;
     if (!known || first % KVC_PREFIX_TOKENS || end <= first) {
         kvc_meta_remove(&view->meta, KVC_KEY_PREFIX_PARENT);
         kvc_meta_remove(&view->meta, KVC_KEY_PREFIX_EXTRAS);
@@ -256,9 +283,10 @@ int kvc_prefix_select(struct kvc_cache *view, const struct kvc_cache *c, uint64_
 
 /* --- matching --- */
 
-/* Sets *same to 1 if the chain of a list, which has ids up to p->first, goes through the start of p. */
-static int starts_alike(const struct kvc_cache *c, const struct kvc_prefix *p, const int32_t *tokens, int *same,
-                        struct kvc_error *e) {
+/* Sets *same to 1 if the chain of a list, which has ids up to p->first, goes through the start of
+ * p. */
+static int starts_alike(const struct kvc_cache *c, const struct kvc_prefix *p,
+                        const int32_t *tokens, int *same, struct kvc_error *e) {
     struct kvc_prefix list;
     char identity[KVC_IDENTITY_BYTES];
     kvc_prefix_identity(&c->meta, identity, sizeof identity);
@@ -267,8 +295,10 @@ static int starts_alike(const struct kvc_cache *c, const struct kvc_prefix *p, c
     return 0;
 }
 
-/* Counts the equal ids of a cache and of a list, both from p->first on, up to the first token that has extras. */
-static uint64_t common_ids(const struct kvc_cache *c, const struct kvc_prefix *p, const int32_t *tokens, uint64_t n) {
+/* Counts the equal ids of a cache and of a list, both from p->first on, up to the first token that
+ * has extras. */
+static uint64_t common_ids(const struct kvc_cache *c, const struct kvc_prefix *p,
+                           const int32_t *tokens, uint64_t n) {
     uint64_t most = kvc_cache_tokens_from(c, p->first), common = 0;
     const uint64_t extra = kvc_extras_first(&p->extras);
     if (extra - p->first < most) most = extra - p->first;
@@ -277,13 +307,15 @@ static uint64_t common_ids(const struct kvc_cache *c, const struct kvc_prefix *p
     return common;
 }
 
-int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_prefix_matched *m,
-                     struct kvc_error *e) {
+int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n,
+                     struct kvc_prefix_matched *m, struct kvc_error *e) {
     struct kvc_prefix p;
     int same = 1;
     *m = (struct kvc_prefix_matched){.by_keys = !c->tokens};
     if (!c->tokens && !c->n_prefix_keys)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the file holds neither token ids nor prefix keys: its prefix cannot be matched");
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "the file holds neither token ids nor prefix keys: its prefix cannot be matched");
     if (kvc_prefix_of(&p, &c->meta, e)) return -1;
     m->first = p.first;
     if (n < p.first) return 0;
@@ -292,7 +324,8 @@ int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t 
     tokens += p.first;
     n -= p.first;
     if (c->tokens) m->common = common_ids(c, &p, tokens, n);
-    else if (kvc_prefix_common(&p, c->prefix_keys, c->n_prefix_keys, tokens, n, &m->common, e)) return -1;
+    else if (kvc_prefix_common(&p, c->prefix_keys, c->n_prefix_keys, tokens, n, &m->common, e))
+        return -1;
     if (m->common) m->common += p.first;
     return 0;
 }

@@ -1,5 +1,6 @@
-/* prefix.h: prefix keys: a hash chain over model identity and tokens, one key per 256 tokens. Not for
- * matching files (the tools do that), nor for the namespace of a cache (prefix_space.h). KEYS.md, "Prefix keys". */
+/* prefix.h: prefix keys: a hash chain over model identity and tokens, one key per 256 tokens. Not
+ * for matching files (the tools do that), nor for the namespace of a cache (prefix_space.h).
+ * KEYS.md, "Prefix keys". */
 #ifndef KVC_PREFIX_H
 #define KVC_PREFIX_H
 
@@ -10,8 +11,9 @@
 
 #define KVC_IDENTITY_BYTES 128
 
-/* Write the model identity at the start of the chain into `text`, which has room for KVC_IDENTITY_BYTES: the one by which all
- * writers agree, of those that the facts of the model allow; or the one that the metadata name (prefix.identity), if any. */
+/* Write the model identity at the start of the chain into `text`, which has room for
+ * KVC_IDENTITY_BYTES: the one by which all writers agree, of those that the facts of the model
+ * allow; or the one that the metadata name (prefix.identity), if any. */
 void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size);
 void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size);
 
@@ -23,34 +25,45 @@ struct kvc_prefix {
 };
 /* The chain of a list of tokens from position 0 on. */
 int kvc_prefix_begin(struct kvc_prefix *p, const char *identity, struct kvc_error *e);
-/* The chain of a cache with these metadata, which must outlive *p. Refuses a parent or extras that break the format. */
+/* The chain of a cache with these metadata, which must outlive *p. Refuses a parent or extras that
+ * break the format. */
 int kvc_prefix_of(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_error *e);
 
 /* Writes the keys of the n / KVC_PREFIX_TOKENS whole runs of tokens from p->first on into
  * keys[n / KVC_PREFIX_TOKENS][KVC_KEY_BYTES]. */
-int kvc_prefix_keys(const struct kvc_prefix *p, const int32_t *tokens, uint64_t n, uint8_t *keys, struct kvc_error *e);
-/* Returns in *common how many tokens from p->first on, in whole runs of KVC_PREFIX_TOKENS, match the n_keys keys. */
-int kvc_prefix_common(const struct kvc_prefix *p, const uint8_t *keys, uint64_t n_keys, const int32_t *tokens, uint64_t n,
-                      uint64_t *common, struct kvc_error *e);
+int kvc_prefix_keys(const struct kvc_prefix *p, const int32_t *tokens, uint64_t n, uint8_t *keys,
+                    struct kvc_error *e);
+/* Returns in *common how many tokens from p->first on, in whole runs of KVC_PREFIX_TOKENS, match
+ * the n_keys keys. */
+int kvc_prefix_common(const struct kvc_prefix *p, const uint8_t *keys, uint64_t n_keys,
+                      const int32_t *tokens, uint64_t n, uint64_t *common, struct kvc_error *e);
 
-/* Refuses a cache whose metadata, token ids and number of keys contradict each other. kvc_prefix_verify() also computes the keys
- * again. */
+/* Refuses a cache whose metadata, token ids and number of keys contradict each other.
+ * kvc_prefix_verify() also computes the keys again. */
 int kvc_prefix_check(const struct kvc_cache *c, struct kvc_error *e);
 int kvc_prefix_verify(const struct kvc_cache *c, struct kvc_error *e);
 
-/* Gives a view of positions [first, end) of c, which has its token ids already, the parent, keys and extras that follow from
- * those of c, or none. */
-int kvc_prefix_select(struct kvc_cache *view, const struct kvc_cache *c, uint64_t first, uint64_t end, struct kvc_error *e);
+/* Gives a view of positions [first, end) of c, which has its token ids already, the parent, keys
+ * and extras that follow from those of c, or none. */
+int kvc_prefix_select(struct kvc_cache *view, const struct kvc_cache *c, uint64_t first,
+                      uint64_t end, struct kvc_error *e);
 
 /* The result of a match. */
 struct kvc_prefix_matched {
-    uint64_t common; /* leading tokens of the list that the sequence of the cache begins with; 0 if the cache has none of them */
-    uint64_t first;  /* position at which the cache begins; the tokens before it are known by the cache's parent key */
-    int by_keys;     /* 1: tokens were compared by prefix keys, in whole runs of KVC_PREFIX_TOKENS; 0: by their ids */
+    /* leading tokens of the list that the sequence of the cache begins with; 0 if the cache has
+     * none of them */
+    uint64_t common;
+    /* position at which the cache begins; the tokens before it are known by the cache's parent key
+     */
+    uint64_t first;
+    /* 1: tokens were compared by prefix keys, in whole runs of KVC_PREFIX_TOKENS; 0: by their ids
+     */
+    int by_keys;
 };
-/* Compares a list of tokens from position 0 on, without extras, with a cache: by token ids if the cache has them; else by prefix
- * keys. Ids are not compared from the first token on that has extras. */
-int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n, struct kvc_prefix_matched *m,
-                     struct kvc_error *e);
+/* Compares a list of tokens from position 0 on, without extras, with a cache: by token ids if the
+ * cache has them; else by prefix keys. Ids are not compared from the first token on that has
+ * extras. */
+int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n,
+                     struct kvc_prefix_matched *m, struct kvc_error *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* prefix_extras.c: reads and writes the metadata key prefix.extras. Spec: KEYS.md, "What token ids do not say". */
+/* prefix_extras.c: reads and writes the metadata key prefix.extras. Spec: KEYS.md, "What token ids
+ * do not say". */
 #include "formats/cache/prefix_extras.h"
 
 #include "codecs/memory.h"
@@ -16,7 +17,8 @@ static int prefix_extras_refuse(struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_EXTRAS "': %s", what);
 }
 
-/* Reads one item at *at and moves *at to its end. *before is offset and tag of the item before it in the block. */
+/* Reads one item at *at and moves *at to its end. *before is offset and tag of the item before it
+ * in the block. */
 static int read_item(const uint8_t **at, const uint8_t *end, int64_t *before, struct kvc_error *e) {
     const uint8_t *p = *at;
     if (end - p < ITEM) return prefix_extras_refuse(e, "an item is cut short");
@@ -24,8 +26,10 @@ static int read_item(const uint8_t **at, const uint8_t *end, int64_t *before, st
     const uint32_t offset = get_u32(p + 1);
     const uint16_t size = get_u16(p + 5);
     if (!tag) return prefix_extras_refuse(e, "an item has tag 0");
-    if (offset >= KVC_PREFIX_TOKENS) return prefix_extras_refuse(e, "an item lies beyond its block of 256 tokens");
-    if (!size || end - p - ITEM < size) return prefix_extras_refuse(e, size ? "an item is cut short" : "an item is empty");
+    if (offset >= KVC_PREFIX_TOKENS)
+        return prefix_extras_refuse(e, "an item lies beyond its block of 256 tokens");
+    if (!size || end - p - ITEM < size)
+        return prefix_extras_refuse(e, size ? "an item is cut short" : "an item is empty");
     if (tag <= KVC_EXTRA_EMBEDDINGS && size < KVC_MIN_EXTRA_HASH)
         return prefix_extras_refuse(e, "a hash has fewer than 16 bytes");
     const int64_t order = (int64_t)offset << 8 | tag;
@@ -35,8 +39,10 @@ static int read_item(const uint8_t **at, const uint8_t *end, int64_t *before, st
     return 0;
 }
 
-/* Reads the block at *at and moves *at to its end. *lowest is the lowest position that the block may have. */
-static int read_block(const uint8_t **at, const uint8_t *end, uint64_t *lowest, struct kvc_error *e) {
+/* Reads the block at *at and moves *at to its end. *lowest is the lowest position that the block
+ * may have. */
+static int read_block(const uint8_t **at, const uint8_t *end, uint64_t *lowest,
+                      struct kvc_error *e) {
     const uint8_t *p = *at;
     if (end - p < ENTRY) return prefix_extras_refuse(e, "a block is cut short");
     const uint64_t position = get_u64(p);
@@ -86,7 +92,8 @@ const uint8_t *kvc_extras_take(struct kvc_extras *x, uint64_t position, size_t *
     return bytes;
 }
 
-int kvc_extras_list(const struct kvc_meta *meta, struct kvc_extra **item, size_t *n, struct kvc_error *e) {
+int kvc_extras_list(const struct kvc_meta *meta, struct kvc_extra **item, size_t *n,
+                    struct kvc_error *e) {
     struct kvc_extras x;
     *item = NULL;
     *n = 0;
@@ -98,7 +105,8 @@ int kvc_extras_list(const struct kvc_meta *meta, struct kvc_extra **item, size_t
         uint32_t count = get_u32(x.at + 9);
         for (x.at += ENTRY; count; count--) {
             const uint16_t size = get_u16(x.at + 5);
-            (*item)[(*n)++] = (struct kvc_extra){position + get_u32(x.at + 1), x.at[0], size, x.at + ITEM};
+            (*item)[(*n)++] = (struct kvc_extra){position + get_u32(x.at + 1), x.at[0], size,
+                                                 x.at + ITEM};
             x.at += ITEM + size;
         }
     }
@@ -109,7 +117,8 @@ int kvc_extras_list(const struct kvc_meta *meta, struct kvc_extra **item, size_t
 static size_t put_items(uint8_t *bytes, const struct kvc_extra *item, size_t n) {
     uint8_t *p = bytes, *block = NULL;
     for (size_t i = 0; i < n; i++) {
-        const uint64_t offset = item[i].position % KVC_PREFIX_TOKENS, position = item[i].position - offset;
+        const uint64_t offset = item[i].position % KVC_PREFIX_TOKENS,
+                       position = item[i].position - offset;
         if (!block || get_u64(block) != position) {
             block = p;
             put_u64(block, position);
@@ -127,7 +136,8 @@ static size_t put_items(uint8_t *bytes, const struct kvc_extra *item, size_t n) 
     return (size_t)(p - bytes);
 }
 
-int kvc_extras_store(struct kvc_meta *meta, const struct kvc_extra *item, size_t n, struct kvc_error *e) {
+int kvc_extras_store(struct kvc_meta *meta, const struct kvc_extra *item, size_t n,
+                     struct kvc_error *e) {
     struct kvc_meta checked = {0};
     struct kvc_extras x;
     uint64_t most = 0;

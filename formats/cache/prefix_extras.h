@@ -1,5 +1,6 @@
-/* prefix_extras.h: what prefix keys take beside token ids: hashes of media and embeddings, by position (metadata key
- * prefix.extras). Not for the keys (prefix.h). KEYS.md, "What token ids do not say". */
+/* prefix_extras.h: what prefix keys take beside token ids: hashes of media and embeddings, by
+ * position (metadata key prefix.extras). Not for the keys (prefix.h). KEYS.md, "What token ids do
+ * not say". */
 #ifndef KVC_PREFIX_EXTRAS_H
 #define KVC_PREFIX_EXTRAS_H
 
@@ -23,10 +24,14 @@ struct kvc_extra {
     const uint8_t *bytes;
 };
 
-/* Stores n items, which ascend by position, then tag; none removes the key. Fails with KVC_ERR_USAGE if they break the format. */
-int kvc_extras_store(struct kvc_meta *meta, const struct kvc_extra *item, size_t n, struct kvc_error *e);
-/* Checks and lists the items of the metadata, whose bytes stay the metadata's. The caller frees *item. */
-int kvc_extras_list(const struct kvc_meta *meta, struct kvc_extra **item, size_t *n, struct kvc_error *e);
+/* Stores n items, which ascend by position, then tag; none removes the key. Fails with
+ * KVC_ERR_USAGE if they break the format. */
+int kvc_extras_store(struct kvc_meta *meta, const struct kvc_extra *item, size_t n,
+                     struct kvc_error *e);
+/* Checks and lists the items of the metadata, whose bytes stay the metadata's. The caller frees
+ * *item. */
+int kvc_extras_list(const struct kvc_meta *meta, struct kvc_extra **item, size_t *n,
+                    struct kvc_error *e);
 
 /* The blocks with extras that are left, of a value that was checked. All zero: none. */
 struct kvc_extras {
@@ -36,7 +41,8 @@ struct kvc_extras {
 int kvc_extras_of(const struct kvc_meta *meta, struct kvc_extras *x, struct kvc_error *e);
 /* Returns the position of the first item; UINT64_MAX if there is none. */
 uint64_t kvc_extras_first(const struct kvc_extras *x);
-/* Returns what the key of the block at `position` takes, *n bytes; NULL: nothing. Positions must ascend from call to call. */
+/* Returns what the key of the block at `position` takes, *n bytes; NULL: nothing. Positions must
+ * ascend from call to call. */
 const uint8_t *kvc_extras_take(struct kvc_extras *x, uint64_t position, size_t *n);
 
 #endif

@@ -1,4 +1,5 @@
-/* prefix_space.c: computes the namespace of a cache. Spec: KEYS.md, "Namespace". Not for deciding by it. */
+/* prefix_space.c: computes the namespace of a cache. Spec: KEYS.md, "Namespace". Not for deciding
+ * by it. */
 #include "formats/cache/prefix_space.h"
 
 #include "codecs/memory.h"
@@ -24,7 +25,8 @@
 #define ROPE_ORIGINAL 21 /* and the next: only where they are there */
 #define ROPE_SECTIONS 22
 
-/* The facts 2 to 15 in order of their tags. REAL is an f64 of the metadata that is hashed as binary32. */
+/* The facts 2 to 15 in order of their tags. REAL is an f64 of the metadata that is hashed as
+ * binary32. */
 enum form { TEXT, COUNT, REAL, HASH };
 static const struct {
     uint8_t tag;
@@ -65,7 +67,8 @@ struct items {
     void *state;
 };
 
-static void prefix_space_put(struct items *out, uint8_t tag, const char *word, int text, const void *bytes, size_t n) {
+static void prefix_space_put(struct items *out, uint8_t tag, const char *word, int text,
+                             const void *bytes, size_t n) {
     kvc_prefix_space_put(&out->hash, tag, bytes, n);
     if (out->item) out->item(out->state, tag, word, text, bytes, n);
 }
@@ -81,9 +84,12 @@ static void put_real(uint8_t bytes[4], float v) {
 }
 
 /* Puts a fact of the metadata; one that is absent or of another type is unknown. */
-static void put_fact(struct items *out, uint8_t tag, enum form form, const struct kvc_meta *meta, const char *key) {
-    static const enum kvc_meta_type type[] = {
-        [TEXT] = KVC_META_TEXT, [COUNT] = KVC_META_U64, [REAL] = KVC_META_F64, [HASH] = KVC_META_BYTES};
+static void put_fact(struct items *out, uint8_t tag, enum form form, const struct kvc_meta *meta,
+                     const char *key) {
+    static const enum kvc_meta_type type[] = {[TEXT] = KVC_META_TEXT,
+                                              [COUNT] = KVC_META_U64,
+                                              [REAL] = KVC_META_F64,
+                                              [HASH] = KVC_META_BYTES};
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
     uint8_t real[4];
     if (!entry || entry->type != type[form]) {
@@ -113,7 +119,8 @@ static int compare(const void *a, const void *b) {
 }
 
 static uint8_t *put_tensor(uint8_t *p, const struct kvc_tensor *t, int heads_known) {
-    const int unknown = !heads_known && t->shape.heads == 1 && (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V);
+    const int unknown = !heads_known && t->shape.heads == 1 &&
+                        (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V);
     p[0] = (uint8_t)t->role;
     p[1] = (uint8_t)t->shape.dtype;
     put_u64(p + 2, unknown ? 0 : t->shape.heads);
@@ -121,7 +128,8 @@ static uint8_t *put_tensor(uint8_t *p, const struct kvc_tensor *t, int heads_kno
     return p + 18;
 }
 
-static uint8_t *put_layer(uint8_t *p, const struct kvc_cache *c, const struct place *place, int heads_known) {
+static uint8_t *put_layer(uint8_t *p, const struct kvc_cache *c, const struct place *place,
+                          int heads_known) {
     const struct kvc_layer *layer = &c->layer[place->layer];
     p[0] = (uint8_t)place->kind;
     put_u32(p + 1, place->stream);
@@ -130,23 +138,27 @@ static uint8_t *put_layer(uint8_t *p, const struct kvc_cache *c, const struct pl
     put_u32(p + 10, layer->window);
     p += 14;
     for (int t = 0; t < 2; t++)
-        if (layer->tensor[t] != KVC_NONE) p = put_tensor(p, &c->tensor[layer->tensor[t]], heads_known);
+        if (layer->tensor[t] != KVC_NONE)
+            p = put_tensor(p, &c->tensor[layer->tensor[t]], heads_known);
     return p;
 }
 
-/* Lists the layers that a namespace tells, in their order. The caller frees the list. NULL: there is no memory. */
+/* Lists the layers that a namespace tells, in their order. The caller frees the list. NULL: there
+ * is no memory. */
 static struct place *list_layers(const struct kvc_cache *c, size_t *n) {
     struct place *place = kvc_alloc(c->n_layers, sizeof *place);
     *n = 0;
     for (uint32_t i = 0; place && i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
-        if (part->kind <= KVC_PART_RECURRENT) place[(*n)++] = (struct place){part->kind, part->stream, c->layer[i].index, i};
+        if (part->kind <= KVC_PART_RECURRENT)
+            place[(*n)++] = (struct place){part->kind, part->stream, c->layer[i].index, i};
     }
     if (*n) qsort(place, *n, sizeof *place, compare);
     return place;
 }
 
-static int put_layers(struct items *out, const struct kvc_cache *c, const struct kvc_facts *known, struct kvc_error *e) {
+static int put_layers(struct items *out, const struct kvc_cache *c, const struct kvc_facts *known,
+                      struct kvc_error *e) {
     size_t n;
     struct place *place = list_layers(c, &n);
     uint8_t *bytes = kvc_alloc((uint64_t)c->n_layers + 1, 14 + 2 * 18), *p = bytes;
@@ -163,21 +175,25 @@ static int put_layers(struct items *out, const struct kvc_cache *c, const struct
 
 /* --- all facts --- */
 
-static const struct kvc_meta_entry *prefix_space_find(const struct kvc_meta *meta, const char *key, enum kvc_meta_type type) {
+static const struct kvc_meta_entry *prefix_space_find(const struct kvc_meta *meta, const char *key,
+                                                      enum kvc_meta_type type) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
     return entry && entry->type == type && entry->size ? entry : NULL;
 }
 
 /* Puts a fact that has an item only where it is known. */
-static void put_if_known(struct items *out, uint8_t tag, const struct kvc_meta *meta, const char *key, enum kvc_meta_type type) {
+static void put_if_known(struct items *out, uint8_t tag, const struct kvc_meta *meta,
+                         const char *key, enum kvc_meta_type type) {
     const struct kvc_meta_entry *entry = prefix_space_find(meta, key, type);
     if (entry) prefix_space_put(out, tag, key, 0, entry->value, (size_t)entry->size);
 }
 
 /* Puts an item of two values of the metadata, of which either may be absent, with `between`. */
-static int put_joined(struct items *out, uint8_t tag, const char *word, const struct kvc_meta_entry *a, const char *between,
+static int put_joined(struct items *out, uint8_t tag, const char *word,
+                      const struct kvc_meta_entry *a, const char *between,
                       const struct kvc_meta_entry *b, struct kvc_error *e) {
-    const size_t n_a = a ? (size_t)a->size : 0, n_b = b ? (size_t)b->size : 0, n = a && b ? strlen(between) : 0;
+    const size_t n_a = a ? (size_t)a->size : 0, n_b = b ? (size_t)b->size : 0,
+                 n = a && b ? strlen(between) : 0;
     uint8_t *bytes = kvc_alloc((uint64_t)n_a + n + n_b + 1, 1);
     if (!bytes) return kvc_fail_memory(e, "a namespace");
     if (n_a) memcpy(bytes, a->value, n_a);
@@ -188,21 +204,28 @@ static int put_joined(struct items *out, uint8_t tag, const char *word, const st
     return 0;
 }
 
-/* Lossless rows are the same whatever coded them, and lossy ones are told by all recipes that their values went through. */
-static int put_fidelity(struct items *out, const struct kvc_meta *meta, int lossless, struct kvc_error *e) {
-    const struct kvc_meta_entry *past = prefix_space_find(meta, KVC_KEY_VALUES_RECIPE, KVC_META_TEXT);
-    const struct kvc_meta_entry *own = lossless ? NULL : prefix_space_find(meta, KVC_KEY_RECIPE, KVC_META_TEXT);
+/* Lossless rows are the same whatever coded them, and lossy ones are told by all recipes that their
+ * values went through. */
+static int put_fidelity(struct items *out, const struct kvc_meta *meta, int lossless,
+                        struct kvc_error *e) {
+    const struct kvc_meta_entry *past = prefix_space_find(meta, KVC_KEY_VALUES_RECIPE,
+                                                          KVC_META_TEXT);
+    const struct kvc_meta_entry *own = lossless
+                                           ? NULL
+                                           : prefix_space_find(meta, KVC_KEY_RECIPE, KVC_META_TEXT);
     if (lossless && !past) put_text(out, FIDELITY, "fidelity", "lossless");
     else if (put_joined(out, FIDELITY, "fidelity", past, " then ", own, e)) return -1;
-    return put_joined(out, PROFILE, KVC_KEY_PROFILE, prefix_space_find(meta, KVC_KEY_VALUES_PROFILE, KVC_META_BYTES), "",
-                      lossless ? NULL : prefix_space_find(meta, KVC_KEY_PROFILE, KVC_META_BYTES), e);
+    return put_joined(out, PROFILE, KVC_KEY_PROFILE,
+                      prefix_space_find(meta, KVC_KEY_VALUES_PROFILE, KVC_META_BYTES), "",
+                      lossless ? NULL : prefix_space_find(meta, KVC_KEY_PROFILE, KVC_META_BYTES),
+                      e);
 }
 
 /* --- scales of values of 8 bits --- */
 
 /* Adds the scale of each head of a tensor. Returns 1, 0 if they are unknown, or -1. */
-static int add_scales(struct kvc_sink *to, const struct kvc_cache *c, const struct kvc_meta *meta, uint32_t tensor,
-                      struct kvc_error *e) {
+static int add_scales(struct kvc_sink *to, const struct kvc_cache *c, const struct kvc_meta *meta,
+                      uint32_t tensor, struct kvc_error *e) {
     const uint64_t heads = c->tensor[tensor].shape.heads;
     float *scale = kvc_alloc(heads, sizeof *scale);
     int known = scale ? kvc_scales_of(c, meta, tensor, scale, e) : kvc_fail_memory(e, "scales");
@@ -216,21 +239,26 @@ static int add_scales(struct kvc_sink *to, const struct kvc_cache *c, const stru
 }
 
 /* Adds the scales of all tensors of 8 bits. As add_scales(). */
-static int add_all_scales(struct kvc_sink *to, const struct kvc_cache *c, const struct kvc_meta *meta, struct kvc_error *e) {
+static int add_all_scales(struct kvc_sink *to, const struct kvc_cache *c,
+                          const struct kvc_meta *meta, struct kvc_error *e) {
     size_t n;
     struct place *place = list_layers(c, &n);
     int known = place ? 1 : kvc_fail_memory(e, "a namespace");
     for (size_t i = 0; i < 2 * n && known > 0; i++) {
         const uint32_t t = c->layer[place[i / 2].layer].tensor[i % 2];
-        if (t != KVC_NONE && kvc_tensor_is_scaled(&c->tensor[t])) known = add_scales(to, c, meta, t, e);
+        if (t != KVC_NONE && kvc_tensor_is_scaled(&c->tensor[t]))
+            known = add_scales(to, c, meta, t, e);
     }
     free(place);
     return known;
 }
 
-/* Puts known scales, or whose they are: caches of unknown scales stand for each other only where somebody answers for it. */
-static int put_scales(struct items *out, const struct kvc_cache *c, const struct kvc_meta *meta, struct kvc_error *e) {
-    const struct kvc_meta_entry *source = prefix_space_find(meta, KVC_KEY_SCALE_SOURCE, KVC_META_TEXT);
+/* Puts known scales, or whose they are: caches of unknown scales stand for each other only where
+ * somebody answers for it. */
+static int put_scales(struct items *out, const struct kvc_cache *c, const struct kvc_meta *meta,
+                      struct kvc_error *e) {
+    const struct kvc_meta_entry *source = prefix_space_find(meta, KVC_KEY_SCALE_SOURCE,
+                                                            KVC_META_TEXT);
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
     int status = kvc_sink_write(&sink, "\1", 1, e) ? -1 : 0;
@@ -238,20 +266,26 @@ static int put_scales(struct items *out, const struct kvc_cache *c, const struct
     if (known < 0) status = -1;
     else if (!known && !source)
         status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_SCALES,
-                               "K or V is of 8 bits, and neither its scales (scale.k, scale.v) are known nor whose they are "
+                               "K or V is of 8 bits, and neither its scales (scale.k, scale.v) are "
+                               "known nor whose they are "
                                "(scale.source): such a cache has no namespace");
     if (!status && !known) {
         buffer.n = 0;
-        status = kvc_sink_write(&sink, "", 1, e) || kvc_sink_write(&sink, source->value, (size_t)source->size, e) ? -1 : 0;
+        status = kvc_sink_write(&sink, "", 1, e) ||
+                         kvc_sink_write(&sink, source->value, (size_t)source->size, e)
+                     ? -1
+                     : 0;
     }
     if (!status && buffer.n > 1)
-        prefix_space_put(out, SCALES, "scales", 0, buffer.data, buffer.n); /* of one byte: no tensor is of 8 bits */
+        prefix_space_put(out, SCALES, "scales", 0, buffer.data,
+                         buffer.n); /* of one byte: no tensor is of 8 bits */
     free(buffer.data);
     return status;
 }
 
-int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
-                           kvc_space_item *item, void *state, struct kvc_error *e) {
+int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta,
+                           const struct kvc_space *space, uint8_t *out, kvc_space_item *item,
+                           void *state, struct kvc_error *e) {
     const struct kvc_facts known = kvc_facts_of(meta);
     char identity[KVC_IDENTITY_BYTES];
     struct items to = {.item = item, .state = state};
@@ -275,7 +309,7 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     return -1;
 }
 
-int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *out,
-                     struct kvc_error *e) {
+int kvc_prefix_space(const struct kvc_cache *c, const struct kvc_meta *meta,
+                     const struct kvc_space *space, uint8_t *out, struct kvc_error *e) {
     return kvc_prefix_space_items(c, meta, space, out, NULL, NULL, e);
 }

@@ -1,4 +1,5 @@
-/* rope_scaling.c: reads RoPE facts of transformers' JSON objects. Source: transformers, modeling_rope_utils.py. */
+/* rope_scaling.c: reads RoPE facts of transformers' JSON objects. Source: transformers,
+ * modeling_rope_utils.py. */
 #include "formats/cache/rope_scaling.h"
 
 #include "formats/io/json_text.h"
@@ -27,7 +28,8 @@ static void read_sections(struct kvc_rope_scaling *s, const json_t *list) {
     s->n_sections = (uint32_t)n;
 }
 
-/* Keeps what a type needs beyond its factor: YaRN's betas, the frequencies of llama3, the lists of longrope. */
+/* Keeps what a type needs beyond its factor: YaRN's betas, the frequencies of llama3, the lists of
+ * longrope. */
 static void keep_more(struct kvc_rope_scaling *s, const json_t *object) {
     static const char *const known[] = {"rope_type",     "type",
                                         "factor",        "original_max_position_embeddings",
@@ -44,7 +46,8 @@ static void keep_more(struct kvc_rope_scaling *s, const json_t *object) {
 void kvc_rope_scaling_read(struct kvc_rope_scaling *s, const json_t *object) {
     *s = (struct kvc_rope_scaling){.type = rope_scaling_text_of(object, "rope_type")};
     if (!s->type) s->type = rope_scaling_text_of(object, "type");
-    if (s->type && strcmp(s->type, "su") == 0) s->type = "longrope"; /* the name of its first year */
+    /* the name of its first year */
+    if (s->type && strcmp(s->type, "su") == 0) s->type = "longrope";
     const double factor = json_number_value(json_object_get(object, "factor"));
     if (factor > 0 && isfinite(factor)) s->factor = factor;
     s->original = count_of(json_object_get(object, "original_max_position_embeddings"));

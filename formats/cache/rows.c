@@ -20,8 +20,10 @@ static int is_zero(const uint8_t *bytes, size_t n) {
 }
 
 /* Sets *zeros to the number of zero rows at the end of a tensor, at most *zeros. */
-static int count_zeros(const struct kvc_cache *c, uint32_t t, uint64_t *zeros, struct kvc_error *e) {
-    const uint64_t rows = c->tensor[t].shape.tokens, most = *zeros, row = kvc_row_bytes(&c->tensor[t].shape);
+static int count_zeros(const struct kvc_cache *c, uint32_t t, uint64_t *zeros,
+                       struct kvc_error *e) {
+    const uint64_t rows = c->tensor[t].shape.tokens, most = *zeros,
+                   row = kvc_row_bytes(&c->tensor[t].shape);
     uint8_t *bytes = kvc_alloc(KVC_BLOCK, row);
     if (!bytes) return kvc_fail_memory(e, "rows");
     int status = 0, more = 1;
@@ -42,7 +44,8 @@ static int is_counted(const struct kvc_cache *c, uint32_t t) {
     return c->layer[c->tensor[t].layer].part == 0 && c->tensor[t].role <= KVC_ROLE_LATENT;
 }
 
-/* Counts the last rows that are zero in all tensors of part 0. Of a cache of zeros alone, none are. */
+/* Counts the last rows that are zero in all tensors of part 0. Of a cache of zeros alone, none are.
+ */
 static int find_zeros(struct kvc_rows *r, const struct kvc_cache *c, struct kvc_error *e) {
     uint64_t zeros = r->rows;
     int any = 0;
@@ -60,14 +63,17 @@ static int find_zeros(struct kvc_rows *r, const struct kvc_cache *c, struct kvc_
 /* Returns 1 if the positions are 0, 1, 2, ... and no file has said so. */
 static int positions_assumed(const struct kvc_cache *c, const struct kvc_facts *facts) {
     const struct kvc_cells *cells = &c->part[0].cells;
-    if (facts->source == KVC_SOURCE_LLAMA || kvc_meta_bool(&c->meta, KVC_KEY_POSITIONS_GIVEN, 0)) return 0;
-    return cells->n && !kvc_cells_position(cells, 0) && kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1;
+    if (facts->source == KVC_SOURCE_LLAMA || kvc_meta_bool(&c->meta, KVC_KEY_POSITIONS_GIVEN, 0))
+        return 0;
+    return cells->n && !kvc_cells_position(cells, 0) &&
+           kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1;
 }
 
 static uint64_t find_short(const struct kvc_cache *c, const struct kvc_facts *facts) {
     if (!kvc_meta_bool(&c->meta, KVC_KEY_WINDOW_ASSUMED, 0) || facts->window) return 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->part[c->layer[i].part].kind == KVC_PART_SLIDING && !c->layer[i].window) return c->part[c->layer[i].part].cells.n;
+        if (c->part[c->layer[i].part].kind == KVC_PART_SLIDING && !c->layer[i].window)
+            return c->part[c->layer[i].part].cells.n;
     return 0;
 }
 
@@ -94,7 +100,8 @@ void kvc_rows_cut(struct kvc_meta *meta, uint64_t first, uint64_t end) {
 
 /* --- in words --- */
 
-__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
+                                                      ...) {
     const size_t used = strlen(text);
     va_list ap;
     if (used + 3 >= size) return;
@@ -114,30 +121,38 @@ static void say_other_ids(const struct kvc_rows *r, const char *by, char *text, 
 
 static void say_zeros(const struct kvc_rows *r, const char *by, char *text, size_t size) {
     add(text, size,
-        "the last %" PRIu64 " of %" PRIu64 " rows are zeros, as in a static cache that is not full: %s--tokens=0:%" PRIu64
+        "the last %" PRIu64 " of %" PRIu64
+        " rows are zeros, as in a static cache that is not full: %s--tokens=0:%" PRIu64
         " leaves them out",
         r->zeros, r->rows, by, r->rows - r->zeros);
 }
 
 static void say_padding(const struct kvc_rows *r, const char *by, char *text, size_t size) {
     if (strcmp(r->used, "scattered") == 0)
-        add(text, size, "attention_mask leaves out rows between others: padding that no token range takes out");
+        add(text, size,
+            "attention_mask leaves out rows between others: padding that no token range takes out");
     else
-        add(text, size, "attention_mask leaves out all rows but %s as padding: %s--tokens=%s%s", r->used, by, r->used,
-            strncmp(r->used, "0:", 2) ? " (where K was rotated for positions from 0 on, an array position_ids says so)" : "");
+        add(text, size, "attention_mask leaves out all rows but %s as padding: %s--tokens=%s%s",
+            r->used, by, r->used,
+            strncmp(r->used, "0:", 2)
+                ? " (where K was rotated for positions from 0 on, an array position_ids says so)"
+                : "");
 }
 
 static void say_short(const struct kvc_rows *r, char *text, size_t size) {
     add(text, size,
-        "some layers have %" PRIu64 " rows and others %" PRIu64 ", and nothing says that a sliding window left the others out%s",
-        r->short_of, r->rows, r->has_model ? "" : " (--model, or sliding_window in the file, does)");
+        "some layers have %" PRIu64 " rows and others %" PRIu64
+        ", and nothing says that a sliding window left the others out%s",
+        r->short_of, r->rows,
+        r->has_model ? "" : " (--model, or sliding_window in the file, does)");
 }
 
 void kvc_rows_say(const struct kvc_rows *r, const char *by, char *text, size_t size) {
     *text = '\0';
     if (r->other_ids) say_other_ids(r, by, text, size);
     if (r->ids && r->ids < r->rows && r->ids != r->rows - r->zeros)
-        add(text, size, "%" PRIu64 " token ids for %" PRIu64 " rows: the last rows have none", r->ids, r->rows);
+        add(text, size, "%" PRIu64 " token ids for %" PRIu64 " rows: the last rows have none",
+            r->ids, r->rows);
     if (r->zeros) say_zeros(r, by, text, size);
     if (r->used) say_padding(r, by, text, size);
     if (r->short_of) say_short(r, text, size);

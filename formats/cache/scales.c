@@ -15,7 +15,8 @@ static int has_scale(enum kvc_dtype dtype) {
 }
 
 int kvc_tensor_is_scaled(const struct kvc_tensor *t) {
-    return has_scale(t->shape.dtype) && (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
+    return has_scale(t->shape.dtype) &&
+           (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
 }
 
 int kvc_cache_is_scaled(const struct kvc_cache *c) {
@@ -35,7 +36,8 @@ static const char *read_scale(const char *text, float *scale) {
     return rest;
 }
 
-/* Reads the numbers of a layer, which ends with ',' or the text. Counts them in *n, and keeps the first `room`. Returns the rest, or NULL. */
+/* Reads the numbers of a layer, which ends with ',' or the text. Counts them in *n, and keeps the
+ * first `room`. Returns the rest, or NULL. */
 static const char *read_layer(const char *text, float *scale, uint64_t room, uint64_t *n) {
     for (*n = 0; *text && *text != ',';) {
         float one;
@@ -58,13 +60,15 @@ static const char *key_of(const struct kvc_tensor *t) {
     return t->role == KVC_ROLE_V ? KVC_KEY_SCALE_V : KVC_KEY_SCALE_K;
 }
 
-int kvc_scales_of(const struct kvc_cache *c, const struct kvc_meta *meta, uint32_t tensor, float *scale, struct kvc_error *e) {
+int kvc_scales_of(const struct kvc_cache *c, const struct kvc_meta *meta, uint32_t tensor,
+                  float *scale, struct kvc_error *e) {
     const struct kvc_tensor *t = &c->tensor[tensor];
     const char *key = key_of(t), *text = kvc_meta_text(meta, key, NULL);
     const uint32_t layer = c->layer[t->layer].index;
     uint64_t n = 0;
     if (!text) return 0;
-    if (kvc_scales_check(text)) return kvc_fail(e, KVC_ERR_USAGE, "%s is no list of scales: %.60s", key, text);
+    if (kvc_scales_check(text))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s is no list of scales: %.60s", key, text);
     for (uint32_t skip = strchr(text, ',') ? layer : 0; skip; skip--) {
         if (!(text = strchr(text, ','))) return 0;
         text++;
@@ -73,7 +77,8 @@ int kvc_scales_of(const struct kvc_cache *c, const struct kvc_meta *meta, uint32
     if (n == 1)
         for (uint64_t h = 1; h < t->shape.heads; h++) scale[h] = scale[0];
     if (n <= 1 || n == t->shape.heads) return n > 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "%s has %" PRIu64 " scales for the %" PRIu64 " heads of layer %" PRIu32, key, n,
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s has %" PRIu64 " scales for the %" PRIu64 " heads of layer %" PRIu32, key, n,
                     t->shape.heads, layer);
 }
 
@@ -82,12 +87,15 @@ int kvc_scales_of(const struct kvc_cache *c, const struct kvc_meta *meta, uint32
 static int unknown(const struct kvc_cache *c, uint32_t tensor, struct kvc_error *e) {
     char label[64];
     kvc_tensor_label(c, tensor, label, sizeof label);
-    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_SCALES, "%s is %s, whose values have a scale that nothing tells", label,
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_SCALES,
+                         "%s is %s, whose values have a scale that nothing tells", label,
                          kvc_dtype_info(c->tensor[tensor].shape.dtype)->name);
 }
 
-/* Makes the list of scales of a scaled tensor, which the caller frees. Returns 1, 0 if they are unknown, or -1. */
-static int take_scales(const struct kvc_cache *c, uint32_t tensor, float **scale, struct kvc_error *e) {
+/* Makes the list of scales of a scaled tensor, which the caller frees. Returns 1, 0 if they are
+ * unknown, or -1. */
+static int take_scales(const struct kvc_cache *c, uint32_t tensor, float **scale,
+                       struct kvc_error *e) {
     *scale = kvc_alloc(c->tensor[tensor].shape.heads, sizeof **scale);
     return *scale ? kvc_scales_of(c, &c->meta, tensor, *scale, e) : kvc_fail_memory(e, "scales");
 }
@@ -105,7 +113,8 @@ int kvc_scales_plain(const struct kvc_cache *c, uint32_t tensor) {
     float *scale;
     if (!kvc_tensor_is_scaled(&c->tensor[tensor])) return 1;
     int plain = take_scales(c, tensor, &scale, NULL) == 1;
-    for (uint64_t h = 0; plain && h < c->tensor[tensor].shape.heads; h++) plain = !(scale[h] < 1 || scale[h] > 1);
+    for (uint64_t h = 0; plain && h < c->tensor[tensor].shape.heads; h++)
+        plain = !(scale[h] < 1 || scale[h] > 1);
     free(scale);
     return plain;
 }
@@ -116,14 +125,16 @@ static void multiply(float *rows, const struct kvc_shape *shape, uint64_t n, con
             for (uint64_t k = 0; k < shape->dim; k++) rows[k] *= scale[h];
 }
 
-int kvc_rows_to_floats(const struct kvc_cache *c, uint32_t tensor, float *dst, const uint8_t *rows, uint64_t n, int stored,
-                       struct kvc_error *e) {
+int kvc_rows_to_floats(const struct kvc_cache *c, uint32_t tensor, float *dst, const uint8_t *rows,
+                       uint64_t n, int stored, struct kvc_error *e) {
     const struct kvc_tensor *t = &c->tensor[tensor];
     float *scale = NULL;
-    const int scaled = kvc_tensor_is_scaled(t), known = scaled ? take_scales(c, tensor, &scale, e) : 0;
+    const int scaled = kvc_tensor_is_scaled(t),
+              known = scaled ? take_scales(c, tensor, &scale, e) : 0;
     int status = known < 0 ? -1 : 0;
     if (scaled && !known && !stored) status = unknown(c, tensor, e);
-    if (!status) kvc_dtype_info(t->shape.dtype)->to_f32(dst, rows, (size_t)(n * kvc_row_blocks(&t->shape)));
+    if (!status)
+        kvc_dtype_info(t->shape.dtype)->to_f32(dst, rows, (size_t)(n * kvc_row_blocks(&t->shape)));
     if (!status && known) multiply(dst, &t->shape, n, scale);
     free(scale);
     return status;

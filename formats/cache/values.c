@@ -10,7 +10,8 @@
 #include <string.h>
 
 /* Adds a text to that of values.recipe, which may be absent, with `between`. */
-static int add_recipe(struct kvc_meta *meta, const char *between, const char *recipe, struct kvc_error *e) {
+static int add_recipe(struct kvc_meta *meta, const char *between, const char *recipe,
+                      struct kvc_error *e) {
     const char *past = kvc_meta_text(meta, KVC_KEY_VALUES_RECIPE, NULL);
     char *text = NULL;
     if (!past) return kvc_meta_set_text(meta, KVC_KEY_VALUES_RECIPE, recipe, e);
@@ -21,7 +22,8 @@ static int add_recipe(struct kvc_meta *meta, const char *between, const char *re
 }
 
 /* Adds the hashes of profiles to those of values.profile. */
-static int add_profile(struct kvc_meta *meta, const struct kvc_meta_entry *more, struct kvc_error *e) {
+static int add_profile(struct kvc_meta *meta, const struct kvc_meta_entry *more,
+                       struct kvc_error *e) {
     const struct kvc_meta_entry *past = kvc_meta_find(meta, KVC_KEY_VALUES_PROFILE);
     const uint64_t n = past && past->type == KVC_META_BYTES ? past->size : 0;
     if (!more || more->type != KVC_META_BYTES) return 0;
@@ -29,7 +31,8 @@ static int add_profile(struct kvc_meta *meta, const struct kvc_meta_entry *more,
     if (!all) return kvc_fail_memory(e, "metadata");
     if (n) memcpy(all, past->value, (size_t)n);
     memcpy(all + n, more->value, (size_t)more->size);
-    const int status = kvc_meta_set_bytes(meta, KVC_KEY_VALUES_PROFILE, all, (size_t)(n + more->size), e);
+    const int status = kvc_meta_set_bytes(meta, KVC_KEY_VALUES_PROFILE, all,
+                                          (size_t)(n + more->size), e);
     free(all);
     return status;
 }
@@ -38,14 +41,16 @@ int kvc_values_pass(struct kvc_meta *meta, struct kvc_error *e) {
     struct kvc_recipe recipe;
     const char *text = kvc_meta_text(meta, KVC_KEY_RECIPE, NULL);
     /* a recipe that this kvc does not know may be lossy */
-    if (!text || (!kvc_recipe_parse(text, &recipe, NULL) && !kvc_recipe_is_lossy(&recipe))) return 0;
+    if (!text || (!kvc_recipe_parse(text, &recipe, NULL) && !kvc_recipe_is_lossy(&recipe)))
+        return 0;
     if (add_recipe(meta, " then ", text, e)) return -1;
     if (add_profile(meta, kvc_meta_find(meta, KVC_KEY_PROFILE), e)) return -1;
     return 0;
 }
 
 static int same(const struct kvc_meta_entry *a, const struct kvc_meta_entry *b) {
-    return !a == !b && (!a || (a->size == b->size && memcmp(a->value, b->value, (size_t)a->size) == 0));
+    return !a == !b &&
+           (!a || (a->size == b->size && memcmp(a->value, b->value, (size_t)a->size) == 0));
 }
 
 /* Returns 1 if an operand before operand i has the same value of a key. */
@@ -55,11 +60,15 @@ static int came_before(const struct kvc_meta *of, size_t i, const char *key) {
     return 0;
 }
 
-int kvc_values_join(struct kvc_meta *meta, const struct kvc_join_operand *from, size_t n, struct kvc_error *e) {
+int kvc_values_join(struct kvc_meta *meta, const struct kvc_join_operand *from, size_t n,
+                    struct kvc_error *e) {
     struct kvc_meta *of = kvc_alloc_zeros(n, sizeof *of);
     int status = of ? 0 : kvc_fail_memory(e, "metadata"), lossy = 0;
     for (size_t i = 0; i < n && !status; i++) {
-        status = kvc_meta_copy(&of[i], &from[i].cache->meta, e) || (!from[i].is_kept && kvc_values_pass(&of[i], e)) ? -1 : 0;
+        status = kvc_meta_copy(&of[i], &from[i].cache->meta, e) ||
+                         (!from[i].is_kept && kvc_values_pass(&of[i], e))
+                     ? -1
+                     : 0;
         lossy |= kvc_meta_find(&of[i], KVC_KEY_VALUES_RECIPE) != NULL;
     }
     kvc_meta_remove(meta, KVC_KEY_RECIPE);
@@ -67,7 +76,8 @@ int kvc_values_join(struct kvc_meta *meta, const struct kvc_join_operand *from, 
     kvc_meta_remove(meta, KVC_KEY_VALUES_PROFILE);
     for (size_t i = 0; i < n && lossy && !status; i++) {
         if (!came_before(of, i, KVC_KEY_VALUES_RECIPE))
-            status = add_recipe(meta, " or ", kvc_meta_text(&of[i], KVC_KEY_VALUES_RECIPE, "lossless"), e);
+            status = add_recipe(meta, " or ",
+                                kvc_meta_text(&of[i], KVC_KEY_VALUES_RECIPE, "lossless"), e);
         if (!status && !came_before(of, i, KVC_KEY_VALUES_PROFILE))
             status = add_profile(meta, kvc_meta_find(&of[i], KVC_KEY_VALUES_PROFILE), e);
     }

@@ -1,13 +1,16 @@
-/* values.h: what lossy recipes the values of a cache went through before it was packed. FORMAT.md, "Metadata keys". Not for the loss of
- * a container's own recipe. */
+/* values.h: what lossy recipes the values of a cache went through before it was packed. FORMAT.md,
+ * "Metadata keys". Not for the loss of a container's own recipe. */
 #ifndef KVC_VALUES_H
 #define KVC_VALUES_H
 
 #include "formats/cache/join_check.h"
 
-/* Turns the recipe of a source, if it is lossy, and its profile into the last ones that the source's values went through. */
+/* Turns the recipe of a source, if it is lossy, and its profile into the last ones that the
+ * source's values went through. */
 int kvc_values_pass(struct kvc_meta *meta, struct kvc_error *e);
-/* Sets what the values of joined caches went through. Operands that went through different recipes are all named. */
-int kvc_values_join(struct kvc_meta *meta, const struct kvc_join_operand *from, size_t n, struct kvc_error *e);
+/* Sets what the values of joined caches went through. Operands that went through different recipes
+ * are all named. */
+int kvc_values_join(struct kvc_meta *meta, const struct kvc_join_operand *from, size_t n,
+                    struct kvc_error *e);
 
 #endif

@@ -1,6 +1,8 @@
-/* view.c: caches derived from other caches. Rows are read and converted only on demand. Not for whole files (exporters).
+/* view.c: caches derived from other caches. Rows are read and converted only on demand. Not for
+ * whole files (exporters).
  *
- * Every view keeps its cells in sorted order, so row i of a view's part is row first[part] + i of the parent's. */
+ * Every view keeps its cells in sorted order, so row i of a view's part is row first[part] + i of
+ * the parent's. */
 #include "formats/cache/view.h"
 
 #include "codecs/memory.h"
@@ -30,8 +32,8 @@ struct view {
 /* --- reading through --- */
 
 /* Channel i of a head in halves is channel 2i (or 2i + 1 past the middle) in interleaved pairs. */
-static void repair_rows(uint8_t *rows, const struct kvc_shape *shape, uint64_t n, uint64_t rotated, enum kvc_pairing to,
-                        uint8_t *head) {
+static void repair_rows(uint8_t *rows, const struct kvc_shape *shape, uint64_t n, uint64_t rotated,
+                        enum kvc_pairing to, uint8_t *head) {
     uint64_t size = kvc_dtype_info(shape->dtype)->size, half = rotated / 2;
     for (uint64_t h = 0; h < n * shape->heads; h++) {
         uint8_t *p = rows + h * shape->dim * size;
@@ -57,28 +59,33 @@ static uint64_t rotated_channels(const struct kvc_facts *facts, const struct kvc
 
 /* A latent counts as K. */
 static uint64_t tile_of(const uint64_t tile[2], enum kvc_role role) {
-    return role == KVC_ROLE_K || role == KVC_ROLE_LATENT ? tile[0] : role == KVC_ROLE_V ? tile[1] : 0;
+    return role == KVC_ROLE_K || role == KVC_ROLE_LATENT ? tile[0]
+           : role == KVC_ROLE_V                          ? tile[1]
+                                                         : 0;
 }
 
 static int is_block_type(enum kvc_dtype dtype) {
     return kvc_dtype_info(dtype)->block > 1;
 }
 
-/* Returns 1 for tensors that dequantising changes. Queries and hidden states have neither block types nor scales. */
+/* Returns 1 for tensors that dequantising changes. Queries and hidden states have neither block
+ * types nor scales. */
 static int is_quantized(const struct kvc_tensor *t) {
     if (kvc_tensor_is_scaled(t)) return 1;
-    return is_block_type(t->shape.dtype) && (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
+    return is_block_type(t->shape.dtype) &&
+           (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V || t->role == KVC_ROLE_LATENT);
 }
 
 /* Reads rows of the parent's tensor t as floats, rotated back, in the dtype `to`: f32 or f16. */
-static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint64_t first, uint64_t n, uint8_t *dst,
-                       struct kvc_error *e) {
+static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint64_t first,
+                       uint64_t n, uint8_t *dst, struct kvc_error *e) {
     const struct kvc_shape *shape = &v->parent->tensor[t].shape;
     const uint64_t tile = tile_of(v->tile, v->parent->tensor[t].role);
     const size_t values = (size_t)(n * shape->heads * shape->dim);
     uint8_t *bytes = kvc_alloc(n, kvc_row_bytes(shape));
     float *floats = kvc_alloc(values, sizeof *floats);
-    int status = bytes && floats ? v->parent->read(v->parent, t, first, n, bytes, e) : kvc_fail_memory(e, "rows");
+    int status = bytes && floats ? v->parent->read(v->parent, t, first, n, bytes, e)
+                                 : kvc_fail_memory(e, "rows");
     if (!status) status = kvc_rows_to_floats(v->parent, t, floats, bytes, n, 0, e);
     if (!status) {
         if (tile) kvc_hadamard(floats, values, (size_t)tile);
@@ -90,7 +97,8 @@ static int read_floats(const struct view *v, uint32_t t, enum kvc_dtype to, uint
     return status;
 }
 
-static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                     uint8_t *dst, struct kvc_error *e) {
     const struct view *v = c->impl;
     const struct kvc_cache *parent = v->parent;
     const struct kvc_tensor *t = &c->tensor[tensor];
@@ -109,7 +117,8 @@ static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     return 0;
 }
 
-static int view_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int view_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                             struct kvc_error *e) {
     (void)c, (void)offset, (void)n, (void)dst;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a derived cache has no source file");
 }
@@ -131,7 +140,8 @@ static void view_close(struct kvc_cache *c) {
 /* --- building --- */
 
 /* Adds the parent's part with its sorted rows [first, end). */
-static int add_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t first, uint64_t end, struct kvc_error *e) {
+static int add_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t first, uint64_t end,
+                    struct kvc_error *e) {
     uint32_t number = kvc_cache_add_part(c, from->kind, end - first, e);
     if (number == KVC_NONE) return -1;
     struct kvc_part *part = &c->part[number];
@@ -169,8 +179,8 @@ static int keep_all(const struct kvc_cache *c, struct keep *k, struct kvc_error 
     return 0;
 }
 
-static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct keep *k, enum transform transform,
-                                   struct kvc_error *e) {
+static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct keep *k,
+                                   enum transform transform, struct kvc_error *e) {
     struct kvc_cache *c = kvc_cache_new(e);
     struct view *v = calloc(1, sizeof *v);
     uint32_t *part = kvc_alloc((size_t)parent->n_parts + 1, sizeof *part),
@@ -243,8 +253,8 @@ static int64_t last_position(const struct kvc_cache *c) {
 }
 
 /* Refuses a sliding-window part that no longer holds every position of the range. */
-static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uint64_t end_row, int64_t first, int64_t end,
-                          struct kvc_error *e) {
+static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uint64_t end_row,
+                          int64_t first, int64_t end, struct kvc_error *e) {
     int64_t due = first;
     for (uint64_t i = first_row; i < end_row; i++) {
         int64_t pos = kvc_cells_position(cells, i);
@@ -258,28 +268,37 @@ static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uin
                     due);
 }
 
-static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s, struct keep *k, struct kvc_error *e) {
+static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s, struct keep *k,
+                       struct kvc_error *e) {
     int64_t last = last_position(c), first = s->first > INT64_MAX ? INT64_MAX : (int64_t)s->first;
     int64_t end = s->end > (uint64_t)last + 1 ? last + 1 : (int64_t)s->end;
     if (s->first >= s->end || first > last)
-        return kvc_fail(e, KVC_ERR_USAGE, "no token lies in the range: positions go up to %" PRId64, last);
-    const int padded = kvc_meta_find(&c->meta, KVC_KEY_ROWS_USED) != NULL; /* padding before the tokens has positions below 0 */
+        return kvc_fail(e, KVC_ERR_USAGE, "no token lies in the range: positions go up to %" PRId64,
+                        last);
+    /* padding before the tokens has positions below 0 */
+    const int padded = kvc_meta_find(&c->meta, KVC_KEY_ROWS_USED) != NULL;
     int everything = first <= 0 && end == last + 1 && !padded;
     for (uint32_t i = 0; i < c->n_parts && !everything; i++) {
         const struct kvc_part *part = &c->part[i];
         k->first[i] = kvc_cells_row_from(&part->cells, first);
         k->end[i] = kvc_cells_row_from(&part->cells, end);
         if (part->kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_SLICE, "recurrent states stand for all tokens so far: a token range cannot be taken out");
-        if (part->kind == KVC_PART_SLIDING && check_complete(&part->cells, k->first[i], k->end[i], first, end, e)) return -1;
-        if (part->kind == KVC_PART_CHECKPOINT) k->part[i] = 0; /* a checkpoint covers the whole slot */
+            return kvc_fail(
+                e, KVC_ERR_SLICE,
+                "recurrent states stand for all tokens so far: a token range cannot be taken out");
+        if (part->kind == KVC_PART_SLIDING &&
+            check_complete(&part->cells, k->first[i], k->end[i], first, end, e))
+            return -1;
+        /* a checkpoint covers the whole slot */
+        if (part->kind == KVC_PART_CHECKPOINT) k->part[i] = 0;
         if (part->kind == KVC_PART_COMPANION && k->first[i] == k->end[i]) k->part[i] = 0;
     }
     return 0;
 }
 
 /* Cuts the view's token ids to those whose positions (the parent's) lie in [first, end). */
-static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent, const struct kvc_selection *s, struct kvc_error *e) {
+static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent,
+                      const struct kvc_selection *s, struct kvc_error *e) {
     uint64_t first = 0, end = 0;
     if (!c->tokens) return 0;
     int64_t *pos = kvc_cache_token_positions(parent, e);
@@ -293,7 +312,8 @@ static int cut_tokens(struct kvc_cache *c, const struct kvc_cache *parent, const
     return begin ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, begin, e) : 0;
 }
 
-struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s, struct kvc_error *e) {
+struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_selection *s,
+                                  struct kvc_error *e) {
     struct keep k;
     if (keep_all(c, &k, e)) return NULL;
     int status = s->end ? keep_tokens(c, s, &k, e) : 0;
@@ -303,13 +323,16 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t index = c->layer[i].index;
         if (s->layers) k.layer[i] = index < s->n_layers && s->layers[index];
-        if (s->no_companions && c->part[c->layer[i].part].kind == KVC_PART_COMPANION) k.layer[i] = 0;
+        if (s->no_companions && c->part[c->layer[i].part].kind == KVC_PART_COMPANION)
+            k.layer[i] = 0;
         layers += k.layer[i];
     }
-    if (!status && !layers) status = kvc_fail(e, KVC_ERR_USAGE, "no layer of this cache is selected");
+    if (!status && !layers)
+        status = kvc_fail(e, KVC_ERR_USAGE, "no layer of this cache is selected");
     struct kvc_cache *view = status ? NULL : make_view(c, &k, AS_IT_IS, e);
     keep_free(&k);
-    if (view && s->end && (cut_tokens(view, c, s, e) || kvc_prefix_select(view, c, s->first, s->end, e))) {
+    if (view && s->end &&
+        (cut_tokens(view, c, s, e) || kvc_prefix_select(view, c, s->first, s->end, e))) {
         kvc_cache_free(view);
         return NULL;
     }
@@ -317,39 +340,48 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
     return view;
 }
 
-static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts, enum kvc_pairing to, struct kvc_error *e) {
+static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts,
+                        enum kvc_pairing to, struct kvc_error *e) {
     const enum kvc_pairing have = facts->pairing;
-    if (have == KVC_PAIRING_UNKNOWN) return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
+    if (have == KVC_PAIRING_UNKNOWN)
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING,
+                             "the RoPE pairing of K is unknown");
     if (have == to) return 0;
     if (have == KVC_PAIRING_NONE || to == KVC_PAIRING_NONE || to == KVC_PAIRING_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_USAGE, "K in %s pairs cannot become %s", kvc_pairing_name(have), kvc_pairing_name(to));
+        return kvc_fail(e, KVC_ERR_USAGE, "K in %s pairs cannot become %s", kvc_pairing_name(have),
+                        kvc_pairing_name(to));
     if (!facts->heads_known)
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS, "changing K from %s to %s pairs needs the number of KV heads",
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
+                             "changing K from %s to %s pairs needs the number of KV heads",
                              kvc_pairing_name(have), kvc_pairing_name(to));
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *x = &c->tensor[t];
         if (x->role == KVC_ROLE_LATENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the RoPE pairing of latent attention cannot be changed");
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "the RoPE pairing of latent attention cannot be changed");
         if (!carries_rope(x->role)) continue;
         if (is_block_type(x->shape.dtype))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "K is %s, whose 32 values share a scale: its RoPE pairing cannot be "
                             "changed without dequantising",
                             kvc_dtype_info(x->shape.dtype)->name);
-        if (rotated_channels(facts, &x->shape) % 2) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "an odd number of rotated channels");
+        if (rotated_channels(facts, &x->shape) % 2)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "an odd number of rotated channels");
     }
     if (facts->tile[0])
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K is Hadamard-rotated: its RoPE pairing cannot be changed as it is");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "K is Hadamard-rotated: its RoPE pairing cannot be changed as it is");
     return 0;
 }
 
-struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_error *e) {
+struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to,
+                                   struct kvc_error *e) {
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
     return kvc_view_pairing_as(c, &facts, to, e);
 }
 
-struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_facts *facts, enum kvc_pairing to,
-                                      struct kvc_error *e) {
+struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_facts *facts,
+                                      enum kvc_pairing to, struct kvc_error *e) {
     struct keep k;
     if (check_repair(c, facts, to, e) || keep_all(c, &k, e)) return NULL;
     struct kvc_cache *view = make_view(c, &k, facts->pairing == to ? AS_IT_IS : REPAIR, e);
@@ -370,8 +402,9 @@ static int check_tiles(const struct kvc_cache *c, const uint64_t tile[2], struct
         const struct kvc_tensor *x = &c->tensor[t];
         uint64_t n = tile_of(tile, x->role);
         if (n && (n & (n - 1) || x->shape.heads * x->shape.dim % n))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "Hadamard tile %" PRIu64 " does not divide rows of %" PRIu64 " values", n,
-                            x->shape.heads * x->shape.dim);
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "Hadamard tile %" PRIu64 " does not divide rows of %" PRIu64 " values",
+                            n, x->shape.heads * x->shape.dim);
     }
     return 0;
 }
@@ -379,16 +412,18 @@ static int check_tiles(const struct kvc_cache *c, const uint64_t tile[2], struct
 /* Facts of the numbers that are stored, which a view of values does not have. */
 static const char *const of_stored[] = {KVC_KEY_SCALE_K, KVC_KEY_SCALE_V, KVC_KEY_SCALE_SOURCE};
 
-/* Makes a view of all of a cache that undoes the rotations by these tiles, and has values that are multiplied by their scales. */
-static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transform transform, const uint64_t tile[2],
-                                        struct kvc_error *e) {
+/* Makes a view of all of a cache that undoes the rotations by these tiles, and has values that are
+ * multiplied by their scales. */
+static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transform transform,
+                                        const uint64_t tile[2], struct kvc_error *e) {
     struct keep k;
     if (keep_all(c, &k, e)) return NULL;
     struct kvc_cache *view = make_view(c, &k, transform, e);
     keep_free(&k);
     if (!view) return NULL;
     memcpy(((struct view *)view->impl)->tile, tile, sizeof((struct view *)view->impl)->tile);
-    for (size_t i = 0; i < sizeof of_stored / sizeof of_stored[0]; i++) kvc_meta_remove(&view->meta, of_stored[i]);
+    for (size_t i = 0; i < sizeof of_stored / sizeof of_stored[0]; i++)
+        kvc_meta_remove(&view->meta, of_stored[i]);
     if ((tile[0] && kvc_meta_set_u64(&view->meta, KVC_KEY_HADAMARD_K, 0, e)) ||
         (tile[1] && kvc_meta_set_u64(&view->meta, KVC_KEY_HADAMARD_V, 0, e))) {
         kvc_cache_free(view);
@@ -402,7 +437,8 @@ struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e)
     return kvc_view_float_as(c, &facts, e);
 }
 
-struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_facts *facts, struct kvc_error *e) {
+struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_facts *facts,
+                                    struct kvc_error *e) {
     return check_tiles(c, facts->tile, e) ? NULL : view_unrotated(c, TO_FLOAT, facts->tile, e);
 }
 
@@ -418,7 +454,8 @@ struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_erro
     if (check_tiles(c, tile, e)) return NULL;
     for (uint32_t t = 0; t < c->n_tensors; t++)
         if (kvc_scales_need(c, t, e)) return NULL;
-    /* The metadata have one tile for all of K and one for all of V, so the rotation is undone for all tensors or for none. */
+    /* The metadata have one tile for all of K and one for all of V, so the rotation is undone for
+     * all tensors or for none. */
     for (int i = 0; i < 2; i++) {
         int quantized = 0, plain = 0;
         for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -445,7 +482,8 @@ int kvc_cache_has_queries(const struct kvc_cache *c) {
     return 0;
 }
 
-struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k, struct kvc_error *e) {
+struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k,
+                                   struct kvc_error *e) {
     const enum kvc_pairing of_q = kvc_facts_of(&c->meta).pairing;
     if ((of_k == KVC_PAIRING_UNKNOWN) != (of_q == KVC_PAIRING_UNKNOWN)) {
         kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of %s is unknown",

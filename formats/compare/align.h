@@ -1,6 +1,7 @@
-/* align.h: two caches brought to one meaning of channels, so that their values can be compared: Hadamard rotation of K and V,
- * RoPE pairs of K. Facts that a cache does not tell are guessed from the values. Not for comparing (compare.h), for rotating and
- * permuting (formats/cache/view.h), or for saying what was done (cli/diff). */
+/* align.h: two caches brought to one meaning of channels, so that their values can be compared:
+ * Hadamard rotation of K and V, RoPE pairs of K. Facts that a cache does not tell are guessed from
+ * the values. Not for comparing (compare.h), for rotating and permuting (formats/cache/view.h), or
+ * for saying what was done (cli/diff). */
 #ifndef KVC_ALIGN_H
 #define KVC_ALIGN_H
 
@@ -10,7 +11,8 @@
 /* Tensors of one role, one of each cache, on whose first rows guesses are measured. */
 struct kvc_align_sample {
     uint32_t tensor[2];
-    const struct kvc_matching *rows; /* NULL: the caches have no such tensors, and nothing is guessed */
+    /* NULL: the caches have no such tensors, and nothing is guessed */
+    const struct kvc_matching *rows;
 };
 
 /* What was done, and on what grounds. */
@@ -27,11 +29,13 @@ struct kvc_align_note {
     uint64_t tile[2];            /* of both caches, guessed or told; 0: not rotated */
     enum kvc_pairing told[2];    /* by the caches */
     enum kvc_pairing pairing[2]; /* guessed or told */
-    double error, plain;         /* guesses: relative error of the sample with the guess, and without */
+    /* guesses: relative error of the sample with the guess, and without */
+    double error, plain;
 };
 
 struct kvc_align {
-    const struct kvc_cache *cache[2];  /* before: the two caches; after: what to compare, with the same numbers of tensors */
+    /* before: the two caches; after: what to compare, with the same numbers of tensors */
+    const struct kvc_cache *cache[2];
     const char *name[2];               /* of the two caches' files, for messages */
     struct kvc_align_sample sample[2]; /* of K and of V */
     struct kvc_align_note note[3];     /* found, also where kvc_align_caches() fails later */
@@ -44,8 +48,9 @@ struct kvc_align {
     struct kvc_facts facts[2]; /* of the sources, told or guessed */
 };
 
-/* Aligns a->cache, in views that live until kvc_align_free(), which is called on failure too. Neither cache nor its metadata
- * change. KVC_ERR_USAGE: K is paired in two ways, and the number of heads is unknown. */
+/* Aligns a->cache, in views that live until kvc_align_free(), which is called on failure too.
+ * Neither cache nor its metadata change. KVC_ERR_USAGE: K is paired in two ways, and the number of
+ * heads is unknown. */
 int kvc_align_caches(struct kvc_align *a, struct kvc_error *e);
 void kvc_align_free(struct kvc_align *a);
 

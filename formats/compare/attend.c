@@ -1,5 +1,5 @@
-/* attend.c: matches queries with K and V of two caches, to measure the effect of differences on attention. Not for the
- * measures (attention.c). */
+/* attend.c: matches queries with K and V of two caches, to measure the effect of differences on
+ * attention. Not for the measures (attention.c). */
 #include "formats/compare/attend.h"
 
 #include "formats/cache/view.h"
@@ -13,11 +13,13 @@
 
 static uint32_t attend_find_queries(const struct kvc_cache *c, uint32_t layer) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer) return t;
+        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer)
+            return t;
     return KVC_NONE;
 }
 
-static const struct kvc_tensor_pair *find_values(const struct kvc_pairs *p, const struct kvc_tensor_pair *k) {
+static const struct kvc_tensor_pair *find_values(const struct kvc_pairs *p,
+                                                 const struct kvc_tensor_pair *k) {
     for (size_t i = 0; i < p->n_tensors; i++) {
         const struct kvc_tensor_pair *v = &p->tensor[i];
         if (v->parts == k->parts && v->layer == k->layer && v->role == KVC_ROLE_V) return v;
@@ -50,18 +52,22 @@ static void close_views(struct views *x) {
 static int list_layers(struct views *x, struct kvc_error *e) {
     struct kvc_attended *a = x->attended;
     const struct kvc_pairs *p = a->pairs;
-    if (!(a->layer = calloc(p->n_tensors + 1, sizeof *a->layer))) return kvc_fail_memory(e, "layers");
+    if (!(a->layer = calloc(p->n_tensors + 1, sizeof *a->layer)))
+        return kvc_fail_memory(e, "layers");
     for (size_t i = 0; i < p->n_tensors; i++) {
-        const struct kvc_tensor_pair *k = &p->tensor[i], *v = k->role == KVC_ROLE_K ? find_values(p, k) : NULL;
+        const struct kvc_tensor_pair *k = &p->tensor[i],
+                                     *v = k->role == KVC_ROLE_K ? find_values(p, k) : NULL;
         if (!v || !k->heads || !v->heads || !k->parts->rows.rows) continue;
         const enum kvc_part_kind kind = k->parts->part[0]->kind;
-        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || attend_find_queries(x->queries, k->layer) == KVC_NONE)
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) ||
+            attend_find_queries(x->queries, k->layer) == KVC_NONE)
             continue;
         struct kvc_attended_layer *to = &a->layer[a->n];
         to->k = k;
         to->v = v;
         to->heads = x->view[0]->tensor[k->tensor[0]].shape.heads;
-        if (!(to->head = calloc((size_t)to->heads, sizeof *to->head))) return kvc_fail_memory(e, "heads");
+        if (!(to->head = calloc((size_t)to->heads, sizeof *to->head)))
+            return kvc_fail_memory(e, "heads");
         a->n++;
     }
     if (a->n) return 0;
@@ -70,9 +76,11 @@ static int list_layers(struct views *x, struct kvc_error *e) {
 
 /* --- measuring --- */
 
-static struct kvc_attention_layer attend_layer_of(const struct views *x, const struct kvc_attended_layer *to) {
+static struct kvc_attention_layer attend_layer_of(const struct views *x,
+                                                  const struct kvc_attended_layer *to) {
     uint32_t window = 0; /* as one of the caches records it */
-    for (int s = 0; s < 2 && !window; s++) window = x->view[s]->layer[x->view[s]->tensor[to->k->tensor[s]].layer].window;
+    for (int s = 0; s < 2 && !window; s++)
+        window = x->view[s]->layer[x->view[s]->tensor[to->k->tensor[s]].layer].window;
     return (struct kvc_attention_layer){
         .cache = {x->view[0], x->view[1]},
         .queries = x->queries,
@@ -111,8 +119,10 @@ int kvc_attend(struct kvc_attended *a, struct kvc_error *e) {
     struct views x = {.attended = a};
     int status = open_views(&x, e) || list_layers(&x, e) ? -1 : 0;
     if (!status) {
-        const struct kvc_job job = {.n = a->n, .work = measure_layer, .commit = measured, .discard = free, .state = &x};
-        status = kvc_parallel(&job, kvc_cache_threads(a->cache[0], kvc_cache_threads(a->cache[1], 0)), e);
+        const struct kvc_job job = {
+            .n = a->n, .work = measure_layer, .commit = measured, .discard = free, .state = &x};
+        status = kvc_parallel(&job,
+                              kvc_cache_threads(a->cache[0], kvc_cache_threads(a->cache[1], 0)), e);
     }
     close_views(&x);
     return status;
@@ -132,8 +142,8 @@ const struct kvc_attended_layer *kvc_attended_worst(const struct kvc_attended *a
     return worst;
 }
 
-int kvc_attended_find(struct kvc_attended *a, const struct kvc_attended_layer *layer, uint64_t head, int last,
-                      struct kvc_attention_weights *out, struct kvc_error *e) {
+int kvc_attended_find(struct kvc_attended *a, const struct kvc_attended_layer *layer, uint64_t head,
+                      int last, struct kvc_attention_weights *out, struct kvc_error *e) {
     struct views x = {.attended = a};
     *out = (struct kvc_attention_weights){.n = 0};
     int status = open_views(&x, e);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE 4096                       /* values of a row converted at a time: whole blocks of any dtype */
+#define PIECE 4096 /* values of a row converted at a time: whole blocks of any dtype */
 #define CHUNK_BYTES (UINT64_C(32) << 20) /* rows read at a time, unless one row is more */
 
 /* --- rows by position --- */
@@ -44,7 +44,8 @@ static int add_pair(struct list *runs, uint64_t a, uint64_t b) {
 
 static int add_position(struct list *spans, int64_t position) {
     struct kvc_span *last = spans->n ? (struct kvc_span *)spans->items + (spans->n - 1) : NULL;
-    if (last && (last->last == position || last->last + 1 == position)) { /* ascending: + 1 cannot overflow */
+    /* ascending: + 1 cannot overflow */
+    if (last && (last->last == position || last->last + 1 == position)) {
         last->last = position;
         return 0;
     }
@@ -54,8 +55,8 @@ static int add_position(struct list *spans, int64_t position) {
     return 0;
 }
 
-int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last, struct kvc_matching *m,
-                   struct kvc_error *e) {
+int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first,
+                   int64_t last, struct kvc_matching *m, struct kvc_error *e) {
     struct list runs = {0}, only[2] = {{0}, {0}};
     uint64_t i = 0, j = 0, rows = 0;
     int failed = 0;
@@ -175,7 +176,8 @@ static void add_values(struct kvc_difference *d, float a, float b) {
 }
 
 /* Counts a pair that differs. */
-static void add_differing(struct kvc_difference *d, int64_t position, uint64_t channel, double a, double b) {
+static void add_differing(struct kvc_difference *d, int64_t position, uint64_t channel, double a,
+                          double b) {
     if (!d->differ++) {
         d->at_position = position;
         d->at_channel = channel;
@@ -185,18 +187,21 @@ static void add_differing(struct kvc_difference *d, int64_t position, uint64_t c
     if (!isfinite(a) || !isfinite(b)) d->nonfinite++;
 }
 
-static void note_pair(struct comparison *c, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
+static void note_pair(struct comparison *c, int64_t position, uint64_t head, uint64_t channel,
+                      double a, double b) {
     const struct kvc_difference_detail *detail = &c->o->detail;
     add_differing(&c->out[head], position, channel, a, b);
-    if (detail->channel) add_differing(&detail->channel[head * c->dim + channel], position, channel, a, b);
+    if (detail->channel)
+        add_differing(&detail->channel[head * c->dim + channel], position, channel, a, b);
     if (c->row) add_differing(c->row, position, channel, a, b);
     if (c->report && c->report(c->o->state, position, head, channel, a, b)) c->report = NULL;
 }
 
-/* Returns 1 where value i of a piece differs in its encoded bytes, in exact comparisons of one dtype. A block whose
- * values are all the same though its bytes are not (the sign of a zero scale, say) differs in its first
- * value. */
-static int encoded_differs(const struct comparison *c, const uint8_t *pa, const uint8_t *pb, size_t i) {
+/* Returns 1 where value i of a piece differs in its encoded bytes, in exact comparisons of one
+ * dtype. A block whose values are all the same though its bytes are not (the sign of a zero scale,
+ * say) differs in its first value. */
+static int encoded_differs(const struct comparison *c, const uint8_t *pa, const uint8_t *pb,
+                           size_t i) {
     const struct kvc_dtype_info *type = c->a.type;
     if (i % type->block) return 0;
     size_t at = i / type->block * type->size;
@@ -204,9 +209,10 @@ static int encoded_differs(const struct comparison *c, const uint8_t *pa, const 
     return type->block == 1 || !memcmp(c->a.value + i, c->b.value + i, type->block * sizeof(float));
 }
 
-/* Compares values [first, first + n) of a row, already converted; pa and pb are their encoded bytes. */
-static void compare_piece(struct comparison *c, int64_t position, uint64_t first, size_t n, const uint8_t *pa,
-                          const uint8_t *pb) {
+/* Compares values [first, first + n) of a row, already converted; pa and pb are their encoded
+ * bytes. */
+static void compare_piece(struct comparison *c, int64_t position, uint64_t first, size_t n,
+                          const uint8_t *pa, const uint8_t *pb) {
     const int same = c->one_type && !memcmp(pa, pb, n / c->a.type->block * c->a.type->size);
     uint64_t head = first / c->dim, channel = first % c->dim;
     for (size_t i = 0; i < n; i++) {
@@ -214,7 +220,8 @@ static void compare_piece(struct comparison *c, int64_t position, uint64_t first
         add_values(&c->out[head], a, b);
         if (c->o->detail.channel) add_values(&c->o->detail.channel[first + i], a, b);
         if (c->row) add_values(c->row, a, b);
-        if (!same && pair_differs(c->o, a, b, c->o->exact && c->one_type && encoded_differs(c, pa, pb, i)))
+        if (!same &&
+            pair_differs(c->o, a, b, c->o->exact && c->one_type && encoded_differs(c, pa, pb, i)))
             note_pair(c, position, head, channel, (double)a, (double)b);
         if (++channel == c->dim) {
             channel = 0;
@@ -229,7 +236,8 @@ static void convert(struct side *s, uint64_t first, size_t n, const uint8_t *enc
     for (size_t i = 0; s->scale && i < n; i++) s->value[i] *= s->scale[(first + i) / s->dim];
 }
 
-static void compare_row(struct comparison *c, int64_t position, const uint8_t *row_a, const uint8_t *row_b) {
+static void compare_row(struct comparison *c, int64_t position, const uint8_t *row_a,
+                        const uint8_t *row_b) {
     for (uint64_t first = 0; first < c->row_values; first += PIECE) {
         size_t n = c->row_values - first < PIECE ? (size_t)(c->row_values - first) : PIECE;
         const uint8_t *pa = row_a + first / c->a.type->block * c->a.type->size;
@@ -237,7 +245,8 @@ static void compare_row(struct comparison *c, int64_t position, const uint8_t *r
         convert(&c->a, first, n, pa);
         convert(&c->b, first, n, pb);
         compare_piece(c, position, first, n, pa, pb);
-        if (c->o->sums) kvc_error_sums_values(c->o->sums, c->matched, first, c->a.value, c->b.value, n);
+        if (c->o->sums)
+            kvc_error_sums_values(c->o->sums, c->matched, first, c->a.value, c->b.value, n);
     }
     c->matched++;
 }
@@ -250,32 +259,34 @@ static int compare_read_rows(struct side *s, uint64_t first, uint64_t n, struct 
     return s->cache->read(s->cache, s->tensor, first, n, s->rows, e) ? name_side(s, e) : 0;
 }
 
-/* Returns the number of rows to read at once from `row` on: to the end of its block, which readers decode as a whole, and no more
- * than `maximum`. */
-static uint64_t chunk_at(const struct kvc_cells *cells, uint64_t row, uint64_t n, uint64_t maximum) {
+/* Returns the number of rows to read at once from `row` on: to the end of its block, which readers
+ * decode as a whole, and no more than `maximum`. */
+static uint64_t chunk_at(const struct kvc_cells *cells, uint64_t row, uint64_t n,
+                         uint64_t maximum) {
     uint64_t to_end = cells->block[kvc_cells_block_of(cells, row) + 1] - row;
     if (n > to_end) n = to_end;
     return n < maximum ? n : maximum;
 }
 
 /* Reads all matched rows: with `values` to measure them, without to compare their bytes only. */
-static int compare_walk(struct comparison *c, const struct kvc_matching *rows, uint64_t maximum, int values, int *equal,
-                        struct kvc_error *e) {
+static int compare_walk(struct comparison *c, const struct kvc_matching *rows, uint64_t maximum,
+                        int values, int *equal, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c->a.cache, c->a.tensor)->cells;
     uint64_t done = 0; /* rows */
     for (uint64_t r = 0; r < rows->n_runs; r++) {
         struct kvc_run left = rows->run[r];
         while (left.n) {
             uint64_t n = chunk_at(cells, left.a, left.n, maximum);
-            if (compare_read_rows(&c->a, left.a, n, e) || compare_read_rows(&c->b, left.b, n, e)) return -1;
+            if (compare_read_rows(&c->a, left.a, n, e) || compare_read_rows(&c->b, left.b, n, e))
+                return -1;
             if (!values && memcmp(c->a.rows, c->b.rows, (size_t)(n * c->a.row_bytes))) {
                 *equal = 0;
                 return 0;
             }
             for (uint64_t i = 0; values && i < n; i++, done++) {
                 c->row = c->o->detail.row ? &c->o->detail.row[done] : NULL;
-                compare_row(c, kvc_cells_position(cells, left.a + i), c->a.rows + i * c->a.row_bytes,
-                            c->b.rows + i * c->b.row_bytes);
+                compare_row(c, kvc_cells_position(cells, left.a + i),
+                            c->a.rows + i * c->a.row_bytes, c->b.rows + i * c->b.row_bytes);
             }
             left.a += n;
             left.b += n;
@@ -285,7 +296,8 @@ static int compare_walk(struct comparison *c, const struct kvc_matching *rows, u
     return 0;
 }
 
-static void side_start(struct side *s, const struct kvc_cache *cache, uint32_t tensor, const char *name) {
+static void side_start(struct side *s, const struct kvc_cache *cache, uint32_t tensor,
+                       const char *name) {
     const struct kvc_shape *shape = &cache->tensor[tensor].shape;
     s->cache = cache;
     s->name = name;
@@ -296,7 +308,8 @@ static void side_start(struct side *s, const struct kvc_cache *cache, uint32_t t
 
 /* --- scales --- */
 
-/* Returns 1 if no scale of a head differs. A side that has one head for all channels has one scale. */
+/* Returns 1 if no scale of a head differs. A side that has one head for all channels has one scale.
+ */
 static int same_scales(const struct comparison *c) {
     if (!c->a.scale || !c->b.scale) return !c->a.scale && !c->b.scale;
     const uint64_t dim = c->a.dim < c->b.dim ? c->a.dim : c->b.dim;
@@ -307,7 +320,8 @@ static int same_scales(const struct comparison *c) {
     return 1;
 }
 
-/* Takes the scales of a side. Returns 1, also where there are none to take, 0 if they are unknown, or -1. */
+/* Takes the scales of a side. Returns 1, also where there are none to take, 0 if they are unknown,
+ * or -1. */
 static int take_scale(struct side *s, struct kvc_error *e) {
     const struct kvc_tensor *t = &s->cache->tensor[s->tensor];
     if (!kvc_tensor_is_scaled(t)) return 1;
@@ -322,7 +336,8 @@ static void drop_scale(struct side *s) {
     s->scale = NULL;
 }
 
-/* Takes the scales of values of 8 bits. Where both sides store one type and neither knows its scales, what is stored is compared. */
+/* Takes the scales of values of 8 bits. Where both sides store one type and neither knows its
+ * scales, what is stored is compared. */
 static int take_scales(struct comparison *c, struct kvc_error *e) {
     const int a = take_scale(&c->a, e);
     if (a < 0) return name_side(&c->a, e);
@@ -344,24 +359,29 @@ static int take_scales(struct comparison *c, struct kvc_error *e) {
 /* Counts the values of a tensor whose bytes are all equal in channels and rows. */
 static void count_equal(const struct comparison *c, uint64_t rows) {
     const struct kvc_difference_detail *detail = &c->o->detail;
-    for (uint64_t i = 0; detail->channel && i < c->row_values; i++) detail->channel[i].values += rows;
+    for (uint64_t i = 0; detail->channel && i < c->row_values; i++)
+        detail->channel[i].values += rows;
     for (uint64_t i = 0; detail->row && i < rows; i++) detail->row[i].values += c->row_values;
 }
 
 static void measure_detail(const struct comparison *c, uint64_t rows) {
     const struct kvc_difference_detail *detail = &c->o->detail;
-    for (uint64_t i = 0; detail->channel && i < c->row_values; i++) kvc_difference_measure(&detail->channel[i]);
+    for (uint64_t i = 0; detail->channel && i < c->row_values; i++)
+        kvc_difference_measure(&detail->channel[i]);
     for (uint64_t i = 0; detail->row && i < rows; i++) kvc_difference_measure(&detail->row[i]);
 }
 
-int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_cache *b, uint32_t tb,
-                       const struct kvc_matching *rows, uint64_t heads, const struct kvc_compare_options *o,
-                       struct kvc_difference *out, struct kvc_error *e) {
+int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_cache *b,
+                       uint32_t tb, const struct kvc_matching *rows, uint64_t heads,
+                       const struct kvc_compare_options *o, struct kvc_difference *out,
+                       struct kvc_error *e) {
     const struct kvc_shape *sa = &a->tensor[ta].shape, *sb = &b->tensor[tb].shape;
     uint64_t row_values = sa->heads * sa->dim;
     if (row_values != sb->heads * sb->dim || !heads || row_values % heads)
-        return kvc_fail(e, KVC_ERR_USAGE, "rows of %llu and %llu values cannot be compared by %llu heads",
-                        (unsigned long long)row_values, (unsigned long long)(sb->heads * sb->dim), (unsigned long long)heads);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "rows of %llu and %llu values cannot be compared by %llu heads",
+                        (unsigned long long)row_values, (unsigned long long)(sb->heads * sb->dim),
+                        (unsigned long long)heads);
     struct comparison *c = calloc(1, sizeof *c);
     if (!c) return kvc_fail_memory(e, "a comparison");
     side_start(&c->a, a, ta, o->name[0]);
@@ -380,7 +400,8 @@ int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_
     c->b.rows = kvc_alloc(maximum, c->b.row_bytes);
     int rc = c->a.rows && c->b.rows ? take_scales(c, e) : kvc_fail_memory(e, "rows to compare");
 
-    /* Most tensors of most comparisons are equal, so bytes are compared first, and values only where bytes differ. */
+    /* Most tensors of most comparisons are equal, so bytes are compared first, and values only
+     * where bytes differ. */
     int equal = c->one_type;
     memset(out, 0, (size_t)heads * sizeof *out);
     if (!rc && equal) rc = compare_walk(c, rows, maximum, 0, &equal, e);

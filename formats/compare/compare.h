@@ -5,7 +5,8 @@
 #include "formats/cache/cache.h"
 #include "formats/compare/error_sums.h"
 
-/* Rows of two parts paired by position: the n-th row of a position with the n-th row of the same position. */
+/* Rows of two parts paired by position: the n-th row of a position with the n-th row of the same
+ * position. */
 struct kvc_run {
     uint64_t a, b, n; /* rows [a, a + n) of one part match rows [b, b + n) of the other */
 };
@@ -19,12 +20,12 @@ struct kvc_matching {
     uint64_t n_only[2];
 };
 /* Matches the rows at positions first..last (inclusive). On failure *m is empty. */
-int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first, int64_t last, struct kvc_matching *m,
-                   struct kvc_error *e);
+int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first,
+                   int64_t last, struct kvc_matching *m, struct kvc_error *e);
 void kvc_matching_free(struct kvc_matching *m);
 
-/* The difference of a head. A pair is finite when neither value is NaN or infinite; measures are over finite
- * pairs. */
+/* The difference of a head. A pair is finite when neither value is NaN or infinite; measures are
+ * over finite pairs. */
 struct kvc_difference {
     uint64_t values;     /* pairs compared */
     uint64_t differ;     /* pairs that do not count as equal */
@@ -36,34 +37,37 @@ struct kvc_difference {
     int64_t at_position; /* of the first pair that differs; unset when differ is 0 */
     uint64_t at_channel;
     double at_a, at_b;
-    uint64_t finite;       /* finite pairs in the sums below; 0 in tensors whose bytes are all equal */
+    /* finite pairs in the sums below; 0 in tensors whose bytes are all equal */
+    uint64_t finite;
     double aa, bb, ab, dd; /* sums of a^2, b^2, ab and (a - b)^2 */
 };
 /* Adds `part` to `total` (zeroed at first) and computes total's measures again. */
 void kvc_difference_add(struct kvc_difference *total, const struct kvc_difference *part);
 
-/* Called for each pair that differs, in order of rows, heads and channels. Returning non-zero ends the
- * reporting, not the comparison. */
-typedef int kvc_report_fn(void *state, int64_t position, uint64_t head, uint64_t channel, double a, double b);
+/* Called for each pair that differs, in order of rows, heads and channels. Returning non-zero ends
+ * the reporting, not the comparison. */
+typedef int kvc_report_fn(void *state, int64_t position, uint64_t head, uint64_t channel, double a,
+                          double b);
 
-/* Where a comparison adds the errors of each channel and each row, beside those of heads; zeroed at first. Tensors whose bytes are
- * all equal add `values` alone. */
+/* Where a comparison adds the errors of each channel and each row, beside those of heads; zeroed at
+ * first. Tensors whose bytes are all equal add `values` alone. */
 struct kvc_difference_detail {
     struct kvc_difference *channel; /* [values of a row], heads before channels; NULL: not wanted */
     struct kvc_difference *row;     /* [matched rows], in order; NULL: not wanted */
 };
 
 struct kvc_compare_options {
-    /* Exact: pairs are equal when their encoded bytes are. A block of 32 values whose bytes differ though its
-     * values are the same counts as one value that differs. Tensors of two dtypes are compared by the bits of
-     * their values as float32.
-     * Not exact: finite pairs are equal when |a - b| <= abs + rel * |b|, others when their float32 bits are.
+    /* Exact: pairs are equal when their encoded bytes are. A block of 32 values whose bytes differ
+     * though its values are the same counts as one value that differs. Tensors of two dtypes are
+     * compared by the bits of their values as float32. Not exact: finite pairs are equal when |a -
+     * b| <= abs + rel * |b|, others when their float32 bits are.
      */
     int exact;
     double abs, rel;
     kvc_report_fn *report; /* may be NULL */
     void *state;
-    struct kvc_error_sums *sums;         /* get the errors of the tensor, whose rows and values they must have; may be NULL */
+    /* get the errors of the tensor, whose rows and values they must have; may be NULL */
+    struct kvc_error_sums *sums;
     const char *name[2];                 /* of the two caches' files, for messages; may be NULL */
     struct kvc_difference_detail detail; /* of kvc_compare_tensor() */
 };
@@ -71,11 +75,12 @@ struct kvc_compare_options {
 /* Computes rms, frobenius and cosine from the sums. */
 void kvc_difference_measure(struct kvc_difference *d);
 
-/* Compares matched rows of tensor ta of a and tb of b, whose rows must have equally many values, a multiple
- * of `heads` (which need not be how the tensors say rows are divided). Fills out[heads]. Memory: two blocks
- * of rows. */
-int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_cache *b, uint32_t tb,
-                       const struct kvc_matching *rows, uint64_t heads, const struct kvc_compare_options *o,
-                       struct kvc_difference *out, struct kvc_error *e);
+/* Compares matched rows of tensor ta of a and tb of b, whose rows must have equally many values, a
+ * multiple of `heads` (which need not be how the tensors say rows are divided). Fills out[heads].
+ * Memory: two blocks of rows. */
+int kvc_compare_tensor(const struct kvc_cache *a, uint32_t ta, const struct kvc_cache *b,
+                       uint32_t tb, const struct kvc_matching *rows, uint64_t heads,
+                       const struct kvc_compare_options *o, struct kvc_difference *out,
+                       struct kvc_error *e);
 
 #endif

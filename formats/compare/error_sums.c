@@ -1,4 +1,5 @@
-/* error_sums.c: sums of the errors of one tensor by row, by channel and by size. Not for drawing them (cli/html). */
+/* error_sums.c: sums of the errors of one tensor by row, by channel and by size. Not for drawing
+ * them (cli/html). */
 #include "formats/compare/error_sums.h"
 
 #include "codecs/memory.h"
@@ -15,7 +16,8 @@ double kvc_error_relative(const struct kvc_error_sum *s) {
     return s->aa > 0 ? sqrt(s->dd / s->aa) : s->dd > 0 ? (double)INFINITY : 0;
 }
 
-int kvc_error_sums_start(struct kvc_error_sums *s, uint64_t rows, uint64_t channels, struct kvc_error *e) {
+int kvc_error_sums_start(struct kvc_error_sums *s, uint64_t rows, uint64_t channels,
+                         struct kvc_error *e) {
     *s = (struct kvc_error_sums){.rows = rows, .channels = channels};
     s->row = kvc_alloc_zeros(rows, sizeof *s->row);
     s->channel = kvc_alloc_zeros(channels, sizeof *s->channel);
@@ -37,7 +39,8 @@ unsigned kvc_error_octave(double error) {
     return octave < 0 ? 0 : octave < KVC_ERROR_OCTAVES ? (unsigned)octave : KVC_ERROR_OCTAVES - 1;
 }
 
-void kvc_error_sums_values(struct kvc_error_sums *s, uint64_t row, uint64_t first, const float *a, const float *b, size_t n) {
+void kvc_error_sums_values(struct kvc_error_sums *s, uint64_t row, uint64_t first, const float *a,
+                           const float *b, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(a[i]) || !isfinite(b[i])) {
             s->nonfinite++;

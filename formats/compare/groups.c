@@ -1,4 +1,5 @@
-/* groups.c: sums errors of a comparison by layer, head, position or channel. Not for comparing values (compare.c). */
+/* groups.c: sums errors of a comparison by layer, head, position or channel. Not for comparing
+ * values (compare.c). */
 #include "formats/compare/groups.h"
 
 #include "codecs/memory.h"
@@ -6,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[] = {
-    [KVC_GROUP_LAYER] = "layer", [KVC_GROUP_HEAD] = "head", [KVC_GROUP_POSITION] = "position", [KVC_GROUP_CHANNEL] = "channel"};
+static const char *const names[] = {[KVC_GROUP_LAYER] = "layer",
+                                    [KVC_GROUP_HEAD] = "head",
+                                    [KVC_GROUP_POSITION] = "position",
+                                    [KVC_GROUP_CHANNEL] = "channel"};
 enum { NAMES = sizeof names / sizeof names[0], ROLES = KVC_ROLE_HIDDEN + 1 };
 
 int kvc_group_parse(const char *text, enum kvc_group_by *by) {
@@ -51,7 +54,8 @@ static void cut(struct kvc_groups *g) {
 static int groups_take(struct kvc_groups *g, const struct kvc_group *group, struct kvc_error *e) {
     if (!group->error.differ && !g->all) return 0;
     if (!g->worst) return g->give(g->state, group);
-    if (!g->kept && !(g->kept = kvc_alloc(2 * g->worst, sizeof *g->kept))) return kvc_fail_memory(e, "the worst errors");
+    if (!g->kept && !(g->kept = kvc_alloc(2 * g->worst, sizeof *g->kept)))
+        return kvc_fail_memory(e, "the worst errors");
     g->kept[g->n_kept++] = *group;
     if (g->n_kept == 2 * g->worst) cut(g);
     return 0;
@@ -68,7 +72,8 @@ static int end_part(struct kvc_groups *g, struct kvc_error *e) {
         uint64_t at = 0;
         for (uint64_t r = 0; g->row[role] && m && r < m->n_runs && !status; r++)
             for (uint64_t i = 0; i < m->run[r].n && !status; i++, at++) {
-                const int64_t position = kvc_cells_position(&g->parts->part[0]->cells, m->run[r].a + i);
+                const int64_t position = kvc_cells_position(&g->parts->part[0]->cells,
+                                                            m->run[r].a + i);
                 if (at && position != group.position) {
                     status = groups_take(g, &group, e);
                     memset(&group.error, 0, sizeof group.error);
@@ -87,20 +92,22 @@ static int end_part(struct kvc_groups *g, struct kvc_error *e) {
 
 /* --- a comparison --- */
 
-int kvc_groups_before(struct kvc_groups *g, const struct kvc_tensor_pair *pair, struct kvc_compare_options *o,
-                      struct kvc_error *e) {
+int kvc_groups_before(struct kvc_groups *g, const struct kvc_tensor_pair *pair,
+                      struct kvc_compare_options *o, struct kvc_error *e) {
     const struct kvc_shape *shape = &g->cache->tensor[pair->tensor[0]].shape;
     o->detail = (struct kvc_difference_detail){NULL, NULL};
     if (g->by == KVC_GROUP_CHANNEL) {
         free(g->channel);
-        o->detail.channel = g->channel = kvc_alloc_zeros(shape->heads * shape->dim, sizeof *g->channel);
+        o->detail.channel = g->channel = kvc_alloc_zeros(shape->heads * shape->dim,
+                                                         sizeof *g->channel);
         if (!g->channel) return kvc_fail_memory(e, "the errors of channels");
     }
     if (g->by == KVC_GROUP_POSITION) {
         if (g->parts && g->parts != pair->parts && end_part(g, e)) return -1;
         g->parts = pair->parts;
         if (!g->row[pair->role]) {
-            g->row[pair->role] = kvc_alloc_zeros(pair->parts->rows.rows, sizeof(struct kvc_difference));
+            g->row[pair->role] = kvc_alloc_zeros(pair->parts->rows.rows,
+                                                 sizeof(struct kvc_difference));
             if (!g->row[pair->role]) return kvc_fail_memory(e, "the errors of positions");
             g->of[pair->role] = pair;
         }
@@ -109,8 +116,9 @@ int kvc_groups_before(struct kvc_groups *g, const struct kvc_tensor_pair *pair, 
     return 0;
 }
 
-int kvc_groups_after(struct kvc_groups *g, const struct kvc_tensor_pair *pair, const struct kvc_difference *head,
-                     const struct kvc_difference *sum, struct kvc_error *e) {
+int kvc_groups_after(struct kvc_groups *g, const struct kvc_tensor_pair *pair,
+                     const struct kvc_difference *head, const struct kvc_difference *sum,
+                     struct kvc_error *e) {
     struct kvc_group group = {.pair = pair, .error = *sum};
     const struct kvc_shape *shape = &g->cache->tensor[pair->tensor[0]].shape;
     const uint64_t dim = shape->heads * shape->dim / pair->heads;

@@ -1,4 +1,5 @@
-/* head_sample.c: takes a sample of the pairs of values of one head. Not for measures (compare.c). */
+/* head_sample.c: takes a sample of the pairs of values of one head. Not for measures (compare.c).
+ */
 #include "formats/compare/head_sample.h"
 
 #include "codecs/memory.h"
@@ -23,8 +24,8 @@ struct walk {
     struct kvc_head_sample *out;
 };
 
-/* Returns a distance of values of which at most `most` fit into n, and which has no divisor in common with dim: then it takes all
- * channels in turn. */
+/* Returns a distance of values of which at most `most` fit into n, and which has no divisor in
+ * common with dim: then it takes all channels in turn. */
 static uint64_t step_of(uint64_t n, uint64_t dim, size_t most) {
     uint64_t step = n / most + (n % most != 0);
     while (step > 1 && kvc_common_divisor(step, dim) > 1) step++;
@@ -67,12 +68,13 @@ static int take_rows(struct walk *w, uint64_t a, uint64_t b, uint64_t n, struct 
     const struct kvc_shape *shape[2];
     for (int s = 0; s < 2; s++) {
         shape[s] = &w->cache[s]->tensor[w->pair->tensor[s]].shape;
-        if (w->cache[s]->read(w->cache[s], w->pair->tensor[s], from[s], n, w->rows[s], e)) return -1;
+        if (w->cache[s]->read(w->cache[s], w->pair->tensor[s], from[s], n, w->rows[s], e))
+            return -1;
     }
     for (uint64_t i = 0; i < n; i++) {
         for (int s = 0; s < 2; s++)
-            if (kvc_rows_to_floats(w->cache[s], w->pair->tensor[s], w->value[s], w->rows[s] + i * kvc_row_bytes(shape[s]), 1, 1,
-                                   e))
+            if (kvc_rows_to_floats(w->cache[s], w->pair->tensor[s], w->value[s],
+                                   w->rows[s] + i * kvc_row_bytes(shape[s]), 1, 1, e))
                 return -1;
         take_row(w);
     }
@@ -84,7 +86,8 @@ static int take_runs(struct walk *w, uint64_t most_rows, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(w->cache[0], w->pair->tensor[0])->cells;
     for (uint64_t r = 0; r < rows->n_runs; r++)
         for (uint64_t done = 0; done < rows->run[r].n;) {
-            const uint64_t a = rows->run[r].a + done, to_end = cells->block[kvc_cells_block_of(cells, a) + 1] - a;
+            const uint64_t a = rows->run[r].a + done,
+                           to_end = cells->block[kvc_cells_block_of(cells, a) + 1] - a;
             uint64_t n = rows->run[r].n - done;
             if (n > to_end) n = to_end; /* readers decode whole blocks */
             if (n > most_rows) n = most_rows;
@@ -94,14 +97,21 @@ static int take_runs(struct walk *w, uint64_t most_rows, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_head_sample_take(const struct kvc_cache *const cache[2], const struct kvc_tensor_pair *pair, uint64_t head, size_t most,
-                         size_t most_worst, struct kvc_head_sample *out, struct kvc_error *e) {
-    const struct kvc_shape *shape[2] = {&cache[0]->tensor[pair->tensor[0]].shape, &cache[1]->tensor[pair->tensor[1]].shape};
-    const uint64_t bytes[2] = {kvc_row_bytes(shape[0]), kvc_row_bytes(shape[1])}, values = shape[0]->heads * shape[0]->dim;
+int kvc_head_sample_take(const struct kvc_cache *const cache[2], const struct kvc_tensor_pair *pair,
+                         uint64_t head, size_t most, size_t most_worst, struct kvc_head_sample *out,
+                         struct kvc_error *e) {
+    const struct kvc_shape *shape[2] = {&cache[0]->tensor[pair->tensor[0]].shape,
+                                        &cache[1]->tensor[pair->tensor[1]].shape};
+    const uint64_t bytes[2] = {kvc_row_bytes(shape[0]), kvc_row_bytes(shape[1])},
+                   values = shape[0]->heads * shape[0]->dim;
     uint64_t most_rows = CHUNK_BYTES / (bytes[0] > bytes[1] ? bytes[0] : bytes[1]);
     most_rows = most_rows > KVC_BLOCK ? KVC_BLOCK : most_rows ? most_rows : 1;
-    struct walk w = {
-        .cache = cache, .pair = pair, .dim = values / pair->heads, .most = most, .most_worst = most_worst, .out = out};
+    struct walk w = {.cache = cache,
+                     .pair = pair,
+                     .dim = values / pair->heads,
+                     .most = most,
+                     .most_worst = most_worst,
+                     .out = out};
     *out = (struct kvc_head_sample){.values = 0};
     w.first = head * w.dim;
     w.step = step_of(pair->parts->rows.rows * w.dim, w.dim, most);
@@ -113,7 +123,8 @@ int kvc_head_sample_take(const struct kvc_cache *const cache[2], const struct kv
         w.value[s] = kvc_alloc(values, sizeof *w.value[s]);
         missing |= !w.rows[s] || !w.value[s];
     }
-    const int status = missing ? kvc_fail_memory(e, "a sample of values") : take_runs(&w, most_rows, e);
+    const int status = missing ? kvc_fail_memory(e, "a sample of values")
+                               : take_runs(&w, most_rows, e);
     for (int s = 0; s < 2; s++) {
         free(w.rows[s]);
         free(w.value[s]);

@@ -6,7 +6,8 @@
 
 /* A part or a tensor. Items of two caches match if their keys are equal. */
 struct item {
-    uint32_t key[4]; /* parts: kind, stream, checkpoint, companion's role; tensors: parts, layer, role */
+    /* parts: kind, stream, checkpoint, companion's role; tensors: parts, layer, role */
+    uint32_t key[4];
     uint32_t number;
 };
 
@@ -29,8 +30,8 @@ struct merge {
     size_t n[2], at[2];
 };
 
-/* Returns the next item of one cache, or of both if their keys are equal; number[] is KVC_NONE for a cache without the item.
- * NULL: the end. */
+/* Returns the next item of one cache, or of both if their keys are equal; number[] is KVC_NONE for
+ * a cache without the item. NULL: the end. */
 static const struct item *next_pair(struct merge *m, uint32_t number[2]) {
     const struct item *next[2];
     for (int s = 0; s < 2; s++) next[s] = m->at[s] < m->n[s] ? &m->item[s][m->at[s]] : NULL;
@@ -54,7 +55,8 @@ static int wants_layer(const struct kvc_pairs *p, uint32_t layer) {
 }
 
 /* Returns the selected parts of a cache, sorted. */
-static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n, struct kvc_error *e) {
+static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache *c, size_t *n,
+                               struct kvc_error *e) {
     struct item *item = array_of(c->n_parts, sizeof *item, e);
     uint8_t *wanted = item ? array_of(c->n_parts, 1, e) : NULL;
     if (!wanted) {
@@ -68,7 +70,8 @@ static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache
     }
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
-        if (c->part[layer->part].kind == KVC_PART_COMPANION) item[layer->part].key[3] = c->tensor[t].role;
+        if (c->part[layer->part].kind == KVC_PART_COMPANION)
+            item[layer->part].key[3] = c->tensor[t].role;
         if (wants_layer(p, layer->index)) wanted[layer->part] = 1;
     }
     *n = 0;
@@ -80,25 +83,28 @@ static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache
 }
 
 /* Returns the selected tensors of a cache, sorted; pair_of maps part numbers. */
-static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cache *c, const uint32_t *pair_of, size_t *n,
-                                 struct kvc_error *e) {
+static struct item *tensor_items(const struct kvc_pairs *p, const struct kvc_cache *c,
+                                 const uint32_t *pair_of, size_t *n, struct kvc_error *e) {
     struct item *item = array_of(c->n_tensors, sizeof *item, e);
     if (!item) return NULL;
     *n = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
         if (wants_layer(p, layer->index))
-            item[(*n)++] = (struct item){{pair_of[layer->part], layer->index, c->tensor[t].role, 0}, t};
+            item[(*n)++] = (struct item){{pair_of[layer->part], layer->index, c->tensor[t].role, 0},
+                                         t};
     }
     qsort(item, *n, sizeof *item, item_order);
     return item;
 }
 
-/* Returns the number of heads for the report of a pair, or 0 if rows are not comparable. If an engine does not record the number,
- * the cache has one head of all channels, and the number of the other side is used. */
+/* Returns the number of heads for the report of a pair, or 0 if rows are not comparable. If an
+ * engine does not record the number, the cache has one head of all channels, and the number of the
+ * other side is used. */
 static uint64_t heads_of(const struct kvc_pairs *p, const uint32_t tensor[2]) {
     if (tensor[0] == KVC_NONE || tensor[1] == KVC_NONE) return 0;
-    const struct kvc_shape *a = &p->cache[0]->tensor[tensor[0]].shape, *b = &p->cache[1]->tensor[tensor[1]].shape;
+    const struct kvc_shape *a = &p->cache[0]->tensor[tensor[0]].shape,
+                           *b = &p->cache[1]->tensor[tensor[1]].shape;
     if (a->heads * a->dim != b->heads * b->dim) return 0;
     if (a->heads == b->heads) return a->heads;
     if (a->heads == 1 && !kvc_cache_heads_known(p->cache[0])) return b->heads;
@@ -121,7 +127,8 @@ static int match_parts(struct kvc_pairs *p, uint32_t *pair_of[2], struct kvc_err
         }
         p->n_parts++;
         if (pair->part[0] && pair->part[1])
-            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, p->first, p->last, &pair->rows, e);
+            status = kvc_match_rows(&pair->part[0]->cells, &pair->part[1]->cells, p->first, p->last,
+                                    &pair->rows, e);
     }
     for (int s = 0; s < 2; s++) free(m.item[s]);
     return status;
@@ -162,7 +169,8 @@ struct kvc_align_sample kvc_pairs_sample(const struct kvc_pairs *p, enum kvc_rol
     for (size_t i = 0; i < p->n_tensors; i++) {
         const struct kvc_tensor_pair *pair = &p->tensor[i];
         if (pair->role == role && pair->heads && pair->parts->rows.rows)
-            return (struct kvc_align_sample){{pair->tensor[0], pair->tensor[1]}, &pair->parts->rows};
+            return (struct kvc_align_sample){{pair->tensor[0], pair->tensor[1]},
+                                             &pair->parts->rows};
     }
     return (struct kvc_align_sample){.rows = NULL};
 }
@@ -186,15 +194,18 @@ void kvc_pairs_free(struct kvc_pairs *p) {
     p->n_parts = p->n_tensors = 0;
 }
 
-struct kvc_difference *kvc_pairs_compare(const struct kvc_cache *const cache[2], const struct kvc_tensor_pair *pair,
-                                         const struct kvc_compare_options *o, struct kvc_difference *all, struct kvc_error *e) {
+struct kvc_difference *kvc_pairs_compare(const struct kvc_cache *const cache[2],
+                                         const struct kvc_tensor_pair *pair,
+                                         const struct kvc_compare_options *o,
+                                         struct kvc_difference *all, struct kvc_error *e) {
     struct kvc_difference *head = calloc((size_t)pair->heads, sizeof *head);
     *all = (struct kvc_difference){0};
     if (!head) {
         kvc_fail_memory(e, "the measures of heads");
         return NULL;
     }
-    if (kvc_compare_tensor(cache[0], pair->tensor[0], cache[1], pair->tensor[1], &pair->parts->rows, pair->heads, o, head, e)) {
+    if (kvc_compare_tensor(cache[0], pair->tensor[0], cache[1], pair->tensor[1], &pair->parts->rows,
+                           pair->heads, o, head, e)) {
         free(head);
         return NULL;
     }

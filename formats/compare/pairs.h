@@ -8,7 +8,8 @@
 /* Matching parts of two caches: equal kind, stream and checkpoint. */
 struct kvc_part_pair {
     const struct kvc_part *part[2]; /* NULL if a cache has no such part */
-    struct kvc_matching rows;       /* of the selected positions; empty if a cache has no such part */
+    /* of the selected positions; empty if a cache has no such part */
+    struct kvc_matching rows;
 };
 
 /* Matching tensors of two caches: matching parts, equal layer and role. */
@@ -40,13 +41,18 @@ enum kvc_pairs_reach { KVC_PAIRS_SOME, KVC_PAIRS_NO_LAYERS, KVC_PAIRS_NO_POSITIO
 /* Fills the result. It must be freed by kvc_pairs_free(), after a failure as well. */
 int kvc_pairs_find(struct kvc_pairs *p, struct kvc_error *e);
 void kvc_pairs_free(struct kvc_pairs *p);
-/* Returns whether the selection matches anything. Any two caches would be equal in an empty selection. */
+/* Returns whether the selection matches anything. Any two caches would be equal in an empty
+ * selection. */
 enum kvc_pairs_reach kvc_pairs_reach(const struct kvc_pairs *p);
-/* Returns the first tensors of a role whose values both caches have. Guesses are measured on them (align.h). */
+/* Returns the first tensors of a role whose values both caches have. Guesses are measured on them
+ * (align.h). */
 struct kvc_align_sample kvc_pairs_sample(const struct kvc_pairs *p, enum kvc_role role);
-/* Compares the matching rows of a pair, as kvc_compare_tensor() does, of the caches as kvc_align_caches() left them. Returns the measures of pair->heads heads, which must be
- * freed, and their sum in *all; or NULL. The pair must have heads and rows. */
-struct kvc_difference *kvc_pairs_compare(const struct kvc_cache *const cache[2], const struct kvc_tensor_pair *pair,
-                                         const struct kvc_compare_options *o, struct kvc_difference *all, struct kvc_error *e);
+/* Compares the matching rows of a pair, as kvc_compare_tensor() does, of the caches as
+ * kvc_align_caches() left them. Returns the measures of pair->heads heads, which must be freed, and
+ * their sum in *all; or NULL. The pair must have heads and rows. */
+struct kvc_difference *kvc_pairs_compare(const struct kvc_cache *const cache[2],
+                                         const struct kvc_tensor_pair *pair,
+                                         const struct kvc_compare_options *o,
+                                         struct kvc_difference *all, struct kvc_error *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* stats.c: statistics of one tensor's values per head. Not for comparing two tensors (compare.c). */
+/* stats.c: statistics of one tensor's values per head. Not for comparing two tensors (compare.c).
+ */
 #include "formats/compare/stats.h"
 
 #include "codecs/median.h"
@@ -34,7 +35,8 @@ static void work_free(struct work *w) {
     free(w->rms);
 }
 
-static void add_row(const struct kvc_shape *shape, const float *value, struct channel *channel, struct kvc_stats *out) {
+static void add_row(const struct kvc_shape *shape, const float *value, struct channel *channel,
+                    struct kvc_stats *out) {
     for (uint64_t h = 0; h < shape->heads; h++) {
         for (uint64_t d = 0; d < shape->dim; d++, value++, channel++) {
             double v = (double)*value;
@@ -56,7 +58,8 @@ static double channel_rms(const struct channel *c) {
     return c->n ? sqrt(c->squares / (double)c->n) : 0;
 }
 
-static void finish_head(const struct channel *channel, uint64_t dim, double *rms, struct kvc_stats *s) {
+static void finish_head(const struct channel *channel, uint64_t dim, double *rms,
+                        struct kvc_stats *s) {
     double sum = 0, squares = 0;
     uint64_t n = 0;
     for (uint64_t d = 0; d < dim; d++) {
@@ -78,14 +81,16 @@ static void finish_head(const struct channel *channel, uint64_t dim, double *rms
     for (uint64_t d = 0; d < dim; d++) s->outlier_channels += channel_rms(&channel[d]) > limit;
 }
 
-/* Returns the rows of a batch: those of a block where they fit, so that coded blocks are decoded once. */
+/* Returns the rows of a batch: those of a block where they fit, so that coded blocks are decoded
+ * once. */
 static uint64_t batch_rows(const struct kvc_shape *shape) {
     uint64_t bytes = kvc_row_bytes(shape), floats = shape->heads * shape->dim * sizeof(float);
     uint64_t rows = BATCH_BYTES / (bytes > floats ? bytes : floats);
     return rows > KVC_BLOCK ? KVC_BLOCK : rows ? rows : 1;
 }
 
-static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w, struct kvc_stats *out, struct kvc_error *e) {
+static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w,
+                    struct kvc_stats *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_cells *cells = &c->part[c->layer[c->tensor[tensor].layer].part].cells;
     uint64_t width = shape->heads * shape->dim, maximum = batch_rows(shape);
@@ -102,7 +107,8 @@ static int add_rows(const struct kvc_cache *c, uint32_t tensor, struct work *w, 
     return 0;
 }
 
-int kvc_tensor_stats(const struct kvc_cache *c, uint32_t tensor, struct kvc_stats *out, struct kvc_error *e) {
+int kvc_tensor_stats(const struct kvc_cache *c, uint32_t tensor, struct kvc_stats *out,
+                     struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     uint64_t width = shape->heads * shape->dim, maximum = batch_rows(shape);
     struct work w = {.rows = kvc_alloc(maximum, kvc_row_bytes(shape)),

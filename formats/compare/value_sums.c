@@ -1,4 +1,5 @@
-/* value_sums.c: sums of the values of one tensor by channel and by size. Not for drawing them (cli/html). */
+/* value_sums.c: sums of the values of one tensor by channel and by size. Not for drawing them
+ * (cli/html). */
 #include "formats/compare/value_sums.h"
 
 #include "codecs/memory.h"
@@ -40,8 +41,8 @@ static void add_row(struct kvc_value_sums *s, const float *value) {
     s->rows++;
 }
 
-static int add_rows(const struct kvc_cache *c, uint32_t tensor, uint64_t row, uint64_t end, const struct batch *b,
-                    struct kvc_value_sums *s, struct kvc_error *e) {
+static int add_rows(const struct kvc_cache *c, uint32_t tensor, uint64_t row, uint64_t end,
+                    const struct batch *b, struct kvc_value_sums *s, struct kvc_error *e) {
     while (row < end) {
         const uint64_t n = end - row < b->most ? end - row : b->most;
         if (c->read(c, tensor, row, n, b->rows, e)) return -1;
@@ -52,8 +53,8 @@ static int add_rows(const struct kvc_cache *c, uint32_t tensor, uint64_t row, ui
     return 0;
 }
 
-int kvc_value_sums_take(const struct kvc_cache *c, uint32_t tensor, uint64_t most_rows, struct kvc_value_sums *out,
-                        struct kvc_error *e) {
+int kvc_value_sums_take(const struct kvc_cache *c, uint32_t tensor, uint64_t most_rows,
+                        struct kvc_value_sums *out, struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     struct batch b = {.most = 0};
@@ -63,7 +64,8 @@ int kvc_value_sums_take(const struct kvc_cache *c, uint32_t tensor, uint64_t mos
     int status = open_batch(&b, shape);
     if (status || !out->square || !out->finite) status = kvc_fail_memory(e, "sums of values");
     uint64_t blocks = cells->n_blocks;
-    if (cells->n > most_rows) blocks = (uint64_t)((double)blocks * ((double)most_rows / (double)cells->n));
+    if (cells->n > most_rows)
+        blocks = (uint64_t)((double)blocks * ((double)most_rows / (double)cells->n));
     if (!blocks) blocks = 1;
     for (uint64_t i = 0; i < blocks && i < cells->n_blocks && !status; i++) {
         const uint64_t block = (uint64_t)((double)i / (double)blocks * (double)cells->n_blocks);

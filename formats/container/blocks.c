@@ -1,5 +1,5 @@
-/* blocks.c: decodes and checks the blocks of an open container. Not for opening it (reader.c), or for describing it
- * (inspect.c). */
+/* blocks.c: decodes and checks the blocks of an open container. Not for opening it (reader.c), or
+ * for describing it (inspect.c). */
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
@@ -21,8 +21,8 @@
 enum { ROW_ALIGN = 8 };
 
 /* A reader of its own, by which kvc_blocks_verify() knows such a cache. */
-static int read_unverified(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                           struct kvc_error *e) {
+static int read_unverified(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                           uint8_t *dst, struct kvc_error *e) {
     return kvc_blocks_read(c, tensor, first, n, dst, e);
 }
 
@@ -52,8 +52,8 @@ static void coded_free(struct coded *x) {
 }
 
 /* `bytes`: a copy of the block's record, or NULL. */
-static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct coded *x,
-                      struct kvc_error *e) {
+static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                      const uint8_t *bytes, struct coded *x, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const uint64_t record = k->block_record[k->first_block[tensor] + block];
     const uint64_t side = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
@@ -63,7 +63,8 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
               : kvc_records_sections(k, record, &x->list, &x->n, e))
         return -1;
     if (!bytes) x->record = record;
-    if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e)) return kvc_record_context(e, side, "SIDE");
+    if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e))
+        return kvc_record_context(e, side, "SIDE");
     if (side) x->side_record = side;
     if (side && !x->n_side) {
         kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
@@ -73,7 +74,8 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
 }
 
 /* Returns 1 and sets *first where `tensor` is the second one of a pair, or else 0. */
-static int is_second(const struct kvc_records *k, uint32_t tensor, const struct coded *x, uint32_t *first, struct kvc_error *e) {
+static int is_second(const struct kvc_records *k, uint32_t tensor, const struct coded *x,
+                     uint32_t *first, struct kvc_error *e) {
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_PAIR);
     if (step == line->n) return 0;
@@ -81,25 +83,30 @@ static int is_second(const struct kvc_records *k, uint32_t tensor, const struct 
     return line->step[step].stage->first_of(&stored, first, e);
 }
 
-/* Finds in the side data the first tensor of the pair of which `tensor` is the second; KVC_NONE if `tensor` is not a second
- * one. */
-static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x, uint32_t *first, struct kvc_error *e) {
+/* Finds in the side data the first tensor of the pair of which `tensor` is the second; KVC_NONE if
+ * `tensor` is not a second one. */
+static int find_first(const struct kvc_cache *c, uint32_t tensor, const struct coded *x,
+                      uint32_t *first, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     uint32_t t;
     *first = KVC_NONE;
     const int second = is_second(k, tensor, x, &t, e);
     if (second <= 0) return second;
     const struct kvc_shape *mine = &k->shape[tensor], *other = t < tensor ? &k->shape[t] : NULL;
-    if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) || other->dtype != mine->dtype ||
-        other->heads != mine->heads || other->dim != mine->dim || c->tensor[t].role != c->tensor[tensor].role ||
-        k->pipeline_of[t] != k->pipeline_of[tensor])
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the side data name tensor %" PRIu32 ", which cannot be the first of a pair here", t);
+    if (!other || kvc_tensor_part(c, t) != kvc_tensor_part(c, tensor) ||
+        other->dtype != mine->dtype || other->heads != mine->heads || other->dim != mine->dim ||
+        c->tensor[t].role != c->tensor[tensor].role || k->pipeline_of[t] != k->pipeline_of[tensor])
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the side data name tensor %" PRIu32
+                        ", which cannot be the first of a pair here",
+                        t);
     *first = t;
     return 0;
 }
 
 /* Lists the rows that a block codes itself, by their numbers in the tensor. */
-static void list_own(const struct kvc_cells *cells, uint64_t block, const struct kvc_split *split, uint64_t *row) {
+static void list_own(const struct kvc_cells *cells, uint64_t block, const struct kvc_split *split,
+                     uint64_t *row) {
     const uint64_t end = cells->block[block + 1];
     uint64_t at = cells->block[block], n = 0;
     for (size_t s = 0; s <= split->n_same; s++) {
@@ -110,17 +117,21 @@ static void list_own(const struct kvc_cells *cells, uint64_t block, const struct
     }
 }
 
-static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                       struct kvc_error *e) {
     const struct kvc_cache *c = owner;
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is rebuilt itself: nothing can be rebuilt from it", tensor);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "tensor %" PRIu32 " is rebuilt itself: nothing can be rebuilt from it",
+                        tensor);
     return kvc_blocks_read(c, tensor, first, n, dst, e);
 }
 
 /* Lists the positions of a block's rows. */
-static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t **position, struct kvc_error *e) {
+static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t **position,
+                          struct kvc_error *e) {
     const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
     if (!(*position = kvc_alloc(n, sizeof **position))) return kvc_fail_memory(e, "positions");
     for (uint64_t i = 0; i < n; i++) (*position)[i] = kvc_cells_position(cells, first + i);
@@ -128,11 +139,13 @@ static int list_positions(const struct kvc_cells *cells, uint64_t block, int64_t
 }
 
 /* Finds the profile's part for a tensor. A stage that misses it says so. */
-static int find_profile(const struct kvc_cache *c, uint32_t tensor, const struct kvc_profile_part **part, struct kvc_error *e) {
+static int find_profile(const struct kvc_cache *c, uint32_t tensor,
+                        const struct kvc_profile_part **part, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     *part = NULL;
     if (!k->profile || !kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
-    return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index, c->tensor[tensor].role, k->pairing, 0, part, e);
+    return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index,
+                            c->tensor[tensor].role, k->pairing, 0, part, e);
 }
 
 /* Where the rows of a block are decoded to. */
@@ -161,8 +174,9 @@ static void prepared_free(struct prepared *p) {
 }
 
 /* Prepares the split->own rows that a block codes itself; for a program where dst is NULL. */
-static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
-                          const struct kvc_split *split, const struct kvc_inputs_held *held, unsigned depth,
+static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                          const struct coded *x, const struct kvc_split *split,
+                          const struct kvc_inputs_held *held, unsigned depth,
                           const struct rows *dst, struct prepared *p, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
@@ -193,7 +207,8 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
     if (!status && kvc_pipeline_first(line, KVC_STAGE_POSITIONS) < line->n)
         status = list_positions(cells, block, &p->position, e);
     b->position = p->position;
-    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n) status = find_profile(c, tensor, &b->profile, e);
+    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n)
+        status = find_profile(c, tensor, &b->profile, e);
     if (predicts && !status && !k->profile && kvc_pipeline_side(x->side, x->n_side, ahead).n_side) {
         if (e) *e = k->no_profile;
         status = -1;
@@ -203,17 +218,19 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
         if (!held) status = -1;
     }
     if (predicts && !status) {
-        kvc_predict_source_init(&p->predict, c, tensor, k->profile, k->pairing, kvc_inputs_small, held);
+        kvc_predict_source_init(&p->predict, c, tensor, k->profile, k->pairing, kvc_inputs_small,
+                                held);
         p->predict.shape = k->shape;
         b->ahead = &p->predict.ahead;
     }
     return status;
 }
 
-/* Decodes the split->own rows that a block codes itself to the front of *dst, or makes the program by which a device decodes
- * them. */
-static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct coded *x,
-                         const struct kvc_split *split, const struct kvc_inputs_held *held, unsigned depth, struct rows *dst,
+/* Decodes the split->own rows that a block codes itself to the front of *dst, or makes the program
+ * by which a device decodes them. */
+static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                         const struct coded *x, const struct kvc_split *split,
+                         const struct kvc_inputs_held *held, unsigned depth, struct rows *dst,
                          struct kvc_program *program, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
@@ -224,17 +241,22 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     int status = blocks_prepare(c, tensor, block, x, split, held, depth, dst, &p, e);
     if (!status) status = find_first(c, tensor, x, &first, e);
     if (!status && first != KVC_NONE) {
-        status = coded_read(c, first, block, NULL, &other, e) ? kvc_blocks_context(c, e, first, block) : 0;
+        status = coded_read(c, first, block, NULL, &other, e)
+                     ? kvc_blocks_context(c, e, first, block)
+                     : 0;
         uint32_t of_first;
         const int second = status ? 0 : is_second(k, first, &other, &of_first, e);
         if (second < 0) status = -1;
-        else if (second) status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's first tensor is another pair's second");
+        else if (second)
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "a pair's first tensor is another pair's second");
     }
     const struct kvc_coded mine = {x->list + skip, x->side, x->n - skip, x->n_side};
     const struct kvc_coded base = {other.list, other.side, other.n, other.n_side};
     if (!status)
-        status = program ? kvc_pipeline_lower(line, &p.b, &mine, first == KVC_NONE ? NULL : &base, program, e)
-                         : kvc_pipeline_decode_record(line, &p.b, &mine, first == KVC_NONE ? NULL : &base, e);
+        status = program ? kvc_pipeline_lower(line, &p.b, &mine, first == KVC_NONE ? NULL : &base,
+                                              program, e)
+                         : kvc_pipeline_decode_record(line, &p.b, &mine,
+                                                      first == KVC_NONE ? NULL : &base, e);
     if (status < 0 && !k->profile && e && e->need == KVC_NEED_PROFILE) *e = k->no_profile;
     if (dst) dst->placed = p.b.placed;
     if (status < 0 && e && e->section != KVC_NOWHERE) e->section += skip;
@@ -243,12 +265,15 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
     return status;
 }
 
-/* Decodes the rows that a block codes itself to where they are in the block, from to->bytes on; *split gets the entries for the other rows. */
-static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const struct kvc_inputs_held *held,
-                        unsigned depth, struct rows *to, struct kvc_split *split, struct kvc_error *e) {
+/* Decodes the rows that a block codes itself to where they are in the block, from to->bytes on;
+ * *split gets the entries for the other rows. */
+static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                        const struct kvc_inputs_held *held, unsigned depth, struct rows *to,
+                        struct kvc_split *split, struct kvc_error *e) {
     uint8_t *dst = to->bytes;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    const uint64_t rows = cells->block[block + 1] - cells->block[block], row = kvc_row_bytes(&c->tensor[tensor].shape);
+    const uint64_t rows = cells->block[block + 1] - cells->block[block],
+                   row = kvc_row_bytes(&c->tensor[tensor].shape);
     struct coded x;
     memset(split, 0, sizeof *split);
     split->own = rows;
@@ -258,16 +283,20 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
-    else if (first && kvc_same_read(c, tensor, rows, &x.list[0], split, e)) status = kvc_record_section(e, 0);
-    if (!status && split->own) status = decode_stages(c, tensor, block, &x, split, held, depth, to, NULL, e);
-    else if (!status && x.n != first) status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
+    else if (first && kvc_same_read(c, tensor, rows, &x.list[0], split, e))
+        status = kvc_record_section(e, 0);
+    if (!status && split->own)
+        status = decode_stages(c, tensor, block, &x, split, held, depth, to, NULL, e);
+    else if (!status && x.n != first)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "sections follow although no rows are left");
     coded_free(&x);
     if (status) {
         free(split->same);
         split->same = NULL;
         return kvc_blocks_context(c, e, tensor, block);
     }
-    /* The coded rows are packed at the front of dst. Spread them, last rows first, around the rows of each entry. */
+    /* The coded rows are packed at the front of dst. Spread them, last rows first, around the rows
+     * of each entry. */
     uint64_t end = rows, left = split->own;
     for (size_t s = split->n_same; s-- > 0;) {
         const struct kvc_same *same = &split->same[s];
@@ -296,13 +325,16 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
         if (x->tensor != have_tensor || x->block != have_block) {
             free(origin.same);
             memset(&origin, 0, sizeof origin);
-            status = decode_coded(c, x->tensor, x->block, NULL, depth + 1, &(struct rows){.bytes = there}, &origin, e);
+            status = decode_coded(c, x->tensor, x->block, NULL, depth + 1,
+                                  &(struct rows){.bytes = there}, &origin, e);
             have_tensor = x->tensor;
             have_block = x->block;
         }
         for (size_t o = 0; o < origin.n_same && !status; o++)
-            if (origin.same[o].row < x->there + x->count && x->there < origin.same[o].row + origin.same[o].count)
-                status = kvc_fail(e, KVC_ERR_DAMAGED, "SAME refers to rows that are references themselves");
+            if (origin.same[o].row < x->there + x->count &&
+                x->there < origin.same[o].row + origin.same[o].count)
+                status = kvc_fail(e, KVC_ERR_DAMAGED,
+                                  "SAME refers to rows that are references themselves");
         if (!status) memcpy(dst + x->row * row, there + x->there * row, (size_t)(x->count * row));
     }
     free(origin.same);
@@ -311,7 +343,8 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_records *k = kvc_records_of(c);
     if (!status && kvc_blocks_verify(c)) status = kvc_blocks_check_digest(c, tensor, block, dst, e);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
-    if (!status && !held && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n) kvc_inputs_offer(c, tensor, block, dst);
+    if (!status && !held && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n)
+        kvc_inputs_offer(c, tensor, block, dst);
     return status;
 }
 
@@ -320,8 +353,8 @@ static int decode_block(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     return decode_whole(c, tensor, block, &(struct rows){.bytes = dst}, held, e);
 }
 
-int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
-                        struct kvc_error *e) {
+int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                        const uint8_t *bytes, struct kvc_program *p, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
@@ -329,20 +362,22 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
     int status = coded_read(c, tensor, block, bytes, &x, e);
-    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n))
+    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) ||
+                    kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n))
         status = 1;
     if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, 0, NULL, p, e);
     coded_free(&x);
     return status < 0 ? kvc_blocks_context(c, e, tensor, block) : status;
 }
 
-/* Reads and prepares a block of which dst gets the rows. Returns 0, or 1 with nothing to free if the block cannot be read, or has rows
- * that other blocks code. */
-static int begin_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t rows, uint8_t *dst, struct coded *x,
-                       struct prepared *p) {
+/* Reads and prepares a block of which dst gets the rows. Returns 0, or 1 with nothing to free if
+ * the block cannot be read, or has rows that other blocks code. */
+static int begin_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t rows,
+                       uint8_t *dst, struct coded *x, struct prepared *p) {
     const struct kvc_split split = {.own = rows};
     const struct rows to = {.bytes = dst};
-    int status = coded_read(c, tensor, block, NULL, x, NULL) || !x->n || x->list[0].type == KVC_SECTION_SAME;
+    int status = coded_read(c, tensor, block, NULL, x, NULL) || !x->n ||
+                 x->list[0].type == KVC_SECTION_SAME;
     if (!status && blocks_prepare(c, tensor, block, x, &split, NULL, 0, &to, p, NULL)) {
         prepared_free(p);
         status = 1;
@@ -351,9 +386,10 @@ static int begin_block(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
     return status;
 }
 
-/* Decodes this block and the next into dst, at once. Returns 0, or 1 where they must be decoded one by one, which then says what is
- * wrong with them. */
-static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *dst) {
+/* Decodes this block and the next into dst, at once. Returns 0, or 1 where they must be decoded one
+ * by one, which then says what is wrong with them. */
+static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                             uint8_t *dst) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
@@ -370,37 +406,46 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
     }
     const int status = n < 2 || kvc_pipeline_decode_two(line, b, own);
     for (unsigned i = 0; i < n; i++) {
-        if (!status && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n) kvc_inputs_offer(c, tensor, block + i, b[i].rows);
+        if (!status && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n)
+            kvc_inputs_offer(c, tensor, block + i, b[i].rows);
         prepared_free(&p[i]);
         coded_free(&x[i]);
     }
     return status;
 }
 
-/* Returns 1 where the whole blocks b and b + 1 may be decoded at once to `dst`. In a damaged file the next block may be missing. */
-static int may_decode_two(const struct kvc_cache *c, uint32_t tensor, uint64_t b, uint64_t end, const uint8_t *dst) {
+/* Returns 1 where the whole blocks b and b + 1 may be decoded at once to `dst`. In a damaged file
+ * the next block may be missing. */
+static int may_decode_two(const struct kvc_cache *c, uint32_t tensor, uint64_t b, uint64_t end,
+                          const uint8_t *dst) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     if (k->survey || b + 2 > cells->n_blocks || cells->block[b + 2] > end) return 0;
-    const uint64_t bytes = (cells->block[b + 1] - cells->block[b]) * kvc_row_bytes(&c->tensor[tensor].shape);
-    return ((uintptr_t)dst | bytes) % ROW_ALIGN == 0 && kvc_pipeline_decodes_two(&k->pipeline[k->pipeline_of[tensor]]);
+    const uint64_t bytes = (cells->block[b + 1] - cells->block[b]) *
+                           kvc_row_bytes(&c->tensor[tensor].shape);
+    return ((uintptr_t)dst | bytes) % ROW_ALIGN == 0 &&
+           kvc_pipeline_decodes_two(&k->pipeline[k->pipeline_of[tensor]]);
 }
 
-int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                    uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
     uint8_t *whole = NULL;
     int status = kvc_records_of(c) ? kvc_decode_memory_check(c, tensor, e) : kvc_records_none(e);
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
-        uint64_t start = cells->block[b], stop = cells->block[b + 1], take = (stop < end ? stop : end) - first;
-        if (start == first && may_decode_two(c, tensor, b, end, dst) && !decode_two_blocks(c, tensor, b, dst)) {
+        uint64_t start = cells->block[b], stop = cells->block[b + 1],
+                 take = (stop < end ? stop : end) - first;
+        if (start == first && may_decode_two(c, tensor, b, end, dst) &&
+            !decode_two_blocks(c, tensor, b, dst)) {
             if (kvc_blocks_verify(c)) status = kvc_blocks_check_digests(c, tensor, b, dst, e);
             take = cells->block[b + 2] - first;
             b++;
         } else if (take == stop - start && (uintptr_t)dst % ROW_ALIGN == 0) {
             status = decode_block(c, tensor, b, dst, NULL, e);
         } else {
-            if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK))) status = kvc_fail_memory(e, "a block");
+            if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK)))
+                status = kvc_fail_memory(e, "a block");
             else status = decode_block(c, tensor, b, whole, NULL, e);
             if (!status) memcpy(dst, whole + (first - start) * row, (size_t)(take * row));
         }
@@ -419,11 +464,11 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
-    /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted from this one, need its rows; strides
-     * are of the cache's shape. */
+    /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted
+     * from this one, need its rows; strides are of the cache's shape. */
     const int alone = !kvc_pipeline_decodes_two(line) && !kvc_blocks_verify(c) &&
-                      kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n && k->shape[tensor].heads == shape->heads &&
-                      k->shape[tensor].dim == shape->dim;
+                      kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n &&
+                      k->shape[tensor].heads == shape->heads && k->shape[tensor].dim == shape->dim;
     struct kvc_row_places at = *places;
     int status = 0;
     for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, take; n && !status;
@@ -431,9 +476,11 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
         const uint64_t left = cells->block[b + 1] - first;
         struct rows to = {.bytes = rows, .places = &at};
         take = !alone || left > n ? n : left;
-        if (alone && take == cells->block[b + 1] - cells->block[b]) status = decode_whole(c, tensor, b, &to, NULL, e);
+        if (alone && take == cells->block[b + 1] - cells->block[b])
+            status = decode_whole(c, tensor, b, &to, NULL, e);
         else status = kvc_blocks_read(c, tensor, first, take, rows, e);
-        if (!status && !to.placed) kvc_rows_scatter(at.base, rows, shape, &at.strides, at.first, take, at.past);
+        if (!status && !to.placed)
+            kvc_rows_scatter(at.base, rows, shape, &at.strides, at.first, take, at.past);
     }
     return status;
 }
@@ -441,8 +488,9 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
 int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[i];
-    if (r[0].type != KVC_RECORD_BLOCK || r[1].type != KVC_RECORD_BLOCK || r[0].subject != r[1].subject ||
-        r[0].number + 1 != r[1].number || kvc_decode_memory_check(c, r->subject, NULL))
+    if (r[0].type != KVC_RECORD_BLOCK || r[1].type != KVC_RECORD_BLOCK ||
+        r[0].subject != r[1].subject || r[0].number + 1 != r[1].number ||
+        kvc_decode_memory_check(c, r->subject, NULL))
         return 1;
     const uint64_t *const start = kvc_tensor_part(c, r->subject)->cells.block + r->number;
     uint8_t *dst = kvc_alloc(start[2] - start[0], kvc_row_bytes(&c->tensor[r->subject].shape));
@@ -460,7 +508,8 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
     unsigned n;
     int status = 0;
     if (r->type != KVC_RECORD_BLOCK) {
-        if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
+        if (kvc_records_sections(k, i, &list, &n, e))
+            return kvc_record_context(e, i, kvc_record_name(r->type));
         for (unsigned s = 0; r->type == KVC_RECORD_SOURCE && s < n && !status; s++) {
             uint8_t *bytes; /* opening the file only added up the sizes of the literals */
             size_t size;
@@ -480,7 +529,8 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
     uint8_t *dst = kvc_alloc(rows, kvc_row_bytes(&c->tensor[r->subject].shape));
     if (!dst) return kvc_fail_memory(e, "a block");
     status = decode_block(c, r->subject, r->number, dst, NULL, e);
-    if (!status && !kvc_blocks_verify(c)) status = kvc_blocks_check_digest(c, r->subject, r->number, dst, e);
+    if (!status && !kvc_blocks_verify(c))
+        status = kvc_blocks_check_digest(c, r->subject, r->number, dst, e);
     free(dst);
     return status;
 }

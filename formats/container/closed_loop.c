@@ -1,4 +1,5 @@
-/* closed_loop.c: inputs of predictions, handed from the thread that encodes a block to those that predict from it. */
+/* closed_loop.c: inputs of predictions, handed from the thread that encodes a block to those that
+ * predict from it. */
 #include "formats/container/closed_loop.h"
 
 #include "codecs/memory.h"
@@ -11,7 +12,9 @@
 struct loop_tensor {
     uint32_t from[KVC_AHEAD_MOST]; /* lossy tensors that it may be predicted from, n of them */
     size_t n;
-    int8_t **block; /* inputs by block, NULL: not yet, or no more; NULL array: nobody is predicted from the tensor */
+    /* inputs by block, NULL: not yet, or no more; NULL array: nobody is predicted from the tensor
+     */
+    int8_t **block;
     uint64_t n_blocks;
     uint32_t *waiting; /* by segment: tensors of which it is not yet encoded */
     int failed;
@@ -21,7 +24,9 @@ struct kvc_loop {
     const struct kvc_cache *c;
     struct kvc_profile *profile;
     enum kvc_pairing pairing, rotation;
-    int keeps; /* 1: blocks may be encoded again, for rows that repeat them, so that nothing is freed before the end */
+    /* 1: blocks may be encoded again, for rows that repeat them, so that nothing is freed before
+     * the end */
+    int keeps;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct loop_tensor *tensor;
@@ -35,12 +40,16 @@ static uint64_t segments_of(const struct loop_tensor *t) {
     return (t->n_blocks + KVC_SEGMENT_BLOCKS - 1) / KVC_SEGMENT_BLOCKS;
 }
 
-/* Lists the lossy tensors from which one may be predicted, and counts it among those that wait for them. */
-static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint32_t tensor, int *any, struct kvc_error *e) {
+/* Lists the lossy tensors from which one may be predicted, and counts it among those that wait for
+ * them. */
+static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint32_t tensor,
+                       int *any, struct kvc_error *e) {
     struct kvc_predict_source s;
     uint32_t from[KVC_AHEAD_MOST];
     const struct kvc_pipeline *line = line_of(plan, tensor);
-    if (kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n || !kvc_plan_select(&loop->c->tensor[tensor])) return 0;
+    if (kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n ||
+        !kvc_plan_select(&loop->c->tensor[tensor]))
+        return 0;
     kvc_predict_source_init(&s, loop->c, tensor, loop->profile, loop->pairing, NULL, NULL);
     const int n = kvc_predict_inputs(&s, from, e);
     for (int i = 0; i < n; i++) {
@@ -59,8 +68,9 @@ static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint3
     return n < 0 ? -1 : 0;
 }
 
-int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct kvc_plan *plan, struct kvc_profile *profile,
-                 enum kvc_pairing pairing, enum kvc_pairing rotation, struct kvc_error *e) {
+int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct kvc_plan *plan,
+                 struct kvc_profile *profile, enum kvc_pairing pairing, enum kvc_pairing rotation,
+                 struct kvc_error *e) {
     int any = 0, status = 0;
     uint32_t parts = 0;
     *to = NULL;
@@ -79,7 +89,8 @@ int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct k
     loop->keeps = parts > 1;
     loop->tensor = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *loop->tensor);
     if (!loop->tensor) status = kvc_fail_memory(e, "inputs");
-    for (uint32_t t = 0; t < c->n_tensors && !status; t++) status = list_inputs(loop, plan, t, &any, e);
+    for (uint32_t t = 0; t < c->n_tensors && !status; t++)
+        status = list_inputs(loop, plan, t, &any, e);
     if (!status && any) *to = loop;
     else kvc_loop_free(loop);
     return status;
@@ -88,7 +99,8 @@ int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct k
 void kvc_loop_free(struct kvc_loop *loop) {
     if (!loop) return;
     for (uint32_t t = 0; loop->tensor && t < loop->c->n_tensors; t++) {
-        for (uint64_t b = 0; loop->tensor[t].block && b < loop->tensor[t].n_blocks; b++) free(loop->tensor[t].block[b]);
+        for (uint64_t b = 0; loop->tensor[t].block && b < loop->tensor[t].n_blocks; b++)
+            free(loop->tensor[t].block[b]);
         free(loop->tensor[t].block);
         free(loop->tensor[t].waiting);
     }
@@ -98,7 +110,8 @@ void kvc_loop_free(struct kvc_loop *loop) {
     free(loop);
 }
 
-int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, const uint8_t *rows, struct kvc_error *e) {
+int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, const uint8_t *rows,
+                     struct kvc_error *e) {
     if (!loop || !loop->tensor[tensor].block) return 0;
     const struct kvc_cells *cells = &kvc_tensor_part(loop->c, tensor)->cells;
     const struct kvc_shape *shape = &loop->c->tensor[tensor].shape;
@@ -118,7 +131,8 @@ int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, con
     return 0;
 }
 
-void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint64_t end, int failed) {
+void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint64_t end,
+                   int failed) {
     if (!loop) return;
     struct loop_tensor *t = &loop->tensor[tensor];
     pthread_mutex_lock(&loop->lock);
@@ -137,8 +151,8 @@ void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint6
     pthread_mutex_unlock(&loop->lock);
 }
 
-int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n, int8_t *to, size_t stride,
-                   struct kvc_error *e) {
+int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n,
+                   int8_t *to, size_t stride, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(loop->c, tensor)->cells;
     const struct kvc_shape *shape = &loop->c->tensor[tensor].shape;
     const uint64_t block = kvc_cells_block_of(cells, row[0]);
@@ -147,7 +161,10 @@ int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, 
     while (!t->block[block] && !t->failed) pthread_cond_wait(&loop->changed, &loop->lock);
     const int8_t *small = t->block[block];
     pthread_mutex_unlock(&loop->lock);
-    if (!small) return kvc_fail(e, KVC_ERR_VERIFY, "a layer that this one is predicted from could not be encoded");
-    kvc_small_spread(small, (size_t)(shape->heads * shape->dim), cells->block[block], row, n, to, stride);
+    if (!small)
+        return kvc_fail(e, KVC_ERR_VERIFY,
+                        "a layer that this one is predicted from could not be encoded");
+    kvc_small_spread(small, (size_t)(shape->heads * shape->dim), cells->block[block], row, n, to,
+                     stride);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* container.h: reads, writes, describes and checks .kvc files. Spec: FORMAT.md. Not for engine formats. */
+/* container.h: reads, writes, describes and checks .kvc files. Spec: FORMAT.md. Not for engine
+ * formats. */
 #ifndef KVC_CONTAINER_H
 #define KVC_CONTAINER_H
 
@@ -27,7 +28,8 @@ enum kvc_record_type {
 };
 const char *kvc_record_name(unsigned type);
 
-/* Blocks [block, end) of a tensor, KVC_CODER_BLOCKS at most, that another coder than the CPU's is asked to encode. */
+/* Blocks [block, end) of a tensor, KVC_CODER_BLOCKS at most, that another coder than the CPU's is
+ * asked to encode. */
 #define KVC_CODER_BLOCKS 16
 struct kvc_coder_work {
     const struct kvc_cache *cache;
@@ -39,44 +41,59 @@ struct kvc_coder_work {
 
 /* A block that was encoded. */
 struct kvc_coder_block {
-    struct kvc_sections list; /* begun by the caller, who frees it; its sections are those of the pipeline's stages */
-    uint64_t digest;          /* of the rows as they are decoded */
-    int done;                 /* 0: the CPU encodes this block, which it reads by cache->read() */
+    /* begun by the caller, who frees it; its sections are those of the pipeline's stages */
+    struct kvc_sections list;
+    uint64_t digest; /* of the rows as they are decoded */
+    int done;        /* 0: the CPU encodes this block, which it reads by cache->read() */
 };
 
-/* Encodes blocks in the place of the CPU, for example on a device that has the rows in its memory. The sections must be those that the
- * pipeline's stages make. Several threads call encode() at a time. */
+/* Encodes blocks in the place of the CPU, for example on a device that has the rows in its memory.
+ * The sections must be those that the pipeline's stages make. Several threads call encode() at a
+ * time. */
 struct kvc_block_coder {
     void *state;
-    /* Refuses a tensor that the coder cannot encode by this pipeline: returns -1 and *e. Called before anything is encoded. */
-    int (*accept)(void *state, const struct kvc_cache *c, uint32_t tensor, const struct kvc_pipeline *pipeline,
-                  struct kvc_error *e);
+    /* Refuses a tensor that the coder cannot encode by this pipeline: returns -1 and *e. Called
+     * before anything is encoded. */
+    int (*accept)(void *state, const struct kvc_cache *c, uint32_t tensor,
+                  const struct kvc_pipeline *pipeline, struct kvc_error *e);
     /* Fills to[0] to to[end - block - 1]. */
-    int (*encode)(void *state, const struct kvc_coder_work *work, struct kvc_coder_block *to, struct kvc_error *e);
+    int (*encode)(void *state, const struct kvc_coder_work *work, struct kvc_coder_block *to,
+                  struct kvc_error *e);
 };
 
 struct kvc_pack_options {
     const struct kvc_recipe *recipe; /* NULL: the default */
     unsigned threads;                /* 0: one per core */
     int no_verify;                   /* skip decoding what was encoded */
-    unsigned align; /* bytes: a power of two from 16 (also 0) to 1 MiB; runs of BLOCK records begin at multiples of it */
-    /* Queries for stages that compute attention: binary32, channels paired as K's (view.h); NULL: the cache's own. */
+    /* bytes: a power of two from 16 (also 0) to 1 MiB; runs of BLOCK records begin at multiples of
+     * it */
+    unsigned align;
+    /* Queries for stages that compute attention: binary32, channels paired as K's (view.h); NULL:
+     * the cache's own. */
     const struct kvc_cache *queries;
-    const struct kvc_weights *weights; /* for stages that rebuild rows from hidden states; NULL: none */
-    struct kvc_profile *profile;       /* for stages that take a profile; NULL: none */
-    const struct kvc_fit *fit;         /* its fit to the cache (kvc_profile_settle); NULL: kvc_container_write() measures the fit,
-                                        * and refuses a profile that does not fit */
-    int embed_profile;                 /* store the profile in the file */
-    int measure;                       /* fill in the report's errors */
-    int space;                         /* store the namespace (prefix.space), as is done where the cache has one */
-    int no_tokens;                /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */
-    const struct kvc_cache *keys; /* cache whose prefix keys are kept if `cache` has no token ids; NULL: the cache itself */
-    /* A container whose rows are the first rows of the cache: its blocks are copied where they are coded alone and by the same
-     * pipeline, instead of coded again. Refused for lossy tensors of which more than the last block cannot be copied. NULL: none. */
+    /* for stages that rebuild rows from hidden states; NULL: none */
+    const struct kvc_weights *weights;
+    struct kvc_profile *profile; /* for stages that take a profile; NULL: none */
+    const struct kvc_fit
+        *fit; /* its fit to the cache (kvc_profile_settle); NULL: kvc_container_write() measures the
+               * fit, and refuses a profile that does not fit */
+    int embed_profile; /* store the profile in the file */
+    int measure;       /* fill in the report's errors */
+    /* store the namespace (prefix.space), as is done where the cache has one */
+    int space;
+    /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */
+    int no_tokens;
+    /* cache whose prefix keys are kept if `cache` has no token ids; NULL: the cache itself */
+    const struct kvc_cache *keys;
+    /* A container whose rows are the first rows of the cache: its blocks are copied where they are
+     * coded alone and by the same pipeline, instead of coded again. Refused for lossy tensors of
+     * which more than the last block cannot be copied. NULL: none. */
     const struct kvc_cache *reuse;
-    void (*progress)(void *state, uint64_t done, uint64_t total); /* bytes of tensor data; may be NULL */
+    /* bytes of tensor data; may be NULL */
+    void (*progress)(void *state, uint64_t done, uint64_t total);
     void *progress_state;
-    /* Encodes the blocks; what it encodes is neither verified nor measured. NULL: the CPU encodes. */
+    /* Encodes the blocks; what it encodes is neither verified nor measured. NULL: the CPU encodes.
+     */
     const struct kvc_block_coder *coder;
 };
 
@@ -87,41 +104,49 @@ struct kvc_pack_report {
     uint64_t records, sections;
     int lossless;
     int uses_profile; /* 1: reading the file needs the options' profile */
-    double error[2];  /* of K and of V, if measured: Frobenius norm of error over that of source, of lossy rows */
+    /* of K and of V, if measured: Frobenius norm of error over that of source, of lossy rows */
+    double error[2];
 };
 
 /* Writes cache as a .kvc. The cache is read from several threads. `report` may be NULL. */
-int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options, struct kvc_sink *out,
-                        struct kvc_pack_report *report, struct kvc_error *e);
+int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options,
+                        struct kvc_sink *out, struct kvc_pack_report *report, struct kvc_error *e);
 
-/* Opens a .kvc. Checks header, footer, index and all records except blocks, which are checked when they are read.
- * `in` must outlive the cache. */
+/* Opens a .kvc. Checks header, footer, index and all records except blocks, which are checked when
+ * they are read. `in` must outlive the cache. */
 struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e);
-/* Returns 1 if `c` came from kvc_container_open(). The functions below are for such caches. For other caches (of an engine's
- * file, or a view of a container) functions that take an error fail, setters do nothing, and the rest return 0, NULL or "". */
+/* Returns 1 if `c` came from kvc_container_open(). The functions below are for such caches. For
+ * other caches (of an engine's file, or a view of a container) functions that take an error fail,
+ * setters do nothing, and the rest return 0, NULL or "". */
 int kvc_cache_is_container(const struct kvc_cache *c);
 
-/* Sets the model's weights, which must outlive the cache. For files whose K and V are rebuilt from hidden states. */
+/* Sets the model's weights, which must outlive the cache. For files whose K and V are rebuilt from
+ * hidden states. */
 void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights);
-/* Has every block that is decoded compared with its digest, which a whole check does anyway; at first none is. Before rows are read. */
+/* Has every block that is decoded compared with its digest, which a whole check does anyway; at
+ * first none is. Before rows are read. */
 void kvc_container_set_verify(struct kvc_cache *c, int verify);
-/* Returns a copy of the struct of an open container, whose rows are decoded without that comparison. It lives as long as *c, and is not
- * freed. */
+/* Returns a copy of the struct of an open container, whose rows are decoded without that
+ * comparison. It lives as long as *c, and is not freed. */
 struct kvc_cache kvc_container_unverified(const struct kvc_cache *c);
-/* Sets the bytes of memory that decoding may take (decode_memory.h); 0: the default, which is set at first. Before rows are read. */
+/* Sets the bytes of memory that decoding may take (decode_memory.h); 0: the default, which is set
+ * at first. Before rows are read. */
 void kvc_container_set_memory(struct kvc_cache *c, uint64_t bytes);
 /* Refuses to hold `bytes` at a time, beside decoding, where they are more than that memory. */
 int kvc_container_may_hold(const struct kvc_cache *c, uint64_t bytes, struct kvc_error *e);
-/* Searches for the profile that a file names: in the file, then in `places`, which may be NULL. A missing profile is an error
- * only when rows that need it are read. */
+/* Searches for the profile that a file names: in the file, then in `places`, which may be NULL. A
+ * missing profile is an error only when rows that need it are read. */
 void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places);
-/* Returns the profile that the file was packed with, or NULL if it was not found. *embedded: 1 if the file contains it. */
+/* Returns the profile that the file was packed with, or NULL if it was not found. *embedded: 1 if
+ * the file contains it. */
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded);
-/* Describes the transform of a tensor in words: "K before RoPE, the profile's basis"; "" if the tensor has none. */
-int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e);
+/* Describes the transform of a tensor in words: "K before RoPE, the profile's basis"; "" if the
+ * tensor has none. */
+int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size,
+                            struct kvc_error *e);
 
-/* The file's header: the format version whose features the file uses, the oldest version of readers that understand them, and the
- * alignment in bytes of runs of BLOCK records. */
+/* The file's header: the format version whose features the file uses, the oldest version of readers
+ * that understand them, and the alignment in bytes of runs of BLOCK records. */
 struct kvc_container_header {
     unsigned write_version, read_version, align;
 };
@@ -138,10 +163,10 @@ struct kvc_record_info {
     unsigned n_sections;
 };
 uint64_t kvc_container_records(const struct kvc_cache *c);
-/* Reads and checks the header and directory of record i, which must be below kvc_container_records(). `section` (may be NULL)
- * gets up to n_max entries. */
-int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info, struct kvc_section *section,
-                         unsigned n_max, struct kvc_error *e);
+/* Reads and checks the header and directory of record i, which must be below
+ * kvc_container_records(). `section` (may be NULL) gets up to n_max entries. */
+int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
+                         struct kvc_section *section, unsigned n_max, struct kvc_error *e);
 /* Returns the canonical pipeline text of a tensor ("zstd"). */
 const char *kvc_container_pipeline(const struct kvc_cache *c, uint32_t tensor);
 /* Returns 1 if every tensor's stages are lossless. */
@@ -149,9 +174,10 @@ int kvc_container_lossless(const struct kvc_cache *c);
 /* Returns the stored bytes of a tensor's records. */
 uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor);
 
-/* Decodes n sorted rows of a tensor, from row `first` on, to their places in a layout of tokens in sorted order; stages that can put them
- * there without a copy. `rows` has room for n rows. places->first is the token of row `first`. Rows of a damaged block
- * may be written before it is refused. */
+/* Decodes n sorted rows of a tensor, from row `first` on, to their places in a layout of tokens in
+ * sorted order; stages that can put them there without a copy. `rows` has room for n rows.
+ * places->first is the token of row `first`. Rows of a damaged block may be written before it is
+ * refused. */
 int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
                         const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e);
 
@@ -164,30 +190,39 @@ struct kvc_container_block {
 };
 /* Returns the number of blocks of all tensors. */
 uint64_t kvc_container_blocks(const struct kvc_cache *c);
-struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block);
-/* Returns the digest of decoded values from the header of a BLOCK record, of which these are the bytes. */
+struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor,
+                                               uint64_t block);
+/* Returns the digest of decoded values from the header of a BLOCK record, of which these are the
+ * bytes. */
 uint64_t kvc_container_block_digest(const uint8_t *record);
-/* Returns a tensor's shape as it was coded. The cache's own may since have got another number of heads. */
+/* Returns a tensor's shape as it was coded. The cache's own may since have got another number of
+ * heads. */
 const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uint32_t tensor);
-/* Makes the program by which a device decodes a block (program.h). `bytes` is the block's record, which is checked. Returns 0.
- * Returns 1 if a device cannot decode the block: a stage does not support it, or rows are references. Returns -1 and *e if the
- * record is damaged or needs a profile or weights that are missing. */
-int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *bytes, struct kvc_program *p,
-                        struct kvc_error *e);
-/* Fails with KVC_ERR_DAMAGED: `what` is wrong in a block. The message names its record, tensor and byte offset. */
-int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const char *what, struct kvc_error *e);
+/* Makes the program by which a device decodes a block (program.h). `bytes` is the block's record,
+ * which is checked. Returns 0. Returns 1 if a device cannot decode the block: a stage does not
+ * support it, or rows are references. Returns -1 and *e if the record is damaged or needs a profile
+ * or weights that are missing. */
+int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                        const uint8_t *bytes, struct kvc_program *p, struct kvc_error *e);
+/* Fails with KVC_ERR_DAMAGED: `what` is wrong in a block. The message names its record, tensor and
+ * byte offset. */
+int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                               const char *what, struct kvc_error *e);
 
-/* Reads the whole file and checks every hash, padding byte and digest. `threads` 0: one per core. */
+/* Reads the whole file and checks every hash, padding byte and digest. `threads` 0: one per core.
+ */
 int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_error *e);
-/* Does the same, and calls progress() with stored bytes of checked records, on the calling thread. NULL: it is not called. */
+/* Does the same, and calls progress() with stored bytes of checked records, on the calling thread.
+ * NULL: it is not called. */
 int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
-                              void (*progress)(void *state, uint64_t done, uint64_t total), void *state, struct kvc_error *e);
+                              void (*progress)(void *state, uint64_t done, uint64_t total),
+                              void *state, struct kvc_error *e);
 
 /* Checks every record's hash, without decoding anything. */
 int kvc_container_check_hashes(const struct kvc_cache *c, struct kvc_error *e);
 
-/* Checks the records that are not read with tensors and literals: padding and skipped records. Reading everything and then
- * checking the rest detects every flipped bit. */
+/* Checks the records that are not read with tensors and literals: padding and skipped records.
+ * Reading everything and then checking the rest detects every flipped bit. */
 int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e);
 
 #endif

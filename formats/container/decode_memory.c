@@ -22,14 +22,17 @@ static uint64_t block_bytes(const struct kvc_shape *s) {
     return rows * (own > floats ? own : floats);
 }
 
-/* Returns the bytes of inputs that are held for a block that is predicted: one for each value of the tensors before it. */
+/* Returns the bytes of inputs that are held for a block that is predicted: one for each value of
+ * the tensors before it. */
 static uint64_t input_bytes(const struct kvc_cache *c, uint32_t tensor) {
     const struct kvc_records *k = kvc_records_of(c);
     uint64_t values = 0;
-    if (kvc_pipeline_first(&k->pipeline[k->pipeline_of[tensor]], KVC_STAGE_AHEAD) == k->pipeline[k->pipeline_of[tensor]].n)
+    if (kvc_pipeline_first(&k->pipeline[k->pipeline_of[tensor]], KVC_STAGE_AHEAD) ==
+        k->pipeline[k->pipeline_of[tensor]].n)
         return 0;
     for (uint32_t t = 0; t < tensor; t++)
-        if (kvc_tensor_part(c, t) == kvc_tensor_part(c, tensor)) values += k->shape[t].heads * k->shape[t].dim;
+        if (kvc_tensor_part(c, t) == kvc_tensor_part(c, tensor))
+            values += k->shape[t].heads * k->shape[t].dim;
     return values * KVC_BLOCK;
 }
 
@@ -48,8 +51,9 @@ int kvc_decode_memory_check(const struct kvc_cache *c, uint32_t tensor, struct k
     if (needs <= for_threads(c)) return 0;
     kvc_tensor_label(c, tensor, label, sizeof label);
     return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MEMORY,
-                         "decoding %s may take %" PRIu64 " MiB of memory, and %" PRIu64 " MiB are allowed", label,
-                         (needs + needs / 3) / (1 << 20) + 1, allowed >> 20);
+                         "decoding %s may take %" PRIu64 " MiB of memory, and %" PRIu64
+                         " MiB are allowed",
+                         label, (needs + needs / 3) / (1 << 20) + 1, allowed >> 20);
 }
 
 unsigned kvc_decode_memory_threads(const struct kvc_cache *c, unsigned threads) {
@@ -68,7 +72,8 @@ int kvc_container_may_hold(const struct kvc_cache *c, uint64_t bytes, struct kvc
     const struct kvc_records *k = kvc_records_of(c);
     if (!k || bytes <= k->max_memory) return 0;
     return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MEMORY,
-                         "the source's order of rows takes %" PRIu64 " MiB of memory, and %" PRIu64 " MiB are allowed",
+                         "the source's order of rows takes %" PRIu64 " MiB of memory, and %" PRIu64
+                         " MiB are allowed",
                          (bytes >> 20) + 1, k->max_memory >> 20);
 }
 

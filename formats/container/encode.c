@@ -1,8 +1,9 @@
-/* encode.c: encodes the records of a run of blocks of one tensor. Spec: FORMAT.md, "Records". Not for the order of stages
- * (codecs/pipeline_encode.c), the blocks that they take (encode_rows.c) or the facts that they ask for (encode_facts.c), and not for the
- * order of the file (writer.c).
+/* encode.c: encodes the records of a run of blocks of one tensor. Spec: FORMAT.md, "Records". Not
+ * for the order of stages (codecs/pipeline_encode.c), the blocks that they take (encode_rows.c) or
+ * the facts that they ask for (encode_facts.c), and not for the order of the file (writer.c).
  *
- * For the second tensor of a pair, the blocks of the first one are encoded again, because the digests are of values decoded from both. */
+ * For the second tensor of a pair, the blocks of the first one are encoded again, because the
+ * digests are of values decoded from both. */
 #include "formats/container/encode.h"
 
 #include "codecs/floats.h"
@@ -16,8 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAMPLED_FROM = 8, SAMPLE = 3 };  /* blocks of a segment from which on stages see a sample: every third block */
-enum { RUN_BLOCKS = KVC_CODER_BLOCKS }; /* blocks encoded as one item of work where no stage looks ahead: at most 4096 rows */
+/* blocks of a segment from which on stages see a sample: every third block */
+enum { SAMPLED_FROM = 8, SAMPLE = 3 };
+/* blocks encoded as one item of work where no stage looks ahead: at most 4096 rows */
+enum { RUN_BLOCKS = KVC_CODER_BLOCKS };
 
 static int is_second(const struct kvc_encode *x, uint32_t tensor) {
     return x->plan->partner[tensor] != KVC_NONE && x->plan->partner[tensor] < tensor;
@@ -38,7 +41,8 @@ static void list_own(struct kvc_tensor_coder *r, uint64_t number) {
 }
 
 /* A block of `own` rows, listed in `row`, that is to be decoded into `rows`. */
-static struct kvc_block block_back(const struct kvc_tensor_coder *r, uint64_t own, uint64_t *row, uint8_t *rows) {
+static struct kvc_block block_back(const struct kvc_tensor_coder *r, uint64_t own, uint64_t *row,
+                                   uint8_t *rows) {
     struct kvc_block block = {.shape = r->x->cache->tensor[r->tensor].shape,
                               .rows = rows,
                               .role = kvc_plan_select(&r->x->cache->tensor[r->tensor]),
@@ -51,9 +55,10 @@ static struct kvc_block block_back(const struct kvc_tensor_coder *r, uint64_t ow
     return block;
 }
 
-/* Decodes the `own` rows of the block in r->list into r->decoded. `first`: the coder of the pair's first tensor, or NULL. */
-static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, size_t container_sections,
-                       uint64_t own, struct kvc_error *e) {
+/* Decodes the `own` rows of the block in r->list into r->decoded. `first`: the coder of the pair's
+ * first tensor, or NULL. */
+static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number,
+                       size_t container_sections, uint64_t own, struct kvc_error *e) {
     struct kvc_block block = block_back(r, own, r->read.row, r->decoded);
     struct kvc_coded coded = {.section = r->list.section + container_sections,
                               .n = r->list.count - container_sections,
@@ -65,7 +70,8 @@ static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *firs
     if (first) {
         struct kvc_block there, partner;
         kvc_sections_clear(&first->list);
-        if (kvc_coder_load(first, number, &there, &partner, e) || kvc_encoder_block(&first->encoder, &there, &first->list, e))
+        if (kvc_coder_load(first, number, &there, &partner, e) ||
+            kvc_encoder_block(&first->encoder, &there, &first->list, e))
             return -1;
         kvc_sections_seal(&first->list);
         base = (struct kvc_coded){.section = first->list.section,
@@ -76,7 +82,8 @@ static int decode_back(struct kvc_tensor_coder *r, struct kvc_tensor_coder *firs
     return kvc_pipeline_decode_record(r->pipeline, &block, &coded, first ? &base : NULL, e);
 }
 
-/* Encodes block `number` of another tensor and decodes it again into h->decoded, as a reader of the file will. */
+/* Encodes block `number` of another tensor and decodes it again into h->decoded, as a reader of the
+ * file will. */
 static int decode_other(struct kvc_tensor_coder *h, uint64_t number, struct kvc_error *e) {
     uint64_t own;
     size_t container_sections;
@@ -89,9 +96,10 @@ static int decode_other(struct kvc_tensor_coder *h, uint64_t number, struct kvc_
     return 0;
 }
 
-/* Reads hidden states as a reader of the file will decode them. The rows must be in the coder's segment; hidden states have the
- * same blocks there. */
-static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+/* Reads hidden states as a reader of the file will decode them. The rows must be in the coder's
+ * segment; hidden states have the same blocks there. */
+static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                       struct kvc_error *e) {
     struct kvc_tensor_coder *r = (struct kvc_tensor_coder *)(uintptr_t)owner, *h = r->hidden;
     const struct kvc_cache *c = r->x->cache;
     if (!h) return c->read(c, tensor, first, n, dst, e);
@@ -105,7 +113,8 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
 /* --- coders --- */
 
 /* Shows the segment to every stage that looks ahead, and encodes the side data. */
-static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end, struct kvc_error *e) {
+static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t end,
+                          struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     unsigned steps = r->pipeline->n;
     uint64_t own;
@@ -116,8 +125,10 @@ static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t e
                                  .profile = r->facts.profile};
         if (!(r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
         like.shape.tokens = 0;
-        for (uint64_t b = first; b < end && !like.shape.tokens; b++) { /* the shape after earlier stages */
-            struct kvc_block read, partner, *const block = kvc_coder_look_at(r, b, &read, &partner, &own, e);
+        /* the shape after earlier stages */
+        for (uint64_t b = first; b < end && !like.shape.tokens; b++) {
+            struct kvc_block read,
+                partner, *const block = kvc_coder_look_at(r, b, &read, &partner, &own, e);
             if (!block || (own && kvc_encoder_shape(&r->encoder, i, block, e))) return -1;
             if (!block->shape.tokens) continue;
             like.shape = block->shape;
@@ -126,9 +137,11 @@ static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t e
         }
         if (kvc_encoder_begin(&r->encoder, i, &like, e)) return -1;
         const int sees = r->pipeline->step[i].stage->look && r->encoder.state[i];
-        const int samples = r->pipeline->step[i].stage->flags & KVC_STAGE_SAMPLES && end - first >= SAMPLED_FROM;
+        const int samples = r->pipeline->step[i].stage->flags & KVC_STAGE_SAMPLES &&
+                            end - first >= SAMPLED_FROM;
         for (uint64_t b = first + (samples ? 1 : 0); b < end && sees; b += samples ? SAMPLE : 1) {
-            struct kvc_block read, partner, *const block = kvc_coder_look_at(r, b, &read, &partner, &own, e);
+            struct kvc_block read,
+                partner, *const block = kvc_coder_look_at(r, b, &read, &partner, &own, e);
             if (!block || (own && kvc_encoder_look(&r->encoder, i, block, e))) return -1;
         }
         if (kvc_encoder_settle(&r->encoder, i, e)) return -1;
@@ -154,8 +167,8 @@ static void coder_free(struct kvc_tensor_coder *r) {
     free(r);
 }
 
-static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end,
-                                           struct kvc_error *e) {
+static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t tensor,
+                                           uint64_t block, uint64_t end, struct kvc_error *e) {
     struct kvc_tensor_coder *r = calloc(1, sizeof *r);
     if (!r) {
         kvc_fail_memory(e, "a run of blocks");
@@ -176,7 +189,8 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
     r->read.other = x->plan->partner[tensor] == KVC_NONE ? NULL : malloc(n);
     r->decoded = malloc(n);
     int status = 0;
-    if (!r->read.rows || !r->read.own || !r->decoded || (x->plan->partner[tensor] != KVC_NONE && !r->read.other))
+    if (!r->read.rows || !r->read.own || !r->decoded ||
+        (x->plan->partner[tensor] != KVC_NONE && !r->read.other))
         status = kvc_fail_memory(e, "a block");
     if (!status) status = kvc_coder_describe(r, read_hidden, e) || kvc_coder_keeps(r, e) ? -1 : 0;
     const uint32_t from = r->facts.source.rebuild ? r->facts.source.from : KVC_NONE;
@@ -196,10 +210,14 @@ static struct kvc_tensor_coder *coder_make(const struct kvc_encode *x, uint32_t 
 static int decode_repeated(struct kvc_tensor_coder *r, uint64_t n, struct kvc_error *e) {
     for (uint64_t i = 0; i < n; i++) {
         const struct kvc_same *from = &r->read.from[i];
-        if (from->tensor == KVC_NONE || kvc_pipeline_lossless(kvc_coder_pipeline(r->x, from->tensor))) continue;
+        if (from->tensor == KVC_NONE ||
+            kvc_pipeline_lossless(kvc_coder_pipeline(r->x, from->tensor)))
+            continue;
         struct kvc_tensor_coder *o = r->origin;
-        if (!o || o->tensor != from->tensor || from->block < o->first_block || from->block >= o->end_block) {
-            const uint64_t first = from->block / KVC_SEGMENT_BLOCKS * KVC_SEGMENT_BLOCKS, end = first + KVC_SEGMENT_BLOCKS;
+        if (!o || o->tensor != from->tensor || from->block < o->first_block ||
+            from->block >= o->end_block) {
+            const uint64_t first = from->block / KVC_SEGMENT_BLOCKS * KVC_SEGMENT_BLOCKS,
+                           end = first + KVC_SEGMENT_BLOCKS;
             const uint64_t blocks = kvc_coder_cells(r->x->cache, from->tensor)->n_blocks;
             coder_free(o);
             r->origin = o = coder_make(r->x, from->tensor, first, end < blocks ? end : blocks, e);
@@ -209,13 +227,16 @@ static int decode_repeated(struct kvc_tensor_coder *r, uint64_t n, struct kvc_er
         /* the origin's rows are packed, without the rows that are references themselves */
         uint64_t place = 0;
         for (uint32_t j = 0; j < from->there; j++) place += o->read.from[j].tensor == KVC_NONE;
-        memcpy(r->read.rows + i * r->row_bytes, o->decoded + place * r->row_bytes, (size_t)r->row_bytes);
+        memcpy(r->read.rows + i * r->row_bytes, o->decoded + place * r->row_bytes,
+               (size_t)r->row_bytes);
     }
     return 0;
 }
 
-/* Adds the squares of a lossy row and of its error. Skips values that are not finite, which decode exactly. */
-static void measure_row(const struct kvc_tensor_coder *r, const uint8_t *source, const uint8_t *back, struct kvc_run *run) {
+/* Adds the squares of a lossy row and of its error. Skips values that are not finite, which decode
+ * exactly. */
+static void measure_row(const struct kvc_tensor_coder *r, const uint8_t *source,
+                        const uint8_t *back, struct kvc_run *run) {
     float x[64], y[64];
     const enum kvc_dtype dtype = r->x->cache->tensor[r->tensor].shape.dtype;
     const size_t size = kvc_dtype_info(dtype)->size, n = (size_t)r->row_bytes / size;
@@ -238,8 +259,10 @@ static void swap_bytes(uint8_t **a, uint8_t **b) {
     *b = other;
 }
 
-/* Compares the `own` rows of the block with what they decode to, or takes them for it where stages are lossy. */
-static int check_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t own, struct kvc_run *run, struct kvc_error *e) {
+/* Compares the `own` rows of the block with what they decode to, or takes them for it where stages
+ * are lossy. */
+static int check_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t own,
+                         struct kvc_run *run, struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     const uint64_t n = cells->block[number + 1] - cells->block[number];
     const int lossless = kvc_pipeline_lossless(r->pipeline);
@@ -248,24 +271,30 @@ static int check_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t o
         if (r->read.from[i].tensor != KVC_NONE) continue;
         const uint8_t *back = r->decoded + k++ * r->row_bytes;
         if (lossless && memcmp(back, r->read.rows + i * r->row_bytes, (size_t)r->row_bytes) != 0)
-            return kvc_fail(e, KVC_ERR_VERIFY, "block %" PRIu64 " does not decode to what was encoded", number);
-        if (!lossless && r->x->options->measure && kvc_is_float(r->x->cache->tensor[r->tensor].shape.dtype))
+            return kvc_fail(e, KVC_ERR_VERIFY,
+                            "block %" PRIu64 " does not decode to what was encoded", number);
+        if (!lossless && r->x->options->measure &&
+            kvc_is_float(r->x->cache->tensor[r->tensor].shape.dtype))
             measure_row(r, r->read.rows + i * r->row_bytes, back, run);
-        if (!lossless && own < n) memcpy(r->read.rows + i * r->row_bytes, back, (size_t)r->row_bytes);
+        if (!lossless && own < n)
+            memcpy(r->read.rows + i * r->row_bytes, back, (size_t)r->row_bytes);
     }
     if (!lossless && own == n) swap_bytes(&r->read.rows, &r->decoded);
     return 0;
 }
 
 /* Adds the record of the block in r->list. */
-static int add_record(struct kvc_tensor_coder *r, uint64_t number, struct kvc_run *run, struct kvc_error *e) {
+static int add_record(struct kvc_tensor_coder *r, uint64_t number, struct kvc_run *run,
+                      struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     const uint64_t start = cells->block[number], n = cells->block[number + 1] - start;
     if (decode_repeated(r, n, e) ||
-        (!kvc_pipeline_lossless(r->pipeline) && kvc_loop_publish(r->x->loop, r->tensor, number, r->read.rows, e)))
+        (!kvc_pipeline_lossless(r->pipeline) &&
+         kvc_loop_publish(r->x->loop, r->tensor, number, r->read.rows, e)))
         return -1;
     const uint64_t digest = kvc_digest_rows(r->read.rows, r->row_bytes, start, n);
-    return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, digest, &r->list, e);
+    return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, digest,
+                            &r->list, e);
 }
 
 /* Returns 1 where what blocks decode to is asked for: lossless blocks may go unverified. */
@@ -274,17 +303,19 @@ static int decodes_back(const struct kvc_tensor_coder *r) {
 }
 
 /* Decodes and checks the block in r->list, and adds its record. */
-static int finish_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, uint64_t own,
-                        size_t container_sections, struct kvc_run *run, struct kvc_error *e) {
+static int finish_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number,
+                        uint64_t own, size_t container_sections, struct kvc_run *run,
+                        struct kvc_error *e) {
     if (own && decodes_back(r) &&
-        (decode_back(r, first, number, container_sections, own, e) || check_decoded(r, number, own, run, e)))
+        (decode_back(r, first, number, container_sections, own, e) ||
+         check_decoded(r, number, own, run, e)))
         return -1;
     return add_record(r, number, run, e);
 }
 
 /* Encodes block `number` into r->list. */
-static int start_block(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own, size_t *container_sections,
-                       struct kvc_run *run, struct kvc_error *e) {
+static int start_block(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own,
+                       size_t *container_sections, struct kvc_run *run, struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     const uint64_t n = cells->block[number + 1] - cells->block[number];
     if (kvc_coder_sections(r, number, own, container_sections, e)) return -1;
@@ -294,8 +325,8 @@ static int start_block(struct kvc_tensor_coder *r, uint64_t number, uint64_t *ow
 }
 
 /* Encodes block `number` into run->buffer. */
-static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number, struct kvc_run *run,
-                        struct kvc_error *e) {
+static int encode_block(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t number,
+                        struct kvc_run *run, struct kvc_error *e) {
     uint64_t own;
     size_t container_sections;
     if (start_block(r, number, &own, &container_sections, run, e)) return -1;
@@ -323,11 +354,12 @@ static int may_wait(struct kvc_tensor_coder *r, const struct kvc_tensor_coder *f
     return r->waiting.rows && r->waiting.decoded;
 }
 
-/* Decodes the waiting block, `number`, and the one after it, neither of which has references. Returns 0, or 1 where each is to be decoded
- * alone. */
+/* Decodes the waiting block, `number`, and the one after it, neither of which has references.
+ * Returns 0, or 1 where each is to be decoded alone. */
 static int decode_two_back(struct kvc_tensor_coder *r, uint64_t number) {
     const uint64_t *const start = kvc_coder_cells(r->x->cache, r->tensor)->block + number;
-    const struct kvc_sections *const list[] = {&r->waiting.list, &r->list}, *const side = &r->encoder.side;
+    const struct kvc_sections *const list[] = {&r->waiting.list, &r->list}, *const side =
+                                                                                &r->encoder.side;
     uint8_t *const to[] = {r->waiting.decoded, r->decoded};
     uint64_t row[2][KVC_BLOCK];
     struct kvc_block block[2];
@@ -343,12 +375,15 @@ static int decode_two_back(struct kvc_tensor_coder *r, uint64_t number) {
 }
 
 /* Adds a block that is decoded already. */
-static int keep_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t rows, struct kvc_run *run, struct kvc_error *e) {
+static int keep_decoded(struct kvc_tensor_coder *r, uint64_t number, uint64_t rows,
+                        struct kvc_run *run, struct kvc_error *e) {
     return check_decoded(r, number, rows, run, e) ? -1 : add_record(r, number, run, e);
 }
 
-/* Encodes blocks `number` and `number` + 1 into run->buffer, and decodes them at once where neither has references to other rows. */
-static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_run *run, struct kvc_error *e) {
+/* Encodes blocks `number` and `number` + 1 into run->buffer, and decodes them at once where neither
+ * has references to other rows. */
+static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_run *run,
+                      struct kvc_error *e) {
     const uint64_t *const start = kvc_coder_cells(r->x->cache, r->tensor)->block + number;
     const uint64_t n = start[1] - start[0], next = start[2] - start[1];
     uint64_t own;
@@ -365,14 +400,16 @@ static int encode_two(struct kvc_tensor_coder *r, uint64_t number, struct kvc_ru
     memcpy(from, r->read.from, (size_t)next * sizeof *from);
     for (uint64_t i = 0; i < n; i++) r->read.from[i].tensor = KVC_NONE;
     exchange(r);
-    if (both ? keep_decoded(r, number, n, run, e) : finish_block(r, NULL, number, n, 0, run, e)) return -1;
+    if (both ? keep_decoded(r, number, n, run, e) : finish_block(r, NULL, number, n, 0, run, e))
+        return -1;
     exchange(r);
     memcpy(r->read.from, from, (size_t)next * sizeof *from);
-    return both ? keep_decoded(r, number + 1, own, run, e) : finish_block(r, NULL, number + 1, own, container_sections, run, e);
+    return both ? keep_decoded(r, number + 1, own, run, e)
+                : finish_block(r, NULL, number + 1, own, container_sections, run, e);
 }
 
-static int encode_blocks(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t block, uint64_t end,
-                         struct kvc_run *run, struct kvc_error *e) {
+static int encode_blocks(struct kvc_tensor_coder *r, struct kvc_tensor_coder *first, uint64_t block,
+                         uint64_t end, struct kvc_run *run, struct kvc_error *e) {
     int status = 0;
     for (uint64_t b = block, n; b < end && !status; b += n) {
         n = end - b > 1 && may_wait(r, first) ? 2 : 1;
@@ -384,32 +421,38 @@ static int encode_blocks(struct kvc_tensor_coder *r, struct kvc_tensor_coder *fi
 /* --- blocks that another coder encodes --- */
 
 /* Writes the block that the coder has encoded, or encodes the block that it left. */
-static int take_block(struct kvc_tensor_coder *r, uint64_t number, struct kvc_coder_block *coded, struct kvc_run *run,
-                      struct kvc_error *e) {
+static int take_block(struct kvc_tensor_coder *r, uint64_t number, struct kvc_coder_block *coded,
+                      struct kvc_run *run, struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     if (!coded->done) return encode_block(r, NULL, number, run, e);
     run->bytes += (cells->block[number + 1] - cells->block[number]) * r->row_bytes;
-    return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number, coded->digest, &coded->list, e);
+    return kvc_record_build(&run->buffer, KVC_RECORD_BLOCK, r->tensor, (uint32_t)number,
+                            coded->digest, &coded->list, e);
 }
 
-static int encode_by_coder(struct kvc_tensor_coder *r, uint64_t block, uint64_t end, struct kvc_run *run, struct kvc_error *e) {
+static int encode_by_coder(struct kvc_tensor_coder *r, uint64_t block, uint64_t end,
+                           struct kvc_run *run, struct kvc_error *e) {
     const struct kvc_block_coder *coder = r->x->options->coder;
-    const struct kvc_coder_work work = {r->x->cache, r->tensor, r->pipeline, &r->facts.encoding, block, end};
+    const struct kvc_coder_work work = {r->x->cache,        r->tensor, r->pipeline,
+                                        &r->facts.encoding, block,     end};
     struct kvc_coder_block coded[RUN_BLOCKS] = {{.done = 0}};
     for (uint64_t b = block; b < end; b++) kvc_sections_init(&coded[b - block].list);
     int status = coder->encode(coder->state, &work, coded, e);
-    for (uint64_t b = block; b < end && !status; b++) status = take_block(r, b, &coded[b - block], run, e);
+    for (uint64_t b = block; b < end && !status; b++)
+        status = take_block(r, b, &coded[b - block], run, e);
     for (uint64_t b = block; b < end; b++) kvc_sections_free(&coded[b - block].list);
     return status;
 }
 
-/* Returns 1 if the coder takes the blocks of a tensor: rows are no references, and no stage looks ahead. */
+/* Returns 1 if the coder takes the blocks of a tensor: rows are no references, and no stage looks
+ * ahead. */
 static int by_coder(const struct kvc_encode *x, uint32_t tensor) {
-    return x->options->coder && !kvc_coder_looks(kvc_coder_pipeline(x, tensor)) && !kvc_same_is_possible(x->cache, tensor);
+    return x->options->coder && !kvc_coder_looks(kvc_coder_pipeline(x, tensor)) &&
+           !kvc_same_is_possible(x->cache, tensor);
 }
 
-int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end, struct kvc_run *run,
-                   struct kvc_error *e) {
+int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, uint64_t end,
+                   struct kvc_run *run, struct kvc_error *e) {
     struct kvc_tensor_coder *own = coder_make(x, tensor, block, end, e), *first = NULL;
     int status = own ? 0 : -1;
     if (!status && is_second(x, tensor)) {
@@ -417,8 +460,8 @@ int kvc_encode_run(const struct kvc_encode *x, uint32_t tensor, uint64_t block, 
         status = first ? 0 : -1;
     }
     if (!status && own->encoder.side.count)
-        status = kvc_record_build(&run->buffer, KVC_RECORD_SIDE, tensor, (uint32_t)(block / KVC_SEGMENT_BLOCKS), 0,
-                                  &own->encoder.side, e);
+        status = kvc_record_build(&run->buffer, KVC_RECORD_SIDE, tensor,
+                                  (uint32_t)(block / KVC_SEGMENT_BLOCKS), 0, &own->encoder.side, e);
     if (by_coder(x, tensor)) status = status || encode_by_coder(own, block, end, run, e);
     else status = status || encode_blocks(own, first, block, end, run, e);
     kvc_loop_done(x->loop, tensor, block, end, status);

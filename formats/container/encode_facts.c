@@ -1,5 +1,6 @@
-/* encode_facts.c: collects the facts that stages may ask for when they encode a tensor: positions, neighbouring tensors, queries,
- * RoPE, the profile's part, sources of rebuilt rows. Not for encoding (encode.c). */
+/* encode_facts.c: collects the facts that stages may ask for when they encode a tensor: positions,
+ * neighbouring tensors, queries, RoPE, the profile's part, sources of rebuilt rows. Not for
+ * encoding (encode.c). */
 #include "formats/container/encode_facts.h"
 
 #include "codecs/floats.h"
@@ -12,14 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int read_values(const struct kvc_encoding *encoding, unsigned role, uint64_t first, uint64_t n, float *dst,
-                       struct kvc_error *e) {
+static int read_values(const struct kvc_encoding *encoding, unsigned role, uint64_t first,
+                       uint64_t n, float *dst, struct kvc_error *e) {
     const struct kvc_tensor_coder *r = encoding->owner;
     const struct kvc_cache *c = r->x->cache;
     const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
     const uint32_t t = layer->tensor[role == KVC_SELECT_V];
     if (t == KVC_NONE || !kvc_is_float(c->tensor[t].shape.dtype))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no %s in f32, f16 or bf16", role == KVC_SELECT_V ? "V" : "K");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no %s in f32, f16 or bf16",
+                        role == KVC_SELECT_V ? "V" : "K");
     const size_t values = (size_t)(n * c->tensor[t].shape.heads * c->tensor[t].shape.dim);
     uint8_t *rows = kvc_alloc(values, kvc_dtype_info(c->tensor[t].shape.dtype)->size);
     if (!rows) return kvc_fail_memory(e, "rows");
@@ -35,21 +37,25 @@ static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_shape *key = &r->facts.encoding.key;
     uint32_t t = 0;
     if (!q) return 0;
-    while (t < q->n_tensors && !(q->tensor[t].role == KVC_ROLE_QUERIES &&
-                                 q->layer[q->tensor[t].layer].index == c->layer[c->tensor[r->tensor].layer].index))
+    while (t < q->n_tensors &&
+           !(q->tensor[t].role == KVC_ROLE_QUERIES &&
+             q->layer[q->tensor[t].layer].index == c->layer[c->tensor[r->tensor].layer].index))
         t++;
     if (t == q->n_tensors) return 0;
     const struct kvc_shape *shape = &q->tensor[t].shape;
     if (shape->dim != key->dim || shape->heads % key->heads)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, r->x->facts.heads_known ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
-                             "queries of %" PRIu64 " heads of %" PRIu64 " channels do not match K of %" PRIu64
-                             " heads of %" PRIu64 " channels",
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED,
+                             r->x->facts.heads_known ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
+                             "queries of %" PRIu64 " heads of %" PRIu64
+                             " channels do not match K of %" PRIu64 " heads of %" PRIu64
+                             " channels",
                              shape->heads, shape->dim, key->heads, key->dim);
     const struct kvc_cells *cells = kvc_coder_cells(q, t);
     r->facts.query = kvc_alloc(shape->tokens, kvc_row_bytes(shape));
     r->facts.query_position = kvc_alloc(shape->tokens, sizeof *r->facts.query_position);
     if (!r->facts.query || !r->facts.query_position) return kvc_fail_memory(e, "queries");
-    for (uint64_t i = 0; i < shape->tokens; i++) r->facts.query_position[i] = kvc_cells_position(cells, i);
+    for (uint64_t i = 0; i < shape->tokens; i++)
+        r->facts.query_position[i] = kvc_cells_position(cells, i);
     r->facts.encoding.query = r->facts.query;
     r->facts.encoding.query_position = r->facts.query_position;
     r->facts.encoding.query_heads = shape->heads;
@@ -63,11 +69,13 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     if (kvc_pipeline_first(r->pipeline, KVC_STAGE_REBUILDS) == r->pipeline->n) return 0;
     const uint32_t from = kvc_plan_hidden(c, r->pipeline, r->tensor);
     const struct kvc_facts *facts = &r->x->facts;
-    if (kvc_rebuilder_init(&r->facts.rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e)) return -1;
+    if (kvc_rebuilder_init(&r->facts.rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e))
+        return -1;
     r->facts.source = (struct kvc_rebuild_source){
         .rebuild = &r->facts.rebuilder.rebuild,
         .from = from,
-        .in = from == KVC_NONE ? 0 : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
+        .in = from == KVC_NONE ? 0
+                               : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
         .is_hidden = c->tensor[r->tensor].role == KVC_ROLE_HIDDEN,
         .normed = facts->hidden_place,
         .rope_type = facts->rope_type,
@@ -78,13 +86,15 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     };
     r->facts.encoding.source = &r->facts.source;
     if (!r->facts.source.is_hidden && facts->pairing == KVC_PAIRING_UNKNOWN)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of K is unknown");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
+                             "the RoPE pairing of K is unknown");
     return 0;
 }
 
 /* Gives inputs of rows as a reader decodes them: of lossless tensors, those of the source. */
-static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int8_t *to,
-                      size_t stride, struct kvc_error *e) {
+static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotation,
+                      const uint64_t *row, size_t n, int8_t *to, size_t stride,
+                      struct kvc_error *e) {
     const struct kvc_tensor_coder *r = owner;
     const struct kvc_cache *c = r->x->cache;
     if (!kvc_pipeline_lossless(kvc_coder_pipeline(r->x, tensor)))
@@ -93,8 +103,10 @@ static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotat
     const size_t width = (size_t)(c->tensor[tensor].shape.heads * c->tensor[tensor].shape.dim);
     uint8_t *bytes = kvc_alloc(rows, kvc_row_bytes(&c->tensor[tensor].shape));
     int8_t *small = kvc_alloc(rows, width);
-    int status = bytes && small ? c->read(c, tensor, first, rows, bytes, e) : kvc_fail_memory(e, "inputs");
-    if (!status) status = kvc_small_rows(&r->facts.predict, tensor, rotation, first, rows, bytes, small, e);
+    int status = bytes && small ? c->read(c, tensor, first, rows, bytes, e)
+                                : kvc_fail_memory(e, "inputs");
+    if (!status)
+        status = kvc_small_rows(&r->facts.predict, tensor, rotation, first, rows, bytes, small, e);
     if (!status) kvc_small_spread(small, width, first, row, n, to, stride);
     free(bytes);
     free(small);
@@ -104,9 +116,12 @@ static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotat
 /* Finds the tensors from which rows may be predicted. */
 static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
-    if (kvc_pipeline_first(r->pipeline, KVC_STAGE_AHEAD) == r->pipeline->n || !kvc_plan_select(&c->tensor[r->tensor])) return 0;
+    if (kvc_pipeline_first(r->pipeline, KVC_STAGE_AHEAD) == r->pipeline->n ||
+        !kvc_plan_select(&c->tensor[r->tensor]))
+        return 0;
     if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->facts.profile) return 0;
-    kvc_predict_source_init(&r->facts.predict, c, r->tensor, r->x->options->profile, r->x->facts.pairing, small_rows, r);
+    kvc_predict_source_init(&r->facts.predict, c, r->tensor, r->x->options->profile,
+                            r->x->facts.pairing, small_rows, r);
     r->facts.predict.memo = &r->facts.predicted;
     const int n = kvc_predict_inputs(&r->facts.predict, r->facts.ahead.from, e);
     if (n < 0) return -1;
@@ -126,21 +141,25 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
 }
 
 /* Rotates the profile's queries to the position of the last row. */
-static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_part *part, struct kvc_error *e) {
+static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_part *part,
+                          struct kvc_error *e) {
     const size_t row = part->query_heads * part->dim;
     struct kvc_rope rope;
-    if (!part->n_queries || part->dim != r->facts.encoding.key.dim || part->query_heads % r->facts.encoding.key.heads ||
-        !r->facts.encoding.rows)
+    if (!part->n_queries || part->dim != r->facts.encoding.key.dim ||
+        part->query_heads % r->facts.encoding.key.heads || !r->facts.encoding.rows)
         return 0;
-    if (!(r->facts.profile_query = kvc_alloc(part->n_queries, row * sizeof *r->facts.profile_query)))
+    if (!(r->facts.profile_query = kvc_alloc(part->n_queries,
+                                             row * sizeof *r->facts.profile_query)))
         return kvc_fail_memory(e, "queries");
-    memcpy(r->facts.profile_query, part->query, part->n_queries * row * sizeof *r->facts.profile_query);
+    memcpy(r->facts.profile_query, part->query,
+           part->n_queries * row * sizeof *r->facts.profile_query);
     r->facts.encoding.profile_query = r->facts.profile_query;
     r->facts.encoding.profile_queries = part->n_queries;
     r->facts.encoding.profile_query_heads = part->query_heads;
     const int64_t last = r->facts.encoding.position[r->facts.encoding.rows - 1];
     if (!r->facts.rope.angle || last < 0) return 0;
-    if (kvc_rope_init(&rope, r->facts.rope.angle, r->facts.rope.half, r->facts.rope.pairing, e)) return -1;
+    if (kvc_rope_init(&rope, r->facts.rope.angle, r->facts.rope.half, r->facts.rope.pairing, e))
+        return -1;
     kvc_rope_at(&rope, last);
     for (size_t q = 0; q < part->n_queries; q++)
         kvc_rope_turn(&rope, r->facts.profile_query + q * row, part->query_heads, part->dim);
@@ -148,9 +167,11 @@ static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_p
     return 0;
 }
 
-/* Returns the tokens of a layer's sliding window, 0 where the layer has none. Where the number is unknown, a cache without
- * position 0 is assumed to hold exactly the rows that the next token attends to, as transformers keeps it. */
-static uint64_t window_of(const struct kvc_facts *facts, const struct kvc_layer *layer, const struct kvc_encoding *x) {
+/* Returns the tokens of a layer's sliding window, 0 where the layer has none. Where the number is
+ * unknown, a cache without position 0 is assumed to hold exactly the rows that the next token
+ * attends to, as transformers keeps it. */
+static uint64_t window_of(const struct kvc_facts *facts, const struct kvc_layer *layer,
+                          const struct kvc_encoding *x) {
     const uint64_t window = kvc_layer_window(facts, layer);
     if (layer->kind != KVC_LAYER_SLIDING) return 0;
     return window ? window : x->rows && x->position[0] > 0 ? x->rows + 1 : 0;
@@ -167,11 +188,14 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const int encodes = (kvc_pipeline_profile_need(r->pipeline, 1) & KVC_PROFILE_ENCODES) != 0;
     if (!kvc_plan_select(t)) return 0;
     if (r->x->options->profile &&
-        (kvc_profile_part(r->x->options->profile, layer->index, t->role, facts->pairing, encodes, &r->facts.profile, e) ||
-         kvc_profile_part(r->x->options->profile, layer->index, KVC_ROLE_K, facts->pairing, encodes, &key, e)))
+        (kvc_profile_part(r->x->options->profile, layer->index, t->role, facts->pairing, encodes,
+                          &r->facts.profile, e) ||
+         kvc_profile_part(r->x->options->profile, layer->index, KVC_ROLE_K, facts->pairing, encodes,
+                          &key, e)))
         return -1;
     r->facts.encoding.window = window_of(facts, layer, &r->facts.encoding);
-    if (kvc_rope_of_layer(c, facts, t->layer, key, &r->facts.rope, &r->facts.rope_room, e)) return -1;
+    if (kvc_rope_of_layer(c, facts, t->layer, key, &r->facts.rope, &r->facts.rope_room, e))
+        return -1;
     r->facts.encoding.rope = &r->facts.rope;
     return key ? rotate_queries(r, key, e) : 0;
 }
@@ -198,12 +222,17 @@ int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
         n->deeper = c->layer[c->tensor[partner].layer].index < layer->index;
     }
     if (cells->order) {
-        if (!(r->facts.position = kvc_alloc(cells->n, sizeof *r->facts.position))) return kvc_fail_memory(e, "positions");
+        if (!(r->facts.position = kvc_alloc(cells->n, sizeof *r->facts.position)))
+            return kvc_fail_memory(e, "positions");
         for (uint64_t i = 0; i < cells->n; i++) r->facts.position[i] = kvc_cells_position(cells, i);
         n->position = r->facts.position;
     }
-    if (find_source(r, read_hidden, e) || (kvc_coder_looks(r->pipeline) && find_knowledge(r, e)) || find_inputs(r, e)) return -1;
-    return kvc_coder_looks(r->pipeline) && kvc_plan_select(&c->tensor[r->tensor]) ? read_queries(r, e) : 0;
+    if (find_source(r, read_hidden, e) || (kvc_coder_looks(r->pipeline) && find_knowledge(r, e)) ||
+        find_inputs(r, e))
+        return -1;
+    return kvc_coder_looks(r->pipeline) && kvc_plan_select(&c->tensor[r->tensor])
+               ? read_queries(r, e)
+               : 0;
 }
 
 void kvc_coder_facts_free(struct kvc_coder_facts *facts) {

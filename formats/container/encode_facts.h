@@ -1,5 +1,5 @@
-/* encode_facts.h: the state of encoding one tensor, and the facts that its stages may ask for. Not for encoding (encode.h), whose
- * users need only struct kvc_encode of this file. */
+/* encode_facts.h: the state of encoding one tensor, and the facts that its stages may ask for. Not
+ * for encoding (encode.h), whose users need only struct kvc_encode of this file. */
 #ifndef KVC_ENCODE_FACTS_H
 #define KVC_ENCODE_FACTS_H
 
@@ -18,11 +18,13 @@ struct kvc_encode {
     const struct kvc_cache *cache;
     struct kvc_facts facts; /* of the cache */
     const struct kvc_plan *plan;
-    const struct kvc_pack_options *options; /* with the queries that stages ask for, if a stage looks */
-    struct kvc_shared *shared;              /* by layer */
+    /* with the queries that stages ask for, if a stage looks */
+    const struct kvc_pack_options *options;
+    struct kvc_shared *shared; /* by layer */
     struct kvc_projections *projections;
-    enum kvc_pairing rotation; /* of K, for predictions; UNKNOWN: K is not rotated, or not known to be */
-    struct kvc_loop *loop;     /* inputs of predictions from lossy tensors; NULL: there are none */
+    /* of K, for predictions; UNKNOWN: K is not rotated, or not known to be */
+    enum kvc_pairing rotation;
+    struct kvc_loop *loop; /* inputs of predictions from lossy tensors; NULL: there are none */
 };
 
 /* What stages may ask about the tensor. Filled by encode_facts.c. */
@@ -49,7 +51,8 @@ struct kvc_coder_rows {
     uint8_t *rows, *own, *other; /* all; those to be coded; the partner's */
     uint64_t row[KVC_BLOCK], other_row[KVC_BLOCK];
     struct kvc_same from[KVC_BLOCK];
-    struct kvc_kept_block **kept; /* by block from first_block on; NULL, or entries of NULL: blocks that are read again */
+    /* by block from first_block on; NULL, or entries of NULL: blocks that are read again */
+    struct kvc_kept_block **kept;
 };
 
 /* The state of encoding a run of blocks of one tensor, with its buffers. */
@@ -64,21 +67,25 @@ struct kvc_tensor_coder {
     struct kvc_coder_rows read;
     struct kvc_sections list;
     uint8_t *decoded; /* the block, decoded again */
-    uint64_t have;    /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */
-    /* A block that is encoded and waits for the next one, so that both are decoded at once. NULL: there is no room for one yet. */
+    /* 1 + number of the block in `decoded`, for coders that ask for it; 0: none */
+    uint64_t have;
+    /* A block that is encoded and waits for the next one, so that both are decoded at once. NULL:
+     * there is no room for one yet. */
     struct {
         uint8_t *rows, *decoded;
         struct kvc_sections list;
     } waiting;
     struct kvc_tensor_coder *origin; /* of a lossy tensor whose rows this one repeats, or NULL */
-    struct kvc_tensor_coder *hidden; /* of the lossy hidden states that rows are rebuilt from, or NULL */
+    /* of the lossy hidden states that rows are rebuilt from, or NULL */
+    struct kvc_tensor_coder *hidden;
 };
 
 static inline const struct kvc_cells *kvc_coder_cells(const struct kvc_cache *c, uint32_t tensor) {
     return &kvc_tensor_part(c, tensor)->cells;
 }
 
-static inline const struct kvc_pipeline *kvc_coder_pipeline(const struct kvc_encode *x, uint32_t tensor) {
+static inline const struct kvc_pipeline *kvc_coder_pipeline(const struct kvc_encode *x,
+                                                            uint32_t tensor) {
     return &x->plan->pipeline[x->plan->pipeline_of[tensor]];
 }
 

@@ -1,5 +1,6 @@
-/* encode_rows.c: the blocks that stages take. Where stages look at a whole segment before they encode, its blocks are kept between the
- * looks as far as KEPT_BYTES go. The others are read, and go through the stages before, once more for each such stage. */
+/* encode_rows.c: the blocks that stages take. Where stages look at a whole segment before they
+ * encode, its blocks are kept between the looks as far as KEPT_BYTES go. The others are read, and
+ * go through the stages before, once more for each such stage. */
 #include "formats/container/encode_rows.h"
 
 #include "codecs/floats.h"
@@ -12,37 +13,44 @@
 
 enum { KEPT_BYTES = 64 * 1048576 }; /* of matrices that a coder keeps between the looks of stages */
 
-/* Returns 1 if rows of a tensor may be stored as references to equal rows of tensor `to`: `to` is lossless or has the same
- * pipeline. Otherwise the decoded values would differ from those of the tensor's own stages. */
+/* Returns 1 if rows of a tensor may be stored as references to equal rows of tensor `to`: `to` is
+ * lossless or has the same pipeline. Otherwise the decoded values would differ from those of the
+ * tensor's own stages. */
 static int may_refer(const struct kvc_encode *x, uint32_t tensor, uint32_t to) {
-    return x->plan->pipeline_of[tensor] == x->plan->pipeline_of[to] || kvc_pipeline_lossless(kvc_coder_pipeline(x, to));
+    return x->plan->pipeline_of[tensor] == x->plan->pipeline_of[to] ||
+           kvc_pipeline_lossless(kvc_coder_pipeline(x, to));
 }
 
-/* Returns 1 if encoding does not change the rows of a block (codecs/stage.h), so that the stages need no copy of their own. */
+/* Returns 1 if encoding does not change the rows of a block (codecs/stage.h), so that the stages
+ * need no copy of their own. */
 static int leaves_rows(const struct kvc_pipeline *p) {
     return p->n == 1 && kvc_pipeline_lossless(p);
 }
 
-/* Reads block `number` into r->read.rows, and lists in r->read.row the rows that repeat no earlier row. Returns their number, or -1. */
-static int64_t encode_rows_read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
+/* Reads block `number` into r->read.rows, and lists in r->read.row the rows that repeat no earlier
+ * row. Returns their number, or -1. */
+static int64_t encode_rows_read_rows(struct kvc_tensor_coder *r, uint64_t number,
+                                     struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
     int64_t own = 0;
     if (c->read(c, r->tensor, first, n, r->read.rows, e)) return -1;
     for (uint64_t i = 0; i < n; i++) r->read.from[i].tensor = KVC_NONE;
-    if (r->x->plan->partner[r->tensor] == KVC_NONE && kvc_same_find(c, r->tensor, first, n, r->read.rows, r->read.from, e))
+    if (r->x->plan->partner[r->tensor] == KVC_NONE &&
+        kvc_same_find(c, r->tensor, first, n, r->read.rows, r->read.from, e))
         return -1;
     for (uint64_t i = 0; i < n; i++) {
-        if (r->read.from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, r->read.from[i].tensor))
+        if (r->read.from[i].tensor != KVC_NONE &&
+            !may_refer(r->x, r->tensor, r->read.from[i].tensor))
             r->read.from[i].tensor = KVC_NONE;
         if (r->read.from[i].tensor == KVC_NONE) r->read.row[own++] = first + i;
     }
     return own;
 }
 
-int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block, struct kvc_block *partner,
-                   struct kvc_error *e) {
+int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block,
+                   struct kvc_block *partner, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
@@ -51,8 +59,8 @@ int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block
     if (own < 0) return -1;
     const int in_place = (uint64_t)own == n && leaves_rows(r->pipeline);
     for (int64_t i = 0; i < own && !in_place; i++)
-        memcpy(r->read.own + (uint64_t)i * r->row_bytes, r->read.rows + (r->read.row[i] - first) * r->row_bytes,
-               (size_t)r->row_bytes);
+        memcpy(r->read.own + (uint64_t)i * r->row_bytes,
+               r->read.rows + (r->read.row[i] - first) * r->row_bytes, (size_t)r->row_bytes);
     *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape,
                                 .rows = in_place ? r->read.rows : r->read.own,
                                 .row = r->read.row,
@@ -70,7 +78,8 @@ int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block
 }
 
 /* Adds the SAME section for the rows found, if any. */
-static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n, struct kvc_error *e) {
+static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n,
+                    struct kvc_error *e) {
     uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
     size_t used = 0;
     for (uint64_t i = 0; i < n;) {
@@ -79,7 +88,8 @@ static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint
             continue;
         }
         struct kvc_same run = from[i];
-        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block && from[i].there == run.there + run.count;
+        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block &&
+                  from[i].there == run.there + run.count;
              i++)
             run.count++;
         uint8_t *p = bytes + used;
@@ -119,16 +129,19 @@ int kvc_coder_keeps(struct kvc_tensor_coder *r, struct kvc_error *e) {
     return r->read.kept ? 0 : kvc_fail_memory(e, "a segment");
 }
 
-/* Returns 1 if the matrices of a segment's blocks up to `number` are within KEPT_BYTES, in the tensor's dtype and as binary32. */
+/* Returns 1 if the matrices of a segment's blocks up to `number` are within KEPT_BYTES, in the
+ * tensor's dtype and as binary32. */
 static int may_keep(const struct kvc_tensor_coder *r, uint64_t number) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     const size_t size = kvc_dtype_info(r->x->cache->tensor[r->tensor].shape.dtype)->size;
     const uint64_t rows = cells->block[number + 1] - cells->block[r->first_block];
-    return r->read.kept && rows * (r->row_bytes + r->row_bytes / size * sizeof(float)) <= KEPT_BYTES;
+    return r->read.kept &&
+           rows * (r->row_bytes + r->row_bytes / size * sizeof(float)) <= KEPT_BYTES;
 }
 
 /* Keeps a block that kvc_coder_load() made. */
-static int encode_rows_keep(struct kvc_tensor_coder *r, uint64_t number, const struct kvc_block *block, struct kvc_error *e) {
+static int encode_rows_keep(struct kvc_tensor_coder *r, uint64_t number,
+                            const struct kvc_block *block, struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     struct kvc_kept_block *k = calloc(1, sizeof *k);
     if (!k) return kvc_fail_memory(e, "a block");
@@ -145,8 +158,9 @@ static int encode_rows_keep(struct kvc_tensor_coder *r, uint64_t number, const s
     return 0;
 }
 
-struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block,
-                                    struct kvc_block *partner, uint64_t *own, struct kvc_error *e) {
+struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number,
+                                    struct kvc_block *block, struct kvc_block *partner,
+                                    uint64_t *own, struct kvc_error *e) {
     struct kvc_kept_block **k = r->read.kept ? &r->read.kept[number - r->first_block] : NULL;
     if (!k || !*k) {
         if (kvc_coder_load(r, number, block, partner, e)) return NULL;
@@ -158,8 +172,8 @@ struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number,
     return &(*k)->block;
 }
 
-int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own, size_t *container_sections,
-                       struct kvc_error *e) {
+int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own,
+                       size_t *container_sections, struct kvc_error *e) {
     const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     struct kvc_kept_block *k = r->read.kept ? r->read.kept[number - r->first_block] : NULL;
     struct kvc_block block, partner;
@@ -186,6 +200,7 @@ int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *ow
 }
 
 void kvc_coder_drop(struct kvc_tensor_coder *r) {
-    for (uint64_t b = r->first_block; b < r->end_block && r->read.kept; b++) kept_free(r->read.kept[b - r->first_block]);
+    for (uint64_t b = r->first_block; b < r->end_block && r->read.kept; b++)
+        kept_free(r->read.kept[b - r->first_block]);
     free(r->read.kept);
 }

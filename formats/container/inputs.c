@@ -14,7 +14,8 @@
 #include <string.h>
 
 #define KEPT_BYTES (UINT64_C(256) << 20) /* of inputs that nobody holds */
-enum { MAX_DEPTH = 8 };                  /* blocks that repeat rows of blocks that stand on others, and so on */
+/* blocks that repeat rows of blocks that stand on others, and so on */
+enum { MAX_DEPTH = 8 };
 
 /* Inputs of one block of a tensor. */
 struct entry {
@@ -29,7 +30,8 @@ struct entry {
 
 struct kvc_inputs {
     pthread_mutex_t lock;
-    int rotation;                  /* of K in the container, as the first INPUTS that was read says; -1: none was read */
+    /* of K in the container, as the first INPUTS that was read says; -1: none was read */
+    int rotation;
     struct entry *oldest, *newest; /* all that are kept, by last use */
     uint64_t bytes;
     uint64_t kept_bytes; /* at most, of inputs that nobody holds */
@@ -93,10 +95,12 @@ static void inputs_make_room(struct kvc_inputs *k) {
 }
 
 /* Returns what is kept of a block, now held, or NULL. */
-static struct entry *inputs_find(struct kvc_inputs *k, uint32_t tensor, uint64_t block, enum kvc_pairing rotation) {
+static struct entry *inputs_find(struct kvc_inputs *k, uint32_t tensor, uint64_t block,
+                                 enum kvc_pairing rotation) {
     pthread_mutex_lock(&k->lock);
     struct entry *x = k->newest;
-    while (x && !(x->tensor == tensor && x->block == block && x->rotation == rotation)) x = x->older;
+    while (x && !(x->tensor == tensor && x->block == block && x->rotation == rotation))
+        x = x->older;
     if (x) {
         x->holders++;
         take_out(k, x);
@@ -116,8 +120,8 @@ static void inputs_keep(struct kvc_inputs *k, struct entry *x) {
 /* --- what a block stands on --- */
 
 /* Reads the tensors that a segment is predicted from. Returns 1, 0 where it is from none, or -1. */
-static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
-                       struct kvc_error *e) {
+static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                       struct kvc_ahead_inputs *to, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
@@ -130,8 +134,10 @@ static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
     int status = line->step[step].stage->inputs(&stored, to, e);
     for (size_t i = 0; status > 0 && i < to->n; i++)
         if (to->from[i] != KVC_AHEAD_NONE &&
-            (to->from[i] >= tensor || kvc_tensor_part(c, to->from[i]) != kvc_tensor_part(c, tensor)))
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names a tensor that comes later, or of another part");
+            (to->from[i] >= tensor ||
+             kvc_tensor_part(c, to->from[i]) != kvc_tensor_part(c, tensor)))
+            status = kvc_fail(e, KVC_ERR_DAMAGED,
+                              "section INPUTS names a tensor that comes later, or of another part");
     kvc_records_release(k, record, list);
     if (status > 0) {
         pthread_mutex_lock(&k->inputs->lock);
@@ -144,7 +150,8 @@ static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
 enum { UNUSED, WANTED }; /* WANTED + how K is rotated */
 
 /* Marks the tensors that a segment is predicted from in wanted[]. */
-static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *wanted, struct kvc_error *e) {
+static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *wanted,
+                struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     const int has = read_inputs(c, tensor, block, &inputs, e);
     for (size_t i = 0; has > 0 && i < inputs.n; i++) {
@@ -158,8 +165,8 @@ static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint
 }
 
 /* Makes inputs of the decoded rows of a block. */
-static struct entry *make(const struct kvc_cache *c, uint32_t tensor, uint64_t block, enum kvc_pairing rotation,
-                          const uint8_t *rows, struct kvc_error *e) {
+static struct entry *make(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                          enum kvc_pairing rotation, const uint8_t *rows, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
@@ -173,7 +180,9 @@ static struct entry *make(const struct kvc_cache *c, uint32_t tensor, uint64_t b
         if (e) *e = k->no_profile;
         status = -1;
     }
-    if (!status) *x = (struct entry){.tensor = tensor, .block = block, .rotation = rotation, .bytes = bytes, .holders = 1};
+    if (!status)
+        *x = (struct entry){
+            .tensor = tensor, .block = block, .rotation = rotation, .bytes = bytes, .holders = 1};
     if (!status) status = kvc_small_rows(&s, tensor, rotation, first, n, rows, x->small, e);
     if (!status) return x;
     free(x);
@@ -181,25 +190,29 @@ static struct entry *make(const struct kvc_cache *c, uint32_t tensor, uint64_t b
 }
 
 /* Decodes a block that others stand on, and makes inputs of it. */
-static struct entry *decode_and_make(const struct kvc_cache *c, uint32_t tensor, enum kvc_pairing rotation,
-                                     const struct kvc_inputs_held *held, kvc_inputs_decode_fn *decode, struct kvc_error *e) {
+static struct entry *decode_and_make(const struct kvc_cache *c, uint32_t tensor,
+                                     enum kvc_pairing rotation, const struct kvc_inputs_held *held,
+                                     kvc_inputs_decode_fn *decode, struct kvc_error *e) {
     uint8_t *rows = kvc_alloc(KVC_BLOCK, kvc_row_bytes(&c->tensor[tensor].shape));
     struct entry *x = NULL;
     if (!rows) kvc_fail_memory(e, "inputs");
-    else if (decode(c, tensor, held->block, rows, held, e)) kvc_error_prefix(e, "stands on a block that cannot be read");
+    else if (decode(c, tensor, held->block, rows, held, e))
+        kvc_error_prefix(e, "stands on a block that cannot be read");
     else x = make(c, tensor, held->block, rotation, rows, e);
     free(rows);
     return x;
 }
 
-void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *rows) {
+void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                      const uint8_t *rows) {
     const struct kvc_records *k = kvc_records_of(c);
     pthread_mutex_lock(&k->inputs->lock);
     const int rotation = k->inputs->rotation;
     pthread_mutex_unlock(&k->inputs->lock);
     if (rotation < 0 || !k->profile || !kvc_predict_takes(c, tensor)) return;
     struct entry *x = inputs_find(k->inputs, tensor, block, (enum kvc_pairing)rotation);
-    if (!x && (x = make(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL))) inputs_keep(k->inputs, x);
+    if (!x && (x = make(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL)))
+        inputs_keep(k->inputs, x);
     if (!x) return;
     pthread_mutex_lock(&k->inputs->lock);
     x->holders--;
@@ -222,22 +235,27 @@ unsigned kvc_inputs_depth(const struct kvc_inputs_held *held) {
     return held->depth;
 }
 
-struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t block, unsigned depth,
+struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t tensor,
+                                           uint64_t block, unsigned depth,
                                            kvc_inputs_decode_fn *decode, struct kvc_error *e) {
     struct kvc_inputs *k = kvc_records_of(c)->inputs;
     struct kvc_inputs_held *held = calloc(1, sizeof *held);
     uint8_t *wanted = kvc_alloc_zeros((uint64_t)tensor + 1, 1);
-    if (held) *held = (struct kvc_inputs_held){.cache = c, .block = block, .depth = depth, .n = tensor};
+    if (held)
+        *held = (struct kvc_inputs_held){.cache = c, .block = block, .depth = depth, .n = tensor};
     if (held) held->entry = kvc_alloc_zeros((uint64_t)tensor + 1, sizeof *held->entry);
     int status = held && wanted && held->entry ? 0 : kvc_fail_memory(e, "inputs");
-    if (!status && depth > MAX_DEPTH) status = kvc_fail(e, KVC_ERR_DAMAGED, "blocks stand on repeated rows of too many others");
+    if (!status && depth > MAX_DEPTH)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "blocks stand on repeated rows of too many others");
     if (!status) status = want(c, tensor, block, wanted, e);
     for (uint32_t t = tensor; t-- > 0 && !status;) /* a tensor stands on lower ones alone */
-        if (wanted[t] != UNUSED && !(held->entry[t] = inputs_find(k, t, block, (enum kvc_pairing)(wanted[t] - WANTED))))
+        if (wanted[t] != UNUSED &&
+            !(held->entry[t] = inputs_find(k, t, block, (enum kvc_pairing)(wanted[t] - WANTED))))
             status = want(c, t, block, wanted, e);
     for (uint32_t t = 0; t < tensor && !status; t++) {
         if (wanted[t] == UNUSED || held->entry[t]) continue;
-        held->entry[t] = decode_and_make(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode, e);
+        held->entry[t] = decode_and_make(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode,
+                                         e);
         if (held->entry[t]) inputs_keep(k, held->entry[t]);
         else status = -1;
     }
@@ -251,33 +269,39 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
     return NULL;
 }
 
-int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block, struct kvc_ahead_inputs *to,
-                          struct kvc_error *e) {
+int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                          struct kvc_ahead_inputs *to, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
-    return step < line->n && line->step[step].stage->lower ? read_inputs(c, tensor, block, to, e) : 0;
+    return step < line->n && line->step[step].stage->lower ? read_inputs(c, tensor, block, to, e)
+                                                           : 0;
 }
 
-int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small, const double **angle,
-                       size_t *half, struct kvc_error *e) {
+int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small,
+                       const double **angle, size_t *half, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const uint32_t layer = c->layer[c->tensor[tensor].layer].index;
     *half = 0;
     *angle = NULL;
-    if (!k->profile || kvc_profile_small(k->profile, layer, c->tensor[tensor].role, k->pairing, small, e)) return -1;
+    if (!k->profile ||
+        kvc_profile_small(k->profile, layer, c->tensor[tensor].role, k->pairing, small, e))
+        return -1;
     if (!*small || (*small)->width != k->shape[tensor].heads * k->shape[tensor].dim)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the profile does not predict from tensor %" PRIu32, tensor);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the profile does not predict from tensor %" PRIu32,
+                        tensor);
     if (c->tensor[tensor].role == KVC_ROLE_K) *angle = kvc_profile_angles(k->profile, layer, half);
     return 0;
 }
 
-int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int8_t *to,
-                     size_t stride, struct kvc_error *e) {
+int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation,
+                     const uint64_t *row, size_t n, int8_t *to, size_t stride,
+                     struct kvc_error *e) {
     const struct kvc_inputs_held *held = owner;
     const struct entry *x = tensor < held->n ? held->entry[tensor] : NULL;
     if (!x || x->rotation != rotation)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not what section INPUTS names", tensor);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not what section INPUTS names",
+                        tensor);
     const struct kvc_shape *shape = &kvc_records_of(held->cache)->shape[tensor];
     const uint64_t start = kvc_tensor_part(held->cache, tensor)->cells.block[held->block];
     kvc_small_spread(x->small, (size_t)(shape->heads * shape->dim), start, row, n, to, stride);

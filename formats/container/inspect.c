@@ -1,4 +1,5 @@
-/* inspect.c: describes a container (header, records, pipelines, sizes), and checks all of it. Not for decoding (blocks.c). */
+/* inspect.c: describes a container (header, records, pipelines, sizes), and checks all of it. Not
+ * for decoding (blocks.c). */
 #include "formats/container/records.h"
 
 #include "formats/cache/keys.h"
@@ -24,15 +25,16 @@ uint64_t kvc_container_records(const struct kvc_cache *c) {
     return k ? k->n_records : 0;
 }
 
-int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info, struct kvc_section *section,
-                         unsigned n_max, struct kvc_error *e) {
+int kvc_container_record(const struct kvc_cache *c, uint64_t i, struct kvc_record_info *info,
+                         struct kvc_section *section, unsigned n_max, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     if (i >= k->n_records) return kvc_fail(e, KVC_ERR_USAGE, "there is no record %" PRIu64, i);
     const struct kvc_record *r = &k->record[i];
     struct kvc_section *list;
     unsigned n;
-    if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(r->type));
+    if (kvc_records_sections(k, i, &list, &n, e))
+        return kvc_record_context(e, i, kvc_record_name(r->type));
     const uint8_t *h = k->in->data + r->offset;
     *info = (struct kvc_record_info){.type = r->type,
                                      .tensor = KVC_NONE,
@@ -70,7 +72,8 @@ uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor) {
     const struct kvc_records *k = kvc_records_of(c);
     uint64_t sum = 0;
     if (!k) return 0;
-    for (uint64_t b = k->first_block[tensor]; b < k->first_block[tensor + 1]; b++) sum += k->record[k->block_record[b]].size;
+    for (uint64_t b = k->first_block[tensor]; b < k->first_block[tensor + 1]; b++)
+        sum += k->record[k->block_record[b]].size;
     for (uint64_t s = k->first_side[tensor]; s < k->first_side[tensor + 1]; s++)
         if (k->side_record[s]) sum += k->record[k->side_record[s]].size;
     return sum;
@@ -106,7 +109,8 @@ static int checked_item(void *state, uint64_t item, void *result, struct kvc_err
     struct checking *k = state;
     (void)result;
     (void)e;
-    for (uint64_t i = CHECKED * item; i < end_of(k, item); i++) k->done += kvc_records_of(k->cache)->record[i].size;
+    for (uint64_t i = CHECKED * item; i < end_of(k, item); i++)
+        k->done += kvc_records_of(k->cache)->record[i].size;
     if (k->progress) k->progress(k->state, k->done, k->total);
     return 0;
 }
@@ -119,11 +123,15 @@ static void discard_nothing(void *result) {
 static int check_hashes(const struct kvc_cache *c, int all, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
-    for (uint64_t i = 0; i < k->n_records && !k->survey; i++) { /* a survey has checked all records */
+    /* a survey has checked all records */
+    for (uint64_t i = 0; i < k->n_records && !k->survey; i++) {
         struct kvc_section *list;
         unsigned n;
-        if (!all && (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE)) continue;
-        if (kvc_records_sections(k, i, &list, &n, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
+        if (!all &&
+            (k->record[i].type == KVC_RECORD_BLOCK || k->record[i].type == KVC_RECORD_SOURCE))
+            continue;
+        if (kvc_records_sections(k, i, &list, &n, e))
+            return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
         kvc_records_release(k, i, list);
     }
     return 0;
@@ -142,10 +150,12 @@ int kvc_container_check(const struct kvc_cache *c, unsigned threads, struct kvc_
 }
 
 int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
-                              void (*progress)(void *state, uint64_t done, uint64_t total), void *state, struct kvc_error *e) {
+                              void (*progress)(void *state, uint64_t done, uint64_t total),
+                              void *state, struct kvc_error *e) {
     if (!kvc_cache_is_container(c)) return kvc_records_none(e);
     struct checking k = {.cache = c, .progress = progress, .state = state};
-    for (uint64_t i = 0; i < kvc_container_records(c); i++) k.total += kvc_records_of(c)->record[i].size;
+    for (uint64_t i = 0; i < kvc_container_records(c); i++)
+        k.total += kvc_records_of(c)->record[i].size;
     struct kvc_job job = {.n = (kvc_container_records(c) + CHECKED - 1) / CHECKED,
                           .work = check_item,
                           .commit = checked_item,
@@ -153,14 +163,19 @@ int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
                           .state = &k};
     if (kvc_parallel(&job, kvc_cache_threads(c, threads), e) || kvc_prefix_verify(c, e)) return -1;
     if (!kvc_records_of(c)->other_space) return 0;
-    return kvc_fail(e, KVC_ERR_DAMAGED, "metadata key '" KVC_KEY_PREFIX_SPACE "' does not follow from the facts of the file");
+    return kvc_fail(e, KVC_ERR_DAMAGED,
+                    "metadata key '" KVC_KEY_PREFIX_SPACE
+                    "' does not follow from the facts of the file");
 }
 
-int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size, struct kvc_error *e) {
+int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size,
+                            struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
-    const uint64_t side = k->first_side[tensor] < k->first_side[tensor + 1] ? k->side_record[k->first_side[tensor]] : 0;
+    const uint64_t side = k->first_side[tensor] < k->first_side[tensor + 1]
+                              ? k->side_record[k->first_side[tensor]]
+                              : 0;
     struct kvc_section *list;
     unsigned n;
     int described = 0;
@@ -181,11 +196,14 @@ uint64_t kvc_container_blocks(const struct kvc_cache *c) {
     return k ? k->n_blocks : 0;
 }
 
-struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor, uint64_t block) {
+struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor,
+                                               uint64_t block) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return (struct kvc_container_block){0};
     const uint64_t i = k->block_record[k->first_block[tensor] + block];
-    return (struct kvc_container_block){.record = i, .offset = k->record[i].offset, .size = k->record[i].size};
+    return (struct kvc_container_block){.record = i,
+                                        .offset = k->record[i].offset,
+                                        .size = k->record[i].size};
 }
 
 uint64_t kvc_container_block_digest(const uint8_t *record) {
@@ -197,8 +215,8 @@ const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uin
     return k ? &k->shape[tensor] : &c->tensor[tensor].shape;
 }
 
-int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const char *what,
-                               struct kvc_error *e) {
+int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                               const char *what, struct kvc_error *e) {
     const struct kvc_container_block at = kvc_container_block(c, tensor, block);
     char label[64];
     kvc_tensor_label(c, tensor, label, sizeof label);

@@ -46,9 +46,11 @@ static inline uint64_t kvc_round_up(uint64_t n, uint64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* Returns the check of a whole record: the hash of its body, with the hash of its header as the seed. */
+/* Returns the check of a whole record: the hash of its body, with the hash of its header as the
+ * seed. */
 static inline uint64_t kvc_record_check(const uint8_t *record, uint64_t size) {
-    return kvc_kernels_get()->hash(record + KVC_RECORD_HEADER, (size_t)size - KVC_RECORD_HEADER, XXH3_64bits(record, 24));
+    return kvc_kernels_get()->hash(record + KVC_RECORD_HEADER, (size_t)size - KVC_RECORD_HEADER,
+                                   XXH3_64bits(record, 24));
 }
 
 /* A SAME entry: rows of a block that equal earlier rows. */

@@ -1,4 +1,5 @@
-/* plan.c: chooses the pipeline of each tensor of a cache, and the pairs of layers. Not for running pipelines (encode.c). */
+/* plan.c: chooses the pipeline of each tensor of a cache, and the pairs of layers. Not for running
+ * pipelines (encode.c). */
 #include "formats/container/plan.h"
 
 #include "codecs/memory.h"
@@ -24,8 +25,8 @@ static int alike(const struct kvc_cache *c, uint32_t a, uint32_t b) {
         if ((x->tensor[i] == KVC_NONE) != (y->tensor[i] == KVC_NONE)) return 0;
         if (x->tensor[i] == KVC_NONE) continue;
         const struct kvc_tensor *s = &c->tensor[x->tensor[i]], *t = &c->tensor[y->tensor[i]];
-        if (s->role != t->role || s->shape.dtype != t->shape.dtype || s->shape.heads != t->shape.heads ||
-            s->shape.dim != t->shape.dim)
+        if (s->role != t->role || s->shape.dtype != t->shape.dtype ||
+            s->shape.heads != t->shape.heads || s->shape.dim != t->shape.dim)
             return 0;
     }
     return 1;
@@ -34,7 +35,8 @@ static int alike(const struct kvc_cache *c, uint32_t a, uint32_t b) {
 /* Counts the layers below `layer` in the model that are alike. */
 static uint32_t rank_of(const struct kvc_cache *c, uint32_t layer) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++) n += c->layer[i].index < c->layer[layer].index && alike(c, i, layer);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n += c->layer[i].index < c->layer[layer].index && alike(c, i, layer);
     return n;
 }
 
@@ -48,17 +50,20 @@ static uint32_t next_alike(const struct kvc_cache *c, uint32_t layer) {
     return next;
 }
 
-/* Returns the number of model layers that the cache covers: one more than the highest index of its K and V. */
+/* Returns the number of model layers that the cache covers: one more than the highest index of its
+ * K and V. */
 static uint32_t count_layers(const struct kvc_cache *c) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->part[c->layer[i].part].kind != KVC_PART_COMPANION && c->layer[i].index >= n) n = c->layer[i].index + 1;
+        if (c->part[c->layer[i].part].kind != KVC_PART_COMPANION && c->layer[i].index >= n)
+            n = c->layer[i].index + 1;
     return n;
 }
 
-/* Sets the partners of K or V of layers 2i and 2i + 1 among layers that are alike, if both have the same pipeline, which pairs
- * the first of them. */
-static void plan_find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_pipeline *line) {
+/* Sets the partners of K or V of layers 2i and 2i + 1 among layers that are alike, if both have the
+ * same pipeline, which pairs the first of them. */
+static void plan_find_pairs(struct kvc_plan *plan, const struct kvc_cache *c,
+                            const struct kvc_pipeline *line) {
     const uint32_t layers = count_layers(c);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const uint32_t other = rank_of(c, i) % 2 ? KVC_NONE : next_alike(c, i);
@@ -68,7 +73,8 @@ static void plan_find_pairs(struct kvc_plan *plan, const struct kvc_cache *c, co
             if (a == KVC_NONE || !kvc_plan_select(&c->tensor[a])) continue;
             const unsigned step = kvc_pipeline_first(&line[a], KVC_STAGE_PAIR);
             if (step == line[a].n || !kvc_pipeline_same(&line[a], &line[b]) ||
-                !line[a].step[step].stage->pairs(&line[a].step[step].args, c->layer[i].index, layers))
+                !line[a].step[step].stage->pairs(&line[a].step[step].args, c->layer[i].index,
+                                                 layers))
                 continue;
             plan->partner[a] = b;
             plan->partner[b] = a;
@@ -84,11 +90,13 @@ static void drop_pair_stage(struct kvc_pipeline *line) {
 
 /* --- pipelines --- */
 
-static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc_pipeline *line, struct kvc_error *e) {
+static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc_pipeline *line,
+                        struct kvc_error *e) {
     uint32_t p = 0;
     while (p < plan->n_pipelines && !kvc_pipeline_same(&plan->pipeline[p], line)) p++;
     if (p == plan->n_pipelines) {
-        if (p == KVC_MAX_PIPELINES) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %u pipelines", p);
+        if (p == KVC_MAX_PIPELINES)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %u pipelines", p);
         struct kvc_pipeline *grown = kvc_realloc(plan->pipeline, p + 1, sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "pipelines");
         plan->pipeline = grown;
@@ -100,7 +108,8 @@ static int add_pipeline(struct kvc_plan *plan, uint32_t tensor, const struct kvc
 
 /* --- rows that are rebuilt --- */
 
-uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *line, uint32_t tensor) {
+uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *line,
+                         uint32_t tensor) {
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_REBUILDS);
     const uint32_t layers = count_layers(c);
     const struct kvc_stage *by;
@@ -111,10 +120,11 @@ uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *l
     return KVC_NONE;
 }
 
-/* Chooses the pipeline for the hidden states of a layer whose K and V are rebuilt. If the layer keeps no states of its own,
- * the states are rebuilt too; else the stage that rebuilds may name another one that stores them. */
-static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe, uint32_t tensor,
-                            struct kvc_pipeline *line) {
+/* Chooses the pipeline for the hidden states of a layer whose K and V are rebuilt. If the layer
+ * keeps no states of its own, the states are rebuilt too; else the stage that rebuilds may name
+ * another one that stores them. */
+static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *recipe,
+                            uint32_t tensor, struct kvc_pipeline *line) {
     const uint32_t index = c->layer[c->tensor[tensor].layer].index;
     struct kvc_pipeline of_k;
     struct kvc_recipe instead = {.n = 1};
@@ -123,7 +133,8 @@ static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *
     if (step == of_k.n) return;
     const struct kvc_stage *const rebuilds = of_k.step[step].stage;
     struct kvc_item *const item = &instead.item[0];
-    const int own = rebuilds->hidden(&of_k.step[step].args, index, count_layers(c), &item->stage, &item->args);
+    const int own = rebuilds->hidden(&of_k.step[step].args, index, count_layers(c), &item->stage,
+                                     &item->args);
     if (own && !item->stage) return;
     if (!own) *item = (struct kvc_item){.stage = rebuilds, .args = of_k.step[step].args};
     kvc_recipe_pipeline(&instead, KVC_SELECT_K, index, line);
@@ -132,10 +143,11 @@ static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *
 
 /* --- the pipeline of each tensor --- */
 
-/* Chooses the pipeline of each tensor before pairs are known. A tensor that its pipeline refuses gets the default, and the first
- * reason is kept. */
-static int plan_choose(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe,
-                       struct kvc_pipeline *line, struct kvc_error *refusal, struct kvc_error *e) {
+/* Chooses the pipeline of each tensor before pairs are known. A tensor that its pipeline refuses
+ * gets the default, and the first reason is kept. */
+static int plan_choose(struct kvc_plan *plan, const struct kvc_cache *c,
+                       const struct kvc_recipe *recipe, struct kvc_pipeline *line,
+                       struct kvc_error *refusal, struct kvc_error *e) {
     const int heads_known = kvc_facts_of(&c->meta).heads_known;
     refusal->code = KVC_OK;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
@@ -143,21 +155,24 @@ static int plan_choose(struct kvc_plan *plan, const struct kvc_cache *c, const s
         const struct kvc_tensor *tensor = &c->tensor[t];
         plan->tensor_bytes += kvc_tensor_bytes(tensor);
         plan->partner[t] = KVC_NONE;
-        kvc_recipe_pipeline(recipe, kvc_plan_select(tensor), c->layer[tensor->layer].index, &line[t]);
+        kvc_recipe_pipeline(recipe, kvc_plan_select(tensor), c->layer[tensor->layer].index,
+                            &line[t]);
         if (kvc_pipeline_check(&line[t], e)) {
             if (e) e->code = KVC_ERR_USAGE;
             return kvc_error_prefix(e, "recipe");
         }
         const unsigned heads = kvc_pipeline_first(&line[t], KVC_STAGE_HEADS);
         if (heads < line[t].n && !heads_known)
-            return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
-                                 "recipe: %s works head by head, but nothing says how many KV heads there are",
-                                 line[t].step[heads].stage->name);
+            return kvc_fail_need(
+                e, KVC_ERR_USAGE, KVC_NEED_HEADS,
+                "recipe: %s works head by head, but nothing says how many KV heads there are",
+                line[t].step[heads].stage->name);
         if (tensor->role == KVC_ROLE_HIDDEN) hidden_pipeline(c, recipe, t, &line[t]);
         const unsigned rebuilt = kvc_pipeline_first(&line[t], KVC_STAGE_REBUILDS);
         if (kvc_pipeline_accepts(&line[t], &tensor->shape, &why)) {
             if (rebuilt == line[t].n || kvc_plan_hidden(c, &line[t], t) != KVC_NONE) continue;
-            kvc_fail(&why, KVC_ERR_UNSUPPORTED, "there are no hidden states of the same positions to rebuild it from");
+            kvc_fail(&why, KVC_ERR_UNSUPPORTED,
+                     "there are no hidden states of the same positions to rebuild it from");
         }
         if (refusal->code == KVC_OK) {
             char label[64];
@@ -172,7 +187,8 @@ static int plan_choose(struct kvc_plan *plan, const struct kvc_cache *c, const s
     return 0;
 }
 
-int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe, struct kvc_error *e) {
+int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct kvc_recipe *recipe,
+                  struct kvc_error *e) {
     struct kvc_error refusal;
     memset(plan, 0, sizeof *plan);
     plan->lossless = 1;
@@ -193,8 +209,10 @@ int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct
     for (unsigned i = 0; i < recipe->n && !status; i++) {
         if (!c->n_tensors || used & 1u << i) continue;
         if (refusal.code == KVC_OK && recipe->item[i].stage->flags & KVC_STAGE_PAIR)
-            kvc_fail(&refusal, KVC_ERR_USAGE, "from its first layer on, no two layers have the same kind and shape");
-        status = kvc_fail(e, KVC_ERR_USAGE, "recipe: stage '%s' (number %u) applies to no tensor of this cache%s%s",
+            kvc_fail(&refusal, KVC_ERR_USAGE,
+                     "from its first layer on, no two layers have the same kind and shape");
+        status = kvc_fail(e, KVC_ERR_USAGE,
+                          "recipe: stage '%s' (number %u) applies to no tensor of this cache%s%s",
                           recipe->item[i].stage->name, i + 1, refusal.code == KVC_OK ? "" : ": ",
                           refusal.code == KVC_OK ? "" : refusal.message);
     }

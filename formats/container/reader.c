@@ -1,5 +1,6 @@
-/* reader.c: opens a .kvc container as a cache: cells, tokens, source, and the order of records. Not for the frame of records
- * (records.c), the table (read_table.c) or blocks (blocks.c). Spec: FORMAT.md 4, 5 and 7. */
+/* reader.c: opens a .kvc container as a cache: cells, tokens, source, and the order of records. Not
+ * for the frame of records (records.c), the table (read_table.c) or blocks (blocks.c). Spec:
+ * FORMAT.md 4, 5 and 7. */
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
@@ -17,15 +18,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int read_positions(struct kvc_cells *cells, const uint8_t *p, size_t n, struct kvc_error *e) {
+static int read_positions(struct kvc_cells *cells, const uint8_t *p, size_t n,
+                          struct kvc_error *e) {
     const uint8_t *end = p + n;
     uint64_t at = 0;
     int64_t expected = 0;
     while (at < cells->n) {
         uint64_t step, length;
         int64_t first, last;
-        if (get_varint(&p, end, &step) || get_varint(&p, end, &length) || !length || length > cells->n - at ||
-            __builtin_add_overflow(expected, unzigzag(step), &first) || __builtin_add_overflow(first, (int64_t)length, &last))
+        if (get_varint(&p, end, &step) || get_varint(&p, end, &length) || !length ||
+            length > cells->n - at || __builtin_add_overflow(expected, unzigzag(step), &first) ||
+            __builtin_add_overflow(first, (int64_t)length, &last))
             return kvc_fail(e, KVC_ERR_DAMAGED, "positions are malformed at cell %" PRIu64, at);
         for (uint64_t i = 0; i < length; i++) cells->pos[at++] = first + (int64_t)i;
         expected = last;
@@ -40,13 +43,16 @@ static int read_words(struct kvc_cells *cells, const uint8_t *p, size_t n, struc
     if (!cells->word_at) return kvc_fail_memory(e, "cell words");
     for (uint64_t i = 0; i < cells->n; i++) {
         uint64_t count;
-        if (get_varint(&p, end, &count) || count > n) return kvc_fail(e, KVC_ERR_DAMAGED, "cell words are cut short");
+        if (get_varint(&p, end, &count) || count > n)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "cell words are cut short");
         cells->word_at[i] = total;
         total += count;
     }
     cells->word_at[cells->n] = total;
     if ((uint64_t)(end - p) % 4 || total != (uint64_t)(end - p) / 4)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "cell words: %" PRIu64 " are announced, %zu bytes follow", total, (size_t)(end - p));
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "cell words: %" PRIu64 " are announced, %zu bytes follow", total,
+                        (size_t)(end - p));
     cells->words = kvc_alloc(total, sizeof *cells->words);
     if (!cells->words) return kvc_fail_memory(e, "cell words");
     for (uint64_t i = 0; i < total; i++, p += 4) cells->words[i] = get_u32(p);
@@ -56,10 +62,12 @@ static int read_words(struct kvc_cells *cells, const uint8_t *p, size_t n, struc
 int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
     struct kvc_section *list;
     unsigned n;
-    if (k->record[i].subject >= c->n_parts) return kvc_fail(e, KVC_ERR_DAMAGED, "CELLS of a part that does not exist");
+    if (k->record[i].subject >= c->n_parts)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "CELLS of a part that does not exist");
     struct kvc_cells *cells = &c->part[k->record[i].subject].cells;
     if (kvc_records_sections(k, i, &list, &n, e)) return -1;
-    int status = n >= 1 && n <= 2 && list[0].type == KVC_SECTION_POSITIONS && (n == 1 || list[1].type == KVC_SECTION_WORDS)
+    int status = n >= 1 && n <= 2 && list[0].type == KVC_SECTION_POSITIONS &&
+                         (n == 1 || list[1].type == KVC_SECTION_WORDS)
                      ? 0
                      : kvc_fail(e, KVC_ERR_DAMAGED, "needs POSITIONS, and may have WORDS after it");
     for (unsigned s = 0; s < n && !status; s++) {
@@ -80,20 +88,25 @@ int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
     struct kvc_section *list;
     unsigned n;
     if (kvc_records_sections(k, i, &list, &n, e)) return -1;
-    unsigned ids = n && list[0].type == KVC_SECTION_TOKENS, keys = n > ids && list[ids].type == KVC_SECTION_KEYS;
-    int status = n && n == ids + keys ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "needs TOKENS, KEYS, or both in this order");
+    unsigned ids = n && list[0].type == KVC_SECTION_TOKENS,
+             keys = n > ids && list[ids].type == KVC_SECTION_KEYS;
+    int status = n && n == ids + keys
+                     ? 0
+                     : kvc_fail(e, KVC_ERR_DAMAGED, "needs TOKENS, KEYS, or both in this order");
     for (unsigned s = 0; s < n && !status; s++) {
         uint8_t *bytes;
         size_t size, unit = s < ids ? 4 : KVC_KEY_BYTES;
         status = kvc_records_decode(&list[s], &bytes, &size, e) ? kvc_record_section(e, s) : 0;
         if (status) break;
         if (size % unit) {
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "%zu bytes are no whole number of tokens or keys", size);
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "%zu bytes are no whole number of tokens or keys",
+                              size);
             kvc_record_section(e, s);
         } else if (s < ids) {
             int32_t *tokens = malloc(size ? size : 1);
             if (!tokens) status = kvc_fail_memory(e, "tokens");
-            for (size_t t = 0; tokens && t < size / 4; t++) tokens[t] = (int32_t)get_u32(bytes + 4 * t);
+            for (size_t t = 0; tokens && t < size / 4; t++)
+                tokens[t] = (int32_t)get_u32(bytes + 4 * t);
             c->tokens = tokens;
             c->n_tokens = tokens ? size / 4 : 0;
         } else {
@@ -119,7 +132,8 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
     struct kvc_section *list;
     unsigned n;
     uint32_t number = k->record[i].number;
-    if (number != k->n_chunks) return kvc_fail(e, KVC_ERR_DAMAGED, "SOURCE chunk %" PRIu32 " is out of order", number);
+    if (number != k->n_chunks)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "SOURCE chunk %" PRIu32 " is out of order", number);
     uint64_t *grown = kvc_realloc(k->chunk, k->n_chunks + 1, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "chunks");
     k->chunk = grown;
@@ -130,7 +144,8 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
     if (!number) {
         uint8_t *bytes;
         size_t size;
-        if (n && list[0].type == KVC_SECTION_EXTENTS) status = kvc_records_decode(&list[0], &bytes, &size, e);
+        if (n && list[0].type == KVC_SECTION_EXTENTS)
+            status = kvc_records_decode(&list[0], &bytes, &size, e);
         else status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk 0 has no EXTENTS");
         if (!status) {
             status = kvc_extents_read(c, bytes, size, most_literals(k), e);
@@ -145,19 +160,22 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
                        : c->literal_size - before < KVC_LITERAL_CHUNK ? c->literal_size - before
                                                                       : KVC_LITERAL_CHUNK;
         if ((number && !due) || n != s + (due != 0) ||
-            (due &&
-             (list[s].type != KVC_SECTION_LITERALS || list[s].raw_size != due || list[s].stage != KVC_NO_STAGE || list[s].index)))
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk %" PRIu32 " does not hold its LITERALS", number);
+            (due && (list[s].type != KVC_SECTION_LITERALS || list[s].raw_size != due ||
+                     list[s].stage != KVC_NO_STAGE || list[s].index)))
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "chunk %" PRIu32 " does not hold its LITERALS",
+                              number);
     }
     kvc_records_release(k, i, list);
     return status;
 }
 
 static uint64_t segments_of(const struct kvc_cache *c, uint32_t tensor) {
-    return (kvc_tensor_part(c, tensor)->cells.n_blocks + KVC_SEGMENT_BLOCKS - 1) / KVC_SEGMENT_BLOCKS;
+    return (kvc_tensor_part(c, tensor)->cells.n_blocks + KVC_SEGMENT_BLOCKS - 1) /
+           KVC_SEGMENT_BLOCKS;
 }
 
-int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e) {
+int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due,
+                            struct kvc_error *e) {
     uint64_t segments = 0;
     *due = 0;
     k->first_block = kvc_alloc((size_t)c->n_tensors + 1, sizeof *k->first_block);
@@ -172,22 +190,25 @@ int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t
     k->first_block[c->n_tensors] = *due;
     k->first_side[c->n_tensors] = segments;
     if (k->survey ? *due > KVC_SALVAGE_BLOCKS && *due > k->n_blocks : *due != k->n_blocks)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " blocks are due, %" PRIu64 " are there", *due, k->n_blocks);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " blocks are due, %" PRIu64 " are there",
+                        *due, k->n_blocks);
     k->block_record = kvc_alloc(*due + 1, sizeof *k->block_record);
     k->side_record = kvc_alloc_zeros(segments + 1, sizeof *k->side_record);
     return k->block_record && k->side_record ? 0 : kvc_fail_memory(e, "blocks");
 }
 
-/* Checks that the BLOCK records are exactly the blocks of all tensors, in order, with a segment's side data before its first
- * block, and notes their records. */
-static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+/* Checks that the BLOCK records are exactly the blocks of all tensors, in order, with a segment's
+ * side data before its first block, and notes their records. */
+static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i,
+                        struct kvc_error *e) {
     uint64_t due;
     if (kvc_reader_count_blocks(c, k, &due, e)) return -1;
     uint32_t tensor = 0;
     uint64_t placed = 0;
     for (; i < k->n_records; i++) {
         const struct kvc_record *r = &k->record[i];
-        if (r->type == KVC_RECORD_PAD || !kvc_record_name(r->type) || r->type == KVC_RECORD_PROFILE) continue;
+        if (r->type == KVC_RECORD_PAD || !kvc_record_name(r->type) || r->type == KVC_RECORD_PROFILE)
+            continue;
         if (r->type == KVC_RECORD_INDEX && i + 1 == k->n_records) continue;
         while (tensor < c->n_tensors && placed == k->first_block[tensor + 1]) tensor++;
         if (tensor < c->n_tensors && r->subject == tensor) {
@@ -211,19 +232,21 @@ static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i, 
 
 /* Returns the first record from i on that is neither padding nor skippable. */
 static uint64_t skip(const struct kvc_records *k, uint64_t i) {
-    while (i < k->n_records && (k->record[i].type == KVC_RECORD_PAD || k->record[i].type == KVC_RECORD_PROFILE ||
-                                !kvc_record_name(k->record[i].type)))
+    while (i < k->n_records &&
+           (k->record[i].type == KVC_RECORD_PAD || k->record[i].type == KVC_RECORD_PROFILE ||
+            !kvc_record_name(k->record[i].type)))
         i++;
     return i;
 }
 
 static int expect(const struct kvc_records *k, uint64_t i, unsigned type, struct kvc_error *e) {
     if (i < k->n_records && k->record[i].type == type) return 0;
-    return kvc_fail(e, KVC_ERR_DAMAGED, "record %" PRIu64 " is not the %s record due there", i, kvc_record_name(type));
+    return kvc_fail(e, KVC_ERR_DAMAGED, "record %" PRIu64 " is not the %s record due there", i,
+                    kvc_record_name(type));
 }
 
-/* Notes whether the namespace follows from the facts. It decides nothing, so only a check of the whole file reports it; now the
- * metadata are those of the file. */
+/* Notes whether the namespace follows from the facts. It decides nothing, so only a check of the
+ * whole file reports it; now the metadata are those of the file. */
 static int compare_space(const struct kvc_cache *c, struct kvc_records *k, struct kvc_error *e) {
     const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_SPACE);
     const struct kvc_space space = {.lossless = kvc_container_lossless(c)};
@@ -235,7 +258,8 @@ static int compare_space(const struct kvc_cache *c, struct kvc_records *k, struc
         if (why.code != KVC_ERR_MEMORY) return 0;
         return kvc_fail_memory(e, "a namespace");
     }
-    k->other_space = m->type != KVC_META_BYTES || m->size != sizeof hash || memcmp(m->value, hash, sizeof hash) != 0;
+    k->other_space = m->type != KVC_META_BYTES || m->size != sizeof hash ||
+                     memcmp(m->value, hash, sizeof hash) != 0;
     return 0;
 }
 
@@ -243,12 +267,16 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
     uint8_t *bytes;
     size_t n;
     uint64_t i = skip(k, 0);
-    if (expect(k, i, KVC_RECORD_META, e) || kvc_records_single(k, i, KVC_SECTION_META, &bytes, &n, e)) return -1;
+    if (expect(k, i, KVC_RECORD_META, e) ||
+        kvc_records_single(k, i, KVC_SECTION_META, &bytes, &n, e))
+        return -1;
     int status = kvc_meta_decode(&c->meta, bytes, n, e);
     free(bytes);
     if (status) return kvc_record_context(e, i, "META");
     i = skip(k, i + 1);
-    if (expect(k, i, KVC_RECORD_TABLE, e) || kvc_records_single(k, i, KVC_SECTION_TABLE, &bytes, &n, e)) return -1;
+    if (expect(k, i, KVC_RECORD_TABLE, e) ||
+        kvc_records_single(k, i, KVC_SECTION_TABLE, &bytes, &n, e))
+        return -1;
     status = kvc_reader_table(c, k, bytes, n, e);
     free(bytes);
     if (status) return kvc_record_context(e, i, "TABLE");
@@ -325,7 +353,8 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
     k->size = in->size;
     uint8_t head[13] = {0}; /* kvc_records_header() has checked it, except in a damaged file */
     if (in->size >= sizeof head) kvc_input_copy(in, 0, head, sizeof head, NULL);
-    k->header = (struct kvc_container_header){get_u16(head + 8), get_u16(head + 10), 1u << (head[12] & 31)};
+    k->header = (struct kvc_container_header){get_u16(head + 8), get_u16(head + 10),
+                                              1u << (head[12] & 31)};
     c->kind = kvc_records_kind;
     c->impl = k;
     c->close = container_close;
@@ -344,7 +373,8 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     if (!c) return NULL;
     struct kvc_records *k = c->impl;
     int status = kvc_records_index(k, index, sealed, e);
-    for (uint64_t i = 0; !status && i < k->n_records; i++) k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
+    for (uint64_t i = 0; !status && i < k->n_records; i++)
+        k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
     k->most_cells = KVC_BLOCK * k->n_blocks;
     if (!status) status = read_all(c, k, e);
     if (status) {
@@ -375,7 +405,8 @@ void kvc_container_set_memory(struct kvc_cache *c, uint64_t bytes) {
 /* --- the profile --- */
 
 /* Opens the profile that the file contains, which must be the one that the metadata name. */
-static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint8_t *sha256, struct kvc_error *e) {
+static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint8_t *sha256,
+                                         struct kvc_error *e) {
     uint8_t *bytes;
     size_t n;
     struct kvc_profile *p = NULL;
@@ -383,7 +414,8 @@ static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint
     if (!(p = kvc_profile_open_memory(bytes, n, e))) {
         kvc_record_context(e, k->profile_record, "PROFILE");
     } else if (memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "the profile in the file is not the one that the metadata name");
+        kvc_fail(e, KVC_ERR_DAMAGED,
+                 "the profile in the file is not the one that the metadata name");
         kvc_profile_free(p);
         p = NULL;
     }
@@ -401,12 +433,14 @@ void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_pla
         if (k->record[i].type == KVC_RECORD_PROFILE) k->profile_record = i;
     kvc_profile_free(k->profile);
     k->profile = NULL;
-    kvc_fail(&k->no_profile, KVC_ERR_DAMAGED, "the metadata name no profile, and rows of this file need one");
+    kvc_fail(&k->no_profile, KVC_ERR_DAMAGED,
+             "the metadata name no profile, and rows of this file need one");
     if (!m || m->type != KVC_META_BYTES || m->size != KVC_SHA256_BYTES) return;
     const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
     if (k->profile_record) k->profile = open_embedded(k, m->value, &k->no_profile);
     else k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, &k->no_profile);
-    if (k->survey && k->profile_record && !k->profile) /* the profile in the file is damaged; there may be another copy */
+    /* the profile in the file is damaged; there may be another copy */
+    if (k->survey && k->profile_record && !k->profile)
         k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, NULL);
     if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
     kvc_profile_free(k->profile);

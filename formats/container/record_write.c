@@ -1,5 +1,5 @@
-/* record_write.c: writes header, records, padding, index and footer of a .kvc. Spec: FORMAT.md, "Header and footer", "Records".
- * Not for the contents of records (write_sections.c, encode.c). */
+/* record_write.c: writes header, records, padding, index and footer of a .kvc. Spec: FORMAT.md,
+ * "Header and footer", "Records". Not for the contents of records (write_sections.c, encode.c). */
 #include "formats/container/record_write.h"
 
 #include "codecs/memory.h"
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int note_entry(struct kvc_record_writer *w, struct kvc_index_entry entry, struct kvc_error *e) {
+static int note_entry(struct kvc_record_writer *w, struct kvc_index_entry entry,
+                      struct kvc_error *e) {
     if (w->n_entries == w->capacity) {
         uint64_t capacity = w->capacity ? 2 * w->capacity : 64;
         struct kvc_index_entry *grown = kvc_realloc(w->entry, capacity, sizeof *grown);
@@ -26,11 +27,13 @@ uint64_t kvc_writer_offset(const struct kvc_record_writer *w) {
     return w->out->offset - w->start;
 }
 
-int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t n, struct kvc_error *e) {
+int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t n,
+                      struct kvc_error *e) {
     for (size_t at = 0; at < n;) {
         const uint8_t *p = bytes + at;
         uint64_t size = (uint64_t)get_u32(p + 4) * KVC_UNIT;
-        const struct kvc_index_entry entry = {p[0], get_u32(p + 8), get_u32(p + 12), get_u32(p + 24), size};
+        const struct kvc_index_entry entry = {p[0], get_u32(p + 8), get_u32(p + 12),
+                                              get_u32(p + 24), size};
         if (note_entry(w, entry, e)) return -1;
         w->records++;
         w->sections += get_u16(p + 2);
@@ -40,10 +43,11 @@ int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t 
     return 0;
 }
 
-int kvc_write_record(struct kvc_record_writer *w, uint8_t type, uint32_t subject, uint32_t number, struct kvc_sections *list,
-                     struct kvc_error *e) {
+int kvc_write_record(struct kvc_record_writer *w, uint8_t type, uint32_t subject, uint32_t number,
+                     struct kvc_sections *list, struct kvc_error *e) {
     struct kvc_buffer buffer = {0};
-    int status = kvc_record_build(&buffer, type, subject, number, 0, list, e) || kvc_write_records(w, buffer.data, buffer.n, e);
+    int status = kvc_record_build(&buffer, type, subject, number, 0, list, e) ||
+                 kvc_write_records(w, buffer.data, buffer.n, e);
     free(buffer.data);
     return status ? -1 : 0;
 }
@@ -70,11 +74,12 @@ int kvc_write_padding(struct kvc_record_writer *w, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_write_simple(struct kvc_record_writer *w, uint8_t record, uint8_t section, const uint8_t *bytes, size_t n,
-                     struct kvc_error *e) {
+int kvc_write_simple(struct kvc_record_writer *w, uint8_t record, uint8_t section,
+                     const uint8_t *bytes, size_t n, struct kvc_error *e) {
     struct kvc_sections list;
     kvc_sections_init(&list);
-    int status = kvc_record_add(&list, section, bytes, n, e) || kvc_write_record(w, record, KVC_NONE, 0, &list, e);
+    int status = kvc_record_add(&list, section, bytes, n, e) ||
+                 kvc_write_record(w, record, KVC_NONE, 0, &list, e);
     kvc_sections_free(&list);
     return status ? -1 : 0;
 }
@@ -84,7 +89,8 @@ int kvc_write_header(struct kvc_record_writer *w, struct kvc_error *e) {
     unsigned align = w->align ? w->align : KVC_UNIT, log2 = 0;
     while (1u << log2 < align) log2++;
     if (1u << log2 != align || log2 < KVC_MIN_ALIGN_LOG2 || log2 > KVC_MAX_ALIGN_LOG2)
-        return kvc_fail(e, KVC_ERR_USAGE, "alignment must be a power of two from 16 to 1048576, not %u", align);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "alignment must be a power of two from 16 to 1048576, not %u", align);
     memcpy(header, KVC_MAGIC, 8);
     put_u16(header + 8, KVC_FORMAT_VERSION);
     put_u16(header + 10, KVC_FORMAT_VERSION);
@@ -94,7 +100,8 @@ int kvc_write_header(struct kvc_record_writer *w, struct kvc_error *e) {
 }
 
 /* Adds the section INDEX: type, size, subject and number of each record. */
-static int add_entries(const struct kvc_record_writer *w, struct kvc_sections *list, struct kvc_error *e) {
+static int add_entries(const struct kvc_record_writer *w, struct kvc_sections *list,
+                       struct kvc_error *e) {
     struct kvc_buffer b = {0};
     struct kvc_sink sink = kvc_sink_buffer(&b);
     int status = 0;
@@ -113,7 +120,8 @@ static int add_entries(const struct kvc_record_writer *w, struct kvc_sections *l
 }
 
 /* Adds the section CHECKS, by which a record of another file is found out. */
-static int add_checks(const struct kvc_record_writer *w, struct kvc_sections *list, struct kvc_error *e) {
+static int add_checks(const struct kvc_record_writer *w, struct kvc_sections *list,
+                      struct kvc_error *e) {
     uint8_t *checks = kvc_alloc(w->n_entries + 1, 4);
     if (!checks) return kvc_fail_memory(e, "the index");
     for (uint64_t i = 0; i < w->n_entries; i++) put_u32(checks + 4 * i, w->entry[i].check);

@@ -1,5 +1,5 @@
-/* record_write.h: the frame of a .kvc as its writer makes it: header, records one after the other, padding, index, footer. Not
- * for the contents of records. */
+/* record_write.h: the frame of a .kvc as its writer makes it: header, records one after the other,
+ * padding, index, footer. Not for the contents of records. */
 #ifndef KVC_RECORD_WRITE_H
 #define KVC_RECORD_WRITE_H
 
@@ -16,9 +16,11 @@ struct kvc_index_entry {
 
 struct kvc_record_writer {
     struct kvc_sink *out;
-    uint64_t start;                /* offset in the sink of the file's first byte */
-    unsigned align;                /* bytes: alignment of runs of BLOCK records; 0: that of all records */
-    uint64_t aligned;              /* offset in the file where the current aligned run began; 0: none yet */
+    uint64_t start; /* offset in the sink of the file's first byte */
+    /* bytes: alignment of runs of BLOCK records; 0: that of all records */
+    unsigned align;
+    /* offset in the file where the current aligned run began; 0: none yet */
+    uint64_t aligned;
     struct kvc_index_entry *entry; /* owned */
     uint64_t n_entries, capacity;
     uint64_t records, sections; /* written so far */
@@ -29,14 +31,16 @@ uint64_t kvc_writer_offset(const struct kvc_record_writer *w);
 
 int kvc_write_header(struct kvc_record_writer *w, struct kvc_error *e);
 /* Writes the finished records that `bytes` holds one after the other. */
-int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t n, struct kvc_error *e);
+int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t n,
+                      struct kvc_error *e);
 /* Builds a record out of sections and writes it; seals the list. */
-int kvc_write_record(struct kvc_record_writer *w, uint8_t type, uint32_t subject, uint32_t number, struct kvc_sections *list,
-                     struct kvc_error *e);
+int kvc_write_record(struct kvc_record_writer *w, uint8_t type, uint32_t subject, uint32_t number,
+                     struct kvc_sections *list, struct kvc_error *e);
 /* Writes a record of one section, about the whole file. */
-int kvc_write_simple(struct kvc_record_writer *w, uint8_t record, uint8_t section, const uint8_t *bytes, size_t n,
-                     struct kvc_error *e);
-/* Before a BLOCK record: pads up to the alignment and begins a new aligned run, if the current run is long enough. */
+int kvc_write_simple(struct kvc_record_writer *w, uint8_t record, uint8_t section,
+                     const uint8_t *bytes, size_t n, struct kvc_error *e);
+/* Before a BLOCK record: pads up to the alignment and begins a new aligned run, if the current run
+ * is long enough. */
 int kvc_write_padding(struct kvc_record_writer *w, struct kvc_error *e);
 /* Writes the INDEX record and the footer. */
 int kvc_write_index(struct kvc_record_writer *w, struct kvc_error *e);

@@ -1,5 +1,6 @@
-/* records.c: reads the frame of a container: header, footer, index, and single records with their hashes and sections. Spec:
- * FORMAT.md 3 and 4. Not for the meaning of records (reader.c) or for blocks (blocks.c). */
+/* records.c: reads the frame of a container: header, footer, index, and single records with their
+ * hashes and sections. Spec: FORMAT.md 3 and 4. Not for the meaning of records (reader.c) or for
+ * blocks (blocks.c). */
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
@@ -13,7 +14,8 @@
 const char kvc_records_kind[] = "container";
 
 int kvc_records_none(struct kvc_error *e) {
-    return kvc_fail(e, KVC_ERR_USAGE, "the cache does not come from a .kvc file: it has no records");
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "the cache does not come from a .kvc file: it has no records");
 }
 
 struct kvc_records *kvc_records_of(const struct kvc_cache *c) {
@@ -32,7 +34,8 @@ int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what) {
 
 int(kvc_record_context)(struct kvc_error *e, uint64_t record, const char *label) {
     char where[192];
-    snprintf(where, sizeof where, "record %" PRIu64 "%s%s%s", record, label ? " (" : "", label ? label : "", label ? ")" : "");
+    snprintf(where, sizeof where, "record %" PRIu64 "%s%s%s", record, label ? " (" : "",
+             label ? label : "", label ? ")" : "");
     kvc_error_prefix(e, where);
     if (e) e->record = record;
     return -1;
@@ -45,7 +48,8 @@ int(kvc_record_section)(struct kvc_error *e, unsigned number) {
 
 /* --- one record: its header against the index, its hash, its directory --- */
 
-/* Returns 1 if the fields that the record's type does not use are zero, or all ones for the subject. */
+/* Returns 1 if the fields that the record's type does not use are zero, or all ones for the
+ * subject. */
 static int fields_fit(const struct kvc_record *r, uint64_t digest) {
     switch (r->type) {
     case KVC_RECORD_BLOCK: return 1;
@@ -58,17 +62,22 @@ static int fields_fit(const struct kvc_record *r, uint64_t digest) {
 
 /* Checks the header and the hash of a record, whose bytes are at h. */
 static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc_error *e) {
-    if (h[0] != r->type || (uint64_t)get_u32(h + 4) * KVC_UNIT != r->size || get_u32(h + 8) != r->subject ||
-        get_u32(h + 12) != r->number)
+    if (h[0] != r->type || (uint64_t)get_u32(h + 4) * KVC_UNIT != r->size ||
+        get_u32(h + 8) != r->subject || get_u32(h + 12) != r->number)
         return kvc_record_damaged(e, r->offset, "its header and the index disagree");
-    if (get_u64(h + 24) != kvc_record_check(h, r->size)) return kvc_record_damaged(e, r->offset, "checksum mismatch");
+    if (get_u64(h + 24) != kvc_record_check(h, r->size))
+        return kvc_record_damaged(e, r->offset, "checksum mismatch");
     if (r->has_check && get_u32(h + 24) != r->check)
-        return kvc_record_damaged(e, r->offset, "not the record that the index lists: it is of another file, or was replaced");
+        return kvc_record_damaged(
+            e, r->offset,
+            "not the record that the index lists: it is of another file, or was replaced");
     int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
     if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != critical)
-        return kvc_record_damaged(e, r->offset, "the flag that says whether readers may skip it does not match its type");
+        return kvc_record_damaged(
+            e, r->offset, "the flag that says whether readers may skip it does not match its type");
     if (!fields_fit(r, get_u64(h + 16)))
-        return kvc_record_damaged(e, r->offset, "a field that this type of record does not use is set");
+        return kvc_record_damaged(e, r->offset,
+                                  "a field that this type of record does not use is set");
     if (h[1] & ~KVC_RECORD_CRITICAL) {
         kvc_record_damaged(e, r->offset, "reserved flag bits are set");
         if (e) e->code = KVC_ERR_UNSUPPORTED;
@@ -77,9 +86,10 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc
     return 0;
 }
 
-/* Reads directory entry j of a checked record. *at is the offset of the section's bytes, and is moved to the next section's. */
-static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j, uint64_t *at, struct kvc_section *s,
-                        struct kvc_error *e) {
+/* Reads directory entry j of a checked record. *at is the offset of the section's bytes, and is
+ * moved to the next section's. */
+static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j, uint64_t *at,
+                        struct kvc_section *s, struct kvc_error *e) {
     const uint8_t *entry = h + KVC_RECORD_HEADER + (uint64_t)j * KVC_DIRECTORY_ENTRY;
     s->type = entry[0];
     s->coder = entry[1];
@@ -89,7 +99,8 @@ static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j
     s->raw_size = get_u64(entry + 8);
     s->data = h + *at;
     uint64_t padded = kvc_round_up(s->size, KVC_UNIT);
-    if (padded > r->size - *at) return kvc_record_damaged(e, r->offset, "a section reaches beyond its record");
+    if (padded > r->size - *at)
+        return kvc_record_damaged(e, r->offset, "a section reaches beyond its record");
     for (uint64_t b = s->size; b < padded; b++)
         if (s->data[b]) return kvc_record_damaged(e, r->offset, "padding is not zero");
     *at += padded;
@@ -97,8 +108,8 @@ static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j
 }
 
 /* Checks that a PAD record has no sections and is zero after its header. */
-static int read_padding(const struct kvc_record *r, const uint8_t *h, unsigned n, struct kvc_section **list,
-                        struct kvc_error *e) {
+static int read_padding(const struct kvc_record *r, const uint8_t *h, unsigned n,
+                        struct kvc_section **list, struct kvc_error *e) {
     if (n) return kvc_record_damaged(e, r->offset, "PAD has sections");
     for (uint64_t b = KVC_RECORD_HEADER; b < r->size; b++)
         if (h[b]) return kvc_record_damaged(e, r->offset, "padding is not zero");
@@ -106,7 +117,8 @@ static int read_padding(const struct kvc_record *r, const uint8_t *h, unsigned n
     return 0;
 }
 
-int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n, struct kvc_error *e) {
+int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list,
+                         unsigned *n, struct kvc_error *e) {
     const struct kvc_record *r = &k->record[i];
     if (kvc_input_pin(k->in, r->offset, r->size, e)) return -1;
     if (!kvc_records_sections_of(k, i, k->in->data + r->offset, list, n, e)) return 0;
@@ -119,8 +131,8 @@ void kvc_records_release(const struct kvc_records *k, uint64_t i, struct kvc_sec
     free(list);
 }
 
-int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *h, struct kvc_section **list, unsigned *n,
-                            struct kvc_error *e) {
+int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *h,
+                            struct kvc_section **list, unsigned *n, struct kvc_error *e) {
     const struct kvc_record *r = &k->record[i];
     if (record_check(r, h, e)) return -1;
     *n = get_u16(h + 2);
@@ -132,7 +144,8 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
     int status = 0;
     for (unsigned j = 0; j < *n && !status; j++)
         if (read_section(r, h, j, &at, *list + j, e)) status = kvc_record_section(e, j);
-    if (!status && at != r->size) status = kvc_record_damaged(e, r->offset, "bytes follow its last section");
+    if (!status && at != r->size)
+        status = kvc_record_damaged(e, r->offset, "bytes follow its last section");
     if (status) {
         free(*list);
         *list = NULL;
@@ -140,12 +153,16 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
     return status;
 }
 
-int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e) {
-    if (s->stage != KVC_NO_STAGE || s->index != 0) return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims a stage", s->type);
+int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n,
+                       struct kvc_error *e) {
+    if (s->stage != KVC_NO_STAGE || s->index != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims a stage", s->type);
     if (s->coder != KVC_CODER_STORE && s->raw_size > kvc_section_limit(s->size))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims %" PRIu64 " bytes from %" PRIu32, s->type, s->raw_size, s->size);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u claims %" PRIu64 " bytes from %" PRIu32,
+                        s->type, s->raw_size, s->size);
     if (s->coder == KVC_CODER_STORE && s->raw_size != s->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u: stored size and decoded size differ", s->type);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section %u: stored size and decoded size differ",
+                        s->type);
     *n = (size_t)s->raw_size;
     *bytes = malloc(*n ? *n : 1);
     if (!*bytes) return kvc_fail_memory(e, "a section");
@@ -157,14 +174,16 @@ int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, 
     return 0;
 }
 
-int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n,
-                       struct kvc_error *e) {
+int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes,
+                       size_t *n, struct kvc_error *e) {
     struct kvc_section *list;
     unsigned count;
-    if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
+    if (kvc_records_sections(k, i, &list, &count, e))
+        return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
     int status = 0;
     if (count != 1 || list[0].type != section)
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one %s section", kvc_section_name(section));
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one %s section",
+                          kvc_section_name(section));
     else if (kvc_records_decode(&list[0], bytes, n, e)) status = kvc_record_section(e, 0);
     kvc_records_release(k, i, list);
     return status ? kvc_record_context(e, i, kvc_record_name(k->record[i].type)) : 0;
@@ -175,15 +194,20 @@ int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section,
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
     uint8_t p[KVC_HEADER_SIZE];
     if (kvc_input_copy(in, 0, p, in->size < sizeof p ? in->size : sizeof p, e)) return -1;
-    if (in->size < 8 || memcmp(p, KVC_MAGIC, 8) != 0) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a .kvc file");
+    if (in->size < 8 || memcmp(p, KVC_MAGIC, 8) != 0)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "not a .kvc file");
     if (in->size < KVC_HEADER_SIZE + KVC_FOOTER_SIZE)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "truncated: %" PRIu64 " bytes hold no header and footer", in->size);
-    if (get_u64(p + 24) != XXH3_64bits(p, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "header: checksum mismatch");
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "truncated: %" PRIu64 " bytes hold no header and footer", in->size);
+    if (get_u64(p + 24) != XXH3_64bits(p, 24))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: checksum mismatch");
     if (get_u16(p + 10) > KVC_FORMAT_VERSION)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "needs a reader of format version %u; this one reads %d: use a newer kvc",
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "needs a reader of format version %u; this one reads %d: use a newer kvc",
                         get_u16(p + 10), KVC_FORMAT_VERSION);
     if (get_u16(p + 8) < get_u16(p + 10))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header: write version %u is below read version %u", get_u16(p + 8), get_u16(p + 10));
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: write version %u is below read version %u",
+                        get_u16(p + 8), get_u16(p + 10));
     if (p[12] < KVC_MIN_ALIGN_LOG2 || p[12] > KVC_MAX_ALIGN_LOG2)
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: alignment 2^%u is out of range", p[12]);
     for (int i = 13; i < 24; i++)
@@ -191,7 +215,8 @@ int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed, struct kvc_error *e) {
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed,
+                       struct kvc_error *e) {
     uint8_t f[KVC_FOOTER_SIZE];
     if (kvc_input_copy(in, in->size - sizeof f, f, sizeof f, e)) return -1;
     if (memcmp(f + 16, KVC_MAGIC_END, 8) != 0)
@@ -203,33 +228,41 @@ int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed,
     uint8_t seed[8] = {0}; /* the check of the INDEX record */
     if (is_there && kvc_input_copy(in, *index + 24, seed, sizeof seed, e)) return -1;
     *sealed = get_u64(f + 24) == XXH3_64bits_withSeed(f, 24, get_u64(seed));
-    if (!*sealed && get_u64(f + 24) != XXH3_64bits(f, 24)) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
+    if (!*sealed && get_u64(f + 24) != XXH3_64bits(f, 24))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
     if (get_u64(f + 8) != in->size)
-        return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE, "the footer says %" PRIu64 " bytes, the file has %" PRIu64,
+        return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE,
+                             "the footer says %" PRIu64 " bytes, the file has %" PRIu64,
                              get_u64(f + 8), in->size);
-    if (!is_there) return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the index offset %" PRIu64 " is not in the file", *index);
+    if (!is_there)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "footer: the index offset %" PRIu64 " is not in the file", *index);
     return 0;
 }
 
-int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed, struct kvc_error *e) {
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed,
+                      struct kvc_error *e) {
     if (kvc_records_header(in, e)) return -1;
     return kvc_records_footer(in, index, sealed, e);
 }
 
 /* Lays out the records that the INDEX section lists; the INDEX record itself is the last. */
-static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64_t end, struct kvc_error *e) {
+static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64_t end,
+                       struct kvc_error *e) {
     const uint8_t *stop = p + n;
     uint64_t at = KVC_HEADER_SIZE, count = 0;
     while (p < stop) {
         uint64_t type, units, subject, number;
-        if (get_varint(&p, stop, &type) || get_varint(&p, stop, &units) || get_varint(&p, stop, &subject) ||
-            get_varint(&p, stop, &number))
+        if (get_varint(&p, stop, &type) || get_varint(&p, stop, &units) ||
+            get_varint(&p, stop, &subject) || get_varint(&p, stop, &number))
             return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " is cut short", count);
-        if (type > UINT8_MAX || subject > UINT32_MAX || number > UINT32_MAX || units < KVC_RECORD_HEADER / KVC_UNIT ||
-            units > (end - at) / KVC_UNIT)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " does not fit the file", count);
+        if (type > UINT8_MAX || subject > UINT32_MAX || number > UINT32_MAX ||
+            units < KVC_RECORD_HEADER / KVC_UNIT || units > (end - at) / KVC_UNIT)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " does not fit the file",
+                            count);
         uint8_t head[2] = {0};
-        if (!kvc_record_name((unsigned)type) && kvc_input_copy(k->in, at, head, sizeof head, e)) return -1;
+        if (!kvc_record_name((unsigned)type) && kvc_input_copy(k->in, at, head, sizeof head, e))
+            return -1;
         if (!kvc_record_name((unsigned)type) && (head[1] & KVC_RECORD_CRITICAL))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "record %" PRIu64 " is of type %" PRIu64
@@ -237,12 +270,14 @@ static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64
                             count, type);
         k->record[count++] = (struct kvc_record){.offset = at,
                                                  .size = units * KVC_UNIT,
-                                                 .subject = subject ? (uint32_t)(subject - 1) : KVC_NONE,
+                                                 .subject = subject ? (uint32_t)(subject - 1)
+                                                                    : KVC_NONE,
                                                  .number = (uint32_t)number,
                                                  .type = (uint8_t)type};
         at += units * KVC_UNIT;
     }
-    if (at != end) return kvc_fail(e, KVC_ERR_DAMAGED, "index: bytes before it belong to no record");
+    if (at != end)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "index: bytes before it belong to no record");
     k->n_records = count;
     return 0;
 }
@@ -259,29 +294,37 @@ static void free_sections(struct index_sections *x) {
 }
 
 /* Decodes the sections of the INDEX record, the only record that is known. */
-static int read_index_sections(const struct kvc_records *k, struct index_sections *x, struct kvc_error *e) {
+static int read_index_sections(const struct kvc_records *k, struct index_sections *x,
+                               struct kvc_error *e) {
     struct kvc_section *list;
     unsigned n;
     *x = (struct index_sections){0};
     if (kvc_records_sections(k, 0, &list, &n, e)) return kvc_record_context(e, 0, "INDEX");
     int status = 0;
-    if (!n || n > 2 || list[0].type != KVC_SECTION_INDEX || (n == 2 && list[1].type != KVC_SECTION_CHECKS))
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one INDEX section, and then CHECKS or nothing");
-    if (!status && kvc_records_decode(&list[0], &x->entries, &x->n_entries, e)) status = kvc_record_section(e, 0);
-    if (!status && n == 2 && kvc_records_decode(&list[1], &x->checks, &x->n_checks, e)) status = kvc_record_section(e, 1);
+    if (!n || n > 2 || list[0].type != KVC_SECTION_INDEX ||
+        (n == 2 && list[1].type != KVC_SECTION_CHECKS))
+        status = kvc_fail(e, KVC_ERR_DAMAGED,
+                          "needs exactly one INDEX section, and then CHECKS or nothing");
+    if (!status && kvc_records_decode(&list[0], &x->entries, &x->n_entries, e))
+        status = kvc_record_section(e, 0);
+    if (!status && n == 2 && kvc_records_decode(&list[1], &x->checks, &x->n_checks, e))
+        status = kvc_record_section(e, 1);
     kvc_records_release(k, 0, list);
     return status ? kvc_record_context(e, 0, "INDEX") : 0;
 }
 
 /* Gives the records the checks that the index lists. */
-static int take_checks(struct kvc_records *k, const struct index_sections *x, int sealed, struct kvc_error *e) {
+static int take_checks(struct kvc_records *k, const struct index_sections *x, int sealed,
+                       struct kvc_error *e) {
     if (sealed >= 0 && sealed != (x->checks != NULL))
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        sealed ? "the footer calls for CHECKS, and the index has none"
-                               : "the footer is not of this index: its check does not cover the CHECKS");
+        return kvc_fail(
+            e, KVC_ERR_DAMAGED,
+            sealed ? "the footer calls for CHECKS, and the index has none"
+                   : "the footer is not of this index: its check does not cover the CHECKS");
     if (!x->checks) return 0;
     if (x->n_checks != 4 * k->n_records)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "index: %zu bytes of CHECKS for %" PRIu64 " records", x->n_checks, k->n_records);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "index: %zu bytes of CHECKS for %" PRIu64 " records",
+                        x->n_checks, k->n_records);
     for (uint64_t i = 0; i < k->n_records; i++) {
         k->record[i].check = get_u32(x->checks + 4 * i);
         k->record[i].has_check = 1;
@@ -292,11 +335,15 @@ static int take_checks(struct kvc_records *k, const struct index_sections *x, in
 int kvc_records_index(struct kvc_records *k, uint64_t offset, int sealed, struct kvc_error *e) {
     uint8_t head[8];
     if (kvc_input_copy(k->in, offset, head, sizeof head, e)) return -1;
-    const uint64_t size = (uint64_t)get_u32(head + 4) * KVC_UNIT, room = k->size - KVC_FOOTER_SIZE - offset;
+    const uint64_t size = (uint64_t)get_u32(head + 4) * KVC_UNIT,
+                   room = k->size - KVC_FOOTER_SIZE - offset;
     if (head[0] != KVC_RECORD_INDEX || size != room)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the footer does not point at the INDEX record");
     /* until it is read, the index is the only record known */
-    struct kvc_record own = {.offset = offset, .size = size, .subject = KVC_NONE, .type = KVC_RECORD_INDEX};
+    struct kvc_record own = {.offset = offset,
+                             .size = size,
+                             .subject = KVC_NONE,
+                             .type = KVC_RECORD_INDEX};
     k->record = malloc(sizeof own);
     if (!k->record) return kvc_fail_memory(e, "the index");
     k->record[0] = own;

@@ -1,6 +1,8 @@
-/* records.h: a container's records, shared by its reader, decoder and checker. Not for users (container.h).
+/* records.h: a container's records, shared by its reader, decoder and checker. Not for users
+ * (container.h).
  *
- * Everything except blocks is read and checked on opening. A block's hash is checked each time it is decoded. */
+ * Everything except blocks is read and checked on opening. A block's hash is checked each time it
+ * is decoded. */
 #ifndef KVC_RECORDS_H
 #define KVC_RECORDS_H
 
@@ -22,7 +24,8 @@ struct kvc_record {
     uint32_t check; /* low 32 bits of its check as the index says, if it says them */
     uint8_t type;
     uint8_t has_check;
-    uint8_t doubtful; /* 1: in a damaged file without an index, its header or its bytes are damaged */
+    /* 1: in a damaged file without an index, its header or its bytes are damaged */
+    uint8_t doubtful;
 };
 
 /* The impl of a container's cache: see kvc_records_of(). */
@@ -39,26 +42,31 @@ struct kvc_records {
     struct kvc_pipeline *pipeline;
     char **pipeline_text;
     uint32_t n_pipelines;
-    uint16_t *pipeline_of;              /* by tensor */
-    struct kvc_shape *shape;            /* by tensor, as coded: the cache's own may since have got another number of heads */
+    uint16_t *pipeline_of; /* by tensor */
+    /* by tensor, as coded: the cache's own may since have got another number of heads */
+    struct kvc_shape *shape;
     struct kvc_projections projections; /* for rows that are rebuilt */
     struct kvc_inputs *inputs;          /* for rows that are predicted */
-    enum kvc_pairing pairing;           /* of K, as coded: the caller may have set another in the metadata */
-    struct kvc_profile *profile;        /* with which the file was packed; NULL: not found */
-    struct kvc_error no_profile;        /* why it was not found */
-    uint64_t profile_record;            /* number of the record that contains the profile; 0: none */
-    uint64_t *chunk;                    /* record numbers of the SOURCE chunks */
+    /* of K, as coded: the caller may have set another in the metadata */
+    enum kvc_pairing pairing;
+    struct kvc_profile *profile; /* with which the file was packed; NULL: not found */
+    struct kvc_error no_profile; /* why it was not found */
+    /* number of the record that contains the profile; 0: none */
+    uint64_t profile_record;
+    uint64_t *chunk; /* record numbers of the SOURCE chunks */
     uint64_t n_chunks;
     pthread_mutex_t literal_lock; /* of the three below */
     uint8_t *literal;             /* the literal bytes read last: a source has many short ones */
     size_t literal_size;
-    uint64_t literal_chunk;    /* whose they are */
-    uint64_t most_cells;       /* maximum that the blocks can hold: TABLE must not claim more */
-    struct kvc_survey *survey; /* of a damaged file, in which block_record may be KVC_NOWHERE; else NULL */
-    uint64_t max_memory;       /* bytes that decoding may take */
-    int verify;                /* 1: decoded rows are compared with their digests */
-    int other_space;           /* 1: the namespace in the metadata does not follow from the facts of the file */
-    uint8_t *lost;             /* of a damaged file, by part: 1: its cells are lost */
+    uint64_t literal_chunk; /* whose they are */
+    uint64_t most_cells;    /* maximum that the blocks can hold: TABLE must not claim more */
+    /* of a damaged file, in which block_record may be KVC_NOWHERE; else NULL */
+    struct kvc_survey *survey;
+    uint64_t max_memory; /* bytes that decoding may take */
+    int verify;          /* 1: decoded rows are compared with their digests */
+    /* 1: the namespace in the metadata does not follow from the facts of the file */
+    int other_space;
+    uint8_t *lost; /* of a damaged file, by part: 1: its cells are lost */
 };
 
 /* Returns the records of a cache that kvc_container_open() made; NULL for any other cache. */
@@ -66,11 +74,13 @@ struct kvc_records *kvc_records_of(const struct kvc_cache *c);
 extern const char kvc_records_kind[]; /* `kind` of such a cache */
 /* Fails, because a cache is not a container's. */
 int kvc_records_none(struct kvc_error *e);
-/* Maximum cells and blocks of a damaged file, whose blocks do not bound their number: 32 MB of memory each. */
+/* Maximum cells and blocks of a damaged file, whose blocks do not bound their number: 32 MB of
+ * memory each. */
 #define KVC_SALVAGE_CELLS (UINT64_C(1) << 22)
 #define KVC_SALVAGE_BLOCKS (UINT64_C(1) << 22)
 
-/* Fails with what is wrong in a record at byte `offset`. Callers add the record by kvc_record_context(). */
+/* Fails with what is wrong in a record at byte `offset`. Callers add the record by
+ * kvc_record_context(). */
 int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what);
 /* Puts "record 12 (LABEL): " before the message in *e; returns -1. */
 int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label);
@@ -79,58 +89,77 @@ int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label);
 int kvc_record_section(struct kvc_error *e, unsigned number);
 #define kvc_record_section(...) kvc_failed(kvc_record_section(__VA_ARGS__))
 
-/* Checks header, footer and their place; *index is the offset of the INDEX record. *sealed: 1 if the footer's check covers the
- * INDEX record's, as in files whose index has CHECKS. */
-int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed, struct kvc_error *e);
+/* Checks header, footer and their place; *index is the offset of the INDEX record. *sealed: 1 if
+ * the footer's check covers the INDEX record's, as in files whose index has CHECKS. */
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed,
+                      struct kvc_error *e);
 /* The two halves of kvc_records_frame(). The file must be large enough for header and footer. */
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e);
-int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed, struct kvc_error *e);
-/* Lays out the records that the INDEX record at `offset` lists. It must have CHECKS where the footer is `sealed`, and only there;
- * sealed < 0: the footer is not known. */
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed,
+                       struct kvc_error *e);
+/* Lays out the records that the INDEX record at `offset` lists. It must have CHECKS where the
+ * footer is `sealed`, and only there; sealed < 0: the footer is not known. */
 int kvc_records_index(struct kvc_records *k, uint64_t offset, int sealed, struct kvc_error *e);
 
-/* Lists the sections of record i, after a check of its header against the index, its hash, its directory and its padding. The
- * record stays pinned, and the sections' bytes readable, until kvc_records_release(), which also frees the list (NULL for
- * PAD). */
-int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list, unsigned *n, struct kvc_error *e);
+/* Lists the sections of record i, after a check of its header against the index, its hash, its
+ * directory and its padding. The record stays pinned, and the sections' bytes readable, until
+ * kvc_records_release(), which also frees the list (NULL for PAD). */
+int kvc_records_sections(const struct kvc_records *k, uint64_t i, struct kvc_section **list,
+                         unsigned *n, struct kvc_error *e);
 void kvc_records_release(const struct kvc_records *k, uint64_t i, struct kvc_section *list);
 /* The same for a copy of the record's bytes; the caller frees the list. */
-int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *bytes, struct kvc_section **list, unsigned *n,
-                            struct kvc_error *e);
-/* Decodes one of the container's own sections, whose decoded size is bounded by its stored size. The caller frees *bytes. */
-int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n, struct kvc_error *e);
+int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8_t *bytes,
+                            struct kvc_section **list, unsigned *n, struct kvc_error *e);
+/* Decodes one of the container's own sections, whose decoded size is bounded by its stored size.
+ * The caller frees *bytes. */
+int kvc_records_decode(const struct kvc_section *s, uint8_t **bytes, size_t *n,
+                       struct kvc_error *e);
 /* Decodes the only section, of type `section`, of record i. */
-int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes, size_t *n, struct kvc_error *e);
+int kvc_records_single(const struct kvc_records *k, uint64_t i, uint8_t section, uint8_t **bytes,
+                       size_t *n, struct kvc_error *e);
 
-/* Steps of opening a whole file (reader.c) or a damaged one (salvage.c): an empty container, then single records. */
+/* Steps of opening a whole file (reader.c) or a damaged one (salvage.c): an empty container, then
+ * single records. */
 struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e);
-int kvc_reader_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p, size_t n, struct kvc_error *e);
+int kvc_reader_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p, size_t n,
+                     struct kvc_error *e);
 int kvc_reader_cells(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e);
 int kvc_reader_tokens(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e);
 int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, struct kvc_error *e);
-/* Fills first_block and first_side, and sets *due to the number of blocks of all tensors. No block has a record yet. */
-int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due, struct kvc_error *e);
+/* Fills first_block and first_side, and sets *due to the number of blocks of all tensors. No block
+ * has a record yet. */
+int kvc_reader_count_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t *due,
+                            struct kvc_error *e);
 
 /* Writes "layer 3 K, tokens 256:512": the rows of blocks [block, end), at least one block. */
-void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end, char *text, size_t size);
+void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end,
+                      char *text, size_t size);
 /* Puts "record 12 (layer 3 K, tokens 256:512): " before the message in *e; returns -1. */
-int kvc_blocks_context(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor, uint64_t block);
+int kvc_blocks_context(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor,
+                       uint64_t block);
 #define kvc_blocks_context(...) kvc_failed(kvc_blocks_context(__VA_ARGS__))
-/* Returns 1 if each block that is decoded is to be compared with its digest, as in a damaged file. */
+/* Returns 1 if each block that is decoded is to be compared with its digest, as in a damaged file.
+ */
 int kvc_blocks_verify(const struct kvc_cache *c);
 /* Compare the rows of a block, or of this one and the next, decoded at dst, with the digest. */
-int kvc_blocks_check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *dst, struct kvc_error *e);
-int kvc_blocks_check_digests(const struct kvc_cache *c, uint32_t tensor, uint64_t block, const uint8_t *dst, struct kvc_error *e);
-/* Returns 1 if the positions of a tensor's rows are lost. For caches of kvc_salvage_open() whose TABLE is whole. */
+int kvc_blocks_check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                            const uint8_t *dst, struct kvc_error *e);
+int kvc_blocks_check_digests(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                             const uint8_t *dst, struct kvc_error *e);
+/* Returns 1 if the positions of a tensor's rows are lost. For caches of kvc_salvage_open() whose
+ * TABLE is whole. */
 int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
-/* Checks all of record i: its hash, its padding, and the digest of the decoded values of a BLOCK. */
+/* Checks all of record i: its hash, its padding, and the digest of the decoded values of a BLOCK.
+ */
 int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e);
-/* Checks records i and i + 1 as kvc_blocks_check() does, at once. Returns 0, or 1 where each is to be checked alone: that is no faster, or
- * one is damaged. */
+/* Checks records i and i + 1 as kvc_blocks_check() does, at once. Returns 0, or 1 where each is to
+ * be checked alone: that is no faster, or one is damaged. */
 int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i);
 
 /* kvc_cache.read and .read_literal of a cache that came from a container. */
-int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e);
-int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst, struct kvc_error *e);
+int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                    uint8_t *dst, struct kvc_error *e);
+int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                            struct kvc_error *e);
 
 #endif

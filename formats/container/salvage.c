@@ -1,8 +1,9 @@
 /* salvage.c: opens a damaged container. Not for finding out what of it is whole (survey.c).
  *
- * A whole index gives the place of every record, also of those with a damaged header. Without it, records are walked from the
- * first one on. A record's hash covers its length. So a damaged record is stepped over only if a whole record, the index or the
- * end follows at its length; otherwise the next whole record is searched for. */
+ * A whole index gives the place of every record, also of those with a damaged header. Without it,
+ * records are walked from the first one on. A record's hash covers its length. So a damaged record
+ * is stepped over only if a whole record, the index or the end follows at its length; otherwise the
+ * next whole record is searched for. */
 #include "formats/container/salvage.h"
 
 #include "codecs/memory.h"
@@ -15,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HASHED_AT_MOST = 64 }; /* times the file's size: in a hostile file, every 16 bytes may look like a record */
+/* times the file's size: in a hostile file, every 16 bytes may look like a record */
+enum { HASHED_AT_MOST = 64 };
 
 struct walk {
     struct kvc_records *k;
@@ -24,8 +26,8 @@ struct walk {
     uint64_t index; /* offset of a whole INDEX record; 0: none */
 };
 
-static int add_bytes(struct kvc_survey *s, const char *kind, uint64_t offset, uint64_t size, const char *reason,
-                     struct kvc_error *e) {
+static int add_bytes(struct kvc_survey *s, const char *kind, uint64_t offset, uint64_t size,
+                     const char *reason, struct kvc_error *e) {
     struct kvc_damage *d = kvc_survey_add(s, kind, "", reason, e);
     if (!d) return -1;
     d->offset = offset;
@@ -34,9 +36,10 @@ static int add_bytes(struct kvc_survey *s, const char *kind, uint64_t offset, ui
 }
 
 /* The same for header, footer or index, whose names are removed from the message. */
-static int add_frame(struct kvc_survey *s, const char *kind, uint64_t offset, uint64_t size, const struct kvc_error *why,
-                     struct kvc_error *e) {
-    static const char *const said[] = {"header: ", "footer: ", "index: record 0 (INDEX): ", "index: "};
+static int add_frame(struct kvc_survey *s, const char *kind, uint64_t offset, uint64_t size,
+                     const struct kvc_error *why, struct kvc_error *e) {
+    static const char *const said[] = {"header: ", "footer: ", "index: record 0 (INDEX): ",
+                                       "index: "};
     char reason[sizeof why->message], *place;
     const char *from = why->message;
     for (size_t i = 0; i < sizeof said / sizeof said[0] && from == why->message; i++)
@@ -51,15 +54,18 @@ static int add_frame(struct kvc_survey *s, const char *kind, uint64_t offset, ui
 /* Returns 1 if the bytes at `at` may be the header of a record, and fills *r with it. */
 static int looks_like_record(const struct walk *w, uint64_t at, struct kvc_record *r) {
     uint8_t h[KVC_RECORD_HEADER];
-    if (w->end - at < KVC_RECORD_HEADER || kvc_input_copy(w->k->in, at, h, sizeof h, NULL)) return 0;
+    if (w->end - at < KVC_RECORD_HEADER || kvc_input_copy(w->k->in, at, h, sizeof h, NULL))
+        return 0;
     *r = (struct kvc_record){.offset = at,
                              .size = (uint64_t)get_u32(h + 4) * KVC_UNIT,
                              .subject = get_u32(h + 8),
                              .number = get_u32(h + 12),
                              .type = h[0]};
     const int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
-    if (!r->type || h[1] & ~KVC_RECORD_CRITICAL || (kvc_record_name(r->type) && h[1] != critical)) return 0;
-    return r->size >= KVC_RECORD_HEADER + (uint64_t)get_u16(h + 2) * KVC_DIRECTORY_ENTRY && r->size <= w->end - at;
+    if (!r->type || h[1] & ~KVC_RECORD_CRITICAL || (kvc_record_name(r->type) && h[1] != critical))
+        return 0;
+    return r->size >= KVC_RECORD_HEADER + (uint64_t)get_u16(h + 2) * KVC_DIRECTORY_ENTRY &&
+           r->size <= w->end - at;
 }
 
 static int is_record(struct walk *w, uint64_t at, struct kvc_record *r) {
@@ -95,15 +101,18 @@ static int salvage_walk(struct walk *w, struct kvc_error *e) {
             uint8_t head[2];
             if (kvc_input_copy(w->k->in, at, head, sizeof head, e)) return -1;
             if (!kvc_record_name(r.type) && (head[1] & KVC_RECORD_CRITICAL))
-                return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                                "record %" PRIu64 " of type %u is critical and unknown to this reader: use a newer kvc",
-                                w->k->n_records, r.type);
+                return kvc_fail(
+                    e, KVC_ERR_UNSUPPORTED,
+                    "record %" PRIu64
+                    " of type %u is critical and unknown to this reader: use a newer kvc",
+                    w->k->n_records, r.type);
             if (salvage_append(w, &r, e)) return -1;
             at += r.size;
             continue;
         }
         const uint64_t start = at, index = w->index;
-        if (looks_like_record(w, at, &r) && (at + r.size == w->end || is_record(w, at + r.size, &next))) {
+        if (looks_like_record(w, at, &r) &&
+            (at + r.size == w->end || is_record(w, at + r.size, &next))) {
             r.doubtful = 1;
             w->survey->gaps = 1;
             if (salvage_append(w, &r, e)) return -1;
@@ -115,8 +124,10 @@ static int salvage_walk(struct walk *w, struct kvc_error *e) {
         while (at < w->end && !is_record(w, at, &next));
         if (at > w->end) at = w->end;
         char reason[160];
-        snprintf(reason, sizeof reason, "hold no record that can be read%s; %" PRIu64 " records stand before",
-                 at < w->end ? "" : ": the file is cut short there, or damaged up to its end", w->k->n_records);
+        snprintf(reason, sizeof reason,
+                 "hold no record that can be read%s; %" PRIu64 " records stand before",
+                 at < w->end ? "" : ": the file is cut short there, or damaged up to its end",
+                 w->k->n_records);
         w->survey->gaps = 1;
         if (add_bytes(w->survey, "bytes", start, at - start, reason, e)) return -1;
     }
@@ -130,7 +141,8 @@ static void forget(struct kvc_records *k) {
     k->n_records = 0;
 }
 
-/* Takes the records from the INDEX at `offset`, the file's last record. Returns 1 if the INDEX does not list them. */
+/* Takes the records from the INDEX at `offset`, the file's last record. Returns 1 if the INDEX does
+ * not list them. */
 static int follow_index(struct kvc_records *k, uint64_t offset, struct kvc_error *why) {
     uint8_t head[8];
     forget(k);
@@ -139,8 +151,10 @@ static int follow_index(struct kvc_records *k, uint64_t offset, struct kvc_error
     return kvc_records_index(k, offset, -1, why) ? 1 : 0;
 }
 
-/* Fills k->record from a walk, or from the index that the walk found. `end`: the latest end of records. */
-static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, uint64_t end, struct kvc_error *e) {
+/* Fills k->record from a walk, or from the index that the walk found. `end`: the latest end of
+ * records. */
+static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, uint64_t end,
+                           struct kvc_error *e) {
     struct kvc_survey found = {.n = 0};
     struct kvc_error why;
     struct walk w = {.k = k, .survey = &found, .end = end, .budget = HASHED_AT_MOST * in->size};
@@ -151,15 +165,18 @@ static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, ui
     k->record = NULL;
     if (!status && w.index && !follow_index(k, w.index, &why)) {
         free(walked);
-        if (k->size < in->size) status = add_bytes(k->survey, "bytes", k->size, in->size - k->size, "follow the end", e);
+        if (k->size < in->size)
+            status = add_bytes(k->survey, "bytes", k->size, in->size - k->size, "follow the end",
+                               e);
     } else {
         forget(k);
         k->record = walked;
         k->n_records = n;
         for (uint64_t i = 0; i < found.n && !status; i++)
-            status = add_bytes(k->survey, found.damage[i].kind, found.damage[i].offset, found.damage[i].size,
-                               found.damage[i].reason, e);
-        k->survey->gaps = found.gaps || end == in->size; /* without footer and index, the records after it are unknown */
+            status = add_bytes(k->survey, found.damage[i].kind, found.damage[i].offset,
+                               found.damage[i].size, found.damage[i].reason, e);
+        /* without footer and index, the records after it are unknown */
+        k->survey->gaps = found.gaps || end == in->size;
     }
     for (uint64_t i = 0; i < found.n; i++) {
         free(found.damage[i].place);
@@ -191,18 +208,21 @@ static int find_records(struct kvc_records *k, const struct kvc_input *in, struc
     } else if (kvc_records_index(k, index, sealed, &why)) {
         k->survey->records++;
         k->survey->damaged++;
-        if (add_frame(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, &why, e) || find_by_walking(k, in, index, e))
+        if (add_frame(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, &why, e) ||
+            find_by_walking(k, in, index, e))
             return -1;
     }
-    for (uint64_t i = 0; i < k->n_records; i++) k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
-    k->most_cells = k->n_blocks * KVC_BLOCK > KVC_SALVAGE_CELLS ? k->n_blocks * KVC_BLOCK : KVC_SALVAGE_CELLS;
+    for (uint64_t i = 0; i < k->n_records; i++)
+        k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
+    k->most_cells = k->n_blocks * KVC_BLOCK > KVC_SALVAGE_CELLS ? k->n_blocks * KVC_BLOCK
+                                                                : KVC_SALVAGE_CELLS;
     return k->n_records ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "no record of a .kvc can be found");
 }
 
 /* --- the contents of records --- */
 
-/* Returns the first record of a type (of one part, if `subject` is not KVC_NONE), preferably one whose header is certain;
- * n_records: there is none. */
+/* Returns the first record of a type (of one part, if `subject` is not KVC_NONE), preferably one
+ * whose header is certain; n_records: there is none. */
 static uint64_t salvage_find(const struct kvc_records *k, unsigned type, uint32_t subject) {
     uint64_t found = k->n_records;
     for (uint64_t i = 0; i < k->n_records; i++) {
@@ -214,8 +234,8 @@ static uint64_t salvage_find(const struct kvc_records *k, unsigned type, uint32_
 }
 
 /* Lists why a record could not be used. The record may be missing. */
-static int salvage_note(const struct kvc_cache *c, uint64_t i, unsigned type, const char *place, const struct kvc_error *why,
-                        struct kvc_error *e) {
+static int salvage_note(const struct kvc_cache *c, uint64_t i, unsigned type, const char *place,
+                        const struct kvc_error *why, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (i < k->n_records) return kvc_survey_record(k->survey, c, i, why, e);
     k->survey->records++;
@@ -223,10 +243,10 @@ static int salvage_note(const struct kvc_cache *c, uint64_t i, unsigned type, co
     return kvc_survey_add(k->survey, kvc_record_name(type), place, "is missing", e) ? 0 : -1;
 }
 
-/* Finds the only record *i of a type, and the bytes of its only section, which the caller frees. Returns -1 and *why if the
- * record is missing or damaged. */
-static int open_single(const struct kvc_records *k, unsigned type, uint8_t section, uint64_t *i, uint8_t **bytes, size_t *n,
-                       struct kvc_error *why) {
+/* Finds the only record *i of a type, and the bytes of its only section, which the caller frees.
+ * Returns -1 and *why if the record is missing or damaged. */
+static int open_single(const struct kvc_records *k, unsigned type, uint8_t section, uint64_t *i,
+                       uint8_t **bytes, size_t *n, struct kvc_error *why) {
     *why = (struct kvc_error){.code = KVC_ERR_DAMAGED};
     *bytes = NULL;
     *i = salvage_find(k, type, KVC_NONE);
@@ -234,7 +254,8 @@ static int open_single(const struct kvc_records *k, unsigned type, uint8_t secti
     return 0;
 }
 
-/* Notes that metadata are lost: the number of heads of rows with one head, and the first position of token ids, are unknown. */
+/* Notes that metadata are lost: the number of heads of rows with one head, and the first position
+ * of token ids, are unknown. */
 static int read_meta(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     struct kvc_error why;
@@ -317,9 +338,11 @@ static int read_tokens(struct kvc_cache *c, struct kvc_error *e) {
     }
     int status = kvc_reader_tokens(c, k, i, &why);
     /* positions of ids come from the metadata, or from part 0 */
-    const int by_rows = c->n_parts && c->part[0].kind == KVC_PART_LIVE && !k->lost[0] && c->part[0].cells.n == c->n_tokens;
+    const int by_rows = c->n_parts && c->part[0].kind == KVC_PART_LIVE && !k->lost[0] &&
+                        c->part[0].cells.n == c->n_tokens;
     if (!status && !by_rows && (k->survey->no_meta || (c->n_parts && k->lost[0])))
-        status = kvc_fail(&why, KVC_ERR_DAMAGED, "nothing says any more at which positions its ids stand");
+        status = kvc_fail(&why, KVC_ERR_DAMAGED,
+                          "nothing says any more at which positions its ids stand");
     if (!status) return 0;
     drop_tokens(c);
     return salvage_note(c, i, KVC_RECORD_TOKENS, "", &why, e);
@@ -337,7 +360,8 @@ static int read_source(struct kvc_cache *c, struct kvc_error *e) {
         if (salvage_note(c, i, KVC_RECORD_SOURCE, "", &why, e)) return -1;
         break;
     }
-    if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK || (k->survey->gaps && !chunks)) k->survey->no_source = 1;
+    if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK || (k->survey->gaps && !chunks))
+        k->survey->no_source = 1;
     if (k->survey->no_source) c->n_extents = c->literal_size = 0;
     return 0;
 }
@@ -350,13 +374,14 @@ static int place_blocks(struct kvc_cache *c, struct kvc_error *e) {
     for (uint64_t b = 0; b < due; b++) k->block_record[b] = KVC_NOWHERE;
     for (uint64_t i = 0; i < k->n_records; i++) {
         const struct kvc_record *r = &k->record[i];
-        if ((r->type != KVC_RECORD_BLOCK && r->type != KVC_RECORD_SIDE) || r->subject >= c->n_tensors ||
-            kvc_survey_lost(c, r->subject))
+        if ((r->type != KVC_RECORD_BLOCK && r->type != KVC_RECORD_SIDE) ||
+            r->subject >= c->n_tensors || kvc_survey_lost(c, r->subject))
             continue;
         const int is_block = r->type == KVC_RECORD_BLOCK;
         const uint64_t *first = is_block ? k->first_block : k->first_side;
         if (r->number >= first[r->subject + 1] - first[r->subject]) continue;
-        uint64_t *place = (is_block ? k->block_record : k->side_record) + first[r->subject] + r->number;
+        uint64_t *place = (is_block ? k->block_record : k->side_record) + first[r->subject] +
+                          r->number;
         if (*place == (is_block ? KVC_NOWHERE : 0) || k->record[*place].doubtful) *place = i;
     }
     return 0;
@@ -366,7 +391,8 @@ static int place_blocks(struct kvc_cache *c, struct kvc_error *e) {
 static int forget_heads(struct kvc_cache *c, struct kvc_error *e) {
     int one = 1;
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        one &= (c->tensor[t].role != KVC_ROLE_K && c->tensor[t].role != KVC_ROLE_V) || c->tensor[t].shape.heads == 1;
+        one &= (c->tensor[t].role != KVC_ROLE_K && c->tensor[t].role != KVC_ROLE_V) ||
+               c->tensor[t].shape.heads == 1;
     return one ? kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 0, e) : 0;
 }
 
@@ -388,7 +414,8 @@ struct kvc_cache *kvc_salvage_open(const struct kvc_input *in, struct kvc_error 
     struct kvc_records *k = kvc_records_of(c);
     int status = (k->survey = calloc(1, sizeof *k->survey)) ? 0 : kvc_fail_memory(e, "a survey");
     if (!status) status = find_records(k, in, e);
-    if (!status && !(k->survey->noted = calloc(1, (size_t)k->n_records + 1))) status = kvc_fail_memory(e, "a survey");
+    if (!status && !(k->survey->noted = calloc(1, (size_t)k->n_records + 1)))
+        status = kvc_fail_memory(e, "a survey");
     if (!status) {
         k->survey->records += k->n_records;
         status = read_meta(c, e) || read_table(c, e);

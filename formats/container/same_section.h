@@ -1,5 +1,6 @@
-/* same_section.h: reads a block's section SAME, which refers to rows of other blocks. Spec: FORMAT.md, "SAME". Not for finding such rows
- * (same_rows.h) or for writing the section (encode.c). */
+/* same_section.h: reads a block's section SAME, which refers to rows of other blocks. Spec:
+ * FORMAT.md, "SAME". Not for finding such rows (same_rows.h) or for writing the section (encode.c).
+ */
 #ifndef KVC_SAME_SECTION_H
 #define KVC_SAME_SECTION_H
 
@@ -14,9 +15,9 @@ struct kvc_split {
     uint64_t own;
 };
 
-/* Reads the section of a block of `rows` rows of a tensor, and takes its rows off split->own. Refuses entries that are out of range. After
- * a failure split->same is to be freed, too. */
-int kvc_same_read(const struct kvc_cache *c, uint32_t tensor, uint64_t rows, const struct kvc_section *s, struct kvc_split *split,
-                  struct kvc_error *e);
+/* Reads the section of a block of `rows` rows of a tensor, and takes its rows off split->own.
+ * Refuses entries that are out of range. After a failure split->same is to be freed, too. */
+int kvc_same_read(const struct kvc_cache *c, uint32_t tensor, uint64_t rows,
+                  const struct kvc_section *s, struct kvc_split *split, struct kvc_error *e);
 
 #endif

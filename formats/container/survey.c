@@ -1,5 +1,5 @@
-/* survey.c: reads all of a container that may be damaged, and lists the damage and the whole rows. Not for opening it
- * (salvage.c). */
+/* survey.c: reads all of a container that may be damaged, and lists the damage and the whole rows.
+ * Not for opening it (salvage.c). */
 #include "formats/container/salvage.h"
 
 #include "codecs/memory.h"
@@ -16,8 +16,8 @@ enum { RANGES = 12 }; /* maximum number of ranges of whole layers and tokens tha
 
 /* --- the list of damage --- */
 
-struct kvc_damage *kvc_survey_add(struct kvc_survey *s, const char *kind, const char *place, const char *reason,
-                                  struct kvc_error *e) {
+struct kvc_damage *kvc_survey_add(struct kvc_survey *s, const char *kind, const char *place,
+                                  const char *reason, struct kvc_error *e) {
     if (s->n == s->capacity) {
         const uint64_t capacity = s->capacity ? 2 * s->capacity : 16;
         struct kvc_damage *grown = realloc(s->damage, (size_t)capacity * sizeof *grown);
@@ -26,8 +26,11 @@ struct kvc_damage *kvc_survey_add(struct kvc_survey *s, const char *kind, const 
     }
     struct kvc_damage *d = s->n < s->capacity ? &s->damage[s->n] : NULL;
     if (d)
-        *d = (struct kvc_damage){
-            .record = KVC_NOWHERE, .kind = kind, .offset = KVC_NOWHERE, .place = strdup(place), .reason = strdup(reason)};
+        *d = (struct kvc_damage){.record = KVC_NOWHERE,
+                                 .kind = kind,
+                                 .offset = KVC_NOWHERE,
+                                 .place = strdup(place),
+                                 .reason = strdup(reason)};
     if (d) s->n++;
     if (d && d->place && d->reason) return d;
     kvc_fail_memory(e, "a list of damage");
@@ -49,7 +52,8 @@ void kvc_survey_free(struct kvc_survey *s) {
 }
 
 /* Fills in the tensor, and the positions and label of its blocks [block, end). */
-static void survey_describe(struct kvc_damage *d, const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end) {
+static void survey_describe(struct kvc_damage *d, const struct kvc_cache *c, uint32_t tensor,
+                            uint64_t block, uint64_t end) {
     const struct kvc_layer *layer = &c->layer[c->tensor[tensor].layer];
     const struct kvc_cells *cells = &c->part[layer->part].cells;
     d->has_tensor = 1;
@@ -70,14 +74,18 @@ int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor) {
 static int is_placed(const struct kvc_cache *c, uint64_t i) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[i];
-    if (k->survey->unusable.code != KVC_OK || !k->block_record || r->subject >= c->n_tensors) return 0;
+    if (k->survey->unusable.code != KVC_OK || !k->block_record || r->subject >= c->n_tensors)
+        return 0;
     const uint64_t *first = r->type == KVC_RECORD_BLOCK ? k->first_block : k->first_side;
     const uint64_t *place = r->type == KVC_RECORD_BLOCK ? k->block_record : k->side_record;
-    return r->number < first[r->subject + 1] - first[r->subject] && place[first[r->subject] + r->number] == i;
+    return r->number < first[r->subject + 1] - first[r->subject] &&
+           place[first[r->subject] + r->number] == i;
 }
 
-/* Copies a message without "record 12 (LABEL): " and " (at byte N)", for which entries have fields. */
-static void bare_reason(const struct kvc_error *why, const struct kvc_record *r, uint64_t i, char *text, size_t size) {
+/* Copies a message without "record 12 (LABEL): " and " (at byte N)", for which entries have fields.
+ */
+static void bare_reason(const struct kvc_error *why, const struct kvc_record *r, uint64_t i,
+                        char *text, size_t size) {
     char part[64];
     const char *from = why->message, *colon;
     snprintf(part, sizeof part, "record %" PRIu64 " (", i);
@@ -88,13 +96,15 @@ static void bare_reason(const struct kvc_error *why, const struct kvc_record *r,
     if (n > tail && strcmp(text + n - tail, part) == 0) text[n - tail] = '\0';
 }
 
-int kvc_survey_record(struct kvc_survey *s, const struct kvc_cache *c, uint64_t i, const struct kvc_error *why,
-                      struct kvc_error *e) {
+int kvc_survey_record(struct kvc_survey *s, const struct kvc_cache *c, uint64_t i,
+                      const struct kvc_error *why, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_record *r = &k->record[i];
     const char *kind = kvc_record_name(r->type);
-    const int placed = (r->type == KVC_RECORD_BLOCK || r->type == KVC_RECORD_SIDE) && is_placed(c, i);
-    const uint64_t first = r->type == KVC_RECORD_SIDE ? (uint64_t)r->number * KVC_SEGMENT_BLOCKS : r->number;
+    const int placed = (r->type == KVC_RECORD_BLOCK || r->type == KVC_RECORD_SIDE) &&
+                       is_placed(c, i);
+    const uint64_t first = r->type == KVC_RECORD_SIDE ? (uint64_t)r->number * KVC_SEGMENT_BLOCKS
+                                                      : r->number;
     uint64_t end = first + 1;
     char place[128] = "", reason[sizeof why->message];
     if (s->noted[i]) return 0;
@@ -105,7 +115,8 @@ int kvc_survey_record(struct kvc_survey *s, const struct kvc_cache *c, uint64_t 
         end = first + KVC_SEGMENT_BLOCKS < blocks ? first + KVC_SEGMENT_BLOCKS : blocks;
     }
     const int is_rows = r->type == KVC_RECORD_BLOCK || r->type == KVC_RECORD_SIDE;
-    const int of_tensor = placed || (is_rows && k->lost && !r->doubtful && r->subject < c->n_tensors);
+    const int of_tensor = placed ||
+                          (is_rows && k->lost && !r->doubtful && r->subject < c->n_tensors);
     if (placed) kvc_blocks_label(c, r->subject, first, end, place, sizeof place);
     else if (of_tensor) kvc_tensor_label(c, r->subject, place, sizeof place);
     bare_reason(why, r, i, reason, sizeof reason);
@@ -139,7 +150,9 @@ static int read_record(void *state, uint64_t i, void **result, struct kvc_error 
         /* its rows are unknown, but its bytes can be checked */
         if (!kvc_records_sections(k, i, &list, &n, &why)) {
             kvc_records_release(k, i, list);
-            if (x->s->unusable.code != KVC_OK || (r->subject < x->c->n_tensors && kvc_survey_lost(x->c, r->subject))) return 0;
+            if (x->s->unusable.code != KVC_OK ||
+                (r->subject < x->c->n_tensors && kvc_survey_lost(x->c, r->subject)))
+                return 0;
             kvc_fail(&why, KVC_ERR_DAMAGED, "is not the record due here");
         }
     } else if (!kvc_blocks_check(x->c, i, &why)) {
@@ -182,16 +195,19 @@ static int list_missing(struct kvc_survey *s, const struct kvc_cache *c, struct 
         if (kvc_survey_lost(c, r->subject)) s->damaged++;
     }
     for (uint32_t t = 0; t < c->n_tensors; t++) {
-        const uint64_t *record = k->block_record + k->first_block[t], blocks = k->first_block[t + 1] - k->first_block[t];
+        const uint64_t *record = k->block_record + k->first_block[t],
+                       blocks = k->first_block[t + 1] - k->first_block[t];
         const int lost = kvc_survey_lost(c, t);
-        static const char no_positions[] = "nothing says any more at which positions its rows stand";
+        static const char no_positions[] =
+            "nothing says any more at which positions its rows stand";
         for (uint64_t b = 0, end; b < blocks; b = end + 1) {
             char place[128];
             for (end = b; end < blocks && record[end] == KVC_NOWHERE;) end++;
             if (end == b) continue;
             if (lost) kvc_tensor_label(c, t, place, sizeof place);
             else kvc_blocks_label(c, t, b, end, place, sizeof place);
-            struct kvc_damage *d = kvc_survey_add(s, "BLOCK", place, lost ? no_positions : "is missing", e);
+            struct kvc_damage *d = kvc_survey_add(s, "BLOCK", place,
+                                                  lost ? no_positions : "is missing", e);
             if (!d) return -1;
             survey_describe(d, c, t, b, lost ? b : end);
             if (lost) continue;
@@ -222,7 +238,8 @@ static int by_first(const void *a, const void *b) {
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* Returns 1 for tensors that a range of tokens must have whole: not for companions and checkpoints. */
+/* Returns 1 for tensors that a range of tokens must have whole: not for companions and checkpoints.
+ */
 static int counts(const struct kvc_cache *c, uint32_t tensor) {
     const enum kvc_part_kind kind = kvc_tensor_part(c, tensor)->kind;
     return kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING || kind == KVC_PART_RECURRENT;
@@ -243,7 +260,8 @@ int kvc_survey_all_whole(const struct kvc_survey *s, const struct kvc_cache *c) 
     return 1;
 }
 
-/* Prints what separates a range from the one before it. Returns 0 if there are too many ranges, or this one is empty. */
+/* Prints what separates a range from the one before it. Returns 0 if there are too many ranges, or
+ * this one is empty. */
 static int begin_range(FILE *out, int64_t first, int64_t end, unsigned *n) {
     if (first >= end || ++*n > RANGES + 1) return 0;
     fputs(*n > 1 ? "," : "", out);
@@ -264,7 +282,8 @@ static void print_layer_range(FILE *out, uint32_t first, uint32_t last, unsigned
 }
 
 /* Writes the positions that no layer lacks: "0:512,768:2000". */
-static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc_cache *c, struct range *bad) {
+static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc_cache *c,
+                         struct range *bad) {
     const struct kvc_records *k = kvc_records_of(c);
     int64_t first = INT64_MAX, end = INT64_MIN, at;
     uint64_t n = 0;
@@ -272,7 +291,8 @@ static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
         if (!counts(c, t) || !cells->n || kvc_survey_lost(c, t)) continue;
-        const struct range all = {kvc_cells_position(cells, 0), kvc_cells_position(cells, cells->n - 1) + 1};
+        const struct range all = {kvc_cells_position(cells, 0),
+                                  kvc_cells_position(cells, cells->n - 1) + 1};
         if (all.first < first) first = all.first;
         if (all.end > end) end = all.end;
     }
@@ -289,7 +309,8 @@ static void print_tokens(FILE *out, const struct kvc_survey *s, const struct kvc
 }
 
 /* Writes the layers of the model of which every K, V, latent and state is whole: "0-6,8". */
-static int print_layers(FILE *out, const struct kvc_survey *s, const struct kvc_cache *c, struct kvc_error *e) {
+static int print_layers(FILE *out, const struct kvc_survey *s, const struct kvc_cache *c,
+                        struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     unsigned printed = 0;
     struct layer {
@@ -308,10 +329,13 @@ static int print_layers(FILE *out, const struct kvc_survey *s, const struct kvc_
             list[i] = (struct layer){index, 1};
             n++;
         }
-        for (uint64_t b = k->first_block[t]; b < k->first_block[t + 1]; b++) list[i].whole &= s->whole[b];
+        for (uint64_t b = k->first_block[t]; b < k->first_block[t + 1]; b++)
+            list[i].whole &= s->whole[b];
     }
     for (uint32_t i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && list[i].whole && list[end].whole && list[end].index == list[end - 1].index + 1;) end++;
+        for (end = i + 1; end < n && list[i].whole && list[end].whole &&
+                          list[end].index == list[end - 1].index + 1;)
+            end++;
         if (list[i].whole) print_layer_range(out, list[i].index, list[end - 1].index, &printed);
     }
     free(list);
@@ -322,7 +346,8 @@ static int say_whole(struct kvc_survey *s, const struct kvc_cache *c, struct kvc
     const struct kvc_records *k = kvc_records_of(c);
     size_t size;
     struct range *bad = kvc_alloc(k->first_block[c->n_tensors] + 1, sizeof *bad);
-    FILE *tokens = open_memstream(&s->whole_tokens, &size), *layers = tokens ? open_memstream(&s->whole_layers, &size) : NULL;
+    FILE *tokens = open_memstream(&s->whole_tokens, &size),
+         *layers = tokens ? open_memstream(&s->whole_layers, &size) : NULL;
     int status = bad && layers ? 0 : kvc_fail_memory(e, "a survey");
     if (!status) print_tokens(tokens, s, c, bad);
     if (!status) status = print_layers(layers, s, c, e);
@@ -332,17 +357,23 @@ static int say_whole(struct kvc_survey *s, const struct kvc_cache *c, struct kvc
     return status;
 }
 
-const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned threads, struct kvc_error *e) {
+const struct kvc_survey *kvc_salvage_survey(struct kvc_cache *c, unsigned threads,
+                                            struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     struct kvc_survey *s = k->survey;
     struct reading x = {c, s};
-    struct kvc_job job = {.n = k->n_records, .work = read_record, .commit = take_record, .discard = free, .state = &x};
+    struct kvc_job job = {.n = k->n_records,
+                          .work = read_record,
+                          .commit = take_record,
+                          .discard = free,
+                          .state = &x};
     const int usable = s->unusable.code == KVC_OK;
     if (!(s->whole = calloc(1, usable ? (size_t)k->first_block[c->n_tensors] + 1 : 1))) {
         kvc_fail_memory(e, "a survey");
         return NULL;
     }
-    if (kvc_parallel(&job, kvc_cache_threads(c, threads), e) || (usable && (list_missing(s, c, e) || say_whole(s, c, e))))
+    if (kvc_parallel(&job, kvc_cache_threads(c, threads), e) ||
+        (usable && (list_missing(s, c, e) || say_whole(s, c, e))))
         return NULL;
     if (s->trouble.code != KVC_OK) { /* unknown */
         free(s->whole_layers);
@@ -361,17 +392,24 @@ struct kvc_survey *kvc_salvage_end(struct kvc_cache *c) {
     return s;
 }
 
-int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, struct kvc_selection *selection,
-                      struct kvc_error *e) {
+int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c,
+                      struct kvc_selection *selection, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
-    const uint64_t asked = selection->end ? selection->end : INT64_MAX, limit = asked < INT64_MAX ? asked : INT64_MAX;
-    const int64_t first = selection->first ? (int64_t)(selection->first < INT64_MAX ? selection->first : INT64_MAX) : INT64_MIN;
+    const uint64_t asked = selection->end ? selection->end : INT64_MAX,
+                   limit = asked < INT64_MAX ? asked : INT64_MAX;
+    const int64_t first = selection->first
+                              ? (int64_t)(selection->first < INT64_MAX ? selection->first
+                                                                       : INT64_MAX)
+                              : INT64_MIN;
     int64_t end = (int64_t)limit;
-    for (int companions = 0; companions < 2; companions++) /* companions are compared with the range that the first turn found */
+    /* companions are compared with the range that the first turn found */
+    for (int companions = 0; companions < 2; companions++)
         for (uint32_t t = 0; t < c->n_tensors; t++) {
             const uint32_t index = c->layer[c->tensor[t].layer].index;
-            if (selection->layers && (index >= selection->n_layers || !selection->layers[index])) continue;
-            if (companions ? kvc_tensor_part(c, t)->kind != KVC_PART_COMPANION : !counts(c, t)) continue;
+            if (selection->layers && (index >= selection->n_layers || !selection->layers[index]))
+                continue;
+            if (companions ? kvc_tensor_part(c, t)->kind != KVC_PART_COMPANION : !counts(c, t))
+                continue;
             for (uint64_t b = k->first_block[t]; b < k->first_block[t + 1]; b++) {
                 const struct range r = range_of(c, t, b - k->first_block[t]);
                 if (s->whole[b] || r.end <= first || r.first >= end) continue;
@@ -382,9 +420,11 @@ int kvc_survey_narrow(const struct kvc_survey *s, const struct kvc_cache *c, str
     if (end <= 0 || end <= first) {
         const int some = s->whole_layers && *s->whole_layers && !strstr(s->whole_layers, "...");
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "no token from %" PRIu64 " on is whole in all layers asked for: nothing can be given "
+                        "no token from %" PRIu64
+                        " on is whole in all layers asked for: nothing can be given "
                         "back%s%s",
-                        selection->first, some ? "; whole are layers " : "", some ? s->whole_layers : "");
+                        selection->first, some ? "; whole are layers " : "",
+                        some ? s->whole_layers : "");
     }
     selection->end = (uint64_t)end;
     return 0;

@@ -1,5 +1,6 @@
-/* write_sections.c: writes the records of a .kvc that are not blocks: metadata, table, cells, tokens, the source's private bytes.
- * Spec: FORMAT.md 5 and 7. Not for the frame of records (record_write.c). */
+/* write_sections.c: writes the records of a .kvc that are not blocks: metadata, table, cells,
+ * tokens, the source's private bytes. Spec: FORMAT.md 5 and 7. Not for the frame of records
+ * (record_write.c). */
 #include "formats/container/write_sections.h"
 
 #include "codecs/memory.h"
@@ -75,9 +76,11 @@ static uint8_t *put_pipelines(uint8_t *p, const struct kvc_plan *plan) {
     return p;
 }
 
-int kvc_write_table(struct kvc_record_writer *w, const struct kvc_cache *c, const struct kvc_plan *plan, struct kvc_error *e) {
+int kvc_write_table(struct kvc_record_writer *w, const struct kvc_cache *c,
+                    const struct kvc_plan *plan, struct kvc_error *e) {
     size_t n = 16 + (size_t)c->n_parts * KVC_PART_ENTRY + (size_t)c->n_layers * KVC_LAYER_ENTRY +
-               (size_t)c->n_tensors * KVC_TENSOR_ENTRY + (size_t)plan->n_pipelines * (1 + KVC_MAX_STEPS * 258);
+               (size_t)c->n_tensors * KVC_TENSOR_ENTRY +
+               (size_t)plan->n_pipelines * (1 + KVC_MAX_STEPS * 258);
     uint8_t *bytes = calloc(1, n), *p = bytes;
     if (!bytes) return kvc_fail_memory(e, "the table of tensors");
     put_u32(p, c->n_parts);
@@ -86,12 +89,14 @@ int kvc_write_table(struct kvc_record_writer *w, const struct kvc_cache *c, cons
     put_u32(p + 12, plan->n_pipelines);
     p += 16;
     p = put_pipelines(put_tensors(put_layers(put_parts(p, c), c), c, plan), plan);
-    int status = kvc_write_simple(w, KVC_RECORD_TABLE, KVC_SECTION_TABLE, bytes, (size_t)(p - bytes), e);
+    int status = kvc_write_simple(w, KVC_RECORD_TABLE, KVC_SECTION_TABLE, bytes,
+                                  (size_t)(p - bytes), e);
     free(bytes);
     return status;
 }
 
-static int add_positions(struct kvc_sections *list, const struct kvc_cells *cells, struct kvc_error *e) {
+static int add_positions(struct kvc_sections *list, const struct kvc_cells *cells,
+                         struct kvc_error *e) {
     struct kvc_buffer b = {0};
     struct kvc_sink sink = kvc_sink_buffer(&b);
     int status = 0;
@@ -106,16 +111,20 @@ static int add_positions(struct kvc_sections *list, const struct kvc_cells *cell
         i = end;
         status = kvc_sink_write(&sink, run, n, e);
     }
-    if (!status) status = kvc_record_add(list, KVC_SECTION_POSITIONS, b.data ? b.data : (const uint8_t *)"", b.n, e);
+    if (!status)
+        status = kvc_record_add(list, KVC_SECTION_POSITIONS, b.data ? b.data : (const uint8_t *)"",
+                                b.n, e);
     free(b.data);
     return status;
 }
 
-static int add_words(struct kvc_sections *list, const struct kvc_cells *cells, struct kvc_error *e) {
+static int add_words(struct kvc_sections *list, const struct kvc_cells *cells,
+                     struct kvc_error *e) {
     uint64_t words = cells->word_at[cells->n];
     uint8_t *bytes = kvc_alloc(10 * cells->n + 4 * words, 1), *p = bytes;
     if (!bytes) return kvc_fail_memory(e, "cell words");
-    for (uint64_t i = 0; i < cells->n; i++) p += put_varint(p, cells->word_at[i + 1] - cells->word_at[i]);
+    for (uint64_t i = 0; i < cells->n; i++)
+        p += put_varint(p, cells->word_at[i + 1] - cells->word_at[i]);
     for (uint64_t i = 0; i < words; i++, p += 4) put_u32(p, cells->words[i]);
     int status = kvc_record_add(list, KVC_SECTION_WORDS, bytes, (size_t)(p - bytes), e);
     free(bytes);
@@ -137,8 +146,9 @@ int kvc_write_cells(struct kvc_record_writer *w, const struct kvc_cache *c, stru
     return status;
 }
 
-int kvc_write_tokens(struct kvc_record_writer *w, const struct kvc_cache *c, const struct kvc_pack_options *options,
-                     const struct kvc_meta *meta, struct kvc_error *e) {
+int kvc_write_tokens(struct kvc_record_writer *w, const struct kvc_cache *c,
+                     const struct kvc_pack_options *options, const struct kvc_meta *meta,
+                     struct kvc_error *e) {
     struct kvc_prefix prefix;
     /* extras count also where `meta`, of the file, leave them out with the token ids */
     if (kvc_prefix_of(&prefix, meta, e) || kvc_extras_of(&c->meta, &prefix.extras, e)) return -1;
@@ -157,11 +167,15 @@ int kvc_write_tokens(struct kvc_record_writer *w, const struct kvc_cache *c, con
     if (!status && kept) memcpy(keys, kept, (size_t)n_keys * KVC_KEY_BYTES);
     if (!status && c->tokens) {
         for (uint64_t i = 0; i < c->n_tokens; i++) put_u32(ids + 4 * i, (uint32_t)c->tokens[i]);
-        if (!options->no_tokens) status = kvc_record_add(&list, KVC_SECTION_TOKENS, ids, (size_t)(4 * c->n_tokens), e);
-        if (!status) status = kvc_prefix_keys(&prefix, c->tokens, n_keys * KVC_PREFIX_TOKENS, keys, e);
+        if (!options->no_tokens)
+            status = kvc_record_add(&list, KVC_SECTION_TOKENS, ids, (size_t)(4 * c->n_tokens), e);
+        if (!status)
+            status = kvc_prefix_keys(&prefix, c->tokens, n_keys * KVC_PREFIX_TOKENS, keys, e);
     }
-    if (!status && n_keys) status = kvc_record_add(&list, KVC_SECTION_KEYS, keys, (size_t)n_keys * KVC_KEY_BYTES, e);
-    if (!status && list.count) status = kvc_write_record(w, KVC_RECORD_TOKENS, KVC_NONE, 0, &list, e);
+    if (!status && n_keys)
+        status = kvc_record_add(&list, KVC_SECTION_KEYS, keys, (size_t)n_keys * KVC_KEY_BYTES, e);
+    if (!status && list.count)
+        status = kvc_write_record(w, KVC_RECORD_TOKENS, KVC_NONE, 0, &list, e);
     free(ids);
     free(keys);
     kvc_sections_free(&list);
@@ -178,8 +192,11 @@ int kvc_write_source(struct kvc_record_writer *w, const struct kvc_cache *c, str
     if (!status) status = kvc_record_add(&list, KVC_SECTION_EXTENTS, extents.data, extents.n, e);
     uint64_t at = 0;
     for (uint32_t number = 0; !status && (number == 0 || at < c->literal_size); number++) {
-        uint64_t left = c->literal_size - at, n = left < KVC_LITERAL_CHUNK ? left : KVC_LITERAL_CHUNK;
-        if (n) status = c->read_literal(c, at, n, chunk, e) || kvc_record_add(&list, KVC_SECTION_LITERALS, chunk, (size_t)n, e);
+        uint64_t left = c->literal_size - at,
+                 n = left < KVC_LITERAL_CHUNK ? left : KVC_LITERAL_CHUNK;
+        if (n)
+            status = c->read_literal(c, at, n, chunk, e) ||
+                     kvc_record_add(&list, KVC_SECTION_LITERALS, chunk, (size_t)n, e);
         if (!status) status = kvc_write_record(w, KVC_RECORD_SOURCE, KVC_NONE, number, &list, e);
         at += n;
         kvc_sections_clear(&list);

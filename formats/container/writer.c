@@ -1,8 +1,10 @@
-/* writer.c: writes a cache as a .kvc container: settles plan, profile and metadata, calls for the records in order, and encodes
- * the blocks. Spec: FORMAT.md. Not for the sections of other records (write_sections.c).
+/* writer.c: writes a cache as a .kvc container: settles plan, profile and metadata, calls for the
+ * records in order, and encodes the blocks. Spec: FORMAT.md. Not for the sections of other records
+ * (write_sections.c).
  *
- * Several threads encode runs of blocks, each run into finished records in memory. The calling thread is one of them, and writes the runs in order,
- * so the bytes do not depend on the number of threads. */
+ * Several threads encode runs of blocks, each run into finished records in memory. The calling
+ * thread is one of them, and writes the runs in order, so the bytes do not depend on the number of
+ * threads. */
 #include "formats/model/predictor.h"
 #include "formats/container/container.h"
 
@@ -58,9 +60,11 @@ static uint32_t tensor_of_run(const struct writer *w, uint64_t item) {
     return low;
 }
 
-static int copy_block(const struct writer *w, uint32_t tensor, uint64_t block, struct kvc_run *run, struct kvc_error *e) {
+static int copy_block(const struct writer *w, uint32_t tensor, uint64_t block, struct kvc_run *run,
+                      struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(w->cache, tensor)->cells;
-    run->bytes += (cells->block[block + 1] - cells->block[block]) * kvc_row_bytes(&w->cache->tensor[tensor].shape);
+    run->bytes += (cells->block[block + 1] - cells->block[block]) *
+                  kvc_row_bytes(&w->cache->tensor[tensor].shape);
     return kvc_reuse_copy(w->options.reuse, tensor, block, &run->buffer, e);
 }
 
@@ -73,7 +77,8 @@ static int encode_run(void *state, uint64_t item, void **result, struct kvc_erro
     struct kvc_run *run = calloc(1, sizeof *run);
     if (!run) return kvc_fail_memory(e, "a run of blocks");
     const uint64_t end = block + each < blocks ? block + each : blocks;
-    const uint64_t had = kvc_reuse_blocks(w->cache, &w->plan, w->options.reuse, tensor), copied = had < end ? had : end;
+    const uint64_t had = kvc_reuse_blocks(w->cache, &w->plan, w->options.reuse, tensor),
+                   copied = had < end ? had : end;
     int status = 0;
     for (; block < copied && !status; block++) status = copy_block(w, tensor, block, run, e);
     if (status || (block < end && kvc_encode_run(&w->encode, tensor, block, end, run, e))) {
@@ -107,7 +112,8 @@ static int commit_run(void *state, uint64_t item, void *result, struct kvc_error
     forget_shared(w, layer_of_run(w, item));
     for (size_t at = 0; at < run->buffer.n && !status;) {
         size_t size = (size_t)get_u32(run->buffer.data + at + 4) * KVC_UNIT;
-        status = kvc_write_padding(&w->records, e) || kvc_write_records(&w->records, run->buffer.data + at, size, e);
+        status = kvc_write_padding(&w->records, e) ||
+                 kvc_write_records(&w->records, run->buffer.data + at, size, e);
         at += size;
     }
     w->report.same_rows += run->same_rows;
@@ -117,14 +123,19 @@ static int commit_run(void *state, uint64_t item, void *result, struct kvc_error
         w->squares[role][1] += run->error_squares;
     }
     w->done += run->bytes;
-    if (!status && w->options.progress) w->options.progress(w->options.progress_state, w->done, w->report.tensor_bytes);
+    if (!status && w->options.progress)
+        w->options.progress(w->options.progress_state, w->done, w->report.tensor_bytes);
     discard_run(run);
     return status ? -1 : 0;
 }
 
 static int write_blocks(struct writer *w, struct kvc_error *e) {
-    struct kvc_job job = {.work = encode_run, .commit = commit_run, .discard = discard_run, .state = w};
-    for (uint32_t i = 0; i < w->plan.n_pipelines && !w->encode.loop; i++) /* tensors of a closed loop wait for those before */
+    struct kvc_job job = {.work = encode_run,
+                          .commit = commit_run,
+                          .discard = discard_run,
+                          .state = w};
+    /* tensors of a closed loop wait for those before */
+    for (uint32_t i = 0; i < w->plan.n_pipelines && !w->encode.loop; i++)
         if (kvc_coder_looks(&w->plan.pipeline[i])) job.group = layer_of_run;
     for (uint32_t t = 0; t < w->cache->n_tensors; t++) {
         const uint64_t each = kvc_encode_run_blocks(&w->encode, t);
@@ -132,7 +143,8 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
         w->first_run[t] = (uint32_t)job.n;
         w->left[w->cache->tensor[t].layer] += runs;
         job.n += runs;
-        if (job.n > UINT32_MAX) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more blocks than one .kvc can number");
+        if (job.n > UINT32_MAX)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more blocks than one .kvc can number");
     }
     return kvc_parallel(&job, kvc_cache_threads(w->cache, w->options.threads), e);
 }
@@ -146,7 +158,8 @@ static int uses_profile(const struct writer *w) {
     return (use & KVC_PROFILE_DECODES) != 0;
 }
 
-/* Leaves the source's private bytes out together with the token ids, because they hold the ids as well. */
+/* Leaves the source's private bytes out together with the token ids, because they hold the ids as
+ * well. */
 static int write_source(struct writer *w, struct kvc_error *e) {
     return w->options.no_tokens ? 0 : kvc_write_source(&w->records, w->cache, e);
 }
@@ -160,7 +173,8 @@ static int write_profile(struct writer *w, struct kvc_error *e) {
 
 static const char *const fit_key[2] = {KVC_KEY_PROFILE_FIT_K, KVC_KEY_PROFILE_FIT_V};
 
-/* Records the profile that decoding needs, and its fit. Removes the profile of an input that was itself packed with one. */
+/* Records the profile that decoding needs, and its fit. Removes the profile of an input that was
+ * itself packed with one. */
 static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_profile *p = w->options.profile;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
@@ -170,26 +184,31 @@ static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kv
     if (!uses_profile(w)) return 0;
     if (kvc_meta_set_text(meta, KVC_KEY_PROFILE_FIT, kvc_fit_name(w->fit->verdict), e)) return -1;
     for (int r = 0; r < 2; r++)
-        if (w->fit->ratio[r] > 0 && kvc_meta_set_f64(meta, fit_key[r], round(1000 * w->fit->ratio[r]) / 1000, e)) return -1;
-    if (kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(p), KVC_SHA256_BYTES, e)) return -1;
+        if (w->fit->ratio[r] > 0 &&
+            kvc_meta_set_f64(meta, fit_key[r], round(1000 * w->fit->ratio[r]) / 1000, e))
+            return -1;
+    if (kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(p), KVC_SHA256_BYTES, e))
+        return -1;
     return kvc_meta_set_text(meta, KVC_KEY_PROFILE_MODEL, kvc_profile_model(p), e);
 }
 
-/* Measures the fit if the caller did not, and refuses a profile that does not fit. The caller must have settled pairing and
- * layers. */
+/* Measures the fit if the caller did not, and refuses a profile that does not fit. The caller must
+ * have settled pairing and layers. */
 static int find_fit(struct writer *w, struct kvc_error *e) {
     struct kvc_profile *p = w->options.profile;
     int status = p ? kvc_profile_fits(p, w->cache, e) : 0;
     w->fit = w->options.fit;
     if (!status && uses_profile(w) && !w->fit) {
-        status = kvc_fit_measure(&w->own_fit, p, w->cache, kvc_cache_pairing(w->cache), w->options.threads, e) ||
+        status = kvc_fit_measure(&w->own_fit, p, w->cache, kvc_cache_pairing(w->cache),
+                                 w->options.threads, e) ||
                  kvc_fit_accept(p, &w->own_fit, e);
         w->fit = &w->own_fit;
     }
     return status ? kvc_error_prefix(e, "profile") : 0;
 }
 
-/* Computes the namespace again, as facts may have changed. It is left out where it cannot be computed. */
+/* Computes the namespace again, as facts may have changed. It is left out where it cannot be
+ * computed. */
 static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_error *e) {
     const struct kvc_space space = {.lossless = w->plan.lossless};
     uint8_t hash[KVC_KEY_BYTES];
@@ -204,21 +223,23 @@ static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_
     return kvc_meta_set_bytes(meta, KVC_KEY_PREFIX_SPACE, hash, sizeof hash, e);
 }
 
-/* Sets the identity of the prefix keys. Keys without the token ids from position 0 on cannot be computed again, so their identity
- * stays as well. */
+/* Sets the identity of the prefix keys. Keys without the token ids from position 0 on cannot be
+ * computed again, so their identity stays as well. */
 static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struct kvc_error *e) {
     char identity[KVC_IDENTITY_BYTES];
     if (!c->tokens) return 0;
-    if (kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT)) kvc_prefix_identity(meta, identity, sizeof identity);
+    if (kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT))
+        kvc_prefix_identity(meta, identity, sizeof identity);
     else kvc_prefix_identity_of_model(meta, identity, sizeof identity);
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
 
-static int writer_describe(const struct writer *w, const char *recipe, struct kvc_meta *meta, struct kvc_error *e) {
+static int writer_describe(const struct writer *w, const char *recipe, struct kvc_meta *meta,
+                           struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     if (kvc_meta_copy(meta, &c->meta, e) || kvc_values_pass(meta, e) ||
-        kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) || kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) ||
-        name_profile(w, meta, e))
+        kvc_meta_set_text(meta, KVC_KEY_PRODUCER, "kvc " KVC_VERSION, e) ||
+        kvc_meta_set_text(meta, KVC_KEY_RECIPE, recipe, e) || name_profile(w, meta, e))
         return -1;
     /* Extras belong to token ids, and tell as much. */
     if (w->options.no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);
@@ -237,7 +258,8 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
     int looks = 0;
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
-    if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e))) return -1;
+    if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e)))
+        return -1;
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
     const int rotates = kvc_pairing_turns(facts.pairing) && facts.after_rope;
     w->encode = (struct kvc_encode){.cache = c,
@@ -247,7 +269,9 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
                                     .shared = w->shared,
                                     .projections = &w->projections,
                                     .rotation = rotates ? facts.pairing : KVC_PAIRING_UNKNOWN};
-    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, facts.pairing, w->encode.rotation, e)) return -1;
+    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, facts.pairing,
+                     w->encode.rotation, e))
+        return -1;
     w->report.lossless = w->plan.lossless;
     w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;
@@ -259,15 +283,16 @@ static int ask_coder(const struct writer *w, struct kvc_error *e) {
     const struct kvc_block_coder *coder = w->options.coder;
     for (uint32_t t = 0; t < w->cache->n_tensors && coder; t++) {
         char label[64];
-        if (!coder->accept(coder->state, w->cache, t, &w->plan.pipeline[w->plan.pipeline_of[t]], e)) continue;
+        if (!coder->accept(coder->state, w->cache, t, &w->plan.pipeline[w->plan.pipeline_of[t]], e))
+            continue;
         kvc_tensor_label(w->cache, t, label, sizeof label);
         return kvc_error_prefix(e, label);
     }
     return 0;
 }
 
-int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options, struct kvc_sink *out,
-                        struct kvc_pack_report *report, struct kvc_error *e) {
+int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_options *options,
+                        struct kvc_sink *out, struct kvc_pack_report *report, struct kvc_error *e) {
     struct writer w = {.cache = cache, .options = *options};
     struct kvc_record_writer *r = &w.records;
     *r = (struct kvc_record_writer){.out = out, .start = out->offset, .align = options->align};
@@ -275,20 +300,25 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     struct kvc_meta meta = {0};
     struct kvc_cache *own_queries = NULL;
     char text[KVC_MAX_RECIPE_TEXT];
-    if (!kvc_kernels_get()) return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
-    if (kvc_recipe_print(recipe, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
+    if (!kvc_kernels_get())
+        return kvc_fail(e, KVC_ERR_USAGE, "KVC_KERNEL names no kernel table that this CPU can run");
+    if (kvc_recipe_print(recipe, text, sizeof text))
+        return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
-    int status = kvc_plan_make(&w.plan, cache, recipe, e) || kvc_reuse_check(cache, &w.plan, options->reuse, e) ||
-                 ask_coder(&w, e) || find_fit(&w, e) || writer_prepare(&w, &own_queries, e);
+    int status = kvc_plan_make(&w.plan, cache, recipe, e) ||
+                 kvc_reuse_check(cache, &w.plan, options->reuse, e) || ask_coder(&w, e) ||
+                 find_fit(&w, e) || writer_prepare(&w, &own_queries, e);
     if (!status)
-        status = writer_describe(&w, text, &meta, e) || kvc_write_header(r, e) || kvc_write_meta(r, &meta, e) ||
-                 kvc_write_table(r, cache, &w.plan, e) || kvc_write_cells(r, cache, e) ||
-                 kvc_write_tokens(r, cache, options, &meta, e) || write_source(&w, e) || write_profile(&w, e) ||
-                 write_blocks(&w, e) || kvc_write_index(r, e);
+        status = writer_describe(&w, text, &meta, e) || kvc_write_header(r, e) ||
+                 kvc_write_meta(r, &meta, e) || kvc_write_table(r, cache, &w.plan, e) ||
+                 kvc_write_cells(r, cache, e) || kvc_write_tokens(r, cache, options, &meta, e) ||
+                 write_source(&w, e) || write_profile(&w, e) || write_blocks(&w, e) ||
+                 kvc_write_index(r, e);
     w.report.records = r->records;
     w.report.sections = r->sections;
     w.report.stored_bytes = kvc_writer_offset(r);
-    for (int i = 0; i < 2; i++) w.report.error[i] = w.squares[i][0] > 0 ? sqrt(w.squares[i][1] / w.squares[i][0]) : 0;
+    for (int i = 0; i < 2; i++)
+        w.report.error[i] = w.squares[i][0] > 0 ? sqrt(w.squares[i][1] / w.squares[i][0]) : 0;
     if (!status && report) *report = w.report;
     kvc_loop_free(w.encode.loop);
     kvc_meta_free(&meta);

@@ -1,4 +1,5 @@
-/* dry_run.c: dry runs of the programs of blocks, which show the tables that blocks share. Not for programs that are run (batch.c). */
+/* dry_run.c: dry runs of the programs of blocks, which show the tables that blocks share. Not for
+ * programs that are run (batch.c). */
 #include "formats/device/batch.h"
 
 #include "formats/container/container.h"
@@ -43,8 +44,8 @@ static void *dry_table(void *owner, size_t n, uint64_t *address) {
     return (uint8_t *)t + aligned(sizeof *t);
 }
 
-static int dry_keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes, uint64_t *address,
-                    struct kvc_error *e) {
+static int dry_keep(void *owner, const struct kvc_program_key *key, size_t n, void **bytes,
+                    uint64_t *address, struct kvc_error *e) {
     struct dry *d = owner;
     struct kvc_kept *k = d->kept;
     *bytes = NULL;
@@ -55,11 +56,15 @@ static int dry_keep(void *owner, const struct kvc_program_key *key, size_t n, vo
     return 0;
 }
 
-int kvc_kept_add_block(struct kvc_kept *k, const struct kvc_cache *c, uint32_t tensor, uint64_t block, int *more,
-                       struct kvc_error *e) {
+int kvc_kept_add_block(struct kvc_kept *k, const struct kvc_cache *c, uint32_t tensor,
+                       uint64_t block, int *more, struct kvc_error *e) {
     struct dry d = {.kept = k};
-    struct kvc_program p = {
-        .owner = &d, .place = dry_place, .table = dry_table, .scratch = dry_scratch, .keep = dry_keep, .inputs = dry_inputs};
+    struct kvc_program p = {.owner = &d,
+                            .place = dry_place,
+                            .table = dry_table,
+                            .scratch = dry_scratch,
+                            .keep = dry_keep,
+                            .inputs = dry_inputs};
     const int status = kvc_container_lower(c, tensor, block, NULL, &p, e);
     for (struct dry_table *t = d.tables, *next; t; t = next) {
         next = t->next;

@@ -57,7 +57,8 @@ static uint32_t in_fours(const struct kvc_device_target *g) {
            (g->base | (uint64_t)(g->page | g->token | g->head)) % (4 * size) == 0;
 }
 
-static void encoder_describe(struct kvc_encode_job *j, const struct kvc_device_encoder *x, const struct kvc_coder_work *w) {
+static void encoder_describe(struct kvc_encode_job *j, const struct kvc_device_encoder *x,
+                             const struct kvc_coder_work *w) {
     const struct kvc_cells *cells = &kvc_tensor_part(w->cache, w->tensor)->cells;
     j->shape = w->cache->tensor[w->tensor].shape;
     j->n = (uint32_t)(w->end - w->block);
@@ -68,7 +69,8 @@ static void encoder_describe(struct kvc_encode_job *j, const struct kvc_device_e
         j->rows[i] = (uint32_t)(cells->block[w->block + i + 1] - j->start[i]);
         j->block[i] = (struct kvc_encode_block){.first = (uint32_t)j->start[i],
                                                 .rows = j->rows[i],
-                                                .channels = (uint32_t)(j->shape.heads * j->shape.dim),
+                                                .channels = (uint32_t)(j->shape.heads *
+                                                                       j->shape.dim),
                                                 .fours = in_fours(&j->target[0])};
     }
 }
@@ -83,7 +85,8 @@ static void count_raw(struct kvc_device_encoder *x, uint64_t bytes) {
     pthread_mutex_unlock(&x->lock);
 }
 
-static int encode(void *state, const struct kvc_coder_work *work, struct kvc_coder_block *to, struct kvc_error *e) {
+static int encode(void *state, const struct kvc_coder_work *work, struct kvc_coder_block *to,
+                  struct kvc_error *e) {
     struct kvc_device_encoder *x = state;
     struct kvc_encode_job *j = calloc(1, sizeof *j);
     if (!j) return kvc_fail_memory(e, "a run of blocks");
@@ -93,7 +96,9 @@ static int encode(void *state, const struct kvc_coder_work *work, struct kvc_cod
     encoder_describe(j, x, work);
     uint64_t raw = 0;
     int status = (j->room = take_room(x, e)) ? 0 : -1;
-    if (!status) status = is_fast(work->pipeline) ? kvc_encode_by_fast(j, e) : kvc_encode_by_quant(j, &raw, e);
+    if (!status)
+        status = is_fast(work->pipeline) ? kvc_encode_by_fast(j, e)
+                                         : kvc_encode_by_quant(j, &raw, e);
     if (j->room) give_room(x, j->room);
     count_raw(x, raw);
     free(j->item);
@@ -107,7 +112,8 @@ static int encoder_gather(struct kvc_encode_job *j, uint8_t *dst, struct kvc_err
     struct kvc_encode_room *r = j->room;
     const size_t bytes = j->rows[0] * (size_t)kvc_row_bytes(&j->shape);
     size_t used = 0;
-    const size_t launch = kvc_room_take(&used, kvc_encode_launch_bytes(j->rows[0])), rows = kvc_room_take(&used, bytes);
+    const size_t launch = kvc_room_take(&used, kvc_encode_launch_bytes(j->rows[0])),
+                 rows = kvc_room_take(&used, bytes);
     if (kvc_room_reserve(r, used, e) || kvc_room_reserve_host(r, KVC_ROOM_SMALL, rows, e) ||
         kvc_room_reserve_host(r, KVC_ROOM_CODED, bytes, e))
         return -1;
@@ -119,7 +125,8 @@ static int encoder_gather(struct kvc_encode_job *j, uint8_t *dst, struct kvc_err
     return 0;
 }
 
-int kvc_device_encoder_read(void *state, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+int kvc_device_encoder_read(void *state, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
+                            struct kvc_error *e) {
     struct kvc_device_encoder *x = state;
     const struct kvc_device_target *g = &x->source[tensor];
     struct kvc_encode_job *j = calloc(1, sizeof *j);
@@ -150,27 +157,32 @@ uint64_t kvc_device_encoder_raw(const struct kvc_device_encoder *x) {
 
 /* --- pipelines --- */
 
-static int accept(void *state, const struct kvc_cache *c, uint32_t tensor, const struct kvc_pipeline *p, struct kvc_error *e) {
+static int accept(void *state, const struct kvc_cache *c, uint32_t tensor,
+                  const struct kvc_pipeline *p, struct kvc_error *e) {
     const struct kvc_shape *s = &c->tensor[tensor].shape;
     char text[KVC_MAX_RECIPE_TEXT];
     (void)state;
     if (s->heads * s->dim > MOST_CHANNELS)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a row has %" PRIu64 " channels, and a device encodes %d at most",
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "a row has %" PRIu64 " channels, and a device encodes %d at most",
                         s->heads * s->dim, MOST_CHANNELS);
     if (is_fast(p) || kvc_encode_takes_quant(p)) return 0;
-    if (kvc_pipeline_print(p, text, sizeof text)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the pipeline is too long");
-    return kvc_fail(
-        e, KVC_ERR_UNSUPPORTED,
-        "no device encodes '%s': use fast, kivi2, kivi4, kcvt4 or quant without zip and clip, or pack in memory of the host",
-        text);
+    if (kvc_pipeline_print(p, text, sizeof text))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the pipeline is too long");
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "no device encodes '%s': use fast, kivi2, kivi4, kcvt4 or quant without zip "
+                    "and clip, or pack in memory of the host",
+                    text);
 }
 
 const struct kvc_block_coder *kvc_device_encoder_coder(struct kvc_device_encoder *x) {
     return &x->coder;
 }
 
-struct kvc_device_encoder *kvc_device_encoder_new(struct kvc_device *d, const struct kvc_device_target *source,
-                                                  const struct kvc_device_encoder_options *options, struct kvc_error *e) {
+struct kvc_device_encoder *kvc_device_encoder_new(struct kvc_device *d,
+                                                  const struct kvc_device_target *source,
+                                                  const struct kvc_device_encoder_options *options,
+                                                  struct kvc_error *e) {
     struct kvc_device_encoder *x = calloc(1, sizeof *x);
     if (!x || pthread_mutex_init(&x->lock, NULL)) {
         free(x);
@@ -181,7 +193,8 @@ struct kvc_device_encoder *kvc_device_encoder_new(struct kvc_device *d, const st
     x->source = source;
     x->options = *options;
     x->coder = (struct kvc_block_coder){.state = x, .accept = accept, .encode = encode};
-    if (!d->event_new(d, &x->ready, e) && !d->event_record(d, x->ready, options->stream, e)) return x;
+    if (!d->event_new(d, &x->ready, e) && !d->event_record(d, x->ready, options->stream, e))
+        return x;
     kvc_device_encoder_free(x);
     return NULL;
 }

@@ -1,5 +1,6 @@
-/* encoder_fast.c: encodes blocks by `fast` on a device: a launch for exponents and digests, the choice of widths and biases, and a
- * launch that cuts and packs. Not for the choice itself and for the sections (codecs/stages/fast/fast_cut.h). */
+/* encoder_fast.c: encodes blocks by `fast` on a device: a launch for exponents and digests, the
+ * choice of widths and biases, and a launch that cuts and packs. Not for the choice itself and for
+ * the sections (codecs/stages/fast/fast_cut.h). */
 #include "formats/device/encoder_state.h"
 
 #include "codecs/stages/fast/fast_cut.h"
@@ -47,17 +48,20 @@ static int lay_out(struct fast *f, struct kvc_error *e) {
     const size_t host = used;
     for (uint32_t i = 0; i < j->n; i++) {
         at->low[i] = kvc_room_take(&used, values_of(f, i) + 3);
-        for (unsigned p = 0; p < f->below; p++) at->plane[i][p] = kvc_room_take(&used, values_of(f, i) + 3);
+        for (unsigned p = 0; p < f->below; p++)
+            at->plane[i][p] = kvc_room_take(&used, values_of(f, i) + 3);
     }
     at->escapes = kvc_room_take(&used, tiles * sizeof(struct kvc_encode_escapes));
     at->used_list = kvc_room_take(&used, sizeof(uint32_t));
-    for (uint32_t i = 0; i < j->n; i++) at->codes[i] = kvc_room_take(&used, KVC_PACKED(values_of(f, i), KVC_FAST_WIDTH_MAX));
+    for (uint32_t i = 0; i < j->n; i++)
+        at->codes[i] = kvc_room_take(&used, KVC_PACKED(values_of(f, i), KVC_FAST_WIDTH_MAX));
     at->coded_end = used;
     at->list = kvc_room_take(&used, values * sizeof(uint32_t));
     at->end = used;
     if (kvc_room_reserve(j->room, at->end, e)) return -1;
     if (kvc_room_reserve_host(j->room, KVC_ROOM_SMALL, host, e)) return -1;
-    if (kvc_room_reserve_host(j->room, KVC_ROOM_CODED, at->coded_end - at->statistics_end, e)) return -1;
+    if (kvc_room_reserve_host(j->room, KVC_ROOM_CODED, at->coded_end - at->statistics_end, e))
+        return -1;
     return 0;
 }
 
@@ -67,16 +71,19 @@ static int encoder_fast_measure(struct fast *f, struct kvc_error *e) {
     const struct offsets *at = &f->at;
     for (uint32_t i = 0; i < j->n; i++) {
         struct kvc_encode_block *b = &j->block[i];
-        b->fast = (struct kvc_encode_fast){.bias = kvc_room_at(r, at->bias + (size_t)i * f->channels * sizeof(uint16_t)),
-                                           .count = kvc_room_at(r, at->count + (size_t)i * 256 * sizeof(uint32_t)),
-                                           .mantissa = f->mantissa};
+        b->fast = (struct kvc_encode_fast){
+            .bias = kvc_room_at(r, at->bias + (size_t)i * f->channels * sizeof(uint16_t)),
+            .count = kvc_room_at(r, at->count + (size_t)i * 256 * sizeof(uint32_t)),
+            .mantissa = f->mantissa};
         for (uint32_t c = 0; c < f->channels; c += KVC_ENCODE_COLUMNS) {
             struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_EXPONENTS, i, 0, e);
             if (!item) return -1;
             item->column = c;
-            item->columns = f->channels - c < KVC_ENCODE_COLUMNS ? f->channels - c : KVC_ENCODE_COLUMNS;
+            item->columns = f->channels - c < KVC_ENCODE_COLUMNS ? f->channels - c
+                                                                 : KVC_ENCODE_COLUMNS;
         }
-        if (kvc_encode_digests(j, i, 0, (uint32_t)j->start[i], j->rows[i], j->start[i], 0, e)) return -1;
+        if (kvc_encode_digests(j, i, 0, (uint32_t)j->start[i], j->rows[i], j->start[i], 0, e))
+            return -1;
     }
     const size_t statistics = at->statistics_end - at->digest;
     if (r->device->zero(r->device, r->stream, r->memory.p + at->digest, statistics, e)) return -1;
@@ -95,7 +102,8 @@ static int cut(struct fast *f, struct kvc_error *e) {
     size_t tile = 0;
     for (uint32_t i = 0; i < j->n; i++) {
         struct kvc_encode_fast *b = &j->block[i].fast;
-        const uint32_t *count = (const uint32_t *)(const void *)(small + at->count) + (size_t)i * 256;
+        const uint32_t *count = (const uint32_t *)(const void *)(small + at->count) +
+                                (size_t)i * 256;
         uint16_t *bias = (uint16_t *)(void *)(small + at->bias) + (size_t)i * f->channels;
         b->width = kvc_fast_choose(count, values_of(f, i), f->mantissa, bias, f->channels);
         b->low = kvc_room_at(r, at->low[i]);
@@ -111,8 +119,11 @@ static int cut(struct fast *f, struct kvc_error *e) {
         }
         tile += tiles_of(f, i);
     }
-    if (kvc_room_send(r, at->bias, KVC_ROOM_SMALL, at->bias, (size_t)j->n * f->channels * sizeof(uint16_t), e)) return -1;
-    if (r->device->zero(r->device, r->stream, r->memory.p + at->used_list, sizeof(uint32_t), e)) return -1;
+    if (kvc_room_send(r, at->bias, KVC_ROOM_SMALL, at->bias,
+                      (size_t)j->n * f->channels * sizeof(uint16_t), e))
+        return -1;
+    if (r->device->zero(r->device, r->stream, r->memory.p + at->used_list, sizeof(uint32_t), e))
+        return -1;
     if (kvc_encode_launch(j, at->launch, at->digest, e)) return -1;
     return 0;
 }
@@ -136,8 +147,8 @@ static int fetch(struct fast *f, uint32_t *escapes, struct kvc_error *e) {
     if (kvc_room_wait(r, e)) return -1;
     memcpy(escapes, coded(f, at->used_list), sizeof *escapes);
     const size_t bytes = *escapes * sizeof(uint32_t);
-    if (bytes && (kvc_room_reserve_host(r, KVC_ROOM_LIST, bytes, e) || kvc_room_fetch(r, KVC_ROOM_LIST, 0, at->list, bytes, e) ||
-                  kvc_room_wait(r, e)))
+    if (bytes && (kvc_room_reserve_host(r, KVC_ROOM_LIST, bytes, e) ||
+                  kvc_room_fetch(r, KVC_ROOM_LIST, 0, at->list, bytes, e) || kvc_room_wait(r, e)))
         return -1;
     return 0;
 }
@@ -150,7 +161,8 @@ static int add_sections(const struct fast *f, struct kvc_error *e) {
     for (uint32_t i = 0; i < j->n; i++) {
         struct kvc_shape shape = j->shape;
         struct kvc_fast_cut cut = {.width = j->block[i].fast.width,
-                                   .bias = (const uint16_t *)(const void *)(small + at->bias) + (size_t)i * f->channels,
+                                   .bias = (const uint16_t *)(const void *)(small + at->bias) +
+                                           (size_t)i * f->channels,
                                    .low = coded(f, at->low[i]),
                                    .codes = coded(f, at->codes[i]),
                                    .escapes = escapes,

@@ -7,8 +7,8 @@
 
 enum { DIGEST_ROWS = 32, GATHERED_ROWS = 8 }; /* of an item: one lane a row of a digest */
 
-struct kvc_device_item *kvc_encode_item(struct kvc_encode_job *j, uint32_t kind, uint32_t index, uint32_t level,
-                                        struct kvc_error *e) {
+struct kvc_device_item *kvc_encode_item(struct kvc_encode_job *j, uint32_t kind, uint32_t index,
+                                        uint32_t level, struct kvc_error *e) {
     if (j->n_items == j->item_room) {
         const size_t room = j->item_room ? 2 * j->item_room : 1024;
         struct kvc_device_item *grown = kvc_realloc(j->item, room, sizeof *grown);
@@ -24,8 +24,8 @@ struct kvc_device_item *kvc_encode_item(struct kvc_encode_job *j, uint32_t kind,
     return item;
 }
 
-int kvc_encode_digests(struct kvc_encode_job *j, uint32_t index, uint32_t target, uint32_t first, uint32_t rows, uint64_t seed,
-                       uint32_t level, struct kvc_error *e) {
+int kvc_encode_digests(struct kvc_encode_job *j, uint32_t index, uint32_t target, uint32_t first,
+                       uint32_t rows, uint64_t seed, uint32_t level, struct kvc_error *e) {
     for (uint32_t at = 0; at < rows; at += DIGEST_ROWS) {
         struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_DIGEST, index, level, e);
         if (!item) return -1;
@@ -37,7 +37,8 @@ int kvc_encode_digests(struct kvc_encode_job *j, uint32_t index, uint32_t target
     return 0;
 }
 
-int kvc_encode_gathers(struct kvc_encode_job *j, uint32_t index, uint32_t first, uint32_t end, struct kvc_error *e) {
+int kvc_encode_gathers(struct kvc_encode_job *j, uint32_t index, uint32_t first, uint32_t end,
+                       struct kvc_error *e) {
     for (uint32_t t = first; t < end; t += GATHERED_ROWS) {
         struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_GATHER, index, 0, e);
         if (!item) return -1;
@@ -49,7 +50,8 @@ int kvc_encode_gathers(struct kvc_encode_job *j, uint32_t index, uint32_t first,
 
 /* Offsets of the parts of a launch. */
 struct parts {
-    size_t need, block, target, item, sent, counter, end; /* sent: bytes that are copied; then the counters, which begin at 0 */
+    /* sent: bytes that are copied; then the counters, which begin at 0 */
+    size_t need, block, target, item, sent, counter, end;
 };
 
 static struct parts parts_of(size_t items) {

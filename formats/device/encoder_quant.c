@@ -1,5 +1,6 @@
-/* encoder_quant.c: encodes blocks by `quant`, alone or after `tail`, on a device: a launch for ranges, the parameters, and a launch that
- * quantises, packs and decodes again for the digest. The rows that `tail` keeps are coded by the host. Not for the parameters
+/* encoder_quant.c: encodes blocks by `quant`, alone or after `tail`, on a device: a launch for
+ * ranges, the parameters, and a launch that quantises, packs and decodes again for the digest. The
+ * rows that `tail` keeps are coded by the host. Not for the parameters
  * (codecs/stages/quant/quant_params.h). */
 #include "formats/device/encoder_state.h"
 
@@ -55,9 +56,12 @@ static int divide(struct quant *q, struct kvc_error *e) {
     const uint64_t first = q->tail ? kvc_tail_first(q->tail, x->rows, x->position) : UINT64_MAX;
     for (uint32_t i = 0; i < j->n; i++) {
         struct quantised *b = &q->block[i];
-        b->own = first >= j->start[i] + j->rows[i] ? j->rows[i] : first > j->start[i] ? (uint32_t)(first - j->start[i]) : 0;
+        b->own = first >= j->start[i] + j->rows[i] ? j->rows[i]
+                 : first > j->start[i]             ? (uint32_t)(first - j->start[i])
+                                                   : 0;
         b->kept = j->rows[i] - b->own;
-        struct kvc_block like = {.shape = j->shape, .role = kvc_plan_select(&j->work->cache->tensor[j->work->tensor])};
+        struct kvc_block like = {.shape = j->shape,
+                                 .role = kvc_plan_select(&j->work->cache->tensor[j->work->tensor])};
         like.shape.tokens = b->own;
         if (!b->own) continue;
         if (kvc_quant_layout_init(&b->layout, q->args, &like, e)) return -1;
@@ -66,14 +70,16 @@ static int divide(struct quant *q, struct kvc_error *e) {
     return 0;
 }
 
-/* Lays the device's memory out: statistics that are copied back, parameters that are copied to the device, codes, decoded rows. */
+/* Lays the device's memory out: statistics that are copied back, parameters that are copied to the
+ * device, codes, decoded rows. */
 static int lay_out(struct quant *q, struct kvc_error *e) {
     const struct kvc_encode_job *j = q->job;
     const size_t row = q->row_bytes;
     size_t items = 0, used = 0;
     for (uint32_t i = 0; i < j->n; i++) {
         const struct quantised *b = &q->block[i];
-        items += 2 * (size_t)j->rows[i] + (b->own * row + KVC_ENCODE_TILE - 1) / KVC_ENCODE_TILE + 1;
+        items += 2 * (size_t)j->rows[i] + (b->own * row + KVC_ENCODE_TILE - 1) / KVC_ENCODE_TILE +
+                 1;
         if (b->has_layout) items += class_of(b)->params / GROUPS + 1;
     }
     q->launch = kvc_room_take(&used, kvc_encode_launch_bytes(items));
@@ -85,7 +91,8 @@ static int lay_out(struct quant *q, struct kvc_error *e) {
         q->block[i].rows = kvc_room_take(&used, q->block[i].kept * row);
     }
     q->low = used; /* from here on, up to the steps, in both directions */
-    for (uint32_t i = 0; i < j->n; i++) q->block[i].low = kvc_room_take(&used, floats_of(&q->block[i]));
+    for (uint32_t i = 0; i < j->n; i++)
+        q->block[i].low = kvc_room_take(&used, floats_of(&q->block[i]));
     q->step_begin = used;
     for (uint32_t i = 0; i < j->n; i++) {
         q->block[i].step = kvc_room_take(&used, floats_of(&q->block[i]));
@@ -94,9 +101,11 @@ static int lay_out(struct quant *q, struct kvc_error *e) {
     q->codes = used;
     for (uint32_t i = 0; i < j->n; i++)
         if (q->block[i].has_layout)
-            q->block[i].codes = kvc_room_take(&used, KVC_PACKED(class_of(&q->block[i])->codes, class_of(&q->block[i])->bits));
+            q->block[i].codes = kvc_room_take(&used, KVC_PACKED(class_of(&q->block[i])->codes,
+                                                                class_of(&q->block[i])->bits));
     q->codes_end = used;
-    for (uint32_t i = 0; i < j->n; i++) q->block[i].decoded = kvc_room_take(&used, q->block[i].own * row);
+    for (uint32_t i = 0; i < j->n; i++)
+        q->block[i].decoded = kvc_room_take(&used, q->block[i].own * row);
     q->end = used;
     if (kvc_room_reserve(j->room, q->end, e)) return -1;
     if (kvc_room_reserve_host(j->room, KVC_ROOM_SMALL, q->codes, e)) return -1;
@@ -112,18 +121,20 @@ static int add_ranges(struct quant *q, uint32_t i, struct kvc_error *e) {
     const struct kvc_quant_layout *l = &b->layout;
     if (!b->has_layout) return 0;
     j->block[i].rows = b->own;
-    j->block[i].quant = (struct kvc_encode_quant){.low = kvc_room_at(j->room, b->low),
-                                                  .high = kvc_room_at(j->room, b->high),
-                                                  .beyond = kvc_room_at(j->room, q->beyond + i * sizeof(uint32_t)),
-                                                  .bits = class_of(b)->bits,
-                                                  .axis = l->axis,
-                                                  .group = (uint32_t)l->group,
-                                                  .by_head = class_of(b)->n_spans > 1};
+    j->block[i].quant =
+        (struct kvc_encode_quant){.low = kvc_room_at(j->room, b->low),
+                                  .high = kvc_room_at(j->room, b->high),
+                                  .beyond = kvc_room_at(j->room, q->beyond + i * sizeof(uint32_t)),
+                                  .bits = class_of(b)->bits,
+                                  .axis = l->axis,
+                                  .group = (uint32_t)l->group,
+                                  .by_head = class_of(b)->n_spans > 1};
     for (size_t p = 0; p < class_of(b)->params; p += GROUPS) {
         struct kvc_device_item *item = kvc_encode_item(j, KVC_ENCODE_RANGES, i, 0, e);
         if (!item) return -1;
         item->first = (uint32_t)p;
-        item->rows = (uint32_t)(class_of(b)->params - p < GROUPS ? class_of(b)->params - p : GROUPS);
+        item->rows = (uint32_t)(class_of(b)->params - p < GROUPS ? class_of(b)->params - p
+                                                                 : GROUPS);
     }
     return 0;
 }
@@ -145,7 +156,8 @@ static int encoder_quant_measure(struct quant *q, struct kvc_error *e) {
     for (uint32_t i = 0; i < j->n; i++)
         if (add_ranges(q, i, e) || add_kept(q, i, e)) return -1;
     const size_t bytes = q->step_begin - q->digest;
-    if (r->device->zero(r->device, r->stream, r->memory.p + q->digest, q->high - q->digest, e)) return -1;
+    if (r->device->zero(r->device, r->stream, r->memory.p + q->digest, q->high - q->digest, e))
+        return -1;
     if (kvc_encode_launch(j, q->launch, q->digest, e)) return -1;
     if (kvc_room_fetch(r, KVC_ROOM_SMALL, q->digest, q->digest, bytes, e)) return -1;
     if (kvc_room_wait(r, e)) return -1;
@@ -228,15 +240,20 @@ static int quantise(struct quant *q, struct kvc_error *e) {
         memcpy(&beyond, host + q->beyond + i * sizeof beyond, sizeof beyond);
         b->beyond = beyond != 0;
         if (b->beyond) continue;
-        if (code_kept(q, i, e) || (b->has_layout && (encoder_quant_choose(q, i, e) || add_codes(q, i, e)))) return -1;
+        if (code_kept(q, i, e) ||
+            (b->has_layout && (encoder_quant_choose(q, i, e) || add_codes(q, i, e))))
+            return -1;
     }
     for (uint32_t i = 0, target = 1; i < j->n; i++) { /* digests wait for all codes */
         const struct quantised *b = &q->block[i];
-        if (b->has_layout && !b->beyond && kvc_encode_digests(j, i, target++, 0, b->own, j->start[i], 1, e)) return -1;
+        if (b->has_layout && !b->beyond &&
+            kvc_encode_digests(j, i, target++, 0, b->own, j->start[i], 1, e))
+            return -1;
     }
     if (kvc_room_send(r, q->low, KVC_ROOM_SMALL, q->low, q->codes - q->low, e)) return -1;
     if (kvc_encode_launch(j, q->launch, q->digest, e)) return -1;
-    if (kvc_room_fetch(r, KVC_ROOM_SMALL, q->digest, q->digest, j->n * sizeof(uint64_t), e)) return -1;
+    if (kvc_room_fetch(r, KVC_ROOM_SMALL, q->digest, q->digest, j->n * sizeof(uint64_t), e))
+        return -1;
     if (kvc_room_fetch(r, KVC_ROOM_CODED, 0, q->codes, q->codes_end - q->codes, e)) return -1;
     if (kvc_room_wait(r, e)) return -1;
     return 0;
@@ -248,11 +265,13 @@ static int encoder_quant_finish(struct quant *q, uint64_t *raw, struct kvc_error
         const struct quantised *b = &q->block[i];
         if (b->beyond) continue; /* the host reads all of its rows */
         *raw += b->kept * q->row_bytes;
-        if (b->has_layout && kvc_sections_add(&j->to[i].list, KVC_SECTION_CODES, q->step, 0,
-                                              j->room->host[KVC_ROOM_CODED].p + (b->codes - q->codes),
-                                              kvc_packed_bytes(class_of(b)->codes, class_of(b)->bits), 0, e))
+        if (b->has_layout &&
+            kvc_sections_add(&j->to[i].list, KVC_SECTION_CODES, q->step, 0,
+                             j->room->host[KVC_ROOM_CODED].p + (b->codes - q->codes),
+                             kvc_packed_bytes(class_of(b)->codes, class_of(b)->bits), 0, e))
             return -1;
-        memcpy(&j->to[i].digest, j->room->host[KVC_ROOM_SMALL].p + q->digest + i * sizeof(uint64_t), sizeof(uint64_t));
+        memcpy(&j->to[i].digest, j->room->host[KVC_ROOM_SMALL].p + q->digest + i * sizeof(uint64_t),
+               sizeof(uint64_t));
         j->to[i].done = 1;
     }
     return 0;
@@ -260,15 +279,17 @@ static int encoder_quant_finish(struct quant *q, uint64_t *raw, struct kvc_error
 
 int kvc_encode_by_quant(struct kvc_encode_job *j, uint64_t *raw, struct kvc_error *e) {
     const struct kvc_pipeline *p = j->work->pipeline;
-    struct quant q = {.job = j, .step = (uint8_t)(p->n - 1), .row_bytes = (size_t)kvc_row_bytes(&j->shape)};
+    struct quant q = {.job = j,
+                      .step = (uint8_t)(p->n - 1),
+                      .row_bytes = (size_t)kvc_row_bytes(&j->shape)};
     q.args = &p->step[q.step].args;
     for (unsigned i = 0; i < p->n; i++)
         if (p->step[i].stage == &kvc_stage_tail) {
             q.tail = &p->step[i].args;
             q.tail_step = (uint8_t)i;
         }
-    const int status = divide(&q, e) || lay_out(&q, e) || encoder_quant_measure(&q, e) || quantise(&q, e) ||
-                       encoder_quant_finish(&q, raw, e);
+    const int status = divide(&q, e) || lay_out(&q, e) || encoder_quant_measure(&q, e) ||
+                       quantise(&q, e) || encoder_quant_finish(&q, raw, e);
     for (uint32_t i = 0; i < j->n; i++)
         if (q.block[i].has_layout) kvc_quant_layout_free(&q.block[i].layout);
     return status ? -1 : 0;

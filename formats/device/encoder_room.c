@@ -5,7 +5,8 @@
 
 enum { ALIGN = 256 };
 
-int kvc_room_init(struct kvc_encode_room *r, struct kvc_device *d, void *after, struct kvc_error *e) {
+int kvc_room_init(struct kvc_encode_room *r, struct kvc_device *d, void *after,
+                  struct kvc_error *e) {
     *r = (struct kvc_encode_room){.device = d};
     if (d->stream_new(d, &r->stream, e)) return -1;
     if (d->event_new(d, &r->event, e)) return -1;
@@ -17,7 +18,8 @@ void kvc_room_free(struct kvc_encode_room *r) {
     struct kvc_device *d = r->device;
     struct kvc_error ignored;
     /* after a failure, copies may still be under way */
-    if (r->event && !d->event_record(d, r->event, r->stream, &ignored)) d->event_wait(d, r->event, &ignored);
+    if (r->event && !d->event_record(d, r->event, r->stream, &ignored))
+        d->event_wait(d, r->event, &ignored);
     for (unsigned i = 0; i < KVC_ROOM_HOSTS; i++) d->free_host(d, r->host[i].p);
     d->free(d, r->memory.p);
     if (r->event) d->event_free(d, r->event);
@@ -41,7 +43,8 @@ int kvc_room_reserve(struct kvc_encode_room *r, size_t n, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_room_reserve_host(struct kvc_encode_room *r, enum kvc_room_host which, size_t n, struct kvc_error *e) {
+int kvc_room_reserve_host(struct kvc_encode_room *r, enum kvc_room_host which, size_t n,
+                          struct kvc_error *e) {
     struct kvc_device *d = r->device;
     struct kvc_room_buffer *b = &r->host[which];
     void *p = NULL;
@@ -53,12 +56,17 @@ int kvc_room_reserve_host(struct kvc_encode_room *r, enum kvc_room_host which, s
     return 0;
 }
 
-int kvc_room_send(struct kvc_encode_room *r, size_t to, enum kvc_room_host which, size_t from, size_t n, struct kvc_error *e) {
-    return r->device->copy_in(r->device, r->stream, r->memory.p + to, r->host[which].p + from, n, e);
+int kvc_room_send(struct kvc_encode_room *r, size_t to, enum kvc_room_host which, size_t from,
+                  size_t n, struct kvc_error *e) {
+    return r->device->copy_in(r->device, r->stream, r->memory.p + to, r->host[which].p + from, n,
+                              e);
 }
 
-int kvc_room_fetch(struct kvc_encode_room *r, enum kvc_room_host which, size_t to, size_t from, size_t n, struct kvc_error *e) {
-    return n ? r->device->copy_out(r->device, r->stream, r->host[which].p + to, r->memory.p + from, n, e) : 0;
+int kvc_room_fetch(struct kvc_encode_room *r, enum kvc_room_host which, size_t to, size_t from,
+                   size_t n, struct kvc_error *e) {
+    return n ? r->device->copy_out(r->device, r->stream, r->host[which].p + to, r->memory.p + from,
+                                   n, e)
+             : 0;
 }
 
 int kvc_room_wait(struct kvc_encode_room *r, struct kvc_error *e) {

@@ -1,5 +1,6 @@
-/* host_device.c: the host as a device: its memory is host memory, queued work runs at once, and decoder and encoder are the GPU's source,
- * run in lockstep on one thread. Tests with this device show what a GPU does, except for errors of CUDA itself. Not fast. */
+/* host_device.c: the host as a device: its memory is host memory, queued work runs at once, and
+ * decoder and encoder are the GPU's source, run in lockstep on one thread. Tests with this device
+ * show what a GPU does, except for errors of CUDA itself. Not fast. */
 #include "formats/device/device.h"
 
 #include "kernels/device/decode_host.h"
@@ -22,7 +23,8 @@ static void free_memory(struct kvc_device *d, void *p) {
     free(p);
 }
 
-static int host_device_copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+static int host_device_copy(struct kvc_device *d, void *stream, void *to, const void *from,
+                            size_t n, struct kvc_error *e) {
     (void)d, (void)stream, (void)e;
     if (n) memcpy(to, from, n);
     return 0;
@@ -39,15 +41,16 @@ static int ended(const struct kvc_device_launch *launch, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_VERIFY, "item %u waits for a later one", launch->counter[0]);
 }
 
-static int host_device_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
+static int host_device_run(struct kvc_device *d, void *stream,
+                           const struct kvc_device_launch *launch, unsigned limit,
                            struct kvc_error *e) {
     (void)d, (void)stream, (void)limit;
     kvc_device_run_host(launch);
     return ended(launch, e);
 }
 
-static int encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
-                  struct kvc_error *e) {
+static int encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
+                  unsigned limit, struct kvc_error *e) {
     (void)d, (void)stream, (void)limit;
     kvc_encode_run_host(launch);
     return ended(launch, e);
@@ -77,14 +80,16 @@ static int owns(struct kvc_device *d, const void *p, size_t n, struct kvc_error 
 }
 
 /* Handles are addresses, which are valid in this process only. */
-static int ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC_HANDLE], uint64_t *offset, struct kvc_error *e) {
+static int ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC_HANDLE],
+                      uint64_t *offset, struct kvc_error *e) {
     (void)d, (void)e;
     memset(handle, 0, KVC_IPC_HANDLE);
     memcpy(handle, &p, sizeof p);
     *offset = 0;
     return 0;
 }
-static int ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HANDLE], void **base, struct kvc_error *e) {
+static int ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HANDLE], void **base,
+                    struct kvc_error *e) {
     (void)d, (void)handle;
     *base = NULL;
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "memory of the host is not shared between processes");

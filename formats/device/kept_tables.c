@@ -27,10 +27,12 @@ static struct kvc_kept_table *empty_place(const struct kvc_kept *k, uint64_t has
     return &k->table[i];
 }
 
-const struct kvc_kept_table *kvc_kept_find(const struct kvc_kept *k, const struct kvc_program_key *key, size_t n) {
+const struct kvc_kept_table *kvc_kept_find(const struct kvc_kept *k,
+                                           const struct kvc_program_key *key, size_t n) {
     if (!k->places) return NULL;
     const uint64_t hash = hash_of(k, key);
-    for (size_t i = (size_t)hash & (k->places - 1); k->table[i].hash; i = (i + 1) & (k->places - 1)) {
+    for (size_t i = (size_t)hash & (k->places - 1); k->table[i].hash;
+         i = (i + 1) & (k->places - 1)) {
         const struct kvc_kept_table *t = &k->table[i];
         if (t->hash == hash && t->size == n && is_same(&t->key, key)) return t;
     }
@@ -62,7 +64,8 @@ static int more_bytes(struct kvc_kept *k, size_t n, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_kept_add(struct kvc_kept *k, const struct kvc_program_key *key, size_t n, void **bytes, struct kvc_error *e) {
+int kvc_kept_add(struct kvc_kept *k, const struct kvc_program_key *key, size_t n, void **bytes,
+                 struct kvc_error *e) {
     const size_t size = (n + ALIGN - 1) / ALIGN * ALIGN;
     const uint64_t hash = hash_of(k, key);
     struct kvc_program_key own = *key;
@@ -72,7 +75,8 @@ int kvc_kept_add(struct kvc_kept *k, const struct kvc_program_key *key, size_t n
         if (!copy) return kvc_fail_memory(e, "tables");
         own.bytes = memcpy(copy, key->bytes, key->size);
     }
-    *empty_place(k, hash) = (struct kvc_kept_table){.hash = hash, .key = own, .offset = k->used, .size = n};
+    *empty_place(k, hash) =
+        (struct kvc_kept_table){.hash = hash, .key = own, .offset = k->used, .size = n};
     *bytes = k->bytes + k->used;
     k->used += size;
     k->n++;

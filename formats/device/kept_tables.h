@@ -1,5 +1,6 @@
-/* kept_tables.h: tables that stay on a device for a whole load, each found by the key of a program (codecs/program.h). Not for
- * choosing the tables (batch.h) or for copying them to the device (load.h). */
+/* kept_tables.h: tables that stay on a device for a whole load, each found by the key of a program
+ * (codecs/program.h). Not for choosing the tables (batch.h) or for copying them to the device
+ * (load.h). */
 #ifndef KVC_KEPT_TABLES_H
 #define KVC_KEPT_TABLES_H
 
@@ -24,9 +25,11 @@ struct kvc_kept {
 void kvc_kept_free(struct kvc_kept *k);
 
 /* Finds the table of n bytes with this key; NULL when there is none. */
-const struct kvc_kept_table *kvc_kept_find(const struct kvc_kept *k, const struct kvc_program_key *key, size_t n);
-/* Adds a table of n bytes, at a multiple of 16, whose key was not added before. The caller writes the bytes at *bytes, which is
- * valid until another table is added. */
-int kvc_kept_add(struct kvc_kept *k, const struct kvc_program_key *key, size_t n, void **bytes, struct kvc_error *e);
+const struct kvc_kept_table *kvc_kept_find(const struct kvc_kept *k,
+                                           const struct kvc_program_key *key, size_t n);
+/* Adds a table of n bytes, at a multiple of 16, whose key was not added before. The caller writes
+ * the bytes at *bytes, which is valid until another table is added. */
+int kvc_kept_add(struct kvc_kept *k, const struct kvc_program_key *key, size_t n, void **bytes,
+                 struct kvc_error *e);
 
 #endif

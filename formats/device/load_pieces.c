@@ -1,5 +1,6 @@
-/* load_pieces.c: the way of pieces from the ring to the device: threads check the blocks of a piece and make their programs, then
- * queue copies and launches in the order of the file. Not for the programs themselves (batch.h). */
+/* load_pieces.c: the way of pieces from the ring to the device: threads check the blocks of a piece
+ * and make their programs, then queue copies and launches in the order of the file. Not for the
+ * programs themselves (batch.h). */
 #include "formats/device/load_state.h"
 
 #include "formats/container/container.h"
@@ -18,7 +19,8 @@ struct load_pieces_work {
     uint64_t on_host;
 };
 
-/* Returns the address on the device of bytes of the file that this piece or an earlier one brings; 0 where none does. */
+/* Returns the address on the device of bytes of the file that this piece or an earlier one brings;
+ * 0 where none does. */
 static uint64_t locate(const void *owner, const uint8_t *p) {
     const struct load_pieces_work *w = owner;
     const struct kvc_load *l = w->load;
@@ -64,8 +66,8 @@ static int queue(struct load_pieces_work *w, struct kvc_error *e) {
     launch.status = l->device_status;
     launch.digest = l->device_digest;
     l->queued = 1;
-    if (!w->queued && d->copy_in(d, l->copies, (uint8_t *)l->device_bytes + l->piece[w->number].at, w->bytes,
-                                 (size_t)l->range[w->number].size, e))
+    if (!w->queued && d->copy_in(d, l->copies, (uint8_t *)l->device_bytes + l->piece[w->number].at,
+                                 w->bytes, (size_t)l->range[w->number].size, e))
         return -1;
     w->queued = 1;
     s->launch = launch;
@@ -79,7 +81,8 @@ static int queue(struct load_pieces_work *w, struct kvc_error *e) {
     return 0;
 }
 
-static int inputs_of(const void *owner, uint32_t tensor, uint64_t block, struct kvc_batch_inputs *to) {
+static int inputs_of(const void *owner, uint32_t tensor, uint64_t block,
+                     struct kvc_batch_inputs *to) {
     return kvc_load_inputs_of(((const struct load_pieces_work *)owner)->load, tensor, block, to);
 }
 
@@ -103,8 +106,8 @@ static void begin_batch(struct load_pieces_work *w) {
     kvc_batch_begin(b);
 }
 
-/* Makes the blocks of a piece ready. Where the tables have no room for all blocks, those that are ready are queued first, in the
- * turn of the piece. Returns 1 when another thread failed. */
+/* Makes the blocks of a piece ready. Where the tables have no room for all blocks, those that are
+ * ready are queued first, in the turn of the piece. Returns 1 when another thread failed. */
 static int load_pieces_prepare(struct load_pieces_work *w, struct kvc_error *e) {
     struct kvc_load *l = w->load;
     const struct kvc_load_piece *p = &l->piece[w->number];
@@ -114,7 +117,8 @@ static int load_pieces_prepare(struct load_pieces_work *w, struct kvc_error *e) 
         const struct kvc_batch_block x = {.tensor = b->tensor,
                                           .record = (uint32_t)i,
                                           .block = b->block,
-                                          .bytes = w->bytes + (b->offset - l->range[w->number].offset),
+                                          .bytes = w->bytes +
+                                                   (b->offset - l->range[w->number].offset),
                                           .first = b->first,
                                           .rows = b->rows,
                                           .row = b->row,
@@ -130,8 +134,10 @@ static int load_pieces_prepare(struct load_pieces_work *w, struct kvc_error *e) 
             continue;
         }
         if (!w->batch.rows.n)
-            return kvc_fail(e, KVC_ERR_MEMORY, "record %" PRIu64 " needs more room for tables than %" PRIu64 " bytes",
-                            kvc_container_block(l->cache, b->tensor, b->block).record, l->options.table_bytes);
+            return kvc_fail(e, KVC_ERR_MEMORY,
+                            "record %" PRIu64 " needs more room for tables than %" PRIu64 " bytes",
+                            kvc_container_block(l->cache, b->tensor, b->block).record,
+                            l->options.table_bytes);
         if (await_turn(l, w->number)) return 1;
         if (queue(w, e) || l->device->event_wait(l->device, l->slot[w->slot].done, e)) return -1;
         kvc_batch_begin(&w->batch);
@@ -193,9 +199,11 @@ static void *load_pieces_work(void *state) {
 void kvc_load_pieces(struct kvc_load *l) {
     enum { MOST = 64 };
     pthread_t thread[MOST];
-    const unsigned half = l->options.slots / 2, wanted = l->options.threads < half ? l->options.threads : half;
+    const unsigned half = l->options.slots / 2,
+                   wanted = l->options.threads < half ? l->options.threads : half;
     unsigned n = 0;
-    while (n + 1 < wanted && n < MOST && !pthread_create(&thread[n], NULL, load_pieces_work, l)) n++;
+    while (n + 1 < wanted && n < MOST && !pthread_create(&thread[n], NULL, load_pieces_work, l))
+        n++;
     load_pieces_work(l);
     while (n) pthread_join(thread[--n], NULL);
 }

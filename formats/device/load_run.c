@@ -1,5 +1,6 @@
-/* load_run.c: the memory and the run of a load: pieces of the file are read into a ring of slots, threads make them ready
- * (load_pieces.c), and the device decodes them. Not for choosing the pieces (load_plan.c). */
+/* load_run.c: the memory and the run of a load: pieces of the file are read into a ring of slots,
+ * threads make them ready (load_pieces.c), and the device decodes them. Not for choosing the pieces
+ * (load_plan.c). */
 #include "formats/device/load.h"
 
 #include "codecs/memory.h"
@@ -20,7 +21,8 @@ static int alloc_device(struct kvc_load *l, size_t n, void **p, struct kvc_error
 static int alloc_slots(struct kvc_load *l, struct kvc_error *e) {
     struct kvc_device *d = l->device;
     const size_t tables = (size_t)l->options.table_bytes;
-    if (!(l->slot = calloc(l->options.slots, sizeof *l->slot)) || !(l->busy = calloc(l->options.slots, sizeof *l->busy)))
+    if (!(l->slot = calloc(l->options.slots, sizeof *l->slot)) ||
+        !(l->busy = calloc(l->options.slots, sizeof *l->busy)))
         return kvc_fail_memory(e, "slots");
     for (unsigned i = 0; i < l->options.slots; i++) {
         struct kvc_load_slot *s = &l->slot[i];
@@ -29,7 +31,8 @@ static int alloc_slots(struct kvc_load *l, struct kvc_error *e) {
         s->bytes = bytes;
         if (d->alloc_host(d, tables, &room, e)) return -1;
         s->tables = room;
-        if (alloc_device(l, tables, &s->device_tables, e) || d->event_new(d, &s->copied, e) || d->event_new(d, &s->done, e))
+        if (alloc_device(l, tables, &s->device_tables, e) || d->event_new(d, &s->copied, e) ||
+            d->event_new(d, &s->done, e))
             return -1;
     }
     return 0;
@@ -38,12 +41,15 @@ static int alloc_slots(struct kvc_load *l, struct kvc_error *e) {
 static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
     struct kvc_device *d = l->device;
     const struct kvc_load_piece *last = l->n_pieces ? &l->piece[l->n_pieces - 1] : NULL;
-    const size_t bytes = last ? (size_t)(last->at + l->range[l->n_pieces - 1].size) : 0, n = l->n_blocks ? l->n_blocks : 1;
+    const size_t bytes = last ? (size_t)(last->at + l->range[l->n_pieces - 1].size) : 0,
+                 n = l->n_blocks ? l->n_blocks : 1;
     const size_t targets = l->cache->n_tensors * sizeof *l->target;
     void *status = NULL, *digest = NULL;
     if (d->stream_new(d, &l->copies, e) || d->event_new(d, &l->last, e)) return -1;
-    if (alloc_device(l, bytes, &l->device_bytes, e) || alloc_device(l, l->kept.used, &l->device_kept, e) ||
-        alloc_device(l, targets, &l->device_target, e) || alloc_device(l, n * sizeof *l->status, &l->device_status, e) ||
+    if (alloc_device(l, bytes, &l->device_bytes, e) ||
+        alloc_device(l, l->kept.used, &l->device_kept, e) ||
+        alloc_device(l, targets, &l->device_target, e) ||
+        alloc_device(l, n * sizeof *l->status, &l->device_status, e) ||
         alloc_device(l, n * sizeof *l->digest, &l->device_digest, e) ||
         alloc_device(l, (size_t)l->options.scratch_bytes, &l->device_scratch, e) ||
         alloc_device(l, (size_t)l->input_bytes, &l->device_inputs, e))
@@ -59,9 +65,9 @@ static int alloc_all(struct kvc_load *l, struct kvc_error *e) {
     return alloc_slots(l, e);
 }
 
-struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, const struct kvc_input *in,
-                              const struct kvc_load_options *options, const struct kvc_device_target *target,
-                              struct kvc_error *e) {
+struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c,
+                              const struct kvc_input *in, const struct kvc_load_options *options,
+                              const struct kvc_device_target *target, struct kvc_error *e) {
     struct kvc_load *l = calloc(1, sizeof *l);
     if (!l) {
         kvc_fail_memory(e, "a plan");
@@ -75,8 +81,10 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, c
     pthread_mutex_init(&l->taking, NULL);
     pthread_cond_init(&l->turn_came, NULL);
     int status = 0;
-    if (!kvc_cache_is_container(c)) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "only .kvc files are decoded on a device");
-    if (!status && !(l->target = kvc_alloc(c->n_tensors, sizeof *l->target))) status = kvc_fail_memory(e, "a plan");
+    if (!kvc_cache_is_container(c))
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "only .kvc files are decoded on a device");
+    if (!status && !(l->target = kvc_alloc(c->n_tensors, sizeof *l->target)))
+        status = kvc_fail_memory(e, "a plan");
     if (!status && c->n_tensors) memcpy(l->target, target, c->n_tensors * sizeof *l->target);
     if (!status) status = kvc_load_plan(l, e) || kvc_load_plan_inputs(l, e) ? -1 : 0;
     if (!status) status = alloc_all(l, e);
@@ -85,8 +93,8 @@ struct kvc_load *kvc_load_new(struct kvc_device *d, const struct kvc_cache *c, c
     return NULL;
 }
 
-/* Waits for the work that a failure left queued, because its memory may be used anew afterwards, and the caller's stream may be
- * gone. */
+/* Waits for the work that a failure left queued, because its memory may be used anew afterwards,
+ * and the caller's stream may be gone. */
 static void drain(struct kvc_load *l) {
     struct kvc_device *d = l->device;
     struct kvc_error e; /* the work ends, whether or not it fails */
@@ -100,7 +108,8 @@ void kvc_load_free(struct kvc_load *l) {
     if (!l) return;
     struct kvc_device *d = l->device;
     struct kvc_error ignored;
-    if (l->queued) d->event_wait(d, l->last, &ignored); /* of a run that was not finished; the last event comes after all work */
+    /* of a run that was not finished; the last event comes after all work */
+    if (l->queued) d->event_wait(d, l->last, &ignored);
     for (unsigned i = 0; l->slot && i < l->options.slots; i++) {
         d->free_host(d, l->slot[i].bytes);
         d->free_host(d, l->slot[i].tables);
@@ -152,8 +161,10 @@ static int queue_zeros(struct kvc_load *l, void *stream, struct kvc_error *e) {
 /* Queues copies of faults and digests to the host, after all launches. */
 static int queue_results(struct kvc_load *l, void *stream, struct kvc_error *e) {
     struct kvc_device *d = l->device;
-    l->loaded = !d->copy_out(d, stream, l->status, l->device_status, l->n_blocks * sizeof *l->status, e) &&
-                !d->copy_out(d, stream, l->digest, l->device_digest, l->n_blocks * sizeof *l->digest, e) &&
+    l->loaded = !d->copy_out(d, stream, l->status, l->device_status,
+                             l->n_blocks * sizeof *l->status, e) &&
+                !d->copy_out(d, stream, l->digest, l->device_digest,
+                             l->n_blocks * sizeof *l->digest, e) &&
                 !d->event_record(d, l->last, stream, e);
     return l->loaded ? 0 : -1;
 }
@@ -166,9 +177,14 @@ static ssize_t read_input(void *state, void *to, size_t n, uint64_t offset) {
 }
 
 static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
-    struct kvc_ring_source source = {.fd = -1, .map = l->in->pages ? NULL : l->in->data, .size = l->in->size};
+    struct kvc_ring_source source = {.fd = -1,
+                                     .map = l->in->pages ? NULL : l->in->data,
+                                     .size = l->in->size};
     uint8_t *slots[KVC_LOAD_MAX_SLOTS];
-    if (l->options.direct) source = (struct kvc_ring_source){.fd = l->options.direct_fd, .size = l->in->size, .direct = 1};
+    if (l->options.direct)
+        source = (struct kvc_ring_source){.fd = l->options.direct_fd,
+                                          .size = l->in->size,
+                                          .direct = 1};
     else if (l->in->pages) {
         source.read = read_input;
         source.state = (void *)(uintptr_t)l->in;
@@ -185,8 +201,8 @@ static int run_all(struct kvc_load *l, void *stream, struct kvc_error *e) {
     if (atomic_load(&l->cancelled)) return kvc_fail(e, KVC_ERR_IO, "cancelled");
     if (queue_zeros(l, stream, e)) return -1;
     struct kvc_ring *ring;
-    if (kvc_ring_start(&ring, &source, l->range, l->n_pieces, slots, l->options.slots, l->options.slot_bytes, l->options.threads,
-                       e))
+    if (kvc_ring_start(&ring, &source, l->range, l->n_pieces, slots, l->options.slots,
+                       l->options.slot_bytes, l->options.threads, e))
         return -1;
     set_ring(l, ring);
     kvc_load_pieces(l);
@@ -207,19 +223,23 @@ int kvc_load_run(struct kvc_load *l, void *stream, struct kvc_error *e) {
     return status;
 }
 
-int kvc_load_again(struct kvc_load *l, void *stream, void *before, void *after, struct kvc_error *e) {
+int kvc_load_again(struct kvc_load *l, void *stream, void *before, void *after,
+                   struct kvc_error *e) {
     struct kvc_device *d = l->device;
     if (!l->complete) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
     for (unsigned i = 0; i < l->options.slots; i++)
         if (l->slot[i].launches > 1)
             return kvc_fail(e, KVC_ERR_USAGE,
-                            "slots of %" PRIu64 " bytes with %" PRIu64 " bytes of tables were used twice; take larger ones",
+                            "slots of %" PRIu64 " bytes with %" PRIu64
+                            " bytes of tables were used twice; take larger ones",
                             l->options.slot_bytes, l->options.table_bytes);
     l->stream = stream;
     if (queue_zeros(l, stream, e)) return -1;
-    for (unsigned i = 0; i < l->options.slots; i++) { /* the counters of a launch are in its tables */
+    /* the counters of a launch are in its tables */
+    for (unsigned i = 0; i < l->options.slots; i++) {
         const struct kvc_load_slot *s = &l->slot[i];
-        if (s->launches && d->copy_in(d, stream, s->device_tables, s->tables, s->used, e)) return -1;
+        if (s->launches && d->copy_in(d, stream, s->device_tables, s->tables, s->used, e))
+            return -1;
     }
     if (before && d->event_record(d, before, stream, e)) return -1;
     for (unsigned i = 0; i < l->options.slots; i++) {

@@ -1,5 +1,5 @@
-/* load_state.h: the state of a load, between planning (load_plan.c), its memory and run (load_run.c), and the way of its pieces
- * (load_pieces.c). Not for callers (load.h). */
+/* load_state.h: the state of a load, between planning (load_plan.c), its memory and run
+ * (load_run.c), and the way of its pieces (load_pieces.c). Not for callers (load.h). */
 #ifndef KVC_LOAD_STATE_H
 #define KVC_LOAD_STATE_H
 
@@ -65,7 +65,8 @@ struct kvc_load {
     struct kvc_load_inputs *inputs; /* by tensor */
     uint64_t input_bytes;
     int predicts; /* 1: the device predicts tensors from others */
-    void *device_inputs, *device_bytes, *device_kept, *device_target, *device_status, *device_digest, *device_scratch;
+    void *device_inputs, *device_bytes, *device_kept, *device_target, *device_status,
+        *device_digest, *device_scratch;
     uint32_t *status; /* by block; host memory that the device copies to, as `digest` */
     uint64_t *digest;
     void *copies, *last; /* a stream, an event */
@@ -83,14 +84,16 @@ struct kvc_load {
     atomic_int cancelled;
 };
 
-/* Plans: lists blocks and pieces, finds the tables that blocks share, and settles the options that the caller left open. */
+/* Plans: lists blocks and pieces, finds the tables that blocks share, and settles the options that
+ * the caller left open. */
 int kvc_load_plan(struct kvc_load *l, struct kvc_error *e);
 /* Plans the memory for inputs of predictions: l->inputs and l->input_bytes (load_inputs.c). */
 int kvc_load_plan_inputs(struct kvc_load *l, struct kvc_error *e);
 /* Returns 1 and *to where others are predicted from a block, else 0. */
-int kvc_load_inputs_of(const struct kvc_load *l, uint32_t tensor, uint64_t block, struct kvc_batch_inputs *to);
-/* Takes pieces from the ring until there are none, with threads, and queues copies and launches on l->stream. Sets l->failed on
- * failure. */
+int kvc_load_inputs_of(const struct kvc_load *l, uint32_t tensor, uint64_t block,
+                       struct kvc_batch_inputs *to);
+/* Takes pieces from the ring until there are none, with threads, and queues copies and launches on
+ * l->stream. Sets l->failed on failure. */
 void kvc_load_pieces(struct kvc_load *l);
 
 #endif

@@ -18,7 +18,9 @@ struct chunk {
     uint8_t *to;
     unsigned slot;
     uint64_t begin, end; /* in the file */
-    uint64_t need;       /* end of the part of the piece; a direct read ends at a multiple of 4096, or at the end of the file */
+    /* end of the part of the piece; a direct read ends at a multiple of 4096, or at the end of the
+     * file */
+    uint64_t need;
 };
 
 struct kvc_ring {
@@ -35,13 +37,15 @@ struct kvc_ring {
     unsigned *order;      /* piece i, while under way, is in slot order[i % n_slots] */
     unsigned *unused;     /* a stack of free slots */
     unsigned n_unused;
-    uint64_t next;           /* piece that gets a slot next */
-    uint64_t taken;          /* pieces below were taken */
-    uint64_t begin, at, end; /* of piece next - 1: bytes to read for it; chunks below `at` are handed out */
-    unsigned busy;           /* chunks handed out and not finished */
+    uint64_t next;  /* piece that gets a slot next */
+    uint64_t taken; /* pieces below were taken */
+    /* of piece next - 1: bytes to read for it; chunks below `at` are handed out */
+    uint64_t begin, at, end;
+    unsigned busy; /* chunks handed out and not finished */
     int failed;
     struct kvc_error error;
-    atomic_int cancelled; /* changed under the lock; readers check it between two reads without the lock */
+    /* changed under the lock; readers check it between two reads without the lock */
+    atomic_int cancelled;
 
     struct kvc_uring *uring;
     pthread_t *thread;
@@ -92,9 +96,10 @@ static int next_chunk(struct kvc_ring *r, struct chunk *c) {
     return 1;
 }
 
-/* Records that the chunk was read, or failed with *e. All chunks before a failed one were handed out before it, so that the
- * lowest error is known as soon as no reader is busy. */
-static void finish_chunk(struct kvc_ring *r, const struct chunk *c, int status, const struct kvc_error *e) {
+/* Records that the chunk was read, or failed with *e. All chunks before a failed one were handed
+ * out before it, so that the lowest error is known as soon as no reader is busy. */
+static void finish_chunk(struct kvc_ring *r, const struct chunk *c, int status,
+                         const struct kvc_error *e) {
     r->busy--;
     if (!status) {
         r->left[c->slot] -= c->end - c->begin;
@@ -112,9 +117,10 @@ static ssize_t read_some(const struct kvc_ring_source *s, void *to, size_t n, ui
     return s->read ? s->read(s->state, to, n, offset) : pread(s->fd, to, n, (off_t)offset);
 }
 
-/* Reads the rest of a chunk from byte `at` of the file on. After a short direct read the next one begins at the last multiple of
- * 4096; when it brings no further bytes, the file ends there. */
-static int read_chunk(const struct kvc_ring *r, const struct chunk *c, uint64_t at, struct kvc_error *e) {
+/* Reads the rest of a chunk from byte `at` of the file on. After a short direct read the next one
+ * begins at the last multiple of 4096; when it brings no further bytes, the file ends there. */
+static int read_chunk(const struct kvc_ring *r, const struct chunk *c, uint64_t at,
+                      struct kvc_error *e) {
     const struct kvc_ring_source *s = &r->source;
     int refused = 0;
     if (s->map) {
@@ -131,8 +137,10 @@ static int read_chunk(const struct kvc_ring *r, const struct chunk *c, uint64_t 
             fcntl(s->fd, F_SETFL, fcntl(s->fd, F_GETFL) & ~O_DIRECT);
             continue;
         }
-        if (n < 0) return kvc_fail_at(e, KVC_ERR_IO, at, "cannot read the file: %s", strerror(errno));
-        if (from + (uint64_t)n <= at) return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "the file was cut short while it was read");
+        if (n < 0)
+            return kvc_fail_at(e, KVC_ERR_IO, at, "cannot read the file: %s", strerror(errno));
+        if (from + (uint64_t)n <= at)
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "the file was cut short while it was read");
         at = from + (uint64_t)n;
     }
     return 0;
@@ -157,7 +165,8 @@ static void *reader(void *arg) {
     return NULL;
 }
 
-/* The single reader with io_uring. read_chunk() reads chunks that the kernel does not accept, reads in part, or fails to read. */
+/* The single reader with io_uring. read_chunk() reads chunks that the kernel does not accept, reads
+ * in part, or fails to read. */
 static void *submitter(void *arg) {
     struct kvc_ring *r = arg;
     struct kvc_error e;
@@ -172,7 +181,8 @@ static void *submitter(void *arg) {
         if (n_idle && next_chunk(r, &c[idle[n_idle - 1]])) {
             i = idle[--n_idle];
             pthread_mutex_unlock(&r->lock);
-            if (!kvc_uring_read(r->uring, r->source.fd, c[i].to, (uint32_t)(c[i].end - c[i].begin), c[i].begin, i)) {
+            if (!kvc_uring_read(r->uring, r->source.fd, c[i].to, (uint32_t)(c[i].end - c[i].begin),
+                                c[i].begin, i)) {
                 pthread_mutex_lock(&r->lock);
                 continue;
             }
@@ -199,17 +209,21 @@ static int is_ready(const struct kvc_ring *r) {
     return r->taken < r->next && !r->left[r->order[r->taken % r->n_slots]];
 }
 
-static int check(const struct kvc_ring_source *source, const struct kvc_ring_piece *piece, uint64_t n_pieces,
-                 uint8_t *const *slot, unsigned n_slots, uint64_t slot_bytes, struct kvc_error *e) {
+static int check(const struct kvc_ring_source *source, const struct kvc_ring_piece *piece,
+                 uint64_t n_pieces, uint8_t *const *slot, unsigned n_slots, uint64_t slot_bytes,
+                 struct kvc_error *e) {
     if (!n_slots) return kvc_fail(e, KVC_ERR_USAGE, "a ring needs a slot");
     for (unsigned i = 0; source->direct && i < n_slots; i++)
-        if ((uintptr_t)slot[i] % KVC_RING_ALIGN) return kvc_fail(e, KVC_ERR_USAGE, "slots of direct reads must be aligned");
+        if ((uintptr_t)slot[i] % KVC_RING_ALIGN)
+            return kvc_fail(e, KVC_ERR_USAGE, "slots of direct reads must be aligned");
     for (uint64_t i = 0; i < n_pieces; i++) {
         const struct kvc_ring_piece *p = &piece[i];
         if (!p->size || p->size > slot_bytes || (i && p->offset < p[-1].offset))
-            return kvc_fail_at(e, KVC_ERR_USAGE, p->offset, "a piece to read is empty, larger than a slot, or out of order");
+            return kvc_fail_at(e, KVC_ERR_USAGE, p->offset,
+                               "a piece to read is empty, larger than a slot, or out of order");
         if (p->offset > source->size || p->size > source->size - p->offset)
-            return kvc_fail_at(e, KVC_ERR_DAMAGED, p->offset, "a piece to read ends after the end of the file");
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, p->offset,
+                               "a piece to read ends after the end of the file");
     }
     return 0;
 }
@@ -220,12 +234,13 @@ static int start_threads(struct kvc_ring *r, unsigned threads, struct kvc_error 
         error = pthread_create(&r->thread[r->started], NULL, r->uring ? submitter : reader, r);
         if (!error) r->started++;
     }
-    return r->started ? 0 : kvc_fail(e, KVC_ERR_MEMORY, "cannot start a thread: %s", strerror(error));
+    return r->started ? 0
+                      : kvc_fail(e, KVC_ERR_MEMORY, "cannot start a thread: %s", strerror(error));
 }
 
-int kvc_ring_start(struct kvc_ring **ring, const struct kvc_ring_source *source, const struct kvc_ring_piece *piece,
-                   uint64_t n_pieces, uint8_t *const *slot, unsigned n_slots, uint64_t slot_bytes, unsigned threads,
-                   struct kvc_error *e) {
+int kvc_ring_start(struct kvc_ring **ring, const struct kvc_ring_source *source,
+                   const struct kvc_ring_piece *piece, uint64_t n_pieces, uint8_t *const *slot,
+                   unsigned n_slots, uint64_t slot_bytes, unsigned threads, struct kvc_error *e) {
     *ring = NULL;
     if (check(source, piece, n_pieces, slot, n_slots, slot_bytes, e)) return -1;
     struct kvc_ring *r = calloc(1, sizeof *r);
@@ -263,10 +278,12 @@ int kvc_ring_start(struct kvc_ring **ring, const struct kvc_ring_source *source,
     return 0;
 }
 
-int kvc_ring_take(struct kvc_ring *r, uint64_t *number, const uint8_t **bytes, unsigned *slot, struct kvc_error *e) {
+int kvc_ring_take(struct kvc_ring *r, uint64_t *number, const uint8_t **bytes, unsigned *slot,
+                  struct kvc_error *e) {
     int status;
     pthread_mutex_lock(&r->lock);
-    while (!atomic_load(&r->cancelled) && r->taken < r->n_pieces && !is_ready(r) && !(r->failed && !r->busy))
+    while (!atomic_load(&r->cancelled) && r->taken < r->n_pieces && !is_ready(r) &&
+           !(r->failed && !r->busy))
         pthread_cond_wait(&r->ready, &r->lock);
     if (atomic_load(&r->cancelled)) {
         status = kvc_fail(e, KVC_ERR_IO, "reading was cancelled");

@@ -8,7 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The features that kvc needs: one mapping for both queues, and those that came with IORING_OP_READ in Linux 5.6. */
+/* The features that kvc needs: one mapping for both queues, and those that came with IORING_OP_READ
+ * in Linux 5.6. */
 enum { FEATURES = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS };
 
 struct kvc_uring {
@@ -27,7 +28,8 @@ static size_t larger(size_t a, size_t b) {
 }
 
 static void *map(int fd, size_t size, uint64_t offset) {
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, (off_t)offset);
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd,
+                   (off_t)offset);
     return p == MAP_FAILED ? NULL : p;
 }
 
@@ -63,10 +65,15 @@ void kvc_uring_free(struct kvc_uring *u) {
     free(u);
 }
 
-int kvc_uring_read(struct kvc_uring *u, int fd, void *to, uint32_t n, uint64_t offset, uint64_t tag) {
+int kvc_uring_read(struct kvc_uring *u, int fd, void *to, uint32_t n, uint64_t offset,
+                   uint64_t tag) {
     uint32_t tail = *u->sq_tail, i = tail & u->sq_mask;
-    u->entry[i] = (struct io_uring_sqe){
-        .opcode = IORING_OP_READ, .fd = fd, .addr = (uintptr_t)to, .len = n, .off = offset, .user_data = tag};
+    u->entry[i] = (struct io_uring_sqe){.opcode = IORING_OP_READ,
+                                        .fd = fd,
+                                        .addr = (uintptr_t)to,
+                                        .len = n,
+                                        .off = offset,
+                                        .user_data = tag};
     u->sq_array[i] = i;
     __atomic_store_n(u->sq_tail, tail + 1, __ATOMIC_RELEASE);
     if (syscall(SYS_io_uring_enter, u->fd, 1, 0, 0, NULL, 0) == 1) return 0;

@@ -1,5 +1,5 @@
-/* arrays_advice.c: says why no array of a file is K or V, and what can be done, by the names and shapes that are there. Not for
- * reading arrays. */
+/* arrays_advice.c: says why no array of a file is K or V, and what can be done, by the names and
+ * shapes that are there. Not for reading arrays. */
 #include "formats/engines/arrays_read.h"
 
 #include <ctype.h>
@@ -19,8 +19,10 @@ static int is_tensor(const struct kvc_array *a) {
     return a->rank == 4 && a->dim[0] == 1;
 }
 
-/* Returns 1 if there is an array of this name and of the form of another one. Arrays that were not read have no form. */
-static int has_name(const struct kvc_array *array, size_t n, const char *name, const struct kvc_array *like) {
+/* Returns 1 if there is an array of this name and of the form of another one. Arrays that were not
+ * read have no form. */
+static int has_name(const struct kvc_array *array, size_t n, const char *name,
+                    const struct kvc_array *like) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(array[i].name, name) == 0)
             return !array[i].in || (array[i].rank == like->rank && array[i].dim[0] == like->dim[0]);
@@ -33,10 +35,10 @@ static int replace(char *out, const char *name, size_t at, size_t cut, const cha
     return n > 0 && n < MOST_NAME;
 }
 
-/* Finds the name of V for a name of K, whose number of the layer is name[at, at + digits). *shift gets how much longer V's name is
- * before the number. */
-static int find_other(const struct kvc_array *array, size_t n, const struct kvc_array *k, size_t at, size_t digits,
-                      char other[MOST_NAME], size_t *shift) {
+/* Finds the name of V for a name of K, whose number of the layer is name[at, at + digits). *shift
+ * gets how much longer V's name is before the number. */
+static int find_other(const struct kvc_array *array, size_t n, const struct kvc_array *k, size_t at,
+                      size_t digits, char other[MOST_NAME], size_t *shift) {
     const char *name = k->name;
     static const char *const words[][2] = {{"keys", "values"}, {"key", "value"}, {"Key", "Value"},
                                            {"k", "v"},         {"K", "V"},       {"0", "1"}};
@@ -44,9 +46,11 @@ static int find_other(const struct kvc_array *array, size_t n, const struct kvc_
         const size_t length = strlen(words[w][0]);
         for (const char *p = strstr(name, words[w][0]); p; p = strstr(p + 1, words[w][0])) {
             const size_t begin = (size_t)(p - name);
-            const int alone = !(begin && isalnum((unsigned char)p[-1])) && !isalnum((unsigned char)p[length]);
+            const int alone = !(begin && isalnum((unsigned char)p[-1])) &&
+                              !isalnum((unsigned char)p[length]);
             if ((length == 1 && !alone) || (begin < at + digits && begin + length > at)) continue;
-            if (!replace(other, name, begin, length, words[w][1]) || !has_name(array, n, other, k)) continue;
+            if (!replace(other, name, begin, length, words[w][1]) || !has_name(array, n, other, k))
+                continue;
             *shift = begin < at ? strlen(words[w][1]) - length : 0;
             return 1;
         }
@@ -55,14 +59,17 @@ static int find_other(const struct kvc_array *array, size_t n, const struct kvc_
 }
 
 /* Finds the patterns of K and V for an array of K. */
-static int find_values(const struct kvc_array *array, size_t n, const struct kvc_array *k, size_t at, struct pair *pair) {
+static int find_values(const struct kvc_array *array, size_t n, const struct kvc_array *k,
+                       size_t at, struct pair *pair) {
     char other[MOST_NAME];
     size_t shift;
-    return find_other(array, n, k, at, 1, other, &shift) && replace(pair->keys, k->name, at, 1, "{i}") &&
+    return find_other(array, n, k, at, 1, other, &shift) &&
+           replace(pair->keys, k->name, at, 1, "{i}") &&
            replace(pair->values, other, at + shift, 1, "{i}");
 }
 
-/* Lists the pairs of patterns under which layer 0 is there, each once. Returns their number, at most MOST_PAIRS + 1. */
+/* Lists the pairs of patterns under which layer 0 is there, each once. Returns their number, at
+ * most MOST_PAIRS + 1. */
 static size_t find_pairs(const struct kvc_array *array, size_t n, struct pair *pair) {
     size_t found = 0;
     for (size_t i = 0; i < n && i < MOST_LOOKS && found <= MOST_PAIRS; i++) {
@@ -88,26 +95,33 @@ static int fail_pairs(const struct pair *pair, size_t n, struct kvc_error *e) {
     kvc_name_show(pair[0].values, shown[1], sizeof shown[1]);
     if (n == 1)
         return kvc_fail(e, KVC_ERR_UNKNOWN,
-                        "no array has a name by which kvc knows K or V; --map='keys=%s' --map='values=%s' names them", shown[0],
-                        shown[1]);
+                        "no array has a name by which kvc knows K or V; --map='keys=%s' "
+                        "--map='values=%s' names them",
+                        shown[0], shown[1]);
     return kvc_fail(e, KVC_ERR_UNKNOWN,
-                    "the file holds several caches; --map='keys=%s' --map='values=%s' takes one of them; keys of others are %s%s",
+                    "the file holds several caches; --map='keys=%s' --map='values=%s' takes one of "
+                    "them; keys of others are %s%s",
                     shown[0], shown[1], others, n > MOST_PAIRS ? ", ..." : "");
 }
 
-/* Returns 1 if all names of tensors are texts and numbers after them, of one text: "arr_0", "0", "12". */
+/* Returns 1 if all names of tensors are texts and numbers after them, of one text: "arr_0", "0",
+ * "12". */
 static int are_numbered(const struct kvc_array *array, size_t n, const char *text) {
     const size_t length = strlen(text);
     for (size_t i = 0; i < n; i++) {
         const char *name = array[i].name;
-        if (strncmp(name, text, length) || !name[length] || name[length + strspn(name + length, "0123456789")]) return 0;
+        if (strncmp(name, text, length) || !name[length] ||
+            name[length + strspn(name + length, "0123456789")])
+            return 0;
     }
     return n > 0;
 }
 
-/* Returns 1 if the names of half the arrays or more are those of weights of a model or of an adapter. */
+/* Returns 1 if the names of half the arrays or more are those of weights of a model or of an
+ * adapter. */
 static int are_weights(const struct kvc_array *array, size_t n) {
-    static const char *const ends[] = {".weight", ".bias", ".qweight", ".scales", ".qzeros", ".g_idx", ".weight_scale_inv"};
+    static const char *const ends[] = {".weight", ".bias",  ".qweight",         ".scales",
+                                       ".qzeros", ".g_idx", ".weight_scale_inv"};
     size_t weights = 0;
     for (size_t i = 0; i < n; i++) {
         const char *dot = strrchr(array[i].name, '.');
@@ -119,7 +133,12 @@ static int are_weights(const struct kvc_array *array, size_t n) {
 
 /* Returns the axes that an array of all layers may have; NULL: there are none that kvc reads. */
 static const char *axes_of(const struct kvc_array *a, int both) {
-    if (!both) return a->rank == 4 ? "lhtd" : a->rank != 5 ? NULL : a->dim[1] == 1 ? "lbhtd" : a->dim[0] == 1 ? "blhtd" : NULL;
+    if (!both)
+        return a->rank == 4     ? "lhtd"
+               : a->rank != 5   ? NULL
+               : a->dim[1] == 1 ? "lbhtd"
+               : a->dim[0] == 1 ? "blhtd"
+                                : NULL;
     if (a->rank == 5) return a->dim[1] == 2 ? "lchtd" : a->dim[0] == 2 ? "clhtd" : NULL;
     if (a->rank != 6 || a->dim[2] != 1) return NULL;
     return a->dim[1] == 2 ? "lcbhtd" : a->dim[0] == 2 ? "clbhtd" : NULL;
@@ -132,21 +151,26 @@ static int is_stacked(const struct kvc_array *a) {
 }
 
 /* Says of an array of all layers how to read it. Returns 1 where it is none. */
-static int fail_stacked(const struct kvc_array *array, size_t n, const struct kvc_array *a, struct kvc_error *e) {
+static int fail_stacked(const struct kvc_array *array, size_t n, const struct kvc_array *a,
+                        struct kvc_error *e) {
     char what[320], other[MOST_NAME], shown[2][MOST_NAME];
     size_t shift;
     int pair = find_other(array, n, a, strlen(a->name), 0, other, &shift);
-    if (!pair && n == 2 && a == array && array[1].rank == a->rank && memcmp(a->dim, array[1].dim, a->rank * sizeof *a->dim) == 0)
+    if (!pair && n == 2 && a == array && array[1].rank == a->rank &&
+        memcmp(a->dim, array[1].dim, a->rank * sizeof *a->dim) == 0)
         pair = snprintf(other, sizeof other, "%s", array[1].name) < MOST_NAME;
     const char *axes = axes_of(a, !pair);
     if (!axes) return 1;
     kvc_array_describe(a, what, sizeof what);
     kvc_name_show(a->name, shown[0], sizeof shown[0]);
     if (!pair)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "%s holds all layers; --map='kv=%s' --map=axes=%s reads it, " LETTERS, what, shown[0],
-                        axes, "c K and V, ");
-    return kvc_fail(e, KVC_ERR_UNKNOWN, "%s holds all layers; --map='keys=%s' --map='values=%s' --map=axes=%s reads it, " LETTERS,
-                    what, shown[0], kvc_name_show(other, shown[1], sizeof shown[1]), axes, "");
+        return kvc_fail(e, KVC_ERR_UNKNOWN,
+                        "%s holds all layers; --map='kv=%s' --map=axes=%s reads it, " LETTERS, what,
+                        shown[0], axes, "c K and V, ");
+    return kvc_fail(
+        e, KVC_ERR_UNKNOWN,
+        "%s holds all layers; --map='keys=%s' --map='values=%s' --map=axes=%s reads it, " LETTERS,
+        what, shown[0], kvc_name_show(other, shown[1], sizeof shown[1]), axes, "");
 }
 
 static int fail_names(const struct kvc_array *array, size_t n, struct kvc_error *e) {
@@ -155,7 +179,8 @@ static int fail_names(const struct kvc_array *array, size_t n, struct kvc_error 
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s'%s'", i ? ", " : "",
                  kvc_name_show(array[i].name, name, sizeof name));
     if (!n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no arrays in it, so no KV cache");
-    return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_NAMES, "no array is named as K or V of a KV cache; found %s%s", list,
+    return kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_NAMES,
+                         "no array is named as K or V of a KV cache; found %s%s", list,
                          n > 4 ? ", ..." : "");
 }
 
@@ -164,26 +189,32 @@ int kvc_names_unknown(const struct kvc_array *array, size_t n, int mapped, struc
     const size_t pairs = find_pairs(array, n, pair);
     char name[64];
     if (mapped)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "no array has a name of the patterns that are given (map); the first of %zu is '%s'",
-                        n, n ? kvc_name_show(array->name, name, sizeof name) : "");
+        return kvc_fail(
+            e, KVC_ERR_UNKNOWN,
+            "no array has a name of the patterns that are given (map); the first of %zu is '%s'", n,
+            n ? kvc_name_show(array->name, name, sizeof name) : "");
     if (are_weights(array, n))
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "the arrays are weights of a model or an adapter ('%s'), not a cache",
+        return kvc_fail(e, KVC_ERR_UNKNOWN,
+                        "the arrays are weights of a model or an adapter ('%s'), not a cache",
                         kvc_name_show(array->name, name, sizeof name));
     if (pairs) return fail_pairs(pair, pairs, e);
     for (size_t i = 0; i < n && i < MOST_LOOKS; i++)
         if (is_stacked(&array[i]) && fail_stacked(array, n, &array[i], e) < 0) return -1;
     if (n == 1 && strcmp(array->name, "tensor") == 0)
         return kvc_fail(e, KVC_ERR_UNKNOWN,
-                        "the file is one tensor without a name; save a dict: {'layers.0.keys': k, 'layers.0.values': v}");
+                        "the file is one tensor without a name; save a dict: {'layers.0.keys': k, "
+                        "'layers.0.values': v}");
     if (are_numbered(array, n, "arr_"))
-        return kvc_fail(
-            e, KVC_ERR_UNKNOWN,
-            "the arrays have no names but 'arr_0' and so on, of numpy.savez(file, a, b); give names: numpy.savez(file, "
-            "**{f'layers.{i}.keys': k[i], ...})");
+        return kvc_fail(e, KVC_ERR_UNKNOWN,
+                        "the arrays have no names but 'arr_0' and so on, of numpy.savez(file, a, "
+                        "b); give names: numpy.savez(file, "
+                        "**{f'layers.{i}.keys': k[i], ...})");
     if (are_numbered(array, n, ""))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
-                        "the file is a list of tensors, which does not say whether they are K or V; give the folder, or a tar "
-                        "archive, of it and of the other list, with the names keys and values: keys.pt, values.pt");
+                        "the file is a list of tensors, which does not say whether they are K or "
+                        "V; give the folder, or a tar "
+                        "archive, of it and of the other list, with the names keys and values: "
+                        "keys.pt, values.pt");
     return fail_names(array, n, e);
 }
 
@@ -191,11 +222,12 @@ int kvc_names_lone(const struct kvc_array *a, uint32_t layer, int is_k, struct k
     char one[320];
     kvc_array_describe(a, one, sizeof one);
     if (!is_k || a->dim[1] != 1)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES, "layer %" PRIu32 " has %s but no %s (%s)", layer,
-                             is_k ? "K" : "V", is_k ? "V" : "K", one);
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NAMES,
+                             "layer %" PRIu32 " has %s but no %s (%s)", layer, is_k ? "K" : "V",
+                             is_k ? "V" : "K", one);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "layer %" PRIu32
-                    " has K but no V (%s); if these are latents of a model with latent attention, which have one head and "
+                    "layer %" PRIu32 " has K but no V (%s); if these are latents of a model with "
+                    "latent attention, which have one head and "
                     "no V, --latent takes them",
                     layer, one);
 }

@@ -1,5 +1,5 @@
-/* arrays_beside.c: arrays that lie beside K and V: input_ids, position_ids, attention_mask, and those whose meaning is unknown. Not
- * for names that say what an array is (arrays_names.c). */
+/* arrays_beside.c: arrays that lie beside K and V: input_ids, position_ids, attention_mask, and
+ * those whose meaning is unknown. Not for names that say what an array is (arrays_names.c). */
 #include "formats/engines/arrays_read.h"
 
 #include "formats/cache/keys.h"
@@ -33,18 +33,24 @@ static uint64_t length_of(const struct kvc_array *a) {
     return a->dim[a->rank - 1];
 }
 
-/* Returns the array of a name that has `rows` entries, or one more where `more` is 1, and no meaning yet. */
-static struct kvc_array *arrays_beside_find(struct kvc_array *array, size_t n, const char *last, uint64_t rows, int more) {
+/* Returns the array of a name that has `rows` entries, or one more where `more` is 1, and no
+ * meaning yet. */
+static struct kvc_array *arrays_beside_find(struct kvc_array *array, size_t n, const char *last,
+                                            uint64_t rows, int more) {
     for (size_t i = 0; i < n; i++) {
-        if (array[i].meaning != KVC_NAME_OTHER || strcmp(last_part(array[i].name), last) != 0) continue;
+        if (array[i].meaning != KVC_NAME_OTHER || strcmp(last_part(array[i].name), last) != 0)
+            continue;
         const uint64_t length = length_of(&array[i]);
-        if (length && array[i].size && (length == rows || (more && length == rows + 1))) return &array[i];
+        if (length && array[i].size && (length == rows || (more && length == rows + 1)))
+            return &array[i];
     }
     return NULL;
 }
 
-const struct kvc_array *kvc_names_ids(const struct kvc_cache *c, struct kvc_array *array, size_t n) {
-    struct kvc_array *a = c->tokens ? NULL : arrays_beside_find(array, n, IDS, c->part[0].cells.n, 1);
+const struct kvc_array *kvc_names_ids(const struct kvc_cache *c, struct kvc_array *array,
+                                      size_t n) {
+    struct kvc_array *a = c->tokens ? NULL
+                                    : arrays_beside_find(array, n, IDS, c->part[0].cells.n, 1);
     if (!a || !a->int_size || a->rank > 2) return NULL;
     a->meaning = KVC_NAME_TOKENS;
     return a;
@@ -78,11 +84,14 @@ static int is_set(const struct kvc_array *a, uint64_t i, int *negative) {
     return any != 0;
 }
 
-/* Finds the rows that a mask keeps. A mask of floating-point numbers that has negative ones is added to scores: 0 keeps a row. */
-static int read_mask(const struct kvc_array *a, uint64_t rows, struct kept *kept, struct kvc_error *e) {
+/* Finds the rows that a mask keeps. A mask of floating-point numbers that has negative ones is
+ * added to scores: 0 keeps a row. */
+static int read_mask(const struct kvc_array *a, uint64_t rows, struct kept *kept,
+                     struct kvc_error *e) {
     int negative, adds = 0;
     if (kvc_input_pin(a->in, a->at, a->size, e)) return -1;
-    for (uint64_t i = 0; i < rows && a->info && a->info->floating && !adds; i++) adds = is_set(a, i, &negative) && negative;
+    for (uint64_t i = 0; i < rows && a->info && a->info->floating && !adds; i++)
+        adds = is_set(a, i, &negative) && negative;
     *kept = (struct kept){.first = rows};
     for (uint64_t i = 0; i < rows; i++) {
         if (is_set(a, i, &negative) == adds) continue;
@@ -93,7 +102,8 @@ static int read_mask(const struct kvc_array *a, uint64_t rows, struct kept *kept
     return 0;
 }
 
-/* Returns 1 if the rows that are kept follow each other, and their positions do so from one on that a token can have. */
+/* Returns 1 if the rows that are kept follow each other, and their positions do so from one on that
+ * a token can have. */
 static int is_run(const struct kvc_cells *cells, const struct kept *kept) {
     if (!kept->rows || kept->rows != kept->end - kept->first) return 0;
     const int64_t first = cells->pos[kept->first];
@@ -103,7 +113,8 @@ static int is_run(const struct kvc_cells *cells, const struct kept *kept) {
     return 1;
 }
 
-int kvc_names_pad_positions(struct kvc_cells *cells, struct kvc_array *array, size_t n, struct kvc_error *e) {
+int kvc_names_pad_positions(struct kvc_cells *cells, struct kvc_array *array, size_t n,
+                            struct kvc_error *e) {
     struct kept kept;
     const struct kvc_array *a = arrays_beside_find(array, n, MASK, cells->n, 1);
     if (!a) return 0;
@@ -124,14 +135,16 @@ static int take_mask(struct kvc_cache *c, struct kvc_array *array, size_t n, str
     if (!a) return 0;
     if (read_mask(a, cells->n, &kept, e)) return -1;
     if (is_run(cells, &kept))
-        snprintf(used, sizeof used, "%" PRId64 ":%" PRId64, cells->pos[kept.first], cells->pos[kept.end - 1] + 1);
+        snprintf(used, sizeof used, "%" PRId64 ":%" PRId64, cells->pos[kept.first],
+                 cells->pos[kept.end - 1] + 1);
     if (kept.rows < cells->n) return kvc_meta_set_text(&c->meta, KVC_KEY_ROWS_USED, used, e);
     a->meaning = KVC_NAME_FACT;
     return 0;
 }
 
 /* Records the names of the arrays that have no meaning for kvc. */
-static int note_others(struct kvc_cache *c, const struct kvc_array *array, size_t n, struct kvc_error *e) {
+static int note_others(struct kvc_cache *c, const struct kvc_array *array, size_t n,
+                       struct kvc_error *e) {
     char text[512] = "", shown[64], more[32];
     size_t others = 0;
     for (size_t i = 0; i < n; i++) {

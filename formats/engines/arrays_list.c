@@ -1,5 +1,5 @@
-/* arrays_list.c: lists of arrays of one file or of several: names by member, and the source. Not for taking arrays apart
- * (arrays_split.c). */
+/* arrays_list.c: lists of arrays of one file or of several: names by member, and the source. Not
+ * for taking arrays apart (arrays_split.c). */
 #include "formats/engines/arrays_list.h"
 
 #include "codecs/memory.h"
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keeps a text until the list is cleared. Returns NULL and the error where there is no memory; frees the text then. */
+/* Keeps a text until the list is cleared. Returns NULL and the error where there is no memory;
+ * frees the text then. */
 static const char *arrays_list_keep(struct kvc_array_list *list, char *text, struct kvc_error *e) {
     char **grown = text ? kvc_room_for_one(list->text, list->n_texts, sizeof *grown) : NULL;
     if (!grown) {
@@ -41,7 +42,8 @@ void kvc_arrays_clear(struct kvc_array_list *list) {
 /* --- names by member --- */
 
 static int is_unknown(const struct kvc_array *a, const struct kvc_import_options *o) {
-    return !a->known.kind && kvc_name_of(a->name, o).kind == KVC_NAME_OTHER && !kvc_name_is_beside(a->name);
+    return !a->known.kind && kvc_name_of(a->name, o).kind == KVC_NAME_OTHER &&
+           !kvc_name_is_beside(a->name);
 }
 
 static int by_name(const void *pa, const void *pb) {
@@ -50,7 +52,8 @@ static int by_name(const void *pa, const void *pb) {
 }
 
 /* Sets *clash to 1 if two members have arrays of one name without a meaning. */
-static int find_clash(const struct kvc_array_list *list, const struct kvc_import_options *o, int *clash, struct kvc_error *e) {
+static int find_clash(const struct kvc_array_list *list, const struct kvc_import_options *o,
+                      int *clash, struct kvc_error *e) {
     const struct kvc_array **sorted = kvc_alloc(list->n, sizeof *sorted);
     size_t n = 0;
     *clash = 0;
@@ -59,12 +62,14 @@ static int find_clash(const struct kvc_array_list *list, const struct kvc_import
         if (is_unknown(&list->array[i], o)) sorted[n++] = &list->array[i];
     if (n) qsort(sorted, n, sizeof *sorted, by_name);
     for (size_t i = 1; i < n; i++)
-        *clash |= strcmp(sorted[i]->name, sorted[i - 1]->name) == 0 && sorted[i]->member != sorted[i - 1]->member;
+        *clash |= strcmp(sorted[i]->name, sorted[i - 1]->name) == 0 &&
+                  sorted[i]->member != sorted[i - 1]->member;
     free(sorted);
     return 0;
 }
 
-/* Returns the length of a member's name without folders and without what comes after its last dot; *from gets its begin. */
+/* Returns the length of a member's name without folders and without what comes after its last dot;
+ * *from gets its begin. */
 static int stem_of(const char *name, const char **from) {
     static const char *const words[][2] = {{"key", "keys"},     {"k", "keys"},   {"K", "keys"},
                                            {"value", "values"}, {"v", "values"}, {"V", "values"}};
@@ -78,8 +83,8 @@ static int stem_of(const char *name, const char **from) {
     return n;
 }
 
-int kvc_arrays_name_members(struct kvc_array_list *list, const struct kvc_bundle *b, const struct kvc_import_options *o,
-                            struct kvc_error *e) {
+int kvc_arrays_name_members(struct kvc_array_list *list, const struct kvc_bundle *b,
+                            const struct kvc_import_options *o, struct kvc_error *e) {
     const char *from;
     char *text;
     int clash = 0;
@@ -105,9 +110,12 @@ int kvc_arrays_own(struct kvc_cache *c, struct kvc_zip_set *zips, struct kvc_err
     return -1;
 }
 
-int kvc_arrays_source(struct kvc_cache *c, const struct kvc_array_list *list, const struct kvc_bundle *b, struct kvc_error *e) {
+int kvc_arrays_source(struct kvc_cache *c, const struct kvc_array_list *list,
+                      const struct kvc_bundle *b, struct kvc_error *e) {
     for (size_t i = 0; i < list->n; i++)
-        if (list->array[i].tensor != KVC_NONE && list->array[i].in != b->member[list->array[i].member].in) return 0;
+        if (list->array[i].tensor != KVC_NONE &&
+            list->array[i].in != b->member[list->array[i].member].in)
+            return 0;
     for (size_t i = 0; i < b->n; i++) {
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in || (!b->is_file && kvc_extents_member(c, b->member[i].name, e))) return -1;

@@ -1,5 +1,5 @@
-/* arrays_names.c: the meaning of names of arrays: conventions, and patterns of the option `map`. Not for building the cache
- * (arrays_read.c). */
+/* arrays_names.c: the meaning of names of arrays: conventions, and patterns of the option `map`.
+ * Not for building the cache (arrays_read.c). */
 #include "formats/engines/arrays_read.h"
 
 #include <inttypes.h>
@@ -20,10 +20,11 @@ const struct kvc_format_option kvc_arrays_options[] = {
                                 "hidden, tokens or positions; {i} for the layer number; "
                                 "axes=ORDER of arrays that are not [1, heads, tokens, "
                                 "dim]; dtype=bf16 of integers that are bits; repeat as needed"},
-    [KVC_ARRAYS_LATENT] = {.key = "latent",
-                           .kind = KVC_OPTION_FLAG,
-                           .tool = "latent",
-                           .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
+    [KVC_ARRAYS_LATENT] =
+        {.key = "latent",
+         .kind = KVC_OPTION_FLAG,
+         .tool = "latent",
+         .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
     {.key = NULL},
 };
 
@@ -39,7 +40,16 @@ static const struct rule rules[] = {
     {"hidden", KVC_NAME_TENSOR, KVC_ROLE_HIDDEN},  {"tokens", KVC_NAME_TOKENS, KVC_ROLE_K},
     {"positions", KVC_NAME_POSITIONS, KVC_ROLE_K}, {"kv", KVC_NAME_TENSOR, KVC_ROLE_K},
 };
-enum { RULE_KEYS, RULE_VALUES, RULE_QUERIES, RULE_HIDDEN, RULE_TOKENS, RULE_POSITIONS, RULE_KV, RULES };
+enum {
+    RULE_KEYS,
+    RULE_VALUES,
+    RULE_QUERIES,
+    RULE_HIDDEN,
+    RULE_TOKENS,
+    RULE_POSITIONS,
+    RULE_KV,
+    RULES
+};
 
 static int arrays_names_is_attention(unsigned rule) {
     return rule == RULE_KEYS || rule == RULE_VALUES || rule == RULE_KV;
@@ -69,12 +79,15 @@ static const struct {
     {RULE_POSITIONS, "sliding.positions", 1},
 };
 
-/* Returns 1 when `name` is the pattern with a decimal number, without leading zeros, in place of "{i}". */
+/* Returns 1 when `name` is the pattern with a decimal number, without leading zeros, in place of
+ * "{i}". */
 static int matches(const char *pattern, const char *name, uint32_t *layer) {
     const char *place = strstr(pattern, "{i}");
     if (!place) return strcmp(pattern, name) == 0;
     size_t before = (size_t)(place - pattern), after = strlen(place + 3), n = strlen(name);
-    if (n <= before + after || strncmp(pattern, name, before) || strcmp(place + 3, name + n - after)) return 0;
+    if (n <= before + after || strncmp(pattern, name, before) ||
+        strcmp(place + 3, name + n - after))
+        return 0;
     const char *digit = name + before;
     size_t digits = n - before - after;
     if (digits > MAX_DIGITS || (digits > 1 && digit[0] == '0')) return 0;
@@ -86,7 +99,8 @@ static int matches(const char *pattern, const char *name, uint32_t *layer) {
     return 1;
 }
 
-/* Returns the rule of a value of the option `map`, and its pattern; RULES when the value matches no rule. */
+/* Returns the rule of a value of the option `map`, and its pattern; RULES when the value matches no
+ * rule. */
 static unsigned rule_of_map(const char *map, const char **pattern) {
     for (unsigned r = 0; r < RULES; r++) {
         size_t n = strlen(rules[r].key);
@@ -140,56 +154,71 @@ static int check_axes(const char *axes, struct kvc_error *e) {
     for (const char *p = axes; *p; p++) good &= strchr(letters, *p) && !strchr(p + 1, *p);
     return good ? 0
                 : kvc_fail(e, KVC_ERR_USAGE,
-                           "map=axes=%s: an axis is a letter, each once, slowest first: l layer, c K and V, b batch, t token, "
+                           "map=axes=%s: an axis is a letter, each once, slowest first: l layer, c "
+                           "K and V, b batch, t token, "
                            "h head, d channel; t and d are needed",
                            axes);
 }
 
-/* Checks that the axes of an array agree with its pattern: {i} or an axis of layers; an axis of K and V where it has both. */
-static int check_attention(const char *map, int both, const char *place, const char *axes, struct kvc_error *e) {
+/* Checks that the axes of an array agree with its pattern: {i} or an axis of layers; an axis of K
+ * and V where it has both. */
+static int check_attention(const char *map, int both, const char *place, const char *axes,
+                           struct kvc_error *e) {
     const int layers = axes && strchr(axes, 'l'), planes = axes && strchr(axes, 'c');
     if (!place && !layers)
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "map=%s: the pattern needs {i} once, in place of the layer number; if the array holds all layers, say the "
-            "order of its axes, for instance map=axes=%s",
-            map, both ? "lcbhtd" : "lbhtd");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "map=%s: the pattern needs {i} once, in place of the layer number; if the "
+                        "array holds all layers, say the "
+                        "order of its axes, for instance map=axes=%s",
+                        map, both ? "lcbhtd" : "lbhtd");
     if (place && layers)
-        return kvc_fail(e, KVC_ERR_USAGE, "map=%s: {i} is the layer, and map=axes=%s has another axis of layers (l)", map, axes);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "map=%s: {i} is the layer, and map=axes=%s has another axis of layers (l)",
+                        map, axes);
     if (both == planes) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE,
-                    both ? "map=%s: says K and V are in one array, so map=axes=ORDER must have their axis (c)"
-                         : "map=%s: an array of K or of V alone has no axis c; map=kv=NAME names one of both",
-                    map);
+    return kvc_fail(
+        e, KVC_ERR_USAGE,
+        both ? "map=%s: says K and V are in one array, so map=axes=ORDER must have their axis (c)"
+             : "map=%s: an array of K or of V alone has no axis c; map=kv=NAME names one of both",
+        map);
 }
 
 int kvc_name_check_map(const struct kvc_import_options *o, struct kvc_error *e) {
     const char *axes = kvc_name_axes(o), *dtype = find_word(o, DTYPE);
     if (axes && check_axes(axes, e)) return -1;
-    if (dtype && (!kvc_name_dtype(o) || kvc_name_dtype(o)->block > 1 || kvc_name_dtype(o)->size > 2))
-        return kvc_fail(e, KVC_ERR_USAGE, "map=dtype=%s: integers are the bits of bf16, f16, f8e4m3 or f8e5m2", dtype);
+    if (dtype &&
+        (!kvc_name_dtype(o) || kvc_name_dtype(o)->block > 1 || kvc_name_dtype(o)->size > 2))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "map=dtype=%s: integers are the bits of bf16, f16, f8e4m3 or f8e5m2",
+                        dtype);
     if (axes && !kvc_name_maps_attention(o) && (strchr(axes, 'l') || strchr(axes, 'c')))
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "map=axes=%s: say which arrays: map=keys=NAME and map=values=NAME, or map=kv=NAME of one with both",
+                        "map=axes=%s: say which arrays: map=keys=NAME and map=values=NAME, or "
+                        "map=kv=NAME of one with both",
                         axes);
     for (const char *const *map = maps_of(o); map && *map; map++) {
         const char *pattern = NULL;
         if (is_word(*map)) continue;
         unsigned r = rule_of_map(*map, &pattern);
         if (r == RULES)
-            return kvc_fail(
-                e, KVC_ERR_USAGE,
-                "map=%s: must begin with keys=, values=, kv=, queries=, hidden=, tokens=, positions=, axes= or dtype=", *map);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "map=%s: must begin with keys=, values=, kv=, queries=, hidden=, "
+                            "tokens=, positions=, axes= or dtype=",
+                            *map);
         const char *place = strstr(pattern, "{i}");
         if (!*pattern) return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern is empty", *map);
         int of_a_layer = rules[r].kind == KVC_NAME_TENSOR;
         if (!of_a_layer && place)
-            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: %s belong to no layer; take {i} out", *map, rules[r].key);
+            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: %s belong to no layer; take {i} out", *map,
+                            rules[r].key);
         if (place && strstr(place + 3, "{i}"))
             return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern has {i} more than once", *map);
-        if (arrays_names_is_attention(r) && check_attention(*map, r == RULE_KV, place, axes, e)) return -1;
+        if (arrays_names_is_attention(r) && check_attention(*map, r == RULE_KV, place, axes, e))
+            return -1;
         if (of_a_layer && !place && !arrays_names_is_attention(r))
-            return kvc_fail(e, KVC_ERR_USAGE, "map=%s: the pattern needs {i} once, in place of the layer number", *map);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "map=%s: the pattern needs {i} once, in place of the layer number",
+                            *map);
     }
     return 0;
 }
@@ -208,9 +237,12 @@ struct kvc_name kvc_name_of(const char *name, const struct kvc_import_options *o
             found.both = r == RULE_KV;
         }
     }
-    mapped[RULE_KEYS] = mapped[RULE_VALUES] = mapped[RULE_KEYS] || mapped[RULE_VALUES] || mapped[RULE_KV];
-    for (size_t i = 0; found.kind == KVC_NAME_OTHER && i < sizeof conventions / sizeof conventions[0]; i++) {
-        if (mapped[conventions[i].rule] || !matches(conventions[i].pattern, name, &found.layer)) continue;
+    mapped[RULE_KEYS] = mapped[RULE_VALUES] = mapped[RULE_KEYS] || mapped[RULE_VALUES] ||
+                                              mapped[RULE_KV];
+    for (size_t i = 0;
+         found.kind == KVC_NAME_OTHER && i < sizeof conventions / sizeof conventions[0]; i++) {
+        if (mapped[conventions[i].rule] || !matches(conventions[i].pattern, name, &found.layer))
+            continue;
         found.kind = rules[conventions[i].rule].kind;
         found.role = rules[conventions[i].rule].role;
         found.sliding = conventions[i].sliding;
@@ -224,5 +256,7 @@ void kvc_name_print(const struct kvc_name *name, char *text, size_t size) {
     else if (name->kind == KVC_NAME_POSITIONS) snprintf(text, size, "%spositions", sliding);
     else if (name->role == KVC_ROLE_QUERIES) snprintf(text, size, "queries.%" PRIu32, name->layer);
     else if (name->role == KVC_ROLE_HIDDEN) snprintf(text, size, "hidden.%" PRIu32, name->layer);
-    else snprintf(text, size, "%slayers.%" PRIu32 ".%s", sliding, name->layer, name->role == KVC_ROLE_V ? "values" : "keys");
+    else
+        snprintf(text, size, "%slayers.%" PRIu32 ".%s", sliding, name->layer,
+                 name->role == KVC_ROLE_V ? "values" : "keys");
 }

@@ -1,6 +1,6 @@
-/* arrays_read.c: builds the cache model from named arrays: parts by token count. Not for finding arrays in a file (safetensors.c,
- * npz.c), for the meaning of names (arrays_names.c), for extents and metadata (arrays_source.c) or for writing them
- * (arrays_write.c). */
+/* arrays_read.c: builds the cache model from named arrays: parts by token count. Not for finding
+ * arrays in a file (safetensors.c, npz.c), for the meaning of names (arrays_names.c), for extents
+ * and metadata (arrays_source.c) or for writing them (arrays_write.c). */
 #include "formats/engines/arrays_read.h"
 
 #include "codecs/memory.h"
@@ -32,33 +32,44 @@ static int arrays_read_is_attention(const struct item *item) {
 static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_error *e) {
     char what[320];
     kvc_array_describe(a, what, sizeof what);
-    if (!a->info) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type", what);
+    if (!a->info)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: caches have no such element type", what);
     item->shape.dtype = a->info->dtype;
     if (item->name.role == KVC_ROLE_HIDDEN) {
         if ((a->rank != 2 && a->rank != 3) || (a->rank == 3 && a->dim[0] != 1))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: hidden states must be [1,T,d] or [T,d]", what);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: hidden states must be [1,T,d] or [T,d]",
+                            what);
         item->shape.tokens = a->dim[a->rank - 2];
         item->shape.heads = 1;
         item->shape.dim = a->dim[a->rank - 1];
     } else {
-        if (a->rank != 4) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: must be [1, heads, tokens, head dim]", what);
+        if (a->rank != 4)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: must be [1, heads, tokens, head dim]",
+                            what);
         if (a->dim[0] != 1)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: holds %" PRIu64 " sequences (batch); kvc takes one, save each to its own file", what, a->dim[0]);
+                            "%s: holds %" PRIu64
+                            " sequences (batch); kvc takes one, save each to its own file",
+                            what, a->dim[0]);
         item->shape.tokens = a->dim[2];
         item->shape.heads = a->dim[1];
         item->shape.dim = a->dim[3];
     }
     if (!kvc_shape_check(&item->shape))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: has no heads or channels, or is larger than kvc handles", what);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%s: has no heads or channels, or is larger than kvc handles", what);
     if (item->shape.tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: more tokens than kvc handles (2^31)", what);
     if (a->strided) {
         const uint64_t *last = &a->stride[a->rank - 1];
-        item->strides = (struct kvc_strides){.token = last[-1], .head = a->rank == 4 ? last[-2] : 0, .block = *last};
+        item->strides = (struct kvc_strides){.token = last[-1],
+                                             .head = a->rank == 4 ? last[-2] : 0,
+                                             .block = *last};
         if (!kvc_strides_check(&item->shape, &item->strides, a->size))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: its strides put several values into the same bytes (an expanded view); save a copy of it", what);
+                            "%s: its strides put several values into the same bytes (an expanded "
+                            "view); save a copy of it",
+                            what);
         return 0;
     }
     if (item->shape.tokens * kvc_row_bytes(&item->shape) != a->size)
@@ -68,14 +79,16 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
 }
 
 /* Finds the length of an array of integers. */
-static int count_integers(const struct kvc_array *a, const char *meaning, uint64_t *n, struct kvc_error *e) {
+static int count_integers(const struct kvc_array *a, const char *meaning, uint64_t *n,
+                          struct kvc_error *e) {
     char what[320];
     kvc_array_describe(a, what, sizeof what);
     if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; if this array holds "
-                        "something else, name another one: map=%s=NAME",
-                        what, meaning, meaning);
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "%s: %s must be [T] or [1,T] signed 32- or 64-bit integers; if this array holds "
+            "something else, name another one: map=%s=NAME",
+            what, meaning, meaning);
     *n = a->dim[a->rank - 1];
     if (*n > KVC_MAX_CELLS || (!a->strided && *n * a->int_size != a->size))
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s: has %" PRIu64 " bytes of data", what, a->size);
@@ -84,16 +97,19 @@ static int count_integers(const struct kvc_array *a, const char *meaning, uint64
 
 /* Returns integer i of an array, whose bytes are pinned. */
 static int64_t integer_at(const struct kvc_array *a, uint64_t i) {
-    const uint8_t *p = a->in->data + a->at + i * (a->strided ? a->stride[a->rank - 1] : a->int_size);
+    const uint8_t *p = a->in->data + a->at +
+                       i * (a->strided ? a->stride[a->rank - 1] : a->int_size);
     return a->int_size == 8 ? (int64_t)get_u64(p) : (int32_t)get_u32(p);
 }
 
-/* Checks that two arrays of one meaning hold the same numbers: files of one cache, as of a layer each, repeat its tokens and
- * positions. */
-static int check_same(const struct kvc_array *a, const struct kvc_array *b, const char *meaning, struct kvc_error *e) {
+/* Checks that two arrays of one meaning hold the same numbers: files of one cache, as of a layer
+ * each, repeat its tokens and positions. */
+static int check_same(const struct kvc_array *a, const struct kvc_array *b, const char *meaning,
+                      struct kvc_error *e) {
     char one[320], other[320];
     uint64_t n, m;
-    if (count_integers(a, meaning, &n, e) || count_integers(b, meaning, &m, e) || kvc_input_pin(a->in, a->at, a->size, e))
+    if (count_integers(a, meaning, &n, e) || count_integers(b, meaning, &m, e) ||
+        kvc_input_pin(a->in, a->at, a->size, e))
         return -1;
     int status = kvc_input_pin(b->in, b->at, b->size, e), same = n == m;
     if (!status) {
@@ -104,8 +120,9 @@ static int check_same(const struct kvc_array *a, const struct kvc_array *b, cons
     if (status || same) return status;
     kvc_array_describe(a, one, sizeof one);
     kvc_array_describe(b, other, sizeof other);
-    return kvc_fail(e, KVC_ERR_DAMAGED, "%s of %s and %s of %s both are %s of the cache, but differ", one, a->in->name, other,
-                    b->in->name, meaning);
+    return kvc_fail(e, KVC_ERR_DAMAGED,
+                    "%s of %s and %s of %s both are %s of the cache, but differ", one, a->in->name,
+                    other, b->in->name, meaning);
 }
 
 static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kvc_error *e) {
@@ -120,7 +137,8 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     for (uint64_t i = 0; i < n && !status; i++) {
         int64_t id = integer_at(a, i);
         if (id < 0 || id > INT32_MAX)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
+            status = kvc_fail(e, KVC_ERR_DAMAGED,
+                              "%s: entry %" PRIu64 " is no token id (0 to 2^31-1)", what, i);
         tokens[i] = (int32_t)id;
     }
     if (pinned) kvc_input_unpin(a->in, a->at, a->size);
@@ -129,13 +147,14 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     return status;
 }
 
-/* Orders parts by kind, the longest first; then layers by number; then the tensors of a layer. Queries and hidden states of one
- * length share a part but are layers of their own. */
+/* Orders parts by kind, the longest first; then layers by number; then the tensors of a layer.
+ * Queries and hidden states of one length share a part but are layers of their own. */
 static int by_layer(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
     if (a->part != b->part) return a->part < b->part ? -1 : 1;
     if (a->shape.tokens != b->shape.tokens) return a->shape.tokens > b->shape.tokens ? -1 : 1;
-    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
+    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role)
+        return a->name.role < b->name.role ? -1 : 1;
     if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
     if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
     if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
@@ -145,9 +164,11 @@ static int by_layer(const void *pa, const void *pb) {
 /* Orders tensors by role and layer, not by length: neighbours of one layer must fit together. */
 static int by_meaning(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
-    if (arrays_read_is_attention(a) != arrays_read_is_attention(b)) return arrays_read_is_attention(a) ? -1 : 1;
+    if (arrays_read_is_attention(a) != arrays_read_is_attention(b))
+        return arrays_read_is_attention(a) ? -1 : 1;
     if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
-    if (!arrays_read_is_attention(a) && a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
+    if (!arrays_read_is_attention(a) && a->name.role != b->name.role)
+        return a->name.role < b->name.role ? -1 : 1;
     if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
     if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
     return a->array < b->array ? -1 : 1;
@@ -155,19 +176,24 @@ static int by_meaning(const void *pa, const void *pb) {
 
 static int same_layer(const struct item *a, const struct item *b) {
     return a->name.layer == b->name.layer && a->name.sliding == b->name.sliding &&
-           (arrays_read_is_attention(a) ? arrays_read_is_attention(b) : a->name.role == b->name.role);
+           (arrays_read_is_attention(a) ? arrays_read_is_attention(b)
+                                        : a->name.role == b->name.role);
 }
 
-/* A layer may have K or V alone where patterns name them, and latents where the model has them. ONLY_LATENTS: the caller says so. */
+/* A layer may have K or V alone where patterns name them, and latents where the model has them.
+ * ONLY_LATENTS: the caller says so. */
 enum { MAPPED = 1, LATENTS = 2, ONLY_LATENTS = 4 };
 
 static int lone_of(const struct kvc_import_options *o) {
     const int said = o && o->value && o->value[KVC_ARRAYS_LATENT].count;
-    return (kvc_name_maps_attention(o) ? MAPPED : 0) | (said || (o && o->latent) ? LATENTS : 0) | (said ? ONLY_LATENTS : 0);
+    return (kvc_name_maps_attention(o) ? MAPPED : 0) | (said || (o && o->latent) ? LATENTS : 0) |
+           (said ? ONLY_LATENTS : 0);
 }
 
-/* Checks that every layer has K and V once, or one of them where `lone` allows it, and that they fit. */
-static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone, struct kvc_error *e) {
+/* Checks that every layer has K and V once, or one of them where `lone` allows it, and that they
+ * fit. */
+static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone,
+                        struct kvc_error *e) {
     char one[320], other[320];
     qsort(item, n, sizeof *item, by_meaning);
     for (size_t i = 0; i < n; i++) {
@@ -177,27 +203,35 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
         if (b) kvc_array_describe(&array[b->array], other, sizeof other);
         if (b && a->name.role == b->name.role && array[a->array].member != array[b->array].member)
             return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_EACH,
-                                 "%s of %s and %s of %s both are %s of layer %" PRIu32 ": several caches, not one", one,
-                                 array[a->array].in->name, other, array[b->array].in->name, kvc_role_name(a->name.role),
-                                 a->name.layer);
+                                 "%s of %s and %s of %s both are %s of layer %" PRIu32
+                                 ": several caches, not one",
+                                 one, array[a->array].in->name, other, array[b->array].in->name,
+                                 kvc_role_name(a->name.role), a->name.layer);
         if (b && a->name.role == b->name.role)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s both are %s of layer %" PRIu32, one, other,
-                            kvc_role_name(a->name.role), a->name.layer);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s both are %s of layer %" PRIu32, one,
+                            other, kvc_role_name(a->name.role), a->name.layer);
         if (b && (a->shape.tokens != b->shape.tokens || a->shape.heads != b->shape.heads))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "%s and %s are K and V of one layer but differ in heads or tokens", one, other);
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "%s and %s are K and V of one layer but differ in heads or tokens", one,
+                            other);
         int first = !i || !same_layer(a, &item[i - 1]);
         if (arrays_read_is_attention(a) && first && !b) {
-            if (a->name.role == KVC_ROLE_K && a->shape.heads == 1 && lone & LATENTS) a->name.role = KVC_ROLE_LATENT;
-            else if (!(lone & MAPPED)) return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K, e);
+            if (a->name.role == KVC_ROLE_K && a->shape.heads == 1 && lone & LATENTS)
+                a->name.role = KVC_ROLE_LATENT;
+            else if (!(lone & MAPPED))
+                return kvc_names_lone(&array[a->array], a->name.layer, a->name.role == KVC_ROLE_K,
+                                      e);
         }
         if (b && arrays_read_is_attention(b) && lone & ONLY_LATENTS)
-            return kvc_fail(e, KVC_ERR_USAGE, "%s is V, which caches of latent attention do not have", other);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "%s is V, which caches of latent attention do not have", other);
     }
     return 0;
 }
 
 /* Adds parts and layers, and puts every item into its layer. */
-static int arrays_read_add_layers(struct kvc_cache *c, struct item *item, size_t n, struct kvc_error *e) {
+static int arrays_read_add_layers(struct kvc_cache *c, struct item *item, size_t n,
+                                  struct kvc_error *e) {
     qsort(item, n, sizeof *item, by_layer);
     for (size_t i = 0; i < n; i++) {
         struct item *a = &item[i], *before = i ? &item[i - 1] : NULL;
@@ -220,14 +254,17 @@ static int arrays_read_add_layers(struct kvc_cache *c, struct item *item, size_t
     return 0;
 }
 
-/* Finds the part of each item. The live part is the longest cache whose names do not say that it is another part. Returns its rows. */
+/* Finds the part of each item. The live part is the longest cache whose names do not say that it is
+ * another part. Returns its rows. */
 static uint64_t choose_parts(struct item *item, size_t n) {
     uint64_t live = 0;
     for (size_t i = 0; i < n; i++)
-        if (arrays_read_is_attention(&item[i]) && !item[i].name.sliding && item[i].shape.tokens > live)
+        if (arrays_read_is_attention(&item[i]) && !item[i].name.sliding &&
+            item[i].shape.tokens > live)
             live = item[i].shape.tokens;
     for (size_t i = 0; i < n; i++) {
-        item[i].part = !item[i].name.sliding && item[i].shape.tokens == live ? KVC_PART_LIVE : KVC_PART_SLIDING;
+        item[i].part = !item[i].name.sliding && item[i].shape.tokens == live ? KVC_PART_LIVE
+                                                                             : KVC_PART_SLIDING;
         if (!arrays_read_is_attention(&item[i])) item[i].part = KVC_PART_COMPANION;
     }
     return live;
@@ -241,8 +278,8 @@ struct positions {
 };
 
 /* Sets the positions of a part from an array. */
-static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind, uint32_t *part,
-                          struct kvc_error *e) {
+static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind,
+                          uint32_t *part, struct kvc_error *e) {
     char what[320];
     uint64_t n;
     kvc_array_describe(a, what, sizeof what);
@@ -250,10 +287,11 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
     for (*part = 0; *part < c->n_parts; ++*part)
         if (c->part[*part].kind == kind && c->part[*part].cells.n == n) break;
     if (*part == c->n_parts)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "%s: no %s layers have as many tokens; if this array does not hold positions, "
-                        "name another one: map=positions=NAME",
-                        what, kvc_part_kind_name(kind));
+        return kvc_fail(
+            e, KVC_ERR_DAMAGED,
+            "%s: no %s layers have as many tokens; if this array does not hold positions, "
+            "name another one: map=positions=NAME",
+            what, kvc_part_kind_name(kind));
     if (kvc_input_pin(a->in, a->at, a->size, e)) return -1;
     int status = 0;
     for (uint64_t i = 0; i < n && !status; i++) {
@@ -266,9 +304,10 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
     return status;
 }
 
-/* Notes where layers are shorter than others, and neither their names nor positions say that they have a window. */
-static int note_short(struct kvc_cache *c, const struct item *item, size_t n, const struct positions *given,
-                      struct kvc_error *e) {
+/* Notes where layers are shorter than others, and neither their names nor positions say that they
+ * have a window. */
+static int note_short(struct kvc_cache *c, const struct item *item, size_t n,
+                      const struct positions *given, struct kvc_error *e) {
     for (size_t i = 0; i < n; i++)
         if (item[i].part == KVC_PART_SLIDING && !item[i].name.sliding && !given->array[1])
             return kvc_meta_set_bool(&c->meta, KVC_KEY_WINDOW_ASSUMED, 1, e);
@@ -276,40 +315,50 @@ static int note_short(struct kvc_cache *c, const struct item *item, size_t n, co
 }
 
 /* Sets the positions of all parts but the first, which has 0, 1, ..., where no array has them. */
-static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n, struct positions *given, struct kvc_error *e) {
+static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n,
+                         struct positions *given, struct kvc_error *e) {
     for (unsigned k = 0; k < 2; k++) {
         given->part[k] = KVC_NONE;
-        if (given->array[k] && give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE, &given->part[k], e))
+        if (given->array[k] &&
+            give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE,
+                           &given->part[k], e))
             return -1;
     }
     const struct kvc_cells *first = &c->part[0].cells;
-    if (given->ids && !given->part[0] && kvc_names_pad_positions(&c->part[0].cells, array, n, e)) return -1;
+    if (given->ids && !given->part[0] && kvc_names_pad_positions(&c->part[0].cells, array, n, e))
+        return -1;
     if (kvc_cells_arrange(&c->part[0].cells, e)) return -1;
     for (uint32_t i = 1; i < c->n_parts; i++) {
         struct kvc_cells *cells = &c->part[i].cells;
         if (i == given->part[0] || i == given->part[1]) continue;
         if (cells->n > first->n)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "the arrays of the %s part cover %" PRIu64 " tokens, more than the cache has (%" PRIu64 ")",
+                            "the arrays of the %s part cover %" PRIu64
+                            " tokens, more than the cache has (%" PRIu64 ")",
                             kvc_part_kind_name(c->part[i].kind), cells->n, first->n);
-        for (uint64_t k = 0; k < cells->n; k++) cells->pos[k] = first->pos[kvc_cell_at(first, first->n - cells->n + k)];
+        for (uint64_t k = 0; k < cells->n; k++)
+            cells->pos[k] = first->pos[kvc_cell_at(first, first->n - cells->n + k)];
     }
     return 0;
 }
 
-/* Orders tensors layer by layer, each layer's K and V before its queries and the like: predictions are from lower numbers. */
+/* Orders tensors layer by layer, each layer's K and V before its queries and the like: predictions
+ * are from lower numbers. */
 static int by_number(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
     if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
-    if (arrays_read_is_attention(a) != arrays_read_is_attention(b)) return arrays_read_is_attention(a) ? -1 : 1;
+    if (arrays_read_is_attention(a) != arrays_read_is_attention(b))
+        return arrays_read_is_attention(a) ? -1 : 1;
     if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
     return a->array < b->array ? -1 : a->array > b->array;
 }
 
-static int arrays_read_build(struct kvc_cache *c, struct item *item, size_t n, struct kvc_array *array, size_t arrays, int lone,
+static int arrays_read_build(struct kvc_cache *c, struct item *item, size_t n,
+                             struct kvc_array *array, size_t arrays, int lone,
                              struct positions *given, struct kvc_error *e) {
     const uint64_t live = choose_parts(item, n);
-    if (!given->array[0]) given->ids = (given->array[0] = kvc_names_position_ids(array, arrays, live)) != NULL;
+    if (!given->array[0])
+        given->ids = (given->array[0] = kvc_names_position_ids(array, arrays, live)) != NULL;
     if (check_layers(item, n, array, lone, e) || arrays_read_add_layers(c, item, n, e)) return -1;
     if (set_positions(c, array, arrays, given, e) || note_short(c, item, n, given, e)) return -1;
     qsort(item, n, sizeof *item, by_number);
@@ -324,8 +373,8 @@ static int arrays_read_build(struct kvc_cache *c, struct item *item, size_t n, s
     return 0;
 }
 
-int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, const struct kvc_import_options *o,
-                    struct kvc_error *e) {
+int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n,
+                    const struct kvc_import_options *o, struct kvc_error *e) {
     const int lone = lone_of(o);
     int status = 0, attention = 0;
     size_t items = 0;
@@ -336,10 +385,13 @@ int kvc_names_build(struct kvc_cache *c, struct kvc_array *array, size_t n, cons
     for (size_t i = 0; i < n && !status; i++) {
         array[i].tensor = KVC_NONE;
         struct item *a = &item[items];
-        *a = (struct item){.array = i, .name = array[i].known.kind ? array[i].known : kvc_name_of(array[i].name, o)};
+        *a = (struct item){.array = i,
+                           .name = array[i].known.kind ? array[i].known
+                                                       : kvc_name_of(array[i].name, o)};
         array[i].meaning = a->name.kind;
         if (a->name.kind == KVC_NAME_TOKENS) {
-            status = tokens ? check_same(tokens, &array[i], "tokens", e) : take_tokens(c, &array[i], e);
+            status = tokens ? check_same(tokens, &array[i], "tokens", e)
+                            : take_tokens(c, &array[i], e);
             tokens = &array[i];
         }
         if (a->name.kind == KVC_NAME_POSITIONS) {

@@ -1,5 +1,6 @@
-/* arrays_source.c: the source of a cache that is a collection of arrays: extents of the file, metadata that all such files share,
- * arrays of a safetensors header. Not for the meaning of names (arrays_read.c). */
+/* arrays_source.c: the source of a cache that is a collection of arrays: extents of the file,
+ * metadata that all such files share, arrays of a safetensors header. Not for the meaning of names
+ * (arrays_read.c). */
 #include "formats/engines/arrays_read.h"
 
 #include "codecs/memory.h"
@@ -14,23 +15,28 @@
 
 const char *kvc_array_describe(const struct kvc_array *a, char *text, size_t size) {
     char name[96];
-    int n = snprintf(text, size, "array '%s' (%s [", kvc_name_show(a->name, name, sizeof name), a->type);
+    int n = snprintf(text, size, "array '%s' (%s [", kvc_name_show(a->name, name, sizeof name),
+                     a->type);
     for (uint64_t i = 0; i < a->rank && i < KVC_ARRAY_RANK && n >= 0 && (size_t)n < size; i++)
         n += snprintf(text + n, size - (size_t)n, "%s%" PRIu64, i ? "," : "", a->dim[i]);
-    if (n >= 0 && (size_t)n < size) snprintf(text + n, size - (size_t)n, "%s])", a->rank > KVC_ARRAY_RANK ? ",..." : "");
+    if (n >= 0 && (size_t)n < size)
+        snprintf(text + n, size - (size_t)n, "%s])", a->rank > KVC_ARRAY_RANK ? ",..." : "");
     return text;
 }
 
-int kvc_array_of_safetensors(struct kvc_array *a, const struct kvc_safetensors_tensor *t, const struct kvc_safetensors *header,
-                             const struct kvc_input *in, struct kvc_error *e) {
+int kvc_array_of_safetensors(struct kvc_array *a, const struct kvc_safetensors_tensor *t,
+                             const struct kvc_safetensors *header, const struct kvc_input *in,
+                             struct kvc_error *e) {
     char shown[96];
     if (t->type->bits < 8)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "header: '%s' has dtype %s; types below a byte are not supported",
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "header: '%s' has dtype %s; types below a byte are not supported",
                         kvc_name_show(t->name, shown, sizeof shown), t->dtype);
     *a = (struct kvc_array){.name = t->name, .type = t->dtype, .rank = t->rank, .in = in};
     a->info = t->type->dtype < 0 ? NULL : kvc_dtype_info((unsigned)t->type->dtype);
     a->int_size = strcmp(t->dtype, "I32") == 0 ? 4 : strcmp(t->dtype, "I64") == 0 ? 8 : 0;
-    if ((*t->dtype == 'I' || *t->dtype == 'U') && t->type->bits <= 16) a->raw_size = t->type->bits / 8;
+    if ((*t->dtype == 'I' || *t->dtype == 'U') && t->type->bits <= 16)
+        a->raw_size = t->type->bits / 8;
     for (uint64_t i = 0; i < t->rank && i < KVC_ARRAY_RANK; i++) a->dim[i] = t->dim[i];
     a->at = header->data_at + t->begin;
     a->size = t->end - t->begin;
@@ -39,9 +45,10 @@ int kvc_array_of_safetensors(struct kvc_array *a, const struct kvc_safetensors_t
 
 /* --- extents --- */
 
-/* Adds the region of several arrays that lie between each other, or of one with gaps: bytes [begin, end) of the input. */
-static int add_region(struct kvc_cache *c, const struct kvc_array *const *group, size_t n, const struct kvc_input *in,
-                      uint64_t end, struct kvc_error *e) {
+/* Adds the region of several arrays that lie between each other, or of one with gaps: bytes [begin,
+ * end) of the input. */
+static int add_region(struct kvc_cache *c, const struct kvc_array *const *group, size_t n,
+                      const struct kvc_input *in, uint64_t end, struct kvc_error *e) {
     const uint64_t begin = group[0]->at;
     struct kvc_place *place = kvc_alloc(n, sizeof *place);
     if (!place) return kvc_fail_memory(e, "places");
@@ -51,7 +58,8 @@ static int add_region(struct kvc_cache *c, const struct kvc_array *const *group,
                                       .n = tensor->shape.tokens,
                                       .offset = group[i]->at - begin,
                                       .strides = tensor->source};
-        tensor->source = kvc_strides_canonical(&tensor->shape); /* the region says where the tensor lies */
+        /* the region says where the tensor lies */
+        tensor->source = kvc_strides_canonical(&tensor->shape);
         tensor->source_size = kvc_tensor_bytes(tensor);
     }
     const int status = kvc_cache_extent_region(c, in, begin, end - begin, place, n, e);
@@ -59,14 +67,17 @@ static int add_region(struct kvc_cache *c, const struct kvc_array *const *group,
     if (!status || n == 1 || (e && e->code != KVC_ERR_DAMAGED)) return status;
     char one[320], other[320];
     return kvc_fail_at(e, KVC_ERR_UNSUPPORTED, begin,
-                       "%s and %s, or arrays between them, share bytes of the file; save a copy of each, without sharing",
-                       kvc_array_describe(group[0], one, sizeof one), kvc_array_describe(group[n - 1], other, sizeof other));
+                       "%s and %s, or arrays between them, share bytes of the file; save a copy of "
+                       "each, without sharing",
+                       kvc_array_describe(group[0], one, sizeof one),
+                       kvc_array_describe(group[n - 1], other, sizeof other));
 }
 
-/* Lists in `group` the arrays from number *i on that lie between each other. Returns their number, sets *end to the end of their
- * bytes and *i to the next array. */
-static size_t next_group(const struct kvc_array *array, size_t n, size_t *i, const struct kvc_input *in,
-                         const struct kvc_array **group, uint64_t *end) {
+/* Lists in `group` the arrays from number *i on that lie between each other. Returns their number,
+ * sets *end to the end of their bytes and *i to the next array. */
+static size_t next_group(const struct kvc_array *array, size_t n, size_t *i,
+                         const struct kvc_input *in, const struct kvc_array **group,
+                         uint64_t *end) {
     size_t members = 0;
     for (; *i < n; ++*i) {
         const struct kvc_array *a = &array[*i];
@@ -78,15 +89,17 @@ static size_t next_group(const struct kvc_array *array, size_t n, size_t *i, con
     return members;
 }
 
-int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n, const struct kvc_input *in,
-                      struct kvc_error *e) {
+int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t n,
+                      const struct kvc_input *in, struct kvc_error *e) {
     const struct kvc_array **group = kvc_alloc(n, sizeof *group);
     uint64_t at = 0, end = 0;
     int status = group ? 0 : kvc_fail_memory(e, "arrays");
-    for (size_t i = 0, members; !status && (members = next_group(array, n, &i, in, group, &end)); at = end) {
+    for (size_t i = 0, members; !status && (members = next_group(array, n, &i, in, group, &end));
+         at = end) {
         status = kvc_cache_extent_literal(c, in, at, group[0]->at - at, e);
         if (status) break;
-        if (members == 1 && (!group[0]->strided || !group[0]->size)) status = kvc_cache_extent_tensor(c, group[0]->tensor, e);
+        if (members == 1 && (!group[0]->strided || !group[0]->size))
+            status = kvc_cache_extent_tensor(c, group[0]->tensor, e);
         else status = add_region(c, group, members, in, end, e);
     }
     free(group);
@@ -95,19 +108,23 @@ int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t
 
 /* --- metadata --- */
 
-int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_import_options *o,
-                   enum kvc_pairing pairing, int assumed, struct kvc_error *e) {
+int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
+                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed,
+                   struct kvc_error *e) {
     if (o && o->pairing) {
         pairing = o->pairing;
         assumed = 0;
     }
     if (kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, format, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, bytes, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) || kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, bytes, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e) ||
         (assumed && kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e)))
         return -1;
-    return pairing ? kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e) : 0;
+    return pairing ? kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e)
+                   : 0;
 }
 
 int kvc_names_first_token(struct kvc_cache *c, struct kvc_error *e) {

@@ -1,4 +1,5 @@
-/* arrays_write.c: lists and reads the tensors of a cache as named arrays, for exports. Not for writing any format. */
+/* arrays_write.c: lists and reads the tensors of a cache as named arrays, for exports. Not for
+ * writing any format. */
 #include "formats/engines/arrays_write.h"
 
 #include "codecs/memory.h"
@@ -19,11 +20,12 @@ static int arrays_write_is_attention(const struct kvc_part *part) {
 }
 
 static int is_exported(const struct kvc_part *part, uint32_t stream) {
-    return (arrays_write_is_attention(part) && part->stream == stream) || part->kind == KVC_PART_COMPANION;
+    return (arrays_write_is_attention(part) && part->stream == stream) ||
+           part->kind == KVC_PART_COMPANION;
 }
 
-/* Checks that no position occurs twice. Tokens of an image may share a position where cells have further coordinates (M-RoPE),
- * `ext` words before their sequence ids. */
+/* Checks that no position occurs twice. Tokens of an image may share a position where cells have
+ * further coordinates (M-RoPE), `ext` words before their sequence ids. */
 static int same_sequences(const struct kvc_cells *cells, uint32_t a, uint32_t b, uint64_t ext) {
     if (!cells->words || !ext) return 0;
     uint64_t n = cells->word_at[a + 1] - cells->word_at[a];
@@ -32,15 +34,18 @@ static int same_sequences(const struct kvc_cells *cells, uint32_t a, uint32_t b,
                    (size_t)(n - ext) * sizeof *cells->words);
 }
 
-static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells *cells, struct kvc_error *e) {
+static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells *cells,
+                              struct kvc_error *e) {
     uint64_t ext = kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 0);
     for (uint64_t i = 1; i < cells->n; i++) {
         uint32_t a = kvc_cell_at(cells, i - 1), b = kvc_cell_at(cells, i);
         if (cells->pos[a] == cells->pos[b] && !same_sequences(cells, a, b, ext))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "position %" PRId64 " occurs twice: the cache holds several sequences, and one file holds one; "
-                            "save each sequence by itself",
-                            cells->pos[a]);
+            return kvc_fail(
+                e, KVC_ERR_UNSUPPORTED,
+                "position %" PRId64
+                " occurs twice: the cache holds several sequences, and one file holds one; "
+                "save each sequence by itself",
+                cells->pos[a]);
     }
     return 0;
 }
@@ -58,31 +63,37 @@ int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_er
     }
     if (several)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the cache holds %" PRIu32 " streams, and one file holds one sequence; save each sequence by itself",
+                        "the cache holds %" PRIu32
+                        " streams, and one file holds one sequence; save each sequence by itself",
                         live);
     if (*stream == KVC_NONE) *stream = 0;
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (arrays_write_is_attention(&c->part[i]) && check_one_sequence(c, &c->part[i].cells, e)) return -1;
+        if (arrays_write_is_attention(&c->part[i]) && check_one_sequence(c, &c->part[i].cells, e))
+            return -1;
     return 0;
 }
 
 /* --- views --- */
 
-int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view, struct kvc_error *e) {
+int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view,
+                       struct kvc_error *e) {
     enum kvc_pairing have = kvc_cache_pairing(c);
     *view = NULL;
     if (!to || !have || have == KVC_PAIRING_NONE || have == to) return 0;
     if (!kvc_facts_of(&c->meta).tile_known[0])
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "whether K is Hadamard-rotated is unknown: its RoPE pairing cannot be changed");
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "whether K is Hadamard-rotated is unknown: its RoPE pairing cannot be changed");
     *view = kvc_view_pairing(c, to, e);
     return *view ? 0 : -1;
 }
 
-/* Returns the pairing in which transformers keeps K. Unknown means that K stays unchanged, because nothing is paired or the
- * pairing cannot be changed. */
+/* Returns the pairing in which transformers keeps K. Unknown means that K stays unchanged, because
+ * nothing is paired or the pairing cannot be changed. */
 static enum kvc_pairing default_pairing(const struct kvc_cache *c) {
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    enum kvc_pairing pairing = *facts.architecture ? kvc_pairing_of_transformers(facts.architecture) : KVC_PAIRING_HALVES;
+    enum kvc_pairing pairing = *facts.architecture ? kvc_pairing_of_transformers(facts.architecture)
+                                                   : KVC_PAIRING_HALVES;
     int fixed = pairing == KVC_PAIRING_NONE || !facts.tile_known[0];
     return fixed ? KVC_PAIRING_UNKNOWN : pairing;
 }
@@ -93,12 +104,15 @@ int kvc_arrays_needs_float(const struct kvc_cache *c, uint32_t stream) {
         const struct kvc_tensor *tensor = &c->tensor[t];
         if (!is_exported(kvc_tensor_part(c, t), stream)) continue;
         if (kvc_dtype_info(tensor->shape.dtype)->block > 1) return 1;
-        if ((tensor->role == KVC_ROLE_K && facts.tile[0]) || (tensor->role == KVC_ROLE_V && facts.tile[1])) return 1;
+        if ((tensor->role == KVC_ROLE_K && facts.tile[0]) ||
+            (tensor->role == KVC_ROLE_V && facts.tile[1]))
+            return 1;
     }
     return 0;
 }
 
-int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o, struct kvc_error *e) {
+int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o,
+                     struct kvc_error *e) {
     if (kvc_arrays_needs_float(list->cache, stream)) {
         list->view[0] = kvc_view_float(list->cache, e);
         if (!list->view[0]) return -1;
@@ -112,14 +126,15 @@ int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_
 
 /* --- the list --- */
 
-static int arrays_write_describe(struct kvc_arrays_item *item, const struct kvc_cache *c, uint32_t t,
-                                 int (*keeps)(enum kvc_dtype), struct kvc_error *e) {
+static int arrays_write_describe(struct kvc_arrays_item *item, const struct kvc_cache *c,
+                                 uint32_t t, int (*keeps)(enum kvc_dtype), struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const struct kvc_shape *shape = &tensor->shape;
     char label[64];
     kvc_tensor_label(c, t, label, sizeof label);
     if (tensor->role == KVC_ROLE_LATENT || tensor->role == KVC_ROLE_R || tensor->role == KVC_ROLE_S)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot be exported as arrays of K and V", label);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s cannot be exported as arrays of K and V",
+                        label);
     item->kind = KVC_NAME_TENSOR;
     item->number = t;
     item->dtype = keeps(shape->dtype) ? shape->dtype : KVC_F32;
@@ -131,10 +146,12 @@ static int arrays_write_describe(struct kvc_arrays_item *item, const struct kvc_
         memcpy(item->dim, (uint64_t[4]){1, shape->tokens, shape->dim}, sizeof item->dim);
     } else {
         item->rank = 4;
-        memcpy(item->dim, (uint64_t[4]){1, shape->heads, shape->tokens, shape->dim}, sizeof item->dim);
+        memcpy(item->dim, (uint64_t[4]){1, shape->heads, shape->tokens, shape->dim},
+               sizeof item->dim);
     }
     for (unsigned i = 0; i < item->rank; i++)
-        if (__builtin_mul_overflow(item->bytes, item->dim[i], &item->bytes) || item->bytes > SIZE_MAX / 2)
+        if (__builtin_mul_overflow(item->bytes, item->dim[i], &item->bytes) ||
+            item->bytes > SIZE_MAX / 2)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is too large to export", label);
     return 0;
 }
@@ -143,7 +160,8 @@ static int compare_items(const void *pa, const void *pb, void *state) {
     const struct kvc_arrays_item *a = pa, *b = pb;
     const struct kvc_cache *c = state;
     if (a->size != b->size) return a->size > b->size ? -1 : 1;
-    if (a->kind != b->kind) return a->kind == KVC_NAME_TENSOR ? 1 : -1; /* only tokens have the same size */
+    /* only tokens have the same size */
+    if (a->kind != b->kind) return a->kind == KVC_NAME_TENSOR ? 1 : -1;
     if (a->kind != KVC_NAME_TENSOR) return a->number < b->number ? -1 : a->number > b->number;
     const struct kvc_tensor *x = &c->tensor[a->number], *y = &c->tensor[b->number];
     if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
@@ -157,7 +175,8 @@ static int compare_names(const void *pa, const void *pb) {
 
 static void print_name(struct kvc_arrays_item *item, const struct kvc_cache *c, int mark_sliding) {
     struct kvc_name name = {.kind = item->kind};
-    if (item->kind == KVC_NAME_POSITIONS) name.sliding = c->part[item->number].kind == KVC_PART_SLIDING;
+    if (item->kind == KVC_NAME_POSITIONS)
+        name.sliding = c->part[item->number].kind == KVC_PART_SLIDING;
     if (item->kind == KVC_NAME_TENSOR) {
         const struct kvc_layer *layer = &c->layer[c->tensor[item->number].layer];
         name.role = c->tensor[item->number].role;
@@ -167,8 +186,9 @@ static void print_name(struct kvc_arrays_item *item, const struct kvc_cache *c, 
     kvc_name_print(&name, item->name, sizeof item->name);
 }
 
-/* Names every item. The name of a sliding-window layer begins with "sliding." when `mark_sliding` is set, or when these layers
- * are numbered from 0 as the live ones are (llama.cpp). Two parts with the same names are refused. */
+/* Names every item. The name of a sliding-window layer begins with "sliding." when `mark_sliding`
+ * is set, or when these layers are numbered from 0 as the live ones are (llama.cpp). Two parts with
+ * the same names are refused. */
 static int name_items(struct kvc_arrays *list, int mark_sliding, struct kvc_error *e) {
     const struct kvc_arrays_item **sorted = kvc_alloc(list->n, sizeof *sorted), *twice = NULL;
     if (!sorted) return kvc_fail_memory(e, "names");
@@ -185,16 +205,20 @@ static int name_items(struct kvc_arrays *list, int mark_sliding, struct kvc_erro
     }
     free(sorted);
     if (!twice) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "two arrays would be named %s: the cache has two such parts", twice->name);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "two arrays would be named %s: the cache has two such parts", twice->name);
 }
 
-/* Returns the part from which an import derives the positions of the others: the first one (arrays_read.h). */
+/* Returns the part from which an import derives the positions of the others: the first one
+ * (arrays_read.h). */
 static const struct kvc_part *reference_part(const struct kvc_cache *c, uint32_t stream) {
     const struct kvc_part *best = NULL;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
         if (!arrays_write_is_attention(part) || !is_exported(part, stream)) continue;
-        if (!best || part->kind < best->kind || (part->kind == best->kind && part->cells.n > best->cells.n)) best = part;
+        if (!best || part->kind < best->kind ||
+            (part->kind == best->kind && part->cells.n > best->cells.n))
+            best = part;
     }
     return best;
 }
@@ -204,19 +228,22 @@ static int positions_are_assumed(const struct kvc_part *part, const struct kvc_p
     const struct kvc_cells *cells = &part->cells, *others = &reference->cells;
     if (cells->n > others->n) return 0;
     for (uint64_t i = 0; i < cells->n; i++) {
-        int64_t assumed = part == reference ? (int64_t)i : kvc_cells_position(others, others->n - cells->n + i);
+        int64_t assumed = part == reference ? (int64_t)i
+                                            : kvc_cells_position(others, others->n - cells->n + i);
         if (kvc_cells_position(cells, i) != assumed) return 0;
     }
     return 1;
 }
 
-static void add_integers(struct kvc_arrays *list, enum kvc_name_kind kind, uint32_t part, uint64_t n) {
+static void add_integers(struct kvc_arrays *list, enum kvc_name_kind kind, uint32_t part,
+                         uint64_t n) {
     unsigned size = kind == KVC_NAME_POSITIONS ? 8 : 4;
-    list->item[list->n++] =
-        (struct kvc_arrays_item){.kind = kind, .number = part, .size = size, .rank = 1, .dim = {n}, .bytes = n * size};
+    list->item[list->n++] = (struct kvc_arrays_item){
+        .kind = kind, .number = part, .size = size, .rank = 1, .dim = {n}, .bytes = n * size};
 }
 
-static int list_positions(struct kvc_arrays *list, const struct kvc_part *reference, uint32_t stream, struct kvc_error *e) {
+static int list_positions(struct kvc_arrays *list, const struct kvc_part *reference,
+                          uint32_t stream, struct kvc_error *e) {
     const struct kvc_cache *c = list->cache;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t number = c->layer[i].part;
@@ -224,16 +251,19 @@ static int list_positions(struct kvc_arrays *list, const struct kvc_part *refere
         if (i && c->layer[i - 1].part == number) continue; /* layers are ordered by part */
         if (!is_exported(part, stream) || positions_are_assumed(part, reference)) continue;
         if (part->kind == KVC_PART_COMPANION)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "queries or hidden states of other than the last tokens cannot be exported as "
-                            "arrays; leave them out");
+            return kvc_fail(
+                e, KVC_ERR_UNSUPPORTED,
+                "queries or hidden states of other than the last tokens cannot be exported as "
+                "arrays; leave them out");
         add_integers(list, KVC_NAME_POSITIONS, number, part->cells.n);
     }
     return 0;
 }
 
-/* Returns 1 when an import would take a sliding-window part for the live one, unless its names are marked. */
-static int must_mark_sliding(const struct kvc_cache *c, const struct kvc_part *reference, uint32_t stream) {
+/* Returns 1 when an import would take a sliding-window part for the live one, unless its names are
+ * marked. */
+static int must_mark_sliding(const struct kvc_cache *c, const struct kvc_part *reference,
+                             uint32_t stream) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
         if (part->kind == KVC_PART_SLIDING && is_exported(part, stream) &&
@@ -243,13 +273,15 @@ static int must_mark_sliding(const struct kvc_cache *c, const struct kvc_part *r
     return 0;
 }
 
-static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enum kvc_dtype), struct kvc_error *e) {
+static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enum kvc_dtype),
+                      struct kvc_error *e) {
     const struct kvc_cache *c = list->cache;
     const struct kvc_part *reference = reference_part(c, stream);
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "the cache has recurrent state, which cannot be exported as arrays of K and V");
+            return kvc_fail(
+                e, KVC_ERR_UNSUPPORTED,
+                "the cache has recurrent state, which cannot be exported as arrays of K and V");
     if (!reference) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has no K or V to export");
     list->item = calloc((size_t)c->n_tensors + c->n_parts + 1, sizeof *list->item);
     if (!list->item) return kvc_fail_memory(e, "names");
@@ -264,12 +296,14 @@ static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enu
     return name_items(list, must_mark_sliding(c, reference, stream), e);
 }
 
-int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c, const struct kvc_export_options *o,
-                    int (*keeps)(enum kvc_dtype dtype), struct kvc_error *e) {
+int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c,
+                    const struct kvc_export_options *o, int (*keeps)(enum kvc_dtype dtype),
+                    struct kvc_error *e) {
     uint32_t stream;
     memset(list, 0, sizeof *list);
     list->cache = c;
-    if (kvc_arrays_stream(c, &stream, e) || kvc_arrays_views(list, stream, o, e) || list_items(list, stream, keeps, e)) {
+    if (kvc_arrays_stream(c, &stream, e) || kvc_arrays_views(list, stream, o, e) ||
+        list_items(list, stream, keeps, e)) {
         kvc_arrays_free(list);
         return -1;
     }
@@ -286,15 +320,17 @@ void kvc_arrays_free(struct kvc_arrays *list) {
 /* --- values --- */
 
 /* Copies n rows, [n][H][D] of `value` bytes, into dst, [H][T][D], from token `first` on. */
-static void transpose(uint8_t *dst, const uint8_t *rows, const struct kvc_shape *shape, uint64_t first, uint64_t n,
-                      size_t value) {
+static void transpose(uint8_t *dst, const uint8_t *rows, const struct kvc_shape *shape,
+                      uint64_t first, uint64_t n, size_t value) {
     size_t head = (size_t)shape->dim * value;
     for (uint64_t i = 0; i < n; i++)
         for (uint64_t h = 0; h < shape->heads; h++)
-            memcpy(dst + (h * shape->tokens + first + i) * head, rows + (i * shape->heads + h) * head, head);
+            memcpy(dst + (h * shape->tokens + first + i) * head,
+                   rows + (i * shape->heads + h) * head, head);
 }
 
-static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_item *item, uint8_t *dst, struct kvc_error *e) {
+static int read_tensor(const struct kvc_arrays *list, const struct kvc_arrays_item *item,
+                       uint8_t *dst, struct kvc_error *e) {
     const struct kvc_cache *c = list->cache;
     const struct kvc_shape *shape = &c->tensor[item->number].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, item->number)->cells;
@@ -326,7 +362,8 @@ int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, st
         for (uint64_t k = 0; k < c->n_tokens; k++) put_u32(*bytes + 4 * k, (uint32_t)c->tokens[k]);
     } else if (item->kind == KVC_NAME_POSITIONS) {
         const struct kvc_cells *cells = &c->part[item->number].cells;
-        for (uint64_t k = 0; k < cells->n; k++) put_u64(*bytes + 8 * k, (uint64_t)kvc_cells_position(cells, k));
+        for (uint64_t k = 0; k < cells->n; k++)
+            put_u64(*bytes + 8 * k, (uint64_t)kvc_cells_position(cells, k));
     } else if (read_tensor(list, item, *bytes, e)) {
         free(*bytes);
         *bytes = NULL;

@@ -1,5 +1,5 @@
-/* arrays_write.h: a cache as a list of named arrays, [1,H,T,D] with tokens in order of position, for the exports of safetensors
- * and npz. Not for their headers and containers. */
+/* arrays_write.h: a cache as a list of named arrays, [1,H,T,D] with tokens in order of position,
+ * for the exports of safetensors and npz. Not for their headers and containers. */
 #ifndef KVC_ARRAYS_H
 #define KVC_ARRAYS_H
 
@@ -7,10 +7,11 @@
 
 struct kvc_arrays_item {
     char name[48];
-    enum kvc_name_kind kind; /* KVC_NAME_TENSOR; KVC_NAME_TOKENS, 32-bit; KVC_NAME_POSITIONS, 64-bit */
-    uint32_t number;         /* of the tensor, or of the part whose positions these are */
-    enum kvc_dtype dtype;    /* of a tensor, as exported */
-    unsigned size;           /* bytes of one value */
+    /* KVC_NAME_TENSOR; KVC_NAME_TOKENS, 32-bit; KVC_NAME_POSITIONS, 64-bit */
+    enum kvc_name_kind kind;
+    uint32_t number;      /* of the tensor, or of the part whose positions these are */
+    enum kvc_dtype dtype; /* of a tensor, as exported */
+    unsigned size;        /* bytes of one value */
     unsigned rank;
     uint64_t dim[4];
     uint64_t bytes; /* of the whole array */
@@ -18,35 +19,45 @@ struct kvc_arrays_item {
 
 struct kvc_arrays {
     const struct kvc_cache *cache; /* to read from: the exported cache, or the last of `view` */
-    struct kvc_cache *view[2];     /* values as float32; K in another RoPE pairing; NULL: not needed */
+    /* values as float32; K in another RoPE pairing; NULL: not needed */
+    struct kvc_cache *view[2];
     size_t n;
-    struct kvc_arrays_item *item; /* the widest values first, so that all are aligned; then by layer and role */
+    /* the widest values first, so that all are aligned; then by layer and role */
+    struct kvc_arrays_item *item;
 };
 
-/* Lists the exported arrays: live, sliding-window and companion parts of the only sequence; checkpoints are left out. Recurrent
- * state is refused. Positions are listed where arrays_read.h would assume others. Where a tensor has a block dtype or a known
- * Hadamard rotation, all tensors become float32 by kvc_view_float(); an unknown rotation stays. K is converted to the pairing
- * o->pairing, or to that of transformers for the architecture (halves, where the architecture is unknown). `keeps` returns 1
- * for the dtypes of the format; other values become float32, which is exact. */
-int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c, const struct kvc_export_options *o,
-                    int (*keeps)(enum kvc_dtype dtype), struct kvc_error *e);
+/* Lists the exported arrays: live, sliding-window and companion parts of the only sequence;
+ * checkpoints are left out. Recurrent state is refused. Positions are listed where arrays_read.h
+ * would assume others. Where a tensor has a block dtype or a known Hadamard rotation, all tensors
+ * become float32 by kvc_view_float(); an unknown rotation stays. K is converted to the pairing
+ * o->pairing, or to that of transformers for the architecture (halves, where the architecture is
+ * unknown). `keeps` returns 1 for the dtypes of the format; other values become float32, which is
+ * exact. */
+int kvc_arrays_list(struct kvc_arrays *list, const struct kvc_cache *c,
+                    const struct kvc_export_options *o, int (*keeps)(enum kvc_dtype dtype),
+                    struct kvc_error *e);
 void kvc_arrays_free(struct kvc_arrays *list);
 
 /* Reads the bytes of item i, row-major. The caller frees them. */
 int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, struct kvc_error *e);
 
-/* Finds the stream to export: the only one that has cells (0 when none has). Refuses caches of several sequences, in several
- * streams or in one, because arrays do not record the sequence of a token. */
+/* Finds the stream to export: the only one that has cells (0 when none has). Refuses caches of
+ * several sequences, in several streams or in one, because arrays do not record the sequence of a
+ * token. */
 int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_error *e);
 
-/* Returns 1 if K or V of the stream, or companions, are in blocks or rotated, which readers of arrays do not understand: all of them
- * become float32. */
+/* Returns 1 if K or V of the stream, or companions, are in blocks or rotated, which readers of
+ * arrays do not understand: all of them become float32. */
 int kvc_arrays_needs_float(const struct kvc_cache *c, uint32_t stream);
 
-/* Replaces list->cache by views of it, which kvc_arrays_free() frees: float32 and the pairing, as kvc_arrays_list() has them. */
-int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o, struct kvc_error *e);
+/* Replaces list->cache by views of it, which kvc_arrays_free() frees: float32 and the pairing, as
+ * kvc_arrays_list() has them. */
+int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_export_options *o,
+                     struct kvc_error *e);
 
-/* Makes a view of K in another pairing. *view is NULL when K has this pairing already or its pairing is unknown. */
-int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view, struct kvc_error *e);
+/* Makes a view of K in another pairing. *view is NULL when K has this pairing already or its
+ * pairing is unknown. */
+int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view,
+                       struct kvc_error *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* foreign.c: the table of well-known files that are not caches that kvc reads. A row is a test and a message. */
+/* foreign.c: the table of well-known files that are not caches that kvc reads. A row is a test and
+ * a message. */
 #include "formats/engines/foreign.h"
 
 #include "formats/engines/lmcache_chunk.h"
@@ -19,24 +20,32 @@ static const struct magic {
 } magics[] = {
     {"GGUF", 4, 0, "it is a model's weights (GGUF), not a cache"},
     {"BZh", 3, 0, "it is compressed with bzip2; unpack it first (kvc undoes gzip, xz and zstd)"},
-    {"\x04\x22\x4d\x18", 4, 0, "it is compressed with lz4; unpack it first (kvc undoes gzip, xz and zstd)"},
+    {"\x04\x22\x4d\x18", 4, 0,
+     "it is compressed with lz4; unpack it first (kvc undoes gzip, xz and zstd)"},
     {"7z\xbc\xaf\x27\x1c", 6, 0, "it is a 7z archive; unpack it first"},
     {"\x89HDF\r\n\x1a\n", 8, 0, "it is an HDF5 file; write its K and V as safetensors or npz"},
-    {"version https://git-lfs", 23, 0, "it is a pointer of Git LFS in place of the file; fetch the file with: git lfs pull"},
-    {"<!DOCTYPE", 9, 0, "it is a web page, as servers send in place of a file; download the file itself"},
-    {"<!doctype", 9, 0, "it is a web page, as servers send in place of a file; download the file itself"},
-    {"<html", 5, 0, "it is a web page, as servers send in place of a file; download the file itself"},
+    {"version https://git-lfs", 23, 0,
+     "it is a pointer of Git LFS in place of the file; fetch the file with: git lfs pull"},
+    {"<!DOCTYPE", 9, 0,
+     "it is a web page, as servers send in place of a file; download the file itself"},
+    {"<!doctype", 9, 0,
+     "it is a web page, as servers send in place of a file; download the file itself"},
+    {"<html", 5, 0,
+     "it is a web page, as servers send in place of a file; download the file itself"},
     {"LMCR\1\1", 6, 0,
-     "it is a compressed record as LMCache once discussed it, which no release of LMCache writes; write the chunk with its "
+     "it is a compressed record as LMCache once discussed it, which no release of LMCache writes; "
+     "write the chunk with its "
      "FSConnector"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
     {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
-     "it is a file of torch.save() from before PyTorch 1.6, or in that format; load it with torch.load() and save it again"},
+     "it is a file of torch.save() from before PyTorch 1.6, or in that format; load it with "
+     "torch.load() and save it again"},
 };
 
 static int has_magic(const struct kvc_input *in, const struct magic *m) {
     uint8_t bytes[24];
-    return m->size <= sizeof bytes && in->size >= m->offset + m->size && !kvc_input_copy(in, m->offset, bytes, m->size, NULL) &&
+    return m->size <= sizeof bytes && in->size >= m->offset + m->size &&
+           !kvc_input_copy(in, m->offset, bytes, m->size, NULL) &&
            memcmp(bytes, m->bytes, m->size) == 0;
 }
 
@@ -45,11 +54,13 @@ static json_t *foreign_read_header(const struct kvc_input *in) {
     static const char *const words[] = {"\"kvc.profile\""};
     uint8_t head[9];
     json_t *header = NULL;
-    if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{') return NULL;
+    if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{')
+        return NULL;
     const uint64_t n = get_u64(head);
     if (!n || n > MAX_HEADER || n > in->size - 8 || kvc_input_pin(in, 8, n, NULL)) return NULL;
     for (size_t i = 0; i < sizeof words / sizeof words[0] && !header; i++)
-        if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i]))) header = kvc_json_load(in->data + 8, (size_t)n, 0, NULL);
+        if (memmem(in->data + 8, (size_t)n, words[i], strlen(words[i])))
+            header = kvc_json_load(in->data + 8, (size_t)n, 0, NULL);
     kvc_input_unpin(in, 8, n);
     return header;
 }
@@ -64,9 +75,10 @@ static int says_header(const json_t *header, char *text, size_t size) {
     const json_t *meta = json_object_get(header, "__metadata__");
     if (json_object_get(meta, "kvc.profile")) {
         const char *texts = text_of(meta, "texts", "");
-        snprintf(text, size, "it is a profile (kvc-profile(5)) of %.200s, metric %.40s%s%.200s, not a cache",
-                 text_of(meta, "model.name", "a model that it does not name"), text_of(meta, "metric", "unknown"),
-                 *texts ? ", made of " : "", texts);
+        snprintf(text, size,
+                 "it is a profile (kvc-profile(5)) of %.200s, metric %.40s%s%.200s, not a cache",
+                 text_of(meta, "model.name", "a model that it does not name"),
+                 text_of(meta, "metric", "unknown"), *texts ? ", made of " : "", texts);
     } else {
         return 0;
     }
@@ -83,16 +95,20 @@ static int foreign_ends_in(const char *name, const char *end) {
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* Recognises what programs keep beside a cache by its bytes, and checkpoints also by their name; the first bytes of a pipe have none.
- * Sources: llama.cpp, pull requests 20819 and 24028. */
+/* Recognises what programs keep beside a cache by its bytes, and checkpoints also by their name;
+ * the first bytes of a pipe have none. Sources: llama.cpp, pull requests 20819 and 24028. */
 static const char *says_beside(const struct kvc_input *in) {
-    static const struct magic checkpoints = {"LSCKPT", 6, 0, NULL}, apple = {"\0\5\x16\7\0\2\0\0", 8, 0, NULL},
+    static const struct magic checkpoints = {"LSCKPT", 6, 0, NULL},
+                              apple = {"\0\5\x16\7\0\2\0\0", 8, 0, NULL},
                               finder = {"\0\0\0\1Bud1", 8, 0, NULL};
     if (has_magic(in, &checkpoints) || (in->name && foreign_ends_in(in->name, ".checkpoints")))
-        return "it is a file of server checkpoints that llama-server keeps beside a slot, not a cache; a folder or a tar archive "
+        return "it is a file of server checkpoints that llama-server keeps beside a slot, not a "
+               "cache; a folder or a tar archive "
                "of "
                "the slot and of this file keeps both";
-    if (has_magic(in, &apple)) return "it is what macOS keeps beside a file (AppleDouble, ._NAME); the file itself is NAME";
+    if (has_magic(in, &apple))
+        return "it is what macOS keeps beside a file (AppleDouble, ._NAME); the file itself is "
+               "NAME";
     if (has_magic(in, &finder)) return "it is what macOS keeps of a folder (.DS_Store)";
     return NULL;
 }
@@ -116,16 +132,18 @@ int kvc_foreign(const struct kvc_input *in, char *text, size_t size) {
 
 /* --- of what no format takes --- */
 
-/* Says of a name that is a key of LMCache how its bytes are read. A pipe's first bytes have no name. */
+/* Says of a name that is a key of LMCache how its bytes are read. A pipe's first bytes have no
+ * name. */
 static int says_key(const char *name, char *text, size_t size) {
     struct kvc_lmcache_key key;
     if (!name || !kvc_lmcache_key_of(&key, name)) return 0;
     const struct kvc_dtype_info *info = kvc_lmcache_dtype(key.dtype);
-    snprintf(
-        text, size,
-        "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, layers, tokens, heads * dim] is not in "
-        "it; a JSON file NAME.meta beside it is read; without that, say --from=lmcache:dtype=%s,layers=N,heads=H,dim=D",
-        info ? info->name : "bf16");
+    snprintf(text, size,
+             "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, "
+             "layers, tokens, heads * dim] is not in "
+             "it; a JSON file NAME.meta beside it is read; without that, say "
+             "--from=lmcache:dtype=%s,layers=N,heads=H,dim=D",
+             info ? info->name : "bf16");
     return 1;
 }
 
@@ -141,9 +159,11 @@ static int is_beside_chunk(const char *name) {
 /* Recognises by its name what vllm-mlx (prefix_cache) and LMCache keep beside caches. */
 static const char *says_name_beside(const char *name) {
     if (foreign_ends_in(name, "_tokens.bin"))
-        return "it is named as the token ids beside a prompt cache, which are read with NAME.safetensors, or by --token-ids";
+        return "it is named as the token ids beside a prompt cache, which are read with "
+               "NAME.safetensors, or by --token-ids";
     if (strcmp(last_name(name), "index.json") == 0) return "it is an index of other files";
-    if (is_beside_chunk(name)) return "it describes a chunk of LMCache's LocalDisk, the file .pt beside it";
+    if (is_beside_chunk(name))
+        return "it describes a chunk of LMCache's LocalDisk, the file .pt beside it";
     return NULL;
 }
 
@@ -158,9 +178,12 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
     if (says_key(in->name, text, size)) return 1;
     if (kvc_foreign_by_bytes(in, text, size)) return 1;
     if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
-    if (head[0] != 0x80 || head[1] < 2 || head[1] > 5 || !memchr(opcodes, head[2], sizeof opcodes - 1)) return 0;
+    if (head[0] != 0x80 || head[1] < 2 || head[1] > 5 ||
+        !memchr(opcodes, head[2], sizeof opcodes - 1))
+        return 0;
     snprintf(text, size,
-             "it is a pickle of Python, and reading one may run any program, so kvc does not; load it, and save K and V as "
+             "it is a pickle of Python, and reading one may run any program, so kvc does not; load "
+             "it, and save K and V as "
              "safetensors or "
              "with torch.save()");
     return 1;
@@ -168,7 +191,8 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
 
 int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t size) {
     for (size_t i = 0; i < b->n; i++)
-        if (foreign_ends_in(b->member[i].name, ".pt") && says_key(b->member[i].name, text, size)) return 1;
+        if (foreign_ends_in(b->member[i].name, ".pt") && says_key(b->member[i].name, text, size))
+            return 1;
     return 0;
 }
 

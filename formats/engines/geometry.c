@@ -1,4 +1,5 @@
-/* geometry.c: K and V of equal layers in one stretch of a file. Not for options or messages of formats. */
+/* geometry.c: K and V of equal layers in one stretch of a file. Not for options or messages of
+ * formats. */
 #include "formats/engines/geometry.h"
 
 #include "codecs/memory.h"
@@ -17,16 +18,18 @@ enum kvc_order_fault kvc_geometry_order(struct kvc_geometry *g, const char *orde
         if (!letter || seen & 1u << (letter - letters)) return KVC_ORDER_LETTERS;
         seen |= 1u << (letter - letters);
         g->stride[letter - letters] = g->bytes;
-        if (__builtin_mul_overflow(g->bytes, g->count[letter - letters], &g->bytes)) return KVC_ORDER_OVERFLOW;
+        if (__builtin_mul_overflow(g->bytes, g->count[letter - letters], &g->bytes))
+            return KVC_ORDER_OVERFLOW;
     }
     if (g->info->block > 1 && order[KVC_AXES - 1] != letters[KVC_AXIS_DIM]) return KVC_ORDER_BLOCKS;
-    g->caches_outside = strchr(order, letters[KVC_AXIS_CACHE]) < strchr(order, letters[KVC_AXIS_LAYER]);
+    g->caches_outside = strchr(order, letters[KVC_AXIS_CACHE]) <
+                        strchr(order, letters[KVC_AXIS_LAYER]);
     g->tensors_are_runs = strspn(order, "lc") == 2;
     return KVC_ORDER_GOOD;
 }
 
-struct kvc_place kvc_geometry_place(const struct kvc_geometry *g, uint32_t layer, unsigned cache, uint64_t cell,
-                                    uint32_t tensor) {
+struct kvc_place kvc_geometry_place(const struct kvc_geometry *g, uint32_t layer, unsigned cache,
+                                    uint64_t cell, uint32_t tensor) {
     return (struct kvc_place){
         .tensor = tensor,
         .cell = cell,
@@ -48,8 +51,8 @@ static uint32_t layer_of(const struct kvc_geometry *g, uint64_t i, unsigned *cac
 }
 
 /* Returns the place of tensor i, relative to the geometry. */
-static struct kvc_place place_of(const struct kvc_cache *c, const struct kvc_geometry *g, uint32_t layer, uint64_t cell,
-                                 uint64_t i) {
+static struct kvc_place place_of(const struct kvc_cache *c, const struct kvc_geometry *g,
+                                 uint32_t layer, uint64_t cell, uint64_t i) {
     unsigned cache;
     const uint32_t own = layer_of(g, i, &cache);
     return kvc_geometry_place(g, own, cache, cell, c->layer[layer + own].tensor[cache]);
@@ -63,23 +66,27 @@ static int are_runs(const struct kvc_geometry *g, const struct kvc_tensor *t) {
 /* Returns the bytes from the first byte of a tensor up to and with its last. */
 static uint64_t span_of(const struct kvc_geometry *g) {
     uint64_t span = g->info->size;
-    for (unsigned axis = KVC_AXIS_TOKEN; axis <= KVC_AXIS_DIM; axis++) span += g->stride[axis] * (g->count[axis] - 1);
+    for (unsigned axis = KVC_AXIS_TOKEN; axis <= KVC_AXIS_DIM; axis++)
+        span += g->stride[axis] * (g->count[axis] - 1);
     return span;
 }
 
-int kvc_geometry_tensors(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim, uint32_t layer, uint64_t tokens,
-                         struct kvc_error *e) {
+int kvc_geometry_tensors(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim,
+                         uint32_t layer, uint64_t tokens, struct kvc_error *e) {
     const struct kvc_shape shape = {g->info->dtype, tokens, g->count[KVC_AXIS_HEAD], dim};
     for (uint32_t own = 0; own < g->count[KVC_AXIS_LAYER]; own++)
         for (unsigned cache = 0; cache < g->count[KVC_AXIS_CACHE]; cache++) {
-            const enum kvc_role role = g->latent ? KVC_ROLE_LATENT : cache ? KVC_ROLE_V : KVC_ROLE_K;
+            const enum kvc_role role = g->latent ? KVC_ROLE_LATENT
+                                       : cache   ? KVC_ROLE_V
+                                                 : KVC_ROLE_K;
             if (kvc_cache_add_tensor(c, layer + own, role, &shape, e) == KVC_NONE) return -1;
         }
     return 0;
 }
 
-int kvc_geometry_map(struct kvc_cache *c, const struct kvc_geometry *g, uint32_t layer, uint64_t cell, const struct kvc_input *in,
-                     uint64_t offset, struct kvc_error *e) {
+int kvc_geometry_map(struct kvc_cache *c, const struct kvc_geometry *g, uint32_t layer,
+                     uint64_t cell, const struct kvc_input *in, uint64_t offset,
+                     struct kvc_error *e) {
     for (uint64_t i = 0; i < tensors_of(g); i++) {
         struct kvc_place place = place_of(c, g, layer, cell, i);
         struct kvc_tensor *t = &c->tensor[place.tensor];
@@ -96,8 +103,9 @@ int kvc_geometry_map(struct kvc_cache *c, const struct kvc_geometry *g, uint32_t
     return 0;
 }
 
-int kvc_geometry_extents(struct kvc_cache *c, const struct kvc_geometry *g, uint32_t layer, uint64_t cell,
-                         const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
+int kvc_geometry_extents(struct kvc_cache *c, const struct kvc_geometry *g, uint32_t layer,
+                         uint64_t cell, const struct kvc_input *in, uint64_t offset,
+                         struct kvc_error *e) {
     const uint64_t n = tensors_of(g);
     struct kvc_place *place = kvc_alloc(n, sizeof *place);
     int status = place ? 0 : kvc_fail_memory(e, "places"), runs = 0;
@@ -111,8 +119,8 @@ int kvc_geometry_extents(struct kvc_cache *c, const struct kvc_geometry *g, uint
     return status;
 }
 
-int kvc_geometry_add(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim, const struct kvc_input *in, uint64_t offset,
-                     struct kvc_error *e) {
+int kvc_geometry_add(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t dim,
+                     const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
     if (kvc_geometry_tensors(c, g, dim, 0, g->count[KVC_AXIS_TOKEN], e)) return -1;
     if (kvc_geometry_map(c, g, 0, 0, in, offset, e)) return -1;
     if (kvc_geometry_extents(c, g, 0, 0, in, offset, e)) return -1;

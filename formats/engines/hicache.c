@@ -1,6 +1,7 @@
-/* hicache.c: pages of K and V, or of latents, that SGLang's HiCache stores, one file each, as bare values. Not for guessing: nothing in
- * a page says what it is, so the caller gives its geometry and the layout of the host's memory. The same options are taken for writing,
- * where the cache has the geometry of its layers and options must agree with it. Source: SGLang
+/* hicache.c: pages of K and V, or of latents, that SGLang's HiCache stores, one file each, as bare
+ * values. Not for guessing: nothing in a page says what it is, so the caller gives its geometry and
+ * the layout of the host's memory. The same options are taken for writing, where the cache has the
+ * geometry of its layers and options must agree with it. Source: SGLang
  * python/sglang/srt/mem_cache/pool_host, hicache_storage.py. */
 #include "codecs/memory.h"
 #include "formats/cache/format.h"
@@ -23,10 +24,16 @@ enum { LAYOUT, DTYPE, LAYERS, HEADS, CHANNELS, PAGE, FIRST, LATENT };
 static const struct kvc_format_option options[] = {
     [LAYOUT] = {.key = "layout", .kind = KVC_OPTION_TEXT, .value = "page_first_direct"},
     [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [LAYERS] = {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
+    [LAYERS] =
+        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
     [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "H"},
-    [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
-    [PAGE] = {.key = "page", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "TOKENS"},
+    [CHANNELS] =
+        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
+    [PAGE] = {.key = "page",
+              .kind = KVC_OPTION_COUNT,
+              .min = 1,
+              .max = KVC_MAX_CELLS,
+              .value = "TOKENS"},
     [FIRST] = {.key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION"},
     [LATENT] = {.key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent", .help = "as of llama"},
     {.key = NULL},
@@ -35,7 +42,10 @@ static const struct kvc_format_option options[] = {
 /* Layouts of the host's memory, and the order of axes of one page in each. */
 static const struct {
     const char *name, *order;
-} layouts[] = {{"layer_first", "clthd"}, {"page_first", "ctlhd"}, {"page_first_direct", "clthd"}, {"page_head", "chtld"}};
+} layouts[] = {{"layer_first", "clthd"},
+               {"page_first", "ctlhd"},
+               {"page_first_direct", "clthd"},
+               {"page_head", "chtld"}};
 
 static int hicache_probe(const struct kvc_bundle *b, char *why, size_t size) {
     (void)b;
@@ -43,14 +53,16 @@ static int hicache_probe(const struct kvc_bundle *b, char *why, size_t size) {
     return 0;
 }
 
-/* Returns what follows the SHA-256 by which HiCache names pages, or NULL if a name does not begin with one. */
+/* Returns what follows the SHA-256 by which HiCache names pages, or NULL if a name does not begin
+ * with one. */
 static const char *after_hash(const char *name) {
     const char *slash = strrchr(name, '/'), *own = slash ? slash + 1 : name;
     const size_t n = strspn(own, "0123456789abcdef");
     return n < 64 ? NULL : own + n;
 }
 
-/* Returns 1 if a name is HASH_MODEL.bin, without the "_RANK_RANKS" of HiCache's pages that differ between ranks. */
+/* Returns 1 if a name is HASH_MODEL.bin, without the "_RANK_RANKS" of HiCache's pages that differ
+ * between ranks. */
 static int lacks_ranks(const char *name) {
     const char *p = after_hash(name);
     if (!p || *p != '_' || strcmp(strrchr(p, '.') ? strrchr(p, '.') : "", ".bin") != 0) return 0;
@@ -62,17 +74,22 @@ static int lacks_ranks(const char *name) {
     return 1;
 }
 
-/* Refuses to cut latents in two, where the model or the name of a file tells that they are latents. */
-static int check_kind(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
-    static const char advice[] = "say latent, and kv_lora_rank + qk_rope_head_dim as dim: its pages have no V";
+/* Refuses to cut latents in two, where the model or the name of a file tells that they are latents.
+ */
+static int check_kind(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                      struct kvc_error *e) {
+    static const char advice[] =
+        "say latent, and kv_lora_rank + qk_rope_head_dim as dim: its pages have no V";
     if (o->value[LATENT].count) return 0;
-    if (o->latent) return kvc_fail(e, KVC_ERR_USAGE, "hicache: the model has latent attention: %s", advice);
+    if (o->latent)
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: the model has latent attention: %s", advice);
     for (size_t i = 0; i < b->n; i++) {
         const char *name = b->is_file ? b->name : b->member[i].name;
         if (name && lacks_ranks(name))
-            return kvc_fail(
-                e, KVC_ERR_USAGE,
-                "hicache: names of pages have no ranks, as with latent attention: %s. Pages of K and V need other names", advice);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "hicache: names of pages have no ranks, as with latent attention: %s. "
+                            "Pages of K and V need other names",
+                            advice);
     }
     return 0;
 }
@@ -83,39 +100,50 @@ static int check_order(const struct kvc_bundle *b, struct kvc_error *e) {
         if (after_hash(b->member[i].name))
             return kvc_fail(
                 e, KVC_ERR_USAGE,
-                "hicache: the pages of a folder are taken in the order of their names, and these are hashes: name the "
+                "hicache: the pages of a folder are taken in the order of their names, and these "
+                "are hashes: name the "
                 "files by number, or put them into a tar archive in the order of the tokens");
     return 0;
 }
 
-/* Finds the order of axes of a layout, and sets the strides of a page. A page of latents has one head. */
+/* Finds the order of axes of a layout, and sets the strides of a page. A page of latents has one
+ * head. */
 static int take_layout(struct kvc_geometry *g, const char *layout, struct kvc_error *e) {
     const char *order = NULL;
     if (g->latent && strcmp(layout, "page_head") == 0)
-        return kvc_fail(e, KVC_ERR_USAGE, "hicache: layout=page_head is for heads, and latents have none");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "hicache: layout=page_head is for heads, and latents have none");
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
         if (strcmp(layout, layouts[i].name) == 0) order = layouts[i].order;
     if (!order)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "hicache: layout=%s is not one of layer_first, page_first, page_first_direct, page_head", layout);
+                        "hicache: layout=%s is not one of layer_first, page_first, "
+                        "page_first_direct, page_head",
+                        layout);
     return kvc_geometry_order(g, order) == KVC_ORDER_GOOD
                ? 0
-               : kvc_fail(e, KVC_ERR_USAGE, "hicache: this geometry has more bytes than 64 bits count");
+               : kvc_fail(e, KVC_ERR_USAGE,
+                          "hicache: this geometry has more bytes than 64 bits count");
 }
 
-static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o, struct kvc_error *e) {
+static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o,
+                         struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
     memset(g, 0, sizeof *g);
     g->latent = v[LATENT].count != 0;
-    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !(v[HEADS].count || g->latent) || !v[CHANNELS].count ||
-        !v[PAGE].count)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "hicache needs the geometry of a page: layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,"
-                        "page=TOKENS[,first=POSITION], with latent instead of heads=H for latent attention");
+    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !(v[HEADS].count || g->latent) ||
+        !v[CHANNELS].count || !v[PAGE].count)
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "hicache needs the geometry of a page: "
+            "layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,"
+            "page=TOKENS[,first=POSITION], with latent instead of heads=H for latent attention");
     if (g->latent && v[HEADS].count > 1)
-        return kvc_fail(e, KVC_ERR_USAGE, "hicache: heads=%s, but latents have one head", v[HEADS].text);
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: heads=%s, but latents have one head",
+                        v[HEADS].text);
     if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)) || g->info->block > 1)
-        return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s is no type of SGLang's caches", v[DTYPE].text);
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s is no type of SGLang's caches",
+                        v[DTYPE].text);
     g->count[KVC_AXIS_LAYER] = v[LAYERS].count;
     g->count[KVC_AXIS_CACHE] = g->latent ? 1 : 2;
     g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
@@ -125,15 +153,19 @@ static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options
 }
 
 /* Checks that each file is one page. */
-static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b, struct kvc_error *e) {
+static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
+                       struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++) {
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in) return -1;
         if (in->size == g->bytes) continue;
-        kvc_fail(e, KVC_ERR_USAGE, "hicache: the geometry makes pages of %" PRIu64 " bytes, but the file has %" PRIu64 "%s",
+        kvc_fail(e, KVC_ERR_USAGE,
+                 "hicache: the geometry makes pages of %" PRIu64 " bytes, but the file has %" PRIu64
+                 "%s",
                  g->bytes, in->size,
                  in->size == g->bytes / 2 && !g->latent
-                     ? ", which is half of it: pages of latent attention have no V, and are read with latent"
+                     ? ", which is half of it: pages of latent attention have no V, and are read "
+                       "with latent"
                      : "");
         return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
     }
@@ -141,37 +173,45 @@ static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
 }
 
 /* Adds the pages, which are all members of the bundle. */
-static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b, struct kvc_error *e) {
+static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b,
+                     struct kvc_error *e) {
     const uint64_t page = g->count[KVC_AXIS_TOKEN];
     for (size_t i = 0; i < b->n; i++) {
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in) return -1;
-        if ((!b->is_file && kvc_extents_member(c, b->member[i].name, e)) || kvc_geometry_map(c, g, 0, i * page, in, 0, e) ||
+        if ((!b->is_file && kvc_extents_member(c, b->member[i].name, e)) ||
+            kvc_geometry_map(c, g, 0, i * page, in, 0, e) ||
             kvc_geometry_extents(c, g, 0, i * page, in, 0, e))
             return -1;
     }
     return 0;
 }
 
-/* K is paired as transformers keeps it, because SGLang does so; but no page says it. Models of latents differ. */
-static int hicache_describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes, const struct kvc_import_options *o,
-                            struct kvc_error *e) {
+/* K is paired as transformers keeps it, because SGLang does so; but no page says it. Models of
+ * latents differ. */
+static int hicache_describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes,
+                            const struct kvc_import_options *o, struct kvc_error *e) {
     const enum kvc_pairing pairing = g->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     if (kvc_names_meta(c, "hicache", bytes, o, pairing, !g->latent, e)) return -1;
     if (kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)) return -1;
     return 0;
 }
 
-static int hicache_build(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b,
-                         const struct kvc_import_options *o, struct kvc_error *e) {
+static int hicache_build(struct kvc_cache *c, const struct kvc_geometry *g,
+                         const struct kvc_bundle *b, const struct kvc_import_options *o,
+                         struct kvc_error *e) {
     uint64_t tokens;
     if (__builtin_mul_overflow(g->count[KVC_AXIS_TOKEN], b->n, &tokens) || tokens > KVC_MAX_CELLS)
-        return kvc_fail(e, KVC_ERR_USAGE, "hicache: the pages hold more tokens than kvc handles (2^31)");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "hicache: the pages hold more tokens than kvc handles (2^31)");
     const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
     if (part == KVC_NONE || kvc_cache_map(c, NULL, NULL, e)) return -1;
-    for (uint64_t i = 0; i < tokens; i++) c->part[part].cells.pos[i] += (int64_t)o->value[FIRST].count;
+    for (uint64_t i = 0; i < tokens; i++)
+        c->part[part].cells.pos[i] += (int64_t)o->value[FIRST].count;
     for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
-        if (kvc_cache_add_layer(c, part, i, g->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) == KVC_NONE) return -1;
+        if (kvc_cache_add_layer(c, part, i, g->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) ==
+            KVC_NONE)
+            return -1;
     if (kvc_geometry_tensors(c, g, g->count[KVC_AXIS_DIM], 0, tokens, e)) return -1;
     if (add_pages(c, g, b, e)) return -1;
     if (hicache_describe(c, g, kvc_bundle_size(b), o, e)) return -1;
@@ -179,9 +219,12 @@ static int hicache_build(struct kvc_cache *c, const struct kvc_geometry *g, cons
     return 0;
 }
 
-static struct kvc_cache *hicache_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *hicache_import(const struct kvc_bundle *b,
+                                        const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_geometry g;
-    if (take_geometry(&g, o, e) || check_kind(b, o, e) || check_order(b, e) || check_sizes(&g, b, e)) return NULL;
+    if (take_geometry(&g, o, e) || check_kind(b, o, e) || check_order(b, e) ||
+        check_sizes(&g, b, e))
+        return NULL;
     struct kvc_cache *c = kvc_cache_new(e);
     if (c && hicache_build(c, &g, b, o, e)) {
         kvc_cache_free(c);
@@ -198,31 +241,37 @@ static int hicache_keeps(enum kvc_dtype dtype) {
 
 /* Checks that an option, if it is given, is what the cache has. */
 static int agree(const struct kvc_option_value *v, int option, uint64_t have, struct kvc_error *e) {
-    return !v[option].text || v[option].count == have ? 0
-                                                      : kvc_fail(e, KVC_ERR_USAGE, "hicache: %s=%s, but the cache has %" PRIu64,
-                                                                 options[option].key, v[option].text, have);
+    return !v[option].text || v[option].count == have
+               ? 0
+               : kvc_fail(e, KVC_ERR_USAGE, "hicache: %s=%s, but the cache has %" PRIu64,
+                          options[option].key, v[option].text, have);
 }
 
 /* Sets the geometry of the pages that are written. */
-static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u, const struct kvc_option_value *v,
-                       struct kvc_error *e) {
+static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u,
+                       const struct kvc_option_value *v, struct kvc_error *e) {
     const struct kvc_cells *cells = &u->arrays.cache->part[u->part].cells;
     memset(g, 0, sizeof *g);
     g->latent = u->latent;
-    if (v[LATENT].count && !u->latent) return kvc_fail(e, KVC_ERR_USAGE, "hicache: latent, but the cache has K and V");
+    if (v[LATENT].count && !u->latent)
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: latent, but the cache has K and V");
     if (!u->heads_known && !u->latent)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS, "hicache: the number of KV heads is unknown");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
+                             "hicache: the number of KV heads is unknown");
     if (!v[LAYOUT].text || !v[PAGE].count)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "hicache needs the layout and the tokens of a page: layout=page_first_direct,page=TOKENS");
+                        "hicache needs the layout and the tokens of a page: "
+                        "layout=page_first_direct,page=TOKENS");
     if (v[DTYPE].text && strcmp(v[DTYPE].text, u->info->name) != 0)
-        return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s, but the values are %s", v[DTYPE].text, u->info->name);
-    if (agree(v, LAYERS, u->layers, e) || agree(v, HEADS, u->heads, e) || agree(v, CHANNELS, u->dim, e) ||
-        agree(v, FIRST, (uint64_t)kvc_cells_position(cells, 0), e))
+        return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s, but the values are %s", v[DTYPE].text,
+                        u->info->name);
+    if (agree(v, LAYERS, u->layers, e) || agree(v, HEADS, u->heads, e) ||
+        agree(v, CHANNELS, u->dim, e) || agree(v, FIRST, (uint64_t)kvc_cells_position(cells, 0), e))
         return -1;
     if (u->tokens % v[PAGE].count)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "hicache: %" PRIu64 " tokens are no whole pages of %" PRIu64 ": select a multiple, as SGLang does",
+                        "hicache: %" PRIu64 " tokens are no whole pages of %" PRIu64
+                        ": select a multiple, as SGLang does",
                         u->tokens, v[PAGE].count);
     g->info = u->info;
     g->count[KVC_AXIS_LAYER] = u->layers;
@@ -234,13 +283,15 @@ static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u, cons
 }
 
 /* Puts the rows of a page, from row `first` on, into their order. */
-static int fill_page(struct kvc_uniform *u, const struct kvc_geometry *g, uint64_t first, uint8_t *page, struct kvc_error *e) {
+static int fill_page(struct kvc_uniform *u, const struct kvc_geometry *g, uint64_t first,
+                     uint8_t *page, struct kvc_error *e) {
     const struct kvc_cache *c = u->arrays.cache;
     uint32_t number = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         if (!kvc_uniform_has(u, &c->layer[i])) continue;
         for (unsigned cache = 0; cache < g->count[KVC_AXIS_CACHE]; cache++) {
-            const struct kvc_place place = kvc_geometry_place(g, number, cache, first, c->layer[i].tensor[cache]);
+            const struct kvc_place place = kvc_geometry_place(g, number, cache, first,
+                                                              c->layer[i].tensor[cache]);
             if (kvc_uniform_place(u, &place, page, e)) return -1;
         }
         number++;
@@ -249,8 +300,8 @@ static int fill_page(struct kvc_uniform *u, const struct kvc_geometry *g, uint64
 }
 
 /* Writes the pages, named by their first token, so that names sort as the tokens do. */
-static int write_pages(struct kvc_uniform *u, const struct kvc_geometry *g, const struct kvc_member_sink *to,
-                       struct kvc_error *e) {
+static int write_pages(struct kvc_uniform *u, const struct kvc_geometry *g,
+                       const struct kvc_member_sink *to, struct kvc_error *e) {
     const uint64_t step = g->count[KVC_AXIS_TOKEN];
     uint8_t *page = kvc_alloc(g->bytes, 1);
     int status = page ? 0 : kvc_fail_memory(e, "a page");
@@ -258,7 +309,8 @@ static int write_pages(struct kvc_uniform *u, const struct kvc_geometry *g, cons
         char name[32];
         snprintf(name, sizeof name, "%010" PRIu64 ".bin", first);
         status = fill_page(u, g, first, page, e) || to->begin(to->state, name, g->bytes, e) ||
-                         kvc_sink_write(to->out, page, (size_t)g->bytes, e) || to->finish(to->state, e)
+                         kvc_sink_write(to->out, page, (size_t)g->bytes, e) ||
+                         to->finish(to->state, e)
                      ? -1
                      : 0;
     }
@@ -266,8 +318,8 @@ static int write_pages(struct kvc_uniform *u, const struct kvc_geometry *g, cons
     return status;
 }
 
-static int hicache_export(const struct kvc_cache *c, const struct kvc_export_options *o, const struct kvc_member_sink *to,
-                          struct kvc_error *e) {
+static int hicache_export(const struct kvc_cache *c, const struct kvc_export_options *o,
+                          const struct kvc_member_sink *to, struct kvc_error *e) {
     struct kvc_uniform u;
     struct kvc_geometry g;
     if (kvc_uniform_open(&u, c, o, hicache_keeps, "hicache", e)) return -1;
@@ -284,8 +336,9 @@ const struct kvc_format kvc_format_hicache = {
     .export_options = options,
     .source = KVC_SOURCE_HICACHE,
     /* The number of heads and dtypes count as geometry, which readers must be given. */
-    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
-             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |
+             KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING |
+             KVC_LACKS_UNKNOWNS,
     .keeps = hicache_keeps,
     .takes_members = 1,
     .probe = hicache_probe,

@@ -1,5 +1,5 @@
-/* llama.c: llama.cpp's saved states as a format: slots (GGSQ) and sessions (GGSN). Not for their bytes (llama_read.c,
- * llama_write.c). */
+/* llama.c: llama.cpp's saved states as a format: slots (GGSQ) and sessions (GGSN). Not for their
+ * bytes (llama_read.c, llama_write.c). */
 #include "formats/engines/llama.h"
 
 #include "formats/cache/keys.h"
@@ -14,7 +14,8 @@ static int llama_probe(const struct kvc_bundle *b, char *why, size_t size) {
     snprintf(why, size, "more than a slot and its checkpoints");
     if (!in) return 0;
     if (in->size >= 4 && !kvc_input_copy(in, 0, magic, 4, NULL) &&
-        (get_u32(magic) == KVC_LLAMA_SEQUENCE || get_u32(magic) == KVC_LLAMA_SESSION || get_u32(magic) == KVC_LLAMA_MEMORY))
+        (get_u32(magic) == KVC_LLAMA_SEQUENCE || get_u32(magic) == KVC_LLAMA_SESSION ||
+         get_u32(magic) == KVC_LLAMA_MEMORY))
         return 1;
     if (kvc_llama_is_state(in)) return 1;
     snprintf(why, size, "no GGSQ or GGSN magic at the start");
@@ -23,10 +24,11 @@ static int llama_probe(const struct kvc_bundle *b, char *why, size_t size) {
 
 static const struct kvc_format_option import_options[] = {
     /* such a cache looks like a file that was cut short, so that the caller must say it */
-    [KVC_LLAMA_LATENT] = {.key = "latent",
-                          .kind = KVC_OPTION_FLAG,
-                          .tool = "latent",
-                          .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
+    [KVC_LLAMA_LATENT] =
+        {.key = "latent",
+         .kind = KVC_OPTION_FLAG,
+         .tool = "latent",
+         .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
     {.key = NULL},
 };
 
@@ -38,12 +40,13 @@ static const struct kvc_format_option export_options[] = {
                            .value = "N",
                            .tool = "llama-version",
                            .help = "llama: slot version 2, 3 or 4 (default 4)"},
-    [KVC_LLAMA_STREAMS] = {.key = "streams",
-                           .kind = KVC_OPTION_TEXT,
-                           .value = "N",
-                           .help =
-                               "for a server of N slots with a stream each (-np N without --kv-unified; default 1); none, with "
-                               "version=2: for builds before July 2025, whose files do not count streams"},
+    [KVC_LLAMA_STREAMS] =
+        {.key = "streams",
+         .kind = KVC_OPTION_TEXT,
+         .value = "N",
+         .help = "for a server of N slots with a stream each (-np N without --kv-unified; default "
+                 "1); none, with "
+                 "version=2: for builds before July 2025, whose files do not count streams"},
     [KVC_LLAMA_STREAM] = {.key = "stream",
                           .kind = KVC_OPTION_COUNT,
                           .max = 255,
@@ -52,11 +55,16 @@ static const struct kvc_format_option export_options[] = {
     [KVC_LLAMA_TILE_K] = {.key = "hadamard-k",
                           .kind = KVC_OPTION_TEXT,
                           .value = "TILE",
-                          .help = "for version 4: tile by which a quantised K is rotated, or none, where the cache does not say"},
-    [KVC_LLAMA_TILE_V] = {.key = "hadamard-v", .kind = KVC_OPTION_TEXT, .value = "TILE", .help = "the same for V"},
+                          .help = "for version 4: tile by which a quantised K is rotated, or none, "
+                                  "where the cache does not say"},
+    [KVC_LLAMA_TILE_V] = {.key = "hadamard-v",
+                          .kind = KVC_OPTION_TEXT,
+                          .value = "TILE",
+                          .help = "the same for V"},
     [KVC_LLAMA_TRANSPOSED] = {.key = "transposed-v",
                               .kind = KVC_OPTION_FLAG,
-                              .help = "with V transposed, as a server without flash attention has it"},
+                              .help =
+                                  "with V transposed, as a server without flash attention has it"},
     {.key = NULL},
 };
 

@@ -1,13 +1,14 @@
-/* llama_read.c: reads llama.cpp's saved states: GGSQ (one sequence: server slots), GGSN (whole context: sessions), and the bytes of
- * llama_state_get_data() without a head. Not for their bodies (llama_body.c), nor for writing them (llama_write.c).
+/* llama_read.c: reads llama.cpp's saved states: GGSQ (one sequence: server slots), GGSN (whole
+ * context: sessions), and the bytes of llama_state_get_data() without a head. Not for their bodies
+ * (llama_body.c), nor for writing them (llama_write.c).
  *
  *   GGSQ versions 2, 3, 4        GGSN versions 9, 10, 11                              no head
- *   0  u32 magic, version        0  u32 magic, version                                0  u32 length; char architecture[length]
- *   8  u32 n; i32 token[n]       8  u32 n; i32 token[n]; u32 length; char architecture[length]
- *      BODY ...                     BODY ...                                             BODY ...
+ *   0  u32 magic, version        0  u32 magic, version                                0  u32
+ * length; char architecture[length] 8  u32 n; i32 token[n]       8  u32 n; i32 token[n]; u32
+ * length; char architecture[length] BODY ...                     BODY ... BODY ...
  *
- * The version does not tell all that a body may be. Each reading is tried, and the one that ends exactly at the end of the file is
- * the right one. */
+ * The version does not tell all that a body may be. Each reading is tried, and the one that ends
+ * exactly at the end of the file is the right one. */
 #include "formats/engines/llama_body.h"
 
 #include "codecs/memory.h"
@@ -41,16 +42,20 @@ struct head {
 
 /* --- readings --- */
 
-/* The bodies that llama.cpp has written, newest first, with the versions of GGSQ and GGSN (0: none) that announce them. Builds before
- * July 2025 did not count streams; sessions had outputs until early 2026. */
+/* The bodies that llama.cpp has written, newest first, with the versions of GGSQ and GGSN (0: none)
+ * that announce them. Builds before July 2025 did not count streams; sessions had outputs until
+ * early 2026. */
 static const struct generation {
     int tiles, streams, outputs;
     unsigned ext; /* extension words of a cell of M-RoPE models */
     uint32_t version[2];
     const char *words;
-} generations[] = {{1, 1, 0, 3, {4, 11}, "with Hadamard tiles"}, {0, 1, 0, 3, {3, 10}, "with streams"},
-                   {0, 1, 0, 2, {2, 9}, "with streams"},         {0, 1, 1, 2, {0, 9}, "with streams and outputs"},
-                   {0, 0, 0, 0, {2, 0}, "without streams"},      {0, 0, 1, 0, {0, 9}, "without streams, with outputs"}};
+} generations[] = {{1, 1, 0, 3, {4, 11}, "with Hadamard tiles"},
+                   {0, 1, 0, 3, {3, 10}, "with streams"},
+                   {0, 1, 0, 2, {2, 9}, "with streams"},
+                   {0, 1, 1, 2, {0, 9}, "with streams and outputs"},
+                   {0, 0, 0, 0, {2, 0}, "without streams"},
+                   {0, 0, 1, 0, {0, 9}, "without streams, with outputs"}};
 enum { GENERATIONS = sizeof generations / sizeof generations[0] };
 
 static int announces(const struct head *h, const struct generation *g) {
@@ -65,8 +70,8 @@ struct best {
     uint64_t understood, tensors;
 };
 
-static int try_reading(struct kvc_llama_parser *p, const struct generation *g, const struct kvc_llama_reading *r,
-                       struct best *best) {
+static int try_reading(struct kvc_llama_parser *p, const struct generation *g,
+                       const struct kvc_llama_reading *r, struct best *best) {
     struct kvc_llama_parser look = *p;
     struct kvc_error tried = {0};
     look.r = *r;
@@ -78,12 +83,15 @@ static int try_reading(struct kvc_llama_parser *p, const struct generation *g, c
         return 0;
     }
     if (!best->g || look.understood > best->understood)
-        *best = (struct best){.e = tried, .g = g, .understood = look.understood, .tensors = look.fit_tensors};
+        *best = (struct best){.e = tried,
+                              .g = g,
+                              .understood = look.understood,
+                              .tensors = look.fit_tensors};
     return -1;
 }
 
-static int try_structure(struct kvc_llama_parser *p, const struct head *h, enum kvc_llama_structure structure, int has_v,
-                         struct best *best) {
+static int try_structure(struct kvc_llama_parser *p, const struct head *h,
+                         enum kvc_llama_structure structure, int has_v, struct best *best) {
     for (const struct generation *g = generations; g < generations + GENERATIONS; g++)
         for (int x = 0; announces(h, g) && x < (g->ext ? 2 : 1); x++) {
             const struct kvc_llama_reading r = {.outputs = g->outputs,
@@ -97,8 +105,10 @@ static int try_structure(struct kvc_llama_parser *p, const struct head *h, enum 
     return -1;
 }
 
-/* Recurrent states come last: attention without a count of streams has the form of states of as many cells as tokens. */
-static int try_structures(struct kvc_llama_parser *p, const struct head *h, int has_v, struct best *best) {
+/* Recurrent states come last: attention without a count of streams has the form of states of as
+ * many cells as tokens. */
+static int try_structures(struct kvc_llama_parser *p, const struct head *h, int has_v,
+                          struct best *best) {
     for (int s = KVC_LLAMA_ATTENTION; s < (has_v ? KVC_LLAMA_STRUCTURES : KVC_LLAMA_RECURRENT); s++)
         if (!try_structure(p, h, (enum kvc_llama_structure)s, has_v, best)) return 0;
     return -1;
@@ -106,11 +116,13 @@ static int try_structures(struct kvc_llama_parser *p, const struct head *h, int 
 
 /* Says how far the best reading came. */
 static int fail_unread(const struct head *h, const struct best *best, struct kvc_error *e) {
-    static const char *const names[] = {"GGSQ", "GGSN", "a state without a head", "a sequence without a head"};
+    static const char *const names[] = {"GGSQ", "GGSN", "a state without a head",
+                                        "a sequence without a head"};
     char version[16] = "", text[160], fit[48] = "";
     unsigned n = 0;
     for (size_t i = 0; i < GENERATIONS; i++) n += announces(h, &generations[i]) != 0;
-    if (h->kind == SEQUENCE_STATE && !best->tensors) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a llama.cpp state file");
+    if (h->kind == SEQUENCE_STATE && !best->tensors)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "not a llama.cpp state file");
     if (h->version) snprintf(version, sizeof version, " %" PRIu32, h->version);
     if (best->tensors) snprintf(fit, sizeof fit, ": %" PRIu64 " tensors fit, then", best->tensors);
     snprintf(text, sizeof text, "read as %s%s%s%s%s", names[h->kind], version,
@@ -122,23 +134,28 @@ static int fail_unread(const struct head *h, const struct best *best, struct kvc
     return kvc_error_prefix(e, text);
 }
 
-/* Finds the reading that fits to the last byte. A file of latent attention, which has no V, is that of another model that was cut after
- * its last K: `latent` 1 says that the model has it, 0 that it has not or nobody knows, -1 that it may have it. For a file that
- * no reading fits, the message is that of the reading that understood most; among equals that of the first. */
-static int find_reading(struct kvc_llama_parser *p, const struct head *h, int latent, struct kvc_error *e) {
+/* Finds the reading that fits to the last byte. A file of latent attention, which has no V, is that
+ * of another model that was cut after its last K: `latent` 1 says that the model has it, 0 that it
+ * has not or nobody knows, -1 that it may have it. For a file that no reading fits, the message is
+ * that of the reading that understood most; among equals that of the first. */
+static int find_reading(struct kvc_llama_parser *p, const struct head *h, int latent,
+                        struct kvc_error *e) {
     struct best best = {.g = NULL}, ignored = {.g = NULL};
     if (latent <= 0 && !try_structures(p, h, 1, &best)) return 0;
     if (latent && !try_structures(p, h, 0, latent < 0 ? &ignored : &best)) return 0;
     if (!latent && !try_structures(p, h, 0, &ignored))
         return kvc_fail_at(e, KVC_ERR_DAMAGED, p->end,
-                           "cut short, or a count is wrong: no V follows the last K; latent attention has none: if this is the "
+                           "cut short, or a count is wrong: no V follows the last K; latent "
+                           "attention has none: if this is the "
                            "cache of such a model, say so by the option latent (--latent)");
     return fail_unread(h, &best, e);
 }
 
-/* Returns 1 for the architectures that llama.cpp caches as latents, unless the weights are of an older conversion. */
+/* Returns 1 for the architectures that llama.cpp caches as latents, unless the weights are of an
+ * older conversion. */
 static int may_be_latent(const char *arch) {
-    static const char *const latent[] = {"deepseek2", "deepseek32", "glm-dsa", "kimi-linear", "mistral4"};
+    static const char *const latent[] = {"deepseek2", "deepseek32", "glm-dsa", "kimi-linear",
+                                         "mistral4"};
     for (size_t i = 0; i < sizeof latent / sizeof latent[0]; i++)
         if (strcmp(arch, latent[i]) == 0) return 1;
     return 0;
@@ -150,9 +167,12 @@ int kvc_llama_is_state(const struct kvc_input *in) {
     uint8_t size[4], name[KVC_LLAMA_ARCH_BYTES];
     if (in->size < sizeof size || kvc_input_copy(in, 0, size, sizeof size, NULL)) return 0;
     const uint32_t n = get_u32(size);
-    if (n < 2 || n >= sizeof name || in->size - sizeof size < n || kvc_input_copy(in, sizeof size, name, n, NULL)) return 0;
+    if (n < 2 || n >= sizeof name || in->size - sizeof size < n ||
+        kvc_input_copy(in, sizeof size, name, n, NULL))
+        return 0;
     for (uint32_t i = 0; i < n; i++) {
-        const int letter = name[i] >= 'a' && name[i] <= 'z', later = (name[i] >= '0' && name[i] <= '9') || strchr("-_.", name[i]);
+        const int letter = name[i] >= 'a' && name[i] <= 'z',
+                  later = (name[i] >= '0' && name[i] <= '9') || strchr("-_.", name[i]);
         if (!letter && (!i || !name[i] || !later)) return 0;
     }
     return 1;
@@ -160,11 +180,14 @@ int kvc_llama_is_state(const struct kvc_input *in) {
 
 static int read_arch(struct kvc_llama_parser *p, struct head *h, struct kvc_error *e) {
     uint32_t n;
-    if (kvc_llama_take_u32(p, &n, "the architecture's name") || kvc_llama_take(p, n, "the architecture's name")) return -1;
+    if (kvc_llama_take_u32(p, &n, "the architecture's name") ||
+        kvc_llama_take(p, n, "the architecture's name"))
+        return -1;
     const uint8_t *name = n < sizeof h->arch ? kvc_llama_taken(p, n) : NULL;
     if (n < sizeof h->arch && !name) return -1;
     if (!n || !name || memchr(name, 0, n))
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, p->at - n, "the architecture's name has %" PRIu32 " bytes", n);
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, p->at - n,
+                           "the architecture's name has %" PRIu32 " bytes", n);
     memcpy(h->arch, name, n);
     return 0;
 }
@@ -175,7 +198,8 @@ static int read_tokens_head(struct kvc_llama_parser *p, struct head *h, struct k
     const uint32_t oldest = session ? 9 : 2, newest = session ? 11 : 4;
     if (kvc_llama_take_u32(p, &h->version, "the version")) return -1;
     if (h->version < oldest || h->version > newest)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s version %" PRIu32 " is not one of %" PRIu32 " to %" PRIu32,
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%s version %" PRIu32 " is not one of %" PRIu32 " to %" PRIu32,
                         session ? "GGSN" : "GGSQ", h->version, oldest, newest);
     if (kvc_llama_take_u32(p, &h->words, "the number of tokens")) return -1;
     h->tokens_at = p->at;
@@ -202,8 +226,10 @@ static int read_head(struct kvc_window *bytes, struct head *h, struct kvc_error 
     return 0;
 }
 
-/* Reads the token array. The server's is -1, 1, count, tokens, media count; the library's is the tokens themselves. */
-static int read_tokens(struct kvc_cache *c, struct kvc_window *bytes, const struct head *h, struct kvc_error *e) {
+/* Reads the token array. The server's is -1, 1, count, tokens, media count; the library's is the
+ * tokens themselves. */
+static int read_tokens(struct kvc_cache *c, struct kvc_window *bytes, const struct head *h,
+                       struct kvc_error *e) {
     const char *form = "plain";
     uint32_t n = h->words, first = 0;
     const uint8_t *words = kvc_window_at(bytes, h->tokens_at, 4 * (uint64_t)n, e);
@@ -211,11 +237,11 @@ static int read_tokens(struct kvc_cache *c, struct kvc_window *bytes, const stru
     if (n >= 3 && (int32_t)get_u32(words) == KVC_LLAMA_TOKEN_NULL) {
         uint32_t count = get_u32(words + 8);
         if (get_u32(words + 4) != KVC_LLAMA_SERVER_TOKENS)
-            return kvc_fail_at(e, KVC_ERR_UNSUPPORTED, h->tokens_at + 4, "server token list of version %" PRIu32,
-                               get_u32(words + 4));
+            return kvc_fail_at(e, KVC_ERR_UNSUPPORTED, h->tokens_at + 4,
+                               "server token list of version %" PRIu32, get_u32(words + 4));
         if (count > n - 3)
-            return kvc_fail_at(e, KVC_ERR_DAMAGED, h->tokens_at + 8, "%" PRIu32 " tokens in a list of %" PRIu32 " words", count,
-                               n);
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, h->tokens_at + 8,
+                               "%" PRIu32 " tokens in a list of %" PRIu32 " words", count, n);
         form = "server";
         first = 3;
         n = count;
@@ -224,14 +250,16 @@ static int read_tokens(struct kvc_cache *c, struct kvc_window *bytes, const stru
     if (!n) return 0;
     int32_t *tokens = kvc_alloc(n, sizeof *tokens);
     if (!tokens) return kvc_fail_memory(e, "tokens");
-    for (uint32_t i = 0; i < n; i++) tokens[i] = (int32_t)get_u32(words + 4 * ((uint64_t)first + i));
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)get_u32(words + 4 * ((uint64_t)first + i));
     int status = kvc_cache_set_tokens(c, tokens, n, e);
     free(tokens);
     return status;
 }
 
 /* Stores how the file held the cache. */
-static int describe_layout(struct kvc_meta *m, const struct kvc_llama_parser *p, struct kvc_error *e) {
+static int describe_layout(struct kvc_meta *m, const struct kvc_llama_parser *p,
+                           struct kvc_error *e) {
     if (kvc_meta_set_bool(m, KVC_KEY_LLAMA_TRANSPOSED_V, p->transposed, e)) return -1;
     const int attention = p->r.structure != KVC_LLAMA_RECURRENT;
     if (attention && kvc_meta_set_u64(m, KVC_KEY_LLAMA_STREAMS, p->streams, e)) return -1;
@@ -244,36 +272,42 @@ static int describe_layout(struct kvc_meta *m, const struct kvc_llama_parser *p,
     return known[1] ? kvc_meta_set_u64(m, KVC_KEY_HADAMARD_V, p->tile_v, e) : 0;
 }
 
-static int llama_read_describe(struct kvc_cache *c, const struct kvc_llama_parser *p, const struct head *h, uint64_t bytes,
-                               struct kvc_error *e) {
-    static const char *const names[] = {"llama.cpp GGSQ", "llama.cpp GGSN", "llama.cpp state", "llama.cpp sequence"};
+static int llama_read_describe(struct kvc_cache *c, const struct kvc_llama_parser *p,
+                               const struct head *h, uint64_t bytes, struct kvc_error *e) {
+    static const char *const names[] = {"llama.cpp GGSQ", "llama.cpp GGSN", "llama.cpp state",
+                                        "llama.cpp sequence"};
     struct kvc_meta *m = &c->meta;
     if (kvc_meta_set_text(m, KVC_KEY_SOURCE_FORMAT, names[h->kind], e) ||
         (h->version && kvc_meta_set_u64(m, KVC_KEY_SOURCE_VERSION, h->version, e)) ||
-        kvc_meta_set_u64(m, KVC_KEY_SOURCE_BYTES, bytes, e) || kvc_meta_set_text(m, KVC_KEY_ROPE_K, "post", e) ||
-        kvc_meta_set_bool(m, KVC_KEY_HEADS_KNOWN, 0, e) || kvc_meta_set_bool(m, KVC_KEY_LAYERS_KNOWN, 0, e) ||
-        describe_layout(m, p, e))
+        kvc_meta_set_u64(m, KVC_KEY_SOURCE_BYTES, bytes, e) ||
+        kvc_meta_set_text(m, KVC_KEY_ROPE_K, "post", e) ||
+        kvc_meta_set_bool(m, KVC_KEY_HEADS_KNOWN, 0, e) ||
+        kvc_meta_set_bool(m, KVC_KEY_LAYERS_KNOWN, 0, e) || describe_layout(m, p, e))
         return -1;
     if (!*h->arch) return 0;
     if (kvc_meta_set_text(m, KVC_KEY_MODEL_ARCH, h->arch, e)) return -1;
     const enum kvc_pairing pairing = kvc_pairing_of_gguf_arch(h->arch);
-    return pairing != KVC_PAIRING_UNKNOWN ? kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e) : 0;
+    return pairing != KVC_PAIRING_UNKNOWN
+               ? kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e)
+               : 0;
 }
 
 size_t kvc_llama_member(const struct kvc_bundle *b) {
     size_t at = SIZE_MAX;
     if (b->is_file) return 0;
     for (size_t i = 0; i < b->n; i++) {
-        if (kvc_member_is_beside(b->member[i].name) || kvc_member_is_checkpoints(b->member[i].name)) continue;
+        if (kvc_member_is_beside(b->member[i].name) || kvc_member_is_checkpoints(b->member[i].name))
+            continue;
         if (at != SIZE_MAX) return SIZE_MAX;
         at = i;
     }
     return at;
 }
 
-/* Adds members [first, end), which lie beside the state, and after them begins the state's own if there is one. */
-static int llama_read_add_members(struct kvc_cache *c, const struct kvc_bundle *b, size_t first, size_t end, int state,
-                                  struct kvc_error *e) {
+/* Adds members [first, end), which lie beside the state, and after them begins the state's own if
+ * there is one. */
+static int llama_read_add_members(struct kvc_cache *c, const struct kvc_bundle *b, size_t first,
+                                  size_t end, int state, struct kvc_error *e) {
     for (size_t i = first; i < end && !b->is_file; i++) {
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in || kvc_extents_member(c, b->member[i].name, e)) return -1;
@@ -283,9 +317,10 @@ static int llama_read_add_members(struct kvc_cache *c, const struct kvc_bundle *
     return kvc_extents_member(c, b->member[end].name, e);
 }
 
-/* Builds p->cache by the reading that fits: member `member` of the bundle, and beside it the others. */
-static int llama_read_build(struct kvc_llama_parser *p, const struct head *h, const struct kvc_bundle *b, size_t member,
-                            struct kvc_error *e) {
+/* Builds p->cache by the reading that fits: member `member` of the bundle, and beside it the
+ * others. */
+static int llama_read_build(struct kvc_llama_parser *p, const struct head *h,
+                            const struct kvc_bundle *b, size_t member, struct kvc_error *e) {
     struct kvc_cache *c = p->cache;
     const struct kvc_input *in = p->bytes->in;
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
@@ -298,14 +333,17 @@ static int llama_read_build(struct kvc_llama_parser *p, const struct head *h, co
     return kvc_cache_finish(c, e);
 }
 
-struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                 struct kvc_error *e) {
     const size_t member = kvc_llama_member(b);
     const struct kvc_input *in = member == SIZE_MAX ? NULL : kvc_bundle_open(b, member, e);
     struct head h = {0};
     struct kvc_window bytes = {.in = in};
     struct kvc_cache *c = NULL;
     if (member == SIZE_MAX)
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "llama: several files that are not one slot and its checkpoints (.checkpoints, .ckpt)");
+        kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "llama: several files that are not one slot and its checkpoints (.checkpoints, .ckpt)");
     if (!in) return NULL;
     if (!read_head(&bytes, &h, e)) {
         struct kvc_llama_parser p = {.bytes = &bytes,

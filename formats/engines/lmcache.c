@@ -1,9 +1,9 @@
-/* lmcache.c: chunks of K and V that LMCache's FSConnector stores: a header and an array, or the array alone. Not for the array
- * itself (lmcache_chunk.h).
+/* lmcache.c: chunks of K and V that LMCache's FSConnector stores: a header and an array, or the
+ * array alone. Not for the array itself (lmcache_chunk.h).
  *
- * The header has 7 words of 32 bits: bytes of data, memory format, dtype, four sizes, of which unused ones are 0. Several groups of
- * layers have 5 words each: dtype and sizes. Source: LMCache lmcache/v1/protocol.py, lmcache/v1/storage_backend/connector/
- * fs_connector.py. */
+ * The header has 7 words of 32 bits: bytes of data, memory format, dtype, four sizes, of which
+ * unused ones are 0. Several groups of layers have 5 words each: dtype and sizes. Source: LMCache
+ * lmcache/v1/protocol.py, lmcache/v1/storage_backend/connector/ fs_connector.py. */
 #include "formats/engines/lmcache.h"
 
 #include "codecs/memory.h"
@@ -19,12 +19,14 @@ enum { WORDS = KVC_LMCACHE_HEADER / 4, GROUP_WORDS = 5, MAX_GROUPS = 16 };
 enum { LENGTH, FORMAT, TYPE, SIZES, MAX_FORMAT = 8 };
 
 /* By the number in a header. Both 1 and 2 are torch.float16, and writers use 2. */
-static const int dtypes[] = {-1, KVC_F16, KVC_F16, KVC_BF16, KVC_F32, -1, KVC_U8, KVC_F8E4M3, KVC_F8E5M2};
+static const int dtypes[] = {-1, KVC_F16, KVC_F16,    KVC_BF16,  KVC_F32,
+                             -1, KVC_U8,  KVC_F8E4M3, KVC_F8E5M2};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0], F64 = 5 };
 
 /* --- the header --- */
 
-/* Returns the bytes of an array of one group, whose dtype and sizes are at `words`; 0 where they make no sense. */
+/* Returns the bytes of an array of one group, whose dtype and sizes are at `words`; 0 where they
+ * make no sense. */
 static uint64_t group_bytes(const uint8_t *words) {
     const uint32_t type = get_u32(words);
     if (!type || type >= DTYPES) return 0;
@@ -38,7 +40,8 @@ static uint64_t group_bytes(const uint8_t *words) {
     return bytes;
 }
 
-/* Returns the number of groups of layers of a file with a header of several; 0: it has no such header. */
+/* Returns the number of groups of layers of a file with a header of several; 0: it has no such
+ * header. */
 static unsigned groups_of(const uint8_t *head, uint64_t have, uint64_t size) {
     uint64_t bytes = 0;
     for (unsigned n = 0; n < MAX_GROUPS; n++) {
@@ -50,45 +53,53 @@ static unsigned groups_of(const uint8_t *head, uint64_t have, uint64_t size) {
     return 0;
 }
 
-int kvc_lmcache_begins(const uint8_t *head, uint64_t have, uint64_t size, char *why, size_t why_size) {
+int kvc_lmcache_begins(const uint8_t *head, uint64_t have, uint64_t size, char *why,
+                       size_t why_size) {
     const uint64_t bytes = have < KVC_LMCACHE_HEADER ? 0 : group_bytes(head + 4 * TYPE);
     const uint32_t length = have < KVC_LMCACHE_HEADER ? 0 : get_u32(head + 4 * LENGTH);
     if (have < KVC_LMCACHE_HEADER) snprintf(why, why_size, "too short for a header");
     else if (!bytes || get_u32(head + 4 * FORMAT) > MAX_FORMAT)
         snprintf(why, why_size, "the first 28 bytes are no length, memory format, dtype and sizes");
-    else if (bytes == length || bytes == size - KVC_LMCACHE_HEADER || groups_of(head, have, size)) return 1;
+    else if (bytes == length || bytes == size - KVC_LMCACHE_HEADER || groups_of(head, have, size))
+        return 1;
     else {
-        snprintf(why, why_size, "the sizes in the first 28 bytes fit neither the length there nor the file");
+        snprintf(why, why_size,
+                 "the sizes in the first 28 bytes fit neither the length there nor the file");
         return -1;
     }
     return 0;
 }
 
-int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, uint64_t size, const struct kvc_import_options *o,
-                            struct kvc_error *e) {
+int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, uint64_t size,
+                            const struct kvc_import_options *o, struct kvc_error *e) {
     uint64_t dim[4], rank = 4;
     const uint32_t length = get_u32(head + 4 * LENGTH), type = get_u32(head + 4 * TYPE);
     for (int i = 0; i < 4; i++) {
         dim[i] = get_u32(head + 4 * (SIZES + i));
         if (dim[i] > INT32_MAX)
-            return kvc_fail_at(e, KVC_ERR_DAMAGED, 4 * (SIZES + (uint64_t)i),
-                               "a size in the header is negative; if the file has no header, say its geometry");
+            return kvc_fail_at(
+                e, KVC_ERR_DAMAGED, 4 * (SIZES + (uint64_t)i),
+                "a size in the header is negative; if the file has no header, say its geometry");
     }
     while (rank > 1 && !dim[rank - 1]) rank--;
     if (type >= DTYPES || dtypes[type] < 0)
         return kvc_fail_at(e, type == F64 ? KVC_ERR_UNSUPPORTED : KVC_ERR_DAMAGED, 4 * TYPE,
                            "the header states dtype %" PRIu32 "%s", type,
-                           type == F64 ? ", float64, which no cache has" : "; if the file has no header, say its geometry");
+                           type == F64 ? ", float64, which no cache has"
+                                       : "; if the file has no header, say its geometry");
     if (length != size - KVC_LMCACHE_HEADER)
         return kvc_fail_at(e, KVC_ERR_DAMAGED, 0,
-                           "the header states %" PRIi32 " bytes of data, but %" PRIu64 " follow it (cut short or appended to)",
+                           "the header states %" PRIi32 " bytes of data, but %" PRIu64
+                           " follow it (cut short or appended to)",
                            (int32_t)length, size - KVC_LMCACHE_HEADER);
-    return kvc_lmcache_of_shape(k, get_u32(head + 4 * FORMAT), kvc_dtype_info((unsigned)dtypes[type]), dim, rank, length, o, e);
+    return kvc_lmcache_of_shape(k, get_u32(head + 4 * FORMAT),
+                                kvc_dtype_info((unsigned)dtypes[type]), dim, rank, length, o, e);
 }
 
 /* --- files --- */
 
-/* Returns 1 if a member is a chunk. Other members of a folder or an archive are kept as they are. */
+/* Returns 1 if a member is a chunk. Other members of a folder or an archive are kept as they are.
+ */
 static int lmcache_is_read(const struct kvc_bundle *b, size_t i) {
     const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
     return b->is_file || (dot && (strcmp(dot, ".data") == 0 || strcmp(dot, ".pt") == 0));
@@ -97,7 +108,8 @@ static int lmcache_is_read(const struct kvc_bundle *b, size_t i) {
 static int lmcache_probe_file(const struct kvc_input *in, char *why, size_t size) {
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = in->size < sizeof head ? in->size : sizeof head;
-    if (!kvc_input_copy(in, 0, head, have, NULL)) return kvc_lmcache_begins(head, have, in->size, why, size);
+    if (!kvc_input_copy(in, 0, head, have, NULL))
+        return kvc_lmcache_begins(head, have, in->size, why, size);
     snprintf(why, size, "the file cannot be read");
     return 0;
 }
@@ -120,23 +132,27 @@ static const char *lmcache_name_of(const struct kvc_bundle *b, size_t member) {
 }
 
 /* Reads the chunk of a file by options, by what lies beside it, or by its header. */
-static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
-                             struct kvc_error *e) {
+static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b,
+                             const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_lmcache_key key = {.world = 0};
     const char *name = lmcache_name_of(b, f->member);
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = f->in->size < sizeof head ? f->in->size : sizeof head;
     if (name) kvc_lmcache_key_of(&key, name);
     if (kvc_lmcache_has_geometry(o))
-        return kvc_lmcache_of_options(&f->chunk, "lmcache", f->in->size, kvc_lmcache_dtype(key.dtype), o, e);
+        return kvc_lmcache_of_options(&f->chunk, "lmcache", f->in->size,
+                                      kvc_lmcache_dtype(key.dtype), o, e);
     const int beside = kvc_lmcache_of_disk(&f->chunk, b, f->member, f->in->size, o, e);
     if (beside <= 0) return beside;
-    if (have < KVC_LMCACHE_HEADER) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");
+    if (have < KVC_LMCACHE_HEADER)
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");
     if (kvc_input_copy(f->in, 0, head, have, e)) return -1;
     const unsigned groups = groups_of(head, have, f->in->size);
     if (groups)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the chunk has %u groups of layers, and which layers are in a group is not recorded", groups);
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "the chunk has %u groups of layers, and which layers are in a group is not recorded",
+            groups);
     f->at = KVC_LMCACHE_HEADER;
     return kvc_lmcache_read_header(&f->chunk, head, f->in->size, o, e);
 }
@@ -146,8 +162,10 @@ static int is_whole(const struct kvc_lmcache_chunk *k) {
     return k->layers > 1 || k->layout == KVC_LMCACHE_2LTD || k->layout == KVC_LMCACHE_FUSED;
 }
 
-/* Gives the files of several layers their numbers: those of their keys where all have one, else the order of the files. */
-static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct kvc_bundle *b, int *known, struct kvc_error *e) {
+/* Gives the files of several layers their numbers: those of their keys where all have one, else the
+ * order of the files. */
+static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct kvc_bundle *b,
+                         int *known, struct kvc_error *e) {
     struct kvc_lmcache_key first = {.world = 0}, key;
     *known = 1;
     for (size_t i = 0; i < n; i++) {
@@ -156,7 +174,8 @@ static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct k
         if (!i && has_key) first = key;
         if (has_key && *first.chunk && strcmp(first.chunk, key.chunk) != 0)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "there are several chunks, whose order is not recorded: read each by itself (%s, %s)",
+                            "there are several chunks, whose order is not recorded: read each by "
+                            "itself (%s, %s)",
                             b->member[file[0].member].name, name);
         file[i].layer = has_key && key.has_layer ? (uint32_t)key.layer : (uint32_t)i;
         *known = *known && has_key && key.has_layer;
@@ -168,38 +187,43 @@ static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct k
 }
 
 /* Checks that several chunks are layers of one cache. */
-static int check_layers(const struct kvc_lmcache_file *file, size_t n, const struct kvc_bundle *b, struct kvc_error *e) {
+static int check_layers(const struct kvc_lmcache_file *file, size_t n, const struct kvc_bundle *b,
+                        struct kvc_error *e) {
     for (size_t i = 0; i < n && n > 1; i++) {
         const struct kvc_lmcache_chunk *k = &file[i].chunk;
         const char *name = b->member[file[i].member].name;
         if (is_whole(k))
-            return kvc_fail(
-                e, KVC_ERR_UNSUPPORTED,
-                "%s: it holds all layers of a chunk, as other files here do, and the order of chunks is not recorded: "
-                "read each by itself",
-                name);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "%s: it holds all layers of a chunk, as other files here do, and the "
+                            "order of chunks is not recorded: "
+                            "read each by itself",
+                            name);
         if (k->tokens != file[0].chunk.tokens || k->layout != file[0].chunk.layout)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "%s: it has %" PRIu64 " tokens in the layout of one of several layers, and the "
+                            "%s: it has %" PRIu64
+                            " tokens in the layout of one of several layers, and the "
                             "first file has %" PRIu64 ", or another layout",
                             name, k->tokens, file[0].chunk.tokens);
     }
     return 0;
 }
 
-static int read_files(struct kvc_lmcache_file *file, size_t *n, const struct kvc_bundle *b, const struct kvc_import_options *o,
-                      struct kvc_error *e) {
+static int read_files(struct kvc_lmcache_file *file, size_t *n, const struct kvc_bundle *b,
+                      const struct kvc_import_options *o, struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++) {
         if (!lmcache_is_read(b, i)) continue;
         file[*n] = (struct kvc_lmcache_file){.member = i, .in = kvc_bundle_open(b, i, e)};
         if (!file[*n].in) return -1;
-        if (lmcache_read_file(&file[*n], b, o, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (lmcache_read_file(&file[*n], b, o, e))
+            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
         ++*n;
     }
-    return *n ? check_layers(file, *n, b, e) : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.data");
+    return *n ? check_layers(file, *n, b, e)
+              : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.data");
 }
 
-static struct kvc_cache *lmcache_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *lmcache_import(const struct kvc_bundle *b,
+                                        const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_lmcache_file *file = kvc_alloc(b->n, sizeof *file);
     struct kvc_cache *c = NULL;
     size_t n = 0;
@@ -208,7 +232,9 @@ static struct kvc_cache *lmcache_import(const struct kvc_bundle *b, const struct
     if (!status) status = number_layers(file, n, b, &known, e);
     if (!status) status = (c = kvc_cache_new(e)) ? 0 : -1;
     if (!status) status = kvc_cache_map(c, NULL, NULL, e);
-    if (!status) status = kvc_lmcache_build(c, "lmcache", b, file, n, lmcache_name_of(b, file->member), known, o, e);
+    if (!status)
+        status = kvc_lmcache_build(c, "lmcache", b, file, n, lmcache_name_of(b, file->member),
+                                   known, o, e);
     free(file);
     if (!status) return c;
     kvc_cache_free(c);
@@ -228,8 +254,8 @@ static int lmcache_keeps(enum kvc_dtype dtype) {
 }
 
 /* Writes a file with a header. */
-static int lmcache_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
-                          struct kvc_error *e) {
+static int lmcache_export(const struct kvc_cache *c, const struct kvc_export_options *o,
+                          struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_lmcache_export x;
     uint8_t head[KVC_LMCACHE_HEADER];
     uint64_t dim[4];
@@ -237,10 +263,11 @@ static int lmcache_export(const struct kvc_cache *c, const struct kvc_export_opt
     kvc_lmcache_shape(&x.chunk, dim);
     int status = 0;
     if (x.chunk.bytes > INT32_MAX)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                          "lmcache: the header has 31 bits for the bytes of K and V, which are %" PRIu64
-                          " here: select tokens, or write lmcache-gds",
-                          x.chunk.bytes);
+        status =
+            kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                     "lmcache: the header has 31 bits for the bytes of K and V, which are %" PRIu64
+                     " here: select tokens, or write lmcache-gds",
+                     x.chunk.bytes);
     put_u32(head + 4 * LENGTH, (uint32_t)x.chunk.bytes);
     put_u32(head + 4 * FORMAT, kvc_lmcache_layouts[x.chunk.layout].fmt);
     put_u32(head + 4 * TYPE, (uint32_t)number_of(x.chunk.info->dtype));

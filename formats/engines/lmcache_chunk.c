@@ -1,5 +1,5 @@
-/* lmcache_chunk.c: layouts of LMCache's chunks, and the cache of them. Source: LMCache lmcache/v1/memory_management.py,
- * lmcache/v1/gpu_connector/gpu_connectors.py. */
+/* lmcache_chunk.c: layouts of LMCache's chunks, and the cache of them. Source: LMCache
+ * lmcache/v1/memory_management.py, lmcache/v1/gpu_connector/gpu_connectors.py. */
 #include "formats/engines/lmcache_chunk.h"
 
 #include "formats/cache/keys.h"
@@ -31,15 +31,20 @@ const struct kvc_format_option kvc_lmcache_options[] = {
     [KVC_LMCACHE_FMT] = LAYOUT,
     [KVC_LMCACHE_FIRST] = FIRST,
     [KVC_LMCACHE_DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [KVC_LMCACHE_LAYERS] = {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
-    [KVC_LMCACHE_TOKENS] = {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
-    [KVC_LMCACHE_DIM] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
+    [KVC_LMCACHE_LAYERS] =
+        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
+    [KVC_LMCACHE_TOKENS] =
+        {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
+    [KVC_LMCACHE_DIM] =
+        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
     {.key = NULL},
 };
 
 const struct kvc_lmcache_layout_info kvc_lmcache_layouts[KVC_LMCACHE_LAYOUTS] = {
-    [KVC_LMCACHE_2LTD] = {"2ltd", 1, "xltr", "clthd"},   [KVC_LMCACHE_T2D] = {"t2d", 2, "txr", "ltchd"},
-    [KVC_LMCACHE_2TD] = {"2td", 3, "xtr", "clthd"},      [KVC_LMCACHE_MLA] = {"mla", 6, "xltr", "clthd"},
+    [KVC_LMCACHE_2LTD] = {"2ltd", 1, "xltr", "clthd"},
+    [KVC_LMCACHE_T2D] = {"t2d", 2, "txr", "ltchd"},
+    [KVC_LMCACHE_2TD] = {"2td", 3, "xtr", "clthd"},
+    [KVC_LMCACHE_MLA] = {"mla", 6, "xltr", "clthd"},
     [KVC_LMCACHE_FUSED] = {"fused", 1, "xltr", "lthcd"},
 };
 /* MemoryFormats that hold no K and V in a known layout. */
@@ -48,8 +53,10 @@ static const struct {
     const char *what;
 } others[] = {
     {0, "UNDEFINED"},
-    {4, "BINARY: compressed or serialised bytes, of CacheGen for instance; have LMCache store chunks with remote_serde: naive"},
-    {5, "BINARY_BUFFER: compressed or serialised bytes; have LMCache store chunks with remote_serde: naive"},
+    {4, "BINARY: compressed or serialised bytes, of CacheGen for instance; have LMCache store "
+        "chunks with remote_serde: naive"},
+    {5, "BINARY_BUFFER: compressed or serialised bytes; have LMCache store chunks with "
+        "remote_serde: naive"},
     {7, "EC_TD: the output of an encoder, not K and V"},
     {8, "HS_TD: hidden states, not K and V"},
 };
@@ -59,7 +66,8 @@ static int is_plane(enum kvc_lmcache_layout layout) {
     return layout == KVC_LMCACHE_MLA || layout == KVC_LMCACHE_FUSED;
 }
 
-int kvc_lmcache_find_layout(const char *name, enum kvc_lmcache_layout *layout, const char *format, struct kvc_error *e) {
+int kvc_lmcache_find_layout(const char *name, enum kvc_lmcache_layout *layout, const char *format,
+                            struct kvc_error *e) {
     for (size_t i = 0; i < KVC_LMCACHE_LAYOUTS; i++)
         if (strcmp(name, kvc_lmcache_layouts[i].name) == 0) {
             *layout = (enum kvc_lmcache_layout)i;
@@ -69,16 +77,20 @@ int kvc_lmcache_find_layout(const char *name, enum kvc_lmcache_layout *layout, c
 }
 
 /* Gives K and V their heads, when a row has `row` values in each. */
-static int take_heads(struct kvc_lmcache_chunk *k, uint64_t row, uint64_t heads, struct kvc_error *e) {
+static int take_heads(struct kvc_lmcache_chunk *k, uint64_t row, uint64_t heads,
+                      struct kvc_error *e) {
     const int latent = k->layout == KVC_LMCACHE_MLA, fused = k->layout == KVC_LMCACHE_FUSED;
     k->heads_known = latent || heads;
     k->heads = latent || !heads ? 1 : heads;
     if (fused && !heads)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
-                             "K and V of each head are neighbours, and the number of heads, which is not recorded, is needed "
+                             "K and V of each head are neighbours, and the number of heads, which "
+                             "is not recorded, is needed "
                              "to separate them");
     if (row % (k->heads * (fused ? 2 : 1)))
-        return kvc_fail(e, KVC_ERR_USAGE, "rows of %" PRIu64 " values are not %" PRIu64 " heads%s: the number of heads is wrong",
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "rows of %" PRIu64 " values are not %" PRIu64
+                        " heads%s: the number of heads is wrong",
                         row, k->heads, fused ? " of K and V" : "");
     k->dim = row / k->heads / (fused ? 2 : 1);
     return 0;
@@ -87,13 +99,17 @@ static int take_heads(struct kvc_lmcache_chunk *k, uint64_t row, uint64_t heads,
 /* Finds the bytes, and checks the bounds that kvc has. */
 static int lmcache_chunk_take_bytes(struct kvc_lmcache_chunk *k, struct kvc_error *e) {
     k->bytes = k->info->size;
-    const uint64_t factor[] = {k->layout == KVC_LMCACHE_MLA ? 1 : 2, k->layers, k->tokens, k->heads, k->dim};
+    const uint64_t factor[] = {k->layout == KVC_LMCACHE_MLA ? 1 : 2, k->layers, k->tokens, k->heads,
+                               k->dim};
     for (size_t i = 0; i < sizeof factor / sizeof factor[0]; i++)
         if (!factor[i] || __builtin_mul_overflow(k->bytes, factor[i], &k->bytes))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "a size of the array is 0, or the array has more bytes than 64 bits count");
+            return kvc_fail(
+                e, KVC_ERR_DAMAGED,
+                "a size of the array is 0, or the array has more bytes than 64 bits count");
     if (k->layers > MAX_LAYERS || k->tokens > KVC_MAX_CELLS)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%" PRIu64 " layers of %" PRIu64 " tokens are more than kvc handles", k->layers,
-                        k->tokens);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%" PRIu64 " layers of %" PRIu64 " tokens are more than kvc handles",
+                        k->layers, k->tokens);
     return 0;
 }
 
@@ -103,20 +119,24 @@ static int choose(struct kvc_lmcache_chunk *k, uint64_t fmt, const uint64_t *dim
     const char *wanted = o->value[KVC_LMCACHE_FMT].text;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (fmt == others[i].fmt)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the chunk has the memory format %" PRIu64 ", %s", fmt, others[i].what);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "the chunk has the memory format %" PRIu64 ", %s", fmt, others[i].what);
     if (wanted) return kvc_lmcache_find_layout(wanted, &k->layout, "lmcache", e);
     for (size_t i = 0; i < KVC_LMCACHE_LAYOUTS; i++)
         if (kvc_lmcache_layouts[i].fmt == fmt && i != KVC_LMCACHE_FUSED) {
             k->layout = (enum kvc_lmcache_layout)i;
             if (k->layout != KVC_LMCACHE_2LTD || rank != 4 || dim[0] != 1) return 0;
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "K and V are one plane: say fmt=fused if K and V of a head are neighbours, fmt=mla for latents");
+                            "K and V are one plane: say fmt=fused if K and V of a head are "
+                            "neighbours, fmt=mla for latents");
         }
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the chunk has the memory format %" PRIu64 ", which kvc does not know", fmt);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "the chunk has the memory format %" PRIu64 ", which kvc does not know", fmt);
 }
 
-int kvc_lmcache_of_shape(struct kvc_lmcache_chunk *k, uint64_t fmt, const struct kvc_dtype_info *info, const uint64_t *dim,
-                         uint64_t rank, uint64_t size, const struct kvc_import_options *o, struct kvc_error *e) {
+int kvc_lmcache_of_shape(struct kvc_lmcache_chunk *k, uint64_t fmt,
+                         const struct kvc_dtype_info *info, const uint64_t *dim, uint64_t rank,
+                         uint64_t size, const struct kvc_import_options *o, struct kvc_error *e) {
     uint64_t row = 0, planes = 0;
     memset(k, 0, sizeof *k);
     k->info = info;
@@ -128,18 +148,25 @@ int kvc_lmcache_of_shape(struct kvc_lmcache_chunk *k, uint64_t fmt, const struct
         planes = 1;
     }
     if (strlen(sizes) != rank)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the layout %s has %zu sizes, the header states %" PRIu64,
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the layout %s has %zu sizes, the header states %" PRIu64,
                         kvc_lmcache_layouts[k->layout].name, strlen(sizes), rank);
     for (uint64_t i = 0; i < rank; i++)
-        *(sizes[i] == 'x' ? &planes : sizes[i] == 'l' ? &k->layers : sizes[i] == 't' ? &k->tokens : &row) = dim[i];
+        *(sizes[i] == 'x'   ? &planes
+          : sizes[i] == 'l' ? &k->layers
+          : sizes[i] == 't' ? &k->tokens
+                            : &row) = dim[i];
     if (planes != (is_plane(k->layout) ? 1 : 2))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the layout %s has %d planes of K and V, the header states %" PRIu64,
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the layout %s has %d planes of K and V, the header states %" PRIu64,
                         kvc_lmcache_layouts[k->layout].name, is_plane(k->layout) ? 1 : 2, planes);
-    const uint64_t heads = o->value[KVC_LMCACHE_HEADS].count ? o->value[KVC_LMCACHE_HEADS].count : o->kv_heads;
+    const uint64_t heads = o->value[KVC_LMCACHE_HEADS].count ? o->value[KVC_LMCACHE_HEADS].count
+                                                             : o->kv_heads;
     if (take_heads(k, row, heads, e) || lmcache_chunk_take_bytes(k, e)) return -1;
     if (k->bytes != size)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the shape makes %" PRIu64 " bytes, but there are %" PRIu64 " of data (cut short or appended to)",
+                        "the shape makes %" PRIu64 " bytes, but there are %" PRIu64
+                        " of data (cut short or appended to)",
                         k->bytes, size);
     return 0;
 }
@@ -150,23 +177,29 @@ int kvc_lmcache_has_geometry(const struct kvc_import_options *o) {
     return 0;
 }
 
-int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint64_t size, const struct kvc_dtype_info *info,
-                           const struct kvc_import_options *o, struct kvc_error *e) {
+int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint64_t size,
+                           const struct kvc_dtype_info *info, const struct kvc_import_options *o,
+                           struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
-    const char *dtype = v[KVC_LMCACHE_DTYPE].text ? v[KVC_LMCACHE_DTYPE].text : info ? info->name : NULL;
+    const char *dtype = v[KVC_LMCACHE_DTYPE].text ? v[KVC_LMCACHE_DTYPE].text
+                        : info                    ? info->name
+                                                  : NULL;
     memset(k, 0, sizeof *k);
-    if (v[KVC_LMCACHE_FMT].text && kvc_lmcache_find_layout(v[KVC_LMCACHE_FMT].text, &k->layout, format, e)) return -1;
+    if (v[KVC_LMCACHE_FMT].text &&
+        kvc_lmcache_find_layout(v[KVC_LMCACHE_FMT].text, &k->layout, format, e))
+        return -1;
     const int latent = k->layout == KVC_LMCACHE_MLA;
     k->layers = v[KVC_LMCACHE_LAYERS].count;
     if (!k->layers && !strchr(kvc_lmcache_layouts[k->layout].sizes, 'l')) k->layers = 1;
-    if (!dtype || !k->layers || !v[KVC_LMCACHE_DIM].count || (!latent && !v[KVC_LMCACHE_HEADS].count))
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "%s: a file without a header needs its geometry: dtype=bf16,layers=L,heads=H,dim=D[,tokens=T][,fmt=" KVC_LMCACHE_NAMES
-            "]",
-            format);
+    if (!dtype || !k->layers || !v[KVC_LMCACHE_DIM].count ||
+        (!latent && !v[KVC_LMCACHE_HEADS].count))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: a file without a header needs its geometry: "
+                        "dtype=bf16,layers=L,heads=H,dim=D[,tokens=T][,fmt=" KVC_LMCACHE_NAMES "]",
+                        format);
     if (k->layers > 1 && !strchr(kvc_lmcache_layouts[k->layout].sizes, 'l'))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: fmt=%s holds one layer", format, kvc_lmcache_layouts[k->layout].name);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: fmt=%s holds one layer", format,
+                        kvc_lmcache_layouts[k->layout].name);
     if (!(k->info = kvc_dtype_by_name(dtype)) || k->info->block > 1)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: dtype=%s is no type of LMCache", format, dtype);
     k->heads = latent ? 1 : v[KVC_LMCACHE_HEADS].count;
@@ -176,23 +209,28 @@ int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint
     if (lmcache_chunk_take_bytes(k, e)) return -1;
     k->tokens = v[KVC_LMCACHE_TOKENS].count ? v[KVC_LMCACHE_TOKENS].count : size / k->bytes;
     if (!k->tokens || lmcache_chunk_take_bytes(k, e) || k->bytes != size)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: the geometry makes %" PRIu64 " bytes%s, but there are %" PRIu64, format, k->bytes,
-                        v[KVC_LMCACHE_TOKENS].count ? "" : " in whole tokens", size);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: the geometry makes %" PRIu64 " bytes%s, but there are %" PRIu64,
+                        format, k->bytes, v[KVC_LMCACHE_TOKENS].count ? "" : " in whole tokens",
+                        size);
     return 0;
 }
 
 /* --- the cache --- */
 
-static int add_part(struct kvc_cache *c, uint64_t tokens, const struct kvc_import_options *o, struct kvc_error *e) {
+static int add_part(struct kvc_cache *c, uint64_t tokens, const struct kvc_import_options *o,
+                    struct kvc_error *e) {
     const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
     if (part == KVC_NONE) return -1;
-    for (uint64_t i = 0; i < tokens; i++) c->part[part].cells.pos[i] += (int64_t)o->value[KVC_LMCACHE_FIRST].count;
+    for (uint64_t i = 0; i < tokens; i++)
+        c->part[part].cells.pos[i] += (int64_t)o->value[KVC_LMCACHE_FIRST].count;
     return 0;
 }
 
-/* Adds the tensors of a file, and maps them. The layers of most layouts are mapped together; where K and
- * V lie between each other, each layer is one region, which restoring keeps in memory. */
-static int add_chunk(struct kvc_cache *c, const struct kvc_lmcache_file *f, int extents, struct kvc_error *e) {
+/* Adds the tensors of a file, and maps them. The layers of most layouts are mapped together; where
+ * K and V lie between each other, each layer is one region, which restoring keeps in memory. */
+static int add_chunk(struct kvc_cache *c, const struct kvc_lmcache_file *f, int extents,
+                     struct kvc_error *e) {
     const struct kvc_lmcache_chunk *k = &f->chunk;
     uint32_t layer = f->place;
     const char *order = kvc_lmcache_layouts[k->layout].order;
@@ -203,9 +241,11 @@ static int add_chunk(struct kvc_cache *c, const struct kvc_lmcache_file *f, int 
     g.count[KVC_AXIS_TOKEN] = k->tokens;
     g.count[KVC_AXIS_HEAD] = k->heads;
     g.count[KVC_AXIS_DIM] = k->dim;
-    if (kvc_geometry_order(&g, order) != KVC_ORDER_GOOD) return kvc_fail(e, KVC_ERR_DAMAGED, "the array has no geometry");
+    if (kvc_geometry_order(&g, order) != KVC_ORDER_GOOD)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the array has no geometry");
     for (; steps; steps--, layer++, at += g.bytes)
-        if (kvc_geometry_tensors(c, &g, k->dim, layer, k->tokens, e) || kvc_geometry_map(c, &g, layer, 0, f->in, at, e) ||
+        if (kvc_geometry_tensors(c, &g, k->dim, layer, k->tokens, e) ||
+            kvc_geometry_map(c, &g, layer, 0, f->in, at, e) ||
             (extents && kvc_geometry_extents(c, &g, layer, 0, f->in, at, e)))
             return -1;
     return 0;
@@ -222,12 +262,15 @@ static int by_member(const void *pa, const void *pb) {
 }
 
 /* Adds the layers in ascending order, which need not be the order of the files. */
-static int lmcache_chunk_add_layers(struct kvc_cache *c, struct kvc_lmcache_file *file, size_t n, struct kvc_error *e) {
+static int lmcache_chunk_add_layers(struct kvc_cache *c, struct kvc_lmcache_file *file, size_t n,
+                                    struct kvc_error *e) {
     qsort(file, n, sizeof *file, by_layer);
     for (size_t i = 0; i < n; i++) {
         struct kvc_lmcache_file *f = &file[i];
-        const enum kvc_layer_kind kind = f->chunk.layout == KVC_LMCACHE_MLA ? KVC_LAYER_LATENT : KVC_LAYER_FULL;
-        if (i && f[-1].layer == f->layer) return kvc_fail(e, KVC_ERR_DAMAGED, "two files hold layer %" PRIu32, f->layer);
+        const enum kvc_layer_kind kind = f->chunk.layout == KVC_LMCACHE_MLA ? KVC_LAYER_LATENT
+                                                                            : KVC_LAYER_FULL;
+        if (i && f[-1].layer == f->layer)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "two files hold layer %" PRIu32, f->layer);
         f->place = c->n_layers;
         for (uint32_t k = 0; k < f->chunk.layers; k++)
             if (kvc_cache_add_layer(c, 0, f->layer + k, kind, e) == KVC_NONE) return -1;
@@ -236,12 +279,13 @@ static int lmcache_chunk_add_layers(struct kvc_cache *c, struct kvc_lmcache_file
 }
 
 /* Adds the tensors and extents of all members, in their order. */
-static int lmcache_chunk_add_members(struct kvc_cache *c, const struct kvc_bundle *b, struct kvc_lmcache_file *file, size_t n,
-                                     struct kvc_error *e) {
+static int lmcache_chunk_add_members(struct kvc_cache *c, const struct kvc_bundle *b,
+                                     struct kvc_lmcache_file *file, size_t n, struct kvc_error *e) {
     qsort(file, n, sizeof *file, by_member);
     for (size_t i = 0, next = 0; i < b->n; i++) {
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
-        const struct kvc_lmcache_file *f = next < n && file[next].member == i ? &file[next++] : NULL;
+        const struct kvc_lmcache_file *f = next < n && file[next].member == i ? &file[next++]
+                                                                              : NULL;
         if (!in) return -1;
         const int extents = !f || f->in == in;
         if (extents && !b->is_file && kvc_extents_member(c, b->member[i].name, e)) return -1;
@@ -260,9 +304,11 @@ static int describe_key(struct kvc_cache *c, const char *name, struct kvc_error 
     return kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, key.model, e);
 }
 
-/* K is paired as transformers keeps it, because the engines that use LMCache do so; but no file says it. */
-static int lmcache_chunk_describe(struct kvc_cache *c, const char *format, uint64_t bytes, const struct kvc_lmcache_chunk *k,
-                                  int layers_known, const struct kvc_import_options *o, struct kvc_error *e) {
+/* K is paired as transformers keeps it, because the engines that use LMCache do so; but no file
+ * says it. */
+static int lmcache_chunk_describe(struct kvc_cache *c, const char *format, uint64_t bytes,
+                                  const struct kvc_lmcache_chunk *k, int layers_known,
+                                  const struct kvc_import_options *o, struct kvc_error *e) {
     const int latent = k->layout == KVC_LMCACHE_MLA;
     const enum kvc_pairing pairing = latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     if (kvc_names_meta(c, format, bytes, o, pairing, !latent, e)) return -1;
@@ -271,12 +317,14 @@ static int lmcache_chunk_describe(struct kvc_cache *c, const char *format, uint6
     return 0;
 }
 
-int kvc_lmcache_build(struct kvc_cache *c, const char *format, const struct kvc_bundle *b, struct kvc_lmcache_file *file,
-                      size_t n, const char *key, int layers_known, const struct kvc_import_options *o, struct kvc_error *e) {
+int kvc_lmcache_build(struct kvc_cache *c, const char *format, const struct kvc_bundle *b,
+                      struct kvc_lmcache_file *file, size_t n, const char *key, int layers_known,
+                      const struct kvc_import_options *o, struct kvc_error *e) {
     if (add_part(c, file->chunk.tokens, o, e)) return -1;
     if (lmcache_chunk_add_layers(c, file, n, e)) return -1;
     if (lmcache_chunk_add_members(c, b, file, n, e)) return -1;
-    if (lmcache_chunk_describe(c, format, kvc_bundle_size(b), &file->chunk, layers_known, o, e)) return -1;
+    if (lmcache_chunk_describe(c, format, kvc_bundle_size(b), &file->chunk, layers_known, o, e))
+        return -1;
     if (describe_key(c, key, e)) return -1;
     if (kvc_cache_finish(c, e)) return -1;
     return 0;

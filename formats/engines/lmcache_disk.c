@@ -1,5 +1,6 @@
-/* lmcache_disk.c: the file that LMCache's LocalDisk keeps beside the bytes of a chunk: JSON with shape, dtype, memory format and
- * size. Not for the bytes (lmcache.c). Source: LMCache, pull requests 563, 1650 and 4778 (local_disk_backend.py). */
+/* lmcache_disk.c: the file that LMCache's LocalDisk keeps beside the bytes of a chunk: JSON with
+ * shape, dtype, memory format and size. Not for the bytes (lmcache.c). Source: LMCache, pull
+ * requests 563, 1650 and 4778 (local_disk_backend.py). */
 #include "formats/engines/lmcache_chunk.h"
 
 #include "formats/io/json_text.h"
@@ -29,7 +30,8 @@ static const struct {
               {"float8_e5m2", KVC_F8E5M2},
               {"fp8_e5m2", KVC_F8E5M2}};
 
-static const char *const formats[] = {"UNDEFINED", "KV_2LTD", "KV_T2D", "KV_2TD", "BINARY", "BINARY_BUFFER", "KV_MLA_FMT"};
+static const char *const formats[] = {"UNDEFINED", "KV_2LTD",       "KV_T2D",    "KV_2TD",
+                                      "BINARY",    "BINARY_BUFFER", "KV_MLA_FMT"};
 
 const struct kvc_dtype_info *kvc_lmcache_dtype(const char *name) {
     static const char room[] = "torch.";
@@ -41,7 +43,8 @@ const struct kvc_dtype_info *kvc_lmcache_dtype(const char *name) {
 
 /* --- finding the file --- */
 
-/* Writes the name of the file beside a chunk: NAME.meta, or without the chunk's own suffix. Returns 0 if there is none. */
+/* Writes the name of the file beside a chunk: NAME.meta, or without the chunk's own suffix. Returns
+ * 0 if there is none. */
 static int name_beside(char *text, size_t size, const char *name, int cut) {
     const size_t n = strlen(name);
     const int has_suffix = n > 3 && strcmp(name + n - 3, ".pt") == 0;
@@ -80,8 +83,11 @@ static json_t *read_beside(const struct kvc_bundle *b, size_t member) {
     char beside[4096];
     json_t *root = NULL;
     for (int cut = 0; cut < 2 && !root && name; cut++)
-        if (name_beside(beside, sizeof beside, name, cut)) root = b->is_file ? parse_path(beside) : parse_member(b, beside);
-    if (root && json_is_array(json_object_get(root, "shape")) && json_is_string(json_object_get(root, "dtype"))) return root;
+        if (name_beside(beside, sizeof beside, name, cut))
+            root = b->is_file ? parse_path(beside) : parse_member(b, beside);
+    if (root && json_is_array(json_object_get(root, "shape")) &&
+        json_is_string(json_object_get(root, "dtype")))
+        return root;
     json_decref(root);
     return NULL;
 }
@@ -95,12 +101,14 @@ int kvc_lmcache_is_disk(const struct kvc_bundle *b, size_t member) {
 
 /* --- its meaning --- */
 
-/* Returns the number of a memory format: that which is stated, by number or name, unless the shape can only be another; of older
- * versions, whose numbers were others. */
+/* Returns the number of a memory format: that which is stated, by number or name, unless the shape
+ * can only be another; of older versions, whose numbers were others. */
 static uint64_t format_of(const json_t *root, const uint64_t *dim, uint64_t rank) {
     const json_t *stated = json_object_get(root, json_object_get(root, "fmt") ? "fmt" : "format");
     const char *name = json_string_value(stated), *dot = name ? strrchr(name, '.') : NULL;
-    uint64_t fmt = json_is_integer(stated) && json_integer_value(stated) > 0 ? (uint64_t)json_integer_value(stated) : 0;
+    uint64_t fmt = json_is_integer(stated) && json_integer_value(stated) > 0
+                       ? (uint64_t)json_integer_value(stated)
+                       : 0;
     for (size_t i = 0; name && i < sizeof formats / sizeof formats[0]; i++)
         if (strcmp(dot ? dot + 1 : name, formats[i]) == 0) fmt = i;
     if (fmt > KV_2TD) return fmt;
@@ -110,7 +118,8 @@ static uint64_t format_of(const json_t *root, const uint64_t *dim, uint64_t rank
     return fmt;
 }
 
-static int lmcache_disk_take_shape(const json_t *shape, uint64_t dim[MAX_RANK], uint64_t *rank, struct kvc_error *e) {
+static int lmcache_disk_take_shape(const json_t *shape, uint64_t dim[MAX_RANK], uint64_t *rank,
+                                   struct kvc_error *e) {
     *rank = json_array_size(shape);
     int good = *rank && *rank <= MAX_RANK;
     for (size_t i = 0; good && i < *rank; i++) {
@@ -118,33 +127,38 @@ static int lmcache_disk_take_shape(const json_t *shape, uint64_t dim[MAX_RANK], 
         good = json_is_integer(size) && json_integer_value(size) >= 0;
         dim[i] = (uint64_t)json_integer_value(size);
     }
-    return good ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "the .meta file beside it has no shape of 1 to %d sizes", MAX_RANK);
+    return good ? 0
+                : kvc_fail(e, KVC_ERR_DAMAGED,
+                           "the .meta file beside it has no shape of 1 to %d sizes", MAX_RANK);
 }
 
-static int lmcache_disk_take(struct kvc_lmcache_chunk *k, const json_t *root, uint64_t size, const struct kvc_import_options *o,
-                             struct kvc_error *e) {
+static int lmcache_disk_take(struct kvc_lmcache_chunk *k, const json_t *root, uint64_t size,
+                             const struct kvc_import_options *o, struct kvc_error *e) {
     const char *name = json_string_value(json_object_get(root, "dtype"));
     const struct kvc_dtype_info *info = kvc_lmcache_dtype(name);
     const json_t *stated = json_object_get(root, "size");
     uint64_t dim[MAX_RANK] = {0}, rank;
-    if (!info) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the .meta file beside it states dtype '%.40s', which no cache has", name);
+    if (!info)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "the .meta file beside it states dtype '%.40s', which no cache has", name);
     if (lmcache_disk_take_shape(json_object_get(root, "shape"), dim, &rank, e)) return -1;
-    if (json_is_integer(stated) && (json_integer_value(stated) < 0 || (uint64_t)json_integer_value(stated) != size))
+    if (json_is_integer(stated) &&
+        (json_integer_value(stated) < 0 || (uint64_t)json_integer_value(stated) != size))
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the .meta file beside it states %" JSON_INTEGER_FORMAT " bytes, but there are %" PRIu64
-                        " (cut short or appended to)",
+                        "the .meta file beside it states %" JSON_INTEGER_FORMAT
+                        " bytes, but there are %" PRIu64 " (cut short or appended to)",
                         json_integer_value(stated), size);
     uint64_t fmt = format_of(root, dim, rank);
     if (!fmt && !o->value[KVC_LMCACHE_FMT].text)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the .meta file beside it states no memory format that kvc knows: say fmt=" KVC_LMCACHE_NAMES
-                        ", for instance --from=lmcache:fmt=2td");
+                        "the .meta file beside it states no memory format that kvc knows: say "
+                        "fmt=" KVC_LMCACHE_NAMES ", for instance --from=lmcache:fmt=2td");
     if (!fmt) fmt = KV_2LTD; /* the option says which one it is */
     return kvc_lmcache_of_shape(k, fmt, info, dim, rank, size, o, e);
 }
 
-int kvc_lmcache_of_disk(struct kvc_lmcache_chunk *k, const struct kvc_bundle *b, size_t member, uint64_t size,
-                        const struct kvc_import_options *o, struct kvc_error *e) {
+int kvc_lmcache_of_disk(struct kvc_lmcache_chunk *k, const struct kvc_bundle *b, size_t member,
+                        uint64_t size, const struct kvc_import_options *o, struct kvc_error *e) {
     json_t *root = read_beside(b, member);
     if (!root) return 1;
     const int status = lmcache_disk_take(k, root, size, o, e);

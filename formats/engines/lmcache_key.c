@@ -1,11 +1,13 @@
-/* lmcache_key.c: the keys of LMCache's chunks, which are the names of their files. Nothing depends on them but the order of
- * layers, because files are renamed. Source: LMCache lmcache/utils.py, gds_backend.py, l2_adapters/fs_l2_adapter.py. */
+/* lmcache_key.c: the keys of LMCache's chunks, which are the names of their files. Nothing depends
+ * on them but the order of layers, because files are renamed. Source: LMCache lmcache/utils.py,
+ * gds_backend.py, l2_adapters/fs_l2_adapter.py. */
 #include "formats/engines/lmcache_chunk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies the last part of a path without the suffix of its storage, "%40" decoded, as GDS writes it. */
+/* Copies the last part of a path without the suffix of its storage, "%40" decoded, as GDS writes
+ * it. */
 static void plain(char *text, size_t size, const char *path) {
     static const char *const suffixes[] = {".data", ".kvcache.safetensors", ".weka1", ".pt"};
     const char *slash = strrchr(path, '/'), *from = slash ? slash + 1 : path;
@@ -44,7 +46,8 @@ static int is_hex(const char *text) {
 }
 
 static int is_word(const char *text) {
-    return *text >= 'a' && *text <= 'z' && !text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_")];
+    return *text >= 'a' && *text <= 'z' &&
+           !text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_")];
 }
 
 /* Copies the model's name, in which '/' is "-SEP-". */
@@ -78,11 +81,12 @@ int kvc_lmcache_key_of(struct kvc_lmcache_key *key, const char *path) {
         key->worker = rank >> 16 & 255;
         return is_hex(field[2]) && is_hex(field[3]);
     }
-    if (n == 5 && is_word(field[0]) && !lmcache_key_count(field[1], &number) && lmcache_key_count(field[2], &key->world) &&
-        lmcache_key_count(field[3], &key->worker) && is_hex(field[4]))
+    if (n == 5 && is_word(field[0]) && !lmcache_key_count(field[1], &number) &&
+        lmcache_key_count(field[2], &key->world) && lmcache_key_count(field[3], &key->worker) &&
+        is_hex(field[4]))
         return take_model(key, field[1]);
-    if (n < 5 || !lmcache_key_count(field[1], &key->world) || !lmcache_key_count(field[2], &key->worker) || !is_hex(field[3]) ||
-        !is_word(field[4]))
+    if (n < 5 || !lmcache_key_count(field[1], &key->world) ||
+        !lmcache_key_count(field[2], &key->worker) || !is_hex(field[3]) || !is_word(field[4]))
         return 0;
     if (strlen(field[4]) < sizeof key->dtype) memcpy(key->dtype, field[4], strlen(field[4]) + 1);
     key->has_layer = n == FIELDS && lmcache_key_count(field[5], &key->layer);

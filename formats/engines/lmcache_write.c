@@ -16,7 +16,8 @@ const struct kvc_format_option kvc_lmcache_export_options[] = {
 };
 
 /* Takes the shape of all layers. */
-static int lmcache_write_take_shape(struct kvc_lmcache_export *x, const char *format, struct kvc_error *e) {
+static int lmcache_write_take_shape(struct kvc_lmcache_export *x, const char *format,
+                                    struct kvc_error *e) {
     const struct kvc_uniform *u = &x->cache;
     struct kvc_lmcache_chunk *k = &x->chunk;
     *k = (struct kvc_lmcache_chunk){.layout = u->latent ? KVC_LMCACHE_MLA : KVC_LMCACHE_2LTD,
@@ -34,25 +35,32 @@ static int lmcache_write_take_shape(struct kvc_lmcache_export *x, const char *fo
 }
 
 /* Takes the layout that the caller wants. */
-static int take_layout(struct kvc_lmcache_chunk *k, const char *wanted, const char *format, struct kvc_error *e) {
+static int take_layout(struct kvc_lmcache_chunk *k, const char *wanted, const char *format,
+                       struct kvc_error *e) {
     enum kvc_lmcache_layout layout;
     if (!wanted) return 0;
     if (kvc_lmcache_find_layout(wanted, &layout, format, e)) return -1;
     if ((layout == KVC_LMCACHE_MLA) != (k->layout == KVC_LMCACHE_MLA))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: fmt=mla is for latents, and latents have no other layout", format);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: fmt=mla is for latents, and latents have no other layout", format);
     if (!strchr(kvc_lmcache_layouts[layout].sizes, 'l') && k->layers > 1)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: fmt=%s holds one layer, and %" PRIu64 " are to be written", format, wanted,
-                        k->layers);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: fmt=%s holds one layer, and %" PRIu64 " are to be written", format,
+                        wanted, k->layers);
     if (layout == KVC_LMCACHE_FUSED && !k->heads_known)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS, "%s: fmt=fused needs the number of KV heads", format);
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
+                             "%s: fmt=fused needs the number of KV heads", format);
     k->layout = layout;
     return 0;
 }
 
-int kvc_lmcache_export_open(struct kvc_lmcache_export *x, const struct kvc_cache *c, const struct kvc_export_options *o,
-                            int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
+int kvc_lmcache_export_open(struct kvc_lmcache_export *x, const struct kvc_cache *c,
+                            const struct kvc_export_options *o, int (*keeps)(enum kvc_dtype),
+                            const char *format, struct kvc_error *e) {
     if (kvc_uniform_open(&x->cache, c, o, keeps, format, e)) return -1;
-    if (!lmcache_write_take_shape(x, format, e) && !take_layout(&x->chunk, o->value[LAYOUT].text, format, e)) return 0;
+    if (!lmcache_write_take_shape(x, format, e) &&
+        !take_layout(&x->chunk, o->value[LAYOUT].text, format, e))
+        return 0;
     kvc_lmcache_export_close(x);
     return -1;
 }
@@ -73,16 +81,19 @@ unsigned kvc_lmcache_shape(const struct kvc_lmcache_chunk *k, uint64_t dim[4]) {
     return rank;
 }
 
-/* Writes the rows of one tensor, or of two that take turns after `unit` bytes, in order of position. */
-static int write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit, struct kvc_sink *out,
-                      struct kvc_error *e) {
+/* Writes the rows of one tensor, or of two that take turns after `unit` bytes, in order of
+ * position. */
+static int write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit,
+                      struct kvc_sink *out, struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, *tensor)->cells;
-    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape), together = kvc_cells_run_rows(cells);
+    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape),
+                   together = kvc_cells_run_rows(cells);
     uint8_t *rows = kvc_alloc(together, row), *turns = kvc_alloc(n * together, row);
     int status = rows && turns ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
         after = kvc_cells_run_end(cells, b);
-        const uint64_t first = cells->block[b], count = cells->block[after] - first, bytes = count * row;
+        const uint64_t first = cells->block[b], count = cells->block[after] - first,
+                       bytes = count * row;
         for (unsigned i = 0; i < n && !status; i++) {
             status = c->read(c, tensor[i], first, count, n == 1 ? turns : rows, e);
             for (uint64_t at = 0; at < bytes && n > 1 && !status; at += unit)
@@ -95,14 +106,16 @@ static int write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigne
     return status;
 }
 
-int kvc_lmcache_export_data(const struct kvc_lmcache_export *x, struct kvc_sink *out, struct kvc_error *e) {
+int kvc_lmcache_export_data(const struct kvc_lmcache_export *x, struct kvc_sink *out,
+                            struct kvc_error *e) {
     const struct kvc_cache *c = x->cache.arrays.cache;
     const struct kvc_lmcache_chunk *k = &x->chunk;
     const int turns = k->layout == KVC_LMCACHE_T2D || k->layout == KVC_LMCACHE_FUSED;
     const uint64_t unit = k->info->size * k->dim * (k->layout == KVC_LMCACHE_T2D ? k->heads : 1);
     for (unsigned pass = 0; pass < (turns || k->layout == KVC_LMCACHE_MLA ? 1 : 2); pass++)
         for (uint32_t i = 0; i < c->n_layers; i++)
-            if (kvc_uniform_has(&x->cache, &c->layer[i]) && write_rows(c, &c->layer[i].tensor[pass], turns ? 2 : 1, unit, out, e))
+            if (kvc_uniform_has(&x->cache, &c->layer[i]) &&
+                write_rows(c, &c->layer[i].tensor[pass], turns ? 2 : 1, unit, out, e))
                 return -1;
     return 0;
 }

@@ -1,10 +1,12 @@
-/* mlx.c: prompt caches of mlx-lm (save_prompt_cache): a safetensors file whose metadata name the class of each layer's cache. Not
- * for the layout of the header (safetensors_file.h) or for other safetensors files (safetensors.c).
+/* mlx.c: prompt caches of mlx-lm (save_prompt_cache): a safetensors file whose metadata name the
+ * class of each layer's cache. Not for the layout of the header (safetensors_file.h) or for other
+ * safetensors files (safetensors.c).
  *
- * mlx-lm flattens Python lists into names: entry j of the state of layer i is "i.j". Entries 0 and 1 are K and V. Two layouts:
- *   until 0.31: metadata "0.i" facts of layer i (or "0.i.j"), "1.KEY" the user's texts, "2.i" classes; K and V without unused rows
- *   from 0.32:  metadata "0.KEY" the user's texts, "1.i" classes, "2.0" empty; facts are scalar arrays "i.2", "i.3", ...; K and V
- *               may have unused rows at the end */
+ * mlx-lm flattens Python lists into names: entry j of the state of layer i is "i.j". Entries 0 and
+ * 1 are K and V. Two layouts: until 0.31: metadata "0.i" facts of layer i (or "0.i.j"), "1.KEY" the
+ * user's texts, "2.i" classes; K and V without unused rows from 0.32:  metadata "0.KEY" the user's
+ * texts, "1.i" classes, "2.0" empty; facts are scalar arrays "i.2", "i.3", ...; K and V may have
+ * unused rows at the end */
 #include "codecs/memory.h"
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
@@ -20,7 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* bytes; larger headers are not searched for class names: those of real caches have some tens of kilobytes */
+/* bytes; larger headers are not searched for class names: those of real caches have some tens of
+ * kilobytes */
 #define MAX_PROBED (UINT64_C(4) << 20)
 #define MAX_LAYERS 65536
 
@@ -47,14 +50,16 @@ static const char *class_of(const struct kvc_safetensors *h, enum layout layout,
     return text_at(h, layout == LAYOUT_031 ? 2 : 1, layer);
 }
 
-/* Returns 1 where the header contains the end of a class name, so that headers of other files are not parsed twice. */
+/* Returns 1 where the header contains the end of a class name, so that headers of other files are
+ * not parsed twice. */
 static int names_a_class(const struct kvc_input *in) {
     static const char *const ends[] = {"Cache\"", "CacheList\""};
     uint8_t head[9];
     int found = 0;
     if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
     const uint64_t n = get_u64(head);
-    if (head[8] != '{' || !n || n > MAX_PROBED || n > in->size - 8 || kvc_input_pin(in, 8, n, NULL)) return 0;
+    if (head[8] != '{' || !n || n > MAX_PROBED || n > in->size - 8 || kvc_input_pin(in, 8, n, NULL))
+        return 0;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         found |= memmem(in->data + 8, (size_t)n, ends[i], strlen(ends[i])) != NULL;
     kvc_input_unpin(in, 8, n);
@@ -63,7 +68,8 @@ static int names_a_class(const struct kvc_input *in) {
 
 static int is_cache(const struct kvc_input *in) {
     struct kvc_safetensors h;
-    if (!names_a_class(in) || kvc_safetensors_read_input(&h, in, KVC_SAFETENSORS_COVERED, NULL)) return 0;
+    if (!names_a_class(in) || kvc_safetensors_read_input(&h, in, KVC_SAFETENSORS_COVERED, NULL))
+        return 0;
     const enum layout layout = layout_of(&h);
     kvc_safetensors_free(&h);
     return layout != LAYOUT_NONE;
@@ -74,7 +80,8 @@ static size_t count_caches(const struct kvc_bundle *b, size_t *at) {
     size_t n = 0;
     for (size_t i = 0; i < b->n; i++) {
         const char *name = b->member[i].name, *dot = b->is_file ? NULL : strrchr(name, '.');
-        if (!b->is_file && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name))) continue;
+        if (!b->is_file && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name)))
+            continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
         if (in && is_cache(in) && !n++) *at = i;
     }
@@ -88,11 +95,12 @@ static int mlx_probe(const struct kvc_bundle *b, char *why, size_t size) {
     return 0;
 }
 
-/* The rows of a layer's K and V. Row r < keep has position r. The rows from `keep` on are a ring of the last of `end` positions;
- * the oldest of them is row `oldest`. */
+/* The rows of a layer's K and V. Row r < keep has position r. The rows from `keep` on are a ring of
+ * the last of `end` positions; the oldest of them is row `oldest`. */
 struct ring {
     uint64_t n, end, keep, oldest;
-    uint64_t window; /* rows that the ring has room for, where it keeps no first rows; 0: it is no window */
+    /* rows that the ring has room for, where it keeps no first rows; 0: it is no window */
+    uint64_t window;
 };
 
 struct reader {
@@ -106,55 +114,74 @@ struct reader {
     struct kvc_array *array; /* in the order of the header's tensors */
 };
 
-static const struct kvc_safetensors_tensor *find_array(const struct reader *r, uint32_t layer, unsigned entry) {
+static const struct kvc_safetensors_tensor *find_array(const struct reader *r, uint32_t layer,
+                                                       unsigned entry) {
     char name[32];
     snprintf(name, sizeof name, "%" PRIu32 ".%u", layer, entry);
     return kvc_safetensors_find(&r->header, name);
 }
 
 /* Reads number `entry` of the state of a layer, which is a scalar array. */
-static int read_scalar(const struct reader *r, uint32_t layer, unsigned entry, uint64_t *value, struct kvc_error *e) {
+static int read_scalar(const struct reader *r, uint32_t layer, unsigned entry, uint64_t *value,
+                       struct kvc_error *e) {
     const struct kvc_safetensors_tensor *t = find_array(r, layer, entry);
     const uint64_t n = t ? t->end - t->begin : 0;
     uint8_t bytes[8] = {0};
     if (!t || (strcmp(t->dtype, "I32") && strcmp(t->dtype, "I64")) || (n != 4 && n != 8))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "array '%" PRIu32 ".%u' must be one integer: it counts rows of layer %" PRIu32, layer,
-                        entry, layer);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "array '%" PRIu32
+                        ".%u' must be one integer: it counts rows of layer %" PRIu32,
+                        layer, entry, layer);
     if (kvc_input_copy(r->in, r->header.data_at + t->begin, bytes, n, e)) return -1;
     *value = get_u64(bytes);
-    return *value <= INT32_MAX ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "array '%" PRIu32 ".%u' is no number of rows", layer, entry);
+    return *value <= INT32_MAX
+               ? 0
+               : kvc_fail(e, KVC_ERR_DAMAGED, "array '%" PRIu32 ".%u' is no number of rows", layer,
+                          entry);
 }
 
 /* Reads fact j of a layer from the metadata. */
-static int read_fact(const struct reader *r, uint32_t layer, unsigned j, uint64_t *value, struct kvc_error *e) {
+static int read_fact(const struct reader *r, uint32_t layer, unsigned j, uint64_t *value,
+                     struct kvc_error *e) {
     char key[48], *end = NULL;
     snprintf(key, sizeof key, "0.%" PRIu32 ".%u", layer, j);
     const char *text = kvc_safetensors_text(&r->header, key);
-    if (text && *text >= '0' && *text <= '9' && strlen(text) < 11) *value = strtoull(text, &end, 10);
+    if (text && *text >= '0' && *text <= '9' && strlen(text) < 11)
+        *value = strtoull(text, &end, 10);
     return end && !*end && *value <= INT32_MAX
                ? 0
-               : kvc_fail(e, KVC_ERR_DAMAGED, "metadata '%s' must be a number of rows of layer %" PRIu32, key, layer);
+               : kvc_fail(e, KVC_ERR_DAMAGED,
+                          "metadata '%s' must be a number of rows of layer %" PRIu32, key, layer);
 }
 
 /* Finds the rows of a RotatingKVCache, whose state has `rows` rows. */
-static int read_rotating(const struct reader *r, uint32_t layer, uint64_t rows, struct ring *ring, struct kvc_error *e) {
+static int read_rotating(const struct reader *r, uint32_t layer, uint64_t rows, struct ring *ring,
+                         struct kvc_error *e) {
     uint64_t end = 0, keep = 0, next = 0, most = 0;
     char key[48];
     snprintf(key, sizeof key, "0.%" PRIu32 ".4", layer);
-    const unsigned later = kvc_safetensors_text(&r->header, key) != NULL; /* old versions have one fact more, before these */
+    /* old versions have one fact more, before these */
+    const unsigned later = kvc_safetensors_text(&r->header, key) != NULL;
     const int status = r->layout == LAYOUT_031
                            ? read_fact(r, layer, 0, &keep, e) || read_fact(r, layer, 1, &most, e) ||
-                                 read_fact(r, layer, 2 + later, &end, e) || read_fact(r, layer, 3 + later, &next, e)
-                           : read_scalar(r, layer, 2, &end, e) || read_scalar(r, layer, 3, &keep, e) ||
-                                 read_scalar(r, layer, 4, &most, e) || read_scalar(r, layer, 5, &next, e);
+                                 read_fact(r, layer, 2 + later, &end, e) ||
+                                 read_fact(r, layer, 3 + later, &next, e)
+                           : read_scalar(r, layer, 2, &end, e) ||
+                                 read_scalar(r, layer, 3, &keep, e) ||
+                                 read_scalar(r, layer, 4, &most, e) ||
+                                 read_scalar(r, layer, 5, &next, e);
     if (status) return -1;
     if (end <= rows ? next != end : keep > next || next > rows)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "layer %" PRIu32 " has %" PRIu64 " rows after %" PRIu64 " tokens (%" PRIu64 " kept), and the next row "
+                        "layer %" PRIu32 " has %" PRIu64 " rows after %" PRIu64 " tokens (%" PRIu64
+                        " kept), and the next row "
                         "is said to be %" PRIu64 ": these numbers do not agree",
                         layer, rows, end, keep, next);
     *ring = end <= rows ? (struct ring){.n = end, .end = end}
-                        : (struct ring){.n = rows, .end = end, .keep = keep, .oldest = next == rows ? keep : next};
+                        : (struct ring){.n = rows,
+                                        .end = end,
+                                        .keep = keep,
+                                        .oldest = next == rows ? keep : next};
     ring->window = keep ? 0 : most;
     return 0;
 }
@@ -163,27 +190,31 @@ static int refuse_class(const char *class, uint32_t layer, struct kvc_error *e) 
     char shown[64];
     if (strcmp(class, "QuantizedKVCache") == 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "layer %" PRIu32
-                        " is a QuantizedKVCache: kvc has no dtype for MLX's packed groups; save the cache without "
+                        "layer %" PRIu32 " is a QuantizedKVCache: kvc has no dtype for MLX's "
+                        "packed groups; save the cache without "
                         "quantisation",
                         layer);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "layer %" PRIu32
-                    " is a cache of class '%s'; kvc reads KVCache, ConcatenateKVCache and RotatingKVCache; save K and V of "
-                    "each layer, if it has them, as arrays [1, heads, tokens, head dim]: layers.{i}.keys and layers.{i}.values",
+                    "layer %" PRIu32 " is a cache of class '%s'; kvc reads KVCache, "
+                    "ConcatenateKVCache and RotatingKVCache; save K and V of "
+                    "each layer, if it has them, as arrays [1, heads, tokens, head dim]: "
+                    "layers.{i}.keys and layers.{i}.values",
                     layer, kvc_name_show(class, shown, sizeof shown));
 }
 
 /* Finds the rows of a layer. */
-static int read_layer(const struct reader *r, uint32_t layer, struct ring *ring, struct kvc_error *e) {
+static int read_layer(const struct reader *r, uint32_t layer, struct ring *ring,
+                      struct kvc_error *e) {
     const char *class = class_of(&r->header, r->layout, layer);
-    const int rotating = strcmp(class, "RotatingKVCache") == 0, plain = strcmp(class, "KVCache") == 0;
-    if (!rotating && !plain && strcmp(class, "ConcatenateKVCache")) return refuse_class(class, layer, e);
+    const int rotating = strcmp(class, "RotatingKVCache") == 0,
+              plain = strcmp(class, "KVCache") == 0;
+    if (!rotating && !plain && strcmp(class, "ConcatenateKVCache"))
+        return refuse_class(class, layer, e);
     const struct kvc_safetensors_tensor *t = find_array(r, layer, 0);
     if (!t || !find_array(r, layer, 1) || t->rank != 4)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "layer %" PRIu32 " (%s) has no K and V, arrays '%" PRIu32 ".0' and '%" PRIu32
-                        ".1' of shape [1, heads, tokens, head dim]",
+                        "layer %" PRIu32 " (%s) has no K and V, arrays '%" PRIu32
+                        ".0' and '%" PRIu32 ".1' of shape [1, heads, tokens, head dim]",
                         layer, class, layer, layer);
     const uint64_t rows = t->dim[2];
     *ring = (struct ring){.n = rows, .end = rows};
@@ -193,7 +224,8 @@ static int read_layer(const struct reader *r, uint32_t layer, struct ring *ring,
     ring->n = ring->end;
     return ring->n <= rows ? 0
                            : kvc_fail(e, KVC_ERR_DAMAGED,
-                                      "layer %" PRIu32 " has %" PRIu64 " rows, but its number of tokens is said to be %" PRIu64,
+                                      "layer %" PRIu32 " has %" PRIu64
+                                      " rows, but its number of tokens is said to be %" PRIu64,
                                       layer, rows, ring->n);
 }
 
@@ -203,7 +235,9 @@ static int is_k_or_v(const struct reader *r, const char *name, uint32_t *layer, 
         char *end;
         if (*name < '0' || *name > '9' || strlen(name) > 12) return 0;
         *layer = (uint32_t)strtoul(name, &end, 10);
-        const struct kvc_safetensors_tensor *t = *layer < r->n_layers ? find_array(r, *layer, *entry) : NULL;
+        const struct kvc_safetensors_tensor *t = *layer < r->n_layers
+                                                     ? find_array(r, *layer, *entry)
+                                                     : NULL;
         if (t && t->name == name) return 1;
     }
     return 0;
@@ -211,8 +245,11 @@ static int is_k_or_v(const struct reader *r, const char *name, uint32_t *layer, 
 
 /* Says of an array that it is K or V of a layer, and leaves out the unused rows at its end. */
 static void take_rows(struct kvc_array *a, uint32_t layer, unsigned entry, uint64_t n) {
-    a->known = (struct kvc_name){.kind = KVC_NAME_TENSOR, .role = entry ? KVC_ROLE_V : KVC_ROLE_K, .layer = layer};
-    if (a->rank != 4 || !a->info || n >= a->dim[2]) return; /* the product of the dimensions is the size, so it fits 64 bits */
+    a->known = (struct kvc_name){.kind = KVC_NAME_TENSOR,
+                                 .role = entry ? KVC_ROLE_V : KVC_ROLE_K,
+                                 .layer = layer};
+    /* the product of the dimensions is the size, so it fits 64 bits */
+    if (a->rank != 4 || !a->info || n >= a->dim[2]) return;
     uint64_t stride = a->info->size;
     a->strided = 1;
     for (unsigned i = 4; i-- > 0; stride *= a->dim[i]) a->stride[i] = stride;
@@ -231,14 +268,17 @@ static int read_arrays(struct reader *r, struct kvc_error *e) {
         char shown[64];
         uint32_t layer;
         unsigned entry;
-        if (kvc_array_of_safetensors(&r->array[i], &r->header.tensor[i], &r->header, r->in, e)) return -1;
+        if (kvc_array_of_safetensors(&r->array[i], &r->header.tensor[i], &r->header, r->in, e))
+            return -1;
         const char *name = r->array[i].name;
         r->array[i].member = r->member;
         if (*name >= '0' && *name <= '9' && strtoull(name, NULL, 10) >= r->n_layers)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "array '%s' is of a layer whose class the metadata do not name",
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "array '%s' is of a layer whose class the metadata do not name",
                             kvc_name_show(name, shown, sizeof shown));
         if (*name >= '0' && *name <= '9') r->array[i].known.kind = KVC_NAME_FACT;
-        if (is_k_or_v(r, name, &layer, &entry)) take_rows(&r->array[i], layer, entry, r->ring[layer].n);
+        if (is_k_or_v(r, name, &layer, &entry))
+            take_rows(&r->array[i], layer, entry, r->ring[layer].n);
     }
     return 0;
 }
@@ -257,18 +297,24 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
         if (i && c->layer[i - 1].part == part) {
             if (memcmp(ring, &r->ring[c->layer[i - 1].index], sizeof *ring) == 0) continue;
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "layers %" PRIu32 " and %" PRIu32 " hold as many tokens, but of other positions",
+                            "layers %" PRIu32 " and %" PRIu32
+                            " hold as many tokens, but of other positions",
                             c->layer[i - 1].index, c->layer[i].index);
         }
         const uint64_t turning = cells->n - ring->keep;
         for (uint64_t row = 0; row < cells->n; row++)
-            cells->pos[row] = (int64_t)(row < ring->keep ? row : ring->end - turning + (row + turning - ring->oldest) % turning);
+            cells->pos[row] = (int64_t)(row < ring->keep
+                                            ? row
+                                            : ring->end - turning +
+                                                  (row + turning - ring->oldest) % turning);
     }
     return 0;
 }
 
-static int set_meta(struct kvc_cache *c, const struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
-    const char *model = kvc_safetensors_text(&r->header, r->layout == LAYOUT_031 ? "1.model" : "0.model");
+static int set_meta(struct kvc_cache *c, const struct reader *r, const struct kvc_import_options *o,
+                    struct kvc_error *e) {
+    const char *model = kvc_safetensors_text(&r->header,
+                                             r->layout == LAYOUT_031 ? "1.model" : "0.model");
     kvc_meta_remove(&c->meta, KVC_KEY_WINDOW_ASSUMED); /* the layers' classes say it */
     if (kvc_names_meta(c, "mlx", kvc_bundle_size(r->b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
     return model && *model ? kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e) : 0;
@@ -276,8 +322,10 @@ static int set_meta(struct kvc_cache *c, const struct reader *r, const struct kv
 
 /* --- token ids, which vllm-mlx keeps beside a cache: NAME_tokens.bin, 32-bit numbers --- */
 
-/* Gives the cache the ids of a file, if it holds as many as the cache has tokens, or one more; others are not of this cache. */
-static int take_ids(struct kvc_cache *c, const struct reader *r, const struct kvc_input *in, struct kvc_error *e) {
+/* Gives the cache the ids of a file, if it holds as many as the cache has tokens, or one more;
+ * others are not of this cache. */
+static int take_ids(struct kvc_cache *c, const struct reader *r, const struct kvc_input *in,
+                    struct kvc_error *e) {
     const uint64_t n = in->size / 4;
     uint64_t end = 0;
     int good = n && in->size % 4 == 0;
@@ -288,7 +336,8 @@ static int take_ids(struct kvc_cache *c, const struct reader *r, const struct kv
     if (!ids) return kvc_fail_memory(e, "tokens");
     int status = kvc_input_pin(in, 0, in->size, e);
     const int pinned = !status;
-    for (uint64_t i = 0; i < n && !status; i++) good &= (ids[i] = (int32_t)get_u32(in->data + 4 * i)) >= 0;
+    for (uint64_t i = 0; i < n && !status; i++)
+        good &= (ids[i] = (int32_t)get_u32(in->data + 4 * i)) >= 0;
     if (pinned) kvc_input_unpin(in, 0, in->size);
     if (!status && good) status = kvc_cache_set_tokens(c, ids, n, e);
     free(ids);
@@ -297,12 +346,14 @@ static int take_ids(struct kvc_cache *c, const struct reader *r, const struct kv
 
 static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
     const struct kvc_bundle *b = r->b;
-    const char *name = b->is_file ? r->in->path : b->member[r->member].name, *dot = name ? strrchr(name, '.') : NULL;
+    const char *name = b->is_file ? r->in->path : b->member[r->member].name,
+               *dot = name ? strrchr(name, '.') : NULL;
     struct kvc_input in;
     char *beside;
     int status = 0;
     if (!dot) return 0;
-    if (asprintf(&beside, "%.*s_tokens.bin", (int)(dot - name), name) < 0) return kvc_fail_memory(e, "a name");
+    if (asprintf(&beside, "%.*s_tokens.bin", (int)(dot - name), name) < 0)
+        return kvc_fail_memory(e, "a name");
     if (b->is_file && !kvc_input_open(&in, beside, NULL)) {
         status = take_ids(c, r, &in, e);
         kvc_input_close(&in);
@@ -316,7 +367,8 @@ static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct k
     return status;
 }
 
-static int mlx_build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o, struct kvc_error *e) {
+static int mlx_build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o,
+                     struct kvc_error *e) {
     const struct kvc_array_list list = {.array = r->array, .n = r->header.n};
     if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     if (kvc_names_build(c, r->array, r->header.n, NULL, e)) return -1;
@@ -327,17 +379,20 @@ static int mlx_build(struct kvc_cache *c, struct reader *r, const struct kvc_imp
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *mlx_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *mlx_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                    struct kvc_error *e) {
     struct reader r = {.b = b};
     struct kvc_cache *c = NULL;
     const size_t caches = b->is_file ? 1 : count_caches(b, &r.member);
     if (caches > 1)
-        kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_EACH, "%zu prompt caches of mlx-lm, each a cache of its own", caches);
+        kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_EACH,
+                      "%zu prompt caches of mlx-lm, each a cache of its own", caches);
     else if (!caches) kvc_fail(e, KVC_ERR_UNKNOWN, "no prompt cache of mlx-lm among the files");
     if (caches != 1 || !(r.in = kvc_bundle_open(b, r.member, e))) return NULL;
     if (kvc_safetensors_read_input(&r.header, r.in, KVC_SAFETENSORS_COVERED, e)) return NULL;
     if ((r.layout = layout_of(&r.header)) == LAYOUT_NONE)
-        kvc_fail(e, KVC_ERR_UNKNOWN, "no prompt cache of mlx-lm: the metadata name no class of a cache");
+        kvc_fail(e, KVC_ERR_UNKNOWN,
+                 "no prompt cache of mlx-lm: the metadata name no class of a cache");
     else if (!read_arrays(&r, e) && (c = kvc_cache_new(e)) && mlx_build(c, &r, o, e)) {
         kvc_cache_free(c);
         c = NULL;
@@ -378,17 +433,21 @@ struct writer {
     uint64_t n; /* tokens */
 };
 
-/* Keeps K and V of the list, and checks that they are those of layers 0, 1, ..., all of one length. */
+/* Keeps K and V of the list, and checks that they are those of layers 0, 1, ..., all of one length.
+ */
 static int choose_items(struct writer *w, struct kvc_error *e) {
     const struct kvc_cache *c = w->list.cache;
     size_t kept = 0;
     for (size_t i = 0; i < w->list.n; i++) {
         const struct kvc_arrays_item *item = &w->list.item[i];
-        const struct kvc_part *part = item->kind == KVC_NAME_TENSOR ? kvc_tensor_part(c, item->number) : NULL;
+        const struct kvc_part *part = item->kind == KVC_NAME_TENSOR
+                                          ? kvc_tensor_part(c, item->number)
+                                          : NULL;
         if (!part || part->kind == KVC_PART_COMPANION) continue;
         if (part->kind == KVC_PART_SLIDING)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "the cache has sliding-window layers, whose state in mlx-lm depends on how the prompt was processed; "
+                            "the cache has sliding-window layers, whose state in mlx-lm depends on "
+                            "how the prompt was processed; "
                             "use safetensors");
         const uint32_t layer = c->layer[c->tensor[item->number].layer].index;
         if (layer >= w->n_layers) w->n_layers = layer + 1;
@@ -397,18 +456,23 @@ static int choose_items(struct writer *w, struct kvc_error *e) {
     }
     w->list.n = kept;
     if (kept != 2 * (uint64_t)w->n_layers) /* items have different names */
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "mlx-lm needs K and V of every layer from 0 on, and the cache lacks some");
-    return w->n <= INT32_MAX ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has more tokens than mlx-lm counts");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "mlx-lm needs K and V of every layer from 0 on, and the cache lacks some");
+    return w->n <= INT32_MAX
+               ? 0
+               : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has more tokens than mlx-lm counts");
 }
 
-static int add_text(struct kvc_safetensors_writer *to, unsigned group, uint32_t i, const char *text, struct kvc_error *e) {
+static int add_text(struct kvc_safetensors_writer *to, unsigned group, uint32_t i, const char *text,
+                    struct kvc_error *e) {
     char key[32];
     snprintf(key, sizeof key, "%u.%" PRIu32, group, i);
     return kvc_safetensors_add_text(to, key, text, e);
 }
 
 /* Adds the metadata. mlx_lm.generate needs the user's texts "model" and "tokenizer_config". */
-static int add_metadata(struct kvc_safetensors_writer *to, const struct writer *w, const char *model, struct kvc_error *e) {
+static int add_metadata(struct kvc_safetensors_writer *to, const struct writer *w,
+                        const char *model, struct kvc_error *e) {
     const int old = w->layout == LAYOUT_031;
     if (kvc_safetensors_add_text(to, old ? "1.tokenizer_config" : "0.tokenizer_config", "{}", e) ||
         (*model && kvc_safetensors_add_text(to, old ? "1.model" : "0.model", model, e)) ||
@@ -428,14 +492,18 @@ static int add_metadata(struct kvc_safetensors_writer *to, const struct writer *
     return 0;
 }
 
-static int add_arrays(struct kvc_safetensors_writer *to, const struct writer *w, struct kvc_error *e) {
+static int add_arrays(struct kvc_safetensors_writer *to, const struct writer *w,
+                      struct kvc_error *e) {
     const struct kvc_cache *c = w->list.cache;
     char name[32];
     for (size_t i = 0; i < w->list.n; i++) {
         const struct kvc_arrays_item *item = &w->list.item[i];
         const struct kvc_tensor *tensor = &c->tensor[item->number];
-        snprintf(name, sizeof name, "%" PRIu32 ".%d", c->layer[tensor->layer].index, tensor->role == KVC_ROLE_V);
-        if (kvc_safetensors_add(to, name, kvc_safetensors_type_of((int)item->dtype)->name, item->dim, item->rank, e)) return -1;
+        snprintf(name, sizeof name, "%" PRIu32 ".%d", c->layer[tensor->layer].index,
+                 tensor->role == KVC_ROLE_V);
+        if (kvc_safetensors_add(to, name, kvc_safetensors_type_of((int)item->dtype)->name,
+                                item->dim, item->rank, e))
+            return -1;
     }
     for (uint32_t i = 0; w->layout == LAYOUT_032 && i < w->n_layers; i++) {
         snprintf(name, sizeof name, "%" PRIu32 ".2", i);
@@ -444,12 +512,15 @@ static int add_arrays(struct kvc_safetensors_writer *to, const struct writer *w,
     return 0;
 }
 
-static int mlx_write_file(const struct writer *w, const char *model, struct kvc_sink *out, struct kvc_error *e) {
+static int mlx_write_file(const struct writer *w, const char *model, struct kvc_sink *out,
+                          struct kvc_error *e) {
     struct kvc_safetensors_writer header;
     uint8_t count[4];
     if (kvc_safetensors_writer_init(&header, e)) return -1;
-    int status = add_metadata(&header, w, model, e) || add_arrays(&header, w, e) || kvc_safetensors_write(&header, out, e) ? -1
-                                                                                                                           : 0;
+    int status = add_metadata(&header, w, model, e) || add_arrays(&header, w, e) ||
+                         kvc_safetensors_write(&header, out, e)
+                     ? -1
+                     : 0;
     kvc_safetensors_writer_free(&header);
     for (size_t i = 0; i < w->list.n && !status; i++) {
         uint8_t *bytes;
@@ -463,15 +534,19 @@ static int mlx_write_file(const struct writer *w, const char *model, struct kvc_
     return status;
 }
 
-/* Writes each layer as a KVCache without unused rows. Tokens, positions and companions are not written. */
-static int mlx_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+/* Writes each layer as a KVCache without unused rows. Tokens, positions and companions are not
+ * written. */
+static int mlx_export(const struct kvc_cache *c, const struct kvc_export_options *o,
+                      struct kvc_sink *out, struct kvc_error *e) {
     const char *layout = o->value[LAYOUT].text, *model = o->value[MODEL].text;
     struct writer w = {.layout = layout && strcmp(layout, "0.31") == 0 ? LAYOUT_031 : LAYOUT_032};
     if (layout && w.layout == LAYOUT_032 && strcmp(layout, "0.32"))
         return kvc_fail(e, KVC_ERR_USAGE, "mlx: layout=%s must be 0.32 or 0.31", layout);
     if (kvc_arrays_list(&w.list, c, o, mlx_keeps, e)) return -1;
     int status = choose_items(&w, e);
-    if (!status) status = mlx_write_file(&w, model ? model : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, ""), out, e);
+    if (!status)
+        status = mlx_write_file(&w, model ? model : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, ""),
+                                out, e);
     kvc_arrays_free(&w.list);
     return status;
 }
@@ -483,8 +558,9 @@ const struct kvc_format kvc_format_mlx = {
     .takes_members = 1,
     .export_options = export_options,
     .source = KVC_SOURCE_MLX,
-    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_COMPANIONS |
-             KVC_LACKS_CHECKPOINTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS |
+             KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES |
+             KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = mlx_keeps,
     .probe = mlx_probe,
     .import = mlx_import,

@@ -1,5 +1,5 @@
-/* npy.c: one array as a .npy file: magic, version, the text of a Python dictionary, data. Not for the zip
- * around it (npz.c). */
+/* npy.c: one array as a .npy file: magic, version, the text of a Python dictionary, data. Not for
+ * the zip around it (npz.c). */
 #include "formats/engines/npy.h"
 
 #include "formats/io/bytes.h"
@@ -8,17 +8,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* numpy has no bfloat16: arrays of the ml_dtypes extension are saved as two-byte voids, which are read here as bf16. Eight-bit
- * floats are saved as one-byte voids, which do not record their type, and are not read. */
+/* numpy has no bfloat16: arrays of the ml_dtypes extension are saved as two-byte voids, which are
+ * read here as bf16. Eight-bit floats are saved as one-byte voids, which do not record their type,
+ * and are not read. */
 static const struct {
     const char *descr;
     unsigned size;
     int dtype; /* enum kvc_dtype, or -1 */
     unsigned int_size, raw_size;
 } elements[] = {
-    {"<f4", 4, KVC_F32, 0, 0}, {"<f2", 2, KVC_F16, 0, 0}, {"|V2", 2, KVC_BF16, 0, 0}, {"<V2", 2, KVC_BF16, 0, 0},
-    {"|u1", 1, KVC_U8, 0, 1},  {"|i1", 1, KVC_I8, 0, 1},  {"<i4", 4, -1, 4, 0},       {"<i8", 8, -1, 8, 0},
-    {"<u2", 2, -1, 0, 2},      {"<i2", 2, -1, 0, 2},
+    {"<f4", 4, KVC_F32, 0, 0},  {"<f2", 2, KVC_F16, 0, 0}, {"|V2", 2, KVC_BF16, 0, 0},
+    {"<V2", 2, KVC_BF16, 0, 0}, {"|u1", 1, KVC_U8, 0, 1},  {"|i1", 1, KVC_I8, 0, 1},
+    {"<i4", 4, -1, 4, 0},       {"<i8", 8, -1, 8, 0},      {"<u2", 2, -1, 0, 2},
+    {"<i2", 2, -1, 0, 2},
 };
 
 /* A cursor over the text of a .npy header: a Python literal. */
@@ -64,11 +66,14 @@ static int take_count(struct text *t, uint64_t *count) {
     const uint8_t *first = t->at;
     *count = 0;
     for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++)
-        if (__builtin_mul_overflow(*count, 10, count) || __builtin_add_overflow(*count, *t->at - '0', count)) return 0;
+        if (__builtin_mul_overflow(*count, 10, count) ||
+            __builtin_add_overflow(*count, *t->at - '0', count))
+            return 0;
     return t->at > first && (*first != '0' || t->at == first + 1);
 }
 
-/* Reads a tuple, "()", "(5,)" or "(1, 2)". Sets rank and the first dimensions, and the product of all. */
+/* Reads a tuple, "()", "(5,)" or "(1, 2)". Sets rank and the first dimensions, and the product of
+ * all. */
 static int npy_take_shape(struct text *t, struct kvc_array *a, uint64_t *values) {
     int comma = 0;
     *values = 1;
@@ -76,7 +81,9 @@ static int npy_take_shape(struct text *t, struct kvc_array *a, uint64_t *values)
     if (!npy_take(t, '(')) return 0;
     while (!npy_take(t, ')')) {
         uint64_t dim;
-        if ((a->rank && !comma) || !take_count(t, &dim) || __builtin_mul_overflow(*values, dim, values)) return 0;
+        if ((a->rank && !comma) || !take_count(t, &dim) ||
+            __builtin_mul_overflow(*values, dim, values))
+            return 0;
         if (a->rank < KVC_ARRAY_RANK) a->dim[a->rank] = dim;
         a->rank++;
         comma = npy_take(t, ',');
@@ -85,7 +92,8 @@ static int npy_take_shape(struct text *t, struct kvc_array *a, uint64_t *values)
 }
 
 /* Reads the dictionary: descr, fortran_order and shape, each once. */
-static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a, uint64_t *values) {
+static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a,
+                       uint64_t *values) {
     unsigned seen = 0, bit;
     char key[32];
     if (!npy_take(t, '{')) return 0;
@@ -112,27 +120,36 @@ static int take_header(struct text *t, char *descr, size_t size, int *fortran, s
     return seen == 7 && t->end - t->at == 1 && *t->at == '\n';
 }
 
-/* Reads the header. The first `size` bytes of the member, or fewer where it is shorter, are at p. */
-static int npy_read_header(struct kvc_array *a, const uint8_t *p, uint64_t size, struct kvc_error *e) {
+/* Reads the header. The first `size` bytes of the member, or fewer where it is shorter, are at p.
+ */
+static int npy_read_header(struct kvc_array *a, const uint8_t *p, uint64_t size,
+                           struct kvc_error *e) {
     char shown[96], descr[32];
     int fortran = 0;
     uint64_t values = 0, bytes;
     kvc_name_show(a->name, shown, sizeof shown);
-    if (size < 12 || memcmp(p, "\x93NUMPY", 6)) return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy' is no .npy file", shown);
+    if (size < 12 || memcmp(p, "\x93NUMPY", 6))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy' is no .npy file", shown);
     if (p[6] < 1 || p[6] > 3 || p[7] != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy': .npy version %u.%u is not known", shown, p[6], p[7]);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy': .npy version %u.%u is not known",
+                        shown, p[6], p[7]);
     uint64_t start = p[6] == 1 ? 10 : 12, length = p[6] == 1 ? get_u16(p + 8) : get_u32(p + 8);
     if (length > size - start)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy': the header reaches beyond the member", shown);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy': the header reaches beyond the member",
+                        shown);
     struct text t = {p + start, p + start + length};
     if (!take_header(&t, descr, sizeof descr, &fortran, a, &values))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "member '%s.npy': the header is not {descr, fortran_order, shape} of one plain type",
-                        shown);
+        return kvc_fail(
+            e, KVC_ERR_DAMAGED,
+            "member '%s.npy': the header is not {descr, fortran_order, shape} of one plain type",
+            shown);
     for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++) {
         if (strcmp(elements[i].descr, descr)) continue;
         if (fortran)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "member '%s.npy' is in Fortran order; save it with numpy.ascontiguousarray()",
-                            shown);
+            return kvc_fail(
+                e, KVC_ERR_UNSUPPORTED,
+                "member '%s.npy' is in Fortran order; save it with numpy.ascontiguousarray()",
+                shown);
         a->type = elements[i].descr;
         a->info = elements[i].dtype < 0 ? NULL : kvc_dtype_info((unsigned)elements[i].dtype);
         a->int_size = elements[i].int_size;
@@ -141,7 +158,9 @@ static int npy_read_header(struct kvc_array *a, const uint8_t *p, uint64_t size,
         a->size = size - start - length;
         if (__builtin_mul_overflow(values, elements[i].size, &bytes) || bytes != a->size)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "member '%s.npy' holds %" PRIu64 " bytes of data, not what its shape and type need", shown, a->size);
+                            "member '%s.npy' holds %" PRIu64
+                            " bytes of data, not what its shape and type need",
+                            shown, a->size);
         return 0;
     }
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -150,12 +169,14 @@ static int npy_read_header(struct kvc_array *a, const uint8_t *p, uint64_t size,
                     shown, descr);
 }
 
-int kvc_npy_read(struct kvc_array *a, const struct kvc_input *in, uint64_t at, uint64_t size, struct kvc_error *e) {
+int kvc_npy_read(struct kvc_array *a, const struct kvc_input *in, uint64_t at, uint64_t size,
+                 struct kvc_error *e) {
     uint8_t head[12];
     uint64_t n = size;
     if (size >= sizeof head) {
         if (kvc_input_copy(in, at, head, sizeof head, e)) return -1;
-        const uint64_t due = head[6] == 1 ? 10 + (uint64_t)get_u16(head + 8) : 12 + (uint64_t)get_u32(head + 8);
+        const uint64_t due = head[6] == 1 ? 10 + (uint64_t)get_u16(head + 8)
+                                          : 12 + (uint64_t)get_u32(head + 8);
         n = due < size ? due : size;
     }
     if (kvc_input_pin(in, at, n, e)) return -1;
@@ -178,9 +199,10 @@ size_t kvc_npy_print(const struct kvc_arrays_item *item, char *text, size_t size
     enum { PREFIX = 10, ALIGN = 64 };
     char shape[96] = "";
     for (unsigned i = 0; i < item->rank; i++)
-        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRIu64 "%s", i ? " " : "", item->dim[i],
-                 i + 1 < item->rank || item->rank == 1 ? "," : "");
-    snprintf(text + PREFIX, size - PREFIX, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr_of(item), shape);
+        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%" PRIu64 "%s",
+                 i ? " " : "", item->dim[i], i + 1 < item->rank || item->rank == 1 ? "," : "");
+    snprintf(text + PREFIX, size - PREFIX,
+             "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr_of(item), shape);
     size_t used = PREFIX + strlen(text + PREFIX), total = (used + 1 + ALIGN - 1) / ALIGN * ALIGN;
     memset(text + used, ' ', total - used);
     text[total - 1] = '\n';

@@ -1,6 +1,7 @@
-/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them, or as several such files. Not for the meaning of names
- * (arrays_names.c), for one array of the zip (npy.c) or for reading members (zip_members.c). A file with deflated members is
- * exported as an npz of equal values, not as the same file. */
+/* npz.c: KV caches as a zip of .npy arrays, as numpy.savez() writes them, or as several such files.
+ * Not for the meaning of names (arrays_names.c), for one array of the zip (npy.c) or for reading
+ * members (zip_members.c). A file with deflated members is exported as an npz of equal values, not
+ * as the same file. */
 #include "formats/engines/arrays_write.h"
 #include "formats/cache/format.h"
 #include "formats/cache/mapped.h"
@@ -25,11 +26,13 @@ static int is_array(const char *path) {
     return npz_ends_in(path, ".npy");
 }
 
-/* Selects the arrays with a meaning. Others stay private bytes of the file; they are not decompressed. */
+/* Selects the arrays with a meaning. Others stay private bytes of the file; they are not
+ * decompressed. */
 static int wants(const void *state, const char *path) {
     if (!is_array(path)) return 0;
     char *name = strndup(path, strlen(path) - 4);
-    const int wanted = name && (kvc_name_of(name, state).kind != KVC_NAME_OTHER || kvc_name_is_beside(name));
+    const int wanted = name && (kvc_name_of(name, state).kind != KVC_NAME_OTHER ||
+                                kvc_name_is_beside(name));
     free(name);
     return wanted;
 }
@@ -39,18 +42,24 @@ static int wants_all(const void *state, const char *path) {
     return is_array(path);
 }
 
-/* Adds the arrays of a zip in the order of the file. Arrays that are not read have their names for messages only. An array without
- * a meaning may be unreadable, but not of several files, where a file's name may give it one. */
-static int add_arrays(struct kvc_array_list *list, struct kvc_zip_members *z, size_t member, int is_file,
-                      const struct kvc_import_options *o, struct kvc_error *e) {
+/* Adds the arrays of a zip in the order of the file. Arrays that are not read have their names for
+ * messages only. An array without a meaning may be unreadable, but not of several files, where a
+ * file's name may give it one. */
+static int add_arrays(struct kvc_array_list *list, struct kvc_zip_members *z, size_t member,
+                      int is_file, const struct kvc_import_options *o, struct kvc_error *e) {
     for (size_t i = 0; i < z->n; i++) {
         struct kvc_zip_member *m = &z->member[i];
         if (is_array(m->name)) m->name[strlen(m->name) - 4] = '\0';
         const int is_known = kvc_name_of(m->name, o).kind != KVC_NAME_OTHER;
-        const struct kvc_array unread = {.name = m->name, .type = "?", .tensor = KVC_NONE, .member = member};
+        const struct kvc_array unread = {.name = m->name,
+                                         .type = "?",
+                                         .tensor = KVC_NONE,
+                                         .member = member};
         struct kvc_array a = unread;
-        if (m->is_read && !m->size && is_known) return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
-        if (m->is_read && m->size && kvc_npy_read(&a, kvc_zip_member_input(z, i), m->at, m->size, e)) {
+        if (m->is_read && !m->size && is_known)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "an array's member is empty");
+        if (m->is_read && m->size &&
+            kvc_npy_read(&a, kvc_zip_member_input(z, i), m->at, m->size, e)) {
             if (is_known || !(is_file || kvc_name_is_beside(m->name))) return -1;
             a = unread;
         }
@@ -59,10 +68,10 @@ static int add_arrays(struct kvc_array_list *list, struct kvc_zip_members *z, si
     return 0;
 }
 
-/* Reads the members of a zip. Where no name is that of K or V, all arrays are read, for a message by their shapes. Refuses a zip of
- * other files. */
-static int read_members(struct kvc_zip_members *z, const struct kvc_input *in, const struct kvc_import_options *o,
-                        struct kvc_error *e) {
+/* Reads the members of a zip. Where no name is that of K or V, all arrays are read, for a message
+ * by their shapes. Refuses a zip of other files. */
+static int read_members(struct kvc_zip_members *z, const struct kvc_input *in,
+                        const struct kvc_import_options *o, struct kvc_error *e) {
     char shown[96];
     int arrays = 0, read = 0;
     if (kvc_zip_read(z, in, wants, o, e)) return -1;
@@ -72,8 +81,10 @@ static int read_members(struct kvc_zip_members *z, const struct kvc_input *in, c
     }
     if (read || !z->n) return 0;
     if (!arrays)
-        kvc_fail(e, KVC_ERR_UNKNOWN, "a zip of files that are no arrays (%s); unpack it, and give the files or their folder",
-                 kvc_name_show(z->member[0].name, shown, sizeof shown));
+        kvc_fail(
+            e, KVC_ERR_UNKNOWN,
+            "a zip of files that are no arrays (%s); unpack it, and give the files or their folder",
+            kvc_name_show(z->member[0].name, shown, sizeof shown));
     kvc_zip_free(z);
     return arrays ? kvc_zip_read(z, in, wants_all, NULL, e) : -1;
 }
@@ -81,17 +92,20 @@ static int read_members(struct kvc_zip_members *z, const struct kvc_input *in, c
 /* Returns 1 for members that are read: of several files, those named *.npz and *.npy. */
 static int npz_is_read(const struct kvc_bundle *b, size_t i) {
     const char *name = b->member[i].name;
-    return b->is_file || (!kvc_member_is_beside(name) && (is_array(name) || npz_ends_in(name, ".npz")));
+    return b->is_file ||
+           (!kvc_member_is_beside(name) && (is_array(name) || npz_ends_in(name, ".npz")));
 }
 
 /* Adds the arrays of a member: an npz, or one array, whose name is that of the file. */
-static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips, const struct kvc_bundle *b, size_t i,
-                       const struct kvc_import_options *o, struct kvc_error *e) {
+static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips,
+                       const struct kvc_bundle *b, size_t i, const struct kvc_import_options *o,
+                       struct kvc_error *e) {
     const struct kvc_input *in = kvc_bundle_open(b, i, e);
     struct kvc_zip_members *z = &zips->zip[i];
     if (!in) return -1;
     if (b->is_file || !is_array(b->member[i].name)) {
-        if (b->is_file ? read_members(z, in, o, e) : kvc_zip_read(z, in, wants_all, NULL, e)) return -1;
+        if (b->is_file ? read_members(z, in, o, e) : kvc_zip_read(z, in, wants_all, NULL, e))
+            return -1;
         return add_arrays(list, z, i, b->is_file, o, e);
     }
     char *name = strndup(b->member[i].name, strlen(b->member[i].name) - 4); /* for messages */
@@ -102,8 +116,9 @@ static int read_member(struct kvc_array_list *list, struct kvc_zip_set *zips, co
     return status ? -1 : kvc_arrays_add(list, &a, e);
 }
 
-static int read_all(struct kvc_array_list *list, struct kvc_zip_set *zips, const struct kvc_bundle *b,
-                    const struct kvc_import_options *o, struct kvc_error *e) {
+static int read_all(struct kvc_array_list *list, struct kvc_zip_set *zips,
+                    const struct kvc_bundle *b, const struct kvc_import_options *o,
+                    struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++)
         if (npz_is_read(b, i) && read_member(list, zips, b, i, o, e))
             return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
@@ -120,13 +135,17 @@ static int npz_build(struct kvc_cache *c, struct kvc_array_list *list, const str
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *npz_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *npz_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                    struct kvc_error *e) {
     struct kvc_array_list list = {.n = 0};
     struct kvc_zip_set zips = {.n = 0};
     struct kvc_cache *c = NULL;
     if (kvc_name_check_map(o, e) || kvc_zip_set_open(&zips, b->n, e)) return NULL;
     int status = read_all(&list, &zips, b, o, e);
-    if (!status) status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e) ? npz_build(c, &list, b, o, e) : -1;
+    if (!status)
+        status = (c = kvc_cache_new(e)) && !kvc_arrays_own(c, &zips, e)
+                     ? npz_build(c, &list, b, o, e)
+                     : -1;
     kvc_arrays_clear(&list);
     kvc_zip_set_free(&zips);
     if (!status) return c;
@@ -141,7 +160,8 @@ static int npz_probe_file(const struct kvc_input *in, int is_zip) {
 }
 
 static int npz_probe(const struct kvc_bundle *b, char *why, size_t size) {
-    snprintf(why, size, b->is_file ? "does not begin as a zip does" : "no file is named *.npz or *.npy");
+    snprintf(why, size,
+             b->is_file ? "does not begin as a zip does" : "no file is named *.npz or *.npy");
     for (size_t i = 0; i < b->n; i++) {
         if (!npz_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
@@ -163,8 +183,8 @@ struct writer {
     int failed; /* 1: the sink failed, with its error in *e */
 };
 
-/* Writes to the sink and always reports success, because libarchive 3.6 leaks the zip writer when its output fails. Bytes after a
- * failure are dropped. */
+/* Writes to the sink and always reports success, because libarchive 3.6 leaks the zip writer when
+ * its output fails. Bytes after a failure are dropped. */
 static la_ssize_t write_bytes(struct archive *a, void *state, const void *data, size_t n) {
     struct writer *w = state;
     (void)a;
@@ -172,8 +192,8 @@ static la_ssize_t write_bytes(struct archive *a, void *state, const void *data, 
     return (la_ssize_t)n;
 }
 
-static int write_item(struct archive *a, struct archive_entry *entry, const struct kvc_arrays *list, size_t i,
-                      struct kvc_error *e) {
+static int write_item(struct archive *a, struct archive_entry *entry, const struct kvc_arrays *list,
+                      size_t i, struct kvc_error *e) {
     const struct kvc_arrays_item *item = &list->item[i];
     char header[256], name[64];
     uint8_t *bytes;
@@ -185,19 +205,23 @@ static int write_item(struct archive *a, struct archive_entry *entry, const stru
     kvc_libarchive.entry_set_filetype(entry, AE_IFREG);
     kvc_libarchive.entry_set_perm(entry, 0644);
     kvc_libarchive.entry_set_size(entry, (la_int64_t)(n + item->bytes));
-    /* No time is set, so that equal caches give equal files; zip then shows its first day, 1980-01-01. */
+    /* No time is set, so that equal caches give equal files; zip then shows its first day,
+     * 1980-01-01. */
     int status = kvc_libarchive.write_header(a, entry) == ARCHIVE_OK &&
                          kvc_libarchive.write_data(a, header, n) == (la_ssize_t)n &&
-                         kvc_libarchive.write_data(a, bytes, (size_t)item->bytes) == (la_ssize_t)item->bytes
+                         kvc_libarchive.write_data(a, bytes, (size_t)item->bytes) ==
+                             (la_ssize_t)item->bytes
                      ? 0
                      : -1;
     free(bytes);
     return status;
 }
 
-/* Writes stored members in the order and with the names of arrays_write.h. bf16 and eight-bit floats, for which numpy has no
- * types, become float32: exact, but larger and of another dtype. Metadata are not written. */
-static int npz_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+/* Writes stored members in the order and with the names of arrays_write.h. bf16 and eight-bit
+ * floats, for which numpy has no types, become float32: exact, but larger and of another dtype.
+ * Metadata are not written. */
+static int npz_export(const struct kvc_cache *c, const struct kvc_export_options *o,
+                      struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     struct kvc_error mine = {.code = KVC_OK};
     struct writer w = {out, &mine, 0};
@@ -205,15 +229,18 @@ static int npz_export(const struct kvc_cache *c, const struct kvc_export_options
     struct archive *a = kvc_libarchive.write_new();
     struct archive_entry *entry = kvc_libarchive.entry_new();
     int ok = a && entry && kvc_libarchive.write_set_format_zip(a) == ARCHIVE_OK &&
-             kvc_libarchive.write_set_format_option(a, "zip", "compression", "store") == ARCHIVE_OK &&
+             kvc_libarchive.write_set_format_option(a, "zip", "compression", "store") ==
+                 ARCHIVE_OK &&
              kvc_libarchive.write_set_bytes_in_last_block(a, 1) == ARCHIVE_OK &&
              kvc_libarchive.write_open2(a, &w, NULL, write_bytes, NULL, NULL) == ARCHIVE_OK;
-    for (size_t i = 0; i < list.n && ok; i++) ok = write_item(a, entry, &list, i, &mine) == 0 && !w.failed;
+    for (size_t i = 0; i < list.n && ok; i++)
+        ok = write_item(a, entry, &list, i, &mine) == 0 && !w.failed;
     if (!ok) w.failed = 1; /* write nothing more */
     ok = ok && kvc_libarchive.write_close(a) == ARCHIVE_OK && !w.failed;
     if (!ok && mine.code == KVC_OK)
         kvc_fail(&mine, KVC_ERR_IO, "cannot write a zip: %s",
-                 a && kvc_libarchive.error_string(a) ? kvc_libarchive.error_string(a) : "out of memory");
+                 a && kvc_libarchive.error_string(a) ? kvc_libarchive.error_string(a)
+                                                     : "out of memory");
     if (a) kvc_libarchive.write_free(a);
     kvc_libarchive.entry_free(entry);
     kvc_arrays_free(&list);
@@ -228,7 +255,8 @@ const struct kvc_format kvc_format_npz = {
     .takes_members = 1,
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_NPZ,
-    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA |
+             KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = npz_keeps,
     .no_source = "a compressed npz's own bytes are not recorded",
     .probe = npz_probe,

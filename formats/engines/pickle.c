@@ -1,6 +1,8 @@
-/* pickle.c: interprets the opcodes of a pickle on a stack of values. Not for the meaning of classes and functions (torch.c).
+/* pickle.c: interprets the opcodes of a pickle on a stack of values. Not for the meaning of classes
+ * and functions (torch.c).
  *
- * Memory is bounded by the size of the pickle, which is bounded: an opcode makes at most one value, and no opcode copies items. */
+ * Memory is bounded by the size of the pickle, which is bounded: an opcode makes at most one value,
+ * and no opcode copies items. */
 #include "formats/engines/pickle.h"
 
 #include "codecs/memory.h"
@@ -92,7 +94,8 @@ static int push(struct parser *p, uint32_t value) {
     return 0;
 }
 
-/* Makes a value and pushes it. Returns it, or NULL and the error; it moves when the next value is made. */
+/* Makes a value and pushes it. Returns it, or NULL and the error; it moves when the next value is
+ * made. */
 static struct kvc_pickle_value *push_new(struct parser *p, enum kvc_pickle_kind kind) {
     struct kvc_pickle *to = p->to;
     if (to->n >= MAX_VALUES) {
@@ -115,7 +118,8 @@ static int push_integer(struct parser *p, enum kvc_pickle_kind kind, int64_t int
     return v ? 0 : -1;
 }
 
-/* Returns how many values lie on the stack above the last mark; UINT64_MAX and the error where there is no mark. */
+/* Returns how many values lie on the stack above the last mark; UINT64_MAX and the error where
+ * there is no mark. */
 static uint64_t above_mark(struct parser *p) {
     for (uint64_t i = p->depth; i-- > 0;)
         if (p->stack[i] == MARK) return p->depth - i - 1;
@@ -127,7 +131,8 @@ static uint64_t above_mark(struct parser *p) {
 static int has_values(struct parser *p, uint64_t n) {
     if (n > p->depth) return damaged(p, "an opcode needs more values than there are");
     for (uint64_t i = 0; i < n; i++)
-        if (p->stack[p->depth - 1 - i] == MARK) return damaged(p, "an opcode needs a value where a mark is");
+        if (p->stack[p->depth - 1 - i] == MARK)
+            return damaged(p, "an opcode needs a value where a mark is");
     return 0;
 }
 
@@ -161,7 +166,9 @@ static int make_text(struct parser *p, enum kvc_pickle_kind kind, unsigned lengt
 static int make_long(struct parser *p) {
     const uint8_t *length = pickle_take(p, 1), *digit = length ? pickle_take(p, *length) : NULL;
     if (!digit) return -1;
-    if (*length > 8) return kvc_fail(p->e, KVC_ERR_UNSUPPORTED, "the pickle has an integer of more than 64 bits");
+    if (*length > 8)
+        return kvc_fail(p->e, KVC_ERR_UNSUPPORTED,
+                        "the pickle has an integer of more than 64 bits");
     uint64_t n = *length && digit[*length - 1] & 0x80 ? UINT64_MAX : 0;
     for (unsigned i = *length; i-- > 0;) n = n << 8 | digit[i];
     return push_integer(p, KVC_PICKLE_INT, (int64_t)n);
@@ -186,14 +193,18 @@ static int drop_mark(struct parser *p) {
     return 0;
 }
 
-/* Gives the top n values to the list, dict or object below them; a mark lies between if `marked`. */
+/* Gives the top n values to the list, dict or object below them; a mark lies between if `marked`.
+ */
 static int add_items(struct parser *p, uint64_t n, int marked, int pairs) {
     if (n == UINT64_MAX || has_values(p, n)) return -1;
     const uint64_t below = n + (marked ? 1 : 0) + 1;
-    if (below > p->depth || p->stack[p->depth - below] == MARK) return damaged(p, "items belong to nothing");
+    if (below > p->depth || p->stack[p->depth - below] == MARK)
+        return damaged(p, "items belong to nothing");
     struct kvc_pickle_value *to = &p->to->value[p->stack[p->depth - below]];
-    const int fits = pairs ? to->kind == KVC_PICKLE_DICT || to->kind == KVC_PICKLE_CALL : to->kind == KVC_PICKLE_LIST;
-    if (!fits || (pairs && n % 2)) return damaged(p, "items belong to a value that cannot have them");
+    const int fits = pairs ? to->kind == KVC_PICKLE_DICT || to->kind == KVC_PICKLE_CALL
+                           : to->kind == KVC_PICKLE_LIST;
+    if (!fits || (pairs && n % 2))
+        return damaged(p, "items belong to a value that cannot have them");
     if (move_items(p, to, n)) return -1;
     p->depth -= marked ? 1 : 0;
     return 0;
@@ -213,13 +224,16 @@ static int put_memo(struct parser *p, uint64_t i) {
 }
 
 static int get_memo(struct parser *p, uint64_t i) {
-    return i < p->n_memo && p->memo[i] ? push(p, p->memo[i]) : damaged(p, "a memo number is not set");
+    return i < p->n_memo && p->memo[i] ? push(p, p->memo[i])
+                                       : damaged(p, "a memo number is not set");
 }
 
 /* Pushes the class or function "module.name" if the caller allows it. */
-static int make_global(struct parser *p, const char *module, uint64_t n_module, const char *name, uint64_t n_name) {
+static int make_global(struct parser *p, const char *module, uint64_t n_module, const char *name,
+                       uint64_t n_name) {
     char full[MAX_NAME + 1], shown[MAX_NAME + 1];
-    if (n_module >= MAX_NAME || n_name >= MAX_NAME - n_module || memchr(module, 0, n_module) || memchr(name, 0, n_name))
+    if (n_module >= MAX_NAME || n_name >= MAX_NAME - n_module || memchr(module, 0, n_module) ||
+        memchr(name, 0, n_name))
         return damaged(p, "a name of a class is too long, or contains a NUL");
     snprintf(full, sizeof full, "%.*s.%.*s", (int)n_module, module, (int)n_name, name);
     if (p->allows(full, p->e)) return -1;
@@ -246,7 +260,8 @@ static int read_global(struct parser *p) {
 
 static int stack_global(struct parser *p) {
     if (has_values(p, 2)) return -1;
-    const struct kvc_pickle_value *module = &p->to->value[p->stack[p->depth - 2]], *name = &p->to->value[p->stack[p->depth - 1]];
+    const struct kvc_pickle_value *module = &p->to->value[p->stack[p->depth - 2]],
+                                  *name = &p->to->value[p->stack[p->depth - 1]];
     if (module->kind != KVC_PICKLE_TEXT || name->kind != KVC_PICKLE_TEXT)
         return damaged(p, "a class is named by something other than texts");
     p->depth -= 2;
@@ -257,7 +272,8 @@ static int stack_global(struct parser *p) {
 static int make_call(struct parser *p) {
     if (has_values(p, 2)) return -1;
     const uint32_t function = p->stack[p->depth - 2], arguments = p->stack[p->depth - 1];
-    if (p->to->value[function].kind != KVC_PICKLE_GLOBAL || p->to->value[arguments].kind != KVC_PICKLE_TUPLE)
+    if (p->to->value[function].kind != KVC_PICKLE_GLOBAL ||
+        p->to->value[arguments].kind != KVC_PICKLE_TUPLE)
         return damaged(p, "a call of something that is no function, or with no tuple of arguments");
     p->depth -= 2;
     struct kvc_pickle_value *v = push_new(p, KVC_PICKLE_CALL);
@@ -270,7 +286,8 @@ static int make_call(struct parser *p) {
 static int pickle_build(struct parser *p) {
     if (has_values(p, 2)) return -1;
     struct kvc_pickle_value *object = &p->to->value[p->stack[p->depth - 2]];
-    if (object->kind != KVC_PICKLE_CALL) return damaged(p, "a state belongs to a value that is no object");
+    if (object->kind != KVC_PICKLE_CALL)
+        return damaged(p, "a state belongs to a value that is no object");
     object->state = p->stack[--p->depth];
     return 0;
 }
@@ -314,8 +331,8 @@ static int step_number(struct parser *p, uint8_t op) {
 
 static int unknown_opcode(struct parser *p, uint8_t op) {
     return kvc_fail(p->e, KVC_ERR_UNSUPPORTED,
-                    "byte %" PRIu64
-                    " of the pickle: opcode 0x%02x is none of those that kvc reads (plain data, protocols 2 to 5)",
+                    "byte %" PRIu64 " of the pickle: opcode 0x%02x is none of those that kvc reads "
+                    "(plain data, protocols 2 to 5)",
                     p->at - 1, op);
 }
 
@@ -376,11 +393,13 @@ static int pickle_run(struct parser *p) {
     return 0;
 }
 
-int kvc_pickle_read(struct kvc_pickle *to, const uint8_t *bytes, uint64_t size, kvc_pickle_allows *allows, struct kvc_error *e) {
+int kvc_pickle_read(struct kvc_pickle *to, const uint8_t *bytes, uint64_t size,
+                    kvc_pickle_allows *allows, struct kvc_error *e) {
     struct parser p = {.to = to, .bytes = bytes, .size = size, .allows = allows, .e = e};
     *to = (struct kvc_pickle){.n = 0};
     if (size > KVC_PICKLE_MAX)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the pickle has %" PRIu64 " bytes, more than kvc reads (%" PRIu64 ")", size,
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "the pickle has %" PRIu64 " bytes, more than kvc reads (%" PRIu64 ")", size,
                         KVC_PICKLE_MAX);
     const int status = pickle_run(&p);
     free(p.stack);

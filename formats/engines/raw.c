@@ -1,7 +1,9 @@
-/* raw.c: K and V as bare values whose geometry the caller gives. Not for guessing: nothing in such a file says what it is.
+/* raw.c: K and V as bare values whose geometry the caller gives. Not for guessing: nothing in such
+ * a file says what it is.
  *
- * The order is a permutation of the letters "lcthd", slowest first: layer, cache (K, then V), token, head, dim. Block dtypes need
- * d last, and a head that is a whole number of blocks. Export writes "lcthd". */
+ * The order is a permutation of the letters "lcthd", slowest first: layer, cache (K, then V),
+ * token, head, dim. Block dtypes need d last, and a head that is a whole number of blocks. Export
+ * writes "lcthd". */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
 #include "formats/cache/format.h"
@@ -22,10 +24,13 @@ enum { DTYPE, LAYERS, TOKENS, HEADS, CHANNELS, ORDER, OFFSET };
 
 static const struct kvc_format_option import_options[] = {
     [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "f16"},
-    [LAYERS] = {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
-    [TOKENS] = {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
+    [LAYERS] =
+        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
+    [TOKENS] =
+        {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
     [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "H"},
-    [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "D"},
+    [CHANNELS] =
+        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "D"},
     [ORDER] = {.key = "order", .kind = KVC_OPTION_TEXT, .value = "lcthd"},
     [OFFSET] = {.key = "offset", .kind = KVC_OPTION_COUNT, .max = UINT64_MAX, .value = "N"},
     {.key = NULL},
@@ -40,29 +45,39 @@ static int raw_probe(const struct kvc_bundle *b, char *why, size_t size) {
 static int take_order(struct kvc_geometry *g, const char *order, struct kvc_error *e) {
     switch (kvc_geometry_order(g, order)) {
     case KVC_ORDER_LENGTH:
-        return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s must be the five letters lcthd, slowest first", order);
-    case KVC_ORDER_LETTERS: return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s must have each of the letters lcthd once", order);
-    case KVC_ORDER_OVERFLOW: return kvc_fail(e, KVC_ERR_USAGE, "raw: this geometry has more bytes than 64 bits count");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "raw: order=%s must be the five letters lcthd, slowest first", order);
+    case KVC_ORDER_LETTERS:
+        return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s must have each of the letters lcthd once",
+                        order);
+    case KVC_ORDER_OVERFLOW:
+        return kvc_fail(e, KVC_ERR_USAGE, "raw: this geometry has more bytes than 64 bits count");
     case KVC_ORDER_BLOCKS:
-        return kvc_fail(e, KVC_ERR_USAGE, "raw: order=%s: %s keeps %" PRIu32 " channels in a block, so d must be last", order,
-                        g->info->name, g->info->block);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "raw: order=%s: %s keeps %" PRIu32
+                        " channels in a block, so d must be last",
+                        order, g->info->name, g->info->block);
     case KVC_ORDER_GOOD: break;
     }
     return 0;
 }
 
-static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o, struct kvc_error *e) {
+static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o,
+                         struct kvc_error *e) {
     memset(g, 0, sizeof *g);
     const struct kvc_option_value *v = o->value;
     const uint64_t dim = v[CHANNELS].count;
     if (!v[DTYPE].text || !v[LAYERS].count || !v[TOKENS].count || !v[HEADS].count || !dim)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "raw needs its geometry: dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd][,offset=N]");
+                        "raw needs its geometry: "
+                        "dtype=f16,layers=L,tokens=T,heads=H,dim=D[,order=lcthd][,offset=N]");
     if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)))
         return kvc_fail(e, KVC_ERR_USAGE, "raw: dtype=%s is not known", v[DTYPE].text);
     if (dim % g->info->block)
-        return kvc_fail(e, KVC_ERR_USAGE, "raw: dim=%" PRIu64 " is no multiple of the %" PRIu32 " values in a %s block", dim,
-                        g->info->block, g->info->name);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "raw: dim=%" PRIu64 " is no multiple of the %" PRIu32
+                        " values in a %s block",
+                        dim, g->info->block, g->info->name);
     g->count[KVC_AXIS_LAYER] = v[LAYERS].count;
     g->count[KVC_AXIS_CACHE] = 2;
     g->count[KVC_AXIS_TOKEN] = v[TOKENS].count;
@@ -79,19 +94,25 @@ static int raw_build(struct kvc_cache *c, const struct kvc_geometry *g, const st
     if (part == KVC_NONE) return -1;
     for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
         if (kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, e) == KVC_NONE) return -1;
-    if (kvc_cache_extent_literal(c, in, 0, offset, e) || kvc_geometry_add(c, g, o->value[CHANNELS].count, in, offset, e) ||
+    if (kvc_cache_extent_literal(c, in, 0, offset, e) ||
+        kvc_geometry_add(c, g, o->value[CHANNELS].count, in, offset, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, "raw", e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) || kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
+        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, in->size, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e))
         return -1;
     if (g->info->block == 1 && /* engines rotate only values that they quantise in blocks */
-        (kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) || kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e)))
+        (kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
+         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e)))
         return -1;
-    if (o->pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e)) return -1;
+    if (o->pairing &&
+        kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e))
+        return -1;
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *raw_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *raw_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                    struct kvc_error *e) {
     const struct kvc_input *in = b->one.in;
     struct kvc_geometry g;
     const uint64_t offset = o->value[OFFSET].count;
@@ -99,8 +120,9 @@ static struct kvc_cache *raw_import(const struct kvc_bundle *b, const struct kvc
     if (take_geometry(&g, o, e)) return NULL;
     if (__builtin_add_overflow(g.bytes, offset, &need) || need != in->size) {
         kvc_fail(e, KVC_ERR_USAGE,
-                 "raw: the geometry makes %" PRIu64 " bytes after offset %" PRIu64 ", but the file has %" PRIu64, g.bytes, offset,
-                 in->size);
+                 "raw: the geometry makes %" PRIu64 " bytes after offset %" PRIu64
+                 ", but the file has %" PRIu64,
+                 g.bytes, offset, in->size);
         return NULL;
     }
     struct kvc_cache *c = kvc_cache_new(e);
@@ -112,7 +134,8 @@ static struct kvc_cache *raw_import(const struct kvc_bundle *b, const struct kvc
 }
 
 /* Writes the rows of one tensor in order of position. */
-static int write_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_sink *out, struct kvc_error *e) {
+static int write_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_sink *out,
+                        struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
     uint64_t row = kvc_row_bytes(&c->tensor[t].shape), together = kvc_cells_run_rows(cells);
     uint8_t *rows = kvc_alloc(together, row);
@@ -133,7 +156,8 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "the cache has %s layers of another length, and raw holds one geometry; use safetensors",
+                            "the cache has %s layers of another length, and raw holds one "
+                            "geometry; use safetensors",
                             kvc_part_kind_name(c->part[i].kind));
     if (kvc_arrays_stream(c, &stream, e)) return -1;
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -148,8 +172,10 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
     return written ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the cache has no K or V to export");
 }
 
-/* Exports the live cache layer by layer, K, then V, in canonical rows: order lcthd, dtypes as they are. */
-static int raw_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+/* Exports the live cache layer by layer, K, then V, in canonical rows: order lcthd, dtypes as they
+ * are. */
+static int raw_export(const struct kvc_cache *c, const struct kvc_export_options *o,
+                      struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_cache *view;
     if (kvc_arrays_pairing(c, o ? o->pairing : KVC_PAIRING_UNKNOWN, &view, e)) return -1;
     int status = write_live(view ? view : c, out, e);
@@ -165,8 +191,9 @@ const struct kvc_format kvc_format_raw = {
     .tool = "raw",
     .source = KVC_SOURCE_RAW,
     /* The pairing counts as geometry, which readers must be given. */
-    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS |
-             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_ROTATION | KVC_LACKS_SHAPES | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |
+             KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA |
+             KVC_LACKS_ROTATION | KVC_LACKS_SHAPES | KVC_LACKS_UNKNOWNS,
     .probe = raw_probe,
     .import = raw_import,
     .export = raw_export,

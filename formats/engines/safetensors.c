@@ -1,5 +1,6 @@
-/* safetensors.c: KV caches as named tensors in safetensors files, whose tensors cover the data without holes. Not for the layout
- * of the header (safetensors_file.h) or the meaning of names (arrays_names.c). */
+/* safetensors.c: KV caches as named tensors in safetensors files, whose tensors cover the data
+ * without holes. Not for the layout of the header (safetensors_file.h) or the meaning of names
+ * (arrays_names.c). */
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
 #include "codecs/number.h"
@@ -24,9 +25,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Entries of "__metadata__", for both directions. Files of other programs hold them as text, if at all; an entry that cannot be
- * parsed counts as not recorded. */
-enum fact_type { FACT_TEXT, FACT_SCALES, FACT_COUNT, FACT_NUMBER, FACT_TILE, FACT_KNOWN, FACT_HASH, FACT_COUNTS, FACT_OBJECT };
+/* Entries of "__metadata__", for both directions. Files of other programs hold them as text, if at
+ * all; an entry that cannot be parsed counts as not recorded. */
+enum fact_type {
+    FACT_TEXT,
+    FACT_SCALES,
+    FACT_COUNT,
+    FACT_NUMBER,
+    FACT_TILE,
+    FACT_KNOWN,
+    FACT_HASH,
+    FACT_COUNTS,
+    FACT_OBJECT
+};
 static const struct fact {
     const char *name, *key;
     enum fact_type type;
@@ -72,15 +83,18 @@ static const struct fact {
 static int safetensors_probe_file(const struct kvc_input *in, char *why, size_t size) {
     uint8_t head[9];
     const uint64_t have = in->size < sizeof head ? in->size : sizeof head;
-    if (!kvc_input_copy(in, 0, head, have, NULL)) return kvc_safetensors_begins(head, have, why, size) != 0;
+    if (!kvc_input_copy(in, 0, head, have, NULL))
+        return kvc_safetensors_begins(head, have, why, size) != 0;
     snprintf(why, size, "the file cannot be read");
     return 0;
 }
 
-/* Returns 1 when the arrays of a member are read: of several files, those named *.safetensors. Others are kept as literal
- * bytes. */
+/* Returns 1 when the arrays of a member are read: of several files, those named *.safetensors.
+ * Others are kept as literal bytes. */
 static int safetensors_is_read(const struct kvc_bundle *b, size_t i) {
-    const char *dot = b->is_file || kvc_member_is_beside(b->member[i].name) ? NULL : strrchr(b->member[i].name, '.');
+    const char *dot = b->is_file || kvc_member_is_beside(b->member[i].name)
+                          ? NULL
+                          : strrchr(b->member[i].name, '.');
     return b->is_file || (dot && strcmp(dot, ".safetensors") == 0);
 }
 
@@ -121,7 +135,8 @@ static double parse_number(const char *text) {
 }
 
 /* Reads a JSON list of numbers. */
-static int read_counts(struct kvc_meta *meta, const char *key, const char *text, struct kvc_error *e) {
+static int read_counts(struct kvc_meta *meta, const char *key, const char *text,
+                       struct kvc_error *e) {
     uint64_t counts[16];
     json_t *list = kvc_json_load(text, strlen(text), 0, NULL);
     const size_t n = json_array_size(list);
@@ -135,38 +150,49 @@ static int read_counts(struct kvc_meta *meta, const char *key, const char *text,
     return good ? kvc_meta_set_u64s(meta, key, counts, n, e) : 0;
 }
 
-/* Reads the text "rope_scaling", which is config.json's object. Entries of their own come after it and count more. */
+/* Reads the text "rope_scaling", which is config.json's object. Entries of their own come after it
+ * and count more. */
 static int read_scaling(struct kvc_meta *meta, const char *text, struct kvc_error *e) {
     json_t *object = text ? kvc_json_load(text, strlen(text), 0, NULL) : NULL;
     struct kvc_rope_scaling s;
     kvc_rope_scaling_read(&s, object);
     int status = s.type && *s.type ? kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, s.type, e) : 0;
     if (!status && s.factor > 0) status = kvc_meta_set_f64(meta, KVC_KEY_ROPE_FACTOR, s.factor, e);
-    if (!status && s.original) status = kvc_meta_set_u64(meta, KVC_KEY_ROPE_ORIGINAL, s.original, e);
-    if (!status && s.n_sections) status = kvc_meta_set_u64s(meta, KVC_KEY_ROPE_SECTIONS, s.section, s.n_sections, e);
+    if (!status && s.original)
+        status = kvc_meta_set_u64(meta, KVC_KEY_ROPE_ORIGINAL, s.original, e);
+    if (!status && s.n_sections)
+        status = kvc_meta_set_u64s(meta, KVC_KEY_ROPE_SECTIONS, s.section, s.n_sections, e);
     if (!status && *s.more) status = kvc_meta_set_text(meta, KVC_KEY_ROPE_SCALING, s.more, e);
     json_decref(object);
     return status;
 }
 
-static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char *text, struct kvc_error *e) {
+static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char *text,
+                     struct kvc_error *e) {
     uint64_t count;
     double number;
     uint8_t hash[KVC_SHA256_BYTES];
     switch (fact->type) {
     case FACT_TEXT:
-        if (strcmp(fact->name, "k_rope") == 0 && strcmp(text, "post") && strcmp(text, "pre")) return 0;
+        if (strcmp(fact->name, "k_rope") == 0 && strcmp(text, "post") && strcmp(text, "pre"))
+            return 0;
         return kvc_meta_set_text(meta, fact->key, text, e);
-    case FACT_SCALES: return kvc_scales_check(text) ? 0 : kvc_meta_set_text(meta, fact->key, text, e);
-    case FACT_COUNT: return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
+    case FACT_SCALES:
+        return kvc_scales_check(text) ? 0 : kvc_meta_set_text(meta, fact->key, text, e);
+    case FACT_COUNT:
+        return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
     case FACT_TILE:
         if (strcmp(text, "unknown") == 0) kvc_meta_remove(meta, fact->key);
         return parse_count(text, &count) ? 0 : kvc_meta_set_u64(meta, fact->key, count, e);
-    case FACT_NUMBER: number = parse_number(text); return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
+    case FACT_NUMBER:
+        number = parse_number(text);
+        return number > 0 ? kvc_meta_set_f64(meta, fact->key, number, e) : 0;
     case FACT_OBJECT: return 0;
     case FACT_COUNTS: return read_counts(meta, fact->key, text, e);
     case FACT_KNOWN: return strcmp(text, "false") ? 0 : kvc_meta_set_bool(meta, fact->key, 0, e);
-    case FACT_HASH: return parse_hash(text, hash) ? 0 : kvc_meta_set_bytes(meta, fact->key, hash, sizeof hash, e);
+    case FACT_HASH:
+        return parse_hash(text, hash) ? 0
+                                      : kvc_meta_set_bytes(meta, fact->key, hash, sizeof hash, e);
     }
     return 0;
 }
@@ -184,24 +210,28 @@ static void headers_free(struct headers *h) {
     kvc_arrays_clear(&h->list);
 }
 
-/* Returns a text of the metadata of the first member that has any metadata; NULL where it has no such text. */
+/* Returns a text of the metadata of the first member that has any metadata; NULL where it has no
+ * such text. */
 static const char *text_of(const struct headers *h, const char *key) {
     for (size_t i = 0; i < h->n; i++)
         if (kvc_safetensors_has_metadata(&h->of[i])) return kvc_safetensors_text(&h->of[i], key);
     return NULL;
 }
 
-static int add_arrays(struct headers *h, size_t member, const struct kvc_input *in, struct kvc_error *e) {
+static int add_arrays(struct headers *h, size_t member, const struct kvc_input *in,
+                      struct kvc_error *e) {
     struct kvc_array a;
     for (size_t t = 0; t < h->of[member].n; t++) {
-        if (kvc_array_of_safetensors(&a, &h->of[member].tensor[t], &h->of[member], in, e)) return -1;
+        if (kvc_array_of_safetensors(&a, &h->of[member].tensor[t], &h->of[member], in, e))
+            return -1;
         a.member = member;
         if (kvc_arrays_add(&h->list, &a, e)) return -1;
     }
     return 0;
 }
 
-static int read_headers(struct headers *h, const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static int read_headers(struct headers *h, const struct kvc_bundle *b,
+                        const struct kvc_import_options *o, struct kvc_error *e) {
     memset(h, 0, sizeof *h);
     if (!(h->of = kvc_alloc_zeros(b->n, sizeof *h->of))) return kvc_fail_memory(e, "headers");
     for (; h->n < b->n; h->n++) {
@@ -212,13 +242,14 @@ static int read_headers(struct headers *h, const struct kvc_bundle *b, const str
             return b->is_file ? -1 : kvc_error_prefix(e, b->member[h->n].name);
     }
     for (size_t i = 0; i < h->n; i++)
-        if (add_arrays(h, i, b->member[i].in, e)) return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (add_arrays(h, i, b->member[i].in, e))
+            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
     if (kvc_arrays_name_members(&h->list, b, o, e)) return -1;
     return kvc_arrays_split(&h->list, o, e);
 }
 
-/* Returns the pairing that a file records, which may be "unknown", or else the one that transformers keeps K in. *assumed is 1
- * where nothing in the file says so. */
+/* Returns the pairing that a file records, which may be "unknown", or else the one that
+ * transformers keeps K in. *assumed is 1 where nothing in the file says so. */
 static enum kvc_pairing pairing_of(const struct headers *h, int *assumed) {
     enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
     const char *text = text_of(h, "rope_pairing"), *arch = text_of(h, "architecture");
@@ -228,8 +259,8 @@ static enum kvc_pairing pairing_of(const struct headers *h, int *assumed) {
     return kvc_pairing_parse(text, &pairing) ? pairing : KVC_PAIRING_UNKNOWN;
 }
 
-static int read_metadata(struct kvc_cache *c, const struct headers *h, uint64_t bytes, const struct kvc_import_options *o,
-                         struct kvc_error *e) {
+static int read_metadata(struct kvc_cache *c, const struct headers *h, uint64_t bytes,
+                         const struct kvc_import_options *o, struct kvc_error *e) {
     int assumed;
     enum kvc_pairing pairing = pairing_of(h, &assumed);
     if (kvc_names_meta(c, "safetensors", bytes, o, pairing, assumed, e)) return -1;
@@ -241,7 +272,9 @@ static int read_metadata(struct kvc_cache *c, const struct headers *h, uint64_t 
     return 0;
 }
 
-static struct kvc_cache *safetensors_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *safetensors_import(const struct kvc_bundle *b,
+                                            const struct kvc_import_options *o,
+                                            struct kvc_error *e) {
     struct headers h;
     struct kvc_cache *c = NULL;
     if (kvc_name_check_map(o, e)) return NULL;
@@ -285,13 +318,14 @@ static char *print_counts(const struct kvc_meta_entry *entry) {
     return text;
 }
 
-static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *meta, const struct fact *fact,
-                      struct kvc_error *e) {
+static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *meta,
+                      const struct fact *fact, struct kvc_error *e) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, fact->key);
     const uint64_t count = kvc_meta_u64(meta, fact->key, 0);
     char text[2 * KVC_SHA256_BYTES + 1];
     int status = 0;
-    if (!entry) return fact->type == FACT_TILE ? kvc_safetensors_add_text(to, fact->name, "unknown", e) : 0;
+    if (!entry)
+        return fact->type == FACT_TILE ? kvc_safetensors_add_text(to, fact->name, "unknown", e) : 0;
     if (fact->type == FACT_TEXT || fact->type == FACT_SCALES || fact->type == FACT_OBJECT)
         return kvc_safetensors_add_text(to, fact->name, kvc_meta_text(meta, fact->key, ""), e);
     if (fact->type == FACT_KNOWN && !kvc_meta_bool(meta, fact->key, 1))
@@ -319,28 +353,35 @@ static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *
     return status;
 }
 
-static int write_facts(struct kvc_safetensors_writer *to, const struct kvc_cache *c, struct kvc_error *e) {
+static int write_facts(struct kvc_safetensors_writer *to, const struct kvc_cache *c,
+                       struct kvc_error *e) {
     struct kvc_meta meta = {0};
     int status = kvc_meta_copy(&meta, &c->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0;
-    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++) status = write_fact(to, &meta, &facts[i], e);
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
+        status = write_fact(to, &meta, &facts[i], e);
     kvc_meta_free(&meta);
     return status;
 }
 
-static int write_metadata(struct kvc_safetensors_writer *to, const struct kvc_cache *c, struct kvc_error *e) {
+static int write_metadata(struct kvc_safetensors_writer *to, const struct kvc_cache *c,
+                          struct kvc_error *e) {
     const struct kvc_facts of_cache = kvc_facts_of(&c->meta);
     const enum kvc_pairing pairing = of_cache.pairing;
-    const char *name = pairing == KVC_PAIRING_HALVES ? "half" : pairing ? kvc_pairing_name(pairing) : "unknown";
+    const char *name = pairing == KVC_PAIRING_HALVES ? "half"
+                       : pairing                     ? kvc_pairing_name(pairing)
+                                                     : "unknown";
     if (kvc_safetensors_add_text(to, "format", "kvc", e) || write_facts(to, c, e)) return -1;
     /* a pairing that was only assumed does not become a record */
     if (pairing == KVC_PAIRING_HALVES && of_cache.pairing_assumed) return 0;
     return kvc_safetensors_add_text(to, "rope_pairing", name, e);
 }
 
-static int add_item(struct kvc_safetensors_writer *to, const struct kvc_arrays_item *item, struct kvc_error *e) {
-    const char *type = item->kind == KVC_NAME_TOKENS      ? "I32"
-                       : item->kind == KVC_NAME_POSITIONS ? "I64"
-                                                          : kvc_safetensors_type_of((int)item->dtype)->name;
+static int add_item(struct kvc_safetensors_writer *to, const struct kvc_arrays_item *item,
+                    struct kvc_error *e) {
+    const char *type = item->kind == KVC_NAME_TOKENS ? "I32"
+                       : item->kind == KVC_NAME_POSITIONS
+                           ? "I64"
+                           : kvc_safetensors_type_of((int)item->dtype)->name;
     return kvc_safetensors_add(to, item->name, type, item->dim, item->rank, e);
 }
 
@@ -355,8 +396,8 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
 }
 
 /* Writes tensors in the order and with the names of arrays_write.h. */
-static int safetensors_export(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
-                              struct kvc_error *e) {
+static int safetensors_export(const struct kvc_cache *c, const struct kvc_export_options *o,
+                              struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     if (kvc_arrays_list(&list, c, o, safetensors_keeps, e)) return -1;
     int status = write_header(&list, out, e);

@@ -1,5 +1,5 @@
-/* torch.c: files of torch.save(): a zip with a pickle that describes tensors, and their storages. Not for opcodes of pickles
- * (pickle.c). */
+/* torch.c: files of torch.save(): a zip with a pickle that describes tensors, and their storages.
+ * Not for opcodes of pickles (pickle.c). */
 #include "formats/engines/torch.h"
 
 #include "formats/engines/arrays_read.h"
@@ -20,7 +20,8 @@ static int torch_probe_file(const struct kvc_input *in) {
 }
 
 static int torch_probe(const struct kvc_bundle *b, char *why, size_t size) {
-    snprintf(why, size, b->is_file ? "no zip that begins with data.pkl" : "no file is named *.pt or *.pth");
+    snprintf(why, size,
+             b->is_file ? "no zip that begins with data.pkl" : "no file is named *.pt or *.pth");
     for (size_t i = 0; i < b->n; i++) {
         if (!kvc_torch_is_read(b, i)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
@@ -37,7 +38,8 @@ const struct kvc_format kvc_format_torch = {
     .takes_members = 1,
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_TORCH,
-    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA |
+             KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_torch_keeps,
     .no_source = "the bytes of a PyTorch file with compressed members are not recorded",
     .probe = torch_probe,

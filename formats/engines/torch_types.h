@@ -1,4 +1,5 @@
-/* torch_types.h: the element types of PyTorch that kvc knows. Not for other formats' names of types. */
+/* torch_types.h: the element types of PyTorch that kvc knows. Not for other formats' names of
+ * types. */
 #ifndef KVC_TORCH_TYPES_H
 #define KVC_TORCH_TYPES_H
 
@@ -12,7 +13,8 @@ struct kvc_torch_type {
     int is_int;          /* 1: tokens and positions may have it */
     int is_raw;          /* 1: integers that may be the bits of other values */
 };
-#define KVC_TORCH_UNTYPED "torch.storage.UntypedStorage" /* storage of types without a class; counts bytes */
+#define KVC_TORCH_UNTYPED \
+    "torch.storage.UntypedStorage" /* storage of types without a class; counts bytes */
 
 extern const struct kvc_torch_type kvc_torch_types[]; /* the last has no dtype */
 

@@ -1,5 +1,5 @@
-/* torch_write.c: writes K and V as a file of torch.save(): a dict of contiguous tensors, which torch.load(weights_only=True) reads.
- * Not for reading such files (torch_read.c). */
+/* torch_write.c: writes K and V as a file of torch.save(): a dict of contiguous tensors, which
+ * torch.load(weights_only=True) reads. Not for reading such files (torch_read.c). */
 #include "formats/engines/torch.h"
 
 #include "formats/engines/arrays_write.h"
@@ -98,22 +98,27 @@ static void put_item(struct pickler *p, const struct kvc_arrays_item *item, size
     put(p, "tR", 2);
 }
 
-static int write_pickle(struct kvc_zip_writer *zip, const struct kvc_arrays *list, struct kvc_error *e) {
+static int write_pickle(struct kvc_zip_writer *zip, const struct kvc_arrays *list,
+                        struct kvc_error *e) {
     struct kvc_buffer bytes = {NULL, 0, 0};
     struct pickler p = {.to = kvc_sink_buffer(&bytes), .e = e};
     put(&p, "\x80\x02}(", 4);
     for (size_t i = 0; i < list->n; i++) put_item(&p, &list->item[i], i);
     put(&p, "u.", 2);
-    const int status = p.failed ? -1 : kvc_zip_add(zip, FOLDER "data.pkl", bytes.data, bytes.n, ALIGN, e);
+    const int status = p.failed
+                           ? -1
+                           : kvc_zip_add(zip, FOLDER "data.pkl", bytes.data, bytes.n, ALIGN, e);
     free(bytes.data);
     return status;
 }
 
 /* --- the file --- */
 
-static int torch_write_write_file(struct kvc_zip_writer *zip, const struct kvc_arrays *list, struct kvc_error *e) {
+static int torch_write_write_file(struct kvc_zip_writer *zip, const struct kvc_arrays *list,
+                                  struct kvc_error *e) {
     char name[48];
-    if (write_pickle(zip, list, e) || kvc_zip_add(zip, FOLDER "byteorder", "little", 6, ALIGN, e)) return -1;
+    if (write_pickle(zip, list, e) || kvc_zip_add(zip, FOLDER "byteorder", "little", 6, ALIGN, e))
+        return -1;
     for (size_t i = 0; i < list->n; i++) {
         uint8_t *bytes;
         snprintf(name, sizeof name, FOLDER "data/%zu", i);
@@ -128,7 +133,8 @@ static int torch_write_write_file(struct kvc_zip_writer *zip, const struct kvc_a
 }
 
 /* Writes the tensors of arrays_write.h under their names. Metadata are not written. */
-int kvc_torch_write(const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
+int kvc_torch_write(const struct kvc_cache *c, const struct kvc_export_options *o,
+                    struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;
     struct kvc_zip_writer zip;
     if (kvc_arrays_list(&list, c, o, kvc_torch_keeps, e)) return -1;

@@ -1,4 +1,5 @@
-/* uniform.c: checks that the layers of a cache have one type and shape, and reads their rows into pages. */
+/* uniform.c: checks that the layers of a cache have one type and shape, and reads their rows into
+ * pages. */
 #include "formats/engines/uniform.h"
 
 #include "codecs/memory.h"
@@ -13,7 +14,8 @@ int kvc_uniform_has(const struct kvc_uniform *u, const struct kvc_layer *layer) 
 }
 
 /* Checks that a layer has the shape of the first, which is taken. */
-static int take_layer(struct kvc_uniform *u, const struct kvc_layer *layer, const char *format, struct kvc_error *e) {
+static int take_layer(struct kvc_uniform *u, const struct kvc_layer *layer, const char *format,
+                      struct kvc_error *e) {
     const struct kvc_cache *c = u->arrays.cache;
     const struct kvc_tensor *first = &c->tensor[layer->tensor[0]];
     const int latent = first->role == KVC_ROLE_LATENT;
@@ -26,33 +28,41 @@ static int take_layer(struct kvc_uniform *u, const struct kvc_layer *layer, cons
         u->latent = latent;
     }
     for (unsigned i = 0; i < (latent ? 1 : 2); i++) {
-        const struct kvc_tensor *t = layer->tensor[i] == KVC_NONE ? NULL : &c->tensor[layer->tensor[i]];
-        if (!t || t->shape.dtype != u->info->dtype || t->shape.heads != u->heads || t->shape.dim != u->dim || latent != u->latent)
+        const struct kvc_tensor *t = layer->tensor[i] == KVC_NONE ? NULL
+                                                                  : &c->tensor[layer->tensor[i]];
+        if (!t || t->shape.dtype != u->info->dtype || t->shape.heads != u->heads ||
+            t->shape.dim != u->dim || latent != u->latent)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: layer %" PRIu32
-                            " lacks V, or has another type or size than the layer before it; all layers must have one shape",
+                            "%s: layer %" PRIu32 " lacks V, or has another type or size than the "
+                            "layer before it; all layers must have one shape",
                             format, layer->index);
     }
     return 0;
 }
 
-static int uniform_take_shape(struct kvc_uniform *u, int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
+static int uniform_take_shape(struct kvc_uniform *u, int (*keeps)(enum kvc_dtype),
+                              const char *format, struct kvc_error *e) {
     const struct kvc_cache *c = u->arrays.cache;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "%s: the cache has %s layers of another length; all layers must have one shape", format,
-                            kvc_part_kind_name(c->part[i].kind));
+            return kvc_fail(
+                e, KVC_ERR_UNSUPPORTED,
+                "%s: the cache has %s layers of another length; all layers must have one shape",
+                format, kvc_part_kind_name(c->part[i].kind));
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (kvc_uniform_has(u, &c->layer[i]) && take_layer(u, &c->layer[i], format, e)) return -1;
-    if (!u->layers || !u->tokens) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the cache has no K or V to write", format);
-    if (!keeps(u->info->dtype)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the format has no dtype %s", format, u->info->name);
+    if (!u->layers || !u->tokens)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the cache has no K or V to write", format);
+    if (!keeps(u->info->dtype))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the format has no dtype %s", format,
+                        u->info->name);
     u->heads_known = kvc_cache_heads_known(c);
     return 0;
 }
 
-int kvc_uniform_open(struct kvc_uniform *u, const struct kvc_cache *c, const struct kvc_export_options *o,
-                     int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e) {
+int kvc_uniform_open(struct kvc_uniform *u, const struct kvc_cache *c,
+                     const struct kvc_export_options *o, int (*keeps)(enum kvc_dtype),
+                     const char *format, struct kvc_error *e) {
     memset(u, 0, sizeof *u);
     u->arrays.cache = c;
     if (!kvc_arrays_stream(c, &u->stream, e) && !kvc_arrays_views(&u->arrays, u->stream, o, e) &&
@@ -68,13 +78,16 @@ void kvc_uniform_close(struct kvc_uniform *u) {
     kvc_arrays_free(&u->arrays);
 }
 
-int kvc_uniform_place(struct kvc_uniform *u, const struct kvc_place *place, uint8_t *base, struct kvc_error *e) {
+int kvc_uniform_place(struct kvc_uniform *u, const struct kvc_place *place, uint8_t *base,
+                      struct kvc_error *e) {
     const struct kvc_shape *shape = &u->arrays.cache->tensor[place->tensor].shape;
     if (!u->blocks && !(u->blocks = kvc_block_cache_new(u->arrays.cache, e))) return -1;
-    if (!u->rows && !(u->rows = kvc_alloc(KVC_BLOCK, kvc_row_bytes(shape)))) return kvc_fail_memory(e, "rows");
+    if (!u->rows && !(u->rows = kvc_alloc(KVC_BLOCK, kvc_row_bytes(shape))))
+        return kvc_fail_memory(e, "rows");
     for (uint64_t i = 0, run; i < place->n; i += run) {
         run = place->n - i < KVC_BLOCK ? place->n - i : KVC_BLOCK;
-        if (kvc_block_cache_read(u->blocks, place->tensor, place->cell + i, run, u->rows, e)) return -1;
+        if (kvc_block_cache_read(u->blocks, place->tensor, place->cell + i, run, u->rows, e))
+            return -1;
         kvc_rows_scatter(base + place->offset, u->rows, shape, &place->strides, i, run, 0);
     }
     return 0;

@@ -1,5 +1,5 @@
-/* uniform.h: a cache whose layers have one type and shape, for writing formats that are one array of it, or pages of such an array. Not
- * for the bytes of any format. */
+/* uniform.h: a cache whose layers have one type and shape, for writing formats that are one array
+ * of it, or pages of such an array. Not for the bytes of any format. */
 #ifndef KVC_UNIFORM_H
 #define KVC_UNIFORM_H
 
@@ -19,15 +19,19 @@ struct kvc_uniform {
     uint8_t *rows;
 };
 
-/* Prepares a cache for writing: one sequence, whose layers have equal types and shapes, with values and pairing as kvc_arrays_views()
- * makes them. `keeps` returns 1 for the dtypes of the format; others are refused. `format` begins the messages. */
-int kvc_uniform_open(struct kvc_uniform *u, const struct kvc_cache *c, const struct kvc_export_options *o,
-                     int (*keeps)(enum kvc_dtype), const char *format, struct kvc_error *e);
+/* Prepares a cache for writing: one sequence, whose layers have equal types and shapes, with values
+ * and pairing as kvc_arrays_views() makes them. `keeps` returns 1 for the dtypes of the format;
+ * others are refused. `format` begins the messages. */
+int kvc_uniform_open(struct kvc_uniform *u, const struct kvc_cache *c,
+                     const struct kvc_export_options *o, int (*keeps)(enum kvc_dtype),
+                     const char *format, struct kvc_error *e);
 void kvc_uniform_close(struct kvc_uniform *u);
-/* Returns 1 if a layer of u->arrays.cache is one of those to write, which come in the order of the cache. */
+/* Returns 1 if a layer of u->arrays.cache is one of those to write, which come in the order of the
+ * cache. */
 int kvc_uniform_has(const struct kvc_uniform *u, const struct kvc_layer *layer);
-/* Writes rows, in order of position, to their place in memory: the place's cells are numbers of rows, and its offset counts from
- * `base`. */
-int kvc_uniform_place(struct kvc_uniform *u, const struct kvc_place *place, uint8_t *base, struct kvc_error *e);
+/* Writes rows, in order of position, to their place in memory: the place's cells are numbers of
+ * rows, and its offset counts from `base`. */
+int kvc_uniform_place(struct kvc_uniform *u, const struct kvc_place *place, uint8_t *base,
+                      struct kvc_error *e);
 
 #endif

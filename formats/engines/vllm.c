@@ -1,4 +1,5 @@
-/* vllm.c: the folders of vLLM's ExampleConnector as a format. Not for their bytes (vllm_read.c, vllm_write.c). */
+/* vllm.c: the folders of vLLM's ExampleConnector as a format. Not for their bytes (vllm_read.c,
+ * vllm_write.c). */
 #include "formats/engines/vllm.h"
 
 #include "formats/engines/foreign.h"
@@ -14,7 +15,8 @@
 static int is_layer(const struct kvc_input *in) {
     struct kvc_safetensors header;
     uint8_t head[9];
-    if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{') return 0;
+    if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{')
+        return 0;
     if (get_u64(head) > MAX_HEADER || kvc_safetensors_read_input(&header, in, 0, NULL)) return 0;
     const int found = header.n == 1 && strcmp(header.tensor->name, KVC_VLLM_ARRAY) == 0;
     kvc_safetensors_free(&header);
@@ -37,15 +39,19 @@ static int vllm_probe(const struct kvc_bundle *b, char *why, size_t size) {
 
 static const struct kvc_format_option import_options[] = {
     [KVC_VLLM_SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
-    [KVC_VLLM_CPU_BLOCK] = {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "N"},
+    [KVC_VLLM_CPU_BLOCK] =
+        {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "N"},
     [KVC_VLLM_GAPS] = {.key = "gaps", .kind = KVC_OPTION_FLAG},
     {.key = NULL},
 };
 
 static const struct kvc_format_option export_options[] = {
     [KVC_VLLM_TO_SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
-    [KVC_VLLM_TO_NAME] = {.key = "name", .kind = KVC_OPTION_TEXT, .value = "model.layers.{i}.self_attn.attn"},
-    [KVC_VLLM_TO_CPU_BLOCK] = {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "N"},
+    [KVC_VLLM_TO_NAME] = {.key = "name",
+                          .kind = KVC_OPTION_TEXT,
+                          .value = "model.layers.{i}.self_attn.attn"},
+    [KVC_VLLM_TO_CPU_BLOCK] =
+        {.key = "cpu-block", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "N"},
     {.key = NULL},
 };
 
@@ -57,10 +63,10 @@ const struct kvc_format kvc_format_vllm = {
     .import_options = import_options,
     .export_options = export_options,
     .source = KVC_SOURCE_VLLM,
-    .no_source =
-        "the order in which a CPU of vLLM keeps values is not recorded for blocks of this size (vllm:cpu-block=N writes it)",
-    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
-             KVC_LACKS_METADATA | KVC_LACKS_UNKNOWNS,
+    .no_source = "the order in which a CPU of vLLM keeps values is not recorded for blocks of this "
+                 "size (vllm:cpu-block=N writes it)",
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS |
+             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_vllm_keeps,
     .probe = vllm_probe,
     .import = kvc_vllm_read,

@@ -1,8 +1,10 @@
-/* vllm_blocks.c: reads blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`), with the canonical layout, or
- * the pages of one worker out of files without it. Not for writing (vllm_blocks_write.c).
+/* vllm_blocks.c: reads blocks that vLLM's OffloadingConnector wrote to a folder (its tier `fs`),
+ * with the canonical layout, or the pages of one worker out of files without it. Not for writing
+ * (vllm_blocks_write.c).
  *
- * A file has the tokens of one chunk and no header: for each layer the pages of the chunk's blocks, then padding. config.json says
- * dtype, layers and tokens of a page; the options say the rest. Each file is a region with a place for each page of K and V. */
+ * A file has the tokens of one chunk and no header: for each layer the pages of the chunk's blocks,
+ * then padding. config.json says dtype, layers and tokens of a page; the options say the rest. Each
+ * file is a region with a place for each page of K and V. */
 #include "formats/cache/format.h"
 
 #include "codecs/memory.h"
@@ -34,7 +36,11 @@ static const struct kvc_format_option import_options[] = {
     [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "H"},
     [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "D"},
     [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_VLLM_BLOCKS_TOKENS, .value = "TOKENS"},
+    [CHUNK] = {.key = "chunk",
+               .kind = KVC_OPTION_COUNT,
+               .min = 1,
+               .max = KVC_VLLM_BLOCKS_TOKENS,
+               .value = "TOKENS"},
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [IN_ORDER] = {.key = "in-order", .kind = KVC_OPTION_FLAG},
     [WORKER] = {.key = "worker", .kind = KVC_OPTION_TEXT, .value = "R/N"},
@@ -52,7 +58,8 @@ struct blocks {
     const struct kvc_dtype_info *info;
     uint64_t page_tokens, pages;    /* pages of a layer in a file */
     uint64_t heads, channels, page; /* bytes of a page */
-    uint64_t worker, workers;       /* of `workers`, whose pages follow each other, the one that is read; canonical: 0 of 1 */
+    /* of `workers`, whose pages follow each other, the one that is read; canonical: 0 of 1 */
+    uint64_t worker, workers;
 };
 
 static int vllm_blocks_ends_in(const char *name, const char *end) {
@@ -94,9 +101,11 @@ static int vllm_blocks_probe(const struct kvc_bundle *b, char *why, size_t size)
 static int take_worker(struct blocks *k, const char *text, struct kvc_error *e) {
     unsigned worker = 0, workers = 1;
     int end = 0;
-    if (text && (strspn(text, "0123456789/") != strlen(text) || sscanf(text, "%5u/%5u%n", &worker, &workers, &end) != 2 ||
-                 text[end] || worker >= workers))
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: worker=%s is not R/N, with a rank R from 0 to N - 1", text);
+    if (text &&
+        (strspn(text, "0123456789/") != strlen(text) ||
+         sscanf(text, "%5u/%5u%n", &worker, &workers, &end) != 2 || text[end] || worker >= workers))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: worker=%s is not R/N, with a rank R from 0 to N - 1", text);
     k->worker = worker;
     k->workers = workers;
     return 0;
@@ -106,45 +115,55 @@ static int check_layout(const struct blocks *k, int has_worker, struct kvc_error
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
     char shown[64];
     if (json_object_get(k->root, "storage_format"))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: the blocks are stored encoded (storage_format)");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "config.json: the blocks are stored encoded (storage_format)");
     if (!format)
         return has_worker ? 0
                           : kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                                     "config.json has no canonical_format: the files have the pages of the workers one after "
-                                     "another. Say how many there were, and which is to be read: vllm-blocks:worker=R/N, or "
+                                     "config.json has no canonical_format: the files have the "
+                                     "pages of the workers one after "
+                                     "another. Say how many there were, and which is to be read: "
+                                     "vllm-blocks:worker=R/N, or "
                                      "worker=0/1; kvc-pack --join=heads joins them");
     if (strcmp(format, "v1-nhd") != 0 && strcmp(format, "v1-hnd") != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: canonical_format '%s' is neither v1-nhd nor v1-hnd",
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "config.json: canonical_format '%s' is neither v1-nhd nor v1-hnd",
                         kvc_name_show(format, shown, sizeof shown));
     if (has_worker)
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "vllm-blocks: worker= is for blocks without a canonical_format; those of this config.json have all heads");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: worker= is for blocks without a canonical_format; those of "
+                        "this config.json have all heads");
     if (json_is_false(json_object_get(k->root, "parallel_agnostic")))
-        return kvc_fail(
-            e, KVC_ERR_UNSUPPORTED,
-            "config.json: parallel_agnostic is false: some layers have pages of single workers, whose layout no file says");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "config.json: parallel_agnostic is false: some layers have pages of single "
+                        "workers, whose layout no file says");
     return 0;
 }
 
-static int vllm_blocks_take_shape(struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
+static int vllm_blocks_take_shape(struct blocks *k, const struct kvc_import_options *o,
+                                  struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
     const int heads_first = format && vllm_blocks_ends_in(format, "hnd");
     const uint64_t heads = v[HEADS].count ? v[HEADS].count : o->kv_heads;
     if (v[SHAPE].text && !(k->shape = kvc_vllm_page_of(v[SHAPE].text)))
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
                         v[SHAPE].text);
     if (!k->shape || !v[CHANNELS].count || (!heads && !k->shape->latent))
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "the blocks do not say the shape of a page: vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
-            "lie apart, or shape=T-C,dim=C of latent attention",
-            heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "the blocks do not say the shape of a page: "
+                        "vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
+                        "lie apart, or shape=T-C,dim=C of latent attention",
+                        heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
     if (format && k->shape->family && !vllm_blocks_ends_in(format, k->shape->family))
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is not one of the canonical format %s", k->shape->name, format);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: shape=%s is not one of the canonical format %s",
+                        k->shape->name, format);
     if (!k->shape->latent && heads % k->workers)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: %" PRIu64 " workers do not divide the %" PRIu64 " KV heads of the model",
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: %" PRIu64 " workers do not divide the %" PRIu64
+                        " KV heads of the model",
                         k->workers, heads);
     k->heads = k->shape->latent ? 1 : heads / k->workers;
     k->channels = v[CHANNELS].count;
@@ -155,19 +174,28 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
     char shown[64];
     if (!(k->root = find_config(k->b, &k->config)))
         return kvc_fail(e, KVC_ERR_UNKNOWN,
-                        "there is no config.json with kv_cache_groups: a cache is that file and the .bin files");
-    if (take_worker(k, o->value[WORKER].text, e) || check_layout(k, o->value[WORKER].text != NULL, e)) return -1;
-    const json_t *groups = json_object_get(k->root, "kv_cache_groups"), *group = json_array_get(groups, 0);
+                        "there is no config.json with kv_cache_groups: a cache is that file and "
+                        "the .bin files");
+    if (take_worker(k, o->value[WORKER].text, e) ||
+        check_layout(k, o->value[WORKER].text != NULL, e))
+        return -1;
+    const json_t *groups = json_object_get(k->root, "kv_cache_groups"),
+                 *group = json_array_get(groups, 0);
     const json_int_t tokens = json_integer_value(json_object_get(group, "tokens_per_block"));
     if (json_array_size(groups) != 1)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "config.json has %zu cache groups, whose layers share memory; kvc reads models of one group",
+                        "config.json has %zu cache groups, whose layers share memory; kvc reads "
+                        "models of one group",
                         json_array_size(groups));
     k->layers = json_object_get(group, "layer_names");
-    if (tokens < 1 || tokens > KVC_VLLM_BLOCKS_TOKENS || !json_array_size(k->layers) || json_array_size(k->layers) > MAX_LAYERS)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "config.json: the group has no tokens_per_block or no layer_names, or too many");
+    if (tokens < 1 || tokens > KVC_VLLM_BLOCKS_TOKENS || !json_array_size(k->layers) ||
+        json_array_size(k->layers) > MAX_LAYERS)
+        return kvc_fail(
+            e, KVC_ERR_DAMAGED,
+            "config.json: the group has no tokens_per_block or no layer_names, or too many");
     k->page_tokens = (uint64_t)tokens;
-    const char *told = o->value[DTYPE].text, *dtype = told ? told : json_string_value(json_object_get(k->root, "dtype"));
+    const char *told = o->value[DTYPE].text,
+               *dtype = told ? told : json_string_value(json_object_get(k->root, "dtype"));
     if (!(k->info = dtype ? kvc_vllm_dtype_of(dtype) : NULL) || k->info->block > 1)
         return kvc_fail(e, told ? KVC_ERR_USAGE : KVC_ERR_UNSUPPORTED,
                         "%s '%s' is no dtype that kvc knows: give vllm-blocks:dtype=",
@@ -185,11 +213,17 @@ static int add_hash(struct blocks *k, const char *hash, struct kvc_error *e) {
         const char *name = last_part(k->b->member[i].name);
         if (!vllm_blocks_ends_in(name, ".bin") || strncasecmp(name, hash, length) != 0) continue;
         for (size_t x = 0; x < k->n; x++)
-            if (k->member[x] == i) return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s and another mean one file", hash);
-        if (k->n > before) return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s begins the names of two files", hash);
+            if (k->member[x] == i)
+                return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s and another mean one file",
+                                hash);
+        if (k->n > before)
+            return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s begins the names of two files",
+                            hash);
         k->member[k->n++] = i;
     }
-    return k->n > before ? 0 : kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s begins the name of no .bin file", hash);
+    return k->n > before ? 0
+                         : kvc_fail(e, KVC_ERR_USAGE,
+                                    "vllm-blocks: block=%s begins the name of no .bin file", hash);
 }
 
 /* Orders the files by the options. One file needs no order. */
@@ -203,8 +237,10 @@ static int find_files(struct blocks *k, const struct kvc_option_value *v, struct
     if (!k->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no .bin files");
     if (k->n > 1 && !v[IN_ORDER].count)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the %zu .bin files are named by hashes, which do not tell the order of the tokens: name them in order "
-                        "(vllm-blocks:block=HASH,block=HASH,...), or make a tar archive with the files in order and say so "
+                        "the %zu .bin files are named by hashes, which do not tell the order of "
+                        "the tokens: name them in order "
+                        "(vllm-blocks:block=HASH,block=HASH,...), or make a tar archive with the "
+                        "files in order and say so "
                         "(vllm-blocks:in-order)",
                         k->n);
     return 0;
@@ -216,25 +252,34 @@ static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
     const struct kvc_shape shape = {k->info->dtype, k->page_tokens, k->heads, k->channels};
     uint64_t all;
     if (!kvc_shape_check(&shape) ||
-        __builtin_mul_overflow(k->page_tokens * kvc_row_bytes(&shape), k->shape->latent ? 1 : 2, &k->page) ||
+        __builtin_mul_overflow(k->page_tokens * kvc_row_bytes(&shape), k->shape->latent ? 1 : 2,
+                               &k->page) ||
         __builtin_mul_overflow(k->page, layers * k->workers, &all))
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: a page of this shape is larger than kvc handles");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: a page of this shape is larger than kvc handles");
     if (chunk % k->page_tokens)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: chunk=%" PRIu64 " is no multiple of the %" PRIu64 " tokens of a page",
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: chunk=%" PRIu64 " is no multiple of the %" PRIu64
+                        " tokens of a page",
                         chunk, k->page_tokens);
     k->pages = chunk ? chunk / k->page_tokens : size / all;
     const uint64_t rest = k->pages > size / all ? 0 : size - k->pages * all;
     if (!k->pages || k->pages > size / all)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "a file has %" PRIu64 " bytes, and %" PRIu64 " pages of %" PRIu64 " layers with %" PRIu64
-                        " tokens need %" PRIu64 ": heads, dim, dtype or chunk are others",
-                        size, chunk ? k->pages : 1, layers, k->page_tokens, chunk ? k->pages * all : all);
-    if (!chunk && rest && (rest >= KVC_VLLM_BLOCKS_PADDING || all < KVC_VLLM_BLOCKS_PADDING || size % KVC_VLLM_BLOCKS_PADDING))
-        return kvc_fail(
-            e, KVC_ERR_UNSUPPORTED,
-            "a file has %" PRIu64 " bytes, which are not some pages of %" PRIu64 " layers (%" PRIu64
-            " bytes) and the padding to a multiple of %d: heads, dim or dtype are others, or give vllm-blocks:chunk=TOKENS",
-            size, layers, all, KVC_VLLM_BLOCKS_PADDING);
+                        "a file has %" PRIu64 " bytes, and %" PRIu64 " pages of %" PRIu64
+                        " layers with %" PRIu64 " tokens need %" PRIu64
+                        ": heads, dim, dtype or chunk are others",
+                        size, chunk ? k->pages : 1, layers, k->page_tokens,
+                        chunk ? k->pages * all : all);
+    if (!chunk && rest &&
+        (rest >= KVC_VLLM_BLOCKS_PADDING || all < KVC_VLLM_BLOCKS_PADDING ||
+         size % KVC_VLLM_BLOCKS_PADDING))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "a file has %" PRIu64 " bytes, which are not some pages of %" PRIu64
+                        " layers (%" PRIu64
+                        " bytes) and the padding to a multiple of %d: heads, dim or dtype are "
+                        "others, or give vllm-blocks:chunk=TOKENS",
+                        size, layers, all, KVC_VLLM_BLOCKS_PADDING);
     return 0;
 }
 
@@ -246,8 +291,9 @@ static int check_files(const struct blocks *k, struct kvc_error *e) {
         if (!in) return -1;
         if (in->size != size)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "%s has %" PRIu64 " bytes, and %s has %" PRIu64 ": a file is cut short, or of another model", m->name,
-                            in->size, k->b->member[k->member[0]].name, size);
+                            "%s has %" PRIu64 " bytes, and %s has %" PRIu64
+                            ": a file is cut short, or of another model",
+                            m->name, in->size, k->b->member[k->member[0]].name, size);
     }
     return 0;
 }
@@ -255,7 +301,8 @@ static int check_files(const struct blocks *k, struct kvc_error *e) {
 /* --- the model --- */
 
 /* Adds the layers in the order of their pages. *known is 0 where a name has no number. */
-static int vllm_blocks_add_layers(struct kvc_cache *c, const struct blocks *k, int *known, struct kvc_error *e) {
+static int vllm_blocks_add_layers(struct kvc_cache *c, const struct blocks *k, int *known,
+                                  struct kvc_error *e) {
     const size_t layers = json_array_size(k->layers);
     uint64_t tokens;
     char *seen = NULL;
@@ -274,8 +321,12 @@ static int vllm_blocks_add_layers(struct kvc_cache *c, const struct blocks *k, i
         uint32_t number = (uint32_t)i;
         const char *name = json_string_value(json_array_get(k->layers, i));
         if (*known) kvc_vllm_layer(name, &number);
-        if (seen[number]++) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "config.json: two caches are of layer %" PRIu32, number);
-        else if (kvc_cache_add_layer(c, part, number, k->shape->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) == KVC_NONE)
+        if (seen[number]++)
+            status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                              "config.json: two caches are of layer %" PRIu32, number);
+        else if (kvc_cache_add_layer(c, part, number,
+                                     k->shape->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL,
+                                     e) == KVC_NONE)
             status = -1;
     }
     free(seen);
@@ -299,12 +350,15 @@ static int add_tensors(struct kvc_cache *c, const struct blocks *k, struct kvc_e
 }
 
 /* Returns the place of a page of a tensor in file `number`. */
-static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t tensor, uint64_t page) {
+static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t tensor,
+                                 uint64_t page) {
     const unsigned parts = k->shape->latent ? 1 : 2;
-    struct kvc_place p = kvc_vllm_page_place(k->shape, tensor % parts, k->page_tokens, k->heads, k->channels, k->info->size);
+    struct kvc_place p = kvc_vllm_page_place(k->shape, tensor % parts, k->page_tokens, k->heads,
+                                             k->channels, k->info->size);
     p.tensor = tensor;
     p.cell = (number * k->pages + page) * k->page_tokens;
-    p.offset += ((k->worker * json_array_size(k->layers) + tensor / parts) * k->pages + page) * k->page;
+    p.offset += ((k->worker * json_array_size(k->layers) + tensor / parts) * k->pages + page) *
+                k->page;
     return p;
 }
 
@@ -320,7 +374,8 @@ static int map_files(struct kvc_cache *c, const struct blocks *k, struct kvc_err
 }
 
 /* Adds the members in their own order. */
-static int vllm_blocks_add_members(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
+static int vllm_blocks_add_members(struct kvc_cache *c, const struct blocks *k,
+                                   struct kvc_error *e) {
     const uint64_t n = c->n_tensors * k->pages;
     struct kvc_place *place = kvc_alloc(n, sizeof *place);
     int status = place ? 0 : kvc_fail_memory(e, "places");
@@ -331,7 +386,8 @@ static int vllm_blocks_add_members(struct kvc_cache *c, const struct blocks *k, 
         if (!in || kvc_extents_member(c, k->b->member[i].name, e)) status = -1;
         else if (number == k->n) status = kvc_cache_extent_literal(c, in, 0, in->size, e);
         else {
-            for (uint64_t x = 0; x < n; x++) place[x] = place_of(k, number, (uint32_t)(x / k->pages), x % k->pages);
+            for (uint64_t x = 0; x < n; x++)
+                place[x] = place_of(k, number, (uint32_t)(x / k->pages), x % k->pages);
             status = kvc_cache_extent_region(c, in, 0, in->size, place, n, e);
         }
     }
@@ -339,26 +395,32 @@ static int vllm_blocks_add_members(struct kvc_cache *c, const struct blocks *k, 
     return status;
 }
 
-static int vllm_blocks_build(struct kvc_cache *c, struct blocks *k, const struct kvc_import_options *o, struct kvc_error *e) {
+static int vllm_blocks_build(struct kvc_cache *c, struct blocks *k,
+                             const struct kvc_import_options *o, struct kvc_error *e) {
     int known;
-    if (read_config(k, o, e) || find_files(k, o->value, e) || check_files(k, e) || count_pages(k, o->value[CHUNK].count, e) ||
-        kvc_cache_map(c, NULL, NULL, e) || vllm_blocks_add_layers(c, k, &known, e) || add_tensors(c, k, e) ||
-        map_files(c, k, e) || vllm_blocks_add_members(c, k, e))
+    if (read_config(k, o, e) || find_files(k, o->value, e) || check_files(k, e) ||
+        count_pages(k, o->value[CHUNK].count, e) || kvc_cache_map(c, NULL, NULL, e) ||
+        vllm_blocks_add_layers(c, k, &known, e) || add_tensors(c, k, e) || map_files(c, k, e) ||
+        vllm_blocks_add_members(c, k, e))
         return -1;
     const enum kvc_pairing pairing = k->shape->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     const char *model = json_string_value(json_object_get(k->root, "model_name"));
     char shard[32];
     snprintf(shard, sizeof shard, "%" PRIu64 "/%" PRIu64, k->worker, k->workers);
     if (kvc_names_meta(c, "vllm-blocks", kvc_bundle_size(k->b), o, pairing, !k->shape->latent, e) ||
-        kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) || kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, known, e) ||
+        kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, known, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, k->page_tokens, e) ||
-        (k->workers > 1 && !k->shape->latent && kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, shard, e)) ||
+        (k->workers > 1 && !k->shape->latent &&
+         kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, shard, e)) ||
         (model && kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e)))
         return -1;
     return kvc_cache_finish(c, e);
 }
 
-static struct kvc_cache *vllm_blocks_import(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
+static struct kvc_cache *vllm_blocks_import(const struct kvc_bundle *b,
+                                            const struct kvc_import_options *o,
+                                            struct kvc_error *e) {
     struct blocks k = {.b = b};
     struct kvc_cache *c = kvc_cache_new(e);
     if (c && vllm_blocks_build(c, &k, o, e)) {
@@ -378,9 +440,11 @@ const struct kvc_format kvc_format_vllm_blocks = {
     .import_options = import_options,
     .export_options = kvc_vllm_blocks_export_options,
     .source = KVC_SOURCE_VLLM_BLOCKS,
-    /* The number of heads counts as geometry, which readers must be given; the names of layers have their numbers. */
-    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS |
-             KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_WINDOWS | KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    /* The number of heads counts as geometry, which readers must be given; the names of layers have
+       their numbers. */
+    .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS |
+             KVC_LACKS_CHECKPOINTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_WINDOWS |
+             KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_vllm_blocks_keeps,
     .probe = vllm_blocks_probe,
     .import = vllm_blocks_import,

@@ -1,4 +1,5 @@
-/* vllm_blocks.h: what reading and writing of vLLM's offloaded blocks share: dtypes, and the shapes of a page. Not for other formats. */
+/* vllm_blocks.h: what reading and writing of vLLM's offloaded blocks share: dtypes, and the shapes
+ * of a page. Not for other formats. */
 #ifndef KVC_VLLM_BLOCKS_H
 #define KVC_VLLM_BLOCKS_H
 
@@ -16,9 +17,11 @@ struct kvc_vllm_page {
 /* Returns the shape of a name, in any case, or NULL. */
 const struct kvc_vllm_page *kvc_vllm_page_of(const char *name);
 
-/* Returns the place of K (cache 0), V or a latent in a page of `tokens` tokens, whose first byte is at offset 0. */
-struct kvc_place kvc_vllm_page_place(const struct kvc_vllm_page *page, unsigned cache, uint64_t tokens, uint64_t heads,
-                                     uint64_t channels, uint64_t value);
+/* Returns the place of K (cache 0), V or a latent in a page of `tokens` tokens, whose first byte is
+ * at offset 0. */
+struct kvc_place kvc_vllm_page_place(const struct kvc_vllm_page *page, unsigned cache,
+                                     uint64_t tokens, uint64_t heads, uint64_t channels,
+                                     uint64_t value);
 
 /* Finds a dtype by vLLM's name or by kvc's; NULL: there is none. */
 const struct kvc_dtype_info *kvc_vllm_dtype_of(const char *name);
@@ -27,7 +30,7 @@ const char *kvc_vllm_dtype_name(enum kvc_dtype dtype);
 
 extern const struct kvc_format_option kvc_vllm_blocks_export_options[];
 int kvc_vllm_blocks_keeps(enum kvc_dtype dtype);
-int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_options *o, const struct kvc_member_sink *out,
-                          struct kvc_error *e);
+int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_options *o,
+                          const struct kvc_member_sink *out, struct kvc_error *e);
 
 #endif

@@ -15,8 +15,9 @@ const struct kvc_vllm_page *kvc_vllm_page_of(const char *name) {
     return NULL;
 }
 
-struct kvc_place kvc_vllm_page_place(const struct kvc_vllm_page *page, unsigned cache, uint64_t tokens, uint64_t heads,
-                                     uint64_t channels, uint64_t value) {
+struct kvc_place kvc_vllm_page_place(const struct kvc_vllm_page *page, unsigned cache,
+                                     uint64_t tokens, uint64_t heads, uint64_t channels,
+                                     uint64_t value) {
     const uint64_t own = channels * value, head = page->latent || page->halves ? own : 2 * own;
     const uint64_t v = page->halves ? tokens * heads * own : own;
     struct kvc_place p = {.n = tokens, .offset = cache * v, .strides = {heads * head, head, value}};

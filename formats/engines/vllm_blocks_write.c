@@ -1,7 +1,9 @@
-/* vllm_blocks_write.c: writes blocks as vLLM's OffloadingConnector keeps them in files, with the canonical layout. Not for reading them.
+/* vllm_blocks_write.c: writes blocks as vLLM's OffloadingConnector keeps them in files, with the
+ * canonical layout. Not for reading them.
  *
- * The folders are those that vLLM computes from config.json: a hash of its fields is in their names. The names of files are hashes of
- * token ids under a key of vLLM's, which the caller gives; without them, files are numbered. */
+ * The folders are those that vLLM computes from config.json: a hash of its fields is in their
+ * names. The names of files are hashes of token ids under a key of vLLM's, which the caller gives;
+ * without them, files are numbered. */
 #include "formats/engines/vllm_blocks.h"
 
 #include "codecs/memory.h"
@@ -27,8 +29,16 @@ enum { SHAPE, PAGE, CHUNK, BLOCK, NAME, MODEL };
 
 const struct kvc_format_option kvc_vllm_blocks_export_options[] = {
     [SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
-    [PAGE] = {.key = "page", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_VLLM_BLOCKS_TOKENS, .value = "TOKENS"},
-    [CHUNK] = {.key = "chunk", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_VLLM_BLOCKS_TOKENS, .value = "TOKENS"},
+    [PAGE] = {.key = "page",
+              .kind = KVC_OPTION_COUNT,
+              .min = 1,
+              .max = KVC_VLLM_BLOCKS_TOKENS,
+              .value = "TOKENS"},
+    [CHUNK] = {.key = "chunk",
+               .kind = KVC_OPTION_COUNT,
+               .min = 1,
+               .max = KVC_VLLM_BLOCKS_TOKENS,
+               .value = "TOKENS"},
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [NAME] = {.key = "name", .kind = KVC_OPTION_TEXT, .value = "model.layers.{i}.self_attn.attn"},
     [MODEL] = {.key = "model", .kind = KVC_OPTION_TEXT, .value = "NAME"},
@@ -56,11 +66,15 @@ int kvc_vllm_blocks_keeps(enum kvc_dtype dtype) {
 static int vllm_blocks_write_take_shape(struct out *o, const char *told, struct kvc_error *e) {
     const struct kvc_uniform *u = &o->cache;
     if (!(o->shape = kvc_vllm_page_of(told ? told : u->latent ? "T-C" : "T-H-2D")))
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C", told);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
+                        told);
     if (o->shape->latent != u->latent)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: shape=T-C is for latents, and latents have no other shape");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: shape=T-C is for latents, and latents have no other shape");
     if (!u->heads_known && !u->latent)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS, "vllm-blocks: the number of KV heads is unknown");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
+                             "vllm-blocks: the number of KV heads is unknown");
     return 0;
 }
 
@@ -69,20 +83,24 @@ static int take_pages(struct out *o, const struct kvc_option_value *v, struct kv
     const struct kvc_uniform *u = &o->cache;
     const uint64_t chunk = v[CHUNK].count ? v[CHUNK].count : v[PAGE].count;
     if (!(o->page_tokens = v[PAGE].count))
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks needs the tokens of a block of vLLM: page=TOKENS");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks needs the tokens of a block of vLLM: page=TOKENS");
     if (chunk % o->page_tokens)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: chunk=%" PRIu64 " is no multiple of page=%" PRIu64, chunk,
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: chunk=%" PRIu64 " is no multiple of page=%" PRIu64, chunk,
                         o->page_tokens);
     if (u->tokens % chunk)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "vllm-blocks: %" PRIu64 " tokens are no whole files of %" PRIu64 ": select a multiple, as vLLM does",
+                        "vllm-blocks: %" PRIu64 " tokens are no whole files of %" PRIu64
+                        ": select a multiple, as vLLM does",
                         u->tokens, chunk);
     o->pages = chunk / o->page_tokens;
     o->files = u->tokens / chunk;
     o->page = o->page_tokens * u->heads * u->dim * u->info->size * (u->latent ? 1 : 2);
     if (__builtin_mul_overflow(o->page, o->pages * u->layers, &o->file) ||
         __builtin_add_overflow(o->file, KVC_VLLM_BLOCKS_PADDING - 1, &o->file))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "vllm-blocks: a file would have more bytes than 64 bits count");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "vllm-blocks: a file would have more bytes than 64 bits count");
     o->file -= o->file % KVC_VLLM_BLOCKS_PADDING;
     return 0;
 }
@@ -92,13 +110,18 @@ static int take_hashes(struct out *o, const char *const *hash, struct kvc_error 
     for (o->hash = hash; hash[n]; n++) {
         const size_t digits = strlen(hash[n]);
         if (digits < 6 || digits > 128 || strspn(hash[n], "0123456789abcdef") != digits)
-            return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s is no hash of 6 to 128 hexadecimal digits", hash[n]);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "vllm-blocks: block=%s is no hash of 6 to 128 hexadecimal digits",
+                            hash[n]);
         for (uint64_t i = 0; i < n; i++)
-            if (strcmp(hash[i], hash[n]) == 0) return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s is given twice", hash[n]);
+            if (strcmp(hash[i], hash[n]) == 0)
+                return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s is given twice", hash[n]);
     }
     if (n && n != o->files)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: %" PRIu64 " hashes (block=HASH) are given for %" PRIu64 " files", n,
-                        o->files);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm-blocks: %" PRIu64 " hashes (block=HASH) are given for %" PRIu64
+                        " files",
+                        n, o->files);
     return 0;
 }
 
@@ -111,7 +134,8 @@ static json_t *name_layers(const struct out *o, const char *pattern, struct kvc_
     char name[512];
     for (uint32_t i = 0; i < c->n_layers && !status; i++) {
         if (!kvc_uniform_has(&o->cache, &c->layer[i])) continue;
-        status = kvc_vllm_name_layer("vllm-blocks", pattern, c->layer[i].index, "", name, sizeof name, e);
+        status = kvc_vllm_name_layer("vllm-blocks", pattern, c->layer[i].index, "", name,
+                                     sizeof name, e);
         if (!status && json_array_append_new(names, json_string(name)))
             status = kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: name=%s is not UTF-8", pattern);
     }
@@ -120,15 +144,18 @@ static json_t *name_layers(const struct out *o, const char *pattern, struct kvc_
     return NULL;
 }
 
-/* Makes config.json of the fields that vLLM hashes, for any number of workers. A model without a name gets none. */
+/* Makes config.json of the fields that vLLM hashes, for any number of workers. A model without a
+ * name gets none. */
 static int make_config(struct out *o, const char *pattern, const char *model, struct kvc_error *e) {
     json_t *names = name_layers(o, pattern ? pattern : "model.layers.{i}.self_attn.attn", e);
     if (!names) return -1;
     const json_int_t tokens = (json_int_t)o->page_tokens, pages = (json_int_t)o->pages;
-    o->config = json_pack("{s:I, s:I, s:i, s:i, s:i, s:i, s:s, s:[{s:I, s:o}], s:s, s:s}", "tokens_per_hash", tokens,
-                          "blocks_per_file", pages, "tp_size", 1, "pp_size", 1, "pcp_size", 1, "dcp_size", 1, "dtype",
-                          kvc_vllm_dtype_name(o->cache.info->dtype), "kv_cache_groups", "tokens_per_block", tokens, "layer_names",
-                          names, "inference_engine", "vllm", "canonical_format", o->shape->heads_first ? "v1-hnd" : "v1-nhd");
+    o->config = json_pack("{s:I, s:I, s:i, s:i, s:i, s:i, s:s, s:[{s:I, s:o}], s:s, s:s}",
+                          "tokens_per_hash", tokens, "blocks_per_file", pages, "tp_size", 1,
+                          "pp_size", 1, "pcp_size", 1, "dcp_size", 1, "dtype",
+                          kvc_vllm_dtype_name(o->cache.info->dtype), "kv_cache_groups",
+                          "tokens_per_block", tokens, "layer_names", names, "inference_engine",
+                          "vllm", "canonical_format", o->shape->heads_first ? "v1-hnd" : "v1-nhd");
     if (!o->config) return kvc_fail_memory(e, "config.json");
     if (model && json_object_set_new(o->config, "model_name", json_string(model)))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: the model's name is not UTF-8");
@@ -137,7 +164,8 @@ static int make_config(struct out *o, const char *pattern, const char *model, st
 
 /* Finds the name of the folder: the model's, then the begin of the hash of all fields. */
 static int name_folder(struct out *o, const char *model, struct kvc_error *e) {
-    char *text = kvc_json_dump(o->config, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII), hex[2 * KVC_SHA256_BYTES + 1];
+    char *text = kvc_json_dump(o->config, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII),
+         hex[2 * KVC_SHA256_BYTES + 1];
     uint8_t hash[KVC_SHA256_BYTES];
     int status = text ? kvc_sha256(text, strlen(text), hash, e) : kvc_fail_memory(e, "config.json");
     free(text);
@@ -155,9 +183,12 @@ static int name_folder(struct out *o, const char *model, struct kvc_error *e) {
 /* --- files --- */
 
 static int write_config(const struct out *o, struct kvc_error *e) {
-    char *text = kvc_json_dump(o->config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_ENSURE_ASCII), *name = NULL;
+    char *text = kvc_json_dump(o->config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_ENSURE_ASCII),
+         *name = NULL;
     const size_t n = text ? strlen(text) : 0;
-    int status = text && asprintf(&name, "%s/config.json", o->folder) >= 0 ? 0 : kvc_fail_memory(e, "config.json");
+    int status = text && asprintf(&name, "%s/config.json", o->folder) >= 0
+                     ? 0
+                     : kvc_fail_memory(e, "config.json");
     if (!status)
         status = o->to->begin(o->to->state, name, n, e) || kvc_sink_write(o->to->out, text, n, e) ||
                          o->to->finish(o->to->state, e)
@@ -169,11 +200,13 @@ static int write_config(const struct out *o, struct kvc_error *e) {
 }
 
 /* Writes the pages of a layer, from row `first` on. */
-static int write_layer(struct out *o, const struct kvc_layer *layer, uint64_t first, uint8_t *page, struct kvc_error *e) {
+static int write_layer(struct out *o, const struct kvc_layer *layer, uint64_t first, uint8_t *page,
+                       struct kvc_error *e) {
     const struct kvc_uniform *u = &o->cache;
     for (uint64_t i = 0; i < o->pages; i++) {
         for (unsigned k = 0; k < (u->latent ? 1u : 2u); k++) {
-            struct kvc_place place = kvc_vllm_page_place(o->shape, k, o->page_tokens, u->heads, u->dim, u->info->size);
+            struct kvc_place place = kvc_vllm_page_place(o->shape, k, o->page_tokens, u->heads,
+                                                         u->dim, u->info->size);
             place.tensor = layer->tensor[k];
             place.cell = first + i * o->page_tokens;
             if (kvc_uniform_place(&o->cache, &place, page, e)) return -1;
@@ -183,18 +216,22 @@ static int write_layer(struct out *o, const struct kvc_layer *layer, uint64_t fi
     return 0;
 }
 
-static int vllm_blocks_write_write_file(struct out *o, uint64_t number, uint8_t *page, struct kvc_error *e) {
+static int vllm_blocks_write_write_file(struct out *o, uint64_t number, uint8_t *page,
+                                        struct kvc_error *e) {
     static const uint8_t zeros[KVC_VLLM_BLOCKS_PADDING];
     const struct kvc_cache *c = o->cache.arrays.cache;
     char digits[HASH_DIGITS + 1], *name;
     snprintf(digits, sizeof digits, "%0*" PRIu64, HASH_DIGITS, number);
     const char *hash = *o->hash ? o->hash[number] : digits;
-    if (asprintf(&name, "%s_r0/%.3s/%.2s_g0/%s.bin", o->folder, hash, hash + 3, hash) < 0) return kvc_fail_memory(e, "a name");
+    if (asprintf(&name, "%s_r0/%.3s/%.2s_g0/%s.bin", o->folder, hash, hash + 3, hash) < 0)
+        return kvc_fail_memory(e, "a name");
     int status = o->to->begin(o->to->state, name, o->file, e);
     for (uint32_t i = 0; i < c->n_layers && !status; i++)
         if (kvc_uniform_has(&o->cache, &c->layer[i]))
             status = write_layer(o, &c->layer[i], number * o->pages * o->page_tokens, page, e);
-    if (!status) status = kvc_sink_write(o->to->out, zeros, (size_t)(o->file - o->page * o->pages * o->cache.layers), e);
+    if (!status)
+        status = kvc_sink_write(o->to->out, zeros,
+                                (size_t)(o->file - o->page * o->pages * o->cache.layers), e);
     if (!status) status = o->to->finish(o->to->state, e);
     free(name);
     return status;
@@ -203,19 +240,22 @@ static int vllm_blocks_write_write_file(struct out *o, uint64_t number, uint8_t 
 static int write_files(struct out *o, struct kvc_error *e) {
     uint8_t *page = kvc_alloc(o->page, 1);
     int status = page ? write_config(o, e) : kvc_fail_memory(e, "a page");
-    for (uint64_t i = 0; i < o->files && !status; i++) status = vllm_blocks_write_write_file(o, i, page, e);
+    for (uint64_t i = 0; i < o->files && !status; i++)
+        status = vllm_blocks_write_write_file(o, i, page, e);
     free(page);
     return status;
 }
 
-int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_options *options, const struct kvc_member_sink *to,
-                          struct kvc_error *e) {
+int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_options *options,
+                          const struct kvc_member_sink *to, struct kvc_error *e) {
     const struct kvc_option_value *v = options->value;
-    const char *model = v[MODEL].text ? v[MODEL].text : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, NULL);
+    const char *model = v[MODEL].text ? v[MODEL].text
+                                      : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, NULL);
     struct out o = {.to = to};
     if (kvc_uniform_open(&o.cache, c, options, kvc_vllm_blocks_keeps, "vllm-blocks", e)) return -1;
     const int status = vllm_blocks_write_take_shape(&o, v[SHAPE].text, e) || take_pages(&o, v, e) ||
-                               take_hashes(&o, v[BLOCK].list, e) || make_config(&o, v[NAME].text, model, e) ||
+                               take_hashes(&o, v[BLOCK].list, e) ||
+                               make_config(&o, v[NAME].text, model, e) ||
                                name_folder(&o, model, e) || write_files(&o, e)
                            ? -1
                            : 0;

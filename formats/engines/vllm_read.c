@@ -1,7 +1,8 @@
-/* vllm_read.c: reads the folders of vLLM's ExampleConnector: a safetensors file for each layer, with K and V in one array. Not for
- * other files of vLLM.
+/* vllm_read.c: reads the folders of vLLM's ExampleConnector: a safetensors file for each layer,
+ * with K and V in one array. Not for other files of vLLM.
  *
- * An array is a region of the source in which K and V are places. The array of a CPU is a region of many places (see ENGINES.md). */
+ * An array is a region of the source in which K and V are places. The array of a CPU is a region of
+ * many places (see ENGINES.md). */
 #include "formats/engines/vllm.h"
 
 #include "codecs/memory.h"
@@ -54,7 +55,8 @@ static int vllm_read_failed(const struct folder *f, size_t member, struct kvc_er
 
 /* Writes "BF16 [16,3,128]" for messages. */
 static const char *vllm_read_describe(const struct array *a, char *text, size_t size) {
-    size_t used = (size_t)snprintf(text, size, "%s [", kvc_safetensors_type_of((int)a->info->dtype)->name);
+    size_t used = (size_t)snprintf(text, size, "%s [",
+                                   kvc_safetensors_type_of((int)a->info->dtype)->name);
     for (uint64_t i = 0; i < a->rank && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64, i ? "," : "", a->dim[i]);
     if (used < size) snprintf(text + used, size - used, "]");
@@ -84,12 +86,16 @@ static int take_array(struct array *a, const struct kvc_safetensors *header, str
     char shown[96];
     if (header->n != 1 || strcmp(t->name, KVC_VLLM_ARRAY) != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "holds %zu arrays%s%s%s; the file of a layer holds one, " KVC_VLLM_ARRAY ", with K and V", header->n,
-                        header->n ? ", the first named '" : "", header->n ? kvc_name_show(t->name, shown, sizeof shown) : "",
+                        "holds %zu arrays%s%s%s; the file of a layer holds one, " KVC_VLLM_ARRAY
+                        ", with K and V",
+                        header->n, header->n ? ", the first named '" : "",
+                        header->n ? kvc_name_show(t->name, shown, sizeof shown) : "",
                         header->n ? "'" : "");
-    if (t->type->dtype < 0) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "caches have no values of type %s", t->dtype);
+    if (t->type->dtype < 0)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "caches have no values of type %s", t->dtype);
     if (t->rank < 2 || t->rank > MAX_RANK)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array has %" PRIu64 " dimensions; those of vLLM have 2 to 4", t->rank);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "the array has %" PRIu64 " dimensions; those of vLLM have 2 to 4", t->rank);
     a->info = kvc_dtype_info((unsigned)t->type->dtype);
     a->rank = t->rank;
     memcpy(a->dim, t->dim, (size_t)t->rank * sizeof *a->dim);
@@ -99,13 +105,16 @@ static int take_array(struct array *a, const struct kvc_safetensors *header, str
 }
 
 static int read_member(struct folder *f, size_t i, struct kvc_error *e) {
-    const char *name = f->b->is_file ? NULL : f->b->member[i].name, *dot = name ? strrchr(name, '.') : NULL;
+    const char *name = f->b->is_file ? NULL : f->b->member[i].name,
+               *dot = name ? strrchr(name, '.') : NULL;
     struct array *a = &f->array[f->n];
     struct kvc_safetensors header;
-    if (name && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name))) return 0; /* kept as literal bytes */
+    /* kept as literal bytes */
+    if (name && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name))) return 0;
     const struct kvc_input *in = kvc_bundle_open(f->b, i, e);
     if (!in) return -1;
-    if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_COVERED, e)) return vllm_read_failed(f, i, e);
+    if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_COVERED, e))
+        return vllm_read_failed(f, i, e);
     if (!f->n) read_metadata(f, &header);
     a->member = i;
     int status = take_array(a, &header, e);
@@ -114,7 +123,8 @@ static int read_member(struct folder *f, size_t i, struct kvc_error *e) {
         f->layers_known = 0;
         if (name)
             status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                              "the name has no number of a layer between dots, as in model.layers.0.self_attn.attn.safetensors");
+                              "the name has no number of a layer between dots, as in "
+                              "model.layers.0.self_attn.attn.safetensors");
     }
     f->n++;
     return status ? vllm_read_failed(f, i, e) : 0;
@@ -135,10 +145,12 @@ static unsigned possible(const struct array *a) {
 static int fail_two_readings(const struct array *a, struct kvc_error *e) {
     char what[128];
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "an array %s has two readings: %" PRIu64 " tokens, K before V (vLLM before 2026: vllm:shape=%s), or 2 tokens "
+                    "an array %s has two readings: %" PRIu64
+                    " tokens, K before V (vLLM before 2026: vllm:shape=%s), or 2 tokens "
                     "of %" PRIu64 " heads with %" PRIu64 " channels (vllm:shape=%s); say which",
-                    vllm_read_describe(a, what, sizeof what), a->dim[1], kvc_vllm_shape_name[KVC_VLLM_ROWS], a->dim[1],
-                    a->dim[2] / 2, kvc_vllm_shape_name[KVC_VLLM_PACKED]);
+                    vllm_read_describe(a, what, sizeof what), a->dim[1],
+                    kvc_vllm_shape_name[KVC_VLLM_ROWS], a->dim[1], a->dim[2] / 2,
+                    kvc_vllm_shape_name[KVC_VLLM_PACKED]);
 }
 
 /* Finds the shape that all arrays have. */
@@ -147,22 +159,28 @@ static int choose_shape(struct folder *f, const char *told, struct kvc_error *e)
     char what[128];
     f->shape = told ? kvc_vllm_shape_of(told) : f->said;
     if (told && f->shape == KVC_VLLM_SHAPES)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm: shape=%s is none of T-H-2D, T-2-H-D, 2-T-HD, T-C", told);
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm: shape=%s is none of T-H-2D, T-2-H-D, 2-T-HD, T-C",
+                        told);
     if (f->cpu_block && f->shape != KVC_VLLM_PACKED && f->shape != KVC_VLLM_SHAPES)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm: arrays of a CPU (cpu-block) have the shape T-H-2D, not %s",
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm: arrays of a CPU (cpu-block) have the shape T-H-2D, not %s",
                         told ? told : "another");
     if (f->cpu_block) f->shape = KVC_VLLM_PACKED;
     for (size_t i = 0; i < f->n; i++) {
         const struct array *a = &f->array[i];
         const unsigned own = possible(a);
         if (!own || (f->shape != KVC_VLLM_SHAPES && !(own & 1u << f->shape))) {
-            kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array is %s, %s%s", vllm_read_describe(a, what, sizeof what),
-                     own ? "which cannot be " : "which no version of vLLM writes: they are T-H-2D, T-2-H-D, 2-T-HD and T-C",
-                     own ? kvc_vllm_shape_name[f->shape] : "");
+            kvc_fail(
+                e, KVC_ERR_UNSUPPORTED, "the array is %s, %s%s",
+                vllm_read_describe(a, what, sizeof what),
+                own ? "which cannot be "
+                    : "which no version of vLLM writes: they are T-H-2D, T-2-H-D, 2-T-HD and T-C",
+                own ? kvc_vllm_shape_name[f->shape] : "");
             return vllm_read_failed(f, a->member, e);
         }
         if (!(shapes &= own)) {
-            kvc_fail(e, KVC_ERR_DAMAGED, "the array is %s, which is no shape of the arrays before it",
+            kvc_fail(e, KVC_ERR_DAMAGED,
+                     "the array is %s, which is no shape of the arrays before it",
                      vllm_read_describe(a, what, sizeof what));
             return vllm_read_failed(f, a->member, e);
         }
@@ -185,18 +203,22 @@ static int measure(struct folder *f, struct array *a, struct kvc_error *e) {
     vllm_read_describe(a, what, sizeof what);
     if (!a->tokens)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the array is %s, so the folder holds no tokens: vLLM saves whole blocks, and the prompt was shorter",
+                        "the array is %s, so the folder holds no tokens: vLLM saves whole blocks, "
+                        "and the prompt was shorter",
                         what);
     if (!kvc_shape_check(&shape) || a->tokens > KVC_MAX_CELLS)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the array is %s: no heads or channels, or more than kvc handles", what);
-    if (a->tokens != f->array[0].tokens)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the array is %s, which is %" PRIu64 " tokens, but %s has %" PRIu64, what, a->tokens,
-                        vllm_read_name_of(f, &f->array[0]), f->array[0].tokens);
-    if (f->cpu_block && a->tokens % f->cpu_block)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the array is %s: %" PRIu64 " tokens are no whole blocks of %" PRIu64
-                        ", and the values of a CPU's block are scattered over all of the block's tokens",
-                        what, a->tokens, f->cpu_block);
+                        "the array is %s: no heads or channels, or more than kvc handles", what);
+    if (a->tokens != f->array[0].tokens)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the array is %s, which is %" PRIu64 " tokens, but %s has %" PRIu64, what,
+                        a->tokens, vllm_read_name_of(f, &f->array[0]), f->array[0].tokens);
+    if (f->cpu_block && a->tokens % f->cpu_block)
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "the array is %s: %" PRIu64 " tokens are no whole blocks of %" PRIu64
+            ", and the values of a CPU's block are scattered over all of the block's tokens",
+            what, a->tokens, f->cpu_block);
     if (f->cpu_block % (2 * a->channels)) f->copies = 1;
     return 0;
 }
@@ -209,23 +231,27 @@ static int by_layer(const void *pa, const void *pb) {
     return a->member < b->member ? -1 : a->member > b->member;
 }
 
-static int check_layers(const struct folder *f, struct array *const *sorted, int gaps, struct kvc_error *e) {
+static int check_layers(const struct folder *f, struct array *const *sorted, int gaps,
+                        struct kvc_error *e) {
     for (size_t i = 1; i < f->n; i++) {
         const struct array *a = sorted[i - 1], *b = sorted[i];
         if (a->layer == b->layer)
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "%s and %s both are layer %" PRIu32 "; a cache is the folder of one prompt, of one model",
+                            "%s and %s both are layer %" PRIu32
+                            "; a cache is the folder of one prompt, of one model",
                             vllm_read_name_of(f, a), vllm_read_name_of(f, b), a->layer);
         if (b->layer != a->layer + 1 && !gaps)
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "layer %" PRIu32 " is missing: the folder holds layers %" PRIu32 " to %" PRIu32
-                            ". Copy the whole folder; if the model has no K and V there, say so (vllm:gaps)",
-                            a->layer + 1, sorted[0]->layer, sorted[f->n - 1]->layer);
+            return kvc_fail(
+                e, KVC_ERR_DAMAGED,
+                "layer %" PRIu32 " is missing: the folder holds layers %" PRIu32 " to %" PRIu32
+                ". Copy the whole folder; if the model has no K and V there, say so (vllm:gaps)",
+                a->layer + 1, sorted[0]->layer, sorted[f->n - 1]->layer);
     }
     return 0;
 }
 
-static int vllm_read_add_layers(struct kvc_cache *c, const struct folder *f, int gaps, struct kvc_error *e) {
+static int vllm_read_add_layers(struct kvc_cache *c, const struct folder *f, int gaps,
+                                struct kvc_error *e) {
     const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, f->array[0].tokens, e);
     struct array **sorted = part == KVC_NONE ? NULL : kvc_alloc(f->n, sizeof(struct array *));
     if (!sorted) return part == KVC_NONE ? -1 : kvc_fail_memory(e, "layers");
@@ -233,7 +259,8 @@ static int vllm_read_add_layers(struct kvc_cache *c, const struct folder *f, int
     qsort(sorted, f->n, sizeof(struct array *), by_layer);
     int status = check_layers(f, sorted, gaps, e);
     for (size_t i = 0; i < f->n && !status; i++) {
-        const enum kvc_layer_kind kind = f->shape == KVC_VLLM_LATENT ? KVC_LAYER_LATENT : KVC_LAYER_FULL;
+        const enum kvc_layer_kind kind = f->shape == KVC_VLLM_LATENT ? KVC_LAYER_LATENT
+                                                                     : KVC_LAYER_FULL;
         sorted[i]->at = kvc_cache_add_layer(c, part, sorted[i]->layer, kind, e);
         if (sorted[i]->at == KVC_NONE) status = -1;
     }
@@ -249,23 +276,29 @@ struct places {
     uint64_t n, room;
 };
 
-static void add_place(struct places *p, uint32_t tensor, uint64_t cell, uint64_t n, uint64_t offset, struct kvc_strides strides) {
-    p->place[p->n++] = (struct kvc_place){.tensor = tensor, .cell = cell, .n = n, .offset = offset, .strides = strides};
+static void add_place(struct places *p, uint32_t tensor, uint64_t cell, uint64_t n, uint64_t offset,
+                      struct kvc_strides strides) {
+    p->place[p->n++] = (struct kvc_place){
+        .tensor = tensor, .cell = cell, .n = n, .offset = offset, .strides = strides};
 }
 
-/* Blocks of a CPU (vllm.h) of a multiple of 2D tokens: K has constant strides in runs of 2D tokens, V in pairs. */
-static void add_cpu_places(struct places *p, const struct array *a, const uint32_t tensor[2], uint64_t block) {
+/* Blocks of a CPU (vllm.h) of a multiple of 2D tokens: K has constant strides in runs of 2D tokens,
+ * V in pairs. */
+static void add_cpu_places(struct places *p, const struct array *a, const uint32_t tensor[2],
+                           uint64_t block) {
     const uint64_t value = a->info->size, row = 2 * a->channels, token = a->heads * row * value;
     for (uint64_t cell = 0; cell < a->tokens; cell += row)
         add_place(p, tensor[0], cell, row, (cell - cell % block + cell % block / row) * token,
                   (struct kvc_strides){value, row * value, block / row * token});
     for (uint64_t cell = 0; cell < a->tokens; cell += 2)
-        add_place(p, tensor[1], cell, 2, (cell - cell % block + block / 2 + cell % block / 2) * token,
+        add_place(p, tensor[1], cell, 2,
+                  (cell - cell % block + block / 2 + cell % block / 2) * token,
                   (struct kvc_strides){a->channels * value, row * value, value});
 }
 
 /* Lists where K and V lie. */
-static void add_places(struct places *p, const struct folder *f, const struct array *a, const uint32_t tensor[2]) {
+static void add_places(struct places *p, const struct folder *f, const struct array *a,
+                       const uint32_t tensor[2]) {
     const uint64_t value = a->info->size, head = a->channels * value, row = a->heads * head;
     if (f->cpu_block) {
         add_cpu_places(p, a, tensor, f->cpu_block);
@@ -273,13 +306,16 @@ static void add_places(struct places *p, const struct folder *f, const struct ar
     }
     for (unsigned k = 0; k < 2; k++)
         if (f->shape == KVC_VLLM_PACKED)
-            add_place(p, tensor[k], 0, a->tokens, k * head, (struct kvc_strides){2 * row, 2 * head, value});
-        else add_place(p, tensor[k], 0, a->tokens, k * row, (struct kvc_strides){2 * row, head, value});
+            add_place(p, tensor[k], 0, a->tokens, k * head,
+                      (struct kvc_strides){2 * row, 2 * head, value});
+        else
+            add_place(p, tensor[k], 0, a->tokens, k * row,
+                      (struct kvc_strides){2 * row, head, value});
 }
 
 /* Maps K and V that are not runs of bytes, and adds the region of the array. */
-static int add_region(struct kvc_cache *c, const struct folder *f, const struct array *a, const struct kvc_input *in,
-                      const uint32_t tensor[2], struct kvc_error *e) {
+static int add_region(struct kvc_cache *c, const struct folder *f, const struct array *a,
+                      const struct kvc_input *in, const uint32_t tensor[2], struct kvc_error *e) {
     struct places p = {.room = f->cpu_block ? a->tokens / 2 + a->tokens / (2 * a->channels) : 2};
     if (!(p.place = kvc_alloc(p.room, sizeof *p.place))) return kvc_fail_memory(e, "places");
     add_places(&p, f, a, tensor);
@@ -295,24 +331,30 @@ static int add_region(struct kvc_cache *c, const struct folder *f, const struct 
 }
 
 /* Maps a tensor that is a run of bytes, and adds its extent. */
-static int add_run(struct kvc_cache *c, uint32_t t, const struct kvc_input *in, uint64_t offset, struct kvc_error *e) {
+static int add_run(struct kvc_cache *c, uint32_t t, const struct kvc_input *in, uint64_t offset,
+                   struct kvc_error *e) {
     if (kvc_cache_map_tensor(c, t, in, offset, e)) return -1;
     if (kvc_cache_extent_tensor(c, t, e)) return -1;
     return 0;
 }
 
-static int add_tensors(struct kvc_cache *c, const struct folder *f, const struct array *a, const struct kvc_input *in,
-                       struct kvc_error *e) {
+static int add_tensors(struct kvc_cache *c, const struct folder *f, const struct array *a,
+                       const struct kvc_input *in, struct kvc_error *e) {
     const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
     const unsigned n = f->shape == KVC_VLLM_LATENT ? 1 : 2;
     uint32_t t[2];
     for (unsigned k = 0; k < n; k++) {
-        t[k] = kvc_cache_add_tensor(c, a->at, n == 1 ? KVC_ROLE_LATENT : k ? KVC_ROLE_V : KVC_ROLE_K, &shape, e);
+        t[k] = kvc_cache_add_tensor(c, a->at,
+                                    n == 1 ? KVC_ROLE_LATENT
+                                    : k    ? KVC_ROLE_V
+                                           : KVC_ROLE_K,
+                                    &shape, e);
         if (t[k] == KVC_NONE) return -1;
         c->tensor[t[k]].source = kvc_strides_canonical(&shape);
         c->tensor[t[k]].source_size = a->size / n;
     }
-    if (f->shape == KVC_VLLM_PACKED || f->shape == KVC_VLLM_SPLIT) return add_region(c, f, a, in, t, e);
+    if (f->shape == KVC_VLLM_PACKED || f->shape == KVC_VLLM_SPLIT)
+        return add_region(c, f, a, in, t, e);
     for (unsigned k = 0; k < n; k++)
         if (add_run(c, t[k], in, a->begin + k * (a->size / n), e)) return -1;
     return 0;
@@ -321,7 +363,8 @@ static int add_tensors(struct kvc_cache *c, const struct folder *f, const struct
 /* --- copies --- */
 
 /* Copies K and V out of the blocks of a CPU, from the bytes of the array. */
-static void unscramble(const struct folder *f, const struct array *a, const uint8_t *bytes, uint8_t *k, uint8_t *v) {
+static void unscramble(const struct folder *f, const struct array *a, const uint8_t *bytes,
+                       uint8_t *k, uint8_t *v) {
     const uint64_t n = f->cpu_block, dim = a->channels, heads = a->heads;
     const size_t value = a->info->size;
     for (uint64_t token = 0; token < a->tokens; token++) {
@@ -329,7 +372,8 @@ static void unscramble(const struct folder *f, const struct array *a, const uint
         for (uint64_t head = 0; head < heads; head++)
             for (uint64_t d = 0; d < dim; d++, k += value, v += value) {
                 const uint64_t at_k = kvc_vllm_cpu_value(d * n + token % n, head, heads, dim);
-                const uint64_t at_v = kvc_vllm_cpu_value((n + token % n) * dim + d, head, heads, dim);
+                const uint64_t at_v = kvc_vllm_cpu_value((n + token % n) * dim + d, head, heads,
+                                                         dim);
                 memcpy(k, block + at_k * value, value);
                 memcpy(v, block + at_v * value, value);
             }
@@ -343,7 +387,8 @@ static void free_copies(void *owner) {
 }
 
 /* Adds tensors that are copies. Such a cache has no extents. */
-static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **copy, struct kvc_error *e) {
+static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **copy,
+                      struct kvc_error *e) {
     for (size_t i = 0; i < f->n; i++) {
         const struct array *a = &f->array[i];
         const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
@@ -354,7 +399,8 @@ static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **cop
         unscramble(f, a, in->data + a->begin, k, k + a->size / 2);
         kvc_input_unpin(in, a->begin, a->size);
         for (unsigned role = 0; role < 2; role++) {
-            const uint32_t t = kvc_cache_add_tensor(c, a->at, role ? KVC_ROLE_V : KVC_ROLE_K, &shape, e);
+            const uint32_t t = kvc_cache_add_tensor(c, a->at, role ? KVC_ROLE_V : KVC_ROLE_K,
+                                                    &shape, e);
             if (t == KVC_NONE) return -1;
             c->tensor[t].source = kvc_strides_canonical(&shape);
             c->tensor[t].source_size = a->size / 2;
@@ -374,7 +420,8 @@ static int vllm_read_add_members(struct kvc_cache *c, const struct folder *f, st
             if (kvc_cache_extent_literal(c, in, 0, in->size, e)) return -1;
             continue;
         }
-        if (kvc_cache_extent_literal(c, in, 0, a->begin, e) || add_tensors(c, f, a, in, e)) return vllm_read_failed(f, i, e);
+        if (kvc_cache_extent_literal(c, in, 0, a->begin, e) || add_tensors(c, f, a, in, e))
+            return vllm_read_failed(f, i, e);
         a++;
     }
     return 0;
@@ -382,9 +429,12 @@ static int vllm_read_add_members(struct kvc_cache *c, const struct folder *f, st
 
 /* --- the cache --- */
 
-static int add_metadata(struct kvc_cache *c, const struct folder *f, const struct kvc_import_options *o, struct kvc_error *e) {
+static int add_metadata(struct kvc_cache *c, const struct folder *f,
+                        const struct kvc_import_options *o, struct kvc_error *e) {
     const int latent = f->shape == KVC_VLLM_LATENT;
-    const enum kvc_pairing pairing = f->said_pairing ? f->said_pairing : latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
+    const enum kvc_pairing pairing = f->said_pairing ? f->said_pairing
+                                     : latent        ? KVC_PAIRING_UNKNOWN
+                                                     : KVC_PAIRING_HALVES;
     const int assumed = !f->said_pairing && !latent;
     if (kvc_names_meta(c, "vllm", kvc_bundle_size(f->b), o, pairing, assumed, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) ||
@@ -396,13 +446,15 @@ static int add_metadata(struct kvc_cache *c, const struct folder *f, const struc
 }
 
 static int read_headers(struct folder *f, struct kvc_error *e) {
-    if (!(f->array = kvc_alloc_zeros(f->b->n, sizeof *f->array))) return kvc_fail_memory(e, "arrays");
+    if (!(f->array = kvc_alloc_zeros(f->b->n, sizeof *f->array)))
+        return kvc_fail_memory(e, "arrays");
     for (size_t i = 0; i < f->b->n; i++)
         if (read_member(f, i, e)) return -1;
     return f->n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.safetensors");
 }
 
-static int vllm_read_build(struct kvc_cache *c, struct folder *f, const struct kvc_import_options *o, struct kvc_error *e) {
+static int vllm_read_build(struct kvc_cache *c, struct folder *f,
+                           const struct kvc_import_options *o, struct kvc_error *e) {
     if (read_headers(f, e) || choose_shape(f, o->value[KVC_VLLM_SHAPE].text, e)) return -1;
     for (size_t i = 0; i < f->n; i++)
         if (measure(f, &f->array[i], e)) return vllm_read_failed(f, f->array[i].member, e);
@@ -418,8 +470,12 @@ static int vllm_read_build(struct kvc_cache *c, struct folder *f, const struct k
     return add_metadata(c, f, o, e) ? -1 : kvc_cache_finish(c, e);
 }
 
-struct kvc_cache *kvc_vllm_read(const struct kvc_bundle *b, const struct kvc_import_options *o, struct kvc_error *e) {
-    struct folder f = {.b = b, .cpu_block = o->value[KVC_VLLM_CPU_BLOCK].count, .layers_known = 1, .said = KVC_VLLM_SHAPES};
+struct kvc_cache *kvc_vllm_read(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                                struct kvc_error *e) {
+    struct folder f = {.b = b,
+                       .cpu_block = o->value[KVC_VLLM_CPU_BLOCK].count,
+                       .layers_known = 1,
+                       .said = KVC_VLLM_SHAPES};
     struct kvc_cache *c = kvc_cache_new(e);
     if (c && vllm_read_build(c, &f, o, e)) {
         kvc_cache_free(c);

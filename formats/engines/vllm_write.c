@@ -27,20 +27,26 @@ int kvc_vllm_keeps(enum kvc_dtype dtype) {
 /* --- checks --- */
 
 /* Checks that K and V of a layer fit into one array. */
-static int check_layer(const struct out *o, const struct kvc_layer *layer, uint64_t tokens, struct kvc_error *e) {
+static int check_layer(const struct out *o, const struct kvc_layer *layer, uint64_t tokens,
+                       struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
     if (layer->tensor[0] == KVC_NONE || layer->tensor[1] == KVC_NONE)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "vllm: layer %" PRIu32 " has no K or no V", layer->index);
-    const struct kvc_shape *k = &c->tensor[layer->tensor[0]].shape, *v = &c->tensor[layer->tensor[1]].shape;
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "vllm: layer %" PRIu32 " has no K or no V",
+                        layer->index);
+    const struct kvc_shape *k = &c->tensor[layer->tensor[0]].shape,
+                           *v = &c->tensor[layer->tensor[1]].shape;
     if (k->dtype != v->dtype || k->heads != v->heads || k->dim != v->dim)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "vllm: K and V of layer %" PRIu32 " differ in dtype, heads or head dim, and lie in one array",
+                        "vllm: K and V of layer %" PRIu32
+                        " differ in dtype, heads or head dim, and lie in one array",
                         layer->index);
     if (c->part[layer->part].kind != KVC_PART_LIVE || k->tokens != tokens)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "vllm: layer %" PRIu32 " holds a sliding window, and all layers of a folder hold the same tokens; use "
-                        "safetensors",
-                        layer->index);
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "vllm: layer %" PRIu32
+            " holds a sliding window, and all layers of a folder hold the same tokens; use "
+            "safetensors",
+            layer->index);
     if (o->cpu_block && tokens % o->cpu_block)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "vllm: %" PRIu64 " tokens are no whole blocks of a CPU (cpu-block=%" PRIu64
@@ -51,24 +57,32 @@ static int check_layer(const struct out *o, const struct kvc_layer *layer, uint6
 
 /* --- a layer --- */
 
-static int write_header(const struct out *o, const struct kvc_shape *shape, struct kvc_sink *sink, struct kvc_error *e) {
+static int write_header(const struct out *o, const struct kvc_shape *shape, struct kvc_sink *sink,
+                        struct kvc_error *e) {
     const uint64_t packed[] = {shape->tokens, shape->heads, 2 * shape->dim};
     const uint64_t split[] = {shape->tokens, 2, shape->heads, shape->dim};
     const uint64_t rows[] = {2, shape->tokens, shape->heads * shape->dim};
-    const uint64_t *dim = o->shape == KVC_VLLM_PACKED ? packed : o->shape == KVC_VLLM_SPLIT ? split : rows;
+    const uint64_t *dim = o->shape == KVC_VLLM_PACKED  ? packed
+                          : o->shape == KVC_VLLM_SPLIT ? split
+                                                       : rows;
     struct kvc_safetensors_writer header;
     char heads[32], block[32];
     snprintf(block, sizeof block, "%" PRIu64, o->cpu_block);
     snprintf(heads, sizeof heads, "%" PRIu64, shape->heads);
     if (kvc_safetensors_writer_init(&header, e)) return -1;
-    int status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_SHAPE, kvc_vllm_shape_name[o->shape], e);
-    if (!status && o->cpu_block) status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_CPU_BLOCK, block, e);
+    int status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_SHAPE,
+                                          kvc_vllm_shape_name[o->shape], e);
+    if (!status && o->cpu_block)
+        status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_CPU_BLOCK, block, e);
     if (!status && o->shape == KVC_VLLM_ROWS && o->facts.heads_known)
         status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_HEADS, heads, e);
-    if (!status && o->facts.pairing && !o->facts.pairing_assumed) /* an assumption does not become a record */
-        status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_PAIRING, kvc_pairing_name(o->facts.pairing), e);
+    /* an assumption does not become a record */
+    if (!status && o->facts.pairing && !o->facts.pairing_assumed)
+        status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_PAIRING,
+                                          kvc_pairing_name(o->facts.pairing), e);
     if (!status)
-        status = kvc_safetensors_add(&header, KVC_VLLM_ARRAY, kvc_safetensors_type_of((int)shape->dtype)->name, dim,
+        status = kvc_safetensors_add(&header, KVC_VLLM_ARRAY,
+                                     kvc_safetensors_type_of((int)shape->dtype)->name, dim,
                                      o->shape == KVC_VLLM_SPLIT ? 4 : 3, e);
     if (!status) status = kvc_safetensors_write(&header, sink, e);
     kvc_safetensors_writer_free(&header);
@@ -76,7 +90,8 @@ static int write_header(const struct out *o, const struct kvc_shape *shape, stru
 }
 
 /* Joins rows of n tensors (1 or 2) by turns: `run` bytes of each. */
-static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, uint64_t run, struct kvc_error *e) {
+static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, uint64_t run,
+                      struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor[0])->cells;
     const uint64_t row = kvc_row_bytes(&c->tensor[tensor[0]].shape);
@@ -88,7 +103,8 @@ static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, u
         const uint64_t first = cells->block[b], bytes = (cells->block[after] - first) * row;
         for (unsigned k = 0; k < n && !status; k++) {
             status = c->read(c, tensor[k], first, cells->block[after] - first, rows, e);
-            for (uint64_t at = 0; at < bytes && !status; at += run) memcpy(joined + n * at + k * run, rows + at, (size_t)run);
+            for (uint64_t at = 0; at < bytes && !status; at += run)
+                memcpy(joined + n * at + k * run, rows + at, (size_t)run);
         }
         if (!status) status = kvc_sink_write(o->to->out, joined, (size_t)(n * bytes), e);
     }
@@ -101,7 +117,8 @@ static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, u
 static int write_cpu_blocks(const struct out *o, const uint32_t *tensor, struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_shape *shape = &c->tensor[tensor[0]].shape;
-    const uint64_t n = o->cpu_block, heads = shape->heads, dim = shape->dim, row = kvc_row_bytes(shape);
+    const uint64_t n = o->cpu_block, heads = shape->heads, dim = shape->dim,
+                   row = kvc_row_bytes(shape);
     const size_t value = kvc_dtype_info(shape->dtype)->size;
     uint8_t *rows = kvc_alloc(n, row), *block = kvc_alloc(2 * n, row);
     int status = rows && block ? 0 : kvc_fail_memory(e, "blocks");
@@ -109,8 +126,10 @@ static int write_cpu_blocks(const struct out *o, const uint32_t *tensor, struct 
         for (unsigned k = 0; k < 2 && !status; k++) {
             status = c->read(c, tensor[k], first, n, rows, e);
             for (uint64_t i = 0; i < n * heads * dim && !status; i++) {
-                const uint64_t token = i / dim / heads, d = i % dim, x = k ? (n + token) * dim + d : d * n + token;
-                memcpy(block + kvc_vllm_cpu_value(x, i / dim % heads, heads, dim) * value, rows + i * value, value);
+                const uint64_t token = i / dim / heads, d = i % dim,
+                               x = k ? (n + token) * dim + d : d * n + token;
+                memcpy(block + kvc_vllm_cpu_value(x, i / dim % heads, heads, dim) * value,
+                       rows + i * value, value);
             }
         }
         if (!status) status = kvc_sink_write(o->to->out, block, (size_t)(2 * n * row), e);
@@ -127,14 +146,16 @@ static int write_layer(const struct out *o, const struct kvc_layer *layer, struc
     struct kvc_buffer header = {0};
     struct kvc_sink to_header = kvc_sink_buffer(&header);
     char name[512];
-    int status = kvc_vllm_name_layer("vllm", o->pattern, layer->index, ".safetensors", name, sizeof name, e) ||
+    int status = kvc_vllm_name_layer("vllm", o->pattern, layer->index, ".safetensors", name,
+                                     sizeof name, e) ||
                  write_header(o, shape, &to_header, e) ||
                  o->to->begin(o->to->state, name, header.n + 2 * shape->tokens * row, e) ||
                  kvc_sink_write(o->to->out, header.data, header.n, e);
     free(header.data);
     if (status) return -1;
     if (o->cpu_block) status = write_cpu_blocks(o, t, e);
-    else if (o->shape == KVC_VLLM_ROWS) status = write_rows(o, t, 1, row, e) || write_rows(o, t + 1, 1, row, e);
+    else if (o->shape == KVC_VLLM_ROWS)
+        status = write_rows(o, t, 1, row, e) || write_rows(o, t + 1, 1, row, e);
     else status = write_rows(o, t, 2, o->shape == KVC_VLLM_PACKED ? row / shape->heads : row, e);
     return status ? -1 : o->to->finish(o->to->state, e);
 }
@@ -149,9 +170,13 @@ static int write_layers(const struct out *o, struct kvc_error *e) {
         for (uint32_t i = 0; i < c->n_layers; i++) {
             const struct kvc_layer *layer = &c->layer[i];
             const struct kvc_part *part = &c->part[layer->part];
-            if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || part->stream != stream) continue;
+            if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) ||
+                part->stream != stream)
+                continue;
             if (!first) first = layer;
-            if (writing ? write_layer(o, layer, e) : check_layer(o, layer, c->part[first->part].cells.n, e)) return -1;
+            if (writing ? write_layer(o, layer, e)
+                        : check_layer(o, layer, c->part[first->part].cells.n, e))
+                return -1;
         }
     return 0;
 }
@@ -159,14 +184,16 @@ static int write_layers(const struct out *o, struct kvc_error *e) {
 static int vllm_write_take_shape(struct out *o, const char *told, struct kvc_error *e) {
     o->shape = told ? kvc_vllm_shape_of(told) : KVC_VLLM_PACKED;
     if (o->shape == KVC_VLLM_SHAPES || o->shape == KVC_VLLM_LATENT)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm: shape=%s is none of T-H-2D, T-2-H-D, 2-T-HD", told);
+        return kvc_fail(e, KVC_ERR_USAGE, "vllm: shape=%s is none of T-H-2D, T-2-H-D, 2-T-HD",
+                        told);
     if (o->cpu_block && o->shape != KVC_VLLM_PACKED)
-        return kvc_fail(e, KVC_ERR_USAGE, "vllm: arrays of a CPU (cpu-block) have the shape T-H-2D, not %s", told);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "vllm: arrays of a CPU (cpu-block) have the shape T-H-2D, not %s", told);
     return 0;
 }
 
-int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *options, const struct kvc_member_sink *to,
-                   struct kvc_error *e) {
+int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *options,
+                   const struct kvc_member_sink *to, struct kvc_error *e) {
     const char *pattern = options->value[KVC_VLLM_TO_NAME].text;
     struct out o = {.to = to,
                     .cpu_block = options->value[KVC_VLLM_TO_CPU_BLOCK].count,
@@ -177,8 +204,9 @@ int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *o
         kvc_vllm_name_layer("vllm", o.pattern, 0, ".safetensors", name, sizeof name, e))
         return -1;
     if (!kvc_cache_heads_known(c) && o.shape != KVC_VLLM_ROWS)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
-                             "vllm: the number of KV heads is unknown, and the arrays have an axis of heads");
+        return kvc_fail_need(
+            e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
+            "vllm: the number of KV heads is unknown, and the arrays have an axis of heads");
     if (kvc_arrays_list(&list, c, options, kvc_vllm_keeps, e))
         return -1; /* for its views: plain values, paired as in transformers */
     o.cache = list.cache;

@@ -25,45 +25,52 @@ static int read_count(const char *text, uint64_t *count) {
     static const char units[] = "KMG";
     const char *p = text;
     for (*count = 0; *p >= '0' && *p <= '9'; p++)
-        if (__builtin_mul_overflow(*count, 10, count) || __builtin_add_overflow(*count, (uint64_t)(*p - '0'), count)) return -1;
+        if (__builtin_mul_overflow(*count, 10, count) ||
+            __builtin_add_overflow(*count, (uint64_t)(*p - '0'), count))
+            return -1;
     if (p == text) return -1;
-    const char unit = *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p, *at = unit ? strchr(units, unit) : NULL;
+    const char unit = *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p,
+               *at = unit ? strchr(units, unit) : NULL;
     if (!unit) return 0;
     if (!at || p[1]) return -1;
     if (__builtin_mul_overflow(*count, UINT64_C(1) << 10 * (at - units + 1), count)) return -1;
     return 0;
 }
 
-static int fail_unknown(const struct kvc_format_option *table, const char *name, const char *item, struct kvc_error *e) {
+static int fail_unknown(const struct kvc_format_option *table, const char *name, const char *item,
+                        struct kvc_error *e) {
     const int n = (int)key_length(item);
     char key[64];
     snprintf(key, sizeof key, "%.*s", n, item);
     struct kvc_near near = {.word = key};
     for (int i = 0; table && table[i].key; i++) kvc_near_offer(&near, table[i].key);
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no option '%s'%s%s%s", name, key, *near.text ? "; did you mean " : "",
-                    near.text, *near.text ? "?" : "");
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no option '%s'%s%s%s", name, key,
+                    *near.text ? "; did you mean " : "", near.text, *near.text ? "?" : "");
 }
 
 /* Reads the value of an option from "KEY=VALUE". The value points into the text. */
-static int format_options_take(const struct kvc_format_option *o, struct kvc_option_value *value, const char *item,
-                               const char *name, struct kvc_error *e) {
+static int format_options_take(const struct kvc_format_option *o, struct kvc_option_value *value,
+                               const char *item, const char *name, struct kvc_error *e) {
     const char *equals = strchr(item, '=');
     if (o->kind == KVC_OPTION_FLAG) {
         if (equals) return kvc_fail(e, KVC_ERR_USAGE, "%s: %s takes no value", name, o->key);
         value->count = 1;
         return 0;
     }
-    if (!equals || !equals[1]) return kvc_fail(e, KVC_ERR_USAGE, "%s: %s wants a value: %s=%s", name, o->key, o->key, o->value);
+    if (!equals || !equals[1])
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: %s wants a value: %s=%s", name, o->key, o->key,
+                        o->value);
     value->text = equals + 1;
     if (o->kind != KVC_OPTION_COUNT) return 0;
     if (read_count(equals + 1, &value->count) || value->count < o->min || value->count > o->max)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: %s=%s is not a number from %" PRIu64 " to %" PRIu64, name, o->key, equals + 1,
-                        o->min, o->max);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: %s=%s is not a number from %" PRIu64 " to %" PRIu64,
+                        name, o->key, equals + 1, o->min, o->max);
     return 0;
 }
 
 /* Copies the items of both lists, those of `own` first. *n_own is the number of these. */
-static int copy_items(struct kvc_option_values *v, const char *own, const char *const *set, size_t *n_own, struct kvc_error *e) {
+static int copy_items(struct kvc_option_values *v, const char *own, const char *const *set,
+                      size_t *n_own, struct kvc_error *e) {
     size_t n = own && *own ? 1 : 0, i = 0;
     for (const char *p = own; p && *p; p++) n += *p == ',';
     *n_own = n;
@@ -80,15 +87,18 @@ static int copy_items(struct kvc_option_values *v, const char *own, const char *
 }
 
 /* Gives each list option its texts, in their order. */
-static int make_lists(struct kvc_option_values *v, const struct kvc_format_option *table, struct kvc_error *e) {
+static int make_lists(struct kvc_option_values *v, const struct kvc_format_option *table,
+                      struct kvc_error *e) {
     size_t n = 0, at = 0;
     while (v->text[n]) n++;
-    if (!(v->list = kvc_alloc_zeros(n + KVC_MAX_FORMAT_OPTIONS, sizeof *v->list))) return kvc_fail_memory(e, "options");
+    if (!(v->list = kvc_alloc_zeros(n + KVC_MAX_FORMAT_OPTIONS, sizeof *v->list)))
+        return kvc_fail_memory(e, "options");
     for (int o = 0; o < KVC_MAX_FORMAT_OPTIONS && table && table[o].key; o++) {
         v->value[o].list = &v->list[at];
         for (size_t i = 0; i < n; i++) {
             const char *equals = strchr(v->text[i], '=');
-            if (table[o].kind == KVC_OPTION_LIST && format_options_find(table, v->text[i]) == o && equals)
+            if (table[o].kind == KVC_OPTION_LIST && format_options_find(table, v->text[i]) == o &&
+                equals)
                 v->list[at++] = equals + 1;
         }
         at++; /* the NULL after them */
@@ -96,8 +106,9 @@ static int make_lists(struct kvc_option_values *v, const struct kvc_format_optio
     return 0;
 }
 
-int kvc_options_read(struct kvc_option_values *v, const struct kvc_format_option *table, const char *name, const char *own,
-                     const char *const *set, struct kvc_error *e) {
+int kvc_options_read(struct kvc_option_values *v, const struct kvc_format_option *table,
+                     const char *name, const char *own, const char *const *set,
+                     struct kvc_error *e) {
     size_t n_own = 0;
     memset(v, 0, sizeof *v);
     int status = copy_items(v, own, set, &n_own, e) || make_lists(v, table, e) ? -1 : 0;

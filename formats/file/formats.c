@@ -1,4 +1,5 @@
-/* formats.c: the table of file formats, and the choice of a format for an input. Contains no knowledge of any format. */
+/* formats.c: the table of file formats, and the choice of a format for an input. Contains no
+ * knowledge of any format. */
 #include "formats/cache/format.h"
 
 #include "formats/engines/foreign.h"
@@ -43,7 +44,8 @@ static void show_begin(const struct kvc_input *in, char *text, size_t size) {
     *text = '\0';
     if (kvc_input_copy(in, 0, head, n, NULL)) return;
     for (size_t i = 0; i < n; i++) {
-        snprintf(text + strlen(text), size - strlen(text), "%s%02x", i ? " " : "", (unsigned char)head[i]);
+        snprintf(text + strlen(text), size - strlen(text), "%s%02x", i ? " " : "",
+                 (unsigned char)head[i]);
         printable &= head[i] >= ' ' && head[i] <= '~';
     }
     if (printable) snprintf(text + strlen(text), size - strlen(text), " (\"%s\")", head);
@@ -63,12 +65,17 @@ static size_t count_containers(const struct kvc_bundle *b) {
 static void refuse_members(const struct kvc_bundle *b, const char *reasons, struct kvc_error *e) {
     const size_t containers = count_containers(b);
     const enum kvc_need need = b->folder ? KVC_NEED_EACH : KVC_NEED_NOTHING;
-    if (!containers) kvc_fail_need(e, KVC_ERR_UNKNOWN, need, "not a cache of several files that kvc knows%s", reasons);
-    else kvc_fail_need(e, KVC_ERR_UNKNOWN, need, "no cache of several files: it has .kvc files (%zu)", containers);
+    if (!containers)
+        kvc_fail_need(e, KVC_ERR_UNKNOWN, need, "not a cache of several files that kvc knows%s",
+                      reasons);
+    else
+        kvc_fail_need(e, KVC_ERR_UNKNOWN, need,
+                      "no cache of several files: it has .kvc files (%zu)", containers);
 }
 
 static void fail_foreign(int foreign, const char *why, struct kvc_error *e) {
-    kvc_fail_need(e, KVC_ERR_UNKNOWN, foreign == KVC_FOREIGN_BESIDE ? KVC_NEED_MAIN_FILE : KVC_NEED_NOTHING,
+    kvc_fail_need(e, KVC_ERR_UNKNOWN,
+                  foreign == KVC_FOREIGN_BESIDE ? KVC_NEED_MAIN_FILE : KVC_NEED_NOTHING,
                   "kvc does not read this: %s", why);
 }
 
@@ -87,9 +94,11 @@ static void formats_refuse(const struct kvc_bundle *b, const char *reasons, stru
     }
     show_begin(b->one.in, begin, sizeof begin);
     for (size_t i = 0; i < N; i++)
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", table[i]->name);
-    kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_INPUT, "not a cache file that kvc recognises: it begins with %s%s; formats: %s",
-                  begin, reasons, names);
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
+                 table[i]->name);
+    kvc_fail_need(e, KVC_ERR_UNKNOWN, KVC_NEED_INPUT,
+                  "not a cache file that kvc recognises: it begins with %s%s; formats: %s", begin,
+                  reasons, names);
 }
 
 /* Finds the format by probing. */
@@ -101,13 +110,15 @@ static const struct kvc_format *probe_all(const struct kvc_bundle *b, struct kvc
         const int found = table[i]->probe(b, why, sizeof why);
         const size_t used = strlen(reasons);
         if (found > 0) return table[i];
-        if (found || !b->is_file) snprintf(reasons + used, sizeof reasons - used, "; %s: %s", table[i]->name, why);
+        if (found || !b->is_file)
+            snprintf(reasons + used, sizeof reasons - used, "; %s: %s", table[i]->name, why);
     }
     formats_refuse(b, reasons, e);
     return NULL;
 }
 
-static const struct kvc_format *formats_choose(const struct kvc_bundle *b, const struct kvc_import_options *o,
+static const struct kvc_format *formats_choose(const struct kvc_bundle *b,
+                                               const struct kvc_import_options *o,
                                                struct kvc_error *e) {
     const struct kvc_input *in = b->is_file ? b->one.in : NULL;
     char why[512];
@@ -134,10 +145,12 @@ int kvc_format_sniff(const struct kvc_input *head, const void *state, struct kvc
     const struct kvc_import_options *o = state, nothing = {.format = NULL};
     struct kvc_bundle b;
     kvc_bundle_file(&b, head);
-    return (o && o->format) || kvc_input_is_archive(head) || formats_choose(&b, &nothing, e) ? 0 : -1;
+    return (o && o->format) || kvc_input_is_archive(head) || formats_choose(&b, &nothing, e) ? 0
+                                                                                             : -1;
 }
 
-int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct kvc_import_options *o, struct kvc_error *e) {
+int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in,
+                  const struct kvc_import_options *o, struct kvc_error *e) {
     const struct kvc_format *f = o && o->format ? kvc_format_find(o->format) : NULL;
     if (kvc_input_is_archive(in) && (!f || f->takes_members)) return kvc_bundle_archive(b, in, e);
     kvc_bundle_file(b, in);
@@ -146,25 +159,28 @@ int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in, const struct
 
 /* Adds the facts that only the caller knows. */
 static int complete(struct kvc_cache *c, const struct kvc_import_options *o, struct kvc_error *e) {
-    if (o->kv_heads && !kvc_cache_heads_known(c) && kvc_cache_set_heads(c, o->kv_heads, e)) return -1;
-    if (o->pairing == KVC_PAIRING_UNKNOWN || kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING)) return 0;
+    if (o->kv_heads && !kvc_cache_heads_known(c) && kvc_cache_set_heads(c, o->kv_heads, e))
+        return -1;
+    if (o->pairing == KVC_PAIRING_UNKNOWN || kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING))
+        return 0;
     return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);
 }
 
 /* Parses the options of a row and imports by it. */
-static struct kvc_cache *import_with(const struct kvc_format *f, const struct kvc_bundle *b, const struct kvc_import_options *o,
-                                     struct kvc_error *e) {
+static struct kvc_cache *import_with(const struct kvc_format *f, const struct kvc_bundle *b,
+                                     const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_option_values values;
     struct kvc_import_options with = *o;
-    if (kvc_options_read(&values, f->import_options, f->name, options_of(o->format), o->set, e)) return NULL;
+    if (kvc_options_read(&values, f->import_options, f->name, options_of(o->format), o->set, e))
+        return NULL;
     with.value = values.value;
     struct kvc_cache *c = f->import(b, &with, e);
     kvc_options_free(&values);
     return c;
 }
 
-struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o, const struct kvc_format **format,
-                             struct kvc_error *e) {
+struct kvc_cache *kvc_import(const struct kvc_bundle *b, const struct kvc_import_options *o,
+                             const struct kvc_format **format, struct kvc_error *e) {
     static const struct kvc_import_options nothing;
     const struct kvc_format *f = formats_choose(b, o ? o : &nothing, e);
     struct kvc_cache *c = f ? import_with(f, b, o ? o : &nothing, e) : NULL;
@@ -187,8 +203,8 @@ struct kvc_cache *kvc_import_file(const struct kvc_input *in, const struct kvc_i
     return kvc_import(&b, o, format, e);
 }
 
-struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc_input *in, const struct kvc_import_options *o,
-                                    struct kvc_error *e) {
+struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc_input *in,
+                                    const struct kvc_import_options *o, struct kvc_error *e) {
     static const struct kvc_import_options nothing;
     struct kvc_bundle b;
     kvc_bundle_file(&b, in);
@@ -202,7 +218,8 @@ const struct kvc_format *kvc_format_of_source(const struct kvc_cache *c) {
     return NULL;
 }
 
-int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why, size_t size) {
+int kvc_format_probe(const struct kvc_format *f, const struct kvc_input *in, char *why,
+                     size_t size) {
     struct kvc_bundle b;
     kvc_bundle_file(&b, in);
     return f->probe(&b, why, size) > 0;
@@ -212,19 +229,21 @@ int kvc_format_is_written(const struct kvc_format *f) {
     return f->export || f->export_members;
 }
 
-int kvc_export_members(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o,
-                       const struct kvc_member_sink *out, struct kvc_error *e) {
+int kvc_export_members(const struct kvc_format *f, const struct kvc_cache *c,
+                       const struct kvc_export_options *o, const struct kvc_member_sink *out,
+                       struct kvc_error *e) {
     struct kvc_export_options with = o ? *o : (struct kvc_export_options){.set = NULL};
     struct kvc_option_values values;
     if (kvc_options_read(&values, f->export_options, f->name, with.own, with.set, e)) return -1;
     with.value = values.value;
-    const int status = f->export_members ? f->export_members(c, &with, out, e) : f->export(c, &with, out->out, e);
+    const int status = f->export_members ? f->export_members(c, &with, out, e)
+                                         : f->export(c, &with, out->out, e);
     kvc_options_free(&values);
     return status;
 }
 
-int kvc_export(const struct kvc_format *f, const struct kvc_cache *c, const struct kvc_export_options *o, struct kvc_sink *out,
-               struct kvc_error *e) {
+int kvc_export(const struct kvc_format *f, const struct kvc_cache *c,
+               const struct kvc_export_options *o, struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_member_sink to = {.out = out};
     if (!f->export_members) return kvc_export_members(f, c, o, &to, e);
     struct kvc_tar *tar = kvc_tar_open(out, &to, e);

@@ -1,5 +1,5 @@
-/* given.c: opens what a caller gives beside a cache: the model's weights, a profile. Says of a wrong file what it is. Not for
- * caches (open.c). */
+/* given.c: opens what a caller gives beside a cache: the model's weights, a profile. Says of a
+ * wrong file what it is. Not for caches (open.c). */
 #include "formats/file/given.h"
 
 #include "formats/file/open.h"
@@ -34,7 +34,8 @@ static void find_by_header(struct kind *k, const struct kvc_input *in) {
     }
     if (kvc_safetensors_read_input(&s, in, KVC_SAFETENSORS_ANY_DTYPE, NULL)) return;
     if (kvc_safetensors_text(&s, "kvc.profile")) set_kind(k, PROFILE, "a kvc profile", NULL);
-    else if (kvc_safetensors_has_attention(&s)) set_kind(k, WEIGHTS, "a model's weights", "safetensors");
+    else if (kvc_safetensors_has_attention(&s))
+        set_kind(k, WEIGHTS, "a model's weights", "safetensors");
     kvc_safetensors_free(&s);
 }
 
@@ -58,8 +59,9 @@ static struct kind find_kind(const char *path) {
 
 /* Returns 1, and fills *e with what the file is, if that is known and is not what was wanted. */
 static int is_other(const char *path, enum given wanted, struct kvc_error *e) {
-    static const enum kvc_need serves[] = {
-        [WEIGHTS] = KVC_NEED_AS_MODEL, [PROFILE] = KVC_NEED_AS_PROFILE, [CACHE] = KVC_NEED_AS_INPUT};
+    static const enum kvc_need serves[] = {[WEIGHTS] = KVC_NEED_AS_MODEL,
+                                           [PROFILE] = KVC_NEED_AS_PROFILE,
+                                           [CACHE] = KVC_NEED_AS_INPUT};
     const struct kind k = find_kind(path);
     if (!k.is || k.is == wanted) return 0;
     kvc_fail_need(e, KVC_ERR_UNKNOWN, serves[k.is], "%s: is %s, not %s", path, k.text,
@@ -69,7 +71,8 @@ static int is_other(const char *path, enum given wanted, struct kvc_error *e) {
 
 static int no_attention(const char *path, struct kvc_error *e) {
     if (is_other(path, WEIGHTS, e)) return -1;
-    return kvc_fail(e, KVC_ERR_UNKNOWN, "%s: is not a model's weights: it has no matrix of attention", path);
+    return kvc_fail(e, KVC_ERR_UNKNOWN,
+                    "%s: is not a model's weights: it has no matrix of attention", path);
 }
 
 int kvc_given_no_weights(const char *path, struct kvc_error *e) {

@@ -1,5 +1,5 @@
-/* given.h: opens what a caller gives beside a cache: the model's weights, a profile. Says of a wrong file what it is. Not for
- * caches (open.h). */
+/* given.h: opens what a caller gives beside a cache: the model's weights, a profile. Says of a
+ * wrong file what it is. Not for caches (open.h). */
 #ifndef KVC_GIVEN_H
 #define KVC_GIVEN_H
 
@@ -7,14 +7,16 @@
 #include "formats/model/profile.h"
 #include "formats/model/weights.h"
 
-/* Open weights for their facts (kvc_model_read) or their values (kvc_weights_open), and a profile (kvc_profile_open). A file
- * without a matrix of attention is refused as weights. If the file is known to be something else, the message says what it is,
- * and the error what it would serve for. Messages name `path`. */
+/* Open weights for their facts (kvc_model_read) or their values (kvc_weights_open), and a profile
+ * (kvc_profile_open). A file without a matrix of attention is refused as weights. If the file is
+ * known to be something else, the message says what it is, and the error what it would serve for.
+ * Messages name `path`. */
 int kvc_given_model(const char *path, int full, struct kvc_model *m, struct kvc_error *e);
 struct kvc_weights *kvc_given_weights(const char *path, struct kvc_error *e);
 struct kvc_profile *kvc_given_profile(const char *path, struct kvc_error *e);
 
-/* Refuses a path that is to be searched as a profile, if the file is known to be something else. A missing file is none. */
+/* Refuses a path that is to be searched as a profile, if the file is known to be something else. A
+ * missing file is none. */
 int kvc_given_profile_check(const char *path, struct kvc_error *e);
 /* Says of a file that could not be read as weights what it is, if that is known. Returns -1. */
 int kvc_given_no_weights(const char *path, struct kvc_error *e);

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Facts that formats without room for metadata lose: keys, or the beginnings of keys, the first match decides. */
+/* Facts that formats without room for metadata lose: keys, or the beginnings of keys, the first
+ * match decides. */
 static const struct {
     const char *key;
     unsigned bit;
@@ -45,14 +46,16 @@ static int losses_is_attention(const struct kvc_part *part) {
     return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_SLIDING;
 }
 
-static void say_facts(struct kvc_losses *l, const struct kvc_format *to, const struct kvc_meta *meta, unsigned lacks) {
+static void say_facts(struct kvc_losses *l, const struct kvc_format *to,
+                      const struct kvc_meta *meta, unsigned lacks) {
     int found[FACTS] = {0};
     for (size_t i = 0; i < meta->n; i++) {
         const char *key = meta->entry[i].key;
         size_t f = 0;
         while (f < FACTS && strncmp(key, facts[f].key, strlen(facts[f].key)) != 0) f++;
         /* K after RoPE is assumed where nothing is recorded */
-        if (f < FACTS && (strcmp(key, KVC_KEY_ROPE_K) != 0 || !kvc_facts_of(meta).after_rope)) found[f] = 1;
+        if (f < FACTS && (strcmp(key, KVC_KEY_ROPE_K) != 0 || !kvc_facts_of(meta).after_rope))
+            found[f] = 1;
     }
     for (size_t f = 0; f < FACTS; f++)
         if (found[f] && lacks & facts[f].bit) losses_say(l, to, facts[f].words);
@@ -62,7 +65,8 @@ static void say_facts(struct kvc_losses *l, const struct kvc_format *to, const s
 static int has_positions(const struct kvc_cache *c) {
     const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
     return cells && cells->n &&
-           (kvc_cells_position(cells, 0) || kvc_cells_position(cells, cells->n - 1) != (int64_t)cells->n - 1);
+           (kvc_cells_position(cells, 0) ||
+            kvc_cells_position(cells, cells->n - 1) != (int64_t)cells->n - 1);
 }
 
 /* Returns 1 if the layers of a part have known numbers that are not 0, 1, 2, ... */
@@ -70,7 +74,8 @@ static int has_layer_numbers(const struct kvc_cache *c, const struct kvc_facts *
     uint32_t next = 0;
     for (uint32_t i = 0; i < c->n_layers && known->layers_known; i++) {
         if (i && c->layer[i].part != c->layer[i - 1].part) next = 0;
-        if (losses_is_attention(&c->part[c->layer[i].part]) && c->layer[i].index != next++) return 1;
+        if (losses_is_attention(&c->part[c->layer[i].part]) && c->layer[i].index != next++)
+            return 1;
     }
     return 0;
 }
@@ -82,15 +87,19 @@ static int has_shapes(const struct kvc_cache *c) {
         const struct kvc_shape *shape = &c->tensor[t].shape;
         if (!losses_is_attention(kvc_tensor_part(c, t))) continue;
         if (!first) first = shape;
-        if (shape->dtype != first->dtype || shape->heads != first->heads || shape->dim != first->dim) return 1;
+        if (shape->dtype != first->dtype || shape->heads != first->heads ||
+            shape->dim != first->dim)
+            return 1;
     }
     return 0;
 }
 
-/* Returns 1 if layers with sliding windows hold all tokens, so that their number of tokens does not tell them from others. */
+/* Returns 1 if layers with sliding windows hold all tokens, so that their number of tokens does not
+ * tell them from others. */
 static int has_hidden_windows(const struct kvc_cache *c) {
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->part[c->layer[i].part].kind == KVC_PART_LIVE && (c->layer[i].kind == KVC_LAYER_SLIDING || c->layer[i].window))
+        if (c->part[c->layer[i].part].kind == KVC_PART_LIVE &&
+            (c->layer[i].kind == KVC_LAYER_SLIDING || c->layer[i].window))
             return 1;
     return 0;
 }
@@ -98,9 +107,12 @@ static int has_hidden_windows(const struct kvc_cache *c) {
 /* Returns 1 if K is written in another pairing than the one that readers of the format assume. */
 static int lost_pairing(const struct kvc_facts *known, const struct kvc_export_options *o) {
     enum kvc_pairing written = o->pairing;
-    if (!written && !known->tile_known[0]) written = known->pairing; /* rows that may be rotated stay as they are */
-    else if (!written && *known->architecture) written = kvc_pairing_of_transformers(known->architecture);
-    return known->pairing && known->pairing != KVC_PAIRING_NONE && written == KVC_PAIRING_INTERLEAVED;
+    /* rows that may be rotated stay as they are */
+    if (!written && !known->tile_known[0]) written = known->pairing;
+    else if (!written && *known->architecture)
+        written = kvc_pairing_of_transformers(known->architecture);
+    return known->pairing && known->pairing != KVC_PAIRING_NONE &&
+           written == KVC_PAIRING_INTERLEAVED;
 }
 
 static unsigned count_parts(const struct kvc_cache *c, enum kvc_part_kind kind) {
@@ -117,7 +129,8 @@ static int matters(const struct kvc_cache *c, uint32_t t) {
 /* Returns 1 if values of 8 bits are written as they are stored, and their scales matter. */
 static int has_scales(const struct kvc_cache *c, const struct kvc_format *to) {
     uint32_t stream = 0;
-    const int floats = to->keeps && !kvc_arrays_stream(c, &stream, NULL) && kvc_arrays_needs_float(c, stream);
+    const int floats = to->keeps && !kvc_arrays_stream(c, &stream, NULL) &&
+                       kvc_arrays_needs_float(c, stream);
     for (uint32_t t = 0; t < c->n_tensors && !floats; t++) {
         const struct kvc_tensor *x = &c->tensor[t];
         if (!kvc_tensor_is_scaled(x) || (to->keeps && !to->keeps(x->shape.dtype))) continue;
@@ -138,9 +151,11 @@ static void say_casts(struct kvc_losses *l, const struct kvc_format *to, const s
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_part *part = kvc_tensor_part(c, t);
         const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
-        const int is_written = losses_is_attention(part) ||
-                               (part->kind == KVC_PART_COMPANION && !(to->lacks & KVC_LACKS_COMPANIONS));
-        if (!is_written || info->dtype == KVC_F32 || (!floats && to->keeps(info->dtype)) || said[info->dtype]++) continue;
+        const int is_written = losses_is_attention(part) || (part->kind == KVC_PART_COMPANION &&
+                                                             !(to->lacks & KVC_LACKS_COMPANIONS));
+        if (!is_written || info->dtype == KVC_F32 || (!floats && to->keeps(info->dtype)) ||
+            said[info->dtype]++)
+            continue;
         scaled |= matters(c, t);
         if (*l->casts) losses_append(l->casts, sizeof l->casts, ", ", info->name);
         else snprintf(l->casts, sizeof l->casts, "%s: values of %s", to->name, info->name);
@@ -166,16 +181,24 @@ void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const st
     snprintf(arrays, sizeof arrays, "arrays whose meaning is unknown (%s)", others ? others : "");
     if (others) losses_say(l, to, arrays);
     if (lacks & KVC_LACKS_TOKENS && c->n_tokens) losses_say(l, to, "token ids");
-    if (lacks & KVC_LACKS_POSITIONS && has_positions(c)) losses_say(l, to, "positions (not 0, 1, 2 and so on)");
-    if (lacks & KVC_LACKS_COORDINATES && known.cell_words) losses_say(l, to, "the M-RoPE coordinates of tokens");
-    if (lacks & KVC_LACKS_COMPANIONS && count_parts(c, KVC_PART_COMPANION)) losses_say(l, to, "queries and hidden states");
+    if (lacks & KVC_LACKS_POSITIONS && has_positions(c))
+        losses_say(l, to, "positions (not 0, 1, 2 and so on)");
+    if (lacks & KVC_LACKS_COORDINATES && known.cell_words)
+        losses_say(l, to, "the M-RoPE coordinates of tokens");
+    if (lacks & KVC_LACKS_COMPANIONS && count_parts(c, KVC_PART_COMPANION))
+        losses_say(l, to, "queries and hidden states");
     snprintf(text, sizeof text, "server checkpoints (%u)", checkpoints);
     if (lacks & KVC_LACKS_CHECKPOINTS && checkpoints) losses_say(l, to, text);
-    if (lacks & KVC_LACKS_LAYERS && has_layer_numbers(c, &known)) losses_say(l, to, "the numbers of the layers");
-    if (lacks & KVC_LACKS_WINDOWS && has_hidden_windows(c)) losses_say(l, to, "which layers have sliding windows");
-    if (lacks & KVC_LACKS_SHAPES && has_shapes(c)) losses_say(l, to, "types or shapes that differ between tensors");
-    if (lacks & KVC_LACKS_PAIRING && lost_pairing(&known, o)) losses_say(l, to, "the pairing of K (interleaved)");
-    if (lacks & KVC_LACKS_ROTATION && (known.tile[0] || known.tile[1])) losses_say(l, to, "the Hadamard rotation of its values");
+    if (lacks & KVC_LACKS_LAYERS && has_layer_numbers(c, &known))
+        losses_say(l, to, "the numbers of the layers");
+    if (lacks & KVC_LACKS_WINDOWS && has_hidden_windows(c))
+        losses_say(l, to, "which layers have sliding windows");
+    if (lacks & KVC_LACKS_SHAPES && has_shapes(c))
+        losses_say(l, to, "types or shapes that differ between tensors");
+    if (lacks & KVC_LACKS_PAIRING && lost_pairing(&known, o))
+        losses_say(l, to, "the pairing of K (interleaved)");
+    if (lacks & KVC_LACKS_ROTATION && (known.tile[0] || known.tile[1]))
+        losses_say(l, to, "the Hadamard rotation of its values");
     if (lacks & KVC_LACKS_SCALES && to != kvc_format_of_source(c) && has_scales(c, to))
         losses_say(l, to, "the scales of its values");
     say_facts(l, to, &c->meta, lacks);

@@ -1,5 +1,5 @@
-/* losses.h: the content of a cache that a format does not hold, and the values that it stores in another type. Not for caches that a
- * format cannot hold at all: exports refuse them. */
+/* losses.h: the content of a cache that a format does not hold, and the values that it stores in
+ * another type. Not for caches that a format cannot hold at all: exports refuse them. */
 #ifndef KVC_LOSSES_H
 #define KVC_LOSSES_H
 
@@ -10,9 +10,10 @@ struct kvc_losses {
     char casts[256]; /* "npz: values of bf16 are written as f32"; "": all keep their types */
 };
 
-/* Finds what export to a format with these options leaves out, of what somebody would miss. `c` is the cache that is exported: of
- * a selection, its view. Facts of the model do not count if has_model is 1, because the caller has the model's file, or if the
- * cache came from a file of this format, which had no place for them either. Facts that are unknown or only assumed do not count,
+/* Finds what export to a format with these options leaves out, of what somebody would miss. `c` is
+ * the cache that is exported: of a selection, its view. Facts of the model do not count if
+ * has_model is 1, because the caller has the model's file, or if the cache came from a file of this
+ * format, which had no place for them either. Facts that are unknown or only assumed do not count,
  * nor does what kvc-pack adds: producer, source, recipe, profile, prefix keys. */
 void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const struct kvc_cache *c,
                      const struct kvc_export_options *o, int has_model);

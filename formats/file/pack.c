@@ -15,20 +15,23 @@ struct pack_pack {
     struct kvc_packed *done;
 };
 
-static void pack_note(const struct pack_pack *p, enum kvc_pack_note what, const struct kvc_cache *c) {
+static void pack_note(const struct pack_pack *p, enum kvc_pack_note what,
+                      const struct kvc_cache *c) {
     if (p->how->note) p->how->note(p->how->state, what, c);
 }
 
 /* Returns 1 if both caches have token ids and these differ in the length that both have. */
 static int of_other_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
-    const uint64_t n = kvc_cache_tokens_from(a, 0), m = kvc_cache_tokens_from(b, 0), both = n < m ? n : m;
+    const uint64_t n = kvc_cache_tokens_from(a, 0), m = kvc_cache_tokens_from(b, 0),
+                   both = n < m ? n : m;
     return both && memcmp(a->tokens, b->tokens, (size_t)both * sizeof *a->tokens) != 0;
 }
 
 /* Checks that the profile belongs to the model of the cache, before a stage uses the profile. */
 static int settle_profile(const struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_packing *how = p->how;
-    const struct kvc_profile_use use = {how->options.recipe, how->options.threads, how->force_profile};
+    const struct kvc_profile_use use = {how->options.recipe, how->options.threads,
+                                        how->force_profile};
     const enum kvc_pairing was = kvc_cache_pairing(c);
     if (!how->options.profile) return 0;
     const int prepared = kvc_profile_prepare(how->options.profile, c, &use, &p->done->fit, e);
@@ -36,24 +39,28 @@ static int settle_profile(const struct pack_pack *p, struct kvc_cache *c, struct
     p->done->fitted = prepared;
     if (prepared && kvc_cache_pairing(c) != was) pack_note(p, KVC_PACK_PAIRING_CHOSEN, c);
     /* the profile may be given to decode the source only */
-    if (!prepared && !kvc_facts_of(&p->source->meta).has_profile) pack_note(p, KVC_PACK_PROFILE_UNUSED, c);
+    if (!prepared && !kvc_facts_of(&p->source->meta).has_profile)
+        pack_note(p, KVC_PACK_PROFILE_UNUSED, c);
     return 0;
 }
 
-/* Sets *queries to the queries for stages, in the RoPE pairing of K of c: the given ones, or those of `full` if c has no
- * companions. */
-static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *c, const struct kvc_cache *full,
-                             struct kvc_cache **queries, struct kvc_error *e) {
+/* Sets *queries to the queries for stages, in the RoPE pairing of K of c: the given ones, or those
+ * of `full` if c has no companions. */
+static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *c,
+                             const struct kvc_cache *full, struct kvc_cache **queries,
+                             struct kvc_error *e) {
     const struct kvc_cache *asked = p->how->options.queries;
     *queries = NULL;
     if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
     if (asked && !(*queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
-    if (p->how->options.queries && of_other_tokens(c, p->how->options.queries)) pack_note(p, KVC_PACK_OTHER_QUERIES, c);
+    if (p->how->options.queries && of_other_tokens(c, p->how->options.queries))
+        pack_note(p, KVC_PACK_OTHER_QUERIES, c);
     return 0;
 }
 
 /* Packs c, which is `full`, or `full` without its companions. */
-static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struct kvc_cache *full, struct kvc_error *e) {
+static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struct kvc_cache *full,
+                     struct kvc_error *e) {
     const struct kvc_packing *how = p->how;
     struct kvc_pack_options options = how->options;
     struct kvc_rate rate = how->rate;
@@ -70,8 +77,8 @@ static int pack_pack(const struct pack_pack *p, struct kvc_cache *c, const struc
     pack_note(p, KVC_PACK_ROWS, c);
     if (!status) status = kvc_container_write(c, &options, p->out, &p->done->report, e);
     kvc_cache_free(queries);
-    if (status && e && e->code == KVC_ERR_USAGE && e->need == KVC_NEED_NOTHING && kvc_recipe_is_lossy(how->options.recipe) &&
-        kvc_cache_is_quantized(c))
+    if (status && e && e->code == KVC_ERR_USAGE && e->need == KVC_NEED_NOTHING &&
+        kvc_recipe_is_lossy(how->options.recipe) && kvc_cache_is_quantized(c))
         e->need = KVC_NEED_FLOATS;
     if (!status && how->coded) how->coded(how->state, c, &recipe);
     return status;
@@ -81,7 +88,8 @@ static int is_companion(const struct kvc_cache *c, uint32_t tensor) {
     return kvc_tensor_part(c, tensor)->kind == KVC_PART_COMPANION;
 }
 
-/* Returns the bytes of the rows of a cache, in its own types; without companions if they are left out. */
+/* Returns the bytes of the rows of a cache, in its own types; without companions if they are left
+ * out. */
 static uint64_t bytes_of_rows(const struct kvc_cache *c, int left_out) {
     uint64_t n = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++)
@@ -92,7 +100,8 @@ static uint64_t bytes_of_rows(const struct kvc_cache *c, int left_out) {
 /* Packs a cache, without its companions if the options say so. */
 static int pack_chosen(const struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_selection others = {.no_companions = 1};
-    for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++) p->done->left_out |= is_companion(c, t);
+    for (uint32_t t = 0; t < c->n_tensors && p->how->no_companions; t++)
+        p->done->left_out |= is_companion(c, t);
     if (!p->done->left_out) return pack_pack(p, c, c, e);
     p->done->row_bytes = bytes_of_rows(p->source, 1);
     struct kvc_cache *view = kvc_view_select(c, &others, e);
@@ -119,14 +128,15 @@ static int pack_own(struct pack_pack *p, struct kvc_cache *c, struct kvc_error *
     return status;
 }
 
-int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *how, struct kvc_sink *out, struct kvc_packed *done,
-                   struct kvc_error *e) {
+int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *how, struct kvc_sink *out,
+                   struct kvc_packed *done, struct kvc_error *e) {
     struct kvc_packing with = *how;
     struct kvc_recipe best;
     struct kvc_cache own;
     struct pack_pack p = {.how = &with, .out = out, .done = done};
     memset(done, 0, sizeof *done);
-    if (!how->options.recipe && how->options.profile && kvc_profile_predicts(how->options.profile)) {
+    if (!how->options.recipe && how->options.profile &&
+        kvc_profile_predicts(how->options.profile)) {
         if (kvc_recipe_parse(KVC_PREDICTING_STAGE, &best, e)) return -1;
         with.options.recipe = &best;
     }

@@ -1,6 +1,6 @@
-/* pack.h: packs a cache into a container by a caller's options: recipe, profile, queries, dequantisation, companions, a target
- * for the step. The one way to pack, for users of libkvc and the tools. Not for coding (container/) or for messages about the
- * result (cli/pack_say.c). */
+/* pack.h: packs a cache into a container by a caller's options: recipe, profile, queries,
+ * dequantisation, companions, a target for the step. The one way to pack, for users of libkvc and
+ * the tools. Not for coding (container/) or for messages about the result (cli/pack_say.c). */
 #ifndef KVC_PACK_H
 #define KVC_PACK_H
 
@@ -9,23 +9,29 @@
 
 /* Events that a caller may want to report. */
 enum kvc_pack_note {
-    KVC_PACK_ROTATION_UNKNOWN, /* K or V are dequantised, and it is unknown whether they are Hadamard-rotated */
-    KVC_PACK_PAIRING_CHOSEN,   /* the RoPE pairing of K is unknown; the one that fits the profile is used */
-    KVC_PACK_PROFILE_UNUSED,   /* no stage of the recipe uses the profile */
-    KVC_PACK_ROWS,             /* always: for the look of rows.h at the cache that is packed */
-    KVC_PACK_OTHER_QUERIES     /* the queries belong to other tokens than the cache */
+    /* K or V are dequantised, and it is unknown whether they are Hadamard-rotated */
+    KVC_PACK_ROTATION_UNKNOWN,
+    /* the RoPE pairing of K is unknown; the one that fits the profile is used */
+    KVC_PACK_PAIRING_CHOSEN,
+    KVC_PACK_PROFILE_UNUSED, /* no stage of the recipe uses the profile */
+    KVC_PACK_ROWS,           /* always: for the look of rows.h at the cache that is packed */
+    KVC_PACK_OTHER_QUERIES   /* the queries belong to other tokens than the cache */
 };
 
 /* How to pack. All zero: losslessly, by the default recipe. */
 struct kvc_packing {
-    struct kvc_pack_options options; /* queries: of any cache that has some; fit and keys are set here */
-    struct kvc_rate rate;            /* a target for the step; its row_bytes are ignored */
-    int force_profile;               /* use the profile even if the values of the cache do not fit it */
-    int dequantize;                  /* convert K and V of block types to f16 first */
-    int no_companions;               /* leave out queries and hidden states; stages still use them */
+    /* queries: of any cache that has some; fit and keys are set here */
+    struct kvc_pack_options options;
+    struct kvc_rate rate; /* a target for the step; its row_bytes are ignored */
+    /* use the profile even if the values of the cache do not fit it */
+    int force_profile;
+    int dequantize; /* convert K and V of block types to f16 first */
+    /* leave out queries and hidden states; stages still use them */
+    int no_companions;
 
-    /* Callbacks; each may be NULL. They get the cache as it is coded. check() is called before anything is written; it returns
-     * -1 with *e to stop. coded() is called at the end, with the recipe and its settled step. */
+    /* Callbacks; each may be NULL. They get the cache as it is coded. check() is called before
+     * anything is written; it returns -1 with *e to stop. coded() is called at the end, with the
+     * recipe and its settled step. */
     void (*note)(void *state, enum kvc_pack_note note, const struct kvc_cache *c);
     int (*check)(void *state, const struct kvc_cache *c, struct kvc_error *e);
     void (*coded)(void *state, const struct kvc_cache *c, const struct kvc_recipe *recipe);
@@ -40,13 +46,16 @@ struct kvc_packed {
     int fitted;         /* the recipe uses the profile */
     int dequantized;    /* some K or V was dequantised */
     int left_out;       /* the cache has companions, and they were left out */
-    uint64_t row_bytes; /* of all rows in the source's types, without companions that were left out: ratios are of them */
+    /* of all rows in the source's types, without companions that were left out: ratios are of them
+     */
+    uint64_t row_bytes;
 };
 
-/* Packs a cache. What the profile tells of the cache is written with the copy that is packed; `c` stays as it is, so that several
- * threads may pack it at once. Messages do not name the file. *done must be freed by kvc_packed_free(), after a failure as well. */
-int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *p, struct kvc_sink *out, struct kvc_packed *done,
-                   struct kvc_error *e);
+/* Packs a cache. What the profile tells of the cache is written with the copy that is packed; `c`
+ * stays as it is, so that several threads may pack it at once. Messages do not name the file. *done
+ * must be freed by kvc_packed_free(), after a failure as well. */
+int kvc_pack_cache(const struct kvc_cache *c, const struct kvc_packing *p, struct kvc_sink *out,
+                   struct kvc_packed *done, struct kvc_error *e);
 void kvc_packed_free(struct kvc_packed *done);
 
 #endif

@@ -1,4 +1,5 @@
-/* rate.c: the step from a KLD by the profile's metric, or from a ratio or an error by trial. Figures: man/kvc-profile.5. */
+/* rate.c: the step from a KLD by the profile's metric, or from a ratio or an error by trial.
+ * Figures: man/kvc-profile.5. */
 #include "formats/file/rate.h"
 
 #include "formats/compare/attention.h"
@@ -13,9 +14,9 @@
 
 enum { TRIALS = 14 };
 
-/* Coefficients of one stream of a cache, of as many tokens as a profile is made from. Where the cache holds a part of the
- * model's layers, as a file of one pipeline stage does, those of all `layers`: a KLD is the model's, and the other layers
- * drift as well. */
+/* Coefficients of one stream of a cache, of as many tokens as a profile is made from. Where the
+ * cache holds a part of the model's layers, as a file of one pipeline stage does, those of all
+ * `layers`: a KLD is the model's, and the other layers drift as well. */
 static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32_t layers) {
     double n = 0;
     uint32_t here = 0;
@@ -23,14 +24,20 @@ static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32
     for (uint32_t l = 0; l < c->n_layers; l++) {
         const struct kvc_layer *layer = &c->layer[l];
         const struct kvc_part *part = &c->part[layer->part];
-        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || part->stream != stream) continue;
-        const double window = (double)kvc_layer_window(&facts, layer), cells = (double)part->cells.n;
-        const double rows = window > 0 && window < KVC_PROFILE_CONTEXT                      ? window
-                            : part->kind == KVC_PART_SLIDING && cells < KVC_PROFILE_CONTEXT ? cells
-                                                                                            : KVC_PROFILE_CONTEXT;
+        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) ||
+            part->stream != stream)
+            continue;
+        const double window = (double)kvc_layer_window(&facts, layer),
+                     cells = (double)part->cells.n;
+        const double rows = window > 0 && window < KVC_PROFILE_CONTEXT ? window
+                            : part->kind == KVC_PART_SLIDING && cells < KVC_PROFILE_CONTEXT
+                                ? cells
+                                : KVC_PROFILE_CONTEXT;
         int any = 0;
         for (int r = 0; r < 2; r++) {
-            const struct kvc_tensor *t = layer->tensor[r] == KVC_NONE ? NULL : &c->tensor[layer->tensor[r]];
+            const struct kvc_tensor *t = layer->tensor[r] == KVC_NONE
+                                             ? NULL
+                                             : &c->tensor[layer->tensor[r]];
             if (!t || (t->role != KVC_ROLE_K && t->role != KVC_ROLE_V)) continue;
             n += rows * (double)t->shape.heads * (double)t->shape.dim;
             any = 1;
@@ -43,7 +50,8 @@ static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32
 /* Returns the value for the largest stream: drift is measured on one sequence. */
 static double coefficients(const struct kvc_cache *c, uint32_t layers) {
     double most = 0;
-    for (uint32_t p = 0; p < c->n_parts; p++) most = fmax(most, coefficients_of(c, c->part[p].stream, layers));
+    for (uint32_t p = 0; p < c->n_parts; p++)
+        most = fmax(most, coefficients_of(c, c->part[p].stream, layers));
     return most;
 }
 
@@ -59,7 +67,8 @@ static double step_for(const struct kvc_cache *c, const struct kvc_pack_options 
 
 static void set_steps(struct kvc_recipe *recipe, double step) {
     for (unsigned i = 0; i < recipe->n; i++)
-        if (recipe->item[i].stage->step) recipe->item[i].stage->set_step(&recipe->item[i].args, step);
+        if (recipe->item[i].stage->step)
+            recipe->item[i].stage->set_step(&recipe->item[i].args, step);
 }
 
 /* --- trials --- */
@@ -80,13 +89,14 @@ static int take_nothing(void *s, const void *data, size_t n, struct kvc_error *e
 /* Returns the tensor of queries of a model layer. */
 static uint32_t rate_find_queries(const struct kvc_cache *c, uint32_t layer) {
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer) return t;
+        if (c->tensor[t].role == KVC_ROLE_QUERIES && c->layer[c->tensor[t].layer].index == layer)
+            return t;
     return KVC_NONE;
 }
 
 /* Adds the errors of attention in one layer to `total`. */
-static int measure_layer(const struct trial *t, const struct kvc_cache *decoded, uint32_t layer, struct kvc_attention *total,
-                         struct kvc_error *e) {
+static int measure_layer(const struct trial *t, const struct kvc_cache *decoded, uint32_t layer,
+                         struct kvc_attention *total, struct kvc_error *e) {
     const struct kvc_layer *l = &t->view->layer[layer];
     const uint32_t k = l->tensor[0], v = l->tensor[1], q = rate_find_queries(t->queries, l->index);
     const enum kvc_part_kind kind = t->view->part[l->part].kind;
@@ -108,7 +118,8 @@ static int measure_layer(const struct trial *t, const struct kvc_cache *decoded,
                                                  .rows = &rows,
                                                  .window = l->window};
         status = kvc_attention_compare(&both, head, e);
-        for (size_t h = 0; h < heads && !status; h++) status = kvc_attention_add(total, &head[h], e);
+        for (size_t h = 0; h < heads && !status; h++)
+            status = kvc_attention_add(total, &head[h], e);
         kvc_matching_free(&rows);
     }
     for (size_t h = 0; h < heads; h++) kvc_attention_free(&head[h]);
@@ -117,16 +128,23 @@ static int measure_layer(const struct trial *t, const struct kvc_cache *decoded,
 }
 
 /* Sets *value to the error of a packed cache, in the requested measure. */
-static int rate_measure(const struct trial *t, const struct kvc_buffer *packed, double *error, struct kvc_error *e) {
+static int rate_measure(const struct trial *t, const struct kvc_buffer *packed, double *error,
+                        struct kvc_error *e) {
     struct kvc_input in;
     struct kvc_attention total = {0};
     kvc_input_memory(&in, "a trial", packed->data, packed->n);
-    struct kvc_cache *c = kvc_format_import(&kvc_format_kvc, &in, NULL, e), *view = c ? kvc_view_float(c, e) : NULL;
+    struct kvc_cache *c = kvc_format_import(&kvc_format_kvc, &in, NULL, e),
+                     *view = c ? kvc_view_float(c, e) : NULL;
     int status = view ? 0 : -1;
-    for (uint32_t l = 0; l < t->view->n_layers && !status; l++) status = measure_layer(t, view, l, &total, e);
+    for (uint32_t l = 0; l < t->view->n_layers && !status; l++)
+        status = measure_layer(t, view, l, &total, e);
     if (!status && !total.queries)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "no layer has queries, K and V: an error of attention cannot be measured");
-    if (!status) *error = t->rate->logit_error > 0 ? kvc_attention_logit_rms(&total) : kvc_attention_output(&total, 0.99);
+        status =
+            kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                     "no layer has queries, K and V: an error of attention cannot be measured");
+    if (!status)
+        *error = t->rate->logit_error > 0 ? kvc_attention_logit_rms(&total)
+                                          : kvc_attention_output(&total, 0.99);
     kvc_attention_free(&total);
     kvc_cache_free(view);
     kvc_cache_free(c);
@@ -141,7 +159,8 @@ static int try_step(struct trial *t, double step, double *value, struct kvc_erro
     t->options.recipe = &t->recipe;
     struct kvc_buffer buffer = {0};
     struct kvc_sink to_memory = kvc_sink_buffer(&buffer), nowhere = {.write = take_nothing};
-    int status = kvc_container_write(t->c, &t->options, t->view ? &to_memory : &nowhere, &report, e);
+    int status = kvc_container_write(t->c, &t->options, t->view ? &to_memory : &nowhere, &report,
+                                     e);
     if (!status && t->view) status = rate_measure(t, &buffer, value, e);
     else if (!status) *value = (double)t->rate->row_bytes / (double)report.stored_bytes;
     free(buffer.data);
@@ -152,10 +171,11 @@ static int try_step(struct trial *t, double step, double *value, struct kvc_erro
 #define LEAST_SHARE 0x1p-12
 #define MOST_SHARE 0x1p12
 
-/* The step at which the value, which grows with it, reaches `wanted`: between low and high by regula falsi on logarithms. A
- * ratio is met within half a percent; an error stays below what is allowed, by less than 3 %. */
-static int find_step(struct trial *t, double start, double wanted, int is_ratio, double *found, double *reached,
-                     struct kvc_error *e) {
+/* The step at which the value, which grows with it, reaches `wanted`: between low and high by
+ * regula falsi on logarithms. A ratio is met within half a percent; an error stays below what is
+ * allowed, by less than 3 %. */
+static int find_step(struct trial *t, double start, double wanted, int is_ratio, double *found,
+                     double *reached, struct kvc_error *e) {
     double low = 0, high = 0, at_low = 0, at_high = 0, step = start, value = 0;
     *found = 0;
     for (int i = 0; i < TRIALS; i++) {
@@ -167,7 +187,8 @@ static int find_step(struct trial *t, double start, double wanted, int is_ratio,
             return 0;
         }
         if (below) {
-            if (!is_ratio || !(*found > 0) || fabs(log(value / wanted)) < fabs(log(*reached / wanted)))
+            if (!is_ratio || !(*found > 0) ||
+                fabs(log(value / wanted)) < fabs(log(*reached / wanted)))
                 *found = step, *reached = value;
             low = step, at_low = value;
         } else {
@@ -176,7 +197,8 @@ static int find_step(struct trial *t, double start, double wanted, int is_ratio,
         if (!(high > 0)) step *= 4;
         else if (!(low > 0)) step /= 4;
         else if (at_low > 0 && i % 3 != 2)
-            step = low * pow(high / low, fmin(0.95, fmax(0.05, log(wanted / at_low) / log(at_high / at_low))));
+            step = low * pow(high / low,
+                             fmin(0.95, fmax(0.05, log(wanted / at_low) / log(at_high / at_low))));
         else step = sqrt(low * high);
         if (step > start * MOST_SHARE || step < start * LEAST_SHARE) break;
     }
@@ -188,8 +210,9 @@ static int find_step(struct trial *t, double start, double wanted, int is_ratio,
                     wanted, value);
 }
 
-static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *options, const struct kvc_rate *rate,
-                    struct kvc_recipe *recipe, struct kvc_rate_report *report, struct kvc_error *e) {
+static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *options,
+                    const struct kvc_rate *rate, struct kvc_recipe *recipe,
+                    struct kvc_rate_report *report, struct kvc_error *e) {
     struct trial t = {.c = c, .options = *options, .rate = rate, .recipe = *recipe};
     const double error = rate->output_error > 0 ? rate->output_error : rate->logit_error;
     const struct kvc_cache *from = options->queries ? options->queries : c;
@@ -199,15 +222,18 @@ static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *op
     if (error > 0) {
         t.options.embed_profile = 1; /* so that the trial decodes by itself */
         if (!kvc_cache_has_queries(from))
-            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES,
-                                 "an error of attention is measured with queries, and there are none");
-        if (!(t.view = kvc_view_float(c, e)) || !(t.queries = kvc_view_queries(from, kvc_cache_pairing(c), e))) status = -1;
+            return kvc_fail_need(
+                e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES,
+                "an error of attention is measured with queries, and there are none");
+        if (!(t.view = kvc_view_float(c, e)) ||
+            !(t.queries = kvc_view_queries(from, kvc_cache_pairing(c), e)))
+            status = -1;
     }
     if (!status) {
         const int is_ratio = !(error > 0);
         double reached = 0;
-        status = find_step(&t, step_for(c, options, KVC_PROFILE_KLD), is_ratio ? rate->ratio : error, is_ratio, &report->step,
-                           &reached, e);
+        status = find_step(&t, step_for(c, options, KVC_PROFILE_KLD),
+                           is_ratio ? rate->ratio : error, is_ratio, &report->step, &reached, e);
         if (is_ratio) report->ratio = reached;
         else report->error = reached;
         set_steps(recipe, report->step);
@@ -222,10 +248,12 @@ static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *op
     return status;
 }
 
-int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *options, const struct kvc_rate *rate,
-                    struct kvc_recipe *settled, struct kvc_rate_report *report, struct kvc_error *e) {
+int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *options,
+                    const struct kvc_rate *rate, struct kvc_recipe *settled,
+                    struct kvc_rate_report *report, struct kvc_error *e) {
     struct kvc_recipe recipe = *kvc_recipe_or_default(options->recipe);
-    const int asked = (rate->kld > 0) + (rate->ratio > 0) + (rate->output_error > 0) + (rate->logit_error > 0);
+    const int asked = (rate->kld > 0) + (rate->ratio > 0) + (rate->output_error > 0) +
+                      (rate->logit_error > 0);
     unsigned codes = 0;
     *report = (struct kvc_rate_report){.step = 0};
     for (unsigned i = 0; i < recipe.n; i++) {
@@ -240,10 +268,15 @@ int kvc_rate_settle(const struct kvc_cache *c, const struct kvc_pack_options *op
         stage->set_step(args, step);
         report->step = stage->step(args, &kld);
     }
-    if (asked > 1) return kvc_fail(e, KVC_ERR_USAGE, "only one of a KLD, a ratio and an error can be asked for");
+    if (asked > 1)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "only one of a KLD, a ratio and an error can be asked for");
     if (asked && !codes)
-        return kvc_fail(e, KVC_ERR_USAGE, "the recipe has no step to settle: take a preset such as small, or a recipe with code");
-    if ((rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0) && by_trial(c, options, rate, &recipe, report, e))
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "the recipe has no step to settle: take a preset such as small, or a recipe with code");
+    if ((rate->ratio > 0 || rate->output_error > 0 || rate->logit_error > 0) &&
+        by_trial(c, options, rate, &recipe, report, e))
         return -1;
     if (codes && (!options->fit || options->fit->verdict == KVC_FIT_GOOD)) {
         const double n = counted(c, options), square = report->step * report->step;

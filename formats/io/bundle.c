@@ -31,9 +31,11 @@ void kvc_bundle_file(struct kvc_bundle *b, const struct kvc_input *in) {
 static int add_member(struct kvc_bundle *b, const char *name, uint64_t size, struct kvc_error *e) {
     char shown[96];
     if (!kvc_member_name_is_sane(name, strlen(name)))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the name of the member '%s' is no relative path of printable text",
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "the name of the member '%s' is no relative path of printable text",
                         kvc_name_show(name, shown, sizeof shown));
-    if (b->n == KVC_MAX_MEMBERS) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d files", KVC_MAX_MEMBERS);
+    if (b->n == KVC_MAX_MEMBERS)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d files", KVC_MAX_MEMBERS);
     struct kvc_member *grown = kvc_room_for_one(b->member, b->n, sizeof *grown);
     if (grown) b->member = grown;
     char *own = grown ? strdup(name) : NULL;
@@ -74,26 +76,32 @@ static char *bundle_join(const char *folder, const char *name, struct kvc_error 
     return path;
 }
 
-static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth, struct kvc_error *e);
+static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth,
+                       struct kvc_error *e);
 
-static int add_entry(struct kvc_bundle *b, const char *below, const char *entry, unsigned depth, struct kvc_error *e) {
+static int add_entry(struct kvc_bundle *b, const char *below, const char *entry, unsigned depth,
+                     struct kvc_error *e) {
     struct stat st;
     char shown[96];
     if (strcmp(entry, ".") == 0 || strcmp(entry, "..") == 0) return 0;
-    char *name = bundle_join(below, entry, e), *path = name ? bundle_join(b->folder, name, e) : NULL;
+    char *name = bundle_join(below, entry, e),
+         *path = name ? bundle_join(b->folder, name, e) : NULL;
     int status = path ? 0 : -1;
     if (!status && stat(path, &st))
-        status = kvc_fail(e, KVC_ERR_IO, "%s: %s", kvc_name_show(path, shown, sizeof shown), strerror(errno));
+        status = kvc_fail(e, KVC_ERR_IO, "%s: %s", kvc_name_show(path, shown, sizeof shown),
+                          strerror(errno));
     else if (!status && S_ISDIR(st.st_mode)) status = list_folder(b, name, depth + 1, e);
     else if (!status && S_ISREG(st.st_mode)) status = add_member(b, name, (uint64_t)st.st_size, e);
     else if (!status)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is neither a file nor a folder", kvc_name_show(name, shown, sizeof shown));
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is neither a file nor a folder",
+                          kvc_name_show(name, shown, sizeof shown));
     free(path);
     free(name);
     return status;
 }
 
-static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth, struct kvc_error *e) {
+static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth,
+                       struct kvc_error *e) {
     char *path = *below ? bundle_join(b->folder, below, e) : strdup(b->folder);
     if (depth > MAX_DEPTH) {
         free(path);
@@ -111,7 +119,8 @@ static int list_folder(struct kvc_bundle *b, const char *below, unsigned depth, 
     return status;
 }
 
-/* Checks that the folder itself has a file, before everything below it is listed: the user may have named "/" by mistake. */
+/* Checks that the folder itself has a file, before everything below it is listed: the user may have
+ * named "/" by mistake. */
 static int has_files(const char *path, struct kvc_error *e) {
     DIR *d = opendir(path);
     int found = 0, folders = 0;
@@ -120,14 +129,17 @@ static int has_files(const char *path, struct kvc_error *e) {
         struct stat st;
         if (fstatat(dirfd(d), entry->d_name, &st, 0)) continue;
         found = S_ISREG(st.st_mode);
-        folders |= S_ISDIR(st.st_mode) && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+        folders |= S_ISDIR(st.st_mode) && strcmp(entry->d_name, ".") != 0 &&
+                   strcmp(entry->d_name, "..") != 0;
     }
     closedir(d);
     if (found) return 0;
-    return kvc_fail_need(e, KVC_ERR_UNKNOWN, folders ? KVC_NEED_EACH : KVC_NEED_NOTHING, "is a folder without files");
+    return kvc_fail_need(e, KVC_ERR_UNKNOWN, folders ? KVC_NEED_EACH : KVC_NEED_NOTHING,
+                         "is a folder without files");
 }
 
-int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep, const struct kvc_input_how *how, struct kvc_error *e) {
+int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep,
+                      const struct kvc_input_how *how, struct kvc_error *e) {
     memset(b, 0, sizeof *b);
     if (how) b->how = *how;
     b->how.sniff = NULL;
@@ -144,8 +156,8 @@ int kvc_bundle_folder(struct kvc_bundle *b, const char *path, int deep, const st
     return status;
 }
 
-int kvc_bundle_files(struct kvc_bundle *b, const char *const *path, size_t n, const struct kvc_input_how *how,
-                     struct kvc_error *e) {
+int kvc_bundle_files(struct kvc_bundle *b, const char *const *path, size_t n,
+                     const struct kvc_input_how *how, struct kvc_error *e) {
     memset(b, 0, sizeof *b);
     b->name = n ? path[0] : "";
     int status = 0;
@@ -169,7 +181,8 @@ int kvc_bundle_files(struct kvc_bundle *b, const char *const *path, size_t n, co
 
 int kvc_input_is_archive(const struct kvc_input *in) {
     char magic[5];
-    return in->size >= 512 && !kvc_input_copy(in, 257, magic, sizeof magic, NULL) && memcmp(magic, "ustar", 5) == 0;
+    return in->size >= 512 && !kvc_input_copy(in, 257, magic, sizeof magic, NULL) &&
+           memcmp(magic, "ustar", 5) == 0;
 }
 
 static la_ssize_t read_input(struct archive *a, void *state, const void **buffer) {
@@ -192,11 +205,13 @@ static int spool_member(struct archive *a, int fd, uint64_t *size, struct kvc_er
     *size = 0;
     while ((r = kvc_libarchive.read_data_block(a, &block, &n, &offset)) == ARCHIVE_OK) {
         if (!n) continue;
-        if (offset < 0 || (uint64_t)offset != *size) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a member has holes");
+        if (offset < 0 || (uint64_t)offset != *size)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a member has holes");
         if (kvc_spool_write(fd, block, n, e)) return -1;
         *size += n;
     }
-    return r == ARCHIVE_EOF ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "the archive is damaged or cut short");
+    return r == ARCHIVE_EOF ? 0
+                            : kvc_fail(e, KVC_ERR_DAMAGED, "the archive is damaged or cut short");
 }
 
 /* Returns the name of a member without the "./" that tar puts before it. */
@@ -212,11 +227,14 @@ static int read_members(struct kvc_bundle *b, struct archive *a, int fd, struct 
         const char *path = kvc_libarchive.entry_pathname(entry);
         uint64_t size;
         if (kvc_libarchive.entry_filetype(entry) == AE_IFDIR) continue;
-        if (!path || kvc_libarchive.entry_filetype(entry) != AE_IFREG || kvc_libarchive.entry_hardlink(entry))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the archive holds something other than files and folders");
+        if (!path || kvc_libarchive.entry_filetype(entry) != AE_IFREG ||
+            kvc_libarchive.entry_hardlink(entry))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "the archive holds something other than files and folders");
         if (spool_member(a, fd, &size, e) || add_member(b, plain_name(path), size, e)) return -1;
     }
-    if (r != ARCHIVE_EOF) return kvc_fail(e, KVC_ERR_DAMAGED, "the archive is damaged or cut short");
+    if (r != ARCHIVE_EOF)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the archive is damaged or cut short");
     if (!b->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "the archive holds no files");
     return check_names(b, e);
 }
@@ -228,7 +246,9 @@ static int open_spooled(struct kvc_bundle *b, int fd, struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++) {
         struct kvc_member *m = &b->member[i];
         if (!(m->in = calloc(1, sizeof *m->in))) return kvc_fail_memory(e, "members");
-        kvc_input_memory(m->in, m->name, m->size ? (const uint8_t *)b->spool + at : (const uint8_t *)"", (size_t)m->size);
+        kvc_input_memory(m->in, m->name,
+                         m->size ? (const uint8_t *)b->spool + at : (const uint8_t *)"",
+                         (size_t)m->size);
         at += m->size;
     }
     return 0;
@@ -288,7 +308,8 @@ const struct kvc_input *kvc_bundle_open(const struct kvc_bundle *b, size_t i, st
 
 uint64_t kvc_bundle_size(const struct kvc_bundle *b) {
     uint64_t sum = 0;
-    for (size_t i = 0; i < b->n; i++) sum += b->member[i].in ? b->member[i].in->size : b->member[i].size;
+    for (size_t i = 0; i < b->n; i++)
+        sum += b->member[i].in ? b->member[i].in->size : b->member[i].size;
     return sum;
 }
 

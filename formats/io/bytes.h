@@ -1,4 +1,5 @@
-/* bytes.h: little-endian numbers and varints in byte arrays. Not for bounds beyond what each comment says. */
+/* bytes.h: little-endian numbers and varints in byte arrays. Not for bounds beyond what each
+ * comment says. */
 #ifndef KVC_BYTES_H
 #define KVC_BYTES_H
 
@@ -34,8 +35,8 @@ static inline size_t put_varint(uint8_t *p, uint64_t v) {
     p[n++] = (uint8_t)v;
     return n;
 }
-/* Reads a number from *p, not beyond `end`. Returns -1 when it is cut short, has more than 64 bits, or is not in its shortest
- * form. */
+/* Reads a number from *p, not beyond `end`. Returns -1 when it is cut short, has more than 64 bits,
+ * or is not in its shortest form. */
 static inline int get_varint(const uint8_t **p, const uint8_t *end, uint64_t *v) {
     *v = 0;
     for (unsigned shift = 0; *p < end && shift < 64; shift += 7) {
@@ -46,7 +47,8 @@ static inline int get_varint(const uint8_t **p, const uint8_t *end, uint64_t *v)
     }
     return -1;
 }
-/* Map signed numbers to unsigned ones and back, for varints: 0, -1, 1, -2, ... become 0, 1, 2, 3, ... */
+/* Map signed numbers to unsigned ones and back, for varints: 0, -1, 1, -2, ... become 0, 1, 2, 3,
+ * ... */
 static inline uint64_t zigzag(int64_t v) {
     return (uint64_t)v << 1 ^ (v < 0 ? UINT64_MAX : 0);
 }

@@ -1,4 +1,5 @@
-/* hash.h: SHA-256, for hashes that are identities (models, tokenizers, prefix keys). Not for checksums. */
+/* hash.h: SHA-256, for hashes that are identities (models, tokenizers, prefix keys). Not for
+ * checksums. */
 #ifndef KVC_HASH_H
 #define KVC_HASH_H
 
@@ -9,7 +10,8 @@
 
 #define KVC_SHA256_BYTES 32
 
-/* A failure (out of memory) is remembered and reported by kvc_sha256_final(), so updates need no check. */
+/* A failure (out of memory) is remembered and reported by kvc_sha256_final(), so updates need no
+ * check. */
 struct kvc_sha256 {
     void *context; /* NULL after a failure */
 };

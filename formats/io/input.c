@@ -18,7 +18,8 @@ enum { CHUNK = 1 << 18, HEAD = 4096 };
 
 static const uint8_t nothing[1]; /* the data of an empty input */
 
-/* A temporary file that bytes are copied to. The first bytes are kept back until sniff() has seen them. */
+/* A temporary file that bytes are copied to. The first bytes are kept back until sniff() has seen
+ * them. */
 struct spool {
     int fd;
     kvc_input_sniff *sniff; /* NULL: not needed, or called already */
@@ -35,7 +36,9 @@ int kvc_spool_open(struct kvc_error *e) {
     if (!path) return kvc_fail_memory(e, "a path");
     snprintf(path, size, "%s/kvc-spool-XXXXXX", dir);
     int fd = mkostemp(path, O_CLOEXEC);
-    if (fd < 0) kvc_fail(e, KVC_ERR_IO, "cannot make a temporary file in %s: %s (set TMPDIR)", dir, strerror(errno));
+    if (fd < 0)
+        kvc_fail(e, KVC_ERR_IO, "cannot make a temporary file in %s: %s (set TMPDIR)", dir,
+                 strerror(errno));
     else unlink(path);
     free(path);
     return fd;
@@ -43,7 +46,9 @@ int kvc_spool_open(struct kvc_error *e) {
 
 int kvc_spool_write(int fd, const void *data, size_t n, struct kvc_error *e) {
     if (!kvc_write_all(fd, data, n)) return 0;
-    return kvc_fail(e, KVC_ERR_IO, "cannot write the temporary file: %s (set TMPDIR to another place)", strerror(errno));
+    return kvc_fail(e, KVC_ERR_IO,
+                    "cannot write the temporary file: %s (set TMPDIR to another place)",
+                    strerror(errno));
 }
 
 /* Maps the whole of fd. *map is NULL and *size 0 for an empty file. */
@@ -66,7 +71,8 @@ int kvc_spool_map(int fd, void **map, uint64_t *size, struct kvc_error *e) {
     return status;
 }
 
-static int spool_open(struct spool *s, kvc_input_sniff *sniff, const void *state, struct kvc_error *e) {
+static int spool_open(struct spool *s, kvc_input_sniff *sniff, const void *state,
+                      struct kvc_error *e) {
     s->sniff = sniff;
     s->state = state;
     s->n_head = 0;
@@ -96,7 +102,8 @@ static int spool_write(struct spool *s, const void *data, size_t n, struct kvc_e
 }
 
 /* Maps the written bytes when `status` is 0, and closes the file. */
-static int spool_finish(struct spool *s, int status, void **map, uint64_t *size, struct kvc_error *e) {
+static int spool_finish(struct spool *s, int status, void **map, uint64_t *size,
+                        struct kvc_error *e) {
     if (!status && !spool_head(s, e)) return kvc_spool_map(s->fd, map, size, e);
     close(s->fd);
     return -1;
@@ -116,7 +123,8 @@ static int sniff_outer(const struct kvc_input *head, const void *state, struct k
 }
 
 /* Copies a pipe into a spool file. */
-static int spool_pipe(int fd, struct kvc_input *in, const struct outer *outer, struct kvc_error *e) {
+static int spool_pipe(int fd, struct kvc_input *in, const struct outer *outer,
+                      struct kvc_error *e) {
     struct spool s;
     if (spool_open(&s, outer->sniff ? sniff_outer : NULL, outer, e)) return -1;
     char *chunk = malloc(CHUNK);
@@ -133,8 +141,9 @@ static int spool_pipe(int fd, struct kvc_input *in, const struct outer *outer, s
     return spool_finish(&s, status, &in->map, &in->size, e);
 }
 
-/* Returns the name of a compression by the first bytes of a file, or NULL. A safetensors file begins with the length of its
- * header, which may look like the magic of gzip; but its ninth byte is '{'. */
+/* Returns the name of a compression by the first bytes of a file, or NULL. A safetensors file
+ * begins with the length of its header, which may look like the magic of gzip; but its ninth byte
+ * is '{'. */
 static const char *filter_of(const uint8_t *p, uint64_t n) {
     static const struct {
         const char *name, *magic;
@@ -147,7 +156,8 @@ static const char *filter_of(const uint8_t *p, uint64_t n) {
                  {"zstd", "\x28\xb5\x2f\xfd", 4}};
     if (n > 8 && p[8] == '{') return NULL;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (n >= known[i].size && memcmp(p, known[i].magic, known[i].size) == 0) return known[i].name;
+        if (n >= known[i].size && memcmp(p, known[i].magic, known[i].size) == 0)
+            return known[i].name;
     return NULL;
 }
 
@@ -196,7 +206,8 @@ static int inflate_gzip(const struct kvc_input *in, struct spool *spool, struct 
         status = spool_write(spool, chunk, CHUNK - z.avail_out, e);
     } while (!status && (r == Z_OK || z.avail_in || from.at < in->size));
     if (!status && r != Z_STREAM_END)
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "gzip data is damaged or cut short: %s", z.msg ? z.msg : "no end");
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "gzip data is damaged or cut short: %s",
+                          z.msg ? z.msg : "no end");
     kvc_input_unpin(in, from.at - from.n, from.n);
     inflateEnd(&z);
     free(chunk);
@@ -223,7 +234,8 @@ static la_ssize_t read_archive(struct archive *a, void *state, const void **buff
 }
 
 /* Decompresses xz and zstd by libarchive. */
-static int filter_archive(const struct kvc_input *in, const char *filter, struct spool *spool, struct kvc_error *e) {
+static int filter_archive(const struct kvc_input *in, const char *filter, struct spool *spool,
+                          struct kvc_error *e) {
     if (kvc_libarchive_load(e)) return -1;
     struct archive *a = kvc_libarchive.read_new();
     struct archive_entry *entry;
@@ -246,7 +258,8 @@ static int filter_archive(const struct kvc_input *in, const char *filter, struct
     if (state.failed) status = -1;
     if (!status && (r != ARCHIVE_EOF || !any)) {
         const char *why = kvc_libarchive.error_string(a);
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "%s data is damaged or cut short: %s", filter, why ? why : "no content");
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "%s data is damaged or cut short: %s", filter,
+                          why ? why : "no content");
     }
     kvc_input_unpin(in, state.from.at - state.from.n, state.from.n);
     kvc_libarchive.read_free(a);
@@ -264,12 +277,14 @@ static void drop_bytes(struct kvc_input *in) {
 }
 
 /* Replaces the bytes by the decompressed ones. */
-static int decompress(struct kvc_input *in, const char *filter, const struct outer *outer, struct kvc_error *e) {
+static int decompress(struct kvc_input *in, const char *filter, const struct outer *outer,
+                      struct kvc_error *e) {
     struct spool s;
     void *map = NULL;
     uint64_t size = 0;
     if (spool_open(&s, outer->sniff, outer->state, e)) return -1;
-    const int status = strcmp(filter, "gzip") == 0 ? inflate_gzip(in, &s, e) : filter_archive(in, filter, &s, e);
+    const int status = strcmp(filter, "gzip") == 0 ? inflate_gzip(in, &s, e)
+                                                   : filter_archive(in, filter, &s, e);
     if (spool_finish(&s, status, &map, &size, e)) return -1;
     drop_bytes(in);
     in->map = map;
@@ -282,7 +297,8 @@ static int decompress(struct kvc_input *in, const char *filter, const struct out
 
 /* --- files read as they are needed --- */
 
-static int input_read_file(void *state, uint64_t offset, size_t n, uint8_t *dst, struct kvc_error *e) {
+static int input_read_file(void *state, uint64_t offset, size_t n, uint8_t *dst,
+                           struct kvc_error *e) {
     const int fd = *(const int *)state;
     while (n) {
         const ssize_t got = pread(fd, dst, n, (off_t)offset);
@@ -331,7 +347,8 @@ int kvc_input_open(struct kvc_input *in, const char *path, struct kvc_error *e) 
     return kvc_input_open_how(in, path, &how, e);
 }
 
-int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_input_how *how, struct kvc_error *e) {
+int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_input_how *how,
+                       struct kvc_error *e) {
     const struct outer outer = {.sniff = how->sniff, .state = how->state};
     struct stat st;
     int is_stdin = strcmp(path, "-") == 0, fd = 0, status;
@@ -344,14 +361,16 @@ int kvc_input_open_how(struct kvc_input *in, const char *path, const struct kvc_
         status = kvc_fail(e, KVC_ERR_IO, "%s", strerror(errno));
     } else if (S_ISDIR(st.st_mode)) {
         status = kvc_fail(e, KVC_ERR_IO, "is a directory");
-    } else if (S_ISREG(st.st_mode) && st.st_size && lseek(fd, 0, SEEK_CUR) == 0) { /* files of /proc have size 0 */
+    } else if (S_ISREG(st.st_mode) && st.st_size &&
+               lseek(fd, 0, SEEK_CUR) == 0) { /* files of /proc have size 0 */
         in->device = st.st_dev;
         in->inode = st.st_ino;
         in->mode = st.st_mode & 07777;
         in->times[0] = st.st_atim;
         in->times[1] = st.st_mtim;
         in->has_times = !is_stdin;
-        status = how->read ? read_fd(fd, (uint64_t)st.st_size, in, e) : map_fd(fd, &in->map, &in->size, e);
+        status = how->read ? read_fd(fd, (uint64_t)st.st_size, in, e)
+                           : map_fd(fd, &in->map, &in->size, e);
     } else {
         in->mode = 0666;
         status = spool_pipe(fd, in, &outer, e);
@@ -375,8 +394,8 @@ void kvc_input_memory(struct kvc_input *in, const char *name, const void *data, 
     in->mode = 0666;
 }
 
-int kvc_input_ranged(struct kvc_input *in, const char *name, uint64_t size, kvc_pages_read *read, void (*close)(void *state),
-                     void *state, struct kvc_error *e) {
+int kvc_input_ranged(struct kvc_input *in, const char *name, uint64_t size, kvc_pages_read *read,
+                     void (*close)(void *state), void *state, struct kvc_error *e) {
     kvc_input_memory(in, name, nothing, 0);
     if (size && !(in->pages = kvc_pages_new(size, read, close, state, e))) {
         if (close) close(state);
@@ -396,9 +415,11 @@ void kvc_input_close(struct kvc_input *in) {
 
 /* --- bytes --- */
 
-static int check_range(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e) {
+static int check_range(const struct kvc_input *in, uint64_t offset, uint64_t n,
+                       struct kvc_error *e) {
     if (offset <= in->size && n <= in->size - offset) return 0;
-    return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%llu bytes reach beyond the end of the input", (unsigned long long)n);
+    return kvc_fail_at(e, KVC_ERR_DAMAGED, offset, "%llu bytes reach beyond the end of the input",
+                       (unsigned long long)n);
 }
 
 int kvc_input_pin(const struct kvc_input *in, uint64_t offset, uint64_t n, struct kvc_error *e) {
@@ -410,24 +431,29 @@ void kvc_input_unpin(const struct kvc_input *in, uint64_t offset, uint64_t n) {
     if (in->pages) kvc_pages_unpin(in->pages, offset, n);
 }
 
-int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e) {
+int kvc_input_copy(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n,
+                   struct kvc_error *e) {
     if (kvc_input_pin(in, offset, n, e)) return -1;
     if (n) memcpy(dst, in->data + offset, (size_t)n);
     kvc_input_unpin(in, offset, n);
     return 0;
 }
 
-int kvc_input_read(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n, struct kvc_error *e) {
+int kvc_input_read(const struct kvc_input *in, uint64_t offset, void *dst, uint64_t n,
+                   struct kvc_error *e) {
     if (!in->pages) return kvc_input_copy(in, offset, dst, n, e);
     if (check_range(in, offset, n, e)) return -1;
     if (kvc_pages_copy(in->pages, offset, dst, n, e)) return -1;
     return 0;
 }
 
-const uint8_t *kvc_window_at(struct kvc_window *w, uint64_t offset, uint64_t n, struct kvc_error *e) {
-    if (offset >= w->offset && n <= w->n && offset - w->offset <= w->n - n) return w->in->data + offset;
+const uint8_t *kvc_window_at(struct kvc_window *w, uint64_t offset, uint64_t n,
+                             struct kvc_error *e) {
+    if (offset >= w->offset && n <= w->n && offset - w->offset <= w->n - n)
+        return w->in->data + offset;
     kvc_window_close(w);
-    const uint64_t left = offset < w->in->size ? w->in->size - offset : 0, wide = left < CHUNK ? left : CHUNK;
+    const uint64_t left = offset < w->in->size ? w->in->size - offset : 0,
+                   wide = left < CHUNK ? left : CHUNK;
     const uint64_t pinned = n > wide ? n : wide;
     if (kvc_input_pin(w->in, offset, pinned, e)) return NULL;
     w->offset = offset;

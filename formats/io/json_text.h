@@ -1,5 +1,6 @@
-/* json_text.h: JSON from and to text, in any locale: jansson reads and prints numbers by the locale of the program, and stops the
- * program where a decimal point has several bytes. Not for the meaning of JSON. */
+/* json_text.h: JSON from and to text, in any locale: jansson reads and prints numbers by the locale
+ * of the program, and stops the program where a decimal point has several bytes. Not for the
+ * meaning of JSON. */
 #ifndef KVC_JSON_TEXT_H
 #define KVC_JSON_TEXT_H
 

@@ -1,5 +1,6 @@
-/* libarchive.h: libarchive's functions, loaded when they are first needed. The tools mostly read files that are no archives, and
- * loading libarchive with all that it depends on would take longer than the rest of their start. Not for what is read or written. */
+/* libarchive.h: libarchive's functions, loaded when they are first needed. The tools mostly read
+ * files that are no archives, and loading libarchive with all that it depends on would take longer
+ * than the rest of their start. Not for what is read or written. */
 #ifndef KVC_LIBARCHIVE_H
 #define KVC_LIBARCHIVE_H
 
@@ -31,8 +32,8 @@ struct kvc_libarchive {
 /* Legal to use after kvc_libarchive_load() has returned 0. */
 extern struct kvc_libarchive kvc_libarchive;
 
-/* Loads libarchive, once for the process; safe to call from several threads. Returns 0, or -1 with an error that says why the library
- * cannot be loaded. */
+/* Loads libarchive, once for the process; safe to call from several threads. Returns 0, or -1 with
+ * an error that says why the library cannot be loaded. */
 int kvc_libarchive_load(struct kvc_error *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* make_folders.h: makes the folders of a path. Not for temporary folders, or for those of a store. */
+/* make_folders.h: makes the folders of a path. Not for temporary folders, or for those of a store.
+ */
 #ifndef KVC_MAKE_FOLDERS_H
 #define KVC_MAKE_FOLDERS_H
 
@@ -6,8 +7,8 @@
 
 #include <stddef.h>
 
-/* Makes the folders that a path names after its first `base` bytes and before its last slash. Those that exist stay as they are. The
- * path is the same afterwards. */
+/* Makes the folders that a path names after its first `base` bytes and before its last slash. Those
+ * that exist stay as they are. The path is the same afterwards. */
 int kvc_make_folders(char *path, size_t base, struct kvc_error *e);
 
 #endif

@@ -4,14 +4,20 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Returns the bytes of the UTF-8 character at s, a text that ends with a NUL; 0 where there is no character. */
+/* Returns the bytes of the UTF-8 character at s, a text that ends with a NUL; 0 where there is no
+ * character. */
 static size_t utf8_length(const uint8_t *s) {
     const uint8_t c = s[0];
-    const size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+    const size_t n = c < 0x80                ? 1
+                     : c >= 0xc2 && c < 0xe0 ? 2
+                     : c >= 0xe0 && c < 0xf0 ? 3
+                     : c >= 0xf0 && c < 0xf5 ? 4
+                                             : 0;
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
     const int too_long = (c == 0xe0 && s[1] < 0xa0) || (c == 0xf0 && s[1] < 0x90);
-    const int no_character = (c == 0xed && s[1] >= 0xa0) || (c == 0xf4 && s[1] >= 0x90); /* a surrogate, above U+10FFFF */
+    /* a surrogate, above U+10FFFF */
+    const int no_character = (c == 0xed && s[1] >= 0xa0) || (c == 0xf4 && s[1] >= 0x90);
     return too_long || no_character ? 0 : n;
 }
 
@@ -23,7 +29,9 @@ int kvc_member_name_is_sane(const char *name, size_t n) {
     }
     for (const char *part = name;; part++) {
         const size_t size = strcspn(part, "/");
-        if (!size || (size == 1 && part[0] == '.') || (size == 2 && part[0] == '.' && part[1] == '.')) return 0;
+        if (!size || (size == 1 && part[0] == '.') ||
+            (size == 2 && part[0] == '.' && part[1] == '.'))
+            return 0;
         part += size;
         if (!*part) return 1;
     }

@@ -33,7 +33,8 @@ static la_ssize_t write_out(struct archive *a, void *state, const void *data, si
 static int tar_failed(struct kvc_tar *t, struct kvc_error *e) {
     if (t->failed) return -1;
     const char *why = kvc_libarchive.error_string(t->archive);
-    return kvc_fail(e, KVC_ERR_IO, "the archive cannot be written: %s", why ? why : "out of memory");
+    return kvc_fail(e, KVC_ERR_IO, "the archive cannot be written: %s",
+                    why ? why : "out of memory");
 }
 
 static int tar_begin(void *state, const char *name, uint64_t size, struct kvc_error *e) {
@@ -56,16 +57,21 @@ static int tar_begin(void *state, const char *name, uint64_t size, struct kvc_er
 static int tar_write(void *state, const void *data, size_t n, struct kvc_error *e) {
     struct kvc_tar *t = state;
     t->e = e;
-    return kvc_libarchive.write_data(t->archive, data, n) == (la_ssize_t)n && !t->failed ? 0 : tar_failed(t, e);
+    return kvc_libarchive.write_data(t->archive, data, n) == (la_ssize_t)n && !t->failed
+               ? 0
+               : tar_failed(t, e);
 }
 
 static int tar_finish(void *state, struct kvc_error *e) {
     struct kvc_tar *t = state;
     t->e = e;
-    return kvc_libarchive.write_finish_entry(t->archive) == ARCHIVE_OK && !t->failed ? 0 : tar_failed(t, e);
+    return kvc_libarchive.write_finish_entry(t->archive) == ARCHIVE_OK && !t->failed
+               ? 0
+               : tar_failed(t, e);
 }
 
-struct kvc_tar *kvc_tar_open(struct kvc_sink *to, struct kvc_member_sink *members, struct kvc_error *e) {
+struct kvc_tar *kvc_tar_open(struct kvc_sink *to, struct kvc_member_sink *members,
+                             struct kvc_error *e) {
     if (kvc_libarchive_load(e)) return NULL;
     struct kvc_tar *t = calloc(1, sizeof *t);
     struct archive *a = t ? kvc_libarchive.write_new() : NULL;
@@ -88,7 +94,10 @@ struct kvc_tar *kvc_tar_open(struct kvc_sink *to, struct kvc_member_sink *member
         kvc_tar_close(t, -1, NULL);
         return NULL;
     }
-    *members = (struct kvc_member_sink){.out = &t->sink, .begin = tar_begin, .finish = tar_finish, .state = t};
+    *members = (struct kvc_member_sink){.out = &t->sink,
+                                        .begin = tar_begin,
+                                        .finish = tar_finish,
+                                        .state = t};
     return t;
 }
 
@@ -123,7 +132,8 @@ static int folder_begin(void *state, const char *name, uint64_t size, struct kvc
         return kvc_fail(e, KVC_ERR_DAMAGED, "the name of a member is no relative path");
     if (asprintf(&path, "%s/%s", f->path, name) < 0) return kvc_fail_memory(e, "a path");
     int status = kvc_make_folders(path, strlen(f->path) + 1, e);
-    if (!status && (f->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
+    if (!status &&
+        (f->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
         status = kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", path, strerror(errno));
     f->raw = kvc_sink_fd(&f->fd);
     free(path);
@@ -135,10 +145,13 @@ static int folder_finish(void *state, struct kvc_error *e) {
     const int failed = fsync(f->fd) && errno != EINVAL && errno != EROFS, why = errno;
     const int unclosed = close(f->fd);
     f->fd = -1;
-    return failed || unclosed ? kvc_fail(e, KVC_ERR_IO, "cannot finish a file: %s", strerror(failed ? why : errno)) : 0;
+    return failed || unclosed
+               ? kvc_fail(e, KVC_ERR_IO, "cannot finish a file: %s", strerror(failed ? why : errno))
+               : 0;
 }
 
-struct kvc_folder *kvc_folder_open(const char *path, struct kvc_member_sink *members, struct kvc_error *e) {
+struct kvc_folder *kvc_folder_open(const char *path, struct kvc_member_sink *members,
+                                   struct kvc_error *e) {
     struct kvc_folder *f = calloc(1, sizeof *f);
     if (!f || !(f->path = strdup(path))) {
         free(f);
@@ -147,7 +160,10 @@ struct kvc_folder *kvc_folder_open(const char *path, struct kvc_member_sink *mem
     }
     f->fd = -1;
     f->sink = (struct kvc_sink){.write = folder_write, .state = f};
-    *members = (struct kvc_member_sink){.out = &f->sink, .begin = folder_begin, .finish = folder_finish, .state = f};
+    *members = (struct kvc_member_sink){.out = &f->sink,
+                                        .begin = folder_begin,
+                                        .finish = folder_finish,
+                                        .state = f};
     return f;
 }
 

@@ -1,4 +1,5 @@
-/* pages.c: an address range whose bytes are read when they are pinned, in chunks with a count of pins each. */
+/* pages.c: an address range whose bytes are read when they are pinned, in chunks with a count of
+ * pins each. */
 #include "formats/io/pages.h"
 
 #include "codecs/memory.h"
@@ -31,8 +32,8 @@ struct kvc_pages {
     uint64_t n_chunks, n_idle; /* idle: PRESENT without a pin */
 };
 
-struct kvc_pages *kvc_pages_new(uint64_t size, kvc_pages_read *read, void (*close)(void *state), void *state,
-                                struct kvc_error *e) {
+struct kvc_pages *kvc_pages_new(uint64_t size, kvc_pages_read *read, void (*close)(void *state),
+                                void *state, struct kvc_error *e) {
     struct kvc_pages *p = calloc(1, sizeof *p);
     if (!p || size > SIZE_MAX - CHUNK) {
         free(p);
@@ -42,7 +43,8 @@ struct kvc_pages *kvc_pages_new(uint64_t size, kvc_pages_read *read, void (*clos
     p->size = size;
     p->n_chunks = size / CHUNK + (size % CHUNK != 0);
     p->chunk = kvc_alloc_zeros(p->n_chunks, sizeof *p->chunk);
-    void *data = p->chunk ? mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    void *data = p->chunk ? mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
                           : MAP_FAILED;
     if (data == MAP_FAILED) {
         free(p->chunk);
@@ -81,7 +83,8 @@ static uint64_t chunk_bytes(const struct kvc_pages *p, uint64_t i) {
 /* Frees the memory of all idle chunks, neighbours in one call. Under the lock. */
 static void drop_idle(struct kvc_pages *p) {
     for (uint64_t i = 0, end; i < p->n_chunks; i = end) {
-        for (end = i; end < p->n_chunks && p->chunk[end].state == PRESENT && !p->chunk[end].pins; end++)
+        for (end = i; end < p->n_chunks && p->chunk[end].state == PRESENT && !p->chunk[end].pins;
+             end++)
             p->chunk[end].state = ABSENT;
         if (end > i) madvise(p->data + i * CHUNK, (size_t)((end - i) * CHUNK), MADV_DONTNEED);
         else end++;
@@ -96,9 +99,11 @@ static void release(struct kvc_pages *p, uint64_t first, uint64_t end) {
     if (p->n_idle > MAX_IDLE) drop_idle(p);
 }
 
-/* Reads the absent chunks from i on that are neighbours, up to `end`; *next is the first chunk after them. Under the lock,
- * which is released while reading: a chunk in READING belongs to the thread that set the state. */
-static int read_run(struct kvc_pages *p, uint64_t i, uint64_t end, uint64_t *next, struct kvc_error *e) {
+/* Reads the absent chunks from i on that are neighbours, up to `end`; *next is the first chunk
+ * after them. Under the lock, which is released while reading: a chunk in READING belongs to the
+ * thread that set the state. */
+static int read_run(struct kvc_pages *p, uint64_t i, uint64_t end, uint64_t *next,
+                    struct kvc_error *e) {
     uint64_t stop = i, bytes = 0;
     for (; stop < end && p->chunk[stop].state == ABSENT; stop++) {
         p->chunk[stop].state = READING;
@@ -138,6 +143,7 @@ void kvc_pages_unpin(struct kvc_pages *p, uint64_t offset, uint64_t n) {
     pthread_mutex_unlock(&p->lock);
 }
 
-int kvc_pages_copy(const struct kvc_pages *p, uint64_t offset, uint8_t *dst, uint64_t n, struct kvc_error *e) {
+int kvc_pages_copy(const struct kvc_pages *p, uint64_t offset, uint8_t *dst, uint64_t n,
+                   struct kvc_error *e) {
     return n ? p->read(p->state, offset, (size_t)n, dst, e) : 0;
 }

@@ -1,7 +1,7 @@
 /* parallel.c: items processed by several threads in an ordered window.
  *
- * The calling thread works as the others do and commits between its items: a thread for commits alone would take turns with the
- * others on their cores, some times for each item. */
+ * The calling thread works as the others do and commits between its items: a thread for commits
+ * alone would take turns with the others on their cores, some times for each item. */
 #include "formats/io/parallel.h"
 
 #include "codecs/memory.h"
@@ -11,8 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WINDOW = 3 };                /* items in work or waiting to be committed, a thread */
-static const double WAITED = 10e-3; /* seconds that commits wait in all before the calling thread only commits */
+enum { WINDOW = 3 }; /* items in work or waiting to be committed, a thread */
+/* seconds that commits wait in all before the calling thread only commits */
+static const double WAITED = 10e-3;
 
 enum slot_state { FREE, IN_WORK, DONE, FAILED };
 
@@ -27,7 +28,8 @@ struct pool {
     pthread_mutex_t lock;
     pthread_cond_t room;  /* workers wait for items */
     pthread_cond_t ready; /* the calling thread waits for the item to be committed next */
-    struct slot *slot;    /* item i is in slot[i % window], from committed <= i < committed + window */
+    /* item i is in slot[i % window], from committed <= i < committed + window */
+    struct slot *slot;
     uint64_t window;
     uint64_t handed_out; /* items */
     uint64_t committed;  /* items below are committed */
@@ -47,7 +49,8 @@ static int group_in_work(const struct pool *p, uint64_t item) {
     return 0;
 }
 
-/* Hands out an item: the first whose group is not in work, else the first. Returns 0 where the window has none. */
+/* Hands out an item: the first whose group is not in work, else the first. Returns 0 where the
+ * window has none. */
 static int hand_out(struct pool *p, uint64_t *item) {
     int found = 0;
     for (uint64_t i = p->committed; i < p->committed + p->window && i < p->job->n; i++) {
@@ -138,7 +141,8 @@ static int parallel_run(struct pool *p, pthread_t *thread, unsigned *started, st
             status = -1;
         } else if (slot->state == DONE) {
             status = commit_next(p, &waited, e);
-            if (!only_commits && waited > WAITED && pthread_create(&thread[*started], NULL, worker, p) == 0) {
+            if (!only_commits && waited > WAITED &&
+                pthread_create(&thread[*started], NULL, worker, p) == 0) {
                 only_commits = 1;
                 ++*started;
             }
@@ -174,7 +178,8 @@ int kvc_parallel(const struct kvc_job *job, unsigned threads, struct kvc_error *
     pthread_cond_init(&p.room, NULL);
     pthread_cond_init(&p.ready, NULL);
     unsigned started = 0;
-    while (started < threads - 1 && pthread_create(&thread[started], NULL, worker, &p) == 0) started++;
+    while (started < threads - 1 && pthread_create(&thread[started], NULL, worker, &p) == 0)
+        started++;
     pthread_mutex_lock(&p.lock);
     const int status = parallel_run(&p, thread, &started, e);
     p.stop = 1;

@@ -1,4 +1,5 @@
-/* safetensors_file.c: the header of a safetensors file, read strictly and written. Not for what tensors mean. */
+/* safetensors_file.c: the header of a safetensors file, read strictly and written. Not for what
+ * tensors mean. */
 #include "formats/io/safetensors_file.h"
 
 #include "codecs/dtype.h"
@@ -64,59 +65,70 @@ static int get_count(const json_t *v, uint64_t *count) {
 }
 
 /* Reads data_offsets into *t. */
-static int read_offsets(struct kvc_safetensors_tensor *t, const json_t *offsets, const char *shown, uint64_t data_size,
-                        struct kvc_error *e) {
-    if (get_count(json_array_get(offsets, 0), &t->begin) || get_count(json_array_get(offsets, 1), &t->end))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header: data_offsets of '%s' are no whole numbers", shown);
-    if (t->begin > t->end) return kvc_fail(e, KVC_ERR_DAMAGED, "header: data of '%s' ends before it begins", shown);
+static int read_offsets(struct kvc_safetensors_tensor *t, const json_t *offsets, const char *shown,
+                        uint64_t data_size, struct kvc_error *e) {
+    if (get_count(json_array_get(offsets, 0), &t->begin) ||
+        get_count(json_array_get(offsets, 1), &t->end))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: data_offsets of '%s' are no whole numbers",
+                        shown);
+    if (t->begin > t->end)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: data of '%s' ends before it begins", shown);
     if (t->end > data_size)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "header: '%s' claims data bytes %" PRIu64 " to %" PRIu64 ", but there are %" PRIu64
-                        " (file cut short or header damaged)",
+                        "header: '%s' claims data bytes %" PRIu64 " to %" PRIu64
+                        ", but there are %" PRIu64 " (file cut short or header damaged)",
                         shown, t->begin, t->end, data_size);
     return 0;
 }
 
-/* Reads the shape into `dim`, and compares it with the bytes of the data where the size of an element is known. */
-static int read_shape(struct kvc_safetensors_tensor *t, const json_t *shape, const char *shown, uint64_t *dim,
-                      struct kvc_error *e) {
+/* Reads the shape into `dim`, and compares it with the bytes of the data where the size of an
+ * element is known. */
+static int read_shape(struct kvc_safetensors_tensor *t, const json_t *shape, const char *shown,
+                      uint64_t *dim, struct kvc_error *e) {
     uint64_t bits = t->type ? t->type->bits : 0, values = 1, bytes;
     t->rank = json_array_size(shape);
     t->dim = dim;
     for (size_t i = 0; i < t->rank; i++) {
         if (get_count(json_array_get(shape, i), &dim[i]))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "header: shape of '%s' holds something other than counts", shown);
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "header: shape of '%s' holds something other than counts", shown);
         if (__builtin_mul_overflow(values, dim[i], &values))
             return kvc_fail(e, KVC_ERR_DAMAGED, "header: shape of '%s' overflows 64 bits", shown);
     }
     if (!bits) return 0;
-    if (bits >= 8 ? __builtin_mul_overflow(values, bits / 8, &bytes) : __builtin_mul_overflow(values, bits, &bytes))
+    if (bits >= 8 ? __builtin_mul_overflow(values, bits / 8, &bytes)
+                  : __builtin_mul_overflow(values, bits, &bytes))
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: shape of '%s' overflows 64 bits", shown);
     if (bits < 8 && bytes % 8)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header: '%s' needs %" PRIu64 " bits by its shape, which are no whole bytes", shown,
-                        bytes);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "header: '%s' needs %" PRIu64
+                        " bits by its shape, which are no whole bytes",
+                        shown, bytes);
     if (bits < 8) bytes /= 8;
     if (bytes == t->end - t->begin) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED,
-                    "header: '%s' needs %" PRIu64 " bytes by its shape but has %" PRIu64 " by its data_offsets", shown, bytes,
-                    t->end - t->begin);
+                    "header: '%s' needs %" PRIu64 " bytes by its shape but has %" PRIu64
+                    " by its data_offsets",
+                    shown, bytes, t->end - t->begin);
 }
 
 /* Reads one entry {dtype, shape, data_offsets} into *t, its dimensions into `dim`. */
-static int read_entry(struct kvc_safetensors_tensor *t, const char *name, const json_t *entry, uint64_t *dim, uint64_t data_size,
-                      unsigned strictness, struct kvc_error *e) {
+static int read_entry(struct kvc_safetensors_tensor *t, const char *name, const json_t *entry,
+                      uint64_t *dim, uint64_t data_size, unsigned strictness, struct kvc_error *e) {
     char shown[96], type[32];
     kvc_name_show(name, shown, sizeof shown);
     const json_t *dtype = json_object_get(entry, "dtype"), *shape = json_object_get(entry, "shape");
     const json_t *offsets = json_object_get(entry, "data_offsets");
-    if (!json_is_object(entry) || json_object_size(entry) != 3 || !json_is_string(dtype) || !json_is_array(shape) ||
-        !json_is_array(offsets) || json_array_size(offsets) != 2)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header: '%s' must have exactly dtype, shape and two data_offsets", shown);
+    if (!json_is_object(entry) || json_object_size(entry) != 3 || !json_is_string(dtype) ||
+        !json_is_array(shape) || !json_is_array(offsets) || json_array_size(offsets) != 2)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "header: '%s' must have exactly dtype, shape and two data_offsets", shown);
     t->name = name;
     t->dtype = json_string_value(dtype);
     t->type = kvc_safetensors_type_by_name(t->dtype);
     if (!t->type && !(strictness & KVC_SAFETENSORS_ANY_DTYPE))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header: '%s' has dtype '%s', which safetensors does not know", shown,
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "header: '%s' has dtype '%s', which safetensors does not know", shown,
                         kvc_name_show(t->dtype, type, sizeof type));
     if (read_offsets(t, offsets, shown, data_size, e)) return -1;
     if (read_shape(t, shape, shown, dim, e)) return -1;
@@ -127,7 +139,8 @@ static int check_metadata(json_t *metadata, struct kvc_error *e) {
     const char *key;
     json_t *value;
     if (json_is_null(metadata)) return 0; /* the reference library takes it as no metadata */
-    if (!json_is_object(metadata)) return kvc_fail(e, KVC_ERR_DAMAGED, "header: __metadata__ is no JSON object");
+    if (!json_is_object(metadata))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "header: __metadata__ is no JSON object");
     json_object_foreach(metadata, key, value) {
         char shown[96];
         if (!json_is_string(value))
@@ -144,7 +157,8 @@ static int by_offset(const void *pa, const void *pb) {
     return strcmp(a->name, b->name);
 }
 
-/* Checks that tensors, in the order of their data, do not overlap, and that they cover all bytes where the caller asks for it. */
+/* Checks that tensors, in the order of their data, do not overlap, and that they cover all bytes
+ * where the caller asks for it. */
 static int check_cover(const struct kvc_safetensors *s, unsigned strictness, struct kvc_error *e) {
     uint64_t at = 0;
     char shown[96];
@@ -152,14 +166,16 @@ static int check_cover(const struct kvc_safetensors *s, unsigned strictness, str
         const struct kvc_safetensors_tensor *t = &s->tensor[i];
         if (t->begin < at || (strictness & KVC_SAFETENSORS_NO_HOLES && t->begin > at))
             return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "header: data of '%s' begins at %" PRIu64 " but the data before it ends at %" PRIu64
-                            ": %s are not allowed",
-                            kvc_name_show(t->name, shown, sizeof shown), t->begin, at, t->begin > at ? "holes" : "overlaps");
+                            "header: data of '%s' begins at %" PRIu64
+                            " but the data before it ends at %" PRIu64 ": %s are not allowed",
+                            kvc_name_show(t->name, shown, sizeof shown), t->begin, at,
+                            t->begin > at ? "holes" : "overlaps");
         at = t->end;
     }
     if (!(strictness & KVC_SAFETENSORS_NO_REST) || at == s->data_size) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED,
-                    "the file has %" PRIu64 " bytes of data but its tensors end at %" PRIu64 " (cut short or appended to)",
+                    "the file has %" PRIu64 " bytes of data but its tensors end at %" PRIu64
+                    " (cut short or appended to)",
                     s->data_size, at);
 }
 
@@ -189,7 +205,8 @@ static int read_entries(struct kvc_safetensors *s, unsigned strictness, struct k
     const char *name;
     json_t *entry;
     size_t dims = 0;
-    json_object_foreach(s->root, name, entry) dims += json_array_size(json_object_get(entry, "shape"));
+    json_object_foreach(s->root, name, entry)
+        dims += json_array_size(json_object_get(entry, "shape"));
     s->tensor = kvc_alloc_zeros(json_object_size(s->root), sizeof *s->tensor);
     s->dims = kvc_alloc(dims, sizeof *s->dims);
     if (!s->tensor || !s->dims) return kvc_fail_memory(e, "the header");
@@ -213,8 +230,10 @@ static int read_entries(struct kvc_safetensors *s, unsigned strictness, struct k
 uint64_t kvc_safetensors_begins(const uint8_t *head, uint64_t have, char *why, size_t size) {
     const uint64_t n = have < 9 ? 0 : get_u64(head);
     if (have < 9) snprintf(why, size, "too short for a header");
-    else if (n > KVC_SAFETENSORS_HEADER) snprintf(why, size, "the first 8 bytes are no header length");
-    else if (n < 2 || head[8] != '{') snprintf(why, size, "no JSON object follows the header length");
+    else if (n > KVC_SAFETENSORS_HEADER)
+        snprintf(why, size, "the first 8 bytes are no header length");
+    else if (n < 2 || head[8] != '{')
+        snprintf(why, size, "no JSON object follows the header length");
     else return 8 + n;
     return 0;
 }
@@ -224,25 +243,31 @@ static int parse(struct kvc_safetensors *s, const uint8_t *head, uint64_t n, str
     json_error_t error;
     char text[160];
     s->root = kvc_json_load(head + 8, (size_t)n, JSON_REJECT_DUPLICATES, &error);
-    if (s->root) return json_is_object(s->root) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "header is no JSON object");
-    if (json_error_code(&error) == json_error_out_of_memory) return kvc_fail_memory(e, "the header");
-    return kvc_fail_at(e, KVC_ERR_DAMAGED, 8 + (uint64_t)error.position, "header is no valid JSON: %s",
-                       kvc_name_show(error.text, text, sizeof text));
+    if (s->root)
+        return json_is_object(s->root) ? 0
+                                       : kvc_fail(e, KVC_ERR_DAMAGED, "header is no JSON object");
+    if (json_error_code(&error) == json_error_out_of_memory)
+        return kvc_fail_memory(e, "the header");
+    return kvc_fail_at(e, KVC_ERR_DAMAGED, 8 + (uint64_t)error.position,
+                       "header is no valid JSON: %s", kvc_name_show(error.text, text, sizeof text));
 }
 
-int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_t file_size, unsigned strictness,
-                         struct kvc_error *e) {
+int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_t file_size,
+                         unsigned strictness, struct kvc_error *e) {
     memset(s, 0, sizeof *s);
     if (file_size < 9) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a safetensors header");
     const uint64_t n = get_u64(head);
     if (n > KVC_SAFETENSORS_HEADER)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "header length %" PRIu64 ": safetensors allows at most %" PRIu64 " bytes", n,
-                        KVC_SAFETENSORS_HEADER);
-    if (head[8] != '{') return kvc_fail(e, KVC_ERR_UNKNOWN, "no JSON object follows the header length");
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "header length %" PRIu64 ": safetensors allows at most %" PRIu64 " bytes",
+                        n, KVC_SAFETENSORS_HEADER);
+    if (head[8] != '{')
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "no JSON object follows the header length");
     if (n > file_size - 8)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "header length %" PRIu64 " reaches beyond the end of the file (%" PRIu64 " bytes): cut short", n,
-                        file_size);
+                        "header length %" PRIu64 " reaches beyond the end of the file (%" PRIu64
+                        " bytes): cut short",
+                        n, file_size);
     s->data_at = 8 + n;
     s->data_size = file_size - s->data_at;
     if (!parse(s, head, n, e) && !read_entries(s, strictness, e)) return 0;
@@ -250,7 +275,8 @@ int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_
     return -1;
 }
 
-int kvc_safetensors_read_input(struct kvc_safetensors *s, const struct kvc_input *in, unsigned strictness, struct kvc_error *e) {
+int kvc_safetensors_read_input(struct kvc_safetensors *s, const struct kvc_input *in,
+                               unsigned strictness, struct kvc_error *e) {
     uint8_t first[9];
     char why[64];
     const uint64_t have = in->size < sizeof first ? in->size : sizeof first;
@@ -273,7 +299,8 @@ void kvc_safetensors_free(struct kvc_safetensors *s) {
     memset(s, 0, sizeof *s);
 }
 
-const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safetensors *s, const char *name) {
+const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safetensors *s,
+                                                          const char *name) {
     size_t low = 0, high = s->n;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
@@ -309,17 +336,23 @@ void kvc_safetensors_writer_free(struct kvc_safetensors_writer *w) {
     memset(w, 0, sizeof *w);
 }
 
-int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, const char *text, struct kvc_error *e) {
-    return json_object_set_new(w->metadata, key, json_string(text)) ? kvc_fail_memory(e, "the header") : 0;
+int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, const char *text,
+                             struct kvc_error *e) {
+    return json_object_set_new(w->metadata, key, json_string(text))
+               ? kvc_fail_memory(e, "the header")
+               : 0;
 }
 
-int kvc_safetensors_copy_texts(struct kvc_safetensors_writer *w, const struct kvc_safetensors *from, struct kvc_error *e) {
+int kvc_safetensors_copy_texts(struct kvc_safetensors_writer *w, const struct kvc_safetensors *from,
+                               struct kvc_error *e) {
     json_t *texts = json_object_get(from->root, metadata_key);
-    return json_is_object(texts) && json_object_update(w->metadata, texts) ? kvc_fail_memory(e, "the header") : 0;
+    return json_is_object(texts) && json_object_update(w->metadata, texts)
+               ? kvc_fail_memory(e, "the header")
+               : 0;
 }
 
-int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim, unsigned rank,
-                        struct kvc_error *e) {
+int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type,
+                        const uint64_t *dim, unsigned rank, struct kvc_error *e) {
     const struct kvc_safetensors_type *known = kvc_safetensors_type_by_name(type);
     char shown[96];
     kvc_name_show(name, shown, sizeof shown);
@@ -333,22 +366,25 @@ int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, cons
         sane = sane && dim[i] <= INT64_MAX && !__builtin_mul_overflow(bits, dim[i], &bits);
         status = json_array_append_new(shape, json_integer((json_int_t)dim[i]));
     }
-    if (__builtin_add_overflow(w->data_size, bits / 8, &end) || end > INT64_MAX || bits % 8 || !sane) {
+    if (__builtin_add_overflow(w->data_size, bits / 8, &end) || end > INT64_MAX || bits % 8 ||
+        !sane) {
         json_decref(shape);
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "'%s' cannot be written: its shape makes no number of bytes", shown);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "'%s' cannot be written: its shape makes no number of bytes", shown);
     }
     if (status) {
         json_decref(shape);
         return kvc_fail_memory(e, "the header");
     }
-    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", known->name, "shape", shape, "data_offsets", (json_int_t)w->data_size,
-                              (json_int_t)end);
+    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", known->name, "shape", shape,
+                              "data_offsets", (json_int_t)w->data_size, (json_int_t)end);
     if (json_object_set_new(w->root, name, entry)) return kvc_fail_memory(e, "the header");
     w->data_size = end;
     return 0;
 }
 
-int kvc_safetensors_write(const struct kvc_safetensors_writer *w, struct kvc_sink *out, struct kvc_error *e) {
+int kvc_safetensors_write(const struct kvc_safetensors_writer *w, struct kvc_sink *out,
+                          struct kvc_error *e) {
     char *text = kvc_json_dump(w->root, JSON_COMPACT);
     if (!text) return kvc_fail_memory(e, "the header");
     uint8_t length[8];

@@ -1,10 +1,10 @@
-/* safetensors_file.h: the header of a safetensors file, read strictly and written. Not for what tensors mean: caches
- * (formats/engines), weights and profiles (formats/model).
+/* safetensors_file.h: the header of a safetensors file, read strictly and written. Not for what
+ * tensors mean: caches (formats/engines), weights and profiles (formats/model).
  *
  *   offset | size | name
  *        0 |    8 | n, little-endian
- *        8 |    n | JSON object: "__metadata__" {text: text}, per tensor "name": {dtype, shape, data_offsets}
- *    8 + n |      | data, from which offsets count
+ *        8 |    n | JSON object: "__metadata__" {text: text}, per tensor "name": {dtype, shape,
+ * data_offsets} 8 + n |      | data, from which offsets count
  *
  * The reader takes the bytes of the header and the size of the file, wherever they come from. */
 #ifndef KVC_SAFETENSORS_FILE_H
@@ -16,7 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVC_SAFETENSORS_HEADER UINT64_C(100000000) /* maximum bytes of JSON, as in the reference library */
+#define KVC_SAFETENSORS_HEADER \
+    UINT64_C(100000000) /* maximum bytes of JSON, as in the reference library */
 
 struct json_t; /* of jansson */
 struct kvc_input;
@@ -52,30 +53,36 @@ struct kvc_safetensors {
     struct json_t *root;
 };
 
-/* How strictly a header is read, beyond what holds for all: no key occurs twice, an entry has its three keys and no others, data
- * lies inside the file and does not overlap, bytes agree with the shape, metadata are texts. */
+/* How strictly a header is read, beyond what holds for all: no key occurs twice, an entry has its
+ * three keys and no others, data lies inside the file and does not overlap, bytes agree with the
+ * shape, metadata are texts. */
 enum {
-    KVC_SAFETENSORS_NO_HOLES = 1,  /* each tensor begins where the one before it ends */
-    KVC_SAFETENSORS_NO_REST = 2,   /* the data end with the last tensor */
-    KVC_SAFETENSORS_ANY_DTYPE = 4, /* dtypes that safetensors does not know are accepted, and any number of bytes for them */
+    KVC_SAFETENSORS_NO_HOLES = 1, /* each tensor begins where the one before it ends */
+    KVC_SAFETENSORS_NO_REST = 2,  /* the data end with the last tensor */
+    /* dtypes that safetensors does not know are accepted, and any number of bytes for them */
+    KVC_SAFETENSORS_ANY_DTYPE = 4,
     KVC_SAFETENSORS_COVERED = KVC_SAFETENSORS_NO_HOLES | KVC_SAFETENSORS_NO_REST
 };
 
-/* Returns the bytes of the header with its length, at most 8 + KVC_SAFETENSORS_HEADER, or 0 and a reason in `why` where a file
- * does not begin as safetensors do. `have` counts the bytes at `head`: 9 are enough. */
+/* Returns the bytes of the header with its length, at most 8 + KVC_SAFETENSORS_HEADER, or 0 and a
+ * reason in `why` where a file does not begin as safetensors do. `have` counts the bytes at `head`:
+ * 9 are enough. */
 uint64_t kvc_safetensors_begins(const uint8_t *head, uint64_t have, char *why, size_t size);
 
-/* Reads the header of a file of `file_size` bytes. At least as many bytes as kvc_safetensors_begins() returns are at `head`,
- * or all of the file if it has fewer. KVC_ERR_UNKNOWN: it does not begin as safetensors do; KVC_ERR_DAMAGED: it breaks the
- * format. On failure *s is empty. */
-int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_t file_size, unsigned strictness,
-                         struct kvc_error *e);
+/* Reads the header of a file of `file_size` bytes. At least as many bytes as
+ * kvc_safetensors_begins() returns are at `head`, or all of the file if it has fewer.
+ * KVC_ERR_UNKNOWN: it does not begin as safetensors do; KVC_ERR_DAMAGED: it breaks the format. On
+ * failure *s is empty. */
+int kvc_safetensors_read(struct kvc_safetensors *s, const uint8_t *head, uint64_t file_size,
+                         unsigned strictness, struct kvc_error *e);
 /* Reads the header of an input, and pins the bytes of the header meanwhile. */
-int kvc_safetensors_read_input(struct kvc_safetensors *s, const struct kvc_input *in, unsigned strictness, struct kvc_error *e);
+int kvc_safetensors_read_input(struct kvc_safetensors *s, const struct kvc_input *in,
+                               unsigned strictness, struct kvc_error *e);
 void kvc_safetensors_free(struct kvc_safetensors *s);
 
 /* Finds a tensor; NULL where there is none of this name. */
-const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safetensors *s, const char *name);
+const struct kvc_safetensors_tensor *kvc_safetensors_find(const struct kvc_safetensors *s,
+                                                          const char *name);
 /* Returns 1 where the header has "__metadata__", be it empty. */
 int kvc_safetensors_has_metadata(const struct kvc_safetensors *s);
 /* Returns a text of "__metadata__"; NULL where there is none of this key. */
@@ -92,13 +99,17 @@ struct kvc_safetensors_writer {
 int kvc_safetensors_writer_init(struct kvc_safetensors_writer *w, struct kvc_error *e);
 void kvc_safetensors_writer_free(struct kvc_safetensors_writer *w);
 /* Adds a text to the metadata, or replaces it. Both are UTF-8. */
-int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, const char *text, struct kvc_error *e);
+int kvc_safetensors_add_text(struct kvc_safetensors_writer *w, const char *key, const char *text,
+                             struct kvc_error *e);
 /* Adds all texts of the metadata of a file that was read. */
-int kvc_safetensors_copy_texts(struct kvc_safetensors_writer *w, const struct kvc_safetensors *from, struct kvc_error *e);
+int kvc_safetensors_copy_texts(struct kvc_safetensors_writer *w, const struct kvc_safetensors *from,
+                               struct kvc_error *e);
 /* Adds a tensor. `type` is a name of kvc_safetensors_type_by_name(). */
-int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type, const uint64_t *dim, unsigned rank,
-                        struct kvc_error *e);
-/* Writes the length and the JSON, metadata first, with spaces up to a multiple of 8. The caller then writes the data. */
-int kvc_safetensors_write(const struct kvc_safetensors_writer *w, struct kvc_sink *out, struct kvc_error *e);
+int kvc_safetensors_add(struct kvc_safetensors_writer *w, const char *name, const char *type,
+                        const uint64_t *dim, unsigned rank, struct kvc_error *e);
+/* Writes the length and the JSON, metadata first, with spaces up to a multiple of 8. The caller
+ * then writes the data. */
+int kvc_safetensors_write(const struct kvc_safetensors_writer *w, struct kvc_sink *out,
+                          struct kvc_error *e);
 
 #endif

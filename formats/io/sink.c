@@ -18,9 +18,11 @@ static void sink_copy(uint8_t *to, const void *from, size_t n, uint64_t room) {
 int kvc_sink_write(struct kvc_sink *s, const void *data, size_t n, struct kvc_error *e) {
     if (!n) return 0;
     if (s->memory && n > s->room - s->offset)
-        return kvc_fail(e, KVC_ERR_USAGE, "the output is longer than the memory for it, %" PRIu64 " bytes", s->room);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "the output is longer than the memory for it, %" PRIu64 " bytes", s->room);
     if (s->memory) sink_copy(s->memory + s->offset, data, n, s->room);
-    else if (s->put ? s->put(s->state, s->offset, data, n, e) : s->write(s->state, data, n, e)) return -1;
+    else if (s->put ? s->put(s->state, s->offset, data, n, e) : s->write(s->state, data, n, e))
+        return -1;
     return kvc_sink_skip(s, n, e);
 }
 
@@ -39,7 +41,8 @@ int kvc_sink_zeros(struct kvc_sink *s, uint64_t n, struct kvc_error *e) {
     return 0;
 }
 
-static int sink_append(struct kvc_buffer *b, const void *data, size_t n, int is_output, struct kvc_error *e) {
+static int sink_append(struct kvc_buffer *b, const void *data, size_t n, int is_output,
+                       struct kvc_error *e) {
     if (b->room - b->n < n) {
         size_t room = (b->n + n) * 2;
         uint8_t *grown = realloc(b->data, room);
@@ -99,7 +102,9 @@ int kvc_put_all(int fd, const void *data, size_t n, uint64_t offset) {
 }
 
 static int fd_write(void *state, const void *data, size_t n, struct kvc_error *e) {
-    return kvc_write_all(*(int *)state, data, n) ? kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno)) : 0;
+    return kvc_write_all(*(int *)state, data, n)
+               ? kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno))
+               : 0;
 }
 
 struct kvc_sink kvc_sink_fd(int *fd) {

@@ -16,7 +16,8 @@ int kvc_temporary_open(struct kvc_temporary *t, struct kvc_error *e) {
     *t = (struct kvc_temporary){.fd = -1};
     if (snprintf(path, sizeof path, "%s/kvc-XXXXXX", folder) >= (int)sizeof path)
         return kvc_fail(e, KVC_ERR_IO, "TMPDIR is too long for the name of a temporary file");
-    if ((t->fd = mkstemp(path)) < 0) return kvc_fail(e, KVC_ERR_IO, "a temporary file in %s: %s", folder, strerror(errno));
+    if ((t->fd = mkstemp(path)) < 0)
+        return kvc_fail(e, KVC_ERR_IO, "a temporary file in %s: %s", folder, strerror(errno));
     unlink(path);
     return 0;
 }
@@ -27,16 +28,20 @@ void kvc_temporary_close(struct kvc_temporary *t) {
 }
 
 int kvc_temporary_append(struct kvc_temporary *t, const void *data, size_t n, struct kvc_error *e) {
-    if (kvc_write_all(t->fd, data, n)) return kvc_fail(e, KVC_ERR_IO, "a temporary file: %s", strerror(errno));
+    if (kvc_write_all(t->fd, data, n))
+        return kvc_fail(e, KVC_ERR_IO, "a temporary file: %s", strerror(errno));
     t->size += n;
     return 0;
 }
 
-int kvc_temporary_read(const struct kvc_temporary *t, uint64_t offset, void *dst, size_t n, struct kvc_error *e) {
+int kvc_temporary_read(const struct kvc_temporary *t, uint64_t offset, void *dst, size_t n,
+                       struct kvc_error *e) {
     for (size_t at = 0; at < n;) {
         const ssize_t got = pread(t->fd, (char *)dst + at, n - at, (off_t)(offset + at));
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return kvc_fail(e, KVC_ERR_IO, "a temporary file: %s", got ? strerror(errno) : "it is shorter than it was");
+        if (got <= 0)
+            return kvc_fail(e, KVC_ERR_IO, "a temporary file: %s",
+                            got ? strerror(errno) : "it is shorter than it was");
         at += (size_t)got;
     }
     return 0;

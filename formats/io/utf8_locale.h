@@ -1,5 +1,6 @@
-/* utf8_locale.h: names in archives are UTF-8. libarchive converts them by the locale of the calling thread, and refuses
- * letters that are not ASCII in the C locale. Not for messages or numbers: only the character type changes. */
+/* utf8_locale.h: names in archives are UTF-8. libarchive converts them by the locale of the calling
+ * thread, and refuses letters that are not ASCII in the C locale. Not for messages or numbers: only
+ * the character type changes. */
 #ifndef KVC_UTF8_LOCALE_H
 #define KVC_UTF8_LOCALE_H
 

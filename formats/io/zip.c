@@ -12,7 +12,8 @@ struct directory {
     uint64_t offset, size, entries;
 };
 
-/* Finds the end record, which only a comment may follow, and the offset of the directory. Returns 0 where there is none. */
+/* Finds the end record, which only a comment may follow, and the offset of the directory. Returns 0
+ * where there is none. */
 static int find_directory(const struct kvc_input *in, struct directory *d, struct kvc_error *e) {
     uint8_t tail[LOCATOR + END], far[END64];
     uint64_t at = in->size < END ? 0 : in->size - END;
@@ -33,35 +34,42 @@ static int find_directory(const struct kvc_input *in, struct directory *d, struc
     if (memcmp(tail, "PK\6\7", 4) != 0 || end > in->size || in->size - end < END64) return 1;
     if (kvc_input_copy(in, end, far, END64, e)) return -1;
     if (memcmp(far, "PK\6\6", 4) == 0)
-        *d = (struct directory){.offset = get_u64(far + 48), .size = get_u64(far + 40), .entries = get_u64(far + 32)};
+        *d = (struct directory){.offset = get_u64(far + 48),
+                                .size = get_u64(far + 40),
+                                .entries = get_u64(far + 32)};
     return 1;
 }
 
-/* Returns the 64-bit offset of a local header from the extra fields of an entry, where it follows sizes that did not fit. */
+/* Returns the 64-bit offset of a local header from the extra fields of an entry, where it follows
+ * sizes that did not fit. */
 static uint64_t far_offset(const uint8_t *entry, const uint8_t *extra, size_t n) {
-    const unsigned skip = (get_u32(entry + 24) == UINT32_MAX ? 8u : 0u) + (get_u32(entry + 20) == UINT32_MAX ? 8u : 0u);
+    const unsigned skip = (get_u32(entry + 24) == UINT32_MAX ? 8u : 0u) +
+                          (get_u32(entry + 20) == UINT32_MAX ? 8u : 0u);
     for (size_t at = 0; n - at >= 4;) {
         const size_t size = get_u16(extra + at + 2);
         if (size > n - at - 4) break;
-        if (get_u16(extra + at) == 1) return size >= skip + 8 ? get_u64(extra + at + 4 + skip) : UINT64_MAX;
+        if (get_u16(extra + at) == 1)
+            return size >= skip + 8 ? get_u64(extra + at + 4 + skip) : UINT64_MAX;
         at += 4 + size;
     }
     return UINT64_MAX;
 }
 
 static int read_entries(struct kvc_zip *z, size_t size, uint64_t most, struct kvc_error *e) {
-    for (size_t at = 0; z->n < most && size - at >= ENTRY && memcmp(z->directory + at, "PK\1\2", 4) == 0;) {
+    for (size_t at = 0;
+         z->n < most && size - at >= ENTRY && memcmp(z->directory + at, "PK\1\2", 4) == 0;) {
         const uint8_t *p = z->directory + at;
-        const size_t name = get_u16(p + 28), extra = get_u16(p + 30), rest = name + extra + get_u16(p + 32);
+        const size_t name = get_u16(p + 28), extra = get_u16(p + 30),
+                     rest = name + extra + get_u16(p + 32);
         if (rest > size - at - ENTRY) break;
         struct kvc_zip_entry *grown = kvc_room_for_one(z->entry, z->n, sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "a zip's directory");
         z->entry = grown;
         const uint64_t header = get_u32(p + 42);
-        z->entry[z->n++] = (struct kvc_zip_entry){.name = (const char *)p + ENTRY,
-                                                  .name_size = name,
-                                                  .header = header == UINT32_MAX ? far_offset(p, p + ENTRY + name, extra)
-                                                                                 : header};
+        z->entry[z->n++] = (struct kvc_zip_entry){
+            .name = (const char *)p + ENTRY,
+            .name_size = name,
+            .header = header == UINT32_MAX ? far_offset(p, p + ENTRY + name, extra) : header};
         at += ENTRY + rest;
     }
     return 0;
@@ -71,9 +79,12 @@ int kvc_zip_open(struct kvc_zip *z, const struct kvc_input *in, struct kvc_error
     struct directory d;
     memset(z, 0, sizeof *z);
     const int found = find_directory(in, &d, e);
-    if (found <= 0 || d.offset > in->size || d.size > in->size - d.offset) return found < 0 ? -1 : 0;
+    if (found <= 0 || d.offset > in->size || d.size > in->size - d.offset)
+        return found < 0 ? -1 : 0;
     if (!(z->directory = kvc_alloc(d.size, 1))) return kvc_fail_memory(e, "a zip's directory");
-    if (!kvc_input_copy(in, d.offset, z->directory, d.size, e) && !read_entries(z, (size_t)d.size, d.entries, e)) return 0;
+    if (!kvc_input_copy(in, d.offset, z->directory, d.size, e) &&
+        !read_entries(z, (size_t)d.size, d.entries, e))
+        return 0;
     kvc_zip_close(z);
     return -1;
 }
@@ -84,13 +95,16 @@ void kvc_zip_close(struct kvc_zip *z) {
     memset(z, 0, sizeof *z);
 }
 
-uint64_t kvc_zip_stored(const struct kvc_zip *z, const struct kvc_input *in, const char *name, uint64_t size) {
+uint64_t kvc_zip_stored(const struct kvc_zip *z, const struct kvc_input *in, const char *name,
+                        uint64_t size) {
     const size_t n = strlen(name);
     uint8_t h[LOCAL];
     for (size_t i = 0; i < z->n; i++) {
         const struct kvc_zip_entry *x = &z->entry[i];
         if (x->name_size != n || memcmp(x->name, name, n) != 0) continue;
-        if (x->header > in->size || in->size - x->header < LOCAL || kvc_input_copy(in, x->header, h, LOCAL, NULL)) return 0;
+        if (x->header > in->size || in->size - x->header < LOCAL ||
+            kvc_input_copy(in, x->header, h, LOCAL, NULL))
+            return 0;
         if (memcmp(h, "PK\3\4", 4) != 0 || get_u16(h + 8)) return 0; /* 0: stored */
         const uint64_t at = x->header + LOCAL + get_u16(h + 26) + get_u16(h + 28);
         return at <= in->size && size <= in->size - at ? at : 0;

@@ -1,4 +1,5 @@
-/* zip_members.c: reads the members of a zip by libarchive, which checks their CRC-32. Not for the meaning of the members. */
+/* zip_members.c: reads the members of a zip by libarchive, which checks their CRC-32. Not for the
+ * meaning of the members. */
 #include "formats/io/zip_members.h"
 
 #include "codecs/memory.h"
@@ -67,23 +68,29 @@ static la_ssize_t read_input(struct archive *a, void *state, const void **buffer
 static la_int64_t skip_input(struct archive *a, void *state, la_int64_t n) {
     struct reader *z = state;
     (void)a;
-    if (n < 0 || (uint64_t)n > z->members->in->size - z->at) n = (la_int64_t)(z->members->in->size - z->at);
+    if (n < 0 || (uint64_t)n > z->members->in->size - z->at)
+        n = (la_int64_t)(z->members->in->size - z->at);
     z->at += (uint64_t)n;
     return n;
 }
 
 static la_int64_t seek_input(struct archive *a, void *state, la_int64_t offset, int whence) {
     struct reader *z = state;
-    const uint64_t base = whence == SEEK_CUR ? z->at : whence == SEEK_END ? z->members->in->size : 0;
+    const uint64_t base = whence == SEEK_CUR   ? z->at
+                          : whence == SEEK_END ? z->members->in->size
+                                               : 0;
     int64_t to;
     (void)a;
-    if (__builtin_add_overflow((int64_t)base, offset, &to) || to < 0 || (uint64_t)to > z->members->in->size) return ARCHIVE_FATAL;
+    if (__builtin_add_overflow((int64_t)base, offset, &to) || to < 0 ||
+        (uint64_t)to > z->members->in->size)
+        return ARCHIVE_FATAL;
     z->at = (uint64_t)to;
     return to;
 }
 
 /* Checks that the bytes that libarchive returns are those in the file. */
-static int is_at(const struct kvc_input *in, uint64_t at, const void *block, size_t n, struct kvc_error *e) {
+static int is_at(const struct kvc_input *in, uint64_t at, const void *block, size_t n,
+                 struct kvc_error *e) {
     if (in->data + at == block) return 1;
     if (kvc_input_pin(in, at, n, e)) return 0;
     const int same = memcmp(in->data + at, block, n) == 0;
@@ -93,7 +100,8 @@ static int is_at(const struct kvc_input *in, uint64_t at, const void *block, siz
 }
 
 /* Reads the current member to its end, which checks its CRC, and records the place of its bytes. */
-static int read_member(struct reader *z, struct kvc_zip_member *m, const char *path, struct kvc_error *e) {
+static int read_member(struct reader *z, struct kvc_zip_member *m, const char *path,
+                       struct kvc_error *e) {
     const void *block;
     size_t n;
     la_int64_t offset;
@@ -105,7 +113,8 @@ static int read_member(struct reader *z, struct kvc_zip_member *m, const char *p
     while ((r = kvc_libarchive.read_data_block(z->archive, &block, &n, &offset)) == ARCHIVE_OK) {
         if (!n) continue;
         if (offset < 0 || (uint64_t)offset != done || n > m->size - done)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "a member holds more than the %" PRIu64 " bytes it claims", m->size);
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "a member holds more than the %" PRIu64 " bytes it claims", m->size);
         if (m->in_place) {
             if (!is_at(z->members->in, m->at + done, block, n, e)) return -1;
         } else {
@@ -117,12 +126,13 @@ static int read_member(struct reader *z, struct kvc_zip_member *m, const char *p
     }
     if (r != ARCHIVE_EOF) return fail_zip(z, m->name, e);
     if (done != m->size)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a member claims %" PRIu64 " bytes but holds %" PRIu64, m->size, done);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "a member claims %" PRIu64 " bytes but holds %" PRIu64,
+                        m->size, done);
     return 0;
 }
 
-static int add_member(struct reader *z, struct archive_entry *entry, kvc_zip_wants *wants, const void *state,
-                      struct kvc_error *e) {
+static int add_member(struct reader *z, struct archive_entry *entry, kvc_zip_wants *wants,
+                      const void *state, struct kvc_error *e) {
     const char *path = kvc_libarchive.entry_pathname(entry);
     la_int64_t size = kvc_libarchive.entry_size(entry);
     if (!path || !kvc_libarchive.entry_size_is_set(entry) || size < 0)
@@ -135,7 +145,8 @@ static int add_member(struct reader *z, struct archive_entry *entry, kvc_zip_wan
     *m = (struct kvc_zip_member){.name = strdup(path), .size = (uint64_t)size};
     if (!m->name) return kvc_fail_memory(e, "a name");
     to->n++;
-    if (__builtin_add_overflow(z->claimed, m->size, &z->claimed) || z->claimed / MAX_RATIO > z->members->in->size)
+    if (__builtin_add_overflow(z->claimed, m->size, &z->claimed) ||
+        z->claimed / MAX_RATIO > z->members->in->size)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the members claim %" PRIu64 " bytes or more, which cannot come from a "
                         "file of %" PRIu64,
@@ -164,8 +175,10 @@ static int check_duplicates(const struct kvc_zip_members *z, struct kvc_error *e
     return status;
 }
 
-/* Reads the zip by its central directory, which libarchive lists in the order of the members in the file. */
-static int read_zip(struct reader *z, kvc_zip_wants *wants, const void *state, struct kvc_error *e) {
+/* Reads the zip by its central directory, which libarchive lists in the order of the members in the
+ * file. */
+static int read_zip(struct reader *z, kvc_zip_wants *wants, const void *state,
+                    struct kvc_error *e) {
     static const char no_zip[] = "no zip, or its central directory is missing (cut short)";
     struct archive_entry *entry;
     int r;
@@ -175,11 +188,14 @@ static int read_zip(struct reader *z, kvc_zip_wants *wants, const void *state, s
         kvc_libarchive.read_set_read_callback(z->archive, read_input) != ARCHIVE_OK ||
         kvc_libarchive.read_set_skip_callback(z->archive, skip_input) != ARCHIVE_OK ||
         kvc_libarchive.read_set_seek_callback(z->archive, seek_input) != ARCHIVE_OK ||
-        kvc_libarchive.read_set_callback_data(z->archive, z) != ARCHIVE_OK || kvc_libarchive.read_open1(z->archive) != ARCHIVE_OK)
+        kvc_libarchive.read_set_callback_data(z->archive, z) != ARCHIVE_OK ||
+        kvc_libarchive.read_open1(z->archive) != ARCHIVE_OK)
         return fail_zip(z, no_zip, e);
     while ((r = kvc_libarchive.read_next_header(z->archive, &entry)) == ARCHIVE_OK)
         if (add_member(z, entry, wants, state, e)) return -1;
-    if (r != ARCHIVE_EOF) return fail_zip(z, z->members->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip, e);
+    if (r != ARCHIVE_EOF)
+        return fail_zip(z, z->members->n || r == ARCHIVE_WARN ? "a member cannot be read" : no_zip,
+                        e);
     return check_duplicates(z->members, e);
 }
 
@@ -189,17 +205,19 @@ static int map_spool(struct reader *z, struct kvc_error *e) {
     int status = 0;
     if (z->spool >= 0) status = kvc_spool_map(z->spool, &s->map, &s->size, e);
     z->spool = -1;
-    kvc_input_memory(&s->in, z->members->in->name, s->map ? s->map : (const void *)"", (size_t)s->size);
+    kvc_input_memory(&s->in, z->members->in->name, s->map ? s->map : (const void *)"",
+                     (size_t)s->size);
     return status;
 }
 
-int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_wants *wants, const void *state,
-                 struct kvc_error *e) {
+int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_wants *wants,
+                 const void *state, struct kvc_error *e) {
     struct reader r = {.members = z, .window = {.in = in}, .spool = -1};
     if (kvc_libarchive_load(e)) return -1;
     *z = (struct kvc_zip_members){.in = in, .spool = calloc(1, sizeof *z->spool)};
     if (!z->spool) return kvc_fail_memory(e, "members");
-    /* libarchive accepts every name of a member only in a UTF-8 locale; it is that of this thread meanwhile */
+    /* libarchive accepts every name of a member only in a UTF-8 locale; it is that of this thread
+     * meanwhile */
     struct kvc_utf8_locale utf8 = kvc_utf8_begin();
     int status = read_zip(&r, wants, state, e);
     kvc_utf8_end(&utf8);

@@ -1,7 +1,7 @@
 /* zip_members.h: the members of a zip, read and checked. Not for their meaning.
  *
- * A stored member is used in place, so that the zip can be restored. A compressed member is decompressed into a temporary file
- * (the spool). */
+ * A stored member is used in place, so that the zip can be restored. A compressed member is
+ * decompressed into a temporary file (the spool). */
 #ifndef KVC_ZIP_MEMBERS_H
 #define KVC_ZIP_MEMBERS_H
 
@@ -27,10 +27,10 @@ struct kvc_zip_members {
 /* Returns 1 when a member is to be read. */
 typedef int kvc_zip_wants(const void *state, const char *name);
 
-/* Lists the members by the central directory, and reads those that wants() selects. No two members may have one name. The input
- * must outlive *z. On failure *z is empty. */
-int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_wants *wants, const void *state,
-                 struct kvc_error *e);
+/* Lists the members by the central directory, and reads those that wants() selects. No two members
+ * may have one name. The input must outlive *z. On failure *z is empty. */
+int kvc_zip_read(struct kvc_zip_members *z, const struct kvc_input *in, kvc_zip_wants *wants,
+                 const void *state, struct kvc_error *e);
 void kvc_zip_free(struct kvc_zip_members *z);
 void kvc_zip_spool_close(void *owner);
 

@@ -1,8 +1,8 @@
 /* gguf.c: reading a GGUF header. Not for the weights.
  *
- * magic "GGUF", u32 version, u64 tensors, u64 keys; keys {string, u32 type, value}; tensor infos {string
- * name, u32 rank, u64 dim[rank], u32 type, u64 offset}; zeros up to a multiple of general.alignment; tensor
- * data. */
+ * magic "GGUF", u32 version, u64 tensors, u64 keys; keys {string, u32 type, value}; tensor infos
+ * {string name, u32 rank, u64 dim[rank], u32 type, u64 offset}; zeros up to a multiple of
+ * general.alignment; tensor data. */
 #include "formats/model/gguf.h"
 
 #include "formats/io/bytes.h"
@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ENTRIES 8192             /* real files have about 50; keeps the search for duplicate keys short */
-#define MAX_KEY 65535                /* the format's own bound */
-#define MIN_ENTRY 13                 /* bytes of the smallest entry: empty key, type, one byte */
-#define MIN_TENSOR 24                /* empty name, rank 0, type, offset */
+#define MAX_ENTRIES 8192 /* real files have about 50; keeps the search for duplicate keys short */
+#define MAX_KEY 65535    /* the format's own bound */
+#define MIN_ENTRY 13     /* bytes of the smallest entry: empty key, type, one byte */
+#define MIN_TENSOR 24    /* empty name, rank 0, type, offset */
 #define PIN_STEP (UINT64_C(1) << 18) /* bytes that are pinned at once */
 
 /* The bytes that are left to read. The first `pinned` bytes of the input are pinned. */
@@ -35,21 +35,26 @@ static int pin_first(struct reader *r, uint64_t n, struct kvc_error *e) {
     return 0;
 }
 
-/* Pins the next n bytes, which the input has, and some more: the size of a header is known at its end only. */
+/* Pins the next n bytes, which the input has, and some more: the size of a header is known at its
+ * end only. */
 static int reach(struct reader *r, uint64_t n, struct kvc_error *e) {
     const uint64_t end = r->at + n;
     uint64_t wide = r->pinned + PIN_STEP;
     if (end <= r->pinned) return 0;
     if (end > KVC_GGUF_HEADER)
-        return kvc_fail_at(e, KVC_ERR_UNSUPPORTED, r->at, "GGUF header: larger than %" PRIu64 " bytes", KVC_GGUF_HEADER);
+        return kvc_fail_at(e, KVC_ERR_UNSUPPORTED, r->at,
+                           "GGUF header: larger than %" PRIu64 " bytes", KVC_GGUF_HEADER);
     if (wide < end) wide = end;
     return pin_first(r, wide < r->in->size ? wide : r->in->size, e);
 }
 
 /* Returns the next n bytes, or NULL when fewer are left. */
-static const uint8_t *gguf_take(struct reader *r, uint64_t n, const char *what, struct kvc_error *e) {
+static const uint8_t *gguf_take(struct reader *r, uint64_t n, const char *what,
+                                struct kvc_error *e) {
     if (n > left(r)) {
-        kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: %s needs %" PRIu64 " bytes, %" PRIu64 " are left", what, n, left(r));
+        kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
+                    "GGUF header: %s needs %" PRIu64 " bytes, %" PRIu64 " are left", what, n,
+                    left(r));
         return NULL;
     }
     if (reach(r, n, e)) return NULL;
@@ -72,7 +77,8 @@ static int take_u64(struct reader *r, uint64_t *v, const char *what, struct kvc_
     return 0;
 }
 
-static const char *take_string(struct reader *r, uint64_t *size, const char *what, struct kvc_error *e) {
+static const char *take_string(struct reader *r, uint64_t *size, const char *what,
+                               struct kvc_error *e) {
     if (take_u64(r, size, what, e)) return NULL;
     return (const char *)gguf_take(r, *size, what, e);
 }
@@ -106,10 +112,12 @@ static int read_items(struct reader *r, struct kvc_gguf_entry *entry, struct kvc
         return 0;
     }
     if (!width)
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: unknown value type %" PRIu32 " (or an array of arrays)",
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
+                           "GGUF header: unknown value type %" PRIu32 " (or an array of arrays)",
                            entry->type);
     if (entry->count > left(r) / width)
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: an array of %" PRIu64 " items does not fit in the file",
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
+                           "GGUF header: an array of %" PRIu64 " items does not fit in the file",
                            entry->count);
     entry->items = gguf_take(r, entry->count * width, "a value", e);
     return entry->items ? 0 : -1;
@@ -119,11 +127,13 @@ static int read_entry(struct reader *r, struct kvc_gguf_entry *entry, struct kvc
     entry->key = take_string(r, &entry->key_size, "a key", e);
     if (!entry->key) return -1;
     if (!entry->key_size || entry->key_size > MAX_KEY)
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: a key of %" PRIu64 " bytes", entry->key_size);
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: a key of %" PRIu64 " bytes",
+                           entry->key_size);
     if (take_u32(r, &entry->type, "a value type", e)) return -1;
     entry->count = 1;
     entry->array = entry->type == KVC_GGUF_ARRAY;
-    if (entry->array && (take_u32(r, &entry->type, "an item type", e) || take_u64(r, &entry->count, "an item count", e)))
+    if (entry->array && (take_u32(r, &entry->type, "an item type", e) ||
+                         take_u64(r, &entry->count, "an item count", e)))
         return -1;
     return read_items(r, entry, e);
 }
@@ -134,7 +144,8 @@ static int same_key(const struct kvc_gguf_entry *entry, const char *key, uint64_
 
 static int read_entries(struct kvc_gguf *g, uint64_t n, struct reader *r, struct kvc_error *e) {
     if (n > MAX_ENTRIES || n > left(r) / MIN_ENTRY)
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, 16, "GGUF header: %" PRIu64 " keys are more than the file can hold", n);
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, 16,
+                           "GGUF header: %" PRIu64 " keys are more than the file can hold", n);
     g->entry = calloc(n ? n : 1, sizeof *g->entry);
     if (!g->entry) return kvc_fail_memory(e, "the keys of a GGUF file");
     for (; g->n_entries < n; g->n_entries++) {
@@ -149,27 +160,37 @@ static int read_entries(struct kvc_gguf *g, uint64_t n, struct reader *r, struct
 }
 
 /* Checks the tensor infos; *last gets the largest data offset among them. */
-static int read_tensors(struct kvc_gguf *g, uint64_t alignment, struct reader *r, uint64_t *last, struct kvc_error *e) {
+static int read_tensors(struct kvc_gguf *g, uint64_t alignment, struct reader *r, uint64_t *last,
+                        struct kvc_error *e) {
     if (g->n_tensors > left(r) / MIN_TENSOR)
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, 8, "GGUF header: %" PRIu64 " tensors are more than the file can hold",
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, 8,
+                           "GGUF header: %" PRIu64 " tensors are more than the file can hold",
                            g->n_tensors);
     g->tensors = r->in->data + r->at;
     *last = 0;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         uint64_t at = r->at, name_size, values = 1, offset;
         uint32_t rank, type;
-        if (!take_string(r, &name_size, "a tensor's name", e) || take_u32(r, &rank, "a tensor's rank", e)) return -1;
+        if (!take_string(r, &name_size, "a tensor's name", e) ||
+            take_u32(r, &rank, "a tensor's rank", e))
+            return -1;
         if (rank > KVC_GGUF_RANK)
-            return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a tensor of %" PRIu32 " dimensions", rank);
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, at,
+                               "GGUF header: a tensor of %" PRIu32 " dimensions", rank);
         for (uint32_t d = 0; d < rank; d++) {
             uint64_t n;
             if (take_u64(r, &n, "a tensor's dimensions", e)) return -1;
             if (!n || n > INT64_MAX / values)
-                return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a tensor's dimensions make no sense");
+                return kvc_fail_at(e, KVC_ERR_DAMAGED, at,
+                                   "GGUF header: a tensor's dimensions make no sense");
             values *= n;
         }
-        if (take_u32(r, &type, "a tensor's type", e) || take_u64(r, &offset, "a tensor's offset", e)) return -1;
-        if (offset % alignment) return kvc_fail_at(e, KVC_ERR_DAMAGED, at, "GGUF header: a tensor's offset is not aligned");
+        if (take_u32(r, &type, "a tensor's type", e) ||
+            take_u64(r, &offset, "a tensor's offset", e))
+            return -1;
+        if (offset % alignment)
+            return kvc_fail_at(e, KVC_ERR_DAMAGED, at,
+                               "GGUF header: a tensor's offset is not aligned");
         if (offset > *last) *last = offset;
     }
     return 0;
@@ -192,18 +213,23 @@ static int gguf_read_header(struct kvc_gguf *g, struct reader *r, struct kvc_err
     uint64_t n_entries = 0, alignment = 0, last = 0;
     if (take_u32(r, &g->version, "the version", e)) return -1;
     if (g->version && !(g->version & 0xffff))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a big-endian GGUF file; convert it to little-endian");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "a big-endian GGUF file; convert it to little-endian");
     if (g->version != 2 && g->version != 3)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "GGUF version %" PRIu32 "; kvc reads versions 2 and 3", g->version);
-    if (take_u64(r, &g->n_tensors, "the tensor count", e) || take_u64(r, &n_entries, "the key count", e) ||
-        read_entries(g, n_entries, r, e) || read_alignment(g, &alignment, e) || read_tensors(g, alignment, r, &last, e))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "GGUF version %" PRIu32 "; kvc reads versions 2 and 3", g->version);
+    if (take_u64(r, &g->n_tensors, "the tensor count", e) ||
+        take_u64(r, &n_entries, "the key count", e) || read_entries(g, n_entries, r, e) ||
+        read_alignment(g, &alignment, e) || read_tensors(g, alignment, r, &last, e))
         return -1;
 
     uint64_t padding = (alignment - r->at % alignment) % alignment;
-    if (!g->n_tensors && padding > left(r)) padding = left(r); /* a vocabulary alone may end without padding */
+    /* a vocabulary alone may end without padding */
+    if (!g->n_tensors && padding > left(r)) padding = left(r);
     if (!gguf_take(r, padding, "the padding before the tensors", e)) return -1;
     if (g->n_tensors && last >= left(r))
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at, "GGUF header: a tensor starts beyond the end of the file");
+        return kvc_fail_at(e, KVC_ERR_DAMAGED, r->at,
+                           "GGUF header: a tensor starts beyond the end of the file");
     g->data_offset = r->at;
     return 0;
 }
@@ -246,8 +272,8 @@ int kvc_gguf_item(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v) {
     const uint8_t *p = entry->items + i * width;
     *v = 0;
     for (unsigned b = 0; b < width; b++) *v |= (uint64_t)p[b] << 8 * b;
-    int is_signed = entry->type == KVC_GGUF_I8 || entry->type == KVC_GGUF_I16 || entry->type == KVC_GGUF_I32 ||
-                    entry->type == KVC_GGUF_I64;
+    int is_signed = entry->type == KVC_GGUF_I8 || entry->type == KVC_GGUF_I16 ||
+                    entry->type == KVC_GGUF_I32 || entry->type == KVC_GGUF_I64;
     return !(is_signed && (p[width - 1] & 0x80));
 }
 
@@ -255,7 +281,8 @@ uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherw
     if (differ) *differ = 0;
     const struct kvc_gguf_entry *entry = kvc_gguf_find(g, key);
     uint64_t first, next;
-    if (!entry || !entry->count || entry->type == KVC_GGUF_BOOL || !kvc_gguf_item(entry, 0, &first)) return otherwise;
+    if (!entry || !entry->count || entry->type == KVC_GGUF_BOOL || !kvc_gguf_item(entry, 0, &first))
+        return otherwise;
     for (uint64_t i = 1; i < entry->count; i++)
         if (!kvc_gguf_item(entry, i, &next) || next != first) {
             if (differ) *differ = 1;
@@ -310,8 +337,10 @@ int kvc_gguf_tensor(const struct kvc_gguf *g, const char *name, struct kvc_gguf_
         uint64_t size;
         const char *text = kvc_gguf_next_tensor(&at, &size, &t->rank);
         if (size != wanted || memcmp(text, name, wanted) != 0) continue;
-        const uint8_t *dims = (const uint8_t *)text + size + 4, *rest = dims + 8 * (uint64_t)t->rank;
-        for (uint32_t d = 0; d < KVC_GGUF_RANK; d++) t->dim[d] = d < t->rank ? get_u64(dims + 8 * (size_t)d) : 1;
+        const uint8_t *dims = (const uint8_t *)text + size + 4,
+                      *rest = dims + 8 * (uint64_t)t->rank;
+        for (uint32_t d = 0; d < KVC_GGUF_RANK; d++)
+            t->dim[d] = d < t->rank ? get_u64(dims + 8 * (size_t)d) : 1;
         t->type = get_u32(rest);
         t->offset = g->data_offset + get_u64(rest + 4);
         return 1;
@@ -327,11 +356,13 @@ int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name) {
 const char *kvc_gguf_type_name(uint32_t type) {
     static const char *const names[] = {
         /* enum ggml_type of ggml/include/ggml.h; the holes were types once */
-        [0] = "f32",      [1] = "f16",     [2] = "q4_0",     [3] = "q4_1",   [6] = "q5_0",    [7] = "q5_1",   [8] = "q8_0",
-        [9] = "q8_1",     [10] = "q2_K",   [11] = "q3_K",    [12] = "q4_K",  [13] = "q5_K",   [14] = "q6_K",  [15] = "q8_K",
-        [16] = "iq2_xxs", [17] = "iq2_xs", [18] = "iq3_xxs", [19] = "iq1_s", [20] = "iq4_nl", [21] = "iq3_s", [22] = "iq2_s",
-        [23] = "iq4_xs",  [24] = "i8",     [25] = "i16",     [26] = "i32",   [27] = "i64",    [28] = "f64",   [29] = "iq1_m",
-        [30] = "bf16",    [34] = "tq1_0",  [35] = "tq2_0",   [39] = "mxfp4", [40] = "nvfp4",  [41] = "q1_0",
+        [0] = "f32",     [1] = "f16",      [2] = "q4_0",   [3] = "q4_1",    [6] = "q5_0",
+        [7] = "q5_1",    [8] = "q8_0",     [9] = "q8_1",   [10] = "q2_K",   [11] = "q3_K",
+        [12] = "q4_K",   [13] = "q5_K",    [14] = "q6_K",  [15] = "q8_K",   [16] = "iq2_xxs",
+        [17] = "iq2_xs", [18] = "iq3_xxs", [19] = "iq1_s", [20] = "iq4_nl", [21] = "iq3_s",
+        [22] = "iq2_s",  [23] = "iq4_xs",  [24] = "i8",    [25] = "i16",    [26] = "i32",
+        [27] = "i64",    [28] = "f64",     [29] = "iq1_m", [30] = "bf16",   [34] = "tq1_0",
+        [35] = "tq2_0",  [39] = "mxfp4",   [40] = "nvfp4", [41] = "q1_0",
     };
     return type < sizeof names / sizeof names[0] ? names[type] : NULL;
 }

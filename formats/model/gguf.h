@@ -1,5 +1,5 @@
-/* gguf.h: the header of a GGUF weights file: metadata and tensor infos. Not for the weights (weights.h), and not for
- * what the metadata means (model.c). Versions 2 and 3, little-endian. */
+/* gguf.h: the header of a GGUF weights file: metadata and tensor infos. Not for the weights
+ * (weights.h), and not for what the metadata means (model.c). Versions 2 and 3, little-endian. */
 #ifndef KVC_GGUF_H
 #define KVC_GGUF_H
 
@@ -36,14 +36,16 @@ struct kvc_gguf_entry {
 };
 
 #define KVC_GGUF_RANK 4
-#define KVC_GGUF_HEADER (UINT64_C(1) << 30) /* bytes of a header at most; real ones have up to 20 MB */
+#define KVC_GGUF_HEADER \
+    (UINT64_C(1) << 30) /* bytes of a header at most; real ones have up to 20 MB */
 
-/* Info of a tensor. Its data begin inside the file. The caller checks that they end inside the file, too: the number of bytes
- * depends on the type. */
+/* Info of a tensor. Its data begin inside the file. The caller checks that they end inside the
+ * file, too: the number of bytes depends on the type. */
 struct kvc_gguf_tensor {
-    uint32_t type, rank;         /* type: ggml's number */
-    uint64_t dim[KVC_GGUF_RANK]; /* the first varies fastest; 1 beyond the rank; no dimension is 0, the product is below 2^63 */
-    uint64_t offset;             /* of the data in the file */
+    uint32_t type, rank; /* type: ggml's number */
+    /* the first varies fastest; 1 beyond the rank; no dimension is 0, the product is below 2^63 */
+    uint64_t dim[KVC_GGUF_RANK];
+    uint64_t offset; /* of the data in the file */
 };
 
 /* A header. Its pointers point into the bytes of the input, which must outlive it. */
@@ -55,17 +57,19 @@ struct kvc_gguf {
     uint64_t data_offset;   /* where tensor data begins: the size of the header */
 };
 
-/* Reads and checks the whole header: counts, types, string lengths, duplicate keys, alignment, tensor offsets. The header stays
- * pinned until the input is closed. On failure *g is empty and nothing stays pinned. */
+/* Reads and checks the whole header: counts, types, string lengths, duplicate keys, alignment,
+ * tensor offsets. The header stays pinned until the input is closed. On failure *g is empty and
+ * nothing stays pinned. */
 int kvc_gguf_open(struct kvc_gguf *g, const struct kvc_input *in, struct kvc_error *e);
 void kvc_gguf_close(struct kvc_gguf *g);
 
 const struct kvc_gguf_entry *kvc_gguf_find(const struct kvc_gguf *g, const char *key);
-/* Returns a whole number that is not negative: the value of `key`, or the number that all items of its array equal. Returns
- * `otherwise` when the key is absent, is no whole number, or has items that differ (*differ, which may be NULL, is then 1). */
+/* Returns a whole number that is not negative: the value of `key`, or the number that all items of
+ * its array equal. Returns `otherwise` when the key is absent, is no whole number, or has items
+ * that differ (*differ, which may be NULL, is then 1). */
 uint64_t kvc_gguf_u64(const struct kvc_gguf *g, const char *key, uint64_t otherwise, int *differ);
-/* Reads item i of an entry, i below its count, as a whole number; BOOL as 0 or 1. Returns 0 when the item is negative or no
- * number. */
+/* Reads item i of an entry, i below its count, as a whole number; BOOL as 0 or 1. Returns 0 when
+ * the item is negative or no number. */
 int kvc_gguf_item(const struct kvc_gguf_entry *entry, uint64_t i, uint64_t *v);
 /* Returns an F32 or F64 value, or `otherwise`. */
 double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise);
@@ -73,7 +77,8 @@ double kvc_gguf_f64(const struct kvc_gguf *g, const char *key, double otherwise)
 const char *kvc_gguf_text(const struct kvc_gguf *g, const char *key, uint64_t *size);
 /* Walks an array of strings: start at entry->items, call entry->count times. */
 const char *kvc_gguf_next_string(const uint8_t **at, uint64_t *size);
-/* Walks the tensors: start at g->tensors, call g->n_tensors times. Returns the name (not NUL-terminated). */
+/* Walks the tensors: start at g->tensors, call g->n_tensors times. Returns the name (not
+ * NUL-terminated). */
 const char *kvc_gguf_next_tensor(const uint8_t **at, uint64_t *size, uint32_t *rank);
 /* Returns 1 when the file has a tensor of this name. */
 int kvc_gguf_has_tensor(const struct kvc_gguf *g, const char *name);

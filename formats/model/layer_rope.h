@@ -1,4 +1,5 @@
-/* layer_rope.h: RoPE of a layer's K, from a profile or from the metadata of the cache. Not for the arithmetic (codecs/rope.h). */
+/* layer_rope.h: RoPE of a layer's K, from a profile or from the metadata of the cache. Not for the
+ * arithmetic (codecs/rope.h). */
 #ifndef KVC_LAYER_ROPE_H
 #define KVC_LAYER_ROPE_H
 
@@ -7,13 +8,16 @@
 #include "formats/cache/cache.h"
 #include "formats/cache/facts.h"
 
-/* Fills *facts for a layer of the cache, of which `known` are the facts. Angles are those of `part`, which may have none.
- * Where part is NULL, they come from the metadata: RoPE of type default or linear, of known base and dimension, and K stored
- * after RoPE. facts->angle is NULL where the angles are unknown. The caller frees *room. */
+/* Fills *facts for a layer of the cache, of which `known` are the facts. Angles are those of
+ * `part`, which may have none. Where part is NULL, they come from the metadata: RoPE of type
+ * default or linear, of known base and dimension, and K stored after RoPE. facts->angle is NULL
+ * where the angles are unknown. The caller frees *room. */
 int kvc_rope_of_layer(const struct kvc_cache *c, const struct kvc_facts *known, uint32_t layer,
-                      const struct kvc_profile_part *part, struct kvc_rope_facts *facts, double **room, struct kvc_error *e);
+                      const struct kvc_profile_part *part, struct kvc_rope_facts *facts,
+                      double **room, struct kvc_error *e);
 
 /* Takes a row of K back to before RoPE, at a position that is not negative. */
-void kvc_row_before_rope(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position);
+void kvc_row_before_rope(struct kvc_rope *rope, float *row, size_t heads, size_t dim,
+                         int64_t position);
 
 #endif

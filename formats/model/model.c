@@ -1,5 +1,5 @@
-/* model.c: facts and fingerprint of weights files. Not for comparing them with a cache (model_match.c), and not for
- * the weights themselves. KEYS.md, "Model fingerprint". */
+/* model.c: facts and fingerprint of weights files. Not for comparing them with a cache
+ * (model_match.c), and not for the weights themselves. KEYS.md, "Model fingerprint". */
 #include "formats/model/model.h"
 
 #include "codecs/memory.h"
@@ -26,17 +26,22 @@
 #define LLAMA_THETA 10000.0           /* the base that llama.cpp takes when a file has none */
 #define MAX_COUNT (UINT64_C(1) << 31) /* of layers, heads, channels */
 
-/* Copies a text from a file by the rules of metadata: UTF-8 without control characters. Bytes that break them become '?'. */
+/* Copies a text from a file by the rules of metadata: UTF-8 without control characters. Bytes that
+ * break them become '?'. */
 static void copy_text(char *to, size_t room, const char *text, uint64_t size) {
     size_t used = 0;
     const uint8_t *p = (const uint8_t *)text;
     while (size) {
-        size_t n = *p < 0x80 ? 1 : *p >= 0xc2 && *p < 0xe0 ? 2 : (*p & 0xf0) == 0xe0 ? 3 : *p >= 0xf0 && *p < 0xf5 ? 4 : 0;
+        size_t n = *p < 0x80                 ? 1
+                   : *p >= 0xc2 && *p < 0xe0 ? 2
+                   : (*p & 0xf0) == 0xe0     ? 3
+                   : *p >= 0xf0 && *p < 0xf5 ? 4
+                                             : 0;
         int good = n && n <= size && (n > 1 || (*p >= 0x20 && *p != 0x7f));
         for (size_t i = 1; good && i < n; i++) good = (p[i] & 0xc0) == 0x80;
         /* overlong forms, surrogates, beyond U+10FFFF */
-        if (good && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) || (*p == 0xf0 && p[1] < 0x90) ||
-                     (*p == 0xf4 && p[1] > 0x8f)))
+        if (good && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) ||
+                     (*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f)))
             good = 0;
         if (!good) n = 1;
         if (used + n >= room) break;
@@ -74,12 +79,16 @@ static uint64_t arch_u64(struct gguf_facts *f, const char *name, uint64_t otherw
     return differ || v > MAX_COUNT ? 0 : v;
 }
 
-/* Reads the sections of a model whose positions have several coordinates (M-RoPE), as llama.cpp's use_mrope() tells it. */
+/* Reads the sections of a model whose positions have several coordinates (M-RoPE), as llama.cpp's
+ * use_mrope() tells it. */
 static void gguf_sections(struct gguf_facts *f, struct kvc_model *m) {
-    const struct kvc_gguf_entry *entry = kvc_gguf_find(f->g, arch_key(f, "rope.dimension_sections"));
+    const struct kvc_gguf_entry *entry = kvc_gguf_find(f->g,
+                                                       arch_key(f, "rope.dimension_sections"));
     uint64_t v[KVC_ROPE_SECTIONS];
     uint32_t n = 0;
-    while (entry && n < KVC_ROPE_SECTIONS && n < entry->count && kvc_gguf_item(entry, n, &v[n]) && v[n] <= UINT16_MAX) n++;
+    while (entry && n < KVC_ROPE_SECTIONS && n < entry->count && kvc_gguf_item(entry, n, &v[n]) &&
+           v[n] <= UINT16_MAX)
+        n++;
     if (n < 2 || !v[0] || !v[1]) return;
     memcpy(m->rope_section, v, n * sizeof v[0]);
     m->n_rope_sections = n;
@@ -87,7 +96,8 @@ static void gguf_sections(struct gguf_facts *f, struct kvc_model *m) {
 
 /* Returns the type of a model's RoPE that is not scaled. */
 static const char *plain_type(const struct kvc_model *m) {
-    static const char *const interleaved[] = {"qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"}; /* IMROPE of llama.cpp */
+    /* IMROPE of llama.cpp */
+    static const char *const interleaved[] = {"qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"};
     if (!m->n_rope_sections) return "default";
     for (size_t i = 0; i < sizeof interleaved / sizeof interleaved[0]; i++)
         if (strcmp(m->arch, interleaved[i]) == 0) return "imrope";
@@ -102,19 +112,25 @@ static void gguf_rope(struct gguf_facts *f, struct kvc_model *m) {
     m->rope_theta = sane(kvc_gguf_f64(f->g, arch_key(f, "rope.freq_base"), LLAMA_THETA));
     m->rope_dim = arch_u64(f, "rope.dimension_count", m->head_dim);
     m->rope_factor = sane(kvc_gguf_f64(f->g, arch_key(f, "rope.scaling.factor"), 0));
-    if (!(m->rope_factor > 0)) m->rope_factor = sane(kvc_gguf_f64(f->g, arch_key(f, "rope.scale_linear"), 0));
+    if (!(m->rope_factor > 0))
+        m->rope_factor = sane(kvc_gguf_f64(f->g, arch_key(f, "rope.scale_linear"), 0));
 
     uint64_t size;
     const char *type = kvc_gguf_text(f->g, arch_key(f, "rope.scaling.type"), &size);
-    if (type && !(size == 4 && memcmp(type, "none", 4) == 0)) copy_text(m->rope_type, sizeof m->rope_type, type, size);
+    if (type && !(size == 4 && memcmp(type, "none", 4) == 0))
+        copy_text(m->rope_type, sizeof m->rope_type, type, size);
     else if (!type && kvc_gguf_has_tensor(f->g, "rope_freqs.weight"))
         /* A table changes the frequencies. Its formula is known for the llama family alone. */
-        snprintf(m->rope_type, sizeof m->rope_type, "%s", strcmp(m->arch, "llama") == 0 ? "llama3" : "");
-    else snprintf(m->rope_type, sizeof m->rope_type, "%s", m->rope_factor > 0 && !type ? "linear" : plain_type(m));
+        snprintf(m->rope_type, sizeof m->rope_type, "%s",
+                 strcmp(m->arch, "llama") == 0 ? "llama3" : "");
+    else
+        snprintf(m->rope_type, sizeof m->rope_type, "%s",
+                 m->rope_factor > 0 && !type ? "linear" : plain_type(m));
 }
 
-/* The patterns that llama.cpp takes where a file has no sliding_window_pattern: all layers but every n-th have a window
- * (src/models/, load_arch_hparams of each architecture). kvc knows no pattern of other architectures. */
+/* The patterns that llama.cpp takes where a file has no sliding_window_pattern: all layers but
+ * every n-th have a window (src/models/, load_arch_hparams of each architecture). kvc knows no
+ * pattern of other architectures. */
 static const struct {
     const char *arch;
     uint32_t period, window; /* window: where the file has none either */
@@ -125,19 +141,24 @@ static uint32_t window_tokens(uint64_t n) {
     return n <= UINT32_MAX ? (uint32_t)n : 0;
 }
 
-/* Reads the layers that have a window: a flag or a number for each, a period, or else the pattern of the architecture. */
+/* Reads the layers that have a window: a flag or a number for each, a period, or else the pattern
+ * of the architecture. */
 static void gguf_windows(struct gguf_facts *f, struct kvc_model *m) {
-    const struct kvc_gguf_entry *entry = kvc_gguf_find(f->g, arch_key(f, "attention.sliding_window_pattern"));
+    const struct kvc_gguf_entry *entry =
+        kvc_gguf_find(f->g, arch_key(f, "attention.sliding_window_pattern"));
     const uint32_t layers = m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0;
     uint64_t v;
     for (size_t i = 0; i < sizeof known_patterns / sizeof known_patterns[0] && !entry; i++)
         if (strcmp(m->arch, known_patterns[i].arch) == 0) {
             if (!m->window) m->window = known_patterns[i].window;
-            if (m->window) kvc_pattern_repeat(&m->pattern, layers, known_patterns[i].period, window_tokens(m->window));
+            if (m->window)
+                kvc_pattern_repeat(&m->pattern, layers, known_patterns[i].period,
+                                   window_tokens(m->window));
         }
     if (!entry || !m->window || !kvc_gguf_item(entry, 0, &v)) return;
     if (!entry->array) {
-        if (v <= KVC_MAX_PATTERN) kvc_pattern_repeat(&m->pattern, layers, (uint32_t)v, window_tokens(m->window));
+        if (v <= KVC_MAX_PATTERN)
+            kvc_pattern_repeat(&m->pattern, layers, (uint32_t)v, window_tokens(m->window));
         return;
     }
     kvc_pattern_repeat(&m->pattern, layers, 1, window_tokens(m->window));
@@ -149,9 +170,12 @@ static void gguf_windows(struct gguf_facts *f, struct kvc_model *m) {
 static int gguf_facts(const struct kvc_gguf *g, struct kvc_model *m, struct kvc_error *e) {
     uint64_t size;
     const char *text = kvc_gguf_text(g, "general.architecture", &size);
-    if (!text || !size) return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF header: general.architecture is missing");
+    if (!text || !size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF header: general.architecture is missing");
     if (size >= sizeof m->arch)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF header: general.architecture is longer than %zu bytes", sizeof m->arch - 1);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "GGUF header: general.architecture is longer than %zu bytes",
+                        sizeof m->arch - 1);
     copy_text(m->arch, sizeof m->arch, text, size);
     text = kvc_gguf_text(g, "general.name", &size);
     if (text) copy_text(m->name, sizeof m->name, text, size);
@@ -174,7 +198,8 @@ static int gguf_facts(const struct kvc_gguf *g, struct kvc_model *m, struct kvc_
 
 /* ---- safetensors: config.json and tokenizer.json ---- */
 
-/* The settings of a language model: config.json, or an object in it when the model takes pictures, too. */
+/* The settings of a language model: config.json, or an object in it when the model takes pictures,
+ * too. */
 struct config {
     json_t *root, *text;
 };
@@ -194,7 +219,8 @@ static uint64_t count_of(const json_t *v) {
     return n > 0 && (uint64_t)n <= MAX_COUNT ? (uint64_t)n : 0;
 }
 
-/* Returns a whole number, or the number that all items of a list (one per layer) equal; 0 when unknown. */
+/* Returns a whole number, or the number that all items of a list (one per layer) equal; 0 when
+ * unknown. */
 static uint64_t config_count(const struct config *c, const char *const *names) {
     json_t *v = config_get(c, names), *item;
     if (!json_is_array(v)) return count_of(v);
@@ -210,8 +236,8 @@ static double config_number(const struct config *c, const json_t *rope, const ch
     return sane(json_number_value(v));
 }
 
-/* Returns the object that holds rope_type and so on; NULL when there is none. With one object per kind of attention,
- * returns the object of full attention. */
+/* Returns the object that holds rope_type and so on; NULL when there is none. With one object per
+ * kind of attention, returns the object of full attention. */
 static json_t *config_rope(const struct config *c) {
     json_t *rope = config_get(c, NAMES("rope_parameters", "rope_scaling"));
     json_t *full = json_object_get(rope, "full_attention");
@@ -219,7 +245,8 @@ static json_t *config_rope(const struct config *c) {
 }
 
 static void config_rope_facts(const struct config *c, struct kvc_model *m) {
-    const char *text = json_string_value(json_object_get(c->text, "model_type")); /* the language model's own */
+    /* the language model's own */
+    const char *text = json_string_value(json_object_get(c->text, "model_type"));
     m->pairing = kvc_pairing_of_transformers(text ? text : m->arch);
     if (m->pairing == KVC_PAIRING_NONE) return;
     json_t *rope = config_rope(c);
@@ -228,7 +255,9 @@ static void config_rope_facts(const struct config *c, struct kvc_model *m) {
     struct kvc_rope_scaling scaling;
     kvc_rope_scaling_read(&scaling, rope);
     m->rope_factor = scaling.factor;
-    m->rope_original = scaling.original ? scaling.original : config_count(c, NAMES("original_max_position_embeddings"));
+    m->rope_original = scaling.original
+                           ? scaling.original
+                           : config_count(c, NAMES("original_max_position_embeddings"));
     if (!m->rope_original && scaling.type && strcmp(scaling.type, "dynamic") == 0)
         m->rope_original = config_count(c, NAMES("max_position_embeddings"));
     memcpy(m->rope_section, scaling.section, sizeof m->rope_section);
@@ -240,7 +269,8 @@ static void config_rope_facts(const struct config *c, struct kvc_model *m) {
     double part = config_number(c, rope, "partial_rotary_factor");
     if (!(part > 0)) part = config_number(c, rope, "rotary_pct");
     m->rope_dim = config_count(c, NAMES("rotary_dim"));
-    if (!m->rope_dim) m->rope_dim = part > 0 && part <= 1 ? (uint64_t)((double)m->head_dim * part) : m->head_dim;
+    if (!m->rope_dim)
+        m->rope_dim = part > 0 && part <= 1 ? (uint64_t)((double)m->head_dim * part) : m->head_dim;
 }
 
 static uint64_t config_kv_heads(const struct config *c, uint64_t heads) {
@@ -251,7 +281,8 @@ static uint64_t config_kv_heads(const struct config *c, uint64_t heads) {
     return config_get(c, names) ? config_count(c, names) : heads;
 }
 
-/* Reads the layers that have a window: layer_types of newer files, sliding_window_pattern of older files. */
+/* Reads the layers that have a window: layer_types of newer files, sliding_window_pattern of older
+ * files. */
 static void config_windows(const struct config *c, struct kvc_model *m) {
     const json_t *types = config_get(c, NAMES("layer_types"));
     const uint32_t layers = m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0;
@@ -265,7 +296,8 @@ static void config_windows(const struct config *c, struct kvc_model *m) {
         }
     } else if (period && period <= KVC_MAX_PATTERN) {
         kvc_pattern_repeat(&m->pattern, layers, (uint32_t)period, window_tokens(m->window));
-    } else if (strcmp(m->arch, "gemma2") == 0) { /* modeling_gemma2.py: every second layer, the first one included */
+    } else if (strcmp(m->arch, "gemma2") ==
+               0) { /* modeling_gemma2.py: every second layer, the first one included */
         kvc_pattern_repeat(&m->pattern, layers, 2, window_tokens(m->window));
     }
 }
@@ -275,7 +307,8 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
     if (text) copy_text(m->arch, sizeof m->arch, text, strlen(text));
     text = json_string_value(config_get(c, NAMES("_name_or_path")));
     if (text) {
-        if (text[0] == '/' || text[0] == '.') text = kvc_base_name(text); /* somebody's folder is no name */
+        /* somebody's folder is no name */
+        if (text[0] == '/' || text[0] == '.') text = kvc_base_name(text);
         copy_text(m->name, sizeof m->name, text, strlen(text));
     }
     m->layers = config_count(c, NAMES("num_hidden_layers", "n_layer", "num_layers"));
@@ -289,22 +322,26 @@ static void config_facts(const struct config *c, struct kvc_model *m) {
         m->head_dim_v = config_count(c, NAMES("v_head_dim"));
         if (!m->head_dim_v) m->head_dim_v = m->head_dim;
     }
-    if (!json_is_false(config_get(c, NAMES("use_sliding_window")))) m->window = config_count(c, NAMES("sliding_window"));
+    if (!json_is_false(config_get(c, NAMES("use_sliding_window"))))
+        m->window = config_count(c, NAMES("sliding_window"));
     config_windows(c, m);
     config_rope_facts(c, m);
 }
 
-static int read_config(const struct kvc_model_files *files, struct kvc_model *m, uint64_t *vocab_size, struct kvc_error *e) {
+static int read_config(const struct kvc_model_files *files, struct kvc_model *m,
+                       uint64_t *vocab_size, struct kvc_error *e) {
     struct kvc_input in;
     *vocab_size = 0;
     int there = kvc_model_files_beside(files, "config.json", KVC_MAX_CONFIG_BYTES, &in, e);
     if (there <= 0) return there;
     json_error_t error;
-    struct config c = {kvc_json_load(in.data, (size_t)in.size, JSON_REJECT_DUPLICATES, &error), NULL};
+    struct config c = {kvc_json_load(in.data, (size_t)in.size, JSON_REJECT_DUPLICATES, &error),
+                       NULL};
     kvc_input_close(&in);
     if (!json_is_object(c.root)) {
         json_decref(c.root);
-        return kvc_fail(e, KVC_ERR_DAMAGED, "config.json: no JSON object: %s (line %d)", error.text, error.line);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "config.json: no JSON object: %s (line %d)", error.text,
+                        error.line);
     }
     c.text = json_object_get(c.root, "text_config");
     if (!c.text) c.text = json_object_get(c.root, "llm_config");
@@ -314,11 +351,13 @@ static int read_config(const struct kvc_model_files *files, struct kvc_model *m,
     return 0;
 }
 
-static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model *m, uint64_t vocab_size, struct kvc_error *e) {
+static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model *m,
+                          uint64_t vocab_size, struct kvc_error *e) {
     struct kvc_input in;
     int there = kvc_model_files_beside(files, "tokenizer.json", MAX_TOKENIZER_BYTES, &in, e);
     if (there <= 0) return there;
-    int status = kvc_vocab_hash_json(in.data, in.size, vocab_size, m->tokenizer, &m->has_tokenizer, e);
+    int status = kvc_vocab_hash_json(in.data, in.size, vocab_size, m->tokenizer, &m->has_tokenizer,
+                                     e);
     kvc_input_close(&in);
     return status ? kvc_error_prefix(e, "tokenizer.json") : 0;
 }
@@ -326,7 +365,8 @@ static int read_tokenizer(const struct kvc_model_files *files, struct kvc_model 
 /* ---- fingerprints ---- */
 
 /* Hashes bytes [at, at + n) of a file, a step of them at a time. */
-static int hash_bytes(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t at, uint64_t n, struct kvc_error *e) {
+static int hash_bytes(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t at, uint64_t n,
+                      struct kvc_error *e) {
     const size_t step = n < STEP_BYTES ? (size_t)n : STEP_BYTES;
     uint8_t *bytes = kvc_alloc(step, 1);
     int status = bytes ? 0 : kvc_fail_memory(e, "a SHA-256 hash");
@@ -340,7 +380,8 @@ static int hash_bytes(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t
 }
 
 /* Hashes the header, which often is pinned already. */
-static int hash_header(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header, struct kvc_error *e) {
+static int hash_header(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header,
+                       struct kvc_error *e) {
     if (kvc_input_pin(in, 0, header, e)) return -1;
     kvc_sha256_update(h, in->data, (size_t)header);
     kvc_input_unpin(in, 0, header);
@@ -348,15 +389,19 @@ static int hash_header(struct kvc_sha256 *h, const struct kvc_input *in, uint64_
 }
 
 /* Hashes the size, the header, and samples of the data that follow the header. */
-static int sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header, struct kvc_error *e) {
+static int sample(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header,
+                  struct kvc_error *e) {
     kvc_sha256_u64(h, in->size);
     if (hash_header(h, in, header, e)) return -1;
     uint64_t size = in->size - header;
     if (size <= SAMPLES * SAMPLE_BYTES) return hash_bytes(h, in, header, size, e);
-    /* floor(i * (size - 4096) / 63) without overflow: the first block begins the data, the last ends it. */
-    uint64_t step = (size - SAMPLE_BYTES) / (SAMPLES - 1), rest = (size - SAMPLE_BYTES) % (SAMPLES - 1);
+    /* floor(i * (size - 4096) / 63) without overflow: the first block begins the data, the last
+     * ends it. */
+    uint64_t step = (size - SAMPLE_BYTES) / (SAMPLES - 1),
+             rest = (size - SAMPLE_BYTES) % (SAMPLES - 1);
     for (uint64_t i = 0; i < SAMPLES; i++)
-        if (hash_bytes(h, in, header + i * step + i * rest / (SAMPLES - 1), SAMPLE_BYTES, e)) return -1;
+        if (hash_bytes(h, in, header + i * step + i * rest / (SAMPLES - 1), SAMPLE_BYTES, e))
+            return -1;
     return 0;
 }
 
@@ -374,9 +419,10 @@ static int find_attention(const struct kvc_input *in, struct kvc_model *m, struc
     return 0;
 }
 
-/* Reads one weights file: its header, the facts (of the first file) and its share of the fingerprints. */
-static int model_read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h, struct kvc_model *m,
-                           struct kvc_error *e) {
+/* Reads one weights file: its header, the facts (of the first file) and its share of the
+ * fingerprints. */
+static int model_read_file(const struct kvc_input *in, int first, size_t n_files, struct hashes *h,
+                           struct kvc_model *m, struct kvc_error *e) {
     uint64_t header;
     if (kvc_model_file_begins(in, &header, e)) return -1;
     const int is_gguf = !header;
@@ -393,8 +439,8 @@ static int model_read_file(const struct kvc_input *in, int first, size_t n_files
     }
     const enum kvc_model_kind kind = is_gguf ? KVC_MODEL_GGUF : KVC_MODEL_SAFETENSORS;
     if (!first && m->kind != kind)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "a %s file among parts of a %s model", kvc_model_kind_name(kind),
-                        kvc_model_kind_name(m->kind));
+        return kvc_fail(e, KVC_ERR_DAMAGED, "a %s file among parts of a %s model",
+                        kvc_model_kind_name(kind), kvc_model_kind_name(m->kind));
     m->kind = kind;
 
     for (int full = 0; full <= h->want_full; full++) {
@@ -416,7 +462,8 @@ static int model_read_file(const struct kvc_input *in, int first, size_t n_files
     return 0;
 }
 
-static int read_files(const struct kvc_model_files *f, struct hashes *h, struct kvc_model *m, struct kvc_error *e) {
+static int read_files(const struct kvc_model_files *f, struct hashes *h, struct kvc_model *m,
+                      struct kvc_error *e) {
     for (size_t i = 0; i < f->n; i++) {
         struct kvc_input in;
         int status = kvc_input_open(&in, f->path[i], e);

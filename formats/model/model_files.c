@@ -1,4 +1,5 @@
-/* model_files.c: shards, directories of weights, and the files beside them. Not for reading any of them. */
+/* model_files.c: shards, directories of weights, and the files beside them. Not for reading any of
+ * them. */
 #include "formats/model/model_files.h"
 
 #include "codecs/memory.h"
@@ -25,8 +26,10 @@ static int ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Returns the first `size` bytes of `directory`, then `between` and `name`; NULL when out of memory. */
-static char *model_files_join(const char *directory, size_t size, const char *between, const char *name) {
+/* Returns the first `size` bytes of `directory`, then `between` and `name`; NULL when out of
+ * memory. */
+static char *model_files_join(const char *directory, size_t size, const char *between,
+                              const char *name) {
     size_t room = size + strlen(between) + strlen(name) + 1;
     char *joined = malloc(room);
     if (joined) snprintf(joined, room, "%.*s%s%s", (int)size, directory, between, name);
@@ -45,20 +48,25 @@ static int model_files_add(struct kvc_model_files *f, char *path, struct kvc_err
     return 0;
 }
 
-/* Returns the number of shards of "x-00002-of-00003.gguf" and where "00002" begins; 0 when the name has another form. */
+/* Returns the number of shards of "x-00002-of-00003.gguf" and where "00002" begins; 0 when the name
+ * has another form. */
 static unsigned shards_of(const char *path, size_t *at) {
-    const char *suffix = ends_with(path, ".gguf") ? ".gguf" : ".safetensors", *const digits = "0123456789";
+    const char *suffix = ends_with(path, ".gguf") ? ".gguf" : ".safetensors", *const digits =
+                                                                                  "0123456789";
     char form[] = "00002-of-00003";
     size_t tail = strlen(form) + strlen(suffix), n = strlen(path);
     if (!ends_with(path, suffix) || n < tail) return 0;
     *at = n - tail;
     memcpy(form, path + *at, strlen(form));
-    if (strspn(form, digits) != 5 || strncmp(form + 5, "-of-", 4) != 0 || strspn(form + 9, digits) != 5) return 0;
+    if (strspn(form, digits) != 5 || strncmp(form + 5, "-of-", 4) != 0 ||
+        strspn(form + 9, digits) != 5)
+        return 0;
     unsigned long shard = strtoul(form, NULL, 10), shards = strtoul(form + 9, NULL, 10);
     return shard && shard <= shards && shards <= MAX_FILES ? (unsigned)shards : 0;
 }
 
-static int list_shards(struct kvc_model_files *f, const char *path, unsigned shards, size_t at, struct kvc_error *e) {
+static int list_shards(struct kvc_model_files *f, const char *path, unsigned shards, size_t at,
+                       struct kvc_error *e) {
     for (unsigned i = 1; i <= shards; i++) {
         char *shard = strdup(path);
         if (shard) {
@@ -91,9 +99,12 @@ static int list_directory(struct kvc_model_files *f, const char *path, struct kv
     int n = scandir(path, &found, is_safetensors, model_files_by_name), status = 0;
     if (n < 0) return kvc_fail(e, KVC_ERR_IO, "cannot list the directory: %s", strerror(errno));
     if (!n) status = kvc_fail(e, KVC_ERR_UNKNOWN, "no safetensors weights in this directory");
-    if (n > MAX_FILES) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d safetensors files", MAX_FILES);
+    if (n > MAX_FILES)
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d safetensors files", MAX_FILES);
     for (int i = 0; i < n; i++) {
-        if (!status) status = model_files_add(f, model_files_join(path, strlen(path), "/", found[i]->d_name), e);
+        if (!status)
+            status = model_files_add(f, model_files_join(path, strlen(path), "/", found[i]->d_name),
+                                     e);
         free(found[i]);
     }
     free(found);
@@ -103,7 +114,8 @@ static int list_directory(struct kvc_model_files *f, const char *path, struct kv
 int kvc_model_files_list(struct kvc_model_files *f, const char *path, struct kvc_error *e) {
     memset(f, 0, sizeof *f);
     struct stat st;
-    if (stat(path, &st)) return kvc_fail(e, KVC_ERR_IO, "cannot read the weights: %s", strerror(errno));
+    if (stat(path, &st))
+        return kvc_fail(e, KVC_ERR_IO, "cannot read the weights: %s", strerror(errno));
     size_t at;
     int is_dir = S_ISDIR(st.st_mode);
     unsigned shards = is_dir ? 0 : shards_of(path, &at);
@@ -121,8 +133,8 @@ void kvc_model_files_free(struct kvc_model_files *f) {
     memset(f, 0, sizeof *f);
 }
 
-int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, uint64_t limit, struct kvc_input *in,
-                           struct kvc_error *e) {
+int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, uint64_t limit,
+                           struct kvc_input *in, struct kvc_error *e) {
     const char *file = f->path[0];
     char *path = model_files_join(file, (size_t)(kvc_base_name(file) - file), "", name);
     if (!path) return kvc_fail_memory(e, "file names");
@@ -130,7 +142,8 @@ int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, ui
     int status = there ? kvc_input_open(in, path, e) : 0;
     free(path);
     if (!status && there) {
-        if (in->size > limit) status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "larger than %" PRIu64 " bytes", limit);
+        if (in->size > limit)
+            status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "larger than %" PRIu64 " bytes", limit);
         else status = kvc_input_pin(in, 0, in->size, e);
         if (status) kvc_input_close(in);
     }

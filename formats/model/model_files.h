@@ -1,5 +1,5 @@
-/* model_files.h: which files a model consists of, and the files beside them. Not for what is in them: facts (model.h),
- * weights (weights.h). KEYS.md, "Model fingerprint", defines the list. */
+/* model_files.h: which files a model consists of, and the files beside them. Not for what is in
+ * them: facts (model.h), weights (weights.h). KEYS.md, "Model fingerprint", defines the list. */
 #ifndef KVC_MODELFILES_H
 #define KVC_MODELFILES_H
 
@@ -15,22 +15,24 @@
 struct kvc_model_files {
     char **path;
     size_t n;
-    int given; /* 1: the path that was asked for is the one file itself; 0: a directory or a shard was */
+    /* 1: the path that was asked for is the one file itself; 0: a directory or a shard was */
+    int given;
 };
 
-/* Lists the files that `path` names: a file; all shards of a file whose name ends in NNNNN-of-MMMMM.gguf (or
- * .safetensors); of a directory model.safetensors, else all *.safetensors. Only names: shards may be absent. On failure
- * *f is empty; messages do not name `path`. */
+/* Lists the files that `path` names: a file; all shards of a file whose name ends in
+ * NNNNN-of-MMMMM.gguf (or .safetensors); of a directory model.safetensors, else all *.safetensors.
+ * Only names: shards may be absent. On failure *f is empty; messages do not name `path`. */
 int kvc_model_files_list(struct kvc_model_files *f, const char *path, struct kvc_error *e);
 void kvc_model_files_free(struct kvc_model_files *f);
 
-/* Opens `name` in the directory of the weights, with all of its bytes pinned. Returns 1; 0 when there is no such file; -1 on
- * failure. Refuses more than `limit` bytes. */
-int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, uint64_t limit, struct kvc_input *in,
-                           struct kvc_error *e);
+/* Opens `name` in the directory of the weights, with all of its bytes pinned. Returns 1; 0 when
+ * there is no such file; -1 on failure. Refuses more than `limit` bytes. */
+int kvc_model_files_beside(const struct kvc_model_files *f, const char *name, uint64_t limit,
+                           struct kvc_input *in, struct kvc_error *e);
 
-/* Looks at the first bytes of a weights file. *header gets the size of a safetensors header with its length, in bytes, which
- * lies in the file; 0 for a GGUF file. KVC_ERR_UNKNOWN: the file is neither. */
+/* Looks at the first bytes of a weights file. *header gets the size of a safetensors header with
+ * its length, in bytes, which lies in the file; 0 for a GGUF file. KVC_ERR_UNKNOWN: the file is
+ * neither. */
 int kvc_model_file_begins(const struct kvc_input *in, uint64_t *header, struct kvc_error *e);
 
 /* Returns the part of a path after its last slash. */

@@ -1,4 +1,5 @@
-/* model_match.c: a model's facts as metadata, and whether a cache's metadata fits. Not for reading weights. */
+/* model_match.c: a model's facts as metadata, and whether a cache's metadata fits. Not for reading
+ * weights. */
 #include "formats/model/model.h"
 
 #include "codecs/number.h"
@@ -52,26 +53,32 @@ static enum kvc_model_kind other_kind(enum kvc_model_kind kind) {
 }
 
 static void fingerprint_key(char *key, size_t size, enum kvc_model_kind kind, int full) {
-    snprintf(key, size, "%s%s.%s", KVC_KEY_FINGERPRINT, kvc_model_kind_name(kind), full ? "full" : "sampled");
+    snprintf(key, size, "%s%s.%s", KVC_KEY_FINGERPRINT, kvc_model_kind_name(kind),
+             full ? "full" : "sampled");
 }
 
 static int store_text(struct kvc_meta *meta, const char *key, const char *v, struct kvc_error *e) {
     return *v ? kvc_meta_set_text(meta, key, v, e) : 0;
 }
 
-static int store_pairing(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e) {
+static int store_pairing(const struct kvc_model *m, struct kvc_meta *meta, int engine,
+                         struct kvc_error *e) {
     const int is_gguf = m->kind == KVC_MODEL_GGUF;
     enum kvc_pairing pairing = m->pairing;
     if (engine && !is_gguf) pairing = kvc_pairing_of_gguf_arch(m->arch);
     if (!engine && is_gguf) pairing = kvc_pairing_of_transformers(m->arch);
-    int assumed = kvc_meta_bool(meta, KVC_KEY_ROPE_ASSUMED, 0); /* by the format's habit: the model knows better */
-    if (pairing == KVC_PAIRING_UNKNOWN || (kvc_meta_find(meta, KVC_KEY_ROPE_PAIRING) && !assumed)) return 0;
+    /* by the format's habit: the model knows better */
+    int assumed = kvc_meta_bool(meta, KVC_KEY_ROPE_ASSUMED, 0);
+    if (pairing == KVC_PAIRING_UNKNOWN || (kvc_meta_find(meta, KVC_KEY_ROPE_PAIRING) && !assumed))
+        return 0;
     kvc_meta_remove(meta, KVC_KEY_ROPE_ASSUMED);
     return kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e);
 }
 
-int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine, struct kvc_error *e) {
-    if (store_text(meta, KVC_KEY_MODEL_NAME, m->name, e) || store_text(meta, KVC_KEY_MODEL_ARCH, m->arch, e) ||
+int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine,
+                    struct kvc_error *e) {
+    if (store_text(meta, KVC_KEY_MODEL_NAME, m->name, e) ||
+        store_text(meta, KVC_KEY_MODEL_ARCH, m->arch, e) ||
         store_text(meta, KVC_KEY_ROPE_TYPE, m->rope_type, e) || store_pairing(m, meta, engine, e))
         return -1;
     if (store_text(meta, KVC_KEY_ROPE_SCALING, m->rope_more, e)) return -1;
@@ -84,8 +91,12 @@ int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine
         double v = number_at(m, i);
         if (v > 0 && kvc_meta_set_f64(meta, numbers[i].key, v, e)) return -1;
     }
-    if (m->n_rope_sections && kvc_meta_set_u64s(meta, KVC_KEY_ROPE_SECTIONS, m->rope_section, m->n_rope_sections, e)) return -1;
-    if (m->has_tokenizer && kvc_meta_set_bytes(meta, KVC_KEY_TOKENIZER, m->tokenizer, sizeof m->tokenizer, e)) return -1;
+    if (m->n_rope_sections &&
+        kvc_meta_set_u64s(meta, KVC_KEY_ROPE_SECTIONS, m->rope_section, m->n_rope_sections, e))
+        return -1;
+    if (m->has_tokenizer &&
+        kvc_meta_set_bytes(meta, KVC_KEY_TOKENIZER, m->tokenizer, sizeof m->tokenizer, e))
+        return -1;
     char key[64];
     fingerprint_key(key, sizeof key, m->kind, 0);
     if (kvc_meta_set_bytes(meta, key, m->sampled, sizeof m->sampled, e)) return -1;
@@ -102,19 +113,22 @@ struct comparison {
     char difference[512]; /* the first one; "" when all agrees */
 };
 
-static void compared(struct comparison *c, const char *key, const char *cache, const char *weights) {
+static void compared(struct comparison *c, const char *key, const char *cache,
+                     const char *weights) {
     size_t used = strlen(c->list);
     snprintf(c->list + used, sizeof c->list - used, "%s%s", used ? ", " : "", key);
     c->compared++;
     if (strcmp(cache, weights) != 0 && !*c->difference)
-        snprintf(c->difference, sizeof c->difference, "cache: %s %.200s, weights: %.200s", key, cache, weights);
+        snprintf(c->difference, sizeof c->difference, "cache: %s %.200s, weights: %.200s", key,
+                 cache, weights);
 }
 
 static void compare_counts(struct comparison *c) {
     for (size_t i = 0; i < COUNTS; i++) {
         uint64_t ours = kvc_meta_u64(c->meta, counts[i].key, 0), theirs = count_at(c->model, i);
         if (counts[i].at == offsetof(struct kvc_model, head_dim_v) && !ours)
-            ours = kvc_meta_u64(c->meta, KVC_KEY_MODEL_HEAD_DIM, 0); /* only stored when it differs */
+            ours = kvc_meta_u64(c->meta, KVC_KEY_MODEL_HEAD_DIM,
+                                0); /* only stored when it differs */
         if (!ours || !theirs) continue;
         char a[32], b[32];
         snprintf(a, sizeof a, "%" PRIu64, ours);
@@ -127,20 +141,24 @@ static void compare_numbers(struct comparison *c) {
     for (size_t i = 0; i < NUMBERS; i++) {
         double ours = kvc_meta_f64(c->meta, numbers[i].key, 0), theirs = number_at(c->model, i);
         if (!(ours > 0) || !(theirs > 0)) continue;
-        char a[32], b[32]; /* 9 digits tell all floats apart: GGUF stores these as f32, config.json in decimal */
+        /* 9 digits tell all floats apart: GGUF stores these as f32, config.json in decimal */
+        char a[32], b[32];
         kvc_number_print(a, sizeof a, 9, (double)(float)ours);
         kvc_number_print(b, sizeof b, 9, (double)(float)theirs);
         compared(c, numbers[i].key, a, b);
     }
 }
 
-/* Returns the 32 bytes of a key; NULL when the key is absent. No file that kvc wrote has a value of another size. */
+/* Returns the 32 bytes of a key; NULL when the key is absent. No file that kvc wrote has a value of
+ * another size. */
 static const uint8_t *hash_of(const struct kvc_meta *meta, const char *key) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
-    return entry && entry->type == KVC_META_BYTES && entry->size == KVC_SHA256_BYTES ? entry->value : NULL;
+    return entry && entry->type == KVC_META_BYTES && entry->size == KVC_SHA256_BYTES ? entry->value
+                                                                                     : NULL;
 }
 
-static void compare_hash(struct comparison *c, const char *key, const uint8_t *ours, const uint8_t *theirs) {
+static void compare_hash(struct comparison *c, const char *key, const uint8_t *ours,
+                         const uint8_t *theirs) {
     char a[2 * KVC_SHA256_BYTES + 1], b[2 * KVC_SHA256_BYTES + 1];
     kvc_hex(ours, KVC_SHA256_BYTES, a);
     kvc_hex(theirs, KVC_SHA256_BYTES, b);
@@ -160,9 +178,10 @@ static int has_kind(const struct kvc_meta *meta, enum kvc_model_kind kind) {
 static void compare_facts(struct comparison *c) {
     const struct kvc_model *m = c->model;
     const char *arch = kvc_meta_text(c->meta, KVC_KEY_MODEL_ARCH, "");
-    /* GGUF and config.json name the same architecture differently. An engine's own file that names one
-     * (llama.cpp's) names it as GGUF does. */
-    int same_words = has_kind(c->meta, m->kind) || (m->kind == KVC_MODEL_GGUF && !has_kind(c->meta, other_kind(m->kind)));
+    /* GGUF and config.json name the same architecture differently. An engine's own file that names
+     * one (llama.cpp's) names it as GGUF does. */
+    int same_words = has_kind(c->meta, m->kind) ||
+                     (m->kind == KVC_MODEL_GGUF && !has_kind(c->meta, other_kind(m->kind)));
     if (*arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
     compare_counts(c);
     compare_numbers(c);
@@ -185,7 +204,8 @@ static int compare_fingerprint(struct comparison *c) {
     return 0;
 }
 
-int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size, struct kvc_error *e) {
+int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char *note, size_t size,
+                    struct kvc_error *e) {
     struct comparison prints = {meta, m, 0, "", ""}, facts = prints;
     snprintf(note, size, "%s", "");
     int by_print = compare_fingerprint(&prints);
@@ -195,17 +215,20 @@ int kvc_model_match(const struct kvc_meta *meta, const struct kvc_model *m, char
         /* A fact that a person can read says more than two hashes. */
         const char *what = *facts.difference ? facts.difference : prints.difference;
         const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "an unnamed model");
-        return kvc_fail(e, KVC_ERR_MODEL, "the cache was made by another model (%.200s; these weights are %.200s): %s", name,
-                        *m->name ? m->name : "an unnamed model", what);
+        return kvc_fail(
+            e, KVC_ERR_MODEL,
+            "the cache was made by another model (%.200s; these weights are %.200s): %s", name,
+            *m->name ? m->name : "an unnamed model", what);
     }
     if (!facts.compared) {
         snprintf(note, size, "the cache does not say which model made it");
         return 0;
     }
     snprintf(note, size, "%s, so the fingerprint is not compared; equal are %s",
-             has_kind(meta, m->kind)               ? "the cache has only a full fingerprint of its weights"
-             : has_kind(meta, other_kind(m->kind)) ? "the cache was packed with weights of another kind of file"
-                                                   : "the cache has no fingerprint of its weights",
+             has_kind(meta, m->kind) ? "the cache has only a full fingerprint of its weights"
+             : has_kind(meta, other_kind(m->kind))
+                 ? "the cache was packed with weights of another kind of file"
+                 : "the cache has no fingerprint of its weights",
              facts.list);
     return 0;
 }

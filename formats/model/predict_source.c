@@ -1,4 +1,5 @@
-/* predict_source.c: predictions of a cache's tensor. Spec: codecs/stages/cross/cross.md, "Prediction". */
+/* predict_source.c: predictions of a cache's tensor. Spec: codecs/stages/cross/cross.md,
+ * "Prediction". */
 #include "formats/model/predict_source.h"
 
 #include "codecs/floats.h"
@@ -36,7 +37,8 @@ static int fail_tile(uint32_t tensor, struct kvc_error *e) {
                     tensor);
 }
 
-/* Sets the Hadamard tile of a tensor's rows; 0: they are not rotated. Returns 0 where nothing can be predicted from them. */
+/* Sets the Hadamard tile of a tensor's rows; 0: they are not rotated. Returns 0 where nothing can
+ * be predicted from them. */
 static int find_tile(const struct kvc_cache *c, uint32_t tensor, size_t *tile) {
     const struct kvc_tensor *t = &c->tensor[tensor];
     *tile = 0;
@@ -55,20 +57,23 @@ int kvc_predict_takes(const struct kvc_cache *c, uint32_t tensor) {
 }
 
 /* Returns 1 where a tensor can be input i of a predictor of s->tensor. */
-static int fits(const struct kvc_predict_source *s, const struct kvc_predictor *p, unsigned i, uint32_t tensor) {
+static int fits(const struct kvc_predict_source *s, const struct kvc_predictor *p, unsigned i,
+                uint32_t tensor) {
     const struct kvc_cache *c = s->cache;
     return tensor < s->tensor && kvc_tensor_part(c, tensor) == kvc_tensor_part(c, s->tensor) &&
            c->tensor[tensor].role == (p->input[i].is_v ? KVC_ROLE_V : KVC_ROLE_K) &&
-           predict_source_layer_of(c, tensor) == p->input[i].layer && width_of(s, tensor) == p->input[i].width &&
-           kvc_predict_takes(c, tensor) && (!is_q8_0(c, tensor) || is_q8_0(c, s->tensor));
+           predict_source_layer_of(c, tensor) == p->input[i].layer &&
+           width_of(s, tensor) == p->input[i].width && kvc_predict_takes(c, tensor) &&
+           (!is_q8_0(c, tensor) || is_q8_0(c, s->tensor));
 }
 
-int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST], struct kvc_error *e) {
+int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST],
+                       struct kvc_error *e) {
     const struct kvc_predictor *p;
     int any = 0;
     if (!s->profile) return 0;
-    if (kvc_profile_predictor(s->profile, predict_source_layer_of(s->cache, s->tensor), s->cache->tensor[s->tensor].role,
-                              s->pairing, &p, e))
+    if (kvc_profile_predictor(s->profile, predict_source_layer_of(s->cache, s->tensor),
+                              s->cache->tensor[s->tensor].role, s->pairing, &p, e))
         return -1;
     if (!p || p->matrix.outputs != width_of(s, s->tensor)) return 0;
     if (is_q8_0(s->cache, s->tensor) && !kvc_predict_takes(s->cache, s->tensor)) return 0;
@@ -81,8 +86,9 @@ int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHE
     return any ? (int)p->n : 0;
 }
 
-int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation, uint64_t first, uint64_t n,
-                   const uint8_t *rows, int8_t *to, struct kvc_error *e) {
+int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation,
+                   uint64_t first, uint64_t n, const uint8_t *rows, int8_t *to,
+                   struct kvc_error *e) {
     const struct kvc_cache *c = s->cache;
     const struct kvc_shape *shape = shape_of(s, tensor);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
@@ -91,16 +97,20 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     const struct kvc_small *small;
     struct kvc_rope rope = {.half = 0};
     size_t half = 0;
-    if (kvc_profile_small(s->profile, predict_source_layer_of(c, tensor), c->tensor[tensor].role, s->pairing, &small, e))
+    if (kvc_profile_small(s->profile, predict_source_layer_of(c, tensor), c->tensor[tensor].role,
+                          s->pairing, &small, e))
         return -1;
     const double *angle = c->tensor[tensor].role == KVC_ROLE_K && rotation != KVC_PAIRING_UNKNOWN
-                              ? kvc_profile_angles(s->profile, predict_source_layer_of(c, tensor), &half)
+                              ? kvc_profile_angles(s->profile, predict_source_layer_of(c, tensor),
+                                                   &half)
                               : NULL;
     size_t tile;
     const int takes = find_tile(c, tensor, &tile);
     if (!takes && is_q8_0(c, tensor)) return fail_tile(tensor, e);
     if (!small || small->width != width || 2 * half > shape->dim || !takes)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names tensor %" PRIu32 ", but the profile does not predict from it",
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "section INPUTS names tensor %" PRIu32
+                        ", but the profile does not predict from it",
                         tensor);
     if (angle && kvc_rope_init(&rope, angle, half, rotation, e)) return -1;
     float *row = kvc_alloc(width, sizeof *row);
@@ -110,8 +120,10 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
         info->to_f32(row, rows + i * bytes, width / info->block);
         if (tile) kvc_hadamard(row, width, tile);
         if (angle && (position < 0 || position >= KVC_ROPE_POSITIONS))
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0 or from 2^32 on", position);
-        else if (angle) kvc_row_before_rope(&rope, row, (size_t)shape->heads, (size_t)shape->dim, position);
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0 or from 2^32 on",
+                              position);
+        else if (angle)
+            kvc_row_before_rope(&rope, row, (size_t)shape->heads, (size_t)shape->dim, position);
         if (!status) kvc_small_row(small, to + i * width, row);
     }
     kvc_rope_free(&rope);
@@ -119,31 +131,35 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     return status;
 }
 
-void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row, size_t n, int8_t *to,
-                      size_t stride) {
+void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row,
+                      size_t n, int8_t *to, size_t stride) {
     for (size_t i = 0; i < n; i++) memcpy(to + i * stride, small + (row[i] - first) * width, width);
 }
 
 /* Returns the predictor of the source's tensor from these tensors, or NULL. */
-static const struct kvc_predictor *predict_source_find(const struct kvc_predict_source *s, const uint32_t *from, size_t n,
+static const struct kvc_predictor *predict_source_find(const struct kvc_predict_source *s,
+                                                       const uint32_t *from, size_t n,
                                                        struct kvc_error *e) {
     const struct kvc_predictor *p = NULL;
     if (is_q8_0(s->cache, s->tensor) && !kvc_predict_takes(s->cache, s->tensor)) {
         fail_tile(s->tensor, e);
         return NULL;
     }
-    if (s->profile && kvc_profile_predictor(s->profile, predict_source_layer_of(s->cache, s->tensor),
-                                            s->cache->tensor[s->tensor].role, s->pairing, &p, e))
+    if (s->profile &&
+        kvc_profile_predictor(s->profile, predict_source_layer_of(s->cache, s->tensor),
+                              s->cache->tensor[s->tensor].role, s->pairing, &p, e))
         return NULL;
     int same = p && p->n == n && p->matrix.outputs == width_of(s, s->tensor);
-    for (unsigned i = 0; same && i < n; i++) same = from[i] == KVC_AHEAD_NONE || fits(s, p, i, from[i]);
+    for (unsigned i = 0; same && i < n; i++)
+        same = from[i] == KVC_AHEAD_NONE || fits(s, p, i, from[i]);
     if (same) return p;
-    kvc_fail(e, KVC_ERR_DAMAGED, "the profile predicts from other tensors than section INPUTS names");
+    kvc_fail(e, KVC_ERR_DAMAGED,
+             "the profile predicts from other tensors than section INPUTS names");
     return NULL;
 }
 
-static int find_matrix(const struct kvc_ahead *x, const uint32_t *from, size_t n, struct kvc_ahead_matrix *to,
-                       struct kvc_error *e) {
+static int find_matrix(const struct kvc_ahead *x, const uint32_t *from, size_t n,
+                       struct kvc_ahead_matrix *to, struct kvc_error *e) {
     const struct kvc_predictor *p = predict_source_find(x->owner, from, n, e);
     if (!p) return -1;
     to->matrix = &p->matrix;
@@ -161,12 +177,14 @@ void kvc_predict_memo_free(struct kvc_predict_memo *memo) {
 /* Returns the values of these rows, or NULL. */
 static const float *remembered(const struct kvc_predict_memo *memo, const uint64_t *row, size_t n) {
     for (unsigned i = 0; i < 2; i++)
-        if (memo->block[i].n == n && memcmp(memo->block[i].row, row, n * sizeof *row) == 0) return memo->block[i].values;
+        if (memo->block[i].n == n && memcmp(memo->block[i].row, row, n * sizeof *row) == 0)
+            return memo->block[i].values;
     return NULL;
 }
 
 /* Remembers predictions of n rows, without memory none. */
-static void remember(struct kvc_predict_memo *memo, const uint64_t *row, size_t n, const float *values, size_t width) {
+static void remember(struct kvc_predict_memo *memo, const uint64_t *row, size_t n,
+                     const float *values, size_t width) {
     struct kvc_predicted *const to = &memo->block[memo->older];
     to->n = 0;
     if (!to->values) to->values = kvc_alloc(KVC_BLOCK, width * sizeof *values);
@@ -177,8 +195,9 @@ static void remember(struct kvc_predict_memo *memo, const uint64_t *row, size_t 
     memo->older = !memo->older;
 }
 
-static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, enum kvc_pairing rotation, const uint64_t *row,
-                   size_t n_rows, float *dst, struct kvc_error *e) {
+static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n,
+                   enum kvc_pairing rotation, const uint64_t *row, size_t n_rows, float *dst,
+                   struct kvc_error *e) {
     const struct kvc_predict_source *s = x->owner;
     struct kvc_predict_memo *memo = n_rows <= KVC_BLOCK ? s->memo : NULL;
     const struct kvc_predictor *p = predict_source_find(s, from, n, e);
@@ -196,15 +215,17 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, en
     int status = inputs ? 0 : kvc_fail_memory(e, "predictions");
     for (unsigned i = 0; i < n && !status; i++)
         if (from[i] != KVC_AHEAD_NONE)
-            status = s->small(s->owner, from[i], rotation, row, n_rows, inputs + p->input[i].at, stride, e);
+            status = s->small(s->owner, from[i], rotation, row, n_rows, inputs + p->input[i].at,
+                              stride, e);
     if (!status) kvc_predict_rows(p, dst, inputs, n_rows);
     if (!status && memo) remember(memo, row, n_rows, dst, p->matrix.outputs);
     free(inputs);
     return status;
 }
 
-void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c, uint32_t tensor,
-                             struct kvc_profile *profile, enum kvc_pairing pairing, kvc_small_fn *small, const void *owner) {
+void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c,
+                             uint32_t tensor, struct kvc_profile *profile, enum kvc_pairing pairing,
+                             kvc_small_fn *small, const void *owner) {
     *s = (struct kvc_predict_source){.ahead = {.owner = s, .rows = predict, .matrix = find_matrix},
                                      .cache = c,
                                      .tensor = tensor,

@@ -1,5 +1,5 @@
-/* predict_source.h: predictions of a cache's tensor for the stage that asks for them (codecs/ahead.h). Not for the arithmetic
- * (predictor.h). */
+/* predict_source.h: predictions of a cache's tensor for the stage that asks for them
+ * (codecs/ahead.h). Not for the arithmetic (predictor.h). */
 #ifndef KVC_PREDICT_SOURCE_H
 #define KVC_PREDICT_SOURCE_H
 
@@ -8,10 +8,12 @@
 #include "formats/model/profile.h"
 
 /* Gives inputs of n rows of a tensor: to[i * stride + channel], made as kvc_small_rows() does. */
-typedef int kvc_small_fn(const void *owner, uint32_t tensor, enum kvc_pairing rotation, const uint64_t *row, size_t n, int8_t *to,
-                         size_t stride, struct kvc_error *e);
+typedef int kvc_small_fn(const void *owner, uint32_t tensor, enum kvc_pairing rotation,
+                         const uint64_t *row, size_t n, int8_t *to, size_t stride,
+                         struct kvc_error *e);
 
-/* The predictions of the last two blocks, for encoders, which ask for them again when they verify both. */
+/* The predictions of the last two blocks, for encoders, which ask for them again when they verify
+ * both. */
 struct kvc_predict_memo {
     struct kvc_predicted {
         uint64_t row[KVC_BLOCK];
@@ -27,30 +29,35 @@ struct kvc_predict_source {
     struct kvc_ahead ahead;
     const struct kvc_cache *cache;
     uint32_t tensor;
-    struct kvc_profile *profile;   /* NULL: nothing can be predicted */
-    enum kvc_pairing pairing;      /* order of K's channels in the cache */
-    const struct kvc_shape *shape; /* by tensor, where they are not those of the cache; NULL: they are */
+    struct kvc_profile *profile; /* NULL: nothing can be predicted */
+    enum kvc_pairing pairing;    /* order of K's channels in the cache */
+    /* by tensor, where they are not those of the cache; NULL: they are */
+    const struct kvc_shape *shape;
     kvc_small_fn *small;
     const void *owner;             /* of small() */
     struct kvc_predict_memo *memo; /* NULL: none; else for one thread. It must be freed. */
 };
 /* The struct must not be moved. */
-void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c, uint32_t tensor,
-                             struct kvc_profile *profile, enum kvc_pairing pairing, kvc_small_fn *small, const void *owner);
+void kvc_predict_source_init(struct kvc_predict_source *s, const struct kvc_cache *c,
+                             uint32_t tensor, struct kvc_profile *profile, enum kvc_pairing pairing,
+                             kvc_small_fn *small, const void *owner);
 
-/* Returns 1 where rows of a tensor may be predicted from: those of a float dtype, and of q8_0 if it is known whether they are
- * Hadamard-rotated. */
+/* Returns 1 where rows of a tensor may be predicted from: those of a float dtype, and of q8_0 if it
+ * is known whether they are Hadamard-rotated. */
 int kvc_predict_takes(const struct kvc_cache *c, uint32_t tensor);
-/* Lists the tensors that a profile predicts a tensor from: of the same part and stream of the cache, with rows that
- * kvc_predict_takes(); those of q8_0 predict q8_0 alone.
- * KVC_AHEAD_NONE stands for those that the cache lacks. Returns their number; 0: nothing is predicted. -1: *e. */
-int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST], struct kvc_error *e);
+/* Lists the tensors that a profile predicts a tensor from: of the same part and stream of the
+ * cache, with rows that kvc_predict_takes(); those of q8_0 predict q8_0 alone. KVC_AHEAD_NONE
+ * stands for those that the cache lacks. Returns their number; 0: nothing is predicted. -1: *e. */
+int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHEAD_MOST],
+                       struct kvc_error *e);
 
 /* Makes inputs of n canonical rows of a tensor, from row `first` on: to[n][channels]. */
-int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation, uint64_t first, uint64_t n,
-                   const uint8_t *rows, int8_t *to, struct kvc_error *e);
-/* Copies inputs of n rows, of which small[0] are those of row `first`, to to[i * stride + channel]. */
-void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row, size_t n, int8_t *to,
-                      size_t stride);
+int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation,
+                   uint64_t first, uint64_t n, const uint8_t *rows, int8_t *to,
+                   struct kvc_error *e);
+/* Copies inputs of n rows, of which small[0] are those of row `first`, to to[i * stride + channel].
+ */
+void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row,
+                      size_t n, int8_t *to, size_t stride);
 
 #endif

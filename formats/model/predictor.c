@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[2][2] = {{"k.predictor", "k.predictor.scale"}, {"v.predictor", "v.predictor.scale"}};
+static const char *const names[2][2] = {{"k.predictor", "k.predictor.scale"},
+                                        {"v.predictor", "v.predictor.scale"}};
 
 int kvc_profile_predicts(const struct kvc_profile *p) {
     return p->back != 0;
@@ -18,9 +19,10 @@ int kvc_profile_predicts(const struct kvc_profile *p) {
 
 /* --- the tensors --- */
 
-/* Lists the inputs of a part: K and V of each layer before it, the nearest first, then for V its own layer's K. Layers without
- * gains are left out. */
-static int list_inputs(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_predictor *to, struct kvc_error *e) {
+/* Lists the inputs of a part: K and V of each layer before it, the nearest first, then for V its
+ * own layer's K. Layers without gains are left out. */
+static int list_inputs(const struct kvc_profile *p, uint32_t layer, int is_v,
+                       struct kvc_predictor *to, struct kvc_error *e) {
     to->n = 0;
     to->matrix.inputs = 0;
     for (unsigned b = 1; b <= p->back + 1; b++) {
@@ -58,49 +60,61 @@ static size_t channels(const struct kvc_predictor *x) {
 }
 
 /* Finds the tensors of a predictor. Returns 1, 0 where there is none, or -1. */
-static int predictor_find(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_predictor *list,
-                          struct kvc_profile_array *weight, struct kvc_profile_array *scale, struct kvc_profile_array *mean,
+static int predictor_find(const struct kvc_profile *p, uint32_t layer, int is_v,
+                          struct kvc_predictor *list, struct kvc_profile_array *weight,
+                          struct kvc_profile_array *scale, struct kvc_profile_array *mean,
                           struct kvc_error *e) {
     const int found = p->back ? kvc_profile_array(p, layer, names[is_v][0], "I8", 2, weight, e) : 0;
     if (found <= 0) return found;
     const int has_mean = kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, mean, e);
-    const int has_scale = has_mean < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, "predictor.scale", 0, scale, e);
+    const int has_scale = has_mean < 0
+                              ? -1
+                              : kvc_profile_numbers(p, layer, is_v, "predictor.scale", 0, scale, e);
     if (has_scale < 0 || list_inputs(p, layer, is_v, list, e)) return -1;
-    if (!has_mean || !has_scale || scale->dim[0] != mean->dim[0] || scale->dim[1] != mean->dim[1] || !is_small(mean) ||
-        !is_small(scale) || weight->dim[0] != mean->dim[0] * mean->dim[1] || weight->dim[1] != channels(list) ||
-        list->matrix.inputs > KVC_DOT_INPUTS)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": the predictor of %s does not fit the layers that it is made from",
+    if (!has_mean || !has_scale || scale->dim[0] != mean->dim[0] || scale->dim[1] != mean->dim[1] ||
+        !is_small(mean) || !is_small(scale) || weight->dim[0] != mean->dim[0] * mean->dim[1] ||
+        weight->dim[1] != channels(list) || list->matrix.inputs > KVC_DOT_INPUTS)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "layer %" PRIu32
+                        ": the predictor of %s does not fit the layers that it is made from",
                         layer, is_v ? "V" : "K");
     return 1;
 }
 
-int kvc_predictor_check(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_error *e) {
+int kvc_predictor_check(const struct kvc_profile *p, uint32_t layer, int is_v,
+                        struct kvc_error *e) {
     struct kvc_profile_array weight, scale, mean, gain;
     struct kvc_predictor list;
     const int found = kvc_profile_numbers(p, layer, is_v, "gain", 0, &gain, e);
     if (found < 0) return -1;
-    if (found && (kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, &mean, e) != 1 || mean.dim[0] != gain.dim[0] ||
-                  mean.dim[1] != gain.dim[1] || !is_small(&mean) || !is_small(&gain)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": gain and mean of %s differ in shape or are out of range", layer,
-                        is_v ? "V" : "K");
+    if (found && (kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, &mean, e) != 1 ||
+                  mean.dim[0] != gain.dim[0] || mean.dim[1] != gain.dim[1] || !is_small(&mean) ||
+                  !is_small(&gain)))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "layer %" PRIu32
+                        ": gain and mean of %s differ in shape or are out of range",
+                        layer, is_v ? "V" : "K");
     return predictor_find(p, layer, is_v, &list, &weight, &scale, &mean, e) < 0 ? -1 : 0;
 }
 
 /* --- preparing --- */
 
-/* Returns the channel of a cache's row for channel i of a row in the file, whose heads have `dim` channels. */
+/* Returns the channel of a cache's row for channel i of a row in the file, whose heads have `dim`
+ * channels. */
 static size_t predictor_place(size_t i, size_t dim, size_t half, int interleaved) {
     return i / dim * dim + kvc_profile_place(i % dim, half, interleaved);
 }
 
-static int make_small(const struct kvc_profile *p, uint32_t layer, int is_v, int interleaved, struct kvc_predictor_slot *s,
-                      struct kvc_error *e) {
+static int make_small(const struct kvc_profile *p, uint32_t layer, int is_v, int interleaved,
+                      struct kvc_predictor_slot *s, struct kvc_error *e) {
     struct kvc_profile_array gain, mean;
     const int found = p->back ? kvc_profile_numbers(p, layer, is_v, "gain", 0, &gain, e) : 0;
     if (found <= 0) return found;
     if (kvc_profile_numbers(p, layer, is_v, "mean", -INFINITY, &mean, e) != 1) return -1;
-    const size_t dim = (size_t)gain.dim[1], width = (size_t)gain.dim[0] * dim, half = is_v ? 0 : p->half[layer];
-    if (!(s->small_numbers = kvc_alloc(2 * width, sizeof(float)))) return kvc_fail_memory(e, "a profile");
+    const size_t dim = (size_t)gain.dim[1], width = (size_t)gain.dim[0] * dim,
+                 half = is_v ? 0 : p->half[layer];
+    if (!(s->small_numbers = kvc_alloc(2 * width, sizeof(float))))
+        return kvc_fail_memory(e, "a profile");
     float *means = s->small_numbers, *gains = means + width;
     for (size_t i = 0; i < width; i++) {
         means[predictor_place(i, dim, half, interleaved)] = kvc_profile_f32(mean.data, i);
@@ -112,8 +126,8 @@ static int make_small(const struct kvc_profile *p, uint32_t layer, int is_v, int
 }
 
 /* Fills place_of[] with the place of each input of the file among the matrix's inputs. */
-static int place_inputs(const struct kvc_profile *p, const struct kvc_predictor *x, int interleaved, size_t *place_of,
-                        struct kvc_error *e) {
+static int place_inputs(const struct kvc_profile *p, const struct kvc_predictor *x, int interleaved,
+                        size_t *place_of, struct kvc_error *e) {
     for (unsigned t = 0; t < x->n; t++) {
         struct kvc_profile_array gain;
         const int is_v = x->input[t].is_v;
@@ -125,13 +139,14 @@ static int place_inputs(const struct kvc_profile *p, const struct kvc_predictor 
     return 0;
 }
 
-static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int interleaved, struct kvc_predictor_slot *s,
-                struct kvc_error *e) {
+static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int interleaved,
+                struct kvc_predictor_slot *s, struct kvc_error *e) {
     struct kvc_profile_array weight, scale, mean;
     struct kvc_predictor *x = &s->predictor;
     const int found = predictor_find(p, layer, is_v, x, &weight, &scale, &mean, e);
     if (found <= 0) return found;
-    const size_t n = channels(x), inputs = x->matrix.inputs, dim = (size_t)mean.dim[1], outputs = (size_t)mean.dim[0] * dim;
+    const size_t n = channels(x), inputs = x->matrix.inputs, dim = (size_t)mean.dim[1],
+                 outputs = (size_t)mean.dim[0] * dim;
     const size_t half = is_v ? 0 : p->half[layer];
     s->weight = kvc_alloc_zeros(kvc_dot_bytes(outputs, inputs), 1);
     s->numbers = kvc_alloc(2 * outputs, sizeof *s->numbers);
@@ -141,13 +156,15 @@ static int make(const struct kvc_profile *p, uint32_t layer, int is_v, int inter
     for (size_t i = 0; i < outputs && !status; i++) {
         const size_t to = predictor_place(i, dim, half, interleaved);
         int8_t *weights = s->weight + kvc_dot_place(inputs, to, 0);
-        for (size_t j = 0; j < n; j++) weights[kvc_dot_place(inputs, 0, place_of[j])] = (int8_t)weight.data[i * n + j];
+        for (size_t j = 0; j < n; j++)
+            weights[kvc_dot_place(inputs, 0, place_of[j])] = (int8_t)weight.data[i * n + j];
         s->numbers[to] = kvc_profile_f32(scale.data, i);
         s->numbers[outputs + to] = kvc_profile_f32(mean.data, i);
     }
     free(place_of);
     if (status) return -1;
-    x->matrix = (struct kvc_dot_matrix){outputs, inputs, s->weight, s->numbers, s->numbers + outputs};
+    x->matrix = (struct kvc_dot_matrix){outputs, inputs, s->weight, s->numbers,
+                                        s->numbers + outputs};
     s->made = 1;
     return 1;
 }
@@ -158,19 +175,24 @@ void kvc_predictor_slot_free(struct kvc_predictor_slot *s) {
     free(s->small_numbers);
 }
 
-static struct kvc_predictor_slot *slot_of(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing) {
+static struct kvc_predictor_slot *slot_of(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                                          enum kvc_pairing pairing) {
     const int is_v = role == KVC_ROLE_V, interleaved = pairing == KVC_PAIRING_INTERLEAVED;
     if (layer >= p->layers || (role != KVC_ROLE_K && role != KVC_ROLE_V)) return NULL;
-    return &p->predictor[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS + (uint32_t)interleaved];
+    return &p->predictor[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS +
+                         (uint32_t)interleaved];
 }
 
-int kvc_profile_predictor(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing,
-                          const struct kvc_predictor **predictor, struct kvc_error *e) {
+int kvc_profile_predictor(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                          enum kvc_pairing pairing, const struct kvc_predictor **predictor,
+                          struct kvc_error *e) {
     struct kvc_predictor_slot *s = slot_of(p, layer, role, pairing);
     *predictor = NULL;
     if (!s) return 0;
     pthread_mutex_lock(&p->lock);
-    const int found = s->made ? 1 : make(p, layer, role == KVC_ROLE_V, pairing == KVC_PAIRING_INTERLEAVED, s, e);
+    const int found = s->made ? 1
+                              : make(p, layer, role == KVC_ROLE_V,
+                                     pairing == KVC_PAIRING_INTERLEAVED, s, e);
     if (found < 0) {
         kvc_predictor_slot_free(s);
         memset(s, 0, sizeof *s);
@@ -180,13 +202,16 @@ int kvc_profile_predictor(struct kvc_profile *p, uint32_t layer, enum kvc_role r
     return found < 0 ? -1 : 0;
 }
 
-int kvc_profile_small(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing,
-                      const struct kvc_small **small, struct kvc_error *e) {
+int kvc_profile_small(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                      enum kvc_pairing pairing, const struct kvc_small **small,
+                      struct kvc_error *e) {
     struct kvc_predictor_slot *s = slot_of(p, layer, role, pairing);
     *small = NULL;
     if (!s) return 0;
     pthread_mutex_lock(&p->lock);
-    const int found = s->small_made ? 1 : make_small(p, layer, role == KVC_ROLE_V, pairing == KVC_PAIRING_INTERLEAVED, s, e);
+    const int found = s->small_made ? 1
+                                    : make_small(p, layer, role == KVC_ROLE_V,
+                                                 pairing == KVC_PAIRING_INTERLEAVED, s, e);
     pthread_mutex_unlock(&p->lock);
     if (found == 1) *small = &s->small;
     return found < 0 ? -1 : 0;

@@ -1,6 +1,7 @@
-/* predictor.h: predicts K, before RoPE, or V of a layer from K and V of the layers before it at the same token, by matrices of a
- * profile. Spec: codecs/stages/cross/cross.md, "Prediction". Not for the layout of profiles (profile.h), for learning matrices
- * (profile_learn_loop.c) or for finding rows to predict from (predict_source.h). */
+/* predictor.h: predicts K, before RoPE, or V of a layer from K and V of the layers before it at the
+ * same token, by matrices of a profile. Spec: codecs/stages/cross/cross.md, "Prediction". Not for
+ * the layout of profiles (profile.h), for learning matrices (profile_learn_loop.c) or for finding
+ * rows to predict from (predict_source.h). */
 #ifndef KVC_PREDICTOR_H
 #define KVC_PREDICTOR_H
 
@@ -12,15 +13,18 @@ struct kvc_profile;
 
 /* Returns 1 where a profile predicts anything. */
 int kvc_profile_predicts(const struct kvc_profile *p);
-/* Sets *predictor to that of K or V of a layer, the channels of K in `pairing`; NULL where the profile has none. It lives as long
- * as the profile. */
-int kvc_profile_predictor(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing,
-                          const struct kvc_predictor **predictor, struct kvc_error *e);
+/* Sets *predictor to that of K or V of a layer, the channels of K in `pairing`; NULL where the
+ * profile has none. It lives as long as the profile. */
+int kvc_profile_predictor(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                          enum kvc_pairing pairing, const struct kvc_predictor **predictor,
+                          struct kvc_error *e);
 /* Sets *small likewise; NULL where the profile has no gains for the part. */
-int kvc_profile_small(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing,
-                      const struct kvc_small **small, struct kvc_error *e);
+int kvc_profile_small(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                      enum kvc_pairing pairing, const struct kvc_small **small,
+                      struct kvc_error *e);
 
-/* Checks the tensors of a layer's predictors: shapes and numbers. Called when a profile is opened. */
+/* Checks the tensors of a layer's predictors: shapes and numbers. Called when a profile is opened.
+ */
 int kvc_predictor_check(const struct kvc_profile *p, uint32_t layer, int is_v, struct kvc_error *e);
 /* Frees what kvc_profile_predictor() and kvc_profile_small() prepared. */
 void kvc_predictor_slot_free(struct kvc_predictor_slot *s);

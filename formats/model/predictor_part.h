@@ -1,4 +1,5 @@
-/* predictor_part.h: a predictor of K or V of a layer, and what makes inputs of its rows. Not for applying it (predictor.h). */
+/* predictor_part.h: a predictor of K or V of a layer, and what makes inputs of its rows. Not for
+ * applying it (predictor.h). */
 #ifndef KVC_PREDICTOR_PART_H
 #define KVC_PREDICTOR_PART_H
 
@@ -8,15 +9,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What makes inputs, which are small integers, of values: rint((x - mean) * gain), limited to -127 to 127. */
+/* What makes inputs, which are small integers, of values: rint((x - mean) * gain), limited to -127
+ * to 127. */
 struct kvc_small {
     size_t width;             /* channels of a row */
     const float *mean, *gain; /* by channel; K before RoPE, in the cache's order */
 };
 
 struct kvc_predictor {
-    struct kvc_dot_matrix matrix; /* outputs are channels of a row; inputs are those of all tensors */
-    unsigned n;                   /* tensors */
+    /* outputs are channels of a row; inputs are those of all tensors */
+    struct kvc_dot_matrix matrix;
+    unsigned n; /* tensors */
     struct {
         uint32_t layer;
         int is_v;         /* 0: K */

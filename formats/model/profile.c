@@ -1,5 +1,6 @@
-/* profile.c: profile files read and checked. Layout: kvc-profile(5). Not for making one (profile_learn.c), finding one
- * (profile_find.c), or comparing one with a cache (profile_fit.c). */
+/* profile.c: profile files read and checked. Layout: kvc-profile(5). Not for making one
+ * (profile_learn.c), finding one (profile_find.c), or comparing one with a cache (profile_fit.c).
+ */
 #include "formats/model/profile.h"
 
 #include "codecs/eigen.h"
@@ -46,21 +47,27 @@ static int has_shape(const struct kvc_profile_array *a, uint64_t rows, uint64_t 
 }
 
 /* Finds the queries of a layer, which must match K or V. Returns as find() does. */
-static int profile_find_queries(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
+static int profile_find_queries(const struct kvc_profile *p, uint32_t layer, int is_v,
+                                struct arrays *a, struct kvc_error *e) {
     const uint64_t heads = a->own.basis.dim[0], dim = a->own.basis.dim[1];
     const struct kvc_profile_array *q = &a->queries;
     const int found = kvc_profile_array(p, layer, "queries", "I8", 3, &a->queries, e);
-    if (found < 0 || kvc_profile_array(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0) return -1;
+    if (found < 0 ||
+        kvc_profile_array(p, layer, "queries.scale", "F32", 2, &a->queries_scale, e) < 0)
+        return -1;
     if (!found) return 0;
-    if (!a->queries_scale.data || !has_shape(&a->queries_scale, q->dim[0], q->dim[1]) || q->dim[0] % heads ||
-        q->dim[1] > MAX_QUERIES || q->dim[2] > MAX_DIM || q->dim[2] < 2 * p->half[layer] || (!is_v && q->dim[2] != dim))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": queries and K differ in heads or channels", layer);
+    if (!a->queries_scale.data || !has_shape(&a->queries_scale, q->dim[0], q->dim[1]) ||
+        q->dim[0] % heads || q->dim[1] > MAX_QUERIES || q->dim[2] > MAX_DIM ||
+        q->dim[2] < 2 * p->half[layer] || (!is_v && q->dim[2] != dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "layer %" PRIu32 ": queries and K differ in heads or channels", layer);
     return kvc_profile_finite(&a->queries_scale, 0, "queries.scale", layer, e) ? -1 : 1;
 }
 
-/* Finds a basis of a part; `prefix` is "" or "residual.". Returns 1 when the file has it, whole and consistent; 0 when it has not. */
-static int find_basis(const struct kvc_profile *p, uint32_t layer, int is_v, const char *prefix, struct basis_arrays *a,
-                      struct kvc_error *e) {
+/* Finds a basis of a part; `prefix` is "" or "residual.". Returns 1 when the file has it, whole and
+ * consistent; 0 when it has not. */
+static int find_basis(const struct kvc_profile *p, uint32_t layer, int is_v, const char *prefix,
+                      struct basis_arrays *a, struct kvc_error *e) {
     char what[32];
     snprintf(what, sizeof what, "%c.%sbasis", is_v ? 'v' : 'k', prefix);
     const int found = kvc_profile_array(p, layer, what, "I8", 3, &a->basis, e);
@@ -68,21 +75,27 @@ static int find_basis(const struct kvc_profile *p, uint32_t layer, int is_v, con
     snprintf(what, sizeof what, "%sscale", prefix);
     const int scale = kvc_profile_numbers(p, layer, is_v, what, 0, &a->scale, e);
     snprintf(what, sizeof what, "%svariance", prefix);
-    a->has_variance = scale < 0 ? -1 : kvc_profile_numbers(p, layer, is_v, what, 0, &a->variance, e);
+    a->has_variance = scale < 0 ? -1
+                                : kvc_profile_numbers(p, layer, is_v, what, 0, &a->variance, e);
     if (a->has_variance < 0) return -1;
     const uint64_t heads = a->basis.dim[0], dim = a->basis.dim[1];
     if (a->has_variance && !has_shape(&a->variance, heads, dim))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": %svariance and basis of %s differ in shape", layer, prefix,
-                        is_v ? "V" : "K");
-    if (!scale || heads > MAX_HEADS || dim > MAX_DIM || a->basis.dim[2] != dim || !has_shape(&a->scale, heads, dim))
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "layer %" PRIu32 ": %sbasis and scale of %s differ in shape, or one of them is missing", layer, prefix,
-                        is_v ? "V" : "K");
+                        "layer %" PRIu32 ": %svariance and basis of %s differ in shape", layer,
+                        prefix, is_v ? "V" : "K");
+    if (!scale || heads > MAX_HEADS || dim > MAX_DIM || a->basis.dim[2] != dim ||
+        !has_shape(&a->scale, heads, dim))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "layer %" PRIu32
+                        ": %sbasis and scale of %s differ in shape, or one of them is missing",
+                        layer, prefix, is_v ? "V" : "K");
     return 1;
 }
 
-/* Finds the tensors of a part. Returns 1 when the file has them, whole and consistent; 0 when it has no basis of the part. */
-static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a, struct kvc_error *e) {
+/* Finds the tensors of a part. Returns 1 when the file has them, whole and consistent; 0 when it
+ * has no basis of the part. */
+static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, struct arrays *a,
+                     struct kvc_error *e) {
     memset(a, 0, sizeof *a);
     const int found = find_basis(p, layer, is_v, "", &a->own, e);
     if (found <= 0) return found;
@@ -90,12 +103,15 @@ static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, stru
     if (mean < 0) return -1;
     const uint64_t heads = a->own.basis.dim[0], dim = a->own.basis.dim[1];
     if (!mean || !has_shape(&a->mean, heads, dim))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": mean and basis of %s differ in shape, or the mean is missing",
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "layer %" PRIu32
+                        ": mean and basis of %s differ in shape, or the mean is missing",
                         layer, is_v ? "V" : "K");
     a->has_residual = p->back ? find_basis(p, layer, is_v, "residual.", &a->residual, e) : 0;
     if (a->has_residual < 0) return -1;
     if (a->has_residual && !has_shape(&a->residual.basis, heads, dim))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": residual.basis and basis of %s differ in shape", layer,
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "layer %" PRIu32 ": residual.basis and basis of %s differ in shape", layer,
                         is_v ? "V" : "K");
     a->has_queries = profile_find_queries(p, layer, is_v, a, e);
     return a->has_queries < 0 ? -1 : 1;
@@ -117,7 +133,8 @@ static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *
     for (size_t i = 0; i < p->half[layer]; i++) {
         p->angle[layer][i] = f64_at(a.data, i);
         if (!kvc_rope_angle_is_sane(p->angle[layer][i]))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "layer %" PRIu32 ": an angle of RoPE is not from 0 to 1", layer);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "layer %" PRIu32 ": an angle of RoPE is not from 0 to 1", layer);
     }
     return 0;
 }
@@ -126,11 +143,15 @@ static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
     char why[64];
     const uint64_t header = kvc_safetensors_begins(p->data, p->size, why, sizeof why);
     if (!header || header > p->size) return kvc_fail(e, KVC_ERR_UNKNOWN, "not a safetensors file");
-    if (kvc_safetensors_read(&p->header, p->data, p->size, KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;
-    if (!*profile_text_of(p, "kvc.profile")) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
+    if (kvc_safetensors_read(&p->header, p->data, p->size,
+                             KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e))
+        return -1;
+    if (!*profile_text_of(p, "kvc.profile"))
+        return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
     const int predicts = strcmp(profile_text_of(p, "kvc.profile"), "1") == 0;
     if (!predicts && strcmp(profile_text_of(p, "kvc.profile"), "0") != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a profile of version '%.16s', which this kvc does not read",
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "a profile of version '%.16s', which this kvc does not read",
                         profile_text_of(p, "kvc.profile"));
     p->model = profile_text_of(p, "model.name");
     const char *metric = profile_text_of(p, "metric");
@@ -139,11 +160,15 @@ static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
                                                : KVC_METRIC_COVARIANCE;
     const unsigned long layers = strtoul(profile_text_of(p, "model.layers"), NULL, 10);
     if (!layers || layers > KVC_PROFILE_LAYERS)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: model.layers is missing or not a number from 1 to %d", KVC_PROFILE_LAYERS);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "metadata: model.layers is missing or not a number from 1 to %d",
+                        KVC_PROFILE_LAYERS);
     p->layers = (uint32_t)layers;
     const unsigned long back = strtoul(profile_text_of(p, "predictor.back"), NULL, 10);
     if (predicts && (!back || back > MAX_BACK))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: predictor.back is missing or not a number from 1 to %d", MAX_BACK);
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "metadata: predictor.back is missing or not a number from 1 to %d",
+                        MAX_BACK);
     p->back = predicts ? (unsigned)back : 0;
     return 0;
 }
@@ -154,7 +179,8 @@ static int check_all(struct kvc_profile *p, struct kvc_error *e) {
     p->angle = calloc(p->layers, sizeof *p->angle);
     p->half = calloc(p->layers, sizeof *p->half);
     p->slot = kvc_alloc_zeros((size_t)p->layers * 2, KVC_PROFILE_VARIANTS * sizeof *p->slot);
-    p->predictor = kvc_alloc_zeros((size_t)p->layers * 2, KVC_PROFILE_VARIANTS * sizeof *p->predictor);
+    p->predictor = kvc_alloc_zeros((size_t)p->layers * 2,
+                                   KVC_PROFILE_VARIANTS * sizeof *p->predictor);
     if (!p->angle || !p->half || !p->slot || !p->predictor) return kvc_fail_memory(e, "a profile");
     for (uint32_t l = 0; l < p->layers; l++) {
         if (read_angles(p, l, e)) return -1;
@@ -163,7 +189,8 @@ static int check_all(struct kvc_profile *p, struct kvc_error *e) {
             if (found < 0 || (p->back && kvc_predictor_check(p, l, v, e))) return -1;
             any |= found;
             if (found && !v && 2 * p->half[l] > a.own.basis.dim[1])
-                return kvc_fail(e, KVC_ERR_DAMAGED, "layer %" PRIu32 ": RoPE rotates more channels than K has", l);
+                return kvc_fail(e, KVC_ERR_DAMAGED,
+                                "layer %" PRIu32 ": RoPE rotates more channels than K has", l);
         }
     }
     return any ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "the profile has no basis of any layer");
@@ -182,7 +209,8 @@ struct kvc_profile *kvc_profile_open_memory(const uint8_t *data, size_t size, st
     if (!status) {
         if (size) memcpy(p->data, data, size);
         p->size = size;
-        status = kvc_sha256(data, size, p->sha256, e) || profile_read_header(p, e) || check_all(p, e);
+        status = kvc_sha256(data, size, p->sha256, e) || profile_read_header(p, e) ||
+                 check_all(p, e);
     }
     if (!status) return p;
     kvc_profile_free(p);
@@ -194,7 +222,8 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
     if (kvc_input_open(&in, path, e)) return NULL;
     struct kvc_profile *p = NULL;
     if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
-    else if (!kvc_input_pin(&in, 0, in.size, e)) p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
+    else if (!kvc_input_pin(&in, 0, in.size, e))
+        p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
     kvc_input_close(&in);
     if (!p) kvc_error_prefix(e, path);
     return p;
@@ -264,8 +293,8 @@ const double *kvc_profile_angles(const struct kvc_profile *p, uint32_t layer, si
     return p->angle[layer];
 }
 
-int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role role, uint64_t *heads, uint64_t *dim,
-                      struct kvc_error *e) {
+int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                      uint64_t *heads, uint64_t *dim, struct kvc_error *e) {
     struct arrays a;
     const int found = layer < p->layers ? find_part(p, layer, role == KVC_ROLE_V, &a, e) : 0;
     if (found != 1) return found;
@@ -276,23 +305,29 @@ int kvc_profile_shape(const struct kvc_profile *p, uint32_t layer, enum kvc_role
 
 /* --- parts --- */
 
-/* Prepares a basis of a part, and means: those of the file, or 0. *memory holds all that the part points to. */
-static int make_basis(const struct kvc_profile *p, uint32_t layer, const struct basis_arrays *a, const uint8_t *file_mean,
-                      int is_v, int interleaved, struct kvc_profile_part *part, float **memory, struct kvc_error *e) {
-    const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1], half = is_v ? 0 : p->half[layer];
+/* Prepares a basis of a part, and means: those of the file, or 0. *memory holds all that the part
+ * points to. */
+static int make_basis(const struct kvc_profile *p, uint32_t layer, const struct basis_arrays *a,
+                      const uint8_t *file_mean, int is_v, int interleaved,
+                      struct kvc_profile_part *part, float **memory, struct kvc_error *e) {
+    const size_t heads = (size_t)a->basis.dim[0], dim = (size_t)a->basis.dim[1],
+                 half = is_v ? 0 : p->half[layer];
     const size_t width = heads * dim;
     const size_t size = (dim + 3) * sizeof **memory + dim; /* of a channel */
     if (!(*memory = kvc_alloc_lines(width, size))) return kvc_fail_memory(e, "a profile");
     memset(*memory, 0, width * size);
-    float *basis = *memory, *mean = basis + width * dim, *scale = mean + width, *variance = scale + width;
+    float *basis = *memory, *mean = basis + width * dim, *scale = mean + width,
+          *variance = scale + width;
     int8_t *code = (int8_t *)(variance + width);
     for (size_t i = 0; i < width && file_mean; i++)
-        mean[i / dim * dim + kvc_profile_place(i % dim, half, interleaved)] = kvc_profile_f32(file_mean, i);
+        mean[i / dim * dim + kvc_profile_place(i % dim, half, interleaved)] =
+            kvc_profile_f32(file_mean, i);
     for (size_t i = 0; i < width; i++) {
         scale[i] = kvc_profile_f32(a->scale.data, i);
         if (a->has_variance) variance[i] = kvc_profile_f32(a->variance.data, i);
         for (size_t d = 0; d < dim; d++)
-            code[i * dim + kvc_profile_place(d, half, interleaved)] = (int8_t)a->basis.data[i * dim + d];
+            code[i * dim + kvc_profile_place(d, half, interleaved)] =
+                (int8_t)a->basis.data[i * dim + d];
     }
     for (size_t i = 0; i < width * dim; i++) basis[i] = (float)code[i] * scale[i / dim];
     *part = (struct kvc_profile_part){.heads = heads,
@@ -307,11 +342,13 @@ static int make_basis(const struct kvc_profile *p, uint32_t layer, const struct 
     return 0;
 }
 
-static int make_part(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int is_v, int interleaved,
-                     struct kvc_profile_slot *s, struct kvc_error *e) {
-    if (make_basis(p, layer, &a->own, a->mean.data, is_v, interleaved, &s->part, &s->memory, e)) return -1;
+static int make_part(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int is_v,
+                     int interleaved, struct kvc_profile_slot *s, struct kvc_error *e) {
+    if (make_basis(p, layer, &a->own, a->mean.data, is_v, interleaved, &s->part, &s->memory, e))
+        return -1;
     if (a->has_residual) {
-        if (make_basis(p, layer, &a->residual, NULL, is_v, interleaved, &s->residual, &s->residual_memory, e)) {
+        if (make_basis(p, layer, &a->residual, NULL, is_v, interleaved, &s->residual,
+                       &s->residual_memory, e)) {
             free(s->memory);
             s->memory = NULL;
             return -1;
@@ -341,42 +378,53 @@ static int make_inverse(struct kvc_profile_part *part, float **inverse, struct k
     return -1;
 }
 
-/* Makes the inverses of both bases, that of the rows last: it says that an encoder can use the part. */
+/* Makes the inverses of both bases, that of the rows last: it says that an encoder can use the
+ * part. */
 static int make_inverses(struct kvc_profile_slot *s, struct kvc_error *e) {
-    if (s->part.residual && !s->residual.inverse && make_inverse(&s->residual, &s->residual_inverse, e)) return -1;
+    if (s->part.residual && !s->residual.inverse &&
+        make_inverse(&s->residual, &s->residual_inverse, e))
+        return -1;
     return make_inverse(&s->part, &s->inverse, e);
 }
 
 /* Prepares the queries, whose channels are those of K. */
-static int make_queries(const struct kvc_profile *p, uint32_t layer, const struct arrays *a, int interleaved,
-                        struct kvc_profile_slot *s, struct kvc_error *e) {
+static int make_queries(const struct kvc_profile *p, uint32_t layer, const struct arrays *a,
+                        int interleaved, struct kvc_profile_slot *s, struct kvc_error *e) {
     if (!a->has_queries || s->query) return 0;
-    const size_t heads = (size_t)a->queries.dim[0], n = (size_t)a->queries.dim[1], dim = (size_t)a->queries.dim[2];
-    if (!(s->query = kvc_alloc(heads * n, dim * sizeof *s->query))) return kvc_fail_memory(e, "a profile");
+    const size_t heads = (size_t)a->queries.dim[0], n = (size_t)a->queries.dim[1],
+                 dim = (size_t)a->queries.dim[2];
+    if (!(s->query = kvc_alloc(heads * n, dim * sizeof *s->query)))
+        return kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < heads; h++)
         for (size_t q = 0; q < n; q++)
             for (size_t d = 0; d < dim; d++)
-                s->query[(q * heads + h) * dim + kvc_profile_place(d, p->half[layer], interleaved)] =
-                    (float)(int8_t)a->queries.data[(h * n + q) * dim + d] * kvc_profile_f32(a->queries_scale.data, h * n + q);
+                s->query[(q * heads + h) * dim +
+                         kvc_profile_place(d, p->half[layer], interleaved)] =
+                    (float)(int8_t)a->queries.data[(h * n + q) * dim + d] *
+                    kvc_profile_f32(a->queries_scale.data, h * n + q);
     s->part.query = s->query;
     s->part.query_heads = heads;
     s->part.n_queries = n;
     return 0;
 }
 
-int kvc_profile_part(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing, int encoder,
-                     const struct kvc_profile_part **part, struct kvc_error *e) {
+int kvc_profile_part(struct kvc_profile *p, uint32_t layer, enum kvc_role role,
+                     enum kvc_pairing pairing, int encoder, const struct kvc_profile_part **part,
+                     struct kvc_error *e) {
     const int is_v = role == KVC_ROLE_V, interleaved = pairing == KVC_PAIRING_INTERLEAVED;
     struct arrays a;
     *part = NULL;
     if (layer >= p->layers || (role != KVC_ROLE_K && role != KVC_ROLE_V)) return 0;
-    struct kvc_profile_slot *s = &p->slot[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS + (uint32_t)interleaved];
+    struct kvc_profile_slot *s =
+        &p->slot[(layer * 2 + (uint32_t)is_v) * KVC_PROFILE_VARIANTS + (uint32_t)interleaved];
     pthread_mutex_lock(&p->lock);
     int found = 1;
     if (!s->made || (encoder && !s->part.inverse)) {
         found = find_part(p, layer, is_v, &a, e);
         if (found == 1 && !s->made && make_part(p, layer, &a, is_v, interleaved, s, e)) found = -1;
-        if (found == 1 && encoder && (make_queries(p, layer, &a, interleaved, s, e) || make_inverses(s, e))) found = -1;
+        if (found == 1 && encoder &&
+            (make_queries(p, layer, &a, interleaved, s, e) || make_inverses(s, e)))
+            found = -1;
     }
     pthread_mutex_unlock(&p->lock);
     if (found == 1) *part = &s->part;

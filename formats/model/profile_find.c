@@ -15,7 +15,8 @@ static struct kvc_profile *try_file(const char *path, const uint8_t sha256[KVC_S
     struct kvc_profile *p = NULL;
     if (kvc_input_open(&in, path, NULL)) return NULL;
     if (in.size <= KVC_PROFILE_BYTES && !kvc_input_pin(&in, 0, in.size, NULL) &&
-        !kvc_sha256(in.data, (size_t)in.size, found, NULL) && memcmp(found, sha256, sizeof found) == 0)
+        !kvc_sha256(in.data, (size_t)in.size, found, NULL) &&
+        memcmp(found, sha256, sizeof found) == 0)
         p = kvc_profile_open_memory(in.data, (size_t)in.size, NULL);
     kvc_input_close(&in);
     return p;
@@ -25,19 +26,24 @@ static const char *profile_find_name_of(const char *model) {
     return *model ? model : "a model without a name";
 }
 
-/* Opens the profile that the user named. NULL where it has another hash or cannot be read; `wrong` gets the reason. */
-static struct kvc_profile *try_given(const char *path, const uint8_t sha256[KVC_SHA256_BYTES], char *wrong, size_t size) {
+/* Opens the profile that the user named. NULL where it has another hash or cannot be read; `wrong`
+ * gets the reason. */
+static struct kvc_profile *try_given(const char *path, const uint8_t sha256[KVC_SHA256_BYTES],
+                                     char *wrong, size_t size) {
     struct kvc_error e;
     struct kvc_profile *p = kvc_profile_open(path, &e);
     if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;
-    if (p) snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path, profile_find_name_of(kvc_profile_model(p)));
+    if (p)
+        snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path,
+                 profile_find_name_of(kvc_profile_model(p)));
     else snprintf(wrong, size, "; %.400s", e.message);
     kvc_profile_free(p);
     return NULL;
 }
 
 /* Opens the profile of this hash among the files *.kvcp of a folder. */
-static struct kvc_profile *try_folder(const char *folder, size_t length, const uint8_t sha256[KVC_SHA256_BYTES]) {
+static struct kvc_profile *try_folder(const char *folder, size_t length,
+                                      const uint8_t sha256[KVC_SHA256_BYTES]) {
     char path[4096];
     struct kvc_profile *p = NULL;
     if (!length || length + 260 > sizeof path) return NULL;
@@ -49,7 +55,8 @@ static struct kvc_profile *try_folder(const char *folder, size_t length, const u
         if (n <= suffix || strcmp(entry->d_name + n - suffix, KVC_PROFILE_SUFFIX) != 0) continue;
         snprintf(path + length, sizeof path - length, "/%s", entry->d_name);
         struct stat st;
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) p = try_file(path, sha256); /* a FIFO would wait for its writer */
+        /* a FIFO would wait for its writer */
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) p = try_file(path, sha256);
     }
     if (d) closedir(d);
     return p;
@@ -61,7 +68,8 @@ struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], con
     char wrong[512] = "";
     if (places->open && memcmp(kvc_profile_sha256(places->open), sha256, KVC_SHA256_BYTES) == 0)
         return kvc_profile_hold(places->open);
-    struct kvc_profile *p = places->given ? try_given(places->given, sha256, wrong, sizeof wrong) : NULL;
+    struct kvc_profile *p = places->given ? try_given(places->given, sha256, wrong, sizeof wrong)
+                                          : NULL;
     if (!p && places->folder) p = try_folder(places->folder, strlen(places->folder), sha256);
     while (!p && rest && *rest) {
         const size_t n = strcspn(rest, ":");
@@ -71,7 +79,8 @@ struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], con
     if (p) return p;
     char hash[2 * KVC_SHA256_BYTES + 1];
     kvc_hex(sha256, KVC_SHA256_BYTES, hash);
-    kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_PROFILE, "packed with the profile of %s, sha256 %s, which was found nowhere%s",
+    kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_PROFILE,
+                  "packed with the profile of %s, sha256 %s, which was found nowhere%s",
                   profile_find_name_of(model), hash, wrong);
     return NULL;
 }

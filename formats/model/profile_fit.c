@@ -1,8 +1,9 @@
-/* profile_fit.c: whether a profile fits a cache, by the metadata and by the values of the cache. Not for reading profiles
- * (profile.c).
+/* profile_fit.c: whether a profile fits a cache, by the metadata and by the values of the cache.
+ * Not for reading profiles (profile.c).
  *
- * A format cannot tell the keys and values of two models of one shape apart. A profile can: the coefficients of another model's
- * rows, or of rows whose channels are paired in another way, are several times as large as the variances of the profile. */
+ * A format cannot tell the keys and values of two models of one shape apart. A profile can: the
+ * coefficients of another model's rows, or of rows whose channels are paired in another way, are
+ * several times as large as the variances of the profile. */
 #include "formats/model/profile_fit.h"
 
 #include "codecs/floats.h"
@@ -28,23 +29,28 @@
 
 /* --- facts --- */
 
-static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e) {
+static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache *c,
+                             struct kvc_error *e) {
     for (size_t i = 0; i < c->meta.n; i++) {
         const struct kvc_meta_entry *m = &c->meta.entry[i];
         char hex[2 * KVC_SHA256_BYTES + 1];
         const char *mine = kvc_profile_text(p, m->key);
-        if (strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) != 0 || m->size != KVC_SHA256_BYTES || !*mine)
+        if (strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) != 0 ||
+            m->size != KVC_SHA256_BYTES || !*mine)
             continue;
         kvc_hex(m->value, KVC_SHA256_BYTES, hex);
         if (strcmp(hex, mine) != 0)
-            return kvc_fail(e, KVC_ERR_MODEL, "the cache is of other weights than the profile's (%s): %s", kvc_profile_model(p),
-                            m->key);
+            return kvc_fail(e, KVC_ERR_MODEL,
+                            "the cache is of other weights than the profile's (%s): %s",
+                            kvc_profile_model(p), m->key);
     }
     return 0;
 }
 
-/* Refuses a layer that RoPE rotated by other angles than those of the profile, where the cache tells its angles. */
-static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, uint32_t number, struct kvc_error *e) {
+/* Refuses a layer that RoPE rotated by other angles than those of the profile, where the cache
+ * tells its angles. */
+static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, uint32_t number,
+                        struct kvc_error *e) {
     const uint32_t layer = c->layer[number].index;
     struct kvc_rope_facts facts;
     double *room;
@@ -59,12 +65,15 @@ static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, 
         other = fabs(facts.angle[i] - angle[i]) > 1e-5 * facts.angle[i];
     free(room);
     if (!other) return 0;
-    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 ": the angles of RoPE in the cache are not those of the profile (%s)",
+    return kvc_fail(e, KVC_ERR_MODEL,
+                    "layer %" PRIu32
+                    ": the angles of RoPE in the cache are not those of the profile (%s)",
                     layer, kvc_profile_model(p));
 }
 
 /* Compares the shape of a tensor, and RoPE of its layer. */
-static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, uint32_t t, struct kvc_error *e) {
+static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, uint32_t t,
+                       struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const uint32_t layer = c->layer[tensor->layer].index, layers = kvc_profile_layers(p);
     const enum kvc_pairing pairing = kvc_cache_pairing(c);
@@ -73,22 +82,25 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
     size_t half;
     if (layer >= layers)
         return kvc_fail(e, KVC_ERR_MODEL,
-                        "the cache has a layer %" PRIu32 ", the model of the profile (%s) has %" PRIu32 " layers", layer,
-                        kvc_profile_model(p), layers);
+                        "the cache has a layer %" PRIu32
+                        ", the model of the profile (%s) has %" PRIu32 " layers",
+                        layer, kvc_profile_model(p), layers);
     const int found = kvc_profile_shape(p, layer, tensor->role, &heads, &dim, e);
     if (found != 1) return found;
     if (heads != tensor->shape.heads || dim != tensor->shape.dim)
-        return kvc_fail_need(e, KVC_ERR_MODEL, kvc_cache_heads_known(c) ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
-                             "layer %" PRIu32 " has %" PRIu64 " head%s of %" PRIu64 " channels, the profile (%s) has %" PRIu64
-                             " of %" PRIu64,
-                             layer, tensor->shape.heads, tensor->shape.heads == 1 ? "" : "s", tensor->shape.dim,
-                             kvc_profile_model(p), heads, dim);
+        return kvc_fail_need(e, KVC_ERR_MODEL,
+                             kvc_cache_heads_known(c) ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
+                             "layer %" PRIu32 " has %" PRIu64 " head%s of %" PRIu64
+                             " channels, the profile (%s) has %" PRIu64 " of %" PRIu64,
+                             layer, tensor->shape.heads, tensor->shape.heads == 1 ? "" : "s",
+                             tensor->shape.dim, kvc_profile_model(p), heads, dim);
     if (tensor->role != KVC_ROLE_K) return 0;
     if (kvc_profile_angles(p, layer, &half) && pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown, and a profile needs it");
     if (*paired && pairing && strcmp(paired, kvc_pairing_name(pairing)) != 0)
-        return kvc_fail(e, KVC_ERR_MODEL, "K is paired as %s, in the profile as %s", kvc_pairing_name(pairing), paired);
+        return kvc_fail(e, KVC_ERR_MODEL, "K is paired as %s, in the profile as %s",
+                        kvc_pairing_name(pairing), paired);
     return other_angles(p, c, tensor->layer, e);
 }
 
@@ -96,14 +108,17 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
     const uint64_t layers = kvc_facts_of(&c->meta).layers;
     int any = 0;
     if (layers && layers != kvc_profile_layers(p))
-        return kvc_fail(e, KVC_ERR_MODEL, "the cache is of a model of %" PRIu64 " layers, that of the profile (%s) has %" PRIu32,
+        return kvc_fail(e, KVC_ERR_MODEL,
+                        "the cache is of a model of %" PRIu64
+                        " layers, that of the profile (%s) has %" PRIu32,
                         layers, kvc_profile_model(p), kvc_profile_layers(p));
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         if (c->tensor[t].role != KVC_ROLE_K && c->tensor[t].role != KVC_ROLE_V) continue;
         any = 1;
         if (tensor_fits(p, c, t, e)) return -1;
     }
-    if (!any) return kvc_fail(e, KVC_ERR_MODEL, "the cache has no K or V that a profile could serve");
+    if (!any)
+        return kvc_fail(e, KVC_ERR_MODEL, "the cache has no K or V that a profile could serve");
     return other_fingerprint(p, c, e);
 }
 
@@ -122,24 +137,27 @@ struct measurement {
 static int is_measured(const struct kvc_cache *c, uint32_t t) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
-    return (tensor->role == KVC_ROLE_K || tensor->role == KVC_ROLE_V) && kvc_is_float(tensor->shape.dtype) &&
-           (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING);
+    return (tensor->role == KVC_ROLE_K || tensor->role == KVC_ROLE_V) &&
+           kvc_is_float(tensor->shape.dtype) && (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING);
 }
 
-/* Adds the squares of a row's coefficients to `sum`. `room` holds as many floats as a head has channels. */
+/* Adds the squares of a row's coefficients to `sum`. `room` holds as many floats as a head has
+ * channels. */
 static void add_squares(const struct kvc_profile_part *part, float *row, double *sum, float *room) {
     const size_t dim = part->dim;
     for (size_t i = 0; i < part->heads * dim; i++) row[i] -= part->mean[i];
     for (size_t h = 0; h < part->heads; h++) {
-        kvc_kernels_get()->multiply_rows(room, row + h * dim, part->inverse + h * dim * dim, dim, dim, dim);
+        kvc_kernels_get()->multiply_rows(room, row + h * dim, part->inverse + h * dim * dim, dim,
+                                         dim, dim);
         for (size_t j = 0; j < dim; j++) sum[h * dim + j] += (double)room[j] * (double)room[j];
     }
 }
 
-/* Adds up the squares of the coefficients of some rows: runs of RUN_ROWS, evenly over the cache, without the first tokens.
- * Returns the number of rows, or -1. */
-static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct kvc_profile_part *part, struct kvc_rope *rope,
-                           double *sum, struct kvc_error *e) {
+/* Adds up the squares of the coefficients of some rows: runs of RUN_ROWS, evenly over the cache,
+ * without the first tokens. Returns the number of rows, or -1. */
+static int64_t sum_squares(const struct measurement *m, uint32_t t,
+                           const struct kvc_profile_part *part, struct kvc_rope *rope, double *sum,
+                           struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(m->cache, t)->cells;
     const struct kvc_shape *shape = &m->cache->tensor[t].shape;
     const size_t width = part->heads * part->dim;
@@ -156,7 +174,9 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct
         for (uint64_t i = 0; i < n && measured >= 0; i++) {
             const int64_t position = kvc_cells_position(cells, first + i);
             float *row = rows + i * width;
-            if (position < KVC_PROFILE_FIRST || position >= KVC_ROPE_POSITIONS || !kvc_all_finite(row, width)) continue;
+            if (position < KVC_PROFILE_FIRST || position >= KVC_ROPE_POSITIONS ||
+                !kvc_all_finite(row, width))
+                continue;
             if (rope->half) kvc_row_before_rope(rope, row, part->heads, part->dim, position);
             add_squares(part, row, sum, rows + RUN_ROWS * width);
             measured++;
@@ -168,19 +188,25 @@ static int64_t sum_squares(const struct measurement *m, uint32_t t, const struct
 }
 
 /* Measures the ratio of a tensor; 0 where it cannot be measured. */
-static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio, struct kvc_error *e) {
+static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio,
+                          struct kvc_error *e) {
     const struct kvc_cache *c = m->cache;
     const enum kvc_role role = c->tensor[t].role;
     const struct kvc_profile_part *part;
     struct kvc_rope rope = {.half = 0};
     *ratio = 0;
-    if (kvc_profile_part(m->profile, c->layer[c->tensor[t].layer].index, role, m->pairing, 1, &part, e)) return -1;
-    if (!part || !part->variance || part->heads != c->tensor[t].shape.heads || part->dim != c->tensor[t].shape.dim) return 0;
+    if (kvc_profile_part(m->profile, c->layer[c->tensor[t].layer].index, role, m->pairing, 1, &part,
+                         e))
+        return -1;
+    if (!part || !part->variance || part->heads != c->tensor[t].shape.heads ||
+        part->dim != c->tensor[t].shape.dim)
+        return 0;
     const size_t width = part->heads * part->dim;
     double *sum = kvc_alloc_zeros(width, sizeof *sum);
     if (!sum) return kvc_fail_memory(e, "coefficients");
     const int after_rope = kvc_facts_of(&c->meta).after_rope;
-    const int rotated = role == KVC_ROLE_K && part->angle && after_rope && kvc_pairing_turns(m->pairing);
+    const int rotated = role == KVC_ROLE_K && part->angle && after_rope &&
+                        kvc_pairing_turns(m->pairing);
     int64_t rows = 0;
     if (rotated && kvc_rope_init(&rope, part->angle, part->half, m->pairing, e)) rows = -1;
     if (!rows) rows = sum_squares(m, t, part, &rope, sum, e);
@@ -201,7 +227,8 @@ static int measure_layer(void *state, uint64_t item, void **result, struct kvc_e
     for (int r = 0; r < 2; r++) {
         const uint32_t t = layer->tensor[r];
         if (t == KVC_NONE || !is_measured(m->cache, t)) continue;
-        if (measure_tensor(m, t, &m->layer[item].ratio[m->cache->tensor[t].role == KVC_ROLE_V], e)) {
+        if (measure_tensor(m, t, &m->layer[item].ratio[m->cache->tensor[t].role == KVC_ROLE_V],
+                           e)) {
             char label[64];
             kvc_tensor_label(m->cache, t, label, sizeof label);
             return kvc_error_prefix(e, label);
@@ -228,9 +255,10 @@ const char *kvc_fit_name(enum kvc_fit_verdict verdict) {
     return names[verdict];
 }
 
-/* Limits of the ratios, from measurements with SmolLM2. Texts of all kinds have medians from 0.54 to 1.42 and layers up to
- * 2.4, from 6 tokens on. One token repeated, whose rows are nearly equal, has medians from 0.14 to 2.3 and layers up to 5.1. K
- * in the other pairing has medians of 10 to 16; layers of another model, 7 to 300. */
+/* Limits of the ratios, from measurements with SmolLM2. Texts of all kinds have medians from 0.54
+ * to 1.42 and layers up to 2.4, from 6 tokens on. One token repeated, whose rows are nearly equal,
+ * has medians from 0.14 to 2.3 and layers up to 5.1. K in the other pairing has medians of 10 to
+ * 16; layers of another model, 7 to 300. */
 #define DOUBT 2.0
 #define MISFIT 3.0
 #define LAYER_DOUBT 4.0
@@ -247,16 +275,17 @@ static enum kvc_fit_verdict judge(const struct kvc_fit *fit) {
     for (int r = 0; r < 2; r++) {
         const double ratio = fit->ratio[r], worst = largest(fit, r);
         if (!(ratio > 0)) continue;
-        const enum kvc_fit_verdict own = ratio > MISFIT || worst > LAYER_MISFIT                      ? KVC_FIT_BAD
-                                         : ratio > DOUBT || ratio < 1 / DOUBT || worst > LAYER_DOUBT ? KVC_FIT_DOUBTFUL
-                                                                                                     : KVC_FIT_GOOD;
+        const enum kvc_fit_verdict own = ratio > MISFIT || worst > LAYER_MISFIT ? KVC_FIT_BAD
+                                         : ratio > DOUBT || ratio < 1 / DOUBT || worst > LAYER_DOUBT
+                                             ? KVC_FIT_DOUBTFUL
+                                             : KVC_FIT_GOOD;
         if (own > verdict) verdict = own;
     }
     return verdict;
 }
 
-int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc_cache *c, enum kvc_pairing pairing,
-                    unsigned threads, struct kvc_error *e) {
+int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc_cache *c,
+                    enum kvc_pairing pairing, unsigned threads, struct kvc_error *e) {
     struct measurement m = {.profile = p, .cache = c, .pairing = pairing};
     struct kvc_job job = {.n = c->n_layers, .work = measure_layer, .state = &m};
     double *room = kvc_alloc_zeros((size_t)c->n_layers + 1, sizeof *room);
@@ -267,7 +296,8 @@ int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc
     if (!status) {
         fit->layer = m.layer;
         for (uint32_t i = 0; i < c->n_layers; i++)
-            if (m.layer[i].ratio[0] > 0 || m.layer[i].ratio[1] > 0) fit->layer[fit->n++] = m.layer[i];
+            if (m.layer[i].ratio[0] > 0 || m.layer[i].ratio[1] > 0)
+                fit->layer[fit->n++] = m.layer[i];
         for (int r = 0; r < 2; r++) fit->ratio[r] = over_layers(fit, r, room);
         fit->verdict = judge(fit);
     } else {
@@ -279,9 +309,11 @@ int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc
 
 /* --- facts that the profile has and the cache lacks --- */
 
-/* Finds the layers that have a window. Returns 0 where neither the profile tells them nor RoPE. RoPE tells them where the
- * layers have two kinds of angles and one kind has as many layers as the cache has layers with a window. */
-static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_layer_pattern *pattern) {
+/* Finds the layers that have a window. Returns 0 where neither the profile tells them nor RoPE.
+ * RoPE tells them where the layers have two kinds of angles and one kind has as many layers as the
+ * cache has layers with a window. */
+static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c,
+                      struct kvc_layer_pattern *pattern) {
     const char *text = kvc_profile_text(p, "model.sliding-layers");
     const unsigned long window = strtoul(kvc_profile_text(p, "model.sliding-window"), NULL, 10);
     const uint32_t layers = kvc_profile_layers(p);
@@ -305,21 +337,25 @@ static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c, st
         same += pattern->sliding[i];
     }
     if (2 * sliding == layers || (same != sliding && same != layers - sliding)) return 0;
-    for (uint32_t i = 0; i < layers && same != sliding; i++) pattern->sliding[i] = !pattern->sliding[i];
+    for (uint32_t i = 0; i < layers && same != sliding; i++)
+        pattern->sliding[i] = !pattern->sliding[i];
     return 1;
 }
 
-/* Takes the number of heads from the profile, where the cache does not tell it and rows of the profile have the same length. */
+/* Takes the number of heads from the profile, where the cache does not tell it and rows of the
+ * profile have the same length. */
 static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     uint64_t heads = 0, dim = 0, all = 0;
     if (kvc_cache_heads_known(c)) return 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];
         if (tensor->role != KVC_ROLE_K && tensor->role != KVC_ROLE_V) continue;
-        const int found = kvc_profile_shape(p, c->layer[tensor->layer].index, tensor->role, &heads, &dim, e);
+        const int found = kvc_profile_shape(p, c->layer[tensor->layer].index, tensor->role, &heads,
+                                            &dim, e);
         if (found < 0) return -1;
         if (!found) continue;
-        if (heads * dim != tensor->shape.heads * tensor->shape.dim || (all && all != heads)) return 0;
+        if (heads * dim != tensor->shape.heads * tensor->shape.dim || (all && all != heads))
+            return 0;
         all = heads;
     }
     return all && all <= UINT32_MAX ? kvc_cache_set_heads(c, (uint32_t)all, e) : 0;
@@ -327,8 +363,10 @@ static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct 
 
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern pattern;
-    const int placed = kvc_facts_of(&c->meta).has_profile; /* a container whose parts are found by number */
-    const int settled = placed || !pattern_of(p, c, &pattern) ? 0 : kvc_layers_settle(c, &pattern, e);
+    /* a container whose parts are found by number */
+    const int placed = kvc_facts_of(&c->meta).has_profile;
+    const int settled = placed || !pattern_of(p, c, &pattern) ? 0
+                                                              : kvc_layers_settle(c, &pattern, e);
     return settled < 0 || adopt_heads(p, c, e) ? kvc_error_prefix(e, "profile") : 0;
 }
 
@@ -342,30 +380,36 @@ static void worst_layers(const struct kvc_fit *fit, int role, char *text, size_t
     for (int i = 0; i < 3; i++) {
         const struct kvc_fit_layer *next = NULL;
         for (uint32_t l = 0; l < fit->n; l++)
-            if (fit->layer[l].ratio[role] < below && (!next || fit->layer[l].ratio[role] > next->ratio[role]))
+            if (fit->layer[l].ratio[role] < below &&
+                (!next || fit->layer[l].ratio[role] > next->ratio[role]))
                 next = &fit->layer[l];
         if (!next || !(next->ratio[role] > 0) || used >= size) return;
         below = next->ratio[role];
         char ratio[32];
         kvc_number_print(ratio, sizeof ratio, 3, next->ratio[role]);
-        const int n = snprintf(text + used, size - used, "%s%" PRIu32 " (%s)", i ? ", " : "", next->layer, ratio);
+        const int n = snprintf(text + used, size - used, "%s%" PRIu32 " (%s)", i ? ", " : "",
+                               next->layer, ratio);
         used += n > 0 ? (size_t)n : 0;
     }
 }
 
-static int profile_fit_refuse(const struct kvc_profile *p, const struct kvc_fit *fit, enum kvc_pairing better,
-                              struct kvc_error *e) {
+static int profile_fit_refuse(const struct kvc_profile *p, const struct kvc_fit *fit,
+                              enum kvc_pairing better, struct kvc_error *e) {
     const int role = fit->ratio[0] > MISFIT || largest(fit, 0) > LAYER_MISFIT ? 0 : 1;
     char worst[128], check[160];
     worst_layers(fit, role, worst, sizeof worst);
-    if (better) snprintf(check, sizeof check, "with K paired in %s it fits", kvc_pairing_name(better));
+    if (better)
+        snprintf(check, sizeof check, "with K paired in %s it fits", kvc_pairing_name(better));
     else
         snprintf(check, sizeof check,
-                 "check that the cache is of this model, its layers in order, the pairing and the number of heads");
-    return kvc_fail_need(e, KVC_ERR_MODEL, better ? KVC_NEED_PAIRING : KVC_NEED_CONSENT,
-                         "does not fit the cache: the mean square of the coefficients of %s is %.3g times that "
-                         "of the profile (%.100s) in the median of layers, where about 1 is expected; largest in layers %s; %s",
-                         role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
+                 "check that the cache is of this model, its layers in order, the pairing and the "
+                 "number of heads");
+    return kvc_fail_need(
+        e, KVC_ERR_MODEL, better ? KVC_NEED_PAIRING : KVC_NEED_CONSENT,
+        "does not fit the cache: the mean square of the coefficients of %s is %.3g times that "
+        "of the profile (%.100s) in the median of layers, where about 1 is expected; largest in "
+        "layers %s; %s",
+        role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
 }
 
 int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e) {
@@ -388,21 +432,24 @@ static int note_pairing(struct kvc_cache *c, enum kvc_pairing pairing, struct kv
     return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e);
 }
 
-/* Measures the fit with K paired as the cache says, and where K does not fit so, the other way too. Where the cache only assumes
- * or does not know its pairing, the pairing that fits is noted. *better gets the other pairing where a cache that tells its
- * pairing would fit with it, else KVC_PAIRING_UNKNOWN. */
-static int settle_pairing(struct kvc_profile *p, struct kvc_cache *c, unsigned threads, struct kvc_fit *fit,
-                          enum kvc_pairing *better, struct kvc_error *e) {
+/* Measures the fit with K paired as the cache says, and where K does not fit so, the other way too.
+ * Where the cache only assumes or does not know its pairing, the pairing that fits is noted.
+ * *better gets the other pairing where a cache that tells its pairing would fit with it, else
+ * KVC_PAIRING_UNKNOWN. */
+static int settle_pairing(struct kvc_profile *p, struct kvc_cache *c, unsigned threads,
+                          struct kvc_fit *fit, enum kvc_pairing *better, struct kvc_error *e) {
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
     const enum kvc_pairing said = facts.pairing;
     const int told = said != KVC_PAIRING_UNKNOWN && !facts.pairing_assumed;
     const enum kvc_pairing first = said != KVC_PAIRING_UNKNOWN ? said : KVC_PAIRING_HALVES;
-    const enum kvc_pairing second = first == KVC_PAIRING_HALVES ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_HALVES;
+    const enum kvc_pairing second = first == KVC_PAIRING_HALVES ? KVC_PAIRING_INTERLEAVED
+                                                                : KVC_PAIRING_HALVES;
     struct kvc_fit other = {.n = 0};
     *better = KVC_PAIRING_UNKNOWN;
     if (kvc_fit_measure(fit, p, c, first, threads, e)) return -1;
     if (!has_rope(p, c)) return 0;
-    if (!k_fits(fit) && fit->ratio[0] > 0 && kvc_fit_measure(&other, p, c, second, threads, e)) return -1;
+    if (!k_fits(fit) && fit->ratio[0] > 0 && kvc_fit_measure(&other, p, c, second, threads, e))
+        return -1;
     int status = 0;
     if (told) {
         if (k_fits(&other)) *better = second;
@@ -418,22 +465,27 @@ static int settle_pairing(struct kvc_profile *p, struct kvc_cache *c, unsigned t
     return status;
 }
 
-int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned threads, int force, struct kvc_fit *fit,
-                       struct kvc_error *e) {
+int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned threads, int force,
+                       struct kvc_fit *fit, struct kvc_error *e) {
     enum kvc_pairing better;
     memset(fit, 0, sizeof *fit);
     if (kvc_layers_need_numbers(c, e)) return -1;
     int status = settle_pairing(p, c, threads, fit, &better, e);
-    const int misfit = !status && fit->verdict == KVC_FIT_BAD && !force, unknown = kvc_cache_pairing(c) == KVC_PAIRING_UNKNOWN;
+    const int misfit = !status && fit->verdict == KVC_FIT_BAD && !force,
+              unknown = kvc_cache_pairing(c) == KVC_PAIRING_UNKNOWN;
     if (misfit && unknown) status = profile_fit_refuse(p, fit, better, e);
-    if (!status) status = kvc_profile_fits(p, c, e) || (misfit && profile_fit_refuse(p, fit, better, e));
+    if (!status)
+        status = kvc_profile_fits(p, c, e) || (misfit && profile_fit_refuse(p, fit, better, e));
     if (status) kvc_fit_free(fit);
     return status ? -1 : 0;
 }
 
-int kvc_profile_prepare(struct kvc_profile *p, struct kvc_cache *c, const struct kvc_profile_use *use, struct kvc_fit *fit,
+int kvc_profile_prepare(struct kvc_profile *p, struct kvc_cache *c,
+                        const struct kvc_profile_use *use, struct kvc_fit *fit,
                         struct kvc_error *e) {
     memset(fit, 0, sizeof *fit);
     if (!kvc_recipe_profile_need(use->recipe, kvc_profile_predicts(p))) return 0;
-    return kvc_profile_settle(p, c, use->threads, use->force, fit, e) ? kvc_error_prefix(e, "profile") : 1;
+    return kvc_profile_settle(p, c, use->threads, use->force, fit, e)
+               ? kvc_error_prefix(e, "profile")
+               : 1;
 }

@@ -1,5 +1,5 @@
-/* profile_learn.c: means, covariances and queries counted over caches. Not for the basis that they make (profile_learn_basis.c)
- * or for writing it (profile_learn_write.c). */
+/* profile_learn.c: means, covariances and queries counted over caches. Not for the basis that they
+ * make (profile_learn_basis.c) or for writing it (profile_learn_write.c). */
 #include "formats/model/profile_learn.h"
 
 #include "codecs/eigen.h"
@@ -52,9 +52,11 @@ void kvc_learner_predict(struct kvc_learner *l, unsigned back, struct kvc_profil
 
 /* --- adding --- */
 
-static struct kvc_learnt_layer *layer_at(struct kvc_learner *l, uint32_t index, struct kvc_error *e) {
+static struct kvc_learnt_layer *layer_at(struct kvc_learner *l, uint32_t index,
+                                         struct kvc_error *e) {
     if (index >= MAX_LAYERS) {
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "layer %" PRIu32 ": a profile has at most %d layers", index, MAX_LAYERS);
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "layer %" PRIu32 ": a profile has at most %d layers",
+                 index, MAX_LAYERS);
         return NULL;
     }
     if (index >= l->layers) {
@@ -70,14 +72,19 @@ static struct kvc_learnt_layer *layer_at(struct kvc_learner *l, uint32_t index, 
     return &l->layer[index];
 }
 
-static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape, struct kvc_error *e) {
+static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape,
+                      struct kvc_error *e) {
     const size_t heads = (size_t)shape->heads, dim = (size_t)shape->dim;
     if (p->sum) {
         if (p->heads == heads && p->dim == dim) return 0;
-        return kvc_fail(e, KVC_ERR_MODEL, "%zu head%s of %zu channels, where another cache has %zu of %zu: not of one model",
-                        heads, heads == 1 ? "" : "s", dim, p->heads, p->dim);
+        return kvc_fail(
+            e, KVC_ERR_MODEL,
+            "%zu head%s of %zu channels, where another cache has %zu of %zu: not of one model",
+            heads, heads == 1 ? "" : "s", dim, p->heads, p->dim);
     }
-    if (dim > MAX_DIM) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "heads of %zu channels are too large for a profile", dim);
+    if (dim > MAX_DIM)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "heads of %zu channels are too large for a profile",
+                        dim);
     p->heads = heads;
     p->dim = dim;
     p->sum = kvc_alloc_zeros(heads, dim * sizeof *p->sum);
@@ -85,7 +92,8 @@ static int part_begin(struct kvc_learnt_part *p, const struct kvc_shape *shape, 
     return p->sum && p->gram ? 0 : kvc_fail_memory(e, "a profile");
 }
 
-static int profile_learn_add_tensor(const struct kvc_cache *c, uint32_t t, struct kvc_learnt_part *p, struct kvc_rope *rope,
+static int profile_learn_add_tensor(const struct kvc_cache *c, uint32_t t,
+                                    struct kvc_learnt_part *p, struct kvc_rope *rope,
                                     struct kvc_error *e) {
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
@@ -115,15 +123,17 @@ static int profile_learn_add_tensor(const struct kvc_cache *c, uint32_t t, struc
     return status;
 }
 
-static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_layer *l, struct kvc_rope *rope,
-                       struct kvc_error *e) {
+static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_layer *l,
+                       struct kvc_rope *rope, struct kvc_error *e) {
     const struct kvc_shape *shape = &q->tensor[t].shape;
     const struct kvc_cells *cells = &kvc_tensor_part(q, t)->cells;
     const size_t width = (size_t)(shape->heads * shape->dim), dim = (size_t)shape->dim;
     const size_t n = (size_t)shape->tokens, have = l->n_queries;
     if (dim != l->part[0].dim || !l->part[0].heads || shape->heads % l->part[0].heads ||
         (have && (l->query_heads != shape->heads || l->query_dim != dim)))
-        return kvc_fail(e, KVC_ERR_MODEL, "queries of %" PRIu64 " heads of %zu channels do not match K", shape->heads, dim);
+        return kvc_fail(e, KVC_ERR_MODEL,
+                        "queries of %" PRIu64 " heads of %zu channels do not match K", shape->heads,
+                        dim);
     if (!n || have + n > MAX_QUERIES) return 0;
     float *grown = kvc_realloc(l->query, (have + n) * width + dim, sizeof *grown);
     if (!grown) return kvc_fail_memory(e, "queries");
@@ -131,8 +141,10 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_
     if (q->read(q, t, 0, n, (uint8_t *)(grown + have * width), e)) return -1;
     for (size_t i = 0; i < n; i++) {
         float *row = grown + (have + i) * width;
-        if (!kvc_all_finite(row, width)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "queries hold a value that is not finite");
-        kvc_learn_normalise(rope, row, (size_t)shape->heads, dim, kvc_cells_position(cells, i), grown + (have + n) * width);
+        if (!kvc_all_finite(row, width))
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "queries hold a value that is not finite");
+        kvc_learn_normalise(rope, row, (size_t)shape->heads, dim, kvc_cells_position(cells, i),
+                            grown + (have + n) * width);
     }
     l->query_heads = (size_t)shape->heads;
     l->query_dim = dim;
@@ -140,13 +152,18 @@ static int add_queries(const struct kvc_cache *q, uint32_t t, struct kvc_learnt_
     return 0;
 }
 
-/* Checks that a cache can be of the model of the first cache: fingerprints of one kind must agree, and the pairing of K. */
-static int check_model(const struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
+/* Checks that a cache can be of the model of the first cache: fingerprints of one kind must agree,
+ * and the pairing of K. */
+static int check_model(const struct kvc_learner *l, const struct kvc_cache *c,
+                       struct kvc_error *e) {
     for (size_t i = 0; i < c->meta.n; i++) {
-        const struct kvc_meta_entry *m = &c->meta.entry[i], *first = kvc_meta_find(&l->meta, m->key);
+        const struct kvc_meta_entry *m = &c->meta.entry[i],
+                                    *first = kvc_meta_find(&l->meta, m->key);
         const int says = strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) == 0;
-        if (says && first && (first->size != m->size || memcmp(first->value, m->value, (size_t)m->size) != 0))
-            return kvc_fail(e, KVC_ERR_MODEL, "the cache is of other weights than the caches before: %s", m->key);
+        if (says && first &&
+            (first->size != m->size || memcmp(first->value, m->value, (size_t)m->size) != 0))
+            return kvc_fail(e, KVC_ERR_MODEL,
+                            "the cache is of other weights than the caches before: %s", m->key);
     }
     if (kvc_cache_pairing(c) != l->pairing && !l->rope_known)
         return kvc_fail(e, KVC_ERR_MODEL, "K is paired in another way than in the caches before");
@@ -154,8 +171,8 @@ static int check_model(const struct kvc_learner *l, const struct kvc_cache *c, s
 }
 
 /* Adds K, V and queries of a layer of a cache. */
-static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const struct kvc_cache *queries, uint32_t number,
-                     struct kvc_error *e) {
+static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
+                     const struct kvc_cache *queries, uint32_t number, struct kvc_error *e) {
     const struct kvc_layer *layer = &c->layer[number];
     const enum kvc_part_kind kind = c->part[layer->part].kind;
     struct kvc_rope rope;
@@ -163,7 +180,8 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
     if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) return 0;
     for (int r = 0; r < 2; r++) {
         const uint32_t t = layer->tensor[r];
-        any |= t != KVC_NONE && c->tensor[t].role == (enum kvc_role)r && kvc_is_float(c->tensor[t].shape.dtype);
+        any |= t != KVC_NONE && c->tensor[t].role == (enum kvc_role)r &&
+               kvc_is_float(c->tensor[t].shape.dtype);
     }
     if (!any) return 0;
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
@@ -175,12 +193,15 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
     for (int r = 0; r < 2 && !status; r++) {
         struct kvc_rope none = {.half = 0};
         const uint32_t t = layer->tensor[r];
-        if (t == KVC_NONE || c->tensor[t].role != (enum kvc_role)r || !kvc_is_float(c->tensor[t].shape.dtype)) continue;
+        if (t == KVC_NONE || c->tensor[t].role != (enum kvc_role)r ||
+            !kvc_is_float(c->tensor[t].shape.dtype))
+            continue;
         status = part_begin(&to->part[r], &c->tensor[t].shape, e);
         if (!status) status = profile_learn_add_tensor(c, t, &to->part[r], r ? &none : &rope, e);
     }
     for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++)
-        if (queries->tensor[t].role == KVC_ROLE_QUERIES && queries->layer[queries->tensor[t].layer].index == layer->index)
+        if (queries->tensor[t].role == KVC_ROLE_QUERIES &&
+            queries->layer[queries->tensor[t].layer].index == layer->index)
             status = add_queries(queries, t, to, &rope, e) ||
                              kvc_learn_attention(c, number, queries, t, kvc_cache_pairing(c), to, e)
                          ? -1
@@ -192,13 +213,15 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c, const str
 int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_cache *queries = NULL;
     if (!kvc_cache_heads_known(c))
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS, "nothing says how many KV heads there are");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
+                             "nothing says how many KV heads there are");
     if (kvc_layers_need_numbers(c, e)) return -1;
     if (!l->caches && kvc_meta_copy(&l->meta, &c->meta, e)) return -1;
     if (!l->caches) l->pairing = kvc_cache_pairing(c);
     if (check_model(l, c, e)) return -1;
     const uint32_t layers = l->layers;
-    if (kvc_cache_has_queries(c) && !(queries = kvc_view_queries(c, kvc_cache_pairing(c), e))) return -1;
+    if (kvc_cache_has_queries(c) && !(queries = kvc_view_queries(c, kvc_cache_pairing(c), e)))
+        return -1;
     int status = 0;
     for (uint32_t i = 0; i < c->n_layers && !status; i++) status = add_layer(l, c, queries, i, e);
     kvc_cache_free(queries);
@@ -206,12 +229,15 @@ int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc
         status = kvc_fail(e, KVC_ERR_MODEL, "the cache has more layers than the caches before");
     uint32_t own = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->layer[i].index + 1 > own && c->part[c->layer[i].part].kind != KVC_PART_COMPANION) own = c->layer[i].index + 1;
-    if (!status && own < l->layers) status = kvc_fail(e, KVC_ERR_MODEL, "the cache has fewer layers than the caches before");
+        if (c->layer[i].index + 1 > own && c->part[c->layer[i].part].kind != KVC_PART_COMPANION)
+            own = c->layer[i].index + 1;
+    if (!status && own < l->layers)
+        status = kvc_fail(e, KVC_ERR_MODEL, "the cache has fewer layers than the caches before");
     if (!status && l->back) status = kvc_learn_keep(l, c, e);
     l->caches++;
     if (!status && l->rope_known && l->rope_unknown)
-        status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "RoPE is known for K of some layers only");
+        status = kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
+                               "RoPE is known for K of some layers only");
     return status;
 }
 

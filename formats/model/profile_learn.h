@@ -1,5 +1,5 @@
-/* profile_learn.h: a profile from caches alone: means, covariances and queries, no gradients. Layout of what is written:
- * kvc-profile(5). Not for reading profiles (profile.h). */
+/* profile_learn.h: a profile from caches alone: means, covariances and queries, no gradients.
+ * Layout of what is written: kvc-profile(5). Not for reading profiles (profile.h). */
 #ifndef KVC_PROFILE_LEARN_H
 #define KVC_PROFILE_LEARN_H
 
@@ -11,11 +11,13 @@ struct kvc_learner;
 
 struct kvc_learner *kvc_learner_new(struct kvc_error *e);
 void kvc_learner_free(struct kvc_learner *l);
-/* Says, before the first cache, that each layer is to be predicted from so many layers before it, 1 to 7 (predictor.h). With `base`,
- * which must outlive the learner, the predictors are all that is learnt: they are added to that profile. NULL: to what is learnt. */
+/* Says, before the first cache, that each layer is to be predicted from so many layers before it, 1
+ * to 7 (predictor.h). With `base`, which must outlive the learner, the predictors are all that is
+ * learnt: they are added to that profile. NULL: to what is learnt. */
 void kvc_learner_predict(struct kvc_learner *l, unsigned back, struct kvc_profile *base);
-/* Adds a cache: K and V in f32, f16 or bf16 of its live and sliding parts, and its queries. All caches must be of one model:
- * the same layers, heads and channels, and RoPE known of all or of none. */
+/* Adds a cache: K and V in f32, f16 or bf16 of its live and sliding parts, and its queries. All
+ * caches must be of one model: the same layers, heads and channels, and RoPE known of all or of
+ * none. */
 int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e);
 /* Returns 1 when RoPE of K was known. */
 int kvc_learner_knows_rope(const struct kvc_learner *l);

@@ -1,6 +1,7 @@
-/* profile_learn_basis.c: the basis of K or V of a layer, from what was counted of its rows. The metric is that of basis.md's
- * own basis. An error of K counts as an error of a logit where there are queries, and relative to the energy of K where there
- * are none. An error of V counts relative to the variance of its layer. */
+/* profile_learn_basis.c: the basis of K or V of a layer, from what was counted of its rows. The
+ * metric is that of basis.md's own basis. An error of K counts as an error of a logit where there
+ * are queries, and relative to the energy of K where there are none. An error of V counts relative
+ * to the variance of its layer. */
 #include "formats/model/profile_learn_basis.h"
 
 #include "codecs/eigen.h"
@@ -25,13 +26,15 @@ float kvc_learn_round(const float *values, size_t n, int8_t *code) {
     float maximum = 0;
     for (size_t i = 0; i < n; i++) maximum = fmaxf(maximum, fabsf(values[i]));
     const float scale = maximum / 127;
-    for (size_t i = 0; i < n; i++) code[i] = scale > 0 ? (int8_t)lrintf(fmaxf(-127, fminf(127, values[i] / scale))) : 0;
+    for (size_t i = 0; i < n; i++)
+        code[i] = scale > 0 ? (int8_t)lrintf(fmaxf(-127, fminf(127, values[i] / scale))) : 0;
     return scale;
 }
 
-/* Computes the weights of a head's channels relative to spreads: of K by the energy of queries, or of K itself where there are none. */
-static void weigh_by_spread(const struct kvc_learnt_layer *l, int is_v, size_t head, const double *variance,
-                            double layer_variance, double *weight) {
+/* Computes the weights of a head's channels relative to spreads: of K by the energy of queries, or
+ * of K itself where there are none. */
+static void weigh_by_spread(const struct kvc_learnt_layer *l, int is_v, size_t head,
+                            const double *variance, double layer_variance, double *weight) {
     const struct kvc_learnt_part *p = &l->part[is_v];
     double total = 0;
     for (size_t d = 0; d < p->dim; d++) weight[d] = is_v ? 1 / layer_variance : variance[d];
@@ -40,11 +43,14 @@ static void weigh_by_spread(const struct kvc_learnt_layer *l, int is_v, size_t h
         const size_t group = l->query_heads / p->heads;
         memset(weight, 0, p->dim * sizeof *weight);
         for (size_t i = 0; i < l->n_queries * group; i++) {
-            const float *q = l->query + (i / group * l->query_heads + head * group + i % group) * p->dim;
-            for (size_t d = 0; d < p->dim; d++) weight[d] += (double)q[d] * (double)q[d] / (double)(l->n_queries * group);
+            const float *q = l->query +
+                             (i / group * l->query_heads + head * group + i % group) * p->dim;
+            for (size_t d = 0; d < p->dim; d++)
+                weight[d] += (double)q[d] * (double)q[d] / (double)(l->n_queries * group);
         }
     }
-    for (size_t i = 0; i < l->half; i++) weight[i] = weight[l->half + i] = (weight[i] + weight[l->half + i]) / 2;
+    for (size_t i = 0; i < l->half; i++)
+        weight[i] = weight[l->half + i] = (weight[i] + weight[l->half + i]) / 2;
     for (size_t d = 0; d < p->dim; d++) total += weight[d] / (double)p->dim;
     for (size_t d = 0; d < p->dim; d++) {
         weight[d] += MIN_WEIGHT * total + 1e-30;
@@ -53,10 +59,10 @@ static void weigh_by_spread(const struct kvc_learnt_layer *l, int is_v, size_t h
     }
 }
 
-/* Computes the weights of a head's channels in the metric. Weights by attention may differ a thousandfold between layers. A share of
- * those by spread keeps the errors of all layers small. */
-static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const double *variance, double layer_variance,
-                  double *weight) {
+/* Computes the weights of a head's channels in the metric. Weights by attention may differ a
+ * thousandfold between layers. A share of those by spread keeps the errors of all layers small. */
+static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const double *variance,
+                  double layer_variance, double *weight) {
     const size_t dim = l->part[is_v].dim;
     const double *k = l->attended[0] ? l->attended[0] + head * dim : NULL;
     double total = 0;
@@ -65,23 +71,26 @@ static void weigh(const struct kvc_learnt_layer *l, int is_v, size_t head, const
     for (size_t d = 0; d < dim && !is_v; d++) total += k[d] / (double)dim;
     for (size_t d = 0; d < dim; d++) {
         const double own = is_v ? l->attended[1][head]
-                                : (k[d] + MIN_WEIGHT * total) / (KVC_LEARN_OUTPUT_STEP * KVC_LEARN_OUTPUT_STEP);
+                                : (k[d] + MIN_WEIGHT * total) /
+                                      (KVC_LEARN_OUTPUT_STEP * KVC_LEARN_OUTPUT_STEP);
         weight[d] = UNIT * (own * l->attention_scale + SPREAD_SHARE * weight[d]);
     }
 }
 
 /* Finds the directions of a head in the metric, as rows of bytes. */
-static int find_head(const struct kvc_learnt_layer *l, int is_v, size_t h, const double *covariance, double layer_variance,
-                     struct kvc_learnt_basis *b, struct kvc_error *e) {
+static int find_head(const struct kvc_learnt_layer *l, int is_v, size_t h, const double *covariance,
+                     double layer_variance, struct kvc_learnt_basis *b, struct kvc_error *e) {
     const struct kvc_learnt_part *p = &l->part[is_v];
     const size_t dim = p->dim;
-    double *gram = kvc_alloc(dim + 3, dim * sizeof *gram), *variance = gram ? gram + dim * dim : NULL;
+    double *gram = kvc_alloc(dim + 3, dim * sizeof *gram),
+           *variance = gram ? gram + dim * dim : NULL;
     double *weight = gram ? variance + dim : NULL, *value = gram ? weight + dim : NULL;
     float *vector = kvc_alloc(dim, dim * sizeof *vector);
     int status = gram && vector ? 0 : kvc_fail_memory(e, "a profile");
     for (size_t d = 0; d < dim && !status; d++) variance[d] = covariance[d * dim + d];
     if (!status) weigh(l, is_v, h, variance, layer_variance, weight);
-    for (size_t i = 0; i < dim * dim && !status; i++) gram[i] = covariance[i] * sqrt(weight[i / dim] * weight[i % dim]);
+    for (size_t i = 0; i < dim * dim && !status; i++)
+        gram[i] = covariance[i] * sqrt(weight[i / dim] * weight[i % dim]);
     if (!status) status = kvc_gram_eigen(vector, value, gram, dim, dim, e);
     for (size_t j = 0; j < dim && !status; j++) {
         float *row = vector + j * dim;
@@ -97,7 +106,8 @@ static int find_head(const struct kvc_learnt_layer *l, int is_v, size_t h, const
     return status;
 }
 
-int kvc_learn_basis(struct kvc_learnt_basis *b, const struct kvc_learnt_layer *l, int is_v, struct kvc_error *e) {
+int kvc_learn_basis(struct kvc_learnt_basis *b, const struct kvc_learnt_layer *l, int is_v,
+                    struct kvc_error *e) {
     const struct kvc_learnt_part *p = &l->part[is_v];
     const size_t heads = p->heads, dim = p->dim;
     *b = (struct kvc_learnt_basis){.mean = NULL};
@@ -107,13 +117,16 @@ int kvc_learn_basis(struct kvc_learnt_basis *b, const struct kvc_learnt_layer *l
     b->variance = kvc_alloc(heads, dim * sizeof *b->variance);
     b->weight = kvc_alloc(heads, sizeof *b->weight);
     b->basis = kvc_alloc(heads * dim, dim);
-    int status = covariance && b->mean && b->scale && b->variance && b->weight && b->basis ? 0 : kvc_fail_memory(e, "a profile");
+    int status = covariance && b->mean && b->scale && b->variance && b->weight && b->basis
+                     ? 0
+                     : kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < heads && !status; h++)
         for (size_t i = 0; i < dim; i++) {
             const double mean = p->sum[h * dim + i] / p->rows;
             b->mean[h * dim + i] = (float)mean;
             for (size_t j = i; j < dim; j++) {
-                const double v = p->gram[(h * dim + i) * dim + j] / p->rows - mean * (p->sum[h * dim + j] / p->rows);
+                const double v = p->gram[(h * dim + i) * dim + j] / p->rows -
+                                 mean * (p->sum[h * dim + j] / p->rows);
                 covariance[(h * dim + i) * dim + j] = covariance[(h * dim + j) * dim + i] = v;
             }
             const double own = covariance[(h * dim + i) * dim + i];

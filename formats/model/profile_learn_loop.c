@@ -1,6 +1,7 @@
-/* profile_learn_loop.c: learns predictors in closed loop, layer by layer. Inputs are rows of earlier layers as a decoder has them:
- * coded by the predictors and bases that were just made for those layers, at steps as wide apart as presets use. Learnt from exact rows,
- * a predictor would trust what coarse steps have erased. Not for reading caches (profile_learn_samples.c). */
+/* profile_learn_loop.c: learns predictors in closed loop, layer by layer. Inputs are rows of
+ * earlier layers as a decoder has them: coded by the predictors and bases that were just made for
+ * those layers, at steps as wide apart as presets use. Learnt from exact rows, a predictor would
+ * trust what coarse steps have erased. Not for reading caches (profile_learn_samples.c). */
 #include "formats/model/profile_learn_loop.h"
 
 #include "codecs/eigen.h"
@@ -14,12 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPAN 40.0                       /* an input's standard deviation: 127 is 3.2 of it */
-#define RIDGE 0.003                     /* added to the diagonal, relative to it: measured on texts that were not learnt from */
-#define ROUNDING (1 / 12.0)             /* mean square of the error of rounding an input */
-#define OCTAVES 2.0                     /* a row's step is so much finer or coarser than that of a KLD of 0.01, at most */
-#define EXACT 0.15                      /* share of rows that are taken as they are: lossless stages predict from such rows */
-enum { ROWS_MOST = 65536 };             /* of all caches: of more rows, every second or third is taken */
+#define SPAN 40.0 /* an input's standard deviation: 127 is 3.2 of it */
+#define RIDGE \
+    0.003 /* added to the diagonal, relative to it: measured on texts that were not learnt from */
+#define ROUNDING (1 / 12.0) /* mean square of the error of rounding an input */
+#define OCTAVES \
+    2.0 /* a row's step is so much finer or coarser than that of a KLD of 0.01, at most */
+#define EXACT \
+    0.15 /* share of rows that are taken as they are: lossless stages predict from such rows */
+/* of all caches: of more rows, every second or third is taken */
+enum { ROWS_MOST = 65536 };
 enum { CLASS_LEAST = -2, CLASSES = 6 }; /* classes of the stage `steps`, in half octaves */
 
 /* K and V of a layer as inputs: [row][channel], 0 where a cache has not got the layer. */
@@ -48,10 +53,11 @@ struct part {
     struct inputs *input[KVC_AHEAD_MOST];
     int role[KVC_AHEAD_MOST];
     size_t n_inputs, inputs, width;
-    unsigned *column;             /* by sample; UINT_MAX: it has not got the layer */
-    float *x;                     /* [row][width]; then what prediction leaves */
-    float *ahead;                 /* predictions, likewise */
-    const float *basis, *inverse; /* that code the rows: the profile's, or those made for what prediction leaves */
+    unsigned *column; /* by sample; UINT_MAX: it has not got the layer */
+    float *x;         /* [row][width]; then what prediction leaves */
+    float *ahead;     /* predictions, likewise */
+    /* that code the rows: the profile's, or those made for what prediction leaves */
+    const float *basis, *inverse;
     float *made_basis, *made_inverse;
     struct kvc_learnt_predictor learnt;
 };
@@ -76,8 +82,10 @@ static int profile_learn_loop_read_rows(const struct loop *p, struct part *x, st
     for (uint32_t s = 0; s < p->l->n_samples; s++) {
         const struct kvc_learnt_sample *sample = &p->l->sample[s];
         if (x->column[s] == KVC_NONE || !sample->rows) continue;
-        float *all = kvc_alloc(sample->rows, x->width * sizeof *all), *to = x->x + p->first[s] * x->width;
-        int status = all ? kvc_learnt_rows(p->l, sample, x->column[s], x->is_v, all, e) : kvc_fail_memory(e, "rows");
+        float *all = kvc_alloc(sample->rows, x->width * sizeof *all),
+              *to = x->x + p->first[s] * x->width;
+        int status = all ? kvc_learnt_rows(p->l, sample, x->column[s], x->is_v, all, e)
+                         : kvc_fail_memory(e, "rows");
         for (uint64_t i = 0; i < sample->rows && !status; i += p->stride, to += x->width)
             memcpy(to, all + i * x->width, x->width * sizeof *to);
         free(all);
@@ -88,8 +96,8 @@ static int profile_learn_loop_read_rows(const struct loop *p, struct part *x, st
 
 /* Calls visit() for runs of at most KVC_BLOCK rows of the samples that have the part. */
 static int for_runs(const struct loop *p, struct part *x,
-                    int (*visit)(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state,
-                                 struct kvc_error *e),
+                    int (*visit)(const struct loop *p, struct part *x, uint64_t first, size_t n,
+                                 void *state, struct kvc_error *e),
                     void *state, struct kvc_error *e) {
     int status = 0;
     for (uint32_t s = 0; s < p->l->n_samples; s++) {
@@ -121,7 +129,8 @@ static void profile_learn_loop_gather(const struct part *x, uint64_t row, int8_t
     }
 }
 
-static int relate(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state, struct kvc_error *e) {
+static int relate(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state,
+                  struct kvc_error *e) {
     struct relation *r = state;
     const size_t size = x->inputs + x->width;
     (void)p;
@@ -129,7 +138,8 @@ static int relate(const struct loop *p, struct part *x, uint64_t first, size_t n
         float *to = r->room + i * size;
         profile_learn_loop_gather(x, first + i, r->inputs);
         for (size_t k = 0; k < x->inputs; k++) *to++ = (float)r->inputs[k];
-        for (size_t k = 0; k < x->width; k++) to[k] = x->x[(first + i) * x->width + k] - p->own.mean[k];
+        for (size_t k = 0; k < x->width; k++)
+            to[k] = x->x[(first + i) * x->width + k] - p->own.mean[k];
     }
     r->rows += (double)n;
     return kvc_gram_add(r->gram, r->room, n, size, size, e);
@@ -165,7 +175,8 @@ struct applied {
     double rows;
 };
 
-static int apply(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state, struct kvc_error *e) {
+static int apply(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state,
+                 struct kvc_error *e) {
     struct applied *a = state;
     const size_t stride = a->predictor.matrix.inputs, dim = x->known->dim;
     float *row = x->x + first * x->width, *ahead = x->ahead + first * x->width;
@@ -180,20 +191,25 @@ static int apply(const struct loop *p, struct part *x, uint64_t first, size_t n,
     return status;
 }
 
-/* Makes a basis of the same metric for what is left. Coefficients of the known basis have a metric of 1, so the new basis is the known
- * one, multiplied by the eigenvectors of their covariance. */
+/* Makes a basis of the same metric for what is left. Coefficients of the known basis have a metric
+ * of 1, so the new basis is the known one, multiplied by the eigenvectors of their covariance. */
 static int find_basis(struct part *x, const struct applied *a, struct kvc_error *e) {
     const size_t dim = x->known->dim;
-    double *both = kvc_alloc(3 * dim + 1, dim * sizeof *both), *full = both, *half = both ? both + dim * dim : NULL;
+    double *both = kvc_alloc(3 * dim + 1, dim * sizeof *both), *full = both,
+           *half = both ? both + dim * dim : NULL;
     double *square = both ? half + dim * dim : NULL, *value = both ? square + dim * dim : NULL;
-    float *vector = kvc_alloc(dim + 1, dim * sizeof *vector), *row = vector ? vector + dim * dim : NULL;
+    float *vector = kvc_alloc(dim + 1, dim * sizeof *vector),
+          *row = vector ? vector + dim * dim : NULL;
     int status = both && vector ? 0 : kvc_fail_memory(e, "a profile");
     for (size_t h = 0; h < x->known->heads && !status; h++) {
         const double *gram = a->gram + h * dim * dim;
-        const float *inverse = x->known->inverse + h * dim * dim, *basis = x->known->basis + h * dim * dim;
+        const float *inverse = x->known->inverse + h * dim * dim,
+                    *basis = x->known->basis + h * dim * dim;
         for (size_t i = 0; i < dim; i++)
-            for (size_t j = i; j < dim; j++) full[i * dim + j] = full[j * dim + i] = gram[i * dim + j] / a->rows;
-        for (size_t second = 0; second < 2; second++) { /* half = full inverse; square = inverse' half */
+            for (size_t j = i; j < dim; j++)
+                full[i * dim + j] = full[j * dim + i] = gram[i * dim + j] / a->rows;
+        /* half = full inverse; square = inverse' half */
+        for (size_t second = 0; second < 2; second++) {
             const double *from = second ? half : full;
             double *to = second ? square : half;
             memset(to, 0, dim * dim * sizeof *to);
@@ -201,7 +217,8 @@ static int find_basis(struct part *x, const struct applied *a, struct kvc_error 
                 for (size_t k = 0; k < dim; k++) {
                     const double f = second ? (double)inverse[k * dim + i] : from[i * dim + k];
                     for (size_t j = 0; j < dim; j++)
-                        to[i * dim + j] += f * (second ? from[k * dim + j] : (double)inverse[k * dim + j]);
+                        to[i * dim + j] += f * (second ? from[k * dim + j]
+                                                       : (double)inverse[k * dim + j]);
                 }
         }
         if ((status = kvc_gram_eigen(vector, value, square, dim, dim, e))) break;
@@ -213,11 +230,13 @@ static int find_basis(struct part *x, const struct applied *a, struct kvc_error 
             x->learnt.basis_scale[at] = kvc_learn_round(row, dim, x->learnt.basis + at * dim);
             x->learnt.variance[at] = value[j] > 0 ? (float)value[j] : 0;
             for (size_t d = 0; d < dim; d++)
-                x->made_basis[at * dim + d] = (float)x->learnt.basis[at * dim + d] * x->learnt.basis_scale[at];
+                x->made_basis[at * dim + d] = (float)x->learnt.basis[at * dim + d] *
+                                              x->learnt.basis_scale[at];
         }
         for (size_t i = 0; i < dim * dim; i++) full[i] = (double)x->made_basis[h * dim * dim + i];
         status = kvc_invert(full, dim, e);
-        for (size_t i = 0; i < dim * dim && !status; i++) x->made_inverse[h * dim * dim + i] = (float)full[i];
+        for (size_t i = 0; i < dim * dim && !status; i++)
+            x->made_inverse[h * dim * dim + i] = (float)full[i];
     }
     x->basis = x->made_basis;
     x->inverse = x->made_inverse;
@@ -227,7 +246,8 @@ static int find_basis(struct part *x, const struct applied *a, struct kvc_error 
 }
 
 /* Learns the predictor, and takes predictions away from the rows. */
-static int learn_predictor(const struct loop *p, struct part *x, const struct relation *r, struct kvc_error *e) {
+static int learn_predictor(const struct loop *p, struct part *x, const struct relation *r,
+                           struct kvc_error *e) {
     struct kvc_learnt_predictor *to = &x->learnt;
     const size_t width = x->width, dim = x->known->dim, inputs = kvc_dot_stride(x->inputs);
     struct applied a = {.rows = 0};
@@ -241,14 +261,16 @@ static int learn_predictor(const struct loop *p, struct part *x, const struct re
     a.weight = kvc_alloc_zeros(kvc_dot_bytes(width, inputs), 1);
     a.inputs = kvc_alloc_zeros(KVC_BLOCK, inputs);
     a.gram = kvc_alloc_zeros(width, dim * sizeof *a.gram);
-    int status = to->weight && to->scale && to->basis && to->basis_scale && to->variance && x->made_basis && x->made_inverse &&
-                         a.weight && a.inputs && a.gram
+    int status = to->weight && to->scale && to->basis && to->basis_scale && to->variance &&
+                         x->made_basis && x->made_inverse && a.weight && a.inputs && a.gram
                      ? solve(x, r, e)
                      : kvc_fail_memory(e, "a profile");
     if (!status) {
         for (size_t i = 0; i < width; i++)
-            for (size_t j = 0; j < x->inputs; j++) a.weight[kvc_dot_place(inputs, i, j)] = to->weight[i * x->inputs + j];
-        a.predictor.matrix = (struct kvc_dot_matrix){width, inputs, a.weight, to->scale, p->own.mean};
+            for (size_t j = 0; j < x->inputs; j++)
+                a.weight[kvc_dot_place(inputs, i, j)] = to->weight[i * x->inputs + j];
+        a.predictor.matrix = (struct kvc_dot_matrix){width, inputs, a.weight, to->scale,
+                                                     p->own.mean};
         status = for_runs(p, x, apply, &a, e) || find_basis(x, &a, e);
     }
     free(a.weight);
@@ -259,9 +281,10 @@ static int learn_predictor(const struct loop *p, struct part *x, const struct re
 
 /* --- what a decoder has --- */
 
-/* Replaces rows, of which predictions are taken away, by what they decode to, and makes inputs of these. */
-static int profile_learn_loop_decode(const struct loop *p, struct part *x, uint64_t first, size_t n, void *state,
-                                     struct kvc_error *e) {
+/* Replaces rows, of which predictions are taken away, by what they decode to, and makes inputs of
+ * these. */
+static int profile_learn_loop_decode(const struct loop *p, struct part *x, uint64_t first, size_t n,
+                                     void *state, struct kvc_error *e) {
     const size_t heads = x->known->heads, dim = x->known->dim;
     struct inputs *to = &p->ring[x->layer % (p->l->back + 1)];
     float *room = state, *code = room + 2 * x->width, *back = code + dim;
@@ -271,7 +294,8 @@ static int profile_learn_loop_decode(const struct loop *p, struct part *x, uint6
         const float *ahead = x->ahead + i * x->width;
         for (size_t h = 0; h < heads; h++) {
             const uint64_t key = ((i * 4096 + x->layer) * 2 + (uint64_t)x->is_v) * 4096 + h;
-            const float step = p->step[i] * (float)exp2((CLASS_LEAST + (double)(mix(key) % CLASSES)) / 2);
+            const float step = p->step[i] *
+                               (float)exp2((CLASS_LEAST + (double)(mix(key) % CLASSES)) / 2);
             const float *inverse = x->inverse + h * dim * dim, *basis = x->basis + h * dim * dim;
             float *v = row + h * dim;
             if (!(step > 0)) continue;
@@ -291,7 +315,8 @@ static int profile_learn_loop_decode(const struct loop *p, struct part *x, uint6
     return 0;
 }
 
-/* Prepares the coding of rows that are not predicted: by the profile's own basis, about its means. */
+/* Prepares the coding of rows that are not predicted: by the profile's own basis, about its means.
+ */
 static void code_as_known(const struct loop *p, struct part *x) {
     for (uint64_t i = 0; i < p->rows * x->width; i++) {
         x->ahead[i] = p->own.mean[i % x->width];
@@ -317,7 +342,8 @@ static void part_free(struct part *x) {
     free(x->learnt.variance);
 }
 
-/* Lists the inputs in the order of a profile: K and V of the nearest layer first, for V its own layer's K last. */
+/* Lists the inputs in the order of a profile: K and V of the nearest layer first, for V its own
+ * layer's K last. */
 static void list_inputs(const struct loop *p, struct part *x) {
     for (unsigned b = 1; b <= p->l->back + 1; b++) {
         const int own = b == p->l->back + 1;
@@ -336,7 +362,8 @@ static void list_inputs(const struct loop *p, struct part *x) {
 /* Finds the part in the samples. Returns 1; 0 when no sample has it; -1 */
 static int find_part(const struct loop *p, struct part *x, struct kvc_error *e) {
     uint64_t rows = 0;
-    if (!(x->column = kvc_alloc((uint64_t)p->l->n_samples + 1, sizeof *x->column))) return kvc_fail_memory(e, "a profile");
+    if (!(x->column = kvc_alloc((uint64_t)p->l->n_samples + 1, sizeof *x->column)))
+        return kvc_fail_memory(e, "a profile");
     for (uint32_t s = 0; s < p->l->n_samples; s++) {
         const struct kvc_learnt_sample *sample = &p->l->sample[s];
         x->column[s] = KVC_NONE;
@@ -344,16 +371,20 @@ static int find_part(const struct loop *p, struct part *x, struct kvc_error *e) 
             if (sample->column[k].layer != x->layer) continue;
             const size_t width = sample->column[k].width[x->is_v];
             if (x->width && x->width != width)
-                return kvc_fail(e, KVC_ERR_MODEL, "layer %u: the caches differ in channels", (unsigned)x->layer);
+                return kvc_fail(e, KVC_ERR_MODEL, "layer %u: the caches differ in channels",
+                                (unsigned)x->layer);
             x->column[s] = k;
             x->width = width;
             rows += sample->rows;
         }
     }
     if (!rows) return 0;
-    if (kvc_profile_part(p->base, x->layer, x->is_v ? KVC_ROLE_V : KVC_ROLE_K, KVC_PAIRING_HALVES, 1, &x->known, e)) return -1;
+    if (kvc_profile_part(p->base, x->layer, x->is_v ? KVC_ROLE_V : KVC_ROLE_K, KVC_PAIRING_HALVES,
+                         1, &x->known, e))
+        return -1;
     if (!x->known || x->known->heads * x->known->dim != x->width)
-        return kvc_fail(e, KVC_ERR_MODEL, "the profile and the caches differ in layers, heads or channels");
+        return kvc_fail(e, KVC_ERR_MODEL,
+                        "the profile and the caches differ in layers, heads or channels");
     return 1;
 }
 
@@ -374,7 +405,8 @@ static int learn_part(struct loop *p, struct part *x, struct kvc_error *e) {
     to->small[x->is_v] = kvc_alloc_zeros(p->rows, x->width);
     to->width[x->is_v] = x->width;
     p->own = (struct kvc_small){.width = x->width, .mean = x->known->mean, .gain = x->learnt.gain};
-    int status = r.gram && r.room && r.inputs && room && x->x && x->ahead && x->learnt.gain && to->small[x->is_v]
+    int status = r.gram && r.room && r.inputs && room && x->x && x->ahead && x->learnt.gain &&
+                         to->small[x->is_v]
                      ? profile_learn_loop_read_rows(p, x, e) || for_runs(p, x, relate, &r, e)
                      : kvc_fail_memory(e, "a profile");
     for (size_t i = 0; i < x->width && !status; i++) {
@@ -402,20 +434,27 @@ static int loop_begin(struct loop *p, double step, struct kvc_error *e) {
     for (uint32_t s = 0; s < p->l->n_samples; s++)
         p->first[s + 1] = p->first[s] + (p->l->sample[s].rows + p->stride - 1) / p->stride;
     p->rows = p->first[p->l->n_samples];
-    if (!(p->step = kvc_alloc(p->rows + 1, sizeof *p->step))) return kvc_fail_memory(e, "a profile");
+    if (!(p->step = kvc_alloc(p->rows + 1, sizeof *p->step)))
+        return kvc_fail_memory(e, "a profile");
     for (uint64_t i = 0; i < p->rows; i++)
-        p->step[i] = unit(2 * i) < EXACT ? 0 : (float)(step * exp2(OCTAVES * (2 * unit(2 * i + 1) - 1)));
+        p->step[i] = unit(2 * i) < EXACT
+                         ? 0
+                         : (float)(step * exp2(OCTAVES * (2 * unit(2 * i + 1) - 1)));
     return 0;
 }
 
 int kvc_learn_loop(const struct kvc_learner *l, struct kvc_profile *base,
-                   int (*put)(void *state, uint32_t layer, int is_v, const struct kvc_learnt_predictor *p, struct kvc_error *e),
+                   int (*put)(void *state, uint32_t layer, int is_v,
+                              const struct kvc_learnt_predictor *p, struct kvc_error *e),
                    void *state, struct kvc_error *e) {
     struct loop p = {.l = l, .base = base};
     double values = 0;
     for (uint32_t i = 0; i < l->layers; i++)
-        for (int v = 0; v < 2; v++) values += (double)(l->layer[i].part[v].heads * l->layer[i].part[v].dim);
-    int status = loop_begin(&p, kvc_profile_step(base, values * KVC_PROFILE_CONTEXT, KVC_PROFILE_KLD), e);
+        for (int v = 0; v < 2; v++)
+            values += (double)(l->layer[i].part[v].heads * l->layer[i].part[v].dim);
+    int status = loop_begin(&p,
+                            kvc_profile_step(base, values * KVC_PROFILE_CONTEXT, KVC_PROFILE_KLD),
+                            e);
     for (uint32_t i = 0; i < l->layers && !status; i++)
         for (int v = 0; v < 2 && !status; v++) {
             struct part x = {.layer = i, .is_v = v};

@@ -1,4 +1,5 @@
-/* profile_learn_rows.c: rows of caches as learners count them: before RoPE, channels paired as halves. */
+/* profile_learn_rows.c: rows of caches as learners count them: before RoPE, channels paired as
+ * halves. */
 #include "formats/model/profile_learn_state.h"
 
 #include "codecs/memory.h"
@@ -16,21 +17,24 @@ void kvc_learn_to_halves(float *head, size_t half, float *room) {
     }
 }
 
-void kvc_learn_normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position, float *room) {
+void kvc_learn_normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim,
+                         int64_t position, float *room) {
     if (!rope->half || position < 0) return;
     kvc_row_before_rope(rope, row, heads, dim, position);
     for (size_t h = 0; h < heads && rope->pairing == KVC_PAIRING_INTERLEAVED; h++)
         kvc_learn_to_halves(row + h * dim, rope->half, room);
 }
 
-int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer, struct kvc_learnt_layer *to,
-                   struct kvc_rope *rope, struct kvc_error *e) {
+int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer,
+                   struct kvc_learnt_layer *to, struct kvc_rope *rope, struct kvc_error *e) {
     struct kvc_rope_facts facts;
     double *room;
     memset(rope, 0, sizeof *rope);
     const struct kvc_facts known = kvc_facts_of(&c->meta);
     const struct kvc_profile_part *key = NULL;
-    if (l->base && kvc_profile_part(l->base, c->layer[layer].index, KVC_ROLE_K, known.pairing, 0, &key, e)) return -1;
+    if (l->base &&
+        kvc_profile_part(l->base, c->layer[layer].index, KVC_ROLE_K, known.pairing, 0, &key, e))
+        return -1;
     if (kvc_rope_of_layer(c, &known, layer, key, &facts, &room, e)) return -1;
     if (!facts.angle) {
         l->rope_unknown = 1;
@@ -52,6 +56,7 @@ int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t la
     to->half = facts.half;
     if (!other) return 0;
     kvc_rope_free(rope);
-    return kvc_fail(e, KVC_ERR_MODEL, "layer %" PRIu32 ": the angles of RoPE are not those of the caches before",
+    return kvc_fail(e, KVC_ERR_MODEL,
+                    "layer %" PRIu32 ": the angles of RoPE are not those of the caches before",
                     c->layer[layer].index);
 }

@@ -1,5 +1,5 @@
-/* profile_learn_samples.c: keeps the rows of caches for learning predictors, which takes them layer by layer, in a temporary file.
- * Not for what is learnt from them (profile_learn_loop.c). */
+/* profile_learn_samples.c: keeps the rows of caches for learning predictors, which takes them layer
+ * by layer, in a temporary file. Not for what is learnt from them (profile_learn_loop.c). */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "formats/model/profile_learn.h"
@@ -26,9 +26,10 @@ static int profile_learn_samples_by_layer(const void *a, const void *b) {
 }
 
 /* Lists the layers of a part that have K and V as floats, ascending. */
-static int list_columns(const struct kvc_learner *l, const struct kvc_cache *c, uint32_t part, struct kvc_learnt_sample *s,
-                        struct kvc_error *e) {
-    if (!(s->column = kvc_alloc_zeros((uint64_t)c->n_layers + 1, sizeof *s->column))) return kvc_fail_memory(e, "a profile");
+static int list_columns(const struct kvc_learner *l, const struct kvc_cache *c, uint32_t part,
+                        struct kvc_learnt_sample *s, struct kvc_error *e) {
+    if (!(s->column = kvc_alloc_zeros((uint64_t)c->n_layers + 1, sizeof *s->column)))
+        return kvc_fail_memory(e, "a profile");
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_layer *layer = &c->layer[i];
         struct kvc_learnt_column *x = &s->column[s->n];
@@ -54,15 +55,17 @@ static int list_columns(const struct kvc_learner *l, const struct kvc_cache *c, 
     return 0;
 }
 
-/* Reads the rows of block b as rows[s->width], before RoPE. Rows at the first positions, and rows with a value that is not finite,
- * are left out. */
-static int read_block(const struct kvc_cache *c, const struct kvc_learnt_sample *s, struct source *from, uint64_t b, float *rows,
-                      uint8_t *bytes, size_t *kept, struct kvc_error *e) {
+/* Reads the rows of block b as rows[s->width], before RoPE. Rows at the first positions, and rows
+ * with a value that is not finite, are left out. */
+static int read_block(const struct kvc_cache *c, const struct kvc_learnt_sample *s,
+                      struct source *from, uint64_t b, float *rows, uint8_t *bytes, size_t *kept,
+                      struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(c, from[0].tensor[0])->cells;
     const uint64_t first = cells->block[b], n = cells->block[b + 1] - first;
     float *room = rows + KVC_BLOCK * s->width;
     uint8_t keep[KVC_BLOCK];
-    for (uint64_t i = 0; i < n; i++) keep[i] = kvc_cells_position(cells, first + i) >= KVC_PROFILE_FIRST;
+    for (uint64_t i = 0; i < n; i++)
+        keep[i] = kvc_cells_position(cells, first + i) >= KVC_PROFILE_FIRST;
     for (unsigned k = 0; k < s->n; k++)
         for (int r = 0; r < 2; r++) {
             const struct kvc_learnt_column *x = &s->column[k];
@@ -79,26 +82,30 @@ static int read_block(const struct kvc_cache *c, const struct kvc_learnt_sample 
         }
     *kept = 0;
     for (uint64_t i = 0; i < n; i++)
-        if (keep[i]) memmove(rows + (*kept)++ * s->width, rows + i * s->width, s->width * sizeof *rows);
+        if (keep[i])
+            memmove(rows + (*kept)++ * s->width, rows + i * s->width, s->width * sizeof *rows);
     return 0;
 }
 
-/* Writes rows to the file, rounded to bf16: first all rows of the first column, then those of the next. */
-static int write_block(struct kvc_learner *l, struct kvc_learnt_sample *s, const float *rows, size_t n, uint16_t *room,
-                       struct kvc_error *e) {
+/* Writes rows to the file, rounded to bf16: first all rows of the first column, then those of the
+ * next. */
+static int write_block(struct kvc_learner *l, struct kvc_learnt_sample *s, const float *rows,
+                       size_t n, uint16_t *room, struct kvc_error *e) {
     struct kvc_learnt_block *block = &s->block[s->n_blocks++];
     *block = (struct kvc_learnt_block){.offset = l->rows.size, .rows = (uint32_t)n};
     for (unsigned k = 0; k < s->n; k++) {
         const size_t width = s->column[k].width[0] + s->column[k].width[1];
         for (size_t i = 0; i < n; i++)
-            kvc_from_floats((uint8_t *)(room + i * width), rows + i * s->width + s->column[k].at, width, KVC_BF16);
+            kvc_from_floats((uint8_t *)(room + i * width), rows + i * s->width + s->column[k].at,
+                            width, KVC_BF16);
         if (kvc_temporary_append(&l->rows, room, n * width * sizeof *room, e)) return -1;
     }
     s->rows += n;
     return 0;
 }
 
-static int keep_part(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_learnt_sample *s, struct kvc_error *e) {
+static int keep_part(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_learnt_sample *s,
+                     struct kvc_error *e) {
     const struct kvc_layer *first = &c->layer[s->column[0].number];
     const uint64_t blocks = kvc_tensor_part(c, first->tensor[0])->cells.n_blocks;
     uint64_t widest = 1;
@@ -120,7 +127,8 @@ static int keep_part(struct kvc_learner *l, const struct kvc_cache *c, struct kv
     if (!status && !(rows && room && bytes && s->block)) status = kvc_fail_memory(e, "rows");
     for (uint64_t b = 0; b < blocks && !status; b++) {
         size_t kept;
-        status = read_block(c, s, from, b, rows, bytes, &kept, e) || write_block(l, s, rows, kept, room, e);
+        status = read_block(c, s, from, b, rows, bytes, &kept, e) ||
+                 write_block(l, s, rows, kept, room, e);
     }
     for (unsigned k = 0; from && k < s->n; k++) kvc_rope_free(&from[k].rope);
     free(from);
@@ -134,7 +142,8 @@ int kvc_learn_keep(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_
     if (l->rows.fd < 0 && kvc_temporary_open(&l->rows, e)) return -1;
     for (uint32_t p = 0; p < c->n_parts; p++) {
         if (c->part[p].kind != KVC_PART_LIVE && c->part[p].kind != KVC_PART_SLIDING) continue;
-        struct kvc_learnt_sample *grown = kvc_realloc(l->sample, (uint64_t)l->n_samples + 1, sizeof *grown);
+        struct kvc_learnt_sample *grown = kvc_realloc(l->sample, (uint64_t)l->n_samples + 1,
+                                                      sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "a profile");
         l->sample = grown;
         struct kvc_learnt_sample *s = &l->sample[l->n_samples++];
@@ -144,18 +153,19 @@ int kvc_learn_keep(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_
     return 0;
 }
 
-int kvc_learnt_rows(const struct kvc_learner *l, const struct kvc_learnt_sample *s, unsigned column, int is_v, float *to,
-                    struct kvc_error *e) {
+int kvc_learnt_rows(const struct kvc_learner *l, const struct kvc_learnt_sample *s, unsigned column,
+                    int is_v, float *to, struct kvc_error *e) {
     const struct kvc_learnt_column *x = &s->column[column];
     const size_t both = x->width[0] + x->width[1], width = x->width[is_v];
     uint16_t *room = kvc_alloc(KVC_BLOCK, both * sizeof *room);
     int status = room ? 0 : kvc_fail_memory(e, "rows");
     for (uint64_t b = 0; b < s->n_blocks && !status; b++) {
         const struct kvc_learnt_block *block = &s->block[b];
-        status = kvc_temporary_read(&l->rows, block->offset + block->rows * x->at * sizeof *room, room,
-                                    block->rows * both * sizeof *room, e);
+        status = kvc_temporary_read(&l->rows, block->offset + block->rows * x->at * sizeof *room,
+                                    room, block->rows * both * sizeof *room, e);
         for (size_t i = 0; i < block->rows && !status; i++, to += width)
-            kvc_to_floats(to, (const uint8_t *)(room + i * both + (is_v ? x->width[0] : 0)), width, KVC_BF16);
+            kvc_to_floats(to, (const uint8_t *)(room + i * both + (is_v ? x->width[0] : 0)), width,
+                          KVC_BF16);
     }
     free(room);
     return status;

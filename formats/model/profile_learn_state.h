@@ -1,5 +1,5 @@
-/* profile_learn_state.h: what a learner of profiles has counted so far. Only for the files profile_learn*.c; others use
- * profile_learn.h. */
+/* profile_learn_state.h: what a learner of profiles has counted so far. Only for the files
+ * profile_learn*.c; others use profile_learn.h. */
 #ifndef KVC_PROFILE_LEARN_STATE_H
 #define KVC_PROFILE_LEARN_STATE_H
 
@@ -21,23 +21,27 @@ struct kvc_learnt_part {
 struct kvc_learnt_layer {
     struct kvc_learnt_part part[2]; /* K, V */
     size_t query_heads, n_queries, query_dim;
-    float *query; /* [query][query head][channel], paired as halves, before RoPE where RoPE is known */
+    /* [query][query head][channel], paired as halves, before RoPE where RoPE is known */
+    float *query;
     size_t half;
     double *angle;
     int sliding;
     uint32_t window; /* tokens; 0: none or unknown */
-    /* Sums over `attending` queries of what errors do to the output of attention: of K [head][channel], of V [head]; NULL: no queries.
-     * Multiplied by attention_scale they are the metric; 0: that is not known of all layers. */
+    /* Sums over `attending` queries of what errors do to the output of attention: of K
+     * [head][channel], of V [head]; NULL: no queries. Multiplied by attention_scale they are the
+     * metric; 0: that is not known of all layers. */
     double *attended[2], attending, attention_scale;
 };
 
-/* A layer of a sample: its number in the model and in the cache, its channels and their place in a row of the sample. */
+/* A layer of a sample: its number in the model and in the cache, its channels and their place in a
+ * row of the sample. */
 struct kvc_learnt_column {
     uint32_t layer, number;
     size_t at, width[2];
 };
 
-/* Rows of one part of a cache, in the temporary file: K, before RoPE, and V of all layers, as bf16. */
+/* Rows of one part of a cache, in the temporary file: K, before RoPE, and V of all layers, as bf16.
+ */
 struct kvc_learnt_sample {
     struct kvc_learnt_column *column; /* ascending, n of them */
     unsigned n;
@@ -54,27 +58,31 @@ struct kvc_learner {
     uint32_t layers;
     unsigned caches;
     int rope_known, rope_unknown;
-    enum kvc_pairing pairing;  /* of the first cache */
-    struct kvc_meta meta;      /* of the first cache */
-    unsigned back;             /* layers before a layer from which it is predicted; 0: none */
-    struct kvc_profile *base;  /* the profile that gets the predictors; NULL: all is learnt. The caller's */
+    enum kvc_pairing pairing; /* of the first cache */
+    struct kvc_meta meta;     /* of the first cache */
+    unsigned back;            /* layers before a layer from which it is predicted; 0: none */
+    /* the profile that gets the predictors; NULL: all is learnt. The caller's */
+    struct kvc_profile *base;
     struct kvc_temporary rows; /* of the samples, where predictors are learnt */
     struct kvc_learnt_sample *sample;
     uint32_t n_samples;
 };
 
 /* Makes RoPE's tables for the layer with number `layer` in a cache; none where RoPE is unknown. */
-int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer, struct kvc_learnt_layer *to,
-                   struct kvc_rope *rope, struct kvc_error *e);
+int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t layer,
+                   struct kvc_learnt_layer *to, struct kvc_rope *rope, struct kvc_error *e);
 /* Takes a row back to before RoPE, and pairs its channels as halves. `room` has `dim` floats. */
-void kvc_learn_normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim, int64_t position, float *room);
+void kvc_learn_normalise(struct kvc_rope *rope, float *row, size_t heads, size_t dim,
+                         int64_t position, float *room);
 
 /* Moves the channels of a head from interleaved pairs to halves. `room` has 2 half floats. */
 void kvc_learn_to_halves(float *head, size_t half, float *room);
 
-/* Adds what a cache's queries, a tensor of `queries`, say of one of its layers (profile_learn_attention.c). `pairing`: of the queries. */
-int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct kvc_cache *queries, uint32_t tensor,
-                        enum kvc_pairing pairing, struct kvc_learnt_layer *to, struct kvc_error *e);
+/* Adds what a cache's queries, a tensor of `queries`, say of one of its layers
+ * (profile_learn_attention.c). `pairing`: of the queries. */
+int kvc_learn_attention(const struct kvc_cache *c, uint32_t layer, const struct kvc_cache *queries,
+                        uint32_t tensor, enum kvc_pairing pairing, struct kvc_learnt_layer *to,
+                        struct kvc_error *e);
 /* Sets attention_scale of all layers. */
 void kvc_learn_attention_settle(struct kvc_learner *l);
 
@@ -82,7 +90,7 @@ void kvc_learn_attention_settle(struct kvc_learner *l);
 int kvc_learn_keep(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e);
 void kvc_learnt_sample_free(struct kvc_learnt_sample *s);
 /* Reads all rows of K (is_v 0) or V of a column: to[s->rows][width]. */
-int kvc_learnt_rows(const struct kvc_learner *l, const struct kvc_learnt_sample *s, unsigned column, int is_v, float *to,
-                    struct kvc_error *e);
+int kvc_learnt_rows(const struct kvc_learner *l, const struct kvc_learnt_sample *s, unsigned column,
+                    int is_v, float *to, struct kvc_error *e);
 
 #endif

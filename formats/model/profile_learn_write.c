@@ -1,4 +1,5 @@
-/* profile_learn_write.c: a learnt profile as a file: kvc-profile(5). Not for counting (profile_learn.c). */
+/* profile_learn_write.c: a learnt profile as a file: kvc-profile(5). Not for counting
+ * (profile_learn.c). */
 #include "codecs/memory.h"
 #include "codecs/number.h"
 #include "formats/cache/keys.h"
@@ -24,9 +25,10 @@ struct file {
     struct kvc_sink sink;
 };
 
-/* Adds a tensor of a layer. Values are stored as they are in memory: dtype.c holds machines to little-endian. */
-static int add_array(struct file *f, uint32_t layer, const char *what, const char *type, const void *values, const size_t *shape,
-                     unsigned rank, struct kvc_error *e) {
+/* Adds a tensor of a layer. Values are stored as they are in memory: dtype.c holds machines to
+ * little-endian. */
+static int add_array(struct file *f, uint32_t layer, const char *what, const char *type,
+                     const void *values, const size_t *shape, unsigned rank, struct kvc_error *e) {
     uint64_t dim[3];
     char name[64];
     const uint64_t begin = f->header.data_size;
@@ -36,8 +38,10 @@ static int add_array(struct file *f, uint32_t layer, const char *what, const cha
     return kvc_sink_write(&f->sink, values, (size_t)(f->header.data_size - begin), e);
 }
 
-static int write_queries(struct file *f, uint32_t number, const struct kvc_learnt_layer *l, struct kvc_error *e) {
-    const size_t n = l->n_queries < QUERIES ? l->n_queries : QUERIES, dim = l->query_dim, heads = l->query_heads;
+static int write_queries(struct file *f, uint32_t number, const struct kvc_learnt_layer *l,
+                         struct kvc_error *e) {
+    const size_t n = l->n_queries < QUERIES ? l->n_queries : QUERIES, dim = l->query_dim,
+                 heads = l->query_heads;
     int8_t *code = kvc_alloc(heads * n, dim);
     float *scale = kvc_alloc(heads, n * sizeof *scale);
     int status = code && scale ? 0 : kvc_fail_memory(e, "queries");
@@ -55,7 +59,8 @@ static int write_queries(struct file *f, uint32_t number, const struct kvc_learn
     return status ? -1 : 0;
 }
 
-static int write_part(struct file *f, uint32_t number, const struct kvc_learnt_layer *l, int is_v, struct kvc_error *e) {
+static int write_part(struct file *f, uint32_t number, const struct kvc_learnt_layer *l, int is_v,
+                      struct kvc_error *e) {
     static const struct {
         const char *basis, *mean, *scale, *variance, *weight;
     } names[2] = {{"k.basis", "k.mean", "k.scale", "k.variance", "k.weight"},
@@ -75,14 +80,18 @@ static int write_part(struct file *f, uint32_t number, const struct kvc_learnt_l
 }
 
 /* Adds what makes inputs of K or V, their predictor, and the basis of what it leaves. */
-static int put_predictor(void *state, uint32_t layer, int is_v, const struct kvc_learnt_predictor *p, struct kvc_error *e) {
-    static const char *const names[2][6] = {{"k.gain", "k.predictor.scale", "k.residual.scale", "k.residual.variance",
-                                             "k.predictor", "k.residual.basis"},
-                                            {"v.gain", "v.predictor.scale", "v.residual.scale", "v.residual.variance",
-                                             "v.predictor", "v.residual.basis"}};
+static int put_predictor(void *state, uint32_t layer, int is_v,
+                         const struct kvc_learnt_predictor *p, struct kvc_error *e) {
+    static const char *const names[2][6] = {{"k.gain", "k.predictor.scale", "k.residual.scale",
+                                             "k.residual.variance", "k.predictor",
+                                             "k.residual.basis"},
+                                            {"v.gain", "v.predictor.scale", "v.residual.scale",
+                                             "v.residual.variance", "v.predictor",
+                                             "v.residual.basis"}};
     struct file *f = state;
     const char *const *name = names[is_v];
-    const size_t by_head[3] = {p->heads, p->dim, p->dim}, matrix[2] = {p->heads * p->dim, p->inputs};
+    const size_t by_head[3] = {p->heads, p->dim, p->dim},
+                 matrix[2] = {p->heads * p->dim, p->inputs};
     if (add_array(f, layer, name[0], "F32", p->gain, by_head, 2, e)) return -1;
     if (!p->weight) return 0;
     if (add_array(f, layer, name[1], "F32", p->scale, by_head, 2, e)) return -1;
@@ -102,9 +111,12 @@ static int copy_base(struct file *f, const struct kvc_profile *base, struct kvc_
     int status = kvc_safetensors_copy_texts(&f->header, &header, e);
     for (size_t i = 0; i < header.n && !status; i++) {
         const struct kvc_safetensors_tensor *t = &header.tensor[i];
-        if (strstr(t->name, ".predictor") || strstr(t->name, ".gain") || strstr(t->name, ".residual.")) continue;
+        if (strstr(t->name, ".predictor") || strstr(t->name, ".gain") ||
+            strstr(t->name, ".residual."))
+            continue;
         status = kvc_safetensors_add(&f->header, t->name, t->dtype, t->dim, (unsigned)t->rank, e) ||
-                 kvc_sink_write(&f->sink, bytes + header.data_at + t->begin, (size_t)(t->end - t->begin), e);
+                 kvc_sink_write(&f->sink, bytes + header.data_at + t->begin,
+                                (size_t)(t->end - t->begin), e);
     }
     kvc_safetensors_free(&header);
     return status ? -1 : 0;
@@ -151,7 +163,8 @@ static int put_shape(struct file *f, const struct kvc_learner *l, struct kvc_err
     while (first < l->layers && !l->layer[first].part[0].sum) first++;
     if (first == l->layers) return 0;
     const struct kvc_learnt_layer *layer = &l->layer[first];
-    if (put_count(f, "model.kv-heads", layer->part[0].heads, e) || put_count(f, "model.head-dim", layer->part[0].dim, e))
+    if (put_count(f, "model.kv-heads", layer->part[0].heads, e) ||
+        put_count(f, "model.head-dim", layer->part[0].dim, e))
         return -1;
     return layer->query_heads ? put_count(f, "model.heads", layer->query_heads, e) : 0;
 }
@@ -160,7 +173,9 @@ static int put_fingerprints(struct file *f, const struct kvc_learner *l, struct 
     for (size_t i = 0; i < l->meta.n; i++) {
         const struct kvc_meta_entry *m = &l->meta.entry[i];
         char hex[2 * KVC_SHA256_BYTES + 1];
-        if (strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) != 0 || m->size != KVC_SHA256_BYTES) continue;
+        if (strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) != 0 ||
+            m->size != KVC_SHA256_BYTES)
+            continue;
         kvc_hex(m->value, KVC_SHA256_BYTES, hex);
         if (put_text(f, m->key, hex, e)) return -1;
     }
@@ -170,29 +185,37 @@ static int put_fingerprints(struct file *f, const struct kvc_learner *l, struct 
 static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     char made[128], step[32];
     kvc_number_print(step, sizeof step, 6, KVC_LEARN_K_STEP);
-    snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %s", l->caches, step);
-    int status = put_text(f, "kvc.profile", "0", e) || put_count(f, "model.layers", l->layers, e) || put_shape(f, l, e);
-    if (!status && !l->rope_known && l->pairing) status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);
+    snprintf(made, sizeof made,
+             "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %s", l->caches,
+             step);
+    int status = put_text(f, "kvc.profile", "0", e) || put_count(f, "model.layers", l->layers, e) ||
+                 put_shape(f, l, e);
+    if (!status && !l->rope_known && l->pairing)
+        status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);
     if (!status)
         status = put_text(f, "model.name", kvc_meta_text(&l->meta, KVC_KEY_MODEL_NAME, ""), e) ||
-                 put_text(f, "model.architecture", kvc_meta_text(&l->meta, KVC_KEY_MODEL_ARCH, ""), e) ||
-                 put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e) || put_text(f, "made", made, e) ||
-                 put_fingerprints(f, l, e) || put_windows(f, l, e);
+                 put_text(f, "model.architecture", kvc_meta_text(&l->meta, KVC_KEY_MODEL_ARCH, ""),
+                          e) ||
+                 put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e) ||
+                 put_text(f, "made", made, e) || put_fingerprints(f, l, e) || put_windows(f, l, e);
     return status ? -1 : 0;
 }
 
 static int put_predictor_source(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     char made[96];
-    snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches", l->caches);
+    snprintf(made, sizeof made, "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches",
+             l->caches);
     return put_text(f, "predictor.made", made, e);
 }
 
-/* Adds the tensors: RoPE of all layers first, whose numbers are the largest, so that all are aligned. */
+/* Adds the tensors: RoPE of all layers first, whose numbers are the largest, so that all are
+ * aligned. */
 static int put_tensors(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     int any = 0;
     for (uint32_t i = 0; i < l->layers; i++) {
         const struct kvc_learnt_layer *layer = &l->layer[i];
-        if (layer->angle && add_array(f, i, "rope", "F64", layer->angle, &layer->half, 1, e)) return -1;
+        if (layer->angle && add_array(f, i, "rope", "F64", layer->angle, &layer->half, 1, e))
+            return -1;
     }
     for (uint32_t i = 0; i < l->layers; i++) {
         const struct kvc_learnt_layer *layer = &l->layer[i];
@@ -203,7 +226,9 @@ static int put_tensors(struct file *f, const struct kvc_learner *l, struct kvc_e
         }
         if (layer->n_queries && write_queries(f, i, layer, e)) return -1;
     }
-    return any ? 0 : kvc_fail(e, KVC_ERR_UNSUPPORTED, "the caches have no K or V in f32, f16 or bf16 to learn from");
+    return any ? 0
+               : kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                          "the caches have no K or V in f32, f16 or bf16 to learn from");
 }
 
 /* Writes what was learnt but for predictors. */
@@ -211,7 +236,8 @@ static int write_plain(const struct kvc_learner *l, struct kvc_sink *out, struct
     struct file f = {.data = {0}};
     if (kvc_safetensors_writer_init(&f.header, e)) return -1;
     f.sink = kvc_sink_buffer(&f.data);
-    int status = put_metadata(&f, l, e) || put_tensors(&f, l, e) || kvc_safetensors_write(&f.header, out, e) ||
+    int status = put_metadata(&f, l, e) || put_tensors(&f, l, e) ||
+                 kvc_safetensors_write(&f.header, out, e) ||
                  kvc_sink_write(out, f.data.data, f.data.n, e);
     kvc_safetensors_writer_free(&f.header);
     free(f.data.data);
@@ -219,13 +245,16 @@ static int write_plain(const struct kvc_learner *l, struct kvc_sink *out, struct
 }
 
 /* Writes a profile with predictors added. */
-static int write_predicting(const struct kvc_learner *l, struct kvc_profile *base, struct kvc_sink *out, struct kvc_error *e) {
+static int write_predicting(const struct kvc_learner *l, struct kvc_profile *base,
+                            struct kvc_sink *out, struct kvc_error *e) {
     struct file f = {.data = {0}};
     if (kvc_safetensors_writer_init(&f.header, e)) return -1;
     f.sink = kvc_sink_buffer(&f.data);
-    int status = copy_base(&f, base, e) || put_text(&f, "kvc.profile", "1", e) || put_count(&f, "predictor.back", l->back, e) ||
-                 put_predictor_source(&f, l, e) || kvc_learn_loop(l, base, put_predictor, &f, e) ||
-                 kvc_safetensors_write(&f.header, out, e) || kvc_sink_write(out, f.data.data, f.data.n, e);
+    int status = copy_base(&f, base, e) || put_text(&f, "kvc.profile", "1", e) ||
+                 put_count(&f, "predictor.back", l->back, e) || put_predictor_source(&f, l, e) ||
+                 kvc_learn_loop(l, base, put_predictor, &f, e) ||
+                 kvc_safetensors_write(&f.header, out, e) ||
+                 kvc_sink_write(out, f.data.data, f.data.n, e);
     kvc_safetensors_writer_free(&f.header);
     free(f.data.data);
     return status ? -1 : 0;

@@ -1,4 +1,5 @@
-/* profile_state.h: an open profile and its tensors. Only for the files profile*.c and predictor.c; others use profile.h. */
+/* profile_state.h: an open profile and its tensors. Only for the files profile*.c and predictor.c;
+ * others use profile.h. */
 #ifndef KVC_PROFILE_STATE_H
 #define KVC_PROFILE_STATE_H
 
@@ -9,7 +10,8 @@
 
 #include <pthread.h>
 
-enum { KVC_PROFILE_LAYERS = 4096, KVC_PROFILE_VARIANTS = 2 }; /* layers at most; orders of K's channels: halves, interleaved */
+/* layers at most; orders of K's channels: halves, interleaved */
+enum { KVC_PROFILE_LAYERS = 4096, KVC_PROFILE_VARIANTS = 2 };
 
 /* A prepared part. Inverse and queries are there once an encoder asked for the part. */
 struct kvc_profile_slot {
@@ -50,16 +52,22 @@ struct kvc_profile_array {
     unsigned rank;
 };
 
-/* Finds the tensor "layers.N.WHAT". Returns 1; 0 when it is not there; -1 when it is not what it should be. */
-int kvc_profile_array(const struct kvc_profile *p, uint32_t layer, const char *what, const char *dtype, unsigned rank,
-                      struct kvc_profile_array *a, struct kvc_error *e);
-/* Does the same for numbers [head][channel] of K or V, which must be finite and at least `minimum`. */
-int kvc_profile_numbers(const struct kvc_profile *p, uint32_t layer, int is_v, const char *name, float minimum,
-                        struct kvc_profile_array *a, struct kvc_error *e);
-/* Checks that all numbers of a tensor are finite and at least `minimum`. `what` names it in messages. */
-int kvc_profile_finite(const struct kvc_profile_array *a, float minimum, const char *what, uint32_t layer, struct kvc_error *e);
+/* Finds the tensor "layers.N.WHAT". Returns 1; 0 when it is not there; -1 when it is not what it
+ * should be. */
+int kvc_profile_array(const struct kvc_profile *p, uint32_t layer, const char *what,
+                      const char *dtype, unsigned rank, struct kvc_profile_array *a,
+                      struct kvc_error *e);
+/* Does the same for numbers [head][channel] of K or V, which must be finite and at least `minimum`.
+ */
+int kvc_profile_numbers(const struct kvc_profile *p, uint32_t layer, int is_v, const char *name,
+                        float minimum, struct kvc_profile_array *a, struct kvc_error *e);
+/* Checks that all numbers of a tensor are finite and at least `minimum`. `what` names it in
+ * messages. */
+int kvc_profile_finite(const struct kvc_profile_array *a, float minimum, const char *what,
+                       uint32_t layer, struct kvc_error *e);
 float kvc_profile_f32(const uint8_t *data, size_t i);
-/* Returns the place in a cache of channel d of a head, whose channels are paired as halves in the file. */
+/* Returns the place in a cache of channel d of a head, whose channels are paired as halves in the
+ * file. */
 size_t kvc_profile_place(size_t d, size_t half, int interleaved);
 
 #endif

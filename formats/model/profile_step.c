@@ -6,18 +6,21 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A uniform error of step s in the Fisher metric of TOKENS tokens costs s^2 / 24 for each coefficient, summed over these tokens: KLD =
- * FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2: half of the coefficients are K's, whose rows make_profile.py scales by 1.4. */
+/* A uniform error of step s in the Fisher metric of TOKENS tokens costs s^2 / 24 for each
+ * coefficient, summed over these tokens: KLD = FIT * N s^2 / (24 * TOKENS). FIT is (1 + 1.4^2) / 2:
+ * half of the coefficients are K's, whose rows make_profile.py scales by 1.4. */
 #define FIT 1.48
 #define TOKENS 512.0
-/* From the KLD of a continuation to that of recall, where the metric is of continuations alone: 1.3 to 4 on a licence and a German text
- * with SmolLM2. */
+/* From the KLD of a continuation to that of recall, where the metric is of continuations alone: 1.3
+ * to 4 on a licence and a German text with SmolLM2. */
 #define RECALL 3.0
-/* Where the metric is of both, the formula gives their mean: the KLD of a continuation, and the larger one, relative to that. On five
- * texts with SmolLM2 they are 0.1 to 0.9 and 0.6 to 1.2; presets take the larger one to be 1.4, which keeps them in their classes. */
+/* Where the metric is of both, the formula gives their mean: the KLD of a continuation, and the
+ * larger one, relative to that. On five texts with SmolLM2 they are 0.1 to 0.9 and 0.6 to 1.2;
+ * presets take the larger one to be 1.4, which keeps them in their classes. */
 #define CONTINUATION_OF_BOTH 0.5
 #define LARGER_OF_BOTH 1.4
-/* Without gradients: the step, against its unit in basis.md, that does as well on SmolLM2 for a KLD of 0.01. */
+/* Without gradients: the step, against its unit in basis.md, that does as well on SmolLM2 for a KLD
+ * of 0.01. */
 #define RELATIVE 0.4
 
 /* Returns the tokens of repeated text in the metric. */

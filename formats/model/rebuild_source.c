@@ -1,5 +1,5 @@
-/* rebuild_source.c: hidden states out of a cache, projections out of weights. Not for the arithmetic
- * (codecs/papers/project/project.c). */
+/* rebuild_source.c: hidden states out of a cache, projections out of weights. Not for the
+ * arithmetic (codecs/papers/project/project.c). */
 #include "formats/model/rebuild_source.h"
 
 #include "codecs/floats.h"
@@ -22,7 +22,8 @@ struct kvc_projections_slot {
     unsigned users; /* and one more while the slot is the one used last */
 };
 
-int kvc_projections_init(struct kvc_projections *p, const struct kvc_weights *weights, struct kvc_error *e) {
+int kvc_projections_init(struct kvc_projections *p, const struct kvc_weights *weights,
+                         struct kvc_error *e) {
     p->weights = weights;
     p->slot = NULL;
     return pthread_mutex_init(&p->lock, NULL) ? kvc_fail_memory(e, "a lock") : 0;
@@ -39,8 +40,10 @@ void kvc_projections_free(struct kvc_projections *p) {
     pthread_mutex_destroy(&p->lock);
 }
 
-static struct kvc_projections_slot *rebuild_source_load(const struct kvc_projections *p, uint32_t layer,
-                                                        const struct kvc_projection_shape *shape, struct kvc_error *e) {
+static struct kvc_projections_slot *rebuild_source_load(const struct kvc_projections *p,
+                                                        uint32_t layer,
+                                                        const struct kvc_projection_shape *shape,
+                                                        struct kvc_error *e) {
     struct kvc_projections_slot *slot = calloc(1, sizeof *slot);
     if (!slot) {
         kvc_fail_memory(e, "weights");
@@ -50,9 +53,11 @@ static struct kvc_projections_slot *rebuild_source_load(const struct kvc_project
     slot->users = 1;
     int status = kvc_weights_load(p->weights, layer, shape, &slot->projection, e);
     if (!status && slot->projection.k_norm)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "the model normalises K again before RoPE: K cannot be rebuilt");
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                          "the model normalises K again before RoPE: K cannot be rebuilt");
     if (!status && slot->projection.norm_bias)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "the model's norm has a bias: K and V cannot be rebuilt");
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                          "the model's norm has a bias: K and V cannot be rebuilt");
     if (!status) status = kvc_projection_fingerprint(&slot->projection, slot->fingerprint, e);
     if (!status) return slot;
     drop(slot);
@@ -61,7 +66,8 @@ static struct kvc_projections_slot *rebuild_source_load(const struct kvc_project
 }
 
 /* Loads the matrix of K or V. The weights must have the geometry of the cache. */
-static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, struct kvc_error *e) {
+static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m,
+                  struct kvc_error *e) {
     const struct kvc_rebuilder *r = x->owner;
     const struct kvc_cache *c = r->cache;
     const struct kvc_layer *layer = &c->layer[c->tensor[r->tensor].layer];
@@ -71,11 +77,17 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, 
                              "K and V are rebuilt from hidden states with the model's weights");
     if (layer->tensor[0] == KVC_NONE || layer->tensor[1] == KVC_NONE)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a layer without K or V cannot be rebuilt");
-    const struct kvc_shape *key = &c->tensor[layer->tensor[0]].shape, *value = &c->tensor[layer->tensor[1]].shape;
+    const struct kvc_shape *key = &c->tensor[layer->tensor[0]].shape,
+                           *value = &c->tensor[layer->tensor[1]].shape;
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    const struct kvc_projection_shape shape = {
-        .in = in, .heads = key->heads, .dim = key->dim, .dim_v = value->dim, .rotated = facts.rotated, .pairing = facts.pairing};
-    if (key->heads != value->heads) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in their number of heads");
+    const struct kvc_projection_shape shape = {.in = in,
+                                               .heads = key->heads,
+                                               .dim = key->dim,
+                                               .dim_v = value->dim,
+                                               .rotated = facts.rotated,
+                                               .pairing = facts.pairing};
+    if (key->heads != value->heads)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in their number of heads");
     pthread_mutex_lock(&r->projections->lock);
     struct kvc_projections_slot *slot = r->projections->slot;
     if (!slot || slot->layer != layer->index || slot->projection.shape.in != in) {
@@ -116,7 +128,8 @@ uint32_t kvc_find_hidden(const struct kvc_cache *c, uint32_t tensor, uint32_t la
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_cells *cells = cells_of(c, t);
         uint64_t i = 0;
-        if (c->tensor[t].role != KVC_ROLE_HIDDEN || c->layer[c->tensor[t].layer].index != layer_index ||
+        if (c->tensor[t].role != KVC_ROLE_HIDDEN ||
+            c->layer[c->tensor[t].layer].index != layer_index ||
             !kvc_is_float(c->tensor[t].shape.dtype) || cells->n != mine->n)
             continue;
         while (i < mine->n && kvc_cells_position(cells, i) == kvc_cells_position(mine, i)) i++;
@@ -125,41 +138,51 @@ uint32_t kvc_find_hidden(const struct kvc_cache *c, uint32_t tensor, uint32_t la
     return KVC_NONE;
 }
 
-/* Reads rows of hidden states, which have the numbers of the tensor's rows, as positions are the same. */
-static int hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *row, size_t n, size_t in, float *dst,
-                  struct kvc_error *e) {
+/* Reads rows of hidden states, which have the numbers of the tensor's rows, as positions are the
+ * same. */
+static int hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *row, size_t n,
+                  size_t in, float *dst, struct kvc_error *e) {
     const struct kvc_rebuilder *r = x->owner;
     const struct kvc_cache *c = r->cache;
     if (from >= c->n_tensors || from == r->tensor || c->tensor[from].role != KVC_ROLE_HIDDEN ||
-        !kvc_is_float(c->tensor[from].shape.dtype) || c->tensor[from].shape.heads * c->tensor[from].shape.dim != in)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not one of hidden states of %zu channels", from, in);
+        !kvc_is_float(c->tensor[from].shape.dtype) ||
+        c->tensor[from].shape.heads * c->tensor[from].shape.dim != in)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "tensor %" PRIu32 " is not one of hidden states of %zu channels", from, in);
     const struct kvc_cells *cells = cells_of(c, from);
     for (size_t i = 0; i < n; i++)
         if (row[i] >= cells->n || kvc_cells_position(cells, row[i]) != x->position[row[i]])
-            return kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " has no hidden state", x->position[row[i]]);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " has no hidden state",
+                            x->position[row[i]]);
     const uint64_t first = row[0], rows = row[n - 1] - first + 1;
     const size_t bytes = (size_t)kvc_row_bytes(&c->tensor[from].shape);
     uint8_t *piece = kvc_alloc(rows, bytes);
     if (!piece) return kvc_fail_memory(e, "hidden states");
     const int status = r->read(r->read_owner, from, first, rows, piece, e);
     for (size_t i = 0; i < n && !status; i++)
-        kvc_to_floats(dst + i * in, piece + (row[i] - first) * bytes, in, c->tensor[from].shape.dtype);
+        kvc_to_floats(dst + i * in, piece + (row[i] - first) * bytes, in,
+                      c->tensor[from].shape.dtype);
     free(piece);
     return status;
 }
 
-int kvc_rebuilder_init(struct kvc_rebuilder *r, const struct kvc_cache *c, uint32_t tensor, struct kvc_projections *p,
-                       kvc_rows_fn *read, const void *read_owner, struct kvc_error *e) {
+int kvc_rebuilder_init(struct kvc_rebuilder *r, const struct kvc_cache *c, uint32_t tensor,
+                       struct kvc_projections *p, kvc_rows_fn *read, const void *read_owner,
+                       struct kvc_error *e) {
     const struct kvc_cells *cells = cells_of(c, tensor);
-    *r = (struct kvc_rebuilder){
-        .rebuild = {.owner = r, .position = cells->pos, .hidden = hidden, .matrix = matrix, .release = release},
-        .cache = c,
-        .tensor = tensor,
-        .projections = p,
-        .read = read,
-        .read_owner = read_owner};
+    *r = (struct kvc_rebuilder){.rebuild = {.owner = r,
+                                            .position = cells->pos,
+                                            .hidden = hidden,
+                                            .matrix = matrix,
+                                            .release = release},
+                                .cache = c,
+                                .tensor = tensor,
+                                .projections = p,
+                                .read = read,
+                                .read_owner = read_owner};
     if (!cells->order) return 0;
-    if (!(r->position = kvc_alloc(cells->n, sizeof *r->position))) return kvc_fail_memory(e, "positions");
+    if (!(r->position = kvc_alloc(cells->n, sizeof *r->position)))
+        return kvc_fail_memory(e, "positions");
     for (uint64_t i = 0; i < cells->n; i++) r->position[i] = kvc_cells_position(cells, i);
     r->rebuild.position = r->position;
     return 0;

@@ -1,8 +1,10 @@
-/* token_text.c: reads vocabularies and decodes the spelling of tokens. Not for tokenizing or for hashes (vocab.c).
+/* token_text.c: reads vocabularies and decodes the spelling of tokens. Not for tokenizing or for
+ * hashes (vocab.c).
  *
- * Two spellings exist. Byte-level BPE (GPT-2) writes each byte as a character: printable bytes as themselves, the 68 others as
- * U+0100 to U+0143. Sentencepiece writes a space as U+2581 and a byte as <0xNN>. A vocabulary with a token that begins with U+0120,
- * the byte-level space, and none with U+2581 is byte-level. */
+ * Two spellings exist. Byte-level BPE (GPT-2) writes each byte as a character: printable bytes as
+ * themselves, the 68 others as U+0100 to U+0143. Sentencepiece writes a space as U+2581 and a byte
+ * as <0xNN>. A vocabulary with a token that begins with U+0120, the byte-level space, and none with
+ * U+2581 is byte-level. */
 #include "formats/model/token_text.h"
 
 #include "codecs/memory.h"
@@ -26,7 +28,8 @@ static const char lower_block[] = "\xe2\x96\x81"; /* U+2581 */
 static const char byte_space[] = "\xc4\xa0";      /* U+0120 */
 
 /* Adds a token, whose spelling has no NUL, or a later one of the same id. */
-static int token_text_add(struct kvc_token_texts *t, uint64_t id, const char *text, uint64_t size, struct kvc_error *e) {
+static int token_text_add(struct kvc_token_texts *t, uint64_t id, const char *text, uint64_t size,
+                          struct kvc_error *e) {
     if (id >= t->n || memchr(text, '\0', (size_t)size)) return 0;
     char *copy = strndup(text, (size_t)size);
     if (!copy) return kvc_fail_memory(e, "a vocabulary");
@@ -60,7 +63,8 @@ static int read_gguf(struct kvc_token_texts *t, const struct kvc_input *in, stru
 }
 
 /* Adds a token of tokenizer.json. What is no token is left out, as this is for reading only. */
-static int add_json(struct kvc_token_texts *t, const json_t *id, const char *text, size_t size, struct kvc_error *e) {
+static int add_json(struct kvc_token_texts *t, const json_t *id, const char *text, size_t size,
+                    struct kvc_error *e) {
     const json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
     return number >= 0 && text ? token_text_add(t, (uint64_t)number, text, size, e) : 0;
 }
@@ -73,11 +77,15 @@ static int add_vocabulary(struct kvc_token_texts *t, json_t *root, struct kvc_er
     json_object_foreach(vocab, key, item) if (add_json(t, item, key, strlen(key), e)) return -1;
     json_array_foreach(vocab, i, item) { /* [[token, score], ...] */
         const json_t *text = json_array_get(item, 0);
-        if (json_is_string(text) && token_text_add(t, i, json_string_value(text), json_string_length(text), e)) return -1;
+        if (json_is_string(text) &&
+            token_text_add(t, i, json_string_value(text), json_string_length(text), e))
+            return -1;
     }
     json_array_foreach(added, i, item) {
         const json_t *text = json_object_get(item, "content");
-        if (add_json(t, json_object_get(item, "id"), json_string_value(text), json_string_length(text), e)) return -1;
+        if (add_json(t, json_object_get(item, "id"), json_string_value(text),
+                     json_string_length(text), e))
+            return -1;
     }
     return 0;
 }
@@ -100,14 +108,17 @@ static uint64_t count_ids(json_t *root) {
     return n < MAX_ID ? n : MAX_ID;
 }
 
-static int read_json(struct kvc_token_texts *t, const struct kvc_model_files *files, struct kvc_error *e) {
+static int read_json(struct kvc_token_texts *t, const struct kvc_model_files *files,
+                     struct kvc_error *e) {
     struct kvc_input in;
     const int there = kvc_model_files_beside(files, "tokenizer.json", MAX_TOKENIZER_BYTES, &in, e);
     if (there <= 0) return there;
     json_error_t error;
     json_t *root = kvc_json_load(in.data, (size_t)in.size, JSON_ALLOW_NUL, &error);
     kvc_input_close(&in);
-    if (!root) return kvc_fail(e, KVC_ERR_DAMAGED, "tokenizer.json: no valid JSON: %s (line %d)", error.text, error.line);
+    if (!root)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "tokenizer.json: no valid JSON: %s (line %d)",
+                        error.text, error.line);
     const uint64_t n = count_ids(root);
     const int status = n && (token_text_make_room(t, n, e) || add_vocabulary(t, root, e)) ? -1 : 0;
     json_decref(root);
@@ -160,16 +171,19 @@ static int byte_of(unsigned character) {
         const unsigned i = character - 256; /* the bytes that are not printable, in order */
         return i < 33 ? (int)i : i < 67 ? (int)(i - 33 + 127) : i == 67 ? 173 : -1;
     }
-    const int printable = (character >= 33 && character < 127) || (character >= 161 && character != 173);
+    const int printable = (character >= 33 && character < 127) ||
+                          (character >= 161 && character != 173);
     return printable ? (int)character : -1;
 }
 
-/* Decodes the spelling of byte-level BPE. Returns -1 if a character does not belong to its alphabet, as in added tokens. */
+/* Decodes the spelling of byte-level BPE. Returns -1 if a character does not belong to its
+ * alphabet, as in added tokens. */
 static int decode_bytes(const char *spelled, char *text, size_t size) {
     size_t used = 0;
     for (const unsigned char *s = (const unsigned char *)spelled; *s;) {
         unsigned character = *s;
-        if ((s[0] & 0xe0) == 0xc0 && (s[1] & 0xc0) == 0x80) character = (s[0] & 0x1fu) << 6 | (s[1] & 0x3fu);
+        if ((s[0] & 0xe0) == 0xc0 && (s[1] & 0xc0) == 0x80)
+            character = (s[0] & 0x1fu) << 6 | (s[1] & 0x3fu);
         else if (s[0] >= 0x80) return -1;
         s += character < 0x80 ? 1 : 2;
         const int byte = byte_of(character);
@@ -181,14 +195,17 @@ static int decode_bytes(const char *spelled, char *text, size_t size) {
 }
 
 static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 /* Decodes the spelling of sentencepiece. */
 static void decode_pieces(const char *spelled, char *text, size_t size) {
     size_t used = 0;
-    if (strlen(spelled) == 6 && strncmp(spelled, "<0x", 3) == 0 && spelled[5] == '>' && hex_digit(spelled[3]) >= 0 &&
-        hex_digit(spelled[4]) >= 0) {
+    if (strlen(spelled) == 6 && strncmp(spelled, "<0x", 3) == 0 && spelled[5] == '>' &&
+        hex_digit(spelled[3]) >= 0 && hex_digit(spelled[4]) >= 0) {
         text[0] = (char)(16 * hex_digit(spelled[3]) + hex_digit(spelled[4]));
         text[1] = '\0';
         return;

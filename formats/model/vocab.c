@@ -1,7 +1,7 @@
 /* vocab.c: hashing the vocabulary of a GGUF file or a tokenizer.json. Not for tokenizing.
  *
- * The conversion to GGUF changes the spelling of tokens. Both files are hashed in one spelling: U+2581 as a space, ids that no
- * token has as "[PAD<id>]", and no padding at the end. */
+ * The conversion to GGUF changes the spelling of tokens. Both files are hashed in one spelling:
+ * U+2581 as a space, ids that no token has as "[PAD<id>]", and no padding at the end. */
 #include "formats/model/vocab.h"
 #include "formats/io/json_text.h"
 
@@ -12,7 +12,9 @@
 #include <string.h>
 
 #define TAG "kvc tokenizer 0\n"
-#define MAX_ID (UINT64_C(1) << 22) /* real ids are below 2^19; bounds the padding for missing ids */
+#define MAX_ID                                                                         \
+    (UINT64_C(1) << 22) /* real ids are below 2^19; bounds the padding for missing ids \
+                         */
 
 static const char lower_block[] = "\xe2\x96\x81"; /* U+2581, sentencepiece's space */
 enum { LOWER_BLOCK = sizeof lower_block - 1 };
@@ -26,7 +28,8 @@ struct token {
 
 static int is_padding(uint64_t id, const char *text, uint64_t size) {
     char padding[32];
-    if (size < 6 || memcmp(text, "[PAD", 4) != 0) return 0; /* printing each id takes longer than reading the file */
+    /* printing each id takes longer than reading the file */
+    if (size < 6 || memcmp(text, "[PAD", 4) != 0) return 0;
     int n = snprintf(padding, sizeof padding, "[PAD%" PRIu64 "]", id);
     return size == (uint64_t)n && memcmp(text, padding, size) == 0;
 }
@@ -34,7 +37,9 @@ static int is_padding(uint64_t id, const char *text, uint64_t size) {
 static void hash_token(struct kvc_sha256 *h, const char *text, size_t size) {
     size_t spaces = 0;
     const char *end = text + size, *next;
-    for (const char *p = text; (next = memmem(p, (size_t)(end - p), lower_block, LOWER_BLOCK)); p = next + LOWER_BLOCK) spaces++;
+    for (const char *p = text; (next = memmem(p, (size_t)(end - p), lower_block, LOWER_BLOCK));
+         p = next + LOWER_BLOCK)
+        spaces++;
     kvc_sha256_u32(h, (uint32_t)(size - spaces * (LOWER_BLOCK - 1)));
     for (; spaces; spaces--) {
         next = memmem(text, (size_t)(end - text), lower_block, LOWER_BLOCK);
@@ -51,7 +56,8 @@ static void hash_padding(struct kvc_sha256 *h, uint64_t id) {
     hash_token(h, padding, (size_t)n);
 }
 
-int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES], int *known, struct kvc_error *e) {
+int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES], int *known,
+                        struct kvc_error *e) {
     *known = 0;
     const struct kvc_gguf_entry *list = kvc_gguf_find(g, "tokenizer.ggml.tokens");
     if (!list || !list->array || list->type != KVC_GGUF_STRING || list->count > MAX_ID) return 0;
@@ -77,8 +83,10 @@ int kvc_vocab_hash_gguf(const struct kvc_gguf *g, uint8_t out[KVC_SHA256_BYTES],
     return kvc_sha256_final(&h, out, e);
 }
 
-/* Appends a token, unless its id is out of range or beyond the limit. Returns -1 when the JSON is no token. */
-static int vocab_append(struct token *list, size_t *n, const json_t *id, const json_t *text, int added, uint64_t limit) {
+/* Appends a token, unless its id is out of range or beyond the limit. Returns -1 when the JSON is
+ * no token. */
+static int vocab_append(struct token *list, size_t *n, const json_t *id, const json_t *text,
+                        int added, uint64_t limit) {
     if (!json_is_integer(id) || !json_is_string(text) || json_integer_value(id) < 0) return -1;
     uint64_t number = (uint64_t)json_integer_value(id);
     if (limit && number >= limit) return 0;
@@ -87,8 +95,8 @@ static int vocab_append(struct token *list, size_t *n, const json_t *id, const j
     return 0;
 }
 
-/* Lists the tokens of a model's vocabulary (token -> id, or [[token, score], ...]) and of added_tokens, in no
- * order. */
+/* Lists the tokens of a model's vocabulary (token -> id, or [[token, score], ...]) and of
+ * added_tokens, in no order. */
 static int collect(json_t *vocab, json_t *added, uint64_t limit, struct token *list, size_t *n) {
     const char *key;
     size_t i;
@@ -110,7 +118,8 @@ static int collect(json_t *vocab, json_t *added, uint64_t limit, struct token *l
             list[(*n)++] = (struct token){i, json_string_value(text), json_string_length(text), 0};
         }
     }
-    json_array_foreach(added, i, item) if (vocab_append(list, n, json_object_get(item, "id"), json_object_get(item, "content"), 1,
+    json_array_foreach(added, i, item) if (vocab_append(list, n, json_object_get(item, "id"),
+                                                        json_object_get(item, "content"), 1,
                                                         limit)) return -1;
     return 0;
 }
@@ -138,7 +147,8 @@ static int unique(struct token *list, size_t *n) {
     return 0;
 }
 
-static int hash_list(const struct token *list, size_t n, uint8_t out[KVC_SHA256_BYTES], struct kvc_error *e) {
+static int hash_list(const struct token *list, size_t n, uint8_t out[KVC_SHA256_BYTES],
+                     struct kvc_error *e) {
     struct kvc_sha256 h;
     kvc_sha256_init(&h);
     kvc_sha256_update(&h, TAG, sizeof TAG - 1);
@@ -150,7 +160,8 @@ static int hash_list(const struct token *list, size_t n, uint8_t out[KVC_SHA256_
     return kvc_sha256_final(&h, out, e);
 }
 
-static int hash_parsed(json_t *root, uint64_t limit, uint8_t out[KVC_SHA256_BYTES], int *known, struct kvc_error *e) {
+static int hash_parsed(json_t *root, uint64_t limit, uint8_t out[KVC_SHA256_BYTES], int *known,
+                       struct kvc_error *e) {
     json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
     json_t *added = json_object_get(root, "added_tokens");
     size_t n = json_object_size(vocab) + json_array_size(vocab) + json_array_size(added);
@@ -172,15 +183,18 @@ static int hash_parsed(json_t *root, uint64_t limit, uint8_t out[KVC_SHA256_BYTE
     return status;
 }
 
-int kvc_vocab_hash_json(const uint8_t *json, uint64_t size, uint64_t limit, uint8_t out[KVC_SHA256_BYTES], int *known,
-                        struct kvc_error *e) {
+int kvc_vocab_hash_json(const uint8_t *json, uint64_t size, uint64_t limit,
+                        uint8_t out[KVC_SHA256_BYTES], int *known, struct kvc_error *e) {
     *known = 0;
     json_error_t error;
-    json_t *root = kvc_json_load(json, (size_t)size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    json_t *root = kvc_json_load(json, (size_t)size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
+                                 &error);
     if (!root) {
-        /* A token with a NUL byte as a key is legal JSON that the parser cannot hold: no vocabulary then. */
+        /* A token with a NUL byte as a key is legal JSON that the parser cannot hold: no vocabulary
+         * then. */
         if (json_error_code(&error) == json_error_null_byte_in_key) return 0;
-        if (json_error_code(&error) == json_error_out_of_memory) return kvc_fail_memory(e, "a tokenizer");
+        if (json_error_code(&error) == json_error_out_of_memory)
+            return kvc_fail_memory(e, "a tokenizer");
         return kvc_fail(e, KVC_ERR_DAMAGED, "no valid JSON: %s (line %d)", error.text, error.line);
     }
     int status = hash_parsed(root, limit, out, known, e);

@@ -1,5 +1,6 @@
-/* weights.c: checking and converting one layer's K and V projections. Not for finding their tensors (weights_tensors.c), for
- * facts about the model (model.c), or for the pairing that an engine uses (rope_pairing.c). */
+/* weights.c: checking and converting one layer's K and V projections. Not for finding their tensors
+ * (weights_tensors.c), for facts about the model (model.c), or for the pairing that an engine uses
+ * (rope_pairing.c). */
 #include "formats/model/weights.h"
 
 #include "codecs/dtype.h"
@@ -21,11 +22,14 @@
 
 #define TAG "kvc projection 0\n"
 #define MAX_SHAPE (UINT64_C(1) << 31) /* of each number in a shape */
-#define GROUP 16                      /* output channels that are transposed together: their floats fill a cache line */
+#define GROUP                                                                          \
+    16 /* output channels that are transposed together: their floats fill a cache line \
+        */
 
 /* ---- opening ---- */
 
-static int open_parts(struct kvc_weights *w, const struct kvc_model_files *files, struct kvc_error *e) {
+static int open_parts(struct kvc_weights *w, const struct kvc_model_files *files,
+                      struct kvc_error *e) {
     for (size_t i = 0; i < files->n; i++)
         if (kvc_weights_add_part(w, files->path[i], e))
             return files->given ? -1 : kvc_error_prefix(e, kvc_base_name(files->path[i]));
@@ -41,12 +45,14 @@ static int gguf_facts(struct kvc_weights *w, struct kvc_error *e) {
     uint64_t size;
     const char *arch = kvc_gguf_text(g, "general.architecture", &size);
     if (!arch || !size || size >= sizeof w->arch)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF header: general.architecture is missing or too long");
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "GGUF header: general.architecture is missing or too long");
     memcpy(w->arch, arch, (size_t)size);
     w->pairing = kvc_pairing_of_gguf_arch(w->arch);
     char key[sizeof w->arch + 64];
     snprintf(key, sizeof key, "%s.rope.dimension_sections", w->arch);
-    if (kvc_gguf_find(g, key) && kvc_gguf_u64(g, key, 1, NULL)) w->pairing = KVC_PAIRING_UNKNOWN; /* M-RoPE */
+    /* M-RoPE */
+    if (kvc_gguf_find(g, key) && kvc_gguf_u64(g, key, 1, NULL)) w->pairing = KVC_PAIRING_UNKNOWN;
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", w->arch);
     w->epsilon = sane_epsilon(kvc_gguf_f64(g, key, 0));
     return 0;
@@ -56,7 +62,8 @@ static void set_arch(struct kvc_weights *w, const char *text) {
     if (text) snprintf(w->arch, sizeof w->arch, "%s", text);
 }
 
-/* Reads config.json. A model that takes pictures, too, has the settings of its language model in an object of config.json. */
+/* Reads config.json. A model that takes pictures, too, has the settings of its language model in an
+ * object of config.json. */
 static int read_config(struct kvc_weights *w, const struct kvc_input *in, struct kvc_error *e) {
     json_t *root = kvc_json_load(in->data, (size_t)in->size, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(root)) {
@@ -74,7 +81,8 @@ static int read_config(struct kvc_weights *w, const struct kvc_input *in, struct
     return 0;
 }
 
-static int open_config(struct kvc_weights *w, const struct kvc_model_files *files, struct kvc_error *e) {
+static int open_config(struct kvc_weights *w, const struct kvc_model_files *files,
+                       struct kvc_error *e) {
     struct kvc_input in;
     int there = kvc_model_files_beside(files, "config.json", KVC_MAX_CONFIG_BYTES, &in, e);
     if (there <= 0) return there;
@@ -83,8 +91,10 @@ static int open_config(struct kvc_weights *w, const struct kvc_model_files *file
     return status ? kvc_error_prefix(e, "config.json") : 0;
 }
 
-/* Reads the facts of config.json. A cache with weights of its own says itself how their channels are paired. */
-static int safetensors_facts(struct kvc_weights *w, const struct kvc_model_files *files, struct kvc_error *e) {
+/* Reads the facts of config.json. A cache with weights of its own says itself how their channels
+ * are paired. */
+static int safetensors_facts(struct kvc_weights *w, const struct kvc_model_files *files,
+                             struct kvc_error *e) {
     const struct kvc_safetensors *header = &w->part[0].safetensors;
     set_arch(w, kvc_safetensors_text(header, "architecture"));
     if (open_config(w, files, e)) return -1;
@@ -101,7 +111,8 @@ struct kvc_weights *kvc_weights_open(const char *path, struct kvc_error *e) {
     if (kvc_model_files_list(&files, path, e)) return NULL;
     struct kvc_weights *w = calloc(1, sizeof *w);
     int status = w ? open_parts(w, &files, e) : kvc_fail_memory(e, "the weights files");
-    if (!status) status = kvc_weights_are_gguf(w) ? gguf_facts(w, e) : safetensors_facts(w, &files, e);
+    if (!status)
+        status = kvc_weights_are_gguf(w) ? gguf_facts(w, e) : safetensors_facts(w, &files, e);
     kvc_model_files_free(&files);
     if (!status) return w;
     kvc_weights_close(w);
@@ -123,7 +134,9 @@ static int is_cache_name(const char *name) {
 int kvc_weights_have_attention(const struct kvc_weights *w) {
     for (size_t i = 0; i < w->n; i++) {
         const struct kvc_weights_part *part = &w->part[i];
-        if (part->is_gguf ? kvc_gguf_has_attention(&part->gguf) : kvc_safetensors_has_attention(&part->safetensors)) return 1;
+        if (part->is_gguf ? kvc_gguf_has_attention(&part->gguf)
+                          : kvc_safetensors_has_attention(&part->safetensors))
+            return 1;
         for (size_t t = 0; !part->is_gguf && t < part->safetensors.n; t++)
             if (is_cache_name(part->safetensors.tensor[t].name)) return 1;
     }
@@ -132,14 +145,15 @@ int kvc_weights_have_attention(const struct kvc_weights *w) {
 
 /* ---- loading ---- */
 
-/* Two orders of output channels. The first `rotated` channels of each head of `dim` are in pairs. */
+/* Two orders of output channels. The first `rotated` channels of each head of `dim` are in pairs.
+ */
 struct order {
     uint64_t dim, rotated;
     enum kvc_pairing from, to;
 };
 
-/* Returns the channel of the old order that is at `channel` in the new order. Pair i is channels 2i and 2i + 1 interleaved,
- * i and i + rotated / 2 in halves. */
+/* Returns the channel of the old order that is at `channel` in the new order. Pair i is channels 2i
+ * and 2i + 1 interleaved, i and i + rotated / 2 in halves. */
 static uint64_t channel_from(const struct order *o, uint64_t channel) {
     uint64_t i = channel % o->dim, head = channel - i, half = o->rotated / 2;
     if (o->from == o->to || i >= o->rotated) return channel;
@@ -147,14 +161,18 @@ static uint64_t channel_from(const struct order *o, uint64_t channel) {
     return head + (i % 2 ? half + i / 2 : i / 2);
 }
 
-static int check_dims(const struct kvc_weights_tensor *t, uint64_t rank, const uint64_t *dim, struct kvc_error *e) {
+static int check_dims(const struct kvc_weights_tensor *t, uint64_t rank, const uint64_t *dim,
+                      struct kvc_error *e) {
     if (t->rank == rank && memcmp(t->dim, dim, (size_t)rank * sizeof *dim) == 0) return 0;
     char have[KVC_WEIGHTS_RANK * 24] = "", want[KVC_WEIGHTS_RANK * 24] = "";
     size_t a = 0, b = 0;
-    for (uint64_t i = 0; i < t->rank; i++) a += (size_t)snprintf(have + a, sizeof have - a, "[%" PRIu64 "]", t->dim[i]);
-    for (uint64_t i = 0; i < rank; i++) b += (size_t)snprintf(want + b, sizeof want - b, "[%" PRIu64 "]", dim[i]);
-    return kvc_fail(e, KVC_ERR_MODEL, "%s: '%s' has shape %s, but the cache needs %s: is this the right model?", t->file, t->name,
-                    t->rank ? have : "[]", want);
+    for (uint64_t i = 0; i < t->rank; i++)
+        a += (size_t)snprintf(have + a, sizeof have - a, "[%" PRIu64 "]", t->dim[i]);
+    for (uint64_t i = 0; i < rank; i++)
+        b += (size_t)snprintf(want + b, sizeof want - b, "[%" PRIu64 "]", dim[i]);
+    return kvc_fail(e, KVC_ERR_MODEL,
+                    "%s: '%s' has shape %s, but the cache needs %s: is this the right model?",
+                    t->file, t->name, t->rank ? have : "[]", want);
 }
 
 static float *new_floats(uint64_t n, const struct kvc_weights_tensor *t, struct kvc_error *e) {
@@ -171,12 +189,13 @@ static int pin(const struct kvc_weights_tensor *t, struct kvc_error *e) {
     return kvc_input_pin(t->in, t->offset, t->bytes, e) ? kvc_error_prefix(e, t->file) : 0;
 }
 
-/* Loads a matrix [out][in] of the file as [in][out] floats, channels in the order asked for. The count of values cannot
- * overflow, as the file has bytes for all of them. */
-static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_t in, const struct order *o, float **result,
-                       struct kvc_error *e) {
+/* Loads a matrix [out][in] of the file as [in][out] floats, channels in the order asked for. The
+ * count of values cannot overflow, as the file has bytes for all of them. */
+static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_t in,
+                       const struct order *o, float **result, struct kvc_error *e) {
     if (check_dims(t, 2, (const uint64_t[]){out, in}, e)) return -1;
-    float *w = new_floats(out * in, t, e), *rows = w ? new_floats((out < GROUP ? out : GROUP) * in, t, e) : NULL;
+    float *w = new_floats(out * in, t, e),
+          *rows = w ? new_floats((out < GROUP ? out : GROUP) * in, t, e) : NULL;
     *result = w;
     if (!rows || pin(t, e)) {
         free(rows);
@@ -187,7 +206,8 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
     for (uint64_t first = 0; first < out; first += GROUP) {
         uint64_t n = out - first < GROUP ? out - first : GROUP;
         for (uint64_t c = 0; c < n; c++)
-            t->info->to_f32(rows + c * in, data + channel_from(o, first + c) * row_bytes, (size_t)row_blocks);
+            t->info->to_f32(rows + c * in, data + channel_from(o, first + c) * row_bytes,
+                            (size_t)row_blocks);
         for (uint64_t i = 0; i < in; i++)
             for (uint64_t c = 0; c < n; c++) w[i * out + first + c] = rows[c * in + i];
     }
@@ -197,8 +217,8 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
 }
 
 /* Loads a vector of the file, one value per output channel. */
-static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const struct order *o, float **result,
-                       struct kvc_error *e) {
+static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const struct order *o,
+                       float **result, struct kvc_error *e) {
     if (check_dims(t, 1, &n, e)) return -1;
     float *values = new_floats(n, t, e), *ordered = values ? new_floats(n, t, e) : NULL;
     const int status = ordered ? pin(t, e) : -1;
@@ -212,7 +232,8 @@ static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const str
     return status;
 }
 
-/* Returns 1 for models whose safetensors hold the weight of the norm less 1. The converter of llama.cpp adds 1. */
+/* Returns 1 for models whose safetensors hold the weight of the norm less 1. The converter of
+ * llama.cpp adds 1. */
 static int norm_is_less_one(const struct kvc_weights *w) {
     static const char *const archs[] = {"gemma", "gemma2", "gemma3", "gemma3_text"};
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
@@ -220,22 +241,24 @@ static int norm_is_less_one(const struct kvc_weights *w) {
     return 0;
 }
 
-static int load_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming, uint32_t layer,
-                     struct kvc_projection *p, struct kvc_error *e) {
+static int load_norm(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
+                     uint32_t layer, struct kvc_projection *p, struct kvc_error *e) {
     struct kvc_weights_tensor t;
     const struct order as_it_is = {p->shape.in, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
     int found = kvc_weights_find(w, naming, KVC_WEIGHT_NORM, layer, &t, e);
     if (found < 0 || (found && load_vector(&t, p->shape.in, &as_it_is, &p->norm, e))) return -1;
     for (uint64_t i = 0; found && norm_is_less_one(w) && i < p->shape.in; i++) p->norm[i] += 1;
     p->norm_epsilon = w->epsilon;
-    if ((p->norm_bias = kvc_weights_find(w, naming, KVC_WEIGHT_NORM_BIAS, layer, &t, e)) < 0) return -1;
+    if ((p->norm_bias = kvc_weights_find(w, naming, KVC_WEIGHT_NORM_BIAS, layer, &t, e)) < 0)
+        return -1;
     return (p->k_norm = kvc_weights_find(w, naming, KVC_WEIGHT_K_NORM, layer, &t, e)) < 0 ? -1 : 0;
 }
 
 /* Loads K or V: the matrix, which was found already, and the bias. */
-static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming *naming, const struct kvc_weights_tensor *t,
-                    enum kvc_weight bias, uint32_t layer, const struct kvc_projection_shape *s, const struct order *o,
-                    float **matrix, float **vector, struct kvc_error *e) {
+static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
+                    const struct kvc_weights_tensor *t, enum kvc_weight bias, uint32_t layer,
+                    const struct kvc_projection_shape *s, const struct order *o, float **matrix,
+                    float **vector, struct kvc_error *e) {
     uint64_t out = s->heads * o->dim;
     struct kvc_weights_tensor b;
     if (load_matrix(t, out, s->in, o, matrix, e)) return -1;
@@ -243,54 +266,69 @@ static int load_one(const struct kvc_weights *w, const struct kvc_weights_naming
     return found > 0 ? load_vector(&b, out, o, vector, e) : found;
 }
 
-static int weights_load(const struct kvc_weights *w, uint32_t layer, struct kvc_projection *p, struct kvc_error *e) {
+static int weights_load(const struct kvc_weights *w, uint32_t layer, struct kvc_projection *p,
+                        struct kvc_error *e) {
     const struct kvc_projection_shape *s = &p->shape;
     const struct order k_order = {s->dim, s->rotated, w->pairing, s->pairing};
     const struct order v_order = {s->dim_v, 0, KVC_PAIRING_NONE, KVC_PAIRING_NONE};
     struct kvc_weights_tensor k, v;
     const struct kvc_weights_naming *naming = kvc_weights_find_k(w, layer, &k, e);
-    if (!naming || load_one(w, naming, &k, KVC_WEIGHT_K_BIAS, layer, s, &k_order, &p->k, &p->k_bias, e)) return -1;
+    if (!naming ||
+        load_one(w, naming, &k, KVC_WEIGHT_K_BIAS, layer, s, &k_order, &p->k, &p->k_bias, e))
+        return -1;
     int found = kvc_weights_find(w, naming, KVC_WEIGHT_V, layer, &v, e);
     if (!found) return kvc_weights_missing(w, v.name, e);
-    if (found < 0 || load_one(w, naming, &v, KVC_WEIGHT_V_BIAS, layer, s, &v_order, &p->v, &p->v_bias, e)) return -1;
+    if (found < 0 ||
+        load_one(w, naming, &v, KVC_WEIGHT_V_BIAS, layer, s, &v_order, &p->v, &p->v_bias, e))
+        return -1;
     return load_norm(w, naming, layer, p, e);
 }
 
 static int check_shape(struct kvc_projection_shape *s, struct kvc_error *e) {
     if (!s->rotated && s->pairing != KVC_PAIRING_NONE) s->rotated = s->dim;
-    if (!s->in || !s->heads || !s->dim || !s->dim_v || s->in > MAX_SHAPE || s->heads > MAX_SHAPE || s->dim > MAX_SHAPE ||
-        s->dim_v > MAX_SHAPE)
+    if (!s->in || !s->heads || !s->dim || !s->dim_v || s->in > MAX_SHAPE || s->heads > MAX_SHAPE ||
+        s->dim > MAX_SHAPE || s->dim_v > MAX_SHAPE)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "no projection has %" PRIu64 " channels in and %" PRIu64 " heads of %" PRIu64 " (K) and "
+                        "no projection has %" PRIu64 " channels in and %" PRIu64
+                        " heads of %" PRIu64 " (K) and "
                         "%" PRIu64 " (V) channels out",
                         s->in, s->heads, s->dim, s->dim_v);
     if (s->rotated > s->dim || s->rotated % 2)
-        return kvc_fail(e, KVC_ERR_USAGE, "RoPE cannot rotate %" PRIu64 " channels of a head of %" PRIu64, s->rotated, s->dim);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "RoPE cannot rotate %" PRIu64 " channels of a head of %" PRIu64, s->rotated,
+                        s->dim);
     return 0;
 }
 
 /* Checks that K can be brought from the pairing of the file to that of the cache. */
-static int check_pairing(const struct kvc_weights *w, const struct kvc_projection_shape *s, struct kvc_error *e) {
+static int check_pairing(const struct kvc_weights *w, const struct kvc_projection_shape *s,
+                         struct kvc_error *e) {
     const char *file = kvc_base_name(w->part[0].in.name);
     char shown[sizeof w->arch];
     kvc_name_show(w->arch, shown, sizeof shown);
     if (s->pairing == KVC_PAIRING_UNKNOWN)
-        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING, "the RoPE pairing of the cache's K is unknown");
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING,
+                             "the RoPE pairing of the cache's K is unknown");
     if (w->pairing == KVC_PAIRING_UNKNOWN)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: it is not known which channels of K RoPE pairs in architecture '%s'", file,
-                        shown);
-    if (w->pairing != s->pairing && (w->pairing == KVC_PAIRING_NONE || s->pairing == KVC_PAIRING_NONE))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%s: it is not known which channels of K RoPE pairs in architecture '%s'",
+                        file, shown);
+    if (w->pairing != s->pairing &&
+        (w->pairing == KVC_PAIRING_NONE || s->pairing == KVC_PAIRING_NONE))
         return kvc_fail(e, KVC_ERR_MODEL,
-                        "%s: RoPE pairs K of architecture '%s' as '%s', the cache's K as '%s': is it the right model?", file,
-                        shown, kvc_pairing_name(w->pairing), kvc_pairing_name(s->pairing));
+                        "%s: RoPE pairs K of architecture '%s' as '%s', the cache's K as '%s': is "
+                        "it the right model?",
+                        file, shown, kvc_pairing_name(w->pairing), kvc_pairing_name(s->pairing));
     return 0;
 }
 
-int kvc_weights_load(const struct kvc_weights *w, uint32_t layer, const struct kvc_projection_shape *shape,
-                     struct kvc_projection *p, struct kvc_error *e) {
+int kvc_weights_load(const struct kvc_weights *w, uint32_t layer,
+                     const struct kvc_projection_shape *shape, struct kvc_projection *p,
+                     struct kvc_error *e) {
     memset(p, 0, sizeof *p);
     p->shape = *shape;
-    if (!check_shape(&p->shape, e) && !check_pairing(w, shape, e) && !weights_load(w, layer, p, e)) return 0;
+    if (!check_shape(&p->shape, e) && !check_pairing(w, shape, e) && !weights_load(w, layer, p, e))
+        return 0;
     kvc_projection_free(p);
     return -1;
 }
@@ -306,25 +344,31 @@ void kvc_projection_free(struct kvc_projection *p) {
 
 /* ---- identity ---- */
 
-/* Hashes rows of `out` floats, channels in the order asked for. dtype.c holds machines to little-endian floats. */
-static void hash_rows(struct kvc_sha256 *h, const float *w, uint64_t rows, uint64_t out, const struct order *o, float *row) {
+/* Hashes rows of `out` floats, channels in the order asked for. dtype.c holds machines to
+ * little-endian floats. */
+static void hash_rows(struct kvc_sha256 *h, const float *w, uint64_t rows, uint64_t out,
+                      const struct order *o, float *row) {
     for (uint64_t i = 0; i < rows; i++, w += out) {
         for (uint64_t c = 0; c < out; c++) row[c] = w[channel_from(o, c)];
         kvc_sha256_update(h, row, (size_t)out * sizeof *row);
     }
 }
 
-static void hash_vector(struct kvc_sha256 *h, const float *values, uint64_t n, const struct order *o, float *row) {
+static void hash_vector(struct kvc_sha256 *h, const float *values, uint64_t n,
+                        const struct order *o, float *row) {
     kvc_sha256_update(h, values ? "\1" : "\0", 1);
     if (values) hash_rows(h, values, 1, n, o, row);
 }
 
-int kvc_projection_fingerprint(const struct kvc_projection *p, uint8_t sha256[KVC_SHA256_BYTES], struct kvc_error *e) {
+int kvc_projection_fingerprint(const struct kvc_projection *p, uint8_t sha256[KVC_SHA256_BYTES],
+                               struct kvc_error *e) {
     const struct kvc_projection_shape *s = &p->shape;
-    const enum kvc_pairing to = s->pairing == KVC_PAIRING_NONE ? KVC_PAIRING_NONE : KVC_PAIRING_HALVES;
+    const enum kvc_pairing to = s->pairing == KVC_PAIRING_NONE ? KVC_PAIRING_NONE
+                                                               : KVC_PAIRING_HALVES;
     const struct order k = {s->dim, s->rotated, s->pairing, to}, v = {s->dim_v, 0, to, to};
     const struct order norm = {s->in, 0, to, to};
-    uint64_t out = s->heads * s->dim, out_v = s->heads * s->dim_v, widest = out > out_v ? out : out_v;
+    uint64_t out = s->heads * s->dim, out_v = s->heads * s->dim_v,
+             widest = out > out_v ? out : out_v;
     if (widest < s->in) widest = s->in;
     float *row = kvc_alloc(widest, sizeof *row);
     if (!row) return kvc_fail_memory(e, "a SHA-256 hash");

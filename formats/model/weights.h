@@ -1,8 +1,9 @@
-/* weights.h: one layer's K and V projections out of a model's weights file, as binary32. Not for other weights, for
- * facts and fingerprints of the model (model.h), or for the arithmetic that uses the projections.
+/* weights.h: one layer's K and V projections out of a model's weights file, as binary32. Not for
+ * other weights, for facts and fingerprints of the model (model.h), or for the arithmetic that uses
+ * the projections.
  *
- * K = RoPE(norm(x) Wk + bk), V = norm(x) Wv + bv, x being the hidden state that enters the layer. The files stay
- * open; what is loaded is one layer at a time, and the caller's to free. */
+ * K = RoPE(norm(x) Wk + bk), V = norm(x) Wv + bv, x being the hidden state that enters the layer.
+ * The files stay open; what is loaded is one layer at a time, and the caller's to free. */
 #ifndef KVC_WEIGHTS_H
 #define KVC_WEIGHTS_H
 
@@ -12,11 +13,13 @@
 
 #include <stdint.h>
 
-struct kvc_weights; /* an open weights file, or all files of a model; may be read by several threads at once */
+/* an open weights file, or all files of a model; may be read by several threads at once */
+struct kvc_weights;
 
-/* `path` is what kvc_model_read() takes: a GGUF file, a safetensors file, the name of a shard of either, or a directory
- * of safetensors, with the config.json beside it when it is there. Also a safetensors cache that has its own weights
- * (tensors wk.N and wv.N). Messages do not name `path` itself. */
+/* `path` is what kvc_model_read() takes: a GGUF file, a safetensors file, the name of a shard of
+ * either, or a directory of safetensors, with the config.json beside it when it is there. Also a
+ * safetensors cache that has its own weights (tensors wk.N and wv.N). Messages do not name `path`
+ * itself. */
 struct kvc_weights *kvc_weights_open(const char *path, struct kvc_error *e);
 void kvc_weights_close(struct kvc_weights *w);
 /* Returns 1 if a file has a matrix of attention, or is a cache with weights of its own. */
@@ -33,27 +36,35 @@ struct kvc_projection_shape {
 
 struct kvc_projection {
     struct kvc_projection_shape shape; /* as asked for, `rotated` filled in */
-    float *k, *v;                      /* [in][heads * dim] and [in][heads * dim_v]: output channels in the cache's own order */
-    float *k_bias, *v_bias;            /* in the same order; NULL: none */
-    float *norm;                       /* [in]: factors of the normalised state; NULL: the file has none */
-    float norm_epsilon;                /* of RMSNorm, nearest binary32; 0: unknown, or the norm is no RMSNorm */
-    int norm_bias;                     /* 1: the norm has a bias too, which is not loaded */
-    int k_norm;                        /* 1: K is normalised again before RoPE (Qwen3, Gemma 3), by weights that are not loaded */
+    float *k, *v; /* [in][heads * dim] and [in][heads * dim_v]: output channels in the cache's own
+                     order */
+    float *k_bias, *v_bias; /* in the same order; NULL: none */
+    /* [in]: factors of the normalised state; NULL: the file has none */
+    float *norm;
+    /* of RMSNorm, nearest binary32; 0: unknown, or the norm is no RMSNorm */
+    float norm_epsilon;
+    int norm_bias; /* 1: the norm has a bias too, which is not loaded */
+    /* 1: K is normalised again before RoPE (Qwen3, Gemma 3), by weights that are not loaded */
+    int k_norm;
 };
 
-/* Loads layer `layer`, checked against *shape. Element types: F32, F16 and BF16 of safetensors; of GGUF those whose
- * conversion to binary32 kvc has: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl. K's channels are brought from
- * the pairing of the file's own engine to the one asked for: llama.cpp's converter permutes the rows of architectures
- * that it pairs interleaved. KVC_ERR_MODEL when sizes or pairing do not fit. On failure *p is empty. */
-int kvc_weights_load(const struct kvc_weights *w, uint32_t layer, const struct kvc_projection_shape *shape,
-                     struct kvc_projection *p, struct kvc_error *e);
+/* Loads layer `layer`, checked against *shape. Element types: F32, F16 and BF16 of safetensors; of
+ * GGUF those whose conversion to binary32 kvc has: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,
+ * iq4_nl. K's channels are brought from the pairing of the file's own engine to the one asked for:
+ * llama.cpp's converter permutes the rows of architectures that it pairs interleaved. KVC_ERR_MODEL
+ * when sizes or pairing do not fit. On failure *p is empty. */
+int kvc_weights_load(const struct kvc_weights *w, uint32_t layer,
+                     const struct kvc_projection_shape *shape, struct kvc_projection *p,
+                     struct kvc_error *e);
 void kvc_projection_free(struct kvc_projection *p);
 
-/* Hashes a layer's projection, to the same hash whatever file it came from: SHA-256 of "kvc projection 0\n"; Wk as binary32,
- * little-endian, [in][out], a head's rotated channels paired as halves (as they are where there is no RoPE); a byte 1
- * and bk in the same order, or a byte 0; the same of Wv and bv, as they are; a byte 1 and the norm's weights, or a
- * byte 0. So files of equal values agree: bf16, f16 or f32, safetensors or GGUF. Not covered: the shape, RoPE's
- * frequencies, the epsilon, and what is not loaded. */
-int kvc_projection_fingerprint(const struct kvc_projection *p, uint8_t sha256[KVC_SHA256_BYTES], struct kvc_error *e);
+/* Hashes a layer's projection, to the same hash whatever file it came from: SHA-256 of "kvc
+ * projection 0\n"; Wk as binary32, little-endian, [in][out], a head's rotated channels paired as
+ * halves (as they are where there is no RoPE); a byte 1 and bk in the same order, or a byte 0; the
+ * same of Wv and bv, as they are; a byte 1 and the norm's weights, or a byte 0. So files of equal
+ * values agree: bf16, f16 or f32, safetensors or GGUF. Not covered: the shape, RoPE's frequencies,
+ * the epsilon, and what is not loaded. */
+int kvc_projection_fingerprint(const struct kvc_projection *p, uint8_t sha256[KVC_SHA256_BYTES],
+                               struct kvc_error *e);
 
 #endif

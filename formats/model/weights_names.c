@@ -1,5 +1,5 @@
-/* weights_names.c: tells a model's weights from other files of the same formats by the names of their matrices. Not for finding
- * the matrices of a layer (weights_tensors.c). */
+/* weights_names.c: tells a model's weights from other files of the same formats by the names of
+ * their matrices. Not for finding the matrices of a layer (weights_tensors.c). */
 #include "formats/model/weights_names.h"
 
 #include <string.h>
@@ -16,8 +16,8 @@ static int begins(const char *text, size_t size, const char *with) {
     return size >= n && memcmp(text, with, n) == 0;
 }
 
-/* As llama.cpp names them: "blk.0.attn_k.weight", "blk.0.ssm_in.weight", "blk.0.time_mix_key.weight". An adapter adds ".lora_a",
- * a projector begins with "v.blk.". */
+/* As llama.cpp names them: "blk.0.attn_k.weight", "blk.0.ssm_in.weight",
+ * "blk.0.time_mix_key.weight". An adapter adds ".lora_a", a projector begins with "v.blk.". */
 static int is_gguf_attention(const char *name, size_t size) {
     static const char *const words[] = {".attn_", ".ssm_", ".time_mix_", NULL};
     static const char suffix[] = ".weight";
@@ -38,10 +38,12 @@ int kvc_gguf_has_attention(const struct kvc_gguf *g) {
     return 0;
 }
 
-/* As transformers and others name them: "model.layers.0.self_attn.k_proj.weight", "transformer.h.0.attn.c_attn.weight",
- * "layers.0.attention.wq.weight", "backbone.layers.0.mixer.in_proj.weight"; of quantised models "...qweight", "...W_q". */
+/* As transformers and others name them: "model.layers.0.self_attn.k_proj.weight",
+ * "transformer.h.0.attn.c_attn.weight", "layers.0.attention.wq.weight",
+ * "backbone.layers.0.mixer.in_proj.weight"; of quantised models "...qweight", "...W_q". */
 static int weights_names_is_attention(const char *name) {
-    static const char *const words[] = {"attn", "attention", "Attention", "mixer", "mamba", "temporal_block", "mlstm", NULL};
+    static const char *const words[] = {"attn",  "attention",      "Attention", "mixer",
+                                        "mamba", "temporal_block", "mlstm",     NULL};
     static const char *const adapters[] = {"lora_", NULL};
     const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
     if (!strstr(last, "weight") && *last != 'W') return 0;

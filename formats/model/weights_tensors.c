@@ -1,5 +1,5 @@
-/* weights_tensors.c: the open files of a model's weights, and the tensors of a layer's K and V in them. Not for converting
- * their values (weights.c). */
+/* weights_tensors.c: the open files of a model's weights, and the tensors of a layer's K and V in
+ * them. Not for converting their values (weights.c). */
 #include "formats/model/weights_tensors.h"
 
 #include "codecs/memory.h"
@@ -30,7 +30,8 @@ int kvc_weights_add_part(struct kvc_weights *w, const char *path, struct kvc_err
     if (kvc_input_open(&part->in, path, e)) return -1;
     w->n++; /* from here on kvc_weights_close() sees it */
     if (weights_tensors_read_header(part, e)) return -1;
-    if (part->is_gguf != kvc_weights_are_gguf(w)) return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF and safetensors files in one model");
+    if (part->is_gguf != kvc_weights_are_gguf(w))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "GGUF and safetensors files in one model");
     return 0;
 }
 
@@ -47,14 +48,19 @@ int kvc_weights_are_gguf(const struct kvc_weights *w) {
 /* --- names --- */
 
 /* Names of tensors, in which '#' stands for the layer's number; NULL: there is no such tensor. */
-static const char *const gguf_names[KVC_WEIGHTS] = {"blk.#.attn_k.weight",     "blk.#.attn_k.bias",      "blk.#.attn_v.weight",
-                                                    "blk.#.attn_v.bias",       "blk.#.attn_norm.weight", "blk.#.attn_norm.bias",
-                                                    "blk.#.attn_k_norm.weight"};
-static const char *const transformers_names[KVC_WEIGHTS] = {"layers.#.self_attn.k_proj.weight", "layers.#.self_attn.k_proj.bias",
-                                                            "layers.#.self_attn.v_proj.weight", "layers.#.self_attn.v_proj.bias",
-                                                            "layers.#.input_layernorm.weight",  "layers.#.input_layernorm.bias",
+static const char *const gguf_names[KVC_WEIGHTS] = {
+    "blk.#.attn_k.weight",     "blk.#.attn_k.bias",      "blk.#.attn_v.weight",
+    "blk.#.attn_v.bias",       "blk.#.attn_norm.weight", "blk.#.attn_norm.bias",
+    "blk.#.attn_k_norm.weight"};
+static const char *const transformers_names[KVC_WEIGHTS] = {"layers.#.self_attn.k_proj.weight",
+                                                            "layers.#.self_attn.k_proj.bias",
+                                                            "layers.#.self_attn.v_proj.weight",
+                                                            "layers.#.self_attn.v_proj.bias",
+                                                            "layers.#.input_layernorm.weight",
+                                                            "layers.#.input_layernorm.bias",
                                                             "layers.#.self_attn.k_norm.weight"};
-static const char *const cache_names[KVC_WEIGHTS] = {[KVC_WEIGHT_K] = "wk.#", [KVC_WEIGHT_V] = "wv.#"};
+static const char *const cache_names[KVC_WEIGHTS] = {
+    [KVC_WEIGHT_K] = "wk.#", [KVC_WEIGHT_V] = "wv.#"};
 
 struct kvc_weights_naming {
     int gguf;
@@ -74,20 +80,25 @@ static const struct kvc_weights_naming namings[] = {
 /* --- tensors --- */
 
 /* Writes the name of a tensor; returns 0 when the naming has none. */
-static int spell(const struct kvc_weights_naming *naming, enum kvc_weight which, uint32_t layer, char *text, size_t size) {
+static int spell(const struct kvc_weights_naming *naming, enum kvc_weight which, uint32_t layer,
+                 char *text, size_t size) {
     const char *name = naming->name[which], *mark = name ? strchr(name, '#') : NULL;
     if (!mark) return 0;
-    snprintf(text, size, "%s%.*s%" PRIu32 "%s", naming->prefix, (int)(mark - name), name, layer, mark + 1);
+    snprintf(text, size, "%s%.*s%" PRIu32 "%s", naming->prefix, (int)(mark - name), name, layer,
+             mark + 1);
     return 1;
 }
 
-/* Sets where the values are, at `offset` from `base`, which lies inside the file. Refuses bytes beyond the end of the file. */
-static int weights_tensors_place(struct kvc_weights_tensor *t, const struct kvc_input *in, uint64_t base, uint64_t offset,
-                                 uint64_t bytes, struct kvc_error *e) {
+/* Sets where the values are, at `offset` from `base`, which lies inside the file. Refuses bytes
+ * beyond the end of the file. */
+static int weights_tensors_place(struct kvc_weights_tensor *t, const struct kvc_input *in,
+                                 uint64_t base, uint64_t offset, uint64_t bytes,
+                                 struct kvc_error *e) {
     uint64_t size = in->size - base;
     if (offset > size || bytes > size - offset)
         return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "%s: '%s' needs %" PRIu64 " bytes from byte %" PRIu64 " of the data on, but there are %" PRIu64
+                        "%s: '%s' needs %" PRIu64 " bytes from byte %" PRIu64
+                        " of the data on, but there are %" PRIu64
                         " (file cut short or header damaged)",
                         t->file, t->name, bytes, offset, size);
     t->in = in;
@@ -96,7 +107,8 @@ static int weights_tensors_place(struct kvc_weights_tensor *t, const struct kvc_
     return 0;
 }
 
-/* Bytes of the tensor's values. Returns -1 when rows are no whole blocks or the bytes pass 64 bits. */
+/* Bytes of the tensor's values. Returns -1 when rows are no whole blocks or the bytes pass 64 bits.
+ */
 static int bytes_of(const struct kvc_weights_tensor *t, uint64_t *bytes) {
     uint64_t inner = t->rank ? t->dim[t->rank - 1] : 1;
     if (inner % t->info->block) return -1;
@@ -107,13 +119,14 @@ static int bytes_of(const struct kvc_weights_tensor *t, uint64_t *bytes) {
     return 0;
 }
 
-static int take_gguf(struct kvc_weights_tensor *t, const struct kvc_weights_part *part, const struct kvc_gguf_tensor *found,
-                     struct kvc_error *e) {
+static int take_gguf(struct kvc_weights_tensor *t, const struct kvc_weights_part *part,
+                     const struct kvc_gguf_tensor *found, struct kvc_error *e) {
     t->info = kvc_dtype_by_ggml(found->type);
     if (!t->info) {
         const char *type = kvc_gguf_type_name(found->type);
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "%s: '%s' has type %s (number %" PRIu32 "); kvc reads weights in f32, f16, bf16, q8_0, q4_0, "
+                        "%s: '%s' has type %s (number %" PRIu32
+                        "); kvc reads weights in f32, f16, bf16, q8_0, q4_0, "
                         "q4_1, q5_0, q5_1 and iq4_nl: take the model in one of these",
                         t->file, t->name, type ? type : "unknown", found->type);
     }
@@ -121,9 +134,10 @@ static int take_gguf(struct kvc_weights_tensor *t, const struct kvc_weights_part
     for (uint32_t i = 0; i < found->rank; i++) t->dim[i] = found->dim[found->rank - 1 - i];
     uint64_t bytes;
     if (bytes_of(t, &bytes))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "%s: '%s' has dimensions that no tensor of %s can have", t->file, t->name,
-                        t->info->name);
-    return weights_tensors_place(t, &part->in, part->gguf.data_offset, found->offset - part->gguf.data_offset, bytes, e);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%s: '%s' has dimensions that no tensor of %s can have",
+                        t->file, t->name, t->info->name);
+    return weights_tensors_place(t, &part->in, part->gguf.data_offset,
+                                 found->offset - part->gguf.data_offset, bytes, e);
 }
 
 static int take_safetensors(struct kvc_weights_tensor *t, const struct kvc_weights_part *part,
@@ -131,10 +145,12 @@ static int take_safetensors(struct kvc_weights_tensor *t, const struct kvc_weigh
     const int dtype = found->type ? found->type->dtype : -1;
     char shown[32];
     if (dtype != KVC_F32 && dtype != KVC_F16 && dtype != KVC_BF16)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: '%s' has dtype %s; kvc reads weights in F32, F16 and BF16", t->file, t->name,
-                        kvc_name_show(found->dtype, shown, sizeof shown));
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%s: '%s' has dtype %s; kvc reads weights in F32, F16 and BF16", t->file,
+                        t->name, kvc_name_show(found->dtype, shown, sizeof shown));
     if (found->rank > KVC_WEIGHTS_RANK)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: '%s' has %" PRIu64 " dimensions", t->file, t->name, found->rank);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: '%s' has %" PRIu64 " dimensions", t->file,
+                        t->name, found->rank);
     t->info = kvc_dtype_info((unsigned)dtype);
     t->rank = found->rank;
     for (size_t i = 0; i < t->rank; i++) t->dim[i] = found->dim[i];
@@ -144,18 +160,23 @@ static int take_safetensors(struct kvc_weights_tensor *t, const struct kvc_weigh
     return 0;
 }
 
-int kvc_weights_find(const struct kvc_weights *w, const struct kvc_weights_naming *naming, enum kvc_weight which, uint32_t layer,
-                     struct kvc_weights_tensor *t, struct kvc_error *e) {
+int kvc_weights_find(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
+                     enum kvc_weight which, uint32_t layer, struct kvc_weights_tensor *t,
+                     struct kvc_error *e) {
     memset(t, 0, sizeof *t);
-    if (naming->gguf != kvc_weights_are_gguf(w) || !spell(naming, which, layer, t->name, sizeof t->name)) return 0;
+    if (naming->gguf != kvc_weights_are_gguf(w) ||
+        !spell(naming, which, layer, t->name, sizeof t->name))
+        return 0;
     for (size_t i = 0; i < w->n; i++) {
         const struct kvc_weights_part *part = &w->part[i];
         t->file = kvc_base_name(part->in.name);
         if (naming->gguf) {
             struct kvc_gguf_tensor found;
-            if (kvc_gguf_tensor(&part->gguf, t->name, &found)) return take_gguf(t, part, &found, e) ? -1 : 1;
+            if (kvc_gguf_tensor(&part->gguf, t->name, &found))
+                return take_gguf(t, part, &found, e) ? -1 : 1;
         } else {
-            const struct kvc_safetensors_tensor *found = kvc_safetensors_find(&part->safetensors, t->name);
+            const struct kvc_safetensors_tensor *found = kvc_safetensors_find(&part->safetensors,
+                                                                              t->name);
             if (found) return take_safetensors(t, part, found, e) ? -1 : 1;
         }
     }
@@ -164,11 +185,14 @@ int kvc_weights_find(const struct kvc_weights *w, const struct kvc_weights_namin
 
 int kvc_weights_missing(const struct kvc_weights *w, const char *name, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "%s%s: no tensor '%s' (one tensor of Q, K and V together, and latent attention, cannot be used)",
-                    kvc_base_name(w->part[0].in.name), w->n > 1 ? " and the other shards" : "", name);
+                    "%s%s: no tensor '%s' (one tensor of Q, K and V together, and latent "
+                    "attention, cannot be used)",
+                    kvc_base_name(w->part[0].in.name), w->n > 1 ? " and the other shards" : "",
+                    name);
 }
 
-const struct kvc_weights_naming *kvc_weights_find_k(const struct kvc_weights *w, uint32_t layer, struct kvc_weights_tensor *k,
+const struct kvc_weights_naming *kvc_weights_find_k(const struct kvc_weights *w, uint32_t layer,
+                                                    struct kvc_weights_tensor *k,
                                                     struct kvc_error *e) {
     const struct kvc_weights_naming *usual = NULL;
     for (size_t i = 0; i < NAMINGS; i++) {

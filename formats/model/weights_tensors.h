@@ -1,5 +1,5 @@
-/* weights_tensors.h: the open files of a model's weights, and the tensors of a layer's K and V in them. Not for converting
- * their values (weights.c). */
+/* weights_tensors.h: the open files of a model's weights, and the tensors of a layer's K and V in
+ * them. Not for converting their values (weights.c). */
 #ifndef KVC_WEIGHTS_TENSORS_H
 #define KVC_WEIGHTS_TENSORS_H
 
@@ -55,19 +55,24 @@ struct kvc_weights_tensor {
 
 struct kvc_weights_naming; /* how a family of files names tensors */
 
-/* Opens the file at `path` as the next part: KVC_ERR_UNKNOWN where it is neither a GGUF nor safetensors, KVC_ERR_DAMAGED where
- * its header is malformed or it is of another kind than the first part. Messages do not name `path`. */
+/* Opens the file at `path` as the next part: KVC_ERR_UNKNOWN where it is neither a GGUF nor
+ * safetensors, KVC_ERR_DAMAGED where its header is malformed or it is of another kind than the
+ * first part. Messages do not name `path`. */
 int kvc_weights_add_part(struct kvc_weights *w, const char *path, struct kvc_error *e);
 void kvc_weights_part_close(struct kvc_weights_part *part);
 /* Returns 1 where the parts are GGUF files, 0 where they are safetensors. */
 int kvc_weights_are_gguf(const struct kvc_weights *w);
 
-/* Finds the layer's K, and with it the naming of the file. NULL where no naming finds K, or K cannot be used. */
-const struct kvc_weights_naming *kvc_weights_find_k(const struct kvc_weights *w, uint32_t layer, struct kvc_weights_tensor *k,
+/* Finds the layer's K, and with it the naming of the file. NULL where no naming finds K, or K
+ * cannot be used. */
+const struct kvc_weights_naming *kvc_weights_find_k(const struct kvc_weights *w, uint32_t layer,
+                                                    struct kvc_weights_tensor *k,
                                                     struct kvc_error *e);
-/* Returns 1 when the file has the tensor, 0 when not, -1 when it cannot be used. t->name is set where the naming has one. */
-int kvc_weights_find(const struct kvc_weights *w, const struct kvc_weights_naming *naming, enum kvc_weight which, uint32_t layer,
-                     struct kvc_weights_tensor *t, struct kvc_error *e);
+/* Returns 1 when the file has the tensor, 0 when not, -1 when it cannot be used. t->name is set
+ * where the naming has one. */
+int kvc_weights_find(const struct kvc_weights *w, const struct kvc_weights_naming *naming,
+                     enum kvc_weight which, uint32_t layer, struct kvc_weights_tensor *t,
+                     struct kvc_error *e);
 /* Fails because there is no tensor of this name. */
 int kvc_weights_missing(const struct kvc_weights *w, const char *name, struct kvc_error *e);
 

@@ -1,4 +1,5 @@
-/* chain.c: opens a chain of levels. Spec: STORE.md. Not for what is done in the background (errands.c). */
+/* chain.c: opens a chain of levels. Spec: STORE.md. Not for what is done in the background
+ * (errands.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
@@ -18,11 +19,13 @@ const char *kvc_store_version(void) {
 
 /* --- opening --- */
 
-/* Finds the backend of a level and checks the level's text. Opens it, which makes nothing, unless it is a directory. */
+/* Finds the backend of a level and checks the level's text. Opens it, which makes nothing, unless
+ * it is a directory. */
 static int prepare_level(struct kvc_store *s, const char *text, struct kvc_error *e) {
     struct kvc_store_level *l = &s->level[s->n_levels];
     struct kvc_url url;
-    if (s->n_levels == KVC_MAX_LEVELS) return kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d levels", KVC_MAX_LEVELS);
+    if (s->n_levels == KVC_MAX_LEVELS)
+        return kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d levels", KVC_MAX_LEVELS);
     if (kvc_url_parse(&url, text, e)) return -1;
     int status = kvc_level_find(url.scheme, s->options.backends, &l->ops, &l->handle, e);
     if (!status && !(l->url = strdup(text))) status = kvc_fail_memory(e, "a level");
@@ -77,7 +80,8 @@ static int prepare(struct kvc_store *s, const char *levels, struct kvc_error *e)
 }
 
 static int start(struct kvc_store *s, struct kvc_error *e) {
-    if ((s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return kvc_fail(e, KVC_ERR_IO, "no eventfd can be had");
+    if ((s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+        return kvc_fail(e, KVC_ERR_IO, "no eventfd can be had");
     s->io = kvc_workers_new(s->options.threads, e);
     s->copier = s->io ? kvc_workers_new(1, e) : NULL;
     s->jobs = s->copier ? kvc_workers_new(s->options.threads, e) : NULL;
@@ -87,7 +91,8 @@ static int start(struct kvc_store *s, struct kvc_error *e) {
 }
 
 /* Returns a store that is prepared; NULL with *e. */
-static struct kvc_store *new_store(const char *levels, const struct kvc_store_options *options, struct kvc_error *e) {
+static struct kvc_store *new_store(const char *levels, const struct kvc_store_options *options,
+                                   struct kvc_error *e) {
     struct kvc_store *s = calloc(1, sizeof *s);
     if (!s) {
         kvc_fail_memory(e, "a store");
@@ -105,13 +110,15 @@ static struct kvc_store *new_store(const char *levels, const struct kvc_store_op
     return NULL;
 }
 
-int kvc_store_check(const char *levels, const struct kvc_store_options *options, struct kvc_error *e) {
+int kvc_store_check(const char *levels, const struct kvc_store_options *options,
+                    struct kvc_error *e) {
     struct kvc_store *s = new_store(levels, options, e);
     kvc_store_close(s);
     return s ? 0 : -1;
 }
 
-struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_options *options, struct kvc_error *e) {
+struct kvc_store *kvc_store_open(const char *levels, const struct kvc_store_options *options,
+                                 struct kvc_error *e) {
     struct kvc_store *s = new_store(levels, options, e);
     if (!s || !start(s, e)) return s;
     kvc_store_close(s);

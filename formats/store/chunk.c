@@ -1,5 +1,5 @@
-/* chunk.c: proves that bytes are the chunk that was asked for. Spec: STORE.md, "Proof". Not for signatures (signature.c), nor for reading or
- * writing objects. */
+/* chunk.c: proves that bytes are the chunk that was asked for. Spec: STORE.md, "Proof". Not for
+ * signatures (signature.c), nor for reading or writing objects. */
 #include "formats/store/store.h"
 
 #include "formats/cache/facts.h"
@@ -18,39 +18,54 @@ static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, st
     const uint64_t begins = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
     const struct kvc_meta_entry *parent = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT);
     if (begins != first || c->n_tokens != tokens || !c->n_parts || c->part[0].cells.n != tokens)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other positions than its name stands for");
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the object holds other positions than its name stands for");
     if (memcmp(c->tokens, x->tokens + first, (size_t)tokens * sizeof *c->tokens) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other tokens than its name stands for");
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the object holds other tokens than its name stands for");
     if (!first != !parent ||
-        (parent && (parent->size != KVC_KEY_BYTES || memcmp(parent->value, keys - KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the object continues other tokens than its name stands for");
-    if (c->n_prefix_keys != per_chunk || memcmp(c->prefix_keys, keys, per_chunk * KVC_KEY_BYTES) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the object has other prefix keys than its name stands for");
+        (parent && (parent->size != KVC_KEY_BYTES ||
+                    memcmp(parent->value, keys - KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the object continues other tokens than its name stands for");
+    if (c->n_prefix_keys != per_chunk ||
+        memcmp(c->prefix_keys, keys, per_chunk * KVC_KEY_BYTES) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the object has other prefix keys than its name stands for");
     for (uint32_t p = 0; p < c->n_parts; p++)
         if (c->part[p].kind <= KVC_PART_RECURRENT &&
             (c->part[p].kind != KVC_PART_LIVE || c->part[p].cells.n != tokens ||
              kvc_cells_position(&c->part[p].cells, 0) != (int64_t)first ||
              kvc_cells_position(&c->part[p].cells, tokens - 1) != (int64_t)(first + tokens - 1)))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other positions than its name stands for");
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "the object holds other positions than its name stands for");
     return kvc_prefix_verify(c, e);
 }
 
-/* The same of a cache that cannot be cut: it may be longer than its last key, but not than what was asked for. */
+/* The same of a cache that cannot be cut: it may be longer than its last key, but not than what was
+ * asked for. */
 static int check_whole(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
-    if (kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT) || kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || !c->n_parts ||
+    if (kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT) ||
+        kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || !c->n_parts ||
         c->n_tokens / KVC_PREFIX_TOKENS != x->i || c->n_prefix_keys != x->i)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the object holds other positions than its name stands for");
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the object holds other positions than its name stands for");
     if (x->i && memcmp(c->prefix_keys, x->keys, x->i * KVC_KEY_BYTES) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the object has other prefix keys than its name stands for");
-    if (c->n_tokens > x->whole || memcmp(c->tokens, x->tokens, (size_t)c->n_tokens * sizeof *c->tokens) != 0)
-        return kvc_fail(e, KVC_ERR_MODEL, "the cache goes on with other tokens"); /* of another prompt, and sound */
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the object has other prefix keys than its name stands for");
+    if (c->n_tokens > x->whole ||
+        memcmp(c->tokens, x->tokens, (size_t)c->n_tokens * sizeof *c->tokens) != 0)
+        return kvc_fail(e, KVC_ERR_MODEL,
+                        "the cache goes on with other tokens"); /* of another prompt, and sound */
     return kvc_prefix_verify(c, e);
 }
 
 static int check_name(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_meta_entry *name = kvc_meta_find(&c->meta, KVC_KEY_STORE_NAME);
-    if (!name || name->size != x->name->size || memcmp(name->value, x->name->bytes, x->name->size) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the object is of another name than the one it is kept under");
+    if (!name || name->size != x->name->size ||
+        memcmp(name->value, x->name->bytes, x->name->size) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the object is of another name than the one it is kept under");
     return kvc_prefix_verify(c, e);
 }
 
@@ -61,7 +76,8 @@ static int check_space(const struct kvc_chunk *x, const struct kvc_cache *c, str
     uint8_t ns[KVC_KEY_BYTES];
     if (kvc_prefix_space(c, &c->meta, &facts, ns, e)) return -1;
     if (memcmp(ns, x->space->ns, sizeof ns) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_DAMAGED, "the object is of another namespace than its name stands for");
+    return kvc_fail(e, KVC_ERR_DAMAGED,
+                    "the object is of another namespace than its name stands for");
 }
 
 /* Finds the profile that rows need, in the store. */
@@ -77,7 +93,8 @@ static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct k
 
 static int chunk_name_of(const struct kvc_chunk *x, struct kvc_object *o, struct kvc_error *e) {
     if (x->name) return kvc_named_object(x->space, x->name, o, e);
-    return x->whole ? kvc_whole_object(x->space, x->keys, x->i, o, e) : kvc_chunk_object(x->space, x->keys, x->i, o, e);
+    return x->whole ? kvc_whole_object(x->space, x->keys, x->i, o, e)
+                    : kvc_chunk_object(x->space, x->keys, x->i, o, e);
 }
 
 void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e) {
@@ -85,13 +102,15 @@ void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e) {
     const size_t n = sizeof nameless - 1;
     char name[KVC_OBJECT_NAME];
     if (!e) return;
-    if (strncmp(e->message, nameless, n) == 0) memmove(e->message, e->message + n, strlen(e->message + n) + 1);
+    if (strncmp(e->message, nameless, n) == 0)
+        memmove(e->message, e->message + n, strlen(e->message + n) + 1);
     kvc_object_name(o, name);
     kvc_error_prefix(e, name);
 }
 
 /* Proves what is open. */
-static int prove(const struct kvc_chunk *chunk, const struct kvc_file *f, int hashes, struct kvc_error *e) {
+static int prove(const struct kvc_chunk *chunk, const struct kvc_file *f, int hashes,
+                 struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     const int failed = chunk->name    ? check_name(chunk, c, e)
                        : chunk->whole ? check_whole(chunk, c, e)
@@ -100,12 +119,16 @@ static int prove(const struct kvc_chunk *chunk, const struct kvc_file *f, int ha
     return hashes ? kvc_container_check_hashes(c, e) : 0;
 }
 
-struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e) {
+struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size,
+                                int hashes, struct kvc_error *e) {
     struct kvc_object o;
-    const struct kvc_open_options options = {.size = sizeof options, .format = "kvc", .no_verify = 1};
+    const struct kvc_open_options options = {.size = sizeof options,
+                                             .format = "kvc",
+                                             .no_verify = 1};
     if (chunk_name_of(chunk, &o, e)) return NULL;
     struct kvc_file *f = NULL;
-    if (!kvc_chunk_signature(chunk->space->store, &o, data, size, e)) f = kvc_file_open_memory(data, *size, &options, e);
+    if (!kvc_chunk_signature(chunk->space->store, &o, data, size, e))
+        f = kvc_file_open_memory(data, *size, &options, e);
     if (f && !prove(chunk, f, hashes, e)) return f;
     kvc_file_close(f);
     kvc_chunk_blame(&o, e);

@@ -1,5 +1,5 @@
-/* drop.c: removes what a store has of a namespace, or of one prompt. Spec: STORE.md, "Deleting". Not for evicting, which levels do by
- * themselves. */
+/* drop.c: removes what a store has of a namespace, or of one prompt. Spec: STORE.md, "Deleting".
+ * Not for evicting, which levels do by themselves. */
 #include "formats/store/store.h"
 
 #include "codecs/memory.h"
@@ -63,7 +63,8 @@ struct all {
 static int see(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
     struct all *x = state;
     (void)used;
-    x->failed = drop_add(&x->list, &(struct listed){.object = *o, .bytes = size, .level = x->level});
+    x->failed = drop_add(&x->list,
+                         &(struct listed){.object = *o, .bytes = size, .level = x->level});
     return x->failed;
 }
 
@@ -91,7 +92,8 @@ struct prompt {
     size_t chunks; /* whole ones */
     size_t kept;   /* of these, from the first one on: others go on after them */
     uint8_t *keys;
-    struct listed *name; /* of its chunks, and of a cache that cannot be cut, with number `chunks`; sorted by key */
+    /* of its chunks, and of a cache that cannot be cut, with number `chunks`; sorted by key */
+    struct listed *name;
     struct list own, others;
     unsigned level; /* that is listed or read now */
     int failed, cancelled;
@@ -150,15 +152,18 @@ static int list_all(struct prompt *p, struct kvc_error *e) {
 }
 
 /* Notes after which chunk of the prompt another chunk goes on, if it does. */
-static void note_parent(struct prompt *p, const struct kvc_object *o, const void *data, size_t size) {
+static void note_parent(struct prompt *p, const struct kvc_object *o, const void *data,
+                        size_t size) {
     const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
     struct kvc_file *f = kvc_chunk_signature(p->space->store, o, data, &size, NULL)
                              ? NULL
                              : kvc_file_open_memory(data, size, &open, NULL);
     if (!f) return; /* a damaged or forged chunk is nobody's */
-    const uint64_t first = kvc_meta_u64(&f->cache->meta, KVC_KEY_TOKENS_FIRST, 0), chunk = p->space->chunk, i = first / chunk;
+    const uint64_t first = kvc_meta_u64(&f->cache->meta, KVC_KEY_TOKENS_FIRST, 0),
+                   chunk = p->space->chunk, i = first / chunk;
     const struct kvc_meta_entry *parent = kvc_meta_find(&f->cache->meta, KVC_KEY_PREFIX_PARENT);
-    if (parent && parent->size == KVC_KEY_BYTES && first % chunk == 0 && i > p->kept && i <= p->chunks) {
+    if (parent && parent->size == KVC_KEY_BYTES && first % chunk == 0 && i > p->kept &&
+        i <= p->chunks) {
         const uint8_t *key = p->keys + (first / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
         if (memcmp(parent->value, key, KVC_KEY_BYTES) == 0) p->kept = (size_t)i;
     }
@@ -177,7 +182,8 @@ static int drop_take(void *state, size_t i, void *data, size_t size, const struc
     if (data) note_parent(p, &r->object[i], data, size);
     free(data);
     p->read += size;
-    if (p->options.progress && p->options.progress(p->options.progress_state, p->read, p->total)) p->cancelled = 1;
+    if (p->options.progress && p->options.progress(p->options.progress_state, p->read, p->total))
+        p->cancelled = 1;
     return p->cancelled || p->kept == p->chunks;
 }
 
@@ -187,7 +193,8 @@ static void drop_doubles(struct prompt *p) {
     size_t n = 0;
     if (x->n) qsort(x->item, x->n, sizeof *x->item, by_key);
     for (size_t i = 0; i < x->n; i++) {
-        if (n && memcmp(x->item[n - 1].object.key, x->item[i].object.key, KVC_OBJECT_KEY) == 0) continue;
+        if (n && memcmp(x->item[n - 1].object.key, x->item[i].object.key, KVC_OBJECT_KEY) == 0)
+            continue;
         p->total += x->item[i].bytes;
         x->item[n++] = x->item[i];
     }
@@ -216,10 +223,14 @@ static int read_others(struct prompt *p, struct kvc_error *e) {
 
 /* Returns 1 if an object that cannot be cut holds tokens of the prompt, and no others. */
 static int is_of_prompt(const struct prompt *p, const struct listed *x) {
-    const struct kvc_chunk chunk = {
-        .space = p->space, .i = (size_t)(p->n / KVC_PREFIX_TOKENS), .tokens = p->tokens, .keys = p->keys, .whole = p->n};
+    const struct kvc_chunk chunk = {.space = p->space,
+                                    .i = (size_t)(p->n / KVC_PREFIX_TOKENS),
+                                    .tokens = p->tokens,
+                                    .keys = p->keys,
+                                    .whole = p->n};
     size_t size;
-    void *data = kvc_store_read_level(p->space->store, x->level, &x->object, kvc_now() + REMOVING, &size, NULL);
+    void *data = kvc_store_read_level(p->space->store, x->level, &x->object, kvc_now() + REMOVING,
+                                      &size, NULL);
     struct kvc_file *f = data ? kvc_chunk_open(&chunk, data, &size, 0, NULL) : NULL;
     const int is = f != NULL;
     kvc_file_close(f);
@@ -234,7 +245,8 @@ static void choose(struct prompt *p, struct kvc_store_dropped *d) {
     if (x->n) qsort(x->item, x->n, sizeof *x->item, from_last);
     for (size_t i = 0; i < x->n; i++) {
         const struct listed *own = &x->item[i];
-        const int whole = own->number == p->chunks, goes = whole ? is_of_prompt(p, own) : own->number >= p->kept;
+        const int whole = own->number == p->chunks,
+                  goes = whole ? is_of_prompt(p, own) : own->number >= p->kept;
         if (whole && !goes) continue; /* it is of another prompt with the same last key */
         if (own->number != last) ++*(goes ? &d->removed : &d->kept);
         last = own->number;
@@ -246,11 +258,13 @@ static void choose(struct prompt *p, struct kvc_store_dropped *d) {
 }
 
 int kvc_store_drop_tokens(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
-                          const struct kvc_store_drop_options *options, struct kvc_store_dropped *dropped, struct kvc_error *e) {
+                          const struct kvc_store_drop_options *options,
+                          struct kvc_store_dropped *dropped, struct kvc_error *e) {
     struct prompt p = {.space = space, .tokens = tokens, .n = n};
     struct kvc_store_dropped own = {.size = sizeof own};
-    int status = kvc_sized_take(&p.options, sizeof p.options, options, "kvc_store_drop_options", e) || name_objects(&p, e) ||
-                 list_all(&p, e);
+    int status = kvc_sized_take(&p.options, sizeof p.options, options, "kvc_store_drop_options",
+                                e) ||
+                 name_objects(&p, e) || list_all(&p, e);
     if (!status && p.own.n && p.chunks) status = read_others(&p, e);
     if (!status) choose(&p, &own);
     if (!status) status = remove_listed(space->store, &p.own, e);

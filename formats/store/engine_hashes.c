@@ -1,5 +1,5 @@
-/* engine_hashes.c: keys of prefixes as kvc, vLLM and LMCache compute them, for routers and indexers. Not for finding anything in
- * a store. */
+/* engine_hashes.c: keys of prefixes as kvc, vLLM and LMCache compute them, for routers and
+ * indexers. Not for finding anything in a store. */
 #include "formats/store/store.h"
 
 #include "formats/io/bytes.h"
@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys, struct kvc_error *e) {
+int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys,
+                     struct kvc_error *e) {
     struct kvc_prefix p;
     if (kvc_prefix_begin(&p, identity, e) || kvc_prefix_keys(&p, tokens, n, keys, e)) return -1;
     return 0;
@@ -16,14 +17,19 @@ int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n, ui
 
 /* --- CBOR (RFC 8949), as far as the hashes need it --- */
 
-/* Writes the head of an item: its major type, and a number in the shortest form. Returns the bytes, at most 9. */
+/* Writes the head of an item: its major type, and a number in the shortest form. Returns the bytes,
+ * at most 9. */
 static size_t cbor_head(uint8_t *p, unsigned major, uint64_t v) {
     const unsigned type = major << 5;
     if (v < 24) {
         p[0] = (uint8_t)(type | v);
         return 1;
     }
-    const unsigned log = v <= 0xff ? 0 : v <= 0xffff ? 1 : v <= 0xffffffff ? 2 : 3, bytes = 1u << log;
+    const unsigned log = v <= 0xff         ? 0
+                         : v <= 0xffff     ? 1
+                         : v <= 0xffffffff ? 2
+                                           : 3,
+                   bytes = 1u << log;
     p[0] = (uint8_t)(type | (24 + log));
     for (unsigned i = 0; i < bytes; i++) p[1 + i] = (uint8_t)(v >> (8 * (bytes - 1 - i)));
     return 1 + bytes;
@@ -39,9 +45,10 @@ static size_t cbor_int(uint8_t *p, int32_t v) {
 #define CBOR_NULL 0xf6
 #define NONE_SEED "vllm-none-hash" /* vLLM's DEFAULT_NONE_HASH_SEED */
 
-int kvc_hash_vllm_cbor(const uint8_t *root, const int32_t *tokens, uint64_t n, uint64_t block, uint8_t *hashes,
-                       struct kvc_error *e) {
-    if (!block || block > (UINT64_C(1) << 24)) return kvc_fail(e, KVC_ERR_USAGE, "a block has 1 to 16777216 tokens");
+int kvc_hash_vllm_cbor(const uint8_t *root, const int32_t *tokens, uint64_t n, uint64_t block,
+                       uint8_t *hashes, struct kvc_error *e) {
+    if (!block || block > (UINT64_C(1) << 24))
+        return kvc_fail(e, KVC_ERR_USAGE, "a block has 1 to 16777216 tokens");
     uint8_t *text = malloc((size_t)block * 9 + 64), none[KVC_STORE_KEY];
     int status = text ? 0 : kvc_fail_memory(e, "a hash");
     const uint8_t *parent = root ? root : none;

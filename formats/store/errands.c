@@ -1,5 +1,5 @@
-/* errands.c: what a store tells its levels without waiting for them: what was read or missed, copies to faster levels, bad
- * objects. Not for what a program waits for (fetch.c, put.c). */
+/* errands.c: what a store tells its levels without waiting for them: what was read or missed,
+ * copies to faster levels, bad objects. Not for what a program waits for (fetch.c, put.c). */
 #include "formats/store/store.h"
 
 #include <stdlib.h>
@@ -56,13 +56,14 @@ static int errands_run(struct kvc_request *base, struct kvc_level *l, struct kvc
 }
 
 static int can(const struct kvc_level_ops *ops, enum kvc_errand what) {
-    return what == KVC_COPY || what == KVC_DROP || (what == KVC_GREET && ops->remote) || (what == KVC_TOUCH && ops->touch) ||
-           (what == KVC_MISSED && ops->missed) || (what == KVC_ASIDE && ops->quarantine) || (what == KVC_PIN && ops->pin) ||
+    return what == KVC_COPY || what == KVC_DROP || (what == KVC_GREET && ops->remote) ||
+           (what == KVC_TOUCH && ops->touch) || (what == KVC_MISSED && ops->missed) ||
+           (what == KVC_ASIDE && ops->quarantine) || (what == KVC_PIN && ops->pin) ||
            (what == KVC_EXPECT && ops->expect);
 }
 
-static struct errand *new_errand(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
-                                 uint64_t size) {
+static struct errand *new_errand(struct kvc_store *s, unsigned level, enum kvc_errand what,
+                                 const struct kvc_object *o, size_t n, uint64_t size) {
     struct errand *x = n && can(s->level[level].ops, what) ? calloc(1, sizeof *x) : NULL;
     if (!x) return NULL;
     x->object = malloc(n * sizeof *o);
@@ -81,8 +82,8 @@ static struct errand *new_errand(struct kvc_store *s, unsigned level, enum kvc_e
     return x;
 }
 
-void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
-                    int64_t value) {
+void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what,
+                    const struct kvc_object *o, size_t n, int64_t value) {
     struct errand *x = new_errand(s, level, what, o, n, 0);
     if (!x) return;
     x->value = value;
@@ -100,8 +101,8 @@ void kvc_store_greet(struct kvc_store *s, unsigned level) {
     kvc_request_release(&x->base);
 }
 
-int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o, size_t n, int64_t value,
-                       struct kvc_error *e) {
+int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o,
+                       size_t n, int64_t value, struct kvc_error *e) {
     int status = 0;
     for (unsigned i = 0; i < s->n_levels; i++) {
         struct errand *x = new_errand(s, i, what, o, n, 0);
@@ -114,8 +115,8 @@ int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct k
     return status;
 }
 
-void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
-                        void *data, size_t size) {
+void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                        const struct kvc_object *parent, void *data, size_t size) {
     for (unsigned i = level; i--;) {
         struct errand *x = new_errand(s, i, KVC_COPY, o, 1, size);
         if (!x) continue;
@@ -136,8 +137,10 @@ void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_ob
 
 /* --- bad objects --- */
 
-void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_error *why) {
-    if (why->code == KVC_ERR_MEMORY || why->code == KVC_ERR_IO) return; /* that is not the object's fault */
+void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                   const struct kvc_error *why) {
+    /* that is not the object's fault */
+    if (why->code == KVC_ERR_MEMORY || why->code == KVC_ERR_IO) return;
     kvc_count(s, KVC_COUNT_BAD, 1);
     pthread_mutex_lock(&s->lock);
     struct kvc_bad_key *b = &s->bad[s->next_bad];
@@ -146,8 +149,10 @@ void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object 
     s->next_bad = (s->next_bad + 1) % KVC_BAD_KEYS;
     if (s->n_bad < KVC_BAD_KEYS) s->n_bad++;
     pthread_mutex_unlock(&s->lock);
-    /* It may be of a later kvc, or this process may have the wrong key: then it is others' good object. */
-    if (why->code != KVC_ERR_UNSUPPORTED && why->code != KVC_ERR_VERIFY) kvc_store_tell(s, level, KVC_ASIDE, o, 1, 0);
+    /* It may be of a later kvc, or this process may have the wrong key: then it is others' good
+     * object. */
+    if (why->code != KVC_ERR_UNSUPPORTED && why->code != KVC_ERR_VERIFY)
+        kvc_store_tell(s, level, KVC_ASIDE, o, 1, 0);
 }
 
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key) {

@@ -12,7 +12,8 @@ static void events_run(struct kvc_task *task) {
     struct kvc_store *s = x->space->store;
     const uint64_t one = 1;
     struct kvc_error e = {.code = KVC_OK};
-    struct kvc_store_hit *hit = s->closing ? NULL : kvc_store_find(x->space, x->tokens, x->n, NULL, &e);
+    struct kvc_store_hit *hit = s->closing ? NULL
+                                           : kvc_store_find(x->space, x->tokens, x->n, NULL, &e);
     x->end = (uint64_t)x->memory.first_position;
     if (hit) x->end = kvc_store_load(hit, &x->memory, &x->options, &e);
     x->code = e.code == KVC_ERR_USAGE || e.code == KVC_ERR_SLICE ? (int)e.code : 0;
@@ -26,12 +27,14 @@ static void events_run(struct kvc_task *task) {
     (void)!write(s->event_fd, &one, sizeof one);
 }
 
-int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_memory *m,
-                         const struct kvc_store_load_options *options, struct kvc_error *e) {
+int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                         const struct kvc_memory *m, const struct kvc_store_load_options *options,
+                         struct kvc_error *e) {
     struct kvc_store *s = space->store;
     struct kvc_store_load_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e)) return -1;
-    if (m->size != sizeof *m) return kvc_fail(e, KVC_ERR_USAGE, "struct kvc_memory is of another version of kvc.h");
+    if (m->size != sizeof *m)
+        return kvc_fail(e, KVC_ERR_USAGE, "struct kvc_memory is of another version of kvc.h");
     struct kvc_event *x = calloc(1, sizeof *x);
     if (x && n < SIZE_MAX / 8) x->tokens = malloc((size_t)n * sizeof *tokens + 1);
     if (!x || !x->tokens) {
@@ -65,7 +68,10 @@ int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *event) {
     if (!s->events) (void)!read(s->event_fd, &count, sizeof count); /* nothing is left */
     pthread_mutex_unlock(&s->lock);
     if (!x) return 0;
-    const struct kvc_store_event own = {.size = sizeof own, .number = x->number, .end = x->end, .code = x->code};
+    const struct kvc_store_event own = {.size = sizeof own,
+                                        .number = x->number,
+                                        .end = x->end,
+                                        .code = x->code};
     kvc_sized_give(event, &own, sizeof own, "kvc_store_event", NULL);
     kvc_event_free(x);
     return 1;

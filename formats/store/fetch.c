@@ -1,5 +1,5 @@
-/* fetch.c: reads the chunks of a hit from their levels, several at a time, proves them, and hands them over in order. Spec: STORE.md,
- * "Reading". Not for what is done with them (load.c). */
+/* fetch.c: reads the chunks of a hit from their levels, several at a time, proves them, and hands
+ * them over in order. Spec: STORE.md, "Reading". Not for what is done with them (load.c). */
 #include "formats/store/store.h"
 
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 #define AHEAD (UINT64_C(128) << 20) /* bytes that are read before they are used */
 #define PART 32                     /* chunks of a remote request, at most */
 
-/* Chunks [first, end) of a level, one request. Its slots belong to the request, which may outlive the fetch. */
+/* Chunks [first, end) of a level, one request. Its slots belong to the request, which may outlive
+ * the fetch. */
 struct part {
     struct kvc_request base;
     size_t first, n, arrived; /* slots [0, arrived) are settled */
@@ -75,7 +76,8 @@ static void fetch_ask(struct fetch *f) {
         p->base.run = fetch_run;
         p->base.clear = fetch_clear;
         p->first = f->asked;
-        while (p->n < most && f->asked < f->end && hit->level[f->asked] == level && (!p->n || p->bytes < AHEAD / 4)) {
+        while (p->n < most && f->asked < f->end && hit->level[f->asked] == level &&
+               (!p->n || p->bytes < AHEAD / 4)) {
             p->object[p->n++] = hit->object[f->asked];
             p->bytes += hit->bytes[f->asked++];
         }
@@ -89,7 +91,9 @@ static void fetch_ask(struct fetch *f) {
 /* Waits for slot i of a part. Returns 1, or 0 if it does not come. */
 static int arrives(struct part *p, size_t i) {
     pthread_mutex_lock(&p->base.lock);
-    while (p->arrived <= i && !p->base.done && kvc_wait_until(&p->base.changed, &p->base.lock, p->base.deadline)) continue;
+    while (p->arrived <= i && !p->base.done &&
+           kvc_wait_until(&p->base.changed, &p->base.lock, p->base.deadline))
+        continue;
     const int there = p->arrived > i;
     pthread_mutex_unlock(&p->base.lock);
     return there;
@@ -101,13 +105,16 @@ static void fail(struct part *p, struct kvc_error *e) {
 }
 
 /* Proves a chunk and hands it over. */
-static int use_one(struct fetch *f, struct part *p, size_t slot, int hashes, kvc_use_chunk *use, void *state,
-                   struct kvc_error *e) {
+static int use_one(struct fetch *f, struct part *p, size_t slot, int hashes, kvc_use_chunk *use,
+                   void *state, struct kvc_error *e) {
     struct kvc_store_hit *hit = f->hit;
     struct kvc_store *s = hit->space->store;
     struct slot *x = &p->slot[slot];
     const size_t i = p->first + slot;
-    const struct kvc_chunk chunk = {.space = hit->space, .i = i, .tokens = hit->tokens, .keys = hit->keys};
+    const struct kvc_chunk chunk = {.space = hit->space,
+                                    .i = i,
+                                    .tokens = hit->tokens,
+                                    .keys = hit->keys};
     if (x->missing) {
         kvc_count(s, KVC_COUNT_GONE, 1);
         return -1;
@@ -140,8 +147,8 @@ static void drop_parts(struct fetch *f) {
     }
 }
 
-size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline, int hashes, kvc_use_chunk *use,
-                 void *state, struct kvc_error *e) {
+size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline,
+                 int hashes, kvc_use_chunk *use, void *state, struct kvc_error *e) {
     struct fetch f = {.hit = hit, .asked = first, .end = end, .deadline = deadline};
     size_t used = 0;
     int status = 0;

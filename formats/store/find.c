@@ -1,4 +1,5 @@
-/* find.c: finds the longest prefix over the levels of a store. Spec: STORE.md, "Finding". Not for reading it (fetch.c). */
+/* find.c: finds the longest prefix over the levels of a store. Spec: STORE.md, "Finding". Not for
+ * reading it (fetch.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
@@ -9,7 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-/* Asks a level for objects of a chain. It has its own copy of them, as it may go on after the caller has left. */
+/* Asks a level for objects of a chain. It has its own copy of them, as it may go on after the
+ * caller has left. */
 struct find_request {
     struct kvc_request base;
     size_t n, found;
@@ -27,7 +29,8 @@ static void find_clear(struct kvc_request *base) {
 static int find_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct find_request *r = (struct find_request *)base;
     r->failed = l->ops->find(l, r->object, r->n, base->deadline, &r->found, r->bytes, e) != 0;
-    return r->failed && !r->found ? -1 : 0; /* a level of which a part answers is of use, and is not to be left alone */
+    /* a level of which a part answers is of use, and is not to be left alone */
+    return r->failed && !r->found ? -1 : 0;
 }
 
 static int run_count(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
@@ -36,9 +39,10 @@ static int run_count(struct kvc_request *base, struct kvc_level *l, struct kvc_e
     return l->ops->count(l, r->object, r->n, base->deadline, &r->found, r->bytes, e);
 }
 
-static struct find_request *find_ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n,
-                                     kvc_instant deadline,
-                                     int (*run_one)(struct kvc_request *r, struct kvc_level *l, struct kvc_error *e)) {
+static struct find_request *find_ask(struct kvc_store *s, unsigned level,
+                                     const struct kvc_object *o, size_t n, kvc_instant deadline,
+                                     int (*run_one)(struct kvc_request *r, struct kvc_level *l,
+                                                    struct kvc_error *e)) {
     struct find_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     kvc_request_init(&r->base, s, level, deadline);
@@ -74,14 +78,15 @@ static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t fro
         hit->level[i] = (uint8_t)level;
     }
     if (from + found > hit->chunks) {
-        atomic_fetch_add(&hit->space->store->level[level].count[KVC_LEVEL_HITS], from + found - hit->chunks);
+        atomic_fetch_add(&hit->space->store->level[level].count[KVC_LEVEL_HITS],
+                         from + found - hit->chunks);
         hit->chunks = from + found;
     }
     kvc_request_release(&r->base);
 }
 
-int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
-                    size_t *found, struct kvc_error *e) {
+int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n,
+                    kvc_instant deadline, size_t *found, struct kvc_error *e) {
     struct find_request *r = find_ask(s, level, o, n, deadline, run_count);
     if (!r) return kvc_fail_memory(e, "a request");
     const int status = kvc_request_wait(&r->base, e);
@@ -90,18 +95,22 @@ int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object
     return status;
 }
 
-/* Directories are asked first, one after the other; then all others at the same time, for what is left. */
-static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadline, kvc_instant deadline) {
+/* Directories are asked first, one after the other; then all others at the same time, for what is
+ * left. */
+static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadline,
+                   kvc_instant deadline) {
     struct kvc_store *s = hit->space->store;
     struct find_request *remote[KVC_MAX_LEVELS] = {NULL};
     for (unsigned i = 0; i < s->n_levels && hit->chunks < n; i++)
         if (!s->level[i].ops->remote) {
             const size_t from = hit->chunks;
-            answer(hit, find_ask(s, i, hit->object + from, n - from, local_deadline, find_run), from);
+            answer(hit, find_ask(s, i, hit->object + from, n - from, local_deadline, find_run),
+                   from);
         }
     const size_t from = hit->chunks;
     for (unsigned i = 0; i < s->n_levels && from < n; i++)
-        if (s->level[i].ops->remote) remote[i] = find_ask(s, i, hit->object + from, n - from, deadline, find_run);
+        if (s->level[i].ops->remote)
+            remote[i] = find_ask(s, i, hit->object + from, n - from, deadline, find_run);
     for (unsigned i = 0; i < s->n_levels; i++) answer(hit, remote[i], from);
 }
 
@@ -112,28 +121,32 @@ void kvc_hit_list_levels(struct kvc_store_hit *hit) {
     hit->levels[0] = '\0';
     for (size_t i = 0, end; i < hit->chunks; i = end) {
         for (end = i + 1; end < hit->chunks && hit->level[end] == hit->level[i];) end++;
-        const int n = snprintf(hit->levels + at, sizeof hit->levels - at, "%s%s %" PRIu64, at ? ", " : "",
-                               s->level[hit->level[i]].ops->scheme, (uint64_t)(end - i) * hit->space->chunk);
+        const int n = snprintf(hit->levels + at, sizeof hit->levels - at, "%s%s %" PRIu64,
+                               at ? ", " : "", s->level[hit->level[i]].ops->scheme,
+                               (uint64_t)(end - i) * hit->space->chunk);
         at += n > 0 && (size_t)n < sizeof hit->levels - at ? (size_t)n : 0;
     }
 }
 
-static int prepare(struct kvc_store_hit *hit, const int32_t *tokens, const struct kvc_store_find_options *o, size_t n,
-                   struct kvc_error *e) {
+static int prepare(struct kvc_store_hit *hit, const int32_t *tokens,
+                   const struct kvc_store_find_options *o, size_t n, struct kvc_error *e) {
     hit->tokens = malloc((size_t)hit->asked * sizeof *tokens + 1);
     hit->object = calloc(n + 1, sizeof *hit->object);
     hit->bytes = calloc(n + 1, sizeof *hit->bytes);
     hit->level = calloc(n + 1, 1);
-    if (!hit->tokens || !hit->object || !hit->bytes || !hit->level) return kvc_fail_memory(e, "a hit");
+    if (!hit->tokens || !hit->object || !hit->bytes || !hit->level)
+        return kvc_fail_memory(e, "a hit");
     memcpy(hit->tokens, tokens, (size_t)hit->asked * sizeof *tokens);
-    if (kvc_space_keys(hit->space, tokens, hit->asked, o->extras, o->n_extras, &hit->keys, e)) return -1;
+    if (kvc_space_keys(hit->space, tokens, hit->asked, o->extras, o->n_extras, &hit->keys, e))
+        return -1;
     for (size_t i = 0; i < n; i++)
         if (kvc_chunk_object(hit->space, hit->keys, i, &hit->object[i], e)) return -1;
     return 0;
 }
 
-struct kvc_store_hit *kvc_store_find(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
-                                     const struct kvc_store_find_options *options, struct kvc_error *e) {
+struct kvc_store_hit *kvc_store_find(struct kvc_store_space *space, const int32_t *tokens,
+                                     uint64_t n, const struct kvc_store_find_options *options,
+                                     struct kvc_error *e) {
     struct kvc_store *s = space->store;
     struct kvc_store_find_options o;
     const kvc_instant now = kvc_now();
@@ -204,7 +217,8 @@ int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e) {
 
 static void expect(struct kvc_store_hit *hit, int64_t seconds) {
     struct kvc_store *s = hit->space->store;
-    for (unsigned i = 0; i < s->n_levels; i++) kvc_store_tell(s, i, KVC_EXPECT, hit->object, hit->chunks, seconds);
+    for (unsigned i = 0; i < s->n_levels; i++)
+        kvc_store_tell(s, i, KVC_EXPECT, hit->object, hit->chunks, seconds);
 }
 
 void kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds) {

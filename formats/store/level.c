@@ -20,7 +20,8 @@ static size_t common(const char *a, const char *b) {
 }
 
 void kvc_level_blank(char *text, const char *secret) {
-    const size_t length = secret ? strlen(secret) : 0, least = length < REPEATED ? length : REPEATED;
+    const size_t length = secret ? strlen(secret) : 0,
+                 least = length < REPEATED ? length : REPEATED;
     for (size_t longest; length && *text; text += longest ? longest : 1) {
         longest = 0;
         for (const char *p = secret; p + least <= secret + length; p++) {

@@ -1,6 +1,7 @@
-/* level.h: what keeps the objects of a store: a directory, Redis, S3. Each backend is a row of functions. The store (store.h)
- * calls them from its worker threads, several at once, and from the program's threads only to look after a store (walks, facts,
- * drops). Not for what objects hold: a level moves bytes. */
+/* level.h: what keeps the objects of a store: a directory, Redis, S3. Each backend is a row of
+ * functions. The store (store.h) calls them from its worker threads, several at once, and from the
+ * program's threads only to look after a store (walks, facts, drops). Not for what objects hold: a
+ * level moves bytes. */
 #ifndef KVC_LEVEL_H
 #define KVC_LEVEL_H
 
@@ -10,7 +11,8 @@
 /* Backends in shared objects tell by it for which version of this header they were built. */
 #define KVC_LEVEL_ABI 2
 
-/* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has; INT64_MAX: there is none. */
+/* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has;
+ * INT64_MAX: there is none. */
 typedef int64_t kvc_instant;
 
 /* Opaque; a backend's own struct begins with it. */
@@ -18,12 +20,14 @@ struct kvc_level {
     const struct kvc_level_ops *ops;
 };
 
-/* Takes object i of a get, whose bytes become the callee's to free(). NULL: the level does not have it, and then `why` may say what went
- * wrong with it (NULL: nothing, it is not there). Returns 0, or another number if no further objects are needed. Calls come one at a
- * time, in the order of the objects. */
-typedef int kvc_level_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why);
-/* Gets an object that a walk meets; `used` is when it was last read or written, seconds since 1970 (0: unknown). Returns 0, or another
- * number to stop. */
+/* Takes object i of a get, whose bytes become the callee's to free(). NULL: the level does not have
+ * it, and then `why` may say what went wrong with it (NULL: nothing, it is not there). Returns 0,
+ * or another number if no further objects are needed. Calls come one at a time, in the order of the
+ * objects. */
+typedef int kvc_level_take(void *state, size_t i, void *data, size_t size,
+                           const struct kvc_error *why);
+/* Gets an object that a walk meets; `used` is when it was last read or written, seconds since 1970
+ * (0: unknown). Returns 0, or another number to stop. */
 typedef int kvc_level_seen(void *state, const struct kvc_object *o, uint64_t size, int64_t used);
 
 struct kvc_level_put {
@@ -36,64 +40,78 @@ struct kvc_level_put {
 
 #define KVC_PUT_REFUSED 2
 
-/* What a level knows of its objects without listing them; -1: nothing. Another's keys in the same server or bucket do not count. */
+/* What a level knows of its objects without listing them; -1: nothing. Another's keys in the same
+ * server or bucket do not count. */
 struct kvc_level_facts {
     int64_t objects, bytes, limit;
     char text[256]; /* what it is: "Redis 7.0.15, cluster of 3 masters"; for people */
 };
 
-/* Functions return 0, or -1 with *e. KVC_SEVERITY_RETRY says that the level cannot be reached or used at present (network, full or
- * read-only disk, deadline): the store leaves it alone for a while. Any other severity is about these objects only. */
+/* Functions return 0, or -1 with *e. KVC_SEVERITY_RETRY says that the level cannot be reached or
+ * used at present (network, full or read-only disk, deadline): the store leaves it alone for a
+ * while. Any other severity is about these objects only. */
 struct kvc_level_ops {
     unsigned abi; /* KVC_LEVEL_ABI */
     const char *scheme;
     const char *what; /* "directory" */
-    int remote;       /* across a network: deadlines are longer, and found objects are copied to faster levels */
-    int last_first;   /* chains are put from their last chunk on: it evicts what was put or used longest ago, chains or not */
+    /* across a network: deadlines are longer, and found objects are copied to faster levels */
+    int remote;
+    /* chains are put from their last chunk on: it evicts what was put or used longest ago, chains
+     * or not */
+    int last_first;
 
     /* Connects to nobody and makes nothing, unless it is a directory's: the first call does. */
     struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
     void (*close)(struct kvc_level *l);
 
-    /* Finds how many of n chained objects are there, from the first one on without a gap, and their sizes (0: unknown). At the
-     * deadline: as many as are known to be there, and -1. */
-    int (*find)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
-                struct kvc_error *e);
-    /* Reads n objects, several at a time where this is faster, and hands them over in order. -1: what was not handed over could not be
-     * read. */
-    int (*get)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take, void *state,
+    /* Finds how many of n chained objects are there, from the first one on without a gap, and their
+     * sizes (0: unknown). At the deadline: as many as are known to be there, and -1. */
+    int (*find)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                size_t *found, uint64_t *size, struct kvc_error *e);
+    /* Reads n objects, several at a time where this is faster, and hands them over in order. -1:
+     * what was not handed over could not be read. */
+    int (*get)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+               kvc_level_take *take, void *state, struct kvc_error *e);
+    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already, to
+     * KVC_PUT_REFUSED if the level does not keep it now: it expects less of it than of what it has.
+     */
+    int (*put)(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size,
+               const struct kvc_level_put *how, kvc_instant deadline, int *there,
                struct kvc_error *e);
-    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already, to KVC_PUT_REFUSED if the level
-     * does not keep it now: it expects less of it than of what it has. */
-    int (*put)(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
-               kvc_instant deadline, int *there, struct kvc_error *e);
     /* Removes objects; those that are not there are no error. */
-    int (*drop)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e);
+    int (*drop)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                struct kvc_error *e);
     /* Lists all objects, or those of one namespace (its first bytes). */
-    int (*walk)(struct kvc_level *l, const uint8_t *space, kvc_level_seen *seen, void *state, struct kvc_error *e);
-    int (*facts)(struct kvc_level *l, struct kvc_level_facts *facts, kvc_instant deadline, struct kvc_error *e);
+    int (*walk)(struct kvc_level *l, const uint8_t *space, kvc_level_seen *seen, void *state,
+                struct kvc_error *e);
+    int (*facts)(struct kvc_level *l, struct kvc_level_facts *facts, kvc_instant deadline,
+                 struct kvc_error *e);
 
     /* These may be NULL: the level has nothing of the kind. */
     /* As `find`, for who is about to put: an index is not believed. NULL: find has none. */
-    int (*count)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found, uint64_t *size,
-                 struct kvc_error *e);
+    int (*count)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                 size_t *found, uint64_t *size, struct kvc_error *e);
     /* Puts a damaged or forged object aside, or removes it. */
     int (*quarantine)(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e);
     /* Notes that the n objects of a chain were read: the first ones are to stay longest. */
     int (*touch)(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
-    /* Notes that n objects of a chain, of about `size` bytes each, were asked for and are not going to be put now. */
-    int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
+    /* Notes that n objects of a chain, of about `size` bytes each, were asked for and are not going
+     * to be put now. */
+    int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size,
+                  struct kvc_error *e);
     /* Keeps objects until a time in seconds since 1970; 0: no longer. */
-    int (*pin)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
+    int (*pin)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until,
+               struct kvc_error *e);
     /* Notes that a chain will be asked for within so many seconds; 0: never again. */
-    int (*expect)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e);
+    int (*expect)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds,
+                  struct kvc_error *e);
 };
 
 /* Returns now. */
 kvc_instant kvc_now(void);
 
-/* Writes '*' over a secret in a text that a server sent, as far as the text repeats it: 12 bytes of the secret in a row, or all of a
- * shorter one. `secret` NULL or "": there is none. */
+/* Writes '*' over a secret in a text that a server sent, as far as the text repeats it: 12 bytes of
+ * the secret in a row, or all of a shorter one. `secret` NULL or "": there is none. */
 void kvc_level_blank(char *text, const char *secret);
 
 /* A backend in a shared object exports this one function. */

@@ -21,23 +21,29 @@ static void own_path(const char *file, char *path, size_t size) {
     snprintf(path + folder, size - folder, "/%s", file);
 }
 
-/* Loads the backend of a scheme: kvc_store_SCHEME.so. The second s at the end of a scheme means TLS: rediss has redis' backend. */
-static int load(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e) {
+/* Loads the backend of a scheme: kvc_store_SCHEME.so. The second s at the end of a scheme means
+ * TLS: rediss has redis' backend. */
+static int load(const char *scheme, const char *folder, const struct kvc_level_ops **ops,
+                void **handle, struct kvc_error *e) {
     char path[4096], file[64];
     kvc_level_entry *entry = NULL;
     const size_t n = strlen(scheme), tls = n > 2 && strcmp(scheme + n - 2, "ss") == 0;
     snprintf(file, sizeof file, "kvc_store_%.*s.so", (int)(n - tls), scheme);
     own_path(file, path, sizeof path);
     const int is_own = !folder && access(KVC_BACKENDS, F_OK) && access(path, F_OK) == 0;
-    if (!is_own && snprintf(path, sizeof path, "%s/%s", folder ? folder : KVC_BACKENDS, file) >= (int)sizeof path)
+    if (!is_own && snprintf(path, sizeof path, "%s/%s", folder ? folder : KVC_BACKENDS, file) >=
+                       (int)sizeof path)
         return kvc_fail(e, KVC_ERR_USAGE, "the folder of backends has too long a name");
     if (access(path, F_OK))
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no %s: this backend is not installed, or kvc was built without it",
-                        path);
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "there is no %s: this backend is not installed, or kvc was built without it", path);
     *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!*handle) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the backend cannot be loaded: %s", dlerror());
+    if (!*handle)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the backend cannot be loaded: %s", dlerror());
     void *symbol = dlsym(*handle, KVC_LEVEL_ENTRY);
-    memcpy(&entry, &symbol, sizeof entry); /* C has no conversion from an object's address to a function's */
+    /* C has no conversion from an object's address to a function's */
+    memcpy(&entry, &symbol, sizeof entry);
     *ops = entry ? entry() : NULL;
     if (*ops && (*ops)->abi == KVC_LEVEL_ABI) return 0;
     kvc_level_unload(*handle);
@@ -45,7 +51,8 @@ static int load(const char *scheme, const char *folder, const struct kvc_level_o
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: it is of another version of kvc", path);
 }
 
-int kvc_level_find(const char *scheme, const char *folder, const struct kvc_level_ops **ops, void **handle, struct kvc_error *e) {
+int kvc_level_find(const char *scheme, const char *folder, const struct kvc_level_ops **ops,
+                   void **handle, struct kvc_error *e) {
     *handle = NULL;
     *ops = &kvc_level_dir;
     return strcmp(scheme, kvc_level_dir.scheme) == 0 ? 0 : load(scheme, folder, ops, handle, e);

@@ -1,4 +1,5 @@
-/* load.c: what was found, as a cache, as bytes, or decoded into a program's memory. Not for reading it (fetch.c). */
+/* load.c: what was found, as a cache, as bytes, or decoded into a program's memory. Not for reading
+ * it (fetch.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
@@ -13,11 +14,12 @@ struct range {
     int cancelled; /* by the caller: the chunks from `end` on are not asked for */
 };
 
-static int take_range(struct range *r, const struct kvc_store_hit *hit, const struct kvc_store_load_options *o,
-                      struct kvc_error *e) {
+static int take_range(struct range *r, const struct kvc_store_hit *hit,
+                      const struct kvc_store_load_options *o, struct kvc_error *e) {
     const uint64_t chunk = hit->space->chunk, tokens = hit->chunks * chunk;
     const uint64_t end = o->end && o->end < tokens ? o->end : tokens;
-    if (o->end && o->first >= o->end) return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
+    if (o->end && o->first >= o->end)
+        return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
     r->cancelled = 0;
     r->began = kvc_now();
     r->deadline = r->began + (o->deadline ? o->deadline : hit->space->store->options.load_deadline);
@@ -37,18 +39,22 @@ struct telling {
     int cancelled;
 };
 
-static int use_and_tell(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+static int use_and_tell(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
+                        struct kvc_error *e) {
     struct telling *t = state;
     const int status = t->use(t->state, i, f, data, size, e);
     t->done += t->hit->bytes[i];
-    if (status || !t->options->progress || !t->options->progress(t->options->progress_state, t->done, t->total)) return status;
+    if (status || !t->options->progress ||
+        !t->options->progress(t->options->progress_state, t->done, t->total))
+        return status;
     t->cancelled = 1;
     return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
 }
 
 /* Calls kvc_fetch() with progress. */
-static size_t fetch(struct kvc_store_hit *hit, struct range *r, const struct kvc_store_load_options *o, int hashes,
-                    kvc_use_chunk *use, void *state, struct kvc_error *e) {
+static size_t fetch(struct kvc_store_hit *hit, struct range *r,
+                    const struct kvc_store_load_options *o, int hashes, kvc_use_chunk *use,
+                    void *state, struct kvc_error *e) {
     struct telling t = {.hit = hit, .options = o, .use = use, .state = state};
     int known = 1;
     for (size_t i = r->first; i < r->end; i++) {
@@ -61,8 +67,10 @@ static size_t fetch(struct kvc_store_hit *hit, struct range *r, const struct kvc
     return used;
 }
 
-/* Returns 1 if the chunks that were read came from a level, or were copied to it. Directories learn of all that is read. */
-static int was_used(const struct kvc_store_hit *hit, const struct range *r, size_t used, unsigned level) {
+/* Returns 1 if the chunks that were read came from a level, or were copied to it. Directories learn
+ * of all that is read. */
+static int was_used(const struct kvc_store_hit *hit, const struct range *r, size_t used,
+                    unsigned level) {
     int any = !hit->space->store->level[level].ops->remote;
     for (size_t i = r->first; i < r->first + used && !any; i++) any = hit->level[i] >= level;
     return any;
@@ -87,11 +95,14 @@ static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used
     }
 }
 
-/* Copies the bytes of a chunk that came from a slower level, with their signature, to the faster ones; else frees them. */
+/* Copies the bytes of a chunk that came from a slower level, with their signature, to the faster
+ * ones; else frees them. */
 static void keep_or_free(struct kvc_store_hit *hit, size_t i, void *data) {
     const struct kvc_object *o = &hit->object[i];
     if (hit->level[i]) kvc_space_copy_facts(hit->space, hit->level[i]);
-    if (hit->level[i]) kvc_store_backfill(hit->space->store, hit->level[i], o, i ? o - 1 : NULL, data, (size_t)hit->bytes[i]);
+    if (hit->level[i])
+        kvc_store_backfill(hit->space->store, hit->level[i], o, i ? o - 1 : NULL, data,
+                           (size_t)hit->bytes[i]);
     else free(data);
 }
 
@@ -105,7 +116,8 @@ struct giving {
     int stopped;
 };
 
-static int give(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+static int give(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
+                struct kvc_error *e) {
     struct giving *g = state;
     const uint64_t chunk = g->hit->space->chunk;
     (void)e;
@@ -116,13 +128,15 @@ static int give(void *state, size_t i, struct kvc_file *f, void *data, size_t si
     return g->stopped;
 }
 
-uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options, kvc_store_chunk_fn *take,
-                          void *state, struct kvc_error *e) {
+uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load_options *options,
+                          kvc_store_chunk_fn *take, void *state, struct kvc_error *e) {
     struct kvc_store_load_options o;
     struct range r;
     struct giving g = {.hit = hit, .take = take, .state = state};
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&r, hit, &o, e)) return 0;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
+        take_range(&r, hit, &o, e))
+        return 0;
     const size_t used = fetch(hit, &r, &o, 1, give, &g, e);
     if (g.stopped) r.end = r.first + used; /* the rest is not asked for */
     finish(hit, &r, used, g.bytes);
@@ -140,7 +154,8 @@ struct pieces {
     uint64_t bytes;
 };
 
-static int load_collect(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+static int load_collect(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
+                        struct kvc_error *e) {
     struct pieces *p = state;
     void *copy = NULL;
     (void)e;
@@ -165,12 +180,15 @@ static void free_pieces(void *state) {
     free(p);
 }
 
-struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store_load_options *options, struct kvc_error *e) {
+struct kvc_file *kvc_store_get(struct kvc_store_hit *hit,
+                               const struct kvc_store_load_options *options, struct kvc_error *e) {
     struct kvc_store_load_options o;
     struct range r;
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || take_range(&r, hit, &o, e)) return NULL;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
+        take_range(&r, hit, &o, e))
+        return NULL;
     struct pieces *p = calloc(1, sizeof *p);
     if (p) {
         p->hit = hit;
@@ -184,7 +202,8 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit, const struct kvc_store
     }
     const size_t used = fetch(hit, &r, &o, 1, load_collect, p, e);
     finish(hit, &r, used, p->bytes);
-    if (p->n && !r.cancelled) f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
+    if (p->n && !r.cancelled)
+        f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
     if (f) {
         char *name = strdup("the prefix"); /* of messages: its pieces have no names */
         if (name) {
@@ -213,7 +232,8 @@ struct loading {
 static int load_decode(struct loading *l, size_t i, const struct kvc_file *f, struct kvc_error *e) {
     const uint64_t chunk = l->hit->space->chunk, begins = i * chunk;
     const uint64_t first = (uint64_t)l->m->first_position, end = first + l->m->tokens;
-    const uint64_t from = begins > first ? begins : first, to = begins + chunk < end ? begins + chunk : end;
+    const uint64_t from = begins > first ? begins : first,
+                   to = begins + chunk < end ? begins + chunk : end;
     struct kvc_memory m = *l->m;
     const struct kvc_load_how how = {.size = sizeof how,
                                      .threads = l->o->threads,
@@ -234,7 +254,8 @@ static int load_decode(struct loading *l, size_t i, const struct kvc_file *f, st
     return kvc_file_load(f, &m, &how, e);
 }
 
-static int load_one(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e) {
+static int load_one(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
+                    struct kvc_error *e) {
     struct loading *l = state;
     struct kvc_error why;
     const int status = load_decode(l, i, f, &why);
@@ -245,30 +266,37 @@ static int load_one(void *state, size_t i, struct kvc_file *f, void *data, size_
         return 0;
     }
     free(data);
-    if (why.code == KVC_ERR_DAMAGED) kvc_store_bad(l->hit->space->store, l->hit->level[i], &l->hit->object[i], &why);
+    if (why.code == KVC_ERR_DAMAGED)
+        kvc_store_bad(l->hit->space->store, l->hit->level[i], &l->hit->object[i], &why);
     if (e) *e = why;
     return -1;
 }
 
-static int check_memory(const struct kvc_memory *m, const struct kvc_store_hit *hit, struct kvc_error *e) {
+static int check_memory(const struct kvc_memory *m, const struct kvc_store_hit *hit,
+                        struct kvc_error *e) {
     if (m->size != sizeof *m || m->array_size != sizeof *m->arrays)
         return kvc_fail(e, KVC_ERR_USAGE, "struct kvc_memory is of another version of kvc.h");
     if (m->first_position < 0 || (uint64_t)m->first_position > hit->asked)
         return kvc_fail(e, KVC_ERR_USAGE, "memory begins behind what was looked for");
     for (size_t k = 0; k < m->n_arrays; k++)
         if (m->arrays[k].tokens)
-            return kvc_fail(e, KVC_ERR_SLICE, "chunks hold all layers in full: an array of the last tokens cannot be loaded");
+            return kvc_fail(
+                e, KVC_ERR_SLICE,
+                "chunks hold all layers in full: an array of the last tokens cannot be loaded");
     return 0;
 }
 
-uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m, const struct kvc_store_load_options *options,
-                        struct kvc_error *e) {
+uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
+                        const struct kvc_store_load_options *options, struct kvc_error *e) {
     struct kvc_store_load_options o;
     struct range r;
-    const uint64_t first = m->first_position > 0 ? (uint64_t)m->first_position : 0, chunk = hit->space->chunk;
+    const uint64_t first = m->first_position > 0 ? (uint64_t)m->first_position : 0,
+                   chunk = hit->space->chunk;
     struct loading l = {.hit = hit, .m = m, .o = &o};
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || check_memory(m, hit, e)) return first;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
+        check_memory(m, hit, e))
+        return first;
     o.first = first;
     o.end = first + m->tokens;
     if (!m->tokens || take_range(&r, hit, &o, e)) return first;

@@ -1,5 +1,5 @@
-/* named.c: caches under names that a program chose, one object each. Spec: STORE.md, "Named caches". Not for caches that are found by
- * their tokens (find.c, whole.c). */
+/* named.c: caches under names that a program chose, one object each. Spec: STORE.md, "Named
+ * caches". Not for caches that are found by their tokens (find.c, whole.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
@@ -27,7 +27,8 @@ static void named_clear(struct kvc_request *base) {
     free(r->size);
 }
 
-/* Levels count objects up to the first that they lack, so the search goes on after each of these. */
+/* Levels count objects up to the first that they lack, so the search goes on after each of these.
+ */
 static int named_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
     struct each_request *r = (struct each_request *)base;
     int status = 0;
@@ -39,8 +40,8 @@ static int named_run(struct kvc_request *base, struct kvc_level *l, struct kvc_e
     return status;
 }
 
-static struct each_request *named_ask(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n,
-                                      kvc_instant deadline) {
+static struct each_request *named_ask(struct kvc_store *s, unsigned level,
+                                      const struct kvc_object *o, size_t n, kvc_instant deadline) {
     struct each_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     kvc_request_init(&r->base, s, level, deadline);
@@ -69,7 +70,8 @@ static void answer(struct each_request *r, uint8_t *there) {
     kvc_request_release(&r->base);
 }
 
-static int64_t named_count(struct kvc_store *s, const struct kvc_object *o, size_t n, uint8_t *there) {
+static int64_t named_count(struct kvc_store *s, const struct kvc_object *o, size_t n,
+                           uint8_t *there) {
     int64_t found = 0;
     for (size_t i = 0; i < n; i++) {
         if (there[i] && kvc_store_is_bad(s, o[i].key)) there[i] = 0;
@@ -78,8 +80,10 @@ static int64_t named_count(struct kvc_store *s, const struct kvc_object *o, size
     return found;
 }
 
-/* Asks directories one after the other, and all other levels at the same time if something is left. */
-static int64_t search(struct kvc_store *s, const struct kvc_object *o, size_t n, uint8_t *there, int64_t time) {
+/* Asks directories one after the other, and all other levels at the same time if something is left.
+ */
+static int64_t search(struct kvc_store *s, const struct kvc_object *o, size_t n, uint8_t *there,
+                      int64_t time) {
     struct each_request *remote[KVC_MAX_LEVELS] = {NULL};
     const kvc_instant now = kvc_now();
     memset(there, 0, n);
@@ -88,13 +92,15 @@ static int64_t search(struct kvc_store *s, const struct kvc_object *o, size_t n,
             answer(named_ask(s, i, o, n, now + (time ? time : s->options.local_deadline)), there);
     const int left = memchr(there, 0, n) != NULL;
     for (unsigned i = 0; i < s->n_levels && left; i++)
-        if (s->level[i].ops->remote) remote[i] = named_ask(s, i, o, n, now + (time ? time : s->options.deadline));
+        if (s->level[i].ops->remote)
+            remote[i] = named_ask(s, i, o, n, now + (time ? time : s->options.deadline));
     for (unsigned i = 0; i < s->n_levels; i++) answer(remote[i], there);
     return named_count(s, o, n, there);
 }
 
 /* Returns the objects of names; the caller frees them. */
-static struct kvc_object *objects_of(const struct kvc_store_space *space, const struct kvc_store_name *names, size_t n,
+static struct kvc_object *objects_of(const struct kvc_store_space *space,
+                                     const struct kvc_store_name *names, size_t n,
                                      struct kvc_error *e) {
     struct kvc_object *o = calloc(n, sizeof *o);
     if (!o) {
@@ -109,8 +115,9 @@ static struct kvc_object *objects_of(const struct kvc_store_space *space, const 
     return o;
 }
 
-int64_t kvc_store_find_names(struct kvc_store_space *space, const struct kvc_store_name *names, size_t n, uint8_t *there,
-                             const struct kvc_store_find_options *options, struct kvc_error *e) {
+int64_t kvc_store_find_names(struct kvc_store_space *space, const struct kvc_store_name *names,
+                             size_t n, uint8_t *there, const struct kvc_store_find_options *options,
+                             struct kvc_error *e) {
     struct kvc_store_find_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_find_options", e)) return -1;
     if (!n) return 0;
@@ -125,7 +132,8 @@ int64_t kvc_store_find_names(struct kvc_store_space *space, const struct kvc_sto
 /* --- reading --- */
 
 /* Reads and proves the object of a level. NULL: it has none, or a bad one. */
-static struct kvc_file *read_from(const struct kvc_chunk *chunk, unsigned level, const struct kvc_object *o, kvc_instant deadline,
+static struct kvc_file *read_from(const struct kvc_chunk *chunk, unsigned level,
+                                  const struct kvc_object *o, kvc_instant deadline,
                                   struct kvc_error *e) {
     struct kvc_store_space *space = (struct kvc_store_space *)(uintptr_t)chunk->space;
     struct kvc_store *s = space->store;
@@ -153,8 +161,10 @@ static struct kvc_file *read_from(const struct kvc_chunk *chunk, unsigned level,
     return f;
 }
 
-struct kvc_file *kvc_store_get_name(struct kvc_store_space *space, const struct kvc_store_name *name,
-                                    const struct kvc_store_load_options *options, struct kvc_error *e) {
+struct kvc_file *kvc_store_get_name(struct kvc_store_space *space,
+                                    const struct kvc_store_name *name,
+                                    const struct kvc_store_load_options *options,
+                                    struct kvc_error *e) {
     struct kvc_store *s = space->store;
     struct kvc_store_load_options o;
     struct kvc_object object;
@@ -162,7 +172,8 @@ struct kvc_file *kvc_store_get_name(struct kvc_store_space *space, const struct 
     const kvc_instant began = kvc_now();
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) || kvc_named_object(space, name, &object, e))
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
+        kvc_named_object(space, name, &object, e))
         return NULL;
     const kvc_instant deadline = began + (o.deadline ? o.deadline : s->options.load_deadline);
     for (unsigned i = 0; i < s->n_levels && !f && !kvc_store_is_bad(s, object.key); i++)
@@ -177,15 +188,18 @@ static int begin_with(struct kvc_memory *m, const struct kvc_cache *c, struct kv
         const struct kvc_cells *cells = &c->part[p].cells;
         if (c->part[p].kind != KVC_PART_LIVE) continue;
         if (cells->n != m->tokens)
-            return kvc_fail(e, KVC_ERR_USAGE, "the cache of this name has %" PRIu64 " tokens, and memory is for %" PRIu64,
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "the cache of this name has %" PRIu64
+                            " tokens, and memory is for %" PRIu64,
                             cells->n, m->tokens);
         if (cells->n) m->first_position = kvc_cells_position(cells, 0);
     }
     return 0;
 }
 
-int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_name *name, const struct kvc_memory *m,
-                        const struct kvc_store_load_options *options, struct kvc_error *e) {
+int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_name *name,
+                        const struct kvc_memory *m, const struct kvc_store_load_options *options,
+                        struct kvc_error *e) {
     struct kvc_store_load_options o;
     struct kvc_memory memory;
     struct kvc_error why;
@@ -197,7 +211,10 @@ int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_na
     struct kvc_file *f = kvc_store_get_name(space, name, &o, &why);
     if (f) {
         const kvc_instant began = kvc_now();
-        const struct kvc_load_how how = {.size = sizeof how, .threads = o.threads, .convert = o.convert, .pairing = o.pairing};
+        const struct kvc_load_how how = {.size = sizeof how,
+                                         .threads = o.threads,
+                                         .convert = o.convert,
+                                         .pairing = o.pairing};
         if (begin_with(&memory, f->cache, &why) || kvc_file_load(f, &memory, &how, &why)) {
             kvc_file_close(f);
             f = NULL;
@@ -215,8 +232,8 @@ int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_na
 /* --- putting and removing --- */
 
 /* Packs a cache with its name. */
-static int pack(const struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_file *f, void **data,
-                size_t *size, struct kvc_error *e) {
+static int pack(const struct kvc_store_space *space, const struct kvc_store_name *name,
+                struct kvc_file *f, void **data, size_t *size, struct kvc_error *e) {
     const struct kvc_part_options all = {.size = sizeof all, .no_companions = 1};
     const struct kvc_write_options how = {.size = sizeof how,
                                           .threads = 1, /* programs put from several threads */
@@ -224,19 +241,21 @@ static int pack(const struct kvc_store_space *space, const struct kvc_store_name
                                           .shared_profile = space->packs_with};
     struct kvc_file *named = kvc_file_select(f, &all, e);
     if (!named) return -1;
-    int status = kvc_meta_set_bytes(&named->opened.cache->meta, KVC_KEY_STORE_NAME, name->bytes, name->size, e);
+    int status = kvc_meta_set_bytes(&named->opened.cache->meta, KVC_KEY_STORE_NAME, name->bytes,
+                                    name->size, e);
     if (!status) status = kvc_file_pack_memory(named, &how, data, size, e);
     kvc_file_close(named);
     return status;
 }
 
 /* Writes an object to every level. Returns how many have it now. */
-static unsigned write_levels(struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size,
-                             const struct kvc_level_put *how, struct kvc_error *e) {
+static unsigned write_levels(struct kvc_store *s, const struct kvc_object *o, const void *data,
+                             size_t size, const struct kvc_level_put *how, struct kvc_error *e) {
     unsigned stored = 0;
     for (unsigned l = 0; l < s->n_levels; l++) {
         int there;
-        const int failed = kvc_store_put_level(s, l, o, data, size, how, kvc_now() + KVC_OBJECT_TIME, &there, e);
+        const int failed = kvc_store_put_level(s, l, o, data, size, how,
+                                               kvc_now() + KVC_OBJECT_TIME, &there, e);
         kvc_count(s,
                   failed                     ? KVC_COUNT_FAILED
                   : there == KVC_PUT_REFUSED ? KVC_COUNT_REFUSED
@@ -250,9 +269,12 @@ static unsigned write_levels(struct kvc_store *s, const struct kvc_object *o, co
     return stored;
 }
 
-/* Returns 1 if the first level has the object already, and its bytes; slower levels were given it by whoever put it there. */
+/* Returns 1 if the first level has the object already, and its bytes; slower levels were given it
+ * by whoever put it there. */
 static int is_there(struct kvc_store *s, const struct kvc_object *o, uint64_t *size) {
-    struct each_request *r = kvc_store_is_bad(s, o->key) ? NULL : named_ask(s, 0, o, 1, kvc_now() + KVC_OBJECT_TIME);
+    struct each_request *r = kvc_store_is_bad(s, o->key)
+                                 ? NULL
+                                 : named_ask(s, 0, o, 1, kvc_now() + KVC_OBJECT_TIME);
     if (!r) return 0;
     const int there = !kvc_request_wait(&r->base, NULL) && r->there[0];
     if (there) *size = r->size[0];
@@ -261,8 +283,9 @@ static int is_there(struct kvc_store *s, const struct kvc_object *o, uint64_t *s
     return there;
 }
 
-int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_file *f,
-                       const struct kvc_store_put_options *options, struct kvc_error *e) {
+int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_name *name,
+                       struct kvc_file *f, const struct kvc_store_put_options *options,
+                       struct kvc_error *e) {
     struct kvc_store *s = space->store;
     struct kvc_store_put_options o;
     struct kvc_object object;
@@ -271,7 +294,9 @@ int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_nam
     void *data = NULL;
     size_t size;
     uint64_t unasked, *told;
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e) || kvc_named_object(space, name, &object, e)) return -1;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e) ||
+        kvc_named_object(space, name, &object, e))
+        return -1;
     told = o.stored_bytes ? o.stored_bytes : &unasked;
     *told = 0;
     if (is_there(s, &object, told)) return 0;
@@ -286,7 +311,8 @@ int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_nam
     size_t bare = size;
     struct kvc_file *proof = kvc_chunk_open(&chunk, data, &bare, 0, e);
     kvc_file_close(proof);
-    const int stored = proof && !kvc_space_store(space, &why) && write_levels(s, &object, data, size, &how, &why);
+    const int stored = proof && !kvc_space_store(space, &why) &&
+                       write_levels(s, &object, data, size, &how, &why);
     free(data);
     if (!proof) return -1;
     if (stored) kvc_store_mended(s, object.key);
@@ -295,7 +321,8 @@ int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_nam
     return stored ? 0 : 1;
 }
 
-int kvc_store_drop_names(struct kvc_store_space *space, const struct kvc_store_name *names, size_t n, struct kvc_error *e) {
+int kvc_store_drop_names(struct kvc_store_space *space, const struct kvc_store_name *names,
+                         size_t n, struct kvc_error *e) {
     struct kvc_store *s = space->store;
     struct kvc_object *o = n ? objects_of(space, names, n, e) : NULL;
     int status = n && !o ? -1 : 0;

@@ -50,5 +50,6 @@ int kvc_object_parse(const char *text, struct kvc_object *o) {
 }
 
 int kvc_object_equal(const struct kvc_object *a, const struct kvc_object *b) {
-    return a->kind == b->kind && memcmp(a->space, b->space, sizeof a->space) == 0 && memcmp(a->key, b->key, sizeof a->key) == 0;
+    return a->kind == b->kind && memcmp(a->space, b->space, sizeof a->space) == 0 &&
+           memcmp(a->key, b->key, sizeof a->key) == 0;
 }

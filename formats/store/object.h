@@ -1,5 +1,5 @@
-/* object.h: names of what a prefix store keeps: chunks of caches, states, namespaces, profiles. Not for how keys come about (space.c), nor
- * for where objects lie (level.h). STORE.md, "Objects". */
+/* object.h: names of what a prefix store keeps: chunks of caches, states, namespaces, profiles. Not
+ * for how keys come about (space.c), nor for where objects lie (level.h). STORE.md, "Objects". */
 #ifndef KVC_OBJECT_H
 #define KVC_OBJECT_H
 

@@ -1,4 +1,5 @@
-/* object_io.c: reads and writes single objects, as facts of namespaces and profiles. Not for chunks on an engine's way (fetch.c, put.c). */
+/* object_io.c: reads and writes single objects, as facts of namespaces and profiles. Not for chunks
+ * on an engine's way (fetch.c, put.c). */
 #include "formats/store/store.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@ struct object_request {
     struct kvc_object object;
     void *data; /* read, or to be written */
     size_t size;
-    struct kvc_error why; /* what is wrong with an object that was not read; code 0: it is not there */
+    /* what is wrong with an object that was not read; code 0: it is not there */
+    struct kvc_error why;
     struct kvc_level_put how;
     struct kvc_object parent;
     int there;
@@ -19,7 +21,8 @@ static void object_io_clear(struct kvc_request *r) {
     free(((struct object_request *)r)->data);
 }
 
-static int object_io_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static int object_io_take(void *state, size_t i, void *data, size_t size,
+                          const struct kvc_error *why) {
     struct object_request *r = state;
     (void)i;
     r->data = data;
@@ -41,7 +44,8 @@ static int run_put(struct kvc_request *base, struct kvc_level *l, struct kvc_err
     return l->ops->put(l, &r->object, r->data, r->size, &r->how, base->deadline, &r->there, e);
 }
 
-static struct object_request *new_request(struct kvc_store *s, unsigned level, const struct kvc_object *o, kvc_instant deadline,
+static struct object_request *new_request(struct kvc_store *s, unsigned level,
+                                          const struct kvc_object *o, kvc_instant deadline,
                                           struct kvc_error *e) {
     struct object_request *r = calloc(1, sizeof *r);
     if (!r) {
@@ -54,8 +58,8 @@ static struct object_request *new_request(struct kvc_store *s, unsigned level, c
     return r;
 }
 
-void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, kvc_instant deadline, size_t *size,
-                           struct kvc_error *e) {
+void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                           kvc_instant deadline, size_t *size, struct kvc_error *e) {
     struct object_request *r = new_request(s, level, o, deadline, e);
     void *data = NULL;
     if (!r) return NULL;
@@ -71,7 +75,8 @@ void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc
     return data;
 }
 
-void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size, struct kvc_error *e) {
+void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size,
+                            struct kvc_error *e) {
     void *data = NULL;
     for (unsigned i = 0; i < s->n_levels && !data; i++) {
         data = kvc_store_read_level(s, i, o, kvc_now() + KVC_OBJECT_TIME, size, e);
@@ -88,11 +93,13 @@ void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, siz
     return data;
 }
 
-int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size,
-                        const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e) {
+int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                        const void *data, size_t size, const struct kvc_level_put *how,
+                        kvc_instant deadline, int *there, struct kvc_error *e) {
     struct object_request *r = new_request(s, level, o, deadline, e);
     if (!r) return -1;
-    if (!(r->data = malloc(size + 1))) { /* a copy, as the call may return before the level has done */
+    /* a copy, as the call may return before the level has done */
+    if (!(r->data = malloc(size + 1))) {
         kvc_request_release(&r->base);
         return kvc_fail_memory(e, "an object");
     }
@@ -111,15 +118,19 @@ int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_ob
     return status;
 }
 
-int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, struct kvc_error *e) {
-    const struct kvc_level_put how = {.pin = o->kind == KVC_OBJECT_PROFILE}; /* without it many chunks cannot be read */
+int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data,
+                           size_t size, struct kvc_error *e) {
+    /* without it many chunks cannot be read */
+    const struct kvc_level_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
     void *bytes = malloc(size + 1);
     int status = 0, there, stored = 0;
     if (!bytes) return kvc_fail_memory(e, "an object");
     memcpy(bytes, data, size);
     if (kvc_chunk_sign(s, o, &bytes, &size, e)) status = -1;
     for (unsigned i = 0; i < s->n_levels && !status; i++)
-        if (!kvc_store_put_level(s, i, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there, e)) stored++;
+        if (!kvc_store_put_level(s, i, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there,
+                                 e))
+            stored++;
     free(bytes);
     return stored ? 0 : -1;
 }

@@ -1,5 +1,5 @@
-/* put.c: requests to put a cache: what they need, their turn in the queue, and their end. Spec: STORE.md, "Writing". Not for packing and writing
- * (put_chunks.c). */
+/* put.c: requests to put a cache: what they need, their turn in the queue, and their end. Spec:
+ * STORE.md, "Writing". Not for packing and writing (put_chunks.c). */
 #include "formats/store/put.h"
 
 #include "formats/api/sized.h"
@@ -12,7 +12,8 @@
 static int run_put(struct kvc_put_job *job, struct kvc_error *e) {
     if (job->whole) return kvc_put_whole(job, e);
     if (!job->n) return 0;
-    if (!(job->object = calloc(job->n, sizeof *job->object))) return kvc_fail_memory(e, "what is put");
+    if (!(job->object = calloc(job->n, sizeof *job->object)))
+        return kvc_fail_memory(e, "what is put");
     for (size_t i = 0; i < job->n; i++)
         if (kvc_chunk_object(job->space, job->keys, i, &job->object[i], e)) return -1;
     return kvc_put_chunks(job, e);
@@ -35,8 +36,9 @@ static void free_job(struct kvc_put_job *job) {
 
 static void put_run(struct kvc_task *task) {
     struct kvc_put_job *job = (struct kvc_put_job *)task;
-    const int status = job->space->store->closing ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
-                                                  : run_put(job, &job->error);
+    const int status = job->space->store->closing
+                           ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
+                           : run_put(job, &job->error);
     kvc_file_close(job->given); /* it reads from what the caller may close then */
     job->given = NULL;
     if (job->options.done) job->options.done(job->options.state, !status);
@@ -57,7 +59,8 @@ static int take_extras(struct kvc_put_job *job, struct kvc_error *e) {
     if (!job->options.n_extras) return 0;
     if (!(job->given = kvc_file_select(job->file, &all, e))) return -1;
     job->file = job->given;
-    return kvc_space_extras(&job->given->opened.cache->meta, job->options.extras, job->options.n_extras, e);
+    return kvc_space_extras(&job->given->opened.cache->meta, job->options.extras,
+                            job->options.n_extras, e);
 }
 
 /* Returns the position after the last row of any part. */
@@ -72,21 +75,26 @@ static uint64_t end_of(const struct kvc_cache *c) {
     return end;
 }
 
-int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks, uint64_t *whole,
-                  struct kvc_error *e) {
+int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks,
+                  uint64_t *whole, struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     struct kvc_rows rows;
     uint64_t n;
     if (!kvc_file_tokens(f, &n))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found", f->name);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found",
+                        f->name);
     if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", f->name);
-    if (kvc_rows_look(&rows, c, e) || kvc_rows_refuse(&rows, e)) return kvc_error_prefix(e, f->name);
+    if (kvc_rows_look(&rows, c, e) || kvc_rows_refuse(&rows, e))
+        return kvc_error_prefix(e, f->name);
     int cut = 1;
-    for (uint32_t p = 0; p < c->n_parts; p++) cut &= c->part[p].kind != KVC_PART_SLIDING && c->part[p].kind != KVC_PART_RECURRENT;
+    for (uint32_t p = 0; p < c->n_parts; p++)
+        cut &= c->part[p].kind != KVC_PART_SLIDING && c->part[p].kind != KVC_PART_RECURRENT;
     if (!cut && n < end_of(c))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: it has rows of tokens whose ids it does not have, and cannot be cut before them",
-                        f->name);
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "%s: it has rows of tokens whose ids it does not have, and cannot be cut before them",
+            f->name);
     if (cut && end_of(c) < n) n = end_of(c); /* the last token may have no row yet */
     *chunks = cut ? (size_t)(n / space->chunk) : 0;
     *whole = cut ? 0 : n;
@@ -100,11 +108,13 @@ static int check_file(struct kvc_put_job *job, struct kvc_error *e) {
     if (kvc_put_check(job->space, job->file, &job->n, &job->whole, e)) return -1;
     n = job->whole ? job->whole : job->n * job->space->chunk;
     if (kvc_space_keys_of(job->space, tokens, n, &c->meta, &job->keys, e)) return -1;
-    for (uint32_t t = 0; t < c->n_tensors; t++) job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
     return 0;
 }
 
-/* Tells the caller what is new, if anything is. The lock is held, but not during the caller's function. Returns 1 if it was called. */
+/* Tells the caller what is new, if anything is. The lock is held, but not during the caller's
+ * function. Returns 1 if it was called. */
 static int tell(struct kvc_put_job *job, uint64_t *told) {
     const uint64_t total = job->total;
     if (!job->options.progress || job->cancelled || job->packed == *told) return 0;
@@ -131,13 +141,14 @@ static int wait_for(struct kvc_put_job *job, struct kvc_error *e) {
     return status;
 }
 
-int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f, const struct kvc_store_put_options *options,
-                  struct kvc_error *e) {
+int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f,
+                  const struct kvc_store_put_options *options, struct kvc_error *e) {
     struct kvc_store_put_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e)) return -1;
     struct kvc_put_job *job = calloc(1, sizeof *job);
     if (!job) return kvc_fail_memory(e, "what is put");
-    *job = (struct kvc_put_job){.task.run = put_run, .space = space, .file = f, .options = o, .waits = o.wait || !o.done};
+    *job = (struct kvc_put_job){
+        .task.run = put_run, .space = space, .file = f, .options = o, .waits = o.wait || !o.done};
     job->error.code = KVC_OK;
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->changed, NULL);

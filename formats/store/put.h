@@ -1,4 +1,5 @@
-/* put.h: a cache that is being put, as the files that put it share it. Not for users (kvc_store.h). */
+/* put.h: a cache that is being put, as the files that put it share it. Not for users (kvc_store.h).
+ */
 #ifndef KVC_STORE_PUT_H
 #define KVC_STORE_PUT_H
 
@@ -27,8 +28,9 @@ struct kvc_put_job {
     uint64_t packed, total; /* bytes of K and V; total 0: unknown yet */
 };
 
-/* Write the chunks that levels lack, and a cache that cannot be cut; and the facts of its namespace, once an object is packed. -1: it cannot
- * be packed, or, of one that cannot be cut, no level took it. *e may say why a level failed after 0, too. */
+/* Write the chunks that levels lack, and a cache that cannot be cut; and the facts of its
+ * namespace, once an object is packed. -1: it cannot be packed, or, of one that cannot be cut, no
+ * level took it. *e may say why a level failed after 0, too. */
 int kvc_put_chunks(struct kvc_put_job *job, struct kvc_error *e);
 int kvc_put_whole(struct kvc_put_job *job, struct kvc_error *e);
 

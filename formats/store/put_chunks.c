@@ -1,5 +1,6 @@
-/* put_chunks.c: packs the chunks of a cache that levels lack, and writes them, in the order that each level wants. Spec: STORE.md, "Writing". Not
- * for facts and profiles (object_io.c), nor for requests (put.c). */
+/* put_chunks.c: packs the chunks of a cache that levels lack, and writes them, in the order that
+ * each level wants. Spec: STORE.md, "Writing". Not for facts and profiles (object_io.c), nor for
+ * requests (put.c). */
 #include "formats/store/put.h"
 
 #include "formats/cache/keys.h"
@@ -7,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOST SIZE_MAX /* in place of the first chunk that a level lacks: it has failed or refused a chunk */
-#define ROUNDS 3      /* for a level that evicted chunks while the others were put */
+#define LOST                                                                                     \
+    SIZE_MAX /* in place of the first chunk that a level lacks: it has failed or refused a chunk \
+              */
+#define ROUNDS 3 /* for a level that evicted chunks while the others were put */
 
 /* A cache on its way to the levels. */
 struct spread {
@@ -50,9 +53,13 @@ static int pack(struct kvc_put_job *job, size_t i, void **data, size_t *size, st
 }
 
 /* Proves that a chunk will be found: the same checks as after reading. */
-static int prove(const struct kvc_put_job *job, size_t i, const void *data, size_t size, int hashes, struct kvc_error *e) {
+static int prove(const struct kvc_put_job *job, size_t i, const void *data, size_t size, int hashes,
+                 struct kvc_error *e) {
     uint64_t n;
-    const struct kvc_chunk chunk = {.space = job->space, .i = i, .tokens = kvc_file_tokens(job->file, &n), .keys = job->keys};
+    const struct kvc_chunk chunk = {.space = job->space,
+                                    .i = i,
+                                    .tokens = kvc_file_tokens(job->file, &n),
+                                    .keys = job->keys};
     struct kvc_file *f = kvc_chunk_open(&chunk, data, &size, hashes, e);
     kvc_file_close(f);
     return f ? 0 : -1;
@@ -63,7 +70,8 @@ static int make(struct spread *x, size_t i, void **data, size_t *size, struct kv
     struct kvc_put_job *job = x->job;
     job->part = x->made++;
     if (job->parts < x->made) job->parts = x->made;
-    int status = pack(job, i, data, size, e) || kvc_chunk_sign(job->space->store, &job->object[i], data, size, e);
+    int status = pack(job, i, data, size, e) ||
+                 kvc_chunk_sign(job->space->store, &job->object[i], data, size, e);
     if (!status && !x->proved) status = prove(job, i, *data, *size, 0, e);
     x->proved = 1;
     if (!status) status = kvc_space_store(job->space, e);
@@ -72,8 +80,10 @@ static int make(struct spread *x, size_t i, void **data, size_t *size, struct kv
 
 /* --- from the first chunk on --- */
 
-/* Writes chunk i to the levels that lack it, of those that take the first chunk first. Returns 1 if any of these has it now. */
-static int write_levels(struct spread *x, size_t i, const void *data, size_t size, struct kvc_error *e) {
+/* Writes chunk i to the levels that lack it, of those that take the first chunk first. Returns 1 if
+ * any of these has it now. */
+static int write_levels(struct spread *x, size_t i, const void *data, size_t size,
+                        struct kvc_error *e) {
     struct kvc_put_job *job = x->job;
     struct kvc_store *s = job->space->store;
     size_t *missing = x->missing;
@@ -90,7 +100,8 @@ static int write_levels(struct spread *x, size_t i, const void *data, size_t siz
             any |= missing[l] != LOST;
             continue;
         }
-        if (kvc_store_put_level(s, l, &job->object[i], data, size, &how, kvc_now() + KVC_PUT_TIME, &there, &why)) {
+        if (kvc_store_put_level(s, l, &job->object[i], data, size, &how, kvc_now() + KVC_PUT_TIME,
+                                &there, &why)) {
             missing[l] = LOST;
             kvc_count(s, KVC_COUNT_FAILED, 1);
             if (e) *e = why;
@@ -114,14 +125,16 @@ static size_t first_missing(const struct spread *x, int last_first) {
     const struct kvc_store *s = x->job->space->store;
     size_t first = x->job->n;
     for (unsigned l = 0; l < s->n_levels; l++)
-        if (s->level[l].ops->last_first == last_first && x->missing[l] < first) first = x->missing[l];
+        if (s->level[l].ops->last_first == last_first && x->missing[l] < first)
+            first = x->missing[l];
     return first;
 }
 
 static int put_forward(struct spread *x, struct kvc_error *e) {
     const struct kvc_put_job *job = x->job;
     int status = 0, any = 1;
-    for (size_t i = first_missing(x, 0); i < job->n && !status && any && !job->space->store->closing; i++) {
+    for (size_t i = first_missing(x, 0);
+         i < job->n && !status && any && !job->space->store->closing; i++) {
         void *data = NULL;
         size_t size;
         status = make(x, i, &data, &size, e);
@@ -140,7 +153,8 @@ static void *read_back(struct spread *x, size_t i, size_t *size) {
     struct kvc_error why;
     for (unsigned l = 0; l < s->n_levels; l++) {
         if (s->level[l].ops->remote || x->missing[l] == LOST) continue;
-        void *data = kvc_store_read_level(s, l, &job->object[i], kvc_now() + KVC_PUT_TIME, size, &why);
+        void *data = kvc_store_read_level(s, l, &job->object[i], kvc_now() + KVC_PUT_TIME, size,
+                                          &why);
         if (data && !prove(job, i, data, *size, 1, &why)) return data;
         if (data) kvc_store_bad(s, l, &job->object[i], &why);
         free(data);
@@ -152,10 +166,13 @@ static void *read_back(struct spread *x, size_t i, size_t *size) {
 static int is_there(const struct spread *x, unsigned l, size_t i) {
     size_t found = 0;
     const struct kvc_put_job *job = x->job;
-    return !kvc_store_count(job->space->store, l, &job->object[i], 1, kvc_now() + KVC_PUT_TIME, &found, NULL) && found;
+    return !kvc_store_count(job->space->store, l, &job->object[i], 1, kvc_now() + KVC_PUT_TIME,
+                            &found, NULL) &&
+           found;
 }
 
-/* Writes chunk i to a level. Sets *mine to 1 if it was not there. -1: the chunk cannot be packed. */
+/* Writes chunk i to a level. Sets *mine to 1 if it was not there. -1: the chunk cannot be packed.
+ */
 static int put_back(struct spread *x, unsigned l, size_t i, uint8_t *mine, struct kvc_error *e) {
     struct kvc_put_job *job = x->job;
     struct kvc_store *s = job->space->store;
@@ -168,7 +185,8 @@ static int put_back(struct spread *x, unsigned l, size_t i, uint8_t *mine, struc
     int there;
     void *data = read_back(x, i, &size);
     int status = data ? kvc_space_store(job->space, e) : make(x, i, &data, &size, e);
-    if (!status && kvc_store_put_level(s, l, &job->object[i], data, size, &how, kvc_now() + KVC_PUT_TIME, &there, &why)) {
+    if (!status && kvc_store_put_level(s, l, &job->object[i], data, size, &how,
+                                       kvc_now() + KVC_PUT_TIME, &there, &why)) {
         x->missing[l] = LOST;
         kvc_count(s, KVC_COUNT_FAILED, 1);
         if (e) *e = why;
@@ -181,7 +199,8 @@ static int put_back(struct spread *x, unsigned l, size_t i, uint8_t *mine, struc
     return status;
 }
 
-/* Removes the chunks that were written to a level of which the first ones are missing: nobody can find them. */
+/* Removes the chunks that were written to a level of which the first ones are missing: nobody can
+ * find them. */
 static void take_back(const struct spread *x, unsigned l, const uint8_t *mine) {
     const struct kvc_put_job *job = x->job;
     struct kvc_object *o = calloc(job->n, sizeof *o);
@@ -192,24 +211,29 @@ static void take_back(const struct spread *x, unsigned l, const uint8_t *mine) {
     free(o);
 }
 
-/* Puts what a level lacks from chunk `from` on, the last one first. With `holes` only what is missing before one that is there. */
-static int put_range(struct spread *x, unsigned l, size_t from, int holes, uint8_t *mine, struct kvc_error *e) {
+/* Puts what a level lacks from chunk `from` on, the last one first. With `holes` only what is
+ * missing before one that is there. */
+static int put_range(struct spread *x, unsigned l, size_t from, int holes, uint8_t *mine,
+                     struct kvc_error *e) {
     int status = 0;
-    for (size_t i = x->job->n; i-- > from && !status && x->missing[l] != LOST && !x->job->space->store->closing;) {
+    for (size_t i = x->job->n;
+         i-- > from && !status && x->missing[l] != LOST && !x->job->space->store->closing;) {
         if (is_there(x, l, i)) holes = 0;
         else if (!holes) status = put_back(x, l, i, &mine[i], e);
     }
     return status;
 }
 
-/* Puts a cache from its last chunk on, so that the first ones are the last to be evicted. Chunks may be evicted while others are put:
- * holes are filled then, but not the end of what is too much for the level. */
+/* Puts a cache from its last chunk on, so that the first ones are the last to be evicted. Chunks
+ * may be evicted while others are put: holes are filled then, but not the end of what is too much
+ * for the level. */
 static int put_backward(struct spread *x, unsigned l, struct kvc_error *e) {
     struct kvc_put_job *job = x->job;
     struct kvc_store *s = job->space->store;
     uint8_t *mine = calloc(job->n, 1);
     int status = mine ? 0 : kvc_fail_memory(e, "what is put");
-    for (int round = 0; round < ROUNDS && !status && x->missing[l] < job->n && !s->closing; round++) {
+    for (int round = 0; round < ROUNDS && !status && x->missing[l] < job->n && !s->closing;
+         round++) {
         status = put_range(x, l, x->missing[l], round, mine, e);
         if (!status && x->missing[l] != LOST &&
             kvc_store_count(s, l, job->object, job->n, kvc_now() + KVC_PUT_TIME, &x->missing[l], e))
@@ -229,7 +253,8 @@ int kvc_put_chunks(struct kvc_put_job *job, struct kvc_error *e) {
     struct kvc_store *s = job->space->store;
     struct spread x = {.job = job};
     for (unsigned l = 0; l < s->n_levels; l++)
-        if (kvc_store_count(s, l, job->object, job->n, kvc_now() + KVC_PUT_TIME, &x.missing[l], e)) x.missing[l] = LOST;
+        if (kvc_store_count(s, l, job->object, job->n, kvc_now() + KVC_PUT_TIME, &x.missing[l], e))
+            x.missing[l] = LOST;
     const size_t forward = first_missing(&x, 0), backward = first_missing(&x, 1);
     job->parts = job->n - (forward < job->n ? forward : backward);
     int status = put_forward(&x, e);
@@ -270,15 +295,16 @@ int kvc_put_whole(struct kvc_put_job *job, struct kvc_error *e) {
     size_t size = 0;
     int there, stored = 0;
     job->parts = 1;
-    const int status = kvc_whole_object(job->space, job->keys, chunk.i, &o, e) || pack_whole(job, &data, &size, e) ||
-                       kvc_chunk_sign(s, &o, &data, &size, e);
+    const int status = kvc_whole_object(job->space, job->keys, chunk.i, &o, e) ||
+                       pack_whole(job, &data, &size, e) || kvc_chunk_sign(s, &o, &data, &size, e);
     size_t bare = size;
     struct kvc_file *proof = status ? NULL : kvc_chunk_open(&chunk, data, &bare, 0, e);
     kvc_file_close(proof);
     if (!proof) kvc_count(s, KVC_COUNT_FAILED, 1);
     const int can = proof && !kvc_space_store(job->space, e);
     for (unsigned l = 0; l < s->n_levels && can; l++) {
-        const int failed = kvc_store_put_level(s, l, &o, data, size, &put, kvc_now() + KVC_PUT_TIME, &there, e);
+        const int failed = kvc_store_put_level(s, l, &o, data, size, &put, kvc_now() + KVC_PUT_TIME,
+                                               &there, e);
         kvc_count(s, failed ? KVC_COUNT_FAILED : KVC_COUNT_PUT, 1);
         stored += !failed;
     }
@@ -287,7 +313,8 @@ int kvc_put_whole(struct kvc_put_job *job, struct kvc_error *e) {
 }
 
 
-int kvc_put_try(struct kvc_store_space *space, struct kvc_file *f, uint64_t whole, struct kvc_error *e) {
+int kvc_put_try(struct kvc_store_space *space, struct kvc_file *f, uint64_t whole,
+                struct kvc_error *e) {
     struct kvc_put_job job = {.space = space, .file = f, .whole = whole, .options.wait = 1};
     void *data = NULL;
     size_t size;

@@ -4,8 +4,8 @@
 int kvc_store_enter(struct kvc_store *s, uint64_t bytes) {
     pthread_mutex_lock(&s->lock);
     /* One that is larger than the queue has its turn when nothing else waits. */
-    const int full = s->waiting &&
-                     (s->waiting_bytes > s->options.queue_bytes || bytes > s->options.queue_bytes - s->waiting_bytes);
+    const int full = s->waiting && (s->waiting_bytes > s->options.queue_bytes ||
+                                    bytes > s->options.queue_bytes - s->waiting_bytes);
     if (!full) {
         s->waiting++;
         s->waiting_bytes += bytes;

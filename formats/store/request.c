@@ -1,5 +1,5 @@
-/* request.c: calls of a level from worker threads, with deadlines, and the breaker that leaves a failing level alone. Spec: STORE.md,
- * "Failures". */
+/* request.c: calls of a level from worker threads, with deadlines, and the breaker that leaves a
+ * failing level alone. Spec: STORE.md, "Failures". */
 #include "formats/store/store.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@ int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant unti
         pthread_cond_wait(cond, lock);
         return 1;
     }
-    const struct timespec t = {.tv_sec = (time_t)(until / 1000000), .tv_nsec = (long)(until % 1000000) * 1000};
+    const struct timespec t = {.tv_sec = (time_t)(until / 1000000),
+                               .tv_nsec = (long)(until % 1000000) * 1000};
     return pthread_cond_timedwait(cond, lock, &t) != ETIMEDOUT;
 }
 
@@ -36,7 +37,9 @@ static int is_open(struct kvc_store_level *l, struct kvc_error *e) {
     pthread_mutex_lock(&b->lock);
     const int open = b->failures >= FAILURES && kvc_now() < b->until;
     if (open) {
-        kvc_fail(e, KVC_ERR_IO, "%s: it failed several times, and is left alone for some seconds: %s", l->url, b->why);
+        kvc_fail(e, KVC_ERR_IO,
+                 "%s: it failed several times, and is left alone for some seconds: %s", l->url,
+                 b->why);
         e->severity = KVC_SEVERITY_RETRY;
     }
     pthread_mutex_unlock(&b->lock);
@@ -56,7 +59,8 @@ static void note_outcome(struct kvc_store_level *l, const char *why) {
         if (b->pause > LONGEST_PAUSE) b->pause = LONGEST_PAUSE;
         /* up to a quarter more, so that many processes do not come back at the same instant */
         b->until = kvc_now() + b->pause +
-                   (kvc_instant)(((uint64_t)kvc_now() * UINT64_C(0x9e3779b97f4a7c15)) >> 40) % (b->pause / 4);
+                   (kvc_instant)(((uint64_t)kvc_now() * UINT64_C(0x9e3779b97f4a7c15)) >> 40) %
+                       (b->pause / 4);
     }
     pthread_mutex_unlock(&b->lock);
     if (why) atomic_fetch_add(&l->count[KVC_LEVEL_FAILURES], 1);
@@ -80,7 +84,8 @@ static void request_run(struct kvc_task *task) {
     kvc_request_release(r);
 }
 
-void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level, kvc_instant deadline) {
+void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level,
+                      kvc_instant deadline) {
     r->task.run = request_run;
     r->store = s;
     r->workers = s->io;

@@ -1,5 +1,5 @@
-/* space.c: namespaces of a store, and the keys of their chunks. Spec: STORE.md, "Namespaces" and "Keys". Not for the text of the facts
- * (space_text.c). */
+/* space.c: namespaces of a store, and the keys of their chunks. Spec: STORE.md, "Namespaces" and
+ * "Keys". Not for the text of the facts (space_text.c). */
 #include "formats/store/store.h"
 
 #include "codecs/recipe.h"
@@ -22,8 +22,8 @@
 
 /* --- keys --- */
 
-static int name_object(const struct kvc_store_space *space, enum kvc_object_kind kind, const uint8_t *key, struct kvc_object *o,
-                       struct kvc_error *e) {
+static int name_object(const struct kvc_store_space *space, enum kvc_object_kind kind,
+                       const uint8_t *key, struct kvc_object *o, struct kvc_error *e) {
     uint8_t text[sizeof OBJECT_TAG - 1 + KVC_KEY_BYTES + 1 + KVC_KEY_BYTES], *p = text;
     o->kind = kind;
     memcpy(o->space, space->ns, sizeof o->space);
@@ -36,36 +36,40 @@ static int name_object(const struct kvc_store_space *space, enum kvc_object_kind
     return kvc_sha256(text, sizeof text, o->key, e);
 }
 
-int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
-                     struct kvc_error *e) {
+int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i,
+                     struct kvc_object *o, struct kvc_error *e) {
     const size_t per_chunk = (size_t)(space->chunk / KVC_PREFIX_TOKENS);
-    return name_object(space, KVC_OBJECT_CHUNK, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, o, e);
+    return name_object(space, KVC_OBJECT_CHUNK, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, o,
+                       e);
 }
 
-int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
-                     struct kvc_error *e) {
+int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i,
+                     struct kvc_object *o, struct kvc_error *e) {
     struct kvc_prefix p;
     if (!i && kvc_prefix_begin(&p, space->identity, e)) return -1;
     return name_object(space, KVC_OBJECT_STATE, i ? keys + (i - 1) * KVC_KEY_BYTES : p.start, o, e);
 }
 
-int kvc_named_object(const struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_object *o,
-                     struct kvc_error *e) {
+int kvc_named_object(const struct kvc_store_space *space, const struct kvc_store_name *name,
+                     struct kvc_object *o, struct kvc_error *e) {
     uint8_t hash[KVC_KEY_BYTES];
     if (!name->size || name->size > KVC_STORE_MAX_NAME)
-        return kvc_fail(e, KVC_ERR_USAGE, "the name of a cache has 1 to %d bytes", KVC_STORE_MAX_NAME);
+        return kvc_fail(e, KVC_ERR_USAGE, "the name of a cache has 1 to %d bytes",
+                        KVC_STORE_MAX_NAME);
     if (kvc_sha256(name->bytes, name->size, hash, e)) return -1;
     if (name_object(space, KVC_OBJECT_NAMED, hash, o, e)) return -1;
     return 0;
 }
 
-int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e) {
+int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
+                     struct kvc_error *e) {
     struct kvc_extra *item = calloc(n, sizeof *item);
     if (!item) return kvc_fail_memory(e, "extras");
     int status = 0;
     for (size_t i = 0; i < n && !status; i++) {
         if (extras[i].tag < 1 || extras[i].tag > 255 || extras[i].size > UINT16_MAX)
-            status = kvc_fail(e, KVC_ERR_USAGE, "an extra has a tag of 1 to 255 and at most 65535 bytes");
+            status = kvc_fail(e, KVC_ERR_USAGE,
+                              "an extra has a tag of 1 to 255 and at most 65535 bytes");
         item[i] = (struct kvc_extra){.position = extras[i].position,
                                      .tag = (uint8_t)extras[i].tag,
                                      .size = (uint16_t)extras[i].size,
@@ -76,12 +80,13 @@ int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras
     return status;
 }
 
-int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_meta *meta,
-                      uint8_t **keys, struct kvc_error *e) {
+int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                      const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e) {
     struct kvc_prefix p;
     *keys = NULL;
     if (n / KVC_PREFIX_TOKENS > SIZE_MAX / KVC_KEY_BYTES - 1) return kvc_fail_memory(e, "keys");
-    if (!(*keys = malloc((size_t)(n / KVC_PREFIX_TOKENS) * KVC_KEY_BYTES + 1))) return kvc_fail_memory(e, "keys");
+    if (!(*keys = malloc((size_t)(n / KVC_PREFIX_TOKENS) * KVC_KEY_BYTES + 1)))
+        return kvc_fail_memory(e, "keys");
     int status = kvc_prefix_begin(&p, space->identity, e);
     if (!status) status = kvc_extras_of(meta, &p.extras, e);
     if (!status) status = kvc_prefix_keys(&p, tokens, n, *keys, e);
@@ -91,8 +96,9 @@ int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens
     return -1;
 }
 
-int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
-                   size_t n_extras, uint8_t **keys, struct kvc_error *e) {
+int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                   const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
+                   struct kvc_error *e) {
     struct kvc_meta meta = {0};
     *keys = NULL;
     int status = n_extras ? kvc_space_extras(&meta, extras, n_extras, e) : 0;
@@ -129,7 +135,8 @@ uint64_t kvc_store_space_chunk(const struct kvc_store_space *space) {
     return space->chunk;
 }
 
-static struct kvc_store_space *new_space(struct kvc_store *s, const struct kvc_store_space_options *o, struct kvc_error *e) {
+static struct kvc_store_space *
+new_space(struct kvc_store *s, const struct kvc_store_space_options *o, struct kvc_error *e) {
     struct kvc_store_space *space = calloc(1, sizeof *space);
     if (!space) {
         kvc_fail_memory(e, "a namespace");
@@ -150,16 +157,20 @@ static struct kvc_store_space *new_space(struct kvc_store *s, const struct kvc_s
 static uint64_t token_bytes(const struct kvc_cache *c) {
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (kvc_tensor_part(c, t)->kind == KVC_PART_LIVE) bytes += kvc_row_bytes(&c->tensor[t].shape);
+        if (kvc_tensor_part(c, t)->kind == KVC_PART_LIVE)
+            bytes += kvc_row_bytes(&c->tensor[t].shape);
     return bytes;
 }
 
-#define GOOD_OBJECT (UINT64_C(2) << 20) /* bytes: below that, requests cost more than what they move */
-#define MAX_RUNS 4                      /* 1024 tokens */
+#define GOOD_OBJECT \
+    (UINT64_C(2) << 20) /* bytes: below that, requests cost more than what they move */
+#define MAX_RUNS 4      /* 1024 tokens */
 
-/* The smallest chunk whose object takes 2 MiB or more, as packing usually makes it smaller. Everybody computes the same. */
+/* The smallest chunk whose object takes 2 MiB or more, as packing usually makes it smaller.
+ * Everybody computes the same. */
 static uint64_t choose_chunk(const struct kvc_cache *c, int lossless) {
-    const uint64_t run = token_bytes(c) * KVC_PREFIX_TOKENS, packed = lossless ? run / 3 * 2 : run / 8;
+    const uint64_t run = token_bytes(c) * KVC_PREFIX_TOKENS,
+                   packed = lossless ? run / 3 * 2 : run / 8;
     uint64_t runs = 1;
     while (runs < MAX_RUNS && runs * packed < GOOD_OBJECT) runs++;
     return runs * KVC_PREFIX_TOKENS;
@@ -167,7 +178,8 @@ static uint64_t choose_chunk(const struct kvc_cache *c, int lossless) {
 
 #define NO_STEP 1. /* stands for every step, where they are not compared */
 
-/* Compares a recipe that was asked for with the text of a settled one. A step that packing finds is no difference. */
+/* Compares a recipe that was asked for with the text of a settled one. A step that packing finds is
+ * no difference. */
 static int is_fidelity(const char *asked, const char *settled) {
     struct kvc_recipe a, b;
     char x[KVC_MAX_RECIPE_TEXT], y[KVC_MAX_RECIPE_TEXT];
@@ -175,16 +187,20 @@ static int is_fidelity(const char *asked, const char *settled) {
     if (kvc_recipe_parse(asked, &a, NULL) || kvc_recipe_parse(settled, &b, NULL)) return 0;
     for (unsigned i = 0; i < a.n && i < b.n; i++) {
         const struct kvc_stage *stage = a.item[i].stage;
-        if (stage != b.item[i].stage || !stage->step || stage->step(&a.item[i].args, &kld) > 0) continue;
+        if (stage != b.item[i].stage || !stage->step || stage->step(&a.item[i].args, &kld) > 0)
+            continue;
         stage->set_step(&a.item[i].args, NO_STEP);
         stage->set_step(&b.item[i].args, NO_STEP);
     }
-    return !kvc_recipe_print(&a, x, sizeof x) && !kvc_recipe_print(&b, y, sizeof y) && strcmp(x, y) == 0;
+    return !kvc_recipe_print(&a, x, sizeof x) && !kvc_recipe_print(&b, y, sizeof y) &&
+           strcmp(x, y) == 0;
 }
 
-/* Sets what decides about the fidelity: the recipe, with its step settled as packing settles it, and the profile. */
-static int take_recipe(struct kvc_store_space *space, const struct kvc_file *f, const struct kvc_store_space_options *o,
-                       struct kvc_meta *meta, struct kvc_error *e) {
+/* Sets what decides about the fidelity: the recipe, with its step settled as packing settles it,
+ * and the profile. */
+static int take_recipe(struct kvc_store_space *space, const struct kvc_file *f,
+                       const struct kvc_store_space_options *o, struct kvc_meta *meta,
+                       struct kvc_error *e) {
     static const struct kvc_rate rate = {.kld = 0};
     struct kvc_recipe recipe, settled;
     struct kvc_rate_report report;
@@ -195,15 +211,19 @@ static int take_recipe(struct kvc_store_space *space, const struct kvc_file *f, 
     if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
     const struct kvc_pack_options pack = {.recipe = &recipe, .profile = space->packs_with};
     if (kvc_rate_settle(f->cache, &pack, &rate, &settled, &report, e)) return -1;
-    if (kvc_recipe_print(&settled, text, sizeof text)) return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
+    if (kvc_recipe_print(&settled, text, sizeof text))
+        return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
     if (!(space->recipe = strdup(text))) return kvc_fail_memory(e, "a recipe");
     space->lossless = !kvc_recipe_is_lossy(&settled);
     if (space->lossless) return 0;
     kvc_meta_remove(meta, KVC_KEY_PROFILE);
     if (kvc_meta_set_text(meta, KVC_KEY_RECIPE, text, e)) return -1;
     if (!space->packs_with) return 0;
-    if (!(kvc_recipe_profile_need(&settled, kvc_profile_predicts(space->packs_with)) & KVC_PROFILE_DECODES)) return 0;
-    return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(space->packs_with), KVC_SHA256_BYTES, e);
+    if (!(kvc_recipe_profile_need(&settled, kvc_profile_predicts(space->packs_with)) &
+          KVC_PROFILE_DECODES))
+        return 0;
+    return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(space->packs_with),
+                              KVC_SHA256_BYTES, e);
 }
 
 static int name_space(struct kvc_store_space *space) {
@@ -211,10 +231,11 @@ static int name_space(struct kvc_store_space *space) {
     return 0;
 }
 
-static int space_describe(struct kvc_store_space *space, const struct kvc_file *f, const struct kvc_store_space_options *o,
-                          struct kvc_error *e) {
+static int space_describe(struct kvc_store_space *space, const struct kvc_file *f,
+                          const struct kvc_store_space_options *o, struct kvc_error *e) {
     struct kvc_meta meta = {0};
-    int status = kvc_meta_copy(&meta, &f->cache->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0; /* as packing does */
+    /* as packing does */
+    int status = kvc_meta_copy(&meta, &f->cache->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0;
     if (!status) {
         kvc_meta_remove(&meta, KVC_KEY_PREFIX_IDENTITY);
         kvc_prefix_identity_of_model(&meta, space->identity, sizeof space->identity);
@@ -233,7 +254,8 @@ static int space_describe(struct kvc_store_space *space, const struct kvc_file *
 }
 
 struct kvc_store_space *kvc_store_space_like(struct kvc_store *s, const struct kvc_file *f,
-                                             const struct kvc_store_space_options *options, struct kvc_error *e) {
+                                             const struct kvc_store_space_options *options,
+                                             struct kvc_error *e) {
     struct kvc_store_space_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_space_options", e)) return NULL;
     if (o.chunk % KVC_PREFIX_TOKENS || o.chunk > (UINT64_C(1) << 32)) {
@@ -266,8 +288,8 @@ static int see_space(void *state, const struct kvc_object *o, uint64_t size, int
     return 0;
 }
 
-static int take_facts(struct kvc_store_space *space, const struct kvc_store_space_options *o, const struct kvc_object *object,
-                      struct kvc_error *e) {
+static int take_facts(struct kvc_store_space *space, const struct kvc_store_space_options *o,
+                      const struct kvc_object *object, struct kvc_error *e) {
     struct kvc_space_facts facts;
     struct kvc_recipe recipe;
     size_t size;
@@ -276,11 +298,16 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     if (!text) return kvc_fail_memory(e, "the facts of a namespace");
     space->facts = text;
     text[size] = '\0';
-    if (strlen(text) + 1 < size) return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are no text", space->name);
+    if (strlen(text) + 1 < size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are no text",
+                        space->name);
     if (kvc_space_text_read(space->facts, size, &facts, e)) return -1;
     if (memcmp(facts.ns, object->key, sizeof facts.ns) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are not those that its name stands for", space->name);
-    if (facts.has_tenant != space->has_tenant || (facts.has_tenant && memcmp(facts.tenant, space->tenant, KVC_KEY_BYTES) != 0))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the facts of namespace %.16s are not those that its name stands for",
+                        space->name);
+    if (facts.has_tenant != space->has_tenant ||
+        (facts.has_tenant && memcmp(facts.tenant, space->tenant, KVC_KEY_BYTES) != 0))
         return kvc_fail(e, KVC_ERR_USAGE, "namespace %.16s belongs to %s", space->name,
                         facts.has_tenant ? "a tenant, whose secret is needed" : "no tenant");
     memcpy(space->ns, facts.ns, sizeof space->ns);
@@ -290,16 +317,22 @@ static int take_facts(struct kvc_store_space *space, const struct kvc_store_spac
     space->is_stored = 1;
     if (o->profile && !(space->packs_with = kvc_given_profile(o->profile, e))) return -1;
     if (!o->recipe && space->lossless) return 0;
-    if (!o->recipe && kvc_recipe_parse(facts.fidelity, &recipe, NULL)) return 0; /* of values with a past; to be read */
-    if (!(space->recipe = strdup(o->recipe ? o->recipe : facts.fidelity))) return kvc_fail_memory(e, "a recipe");
+    /* of values with a past; to be read */
+    if (!o->recipe && kvc_recipe_parse(facts.fidelity, &recipe, NULL)) return 0;
+    if (!(space->recipe = strdup(o->recipe ? o->recipe : facts.fidelity)))
+        return kvc_fail_memory(e, "a recipe");
     if (kvc_recipe_parse(space->recipe, &recipe, e)) return -1;
-    if (space->lossless ? !kvc_recipe_is_lossy(&recipe) : !o->recipe || is_fidelity(o->recipe, facts.fidelity)) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'", o->recipe,
-                    space->name, facts.fidelity);
+    if (space->lossless ? !kvc_recipe_is_lossy(&recipe)
+                        : !o->recipe || is_fidelity(o->recipe, facts.fidelity))
+        return 0;
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'",
+                    o->recipe, space->name, facts.fidelity);
 }
 
 struct kvc_store_space *kvc_store_space_named(struct kvc_store *s, const char *name,
-                                              const struct kvc_store_space_options *options, struct kvc_error *e) {
+                                              const struct kvc_store_space_options *options,
+                                              struct kvc_error *e) {
     struct kvc_store_space_options o;
     struct search search = {.name = name};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_space_options", e)) return NULL;
@@ -307,7 +340,9 @@ struct kvc_store_space *kvc_store_space_named(struct kvc_store *s, const char *n
         if (s->level[i].ops->walk(s->level[i].level, NULL, see_space, &search, e)) return NULL;
     if (search.n != 1) {
         kvc_fail(e, KVC_ERR_USAGE,
-                 search.n ? "there are several namespaces whose names begin with '%s'" : "there is no namespace '%s'", name);
+                 search.n ? "there are several namespaces whose names begin with '%s'"
+                          : "there is no namespace '%s'",
+                 name);
         return NULL;
     }
     struct kvc_store_space *space = new_space(s, &o, e);
@@ -345,7 +380,9 @@ int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e) {
             const uint8_t *bytes = kvc_profile_bytes(space->packs_with, &size);
             status = kvc_store_write_object(space->store, &p, bytes, size, e);
         }
-        if (!status) status = kvc_store_write_object(space->store, &o, space->facts, strlen(space->facts), e);
+        if (!status)
+            status = kvc_store_write_object(space->store, &o, space->facts, strlen(space->facts),
+                                            e);
         space->is_stored = !status;
     }
     pthread_mutex_unlock(&space->lock);
@@ -353,14 +390,16 @@ int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e) {
 }
 
 /* Puts an object to a level as kvc_store_write_object() does. */
-static void space_keep(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size) {
+static void space_keep(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                       const void *data, size_t size) {
     const struct kvc_level_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
     void *bytes = malloc(size + 1);
     int there;
     if (!bytes) return;
     memcpy(bytes, data, size);
     if (!kvc_chunk_sign(s, o, &bytes, &size, NULL))
-        kvc_store_put_level(s, level, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there, NULL);
+        kvc_store_put_level(s, level, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there,
+                            NULL);
     free(bytes);
 }
 
@@ -376,20 +415,24 @@ void kvc_space_keep(struct kvc_store_space *space, unsigned level) {
 }
 
 void kvc_space_touch(struct kvc_store_space *space, unsigned level) {
-    struct kvc_object o[sizeof space->profile / sizeof space->profile[0] + 2] = {kvc_space_object(space)};
+    struct kvc_object o[sizeof space->profile / sizeof space->profile[0] + 2] = {
+        kvc_space_object(space)};
     size_t n = 1;
     pthread_mutex_lock(&space->lock);
     if (space->packs_with) o[n++] = profile_object(kvc_profile_sha256(space->packs_with));
-    for (unsigned i = 0; i < space->n_profiles; i++) o[n++] = profile_object(kvc_profile_sha256(space->profile[i]));
+    for (unsigned i = 0; i < space->n_profiles; i++)
+        o[n++] = profile_object(kvc_profile_sha256(space->profile[i]));
     pthread_mutex_unlock(&space->lock);
     kvc_store_tell(space->store, level, KVC_TOUCH, o, n, 0);
 }
 
-static struct kvc_profile *known_profile(const struct kvc_store_space *space, const uint8_t *sha256) {
+static struct kvc_profile *known_profile(const struct kvc_store_space *space,
+                                         const uint8_t *sha256) {
     struct kvc_profile *p = space->packs_with;
     if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;
     for (unsigned i = 0; i < space->n_profiles; i++)
-        if (memcmp(kvc_profile_sha256(space->profile[i]), sha256, KVC_SHA256_BYTES) == 0) return space->profile[i];
+        if (memcmp(kvc_profile_sha256(space->profile[i]), sha256, KVC_SHA256_BYTES) == 0)
+            return space->profile[i];
     return NULL;
 }
 
@@ -402,14 +445,16 @@ void kvc_space_copy_facts(struct kvc_store_space *space, unsigned level) {
     else free(data);
 }
 
-struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256, struct kvc_error *e) {
+struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256,
+                                      struct kvc_error *e) {
     const struct kvc_object o = profile_object(sha256);
     const unsigned room = sizeof space->profile / sizeof space->profile[0];
     size_t size;
     pthread_mutex_lock(&space->lock);
     struct kvc_profile *p = known_profile(space, sha256);
     if (!p && space->n_profiles == room) {
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "the chunks of a namespace were packed with more than %u profiles", room);
+        kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                 "the chunks of a namespace were packed with more than %u profiles", room);
     } else if (!p) {
         void *bytes = kvc_store_read_object(space->store, &o, &size, e);
         if (bytes) p = kvc_profile_open_memory(bytes, size, e);
@@ -417,7 +462,8 @@ struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8
         if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
             kvc_profile_free(p);
             p = NULL;
-            kvc_fail(e, KVC_ERR_DAMAGED, "a profile in the store is not the one that its name stands for");
+            kvc_fail(e, KVC_ERR_DAMAGED,
+                     "a profile in the store is not the one that its name stands for");
         }
         if (p) space->profile[space->n_profiles++] = p;
     }

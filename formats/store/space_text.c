@@ -1,4 +1,5 @@
-/* space_text.c: writes and reads the facts of a namespace as lines "TAG WORD VALUE". Spec: STORE.md, "Namespaces". */
+/* space_text.c: writes and reads the facts of a namespace as lines "TAG WORD VALUE". Spec:
+ * STORE.md, "Namespaces". */
 #include "formats/store/space_text.h"
 
 #include "formats/cache/facts.h"
@@ -26,7 +27,8 @@ struct text {
     int failed;
 };
 
-static void space_text_add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void space_text_add(struct text *t, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 static void space_text_add(struct text *t, const char *format, ...) {
     char line[512];
     va_list list;
@@ -34,10 +36,13 @@ static void space_text_add(struct text *t, const char *format, ...) {
     const int n = vsnprintf(line, sizeof line, format, list);
     va_end(list);
     struct kvc_sink sink = kvc_sink_buffer(&t->buffer);
-    t->failed |= n < 0 || kvc_sink_write(&sink, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1, NULL) != 0;
+    t->failed |= n < 0 ||
+                 kvc_sink_write(&sink, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1,
+                                NULL) != 0;
 }
 
-static void add_item(void *state, uint8_t tag, const char *word, int text, const void *bytes, size_t n) {
+static void add_item(void *state, uint8_t tag, const char *word, int text, const void *bytes,
+                     size_t n) {
     struct text *t = state;
     const uint8_t *p = bytes;
     space_text_add(t, "%u %s ", tag, word);
@@ -53,26 +58,28 @@ static void add_comments(struct text *t, const struct kvc_cache *c, const struct
     uint32_t layers = 0;
     if (name) {
         space_text_add(t, "# model ");
-        for (const char *p = name; *p && p - name < 200; p++) space_text_add(t, "%c", *p >= ' ' && *p < 127 ? *p : '?');
+        for (const char *p = name; *p && p - name < 200; p++)
+            space_text_add(t, "%c", *p >= ' ' && *p < 127 ? *p : '?');
         space_text_add(t, "\n");
     }
-    for (uint32_t i = 0; i < c->n_layers; i++) layers += c->part[c->layer[i].part].kind <= KVC_PART_RECURRENT;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        layers += c->part[c->layer[i].part].kind <= KVC_PART_RECURRENT;
     space_text_add(t, "# layers %" PRIu32, layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         if (c->part[c->layer[i].part].kind > KVC_PART_RECURRENT) continue;
         for (int r = 0; r < 2; r++) {
             if (c->layer[i].tensor[r] == KVC_NONE) continue;
             const struct kvc_tensor *x = &c->tensor[c->layer[i].tensor[r]];
-            space_text_add(t, " %s %s %" PRIu64 "x%" PRIu64, kvc_role_name(x->role), kvc_dtype_info(x->shape.dtype)->name,
-                           x->shape.heads, x->shape.dim);
+            space_text_add(t, " %s %s %" PRIu64 "x%" PRIu64, kvc_role_name(x->role),
+                           kvc_dtype_info(x->shape.dtype)->name, x->shape.heads, x->shape.dim);
         }
         break;
     }
     space_text_add(t, "\n");
 }
 
-char *kvc_space_text_write(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *ns,
-                           struct kvc_error *e) {
+char *kvc_space_text_write(const struct kvc_cache *c, const struct kvc_meta *meta,
+                           const struct kvc_space *space, uint8_t *ns, struct kvc_error *e) {
     struct text t = {.failed = 0};
     space_text_add(&t, FIRST_LINE);
     add_comments(&t, c, meta);
@@ -82,7 +89,9 @@ char *kvc_space_text_write(const struct kvc_cache *c, const struct kvc_meta *met
     if (!status && !t.failed && t.buffer.n <= KVC_SPACE_TEXT) return (char *)t.buffer.data;
     free(t.buffer.data);
     if (!status && t.failed) kvc_fail_memory(e, "the facts of a namespace");
-    else if (!status) kvc_fail(e, KVC_ERR_UNSUPPORTED, "the facts of the namespace take more than %d bytes", KVC_SPACE_TEXT);
+    else if (!status)
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "the facts of the namespace take more than %d bytes",
+                 KVC_SPACE_TEXT);
     return NULL;
 }
 
@@ -92,7 +101,8 @@ static int is_text(unsigned tag) {
     return tag == 1 || tag == 3 || tag == 6 || tag == 7 || tag == 8 || tag == 15 || tag == FIDELITY;
 }
 
-/* Decodes the value of a line into `bytes`, which has room for its characters. Returns how many there are, or -1. */
+/* Decodes the value of a line into `bytes`, which has room for its characters. Returns how many
+ * there are, or -1. */
 static ptrdiff_t space_text_decode(const char *p, const char *end, int text, uint8_t *bytes) {
     uint8_t *to = bytes;
     while (p < end) {
@@ -123,14 +133,16 @@ static int keep_hash(uint8_t *to, int *has, const uint8_t *bytes, size_t n) {
 }
 
 /* Keeps what readers need. */
-static int space_text_keep(struct kvc_space_facts *f, unsigned tag, const uint8_t *bytes, size_t n) {
+static int space_text_keep(struct kvc_space_facts *f, unsigned tag, const uint8_t *bytes,
+                           size_t n) {
     if (tag == IDENTITY) return keep_text(f->identity, sizeof f->identity, bytes, n);
     if (tag == FIDELITY) return keep_text(f->fidelity, sizeof f->fidelity, bytes, n);
     if (tag == TENANT) return keep_hash(f->tenant, &f->has_tenant, bytes, n);
     if (tag != CHUNK) return 0;
     if (n != 8) return -1;
     f->chunk = get_u64(bytes);
-    return f->chunk && f->chunk % KVC_PREFIX_TOKENS == 0 && f->chunk <= (UINT64_C(1) << 32) ? 0 : -1;
+    return f->chunk && f->chunk % KVC_PREFIX_TOKENS == 0 && f->chunk <= (UINT64_C(1) << 32) ? 0
+                                                                                            : -1;
 }
 
 /* Finds the parts of the line at p, which ends at `end`. Returns its tag, 0 of a comment, or -1. */
@@ -144,7 +156,8 @@ static int split_line(const char *p, const char *end, const char **value) {
     return tag;
 }
 
-int kvc_space_text_read(const char *text, size_t size, struct kvc_space_facts *facts, struct kvc_error *e) {
+int kvc_space_text_read(const char *text, size_t size, struct kvc_space_facts *facts,
+                        struct kvc_error *e) {
     const size_t first = sizeof FIRST_LINE - 1;
     uint8_t *bytes = size <= KVC_SPACE_TEXT ? malloc(size + 1) : NULL;
     struct kvc_sha256 hash;
@@ -157,7 +170,9 @@ int kvc_space_text_read(const char *text, size_t size, struct kvc_space_facts *f
         end = memchr(p, '\n', (size_t)(text + size - p));
         const int tag = end ? split_line(p, end, &value) : -1;
         if (!tag) continue;
-        const ptrdiff_t n = tag > last ? space_text_decode(value, end, is_text((unsigned)tag), bytes) : -1;
+        const ptrdiff_t n = tag > last
+                                ? space_text_decode(value, end, is_text((unsigned)tag), bytes)
+                                : -1;
         bad = n < 0 || space_text_keep(facts, (unsigned)tag, bytes, (size_t)n);
         if (bad) break;
         kvc_prefix_space_put(&hash, (uint8_t)tag, bytes, (size_t)n);
@@ -194,20 +209,23 @@ int kvc_space_text_differ(const char *a, const char *b, size_t *at, char *text, 
         const char *other = tag > 0 ? line_of(b, tag) : NULL;
         if (tag <= 0) continue;
         const char *other_end = other ? strchr(other, '\n') : NULL;
-        if (other && split_line(other, other_end, &its) == tag && its && other_end - its == end - mine &&
-            memcmp(its, mine, (size_t)(end - mine)) == 0)
+        if (other && split_line(other, other_end, &its) == tag && its &&
+            other_end - its == end - mine && memcmp(its, mine, (size_t)(end - mine)) == 0)
             continue;
         const char *word = (const char *)memchr(p, ' ', (size_t)(end - p)) + 1;
-        const int n_word = (int)(mine - 1 - word), n_mine = (int)(end - mine), n_its = other ? (int)(other_end - its) : 0;
+        const int n_word = (int)(mine - 1 - word), n_mine = (int)(end - mine),
+                  n_its = other ? (int)(other_end - its) : 0;
         uint8_t here[8], there[8];
         if (tag == 5) snprintf(text, size, "layers, heads, channels or dtypes");
         else if (tag == SCALES) snprintf(text, size, "the scales of values of 8 bits");
-        else if (tag == CHUNK && n_mine == 16 && n_its == 16 && space_text_decode(mine, end, 0, here) == 8 &&
+        else if (tag == CHUNK && n_mine == 16 && n_its == 16 &&
+                 space_text_decode(mine, end, 0, here) == 8 &&
                  space_text_decode(its, other_end, 0, there) == 8)
-            snprintf(text, size, "chunk (%" PRIu64 " tokens here, %" PRIu64 " there)", get_u64(here), get_u64(there));
+            snprintf(text, size, "chunk (%" PRIu64 " tokens here, %" PRIu64 " there)",
+                     get_u64(here), get_u64(there));
         else
-            snprintf(text, size, "%.*s (%.*s here, %.*s there)", n_word, word, n_mine ? n_mine : 7, n_mine ? mine : "unknown",
-                     n_its ? n_its : 7, n_its ? its : "unknown");
+            snprintf(text, size, "%.*s (%.*s here, %.*s there)", n_word, word, n_mine ? n_mine : 7,
+                     n_mine ? mine : "unknown", n_its ? n_its : 7, n_its ? its : "unknown");
         return 1;
     }
     return 0;

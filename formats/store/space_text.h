@@ -1,5 +1,5 @@
-/* space_text.h: the text that a store keeps of a namespace: its facts, a line each. Not for computing them (formats/cache/prefix_space.h).
- * STORE.md, "Namespaces". */
+/* space_text.h: the text that a store keeps of a namespace: its facts, a line each. Not for
+ * computing them (formats/cache/prefix_space.h). STORE.md, "Namespaces". */
 #ifndef KVC_SPACE_TEXT_H
 #define KVC_SPACE_TEXT_H
 
@@ -18,11 +18,13 @@ struct kvc_space_facts {
 };
 
 /* Writes the text of the namespace of c with these metadata; the caller frees it. */
-char *kvc_space_text_write(const struct kvc_cache *c, const struct kvc_meta *meta, const struct kvc_space *space, uint8_t *ns,
-                           struct kvc_error *e);
+char *kvc_space_text_write(const struct kvc_cache *c, const struct kvc_meta *meta,
+                           const struct kvc_space *space, uint8_t *ns, struct kvc_error *e);
 /* Reads a text, and computes the namespace of what it says. */
-int kvc_space_text_read(const char *text, size_t size, struct kvc_space_facts *facts, struct kvc_error *e);
-/* Finds what two texts differ in: the next line of `a` whose fact `b` has otherwise, from *at on. Writes "dtype: bf16 and f16". 0: none. */
+int kvc_space_text_read(const char *text, size_t size, struct kvc_space_facts *facts,
+                        struct kvc_error *e);
+/* Finds what two texts differ in: the next line of `a` whose fact `b` has otherwise, from *at on.
+ * Writes "dtype: bf16 and f16". 0: none. */
 int kvc_space_text_differ(const char *a, const char *b, size_t *at, char *text, size_t size);
 
 #endif

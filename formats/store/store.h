@@ -1,4 +1,5 @@
-/* store.h: what the files of a store share: its levels, counters and namespaces. Not for users (kvc_store.h). */
+/* store.h: what the files of a store share: its levels, counters and namespaces. Not for users
+ * (kvc_store.h). */
 #ifndef KVC_STORE_STATE_H
 #define KVC_STORE_STATE_H
 
@@ -37,7 +38,13 @@ enum kvc_counter {
 };
 
 /* Of a level. */
-enum kvc_level_counter { KVC_LEVEL_CALLS, KVC_LEVEL_FAILURES, KVC_LEVEL_REFUSED, KVC_LEVEL_HITS, KVC_LEVEL_COUNTERS };
+enum kvc_level_counter {
+    KVC_LEVEL_CALLS,
+    KVC_LEVEL_FAILURES,
+    KVC_LEVEL_REFUSED,
+    KVC_LEVEL_HITS,
+    KVC_LEVEL_COUNTERS
+};
 
 /* Leaves a level alone that has failed several times: for a second, then for longer and longer. */
 struct kvc_breaker {
@@ -111,11 +118,13 @@ static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n
 }
 
 /* Checks everything that kvc_store_open() checks before it makes directories (chain.c). */
-int kvc_store_check(const char *levels, const struct kvc_store_options *options, struct kvc_error *e);
+int kvc_store_check(const char *levels, const struct kvc_store_options *options,
+                    struct kvc_error *e);
 
 /* --- calls of a level (request.c) --- */
 
-/* A call of a level from a worker thread. Part of the struct of a request, of which clear() frees the rest. */
+/* A call of a level from a worker thread. Part of the struct of a request, of which clear() frees
+ * the rest. */
 struct kvc_request {
     struct kvc_task task;
     struct kvc_store *store;
@@ -131,7 +140,8 @@ struct kvc_request {
     struct kvc_error error;
 };
 /* Sets up a request of one reference, the caller's. */
-void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level, kvc_instant deadline);
+void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level,
+                      kvc_instant deadline);
 /* Queues it. If the level is left alone at present, it is done at once, and has failed; then -1. */
 int kvc_request_start(struct kvc_request *r);
 /* Waits until it is done, and returns its status; -1 at the deadline. */
@@ -144,25 +154,30 @@ void kvc_condition_init(pthread_cond_t *cond);
 
 /* --- keys, namespaces and secrets (space.c, space_text.c, signature.c) --- */
 
-/* Names object i of a chain: the chunk that ends at prefix key (i + 1) * chunk / 256. keys[j] is H_(j+1). */
-int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
-                     struct kvc_error *e);
-/* Names a cache that cannot be cut: by its last prefix key, number i, or by the start of the chain (i = 0). */
-int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i, struct kvc_object *o,
-                     struct kvc_error *e);
+/* Names object i of a chain: the chunk that ends at prefix key (i + 1) * chunk / 256. keys[j] is
+ * H_(j+1). */
+int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i,
+                     struct kvc_object *o, struct kvc_error *e);
+/* Names a cache that cannot be cut: by its last prefix key, number i, or by the start of the chain
+ * (i = 0). */
+int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i,
+                     struct kvc_object *o, struct kvc_error *e);
 /* Names a cache by the name that the program chose. */
-int kvc_named_object(const struct kvc_store_space *space, const struct kvc_store_name *name, struct kvc_object *o,
-                     struct kvc_error *e);
+int kvc_named_object(const struct kvc_store_space *space, const struct kvc_store_name *name,
+                     struct kvc_object *o, struct kvc_error *e);
 /* Computes the prefix keys of tokens from position 0 on. The caller frees *keys. */
-int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_store_extra *extras,
-                   size_t n_extras, uint8_t **keys, struct kvc_error *e);
+int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                   const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
+                   struct kvc_error *e);
 /* The same with the extras of a cache's metadata. */
-int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n, const struct kvc_meta *meta,
-                      uint8_t **keys, struct kvc_error *e);
+int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                      const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e);
 /* Writes extras into metadata. */
-int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n, struct kvc_error *e);
+int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
+                     struct kvc_error *e);
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
-int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES], struct kvc_error *e);
+int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES],
+                     struct kvc_error *e);
 void kvc_space_hold(struct kvc_store_space *space);
 /* Names the object of its facts. */
 struct kvc_object kvc_space_object(const struct kvc_store_space *space);
@@ -170,12 +185,16 @@ struct kvc_object kvc_space_object(const struct kvc_store_space *space);
 int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
 /* Puts the same to one level once more, which may have evicted it, and so touches it. */
 void kvc_space_keep(struct kvc_store_space *space, unsigned level);
-/* Tells a level that they were used: without them, nobody can name the namespace of the chunks that were, or read these. */
+/* Tells a level that they were used: without them, nobody can name the namespace of the chunks that
+ * were, or read these. */
 void kvc_space_touch(struct kvc_store_space *space, unsigned level);
-/* Copies the facts of a namespace to the levels before `level`, once: objects there would be of a namespace that nobody can name. */
+/* Copies the facts of a namespace to the levels before `level`, once: objects there would be of a
+ * namespace that nobody can name. */
 void kvc_space_copy_facts(struct kvc_store_space *space, unsigned level);
-/* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's. */
-struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256, struct kvc_error *e);
+/* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's.
+ */
+struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256,
+                                      struct kvc_error *e);
 
 /* --- objects (chunk.c, signature.c) --- */
 
@@ -185,40 +204,53 @@ struct kvc_chunk {
     size_t i;                      /* in the chain */
     const int32_t *tokens;         /* of the whole prefix */
     const uint8_t *keys;
-    uint64_t whole; /* not 0: a cache that cannot be cut, of at most so many tokens, of which the first 256 i have keys */
-    const struct kvc_store_name *name; /* not NULL: a named cache, which needs none of the above but the namespace */
+    /* not 0: a cache that cannot be cut, of at most so many tokens, of which the first 256 i have
+     * keys */
+    uint64_t whole;
+    /* not NULL: a named cache, which needs none of the above but the namespace */
+    const struct kvc_store_name *name;
 };
-/* Opens the bytes of a chunk, which must outlive the handle, and proves that they are this chunk: signature, checksums of records (with
- * `hashes`), namespace, parent, tokens and keys. An error names the object. *size becomes that without the signature. */
-struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size, int hashes, struct kvc_error *e);
+/* Opens the bytes of a chunk, which must outlive the handle, and proves that they are this chunk:
+ * signature, checksums of records (with `hashes`), namespace, parent, tokens and keys. An error
+ * names the object. *size becomes that without the signature. */
+struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size,
+                                int hashes, struct kvc_error *e);
 /* Puts the name of an object before what is wrong with its bytes. */
 void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e);
 /* Signs an object: appends what kvc_chunk_open() takes off. *data is reallocated. */
-int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size, struct kvc_error *e);
+int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void **data, size_t *size,
+                   struct kvc_error *e);
 /* Checks and takes off the signature of any object. */
-int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data, size_t *size,
-                        struct kvc_error *e);
+int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data,
+                        size_t *size, struct kvc_error *e);
 
 /* --- single objects (object_io.c) --- */
 
 /* Reads an object from the first level that has it. NULL with *e. The caller frees it. */
-void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size, struct kvc_error *e);
+void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size,
+                            struct kvc_error *e);
 /* The same of one level, with its signature. */
-void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, kvc_instant deadline, size_t *size,
-                           struct kvc_error *e);
-#define KVC_OBJECT_TIME 30000000 /* microseconds, of a whole read or write that nobody waits for in a hurry */
+void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                           kvc_instant deadline, size_t *size, struct kvc_error *e);
+#define KVC_OBJECT_TIME \
+    30000000 /* microseconds, of a whole read or write that nobody waits for in a hurry */
 /* Writes an object to every level that lacks it. -1 if no level took it. */
-int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data, size_t size, struct kvc_error *e);
+int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data,
+                           size_t size, struct kvc_error *e);
 /* Writes signed bytes to one level; *there as in level.h. */
-int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o, const void *data, size_t size,
-                        const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e);
+int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                        const void *data, size_t size, const struct kvc_level_put *how,
+                        kvc_instant deadline, int *there, struct kvc_error *e);
 
-/* Refuses a cache that cannot be put into a namespace, and tells into how many chunks it is cut; *whole is its tokens if it cannot be
- * cut, else 0 (put.c). The namespace's store need not be open. */
-int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks, uint64_t *whole,
-                  struct kvc_error *e);
-/* Packs the first chunk, or a cache that cannot be cut, and keeps nothing: a recipe may refuse it. */
-int kvc_put_try(struct kvc_store_space *space, struct kvc_file *f, uint64_t whole, struct kvc_error *e);
+/* Refuses a cache that cannot be put into a namespace, and tells into how many chunks it is cut;
+ * *whole is its tokens if it cannot be cut, else 0 (put.c). The namespace's store need not be open.
+ */
+int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks,
+                  uint64_t *whole, struct kvc_error *e);
+/* Packs the first chunk, or a cache that cannot be cut, and keeps nothing: a recipe may refuse it.
+ */
+int kvc_put_try(struct kvc_store_space *space, struct kvc_file *f, uint64_t whole,
+                struct kvc_error *e);
 
 /* --- hits (find.c, fetch.c) --- */
 
@@ -237,32 +269,48 @@ struct kvc_store_hit {
 };
 /* Writes which levels its chunks come from. */
 void kvc_hit_list_levels(struct kvc_store_hit *hit);
-/* Reads chunks [first, end) of a hit one after the other, proves them, and gives each to `use`, which owns data then. Returns how many were
- * used. *e is filled if a chunk was bad or a level failed. */
-typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size, struct kvc_error *e);
-size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline, int hashes, kvc_use_chunk *use,
-                 void *state, struct kvc_error *e);
-/* Counts the objects of a chain that a level has, from the first one on. -1 if it cannot be asked. */
-int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n, kvc_instant deadline,
-                    size_t *found, struct kvc_error *e);
+/* Reads chunks [first, end) of a hit one after the other, proves them, and gives each to `use`,
+ * which owns data then. Returns how many were used. *e is filled if a chunk was bad or a level
+ * failed. */
+typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
+                          struct kvc_error *e);
+size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline,
+                 int hashes, kvc_use_chunk *use, void *state, struct kvc_error *e);
+/* Counts the objects of a chain that a level has, from the first one on. -1 if it cannot be asked.
+ */
+int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n,
+                    kvc_instant deadline, size_t *found, struct kvc_error *e);
 
 /* --- in the background (errands.c) --- */
 
-enum kvc_errand { KVC_TOUCH, KVC_MISSED, KVC_ASIDE, KVC_PIN, KVC_EXPECT, KVC_GREET, KVC_DROP, KVC_COPY };
-/* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the size, time or seconds of what
- * is told. A touch comes after the copies that were begun before it. */
-void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what, const struct kvc_object *o, size_t n,
-                    int64_t value);
-/* Has a level connect, by a longer deadline than finding has: a connection that takes longer than that would never come about. */
+enum kvc_errand {
+    KVC_TOUCH,
+    KVC_MISSED,
+    KVC_ASIDE,
+    KVC_PIN,
+    KVC_EXPECT,
+    KVC_GREET,
+    KVC_DROP,
+    KVC_COPY
+};
+/* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the
+ * size, time or seconds of what is told. A touch comes after the copies that were begun before it.
+ */
+void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what,
+                    const struct kvc_object *o, size_t n, int64_t value);
+/* Has a level connect, by a longer deadline than finding has: a connection that takes longer than
+ * that would never come about. */
 void kvc_store_greet(struct kvc_store *s, unsigned level);
 /* Tells all levels, and waits for them. */
-int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o, size_t n, int64_t value,
-                       struct kvc_error *e);
+int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o,
+                       size_t n, int64_t value, struct kvc_error *e);
 /* Copies an object to the levels before `level`; frees data. */
-void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_object *parent,
-                        void *data, size_t size);
-/* Takes what is wrong with an object: remembers a bad one as missing, and has its level put it aside. */
-void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o, const struct kvc_error *why);
+void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                        const struct kvc_object *parent, void *data, size_t size);
+/* Takes what is wrong with an object: remembers a bad one as missing, and has its level put it
+ * aside. */
+void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                   const struct kvc_error *why);
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
 /* Notes that a sound object was written in place of a bad one. */
 void kvc_store_mended(struct kvc_store *s, const uint8_t *key);

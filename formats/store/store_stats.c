@@ -24,37 +24,47 @@ static const struct {
     [KVC_COUNT_PUT] = {"put_objects", "objects that were written"},
     [KVC_COUNT_PUT_BYTES] = {"put_bytes", "bytes of them"},
     [KVC_COUNT_SHARED] = {"shared_objects", "objects that somebody else had written already"},
-    [KVC_COUNT_REFUSED] = {"refused_objects", "objects of which a level expects less than of what it has"},
+    [KVC_COUNT_REFUSED] = {"refused_objects",
+                           "objects of which a level expects less than of what it has"},
     [KVC_COUNT_DROPPED] = {"dropped_puts", "caches for which the queue had no room"},
-    [KVC_COUNT_FAILED] = {"failed_puts", "objects that could not be packed, or that a level did not take"},
+    [KVC_COUNT_FAILED] = {"failed_puts",
+                          "objects that could not be packed, or that a level did not take"},
     [KVC_COUNT_BACKFILL] = {"backfilled_objects", "objects that were copied to a faster level"},
 };
-static const char *const level_counters[KVC_LEVEL_COUNTERS] = {
-    [KVC_LEVEL_CALLS] = "calls", [KVC_LEVEL_FAILURES] = "failures", [KVC_LEVEL_REFUSED] = "refused", [KVC_LEVEL_HITS] = "hits"};
+static const char *const level_counters[KVC_LEVEL_COUNTERS] = {[KVC_LEVEL_CALLS] = "calls",
+                                                               [KVC_LEVEL_FAILURES] = "failures",
+                                                               [KVC_LEVEL_REFUSED] = "refused",
+                                                               [KVC_LEVEL_HITS] = "hits"};
 
 struct text {
     char *to;
     size_t room, n;
 };
 
-static void store_stats_add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void store_stats_add(struct text *t, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 static void store_stats_add(struct text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    const int n = vsnprintf(t->n < t->room ? t->to + t->n : NULL, t->n < t->room ? t->room - t->n : 0, format, list);
+    const int n = vsnprintf(t->n < t->room ? t->to + t->n : NULL,
+                            t->n < t->room ? t->room - t->n : 0, format, list);
     va_end(list);
     if (n > 0) t->n += (size_t)n;
 }
 
 static void add_prometheus(struct text *t, const struct kvc_store *s) {
     for (unsigned i = 0; i < KVC_COUNTERS; i++)
-        store_stats_add(t, "# HELP kvc_store_%s %s\n# TYPE kvc_store_%s counter\nkvc_store_%s %" PRIu64 "\n", counters[i].name,
-                        counters[i].help, counters[i].name, counters[i].name, (uint64_t)s->count[i]);
+        store_stats_add(t,
+                        "# HELP kvc_store_%s %s\n# TYPE kvc_store_%s counter\nkvc_store_%s %" PRIu64
+                        "\n",
+                        counters[i].name, counters[i].help, counters[i].name, counters[i].name,
+                        (uint64_t)s->count[i]);
     for (unsigned k = 0; k < KVC_LEVEL_COUNTERS; k++) {
         store_stats_add(t, "# TYPE kvc_store_level_%s counter\n", level_counters[k]);
         for (unsigned i = 0; i < s->n_levels; i++)
-            store_stats_add(t, "kvc_store_level_%s{level=\"%u\",scheme=\"%s\"} %" PRIu64 "\n", level_counters[k], i,
-                            s->level[i].ops->scheme, (uint64_t)s->level[i].count[k]);
+            store_stats_add(t, "kvc_store_level_%s{level=\"%u\",scheme=\"%s\"} %" PRIu64 "\n",
+                            level_counters[k], i, s->level[i].ops->scheme,
+                            (uint64_t)s->level[i].count[k]);
     }
 }
 
@@ -66,7 +76,8 @@ static void add_json(struct text *t, const struct kvc_store *s) {
     for (unsigned i = 0; i < s->n_levels; i++) {
         store_stats_add(t, "%s{\"scheme\": \"%s\"", i ? ", " : "", s->level[i].ops->scheme);
         for (unsigned k = 0; k < KVC_LEVEL_COUNTERS; k++)
-            store_stats_add(t, ", \"%s\": %" PRIu64, level_counters[k], (uint64_t)s->level[i].count[k]);
+            store_stats_add(t, ", \"%s\": %" PRIu64, level_counters[k],
+                            (uint64_t)s->level[i].count[k]);
         store_stats_add(t, "}");
     }
     store_stats_add(t, "]}\n");
@@ -97,8 +108,8 @@ static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t 
     return w->stopped;
 }
 
-int kvc_store_walk(struct kvc_store *s, const struct kvc_store_space *space, kvc_store_walk_fn *fn, void *state,
-                   struct kvc_error *e) {
+int kvc_store_walk(struct kvc_store *s, const struct kvc_store_space *space, kvc_store_walk_fn *fn,
+                   void *state, struct kvc_error *e) {
     struct walk w = {.fn = fn, .state = state};
     for (; w.level < s->n_levels && !w.stopped; w.level++) {
         struct kvc_level *l = s->level[w.level].level;

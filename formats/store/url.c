@@ -14,23 +14,29 @@
 
 #define MAX_SCHEME 32
 
-/* Returns the length of the scheme that a text begins with, without ':': "dir", or a word before "://". 0: it is a path. */
+/* Returns the length of the scheme that a text begins with, without ':': "dir", or a word before
+ * "://". 0: it is a path. */
 static size_t scheme_length(const char *text) {
     const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789");
-    return strncmp(text, "dir:", 4) == 0 || (n < MAX_SCHEME && strncmp(text + n, "://", 3) == 0) ? n : 0;
+    return strncmp(text, "dir:", 4) == 0 || (n < MAX_SCHEME && strncmp(text + n, "://", 3) == 0)
+               ? n
+               : 0;
 }
 
-/* Refuses a path that has a word and a colon as URLs have, and would become a folder. One that is there may have such a name. */
+/* Refuses a path that has a word and a colon as URLs have, and would become a folder. One that is
+ * there may have such a name. */
 static int check_path(const char *path, int is_named, struct kvc_error *e) {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.";
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.";
     for (const char *p = is_named ? strchr(path, ',') : path; p; p = strchr(p, ',')) {
         p += *p == ',';
         const size_t n = strspn(p, letters);
         if (n > 1 && p[n] == ':' && access(path, F_OK))
-            return kvc_fail(e, KVC_ERR_USAGE,
-                            "'%.*s:' begins no store: write dir:FOLDER, redis://HOST or s3://BUCKET; "
-                            "a folder of this name must be made first",
-                            (int)n, p);
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "'%.*s:' begins no store: write dir:FOLDER, redis://HOST or s3://BUCKET; "
+                "a folder of this name must be made first",
+                (int)n, p);
     }
     return 0;
 }
@@ -71,11 +77,15 @@ static int parse_options(struct kvc_url *u, char *text, const char *whole, struc
         char *value = strchr(text, '=');
         if (value) *value++ = '\0';
         if (value && option_after_comma(value))
-            return kvc_fail(e, KVC_ERR_USAGE, "%s: options are separated by '&', not by commas (%%2c is a comma in a value)",
-                            u->place);
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "%s: options are separated by '&', not by commas (%%2c is a comma in a value)",
+                u->place);
         if (!*text || url_decode(text) || (value && url_decode(value)))
-            return kvc_fail(e, KVC_ERR_USAGE, "%s: options are written KEY=VALUE&KEY=VALUE, with %%XX for other characters",
-                            whole);
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "%s: options are written KEY=VALUE&KEY=VALUE, with %%XX for other characters",
+                whole);
         *o = (struct kvc_url_option){.key = text, .value = value ? value : ""};
     }
     return 0;
@@ -97,13 +107,16 @@ int kvc_url_parse(struct kvc_url *u, const char *text, struct kvc_error *e) {
     u->place = place;
     int status = 0;
     if (strcmp(u->scheme, "dir") == 0 && check_path(place, scheme != 0, e)) status = -1;
-    else if (strcmp(u->scheme, "dir") != 0 && strchr(place, '@')) /* the text is not repeated: it may hold a password */
+    else if (strcmp(u->scheme, "dir") != 0 &&
+             strchr(place, '@')) /* the text is not repeated: it may hold a password */
         status = kvc_fail(e, KVC_ERR_USAGE,
                           "%s: a user name and password do not belong into the name of a store: "
                           "kvc-store(1) says where they are read from",
                           u->scheme);
     else if (!*place)
-        status = kvc_fail(e, KVC_ERR_USAGE, "'%s' names no store: write dir:FOLDER, redis://HOST or s3://BUCKET", text);
+        status = kvc_fail(e, KVC_ERR_USAGE,
+                          "'%s' names no store: write dir:FOLDER, redis://HOST or s3://BUCKET",
+                          text);
     else status = parse_options(u, options, text, e);
     if (status) kvc_url_free(u);
     return status;
@@ -142,7 +155,8 @@ int kvc_url_bytes(struct kvc_url *u, const char *key, uint64_t *value, struct kv
         end += strcmp(end + 1, "iB") == 0 ? 3 : 1;
     }
     if (!end || *end || !(v >= 0) || ldexp(v, (int)shift) >= 0x1p63)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: '%s' is no number of bytes, as 500M or 20G", key, text);
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: '%s' is no number of bytes, as 500M or 20G", key,
+                        text);
     *value = (uint64_t)ldexp(v, (int)shift);
     return 0;
 }
@@ -157,7 +171,8 @@ int kvc_url_time(struct kvc_url *u, const char *key, int64_t *microseconds, stru
     if (!text) return 0;
     const char *end = kvc_number_begin(text, &v);
     for (size_t i = 0; end && i < sizeof unit / sizeof unit[0]; i++)
-        if (strcmp(end, unit[i].name) == 0 && v >= 0 && v * unit[i].factor < 0x1p53) { /* exact, 285 years */
+        if (strcmp(end, unit[i].name) == 0 && v >= 0 &&
+            v * unit[i].factor < 0x1p53) { /* exact, 285 years */
             *microseconds = (int64_t)(v * unit[i].factor);
             return 0;
         }
@@ -187,23 +202,28 @@ static int refuse_option(const struct kvc_url *u, const char *key, struct kvc_er
     const int is_near = resembles(u, &near);
     for (size_t i = 0; i < u->n_known && at < sizeof list - 40; i++)
         at += (size_t)snprintf(list + at, sizeof list - at, "%s%.36s", i ? ", " : "", u->known[i]);
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no option '%.60s'%s%s%s (options: %s)", u->scheme, key,
-                    is_near ? "; did you mean " : "", near.text, is_near ? "?" : "", list);
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: there is no option '%.60s'%s%s%s (options: %s)",
+                    u->scheme, key, is_near ? "; did you mean " : "", near.text, is_near ? "?" : "",
+                    list);
 }
 
-/* Refuses options that were written after a comma, as part of the place. A folder that is there may have such a name. */
+/* Refuses options that were written after a comma, as part of the place. A folder that is there may
+ * have such a name. */
 static int check_place(const struct kvc_url *u, struct kvc_error *e) {
     const char *last = u->place ? strrchr(u->place, '/') : NULL, *text = last ? last : u->place;
     const int is_folder = strcmp(u->scheme, "dir") == 0;
     char word[33];
-    if (!text || !(text = option_after_comma(text)) || (is_folder && access(u->place, F_OK) == 0)) return 0;
+    if (!text || !(text = option_after_comma(text)) || (is_folder && access(u->place, F_OK) == 0))
+        return 0;
     struct kvc_near near = {.word = word};
     snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "="), text);
     if (!is_folder && !resembles(u, &near)) return 0;
     const int before = (int)(text - 1 - u->place);
-    return kvc_fail(e, KVC_ERR_USAGE, "%.*s: options follow '?' and are separated by '&', not by commas: write %.*s?%s=VALUE%s",
-                    before, u->place, before, u->place, word,
-                    is_folder ? "; if the folder is to have a name with a comma, make it first" : "");
+    return kvc_fail(
+        e, KVC_ERR_USAGE,
+        "%.*s: options follow '?' and are separated by '&', not by commas: write %.*s?%s=VALUE%s",
+        before, u->place, before, u->place, word,
+        is_folder ? "; if the folder is to have a name with a comma, make it first" : "");
 }
 
 int kvc_url_rest(const struct kvc_url *u, struct kvc_error *e) {

@@ -1,5 +1,6 @@
-/* whole.c: caches that cannot be cut into chunks, as those of sliding windows and recurrent states: one object each, found by the
- * tokens that a prompt begins with. Spec: STORE.md, "Whole caches". Not for putting them (put.c). */
+/* whole.c: caches that cannot be cut into chunks, as those of sliding windows and recurrent states:
+ * one object each, found by the tokens that a prompt begins with. Spec: STORE.md, "Whole caches".
+ * Not for putting them (put.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
@@ -31,8 +32,10 @@ static int whole_run(struct kvc_request *base, struct kvc_level *l, struct kvc_e
     return 0;
 }
 
-/* Returns the number of the last key before `end` of which a level has an object, plus 1; 0: it has none. */
-static size_t last_there(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t end, kvc_instant deadline) {
+/* Returns the number of the last key before `end` of which a level has an object, plus 1; 0: it has
+ * none. */
+static size_t last_there(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+                         size_t end, kvc_instant deadline) {
     struct last_request *r = calloc(1, sizeof *r);
     struct kvc_error e;
     if (!r) return 0;
@@ -51,7 +54,8 @@ static size_t last_there(struct kvc_store *s, unsigned level, const struct kvc_o
 }
 
 /* Opens an object, which then owns its bytes. */
-static struct kvc_file *open_whole(const struct kvc_chunk *chunk, void *data, size_t size, struct kvc_error *e) {
+static struct kvc_file *open_whole(const struct kvc_chunk *chunk, void *data, size_t size,
+                                   struct kvc_error *e) {
     struct kvc_file *f = kvc_chunk_open(chunk, data, &size, 1, e);
     if (f) {
         f->owned = data;
@@ -62,16 +66,20 @@ static struct kvc_file *open_whole(const struct kvc_chunk *chunk, void *data, si
     return f;
 }
 
-/* Goes through the objects that a level has, from the last key on, to the first that begins the prompt. */
-static struct kvc_file *search_level(struct kvc_store_space *space, unsigned level, const struct kvc_object *o, size_t n,
-                                     struct kvc_chunk *chunk, kvc_instant deadline, struct kvc_error *e) {
+/* Goes through the objects that a level has, from the last key on, to the first that begins the
+ * prompt. */
+static struct kvc_file *search_level(struct kvc_store_space *space, unsigned level,
+                                     const struct kvc_object *o, size_t n, struct kvc_chunk *chunk,
+                                     kvc_instant deadline, struct kvc_error *e) {
     struct kvc_store *s = space->store;
-    for (size_t end = n, found; end && (found = last_there(s, level, o, end, deadline)) != 0; end = found - 1) {
+    for (size_t end = n, found; end && (found = last_there(s, level, o, end, deadline)) != 0;
+         end = found - 1) {
         size_t size;
         struct kvc_error why;
         chunk->i = found - 1;
         if (kvc_store_is_bad(s, o[chunk->i].key)) continue;
-        void *data = kvc_store_read_level(s, level, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME, &size, &why);
+        void *data = kvc_store_read_level(s, level, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME,
+                                          &size, &why);
         if (!data) continue;
         struct kvc_file *f = open_whole(chunk, data, size, &why);
         if (f) {
@@ -86,8 +94,9 @@ static struct kvc_file *search_level(struct kvc_store_space *space, unsigned lev
     return NULL;
 }
 
-struct kvc_file *kvc_store_get_whole(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
-                                     const struct kvc_store_find_options *options, struct kvc_error *e) {
+struct kvc_file *kvc_store_get_whole(struct kvc_store_space *space, const int32_t *tokens,
+                                     uint64_t n, const struct kvc_store_find_options *options,
+                                     struct kvc_error *e) {
     struct kvc_store *s = space->store;
     struct kvc_store_find_options o;
     struct kvc_chunk chunk = {.space = space, .tokens = tokens, .whole = n};
@@ -99,12 +108,15 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_space *space, const int32_
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_find_options", e) || !n) return NULL;
     int status = kvc_space_keys(space, tokens, n, o.extras, o.n_extras, &key, e);
     if (!status && !(object = calloc(keys, sizeof *object))) status = kvc_fail_memory(e, "keys");
-    for (size_t i = 0; i < keys && !status; i++) status = kvc_whole_object(space, key, i, &object[i], e);
+    for (size_t i = 0; i < keys && !status; i++)
+        status = kvc_whole_object(space, key, i, &object[i], e);
     chunk.keys = key;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, n);
     for (unsigned l = 0; l < s->n_levels && !f && !status; l++) {
-        const int64_t time = o.deadline ? o.deadline : s->level[l].ops->remote ? s->options.deadline : s->options.local_deadline;
+        const int64_t time = o.deadline                ? o.deadline
+                             : s->level[l].ops->remote ? s->options.deadline
+                                                       : s->options.local_deadline;
         f = search_level(space, l, object, keys, &chunk, kvc_now() + time, e);
     }
     if (f) kvc_count(s, KVC_COUNT_FOUND, f->cache->n_tokens);

@@ -1,4 +1,5 @@
-/* workers.h: threads that run tasks in the order in which they came. Not for work that is divided among cores (io/parallel.h). */
+/* workers.h: threads that run tasks in the order in which they came. Not for work that is divided
+ * among cores (io/parallel.h). */
 #ifndef KVC_WORKERS_H
 #define KVC_WORKERS_H
 

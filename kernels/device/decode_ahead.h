@@ -1,5 +1,6 @@
-/* decode_ahead.h: predictions of rows from rows of earlier layers (codecs/stages/cross/cross.md, "Prediction"): the operations that add them to
- * rows and that make their inputs, and the job that makes a channel model of them. One source for GPU and host (warp.h). */
+/* decode_ahead.h: predictions of rows from rows of earlier layers (codecs/stages/cross/cross.md,
+ * "Prediction"): the operations that add them to rows and that make their inputs, and the job that
+ * makes a channel model of them. One source for GPU and host (warp.h). */
 #ifndef KVC_DECODE_AHEAD_H
 #define KVC_DECODE_AHEAD_H
 
@@ -9,14 +10,15 @@
 /* Rows that one word of weights serves. */
 enum { KVC_AHEAD_ROWS = 8 };
 
-/* Writes predictions of rows to the tile, or adds them to it. The tile begins in row `first` of the block, at channel `begin` of its
- * rows. Sums are of integers, exact in any order. */
-KVC_DEVICE void kvc_predict_tile(const struct kvc_predict_op *p, struct kvc_tile *t, uint32_t first, uint32_t begin,
-                                 uint32_t add) {
+/* Writes predictions of rows to the tile, or adds them to it. The tile begins in row `first` of the
+ * block, at channel `begin` of its rows. Sums are of integers, exact in any order. */
+KVC_DEVICE void kvc_predict_tile(const struct kvc_predict_op *p, struct kvc_tile *t, uint32_t first,
+                                 uint32_t begin, uint32_t add) {
     const struct kvc_predict_input *input = (const struct kvc_predict_input *)(uintptr_t)p->inputs;
     const float *scale = KVC_FLOATS(p->numbers), *mean = scale + p->outputs;
     for (uint32_t r = 0; r < t->rows; r += KVC_AHEAD_ROWS) {
-        const uint32_t rows = t->rows - r < KVC_AHEAD_ROWS ? t->rows - r : KVC_AHEAD_ROWS, last = rows - 1;
+        const uint32_t rows = t->rows - r < KVC_AHEAD_ROWS ? t->rows - r : KVC_AHEAD_ROWS,
+                       last = rows - 1;
         KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES) {
             const uint32_t channel = begin + c;
             const uint32_t *block = KVC_WORDS(p->weights) + channel % KVC_DOT_BLOCK +
@@ -26,15 +28,18 @@ KVC_DEVICE void kvc_predict_tile(const struct kvc_predict_op *p, struct kvc_tile
                 const uint32_t words = input[k].words;
                 const uint32_t *weight = block + (uint64_t)input[k].first * KVC_DOT_BLOCK;
                 const uint32_t *x = KVC_WORDS(input[k].at) + (uint64_t)(first + r) * words;
-                for (uint32_t j = 0; j < words; j++) { /* lanes read adjacent weights, and all of them the same input */
+                /* lanes read adjacent weights, and all of them the same input */
+                for (uint32_t j = 0; j < words; j++) {
                     const uint32_t w = weight[(uint64_t)j * KVC_DOT_BLOCK];
                     /* rows beyond the last repeat it, which needs no branch */
                     KVC_UNROLL for (uint32_t i = 0; i < KVC_AHEAD_ROWS; i++)
-                        sum[i] = kvc_dot_four(x[(uint64_t)(i < last ? i : last) * words + j], w, sum[i]);
+                        sum[i] = kvc_dot_four(x[(uint64_t)(i < last ? i : last) * words + j], w,
+                                              sum[i]);
                 }
             }
             KVC_UNROLL for (uint32_t i = 0; i < KVC_AHEAD_ROWS; i++) if (i < rows) {
-                const float ahead = kvc_add(kvc_times((float)sum[i], scale[channel]), mean[channel]);
+                const float ahead = kvc_add(kvc_times((float)sum[i], scale[channel]),
+                                            mean[channel]);
                 uint32_t *word = t->word + (r + i) * t->width + c;
                 *word = kvc_as_bits(add ? kvc_add(kvc_as_float(*word), ahead) : ahead);
             }
@@ -47,10 +52,12 @@ KVC_DEVICE void kvc_op_predict(const struct kvc_device_op *op, struct kvc_tile *
     kvc_predict_tile(&op->predict, t, op->row + t->row, kvc_op_channel(op, t, 0), 1);
 }
 
-/* Makes the channel model of predicted rows of a head: the mean of a value is its prediction and its channel's own mean together. */
+/* Makes the channel model of predicted rows of a head: the mean of a value is its prediction and
+ * its channel's own mean together. */
 KVC_DEVICE uint32_t kvc_job_ahead(const struct kvc_device_job *job, uint32_t *work) {
     const struct kvc_ahead_job *a = &job->ahead;
-    const uint32_t channels = a->predict.outputs, begin = a->head * a->dim, end = a->first + a->rows;
+    const uint32_t channels = a->predict.outputs, begin = a->head * a->dim,
+                   end = a->first + a->rows;
     const uint32_t together = KVC_DEVICE_TILE / a->dim;
     const float *value = KVC_FLOATS(a->model) + begin, *variance = value + 2 * (uint64_t)channels;
     const struct kvc_word_form form = a->form;
@@ -65,7 +72,8 @@ KVC_DEVICE uint32_t kvc_job_ahead(const struct kvc_device_job *job, uint32_t *wo
             KVC_LANES_MEET();
         }
         KVC_EACH_VALUE(&t) {
-            const uint32_t word = kvc_model_word(&form, kvc_add(value[c], kvc_tile_float(&t, r, c)), variance[c]);
+            const uint32_t word = kvc_model_word(&form, kvc_add(value[c], kvc_tile_float(&t, r, c)),
+                                                 variance[c]);
             to[(uint64_t)r * channels + c] = (word & ~0xffffu) | ((word - a->half) & 0xffffu);
         }
         KVC_LANES_MEET();
@@ -87,7 +95,8 @@ KVC_DEVICE void kvc_op_small(const struct kvc_device_op *op, struct kvc_tile *t)
         const float x = kvc_as_float(back[r * t->width + c]);
         const float y = kvc_times(kvc_add(x, -mean[channel]), gain[channel]);
         const int32_t code = y != y ? 0 : y >= 127 ? 127 : y <= -127 ? -127 : kvc_nearest(y);
-        int8_t *to = (int8_t *)(uintptr_t)s->to + (uint64_t)(op->row + t->row + r) * s->stride + channel;
+        int8_t *to = (int8_t *)(uintptr_t)s->to + (uint64_t)(op->row + t->row + r) * s->stride +
+                     channel;
         *to = (int8_t)code;
     }
 }

@@ -1,5 +1,5 @@
-/* decode_changes.h: operations that change values of a tile one by one: values put in their places, factors and sums, rotations,
- * dtypes. Not for products (decode_products.h). */
+/* decode_changes.h: operations that change values of a tile one by one: values put in their places,
+ * factors and sums, rotations, dtypes. Not for products (decode_products.h). */
 #ifndef KVC_DECODE_CHANGES_H
 #define KVC_DECODE_CHANGES_H
 
@@ -7,14 +7,15 @@
 
 /* --- places --- */
 
-/* Returns the index of outlier i of a vector and its value. Notes a fault when indices do not ascend or reach `limit`, or when
- * the value is not finite. */
-KVC_DEVICE uint32_t kvc_outlier(const struct kvc_device_op *op, uint32_t i, uint32_t begin, uint32_t limit, float *value,
-                                uint32_t *fault) {
+/* Returns the index of outlier i of a vector and its value. Notes a fault when indices do not
+ * ascend or reach `limit`, or when the value is not finite. */
+KVC_DEVICE uint32_t kvc_outlier(const struct kvc_device_op *op, uint32_t i, uint32_t begin,
+                                uint32_t limit, float *value, uint32_t *fault) {
     const struct kvc_outliers_op *o = &op->outliers;
     const uint8_t *all = KVC_BYTES(o->index);
     const uint32_t index = kvc_value_at(all, i, o->index_bytes), dtype = o->dtype;
-    if (index >= limit || (i > begin && index <= kvc_value_at(all, i - 1, o->index_bytes))) *fault |= KVC_FAULT_INDEX;
+    if (index >= limit || (i > begin && index <= kvc_value_at(all, i - 1, o->index_bytes)))
+        *fault |= KVC_FAULT_INDEX;
     *value = kvc_widen(kvc_value_at(KVC_BYTES(o->value), i, kvc_value_bytes(dtype)), dtype);
     if ((kvc_as_bits(*value) & 0x7f800000u) == 0x7f800000u) *fault |= KVC_FAULT_NUMBER;
     return index;
@@ -35,12 +36,15 @@ KVC_DEVICE void kvc_op_outliers(const struct kvc_device_op *op, struct kvc_tile 
             const uint32_t own = columns ? v + lane : v, inside = !columns || own < t->width;
             const uint32_t vector = columns ? kvc_op_channel(op, t, own) : first + own;
             const uint32_t begin = !inside ? 0 : start ? start[vector] : vector * op->outliers.each;
-            const uint32_t end = !inside ? 0 : start ? start[vector + 1] : begin + op->outliers.each;
+            const uint32_t end = !inside ? 0
+                                 : start ? start[vector + 1]
+                                         : begin + op->outliers.each;
             uint32_t fault = 0;
             for (uint32_t i = begin + (columns ? 0 : lane); i < end; i += columns ? 1 : KVC_LANES) {
                 float x;
                 const uint32_t index = kvc_outlier(op, i, begin, op->outliers.length, &x, &fault);
-                const uint32_t r = columns ? index - first : own, c = columns ? own : index - (t->head * op->dim + t->column);
+                const uint32_t r = columns ? index - first : own,
+                               c = columns ? own : index - (t->head * op->dim + t->column);
                 if (r < t->rows && c < t->width) KVC_VALUE(t) = kvc_as_bits(x);
             }
             KVC_AT(index_fault) |= fault & KVC_FAULT_INDEX;
@@ -56,7 +60,8 @@ KVC_DEVICE void kvc_op_patch(const struct kvc_device_op *op, struct kvc_tile *t)
     const uint32_t width = op->heads * op->dim, first = op->row + t->row;
     KVC_EACH_LANE {
         for (uint32_t i = lane; i < op->patch.n; i += KVC_LANES) {
-            const uint32_t at = kvc_load32(KVC_BYTES(op->patch.number) + 4 * (uint64_t)i), r = at / width - first;
+            const uint32_t at = kvc_load32(KVC_BYTES(op->patch.number) + 4 * (uint64_t)i),
+                           r = at / width - first;
             const uint32_t c = at % width - (t->head * op->dim + t->column);
             if (at / width >= first && r < t->rows && c < t->width)
                 KVC_VALUE(t) = kvc_value_at(KVC_BYTES(op->patch.value), i, op->patch.size);
@@ -66,11 +71,15 @@ KVC_DEVICE void kvc_op_patch(const struct kvc_device_op *op, struct kvc_tile *t)
 
 /* Moves channels to their places among left-out channels, prune.md. Tiles are of whole heads. */
 KVC_DEVICE void kvc_op_spread(const struct kvc_device_op *op, struct kvc_tile *t) {
-    const uint32_t stored = op->spread.stored, *empty = op->spread.empty ? KVC_WORDS(op->spread.empty) : 0;
-    for (uint32_t r = 0; r < t->rows; r++) KVC_EACH_LANE for (uint32_t c = lane; c < op->dim; c += KVC_LANES) {
+    const uint32_t stored = op->spread.stored,
+                   *empty = op->spread.empty ? KVC_WORDS(op->spread.empty) : 0;
+    for (uint32_t r = 0; r < t->rows; r++)
+        KVC_EACH_LANE for (uint32_t c = lane; c < op->dim; c += KVC_LANES) {
             const uint64_t channel = (uint64_t)t->head * op->dim + c;
             const uint32_t from = kvc_load16(KVC_BYTES(op->spread.map) + 2 * channel);
-            t->other[r * op->dim + c] = from < stored ? t->word[r * stored + from] : empty ? empty[channel] : 0;
+            t->other[r * op->dim + c] = from < stored ? t->word[r * stored + from]
+                                        : empty       ? empty[channel]
+                                                      : 0;
         }
     t->width = op->dim;
     kvc_tile_swap(t);
@@ -81,8 +90,10 @@ KVC_DEVICE void kvc_op_spread(const struct kvc_device_op *op, struct kvc_tile *t
 /* Multiplies rows by their norms, merge.md. */
 KVC_DEVICE void kvc_op_norms(const struct kvc_device_op *op, struct kvc_tile *t) {
     KVC_EACH_VALUE(t) {
-        const uint64_t i = (uint64_t)(op->row + t->row + r) * op->norms.each + (op->norms.each > 1 ? t->head : 0);
-        KVC_VALUE(t) = kvc_as_bits(kvc_times(KVC_FLOATS(op->norms.norms)[i], kvc_tile_float(t, r, c)));
+        const uint64_t i = (uint64_t)(op->row + t->row + r) * op->norms.each +
+                           (op->norms.each > 1 ? t->head : 0);
+        KVC_VALUE(t) = kvc_as_bits(
+            kvc_times(KVC_FLOATS(op->norms.norms)[i], kvc_tile_float(t, r, c)));
     }
 }
 
@@ -94,7 +105,8 @@ KVC_DEVICE void kvc_op_steps(const struct kvc_device_op *op, struct kvc_tile *t)
         if (!step) continue;
         /* 2^(step / 2): a power of two, or the root of two times one */
         const uint32_t odd = (uint32_t)step & 1u;
-        const float by = kvc_as_float((odd ? 0x3fb504f3u : 0x3f800000u) + (uint32_t)((step - (int32_t)odd) / 2 * (1 << 23)));
+        const float by = kvc_as_float((odd ? 0x3fb504f3u : 0x3f800000u) +
+                                      (uint32_t)((step - (int32_t)odd) / 2 * (1 << 23)));
         KVC_EACH_LANE for (uint32_t c = lane; c < t->width; c += KVC_LANES)
             KVC_VALUE(t) = kvc_as_bits(kvc_times(by, kvc_tile_float(t, r, c)));
     }
@@ -103,15 +115,20 @@ KVC_DEVICE void kvc_op_steps(const struct kvc_device_op *op, struct kvc_tile *t)
 /* Multiplies or adds a number a channel: basis.md, kind 0, and center.md. */
 KVC_DEVICE void kvc_op_scale(const struct kvc_device_op *op, struct kvc_tile *t) {
     KVC_EACH_VALUE(t)
-    KVC_VALUE(t) = kvc_as_bits(kvc_times(kvc_tile_float(t, r, c), KVC_FLOATS(op->channels.number)[kvc_op_channel(op, t, c)]));
+    KVC_VALUE(t) = kvc_as_bits(
+        kvc_times(kvc_tile_float(t, r, c),
+                  KVC_FLOATS(op->channels.number)[kvc_op_channel(op, t, c)]));
 }
 KVC_DEVICE void kvc_op_mean(const struct kvc_device_op *op, struct kvc_tile *t) {
     KVC_EACH_VALUE(t)
-    KVC_VALUE(t) = kvc_as_bits(kvc_add(kvc_tile_float(t, r, c), KVC_FLOATS(op->channels.number)[kvc_op_channel(op, t, c)]));
+    KVC_VALUE(t) = kvc_as_bits(kvc_add(kvc_tile_float(t, r, c),
+                                       KVC_FLOATS(op->channels.number)[kvc_op_channel(op, t, c)]));
 }
 
-/* Rotates rows by their positions, derope.md; the tile's first is row `first` of the block. Tiles are of whole heads. */
-KVC_DEVICE void kvc_turn_words(const struct kvc_turn_op *turn, const struct kvc_tile *t, uint32_t *word, uint32_t first) {
+/* Rotates rows by their positions, derope.md; the tile's first is row `first` of the block. Tiles
+ * are of whole heads. */
+KVC_DEVICE void kvc_turn_words(const struct kvc_turn_op *turn, const struct kvc_tile *t,
+                               uint32_t *word, uint32_t first) {
     const uint32_t pairs = turn->pairs, halves = turn->halves;
     for (uint32_t r = 0; r < t->rows; r++) {
         const uint32_t p = KVC_BYTES(turn->position)[first + r];
@@ -119,8 +136,10 @@ KVC_DEVICE void kvc_turn_words(const struct kvc_turn_op *turn, const struct kvc_
         const double *b = (const double *)(uintptr_t)turn->low + (uint64_t)(p % 16) * 2 * pairs;
         KVC_EACH_LANE for (uint32_t i = lane; i < pairs; i += KVC_LANES) {
             const double c = a[i], s = a[pairs + i], c2 = b[i], s2 = b[pairs + i];
-            const float cosine = kvc_narrow(kvc_add_double(kvc_times_double(c, c2), -kvc_times_double(s, s2)));
-            const float forward = kvc_narrow(kvc_add_double(kvc_times_double(c, s2), kvc_times_double(s, c2)));
+            const float cosine = kvc_narrow(
+                kvc_add_double(kvc_times_double(c, c2), -kvc_times_double(s, s2)));
+            const float forward = kvc_narrow(
+                kvc_add_double(kvc_times_double(c, s2), kvc_times_double(s, c2)));
             const float sine = turn->back ? -forward : forward;
             uint32_t *u = word + r * t->width + (halves ? i : 2 * i), *v = u + (halves ? pairs : 1);
             const float x = kvc_as_float(*u), y = kvc_as_float(*v);

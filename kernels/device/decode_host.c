@@ -1,5 +1,5 @@
-/* decode_host.c: runs a launch of the device decoder on the host, one warp for all: it shows, without a GPU, that the GPU's
- * source decodes what the CPU's kernels decode. Not for speed. */
+/* decode_host.c: runs a launch of the device decoder on the host, one warp for all: it shows,
+ * without a GPU, that the GPU's source decodes what the CPU's kernels decode. Not for speed. */
 #include "kernels/device/decode_host.h"
 
 #include "kernels/device/decode.h"

@@ -1,11 +1,12 @@
-/* decode_stored.h: operations that begin a run with values as lossless stages store them: words, upper halves, `fast`. Not for
- * quantised values (decode_quant.h). */
+/* decode_stored.h: operations that begin a run with values as lossless stages store them: words,
+ * upper halves, `fast`. Not for quantised values (decode_quant.h). */
 #ifndef KVC_DECODE_STORED_H
 #define KVC_DECODE_STORED_H
 
 #include "kernels/device/decode_tile.h"
 
-KVC_DEVICE void kvc_op_word_fours(const struct kvc_device_op *op, struct kvc_tile *t, const uint32_t size) {
+KVC_DEVICE void kvc_op_word_fours(const struct kvc_device_op *op, struct kvc_tile *t,
+                                  const uint32_t size) {
     const uint8_t *from = KVC_BYTES(op->words.from);
     KVC_EACH_LANE {
         struct kvc_load_batch batch;
@@ -38,7 +39,8 @@ KVC_DEVICE void kvc_op_words(const struct kvc_device_op *op, struct kvc_tile *t)
 }
 
 KVC_DEVICE void kvc_op_upper(const struct kvc_device_op *op, struct kvc_tile *t) {
-    const uint8_t *upper = KVC_BYTES(op->upper.upper), *lowest = KVC_BYTES(op->upper.lowest), *low = KVC_BYTES(op->upper.low);
+    const uint8_t *upper = KVC_BYTES(op->upper.upper), *lowest = KVC_BYTES(op->upper.lowest),
+                  *low = KVC_BYTES(op->upper.low);
     KVC_EACH_VALUE(t) {
         const uint64_t i = kvc_op_index(op, t, r, c);
         KVC_VALUE(t) = kvc_load16(upper + 2 * i) << 16 | (uint32_t)low[i] << 8 | lowest[i];
@@ -51,8 +53,10 @@ KVC_DEVICE uint32_t kvc_fast_word(uint32_t high, uint32_t low, uint32_t bias) {
 
 /* Decodes fast.md: codes first, then the escapes among the tile's rows. */
 KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) {
-    const uint8_t *low = KVC_BYTES(op->fast.low), *codes = KVC_BYTES(op->fast.codes), *pair = KVC_BYTES(op->fast.pair);
-    const uint8_t *plane[2] = {KVC_BYTES(op->fast.plane[0]), KVC_BYTES(op->fast.plane[1])}, *bias = KVC_BYTES(op->fast.bias);
+    const uint8_t *low = KVC_BYTES(op->fast.low), *codes = KVC_BYTES(op->fast.codes),
+                  *pair = KVC_BYTES(op->fast.pair);
+    const uint8_t *plane[2] = {KVC_BYTES(op->fast.plane[0]), KVC_BYTES(op->fast.plane[1])},
+                  *bias = KVC_BYTES(op->fast.bias);
     const uint32_t *start = KVC_WORDS(op->fast.start), bits = op->fast.bits;
     if (!op->fast.plane[0] && kvc_op_in_fours(op, t)) {
         KVC_EACH_LANE {
@@ -65,9 +69,11 @@ KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) 
                     below[k] = kvc_aligned32(low + i);
                 }
                 KVC_EACH_OF_BATCH(t, &batch) {
-                    struct kvc_four four = kvc_load_halves(bias + 2 * (uint64_t)kvc_op_channel(op, t, c));
+                    struct kvc_four four = kvc_load_halves(bias +
+                                                           2 * (uint64_t)kvc_op_channel(op, t, c));
                     KVC_UNROLL for (uint32_t j = 0; j < 4; j++)
-                        four.at[j] = kvc_fast_word(kvc_byte_of(high[k], j), kvc_byte_of(below[k], j), four.at[j]);
+                        four.at[j] = kvc_fast_word(kvc_byte_of(high[k], j),
+                                                   kvc_byte_of(below[k], j), four.at[j]);
                     kvc_store_four(KVC_FOUR(t), four);
                 }
             }
@@ -82,9 +88,11 @@ KVC_DEVICE void kvc_op_fast(const struct kvc_device_op *op, struct kvc_tile *t) 
         }
     if (!op->fast.pair) return;
     KVC_LANES_MEET();
-    const uint32_t first = op->row + t->row, end = start[2 * (first + t->rows)], width = op->heads * op->dim;
+    const uint32_t first = op->row + t->row, end = start[2 * (first + t->rows)],
+                   width = op->heads * op->dim;
     uint32_t base = start[2 * first + 1];
-    for (uint32_t p = start[2 * first]; p < end; p += KVC_LANES) { /* distances add up from pair to pair */
+    /* distances add up from pair to pair */
+    for (uint32_t p = start[2 * first]; p < end; p += KVC_LANES) {
         KVC_LANE_VAR(uint32_t, sum);
         KVC_EACH_LANE {
             KVC_AT(sum) = p + lane < end ? pair[2 * (uint64_t)(p + lane)] + 1u : 0;

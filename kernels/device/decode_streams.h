@@ -1,7 +1,8 @@
-/* decode_streams.h: jobs, which run before rows: numbers out of halves, slots of rANS tables, and the symbols of rANS streams,
- * one warp a stream and one lane a lane of the stream (codecs/rans.md, channels.md, floats.md, codecs/stages/split/split.md, code.md).
- * launch.h has their operands. The code that made a job checked the sizes that bound its reads; whatever depends on decoded data
- * is checked here. One source for GPU and host. Not for rows (decode_rows.h). */
+/* decode_streams.h: jobs, which run before rows: numbers out of halves, slots of rANS tables, and
+ * the symbols of rANS streams, one warp a stream and one lane a lane of the stream (codecs/rans.md,
+ * channels.md, floats.md, codecs/stages/split/split.md, code.md). launch.h has their operands. The
+ * code that made a job checked the sizes that bound its reads; whatever depends on decoded data is
+ * checked here. One source for GPU and host. Not for rows (decode_rows.h). */
 #ifndef KVC_DECODE_STREAMS_H
 #define KVC_DECODE_STREAMS_H
 
@@ -14,9 +15,11 @@
 /* Makes binary32 of numbers stored as halves (floats.md). */
 KVC_DEVICE uint32_t kvc_job_halves(const struct kvc_device_job *job) {
     const struct kvc_halves_job *h = &job->halves;
-    const uint8_t *lower = KVC_BYTES(h->lower), *codes = KVC_BYTES(h->codes), *escapes = KVC_BYTES(h->escapes);
+    const uint8_t *lower = KVC_BYTES(h->lower), *codes = KVC_BYTES(h->codes),
+                  *escapes = KVC_BYTES(h->escapes);
     float *to = (float *)(uintptr_t)h->to;
-    const uint32_t n = h->n, zeros = h->zeros, width = h->width, base = h->base, rotated = h->rotated;
+    const uint32_t n = h->n, zeros = h->zeros, width = h->width, base = h->base,
+                   rotated = h->rotated;
     uint32_t used = 0, fault = 0;
     for (uint32_t first = 0; first < n; first += KVC_LANES) {
         KVC_LANE_VAR(uint32_t, code);
@@ -59,7 +62,8 @@ KVC_DEVICE uint32_t kvc_job_slots(const struct kvc_device_job *job) {
     for (uint32_t i = 0; i < job->slots.n; i++) {
         const uint32_t symbol = entry[i] & 0xffffu, frequency = entry[i] >> 16;
         KVC_EACH_LANE {
-            for (uint32_t j = lane; j < frequency; j += KVC_LANES) to[j] = KVC_RANS_SLOT(symbol, j, frequency);
+            for (uint32_t j = lane; j < frequency; j += KVC_LANES)
+                to[j] = KVC_RANS_SLOT(symbol, j, frequency);
         }
         to += frequency;
     }
@@ -73,7 +77,8 @@ struct kvc_stream {
     uint32_t lanes, bits;
 };
 
-KVC_DEVICE void kvc_stream_begin(struct kvc_stream *s, uint64_t words, uint32_t size, uint32_t lanes, uint32_t bits) {
+KVC_DEVICE void kvc_stream_begin(struct kvc_stream *s, uint64_t words, uint32_t size,
+                                 uint32_t lanes, uint32_t bits) {
     s->words = KVC_BYTES(words);
     s->size = size;
     s->next = 0;
@@ -89,15 +94,16 @@ KVC_DEVICE void kvc_stream_begin(struct kvc_stream *s, uint64_t words, uint32_t 
 #define KVC_OF(x) ((x)[lane])
 #endif
 
-/* Takes one symbol for each of the first `active` lanes, by the table at table + base. Lanes whose state falls below 2^16 take a
- * word each, in ascending order. */
-KVC_DEVICE void kvc_stream_take(struct kvc_stream *s, uint32_t *state, uint32_t *symbol, const uint32_t *table,
-                                const uint32_t *base, uint32_t active) {
+/* Takes one symbol for each of the first `active` lanes, by the table at table + base. Lanes whose
+ * state falls below 2^16 take a word each, in ascending order. */
+KVC_DEVICE void kvc_stream_take(struct kvc_stream *s, uint32_t *state, uint32_t *symbol,
+                                const uint32_t *table, const uint32_t *base, uint32_t active) {
     KVC_LANE_VAR(uint32_t, hungry);
     KVC_EACH_LANE {
         KVC_AT(hungry) = 0;
         if (lane < active) {
-            const uint32_t x = KVC_OF(state), slot = table[KVC_OF(base) + (x & ((1u << s->bits) - 1))];
+            const uint32_t x = KVC_OF(state),
+                           slot = table[KVC_OF(base) + (x & ((1u << s->bits) - 1))];
             KVC_OF(symbol) = slot & 1023u;
             KVC_OF(state) = (slot >> 21) * (x >> s->bits) + (slot >> 10 & 2047u);
             KVC_AT(hungry) = KVC_OF(state) < KVC_RANS_START;
@@ -107,7 +113,8 @@ KVC_DEVICE void kvc_stream_take(struct kvc_stream *s, uint32_t *state, uint32_t 
     KVC_EACH_LANE {
         if (KVC_AT(hungry)) {
             const uint32_t at = s->next + 2 * kvc_count_bits(KVC_BEFORE(mask));
-            KVC_OF(state) = KVC_OF(state) << 16 | (at + 2 <= s->size ? kvc_aligned16(s->words + at) : 0);
+            KVC_OF(state) = KVC_OF(state) << 16 |
+                            (at + 2 <= s->size ? kvc_aligned16(s->words + at) : 0);
         }
     }
     s->next += 2 * kvc_count_bits(mask);
@@ -137,14 +144,16 @@ KVC_DEVICE uint32_t kvc_stream_end(const struct kvc_stream *s, const uint32_t *s
 /* --- split: words of a stream, with the channel model --- */
 
 /* Rotates the cosines and sines of a head's channels by one row. */
-KVC_DEVICE void kvc_model_turn_row(const struct kvc_device_job *job, uint32_t *cosine, uint32_t *sine) {
+KVC_DEVICE void kvc_model_turn_row(const struct kvc_device_job *job, uint32_t *cosine,
+                                   uint32_t *sine) {
     const uint32_t period = job->split.period;
     const float *step = KVC_FLOATS(job->split.turn);
     KVC_LANES_MEET(); /* all lanes have read the previous row */
     KVC_EACH_LANE {
         for (uint32_t d = lane; d < period; d += KVC_LANES) {
             const float c = kvc_as_float(cosine[d]), s = kvc_as_float(sine[d]);
-            cosine[d] = kvc_as_bits(kvc_add(kvc_times(c, step[d]), -kvc_times(s, step[period + d])));
+            cosine[d] = kvc_as_bits(
+                kvc_add(kvc_times(c, step[d]), -kvc_times(s, step[period + d])));
             sine[d] = kvc_as_bits(kvc_add(kvc_times(s, step[d]), kvc_times(c, step[period + d])));
         }
     }
@@ -153,10 +162,13 @@ KVC_DEVICE void kvc_model_turn_row(const struct kvc_device_job *job, uint32_t *c
 
 /* Returns bias | context << 16 of a word whose channel is at m. */
 KVC_DEVICE uint32_t kvc_model_word(const struct kvc_word_form *f, float m, float variance) {
-    const uint32_t square = kvc_as_bits(kvc_add(kvc_times(m, m), variance)), steps = (square - kvc_as_bits(variance)) >> 22;
+    const uint32_t square = kvc_as_bits(kvc_add(kvc_times(m, m), variance)),
+                   steps = (square - kvc_as_bits(variance)) >> 22;
     const uint32_t sign = f->sign_cut & 255u, cut = f->sign_cut >> 8;
     const int32_t root = (int32_t)(square >> 1) + (127 << 22) - (int32_t)(f->rebias << 23);
-    const uint32_t magnitude = ((uint32_t)(root < 0 ? 0 : root) + (1u << cut >> 1)) >> cut << f->shift & ((1u << sign) - 1);
+    const uint32_t magnitude = ((uint32_t)(root < 0 ? 0 : root) + (1u << cut >> 1)) >>
+                                   cut << f->shift &
+                               ((1u << sign) - 1);
     return magnitude | (kvc_as_bits(m) >> 31) << sign | (steps < 7 ? steps : 7) << 16;
 }
 
@@ -164,8 +176,10 @@ KVC_DEVICE uint32_t kvc_model_word(const struct kvc_word_form *f, float m, float
 KVC_DEVICE uint32_t kvc_job_model(const struct kvc_device_job *job) {
     const int8_t *mean = (const int8_t *)(uintptr_t)job->model.mean;
     const uint8_t *spread = KVC_BYTES(job->model.spread);
-    const uint32_t n = job->model.channels, bits = job->model.word_bits, kind = job->model.kind, period = job->model.period;
-    const uint32_t start = job->model.first, pairs = job->model.pairs, halves = (kind & KVC_MODEL_TURN) == 1;
+    const uint32_t n = job->model.channels, bits = job->model.word_bits, kind = job->model.kind,
+                   period = job->model.period;
+    const uint32_t start = job->model.first, pairs = job->model.pairs,
+                   halves = (kind & KVC_MODEL_TURN) == 1;
     const struct kvc_word_form form = job->model.form;
     const float quarter = kvc_as_float(0x3e800000u);
     float *value = (float *)(uintptr_t)job->model.to, *partner = value + n, *variance = partner + n;
@@ -189,7 +203,9 @@ KVC_DEVICE uint32_t kvc_job_model(const struct kvc_device_job *job) {
             if (i % period >= start && at < 2 * pairs) {
                 const uint32_t second = halves ? at >= pairs : at & 1, apart = halves ? pairs : 1;
                 const uint32_t j = second ? i - apart : i + apart;
-                other = kvc_times((float)mean[j], kvc_times(kvc_root(kvc_as_float((uint32_t)spread[j] << 23)), quarter));
+                other = kvc_times((float)mean[j],
+                                  kvc_times(kvc_root(kvc_as_float((uint32_t)spread[j] << 23)),
+                                            quarter));
                 if (!second) other = -other;
             }
             value[i] = m;
@@ -200,15 +216,19 @@ KVC_DEVICE uint32_t kvc_job_model(const struct kvc_device_job *job) {
     return 0;
 }
 
-/* Decodes the words of one stream of `split`. `cosine` and `sine` have room for `period` words each. */
-KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *cosine, uint32_t *sine) {
+/* Decodes the words of one stream of `split`. `cosine` and `sine` have room for `period` words
+ * each. */
+KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *cosine,
+                                  uint32_t *sine) {
     const uint32_t channels = job->split.channels, lanes = job->split.lanes;
-    const uint32_t turns = job->split.kind & KVC_MODEL_TURN, ahead = job->split.kind & KVC_MODEL_AHEAD;
+    const uint32_t turns = job->split.kind & KVC_MODEL_TURN,
+                   ahead = job->split.kind & KVC_MODEL_AHEAD;
     const uint32_t period = job->split.period;
     const struct kvc_word_form form = job->split.form;
     const uint32_t shift = form.shift, mask = (1u << job->split.word_bits) - 1;
     const uint8_t *low = KVC_BYTES(job->split.low);
-    const uint32_t *resting = KVC_WORDS(job->split.model), *slots = KVC_WORDS(job->split.slots); /* resting: in a row */
+    /* resting: in a row */
+    const uint32_t *resting = KVC_WORDS(job->split.model), *slots = KVC_WORDS(job->split.slots);
     const float *value = KVC_FLOATS(job->split.model);
     uint16_t *to = (uint16_t *)(uintptr_t)job->split.to;
     struct kvc_stream s;
@@ -251,12 +271,17 @@ KVC_DEVICE uint32_t kvc_job_split(const struct kvc_device_job *job, uint32_t *co
                 }
                 KVC_AT(base) = (job->split.tables >> (KVC_AT(model) >> 16) * 4 & 15u) << s.bits;
             }
-            kvc_stream_take(&s, KVC_LANES_OF(state), KVC_LANES_OF(symbol), slots, KVC_LANES_OF(base), active);
+            kvc_stream_take(&s, KVC_LANES_OF(state), KVC_LANES_OF(symbol), slots,
+                            KVC_LANES_OF(base), active);
             KVC_EACH_LANE {
                 if (lane < active) {
                     const uint64_t i = (uint64_t)t * channels + first + lane;
-                    const uint32_t below = shift == 8 ? low[i] : shift ? kvc_unpack(low, (uint32_t)i, shift) : 0;
-                    to[i] = (uint16_t)(((KVC_AT(symbol) << shift) + (KVC_AT(model) & 0xffffu) + below) & mask);
+                    const uint32_t below = shift == 8 ? low[i]
+                                           : shift    ? kvc_unpack(low, (uint32_t)i, shift)
+                                                      : 0;
+                    to[i] = (uint16_t)(((KVC_AT(symbol) << shift) + (KVC_AT(model) & 0xffffu) +
+                                        below) &
+                                       mask);
                 }
             }
         }
@@ -299,7 +324,8 @@ KVC_DEVICE uint32_t kvc_job_code(const struct kvc_device_job *job) {
     const uint32_t *slots = KVC_WORDS(job->code.slots);
     const int8_t *step_of = (const int8_t *)(uintptr_t)job->code.step_class;
     float *to = (float *)(uintptr_t)job->code.to;
-    struct kvc_bit_string extra = {KVC_BYTES(job->code.extra), 0, 8 * (uint64_t)job->code.extra_size};
+    struct kvc_bit_string extra = {KVC_BYTES(job->code.extra), 0,
+                                   8 * (uint64_t)job->code.extra_size};
     struct kvc_stream s;
     uint32_t fault = 0;
     KVC_LANE_VAR(uint32_t, state);
@@ -321,22 +347,28 @@ KVC_DEVICE uint32_t kvc_job_code(const struct kvc_device_job *job) {
                     int32_t i = (int32_t)own[first + lane] - moved;
                     i = i < 0 ? 0 : i < KVC_CODE_INDICES ? i : KVC_CODE_INDICES - 1;
                     if (i > KVC_CODE_LAST_WHOLE)
-                        KVC_AT(shift) = (uint32_t)(i - KVC_CODE_LAST_WHOLE + KVC_CODE_OCTAVE - 1) / KVC_CODE_OCTAVE;
-                    KVC_AT(base) = ((uint32_t)i - KVC_CODE_OCTAVE * KVC_AT(shift)) << KVC_CODE_TABLE_BITS;
+                        KVC_AT(shift) = (uint32_t)(i - KVC_CODE_LAST_WHOLE + KVC_CODE_OCTAVE - 1) /
+                                        KVC_CODE_OCTAVE;
+                    KVC_AT(base) = ((uint32_t)i - KVC_CODE_OCTAVE * KVC_AT(shift))
+                                   << KVC_CODE_TABLE_BITS;
                 }
             }
-            kvc_stream_take(&s, KVC_LANES_OF(state), KVC_LANES_OF(symbol), slots, KVC_LANES_OF(base), active);
+            kvc_stream_take(&s, KVC_LANES_OF(state), KVC_LANES_OF(symbol), slots,
+                            KVC_LANES_OF(base), active);
             KVC_EACH_LANE {
                 if (lane < active) {
-                    to[first + lane] = kvc_times((float)((int32_t)KVC_AT(symbol) - KVC_CODE_CENTRE), job->code.step);
+                    to[first + lane] = kvc_times((float)((int32_t)KVC_AT(symbol) - KVC_CODE_CENTRE),
+                                                 job->code.step);
                     KVC_AT(more) = KVC_AT(shift) || KVC_AT(symbol) == KVC_CODE_ESCAPES;
                 }
             }
-            for (uint32_t left = kvc_ballot(more); left; left &= left - 1) { /* their extra bits, one lane after the other */
+            /* their extra bits, one lane after the other */
+            for (uint32_t left = kvc_ballot(more); left; left &= left - 1) {
                 const uint32_t from = kvc_lowest_bit(left), t = kvc_from_lane(shift, from);
                 int64_t r = (int64_t)kvc_from_lane(symbol, from) - KVC_CODE_CENTRE;
                 if (r == KVC_CODE_ESCAPES - KVC_CODE_CENTRE) {
-                    const uint32_t length = kvc_next_bits(&extra, 5), z = 1u << length | kvc_next_bits(&extra, length);
+                    const uint32_t length = kvc_next_bits(&extra, 5),
+                                   z = 1u << length | kvc_next_bits(&extra, length);
                     r = z & 1 ? -(int64_t)(z / 2) - 1 : (int64_t)(z / 2);
                 }
                 if (t) r = r * (1 << t) + (int64_t)kvc_next_bits(&extra, t) - (1 << (t - 1));
@@ -350,7 +382,8 @@ KVC_DEVICE uint32_t kvc_job_code(const struct kvc_device_job *job) {
             }
         }
     }
-    if (extra.at > extra.limit || extra.limit - extra.at >= 8 || kvc_next_bits(&extra, (uint32_t)(extra.limit - extra.at)))
+    if (extra.at > extra.limit || extra.limit - extra.at >= 8 ||
+        kvc_next_bits(&extra, (uint32_t)(extra.limit - extra.at)))
         fault |= KVC_FAULT_STREAM;
     return fault | kvc_stream_end(&s, KVC_LANES_OF(state));
 }

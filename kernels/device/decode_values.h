@@ -1,5 +1,5 @@
-/* decode_values.h: single values as the device decoder meets them: packed bits, halves and other dtypes. One source for GPU and
- * host (warp.h). Not for where they lie (decode_rows.h). */
+/* decode_values.h: single values as the device decoder meets them: packed bits, halves and other
+ * dtypes. One source for GPU and host (warp.h). Not for where they lie (decode_rows.h). */
 #ifndef KVC_DECODE_VALUES_H
 #define KVC_DECODE_VALUES_H
 
@@ -105,7 +105,8 @@ KVC_DEVICE uint32_t kvc_byte_of(uint32_t word, uint32_t i) {
     return word >> 8 * i & 255u;
 }
 
-/* Returns value i of an array packed in `width` bits, 0 to 8 (split.md, quant.md: groups of 32; 8: a byte each). */
+/* Returns value i of an array packed in `width` bits, 0 to 8 (split.md, quant.md: groups of 32; 8:
+ * a byte each). */
 KVC_DEVICE uint32_t kvc_unpack(const uint8_t *p, uint32_t i, uint32_t width) {
     if (width == 8) return p[i];
     const uint32_t j = i % 32;
@@ -125,8 +126,8 @@ KVC_DEVICE uint32_t kvc_unpack(const uint8_t *p, uint32_t i, uint32_t width) {
     return value;
 }
 
-/* Returns values i to i + 3 as the bytes of a word; i and p are multiples of 4. In each part of a group the four values are in
- * four adjacent bytes, at one shift. */
+/* Returns values i to i + 3 as the bytes of a word; i and p are multiples of 4. In each part of a
+ * group the four values are in four adjacent bytes, at one shift. */
 KVC_DEVICE uint32_t kvc_unpack_four(const uint8_t *p, uint32_t i, uint32_t width) {
     if (width == 8) return kvc_aligned32(p + i);
     const uint32_t j = i % 32;
@@ -153,7 +154,9 @@ KVC_DEVICE float kvc_from_half(uint32_t h) {
     const uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
     if (rest >= 0x7c00u) return kvc_as_float(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     if (rest >= 0x0400u) return kvc_as_float(sign | ((rest << 13) + 0x38000000u));
-    return kvc_as_float(sign | kvc_as_bits(kvc_times((float)rest, kvc_as_float(0x33800000u)))); /* subnormal: rest * 2^-24 */
+    return kvc_as_float(
+        sign | kvc_as_bits(kvc_times((float)rest,
+                                     kvc_as_float(0x33800000u)))); /* subnormal: rest * 2^-24 */
 }
 
 /* Rounds to nearest even and makes NaN quiet, as kvc_float_to_half() of convert.c. */
@@ -168,7 +171,8 @@ KVC_DEVICE uint32_t kvc_to_half(uint32_t bits) {
     const int subnormal = rest < 0x38800000u;
     const uint32_t shift = subnormal ? 126 - (rest >> 23) : 13;
     const uint32_t mantissa = subnormal ? (rest & 0x7fffffu) | 0x800000u : rest - 0x38000000u;
-    const uint32_t left = mantissa & ((1u << shift) - 1), tie = 1u << (shift - 1), half = mantissa >> shift;
+    const uint32_t left = mantissa & ((1u << shift) - 1), tie = 1u << (shift - 1),
+                   half = mantissa >> shift;
     return sign | (half + (left > tie || (left == tie && (half & 1u))));
 }
 
@@ -177,10 +181,13 @@ KVC_DEVICE uint32_t kvc_to_bfloat(uint32_t bits) {
     return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
 
-/* Rounds binary32 to nearest even in 8 bits, `mantissa` of them mantissa, with this bias. Codes above `most` become `most`, NaN
- * becomes `nan`: OCP FP8 with saturation, as engines store caches. */
-KVC_DEVICE uint32_t kvc_to_f8(uint32_t bits, uint32_t mantissa, uint32_t bias, uint32_t most, uint32_t nan) {
-    const uint32_t sign = bits >> 24 & 0x80u, rest = bits & 0x7fffffffu, drop = 23 - mantissa, least = 128 - bias;
+/* Rounds binary32 to nearest even in 8 bits, `mantissa` of them mantissa, with this bias. Codes
+ * above `most` become `most`, NaN becomes `nan`: OCP FP8 with saturation, as engines store caches.
+ */
+KVC_DEVICE uint32_t kvc_to_f8(uint32_t bits, uint32_t mantissa, uint32_t bias, uint32_t most,
+                              uint32_t nan) {
+    const uint32_t sign = bits >> 24 & 0x80u, rest = bits & 0x7fffffffu, drop = 23 - mantissa,
+                   least = 128 - bias;
     if (rest > 0x7f800000u) return sign | nan;
     uint32_t exponent = rest >> 23, whole, shift = drop;
     if (exponent < least) { /* subnormal there */
@@ -208,10 +215,12 @@ KVC_DEVICE float kvc_widen(uint32_t word, uint32_t dtype) {
     const uint32_t sign = (word & 0x80u) << 24, exponent = word >> 3 & 15u, low = word & 7u;
     if (exponent == 15 && low == 7) return kvc_as_float(sign | 0x7fc00000u);
     if (exponent) return kvc_as_float(sign | (exponent + 120) << 23 | low << 20);
-    return kvc_as_float(sign | kvc_as_bits(kvc_times((float)low, kvc_as_float(0x3b000000u)))); /* low * 2^-9 */
+    return kvc_as_float(
+        sign | kvc_as_bits(kvc_times((float)low, kvc_as_float(0x3b000000u)))); /* low * 2^-9 */
 }
 
-/* Rounds binary32 to nearest even in a dtype. Values beyond the range of binary16 become its maximum (FORMAT.md, "Pipelines"). */
+/* Rounds binary32 to nearest even in a dtype. Values beyond the range of binary16 become its
+ * maximum (FORMAT.md, "Pipelines"). */
 KVC_DEVICE uint32_t kvc_round(float x, uint32_t dtype) {
     const uint32_t bits = kvc_as_bits(x);
     if (dtype == KVC_DEVICE_BF16) return kvc_to_bfloat(bits);
@@ -226,7 +235,9 @@ KVC_DEVICE uint32_t kvc_round(float x, uint32_t dtype) {
 
 /* Returns the bytes of a value of a dtype. */
 KVC_DEVICE uint32_t kvc_value_bytes(uint32_t dtype) {
-    return dtype == KVC_DEVICE_F32 ? 4 : dtype == KVC_DEVICE_F16 || dtype == KVC_DEVICE_BF16 ? 2 : 1;
+    return dtype == KVC_DEVICE_F32                               ? 4
+           : dtype == KVC_DEVICE_F16 || dtype == KVC_DEVICE_BF16 ? 2
+                                                                 : 1;
 }
 
 /* Returns value i of an array of values of `size` bytes. */

@@ -1,5 +1,6 @@
-/* encode_host.c: runs a launch of the device encoder on the host, one warp for all: it shows, without a GPU, that the GPU's source
- * encodes to the bytes that the CPU's kernels encode to. Not for speed. */
+/* encode_host.c: runs a launch of the device encoder on the host, one warp for all: it shows,
+ * without a GPU, that the GPU's source encodes to the bytes that the CPU's kernels encode to. Not
+ * for speed. */
 #include "kernels/device/encode_host.h"
 
 #include "kernels/device/encode_items.h"

@@ -1,16 +1,19 @@
-/* encode_launch.h: what a launch of the device encoder works on: blocks of rows in an engine's memory, in plain numbers and addresses
- * of the device's memory. formats/device/encoder.c makes them, encode_items.h runs them. C11 and CUDA C++17 both compile this. Not for the
- * queue itself (launch.h), whose targets are here the sources of rows.
+/* encode_launch.h: what a launch of the device encoder works on: blocks of rows in an engine's
+ * memory, in plain numbers and addresses of the device's memory. formats/device/encoder.c makes
+ * them, encode_items.h runs them. C11 and CUDA C++17 both compile this. Not for the queue itself
+ * (launch.h), whose targets are here the sources of rows.
  *
- * A block is encoded by two launches. The first one takes statistics: exponents of channels for `fast`, ranges of groups for `quant`,
- * digests of rows that decode unchanged. The host chooses parameters from these by the same code as for the CPU. The second launch
- * makes codes with the parameters, and for `quant` the decoded rows and their digest. */
+ * A block is encoded by two launches. The first one takes statistics: exponents of channels for
+ * `fast`, ranges of groups for `quant`, digests of rows that decode unchanged. The host chooses
+ * parameters from these by the same code as for the CPU. The second launch makes codes with the
+ * parameters, and for `quant` the decoded rows and their digest. */
 #ifndef KVC_ENCODE_LAUNCH_H
 #define KVC_ENCODE_LAUNCH_H
 
 #include "kernels/device/launch.h"
 
-/* Values of a block that one item encodes: the words that fit a tile. Columns of an item that goes down the rows. */
+/* Values of a block that one item encodes: the words that fit a tile. Columns of an item that goes
+ * down the rows. */
 enum { KVC_ENCODE_TILE = KVC_DEVICE_TILE, KVC_ENCODE_COLUMNS = 128 };
 
 /* Items: kinds, and their fields. `index` is the block. */
@@ -23,7 +26,8 @@ enum kvc_encode_item_kind {
     KVC_ENCODE_DIGEST         /* as KVC_ITEM_DIGEST */
 };
 
-/* Escapes of a tile: entries [first, first + n) of the launch's list. An entry is the value's number in the tile << 8 | high byte. */
+/* Escapes of a tile: entries [first, first + n) of the launch's list. An entry is the value's
+ * number in the tile << 8 | high byte. */
 struct kvc_encode_escapes {
     uint32_t first, n;
 };
@@ -39,9 +43,11 @@ struct kvc_encode_fast {
     uint32_t mantissa, width;
 };
 
-/* A block for codecs/stages/quant/quant.md, one class. The second launch reads step, low and inverse. */
+/* A block for codecs/stages/quant/quant.md, one class. The second launch reads step, low and
+ * inverse. */
 struct kvc_encode_quant {
-    uint64_t low, high;     /* binary32 a group: ranges; in the second launch, low is the minimum that a reader gets */
+    /* binary32 a group: ranges; in the second launch, low is the minimum that a reader gets */
+    uint64_t low, high;
     uint64_t step, inverse; /* binary32 a group */
     uint64_t beyond;        /* u32: becomes 1 if a value is not finite or not below 2^50 in size */
     uint64_t codes;         /* packed */
@@ -55,7 +61,8 @@ struct kvc_encode_block {
     uint32_t first;    /* the source's row for the block's row 0 */
     uint32_t rows;     /* to be coded */
     uint32_t channels; /* of all heads */
-    uint32_t fours;    /* 1: four channels from a multiple of 4 on are adjacent, at a multiple of their size */
+    /* 1: four channels from a multiple of 4 on are adjacent, at a multiple of their size */
+    uint32_t fours;
     uint64_t gathered; /* KVC_ENCODE_GATHER: dense rows */
     union {
         struct kvc_encode_fast fast;

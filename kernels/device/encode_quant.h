@@ -1,5 +1,6 @@
-/* encode_quant.h: the passes of the device encoder over blocks of `quant` (codecs/stages/quant/quant.md), of one class and without norms.
- * Rounding is that of kvc_range_ref(), kvc_quantise_ref() and kvc_dequantise_ref(). One source for GPU and host. */
+/* encode_quant.h: the passes of the device encoder over blocks of `quant`
+ * (codecs/stages/quant/quant.md), of one class and without norms. Rounding is that of
+ * kvc_range_ref(), kvc_quantise_ref() and kvc_dequantise_ref(). One source for GPU and host. */
 #ifndef KVC_ENCODE_QUANT_H
 #define KVC_ENCODE_QUANT_H
 
@@ -11,24 +12,29 @@ struct kvc_encode_span {
     uint32_t codes, params; /* of a span */
 };
 
-KVC_DEVICE struct kvc_encode_span kvc_encode_span(const struct kvc_encode_block *b, const struct kvc_device_target *g) {
+KVC_DEVICE struct kvc_encode_span kvc_encode_span(const struct kvc_encode_block *b,
+                                                  const struct kvc_device_target *g) {
     const struct kvc_encode_quant *q = &b->quant;
     struct kvc_encode_span s;
     s.width = q->by_head ? g->channels : b->channels;
     s.groups = ((q->axis == KVC_QUANT_ROWS ? b->rows : s.width) + q->group - 1) / q->group;
     s.codes = b->rows * s.width;
-    s.params = q->axis == KVC_QUANT_ROWS ? s.groups * s.width : q->axis == KVC_QUANT_CHANNELS ? b->rows * s.groups : b->rows;
+    s.params = q->axis == KVC_QUANT_ROWS       ? s.groups * s.width
+               : q->axis == KVC_QUANT_CHANNELS ? b->rows * s.groups
+                                               : b->rows;
     return s;
 }
 
 /* Finds the ranges of groups, one lane a group. */
-KVC_DEVICE void kvc_encode_ranges(const struct kvc_device_launch *l, const struct kvc_device_item *item) {
+KVC_DEVICE void kvc_encode_ranges(const struct kvc_device_launch *l,
+                                  const struct kvc_device_item *item) {
     const struct kvc_encode_block *b = &l->block[item->index];
     const struct kvc_device_target *g = &l->target[b->source];
     const struct kvc_encode_quant *q = &b->quant;
     const struct kvc_encode_span s = kvc_encode_span(b, g);
     const uint32_t size = kvc_value_bytes(g->dtype);
-    KVC_EACH_LANE for (uint32_t p = item->first + lane; p < item->first + item->rows; p += KVC_LANES) {
+    KVC_EACH_LANE for (uint32_t p = item->first + lane; p < item->first + item->rows;
+                       p += KVC_LANES) {
         const uint32_t in = p % s.params, base = p / s.params * s.width;
         uint32_t r = in, rows = 1, c = base, columns = s.width;
         if (q->axis == KVC_QUANT_ROWS) {
@@ -47,7 +53,8 @@ KVC_DEVICE void kvc_encode_ranges(const struct kvc_device_launch *l, const struc
         for (uint32_t i = 0; i < rows; i++) {
             const uint64_t row = kvc_target_row(g, b->first + r + i);
             for (uint32_t k = 0; k < columns; k++) {
-                const float x = kvc_widen(kvc_source_load(row + kvc_source_offset(g, c + k), size), g->dtype);
+                const float x = kvc_widen(kvc_source_load(row + kvc_source_offset(g, c + k), size),
+                                          g->dtype);
                 beyond |= (kvc_as_bits(x) & 0x7fffffffu) >= 0x58800000u; /* 2^50 */
                 if (i + k == 0) low = high = x;
                 low = x < low ? x : low;
@@ -65,16 +72,19 @@ KVC_DEVICE void kvc_encode_ranges(const struct kvc_device_launch *l, const struc
 }
 
 /* Quantises one value, and writes the value that it decodes to. Returns the code. */
-KVC_DEVICE uint32_t kvc_quantise_one(const struct kvc_encode_block *b, const struct kvc_device_target *g, uint32_t size,
+KVC_DEVICE uint32_t kvc_quantise_one(const struct kvc_encode_block *b,
+                                     const struct kvc_device_target *g, uint32_t size,
                                      const struct kvc_encode_span *s, uint32_t i) {
     const struct kvc_encode_quant *q = &b->quant;
-    const uint32_t span = i / s->codes, in = i % s->codes, r = in / s->width, column = in % s->width,
-                   c = span * s->width + column;
-    const uint32_t p = span * s->params + (q->axis == KVC_QUANT_ROWS       ? r / q->group * s->width + column
-                                           : q->axis == KVC_QUANT_CHANNELS ? r * s->groups + column / q->group
-                                                                           : r);
+    const uint32_t span = i / s->codes, in = i % s->codes, r = in / s->width,
+                   column = in % s->width, c = span * s->width + column;
+    const uint32_t p = span * s->params +
+                       (q->axis == KVC_QUANT_ROWS       ? r / q->group * s->width + column
+                        : q->axis == KVC_QUANT_CHANNELS ? r * s->groups + column / q->group
+                                                        : r);
     const uint64_t row = kvc_target_row(g, b->first + r);
-    const float x = kvc_widen(kvc_source_load(row + kvc_source_offset(g, c), size), g->dtype), low = KVC_FLOATS(q->low)[p];
+    const float x = kvc_widen(kvc_source_load(row + kvc_source_offset(g, c), size), g->dtype),
+                low = KVC_FLOATS(q->low)[p];
     const float most = (float)((1u << q->bits) - 1);
     float v = kvc_times(kvc_add(x, -low), KVC_FLOATS(q->inverse)[p]);
     v = v > 0 ? v : 0;
@@ -85,11 +95,13 @@ KVC_DEVICE uint32_t kvc_quantise_one(const struct kvc_encode_block *b, const str
 }
 
 /* Encodes the values of one tile. */
-KVC_DEVICE void kvc_encode_quant(const struct kvc_device_launch *l, const struct kvc_device_item *item, uint32_t *work) {
+KVC_DEVICE void kvc_encode_quant(const struct kvc_device_launch *l,
+                                 const struct kvc_device_item *item, uint32_t *work) {
     const struct kvc_encode_block *b = &l->block[item->index];
     const struct kvc_device_target *g = &l->target[b->source];
     const struct kvc_encode_span s = kvc_encode_span(b, g);
-    const uint32_t all = b->rows * b->channels, first = item->first * KVC_ENCODE_TILE, size = kvc_value_bytes(g->dtype);
+    const uint32_t all = b->rows * b->channels, first = item->first * KVC_ENCODE_TILE,
+                   size = kvc_value_bytes(g->dtype);
     const uint32_t n = all - first < KVC_ENCODE_TILE ? all - first : KVC_ENCODE_TILE;
     uint8_t *const bytes = (uint8_t *)work;
     KVC_EACH_LANE for (uint32_t i = lane; i < (n + 31) / 32 * 32; i += KVC_LANES) {

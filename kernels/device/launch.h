@@ -1,13 +1,15 @@
-/* launch.h: what one launch of the device decoder consists of: a queue of items over jobs, runs and their operations, in plain
- * numbers and addresses of the device's memory. codecs/program.h makes them, decode.h runs them. C11 and CUDA C++17 both
- * compile this. Not for how items are run.
+/* launch.h: what one launch of the device decoder consists of: a queue of items over jobs, runs and
+ * their operations, in plain numbers and addresses of the device's memory. codecs/program.h makes
+ * them, decode.h runs them. C11 and CUDA C++17 both compile this. Not for how items are run.
  *
  * Items have levels. An item waits until all items of the level before are done:
- * - prepare: jobs that make tables (numbers stored as halves, slots of rANS tables, channel models);
+ * - prepare: jobs that make tables (numbers stored as halves, slots of rANS tables, channel
+ * models);
  * - stream: jobs that decode rANS streams into scratch memory, one warp a stream;
- * - rows: a run of rows of one head, whose operations, last stage first, make values of what is stored, tile by tile. Where tensors are
- *   predicted from others, each tensor's rows are a level, in the order of the tensors. Where streams are coded relative to predictions, two
- *   levels come before the tensor's rows: jobs that make channel models of predictions, and these streams;
+ * - rows: a run of rows of one head, whose operations, last stage first, make values of what is
+ * stored, tile by tile. Where tensors are predicted from others, each tensor's rows are a level, in
+ * the order of the tensors. Where streams are coded relative to predictions, two levels come before
+ * the tensor's rows: jobs that make channel models of predictions, and these streams;
  * - digest: sums of hashes over the rows that were written.
  * Warps take items in the order of the queue. An item waits for earlier items only. */
 #ifndef KVC_LAUNCH_H
@@ -39,9 +41,9 @@ enum kvc_device_dtype {
     KVC_DEVICE_I8 = 6
 };
 
-/* Where the rows of one tensor are written. Row i, head h, channel d, with r = first + i, is at byte
- *   base + page(r / page_size) * page + (r % page_size) * token + h * head + d * dim
- * where page(i) is table[i], or i without a table. */
+/* Where the rows of one tensor are written. Row i, head h, channel d, with r = first + i, is at
+ * byte base + page(r / page_size) * page + (r % page_size) * token + h * head + d * dim where
+ * page(i) is table[i], or i without a table. */
 struct kvc_device_target {
     uint64_t base;
     uint64_t table; /* u32 page numbers, or 0 */
@@ -68,8 +70,9 @@ enum kvc_device_job_kind {
 
 /* KVC_JOB_HALVES: numbers stored as halves (codecs/floats.md) become binary32. */
 struct kvc_halves_job {
-    uint64_t lower, codes, escapes; /* lower bytes, packed codes of upper bytes, upper bytes without a code */
-    uint64_t to;                    /* binary32, n of them */
+    /* lower bytes, packed codes of upper bytes, upper bytes without a code */
+    uint64_t lower, codes, escapes;
+    uint64_t to; /* binary32, n of them */
     uint32_t n, zeros, width, base, rotated, n_escapes;
     float scale;
 };
@@ -87,14 +90,16 @@ struct kvc_word_form {
     uint32_t rebias, shift;
 };
 
-/* Kinds of a channel model: 0, channels at rest; 1 or 2, rotated by this pairing (codecs/rope.h); integer codes; or another for each row
- * (KVC_JOB_AHEAD). */
+/* Kinds of a channel model: 0, channels at rest; 1 or 2, rotated by this pairing (codecs/rope.h);
+ * integer codes; or another for each row (KVC_JOB_AHEAD). */
 enum { KVC_MODEL_TURN = 3, KVC_MODEL_CODES = 4, KVC_MODEL_AHEAD = 8 };
 
 /* KVC_JOB_MODEL: the channel model (codecs/stages/split/channels.md) as streams use it. */
 struct kvc_model_job {
     uint64_t mean, spread; /* i8 and u8, one a channel */
-    uint64_t to; /* at rest: u32, bias | context << 16; rotated or ahead: binary32, all values, all partners, all variances */
+    /* at rest: u32, bias | context << 16; rotated or ahead: binary32, all values, all partners, all
+     * variances */
+    uint64_t to;
     uint32_t channels, word_bits, kind, period;
     uint32_t first, pairs; /* of the channels of a period that are rotated */
     struct kvc_word_form form;
@@ -102,11 +107,13 @@ struct kvc_model_job {
 
 /* KVC_JOB_SPLIT: the words of one rANS stream of `split`. */
 struct kvc_split_job {
-    uint64_t states, words;         /* the words begin at an even address */
-    uint64_t slots;                 /* of all tables */
-    uint64_t low;                   /* low bits */
-    uint64_t model;                 /* made by KVC_JOB_MODEL, or by KVC_JOB_AHEAD; 0: all biases and contexts are 0 */
-    uint64_t turn;                  /* rotation of one row: `period` cosines, as many sines, binary32 */
+    uint64_t states, words; /* the words begin at an even address */
+    uint64_t slots;         /* of all tables */
+    uint64_t low;           /* low bits */
+    /* made by KVC_JOB_MODEL, or by KVC_JOB_AHEAD; 0: all biases and contexts are 0 */
+    uint64_t model;
+    /* rotation of one row: `period` cosines, as many sines, binary32 */
+    uint64_t turn;
     uint64_t to;                    /* u16, the whole matrix */
     uint32_t size, lanes;           /* bytes of words; lanes of the stream */
     uint32_t table_bits, tables;    /* tables: the table of each context, 4 bits each */
@@ -133,17 +140,18 @@ struct kvc_code_job {
 
 /* KVC_OP_TURN: rotates rows, codecs/stages/derope/derope.md. */
 struct kvc_turn_op {
-    uint64_t high, low; /* binary64, 16 tables of `pairs` cosines and as many sines each: rotations by the block's first position
-                           and 16 m, rotations by l */
+    uint64_t high, low; /* binary64, 16 tables of `pairs` cosines and as many sines each: rotations
+                           by the block's first position and 16 m, rotations by l */
     uint64_t position;  /* u8: the low byte of each row's position */
     uint32_t pairs, halves; /* halves, 1: the pairing is by halves, else interleaved */
     uint32_t back;          /* 1: by the negative position */
 };
 
-/* KVC_OP_PREDICT: predicts rows, codecs/stages/cross/cross.md, and adds them to what predict.md stores. */
+/* KVC_OP_PREDICT: predicts rows, codecs/stages/cross/cross.md, and adds them to what predict.md
+ * stores. */
 struct kvc_predict_op {
-    uint64_t
-        weights; /* words of four inputs of an output, i8, as kvc_dot_place() has them: [block][input / 4][output of the block] */
+    uint64_t weights; /* words of four inputs of an output, i8, as kvc_dot_place() has them:
+                         [block][input / 4][output of the block] */
     uint64_t numbers; /* binary32: the scales of all outputs, then their means */
     uint64_t inputs;  /* struct kvc_predict_input, n of them */
     uint32_t n, outputs;
@@ -155,13 +163,15 @@ struct kvc_predict_input {
     uint32_t first; /* of its words among those of all tensors */
 };
 
-/* KVC_JOB_AHEAD: the channel model of each predicted row, codecs/stages/cross/cross.md, for rows of one head. */
+/* KVC_JOB_AHEAD: the channel model of each predicted row, codecs/stages/cross/cross.md, for rows of
+ * one head. */
 struct kvc_ahead_job {
     struct kvc_predict_op predict;
-    struct kvc_turn_op turn; /* of predictions to their positions; pairs is 0 where they are not rotated */
-    uint64_t model;          /* made by KVC_JOB_MODEL */
-    uint64_t to;             /* u32 of each value of the whole matrix: bias | context << 16 */
-    uint32_t first, rows;    /* of the matrix */
+    /* of predictions to their positions; pairs is 0 where they are not rotated */
+    struct kvc_turn_op turn;
+    uint64_t model;       /* made by KVC_JOB_MODEL */
+    uint64_t to;          /* u32 of each value of the whole matrix: bias | context << 16 */
+    uint32_t first, rows; /* of the matrix */
     uint32_t head, dim;
     struct kvc_word_form form; /* of whole words: without low bits */
     uint32_t half;             /* half a symbol, taken from each bias */
@@ -180,7 +190,8 @@ struct kvc_device_job {
         struct kvc_ahead_job ahead;
     };
 };
-static_assert(sizeof(struct kvc_device_job) == 8 + 8 * KVC_JOB_WORDS, "operands of a job need more room");
+static_assert(sizeof(struct kvc_device_job) == 8 + 8 * KVC_JOB_WORDS,
+              "operands of a job need more room");
 
 enum kvc_device_op_kind {
     KVC_OP_WORDS = 1,
@@ -203,7 +214,8 @@ enum kvc_device_op_kind {
     KVC_OP_SMALL
 };
 
-/* --- operands of operations (decode_rows.h and what it includes); uint64_t fields are addresses --- */
+/* --- operands of operations (decode_rows.h and what it includes); uint64_t fields are addresses
+ * --- */
 
 /* KVC_OP_WORDS: values as they are stored. */
 struct kvc_words_op {
@@ -219,22 +231,28 @@ struct kvc_upper_op {
 /* KVC_OP_FAST: codecs/stages/fast/fast.md. */
 struct kvc_fast_op {
     uint64_t low, codes;
-    uint64_t bias;     /* u16 a channel */
-    uint64_t pair;     /* pairs of escapes, or 0 */
-    uint64_t start;    /* u32 pairs, one a row and one more: the row's first escape; the value that a distance of 0 means */
+    uint64_t bias; /* u16 a channel */
+    uint64_t pair; /* pairs of escapes, or 0 */
+    /* u32 pairs, one a row and one more: the row's first escape; the value that a distance of 0
+     * means */
+    uint64_t start;
     uint64_t plane[2]; /* of f32, or 0 */
     uint32_t bits;     /* of a code */
 };
 
-enum { KVC_QUANT_SYM = 1, KVC_QUANT_BY_HEAD = 2, KVC_QUANT_ADD = 4 };   /* flags */
-enum { KVC_QUANT_ROWS = 0, KVC_QUANT_CHANNELS = 1, KVC_QUANT_ROW = 2 }; /* axis: rows share, channels share, a whole row shares */
+enum { KVC_QUANT_SYM = 1, KVC_QUANT_BY_HEAD = 2, KVC_QUANT_ADD = 4 }; /* flags */
+/* axis: rows share, channels share, a whole row shares */
+enum { KVC_QUANT_ROWS = 0, KVC_QUANT_CHANNELS = 1, KVC_QUANT_ROW = 2 };
 
-/* KVC_OP_QUANT: codecs/stages/quant/quant.md. Arrays have an element for each of the two classes. */
+/* KVC_OP_QUANT: codecs/stages/quant/quant.md. Arrays have an element for each of the two classes.
+ */
 struct kvc_quant_op {
     uint64_t codes[2], step[2], low[2]; /* packed; binary32; binary32, the minimum of a group */
-    uint64_t begin;                     /* u32 pairs, [class][head]: the first parameter, the first code; 0: both are 0 */
-    uint64_t rank;                      /* u16, [row][head]: rank in its class, bit 15: class 1; 0: there is one class */
-    uint64_t norms;                     /* binary32 a channel, or 0 */
+    /* u32 pairs, [class][head]: the first parameter, the first code; 0: both are 0 */
+    uint64_t begin;
+    /* u16, [row][head]: rank in its class, bit 15: class 1; 0: there is one class */
+    uint64_t rank;
+    uint64_t norms; /* binary32 a channel, or 0 */
     uint32_t bits[2], axis, group, flags;
     float centre[2]; /* half of the levels, negated, for KVC_QUANT_SYM */
 };
@@ -242,7 +260,8 @@ struct kvc_quant_op {
 /* KVC_OP_FACTORS: codecs/papers/lowrank/lowrank.md. */
 struct kvc_factors_op {
     uint64_t coefficients, directions; /* binary32 */
-    uint32_t rank, whole, add;         /* whole, 1: of whole rows, not heads; add, 1: adds to the tile */
+    /* whole, 1: of whole rows, not heads; add, 1: adds to the tile */
+    uint32_t rank, whole, add;
 };
 
 /* KVC_OP_OUTLIERS: codecs/papers/outlier/outlier.md. */
@@ -277,7 +296,8 @@ struct kvc_steps_op {
     uint64_t step_class; /* i8 of each row and head */
 };
 
-/* KVC_OP_BASIS: codecs/stages/basis/basis.md. Rows of codes, and the channels of a head, are filled up to a multiple of 4. */
+/* KVC_OP_BASIS: codecs/stages/basis/basis.md. Rows of codes, and the channels of a head, are filled
+ * up to a multiple of 4. */
 struct kvc_basis_op {
     uint64_t codes;   /* i8, rows of all heads */
     uint64_t parts;   /* u32 pairs, one a head: its first row, its number of rows */
@@ -285,7 +305,8 @@ struct kvc_basis_op {
     uint64_t channel; /* binary32 a channel, or 0 */
 };
 
-/* KVC_OP_SCALE, KVC_OP_MEAN: codecs/stages/basis/basis.md, kind 0; codecs/stages/center/center.md. */
+/* KVC_OP_SCALE, KVC_OP_MEAN: codecs/stages/basis/basis.md, kind 0; codecs/stages/center/center.md.
+ */
 struct kvc_channels_op {
     uint64_t number; /* binary32 a channel */
 };
@@ -295,7 +316,8 @@ struct kvc_convert_op {
     uint32_t dtype;
 };
 
-/* KVC_OP_SMALL: writes rows as inputs of predictions, codecs/stages/cross/cross.md, and leaves the tile as it is. The last operation of a run. */
+/* KVC_OP_SMALL: writes rows as inputs of predictions, codecs/stages/cross/cross.md, and leaves the
+ * tile as it is. The last operation of a run. */
 struct kvc_small_op {
     uint64_t to;             /* i8, of the block's row 0 */
     uint64_t numbers;        /* binary32: the means of all channels, then their gains */
@@ -307,7 +329,8 @@ struct kvc_small_op {
 enum { KVC_OP_OPERANDS = 14 };
 struct kvc_device_op {
     uint32_t kind;
-    uint32_t row;        /* number of the run's first row in the matrix that the operation works on */
+    /* number of the run's first row in the matrix that the operation works on */
+    uint32_t row;
     uint32_t heads, dim; /* of that matrix */
     union {
         uint64_t all[KVC_OP_OPERANDS]; /* first, so that an initialiser clears every operand */
@@ -329,7 +352,8 @@ struct kvc_device_op {
         struct kvc_small_op small;
     };
 };
-static_assert(sizeof(struct kvc_device_op) == 16 + 8 * KVC_OP_OPERANDS, "operands of an operation need more room");
+static_assert(sizeof(struct kvc_device_op) == 16 + 8 * KVC_OP_OPERANDS,
+              "operands of an operation need more room");
 
 /* Rows of a block that the same operations make. */
 struct kvc_device_run {
@@ -360,11 +384,15 @@ struct kvc_device_launch {
     const struct kvc_device_job *job;
     const struct kvc_device_run *run;
     const struct kvc_device_target *target;
-    const struct kvc_encode_block *block; /* of a launch of the encoder (encode_launch.h), which has no jobs and no runs */
-    const uint32_t *need;                 /* by level: items of the level before, all of which must be done first */
-    uint32_t *counter; /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done */
-    uint32_t *status;  /* by record: enum kvc_device_fault */
-    uint64_t *digest;  /* by record */
+    /* of a launch of the encoder (encode_launch.h), which has no jobs and no runs */
+    const struct kvc_encode_block *block;
+    /* by level: items of the level before, all of which must be done first */
+    const uint32_t *need;
+    /* 0 at first: counter[0] hands out items, counter[1 + i] counts those of level i that are done
+     */
+    uint32_t *counter;
+    uint32_t *status; /* by record: enum kvc_device_fault */
+    uint64_t *digest; /* by record */
     uint32_t n_items;
 };
 

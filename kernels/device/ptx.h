@@ -1,6 +1,8 @@
-/* ptx.h: instructions of GPUs for which CUDA C++ has no function, one a function. Not for what CUDA has functions for (warp.h).
+/* ptx.h: instructions of GPUs for which CUDA C++ has no function, one a function. Not for what CUDA
+ * has functions for (warp.h).
  *
- * Tests that run the GPU's code on the host have the same functions in tests/simt/decode_simt.h, which defines KVC_PTX_H. */
+ * Tests that run the GPU's code on the host have the same functions in tests/simt/decode_simt.h,
+ * which defines KVC_PTX_H. */
 #ifndef KVC_PTX_H
 #define KVC_PTX_H
 
@@ -16,7 +18,8 @@ KVC_DEVICE uint32_t kvc_convert_to_half(float x) {
     return h;
 }
 
-/* Reads a counter; what other warps of the device wrote before they added to the counter is then visible to this lane. */
+/* Reads a counter; what other warps of the device wrote before they added to the counter is then
+ * visible to this lane. */
 KVC_DEVICE uint32_t kvc_load_acquire(const uint32_t *from) {
     uint32_t x;
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");

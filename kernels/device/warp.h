@@ -1,10 +1,13 @@
-/* warp.h: a warp of 32 lanes in lockstep, on a GPU and on the host from one source. Not for what lanes compute (decode.h).
+/* warp.h: a warp of 32 lanes in lockstep, on a GPU and on the host from one source. Not for what
+ * lanes compute (decode.h).
  *
- * Code is written for one warp. Plain variables are the same in all lanes. Variables that differ from lane to lane are declared
- * with KVC_LANE_VAR and used, as KVC_AT(x), inside KVC_EACH_LANE { } only, where `lane` is the lane's number. On a GPU every lane
- * runs the braces once; the host runs them 32 times in turn. So a lane may read what other lanes wrote only after the next
- * KVC_LANES_MEET, and lanes exchange values only through the functions below, outside the braces. The host runs lanes from the
- * first to the last, or in reverse when kvc_lanes_backwards is set ($KVC_LANES): results that depend on the order are a race.
+ * Code is written for one warp. Plain variables are the same in all lanes. Variables that differ
+ * from lane to lane are declared with KVC_LANE_VAR and used, as KVC_AT(x), inside KVC_EACH_LANE { }
+ * only, where `lane` is the lane's number. On a GPU every lane runs the braces once; the host runs
+ * them 32 times in turn. So a lane may read what other lanes wrote only after the next
+ * KVC_LANES_MEET, and lanes exchange values only through the functions below, outside the braces.
+ * The host runs lanes from the first to the last, or in reverse when kvc_lanes_backwards is set
+ * ($KVC_LANES): results that depend on the order are a race.
  *
  * C11 and CUDA C++ both compile this. */
 #ifndef KVC_WARP_H
@@ -20,7 +23,9 @@ enum { KVC_LANES = 32 };
 #define KVC_LANE_VAR(type, x) type x
 #define KVC_AT(x) x
 /* The condition uses `lane` for bodies that do not: nvcc warns of an unused variable. */
-#define KVC_EACH_LANE for (unsigned lane = threadIdx.x % KVC_LANES, kvc_once = 1; kvc_once > lane / KVC_LANES; kvc_once = 0)
+#define KVC_EACH_LANE                                                                        \
+    for (unsigned lane = threadIdx.x % KVC_LANES, kvc_once = 1; kvc_once > lane / KVC_LANES; \
+         kvc_once = 0)
 #define KVC_LANES_MEET() __syncwarp()
 #define KVC_UNROLL _Pragma("unroll")
 
@@ -34,7 +39,8 @@ KVC_DEVICE uint32_t kvc_ballot(uint32_t x) {
 KVC_DEVICE uint32_t kvc_from_lane(uint32_t x, unsigned from) {
     return __shfl_sync(0xffffffffu, x, (int)from);
 }
-/* Replaces x by the sum of the x of this lane and of the lanes before it; returns the sum of all. */
+/* Replaces x by the sum of the x of this lane and of the lanes before it; returns the sum of all.
+ */
 KVC_DEVICE uint32_t kvc_prefix_sum_(uint32_t *x) {
     for (unsigned step = 1; step < KVC_LANES; step *= 2) {
         const uint32_t other = __shfl_up_sync(0xffffffffu, *x, step);
@@ -114,8 +120,9 @@ extern int kvc_lanes_backwards;
 #define KVC_DEVICE static inline
 #define KVC_LANE_VAR(type, x) type x[KVC_LANES]
 #define KVC_AT(x) x[lane]
-#define KVC_EACH_LANE                                                                                 \
-    for (unsigned kvc_turn = 0, lane = kvc_lanes_backwards ? KVC_LANES - 1 : 0; kvc_turn < KVC_LANES; \
+#define KVC_EACH_LANE                                                           \
+    for (unsigned kvc_turn = 0, lane = kvc_lanes_backwards ? KVC_LANES - 1 : 0; \
+         kvc_turn < KVC_LANES;                                                  \
          kvc_turn++, lane = kvc_lanes_backwards ? KVC_LANES - 1 - kvc_turn : kvc_turn)
 #define KVC_LANES_MEET() ((void)0)
 #define KVC_UNROLL

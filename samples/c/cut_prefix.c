@@ -16,7 +16,8 @@ int main(int argc, char **argv) {
     if (argc != 4) return fprintf(stderr, "usage: %s FILE TOKENS OUT\n", argv[0]), 2;
     struct kvc_error *e = kvc_error_new();
     struct kvc_part_options part = {.size = sizeof part, .end = strtoull(argv[2], NULL, 10), .no_companions = 1};
-    struct kvc_write_options lossless = {.size = sizeof lossless}; /* .recipe = "fast", .threads = 2, ... */
+    /* .recipe = "fast", .threads = 2, ... */
+    struct kvc_write_options lossless = {.size = sizeof lossless};
     struct kvc_comparison found = {.size = sizeof found};
     struct kvc_file *file = kvc_file_open(argv[1], NULL, e), *prefix = NULL, *packed = NULL;
     FILE *out = NULL;

@@ -1,8 +1,10 @@
-/* bench.c: rates of the hot paths beside memcpy, zstd, xxhash and ZipNN in the same run, and what packing whole files
- * saves. `bench --help` lists the tables; $PYTHON names a Python that has ZipNN. Not a test: nothing here fails on a number.
+/* bench.c: rates of the hot paths beside memcpy, zstd, xxhash and ZipNN in the same run, and what
+ * packing whole files saves. `bench --help` lists the tables; $PYTHON names a Python that has
+ * ZipNN. Not a test: nothing here fails on a number.
  *
- * Rates are GB (10^9 bytes) of decoded data a second, of the best of many runs: on one core of processor time, on
- * which other programs have the smallest influence, on several cores of elapsed time. */
+ * Rates are GB (10^9 bytes) of decoded data a second, of the best of many runs: on one core of
+ * processor time, on which other programs have the smallest influence, on several cores of elapsed
+ * time. */
 #include "tests/bench/bench.h"
 
 #include "formats/container/container.h"
@@ -68,10 +70,12 @@ void *need_memory(size_t n) {
 
 struct kvc_cache *open_cache(struct kvc_input *in, const char *path) {
     struct kvc_error e;
-    if (kvc_input_open_how(in, path, &(struct kvc_input_how){.read = 0}, &e)) give_up("a file", e.message);
+    if (kvc_input_open_how(in, path, &(struct kvc_input_how){.read = 0}, &e))
+        give_up("a file", e.message);
     struct kvc_cache *cache = kvc_import_file(in, NULL, NULL, &e);
     if (!cache) give_up("a file", e.message);
-    if (kvc_cache_is_container(cache)) give_up(path, "a .kvc; give the engine's file that it was made from");
+    if (kvc_cache_is_container(cache))
+        give_up(path, "a .kvc; give the engine's file that it was made from");
     return cache;
 }
 
@@ -118,8 +122,9 @@ static void print_machine(void) {
     printf("\ncompiler: gcc %s %s", __VERSION__, BENCH_CFLAGS);
 #endif
     const struct kvc_kernels_choice choice = kvc_kernels_choice();
-    printf("; libzstd %s\nkernels: %s; rANS: %s encodes, %s decodes (%s)\n\n", ZSTD_versionString(), choice.name,
-           choice.rans_encode, choice.rans_decode, choice.by_trial ? "by trial" : "by KVC_KERNEL");
+    printf("; libzstd %s\nkernels: %s; rANS: %s encodes, %s decodes (%s)\n\n", ZSTD_versionString(),
+           choice.name, choice.rans_encode, choice.rans_decode,
+           choice.by_trial ? "by trial" : "by KVC_KERNEL");
 }
 
 unsigned cores(void) {
@@ -146,11 +151,14 @@ static void load_table(char **file, int n) {
 
 static void print_zipnn(void) {
     if (zipnn_version()) printf("ZipNN %s from PyPI.\n", zipnn_version());
-    else printf("ZipNN: skipped, as $PYTHON cannot import it (PYTHON=... names one that can; pip install zipnn).\n");
+    else
+        printf("ZipNN: skipped, as $PYTHON cannot import it (PYTHON=... names one that can; pip "
+               "install zipnn).\n");
 }
 
 static void files_table(char **file, int n) {
-    printf("\nFiles in memory. Blocks: 256 rows of a K or V, without container, hashes, verification.\n");
+    printf("\nFiles in memory. Blocks: 256 rows of a K or V, without container, hashes, "
+           "verification.\n");
     print_zipnn();
     for (int i = 0; i < n; i++) bench_file(file[i]);
     bench_files_done();
@@ -177,11 +185,13 @@ static const struct table {
     const char *name, *what;
     void (*print)(char **file, int n);
 } tables[] = {
-    {"kernels", "every kernel of every instruction set that this CPU runs, in cache", kernels_table},
+    {"kernels", "every kernel of every instruction set that this CPU runs, in cache",
+     kernels_table},
     {"transform", "the transform codec, on caches made up", transform_table},
     {"load", "the CPU's part of loads onto a GPU", load_table},
     {"files", "lossless stages on each FILE, whole and in blocks", files_table},
-    {"arrays", "each FILE's cache in memory, packed from arrays and loaded into them", arrays_table},
+    {"arrays", "each FILE's cache in memory, packed from arrays and loaded into them",
+     arrays_table},
     {"lossy", "presets on each FILE", lossy_table},
     {"threads", "packing each FILE by one thread and by two, and the serial part", threads_table},
     {"ratios", "how small each FILE becomes; no rates, the same on every machine", ratios_table},
@@ -190,7 +200,8 @@ enum { TABLES = sizeof tables / sizeof tables[0] };
 
 static int help(void) {
     printf("Usage: bench [--quick] [--TABLE]... [FILE]...\n"
-           "Prints the tables asked for, or all. --quick: of one run each, to see that they are printed at all.\n");
+           "Prints the tables asked for, or all. --quick: of one run each, to see that they are "
+           "printed at all.\n");
     for (unsigned t = 0; t < TABLES; t++) printf("  --%-10s %s\n", tables[t].name, tables[t].what);
     return 0;
 }

@@ -10,8 +10,9 @@ enum { MAX_JOBS = 4 };
 struct job {
     void (*run)(struct job *job); /* NULL: there is none */
     void *what;                   /* its own */
-    double own;                   /* seconds of a long run that measures itself; 0: the clock around it counts */
-    double best;                  /* seconds of the fastest run */
+    /* seconds of a long run that measures itself; 0: the clock around it counts */
+    double own;
+    double best; /* seconds of the fastest run */
 };
 
 /* Things of one kind: a kernel in every table, or encoding and decoding. */
@@ -30,8 +31,8 @@ extern int quick;
 /* At least 1. */
 unsigned cores(void);
 
-/* Times every job of n lines, all of them in turn in each of several rounds: the clock of a machine may jump, and the
- * best runs of all then fall into the same times. */
+/* Times every job of n lines, all of them in turn in each of several rounds: the clock of a machine
+ * may jump, and the best runs of all then fall into the same times. */
 void race(struct line *lines, size_t n);
 /* 10^9 bytes a second of the fastest run; 0 without one. */
 double rate(const struct line *line, unsigned job);
@@ -47,7 +48,8 @@ struct kvc_cache *open_cache(struct kvc_input *in, const char *path);
 /* kernels.c: every kernel of every table of this CPU, in cache. */
 void bench_kernels(void);
 
-/* files.c: whole files and their blocks. bench_file() prints one; bench_files_done() compares all that were. */
+/* files.c: whole files and their blocks. bench_file() prints one; bench_files_done() compares all
+ * that were. */
 void bench_file(const char *path);
 void bench_files_done(void);
 
@@ -72,7 +74,8 @@ void bench_arrays(const char *path);
 /* zipnn.c: ZipNN from PyPI, in a Python process of its own. */
 /* Returns its version, or NULL if the available Python does not have it. */
 const char *zipnn_version(void);
-/* Takes a file of values of this dtype ("bf16", "f16", "f32"); bytes that it compresses to, or 0 when it cannot. */
+/* Takes a file of values of this dtype ("bf16", "f16", "f32"); bytes that it compresses to, or 0
+ * when it cannot. */
 size_t zipnn_file(const char *dtype, const char *path);
 /* job->what: the request, "compress THREADS" or "decompress THREADS". */
 void zipnn_run(struct job *job);

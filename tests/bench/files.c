@@ -1,5 +1,6 @@
-/* files.c: what packing whole files saves and costs, beside memcpy, zstd and ZipNN; and what the stages cost on the
- * files' own blocks, without container, hashes and verification. Not for kernels. */
+/* files.c: what packing whole files saves and costs, beside memcpy, zstd and ZipNN; and what the
+ * stages cost on the files' own blocks, without container, hashes and verification. Not for
+ * kernels. */
 #include "tests/bench/bench.h"
 #include "tests/recipe_text.h"
 
@@ -62,7 +63,8 @@ static void blocks_read(struct blocks *b, const struct kvc_cache *c) {
             block->shape.tokens = cells->block[i + 1] - first;
             block->rows = rows + b->bytes;
             size_t size = block_size(block);
-            if (c->read(c, t, first, block->shape.tokens, block->rows, &e)) give_up("a block", e.message);
+            if (c->read(c, t, first, block->shape.tokens, block->rows, &e))
+                give_up("a block", e.message);
             b->bytes += size;
             if (size > largest) largest = size;
         }
@@ -79,15 +81,17 @@ static void blocks_free(struct blocks *b) {
 
 static void copy_blocks(struct job *job) {
     const struct blocks *b = job->what;
-    for (size_t i = 0; i < b->n; i++) copy_bytes(b->out, b->block[i].rows, block_size(&b->block[i]));
+    for (size_t i = 0; i < b->n; i++)
+        copy_bytes(b->out, b->block[i].rows, block_size(&b->block[i]));
 }
 
 /* One stage on all blocks. */
 struct staged {
     const struct blocks *blocks;
     struct kvc_pipeline pipeline;
-    struct kvc_sections one, all; /* of the current block, as in the container's writer; of all blocks, for decoding */
-    size_t *first;                /* n + 1: where the sections of each block begin in `all` */
+    /* of the current block, as in the container's writer; of all blocks, for decoding */
+    struct kvc_sections one, all;
+    size_t *first; /* n + 1: where the sections of each block begin in `all` */
 };
 
 static void encode_blocks(struct job *job) {
@@ -104,7 +108,8 @@ static void encode_blocks(struct job *job) {
 static void decode_block(struct staged *s, size_t i) {
     struct kvc_error e;
     struct kvc_block block = {.shape = s->blocks->block[i].shape, .rows = s->blocks->out};
-    if (kvc_pipeline_decode(&s->pipeline, &block, s->all.section + s->first[i], s->first[i + 1] - s->first[i], &e))
+    if (kvc_pipeline_decode(&s->pipeline, &block, s->all.section + s->first[i],
+                            s->first[i + 1] - s->first[i], &e))
         give_up("decoding", e.message);
 }
 
@@ -113,7 +118,8 @@ static void decode_blocks(struct job *job) {
     for (size_t i = 0; i < s->blocks->n; i++) decode_block(s, i);
 }
 
-static void staged_init(struct staged *s, const struct kvc_stage *stage, const struct blocks *blocks) {
+static void staged_init(struct staged *s, const struct kvc_stage *stage,
+                        const struct blocks *blocks) {
     struct kvc_error e;
     memset(s, 0, sizeof *s);
     s->blocks = blocks;
@@ -168,10 +174,13 @@ struct packed {
 
 static void pack(struct packed *p, int no_verify) {
     struct kvc_error e;
-    struct kvc_pack_options options = {.recipe = recipe_of(p->recipe), .threads = p->threads, .no_verify = no_verify};
+    struct kvc_pack_options options = {.recipe = recipe_of(p->recipe),
+                                       .threads = p->threads,
+                                       .no_verify = no_verify};
     p->buffer.n = 0;
     struct kvc_sink sink = kvc_sink_output(&p->buffer);
-    if (kvc_container_write(p->file->cache, &options, &sink, NULL, &e)) give_up("packing", e.message);
+    if (kvc_container_write(p->file->cache, &options, &sink, NULL, &e))
+        give_up("packing", e.message);
 }
 
 static void pack_only(struct job *job) {
@@ -195,7 +204,8 @@ static void check(struct job *job) {
     if (kvc_container_check(p->cache, p->threads, &e)) give_up("checking", e.message);
 }
 
-static void packed_init(struct packed *p, const struct file *file, const char *recipe, unsigned threads) {
+static void packed_init(struct packed *p, const struct file *file, const char *recipe,
+                        unsigned threads) {
     struct kvc_error e;
     memset(p, 0, sizeof *p);
     p->file = file;
@@ -208,7 +218,8 @@ static void packed_init(struct packed *p, const struct file *file, const char *r
     if (!p->cache) give_up(recipe, e.message);
     if (!p->cache->n_extents) return; /* a compressed archive: there is no source to give back */
     unpack(&(struct job){.what = p});
-    if (memcmp(file->out, file->in.data, (size_t)file->in.size) != 0) give_up(recipe, "the file came back as another");
+    if (memcmp(file->out, file->in.data, (size_t)file->in.size) != 0)
+        give_up(recipe, "the file came back as another");
 }
 
 static void packed_free(struct packed *p) {
@@ -228,13 +239,15 @@ struct zstd {
 
 static void zstd_compress(struct job *job) {
     struct zstd *z = job->what;
-    z->size = ZSTD_compressCCtx(z->encoder, z->bytes, z->room, z->file->in.data, (size_t)z->file->in.size, 1);
+    z->size = ZSTD_compressCCtx(z->encoder, z->bytes, z->room, z->file->in.data,
+                                (size_t)z->file->in.size, 1);
     if (ZSTD_isError(z->size)) give_up("zstd", ZSTD_getErrorName(z->size));
 }
 
 static void zstd_decompress(struct job *job) {
     struct zstd *z = job->what;
-    if (ZSTD_decompressDCtx(z->decoder, z->file->out, (size_t)z->file->in.size, z->bytes, z->size) != z->file->in.size)
+    if (ZSTD_decompressDCtx(z->decoder, z->file->out, (size_t)z->file->in.size, z->bytes,
+                            z->size) != z->file->in.size)
         give_up("zstd", "another size came back");
 }
 
@@ -257,7 +270,8 @@ static void zstd_free(struct zstd *z) {
 static struct line lines[LINES];
 static size_t n_lines;
 
-static struct line *add(const char *title, const char *name, size_t bytes, double ratio, int threaded) {
+static struct line *add(const char *title, const char *name, size_t bytes, double ratio,
+                        int threaded) {
     struct line *line = &lines[n_lines++];
     memset(line, 0, sizeof *line);
     line->title = title;
@@ -282,8 +296,10 @@ static void print_lines(void) {
     double copy = 1;
     for (size_t i = 0; i < n_lines; i++) {
         const struct line *line = &lines[i];
-        if (line->title) printf("  %-24s%9s%17s%17s\n", line->title, "ratio", "encode GB/s", "decode GB/s");
-        if (line->job[ENCODE].run == copy_blocks || line->job[ENCODE].run == copy_file) copy = rate(line, ENCODE);
+        if (line->title)
+            printf("  %-24s%9s%17s%17s\n", line->title, "ratio", "encode GB/s", "decode GB/s");
+        if (line->job[ENCODE].run == copy_blocks || line->job[ENCODE].run == copy_file)
+            copy = rate(line, ENCODE);
         printf("    %-22s", line->name);
         if (line->ratio > 0) printf("%9.4f", line->ratio);
         else printf("%9s", "");
@@ -319,7 +335,8 @@ static struct result *add_result(const char *path, size_t bytes) {
 static const struct kvc_stage *stage_at(unsigned i) {
     for (size_t s = 0; kvc_stage_at(s); s++) {
         const unsigned flags = kvc_stage_at(s)->flags;
-        if (flags & KVC_STAGE_TERMINAL && flags & KVC_STAGE_LOSSLESS && i-- == 0) return kvc_stage_at(s);
+        if (flags & KVC_STAGE_TERMINAL && flags & KVC_STAGE_LOSSLESS && i-- == 0)
+            return kvc_stage_at(s);
     }
     return NULL;
 }
@@ -346,7 +363,8 @@ static void bench_open_file(const char *path, struct file *file) {
     struct zstd zstd;
     char title[48], request[PLACES][2][32];
     blocks_read(&blocks, file->cache);
-    const struct kvc_dtype_info *dtype = blocks.n ? kvc_dtype_info(blocks.block[0].shape.dtype) : NULL;
+    const struct kvc_dtype_info *dtype = blocks.n ? kvc_dtype_info(blocks.block[0].shape.dtype)
+                                                  : NULL;
     r->zipnn = dtype ? zipnn_file(dtype->name, path) : 0;
     zstd_init(&zstd, file);
     n_lines = 0;
@@ -355,7 +373,9 @@ static void bench_open_file(const char *path, struct file *file) {
         struct line *line;
         staged_init(&staged[i], stage_at(i), &blocks);
         ours[BLOCKS][i] = line = add(NULL, stage_at(i)->name, blocks.bytes,
-                                     (double)blocks.bytes / (double)(staged[i].all.used ? staged[i].all.used : 1), 0);
+                                     (double)blocks.bytes /
+                                         (double)(staged[i].all.used ? staged[i].all.used : 1),
+                                     0);
         set(line, ENCODE, encode_blocks, &staged[i]);
         set(line, DECODE, decode_blocks, &staged[i]);
     }
@@ -363,14 +383,16 @@ static void bench_open_file(const char *path, struct file *file) {
         const unsigned threads = place == ONE_CORE ? 1 : cores();
         const char *head = place == ONE_CORE ? NULL : title;
         snprintf(title, sizeof title, "file, %u cores", cores());
-        if (place == ONE_CORE) set(add("file, one core", "memcpy", size, 0, 0), ENCODE, copy_file, file);
+        if (place == ONE_CORE)
+            set(add("file, one core", "memcpy", size, 0, 0), ENCODE, copy_file, file);
         for (unsigned i = 0; i < n; i++, head = NULL) {
             struct packed *p = &packed[place][i];
             const char *name = stage_at(i)->name;
             char checked[40];
             packed_init(p, file, name, threads);
             r->stage[i] = p->buffer.n;
-            struct line *line = add(head, name, size, (double)size / (double)p->buffer.n, threads > 1);
+            struct line *line = add(head, name, size, (double)size / (double)p->buffer.n,
+                                    threads > 1);
             ours[place][i] = line;
             set(line, ENCODE, pack_only, p);
             if (p->cache->n_extents) set(line, DECODE, unpack, p);
@@ -385,24 +407,28 @@ static void bench_open_file(const char *path, struct file *file) {
             set(line, DECODE, zstd_decompress, &zstd);
         }
         if (r->zipnn) {
-            struct line *line = add(NULL, "ZipNN", size, (double)size / (double)r->zipnn, threads > 1);
+            struct line *line = add(NULL, "ZipNN", size, (double)size / (double)r->zipnn,
+                                    threads > 1);
             peer[place] = line;
             snprintf(request[place][ENCODE], sizeof request[place][ENCODE], "compress %u", threads);
-            snprintf(request[place][DECODE], sizeof request[place][DECODE], "decompress %u", threads);
+            snprintf(request[place][DECODE], sizeof request[place][DECODE], "decompress %u",
+                     threads);
             set(line, ENCODE, zipnn_run, request[place][ENCODE]);
             set(line, DECODE, zipnn_run, request[place][DECODE]);
         }
     }
     race(lines, n_lines);
-    printf("\n%s, %.1f MB, %zu blocks of up to %zu KB, %s: GB/s (to memcpy)\n", path, (double)size / 1e6, blocks.n,
-           blocks.n ? block_size(&blocks.block[0]) / 1000 : 0, dtype ? dtype->name : "no K and V");
+    printf("\n%s, %.1f MB, %zu blocks of up to %zu KB, %s: GB/s (to memcpy)\n", path,
+           (double)size / 1e6, blocks.n, blocks.n ? block_size(&blocks.block[0]) / 1000 : 0,
+           dtype ? dtype->name : "no K and V");
     print_lines();
     fflush(stdout);
 
     for (unsigned place = 0; place <= last; place++) {
         const struct line *theirs = peer[place ? place : ONE_CORE];
         for (unsigned job = ENCODE; job <= DECODE && theirs; job++)
-            for (unsigned i = 0; i < n; i++) r->relative[place][i][job] = rate(ours[place][i], job) / rate(theirs, job);
+            for (unsigned i = 0; i < n; i++)
+                r->relative[place][i][job] = rate(ours[place][i], job) / rate(theirs, job);
     }
     for (unsigned i = 0; i < n; i++) {
         staged_free(&staged[i]);
@@ -415,7 +441,8 @@ static void bench_open_file(const char *path, struct file *file) {
 void bench_file(const char *path) {
     struct file file;
     file.cache = open_cache(&file.in, path);
-    /* Aligned as the mapped file is: where the two differ by a few bytes, memcpy is slow on some CPUs. */
+    /* Aligned as the mapped file is: where the two differ by a few bytes, memcpy is slow on some
+     * CPUs. */
     file.out = aligned_alloc(4096, ((size_t)file.in.size + 4095) / 4096 * 4096);
     if (!file.out) give_up("memory", "there is not enough of it");
     bench_open_file(path, &file);
@@ -429,7 +456,9 @@ void bench_file(const char *path) {
 static void print_relative(void) {
     const unsigned n = stages();
     if (!n_results || !zipnn_version()) return;
-    printf("\nRates to ZipNN's of the whole file on as many cores; stages that save nothing are left out\n  %-42s", "");
+    printf("\nRates to ZipNN's of the whole file on as many cores; stages that save nothing are "
+           "left out\n  %-42s",
+           "");
     printf("%18s%18s", "blocks, one core", "file, one core");
     if (last_place() == ALL_CORES) printf("     file, %2u cores", cores());
     printf("\n  %-42s", "");
@@ -440,7 +469,8 @@ static void print_relative(void) {
             if (!r->zipnn || r->stage[i] >= r->bytes) continue;
             printf("  %-34s%-8s", r->name, stage_at(i)->name);
             for (unsigned place = 0; place <= last_place(); place++)
-                for (unsigned job = ENCODE; job <= DECODE; job++) printf("%9.3f", r->relative[place][i][job]);
+                for (unsigned job = ENCODE; job <= DECODE; job++)
+                    printf("%9.3f", r->relative[place][i][job]);
             putchar('\n');
         }
 }

@@ -1,4 +1,5 @@
-/* kernels.c: every kernel of every table that this CPU runs beside memcpy, in cache. Not for stages and files. */
+/* kernels.c: every kernel of every table that this CPU runs beside memcpy, in cache. Not for stages
+ * and files. */
 #include "tests/bench/bench.h"
 
 #include "codecs/rans.h"
@@ -9,7 +10,17 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROWS = 16, N = 1024, VALUES = ROWS * N, PERIOD = 64, BITS = 11, SHIFT = 6, WIDTH = 3, GROUP = 32, HEAD = 128 };
+enum {
+    ROWS = 16,
+    N = 1024,
+    VALUES = ROWS * N,
+    PERIOD = 64,
+    BITS = 11,
+    SHIFT = 6,
+    WIDTH = 3,
+    GROUP = 32,
+    HEAD = 128
+};
 
 enum { OUTPUTS = 64, INPUTS = 384 }; /* of dot_rows */
 static const struct kvc_word_format bf16 = {15, 16, SHIFT, 0};
@@ -18,7 +29,8 @@ static const struct kvc_word_format bf16 = {15, 16, SHIFT, 0};
 static struct {
     uint16_t words[VALUES], symbols[VALUES], out[VALUES], bias[N], context[N];
     uint8_t low[VALUES], rotated_low[VALUES], rotated_high[VALUES];
-    uint8_t packed[KVC_PACKED(VALUES, SHIFT)], narrow[KVC_PACKED(VALUES, WIDTH)], stream[KVC_RANS_BOUND(VALUES)];
+    uint8_t packed[KVC_PACKED(VALUES, SHIFT)], narrow[KVC_PACKED(VALUES, WIDTH)],
+        stream[KVC_RANS_BOUND(VALUES)];
     float values[VALUES], mean[N], partner[N], variance[N], sums[4][N];
     float cosine[PERIOD], sine[PERIOD], step_cosine[PERIOD], step_sine[PERIOD];
     struct kvc_rans_symbol encoding[KVC_RANS_SYMBOLS];
@@ -31,7 +43,8 @@ static struct {
     uint16_t others[HEAD];
     uint8_t limit[HEAD];
     double angle[2][2 * N];
-    int8_t made_small[VALUES], inputs[OUTPUTS * INPUTS], weights[OUTPUTS * INPUTS]; /* of predictions */
+    /* of predictions */
+    int8_t made_small[VALUES], inputs[OUTPUTS * INPUTS], weights[OUTPUTS * INPUTS];
     uint64_t hash;
 } d;
 
@@ -87,12 +100,14 @@ static void from_bf16(const struct kvc_kernels *k) {
 
 static void model_sums(const struct kvc_kernels *k) {
     const struct kvc_model_sums sums = {d.sums[0], d.sums[1], d.sums[2], d.sums[3]};
-    k->model_sums(&sums, d.values, VALUES / N, d.cosine, d.sine, d.step_cosine, d.step_sine, N, PERIOD);
+    k->model_sums(&sums, d.values, VALUES / N, d.cosine, d.sine, d.step_cosine, d.step_sine, N,
+                  PERIOD);
 }
 
 static void model_words(const struct kvc_kernels *k) {
     const struct kvc_model_channels channels = {d.mean, d.partner, d.variance};
-    for (size_t i = 0; i < VALUES; i += N) k->model_words(d.bias, d.context, &channels, d.cosine, d.sine, N, PERIOD, &bf16, 0);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->model_words(d.bias, d.context, &channels, d.cosine, d.sine, N, PERIOD, &bf16, 0);
 }
 
 /* Stages turn one head's channels once a row; here as many as there are values. */
@@ -107,11 +122,13 @@ static void cut_words(const struct kvc_kernels *k) {
 }
 
 static void join_words(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->join_words(d.out + i, d.symbols + i, d.bias, d.low + i, N, SHIFT, 0xffff);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->join_words(d.out + i, d.symbols + i, d.bias, d.low + i, N, SHIFT, 0xffff);
 }
 
 static void cut_rotated(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->cut_rotated(d.rotated_low + i, d.rotated_high + i, d.words + i, d.bias, N);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->cut_rotated(d.rotated_low + i, d.rotated_high + i, d.words + i, d.bias, N);
 }
 
 static void join_rotated(const struct kvc_kernels *k) {
@@ -137,14 +154,16 @@ static void unpack_3(const struct kvc_kernels *k) {
 static void encode(const struct kvc_kernels *k) {
     struct kvc_rans_encoder r;
     kvc_rans_encode_begin(&r, KVC_RANS_LANES, d.stream + sizeof d.stream);
-    for (size_t i = VALUES; i > 0; i -= N) k->rans_encode(&r, d.symbols + i - N, N, d.encoding, BITS);
+    for (size_t i = VALUES; i > 0; i -= N)
+        k->rans_encode(&r, d.symbols + i - N, N, d.encoding, BITS);
     memcpy(d.decoder.x, r.x, sizeof r.x);
     d.decoder.next = r.next;
 }
 
 static void decode(const struct kvc_kernels *k) {
     struct kvc_rans_decoder r = d.decoder;
-    for (size_t i = 0; i < VALUES; i += N) k->rans_decode(&r, d.out + i, d.context, N, d.decoding, BITS);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->rans_decode(&r, d.out + i, d.context, N, d.decoding, BITS);
 }
 
 /* Decodes half of the rows of each of two streams: as many as decode(). */
@@ -171,7 +190,8 @@ static void to_bf16(const struct kvc_kernels *k) {
 }
 
 static void widen_ranges(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->widen_ranges(d.result, d.result + N + HEAD, d.values + i, N);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->widen_ranges(d.result, d.result + N + HEAD, d.values + i, N);
 }
 
 static void range(const struct kvc_kernels *k) {
@@ -187,23 +207,28 @@ static void find_beyond(const struct kvc_kernels *k) {
 }
 
 static void quantise_channels(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->quantise(d.codes + i, d.values + i, d.low_end, d.inverse, N, 1, 15);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->quantise(d.codes + i, d.values + i, d.low_end, d.inverse, N, 1, 15);
 }
 
 static void quantise_groups(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->quantise(d.codes + i, d.values + i, d.low_end, d.inverse, N, GROUP, 15);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->quantise(d.codes + i, d.values + i, d.low_end, d.inverse, N, GROUP, 15);
 }
 
 static void dequantise_channels(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->dequantise(d.result + i, d.codes + i, d.step, d.low_end, N, 1);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->dequantise(d.result + i, d.codes + i, d.step, d.low_end, N, 1);
 }
 
 static void dequantise_groups(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->dequantise(d.result + i, d.codes + i, d.step, d.low_end, N, GROUP);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->dequantise(d.result + i, d.codes + i, d.step, d.low_end, N, GROUP);
 }
 
 static void dequantise_add(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->dequantise_add(d.result + i, d.codes + i, d.step, d.low_end, N, GROUP);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->dequantise_add(d.result + i, d.codes + i, d.step, d.low_end, N, GROUP);
 }
 
 /* A row times as many rows of a head as make up the values. */
@@ -227,7 +252,8 @@ static void add_gram(const struct kvc_kernels *k) {
 /* Sixty-four rows of inputs times the weights of as many outputs as make up the values. */
 static void dot_rows(const struct kvc_kernels *k) {
     const struct kvc_dot_matrix m = {OUTPUTS, INPUTS, d.weights, d.values, d.values};
-    for (size_t i = 0; i < VALUES; i += OUTPUTS * OUTPUTS) k->dot_rows(d.result + i, d.inputs, OUTPUTS, &m);
+    for (size_t i = 0; i < VALUES; i += OUTPUTS * OUTPUTS)
+        k->dot_rows(d.result + i, d.inputs, OUTPUTS, &m);
 }
 
 static void add_squares(const struct kvc_kernels *k) {
@@ -243,7 +269,8 @@ static void scale(const struct kvc_kernels *k) {
 }
 
 static void dot(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += HEAD) d.result[i / HEAD] = k->dot(d.values, d.values + i, HEAD);
+    for (size_t i = 0; i < VALUES; i += HEAD)
+        d.result[i / HEAD] = k->dot(d.values, d.values + i, HEAD);
 }
 
 /* In place: of values below 1, as they then stay. */
@@ -260,31 +287,38 @@ static void multiply_sparse(const struct kvc_kernels *k) {
 }
 
 static void angles(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->angles(d.sums[0], d.sums[1], d.angle[0], d.angle[1], N);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->angles(d.sums[0], d.sums[1], d.angle[0], d.angle[1], N);
 }
 
 static void turn_halves(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += 2 * PERIOD) k->turn_halves(d.turned + i, d.turned + i + PERIOD, d.cosine, d.sine, PERIOD);
+    for (size_t i = 0; i < VALUES; i += 2 * PERIOD)
+        k->turn_halves(d.turned + i, d.turned + i + PERIOD, d.cosine, d.sine, PERIOD);
 }
 
 static void turn_pairs(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += 2 * PERIOD) k->turn_pairs(d.turned + i, d.cosine, d.sine, PERIOD);
+    for (size_t i = 0; i < VALUES; i += 2 * PERIOD)
+        k->turn_pairs(d.turned + i, d.cosine, d.sine, PERIOD);
 }
 
 static void symbols_to_floats(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += HEAD) k->symbols_to_floats(d.result + i, d.symbols + i, HEAD, 512, 0.5f);
+    for (size_t i = 0; i < VALUES; i += HEAD)
+        k->symbols_to_floats(d.result + i, d.symbols + i, HEAD, 512, 0.5f);
 }
 
 static void round_codes(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += HEAD) k->round_codes(d.integers + i, d.values + i, HEAD, 2, 1 << 24);
+    for (size_t i = 0; i < VALUES; i += HEAD)
+        k->round_codes(d.integers + i, d.values + i, HEAD, 2, 1 << 24);
 }
 
 static void small_codes(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += N) k->small_codes(d.made_small + i, d.values + i, d.mean, d.variance, N);
+    for (size_t i = 0; i < VALUES; i += N)
+        k->small_codes(d.made_small + i, d.values + i, d.mean, d.variance, N);
 }
 
 static void codes_to_symbols(const struct kvc_kernels *k) {
-    for (size_t i = 0; i < VALUES; i += HEAD) k->codes_to_symbols(d.out + i, d.others, d.small + i, d.context, d.limit, HEAD, 32);
+    for (size_t i = 0; i < VALUES; i += HEAD)
+        k->codes_to_symbols(d.out + i, d.others, d.small + i, d.context, d.limit, HEAD, 32);
 }
 
 static const struct kernel {
@@ -353,7 +387,8 @@ static double uniform(void) {
     return (state >> 8) / 16777216.0;
 }
 
-/* Normal values with a spread for each channel, as K and V have, the model that knows those, and their symbols. */
+/* Normal values with a spread for each channel, as K and V have, the model that knows those, and
+ * their symbols. */
 static void fill(void) {
     static uint32_t count[KVC_RANS_SYMBOLS];
     static uint16_t frequency[KVC_RANS_SYMBOLS];
@@ -370,10 +405,12 @@ static void fill(void) {
     }
     for (size_t i = 0; i < N; i++) d.unit[i] = 1;
     for (size_t i = 0; i < VALUES / HEAD; i++) d.sparse[i] = i % 4 ? 0 : 1;
-    for (size_t i = 0; i < VALUES; i++) d.turned[i] = (float)(i % HEAD), d.small[i] = (int32_t)(i * 7 % 16) - 8;
+    for (size_t i = 0; i < VALUES; i++)
+        d.turned[i] = (float)(i % HEAD), d.small[i] = (int32_t)(i * 7 % 16) - 8;
     memset(d.limit, 7, sizeof d.limit);
     for (size_t i = 0; i < OUTPUTS * INPUTS; i++)
-        d.inputs[i] = (int8_t)((int)(i * 31 % 255) - 127), d.weights[i] = (int8_t)((int)(i % 255) - 127);
+        d.inputs[i] = (int8_t)((int)(i * 31 % 255) - 127),
+        d.weights[i] = (int8_t)((int)(i % 255) - 127);
     for (size_t i = 0; i < N; i++) {
         d.angle[0][i] = d.angle[1][i] = cos((double)i);
         d.angle[0][N + i] = d.angle[1][N + i] = sin((double)i);
@@ -424,8 +461,11 @@ void bench_kernels(void) {
         }
     }
     race(line, KERNELS);
-    printf("Kernels, one core, %d rows of %d values of 16 bits in cache: 10^9 values a second (to memcpy).\n", ROWS, N);
-    printf("rANS: %.2f bits a value.\n  %-22s", 8.0 * (double)(d.decoder.end - d.decoder.next) / VALUES, "");
+    printf("Kernels, one core, %d rows of %d values of 16 bits in cache: 10^9 values a second (to "
+           "memcpy).\n",
+           ROWS, N);
+    printf("rANS: %.2f bits a value.\n  %-22s",
+           8.0 * (double)(d.decoder.end - d.decoder.next) / VALUES, "");
     for (unsigned j = 0; j < tables; j++) printf("%16s", table[j]->name);
     putchar('\n');
     for (size_t i = 0; i < KERNELS; i++) {

@@ -1,5 +1,5 @@
-/* lossy.c: the presets of lossy recipes on whole files: ratios, and rates beside memcpy. Not for the lossless stages
- * (files.c) or for what is lost (tests/quality). */
+/* lossy.c: the presets of lossy recipes on whole files: ratios, and rates beside memcpy. Not for
+ * the lossless stages (files.c) or for what is lost (tests/quality). */
 #include "tests/bench/bench.h"
 #include "tests/recipe_text.h"
 
@@ -37,7 +37,8 @@ static void pack(struct packed *p, unsigned threads) {
     const struct kvc_pack_options options = {.recipe = &p->settled, .threads = threads};
     p->buffer.n = 0;
     struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
-    if (kvc_container_write(p->file->cache, &options, &sink, NULL, &e)) give_up(p->recipe, e.message);
+    if (kvc_container_write(p->file->cache, &options, &sink, NULL, &e))
+        give_up(p->recipe, e.message);
 }
 
 static void encode(struct job *job) {
@@ -54,7 +55,8 @@ static void decode(struct job *job) {
     const struct kvc_cache *c = p->cache;
     struct kvc_error e;
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (kvc_plan_select(&c->tensor[t]) && c->read(c, t, 0, c->tensor[t].shape.tokens, p->file->to, &e))
+        if (kvc_plan_select(&c->tensor[t]) &&
+            c->read(c, t, 0, c->tensor[t].shape.tokens, p->file->to, &e))
             give_up(p->recipe, e.message);
 }
 
@@ -67,7 +69,8 @@ static void check_all(struct job *job) {
 static void copy(struct job *job) {
     const struct file *f = job->what;
     for (uint32_t t = 0; t < f->cache->n_tensors; t++)
-        if (kvc_plan_select(&f->cache->tensor[t])) memcpy(f->to, f->from, (size_t)kvc_tensor_bytes(&f->cache->tensor[t]));
+        if (kvc_plan_select(&f->cache->tensor[t]))
+            memcpy(f->to, f->from, (size_t)kvc_tensor_bytes(&f->cache->tensor[t]));
 }
 
 /* 0 when the recipe does not fit the file: no queries, or values that are coded already. */
@@ -80,7 +83,8 @@ static int packed_init(struct packed *p, const struct file *file, const char *re
     p->file = file;
     p->recipe = recipe;
     struct kvc_sink sink = kvc_sink_buffer(&p->buffer);
-    if (kvc_rate_settle(file->cache, &options, &rate, &p->settled, &report, &e)) give_up(recipe, e.message);
+    if (kvc_rate_settle(file->cache, &options, &rate, &p->settled, &report, &e))
+        give_up(recipe, e.message);
     options.recipe = &p->settled;
     if (kvc_container_write(file->cache, &options, &sink, NULL, &e)) {
         printf("    %-22s%s\n", recipe, e.message);
@@ -114,8 +118,9 @@ static void bench_cache(const char *path, struct file *f) {
     f->from = need_memory(largest);
     f->to = need_memory(largest);
     memset(f->from, 1, largest);
-    printf("\n%s, lossy recipes: K and V %.1f MB; GB/s (to memcpy), %u cores in the last two columns\n", path,
-           (double)f->values_bytes / 1e6, cores());
+    printf("\n%s, lossy recipes: K and V %.1f MB; GB/s (to memcpy), %u cores in the last two "
+           "columns\n",
+           path, (double)f->values_bytes / 1e6, cores());
     for (size_t i = 0; kvc_preset_at(i) && n < PRESETS; i++) {
         if (!packed_init(&packed[n], f, kvc_preset_at(i)->name)) continue;
         struct line *one = &lines[1 + 2 * n], *all = one + 1;
@@ -130,16 +135,20 @@ static void bench_cache(const char *path, struct file *f) {
         all->job[DECODE] = (struct job){.run = check_all, .what = &packed[n]};
         n++;
     }
-    lines[0] = (struct line){.name = "memcpy", .bytes = f->values_bytes, .job = {{.run = copy, .what = f}}};
+    lines[0] = (struct line){.name = "memcpy",
+                             .bytes = f->values_bytes,
+                             .job = {{.run = copy, .what = f}}};
     race(lines, 2 * n + 1);
-    const double whole = rate(&lines[0], ENCODE), share = (double)f->all_bytes / (double)f->values_bytes;
+    const double whole = rate(&lines[0], ENCODE),
+                 share = (double)f->all_bytes / (double)f->values_bytes;
     printf("    %-18s%9s%17s%17s%17s%17s\n", "", "ratio", "encode", "decode", "encode", "check");
     printf("    %-18s%9s%9.3f\n", "memcpy", "", whole);
     for (size_t i = 0; i < n; i++) {
         printf("    %-18s%9.4f", lines[1 + 2 * i].name, lines[1 + 2 * i].ratio);
         for (unsigned job = 0; job < 4; job++) {
             /* encoding and checking are about all tensors */
-            const double gb = rate(&lines[1 + 2 * i + job / 2], job % 2) * (job == DECODE ? 1 : share);
+            const double gb = rate(&lines[1 + 2 * i + job / 2], job % 2) *
+                              (job == DECODE ? 1 : share);
             printf("%9.3f (%.3f)", gb, gb / whole);
         }
         putchar('\n');

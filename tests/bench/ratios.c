@@ -1,5 +1,6 @@
-/* ratios.c: bytes of all rows to bytes of whole containers, headers included, beside zstd and ZipNN. Not for rates (files.c) or
- * lossy recipes (lossy.c): these figures are the same on every machine. */
+/* ratios.c: bytes of all rows to bytes of whole containers, headers included, beside zstd and
+ * ZipNN. Not for rates (files.c) or lossy recipes (lossy.c): these figures are the same on every
+ * machine. */
 #include "tests/bench/bench.h"
 #include "tests/recipe_text.h"
 
@@ -14,7 +15,8 @@
 static const char *const recipes[] = {"store", "fast", "split", "zstd", "zstd:level=19"};
 enum { RECIPES = sizeof recipes / sizeof recipes[0], STORE = 0, SPLIT = 2 };
 
-/* Bytes of the container; *rest: of what is not coded rows: metadata, private bytes, headers, the index. */
+/* Bytes of the container; *rest: of what is not coded rows: metadata, private bytes, headers, the
+ * index. */
 static size_t packed_size(const struct kvc_cache *cache, const char *recipe, size_t *rest) {
     struct kvc_error e;
     const struct kvc_pack_options options = {.recipe = recipe_of(recipe)};
@@ -30,7 +32,8 @@ static size_t packed_size(const struct kvc_cache *cache, const char *recipe, siz
         struct kvc_record_info info;
         struct kvc_section section[256];
         if (kvc_container_record(packed, i, &info, section, 256, &e)) give_up(recipe, e.message);
-        for (unsigned s = 0; info.tensor != KVC_NONE && s < info.n_sections && s < 256; s++) *rest -= section[s].size;
+        for (unsigned s = 0; info.tensor != KVC_NONE && s < info.n_sections && s < 256; s++)
+            *rest -= section[s].size;
     }
     const size_t size = buffer.n;
     kvc_cache_free(packed);
@@ -67,7 +70,8 @@ static void print_ratio(size_t bytes, size_t coded) {
     else printf("%10s", "-");
 }
 
-static void print_file(const char *path, const struct kvc_input *in, const struct kvc_cache *cache) {
+static void print_file(const char *path, const struct kvc_input *in,
+                       const struct kvc_cache *cache) {
     const char *slash = strrchr(path, '/');
     const size_t bytes = bytes_of_rows(cache);
     size_t rest[RECIPES], size[RECIPES];
@@ -83,10 +87,12 @@ static void print_file(const char *path, const struct kvc_input *in, const struc
 }
 
 void bench_ratios(char **paths, int n) {
-    printf("\nWhole files, headers included: ratio; zs:19: the stage zstd:level=19. Last: what is not coded rows, in %% "
+    printf("\nWhole files, headers included: ratio; zs:19: the stage zstd:level=19. Last: what is "
+           "not coded rows, in %% "
            "of the .kvc\n"
            "  %-32s%10s%10s%10s%10s%10s%10s%10s%10s%10s%10s%10s\n",
-           "", "bytes", "store", "fast", "split", "zstd", "zs:19", "zstd -1", "zstd -19", "ZipNN", "of store", "of split");
+           "", "bytes", "store", "fast", "split", "zstd", "zs:19", "zstd -1", "zstd -19", "ZipNN",
+           "of store", "of split");
     for (int i = 0; i < n; i++) {
         struct kvc_input in;
         struct kvc_cache *cache = open_cache(&in, paths[i]);

@@ -1,6 +1,7 @@
-/* threads.c: packing whole files by one thread and by two: how much faster two are, and which part of the work one thread does alone.
- * Two threads of the same machine that only compute, or only copy, show how much faster two can be: cores that share an arithmetic
- * unit, a clock or a memory are less than twice as fast. Not for rates beside memcpy (files.c, lossy.c). */
+/* threads.c: packing whole files by one thread and by two: how much faster two are, and which part
+ * of the work one thread does alone. Two threads of the same machine that only compute, or only
+ * copy, show how much faster two can be: cores that share an arithmetic unit, a clock or a memory
+ * are less than twice as fast. Not for rates beside memcpy (files.c, lossy.c). */
 #include "tests/bench/bench.h"
 #include "tests/recipe_text.h"
 
@@ -17,8 +18,9 @@
 #include <string.h>
 
 enum { MOST = 32, ONE = 0, TWO = 1 };
-enum { COMPUTING, COPYING, MACHINE };              /* the first lines */
-enum { PIECES = 64, IN_CACHE = 16384, AGAIN = 4 }; /* items of such a job; bytes that are hashed again and again, and how often */
+enum { COMPUTING, COPYING, MACHINE }; /* the first lines */
+/* items of such a job; bytes that are hashed again and again, and how often */
+enum { PIECES = 64, IN_CACHE = 16384, AGAIN = 4 };
 
 struct packing {
     const struct kvc_cache *cache;
@@ -38,7 +40,8 @@ static int compute(void *state, uint64_t item, void **result, struct kvc_error *
     const struct machine *m = state;
     uint64_t sum = item;
     (void)result, (void)e;
-    for (size_t done = 0; done < AGAIN * m->piece; done += IN_CACHE) sum = kvc_kernels_get()->hash(m->from, IN_CACHE, sum);
+    for (size_t done = 0; done < AGAIN * m->piece; done += IN_CACHE)
+        sum = kvc_kernels_get()->hash(m->from, IN_CACHE, sum);
     m->to[item * m->piece] = (uint8_t)(sum & 255);
     return 0;
 }
@@ -50,7 +53,9 @@ static int copy(void *state, uint64_t item, void **result, struct kvc_error *e) 
     return 0;
 }
 
-static void run_pieces(struct machine *m, int (*work)(void *, uint64_t, void **, struct kvc_error *), unsigned threads) {
+static void run_pieces(struct machine *m,
+                       int (*work)(void *, uint64_t, void **, struct kvc_error *),
+                       unsigned threads) {
     const struct kvc_job job = {.n = PIECES, .work = work, .state = m};
     struct kvc_error e;
     if (kvc_parallel(&job, threads, &e)) give_up("threads", e.message);
@@ -82,11 +87,13 @@ static void machine_init(struct machine *m, struct line lines[MACHINE], size_t b
     lines[COMPUTING] = (struct line){.name = "only computing",
                                      .bytes = PIECES * AGAIN * m->piece,
                                      .threaded = 1,
-                                     .job = {{.run = compute_one, .what = m}, {.run = compute_two, .what = m}}};
+                                     .job = {{.run = compute_one, .what = m},
+                                             {.run = compute_two, .what = m}}};
     lines[COPYING] = (struct line){.name = "only copying",
                                    .bytes = PIECES * m->piece,
                                    .threaded = 1,
-                                   .job = {{.run = copy_one, .what = m}, {.run = copy_two, .what = m}}};
+                                   .job = {{.run = copy_one, .what = m},
+                                           {.run = copy_two, .what = m}}};
 }
 
 /* --- packing --- */
@@ -108,7 +115,8 @@ static void pack_two(struct job *job) {
     if (pack(job->what, 2, &e)) give_up("a recipe", e.message);
 }
 
-/* 0 when the recipe does not fit the file: no queries, no weights, or values that are coded already. */
+/* 0 when the recipe does not fit the file: no queries, no weights, or values that are coded
+ * already. */
 static int packing_init(struct packing *p, const struct kvc_cache *cache, const char *name) {
     struct kvc_error e;
     struct kvc_pack_options options = {.recipe = recipe_of(name)};
@@ -127,12 +135,12 @@ static double times_faster(const struct line *line) {
     return one > 0 ? rate(line, TWO) / one : 0;
 }
 
-/* A program whose serial part is s takes s + (1 - s) / 2 of the time on two cores (Amdahl). `possible`: how many times faster two
- * threads can be. */
+/* A program whose serial part is s takes s + (1 - s) / 2 of the time on two cores (Amdahl).
+ * `possible`: how many times faster two threads can be. */
 static void print_line(const struct line *line, double possible) {
     const double times = times_faster(line), serial = times > 0 ? 2 / times - 1 : 0;
-    printf("    %-18s%9.3f%9.3f%9.2f%9.1f %%%11.2f\n", line->name, rate(line, ONE), rate(line, TWO), times,
-           100 * (serial > 0 ? serial : 0), possible > 0 ? times / possible : 0);
+    printf("    %-18s%9.3f%9.3f%9.2f%9.1f %%%11.2f\n", line->name, rate(line, ONE), rate(line, TWO),
+           times, 100 * (serial > 0 ? serial : 0), possible > 0 ? times / possible : 0);
 }
 
 void bench_threads(const char *path) {
@@ -144,9 +152,10 @@ void bench_threads(const char *path) {
     struct kvc_input in;
     struct kvc_cache *cache = open_cache(&in, path);
     size_t n = 0, bytes = 0;
-    for (uint32_t t = 0; t < cache->n_tensors; t++) bytes += (size_t)kvc_tensor_bytes(&cache->tensor[t]);
-    printf("\n%s, packed by one thread and by two: %.1f MB, %u cores; GB/s of elapsed time\n", path, (double)bytes / 1e6,
-           cores());
+    for (uint32_t t = 0; t < cache->n_tensors; t++)
+        bytes += (size_t)kvc_tensor_bytes(&cache->tensor[t]);
+    printf("\n%s, packed by one thread and by two: %.1f MB, %u cores; GB/s of elapsed time\n", path,
+           (double)bytes / 1e6, cores());
     machine_init(&machine, lines, bytes);
     for (size_t i = 0; n < MOST && (i < LOSSLESS || kvc_preset_at(i - LOSSLESS)); i++) {
         const char *name = i < LOSSLESS ? lossless[i] : kvc_preset_at(i - LOSSLESS)->name;

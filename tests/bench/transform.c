@@ -1,5 +1,6 @@
-/* transform.c: the transform codec on caches made up here, of 64 and 128 channels a head: whole, and how much of decoding each
- * stage takes. Not for real caches (lossy.c) or for quality (tests/quality). */
+/* transform.c: the transform codec on caches made up here, of 64 and 128 channels a head: whole,
+ * and how much of decoding each stage takes. Not for real caches (lossy.c) or for quality
+ * (tests/quality). */
 #include "tests/bench/bench.h"
 #include "tests/recipe_text.h"
 
@@ -18,9 +19,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 2048, LAYERS = 4, RECIPES = 6, WHOLE = 4, ALL = RECIPES + 2, ENCODE = 0, DECODE = 1 };
+enum {
+    MOST_ROWS = 2048,
+    LAYERS = 4,
+    RECIPES = 6,
+    WHOLE = 4,
+    ALL = RECIPES + 2,
+    ENCODE = 0,
+    DECODE = 1
+};
 #define RATIO 12.0 /* where KLDs of 0.01 lie */
-#define DECAY 0.08 /* of components' deviations: what makes about a quarter of the codes non-zero there */
+#define DECAY \
+    0.08 /* of components' deviations: what makes about a quarter of the codes non-zero there */
 
 struct made {
     struct kvc_cache *cache;
@@ -32,7 +42,8 @@ struct made {
 struct packed {
     const struct made *made;
     const char *recipe;
-    struct kvc_buffer buffer, again; /* with the profile, for decoding; what encoding is timed on, without it */
+    /* with the profile, for decoding; what encoding is timed on, without it */
+    struct kvc_buffer buffer, again;
     struct kvc_input in;
     struct kvc_cache *cache;
 };
@@ -52,11 +63,13 @@ static float normal(uint64_t *state) {
     return sum - 6;
 }
 
-/* Fills rows in bf16 whose components decrease, as those of real heads do, rotated by a Hadamard matrix. */
+/* Fills rows in bf16 whose components decrease, as those of real heads do, rotated by a Hadamard
+ * matrix. */
 static void fill(uint8_t *to, size_t heads, size_t dim, struct kvc_rope *rope, uint64_t *state) {
     float *row = need_memory(heads * dim * sizeof *row);
     for (int64_t t = 0; t < (int64_t)rows(); t++) {
-        for (size_t i = 0; i < heads * dim; i++) row[i] = normal(state) * expf(-(float)DECAY * (float)(i % dim));
+        for (size_t i = 0; i < heads * dim; i++)
+            row[i] = normal(state) * expf(-(float)DECAY * (float)(i % dim));
         kvc_hadamard(row, heads * dim, dim);
         if (rope) {
             kvc_rope_at(rope, t);
@@ -72,7 +85,10 @@ static void make(struct made *m, size_t heads, size_t dim) {
     struct kvc_rope rope;
     uint64_t state = 1;
     double angle[128];
-    const struct kvc_shape shape = {.dtype = KVC_BF16, .tokens = rows(), .heads = heads, .dim = dim};
+    const struct kvc_shape shape = {.dtype = KVC_BF16,
+                                    .tokens = rows(),
+                                    .heads = heads,
+                                    .dim = dim};
     const size_t size = rows() * heads * dim * 2;
     for (size_t i = 0; i < dim / 2; i++) angle[i] = pow(1e5, -2.0 * (double)i / (double)dim);
     m->bytes = size * LAYERS * 2;
@@ -96,14 +112,17 @@ static void make(struct made *m, size_t heads, size_t dim) {
     }
     kvc_rope_free(&rope);
     struct kvc_meta *meta = &m->cache->meta;
-    if (kvc_cache_finish(m->cache, &e) || kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", &e) ||
-        kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", &e) || kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, 1e5, &e))
+    if (kvc_cache_finish(m->cache, &e) ||
+        kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", &e) ||
+        kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", &e) ||
+        kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, 1e5, &e))
         give_up("a cache", e.message);
     struct kvc_learner *learner = kvc_learner_new(&e);
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
     if (learner) kvc_learner_predict(learner, 1, NULL);
-    if (!learner || kvc_learner_add(learner, m->cache, &e) || kvc_learner_write(learner, &sink, &e) ||
+    if (!learner || kvc_learner_add(learner, m->cache, &e) ||
+        kvc_learner_write(learner, &sink, &e) ||
         !(m->profile = kvc_profile_open_memory(buffer.data, buffer.n, &e)))
         give_up("a profile", e.message);
     kvc_learner_free(learner);
@@ -120,7 +139,8 @@ static void pack(const struct packed *p, struct kvc_buffer *to, int embed) {
                                              .embed_profile = embed};
     to->n = 0;
     struct kvc_sink sink = kvc_sink_buffer(to);
-    if (kvc_container_write(p->made->cache, &options, &sink, NULL, &e)) give_up(p->recipe, e.message);
+    if (kvc_container_write(p->made->cache, &options, &sink, NULL, &e))
+        give_up(p->recipe, e.message);
 }
 
 static void encode(struct job *job) {
@@ -137,7 +157,8 @@ static void decode(struct job *job) {
 
 static void copy(struct job *job) {
     const struct made *m = job->what;
-    for (size_t t = 0; t < 2 * LAYERS; t++) memcpy(m->to, m->values + t * (m->bytes / 2 / LAYERS), m->bytes / 2 / LAYERS);
+    for (size_t t = 0; t < 2 * LAYERS; t++)
+        memcpy(m->to, m->values + t * (m->bytes / 2 / LAYERS), m->bytes / 2 / LAYERS);
 }
 
 static void race_head(size_t heads, size_t dim) {
@@ -147,15 +168,18 @@ static void race_head(size_t heads, size_t dim) {
                                                 "center,basis,steps,code",
                                                 "derope@k,center,basis,steps,code",
                                                 "derope@k,predict,center,basis,steps,code"};
-    static const char *const what[RECIPES] = {"rANS, store", "+ steps", "+ basis", "+ means", "+ RoPE: all", "+ prediction"};
-    static const char *const lossless[ALL - RECIPES] = {"split", "cross"}; /* without and with prediction across layers */
+    static const char *const what[RECIPES] = {"rANS, store", "+ steps",     "+ basis",
+                                              "+ means",     "+ RoPE: all", "+ prediction"};
+    /* without and with prediction across layers */
+    static const char *const lossless[ALL - RECIPES] = {"split", "cross"};
     static char text[ALL][256], settled[512];
     struct made m;
     struct packed packed[ALL];
     struct line lines[ALL + 1];
     struct kvc_error e;
     make(&m, heads, dim);
-    const struct kvc_pack_options options = {.recipe = recipe_of(stages[WHOLE]), .profile = m.profile};
+    const struct kvc_pack_options options = {.recipe = recipe_of(stages[WHOLE]),
+                                             .profile = m.profile};
     const struct kvc_rate rate_wanted = {.ratio = RATIO, .row_bytes = m.bytes};
     struct kvc_rate_report report;
     struct kvc_recipe chosen;
@@ -164,35 +188,44 @@ static void race_head(size_t heads, size_t dim) {
         give_up("a step", e.message);
     const char *code = strrchr(settled, ',');
     memset(lines, 0, sizeof lines);
-    lines[0] = (struct line){.name = "memcpy", .bytes = m.bytes, .job = {{.run = copy, .what = &m}}};
+    lines[0] = (struct line){.name = "memcpy",
+                             .bytes = m.bytes,
+                             .job = {{.run = copy, .what = &m}}};
     for (size_t i = 0; i < ALL; i++) {
         if (i < RECIPES)
-            snprintf(text[i], sizeof text[i], "%.*s%s", (int)(strlen(stages[i]) - strlen("code")), stages[i], code + 1);
+            snprintf(text[i], sizeof text[i], "%.*s%s", (int)(strlen(stages[i]) - strlen("code")),
+                     stages[i], code + 1);
         else snprintf(text[i], sizeof text[i], "%s", lossless[i - RECIPES]);
         packed[i] = (struct packed){.made = &m, .recipe = text[i]};
         pack(&packed[i], &packed[i].buffer, 1);
         kvc_input_memory(&packed[i].in, "a pack", packed[i].buffer.data, packed[i].buffer.n);
-        if (!(packed[i].cache = kvc_format_import(&kvc_format_kvc, &packed[i].in, NULL, &e))) give_up(text[i], e.message);
+        if (!(packed[i].cache = kvc_format_import(&kvc_format_kvc, &packed[i].in, NULL, &e)))
+            give_up(text[i], e.message);
         lines[i + 1] = (struct line){.bytes = m.bytes,
-                                     .job = {{.run = i >= WHOLE ? encode : NULL, .what = &packed[i]},
+                                     .job = {{.run = i >= WHOLE ? encode : NULL,
+                                              .what = &packed[i]},
                                              {.run = decode, .what = &packed[i]}}};
     }
     race(lines, ALL + 1);
     const double whole = rate(&lines[0], ENCODE);
     printf(
-        "\nTransform codec, %zu heads of %zu channels, bf16 %.1f MB at ratio %.1f, one core: GB/s (to memcpy), container and\n"
-        "hashes in. Each line has one stage more; what comes before codes what it gets, at the same step. Inputs of predictions\n"
+        "\nTransform codec, %zu heads of %zu channels, bf16 %.1f MB at ratio %.1f, one core: GB/s "
+        "(to memcpy), container and\n"
+        "hashes in. Each line has one stage more; what comes before codes what it gets, at the "
+        "same step. Inputs of predictions\n"
         "are kept from one time to the next. Encoding names the profile and does not store it.\n",
         heads, dim, (double)m.bytes / 1e6, report.ratio);
     printf("    %-16s%9.3f\n", "memcpy", whole);
     for (size_t i = 0; i < RECIPES; i++)
-        printf("    decode %-16s%9.3f (%.3f)\n", what[i], rate(&lines[i + 1], DECODE), rate(&lines[i + 1], DECODE) / whole);
+        printf("    decode %-16s%9.3f (%.3f)\n", what[i], rate(&lines[i + 1], DECODE),
+               rate(&lines[i + 1], DECODE) / whole);
     for (size_t i = WHOLE; i < RECIPES; i++)
-        printf("    encode %-16s%9.3f (%.3f)\n", i == WHOLE ? "all, verified" : what[i], rate(&lines[i + 1], ENCODE),
-               rate(&lines[i + 1], ENCODE) / whole);
+        printf("    encode %-16s%9.3f (%.3f)\n", i == WHOLE ? "all, verified" : what[i],
+               rate(&lines[i + 1], ENCODE), rate(&lines[i + 1], ENCODE) / whole);
     for (size_t i = RECIPES; i < ALL; i++)
-        printf("    lossless: %-6s%9.3f (%.3f) decoded, %.3f (%.3f) encoded\n", text[i], rate(&lines[i + 1], DECODE),
-               rate(&lines[i + 1], DECODE) / whole, rate(&lines[i + 1], ENCODE), rate(&lines[i + 1], ENCODE) / whole);
+        printf("    lossless: %-6s%9.3f (%.3f) decoded, %.3f (%.3f) encoded\n", text[i],
+               rate(&lines[i + 1], DECODE), rate(&lines[i + 1], DECODE) / whole,
+               rate(&lines[i + 1], ENCODE), rate(&lines[i + 1], ENCODE) / whole);
     fflush(stdout);
     for (size_t i = 0; i < ALL; i++) {
         kvc_cache_free(packed[i].cache);

@@ -1,5 +1,5 @@
-/* zipnn.c: a Python process that runs ZipNN when asked, so that it is timed in turn with everything else. The other end
- * is zipnn_peer.py. */
+/* zipnn.c: a Python process that runs ZipNN when asked, so that it is timed in turn with everything
+ * else. The other end is zipnn_peer.py. */
 #include "tests/bench/bench.h"
 
 #include <signal.h>
@@ -60,11 +60,12 @@ const char *zipnn_version(void) {
     if (!tried++) {
         char venv[] = VENV, standard[] = "python3", *python = getenv("PYTHON");
         signal(SIGPIPE, SIG_IGN); /* should it end early */
-        /* ZipNN makes its output anew each time. Let its process keep the memory, as buffers are kept here: page faults
-         * then count for neither. */
+        /* ZipNN makes its output anew each time. Let its process keep the memory, as buffers are
+         * kept here: page faults then count for neither. */
         setenv("MALLOC_MMAP_MAX_", "0", 0);
         setenv("MALLOC_TRIM_THRESHOLD_", "4000000000", 0);
-        if (!start(python && *python ? python : standard) || !start(venv)) memcpy(version, text, sizeof text);
+        if (!start(python && *python ? python : standard) || !start(venv))
+            memcpy(version, text, sizeof text);
     }
     return *version ? version : NULL;
 }
@@ -76,7 +77,9 @@ static double number(const char *request, const char *about) {
 }
 
 size_t zipnn_file(const char *dtype, const char *path) {
-    static const char *const names[][2] = {{"bf16", "file bfloat16 "}, {"f16", "file float16 "}, {"f32", "file float32 "}};
+    static const char *const names[][2] = {{"bf16", "file bfloat16 "},
+                                           {"f16", "file float16 "},
+                                           {"f32", "file float32 "}};
     for (size_t i = 0; zipnn_version() && i < sizeof names / sizeof names[0]; i++)
         if (strcmp(dtype, names[i][0]) == 0) return (size_t)number(names[i][1], path);
     return 0;

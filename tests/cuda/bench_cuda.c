@@ -1,7 +1,9 @@
-/* bench_cuda.c: how fast a real GPU decodes and loads, against copies of the same bytes in the same run: JSON on standard
- * output, what it is at on standard error. Caches are made up (made.h): 32 layers, 8 heads of 128, bf16. Times are medians
- * after a warm-up; a buffer greater than the GPU's cache is written between repetitions. Not over the host in a GPU's place,
- * whose figures would mean nothing; not for whether what is decoded is right (test_cuda.c), though every file is verified. */
+/* bench_cuda.c: how fast a real GPU decodes and loads, against copies of the same bytes in the same
+ * run: JSON on standard output, what it is at on standard error. Caches are made up (made.h): 32
+ * layers, 8 heads of 128, bf16. Times are medians after a warm-up; a buffer greater than the GPU's
+ * cache is written between repetitions. Not over the host in a GPU's place, whose figures would
+ * mean nothing; not for whether what is decoded is right (test_cuda.c), though every file is
+ * verified. */
 #include "formats/device/cuda/devices.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/kvc.h"
@@ -23,7 +25,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LAYERS = 32, HEADS = 8, DIM = 128, TOKEN = LAYERS * 2 * HEADS * DIM * 2, PAGE = 16, WARM_UP = 3, MOST = 64 };
+enum {
+    LAYERS = 32,
+    HEADS = 8,
+    DIM = 128,
+    TOKEN = LAYERS * 2 * HEADS * DIM * 2,
+    PAGE = 16,
+    WARM_UP = 3,
+    MOST = 64
+};
 #define MIB (UINT64_C(1) << 20)
 #define FLUSH (256 * MIB)
 #define PINNED (1024 * MIB) /* at most, of raw bytes: copied from over and over */
@@ -52,7 +62,11 @@ static struct {
     int wanted[SCENARIOS];
     unsigned sms[MOST], n_sms;
     unsigned repetitions;
-} asked = {.size = {16 * MIB, 256 * MIB, 4096 * MIB}, .n_sizes = 3, .sms = {0, 32, 16, 8}, .n_sms = 4, .repetitions = 15};
+} asked = {.size = {16 * MIB, 256 * MIB, 4096 * MIB},
+           .n_sizes = 3,
+           .sms = {0, 32, 16, 8},
+           .n_sms = 4,
+           .repetitions = 15};
 
 static struct kvc_device *device;
 static cudaStream_t stream;
@@ -102,8 +116,8 @@ static double elapsed(void) {
 
 /* "1.234e9 bytes in t" as GB/s, with the spread of the times. */
 static json_t *rates(double bytes, struct times t) {
-    return json_pack("{s:f, s:f, s:f, s:f}", "GB/s", bytes / t.median / 1e9, "least", bytes / t.most / 1e9, "most",
-                     bytes / t.least / 1e9, "seconds", t.median);
+    return json_pack("{s:f, s:f, s:f, s:f}", "GB/s", bytes / t.median / 1e9, "least",
+                     bytes / t.most / 1e9, "most", bytes / t.least / 1e9, "seconds", t.median);
 }
 
 static void empty_cache(void) {
@@ -147,7 +161,8 @@ static struct times time_raw(uint64_t bytes) {
     for (unsigned i = 0; i < WARM_UP + asked.repetitions; i++) {
         const double start = now();
         for (uint64_t at = 0; at < bytes; at += room)
-            must(cudaMemcpyAsync((uint8_t *)to + at, from, (size_t)(bytes - at < room ? bytes - at : room),
+            must(cudaMemcpyAsync((uint8_t *)to + at, from,
+                                 (size_t)(bytes - at < room ? bytes - at : room),
                                  cudaMemcpyHostToDevice, stream),
                  "cudaMemcpyAsync");
         must(cudaStreamSynchronize(stream), "a copy");
@@ -194,7 +209,8 @@ static void aim(struct whole *w) {
 /* Loads, in one slot, whose tables get twice the room until all blocks go in one launch. */
 static int load_whole(struct whole *w, int verify, struct kvc_error *e) {
     uint64_t decoded = 0;
-    for (uint32_t t = 0; t < w->file->cache->n_tensors; t++) decoded += kvc_tensor_bytes(&w->file->cache->tensor[t]);
+    for (uint32_t t = 0; t < w->file->cache->n_tensors; t++)
+        decoded += kvc_tensor_bytes(&w->file->cache->tensor[t]);
     if (!w->table_bytes) w->table_bytes = decoded / 32 + 32 * MIB;
     for (;; w->table_bytes *= 2) {
         const struct kvc_load_options options = {.threads = 16,
@@ -203,7 +219,8 @@ static int load_whole(struct whole *w, int verify, struct kvc_error *e) {
                                                  .table_bytes = w->table_bytes,
                                                  .scratch_bytes = 3 * decoded + 64 * MIB,
                                                  .verify = verify};
-        if (!(w->load = kvc_load_new(device, w->file->cache, &w->file->opened.input, &options, w->target, e)) ||
+        if (!(w->load = kvc_load_new(device, w->file->cache, &w->file->opened.input, &options,
+                                     w->target, e)) ||
             kvc_load_run(w->load, stream, e) || kvc_load_finish(w->load, e))
             return -1;
         if (!kvc_load_again(w->load, stream, before, after, e)) break;
@@ -220,13 +237,15 @@ static struct times time_decode(struct whole *w) {
     struct kvc_error e;
     for (unsigned i = 0; i < WARM_UP + asked.repetitions; i++) {
         empty_cache();
-        if (kvc_load_again(w->load, stream, before, after, &e) || kvc_load_finish(w->load, &e)) give_up("decoding", e.message);
+        if (kvc_load_again(w->load, stream, before, after, &e) || kvc_load_finish(w->load, &e))
+            give_up("decoding", e.message);
         if (i >= WARM_UP) t[i - WARM_UP] = elapsed();
     }
     return sort_times(t, asked.repetitions);
 }
 
-static int bench_decode(json_t *report, const struct scenario *s, double *decode_rate, double *ratio, struct kvc_error *e) {
+static int bench_decode(json_t *report, const struct scenario *s, double *decode_rate,
+                        double *ratio, struct kvc_error *e) {
     struct whole w = {0};
     struct times plain, verified;
     int status = (w.file = kvc_file_open(path, NULL, e)) ? 0 : -1;
@@ -258,7 +277,8 @@ static int bench_decode(json_t *report, const struct scenario *s, double *decode
     json_object_set_new(report, "target",
                         s->share > 0 ? json_pack("{s:f}", "share of the copy", s->share)
                                      : json_pack("{s:f}", "GB/s", s->rate / 1e9));
-    json_object_set_new(report, "met", json_boolean(s->share > 0 ? share >= s->share : *decode_rate >= s->rate));
+    json_object_set_new(report, "met",
+                        json_boolean(s->share > 0 ? share >= s->share : *decode_rate >= s->rate));
     return 0;
 }
 
@@ -274,13 +294,17 @@ struct paged {
 static int paged_new(struct paged *p, uint64_t tokens, unsigned sms, struct kvc_error *e) {
     const uint64_t pages = (tokens + PAGE - 1) / PAGE;
     const struct kvc_cuda_options options = {.size = sizeof options, .multiprocessors = sms};
-    struct kvc_cuda_destination d = {
-        .size = sizeof d,
-        .layout = "vllm-flash",
-        .bases = p->base,
-        .n_bases = LAYERS,
-        .n_table = pages,
-        .pool = {.layers = LAYERS, .pages = pages, .page_size = PAGE, .heads = HEADS, .dim = DIM, .value_bytes = 2}};
+    struct kvc_cuda_destination d = {.size = sizeof d,
+                                     .layout = "vllm-flash",
+                                     .bases = p->base,
+                                     .n_bases = LAYERS,
+                                     .n_table = pages,
+                                     .pool = {.layers = LAYERS,
+                                              .pages = pages,
+                                              .page_size = PAGE,
+                                              .heads = HEADS,
+                                              .dim = DIM,
+                                              .value_bytes = 2}};
     if (!(p->table = malloc((size_t)pages * sizeof *p->table))) return kvc_fail_memory(e, "pages");
     for (uint32_t i = 0; i < pages; i++) p->table[i] = i;
     for (uint64_t i = pages - 1, state = 1; i; i--) {
@@ -291,7 +315,8 @@ static int paged_new(struct paged *p, uint64_t tokens, unsigned sms, struct kvc_
         p->table[k] = was;
     }
     d.table = p->table;
-    for (unsigned i = 0; i < LAYERS; i++) p->base[i] = (uint64_t)(uintptr_t)take(pages * PAGE * (TOKEN / LAYERS));
+    for (unsigned i = 0; i < LAYERS; i++)
+        p->base[i] = (uint64_t)(uintptr_t)take(pages * PAGE * (TOKEN / LAYERS));
     return (p->plan = kvc_cuda_plan_new(path, &options, &d, e)) ? 0 : -1;
 }
 
@@ -303,7 +328,8 @@ static void paged_free(struct paged *p) {
 
 static void load_pages(struct paged *p, cudaStream_t on) {
     struct kvc_error e;
-    if (kvc_cuda_load(p->plan, on, &e) || kvc_cuda_finish(p->plan, &e)) give_up("loading", e.message);
+    if (kvc_cuda_load(p->plan, on, &e) || kvc_cuda_finish(p->plan, &e))
+        give_up("loading", e.message);
 }
 
 static struct times time_load(struct paged *p) {
@@ -316,22 +342,27 @@ static struct times time_load(struct paged *p) {
     return sort_times(t, asked.repetitions);
 }
 
-static int bench_load(json_t *report, uint64_t tokens, double decode_rate, double ratio, struct times raw, struct kvc_error *e) {
+static int bench_load(json_t *report, uint64_t tokens, double decode_rate, double ratio,
+                      struct times raw, struct kvc_error *e) {
     struct paged p = {0};
     int status = paged_new(&p, tokens, 0, e);
     if (!status) {
         struct kvc_cuda_plan_info info = {.size = sizeof info};
         const struct times load = time_load(&p);
         kvc_cuda_plan_describe(p.plan, &info);
-        const double bus = (double)info.decoded / raw.median, bound = bus < decode_rate / ratio ? bus : decode_rate / ratio;
+        const double bus = (double)info.decoded / raw.median,
+                     bound = bus < decode_rate / ratio ? bus : decode_rate / ratio;
         const double stored = (double)info.stored;
         json_t *into = json_object();
         json_object_set_new(into, "decoded", rates((double)info.decoded, load));
         json_object_set_new(into, "stored", rates(stored, load));
-        json_object_set_new(into, "times as fast as raw bytes", json_real(raw.median / load.median));
-        json_object_set_new(into, "share of the lesser of bus and decoder", json_real(stored / load.median / bound));
+        json_object_set_new(into, "times as fast as raw bytes",
+                            json_real(raw.median / load.median));
+        json_object_set_new(into, "share of the lesser of bus and decoder",
+                            json_real(stored / load.median / bound));
         json_object_set_new(into, "target",
-                            json_pack("{s:s, s:f}", "times as fast as raw bytes", ratio >= 2 ? "> 1" : "none",
+                            json_pack("{s:s, s:f}", "times as fast as raw bytes",
+                                      ratio >= 2 ? "> 1" : "none",
                                       "share of the lesser of bus and decoder", 0.9));
         const int faster = raw.median > load.median, near = stored / load.median >= 0.9 * bound;
         json_object_set_new(into, "met", json_boolean((ratio < 2 || faster) && near));
@@ -343,15 +374,22 @@ static int bench_load(json_t *report, uint64_t tokens, double decode_rate, doubl
 
 /* --- beside a matrix product --- */
 
-enum { ORDER = 8192, PRODUCTS = 40, BF16 = 14, COMPUTE_32F = 68, NO_TRANSPOSE = 0, DEFAULT_ALGORITHM = -1 };
+enum {
+    ORDER = 8192,
+    PRODUCTS = 40,
+    BF16 = 14,
+    COMPUTE_32F = 68,
+    NO_TRANSPOSE = 0,
+    DEFAULT_ALGORITHM = -1
+};
 
 /* cuBLAS's own, by hand: its headers are not everywhere where the library is. */
 static struct {
     int (*create)(void **handle);
     int (*set_stream)(void *handle, cudaStream_t on);
-    int (*multiply)(void *handle, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int a_type, int lda,
-                    const void *b, int b_type, int ldb, const void *beta, void *c, int c_type, int ldc, int compute,
-                    int algorithm);
+    int (*multiply)(void *handle, int ta, int tb, int m, int n, int k, const void *alpha,
+                    const void *a, int a_type, int lda, const void *b, int b_type, int ldb,
+                    const void *beta, void *c, int c_type, int ldc, int compute, int algorithm);
     void *handle;
     cudaStream_t on;
     void *a, *b, *c;
@@ -367,14 +405,17 @@ static int open_blas(const struct made *m) {
     static const char *const name[] = {"libcublas.so", "libcublas.so.13", "libcublas.so.12"};
     const size_t bytes = (size_t)2 * ORDER * ORDER;
     void *library = NULL;
-    for (size_t i = 0; i < sizeof name / sizeof name[0] && !library; i++) library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof name / sizeof name[0] && !library; i++)
+        library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL);
     if (!library || find_function(library, "cublasCreate_v2", &blas.create) ||
-        find_function(library, "cublasSetStream_v2", &blas.set_stream) || find_function(library, "cublasGemmEx", &blas.multiply))
+        find_function(library, "cublasSetStream_v2", &blas.set_stream) ||
+        find_function(library, "cublasGemmEx", &blas.multiply))
         return -1;
     must(cudaStreamCreateWithFlags(&blas.on, cudaStreamNonBlocking), "a stream");
     if (blas.create(&blas.handle) || blas.set_stream(blas.handle, blas.on)) return -1;
     blas.a = take(bytes), blas.b = take(bytes), blas.c = take(bytes);
-    must(cudaMemcpy(blas.a, m->values, bytes, cudaMemcpyHostToDevice), "a matrix"); /* random numbers, not zeros */
+    /* random numbers, not zeros */
+    must(cudaMemcpy(blas.a, m->values, bytes, cudaMemcpyHostToDevice), "a matrix");
     must(cudaMemcpy(blas.b, m->values + bytes / 2, bytes, cudaMemcpyHostToDevice), "a matrix");
     return 0;
 }
@@ -382,8 +423,9 @@ static int open_blas(const struct made *m) {
 static void multiply(unsigned times) {
     const float one = 1, zero = 0;
     for (unsigned i = 0; i < times; i++)
-        if (blas.multiply(blas.handle, NO_TRANSPOSE, NO_TRANSPOSE, ORDER, ORDER, ORDER, &one, blas.a, BF16, ORDER, blas.b, BF16,
-                          ORDER, &zero, blas.c, BF16, ORDER, COMPUTE_32F, DEFAULT_ALGORITHM))
+        if (blas.multiply(blas.handle, NO_TRANSPOSE, NO_TRANSPOSE, ORDER, ORDER, ORDER, &one,
+                          blas.a, BF16, ORDER, blas.b, BF16, ORDER, &zero, blas.c, BF16, ORDER,
+                          COMPUTE_32F, DEFAULT_ALGORITHM))
             give_up("a matrix product", "cuBLAS failed");
 }
 
@@ -442,13 +484,14 @@ static json_t *bench_beside(uint64_t tokens) {
         pthread_join(thread, NULL);
         kvc_cuda_plan_describe(l.paged.plan, &info);
         const unsigned held = asked.sms[i] ? asked.sms[i] : device->multiprocessors;
-        json_array_append_new(list,
-                              json_pack("{s:i, s:o, s:f, s:f, s:f, s:f}", "multiprocessors", (int)held, "load alone, decoded",
-                                        rates((double)info.decoded, undisturbed), "load beside products, decoded, GB/s",
-                                        (double)info.decoded * l.loads / l.seconds / 1e9, "product alone, TFLOP/s",
-                                        operations / alone.median / 1e12, "product beside loads, TFLOP/s",
-                                        operations / beside.median / 1e12, "slowdown of the product",
-                                        beside.median / alone.median));
+        json_array_append_new(
+            list, json_pack("{s:i, s:o, s:f, s:f, s:f, s:f}", "multiprocessors", (int)held,
+                            "load alone, decoded", rates((double)info.decoded, undisturbed),
+                            "load beside products, decoded, GB/s",
+                            (double)info.decoded * l.loads / l.seconds / 1e9,
+                            "product alone, TFLOP/s", operations / alone.median / 1e12,
+                            "product beside loads, TFLOP/s", operations / beside.median / 1e12,
+                            "slowdown of the product", beside.median / alone.median));
         cudaStreamDestroy(l.on);
         paged_free(&l.paged);
     }
@@ -457,8 +500,10 @@ static json_t *bench_beside(uint64_t tokens) {
 
 /* --- all of it --- */
 
-static json_t *bench_scenario(const struct made *m, const struct scenario *s, uint64_t tokens, struct times raw) {
-    json_t *report = json_pack("{s:s, s:s, s:I}", "name", s->name, "recipe", s->recipe, "bytes", (json_int_t)m->bytes);
+static json_t *bench_scenario(const struct made *m, const struct scenario *s, uint64_t tokens,
+                              struct times raw) {
+    json_t *report = json_pack("{s:s, s:s, s:I}", "name", s->name, "recipe", s->recipe, "bytes",
+                               (json_int_t)m->bytes);
     struct kvc_error e;
     double decode_rate = 0, ratio = 0;
     fprintf(stderr, "%" PRIu64 " MiB, %s: packing", m->bytes / MIB, s->name);
@@ -473,17 +518,23 @@ static json_t *bench_scenario(const struct made *m, const struct scenario *s, ui
 }
 
 static void bench_size(json_t *report, uint64_t size) {
-    const struct made_shape shape = {
-        .tokens = size / TOKEN, .layers = LAYERS, .heads = HEADS, .dim_k = DIM, .dim_v = DIM, .dtype = KVC_BF16};
+    const struct made_shape shape = {.tokens = size / TOKEN,
+                                     .layers = LAYERS,
+                                     .heads = HEADS,
+                                     .dim_k = DIM,
+                                     .dim_v = DIM,
+                                     .dtype = KVC_BF16};
     struct made m;
     struct kvc_error e;
     fprintf(stderr, "%" PRIu64 " MiB: making\n", size / MIB);
     if (made_new(&m, &shape, 1, &e)) give_up("a cache", e.message);
     const struct times raw = time_raw(m.bytes);
-    json_array_append_new(json_object_get(report, "raw bytes from pinned memory"), rates((double)m.bytes, raw));
+    json_array_append_new(json_object_get(report, "raw bytes from pinned memory"),
+                          rates((double)m.bytes, raw));
     for (unsigned i = 0; i < SCENARIOS; i++)
         if (asked.wanted[i])
-            json_array_append_new(json_object_get(report, "cases"), bench_scenario(&m, &scenarios[i], shape.tokens, raw));
+            json_array_append_new(json_object_get(report, "cases"),
+                                  bench_scenario(&m, &scenarios[i], shape.tokens, raw));
     if (asked.n_sms && size >= 256 * MIB && !json_object_get(report, "beside matrix products")) {
         json_t *beside = json_object();
         json_object_set_new(report, "beside matrix products", beside);
@@ -491,9 +542,12 @@ static void bench_size(json_t *report, uint64_t size) {
             json_object_set_new(beside, "skipped", json_string("no libcublas"));
         } else {
             for (unsigned i = 0; i < SCENARIOS; i++) {
-                if (!asked.wanted[i] || (strcmp(scenarios[i].name, "quant4") && strcmp(scenarios[i].name, "split"))) continue;
+                if (!asked.wanted[i] ||
+                    (strcmp(scenarios[i].name, "quant4") && strcmp(scenarios[i].name, "split")))
+                    continue;
                 fprintf(stderr, "%s beside matrix products\n", scenarios[i].name);
-                if (made_pack(m.cache, scenarios[i].recipe, NULL, path, &e)) give_up("packing", e.message);
+                if (made_pack(m.cache, scenarios[i].recipe, NULL, path, &e))
+                    give_up("packing", e.message);
                 json_object_set_new(beside, scenarios[i].name, bench_beside(shape.tokens));
             }
             device->free(device, blas.a);
@@ -507,10 +561,12 @@ static void bench_size(json_t *report, uint64_t size) {
 /* --- arguments --- */
 
 static const char usage[] =
-    "Usage: bench_cuda [--sizes=16M,256M,4G] [--recipes=NAME,...] [--sms=0,32,16,8] [--repetitions=15] [--quick]\n"
+    "Usage: bench_cuda [--sizes=16M,256M,4G] [--recipes=NAME,...] [--sms=0,32,16,8] "
+    "[--repetitions=15] [--quick]\n"
     "  --sizes         of decoded caches; at least 1M\n"
     "  --recipes       of store fast split quant2 quant4 quant8 gear4 minicache small\n"
-    "  --sms           multiprocessors that loading may hold beside a matrix product; 0: all; empty: none of that\n"
+    "  --sms           multiprocessors that loading may hold beside a matrix product; 0: all; "
+    "empty: none of that\n"
     "  --quick         16M and 256M, 5 repetitions, no matrix product\n";
 
 static _Noreturn void refuse(const char *what) {
@@ -587,8 +643,9 @@ int main(int argc, char **argv) {
     must(cudaEventCreate(&before), "an event");
     must(cudaEventCreate(&after), "an event");
     flush = take(FLUSH);
-    json_t *report = json_pack("{s:s, s:s, s:i, s:i, s:[], s:[]}", "device", device->name, "built for", kvc_cuda_build(),
-                               "multiprocessors", (int)device->multiprocessors, "repetitions", (int)asked.repetitions,
+    json_t *report = json_pack("{s:s, s:s, s:i, s:i, s:[], s:[]}", "device", device->name,
+                               "built for", kvc_cuda_build(), "multiprocessors",
+                               (int)device->multiprocessors, "repetitions", (int)asked.repetitions,
                                "raw bytes from pinned memory", "cases");
     for (unsigned i = 0; i < asked.n_sizes; i++) bench_size(report, asked.size[i]);
     json_dumpf(report, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));

@@ -1,6 +1,6 @@
-/* fake.c: devices for a libkvc_cuda without CUDA: the host (formats/device/host_device.c), so that all but CUDA itself is
- * tested where there is no GPU. A handle is the path of a file, padded with zeros, which is mapped shared; what is exported
- * are made-up handles. Not installed. */
+/* fake.c: devices for a libkvc_cuda without CUDA: the host (formats/device/host_device.c), so that
+ * all but CUDA itself is tested where there is no GPU. A handle is the path of a file, padded with
+ * zeros, which is mapped shared; what is exported are made-up handles. Not installed. */
 #include "formats/device/cuda/devices.h"
 
 #include <fcntl.h>
@@ -22,16 +22,19 @@ const char kvc_device_build[] = "the host in a GPU's place";
 int kvc_cuda_count(struct kvc_error *e) {
     const char *n = getenv("KVC_FAKE_DEVICES");
     const int count = n ? atoi(n) : 1;
-    return count > 0 ? count : kvc_fail(e, KVC_ERR_UNSUPPORTED, "CUDA cannot be used: there is none");
+    return count > 0 ? count
+                     : kvc_fail(e, KVC_ERR_UNSUPPORTED, "CUDA cannot be used: there is none");
 }
 
-static int open_handle(struct kvc_device *d, const uint8_t handle[KVC_IPC_HANDLE], void **base, struct kvc_error *e) {
+static int open_handle(struct kvc_device *d, const uint8_t handle[KVC_IPC_HANDLE], void **base,
+                       struct kvc_error *e) {
     char path[KVC_IPC_HANDLE + 1] = "";
     struct stat st;
     (void)d;
     memcpy(path, handle, KVC_IPC_HANDLE);
     const int fd = open(path, O_RDWR);
-    if (fd < 0 || fstat(fd, &st)) return kvc_fail(e, KVC_ERR_IO, "no memory behind handle '%s'", path);
+    if (fd < 0 || fstat(fd, &st))
+        return kvc_fail(e, KVC_ERR_IO, "no memory behind handle '%s'", path);
     *base = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     for (size_t i = 0; i < MAPPINGS && *base != MAP_FAILED; i++) {
@@ -55,7 +58,8 @@ struct kvc_device *kvc_device_cuda(int number, struct kvc_error *e) {
     const int count = kvc_cuda_count(e);
     if (count < 0) return NULL;
     if (number < 0 || number >= count) {
-        kvc_fail(e, KVC_ERR_USAGE, "there is no device cuda:%d: the last is cuda:%d", number, count - 1);
+        kvc_fail(e, KVC_ERR_USAGE, "there is no device cuda:%d: the last is cuda:%d", number,
+                 count - 1);
         return NULL;
     }
     struct kvc_device *d = kvc_device_host(e);

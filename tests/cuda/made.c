@@ -59,11 +59,13 @@ static uint64_t place(const struct made *m, uint32_t t) {
     return at;
 }
 
-/* Fills rows [first, end) of a tensor: components that decrease, mixed, spread by channel, rotated. */
+/* Fills rows [first, end) of a tensor: components that decrease, mixed, spread by channel, rotated.
+ */
 static int fill_rows(const struct filling *f, uint32_t t, uint64_t first, uint64_t end) {
     const struct kvc_tensor *tensor = &f->made->cache->tensor[t];
     const struct kvc_shape *s = &tensor->shape;
-    const size_t heads = (size_t)s->heads, dim = (size_t)s->dim, width = heads * dim, row_bytes = (size_t)kvc_row_bytes(s);
+    const size_t heads = (size_t)s->heads, dim = (size_t)s->dim, width = heads * dim,
+                 row_bytes = (size_t)kvc_row_bytes(s);
     const int turned = tensor->role == KVC_ROLE_K, mixed = !(dim & (dim - 1));
     double angle[WIDEST];
     struct kvc_rope rope = {0};
@@ -97,10 +99,12 @@ static int fill_rows(const struct filling *f, uint32_t t, uint64_t first, uint64
 static void *fill(void *state) {
     struct filling *f = state;
     const struct kvc_cache *c = f->made->cache;
-    for (uint64_t i; (i = atomic_fetch_add(&f->next, 1)) < f->runs * c->n_tensors && !atomic_load(&f->failed);) {
+    for (uint64_t i; (i = atomic_fetch_add(&f->next, 1)) < f->runs * c->n_tensors &&
+                     !atomic_load(&f->failed);) {
         const uint32_t t = (uint32_t)(i / f->runs);
         const uint64_t first = i % f->runs * AT_ONCE, left = c->tensor[t].shape.tokens - first;
-        if (fill_rows(f, t, first, first + (left < AT_ONCE ? left : AT_ONCE))) atomic_store(&f->failed, 1);
+        if (fill_rows(f, t, first, first + (left < AT_ONCE ? left : AT_ONCE)))
+            atomic_store(&f->failed, 1);
     }
     return NULL;
 }
@@ -127,7 +131,8 @@ static int fill_all(const struct made *m, float mean, uint64_t seed, struct kvc_
 
 /* --- caches --- */
 
-static int add_tensor(struct made *m, uint32_t layer, enum kvc_role role, const struct made_shape *s, struct kvc_error *e) {
+static int add_tensor(struct made *m, uint32_t layer, enum kvc_role role,
+                      const struct made_shape *s, struct kvc_error *e) {
     const struct kvc_shape shape = {.dtype = s->dtype,
                                     .tokens = s->tokens,
                                     .heads = s->heads,
@@ -142,13 +147,17 @@ static int add_tensor(struct made *m, uint32_t layer, enum kvc_role role, const 
 
 static int make(struct made *m, const struct made_shape *s, uint64_t seed, struct kvc_error *e) {
     const int latent = !s->dim_v;
-    if (s->dim_k > WIDEST) return kvc_fail(e, KVC_ERR_USAGE, "a made-up head has at most %d channels", WIDEST);
-    if (!(m->cache = kvc_cache_new(e)) || kvc_cache_add_part(m->cache, KVC_PART_LIVE, s->tokens, e) == KVC_NONE ||
+    if (s->dim_k > WIDEST)
+        return kvc_fail(e, KVC_ERR_USAGE, "a made-up head has at most %d channels", WIDEST);
+    if (!(m->cache = kvc_cache_new(e)) ||
+        kvc_cache_add_part(m->cache, KVC_PART_LIVE, s->tokens, e) == KVC_NONE ||
         kvc_cache_map(m->cache, NULL, NULL, e))
         return -1;
     for (uint32_t l = 0; l < s->layers; l++) {
-        if (kvc_cache_add_layer(m->cache, 0, l, latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) == KVC_NONE ||
-            add_tensor(m, l, latent ? KVC_ROLE_LATENT : KVC_ROLE_K, s, e) || (!latent && add_tensor(m, l, KVC_ROLE_V, s, e)))
+        if (kvc_cache_add_layer(m->cache, 0, l, latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) ==
+                KVC_NONE ||
+            add_tensor(m, l, latent ? KVC_ROLE_LATENT : KVC_ROLE_K, s, e) ||
+            (!latent && add_tensor(m, l, KVC_ROLE_V, s, e)))
             return -1;
     }
     if (!(m->values = malloc((size_t)m->bytes))) return kvc_fail_memory(e, "values");
@@ -156,9 +165,10 @@ static int make(struct made *m, const struct made_shape *s, uint64_t seed, struc
     for (uint32_t t = 0; t < m->cache->n_tensors; t++)
         if (kvc_cache_map_memory(m->cache, t, m->values + place(m, t), e)) return -1;
     struct kvc_meta *meta = &m->cache->meta;
-    return kvc_cache_finish(m->cache, e) || (!latent && (kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", e) ||
-                                                         kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", e) ||
-                                                         kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, THETA, e)))
+    return kvc_cache_finish(m->cache, e) ||
+                   (!latent && (kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, "halves", e) ||
+                                kvc_meta_set_text(meta, KVC_KEY_ROPE_TYPE, "default", e) ||
+                                kvc_meta_set_f64(meta, KVC_KEY_ROPE_THETA, THETA, e)))
                ? -1
                : 0;
 }
@@ -180,7 +190,8 @@ static int learn(struct made *m, const struct made_shape *shape, struct kvc_erro
     return status ? -1 : 0;
 }
 
-int made_new(struct made *m, const struct made_shape *shape, int with_profile, struct kvc_error *e) {
+int made_new(struct made *m, const struct made_shape *shape, int with_profile,
+             struct kvc_error *e) {
     memset(m, 0, sizeof *m);
     return make(m, shape, 1, e) || (with_profile && learn(m, shape, e)) ? -1 : 0;
 }
@@ -194,8 +205,8 @@ void made_free(struct made *m) {
 
 /* --- files --- */
 
-int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile, const char *path,
-              struct kvc_error *e) {
+int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile,
+              const char *path, struct kvc_error *e) {
     struct kvc_pack_options options = {.recipe = recipe_of(recipe),
                                        .profile = profile,
                                        .embed_profile = profile != NULL,
@@ -203,7 +214,8 @@ int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_prof
     struct kvc_rate rate = {0};
     struct kvc_rate_report report;
     struct kvc_recipe settled;
-    for (uint32_t t = 0; t < cache->n_tensors; t++) rate.row_bytes += kvc_tensor_bytes(&cache->tensor[t]);
+    for (uint32_t t = 0; t < cache->n_tensors; t++)
+        rate.row_bytes += kvc_tensor_bytes(&cache->tensor[t]);
     if (kvc_rate_settle(cache, &options, &rate, &settled, &report, e)) return -1;
     options.recipe = &settled;
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

@@ -1,6 +1,6 @@
-/* made.h: caches made up for the programs of this folder, of any size, and files packed of them. Their values are normally
- * distributed with another spread for each channel, and K is rotated by RoPE, so stages behave as with real caches. Not for
- * judging ratios or quality. */
+/* made.h: caches made up for the programs of this folder, of any size, and files packed of them.
+ * Their values are normally distributed with another spread for each channel, and K is rotated by
+ * RoPE, so stages behave as with real caches. Not for judging ratios or quality. */
 #ifndef KVC_TEST_MADE_H
 #define KVC_TEST_MADE_H
 
@@ -25,7 +25,7 @@ int made_new(struct made *m, const struct made_shape *shape, int with_profile, s
 void made_free(struct made *m);
 
 /* Writes a cache as a .kvc, the profile inside. `profile` may be NULL. */
-int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile, const char *path,
-              struct kvc_error *e);
+int made_pack(const struct kvc_cache *cache, const char *recipe, struct kvc_profile *profile,
+              const char *path, struct kvc_error *e);
 
 #endif

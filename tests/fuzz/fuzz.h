@@ -1,8 +1,8 @@
-/* fuzz.h: what the fuzz targets share: reading all of a cache, packing it and getting it back. Not for other
- * tests.
+/* fuzz.h: what the fuzz targets share: reading all of a cache, packing it and getting it back. Not
+ * for other tests.
  *
- * A target takes any bytes. Refusing them is right; crashing, or returning other data than went in, is a
- * finding. */
+ * A target takes any bytes. Refusing them is right; crashing, or returning other data than went in,
+ * is a finding. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -17,7 +17,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A few bytes may rightly stand for very large caches (zeros compress well): those are left alone. */
+/* A few bytes may rightly stand for very large caches (zeros compress well): those are left alone.
+ */
 #define FUZZ_MAX_BYTES (UINT64_C(16) << 20)
 
 _Noreturn static inline void fuzz_die(const char *what, const struct kvc_error *e) {
@@ -37,14 +38,17 @@ static inline int fuzz_is_small(const struct kvc_cache *c) {
     if (total > FUZZ_MAX_BYTES) return 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *x = &c->tensor[t];
-        if (x->source_size > FUZZ_MAX_BYTES || kvc_row_bytes(&x->shape) * KVC_BLOCK > FUZZ_MAX_BYTES) return 0;
+        if (x->source_size > FUZZ_MAX_BYTES ||
+            kvc_row_bytes(&x->shape) * KVC_BLOCK > FUZZ_MAX_BYTES)
+            return 0;
         total += kvc_tensor_bytes(x) + x->source_size;
         if (total > FUZZ_MAX_BYTES) return 0;
     }
     return 1;
 }
 
-/* Reads every row, by blocks and the first row alone, and every literal. The digest is that of all rows. */
+/* Reads every row, by blocks and the first row alone, and every literal. The digest is that of all
+ * rows. */
 static inline int fuzz_read(const struct kvc_cache *c, uint64_t *digest, struct kvc_error *e) {
     int status = 0;
     *digest = 0;
@@ -58,8 +62,10 @@ static inline int fuzz_read(const struct kvc_cache *c, uint64_t *digest, struct 
             if (status) break;
             *digest += kvc_digest_rows(rows, row, first, n) * (t + 1);
             if (b) continue;
-            if (c->read(c, t, 0, 1, one, e)) fuzz_die("a block can be read, its first row cannot", e);
-            if (memcmp(rows, one, row) != 0) fuzz_die("a row differs from the same row of its block", NULL);
+            if (c->read(c, t, 0, 1, one, e))
+                fuzz_die("a block can be read, its first row cannot", e);
+            if (memcmp(rows, one, row) != 0)
+                fuzz_die("a row differs from the same row of its block", NULL);
         }
         free(rows);
         free(one);
@@ -72,10 +78,10 @@ static inline int fuzz_read(const struct kvc_cache *c, uint64_t *digest, struct 
     return status;
 }
 
-/* Packs a cache whose rows have this digest, opens the result and compares; `source` (may be NULL) is the
- * file that the cache came from. Recipe and alignment follow from `choice`. */
-static inline void fuzz_round_trip(const struct kvc_cache *c, uint64_t digest, const uint8_t *source, size_t size,
-                                   size_t choice) {
+/* Packs a cache whose rows have this digest, opens the result and compares; `source` (may be NULL)
+ * is the file that the cache came from. Recipe and alignment follow from `choice`. */
+static inline void fuzz_round_trip(const struct kvc_cache *c, uint64_t digest,
+                                   const uint8_t *source, size_t size, size_t choice) {
     struct kvc_pack_options options = {.recipe = recipe_of(choice & 1 ? "store" : "zstd"),
                                        .threads = 1,
                                        .align = choice & 2 ? 64 : 0};
@@ -91,11 +97,13 @@ static inline void fuzz_round_trip(const struct kvc_cache *c, uint64_t digest, c
     if (kvc_container_check(d, 1, &e)) fuzz_die("what was packed is damaged", &e);
     if (fuzz_read(d, &got, &e)) fuzz_die("cannot read what was packed", &e);
     if (got != digest) fuzz_die("other rows came back", NULL);
-    if (d->n_tokens != c->n_tokens || (c->n_tokens && memcmp(d->tokens, c->tokens, c->n_tokens * 4) != 0))
+    if (d->n_tokens != c->n_tokens ||
+        (c->n_tokens && memcmp(d->tokens, c->tokens, c->n_tokens * 4) != 0))
         fuzz_die("other tokens came back", NULL);
     if (source && c->n_extents) {
         if (kvc_source_write(d, 1, &back, &e)) fuzz_die("cannot put the source together", &e);
-        if (again.n != size || memcmp(again.data, source, size) != 0) fuzz_die("another source file came back", NULL);
+        if (again.n != size || memcmp(again.data, source, size) != 0)
+            fuzz_die("another source file came back", NULL);
     }
     kvc_cache_free(d);
     kvc_input_close(&in);
@@ -117,7 +125,8 @@ static inline void fuzz_export(const struct kvc_cache *c, size_t choice) {
 }
 
 /* Imports bytes as an engine's file, reads, packs and exports what came in. */
-static inline void fuzz_engine_file_as(const struct kvc_format *format, const struct kvc_import_options *options,
+static inline void fuzz_engine_file_as(const struct kvc_format *format,
+                                       const struct kvc_import_options *options,
                                        const uint8_t *data, size_t size) {
     struct kvc_input in;
     struct kvc_error e;
@@ -134,11 +143,14 @@ static inline void fuzz_engine_file_as(const struct kvc_format *format, const st
     kvc_input_close(&in);
 }
 
-/* The same by names, axes and types that a user says of arrays; in the order of `as`, with the format's name before it. */
-static inline void fuzz_arrays_as(const struct kvc_format *format, const uint8_t *data, size_t size) {
-    static const char *const as[] = {"map=keys=layers.0.keys,map=values=layers.0.values,map=axes=lhtd,map=dtype=f8e4m3",
-                                     "map=kv=cache,map=axes=lcbhtd,map=dtype=bf16", "map=axes=bthd", "map=kv={i},map=axes=tcdh",
-                                     "map=keys=keys,map=values=values,map=axes=dtblh"};
+/* The same by names, axes and types that a user says of arrays; in the order of `as`, with the
+ * format's name before it. */
+static inline void fuzz_arrays_as(const struct kvc_format *format, const uint8_t *data,
+                                  size_t size) {
+    static const char *const as[] = {
+        "map=keys=layers.0.keys,map=values=layers.0.values,map=axes=lhtd,map=dtype=f8e4m3",
+        "map=kv=cache,map=axes=lcbhtd,map=dtype=bf16", "map=axes=bthd", "map=kv={i},map=axes=tcdh",
+        "map=keys=keys,map=values=values,map=axes=dtblh"};
     char text[160];
     for (size_t i = 0; i < sizeof as / sizeof as[0]; i++) {
         snprintf(text, sizeof text, "%s:%s", format->name, as[i]);
@@ -148,7 +160,8 @@ static inline void fuzz_arrays_as(const struct kvc_format *format, const uint8_t
 }
 
 /* The same without options. */
-static inline void fuzz_engine_file(const struct kvc_format *format, const uint8_t *data, size_t size) {
+static inline void fuzz_engine_file(const struct kvc_format *format, const uint8_t *data,
+                                    size_t size) {
     static const struct kvc_import_options options;
     fuzz_engine_file_as(format, &options, data, size);
 }

@@ -1,5 +1,6 @@
-/* fuzz_container.c: .kvc files from any bytes. The first byte says how far they are mended, to get past the
- * hashes: 0 not at all; 1 every check, as the records stand; 2 the index and the footer as well. */
+/* fuzz_container.c: .kvc files from any bytes. The first byte says how far they are mended, to get
+ * past the hashes: 0 not at all; 1 every check, as the records stand; 2 the index and the footer as
+ * well. */
 #include "tests/fuzz/mend.h"
 
 #include "formats/container/salvage.h"
@@ -9,9 +10,11 @@ static void walk(const struct kvc_cache *c, size_t choice) {
     struct kvc_record_info info;
     struct kvc_section section[8];
     uint64_t digest;
-    for (uint64_t i = 0; i < kvc_container_records(c); i++) kvc_container_record(c, i, &info, section, 8, &e);
+    for (uint64_t i = 0; i < kvc_container_records(c); i++)
+        kvc_container_record(c, i, &info, section, 8, &e);
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (!kvc_container_stored(c, t) != !kvc_tensor_part(c, t)->cells.n || !*kvc_container_pipeline(c, t))
+        if (!kvc_container_stored(c, t) != !kvc_tensor_part(c, t)->cells.n ||
+            !*kvc_container_pipeline(c, t))
             fuzz_die("a tensor without records or pipeline", NULL);
     if (!fuzz_is_small(c)) return;
     int readable = fuzz_read(c, &digest, &e) == 0, rest = kvc_container_check_rest(c, &e) == 0;
@@ -30,7 +33,8 @@ static void salvage(const struct kvc_input *in) {
     if (kvc_salvage_refusal(c) || fuzz_is_small(c)) {
         const struct kvc_survey *s = kvc_salvage_survey(c, 1, &e);
         uint64_t digest;
-        if (s && !kvc_salvage_refusal(c) && !s->no_source && kvc_survey_all_whole(s, c) != !fuzz_read(c, &digest, &e))
+        if (s && !kvc_salvage_refusal(c) && !s->no_source &&
+            kvc_survey_all_whole(s, c) != !fuzz_read(c, &digest, &e))
             fuzz_die("what is whole cannot be read, or the other way round", &e);
     }
     kvc_cache_free(c);

@@ -1,7 +1,8 @@
-/* fuzz_device.c: .kvc files from any bytes onto a device, which is the host here: programs, queue and decoder of a GPU. The
- * first byte says how the file is mended (mend.h) and how it is loaded. What the device loads the CPU reads as well, and the
- * same bytes; what the CPU reads the device loads; with verify that holds of files whose digests fit, and no others are
- * loaded. Not for engines' layouts. */
+/* fuzz_device.c: .kvc files from any bytes onto a device, which is the host here: programs, queue
+ * and decoder of a GPU. The first byte says how the file is mended (mend.h) and how it is loaded.
+ * What the device loads the CPU reads as well, and the same bytes; what the CPU reads the device
+ * loads; with verify that holds of files whose digests fit, and no others are loaded. Not for
+ * engines' layouts. */
 #include "tests/fuzz/mend.h"
 
 #include "formats/device/load.h"
@@ -9,8 +10,8 @@
 
 #include <sanitizer/asan_interface.h>
 
-/* Above the number of the mode, in the first byte. PART: some rows only. SPLIT: rows that came as one head turn out to be
- * two. FEW: a block at a time. */
+/* Above the number of the mode, in the first byte. PART: some rows only. SPLIT: rows that came as
+ * one head turn out to be two. FEW: a block at a time. */
 enum { BACKWARDS = 4, PART = 8, SPLIT = 16, FEW = 32 };
 
 struct loaded {
@@ -29,7 +30,10 @@ static void aim(struct loaded *l, const struct kvc_load_options *options) {
         struct kvc_device_target *g = &l->target[t];
         uint64_t first, n;
         kvc_load_rows(l->cache, t, options, &first, &n);
-        *g = (struct kvc_device_target){.page_size = 1, .pages = n, .heads = 1, .channels = (uint32_t)kvc_row_bytes(s)};
+        *g = (struct kvc_device_target){.page_size = 1,
+                                        .pages = n,
+                                        .heads = 1,
+                                        .channels = (uint32_t)kvc_row_bytes(s)};
         g->from = g->dtype = KVC_DEVICE_U8;
         g->dim = 1;
         if (info->block == 1) {
@@ -46,11 +50,12 @@ static void aim(struct loaded *l, const struct kvc_load_options *options) {
     }
 }
 
-/* A device whose memory for stored bytes, the first that is asked for, is dark to the address sanitizer but where bytes were
- * copied to: so nothing reads beyond a block. */
+/* A device whose memory for stored bytes, the first that is asked for, is dark to the address
+ * sanitizer but where bytes were copied to: so nothing reads beyond a block. */
 static unsigned n_allocs;
 static int (*alloc_memory)(struct kvc_device *d, size_t n, void **p, struct kvc_error *e);
-static int (*copy_memory)(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e);
+static int (*copy_memory)(struct kvc_device *d, void *stream, void *to, const void *from, size_t n,
+                          struct kvc_error *e);
 
 static int alloc_dark(struct kvc_device *d, size_t n, void **p, struct kvc_error *e) {
     const int status = alloc_memory(d, n, p, e);
@@ -58,7 +63,8 @@ static int alloc_dark(struct kvc_device *d, size_t n, void **p, struct kvc_error
     return status;
 }
 
-static int copy_lit(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+static int copy_lit(struct kvc_device *d, void *stream, void *to, const void *from, size_t n,
+                    struct kvc_error *e) {
     ASAN_UNPOISON_MEMORY_REGION(to, n);
     return copy_memory(d, stream, to, from, n, e);
 }
@@ -82,11 +88,13 @@ static int load(struct loaded *l, const struct kvc_load_options *options, struct
     return status;
 }
 
-/* Two values that differ in their bits may be NaN both: whose payload an operation keeps is the machine's business. */
+/* Two values that differ in their bits may be NaN both: whose payload an operation keeps is the
+ * machine's business. */
 static int both_nan(const uint8_t *a, const uint8_t *b, uint32_t dtype) {
     const uint32_t exponent = dtype == KVC_F32 ? 0x7f800000u : dtype == KVC_F16 ? 0x7c00u : 0x7f80u;
     const uint32_t sign = dtype == KVC_F32 ? 0x80000000u : 0x8000u;
-    const uint32_t x = dtype == KVC_F32 ? get_u32(a) : get_u16(a), y = dtype == KVC_F32 ? get_u32(b) : get_u16(b);
+    const uint32_t x = dtype == KVC_F32 ? get_u32(a) : get_u16(a),
+                   y = dtype == KVC_F32 ? get_u32(b) : get_u16(b);
     return dtype <= KVC_BF16 && (x & ~sign) > exponent && (y & ~sign) > exponent;
 }
 
@@ -100,9 +108,10 @@ static int are_equal(const uint8_t *rows, const uint8_t *want, size_t size, uint
     return 0;
 }
 
-/* Reads rows [first, first + n) of a tensor, compares them where the device has them; -1 when they cannot be read. *same
- * becomes 0 where bits differ. */
-static int compare(const struct loaded *l, uint32_t t, uint64_t first, uint64_t n, int loaded, int *same, struct kvc_error *e) {
+/* Reads rows [first, first + n) of a tensor, compares them where the device has them; -1 when they
+ * cannot be read. *same becomes 0 where bits differ. */
+static int compare(const struct loaded *l, uint32_t t, uint64_t first, uint64_t n, int loaded,
+                   int *same, struct kvc_error *e) {
     const size_t size = (size_t)(n * kvc_row_bytes(&l->cache->tensor[t].shape));
     uint8_t *want = fuzz_alloc(size);
     const int status = n ? l->cache->read(l->cache, t, first, n, want, e) : 0;
@@ -136,7 +145,8 @@ static int digests_fit(const struct kvc_cache *c) {
         const uint64_t first = kvc_tensor_part(c, r.tensor)->cells.block[r.block];
         const uint64_t row = kvc_row_bytes(&c->tensor[r.tensor].shape);
         uint8_t *rows = fuzz_alloc((size_t)(r.rows * row));
-        fit = !c->read(c, r.tensor, first, r.rows, rows, &e) && kvc_digest_rows(rows, row, first, r.rows) == r.digest;
+        fit = !c->read(c, r.tensor, first, r.rows, rows, &e) &&
+              kvc_digest_rows(rows, row, first, r.rows) == r.digest;
         free(rows);
     }
     return fit;
@@ -156,14 +166,17 @@ static void load_all(struct loaded *l, unsigned how) {
         read = !compare(l, t, first, n, loaded, &same, &e);
     }
     if (read && !loaded) fuzz_die("the CPU reads what a device does not", &why);
-    if (how & PART) return; /* a device looks at the rows that are asked for, the CPU at whole blocks */
+    /* a device looks at the rows that are asked for, the CPU at whole blocks */
+    if (how & PART) return;
     if (loaded && !read) fuzz_die("a device loads what the CPU does not", &e);
     if (!read) load_each(l, &options);
     options.verify = 1;
     aim(l, &options);
     const int verified = !load(l, &options, &why);
     if (same && verified != (read && digests_fit(l->cache)))
-        fuzz_die(verified ? "a device verifies what the CPU does not" : "the CPU verifies what a device does not", &why);
+        fuzz_die(verified ? "a device verifies what the CPU does not"
+                          : "the CPU verifies what a device does not",
+                 &why);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,4 +1,5 @@
-/* fuzz_lmcache.c: LMCache's chunks from any bytes: by their header, with other options, and as arrays without a header. */
+/* fuzz_lmcache.c: LMCache's chunks from any bytes: by their header, with other options, and as
+ * arrays without a header. */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,6 +1,6 @@
-/* fuzz_lossy.c: the lossy stages and those that stand before them, past the hashes. 16 bytes choose a recipe, a shape
- * and what the rest is: rows of one or two layers, which are encoded and decoded, or instructions that damage the
- * sections of such an encoding before they are decoded. */
+/* fuzz_lossy.c: the lossy stages and those that stand before them, past the hashes. 16 bytes choose
+ * a recipe, a shape and what the rest is: rows of one or two layers, which are encoded and decoded,
+ * or instructions that damage the sections of such an encoding before they are decoded. */
 #include "tests/fuzz/fuzz.h"
 
 #include "codecs/eigen.h"
@@ -16,7 +16,14 @@
 #include <math.h>
 
 enum { HEADER = 16, CHANGE = 4, MAX_CHANGES = 32, MAX_SECTIONS = 64 };
-enum { MAX_VALUES = 1 << 13, MAX_BLOCKS = 4, MAX_QUERIES = 8, IN = 5, HIDDEN_TENSOR = 7, PAIR_TENSOR = 3 };
+enum {
+    MAX_VALUES = 1 << 13,
+    MAX_BLOCKS = 4,
+    MAX_QUERIES = 8,
+    IN = 5,
+    HIDDEN_TENSOR = 7,
+    PAIR_TENSOR = 3
+};
 
 static const char *const own_recipes[] = {
     "quant:kivi:bits=2",
@@ -76,7 +83,8 @@ static const char *const own_recipes[] = {
     "finite",
     "finite,zstd",
     "finite,sink:2,finite,fast",
-    "sink:2,tail:3:whole=2,finite,prune:k=0.5:v=0.5:by=l1,outlier:0.1,quant:kivi:bits=2:g=5,lowrank:r=2:layer,split",
+    "sink:2,tail:3:whole=2,finite,prune:k=0.5:v=0.5:by=l1,outlier:0.1,quant:kivi:bits=2:g=5,"
+    "lowrank:r=2:layer,split",
     "project:hidden",
     "project:hidden:norm=rms",
     "project:hidden:norm=none,quant:kivi:bits=2",
@@ -108,7 +116,8 @@ static const char *const own_recipes[] = {
 };
 enum { OWN = sizeof own_recipes / sizeof own_recipes[0] };
 
-/* Byte 1. PROFILE: a profile of K and V is available; LOST: not for decoding; ROTATED: K is rotated by angles of byte 12. */
+/* Byte 1. PROFILE: a profile of K and V is available; LOST: not for decoding; ROTATED: K is rotated
+ * by angles of byte 12. */
 enum { DAMAGE = 1, VALUES = 2, SECOND = 4, PROFILE = 8, LOST = 16, ROTATED = 32, WINDOW = 64 };
 /* Byte 2 % FILLS: what the bytes of the rest are as values. */
 enum { ANY_BITS, SMALL, MIXED, CONSTANT, FILLS };
@@ -173,9 +182,11 @@ static struct kvc_pipeline pipeline_of(unsigned choice, unsigned select) {
     if (kvc_recipe_parse(text, &recipe, &e)) fuzz_die(text, &e);
     kvc_recipe_pipeline(&recipe, select, 0, &line);
     if (kvc_pipeline_check(&line, &e)) fuzz_die(text, &e);
-    for (unsigned i = 0; i < line.n; i++) { /* a preset asks for a KLD, which kvc-pack turns into a step */
+    /* a preset asks for a KLD, which kvc-pack turns into a step */
+    for (unsigned i = 0; i < line.n; i++) {
         double kld;
-        if (line.step[i].stage == &kvc_stage_code && kvc_stage_code.step(&line.step[i].args, &kld) <= 0)
+        if (line.step[i].stage == &kvc_stage_code &&
+            kvc_stage_code.step(&line.step[i].args, &kld) <= 0)
             kvc_stage_code.set_step(&line.step[i].args, 0.1);
     }
     return line;
@@ -183,21 +194,24 @@ static struct kvc_pipeline pipeline_of(unsigned choice, unsigned select) {
 
 /* One value out of the byte at `data`, as byte 2 says. */
 static float value_of(unsigned fill, const uint8_t *data, const uint8_t *header) {
-    static const float special[8] = {NAN, INFINITY, -INFINITY, 3e38f, -0x1p50f, 1e-40f, -0.0f, 65504};
+    static const float special[8] = {NAN,      INFINITY, -INFINITY, 3e38f,
+                                     -0x1p50f, 1e-40f,   -0.0f,     65504};
     if (fill == CONSTANT) return (float)(int8_t)header[15];
     if (fill == MIXED && *data >= 248) return special[*data - 248];
     return (float)(int8_t)*data * (header[15] & 1 ? 0.37f : 0x1p-9f);
 }
 
-static void fill_rows(struct job *j, uint8_t *rows, unsigned which, unsigned salt, const uint8_t *header, const uint8_t *data,
-                      size_t size) {
+static void fill_rows(struct job *j, uint8_t *rows, unsigned which, unsigned salt,
+                      const uint8_t *header, const uint8_t *data, size_t size) {
     const struct kvc_shape *s = &j->shape[which];
-    const size_t n = (size_t)s->tokens * width_of(j, which), bytes = (size_t)(s->tokens * kvc_row_bytes(s));
+    const size_t n = (size_t)s->tokens * width_of(j, which),
+                 bytes = (size_t)(s->tokens * kvc_row_bytes(s));
     const unsigned fill = header[2] % FILLS;
     float *x = fuzz_alloc(n * sizeof *x);
     for (size_t i = 0; i < (fill == ANY_BITS ? bytes : n); i++) {
         const size_t at = i + salt * 29; /* again and again, so that few make many rows */
-        const uint8_t byte = (uint8_t)(size ? data[at % size] + at / size * header[14] : at * header[14]);
+        const uint8_t byte = (uint8_t)(size ? data[at % size] + at / size * header[14]
+                                            : at * header[14]);
         if (fill == ANY_BITS) rows[i] = byte;
         else x[i] = value_of(fill, &byte, header);
     }
@@ -206,15 +220,17 @@ static void fill_rows(struct job *j, uint8_t *rows, unsigned which, unsigned sal
     free(x);
 }
 
-static int give_hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *row, size_t n, size_t in, float *dst,
-                       struct kvc_error *e) {
+static int give_hidden(const struct kvc_rebuild *x, uint32_t from, const uint64_t *row, size_t n,
+                       size_t in, float *dst, struct kvc_error *e) {
     const struct job *j = x->owner;
-    if (from != HIDDEN_TENSOR || in != IN) return kvc_fail(e, KVC_ERR_DAMAGED, "no such hidden states");
+    if (from != HIDDEN_TENSOR || in != IN)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "no such hidden states");
     for (size_t i = 0; i < n; i++) memcpy(dst + i * in, j->hidden + row[i] * IN, IN * sizeof *dst);
     return 0;
 }
 
-static int give_matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m, struct kvc_error *e) {
+static int give_matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m,
+                       struct kvc_error *e) {
     const struct job *j = x->owner;
     if (in != IN) return kvc_fail(e, KVC_ERR_MODEL, "no such weights");
     const size_t out = width_of(j, j->which);
@@ -239,11 +255,15 @@ static void make_source(struct job *j, const uint8_t *header) {
     j->weight = fuzz_alloc(IN * out * sizeof *j->weight);
     j->hidden = fuzz_alloc((size_t)j->shape[0].tokens * IN * sizeof *j->hidden);
     for (size_t i = 0; i < IN * out; i++) j->weight[i] = (float)((i * i + header[15]) % 17) / 8 - 1;
-    for (size_t i = 0; i < j->shape[0].tokens * IN; i++) j->hidden[i] = (float)((i * 7 + header[14]) % 23) / 8 - 1;
+    for (size_t i = 0; i < j->shape[0].tokens * IN; i++)
+        j->hidden[i] = (float)((i * 7 + header[14]) % 23) / 8 - 1;
     for (size_t i = 0; i < out; i++) j->bias[i] = (float)(i % 5);
     for (size_t i = 0; i < IN; i++) j->norm[i] = 1 + (float)i / 4;
-    j->rebuild = (struct kvc_rebuild){
-        .owner = j, .position = j->position, .hidden = give_hidden, .matrix = give_matrix, .release = release_matrix};
+    j->rebuild = (struct kvc_rebuild){.owner = j,
+                                      .position = j->position,
+                                      .hidden = give_hidden,
+                                      .matrix = give_matrix,
+                                      .release = release_matrix};
     j->source = (struct kvc_rebuild_source){.rebuild = &j->rebuild,
                                             .from = HIDDEN_TENSOR,
                                             .in = IN,
@@ -264,15 +284,19 @@ static void make_queries(struct job *j, const uint8_t *header) {
         j->query[i] = header[10] == 255 && i % 7 == 3 ? NAN
                       : header[10] == 254             ? 3e38f
                                                       : (float)((i * 13 + header[10]) % 19) / 4 - 2;
-    for (uint64_t q = 0; q < j->n_queries; q++) j->query_position[q] = j->position[rows - j->n_queries + q];
+    for (uint64_t q = 0; q < j->n_queries; q++)
+        j->query_position[q] = j->position[rows - j->n_queries + q];
 }
 
-/* Makes the knowledge of a profile about K or V: matrices near the identity, their inverses, and the rotation of K. */
+/* Makes the knowledge of a profile about K or V: matrices near the identity, their inverses, and
+ * the rotation of K. */
 static void make_knowledge(struct job *j, const uint8_t *header) {
-    const size_t heads = (size_t)j->shape[j->which].heads, dim = (size_t)j->shape[j->which].dim, width = heads * dim;
+    const size_t heads = (size_t)j->shape[j->which].heads, dim = (size_t)j->shape[j->which].dim,
+                 width = heads * dim;
     const size_t half = (size_t)j->shape[0].dim / 2, queries = j->group * width_of(j, 0);
     const size_t pairs = half ? 1 + header[12] / 3 % half : 0;
-    for (size_t i = 0; i < pairs; i++) j->angle[i] = pow(header[12] & 1 ? 10000 : 1, -(double)i / (double)pairs);
+    for (size_t i = 0; i < pairs; i++)
+        j->angle[i] = pow(header[12] & 1 ? 10000 : 1, -(double)i / (double)pairs);
     if (header[1] & ROTATED)
         j->rope = (struct kvc_rope_facts){.pairing = header[12] % 3,
                                           .half = pairs,
@@ -288,7 +312,8 @@ static void make_knowledge(struct job *j, const uint8_t *header) {
     for (size_t i = 0; i < 2 * queries; i++) query[i] = (float)((i * 11 + header[10]) % 29) / 6 - 2;
     for (size_t h = 0; h < heads; h++) {
         for (size_t i = 0; i < dim * dim; i++) {
-            const float own = i / dim == i % dim ? 2 : 0, other = (float)((i * i + h + header[14]) % 37) / 37 - 0.5f;
+            const float own = i / dim == i % dim ? 2 : 0,
+                        other = (float)((i * i + h + header[14]) % 37) / 37 - 0.5f;
             basis[h * dim * dim + i] = (own + other / (float)dim) * (float)(1 + i / dim % 3);
             square[i] = (double)basis[h * dim * dim + i];
         }
@@ -327,8 +352,8 @@ static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t s
     memset(j, 0, sizeof *j);
     j->which = (header[1] & VALUES) != 0;
     j->line = pipeline_of(header[0], j->which ? KVC_SELECT_V : KVC_SELECT_K);
-    const struct kvc_shape key = {dtypes[header[3] % 3], header[4] + UINT64_C(1), header[5] % 4 + UINT64_C(1),
-                                  header[6] % 80 + UINT64_C(1)};
+    const struct kvc_shape key = {dtypes[header[3] % 3], header[4] + UINT64_C(1),
+                                  header[5] % 4 + UINT64_C(1), header[6] % 80 + UINT64_C(1)};
     j->shape[0] = j->shape[1] = key;
     if (header[7] & 1) j->shape[1].dim = header[7] % 80 + UINT64_C(1);
     if (key.tokens * width_of(j, 0) > MAX_VALUES || key.tokens * width_of(j, 1) > MAX_VALUES) {
@@ -336,10 +361,12 @@ static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t s
         return NULL;
     }
     j->block_rows = header[8] ? header[8] : 256;
-    if (j->block_rows * MAX_BLOCKS < key.tokens) j->block_rows = (key.tokens + MAX_BLOCKS - 1) / MAX_BLOCKS;
+    if (j->block_rows * MAX_BLOCKS < key.tokens)
+        j->block_rows = (key.tokens + MAX_BLOCKS - 1) / MAX_BLOCKS;
     j->blocks = (key.tokens + j->block_rows - 1) / j->block_rows;
     j->position = fuzz_alloc((size_t)key.tokens * sizeof *j->position);
-    for (uint64_t t = 0; t < key.tokens; t++) j->position[t] = far + starts[header[9] % 4] + (int64_t)t / (1 + (header[9] >> 7));
+    for (uint64_t t = 0; t < key.tokens; t++)
+        j->position[t] = far + starts[header[9] % 4] + (int64_t)t / (1 + (header[9] >> 7));
     for (unsigned i = 0; i < 4; i++) {
         const struct kvc_shape *s = &j->shape[i % 2];
         j->layer[i / 2].rows[i % 2] = fuzz_alloc((size_t)(s->tokens * kvc_row_bytes(s)));
@@ -354,14 +381,15 @@ static struct job *make_job(const uint8_t *header, const uint8_t *data, size_t s
 
 /* --- encoding --- */
 
-static int read_rows(const struct kvc_encoding *x, unsigned role, uint64_t first, uint64_t n, float *dst, struct kvc_error *e) {
+static int read_rows(const struct kvc_encoding *x, unsigned role, uint64_t first, uint64_t n,
+                     float *dst, struct kvc_error *e) {
     const struct coding *c = x->owner;
     const unsigned which = role == KVC_SELECT_V;
     const struct kvc_shape *s = &c->job->shape[which];
     (void)e;
     if (first + n > s->tokens) fuzz_die("rows are asked for that are not there", NULL);
-    kvc_to_floats(dst, c->job->layer[c->layer].rows[which] + first * kvc_row_bytes(s), (size_t)n * width_of(c->job, which),
-                  s->dtype);
+    kvc_to_floats(dst, c->job->layer[c->layer].rows[which] + first * kvc_row_bytes(s),
+                  (size_t)n * width_of(c->job, which), s->dtype);
     return 0;
 }
 
@@ -379,15 +407,17 @@ static void load(const struct job *j, unsigned layer, uint64_t b, struct own_blo
                                     .rows = fuzz_alloc((size_t)(n * kvc_row_bytes(s))),
                                     .profile = j->profile};
     own->block.shape.tokens = n;
-    memcpy(own->block.rows, j->layer[layer].rows[j->which] + first * kvc_row_bytes(s), (size_t)(n * kvc_row_bytes(s)));
+    memcpy(own->block.rows, j->layer[layer].rows[j->which] + first * kvc_row_bytes(s),
+           (size_t)(n * kvc_row_bytes(s)));
     for (uint64_t i = 0; i < n; i++) own->row[i] = first + i;
 }
 
 enum pass { SHAPE, LOOK, BLOCK };
 
-/* Gives a block to kvc_encoder_shape() or kvc_encoder_look() of a step, or to kvc_encoder_block(); its shape
- * afterwards. */
-static struct kvc_shape pass(struct coding *c, uint64_t b, enum pass what, unsigned step, struct kvc_sections *out) {
+/* Gives a block to kvc_encoder_shape() or kvc_encoder_look() of a step, or to kvc_encoder_block();
+ * its shape afterwards. */
+static struct kvc_shape pass(struct coding *c, uint64_t b, enum pass what, unsigned step,
+                             struct kvc_sections *out) {
     struct own_block own, other = {.block = {.rows = NULL}};
     struct kvc_error e;
     load(c->job, c->layer, b, &own);
@@ -447,10 +477,12 @@ static int encode(struct coding *c, const struct job *j, unsigned layer) {
             if (there.tokens) like.shape = there;
         }
         if (kvc_encoder_begin(&c->encoder, i, &like, &e)) {
-            if (!*e.message || e.code != KVC_ERR_UNSUPPORTED) fuzz_die("not begun without a word, or for a wrong reason", &e);
+            if (!*e.message || e.code != KVC_ERR_UNSUPPORTED)
+                fuzz_die("not begun without a word, or for a wrong reason", &e);
             return 0;
         }
-        for (uint64_t b = 0; b < j->blocks && j->line.step[i].stage->look; b++) pass(c, b, LOOK, i, NULL);
+        for (uint64_t b = 0; b < j->blocks && j->line.step[i].stage->look; b++)
+            pass(c, b, LOOK, i, NULL);
         if (kvc_encoder_settle(&c->encoder, i, &e)) fuzz_die("cannot settle", &e);
     }
     for (uint64_t b = 0; b < j->blocks; b++) {
@@ -500,7 +532,8 @@ static void resize(struct kvc_section *s, uint32_t size) {
 /* One change of one section: four bytes say which, what and how. */
 static void damage(struct list *list, const uint8_t *how) {
     if (!list->n) return;
-    struct kvc_section *s = &list->section[how[0] % list->n], *other = &list->section[how[2] % list->n], keep;
+    struct kvc_section *s = &list->section[how[0] % list->n],
+                       *other = &list->section[how[2] % list->n], keep;
     uint8_t *bytes = (uint8_t *)(uintptr_t)s->data;
     const size_t at = s->size ? (how[2] | (size_t)(how[1] & 0xf0) << 4) % s->size : 0;
     switch (how[1] & 15) {
@@ -513,7 +546,8 @@ static void damage(struct list *list, const uint8_t *how) {
         if (s->size) bytes[at] = how[3];
         break;
     case 4: /* both sizes, as in a record of a stored section */
-        resize(s, how[3] & 1 ? s->size + 1 + how[2] % 40 : s->size - (s->size < how[2] + 1u ? s->size : how[2] + 1u));
+        resize(s, how[3] & 1 ? s->size + 1 + how[2] % 40
+                             : s->size - (s->size < how[2] + 1u ? s->size : how[2] + 1u));
         s->raw_size = s->size;
         break;
     case 5: s->raw_size += (uint64_t)(int64_t)(int8_t)how[2]; break;
@@ -544,18 +578,22 @@ static void damage(struct list *list, const uint8_t *how) {
     case 14:
         if (at + 4 <= s->size) put_u32(bytes + at, UINT32_MAX >> how[3] % 32);
         break;
-    default: /* away */ free(bytes); memmove(s, s + 1, (size_t)(list->section + --list->n - s) * sizeof *s);
+    default: /* away */
+        free(bytes);
+        memmove(s, s + 1, (size_t)(list->section + --list->n - s) * sizeof *s);
     }
 }
 
 /* --- decoding --- */
 
-/* What decoding a block needs: its own sections, its segment's, and those of a pair's first tensor. */
+/* What decoding a block needs: its own sections, its segment's, and those of a pair's first tensor.
+ */
 struct coded {
     struct list own, side, first, first_side;
 };
 
-static void take_block(struct coded *x, const struct coding *c, const struct coding *first, uint64_t b) {
+static void take_block(struct coded *x, const struct coding *c, const struct coding *first,
+                       uint64_t b) {
     memset(x, 0, sizeof *x);
     take(&x->own, &c->block[b]);
     take(&x->side, &c->encoder.side);
@@ -572,7 +610,8 @@ static void drop_coded(struct coded *x) {
 }
 
 /* The block's rows, on a ground of `ground`; NULL when they are refused. */
-static uint8_t *decode(const struct job *j, const struct coded *x, int second, uint64_t b, int ground, struct kvc_error *e) {
+static uint8_t *decode(const struct job *j, const struct coded *x, int second, uint64_t b,
+                       int ground, struct kvc_error *e) {
     const size_t n = (size_t)(rows_of(j, b) * kvc_row_bytes(&j->shape[j->which]));
     uint64_t row[256];
     struct kvc_block block = {.shape = j->shape[j->which],
@@ -584,22 +623,27 @@ static uint8_t *decode(const struct job *j, const struct coded *x, int second, u
                               .position = j->position + b * j->block_rows,
                               .first_row = b * j->block_rows};
     const struct kvc_coded own = {x->own.section, x->side.section, x->own.n, x->side.n},
-                           first = {x->first.section, x->first_side.section, x->first.n, x->first_side.n};
+                           first = {x->first.section, x->first_side.section, x->first.n,
+                                    x->first_side.n};
     uint8_t *rows = block.rows;
     *e = (struct kvc_error){.code = KVC_OK};
     block.shape.tokens = rows_of(j, b);
     for (uint64_t i = 0; i < block.shape.tokens; i++) row[i] = b * j->block_rows + i;
-    if (kvc_pipeline_decode_record(&j->line, &block, &own, second ? &first : NULL, e) == 0) return rows;
-    if (!*e->message || (e->code != KVC_ERR_DAMAGED && e->code != KVC_ERR_UNSUPPORTED && e->code != KVC_ERR_MODEL))
+    if (kvc_pipeline_decode_record(&j->line, &block, &own, second ? &first : NULL, e) == 0)
+        return rows;
+    if (!*e->message ||
+        (e->code != KVC_ERR_DAMAGED && e->code != KVC_ERR_UNSUPPORTED && e->code != KVC_ERR_MODEL))
         fuzz_die("refused without a word, or for a wrong reason", e);
     free(rows);
     return NULL;
 }
 
-static uint8_t *decode_twice(const struct job *j, const struct coded *x, int second, uint64_t b, struct kvc_error *e) {
+static uint8_t *decode_twice(const struct job *j, const struct coded *x, int second, uint64_t b,
+                             struct kvc_error *e) {
     uint8_t *again = decode(j, x, second, b, 0xff, e), *rows = decode(j, x, second, b, 0, e);
     if (!rows != !again) fuzz_die("decodes once, not twice", NULL);
-    if (rows && memcmp(rows, again, (size_t)(rows_of(j, b) * kvc_row_bytes(&j->shape[j->which]))) != 0)
+    if (rows &&
+        memcmp(rows, again, (size_t)(rows_of(j, b) * kvc_row_bytes(&j->shape[j->which]))) != 0)
         fuzz_die("decodes to other rows the second time", NULL);
     free(again);
     return rows;
@@ -607,7 +651,8 @@ static uint8_t *decode_twice(const struct job *j, const struct coded *x, int sec
 
 static const struct kvc_section *find(const struct coded *x, unsigned stage, unsigned type) {
     for (size_t i = 0; i < x->own.n; i++)
-        if (x->own.section[i].stage == stage && x->own.section[i].type == type) return &x->own.section[i];
+        if (x->own.section[i].stage == stage && x->own.section[i].type == type)
+            return &x->own.section[i];
     return NULL;
 }
 
@@ -615,12 +660,14 @@ static void must_equal(const uint8_t *a, const uint8_t *b, size_t n, const char 
     if (memcmp(a, b, n) != 0) fuzz_die(what, NULL);
 }
 
-/* Outliers stand in the block as they came when no stage before has changed values: left[] are the rows that reached
- * the stage. */
-static void check_outliers(const struct job *j, const struct kvc_section *s, const uint8_t *was, const uint8_t *is,
-                           const uint64_t *left, size_t n_left) {
-    const size_t width = width_of(j, j->which), size = (size_t)kvc_row_bytes(&j->shape[j->which]) / width;
-    const size_t vectors = j->which ? n_left : width, length = j->which ? width : n_left, wide = length > 256 ? 2 : 1;
+/* Outliers stand in the block as they came when no stage before has changed values: left[] are the
+ * rows that reached the stage. */
+static void check_outliers(const struct job *j, const struct kvc_section *s, const uint8_t *was,
+                           const uint8_t *is, const uint64_t *left, size_t n_left) {
+    const size_t width = width_of(j, j->which),
+                 size = (size_t)kvc_row_bytes(&j->shape[j->which]) / width;
+    const size_t vectors = j->which ? n_left : width, length = j->which ? width : n_left,
+                 wide = length > 256 ? 2 : 1;
     const size_t all = 2 * (size_t)get_u16(s->data);
     const uint8_t *count = s->data + 2, *p = all ? count : count + vectors;
     for (size_t v = 0; v < vectors; v++)
@@ -631,36 +678,43 @@ static void check_outliers(const struct job *j, const struct kvc_section *s, con
         }
 }
 
-/* Rows and values that stages keep as they are must be the same; all others finite where they were. */
-static void check_kept(const struct job *j, const struct coded *x, unsigned layer, uint64_t b, const struct coded *kept_of,
-                       const uint8_t *is) {
+/* Rows and values that stages keep as they are must be the same; all others finite where they were.
+ */
+static void check_kept(const struct job *j, const struct coded *x, unsigned layer, uint64_t b,
+                       const struct coded *kept_of, const uint8_t *is) {
     const struct kvc_shape *s = &j->shape[j->which];
-    const size_t row = (size_t)kvc_row_bytes(s), width = width_of(j, j->which), n = (size_t)rows_of(j, b) * width;
+    const size_t row = (size_t)kvc_row_bytes(s), width = width_of(j, j->which),
+                 n = (size_t)rows_of(j, b) * width;
     const uint8_t *was = j->layer[layer].rows[j->which] + b * j->block_rows * row;
     uint64_t left[256];
     size_t n_left = (size_t)rows_of(j, b);
     int changed = 0, finite = 0;
-    if (kvc_pipeline_lossless(&j->line)) must_equal(was, is, n_left * row, "lossless stages lose something");
+    if (kvc_pipeline_lossless(&j->line))
+        must_equal(was, is, n_left * row, "lossless stages lose something");
     for (size_t i = 0; i < n_left; i++) left[i] = i;
     for (unsigned i = 0; i < j->line.n; i++) {
         const struct kvc_stage *stage = j->line.step[i].stage;
         const struct kvc_section *section = NULL;
         uint8_t gone[256] = {0};
         size_t now = 0;
-        if (stage == &kvc_stage_sink && (section = find(x, i, KVC_SECTION_SINK))) memset(gone, 1, get_u16(section->data));
+        if (stage == &kvc_stage_sink && (section = find(x, i, KVC_SECTION_SINK)))
+            memset(gone, 1, get_u16(section->data));
         else if (stage == &kvc_stage_tail && (section = find(x, i, KVC_SECTION_TAIL)))
             memset(gone + n_left - get_u16(section->data), 1, get_u16(section->data));
         else if (stage == &kvc_stage_merge && (section = find(kept_of, i, KVC_SECTION_KEPT)))
             for (size_t k = 0; k < n_left; k++) gone[k] = section->data[k / 8] >> k % 8 & 1;
-        else if (stage == &kvc_stage_outlier && !changed && (section = find(x, i, KVC_SECTION_OUTLIERS)))
+        else if (stage == &kvc_stage_outlier && !changed &&
+                 (section = find(x, i, KVC_SECTION_OUTLIERS)))
             check_outliers(j, section, was, is, left, n_left);
         for (size_t k = 0; k < n_left; k++) {
             if (!gone[k]) left[now++] = left[k];
-            else if (!changed) must_equal(was + left[k] * row, is + left[k] * row, row, "a kept row is another");
+            else if (!changed)
+                must_equal(was + left[k] * row, is + left[k] * row, row, "a kept row is another");
         }
         n_left = now;
         finite |= stage == &kvc_stage_finite && !changed;
-        changed |= !(stage->flags & KVC_STAGE_LOSSLESS) && stage != &kvc_stage_saliency && stage != &kvc_stage_outlier;
+        changed |= !(stage->flags & KVC_STAGE_LOSSLESS) && stage != &kvc_stage_saliency &&
+                   stage != &kvc_stage_outlier;
         if (stage == &kvc_stage_merge) break; /* the following stages code both layers */
     }
     float *before = fuzz_alloc(n * sizeof *before), *after = fuzz_alloc(n * sizeof *after);
@@ -668,8 +722,10 @@ static void check_kept(const struct job *j, const struct coded *x, unsigned laye
     kvc_to_floats(after, is, n, s->dtype);
     for (size_t i = 0; i < n; i++) {
         const size_t size = row / width;
-        if (finite && !(fabsf(before[i]) < 0x1p50f)) must_equal(was + i * size, is + i * size, size, "a wild value is another");
-        if (isfinite(before[i]) && !isfinite(after[i])) fuzz_die("a finite value comes back as none", NULL);
+        if (finite && !(fabsf(before[i]) < 0x1p50f))
+            must_equal(was + i * size, is + i * size, size, "a wild value is another");
+        if (isfinite(before[i]) && !isfinite(after[i]))
+            fuzz_die("a finite value comes back as none", NULL);
     }
     free(before);
     free(after);
@@ -691,7 +747,8 @@ static void round_trip(const struct job *j, const struct coding *c) {
         }
 }
 
-static void take_apart(struct job *j, const struct coding *c, const uint8_t *header, const uint8_t *data, size_t size) {
+static void take_apart(struct job *j, const struct coding *c, const uint8_t *header,
+                       const uint8_t *data, size_t size) {
     const int second = j->pair && header[1] & SECOND;
     struct coded x;
     struct kvc_error e;

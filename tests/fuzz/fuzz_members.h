@@ -1,11 +1,14 @@
-/* fuzz_members.h: what the fuzz targets of caches of several members share: getting the members back. Not for single files. */
+/* fuzz_members.h: what the fuzz targets of caches of several members share: getting the members
+ * back. Not for single files. */
 #ifndef FUZZ_MEMBERS_H
 #define FUZZ_MEMBERS_H
 
 #include "tests/fuzz/fuzz.h"
 
-/* The members one after another: only their bytes are compared, as archives differ in their headers. */
-static inline int fuzz_begin_member(void *state, const char *name, uint64_t size, struct kvc_error *e) {
+/* The members one after another: only their bytes are compared, as archives differ in their
+ * headers. */
+static inline int fuzz_begin_member(void *state, const char *name, uint64_t size,
+                                    struct kvc_error *e) {
     (void)state, (void)name, (void)size, (void)e;
     return 0;
 }
@@ -19,7 +22,9 @@ static inline int fuzz_finish_member(void *state, struct kvc_error *e) {
 static inline void fuzz_compare_members(const struct kvc_cache *c, const struct kvc_bundle *b) {
     struct kvc_buffer back = {0};
     struct kvc_sink out = kvc_sink_buffer(&back);
-    const struct kvc_member_sink members = {.out = &out, .begin = fuzz_begin_member, .finish = fuzz_finish_member};
+    const struct kvc_member_sink members = {.out = &out,
+                                            .begin = fuzz_begin_member,
+                                            .finish = fuzz_finish_member};
     struct kvc_error e;
     size_t at = 0;
     if (kvc_source_write_members(c, 1, &members, &e)) fuzz_die("cannot write the members", &e);
@@ -28,7 +33,8 @@ static inline void fuzz_compare_members(const struct kvc_cache *c, const struct 
         const struct kvc_input *in = kvc_bundle_open(b, i, &e);
         if (!in) fuzz_die("a member cannot be opened again", &e);
         if (strcmp(c->member[i], b->member[i].name) != 0) fuzz_die("another name came back", NULL);
-        if (in->size > back.n - at || (in->size && memcmp(in->data, back.data + at, (size_t)in->size) != 0))
+        if (in->size > back.n - at ||
+            (in->size && memcmp(in->data, back.data + at, (size_t)in->size) != 0))
             fuzz_die("another member came back", NULL);
         at += (size_t)in->size;
     }
@@ -36,8 +42,10 @@ static inline void fuzz_compare_members(const struct kvc_cache *c, const struct 
     free(back.data);
 }
 
-/* Packs a cache of members, opens the result, and compares members and rows, whose digest is given. */
-static inline void fuzz_members_round_trip(const struct kvc_cache *c, const struct kvc_bundle *b, uint64_t digest) {
+/* Packs a cache of members, opens the result, and compares members and rows, whose digest is given.
+ */
+static inline void fuzz_members_round_trip(const struct kvc_cache *c, const struct kvc_bundle *b,
+                                           uint64_t digest) {
     const struct kvc_pack_options options = {.recipe = recipe_of("store"), .threads = 1};
     struct kvc_buffer packed = {0};
     struct kvc_sink out = kvc_sink_buffer(&packed);
@@ -58,7 +66,8 @@ static inline void fuzz_members_round_trip(const struct kvc_cache *c, const stru
 }
 
 /* Imports the members of a tar archive, then reads, packs and exports the cache. */
-static inline void fuzz_archive(const uint8_t *data, size_t size, const struct kvc_import_options *o) {
+static inline void fuzz_archive(const uint8_t *data, size_t size,
+                                const struct kvc_import_options *o) {
     struct kvc_bundle b;
     struct kvc_input in;
     struct kvc_error e = {.code = KVC_OK};

@@ -1,12 +1,13 @@
-/* fuzz_profile.c: profile files from any bytes: what opens has parts of sane shapes and finite numbers, for decoders
- * and encoders, the same each time. */
+/* fuzz_profile.c: profile files from any bytes: what opens has parts of sane shapes and finite
+ * numbers, for decoders and encoders, the same each time. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/model/profile.h"
 
 #include <math.h>
 
-enum { MOST_LAYERS = 16, MOST_DIM = 128 }; /* that are looked at: an inverse takes the cube of the channels */
+/* that are looked at: an inverse takes the cube of the channels */
+enum { MOST_LAYERS = 16, MOST_DIM = 128 };
 
 static void must_be_finite(const float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -23,9 +24,11 @@ static void check_part(const struct kvc_profile_part *part, int encoder) {
         if (!(part->angle[i] >= 0 && part->angle[i] <= 1)) fuzz_die("an angle out of range", NULL);
     if (!encoder) return;
     if (!part->inverse) fuzz_die("an encoder's part without an inverse", NULL);
-    const size_t bytes = width * part->dim * sizeof *part->inverse; /* all there, if not all finite */
+    /* all there, if not all finite */
+    const size_t bytes = width * part->dim * sizeof *part->inverse;
     free(memcpy(fuzz_alloc(bytes), part->inverse, bytes));
-    if (part->n_queries && part->query_heads % part->heads) fuzz_die("heads that do not share queries evenly", NULL);
+    if (part->n_queries && part->query_heads % part->heads)
+        fuzz_die("heads that do not share queries evenly", NULL);
     must_be_finite(part->query, part->n_queries * part->query_heads);
 }
 
@@ -36,11 +39,13 @@ static void check_layer(struct kvc_profile *p, uint32_t layer) {
         const int encoder = (i >> 2 & 1) != 0;
         const struct kvc_profile_part *part, *again;
         struct kvc_error e;
-        if (kvc_profile_part(p, layer, role, pairing, 0, &part, &e)) fuzz_die("a part that was checked is refused", &e);
+        if (kvc_profile_part(p, layer, role, pairing, 0, &part, &e))
+            fuzz_die("a part that was checked is refused", &e);
         if (part) check_part(part, 0);
         if (!part || !encoder || part->dim > MOST_DIM) continue;
         if (kvc_profile_part(p, layer, role, pairing, 1, &again, &e)) {
-            if (again || !*e.message || e.code != KVC_ERR_DAMAGED) fuzz_die("refused without a word, or for a wrong reason", &e);
+            if (again || !*e.message || e.code != KVC_ERR_DAMAGED)
+                fuzz_die("refused without a word, or for a wrong reason", &e);
             continue; /* a matrix without an inverse */
         }
         if (again != part) fuzz_die("another part the second time", NULL);
@@ -53,7 +58,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t n;
     struct kvc_profile *p = kvc_profile_open_memory(data, size, &e);
     if (!p) {
-        if (!*e.message || (e.code != KVC_ERR_DAMAGED && e.code != KVC_ERR_UNSUPPORTED && e.code != KVC_ERR_UNKNOWN))
+        if (!*e.message || (e.code != KVC_ERR_DAMAGED && e.code != KVC_ERR_UNSUPPORTED &&
+                            e.code != KVC_ERR_UNKNOWN))
             fuzz_die("refused without a word, or for a wrong reason", &e);
         return 0;
     }

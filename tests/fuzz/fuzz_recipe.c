@@ -8,7 +8,8 @@ enum { ROOM = 1 << 14, SMALL = 12 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct kvc_recipe recipe, second;
     struct kvc_error e;
-    char *text = fuzz_alloc(size + 1), *first = fuzz_alloc(ROOM), *again = fuzz_alloc(ROOM), few[SMALL];
+    char *text = fuzz_alloc(size + 1), *first = fuzz_alloc(ROOM), *again = fuzz_alloc(ROOM),
+         few[SMALL];
     memcpy(text, data, size);
     text[size] = '\0';
     if (kvc_recipe_parse(text, &recipe, &e) == 0) {

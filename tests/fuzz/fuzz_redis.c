@@ -1,5 +1,6 @@
-/* fuzz_redis.c: any bytes as a server's replies to finding, reading, writing, listing and to the question for slots. A thread sends them to
- * every connection. What is read has at most the bytes that were sent. */
+/* fuzz_redis.c: any bytes as a server's replies to finding, reading, writing, listing and to the
+ * question for slots. A thread sends them to every connection. What is read has at most the bytes
+ * that were sent. */
 #include "formats/store/redis/redis_level.h"
 
 #include <netinet/in.h>
@@ -53,7 +54,8 @@ static void start(void) {
     pthread_t thread;
     listener = socket(AF_INET, SOCK_STREAM, 0);
     if (listener < 0 || bind(listener, (struct sockaddr *)&a, size) || listen(listener, 16) ||
-        getsockname(listener, (struct sockaddr *)&a, &size) || pthread_create(&thread, NULL, serve, NULL))
+        getsockname(listener, (struct sockaddr *)&a, &size) ||
+        pthread_create(&thread, NULL, serve, NULL))
         abort();
     port = ntohs(a.sin_port);
 }

@@ -1,24 +1,29 @@
-/* fuzz_stages.c: the stages `split` and `fast`, past the hashes. Eight bytes choose what is done: either entries like a
- * record's directory make sections out of the rest, which are decoded, or the rest is rows, which are encoded and must
- * come back. Whatever decodes must also encode and come back. */
+/* fuzz_stages.c: the stages `split` and `fast`, past the hashes. Eight bytes choose what is done:
+ * either entries like a record's directory make sections out of the rest, which are decoded, or the
+ * rest is rows, which are encoded and must come back. Whatever decodes must also encode and come
+ * back. */
 #include "tests/fuzz/fuzz.h"
 
 #include "codecs/recipe.h"
 #include "formats/io/bytes.h"
 
 enum { HEADER = 8, ENTRY = 8, MAX_SECTIONS = 12, SECTION_COST = 24 };
-enum { FEW_VALUES = 1 << 12, MANY_VALUES = 1 << 15 }; /* decoded and encoded at most: small ones run often */
-enum { ENCODE = 4 };                                  /* in byte 0 */
+/* decoded and encoded at most: small ones run often */
+enum { FEW_VALUES = 1 << 12, MANY_VALUES = 1 << 15 };
+enum { ENCODE = 4 }; /* in byte 0 */
 
-static const char *const recipes[] = {"split", "split:stream=1024", "fast", "split:stream=16777216", "cross"};
-static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
-                                        KVC_Q8_0, KVC_Q4_0, KVC_Q4_1, KVC_Q5_0,   KVC_Q5_1,   KVC_IQ4_NL};
+static const char *const recipes[] = {"split", "split:stream=1024", "fast", "split:stream=16777216",
+                                      "cross"};
+static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16,  KVC_F8E4M3, KVC_F8E5M2,
+                                        KVC_U8,   KVC_I8,   KVC_Q8_0,  KVC_Q4_0,   KVC_Q4_1,
+                                        KVC_Q5_0, KVC_Q5_1, KVC_IQ4_NL};
 
 static struct kvc_pipeline pipeline_of(unsigned choice) {
     struct kvc_recipe recipe;
     struct kvc_pipeline line;
     struct kvc_error e;
-    if (kvc_recipe_parse(recipes[choice % (sizeof recipes / sizeof recipes[0])], &recipe, &e)) fuzz_die("a recipe", &e);
+    if (kvc_recipe_parse(recipes[choice % (sizeof recipes / sizeof recipes[0])], &recipe, &e))
+        fuzz_die("a recipe", &e);
     kvc_recipe_pipeline(&recipe, 0, 0, &line);
     return line;
 }
@@ -43,7 +48,8 @@ static int decode(const struct kvc_pipeline *line, const struct kvc_shape *shape
 }
 
 /* `source`, the whole block, must come back and not grow. */
-static void round_trip(const struct kvc_pipeline *line, const struct kvc_shape *shape, const uint8_t *source, size_t size) {
+static void round_trip(const struct kvc_pipeline *line, const struct kvc_shape *shape,
+                       const uint8_t *source, size_t size) {
     struct kvc_section section[MAX_SECTIONS];
     struct kvc_sections list;
     struct kvc_error e;
@@ -62,7 +68,8 @@ static void round_trip(const struct kvc_pipeline *line, const struct kvc_shape *
     }
     if (stored > size + SECTION_COST) fuzz_die("a block grew", NULL);
     memset(rows, 0xa5, size);
-    if (decode(line, shape, rows, section, list.count)) fuzz_die("what was encoded is refused", NULL);
+    if (decode(line, shape, rows, section, list.count))
+        fuzz_die("what was encoded is refused", NULL);
     if (memcmp(rows, source, size) != 0) fuzz_die("other rows came back", NULL);
     drop(section, list.count);
     kvc_sections_free(&list);
@@ -70,8 +77,8 @@ static void round_trip(const struct kvc_pipeline *line, const struct kvc_shape *
 }
 
 /* Sections as the entries say: type, coder, stage, index, stored size, decoded size (u16). */
-static void take_apart(const struct kvc_pipeline *line, const struct kvc_shape *shape, const uint8_t *data, size_t size,
-                       unsigned count, size_t row_bytes) {
+static void take_apart(const struct kvc_pipeline *line, const struct kvc_shape *shape,
+                       const uint8_t *data, size_t size, unsigned count, size_t row_bytes) {
     struct kvc_section section[MAX_SECTIONS];
     const uint8_t *next = data + count * ENTRY, *end = data + size;
     const size_t n = (size_t)shape->tokens * row_bytes;
@@ -104,22 +111,26 @@ static void take_apart(const struct kvc_pipeline *line, const struct kvc_shape *
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < HEADER) return 0;
-    const struct kvc_dtype_info *info = kvc_dtype_info(dtypes[data[1] % (sizeof dtypes / sizeof dtypes[0])]);
+    const struct kvc_dtype_info *info = kvc_dtype_info(
+        dtypes[data[1] % (sizeof dtypes / sizeof dtypes[0])]);
     const struct kvc_pipeline line = pipeline_of(data[0]);
-    struct kvc_shape shape = {info->dtype, get_u16(data + 2) % (KVC_MAX_BLOCK_ROWS + 1), data[4] % 8u + 1,
-                              get_u16(data + 5) % 1024u + 1};
+    struct kvc_shape shape = {info->dtype, get_u16(data + 2) % (KVC_MAX_BLOCK_ROWS + 1),
+                              data[4] % 8u + 1, get_u16(data + 5) % 1024u + 1};
     if (info->block > 1) shape.dim = (shape.dim + 31) / 32 * 32;
     if (!kvc_shape_check(&shape)) return 0;
-    if (shape.tokens * shape.heads * shape.dim > (data[0] & ENCODE ? MANY_VALUES : FEW_VALUES)) return 0;
+    if (shape.tokens * shape.heads * shape.dim > (data[0] & ENCODE ? MANY_VALUES : FEW_VALUES))
+        return 0;
     const size_t row_bytes = (size_t)kvc_row_bytes(&shape), n = (size_t)shape.tokens * row_bytes;
     if (!(data[0] & ENCODE)) {
-        take_apart(&line, &shape, data + HEADER, size - HEADER, data[7] % (MAX_SECTIONS + 1), row_bytes);
+        take_apart(&line, &shape, data + HEADER, size - HEADER, data[7] % (MAX_SECTIONS + 1),
+                   row_bytes);
         return 0;
     }
     /* The bytes again and again, so that few make many rows; byte 7 is added each time. */
     uint8_t *rows = fuzz_alloc(n);
     const size_t given = size - HEADER;
-    for (size_t i = 0; i < n; i++) rows[i] = (uint8_t)(given ? data[HEADER + i % given] + i / given * data[7] : data[7]);
+    for (size_t i = 0; i < n; i++)
+        rows[i] = (uint8_t)(given ? data[HEADER + i % given] + i / given * data[7] : data[7]);
     round_trip(&line, &shape, rows, n);
     free(rows);
     return 0;

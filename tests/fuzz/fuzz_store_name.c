@@ -1,4 +1,5 @@
-/* fuzz_store_name.c: texts of a store from any bytes: names of objects, URLs and chains of levels, configurations, facts of namespaces. */
+/* fuzz_store_name.c: texts of a store from any bytes: names of objects, URLs and chains of levels,
+ * configurations, facts of namespaces. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/store/dir/conf.h"

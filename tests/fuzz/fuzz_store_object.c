@@ -1,8 +1,10 @@
-/* fuzz_store_object.c: bytes of a chunk as a store may hold them: a good chunk, some of whose bytes the input changes, or the input itself.
- * What is accepted has the tokens and keys that were asked for, and its rows can be read.
+/* fuzz_store_object.c: bytes of a chunk as a store may hold them: a good chunk, some of whose bytes
+ * the input changes, or the input itself. What is accepted has the tokens and keys that were asked
+ * for, and its rows can be read.
  *
- * Input: a byte, whose lowest two bits say how far checks are mended (mend.h); bit 2: hashes of rows are checked; bit 3: the rest is the object.
- * Else the rest are changes of five bytes each: u32 place, and what is combined with it by exclusive or. */
+ * Input: a byte, whose lowest two bits say how far checks are mended (mend.h); bit 2: hashes of
+ * rows are checked; bit 3: the rest is the object. Else the rest are changes of five bytes each:
+ * u32 place, and what is combined with it by exclusive or. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/store/store.h"
@@ -46,9 +48,11 @@ static void make(void) {
                                          .channel = 2};
     }
     struct kvc_file *f = kvc_file_open_arrays(&m, &e);
-    if (!f || kvc_file_pack_memory(f, &how, &good, &good_size, &e)) fuzz_die("no chunk can be made", &e);
+    if (!f || kvc_file_pack_memory(f, &how, &good, &good_size, &e))
+        fuzz_die("no chunk can be made", &e);
     struct kvc_store_space *made = kvc_store_space_like(&store, f, &like, &e);
-    if (!made || kvc_space_keys(made, tokens, TOKENS, NULL, 0, &keys, &e)) fuzz_die("no namespace can be made", &e);
+    if (!made || kvc_space_keys(made, tokens, TOKENS, NULL, 0, &keys, &e))
+        fuzz_die("no namespace can be made", &e);
     memcpy(space.ns, made->ns, sizeof space.ns);
     memcpy(space.identity, made->identity, sizeof space.identity);
     space.store = &store;
@@ -62,7 +66,8 @@ static void read_rows(const struct kvc_file *f) {
     uint64_t digest;
     if (f->cache->n_tokens != TOKENS || memcmp(f->cache->tokens, tokens, sizeof tokens) != 0)
         fuzz_die("a chunk of other tokens was accepted", NULL);
-    if (fuzz_is_small(f->cache) && fuzz_read(f->cache, &digest, &e)) return; /* rows have checks of their own */
+    /* rows have checks of their own */
+    if (fuzz_is_small(f->cache) && fuzz_read(f->cache, &digest, &e)) return;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,4 +1,5 @@
-/* fuzz_store_s3.c: what an S3 server may send: XML and headers; and the texts that name an S3 level. The first byte chooses. */
+/* fuzz_store_s3.c: what an S3 server may send: XML and headers; and the texts that name an S3
+ * level. The first byte chooses. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/store/s3/s3_answer.h"
@@ -13,8 +14,10 @@ static void headers(const char *text) {
         kvc_s3_answer_line(&a, text, n + (text[n] == '\n'));
         text += n + (text[n] == '\n');
     }
-    if (a.status < 0 || a.status > 999 || a.length < -1 || a.retry < -1) fuzz_die("a number that no header has", NULL);
-    if (a.total >= 0 && (a.first < 0 || a.first > a.last || a.last >= a.total)) fuzz_die("a range that contradicts itself", NULL);
+    if (a.status < 0 || a.status > 999 || a.length < -1 || a.retry < -1)
+        fuzz_die("a number that no header has", NULL);
+    if (a.total >= 0 && (a.first < 0 || a.first > a.last || a.last >= a.total))
+        fuzz_die("a range that contradicts itself", NULL);
     for (const char *p = a.server; *p; p++)
         if (*p < ' ' || *p > '~') fuzz_die("a server's name that should not be printed", NULL);
 }
@@ -34,8 +37,10 @@ static void words(const char *text, size_t size) {
     char code[64], message[256], id[1024];
     struct kvc_error e;
     kvc_s3_read_error(code, message, text, size);
-    if (strlen(code) >= sizeof code || strlen(message) >= sizeof message) fuzz_die("an error that is too long", NULL);
-    if (!kvc_s3_read_upload(id, text, size, &e) && (!*id || strlen(id) >= sizeof id)) fuzz_die("an upload without an id", NULL);
+    if (strlen(code) >= sizeof code || strlen(message) >= sizeof message)
+        fuzz_die("an error that is too long", NULL);
+    if (!kvc_s3_read_upload(id, text, size, &e) && (!*id || strlen(id) >= sizeof id))
+        fuzz_die("an upload without an id", NULL);
 }
 
 static void setup(char *text) {
@@ -44,7 +49,8 @@ static void setup(char *text) {
     struct kvc_error e;
     if (kvc_url_parse(&u, text, &e)) return;
     if (!strstr(text, "file") && !strstr(text, "profile") && !kvc_s3_setup(&s, &u, &e)) {
-        if (!*s.bucket || strchr(s.base, '@') || !s.connections) fuzz_die("a level that cannot be", NULL);
+        if (!*s.bucket || strchr(s.base, '@') || !s.connections)
+            fuzz_die("a level that cannot be", NULL);
         kvc_s3_setup_free(&s);
     }
     kvc_url_free(&u);

@@ -1,5 +1,6 @@
-/* fuzz_torch.c: files of torch.save() from any bytes. Bytes that do not begin as a zip are the pickle of a file with some storages,
- * because the CRC-32 of a zip's members hides changed pickles from the reader. */
+/* fuzz_torch.c: files of torch.save() from any bytes. Bytes that do not begin as a zip are the
+ * pickle of a file with some storages, because the CRC-32 of a zip's members hides changed pickles
+ * from the reader. */
 #include "formats/io/zip_write.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -12,7 +13,8 @@ static void write_file(struct kvc_buffer *file, const uint8_t *pickle, size_t si
     struct kvc_error e;
     kvc_zip_writer_init(&zip, &out);
     int status = kvc_zip_add(&zip, "x/data.pkl", pickle, size, 64, &e);
-    for (int i = 0; i < 5 && !status; i++) status = kvc_zip_add(&zip, keys[i], bytes, i < 4 ? 96 : 24, 64, &e);
+    for (int i = 0; i < 5 && !status; i++)
+        status = kvc_zip_add(&zip, keys[i], bytes, i < 4 ? 96 : 24, 64, &e);
     if (status || kvc_zip_finish(&zip, &e)) fuzz_die("cannot write a zip", &e);
     kvc_zip_writer_free(&zip);
 }

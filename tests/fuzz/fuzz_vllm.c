@@ -1,4 +1,5 @@
-/* fuzz_vllm.c: folders of vLLM's ExampleConnector, from any bytes of a tar archive after a byte that chooses the options. */
+/* fuzz_vllm.c: folders of vLLM's ExampleConnector, from any bytes of a tar archive after a byte
+ * that chooses the options. */
 #include "tests/fuzz/fuzz_members.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

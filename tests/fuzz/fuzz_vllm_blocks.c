@@ -1,4 +1,5 @@
-/* fuzz_vllm_blocks.c: blocks of vLLM's OffloadingConnector, from any bytes of a tar archive after a byte that chooses the options. */
+/* fuzz_vllm_blocks.c: blocks of vLLM's OffloadingConnector, from any bytes of a tar archive after a
+ * byte that chooses the options. */
 #include "tests/fuzz/fuzz_members.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -14,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         "vllm-blocks:shape=H-T-2D,heads=4,dim=2,in-order,worker=1/2",
     };
     if (!size) return 0;
-    const struct kvc_import_options o = {.format = from[data[0] & 0x80 ? 8 : data[0] & 7], .kv_heads = data[0] >> 3 & 3};
+    const struct kvc_import_options o = {.format = from[data[0] & 0x80 ? 8 : data[0] & 7],
+                                         .kv_heads = data[0] >> 3 & 3};
     fuzz_archive(data + 1, size - 1, &o);
     return 0;
 }

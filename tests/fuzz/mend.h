@@ -1,5 +1,5 @@
-/* mend.h: .kvc files out of any bytes, so far mended that they get past the hashes. Not for other tests, nor for what
- * becomes of such a file. */
+/* mend.h: .kvc files out of any bytes, so far mended that they get past the hashes. Not for other
+ * tests, nor for what becomes of such a file. */
 #ifndef MEND_H
 #define MEND_H
 
@@ -15,8 +15,9 @@ struct file {
     size_t size;
 };
 
-/* Mends the checks of the records that stand in [32, end) one after another by their own sizes; returns where
- * the first stands that does not fit, or the INDEX record. `index` gets an entry for each. */
+/* Mends the checks of the records that stand in [32, end) one after another by their own sizes;
+ * returns where the first stands that does not fit, or the INDEX record. `index` gets an entry for
+ * each. */
 static inline size_t mend_records(uint8_t *p, size_t end, uint8_t *index, size_t *n_index) {
     size_t at = KVC_HEADER_SIZE;
     *n_index = 0;
@@ -34,7 +35,8 @@ static inline size_t mend_records(uint8_t *p, size_t end, uint8_t *index, size_t
     return at;
 }
 
-/* Gives the CHECKS of the INDEX record at `at` the checks of the records before it. Returns 0 if it has none. */
+/* Gives the CHECKS of the INDEX record at `at` the checks of the records before it. Returns 0 if it
+ * has none. */
 static inline int mend_checks(uint8_t *file, size_t at) {
     uint8_t *p = file + at, *checks = NULL;
     int has_checks = 0;
@@ -44,7 +46,8 @@ static inline int mend_checks(uint8_t *file, size_t at) {
     for (unsigned i = 0; i < get_u16(p + 2) && begin < size; i++) {
         const uint8_t *entry = p + KVC_RECORD_HEADER + i * KVC_DIRECTORY_ENTRY;
         has_checks |= entry[0] == KVC_SECTION_CHECKS;
-        if (entry[0] == KVC_SECTION_CHECKS && entry[1] == KVC_CODER_STORE && get_u32(entry + 4) <= size - begin) {
+        if (entry[0] == KVC_SECTION_CHECKS && entry[1] == KVC_CODER_STORE &&
+            get_u32(entry + 4) <= size - begin) {
             checks = p + begin;
             n = get_u32(entry + 4) / 4;
         }
@@ -97,7 +100,8 @@ static inline struct file mend(const uint8_t *data, size_t size, unsigned mode) 
             size_t n = put_index(f.data + at, index, n_index);
             f.size = at + n + KVC_FOOTER_SIZE;
             put_u64(f.data + at + 24, kvc_record_check(f.data + at, n));
-        } else if (end - at >= KVC_RECORD_HEADER && (uint64_t)get_u32(f.data + at + 4) * KVC_UNIT == end - at) {
+        } else if (end - at >= KVC_RECORD_HEADER &&
+                   (uint64_t)get_u32(f.data + at + 4) * KVC_UNIT == end - at) {
             const int has_checks = mend_checks(f.data, at);
             put_u64(f.data + at + 24, kvc_record_check(f.data + at, end - at));
             if (has_checks) seed = get_u64(f.data + at + 24);

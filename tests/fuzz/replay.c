@@ -1,5 +1,5 @@
-/* replay.c: runs a fuzz target over files and directories, without a fuzzing engine. Each file gets a process
- * of its own, so that one crash does not hide the others. Exit code 0 when all pass. */
+/* replay.c: runs a fuzz target over files and directories, without a fuzzing engine. Each file gets
+ * a process of its own, so that one crash does not hide the others. Exit code 0 when all pass. */
 #include "tests/fuzz/fuzz.h"
 
 #include <ftw.h>
@@ -36,7 +36,8 @@ static int visit(const char *path, const struct stat *st, int type, struct FTW *
         passed++;
         return 0;
     }
-    if (child > 0 && WIFSIGNALED(status)) printf("%s: failed (signal %d)\n", path, WTERMSIG(status));
+    if (child > 0 && WIFSIGNALED(status))
+        printf("%s: failed (signal %d)\n", path, WTERMSIG(status));
     else printf("%s: failed\n", path);
     failed++;
     return 0;

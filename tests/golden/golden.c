@@ -1,11 +1,11 @@
 /* golden.c: proves that decoders still decode what earlier builds wrote.
  *
- *   golden DIR            every DIR/NAME-vN.kvc still opens, checks and gives the digests in DIR/digests.txt, and what
- *                         this build encodes without loss decodes to the same digests
- *   golden --update DIR   writes files for recipes that have none and the list of digests anew
+ *   golden DIR            every DIR/NAME-vN.kvc still opens, checks and gives the digests in
+ * DIR/digests.txt, and what this build encodes without loss decodes to the same digests golden
+ * --update DIR   writes files for recipes that have none and the list of digests anew
  *
- * Encoded bytes are not compared: they depend on the version of libzstd, and those of lossy recipes on LAPACK and libm;
- * decoded values of a file never may. */
+ * Encoded bytes are not compared: they depend on the version of libzstd, and those of lossy recipes
+ * on LAPACK and libm; decoded values of a file never may. */
 #include "codecs/stage.h"
 #include "formats/cache/mapped.h"
 #include "tests/quantised.h"
@@ -22,12 +22,14 @@
 #include <string.h>
 
 enum { TOKENS = 48, HOLE_AT = 30, VALUES = 16, MAX_LINES = 256 };
-enum { LONG = 320, LAYERS = 2, HEADS = 2, QUERIES = 8, GROUP = 2 }; /* of the caches for the transform codec */
+/* of the caches for the transform codec */
+enum { LONG = 320, LAYERS = 2, HEADS = 2, QUERIES = 8, GROUP = 2 };
 
 /* The caches. DTYPES, RELATED and QUANTISED serve what is lossless, all others what is not. */
 enum { DTYPES, FLOATS, TURNED, ASKED, RELATED, QUANTISED, CACHES };
 
-/* Recipes that have a file. Together they have every stage but `project`, which needs weights (tests/cli). */
+/* Recipes that have a file. Together they have every stage but `project`, which needs weights
+ * (tests/cli). */
 static const struct golden {
     const char *name, *recipe;
     int cache, profile; /* profile: coded with one, which the file carries */
@@ -48,7 +50,9 @@ static const struct golden {
     {"merge-heads", "merge:slerp:from=0:heads", FLOATS, 0},
     {"scales", "center,basis,steps:fine=6,code:step=0.004:lanes=4", FLOATS, 0},
     {"own-basis", "sink:4,derope@k,center,basis,steps,code:step=0.1", TURNED, 0},
-    {"own-basis-queries", "sink:4,tail:2,derope@k,center,basis:bits=5:drop=0.02,steps:p=1:c=0.05,code:step=0.05", ASKED, 0},
+    {"own-basis-queries",
+     "sink:4,tail:2,derope@k,center,basis:bits=5:drop=0.02,steps:p=1:c=0.05,code:step=0.05", ASKED,
+     0},
     {"codes", "code:step=0.01@k,code:step=1.5@v", TURNED, 0},
     {"profile", "sink:4,derope@k,center,basis,steps,code:step=0.2", TURNED, 1},
     {"cross", "cross", RELATED, 1},
@@ -56,8 +60,9 @@ static const struct golden {
     {"predict", "sink:4,derope@k,predict,center,basis,steps,code:step=0.2", RELATED, 1},
 };
 
-static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
-                                        KVC_Q8_0, KVC_Q4_0, KVC_Q4_1, KVC_Q5_0,   KVC_Q5_1,   KVC_IQ4_NL};
+static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16,  KVC_F8E4M3, KVC_F8E5M2,
+                                        KVC_U8,   KVC_I8,   KVC_Q8_0,  KVC_Q4_0,   KVC_Q4_1,
+                                        KVC_Q5_0, KVC_Q5_1, KVC_IQ4_NL};
 #define N_DTYPES (sizeof dtypes / sizeof dtypes[0])
 
 static void die(const char *what, const struct kvc_error *e) {
@@ -86,7 +91,8 @@ static struct kvc_cache *make_cache(uint8_t **bytes) {
     for (uint32_t i = 0; i < N_DTYPES; i++) {
         uint32_t layer = kvc_cache_add_layer(c, part, i, KVC_LAYER_FULL, &e);
         for (enum kvc_role role = KVC_ROLE_K; role <= KVC_ROLE_V; role++) {
-            struct kvc_shape shape = {dtypes[i], TOKENS, role == KVC_ROLE_K ? 2 : 1, role == KVC_ROLE_K ? VALUES : 2 * VALUES};
+            struct kvc_shape shape = {dtypes[i], TOKENS, role == KVC_ROLE_K ? 2 : 1,
+                                      role == KVC_ROLE_K ? VALUES : 2 * VALUES};
             uint32_t t = kvc_cache_add_tensor(c, layer, role, &shape, &e);
             if (t == KVC_NONE || kvc_cache_map_memory(c, t, *bytes + used, &e)) die("tensor", &e);
             size_t n = (size_t)kvc_tensor_bytes(&c->tensor[t]);
@@ -98,7 +104,8 @@ static struct kvc_cache *make_cache(uint8_t **bytes) {
     return c;
 }
 
-/* Two layers of each float dtype, K and V in 2 heads of 16, with a NaN, an infinity and a zero row. */
+/* Two layers of each float dtype, K and V in 2 heads of 16, with a NaN, an infinity and a zero row.
+ */
 static struct kvc_cache *make_floats(uint8_t **bytes) {
     static const uint8_t wild[4] = {0x01, 0x80, 0xc0, 0x7f};
     struct kvc_error e;
@@ -132,8 +139,9 @@ static float next_number(uint32_t *x) {
     return (float)(int32_t)(*x >> 8 & 0xffff) / 32768 - 1;
 }
 
-/* Two layers of halves, K and V in 2 heads of 16 whose channels follow three, K rotated in interleaved pairs; with the
- * queries of the layers if `which` is ASKED. If it is RELATED the channels of all layers follow the same three. */
+/* Two layers of halves, K and V in 2 heads of 16 whose channels follow three, K rotated in
+ * interleaved pairs; with the queries of the layers if `which` is ASKED. If it is RELATED the
+ * channels of all layers follow the same three. */
 static struct kvc_cache *make_turned(uint8_t **bytes, int which) {
     const int asked = which == ASKED;
     struct kvc_error e;
@@ -142,7 +150,8 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int which) {
     uint32_t aside = asked && c ? kvc_cache_add_part(c, KVC_PART_COMPANION, QUERIES, &e) : 0;
     *bytes = malloc(LAYERS * ((size_t)LONG * 2 + QUERIES * GROUP) * HEADS * VALUES * 2);
     uint8_t *to = *bytes;
-    if (part == KVC_NONE || aside == KVC_NONE || !to || kvc_cache_map(c, NULL, NULL, &e)) die("cache", &e);
+    if (part == KVC_NONE || aside == KVC_NONE || !to || kvc_cache_map(c, NULL, NULL, &e))
+        die("cache", &e);
     for (int i = 100; i < LONG; i++) c->part[part].cells.pos[i] += 1000;
     for (int i = 0; i < QUERIES && asked; i++) c->part[aside].cells.pos[i] += LONG + 1000 - QUERIES;
     if (kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, "interleaved", &e) ||
@@ -154,7 +163,8 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int which) {
         uint32_t layer = kvc_cache_add_layer(c, is_query ? aside : part, i % LAYERS,
                                              is_query ? KVC_LAYER_COMPANION : KVC_LAYER_FULL, &e);
         for (unsigned v = 0; v < (is_query ? 1 : 2); v++) {
-            const struct kvc_shape shape = {KVC_F16, is_query ? QUERIES : LONG, is_query ? HEADS * GROUP : HEADS, VALUES};
+            const struct kvc_shape shape = {KVC_F16, is_query ? QUERIES : LONG,
+                                            is_query ? HEADS * GROUP : HEADS, VALUES};
             const int64_t *position = c->part[is_query ? aside : part].cells.pos;
             const enum kvc_role role = is_query ? KVC_ROLE_QUERIES : v ? KVC_ROLE_V : KVC_ROLE_K;
             uint32_t t = kvc_cache_add_tensor(c, layer, role, &shape, &e);
@@ -162,12 +172,16 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int which) {
             for (uint64_t row = 0; row < shape.tokens * shape.heads; row++) {
                 float common[3], head[VALUES];
                 uint32_t of_row = (uint32_t)row * 2654435761u;
-                for (int k = 0; k < 3; k++) common[k] = next_number(which == RELATED ? &of_row : &x);
+                for (int k = 0; k < 3; k++)
+                    common[k] = next_number(which == RELATED ? &of_row : &x);
                 for (size_t d = 0; d < VALUES; d++)
-                    head[d] = common[d % 3] * (float)(1 + d % 5) + (float)(d % 4) + next_number(&x) / 16;
+                    head[d] = common[d % 3] * (float)(1 + d % 5) + (float)(d % 4) +
+                              next_number(&x) / 16;
                 for (size_t d = 0; d < VALUES && !v; d += 2) {
-                    const double turn = (double)position[row / shape.heads] * pow(10000, -(double)d / VALUES);
-                    const float a = head[d], b = head[d + 1], cosine = (float)cos(turn), sine = (float)sin(turn);
+                    const double turn = (double)position[row / shape.heads] *
+                                        pow(10000, -(double)d / VALUES);
+                    const float a = head[d], b = head[d + 1], cosine = (float)cos(turn),
+                                sine = (float)sin(turn);
                     head[d] = a * cosine - b * sine;
                     head[d + 1] = b * cosine + a * sine;
                 }
@@ -182,8 +196,9 @@ static struct kvc_cache *make_turned(uint8_t **bytes, int which) {
     return c;
 }
 
-/* A profile of that cache's model, of nothing but numbers in a row: matrices near the identity, angles of base
- * 10 000; predictors that say of each channel of K and V what it was in the layer before. */
+/* A profile of that cache's model, of nothing but numbers in a row: matrices near the identity,
+ * angles of base 10 000; predictors that say of each channel of K and V what it was in the layer
+ * before. */
 static struct kvc_profile *make_profile(void) {
     static const struct {
         const char *name, *dtype, *shape;
@@ -212,10 +227,11 @@ static struct kvc_profile *make_profile(void) {
     static char header[8192];
     static uint8_t data[16384], file[8 + sizeof header + sizeof data];
     uint32_t x = 7;
-    size_t used = 0, n = (size_t)snprintf(header, sizeof header,
-                                          "{\"__metadata__\":{\"kvc.profile\":\"1\",\"predictor.back\":\"1\","
-                                          "\"model.layers\":\"%d\",\"model.name\":\"golden\"}",
-                                          LAYERS);
+    size_t used = 0,
+           n = (size_t)snprintf(header, sizeof header,
+                                "{\"__metadata__\":{\"kvc.profile\":\"1\",\"predictor.back\":\"1\","
+                                "\"model.layers\":\"%d\",\"model.name\":\"golden\"}",
+                                LAYERS);
     struct kvc_error e;
     for (unsigned i = 0; i < LAYERS * sizeof tensors / sizeof tensors[0]; i++) {
         const unsigned layer = i % LAYERS, which = i / LAYERS;
@@ -223,20 +239,29 @@ static struct kvc_profile *make_profile(void) {
         const int is_scale = strstr(tensors[which].name, "scale") != NULL;
         const size_t size = is_byte ? 1 : which ? 4 : 8, end = used + tensors[which].n * size;
         const int is_predictor = strstr(tensors[which].name, "predictor") != NULL;
-        const int is_gain = strstr(tensors[which].name, "gain") != NULL, is_v = *tensors[which].name == 'v';
+        const int is_gain = strstr(tensors[which].name, "gain") != NULL,
+                  is_v = *tensors[which].name == 'v';
         if ((is_predictor || strstr(tensors[which].name, "residual")) && !layer) continue;
         if (end > sizeof data) die("profile", NULL);
-        n += (size_t)snprintf(header + n, sizeof header - n,
-                              ",\"layers.%u.%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", layer,
-                              tensors[which].name, tensors[which].dtype, tensors[which].shape, used, end);
+        n += (size_t)snprintf(
+            header + n, sizeof header - n,
+            ",\"layers.%u.%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", layer,
+            tensors[which].name, tensors[which].dtype, tensors[which].shape, used, end);
         for (size_t k = 0; used < end; k++, used += size) {
-            const int diagonal = strstr(tensors[which].name, "basis") && k / VALUES % VALUES == k % VALUES;
+            const int diagonal = strstr(tensors[which].name, "basis") &&
+                                 k / VALUES % VALUES == k % VALUES;
             const float number = next_number(&x);
-            const float real = is_gain ? 20 : is_predictor ? 0.0005f : is_scale ? 0.02f + number / 100 : number;
+            const float real = is_gain        ? 20
+                               : is_predictor ? 0.0005f
+                               : is_scale     ? 0.02f + number / 100
+                                              : number;
             const double angle = pow(10000, -(double)k / (VALUES / 2));
-            const size_t width = HEADS * VALUES, inputs = (is_v ? 3 : 2) * width; /* of K, of V before it, of its own K */
+            /* of K, of V before it, of its own K */
+            const size_t width = HEADS * VALUES, inputs = (is_v ? 3 : 2) * width;
             const int same = is_predictor && k % inputs == k / inputs + (is_v ? width : 0);
-            const int8_t code = (int8_t)(diagonal || same ? 100 : is_predictor ? number * 2 : number * 20);
+            const int8_t code = (int8_t)(diagonal || same ? 100
+                                         : is_predictor   ? number * 2
+                                                          : number * 20);
             if (!which) memcpy(data + used, &angle, size);
             else if (is_byte) memcpy(data + used, &code, size);
             else memcpy(data + used, &real, size);
@@ -252,18 +277,21 @@ static struct kvc_profile *make_profile(void) {
 }
 
 /* Digest of a whole tensor, and a line that names it. */
-static void describe(const struct kvc_cache *c, const char *name, uint32_t t, char *line, size_t size) {
+static void describe(const struct kvc_cache *c, const char *name, uint32_t t, char *line,
+                     size_t size) {
     struct kvc_error e;
     uint64_t n = c->tensor[t].shape.tokens, row = kvc_row_bytes(&c->tensor[t].shape);
     uint8_t *rows = malloc((size_t)(n * row));
     if (!rows || c->read(c, t, 0, n, rows, &e)) die(name, &e);
-    snprintf(line, size, "%s %s %s%s %016" PRIx64, name, kvc_dtype_info(c->tensor[t].shape.dtype)->name,
-             kvc_role_name(c->tensor[t].role), c->n_tensors < 2 * N_DTYPES && c->tensor[t].layer % 2 ? "2" : "",
+    snprintf(line, size, "%s %s %s%s %016" PRIx64, name,
+             kvc_dtype_info(c->tensor[t].shape.dtype)->name, kvc_role_name(c->tensor[t].role),
+             c->n_tensors < 2 * N_DTYPES && c->tensor[t].layer % 2 ? "2" : "",
              kvc_digest_rows(rows, row, 0, n));
     free(rows);
 }
 
-static struct kvc_buffer encode(const struct kvc_cache *c, const char *recipe, struct kvc_profile *profile) {
+static struct kvc_buffer encode(const struct kvc_cache *c, const char *recipe,
+                                struct kvc_profile *profile) {
     struct kvc_error e;
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
@@ -321,9 +349,11 @@ int main(int argc, char **argv) {
     unsigned passed = 0, failed = 0;
     uint8_t *bytes[CACHES];
     struct kvc_cache *cache[CACHES] = {make_cache(&bytes[DTYPES]), make_floats(&bytes[FLOATS]),
-                                       make_turned(&bytes[TURNED], TURNED), make_turned(&bytes[ASKED], ASKED),
+                                       make_turned(&bytes[TURNED], TURNED),
+                                       make_turned(&bytes[ASKED], ASKED),
                                        make_turned(&bytes[RELATED], RELATED)};
-    cache[QUANTISED] = quantised_cache(cache[RELATED], (const uint64_t[]){VALUES, 2}, &bytes[QUANTISED]);
+    cache[QUANTISED] = quantised_cache(cache[RELATED], (const uint64_t[]){VALUES, 2},
+                                       &bytes[QUANTISED]);
     struct kvc_profile *profile = make_profile();
     snprintf(list, sizeof list, "%s/digests.txt", dir);
     FILE *out = update ? fopen(list, "w") : NULL;

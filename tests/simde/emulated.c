@@ -1,5 +1,6 @@
-/* emulated.c: AVX-512's encoder of rANS as the only table of kernels, emulated; the reference decodes. Linked before libkvc.a
- * in the place of kernels/dispatch.c and kernels/rans_avx512.c, so that tests/unit/test_rans.c tests it as it does the CPU's own. */
+/* emulated.c: AVX-512's encoder of rANS as the only table of kernels, emulated; the reference
+ * decodes. Linked before libkvc.a in the place of kernels/dispatch.c and kernels/rans_avx512.c, so
+ * that tests/unit/test_rans.c tests it as it does the CPU's own. */
 #include "kernels/rans_avx512.c"
 
 #include <string.h>

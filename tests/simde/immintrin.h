@@ -1,5 +1,6 @@
-/* immintrin.h: stands in for the compiler's, so that kernels/rans_avx512.c runs on a CPU without AVX-512: SIMDe's
- * emulation, and from their documentation those intrinsics that SIMDe 0.7.4 lacks. Used by emulated.c alone. */
+/* immintrin.h: stands in for the compiler's, so that kernels/rans_avx512.c runs on a CPU without
+ * AVX-512: SIMDe's emulation, and from their documentation those intrinsics that SIMDe 0.7.4 lacks.
+ * Used by emulated.c alone. */
 #ifndef KVC_TESTS_SIMDE_IMMINTRIN_H
 #define KVC_TESTS_SIMDE_IMMINTRIN_H
 
@@ -56,7 +57,8 @@ static inline __m512i kvc_srlv_epi32(__m512i a, __m512i count) {
     return vector512(to);
 }
 
-static inline __m512i kvc_maskz_compress_epi32(kvc_mask16 k, __m512i a) { /* the lanes of the mask to the lowest */
+/* the lanes of the mask to the lowest */
+static inline __m512i kvc_maskz_compress_epi32(kvc_mask16 k, __m512i a) {
     struct lanes512 from = lanes512(a), to = {{0}};
     for (int i = 0, next = 0; i < 16; i++)
         if (k >> i & 1) to.v[next++] = from.v[i];
@@ -70,14 +72,17 @@ static inline __m512i kvc_mask_srli_epi32(__m512i source, kvc_mask16 k, __m512i 
     return vector512(to);
 }
 
-static inline __m512i kvc_mask_shuffle_epi32(__m512i source, kvc_mask16 k, __m512i a, unsigned pick) { /* within four lanes */
+/* within four lanes */
+static inline __m512i kvc_mask_shuffle_epi32(__m512i source, kvc_mask16 k, __m512i a,
+                                             unsigned pick) {
     struct lanes512 to = lanes512(source), from = lanes512(a);
     for (unsigned i = 0; i < 16; i++)
         if (k >> i & 1) to.v[i] = from.v[i / 4 * 4 + (pick >> i % 4 * 2 & 3)];
     return vector512(to);
 }
 
-static inline void kvc_mask_storeu_epi16(void *to, kvc_mask16 k, __m256i a) { /* touches the mask's lanes only */
+/* touches the mask's lanes only */
+static inline void kvc_mask_storeu_epi16(void *to, kvc_mask16 k, __m256i a) {
     uint16_t from[16];
     memcpy(from, &a, sizeof from);
     for (int i = 0; i < 16; i++)

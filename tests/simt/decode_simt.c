@@ -1,6 +1,6 @@
-/* decode_simt.c: takes the place of kernels/device/decode_host.c and encode_host.c in tests: the device decoder and the device encoder
- * on the host are here the code for GPUs, decode.cu and encode.cu, in warps of lanes that advance apart from each other (simt.h). Not
- * for speed. */
+/* decode_simt.c: takes the place of kernels/device/decode_host.c and encode_host.c in tests: the
+ * device decoder and the device encoder on the host are here the code for GPUs, decode.cu and
+ * encode.cu, in warps of lanes that advance apart from each other (simt.h). Not for speed. */
 #include "tests/simt/decode_simt.h"
 
 #include "kernels/device/decode_host.h"
@@ -13,10 +13,12 @@
 
 /* decode.cu */
 cudaError_t kvc_device_prepare_cuda(unsigned *blocks);
-cudaError_t kvc_device_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks, void *stream);
+cudaError_t kvc_device_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks,
+                                   void *stream);
 /* encode.cu */
 cudaError_t kvc_encode_prepare_cuda(unsigned *blocks);
-cudaError_t kvc_encode_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks, void *stream);
+cudaError_t kvc_encode_launch_cuda(const struct kvc_device_launch *launch, unsigned blocks,
+                                   void *stream);
 
 /* Tests set it: 1 changes the order of the lanes. */
 int kvc_lanes_backwards;
@@ -28,7 +30,8 @@ uint32_t kvc_convert_to_half(float x) {
     return kvc_float_to_half(x);
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int threads, size_t shared) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel,
+                                                          int threads, size_t shared) {
     (void)kernel, (void)shared;
     *blocks = threads <= SIMT_THREADS;
     return cudaSuccess;
@@ -43,8 +46,8 @@ static void run_kernel(void *arguments) {
     l->kernel(*l->launch);
 }
 
-cudaError_t cudaLaunchKernel(const void *kernel, dim3 blocks, dim3 threads, void **arguments, size_t shared,
-                             cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 blocks, dim3 threads, void **arguments,
+                             size_t shared, cudaStream_t stream) {
     struct launched l = {.launch = arguments[0]};
     (void)shared, (void)stream;
     memcpy(&l.kernel, &kernel, sizeof kernel); /* C has no cast for it */
@@ -63,7 +66,8 @@ static void run(prepare *prepares, launch *launches, const struct kvc_device_lau
     pthread_mutex_lock(&lock);
     number++;
     if (prepares(&blocks) != cudaSuccess) abort();
-    simt_set_order((enum simt_order)((number + (uint32_t)kvc_lanes_backwards) % SIMT_ORDERS), number);
+    simt_set_order((enum simt_order)((number + (uint32_t)kvc_lanes_backwards) % SIMT_ORDERS),
+                   number);
     if (launches(l, blocks * SIMT_BLOCKS, NULL) != cudaSuccess) abort();
     /* each warp found the queue empty once */
     if (l->counter[0] > l->n_items) l->counter[0] = l->n_items;

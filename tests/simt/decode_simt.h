@@ -1,5 +1,6 @@
-/* decode_simt.h: what kernels/device/decode.cu is compiled with for the layer of simt.h: CUDA's names, and the functions of
- * kernels/device/ptx.h for the host. The compiler includes it first, as nvcc includes CUDA's headers. */
+/* decode_simt.h: what kernels/device/decode.cu is compiled with for the layer of simt.h: CUDA's
+ * names, and the functions of kernels/device/ptx.h for the host. The compiler includes it first, as
+ * nvcc includes CUDA's headers. */
 #ifndef KVC_DECODE_SIMT_H
 #define KVC_DECODE_SIMT_H
 

@@ -1,5 +1,6 @@
-/* make_inputs.c: makes files for which a barrier of the device decoder is needed, where the stored files do without it: run.sh decodes them,
- * so that a barrier that is missing is reported. Not for decoding them (tests/unit/test_load.c).
+/* make_inputs.c: makes files for which a barrier of the device decoder is needed, where the stored
+ * files do without it: run.sh decodes them, so that a barrier that is missing is reported. Not for
+ * decoding them (tests/unit/test_load.c).
  *
  *   make_inputs FOLDER      writes FOLDER/NAME.kvc */
 #include "tests/cuda/made.h"
@@ -17,12 +18,19 @@ static const struct {
      "center,basis,code:step=0.5",
      1,
      {.tokens = 24, .layers = 1, .heads = 1, .dim_k = 80, .dim_v = 24, .dtype = KVC_F16}},
-    /* Streams of four lanes: a lane reads the rotation of channels that another lane has rotated, after a ballot, which orders no memory: only
-     * ThreadSanitizer reports it. Streams but the first begin after row 0. */
+    /* Streams of four lanes: a lane reads the rotation of channels that another lane has rotated,
+     * after a ballot, which orders no memory: only ThreadSanitizer reports it. Streams but the
+     * first begin after row 0. */
     {"rotated",
      "split:stream=2048",
      0,
-     {.tokens = 100, .layers = 1, .heads = 1, .dim_k = 64, .dim_v = 8, .dtype = KVC_BF16, .mean = 6}},
+     {.tokens = 100,
+      .layers = 1,
+      .heads = 1,
+      .dim_k = 64,
+      .dim_v = 8,
+      .dtype = KVC_BF16,
+      .mean = 6}},
 };
 
 static int make(size_t i, const char *folder, struct kvc_error *e) {
@@ -39,7 +47,8 @@ int main(int argc, char **argv) {
     struct kvc_error e;
     if (argc != 2) return fprintf(stderr, "usage: make_inputs FOLDER\n"), 2;
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
-        if (make(i, argv[1], &e)) return fprintf(stderr, "make_inputs: %s: %s\n", inputs[i].name, e.message), 1;
+        if (make(i, argv[1], &e))
+            return fprintf(stderr, "make_inputs: %s: %s\n", inputs[i].name, e.message), 1;
     }
     return 0;
 }

@@ -1,9 +1,10 @@
-/* simt.c: warps of a GPU on the host. A block is a thread, its lanes are fibers of the thread, each with a stack of its own, which
- * runs until its lane waits for others. Not for speed.
+/* simt.c: warps of a GPU on the host. A block is a thread, its lanes are fibers of the thread, each
+ * with a stack of its own, which runs until its lane waits for others. Not for speed.
  *
- * ThreadSanitizer learns of the fibers, and that only __syncwarp(), __syncthreads(), the start and the end of a launch order what
- * lanes read and write (atomics order by their own rules). So it reports every race between two lanes that both take part in a
- * run, in whatever order the lanes run. This file is compiled without ThreadSanitizer, as it sees all lanes. */
+ * ThreadSanitizer learns of the fibers, and that only __syncwarp(), __syncthreads(), the start and
+ * the end of a launch order what lanes read and write (atomics order by their own rules). So it
+ * reports every race between two lanes that both take part in a run, in whatever order the lanes
+ * run. This file is compiled without ThreadSanitizer, as it sees all lanes. */
 #include "tests/simt/simt.h"
 
 #include <pthread.h>
@@ -16,7 +17,8 @@
 
 enum { WARP = 32, STACK = 256 << 10, PATIENCE = 120 /* seconds that a launch may take */ };
 
-/* A jump from fiber to fiber takes no system call, as swapcontext() does; AddressSanitizer knows of no such jumps. */
+/* A jump from fiber to fiber takes no system call, as swapcontext() does; AddressSanitizer knows of
+ * no such jumps. */
 #if defined __has_feature
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
@@ -59,9 +61,10 @@ struct lane {
 static struct block {
     struct fiber host; /* the thread itself */
     struct lane lane[SIMT_THREADS];
-    unsigned n, made;                    /* lanes of the launch; those that have a stack */
-    uint32_t ready[SIMT_THREADS / WARP]; /* by warp: a bit for each lane that neither waits nor has ended */
-    unsigned paused;                     /* pauses since a lane last met others */
+    unsigned n, made; /* lanes of the launch; those that have a stack */
+    /* by warp: a bit for each lane that neither waits nor has ended */
+    uint32_t ready[SIMT_THREADS / WARP];
+    unsigned paused; /* pauses since a lane last met others */
     uint32_t random;
     time_t begun;
     uint8_t start, end; /* as arrival */
@@ -97,7 +100,9 @@ static _Noreturn void give_up(const char *why) {
     fprintf(stderr, "simt: block %td, thread %u: %s\n", own - blocks, self ? self->thread : 0, why);
     for (unsigned i = 0; i < own->n; i++) {
         const struct lane *l = &own->lane[i];
-        if (l->state == WAITING) fprintf(stderr, "  thread %u waits at %s, mask %08x\n", i, meetings[l->meeting], l->mask);
+        if (l->state == WAITING)
+            fprintf(stderr, "  thread %u waits at %s, mask %08x\n", i, meetings[l->meeting],
+                    l->mask);
         else fprintf(stderr, "  thread %u %s\n", i, l->state == READY ? "runs" : "has ended");
     }
     abort();
@@ -136,7 +141,9 @@ static struct lane *next_lane(void) {
     const unsigned n = own->n;
     const int down = launch.order == SIMT_DESCENDING;
     const unsigned at = self ? self->thread : down ? 0 : n - 1;
-    unsigned i = launch.order == SIMT_RANDOM ? next_random() % n : down ? (at + n - 1) % n : (at + 1) % n;
+    unsigned i = launch.order == SIMT_RANDOM ? next_random() % n
+                 : down                      ? (at + n - 1) % n
+                                             : (at + 1) % n;
     for (unsigned k = 0; k < n; k++) {
         if (own->ready[i / WARP] >> i % WARP & 1) return &own->lane[i];
         if (down) i = i ? i - 1 : n - 1;
@@ -171,7 +178,8 @@ unsigned simt_thread(void) {
 /* Returns 1 where a lane takes part in a meeting of lane l. */
 static int takes_part(const struct lane *l, const struct lane *other) {
     if (other->state == ENDED) return 0;
-    return l->meeting == SIMT_SYNC_BLOCK || (other->thread / WARP == l->thread / WARP && l->mask >> other->thread % WARP & 1);
+    return l->meeting == SIMT_SYNC_BLOCK ||
+           (other->thread / WARP == l->thread / WARP && l->mask >> other->thread % WARP & 1);
 }
 
 /* Returns what a shuffle gives a lane. */
@@ -184,14 +192,17 @@ static uint64_t shuffled(const struct lane *l) {
 /* Lets the lanes that meet lane l go on, once all of them wait for the same. */
 static void end_meeting(const struct lane *l) {
     const struct lane met = *l;
-    const int whole = met.meeting == SIMT_SYNC_BLOCK, ordered = whole || met.meeting == SIMT_SYNC_WARP;
-    const unsigned first = whole ? 0 : met.thread / WARP * WARP, end = whole ? own->n : first + WARP;
+    const int whole = met.meeting == SIMT_SYNC_BLOCK,
+              ordered = whole || met.meeting == SIMT_SYNC_WARP;
+    const unsigned first = whole ? 0 : met.thread / WARP * WARP,
+                   end = whole ? own->n : first + WARP;
     uint64_t ballot = 0;
     if (!whole && own->ready[met.thread / WARP] & met.mask) return; /* the usual case, quickly */
     for (unsigned i = first; i < end; i++) {
         const struct lane *other = &own->lane[i];
         if (!takes_part(&met, other)) continue;
-        if (other->state != WAITING || other->meeting != met.meeting || other->mask != met.mask) return;
+        if (other->state != WAITING || other->meeting != met.meeting || other->mask != met.mask)
+            return;
         ballot |= (uint64_t)(other->x != 0) << i % WARP;
     }
     for (unsigned i = first; i < end; i++)
@@ -209,7 +220,8 @@ static void end_meeting(const struct lane *l) {
 uint64_t simt_meet(enum simt_meeting meeting, uint32_t mask, uint64_t x, unsigned from) {
     struct lane *const me = self;
     const int ordered = meeting == SIMT_SYNC_WARP || meeting == SIMT_SYNC_BLOCK;
-    if (meeting != SIMT_SYNC_BLOCK && !(mask >> me->thread % WARP & 1)) give_up("a lane's own bit is not in its mask");
+    if (meeting != SIMT_SYNC_BLOCK && !(mask >> me->thread % WARP & 1))
+        give_up("a lane's own bit is not in its mask");
     own->paused = 0;
     me->meeting = meeting;
     me->mask = mask;
@@ -291,7 +303,8 @@ void simt_set_order(enum simt_order order, uint32_t seed) {
 }
 
 void simt_run(simt_kernel *kernel, void *arguments, unsigned n_blocks, unsigned threads) {
-    if (!n_blocks || n_blocks > SIMT_BLOCKS || !threads || threads > SIMT_THREADS || threads % WARP) abort();
+    if (!n_blocks || n_blocks > SIMT_BLOCKS || !threads || threads > SIMT_THREADS || threads % WARP)
+        abort();
     pthread_mutex_lock(&one_launch);
     pthread_mutex_lock(&lock);
     for (; launch.made < n_blocks; launch.made++) {

@@ -1,7 +1,8 @@
-/* simt.h: the part of CUDA C++ that the device decoder uses, for the host's compilers, so that the code for GPUs
- * (kernels/device/decode.cu, and #ifdef __CUDACC__) runs on the host: warps of lanes that advance apart from each other, in several
- * blocks, with CUDA's memory order (simt.c). Not for code that runs on GPUs. What decode.cu does not use is missing here, except
- * for the masks of warps and for __syncthreads(). C11 and C++ both compile this file. */
+/* simt.h: the part of CUDA C++ that the device decoder uses, for the host's compilers, so that the
+ * code for GPUs (kernels/device/decode.cu, and #ifdef __CUDACC__) runs on the host: warps of lanes
+ * that advance apart from each other, in several blocks, with CUDA's memory order (simt.c). Not for
+ * code that runs on GPUs. What decode.cu does not use is missing here, except for the masks of
+ * warps and for __syncthreads(). C11 and C++ both compile this file. */
 #ifndef KVC_SIMT_H
 #define KVC_SIMT_H
 
@@ -12,10 +13,12 @@
 
 /* --- how the layer runs --- */
 
-/* Threads of a block, blocks of a launch, at most. ThreadSanitizer knows 255 threads at a time without loss. */
+/* Threads of a block, blocks of a launch, at most. ThreadSanitizer knows 255 threads at a time
+ * without loss. */
 enum { SIMT_THREADS = 128, SIMT_BLOCKS = 2 };
 
-/* Orders in which the lanes of a block run, each until it waits: by ascending number, by descending number, random. */
+/* Orders in which the lanes of a block run, each until it waits: by ascending number, by descending
+ * number, random. */
 enum simt_order { SIMT_ASCENDING, SIMT_DESCENDING, SIMT_RANDOM, SIMT_ORDERS };
 
 typedef void simt_kernel(void *arguments);
@@ -27,15 +30,18 @@ extern "C" {
 /* Lets the next launches run in this order; a seed makes a random order. */
 void simt_set_order(enum simt_order order, uint32_t seed);
 
-/* Runs a kernel in `blocks` blocks of `threads` threads, a multiple of 32, and waits for its end. What the caller did before is visible to the kernel,
- * and conversely. A fault of the kernel is printed and ends the program: lanes that wait for each other at different functions or with
+/* Runs a kernel in `blocks` blocks of `threads` threads, a multiple of 32, and waits for its end.
+ * What the caller did before is visible to the kernel, and conversely. A fault of the kernel is
+ * printed and ends the program: lanes that wait for each other at different functions or with
  * different masks, lanes that wait for ever, values of lanes that take no part. */
 void simt_run(simt_kernel *kernel, void *arguments, unsigned blocks, unsigned threads);
 
-/* What lanes meet for. Only __syncwarp() and __syncthreads() make memory of other lanes visible, as CUDA promises no more. */
+/* What lanes meet for. Only __syncwarp() and __syncthreads() make memory of other lanes visible, as
+ * CUDA promises no more. */
 enum simt_meeting { SIMT_SYNC_WARP, SIMT_SYNC_BLOCK, SIMT_BALLOT, SIMT_SHUFFLE };
 
-/* Waits for the lanes of the mask. SIMT_BALLOT returns a bit for each lane whose x is not 0, SIMT_SHUFFLE lane `from`'s x. */
+/* Waits for the lanes of the mask. SIMT_BALLOT returns a bit for each lane whose x is not 0,
+ * SIMT_SHUFFLE lane `from`'s x. */
 uint64_t simt_meet(enum simt_meeting meeting, uint32_t mask, uint64_t x, unsigned from);
 
 /* Lets other lanes run: always when `wait` is 1, else as the order has it. */
@@ -179,7 +185,8 @@ static inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
     return (uint64_t)((wide)a * b >> 64);
 }
 static inline int __dp4a(int a, int b, int sum) {
-    for (int i = 0; i < 32; i += 8) sum += (int8_t)((unsigned)a >> i & 255u) * (int8_t)((unsigned)b >> i & 255u);
+    for (int i = 0; i < 32; i += 8)
+        sum += (int8_t)((unsigned)a >> i & 255u) * (int8_t)((unsigned)b >> i & 255u);
     return sum;
 }
 

@@ -1,6 +1,7 @@
-/* test_simt.c: the layer of simt.h itself: what lanes exchange, whom they wait for, how memory is shared, which faults end the
- * program and, in a build with ThreadSanitizer, which accesses of two lanes are reported as a race. Not for the decoder, whose tests run
- * over the layer unchanged (run.sh).
+/* test_simt.c: the layer of simt.h itself: what lanes exchange, whom they wait for, how memory is
+ * shared, which faults end the program and, in a build with ThreadSanitizer, which accesses of two
+ * lanes are reported as a race. Not for the decoder, whose tests run over the layer unchanged
+ * (run.sh).
  *
  *   test_simt          runs the tests
  *   test_simt CASE     runs one kernel of those that have a fault, for the tests */
@@ -72,7 +73,8 @@ static void lanes_exchange_values(void **state) {
 
 /* --- whom lanes wait for --- */
 
-/* The lower half of a warp sums over its own lanes, more often than the upper half; the last lane ends at once. */
+/* The lower half of a warp sums over its own lanes, more often than the upper half; the last lane
+ * ends at once. */
 static void diverge(void *arguments) {
     uint32_t *const sum = arguments;
     const unsigned lane = threadIdx.x;
@@ -91,13 +93,15 @@ static void masks_are_waited_for(void **state) {
         uint32_t sum[WARP] = {0};
         simt_set_order((enum simt_order)order, 2);
         simt_run(diverge, sum, 1, WARP);
-        for (unsigned i = 0; i < WARP; i++) assert_int_equal(sum[i], i == 31 ? 0 : (i < 16 ? 5 * 16 : 2 * 15) + 31000);
+        for (unsigned i = 0; i < WARP; i++)
+            assert_int_equal(sum[i], i == 31 ? 0 : (i < 16 ? 5 * 16 : 2 * 15) + 31000);
     }
 }
 
 /* --- memory --- */
 
-/* Each thread passes a number to the thread of the next warp, by memory of its block, and counts what it gets. */
+/* Each thread passes a number to the thread of the next warp, by memory of its block, and counts
+ * what it gets. */
 static void pass_on(void *arguments) {
     uint32_t *const total = arguments;
     __shared__ uint32_t room[SIMT_THREADS];
@@ -116,7 +120,8 @@ static void blocks_have_memory_of_their_own(void **state) {
         uint32_t total = 0;
         simt_set_order((enum simt_order)order, 3);
         simt_run(pass_on, &total, SIMT_BLOCKS, SIMT_THREADS);
-        assert_int_equal(total, SIMT_BLOCKS * (1 + 2 + 3) * (SIMT_THREADS * (SIMT_THREADS - 1) / 2));
+        assert_int_equal(total,
+                         SIMT_BLOCKS * (1 + 2 + 3) * (SIMT_THREADS * (SIMT_THREADS - 1) / 2));
     }
 }
 
@@ -134,7 +139,8 @@ static void arithmetic_is_cuda_s(void **state) {
     assert_int_equal(__ffs(8), 4);
     assert_int_equal(__float2int_rn(2.5f), 2);
     assert_int_equal(__float2int_rn(-3.5f), -4);
-    assert_true(__fmaf_rn(0x1.000004p0f, 0x1.000004p0f, -1) > __fadd_rn(__fmul_rn(0x1.000004p0f, 0x1.000004p0f), -1));
+    assert_true(__fmaf_rn(0x1.000004p0f, 0x1.000004p0f, -1) >
+                __fadd_rn(__fmul_rn(0x1.000004p0f, 0x1.000004p0f), -1));
 }
 
 /* --- kernels with a fault, and their twins without --- */
@@ -274,7 +280,8 @@ static void check_cases(int races) {
             const int status = run_case(f->name, order, said, sizeof said);
             const int expected = sound ? 0 : race ? RACE : 128 + SIGABRT;
             if (status != expected || (f->says && !strstr(said, f->says)))
-                fail_msg("%s, order %u: status %d, not %d; it says: %s", f->name, order, status, expected, said);
+                fail_msg("%s, order %u: status %d, not %d; it says: %s", f->name, order, status,
+                         expected, said);
         }
     }
 }

@@ -1,5 +1,5 @@
-/* attack.h: what the attacks on the directory level share: objects whose bytes follow from their keys, a scratch store, and a store's
- * books beside its files. Not for other tests.
+/* attack.h: what the attacks on the directory level share: objects whose bytes follow from their
+ * keys, a scratch store, and a store's books beside its files. Not for other tests.
  *
  * Objects stand in chains; object (chain, depth) continues (chain, depth - 1). */
 #ifndef ATTACK_H
@@ -23,8 +23,9 @@
 
 /* Ends the process, with the place of the fault: its seed and operation. */
 static uint64_t attack_seed, attack_step;
-#define DIE(...)                                                                                                   \
-    (fprintf(stderr, "%s:%d: seed %" PRIu64 ", step %" PRIu64 ": ", __FILE__, __LINE__, attack_seed, attack_step), \
+#define DIE(...)                                                                        \
+    (fprintf(stderr, "%s:%d: seed %" PRIu64 ", step %" PRIu64 ": ", __FILE__, __LINE__, \
+             attack_seed, attack_step),                                                 \
      fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1))
 
 struct attack_random {
@@ -84,7 +85,8 @@ static inline int attack_is(const struct kvc_object *o, const void *data, size_t
 
 static char attack_folder[128];
 
-static inline int attack_remove_one(const char *path, const struct stat *st, int type, struct FTW *f) {
+static inline int attack_remove_one(const char *path, const struct stat *st, int type,
+                                    struct FTW *f) {
     (void)st, (void)type, (void)f;
     return remove(path);
 }
@@ -119,9 +121,10 @@ static inline struct kvc_dir *attack_open(const char *options) {
     return d;
 }
 
-static inline int attack_put(struct kvc_dir *d, unsigned chain, unsigned depth, const struct kvc_level_put *how, int *there,
-                             struct kvc_error *e) {
-    const struct kvc_object o = attack_object(chain, depth), parent = attack_object(chain, depth - 1);
+static inline int attack_put(struct kvc_dir *d, unsigned chain, unsigned depth,
+                             const struct kvc_level_put *how, int *there, struct kvc_error *e) {
+    const struct kvc_object o = attack_object(chain, depth),
+                            parent = attack_object(chain, depth - 1);
     uint8_t data[ATTACK_ROOM];
     struct kvc_level_put own = how ? *how : (struct kvc_level_put){0};
     own.parent = depth ? &parent : NULL;
@@ -137,7 +140,8 @@ static inline size_t attack_find(struct kvc_dir *d, unsigned chain, struct kvc_e
     attack_chain(chain, o);
     if (kvc_level_dir.find(&d->level, o, ATTACK_DEPTH, INT64_MAX, &found, size, e)) return SIZE_MAX;
     for (size_t i = 0; i < found; i++)
-        if (size[i] != attack_size(&o[i])) DIE("find says %" PRIu64 " bytes of an object of %zu", size[i], attack_size(&o[i]));
+        if (size[i] != attack_size(&o[i]))
+            DIE("find says %" PRIu64 " bytes of an object of %zu", size[i], attack_size(&o[i]));
     return found;
 }
 
@@ -149,7 +153,8 @@ struct attack_got {
     struct kvc_error why;    /* of the last that failed */
 };
 
-static inline int attack_take(void *state, size_t i, void *data, size_t size, const struct kvc_error *why) {
+static inline int attack_take(void *state, size_t i, void *data, size_t size,
+                              const struct kvc_error *why) {
     struct attack_got *g = state;
     if (i != g->next++) DIE("get hands over object %zu when %zu is due", i, g->next - 1);
     if (data && why) DIE("get hands over an object with an error");
@@ -162,7 +167,8 @@ static inline int attack_take(void *state, size_t i, void *data, size_t size, co
 }
 
 /* Reads n objects, each of which is right or absent. */
-static inline struct attack_got attack_get(struct kvc_dir *d, const struct kvc_object *o, size_t n) {
+static inline struct attack_got attack_get(struct kvc_dir *d, const struct kvc_object *o,
+                                           size_t n) {
     struct attack_got g = {.o = o};
     struct kvc_error e;
     const int status = kvc_level_dir.get(&d->level, o, n, INT64_MAX, attack_take, &g, &e);
@@ -178,7 +184,8 @@ struct attack_books {
     struct kvc_root_strangers strangers;
 };
 
-static inline int attack_count(void *state, const struct kvc_object *o, const struct stat *st, struct kvc_error *e) {
+static inline int attack_count(void *state, const struct kvc_object *o, const struct stat *st,
+                               struct kvc_error *e) {
     struct attack_books *b = state;
     (void)o, (void)e;
     b->file_bytes += (uint64_t)st->st_size;
@@ -202,19 +209,21 @@ static inline struct attack_books attack_count_all(struct kvc_dir *d) {
 static inline void attack_check_books(struct kvc_dir *d) {
     const struct attack_books b = attack_count_all(d);
     if (b.bytes != b.file_bytes || b.records != b.files || b.strangers.n)
-        DIE("the index has %" PRIu64 " records of %" PRIu64 " bytes; there are %" PRIu64 " files of %" PRIu64
-            " bytes and %" PRIu64 " strangers",
+        DIE("the index has %" PRIu64 " records of %" PRIu64 " bytes; there are %" PRIu64
+            " files of %" PRIu64 " bytes and %" PRIu64 " strangers",
             b.records, b.bytes, b.files, b.file_bytes, b.strangers.n);
 }
 
 static inline struct kvc_dir_counts attack_clean(struct kvc_dir *d) {
     struct kvc_dir_counts counts;
     struct kvc_error e;
-    if (kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e)) DIE("cannot be cleaned: %s", e.message);
+    if (kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e))
+        DIE("cannot be cleaned: %s", e.message);
     return counts;
 }
 
-/* Objects in a folder of the store. What was being named when its process was killed has another name, and stays for a minute. */
+/* Objects in a folder of the store. What was being named when its process was killed has another
+ * name, and stays for a minute. */
 static inline unsigned attack_names(const char *folder) {
     char path[300];
     unsigned n = 0;

@@ -1,10 +1,13 @@
-/* attack_faults.c: every system call, allocation and call of SQLite that a directory store makes fails once, in every way that it can.
+/* attack_faults.c: every system call, allocation and call of SQLite that a directory store makes
+ * fails once, in every way that it can.
  *
  *   attack_faults [RUNS | N WAY INDEX]
  *
- * A store is made, written, read, and cleaned, with call number N failing. Nothing may crash, and no wrong bytes may come; the next process
- * finds a store in order. RUNS are spread over all N, each failing in one way; 0: every N in every way. N, WAY (the "seed" of a message)
- * and INDEX (1 or 0) repeat one run. The linker puts the functions below in place of the libraries' (tests.mk). */
+ * A store is made, written, read, and cleaned, with call number N failing. Nothing may crash, and
+ * no wrong bytes may come; the next process finds a store in order. RUNS are spread over all N,
+ * each failing in one way; 0: every N in every way. N, WAY (the "seed" of a message) and INDEX (1
+ * or 0) repeat one run. The linker puts the functions below in place of the libraries' (tests.mk).
+ */
 #include "tests/store/attack.h"
 
 #include <sqlite3.h>
@@ -15,7 +18,8 @@
 /* --- calls that fail --- */
 
 static const int codes[] = {EIO, ENOSPC, EINTR, EDQUOT, ESTALE, EACCES};
-#define KINDS (sizeof codes / sizeof codes[0] + 1) /* the last: reads and writes are short, others work */
+#define KINDS \
+    (sizeof codes / sizeof codes[0] + 1) /* the last: reads and writes are short, others work */
 
 static atomic_uint_fast64_t calls; /* since the start of the run */
 static uint64_t failing;           /* number of the call that fails; 0: none */
@@ -108,7 +112,8 @@ int __wrap_fcntl64(int fd, int what, ...) {
 
 /* What SQLite returns; its own allocations cannot be reached from here, its files can. */
 static int database(void) {
-    static const int code[] = {SQLITE_IOERR, SQLITE_FULL, SQLITE_BUSY, SQLITE_NOMEM, SQLITE_CORRUPT, SQLITE_ERROR};
+    static const int code[] = {SQLITE_IOERR, SQLITE_FULL,    SQLITE_BUSY,
+                               SQLITE_NOMEM, SQLITE_CORRUPT, SQLITE_ERROR};
     return fails() ? code[kind] : 0;
 }
 
@@ -121,13 +126,19 @@ static int database(void) {
     }
 
 WRAP_DB(sqlite3_vfs_register, (sqlite3_vfs * vfs, int first), (vfs, first))
-WRAP_DB(sqlite3_prepare_v2, (sqlite3 * db, const char *sql, int n, sqlite3_stmt **s, const char **end), (db, sql, n, s, end))
-WRAP_DB(sqlite3_prepare_v3, (sqlite3 * db, const char *sql, int n, unsigned f, sqlite3_stmt **s, const char **end),
+WRAP_DB(sqlite3_prepare_v2,
+        (sqlite3 * db, const char *sql, int n, sqlite3_stmt **s, const char **end),
+        (db, sql, n, s, end))
+WRAP_DB(sqlite3_prepare_v3,
+        (sqlite3 * db, const char *sql, int n, unsigned f, sqlite3_stmt **s, const char **end),
         (db, sql, n, f, s, end))
-WRAP_DB(sqlite3_exec, (sqlite3 * db, const char *sql, int (*one)(void *, int, char **, char **), void *state, char **why),
+WRAP_DB(sqlite3_exec,
+        (sqlite3 * db, const char *sql, int (*one)(void *, int, char **, char **), void *state,
+         char **why),
         (db, sql, one, state, why))
 WRAP_DB(sqlite3_step, (sqlite3_stmt * s), (s))
-WRAP_DB(sqlite3_file_control, (sqlite3 * db, const char *name, int what, void *value), (db, name, what, value))
+WRAP_DB(sqlite3_file_control, (sqlite3 * db, const char *name, int what, void *value),
+        (db, name, what, value))
 
 /* --- what is run --- */
 
@@ -166,7 +177,9 @@ static void work(struct kvc_dir *d) {
     int there;
     for (unsigned c = 0; c < FEW_CHAINS; c++)
         for (unsigned i = 0; i < FEW; i++) {
-            const struct kvc_level_put how = {.replace = i == 3, .pin = c == 1, .seconds = c == 2 ? 1000 : 0};
+            const struct kvc_level_put how = {.replace = i == 3,
+                                              .pin = c == 1,
+                                              .seconds = c == 2 ? 1000 : 0};
             expect(attack_put(d, c, i, &how, &there, &e), &e);
             if (i == 3) expect(attack_put(d, c, i, &how, &there, &e), &e);
         }
@@ -222,7 +235,8 @@ static void run_all(const char *what, int indexed, uint64_t most) {
             run(options[indexed]);
             runs++;
         }
-    printf("%s: %" PRIu64 " runs over %" PRIu64 " calls, %.1f s\n", what, runs, n, attack_seconds() - began);
+    printf("%s: %" PRIu64 " runs over %" PRIu64 " calls, %.1f s\n", what, runs, n,
+           attack_seconds() - began);
     fflush(stdout);
 }
 

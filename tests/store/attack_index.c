@@ -80,9 +80,11 @@ static struct {
 
 static void damage_pages(enum damage kind, int fd, off_t pages) {
     uint8_t a[PAGE_BYTES] = {0}, b[PAGE_BYTES] = {0};
-    const off_t x = (off_t)pick((unsigned)pages) * PAGE_BYTES, y = (off_t)pick((unsigned)pages) * PAGE_BYTES;
+    const off_t x = (off_t)pick((unsigned)pages) * PAGE_BYTES,
+                y = (off_t)pick((unsigned)pages) * PAGE_BYTES;
     const size_t keep = pick(3) ? 0 : 16; /* the header of a page may stay */
-    if (pread(fd, a, sizeof a, x) < 0 || pread(fd, b, sizeof b, y) < 0) DIE("cannot damage: %s", strerror(errno));
+    if (pread(fd, a, sizeof a, x) < 0 || pread(fd, b, sizeof b, y) < 0)
+        DIE("cannot damage: %s", strerror(errno));
     switch (kind) {
     case NOISE: fill_random(a + keep, sizeof a - keep); break;
     case ZEROS: memset(a + keep, 0, sizeof a - keep); break;
@@ -105,7 +107,8 @@ static void replace(enum damage kind) {
     unlink(path);
     if (kind == LINK && symlink(pick(2) ? "/dev/zero" : "kvc-store.conf", path)) return;
     if (kind == PIPE && mkfifo(path, 0600)) return;
-    if (kind == FOLDER && !mkdir(path, 0700) && pick(2)) close(open(inside, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    if (kind == FOLDER && !mkdir(path, 0700) && pick(2))
+        close(open(inside, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }
 
 static void damage(enum damage kind) {
@@ -115,10 +118,11 @@ static void damage(enum damage kind) {
         replace(kind);
         return;
     }
-    const int fd = open(index_path(kind == JOURNAL ? "-journal" : ""), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
-                        0600);
+    const int fd = open(index_path(kind == JOURNAL ? "-journal" : ""),
+                        O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (fd < 0 || fstat(fd, &st) ||
-        !S_ISREG(st.st_mode)) { /* another process is about to remove what this one put there before */
+        !S_ISREG(
+            st.st_mode)) { /* another process is about to remove what this one put there before */
         if (fd >= 0) close(fd);
         return;
     }
@@ -151,12 +155,14 @@ static void find_all(struct kvc_dir *d, unsigned chain) {
     const size_t found = attack_find(d, chain, &e);
     if (found == SIZE_MAX) DIE("find: %s", e.message);
     if (attack_get(d, o, found).missing) DIE("what was found is not there");
-    if (found != due(chain)) DIE("chain %u has %u objects, and find says %zu", chain, due(chain), found);
+    if (found != due(chain))
+        DIE("chain %u has %u objects, and find says %zu", chain, due(chain), found);
 }
 
 /* Calls whatever may meet the damage first. */
 static void use(struct kvc_dir *d) {
-    const unsigned chain = pick(CHAINS), n = due(chain), at = n < ATTACK_DEPTH ? n : ATTACK_DEPTH - 1;
+    const unsigned chain = pick(CHAINS), n = due(chain),
+                   at = n < ATTACK_DEPTH ? n : ATTACK_DEPTH - 1;
     struct kvc_object o[ATTACK_DEPTH];
     struct kvc_level_facts facts;
     struct kvc_error e = {.code = KVC_OK};
@@ -169,7 +175,10 @@ static void use(struct kvc_dir *d) {
     case 3: status = kvc_level_dir.pin(&d->level, o, n, INT64_MAX, &e); break;
     case 4: status = kvc_level_dir.expect(&d->level, o, n, 0, &e); break;
     case 5: status = kvc_level_dir.facts(&d->level, &facts, INT64_MAX, &e); break;
-    case 6: status = kvc_level_dir.drop(&d->level, &o[chain < FULL_CHAINS || !n ? at : n - 1], 1, INT64_MAX, &e); break;
+    case 6:
+        status = kvc_level_dir.drop(&d->level, &o[chain < FULL_CHAINS || !n ? at : n - 1], 1,
+                                    INT64_MAX, &e);
+        break;
     case 7: attack_clean(d); break;
     default: find_all(d, chain);
     }
@@ -194,7 +203,8 @@ static void fill_store(void) {
     struct kvc_dir *d = attack_open(options);
     int is;
     for (unsigned c = 0; c < CHAINS; c++)
-        for (unsigned i = 0; i + 1 < ATTACK_DEPTH && i < (c < FULL_CHAINS ? ATTACK_DEPTH : c - FULL_CHAINS); i++)
+        for (unsigned i = 0;
+             i + 1 < ATTACK_DEPTH && i < (c < FULL_CHAINS ? ATTACK_DEPTH : c - FULL_CHAINS); i++)
             if (attack_put(d, c, i, NULL, &is, &e)) DIE("put: %s", e.message);
     look(d);
     kvc_level_dir.close(&d->level);
@@ -242,11 +252,13 @@ static void work_for_ever(void) {
         attack_chain(chain, o);
         alarm(PATIENCE);
         const size_t found = attack_find(d, chain, &e);
-        if (found != SIZE_MAX && found + 1 < ATTACK_DEPTH) DIE("chain %u has %zu objects", chain, found);
+        if (found != SIZE_MAX && found + 1 < ATTACK_DEPTH)
+            DIE("chain %u has %zu objects", chain, found);
         if (what < 30) attack_put(d, chain, ATTACK_DEPTH - 1, NULL, &is, &e);
         else if (what < 50) kvc_level_dir.drop(&d->level, &o[ATTACK_DEPTH - 1], 1, INT64_MAX, &e);
         else if (what < 70) kvc_level_dir.touch(&d->level, o, ATTACK_DEPTH - 1, &e);
-        else if (what < 75) kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e);
+        else if (what < 75)
+            kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e);
         else if (what < 98) {
             const struct attack_got g = attack_get(d, o, ATTACK_DEPTH - 1);
             if (g.missing) DIE("an object of chain %u is lost", chain);
@@ -273,7 +285,8 @@ static void crowd(uint64_t damages, uint64_t *step) {
         usleep(pick(5000));
         damage((enum damage)pick(DAMAGES));
         for (unsigned i = 0; i < WORKERS; i++)
-            if (waitpid(pid[i], &status, WNOHANG)) DIE("damage %" PRIu64 " ends a process with %#x", *step, (unsigned)status);
+            if (waitpid(pid[i], &status, WNOHANG))
+                DIE("damage %" PRIu64 " ends a process with %#x", *step, (unsigned)status);
     }
     for (unsigned i = 0; i < WORKERS; i++) kill(pid[i], SIGKILL);
     for (unsigned i = 0; i < WORKERS; i++)
@@ -288,9 +301,11 @@ static void crowd(uint64_t damages, uint64_t *step) {
 }
 
 /* Runs it in a process of its own, whose end is what is looked at. */
-static void run(const char *what, void (*attack)(uint64_t damages, uint64_t *step), uint64_t damages) {
+static void run(const char *what, void (*attack)(uint64_t damages, uint64_t *step),
+                uint64_t damages) {
     const double began = attack_seconds();
-    uint64_t *step = mmap(NULL, sizeof *step, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t *step = mmap(NULL, sizeof *step, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                          -1, 0);
     int status;
     if (step == MAP_FAILED) DIE("no memory");
     attack_scratch();
@@ -301,7 +316,8 @@ static void run(const char *what, void (*attack)(uint64_t damages, uint64_t *ste
         attack(damages, step);
         _exit(0);
     }
-    if (waitpid(pid, &status, 0) != pid || status) DIE("%s: damage %" PRIu64 " ends it with %#x", what, *step, (unsigned)status);
+    if (waitpid(pid, &status, 0) != pid || status)
+        DIE("%s: damage %" PRIu64 " ends it with %#x", what, *step, (unsigned)status);
     attack_remove();
     printf("%s: %" PRIu64 " damages, %.1f s\n", what, *step, attack_seconds() - began);
     fflush(stdout);

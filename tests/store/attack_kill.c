@@ -1,9 +1,11 @@
-/* attack_kill.c: processes that write, evict and clean a directory store are killed at random instants, while others read.
+/* attack_kill.c: processes that write, evict and clean a directory store are killed at random
+ * instants, while others read.
  *
  *   attack_kill [KILLS [SEED]]
  *
- * No reader may ever get wrong bytes. Afterwards the index has the sums of the files, nothing is left over, and no lock is held. In a
- * second round the index is deleted at random instants instead. */
+ * No reader may ever get wrong bytes. Afterwards the index has the sums of the files, nothing is
+ * left over, and no lock is held. In a second round the index is deleted at random instants
+ * instead. */
 #include "tests/store/attack.h"
 
 #include <signal.h>
@@ -78,7 +80,8 @@ static pid_t start(unsigned i, uint64_t seed) {
 static void expect_killed(pid_t pid) {
     int status;
     if (waitpid(pid, &status, 0) != pid) DIE("wait: %s", strerror(errno));
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) DIE("a process ended with %#x", (unsigned)status);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+        DIE("a process ended with %#x", (unsigned)status);
 }
 
 static void remove_index(void) {
@@ -98,7 +101,8 @@ static void check_rest(void) {
     struct kvc_dir *d = attack_open(options);
     attack_clean(d);
     struct kvc_dir_counts counts = attack_clean(d);
-    if (counts.adopted || counts.missing || counts.evicted || counts.strangers) DIE("cleaning twice finds something to do");
+    if (counts.adopted || counts.missing || counts.evicted || counts.strangers)
+        DIE("cleaning twice finds something to do");
     attack_check_books(d);
     if (attack_count_all(d).bytes > KILL_LIMIT) DIE("the store is over its limit");
     if (attack_names("trash")) DIE("the trash has %u files", attack_names("trash"));
@@ -108,7 +112,8 @@ static void check_rest(void) {
         const size_t found = attack_find(d, c, &e);
         const struct attack_got g = attack_get(d, o, found);
         if (g.missing) DIE("what was found is not there");
-        if (attack_put(d, c, (unsigned)found % ATTACK_DEPTH, NULL, &there, &e)) DIE("put: %s", e.message);
+        if (attack_put(d, c, (unsigned)found % ATTACK_DEPTH, NULL, &there, &e))
+            DIE("put: %s", e.message);
     }
     kvc_level_dir.close(&d->level);
     alarm(0);
@@ -144,7 +149,8 @@ int main(int argc, char **argv) {
     printf("kills: %" PRIu64 ", %.1f s\n", kills, attack_seconds() - began);
     began = attack_seconds();
     round_of(kills / 4 + 1, 1);
-    printf("kills with the index deleted: %" PRIu64 ", %.1f s\n", kills / 4 + 1, attack_seconds() - began);
+    printf("kills with the index deleted: %" PRIu64 ", %.1f s\n", kills / 4 + 1,
+           attack_seconds() - began);
     printf("2 passed, 0 failed\n");
     return 0;
 }

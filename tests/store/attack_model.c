@@ -2,8 +2,9 @@
  *
  *   attack_model [OPERATIONS [SEED [PROCESSES [PART]]]]
  *
- * One process without a limit, whose every answer the model knows; one with a limit, of which it knows the bounds; PROCESSES at once
- * on one store, where each checks what holds for all of them. PART 1, 2 or 3 runs one of these alone. */
+ * One process without a limit, whose every answer the model knows; one with a limit, of which it
+ * knows the bounds; PROCESSES at once on one store, where each checks what holds for all of them.
+ * PART 1, 2 or 3 runs one of these alone. */
 #include "tests/store/attack.h"
 
 enum { CHAINS = 40, CROWD_CHAINS = 60 };
@@ -41,9 +42,11 @@ static void put_known(struct kvc_dir *d, unsigned chain, unsigned depth) {
     const struct kvc_level_put how = {.replace = !pick(5), .pin = !pick(8), .cost = pick(3)};
     const int is = model.there[chain][depth], parent = !depth || model.there[chain][depth - 1];
     const int status = attack_put(d, chain, depth, &how, &there, &e);
-    if (!parent && (!is || how.replace) && !status) DIE("a chunk was put whose parent is not there");
+    if (!parent && (!is || how.replace) && !status)
+        DIE("a chunk was put whose parent is not there");
     if ((parent || (is && !how.replace)) && status) DIE("put: %s", e.message);
-    if (!status && there != (is && !how.replace)) DIE("put says %d of an object that is%s there", there, is ? "" : " not");
+    if (!status && there != (is && !how.replace))
+        DIE("put says %d of an object that is%s there", there, is ? "" : " not");
     if (!status) model.there[chain][depth] = 1;
 }
 
@@ -52,8 +55,10 @@ static void get_known(struct kvc_dir *d, unsigned chain) {
     attack_chain(chain, o);
     const struct attack_got g = attack_get(d, o, ATTACK_DEPTH);
     for (unsigned i = 0; i < ATTACK_DEPTH; i++)
-        if ((g.there >> i & 1) != model.there[chain][i] || (g.missing >> i & 1) == model.there[chain][i])
-            DIE("object %u.%u is%s there, and get says otherwise", chain, i, model.there[chain][i] ? "" : " not");
+        if ((g.there >> i & 1) != model.there[chain][i] ||
+            (g.missing >> i & 1) == model.there[chain][i])
+            DIE("object %u.%u is%s there, and get says otherwise", chain, i,
+                model.there[chain][i] ? "" : " not");
 }
 
 static void hint(struct kvc_dir *d, unsigned chain, unsigned depth) {
@@ -63,8 +68,12 @@ static void hint(struct kvc_dir *d, unsigned chain, unsigned depth) {
     attack_chain(chain, o);
     switch (pick(3)) {
     case 0: status = kvc_level_dir.touch(&d->level, o, depth + 1, &e); break;
-    case 1: status = kvc_level_dir.missed(&d->level, o + depth, ATTACK_DEPTH - depth, 1000, &e); break;
-    default: status = kvc_level_dir.pin(&d->level, o, depth + 1, pick(2) ? INT64_MAX : 0, &e); break;
+    case 1:
+        status = kvc_level_dir.missed(&d->level, o + depth, ATTACK_DEPTH - depth, 1000, &e);
+        break;
+    default:
+        status = kvc_level_dir.pin(&d->level, o, depth + 1, pick(2) ? INT64_MAX : 0, &e);
+        break;
     }
     if (status) DIE("a hint: %s", e.message);
 }
@@ -85,7 +94,8 @@ static void known(uint64_t operations) {
             model.there[chain][depth] = 0;
         } else if (!pick(20)) {
             const struct kvc_dir_counts counts = attack_clean(d);
-            if (counts.adopted || counts.missing || counts.evicted || counts.strangers) DIE("cleaning finds something to do");
+            if (counts.adopted || counts.missing || counts.evicted || counts.strangers)
+                DIE("cleaning finds something to do");
             attack_check_books(d);
         }
     }
@@ -99,7 +109,8 @@ static void check_limit(struct kvc_dir *d, uint64_t limit) {
     struct kvc_level_facts facts;
     struct kvc_error e;
     if (kvc_level_dir.facts(&d->level, &facts, INT64_MAX, &e)) DIE("%s", e.message);
-    if (facts.bytes < 0 || (uint64_t)facts.bytes > limit) DIE("%" PRId64 " bytes over a limit of %" PRIu64, facts.bytes, limit);
+    if (facts.bytes < 0 || (uint64_t)facts.bytes > limit)
+        DIE("%" PRId64 " bytes over a limit of %" PRIu64, facts.bytes, limit);
 }
 
 static void bounded_put(struct kvc_dir *d, unsigned chain) {
@@ -119,7 +130,8 @@ static void bounded_put(struct kvc_dir *d, unsigned chain) {
 }
 
 /* No object is there whose parent is not; pinned ones are there. */
-static int see_parent(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+static int see_parent(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                      struct kvc_error *e) {
     struct kvc_index_record parent;
     (void)key;
     if (r->ghost || !r->has_parent) return 0;
@@ -135,13 +147,15 @@ static void check_chains(struct kvc_dir *d) {
     kvc_index_abort(t);
     for (unsigned c = 0; c < CHAINS; c++)
         for (unsigned i = 0; i < ATTACK_DEPTH; i++)
-            if (model.pinned[c][i] && attack_find(d, c, &e) <= i) DIE("a pinned object was evicted");
+            if (model.pinned[c][i] && attack_find(d, c, &e) <= i)
+                DIE("a pinned object was evicted");
 }
 
 static void bounded(uint64_t operations) {
     char options[100];
     struct kvc_error e;
-    snprintf(options, sizeof options, "max-size=%d&min-free=0&durability=none&max-namespace-size=%d", LIMIT, LIMIT / 2);
+    snprintf(options, sizeof options,
+             "max-size=%d&min-free=0&durability=none&max-namespace-size=%d", LIMIT, LIMIT / 2);
     struct kvc_dir *d = attack_open(options);
     memset(&model, 0, sizeof model);
     for (attack_step = 0; attack_step < operations; attack_step++) {
@@ -158,7 +172,8 @@ static void bounded(uint64_t operations) {
             for (unsigned i = ATTACK_DEPTH; i--;) drop_one(d, chain, i);
         } else if (!pick(50)) {
             const struct kvc_dir_counts counts = attack_clean(d);
-            if (counts.adopted || counts.missing || counts.strangers) DIE("cleaning finds something to do");
+            if (counts.adopted || counts.missing || counts.strangers)
+                DIE("cleaning finds something to do");
         }
         if (attack_step % 256 == 0) {
             attack_check_books(d);
@@ -187,7 +202,8 @@ static void crowd_member(uint64_t operations, uint64_t seed, const char *options
             for (size_t i = found; i < ATTACK_DEPTH; i++) {
                 const struct kvc_level_put how = {.replace = !pick(10)};
                 const int status = attack_put(d, chain, (unsigned)i, &how, &there, &e);
-                if (status && !i) DIE("put: %s", e.message); /* else its parent may have gone meanwhile */
+                /* else its parent may have gone meanwhile */
+                if (status && !i) DIE("put: %s", e.message);
                 if (status || there == KVC_PUT_REFUSED) break;
             }
         } else if (what < 70) {
@@ -217,7 +233,8 @@ static void crowd(uint64_t operations, unsigned processes) {
         fflush(NULL);
         _exit(0);
     }
-    /* Files appear and go while the index is locked for writing, so the books are right at any instant. */
+    /* Files appear and go while the index is locked for writing, so the books are right at any
+     * instant. */
     struct kvc_dir *d = attack_open(options);
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) >= 0;) {
         if (pid) failed |= status;
@@ -228,7 +245,8 @@ static void crowd(uint64_t operations, unsigned processes) {
     if (failed) DIE("a process failed");
     const struct kvc_dir_counts counts = attack_clean(d);
     if (counts.adopted || counts.missing || counts.strangers)
-        DIE("cleaning adopts %" PRIu64 " files and forgets %" PRIu64, counts.adopted, counts.missing);
+        DIE("cleaning adopts %" PRIu64 " files and forgets %" PRIu64, counts.adopted,
+            counts.missing);
     attack_check_books(d);
     check_limit(d, LIMIT);
     kvc_level_dir.close(&d->level);

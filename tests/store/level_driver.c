@@ -1,11 +1,13 @@
-/* level_driver.c: drives a level for tests: a backend's shared object, by lines of commands. Replies are lines of JSON. Objects have
- * numbers; what an object holds follows from its number, its size and a seed, so that wrong bytes are found.
+/* level_driver.c: drives a level for tests: a backend's shared object, by lines of commands.
+ * Replies are lines of JSON. Objects have numbers; what an object holds follows from its number,
+ * its size and a seed, so that wrong bytes are found.
  *
  *   level_driver BACKEND.so
  *   open URL | close | facts | walk | walk-space SPACE
- *   put FIRST N SIZE [OPTION=..]   find FIRST N   get FIRST N   drop FIRST N   pin FIRST N UNTIL   quarantine FIRST
- *   load FIRST N SIZE threads=T seconds=S: puts, finds, gets and drops of random objects
- * Options: deadline=MS seed=N seconds=N replace=1 pin=1 check=0 space=N stop=N (get: no more objects after so many) */
+ *   put FIRST N SIZE [OPTION=..]   find FIRST N   get FIRST N   drop FIRST N   pin FIRST N UNTIL
+ * quarantine FIRST load FIRST N SIZE threads=T seconds=S: puts, finds, gets and drops of random
+ * objects Options: deadline=MS seed=N seconds=N replace=1 pin=1 check=0 space=N stop=N (get: no
+ * more objects after so many) */
 #include "formats/store/level.h"
 
 #include <dlfcn.h>
@@ -22,7 +24,9 @@ static const struct kvc_level_ops *ops;
 static struct kvc_level *level;
 static struct kvc_url url;
 
-static struct { uint64_t deadline, seed, seconds, replace, pin, check, space, stop, threads; } option;
+static struct {
+    uint64_t deadline, seed, seconds, replace, pin, check, space, stop, threads;
+} option;
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -74,8 +78,10 @@ static void end_reply(int status, const struct kvc_error *e, kvc_instant begin) 
     static const char *const severity[] = {"retry", "item", "file"};
     printf("\"us\": %" PRId64 ", \"ok\": %s", kvc_now() - begin, status ? "false" : "true");
     if (status) {
-        printf(", \"severity\": \"%s\", \"code\": %d, \"error\": \"", severity[e->severity], (int)e->code);
-        for (const char *p = e->message; *p; p++) putchar(*p == '"' || *p == '\\' || *p < ' ' ? '\'' : *p);
+        printf(", \"severity\": \"%s\", \"code\": %d, \"error\": \"", severity[e->severity],
+               (int)e->code);
+        for (const char *p = e->message; *p; p++)
+            putchar(*p == '"' || *p == '\\' || *p < ' ' ? '\'' : *p);
         putchar('"');
     }
     puts("}");
@@ -118,7 +124,9 @@ static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t 
 
 static void put(uint64_t first, size_t n, size_t size) {
     struct kvc_error e;
-    const struct kvc_level_put how = {.seconds = (int64_t)option.seconds, .replace = (int)option.replace, .pin = (int)option.pin};
+    const struct kvc_level_put how = {.seconds = (int64_t)option.seconds,
+                                      .replace = (int)option.replace,
+                                      .pin = (int)option.pin};
     uint8_t *data = malloc(size ? size : 1);
     uint64_t done = 0, already = 0;
     int status = 0;
@@ -161,8 +169,8 @@ static void get(uint64_t first, size_t n) {
     struct taken t = {.first = first};
     const kvc_instant begin = kvc_now();
     const int status = ops->get(level, o, n, deadline(), take, &t, &e);
-    printf("{\"there\": %" PRIu64 ", \"missing\": %" PRIu64 ", \"wrong\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"why\": %" PRIu64
-           ", \"order\": %s, ",
+    printf("{\"there\": %" PRIu64 ", \"missing\": %" PRIu64 ", \"wrong\": %" PRIu64
+           ", \"bytes\": %" PRIu64 ", \"why\": %" PRIu64 ", \"order\": %s, ",
            t.there, t.missing, t.wrong, t.bytes, t.why, t.out_of_order ? "false" : "true");
     end_reply(status, &e, begin);
     free(o);
@@ -186,7 +194,8 @@ static void walk(const uint8_t *space) {
     struct walked w = {0};
     const kvc_instant begin = kvc_now();
     const int status = ops->walk(level, space, seen, &w, &e);
-    printf("{\"n\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"used\": %" PRIu64 ", ", w.n, w.bytes, w.used);
+    printf("{\"n\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"used\": %" PRIu64 ", ", w.n, w.bytes,
+           w.used);
     end_reply(status, &e, begin);
 }
 
@@ -195,8 +204,9 @@ static void facts(void) {
     struct kvc_level_facts f = {0};
     const kvc_instant begin = kvc_now();
     const int status = ops->facts(level, &f, deadline(), &e);
-    printf("{\"objects\": %" PRId64 ", \"bytes\": %" PRId64 ", \"limit\": %" PRId64 ", \"text\": \"%s\", ", f.objects, f.bytes,
-           f.limit, f.text);
+    printf("{\"objects\": %" PRId64 ", \"bytes\": %" PRId64 ", \"limit\": %" PRId64
+           ", \"text\": \"%s\", ",
+           f.objects, f.bytes, f.limit, f.text);
     end_reply(status, &e, begin);
 }
 
@@ -266,7 +276,8 @@ static void *worker(void *arg) {
             uint64_t sizes[RUN];
             size_t found;
             status = ops->find(level, o, RUN, deadline(), &found, sizes, &e);
-            for (size_t k = 0; !status && k < found; k++) load_of.wrong += sizes[k] != mix(i + k) % (load_of.size + 1);
+            for (size_t k = 0; !status && k < found; k++)
+                load_of.wrong += sizes[k] != mix(i + k) % (load_of.size + 1);
             free(o);
             break;
         }
@@ -298,8 +309,8 @@ static void load(uint64_t first, uint64_t n, uint64_t size) {
     for (uint64_t t = 0; t < threads; t++)
         if (pthread_create(&thread[t], NULL, worker, (void *)(uintptr_t)t)) abort();
     for (uint64_t t = 0; t < threads; t++) pthread_join(thread[t], NULL);
-    printf("{\"calls\": %" PRIuFAST64 ", \"errors\": %" PRIuFAST64 ", \"wrong\": %" PRIuFAST64 ", \"there\": %" PRIuFAST64
-           ", \"last\": \"%s\", ",
+    printf("{\"calls\": %" PRIuFAST64 ", \"errors\": %" PRIuFAST64 ", \"wrong\": %" PRIuFAST64
+           ", \"there\": %" PRIuFAST64 ", \"last\": \"%s\", ",
            load_of.calls, load_of.errors, load_of.wrong, load_of.there, load_of.error);
     end_reply(0, NULL, begin);
 }
@@ -308,9 +319,11 @@ static void read_options(char *text) {
     static const struct {
         const char *name;
         uint64_t *value;
-    } known[] = {{"deadline", &option.deadline}, {"seed", &option.seed}, {"seconds", &option.seconds},
-                 {"replace", &option.replace},   {"pin", &option.pin},   {"check", &option.check},
-                 {"space", &option.space},       {"stop", &option.stop}, {"threads", &option.threads}};
+    } known[] = {{"deadline", &option.deadline}, {"seed", &option.seed},
+                 {"seconds", &option.seconds},   {"replace", &option.replace},
+                 {"pin", &option.pin},           {"check", &option.check},
+                 {"space", &option.space},       {"stop", &option.stop},
+                 {"threads", &option.threads}};
     memset(&option, 0, sizeof option);
     option.check = 1;
     option.threads = 4;
@@ -363,7 +376,8 @@ int main(int argc, char **argv) {
         kvc_level_entry *entry;
     } of = {.symbol = library ? dlsym(library, KVC_LEVEL_ENTRY) : NULL};
     if (!of.symbol) {
-        fprintf(stderr, "usage: level_driver BACKEND.so (%s)\n", argc == 2 ? dlerror() : "no backend");
+        fprintf(stderr, "usage: level_driver BACKEND.so (%s)\n",
+                argc == 2 ? dlerror() : "no backend");
         return 2;
     }
     ops = of.entry();

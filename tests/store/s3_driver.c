@@ -1,5 +1,6 @@
-/* s3_driver.c: lets s3.py use an S3 level. `s3_driver URL` reads commands from its input and answers each with one line. Objects are
- * numbered; their bytes follow from number and size, so that a wrong byte is noticed here. Not for users.
+/* s3_driver.c: lets s3.py use an S3 level. `s3_driver URL` reads commands from its input and
+ * answers each with one line. Objects are numbered; their bytes follow from number and size, so
+ * that a wrong byte is noticed here. Not for users.
  *
  *   put FIRST N SIZE MS [replace]   -> put OK THERE FAILED | MS | MESSAGE
  *   get FIRST N SIZE MS [threads]   -> get RIGHT WRONG ABSENT REFUSED STATUS | MS | MESSAGE
@@ -106,7 +107,8 @@ static void get(const char *arguments) {
     long ms;
     unsigned threads = 1;
     int check = 1;
-    if (sscanf(arguments, "%zu %zu %zu %ld %u %d", &first, &n, &size, &ms, &threads, &check) < 4 || !threads || threads > 64)
+    if (sscanf(arguments, "%zu %zu %zu %ld %u %d", &first, &n, &size, &ms, &threads, &check) < 4 ||
+        !threads || threads > 64)
         exit(2);
     struct reader r[64];
     pthread_t thread[64];
@@ -129,7 +131,8 @@ static void get(const char *arguments) {
         r[0].t.refused += r[k].t.refused;
         if (r[k].status) r[0] = (struct reader){.status = -1, .t = r[0].t, .e = r[k].e};
     }
-    printf("get %zu %zu %zu %zu %d", r[0].t.right, r[0].t.wrong, r[0].t.absent, r[0].t.refused, r[0].status);
+    printf("get %zu %zu %zu %zu %d", r[0].t.right, r[0].t.wrong, r[0].t.absent, r[0].t.refused,
+           r[0].status);
     end_line(begun, &r[0].e);
 }
 
@@ -171,7 +174,8 @@ static void find(const char *arguments) {
     const int status = level->ops->find(level, o, n, in(ms), &found, size, &e);
     const kvc_instant spent = kvc_now() - begun;
     kvc_s3_stats(level, &after);
-    printf("find %zu %d %" PRIu64 " %" PRIu64, found, status, after.rounds - before.rounds, after.requests - before.requests);
+    printf("find %zu %d %" PRIu64 " %" PRIu64, found, status, after.rounds - before.rounds,
+           after.requests - before.requests);
     end_line(kvc_now() - spent, &e);
     free(o);
     free(size);
@@ -186,7 +190,8 @@ static void drop(const char *arguments, int bad) {
     if (!o) exit(2);
     for (size_t i = 0; i < n; i++) o[i] = object(first + i);
     const kvc_instant begun = kvc_now();
-    const int status = bad ? level->ops->quarantine(level, o, &e) : level->ops->drop(level, o, n, in(ms), &e);
+    const int status = bad ? level->ops->quarantine(level, o, &e)
+                           : level->ops->drop(level, o, n, in(ms), &e);
     printf("drop %d", status);
     end_line(begun, &e);
     free(o);
@@ -247,8 +252,8 @@ static int run(char *line) {
     } else if (strcmp(line, "stats") == 0) {
         struct kvc_s3_stats s;
         kvc_s3_stats(level, &s);
-        printf("stats %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, s.rounds, s.requests, s.retries, s.hedges,
-               s.hedges_won);
+        printf("stats %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, s.rounds,
+               s.requests, s.retries, s.hedges, s.hedges_won);
         end_line(begun, &e);
     } else if (strcmp(line, "reopen") == 0) {
         level->ops->close(level);

@@ -20,7 +20,8 @@
 #include <openssl/evp.h>
 
 /* Imports bytes that stay the caller's; the cache must be there. */
-static inline struct kvc_cache *import_bytes(const struct kvc_format *format, struct kvc_input *in, const void *data, size_t n,
+static inline struct kvc_cache *import_bytes(const struct kvc_format *format, struct kvc_input *in,
+                                             const void *data, size_t n,
                                              const struct kvc_import_options *o) {
     struct kvc_error e;
     kvc_input_memory(in, "test", data, n);
@@ -30,14 +31,16 @@ static inline struct kvc_cache *import_bytes(const struct kvc_format *format, st
 }
 
 /* Import must refuse with this code, and say `words`. */
-static inline void refuse_bytes(const struct kvc_format *format, const void *data, size_t n, const struct kvc_import_options *o,
-                                enum kvc_code code, const char *words) {
+static inline void refuse_bytes(const struct kvc_format *format, const void *data, size_t n,
+                                const struct kvc_import_options *o, enum kvc_code code,
+                                const char *words) {
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_input in;
     kvc_input_memory(&in, "test", data, n);
     struct kvc_cache *c = kvc_format_import(format, &in, o, &e);
     assert_null(c);
-    if (e.code != code || !strstr(e.message, words)) fail_msg("code %d: %s", (int)e.code, e.message);
+    if (e.code != code || !strstr(e.message, words))
+        fail_msg("code %d: %s", (int)e.code, e.message);
     kvc_input_close(&in);
 }
 
@@ -74,7 +77,8 @@ static inline void assert_same_cache(const struct kvc_cache *a, const struct kvc
         assert_int_equal(a->part[i].kind, b->part[i].kind);
         const struct kvc_cells *x = &a->part[i].cells, *y = &b->part[i].cells;
         assert_int_equal(x->n, y->n);
-        for (uint64_t k = 0; k < x->n; k++) assert_int_equal(x->pos[kvc_cell_at(x, k)], y->pos[kvc_cell_at(y, k)]);
+        for (uint64_t k = 0; k < x->n; k++)
+            assert_int_equal(x->pos[kvc_cell_at(x, k)], y->pos[kvc_cell_at(y, k)]);
     }
     for (uint32_t i = 0; i < a->n_layers; i++) {
         assert_int_equal(a->layer[i].part, b->layer[i].part);
@@ -97,7 +101,8 @@ static inline void assert_same_cache(const struct kvc_cache *a, const struct kvc
 }
 
 /* Exports; free() the buffer's data. */
-static inline struct kvc_buffer export_bytes(const struct kvc_format *format, const struct kvc_cache *c) {
+static inline struct kvc_buffer export_bytes(const struct kvc_format *format,
+                                             const struct kvc_cache *c) {
     struct kvc_buffer b = {0};
     struct kvc_sink out = kvc_sink_buffer(&b);
     struct kvc_error e;
@@ -106,22 +111,26 @@ static inline struct kvc_buffer export_bytes(const struct kvc_format *format, co
 }
 
 /* Export must refuse with this code, say `words` and write nothing. */
-static inline void refuse_export(const struct kvc_format *format, const struct kvc_cache *c, const struct kvc_export_options *o,
-                                 enum kvc_code code, const char *words) {
+static inline void refuse_export(const struct kvc_format *format, const struct kvc_cache *c,
+                                 const struct kvc_export_options *o, enum kvc_code code,
+                                 const char *words) {
     struct kvc_buffer b = {0};
     struct kvc_sink out = kvc_sink_buffer(&b);
     struct kvc_error e = {.code = KVC_OK};
     assert_int_equal(kvc_export(format, c, o, &out, &e), -1);
-    if (e.code != code || !strstr(e.message, words)) fail_msg("code %d: %s", (int)e.code, e.message);
+    if (e.code != code || !strstr(e.message, words))
+        fail_msg("code %d: %s", (int)e.code, e.message);
     assert_int_equal(b.n, 0);
 }
 
 /* A cache of `layers` layers in raw's order; tests then change its cells and metadata. */
-static inline struct kvc_cache *raw_cache(struct kvc_input *in, const void *data, size_t n, const char *dtype, uint64_t layers,
-                                          uint64_t tokens, uint64_t heads, uint64_t dim, enum kvc_pairing pairing) {
+static inline struct kvc_cache *raw_cache(struct kvc_input *in, const void *data, size_t n,
+                                          const char *dtype, uint64_t layers, uint64_t tokens,
+                                          uint64_t heads, uint64_t dim, enum kvc_pairing pairing) {
     char text[160];
-    snprintf(text, sizeof text, "raw:dtype=%s,layers=%llu,tokens=%llu,heads=%llu,dim=%llu", dtype, (unsigned long long)layers,
-             (unsigned long long)tokens, (unsigned long long)heads, (unsigned long long)dim);
+    snprintf(text, sizeof text, "raw:dtype=%s,layers=%llu,tokens=%llu,heads=%llu,dim=%llu", dtype,
+             (unsigned long long)layers, (unsigned long long)tokens, (unsigned long long)heads,
+             (unsigned long long)dim);
     const struct kvc_import_options o = {.format = text, .pairing = pairing};
     return import_bytes(&kvc_format_raw, in, data, n, &o);
 }
@@ -134,14 +143,17 @@ static inline void set_positions(struct kvc_cache *c, uint32_t part, const int64
 }
 
 /* Adds a part of the given kind and stream with one layer, whose K and V lie at `data`. */
-static inline uint32_t add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint32_t stream, uint32_t index, uint64_t tokens,
-                                const uint8_t *data) {
+static inline uint32_t add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint32_t stream,
+                                uint32_t index, uint64_t tokens, const uint8_t *data) {
     struct kvc_error e;
     struct kvc_shape shape = c->tensor[0].shape;
     uint32_t part = kvc_cache_add_part(c, kind, tokens, &e);
     shape.tokens = tokens;
     c->part[part].stream = stream;
-    uint32_t layer = kvc_cache_add_layer(c, part, index, kind == KVC_PART_SLIDING ? KVC_LAYER_SLIDING : KVC_LAYER_FULL, &e);
+    uint32_t layer = kvc_cache_add_layer(c, part, index,
+                                         kind == KVC_PART_SLIDING ? KVC_LAYER_SLIDING
+                                                                  : KVC_LAYER_FULL,
+                                         &e);
     for (unsigned k = 0; k < 2; k++) {
         uint32_t t = kvc_cache_add_tensor(c, layer, k ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
         assert_true(t != KVC_NONE);
@@ -151,7 +163,8 @@ static inline uint32_t add_part(struct kvc_cache *c, enum kvc_part_kind kind, ui
     return part;
 }
 
-/* Exported and imported again the cache must be the same; `check`, if there is one, gets what came back. */
+/* Exported and imported again the cache must be the same; `check`, if there is one, gets what came
+ * back. */
 static inline void assert_round_trip(const struct kvc_format *format, const struct kvc_cache *c,
                                      void (*check)(const struct kvc_cache *back)) {
     struct kvc_input in;
@@ -177,7 +190,8 @@ static inline const char *data_path(const char *file, char *path, size_t size) {
 static inline struct kvc_cache *open_real(struct kvc_input *in, const char *file) {
     char path[512];
     struct kvc_error e;
-    if (kvc_input_open(in, data_path(file, path, sizeof path), &e) || kvc_input_pin(in, 0, in->size, &e))
+    if (kvc_input_open(in, data_path(file, path, sizeof path), &e) ||
+        kvc_input_pin(in, 0, in->size, &e))
         fail_msg("%s", e.message);
     struct kvc_cache *c = kvc_import_file(in, NULL, NULL, &e);
     if (!c) fail_msg("%s", e.message);
@@ -192,7 +206,8 @@ static inline const json_t *data_facts(const char *file, json_t **index) {
     *index = json_load_file(data_path("index.json", path, sizeof path), 0, NULL);
     assert_non_null(*index);
     json_array_foreach(json_object_get(*index, "files"), i,
-                       entry) if (strcmp(json_string_value(json_object_get(entry, "path")), file) == 0) return entry;
+                       entry) if (strcmp(json_string_value(json_object_get(entry, "path")), file) ==
+                                  0) return entry;
     fail_msg("%s is not in index.json", file);
     return NULL;
 }
@@ -224,11 +239,13 @@ static inline void assert_facts(const struct kvc_cache *c, const json_t *facts) 
         assert_int_equal(shape->dim, json_integer_value(json_object_get(facts, "head_dim")));
         size_t n, values = (size_t)(shape->tokens * shape->heads * shape->dim);
         uint8_t *rows = read_all(c, t, &n);
-        assert_sha256(rows, n, json_string_value(json_object_get(facts, k ? "v0_sha256" : "k0_sha256")));
+        assert_sha256(rows, n,
+                      json_string_value(json_object_get(facts, k ? "v0_sha256" : "k0_sha256")));
         float *floats = malloc(values * sizeof *floats);
         assert_non_null(floats);
         kvc_dtype_info(shape->dtype)->to_f32(floats, rows, values);
-        double sum = 0, want = json_number_value(json_object_get(json_object_get(facts, k ? "v0" : "k0"), "sum"));
+        double sum = 0, want = json_number_value(
+                            json_object_get(json_object_get(facts, k ? "v0" : "k0"), "sum"));
         for (size_t i = 0; i < values; i++) sum += (double)floats[i];
         assert_true(sum - want < 1e-6 && want - sum < 1e-6);
         free(floats);

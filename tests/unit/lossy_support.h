@@ -1,5 +1,5 @@
-/* lossy_support.h: a layer's K and V in memory, coded and decoded block by block as the container does, for the tests
- * of lossy stages. Not for other tests. */
+/* lossy_support.h: a layer's K and V in memory, coded and decoded block by block as the container
+ * does, for the tests of lossy stages. Not for other tests. */
 #ifndef LOSSY_SUPPORT_H
 #define LOSSY_SUPPORT_H
 
@@ -86,7 +86,8 @@ static inline void round_halves(float *x, size_t n) {
     }
 }
 
-/* Value i of those packed in `width` bits each, 32 together: the lowest four bits first, then two, then one. */
+/* Value i of those packed in `width` bits each, 32 together: the lowest four bits first, then two,
+ * then one. */
 static inline unsigned unpacked(const uint8_t *p, unsigned width, size_t i) {
     unsigned value = 0, have = 0;
     if (width == 8) return p[i];
@@ -111,8 +112,10 @@ static inline void read_halves(float *x, size_t n, const uint8_t **p) {
     const uint8_t *head = *p;
     const int exponent = (int16_t)(uint16_t)(head[0] | head[1] << 8);
     const unsigned zeros = head[2], width = head[3] & 127, rotated = head[3] >> 7, least = head[4];
-    const size_t escapes = head[5] | (size_t)head[6] << 8 | (size_t)head[7] << 16 | (size_t)head[8] << 24;
-    const uint8_t *lower = head + 9, *upper = lower + packed_size(n, 8 - zeros), *escape = upper + packed_size(n, width);
+    const size_t escapes = head[5] | (size_t)head[6] << 8 | (size_t)head[7] << 16 |
+                           (size_t)head[8] << 24;
+    const uint8_t *lower = head + 9, *upper = lower + packed_size(n, 8 - zeros),
+                  *escape = upper + packed_size(n, width);
     *p = escape + escapes;
     for (size_t i = 0; i < n; i++) {
         unsigned high = unpacked(upper, width, i);
@@ -150,7 +153,8 @@ static inline size_t width_of(const struct layer *l, unsigned role) {
 }
 
 /* K and V of the same shape, of normal values, channels having means and spreads of their own. */
-static inline struct layer make_layer(enum kvc_dtype dtype, uint64_t rows, uint64_t heads, uint64_t dim) {
+static inline struct layer make_layer(enum kvc_dtype dtype, uint64_t rows, uint64_t heads,
+                                      uint64_t dim) {
     struct layer l = {.shape = {{dtype, rows, heads, dim}, {dtype, rows, heads, dim}}};
     const size_t width = (size_t)(heads * dim), bytes = (size_t)(rows * kvc_row_bytes(&l.shape[K]));
     float *mean = get_memory(width * sizeof *mean), *spread = get_memory(width * sizeof *spread);
@@ -163,7 +167,8 @@ static inline struct layer make_layer(enum kvc_dtype dtype, uint64_t rows, uint6
         for (size_t i = 0; i < bytes; i++) l.rows[role][i] = (uint8_t)(random_bits() & 0x3f);
         if (!kvc_is_float(dtype)) continue;
         for (size_t i = 0; i < rows * width; i++)
-            put_value(l.rows[role], dtype, i, mean[i % width] + spread[i % width] * random_normal());
+            put_value(l.rows[role], dtype, i,
+                      mean[i % width] + spread[i % width] * random_normal());
     }
     l.position = get_memory(rows * sizeof *l.position);
     for (size_t t = 0; t < rows; t++) l.position[t] = (int64_t)t;
@@ -200,7 +205,8 @@ static inline float *values_of(const uint8_t *rows, enum kvc_dtype dtype, size_t
 }
 
 static inline float *layer_values(const struct layer *l, unsigned role) {
-    return values_of(l->rows[role], l->shape[role].dtype, (size_t)l->shape[role].tokens * width_of(l, role));
+    return values_of(l->rows[role], l->shape[role].dtype,
+                     (size_t)l->shape[role].tokens * width_of(l, role));
 }
 
 /* --- coding --- */
@@ -225,15 +231,16 @@ struct coded {
     int ready; /* how many blocks have been initialised */
 };
 
-static inline int read_values(const struct kvc_encoding *x, unsigned role, uint64_t first, uint64_t n, float *dst,
-                              struct kvc_error *e) {
+static inline int read_values(const struct kvc_encoding *x, unsigned role, uint64_t first,
+                              uint64_t n, float *dst, struct kvc_error *e) {
     const struct coded *c = x->owner;
     const unsigned which = role == KVC_SELECT_V ? V : K;
     const struct layer *l = c->w.layer;
     (void)e;
     assert_true(first + n <= l->shape[which].tokens);
     for (size_t i = 0; i < n * width_of(l, which); i++)
-        dst[i] = get_value(l->rows[which], l->shape[which].dtype, (size_t)first * width_of(l, which) + i);
+        dst[i] = get_value(l->rows[which], l->shape[which].dtype,
+                           (size_t)first * width_of(l, which) + i);
     return 0;
 }
 
@@ -266,7 +273,8 @@ static inline struct own_block load_block(const struct coded *c, const struct la
     struct own_block o = {.rows = get_memory(bytes), .row = get_memory(n * sizeof *o.row)};
     memcpy(o.rows, l->rows[c->w.role] + first * kvc_row_bytes(s), bytes);
     for (uint64_t i = 0; i < n; i++) o.row[i] = first + i;
-    o.block = (struct kvc_block){.shape = *s, .rows = o.rows, .row = o.row, .role = select_of(c->w.role)};
+    o.block =
+        (struct kvc_block){.shape = *s, .rows = o.rows, .row = o.row, .role = select_of(c->w.role)};
     o.block.shape.tokens = n;
     return o;
 }
@@ -277,13 +285,15 @@ static inline void free_block(struct own_block *o) {
 }
 
 /* Gives block b to kvc_encoder_look() of step i, or, with `out`, to kvc_encoder_block(). */
-static inline int pass_block(struct coded *c, size_t b, unsigned i, struct kvc_sections *out, struct kvc_error *e) {
+static inline int pass_block(struct coded *c, size_t b, unsigned i, struct kvc_sections *out,
+                             struct kvc_error *e) {
     struct own_block own = load_block(c, c->w.layer, b), other = {.rows = NULL};
     if (c->w.partner) {
         other = load_block(c, c->w.partner, b);
         own.block.partner = &other.block;
     }
-    const int status = out ? kvc_encoder_block(&c->encoder, &own.block, out, e) : kvc_encoder_look(&c->encoder, i, &own.block, e);
+    const int status = out ? kvc_encoder_block(&c->encoder, &own.block, out, e)
+                           : kvc_encoder_look(&c->encoder, i, &own.block, e);
     free_block(&own);
     if (c->w.partner) free_block(&other);
     return status;
@@ -350,20 +360,24 @@ static inline void must_code(struct coded *c, const struct wanted *w) {
 }
 
 /* The block's rows from the n sections given; `first`: of a pair's second tensor the first one. */
-static inline int try_decode(const struct coded *c, size_t b, const struct kvc_section *section, size_t n,
-                             const struct coded *first, uint8_t *rows, struct kvc_error *e) {
+static inline int try_decode(const struct coded *c, size_t b, const struct kvc_section *section,
+                             size_t n, const struct coded *first, uint8_t *rows,
+                             struct kvc_error *e) {
     const uint64_t count = rows_in_block(c, b);
     const size_t bytes = (size_t)(count * kvc_row_bytes(&c->w.layer->shape[c->w.role]));
     uint8_t *own = get_memory(bytes); /* so that a sanitizer sees the end */
     memset(own, 0xaa, bytes);
-    struct kvc_block block = {.shape = c->w.layer->shape[c->w.role], .rows = own, .role = select_of(c->w.role)};
+    struct kvc_block block = {.shape = c->w.layer->shape[c->w.role],
+                              .rows = own,
+                              .role = select_of(c->w.role)};
     const struct kvc_coded coded = {section, c->encoder.side.section, n, c->encoder.side.count};
     struct kvc_coded base = {0};
     if (first)
-        base = (struct kvc_coded){first->block[b].section, first->encoder.side.section, first->block[b].count,
-                                  first->encoder.side.count};
+        base = (struct kvc_coded){first->block[b].section, first->encoder.side.section,
+                                  first->block[b].count, first->encoder.side.count};
     block.shape.tokens = count;
-    const int status = kvc_pipeline_decode_record(&c->line, &block, &coded, first ? &base : NULL, e);
+    const int status = kvc_pipeline_decode_record(&c->line, &block, &coded, first ? &base : NULL,
+                                                  e);
     if (!status) memcpy(rows, own, bytes);
     free(own);
     return status;
@@ -375,24 +389,29 @@ static inline uint8_t *decode(const struct coded *c, const struct coded *first) 
     uint8_t *rows = get_memory((size_t)(c->w.n * row));
     struct kvc_error e;
     for (size_t b = c->blocks; b-- > 0;)
-        if (try_decode(c, b, c->block[b].section, c->block[b].count, first, rows + b * c->w.block_rows * row, &e))
+        if (try_decode(c, b, c->block[b].section, c->block[b].count, first,
+                       rows + b * c->w.block_rows * row, &e))
             fail_msg("%s: block %zu: %s", c->w.recipe, b, e.message);
     return rows;
 }
 
 /* What a recipe makes of K or V. */
-static inline uint8_t *there_and_back(const char *recipe, const struct layer *l, unsigned role, uint64_t block_rows) {
+static inline uint8_t *there_and_back(const char *recipe, const struct layer *l, unsigned role,
+                                      uint64_t block_rows) {
     struct coded c;
-    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
+    must_code(
+        &c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
     uint8_t *rows = decode(&c, NULL);
     code_free(&c);
     return rows;
 }
 
 /* A section by type and index; NULL when there is none. */
-static inline const struct kvc_section *section_of(const struct kvc_sections *list, unsigned type, unsigned index) {
+static inline const struct kvc_section *section_of(const struct kvc_sections *list, unsigned type,
+                                                   unsigned index) {
     for (size_t i = 0; i < list->count; i++)
-        if (list->section[i].type == type && list->section[i].index == index) return &list->section[i];
+        if (list->section[i].type == type && list->section[i].index == index)
+            return &list->section[i];
     return NULL;
 }
 

@@ -1,5 +1,5 @@
-/* store_support.h: what the tests of the store share: a scratch folder, small caches in memory, stores with long deadlines. Not for other
- * tests. */
+/* store_support.h: what the tests of the store share: a scratch folder, small caches in memory,
+ * stores with long deadlines. Not for other tests. */
 #ifndef STORE_SUPPORT_H
 #define STORE_SUPPORT_H
 
@@ -70,7 +70,8 @@ static inline void describe(struct made *x, uint64_t tokens) {
                                             .channel = 2};
 }
 
-static const char *const usual_facts[] = {"model.name=m", "model.architecture=llama", "rope.pairing=halves", NULL};
+static const char *const usual_facts[] = {"model.name=m", "model.architecture=llama",
+                                          "rope.pairing=halves", NULL};
 
 /* Opens what was described. Caches of one seed begin with the same tokens and rows. */
 static inline struct kvc_file *open_made(struct made *x, const char *const *facts) {
@@ -89,7 +90,8 @@ static inline struct made *make(uint64_t tokens, int32_t seed, const char *const
         x->ids[t] = seed + (int32_t)(t % 1000);
         for (unsigned i = 0; i < ARRAYS; i++)
             for (unsigned b = 0; b < ROW; b++)
-                x->rows[i][t * ROW + b] = (uint8_t)(((uint64_t)seed * 31 + t * 7 + i * 3 + b) & 0x3b);
+                x->rows[i][t * ROW + b] = (uint8_t)(((uint64_t)seed * 31 + t * 7 + i * 3 + b) &
+                                                    0x3b);
     }
     open_made(x, facts);
     return x;
@@ -116,7 +118,8 @@ static inline char *level_url(char *text, size_t size, const char *name, const c
     return text;
 }
 
-static inline struct kvc_store *open_store_with(const char *levels, const struct kvc_store_options *o) {
+static inline struct kvc_store *open_store_with(const char *levels,
+                                                const struct kvc_store_options *o) {
     struct kvc_error e;
     struct kvc_store *s = kvc_store_open(levels, o, &e);
     if (!s) fail_msg("%s", e.message);
@@ -147,7 +150,8 @@ static inline void put(struct kvc_store_space *space, const struct made *x) {
     if (kvc_store_put(space, x->f, &o, &e) || e.code) fail_msg("%s", e.message);
 }
 
-static inline struct kvc_store_hit *find_n(struct kvc_store_space *space, const int32_t *tokens, uint64_t n) {
+static inline struct kvc_store_hit *find_n(struct kvc_store_space *space, const int32_t *tokens,
+                                           uint64_t n) {
     struct kvc_error e;
     struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, NULL, &e);
     if (!hit) fail_msg("%s", e.message);
@@ -175,8 +179,10 @@ static inline uint64_t counted(const struct kvc_store *s, enum kvc_counter c) {
     return s->count[c];
 }
 
-/* Loads tokens [first, first + n) densely, and returns up to where they are there; those have the rows of x. */
-static inline uint64_t load_and_compare(struct kvc_store_hit *hit, const struct made *x, uint64_t first, uint64_t n) {
+/* Loads tokens [first, first + n) densely, and returns up to where they are there; those have the
+ * rows of x. */
+static inline uint64_t load_and_compare(struct kvc_store_hit *hit, const struct made *x,
+                                        uint64_t first, uint64_t n) {
     struct made *y = calloc(1, sizeof *y);
     struct kvc_error e = {.code = KVC_OK};
     assert_non_null(y);
@@ -184,7 +190,8 @@ static inline uint64_t load_and_compare(struct kvc_store_hit *hit, const struct 
     y->m.first_position = (int64_t)first;
     const uint64_t end = kvc_store_load(hit, &y->m, NULL, &e);
     assert_true(end >= first && end <= first + n);
-    for (unsigned i = 0; i < ARRAYS; i++) assert_memory_equal(y->rows[i], x->rows[i] + first * ROW, (end - first) * ROW);
+    for (unsigned i = 0; i < ARRAYS; i++)
+        assert_memory_equal(y->rows[i], x->rows[i] + first * ROW, (end - first) * ROW);
     free(y);
     return end;
 }
@@ -198,8 +205,8 @@ static inline uint64_t read_back(struct kvc_store_space *space, const struct mad
 }
 
 /* Writes the path of chunk i of x in a level. */
-static inline void chunk_path(struct kvc_store_space *space, const struct made *x, size_t i, const char *level, char *path,
-                              size_t size) {
+static inline void chunk_path(struct kvc_store_space *space, const struct made *x, size_t i,
+                              const char *level, char *path, size_t size) {
     struct kvc_store_hit *hit = find_n(space, x->ids, x->m.tokens);
     char name[KVC_OBJECT_NAME];
     kvc_object_name(&hit->object[i], name);

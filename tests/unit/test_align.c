@@ -1,5 +1,5 @@
-/* test_align.c: two caches brought to one meaning of channels: what is told, what is guessed, and what is left alone. Not for the
- * words of kvc-diff (tests/cli). */
+/* test_align.c: two caches brought to one meaning of channels: what is told, what is guessed, and
+ * what is left alone. Not for the words of kvc-diff (tests/cli). */
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/compare/align.h"
@@ -79,7 +79,8 @@ static void make(struct made *m, const struct way *way) {
         if (!r && way->tile) kvc_hadamard(x, VALUES, way->tile);
         if (way->dtype == KVC_F32) memcpy(m->bytes[r], x, sizeof x);
         else to_q8_0(m->bytes[r], x, VALUES);
-        const uint32_t t = kvc_cache_add_tensor(m->cache, layer, r ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
+        const uint32_t t = kvc_cache_add_tensor(m->cache, layer, r ? KVC_ROLE_V : KVC_ROLE_K,
+                                                &shape, &e);
         assert_int_equal(kvc_cache_map_memory(m->cache, t, m->bytes[r], &e), 0);
     }
     assert_int_equal(kvc_cache_finish(m->cache, &e), 0);
@@ -95,17 +96,23 @@ static void tell_tile(struct made *m, uint64_t tile) {
     assert_int_equal(kvc_meta_set_u64(&m->cache->meta, KVC_KEY_HADAMARD_K, tile, &e), 0);
 }
 
-/* Aligns the two, and returns the relative error of K then; the caches' metadata stay as they were. */
+/* Aligns the two, and returns the relative error of K then; the caches' metadata stay as they were.
+ */
 static double align(struct kvc_align *a, struct made *m) {
     struct kvc_error e = {.message = ""};
     struct kvc_matching rows;
     struct kvc_difference d = {0};
     const struct kvc_compare_options loose = {.name = {"A", "B"}};
     const size_t before[2] = {m[0].cache->meta.n, m[1].cache->meta.n};
-    assert_int_equal(kvc_match_rows(&m[0].cache->part[0].cells, &m[1].cache->part[0].cells, INT64_MIN, INT64_MAX, &rows, &e), 0);
-    *a = (struct kvc_align){.cache = {m[0].cache, m[1].cache}, .name = {"A", "B"}, .sample = {{{0, 0}, &rows}, {{1, 1}, &rows}}};
+    assert_int_equal(kvc_match_rows(&m[0].cache->part[0].cells, &m[1].cache->part[0].cells,
+                                    INT64_MIN, INT64_MAX, &rows, &e),
+                     0);
+    *a = (struct kvc_align){.cache = {m[0].cache, m[1].cache},
+                            .name = {"A", "B"},
+                            .sample = {{{0, 0}, &rows}, {{1, 1}, &rows}}};
     if (kvc_align_caches(a, &e)) fail_msg("%s", e.message);
-    assert_int_equal(kvc_compare_tensor(a->cache[0], 0, a->cache[1], 0, &rows, 1, &loose, &d, &e), 0);
+    assert_int_equal(kvc_compare_tensor(a->cache[0], 0, a->cache[1], 0, &rows, 1, &loose, &d, &e),
+                     0);
     for (int s = 0; s < 2; s++) assert_int_equal(m[s].cache->meta.n, before[s]);
     kvc_align_free(a);
     for (int s = 0; s < 2; s++) assert_ptr_equal(a->cache[s], m[s].cache);
@@ -114,7 +121,8 @@ static double align(struct kvc_align *a, struct made *m) {
     return d.frobenius;
 }
 
-static const struct way plain = {KVC_F32, 0, 0}, interleaved = {KVC_F32, 1, 0}, rotated = {KVC_F32, 0, 64};
+static const struct way plain = {KVC_F32, 0, 0}, interleaved = {KVC_F32, 1, 0},
+                        rotated = {KVC_F32, 0, 64};
 static struct made m[2];
 
 static void leaves_equal_alone(void **state) {
@@ -158,7 +166,8 @@ static void guesses_pairings(void **state) {
         assert_int_equal(a.note[0].kind, KVC_ALIGN_PAIRING_GUESSED);
         assert_int_equal(a.note[0].pairing[0], KVC_PAIRING_INTERLEAVED);
         assert_int_equal(a.note[0].pairing[1], KVC_PAIRING_HALVES);
-        assert_int_equal(a.note[0].told[0], told == 1 ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_UNKNOWN);
+        assert_int_equal(a.note[0].told[0],
+                         told == 1 ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_UNKNOWN);
         assert_true(a.note[0].error == 0 && a.note[0].plain > 0.5);
     }
     struct kvc_align a; /* what is told is not tried otherwise */
@@ -189,7 +198,8 @@ static void rotates_back_what_is_told(void **state) {
 
 static void guesses_tiles(void **state) {
     (void)state;
-    static const struct way turned = {KVC_Q8_0, 0, 128}, straight = {KVC_Q8_0, 0, 0}, both = {KVC_Q8_0, 1, 64};
+    static const struct way turned = {KVC_Q8_0, 0, 128}, straight = {KVC_Q8_0, 0, 0},
+                            both = {KVC_Q8_0, 1, 64};
     struct kvc_align a;
     make(&m[0], &plain);
     make(&m[1], &turned);
@@ -225,8 +235,9 @@ static void guesses_tiles(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaves_equal_alone),        cmocka_unit_test(permutes_told_pairings), cmocka_unit_test(guesses_pairings),
-        cmocka_unit_test(rotates_back_what_is_told), cmocka_unit_test(guesses_tiles),
+        cmocka_unit_test(leaves_equal_alone), cmocka_unit_test(permutes_told_pairings),
+        cmocka_unit_test(guesses_pairings),   cmocka_unit_test(rotates_back_what_is_told),
+        cmocka_unit_test(guesses_tiles),
     };
     return cmocka_run_group_tests(tests, make_values, NULL);
 }

@@ -1,7 +1,8 @@
-/* test_alloc.c: out of memory. Packing, learning, opening, checking and unpacking are run again and again, each time with the
- * next allocation failing: every run ends with the error of memory or succeeds. The address sanitizer shows that nothing leaks,
- * clang's undefined-behaviour sanitizer that no null pointer is moved. The linker puts the functions below in place of malloc()
- * and its kin (Makefile); allocations that other libraries make do not fail. */
+/* test_alloc.c: out of memory. Packing, learning, opening, checking and unpacking are run again and
+ * again, each time with the next allocation failing: every run ends with the error of memory or
+ * succeeds. The address sanitizer shows that nothing leaks, clang's undefined-behaviour sanitizer
+ * that no null pointer is moved. The linker puts the functions below in place of malloc() and its
+ * kin (Makefile); allocations that other libraries make do not fail. */
 #include "codecs/memory.h"
 #include "formats/cache/join.h"
 #include "formats/container/container.h"
@@ -78,8 +79,8 @@ static int discard(void *state, const void *data, size_t n, struct kvc_error *e)
 }
 
 /* `c`: the rows that are packed, of `from`. */
-static int pack(const struct kvc_cache *from, const struct kvc_cache *c, const struct work *w, struct kvc_buffer *packed,
-                struct kvc_error *e) {
+static int pack(const struct kvc_cache *from, const struct kvc_cache *c, const struct work *w,
+                struct kvc_buffer *packed, struct kvc_error *e) {
     struct kvc_recipe asked;
     struct kvc_pack_options options = {.recipe = &asked, .threads = 1, .embed_profile = w->profile};
     struct kvc_sink out = kvc_sink_buffer(packed);
@@ -88,7 +89,8 @@ static int pack(const struct kvc_cache *from, const struct kvc_cache *c, const s
     struct kvc_recipe recipe;
     int embedded;
     if (kvc_recipe_parse(w->recipe, &asked, e)) return -1;
-    if (w->profile) options.profile = (struct kvc_profile *)(uintptr_t)kvc_container_profile(from, &embedded);
+    if (w->profile)
+        options.profile = (struct kvc_profile *)(uintptr_t)kvc_container_profile(from, &embedded);
     if (w->profile && !options.profile) return kvc_fail_memory(e, "the profile");
     if (kvc_rate_settle(c, &options, &rate, &recipe, &rated, e)) return -1;
     options.recipe = &recipe;
@@ -123,7 +125,8 @@ static int join(const struct kvc_cache *c, struct kvc_error *e) {
     int left_out, status = -1;
     for (int i = 0; i < 2; i++)
         if (!(block[i] = kvc_view_select(c, &half[i], e))) goto end;
-    const struct kvc_join_operand both[] = {{.cache = block[0], .name = "a"}, {.cache = block[1], .name = "b"}};
+    const struct kvc_join_operand both[] = {{.cache = block[0], .name = "a"},
+                                            {.cache = block[1], .name = "b"}};
     if (!(blocks = kvc_view_join(both, 2, &report, e))) goto end;
     for (uint32_t i = 0; i < 3; i++)
         if (!(rank[i] = kvc_view_shard(blocks, i, 3, &left_out, e))) goto end;
@@ -149,7 +152,9 @@ static int run(const struct work *w, struct kvc_error *e) {
     if (kvc_input_open(&in, w->path, e)) return -1;
     struct kvc_cache *c = kvc_import_file(&in, NULL, &format, e), *view = NULL;
     int status = c ? 0 : -1;
-    const struct kvc_selection few = {.end = w->rows, .layers = (const uint8_t[]){1}, .n_layers = 1};
+    const struct kvc_selection few = {.end = w->rows,
+                                      .layers = (const uint8_t[]){1},
+                                      .n_layers = 1};
     if (!status && w->rows && !(view = kvc_view_select(c, &few, e))) status = -1;
     if (!status && w->learn) status = learn(view, e);
     if (!status && w->joins) status = join(c, e);
@@ -183,15 +188,16 @@ static void fail_each(const struct work *w, int and_all_after, uint64_t stride) 
         countdown = 0;
         fail_on = 0;
         if (status && e.code != KVC_ERR_MEMORY)
-            fail_msg("%s, %s: without allocation %llu: %s", w->path, name_of(w), (unsigned long long)n, e.message);
+            fail_msg("%s, %s: without allocation %llu: %s", w->path, name_of(w),
+                     (unsigned long long)n, e.message);
         failed += status != 0;
         survived += !status && has_failed;
         if (!has_failed) break;
     }
     has_failed = 0;
     if (getenv("KVC_ALLOC_VERBOSE"))
-        printf("%s, %s: %llu runs failed, %llu did without\n", w->path, name_of(w), (unsigned long long)failed,
-               (unsigned long long)survived);
+        printf("%s, %s: %llu runs failed, %llu did without\n", w->path, name_of(w),
+               (unsigned long long)failed, (unsigned long long)survived);
     assert_true(failed > 20);
 }
 
@@ -215,7 +221,8 @@ static void products_that_overflow(void **state) {
     free(p);
 }
 
-#define GOLDEN "tests/golden/profile-v0.kvc" /* two layers of f16, 640 rows, RoPE known, a profile inside */
+#define GOLDEN \
+    "tests/golden/profile-v0.kvc" /* two layers of f16, 640 rows, RoPE known, a profile inside */
 
 static void packing_unpacking_and_learning(void **state) {
     static const struct work work[] = {
@@ -225,10 +232,14 @@ static void packing_unpacking_and_learning(void **state) {
         {.path = GOLDEN, .rows = 120, .recipe = "kivi4"},
         {.path = GOLDEN, .rows = 120, .recipe = "gear4"},
         {.path = GOLDEN, .rows = 120, .recipe = "small"},
-        {.path = GOLDEN, .rows = 1320, .recipe = "small"}, /* two blocks, which are checked at once */
+        /* two blocks, which are checked at once */
+        {.path = GOLDEN, .rows = 1320, .recipe = "small"},
         {.path = GOLDEN, .rows = 1320, .recipe = "cross"},
         {.path = GOLDEN, .rows = 120, .learn = 1},
-        {.path = GOLDEN, .rows = 120, .recipe = "sink:4,derope@k,center,basis,steps,code:step=0.2", .profile = 1},
+        {.path = GOLDEN,
+         .rows = 120,
+         .recipe = "sink:4,derope@k,center,basis,steps,code:step=0.2",
+         .profile = 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof work / sizeof work[0]; i++) {
@@ -238,8 +249,10 @@ static void packing_unpacking_and_learning(void **state) {
 }
 
 static void decoding_every_stage(void **state) {
-    static const char *const names[] = {"codes",       "ends",      "fast",    "gear",  "kcvt",   "kivi",  "lowrank", "merge",
-                                        "merge-heads", "own-basis", "profile", "prune", "scales", "token", "zip",     "zstd"};
+    static const char *const names[] = {"codes",       "ends",      "fast",    "gear",
+                                        "kcvt",        "kivi",      "lowrank", "merge",
+                                        "merge-heads", "own-basis", "profile", "prune",
+                                        "scales",      "token",     "zip",     "zstd"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[64];

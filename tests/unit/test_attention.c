@@ -1,5 +1,6 @@
-/* test_attention.c: the measures of attention.h beside slow ones in double precision, written here from its
- * definitions. Not for kvc-diff's choice of tensors and printing (tests/cli/diff-attention). */
+/* test_attention.c: the measures of attention.h beside slow ones in double precision, written here
+ * from its definitions. Not for kvc-diff's choice of tensors and printing
+ * (tests/cli/diff-attention). */
 #include "formats/cache/mapped.h"
 #include "formats/compare/attention.h"
 
@@ -12,10 +13,11 @@
 
 #include <cmocka.h>
 
-/* The library's arithmetic is f32 with 24 bits: a sum of n products is off by about sqrt(n) * 2^-24 of the sum of their
- * magnitudes. For the 600 rows and 80 channels here that stays below 3e-6 of them, which FLOOR allows; RELATIVE is for
- * measures in which it is small beside the difference of the caches, a tenth of their values. A wrong row, head or
- * scale changes every measure by far more. */
+/* The library's arithmetic is f32 with 24 bits: a sum of n products is off by about sqrt(n) * 2^-24
+ * of the sum of their magnitudes. For the 600 rows and 80 channels here that stays below 3e-6 of
+ * them, which FLOOR allows; RELATIVE is for measures in which it is small beside the difference of
+ * the caches, a tenth of their values. A wrong row, head or scale changes every measure by far
+ * more. */
 #define RELATIVE 1e-4
 #define FLOOR 3e-6
 
@@ -59,12 +61,15 @@ static struct rows make_rows(size_t n, size_t heads, size_t dim_k, size_t dim_v)
 static struct rows changed_rows(const struct rows *from, float change) {
     struct rows r = make_rows(from->n, from->heads, from->dim_k, from->dim_v);
     memcpy(r.position, from->position, from->n * sizeof *r.position);
-    for (size_t i = 0; i < from->n * from->heads * from->dim_k; i++) r.k[i] = from->k[i] + change * random_value();
-    for (size_t i = 0; i < from->n * from->heads * from->dim_v; i++) r.v[i] = from->v[i] + change * random_value();
+    for (size_t i = 0; i < from->n * from->heads * from->dim_k; i++)
+        r.k[i] = from->k[i] + change * random_value();
+    for (size_t i = 0; i < from->n * from->heads * from->dim_v; i++)
+        r.v[i] = from->v[i] + change * random_value();
     return r;
 }
 
-static uint32_t add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role, const struct rows *r, size_t dim) {
+static uint32_t add_tensor(struct kvc_cache *c, uint32_t layer, enum kvc_role role,
+                           const struct rows *r, size_t dim) {
     const struct kvc_shape shape = {KVC_F32, r->n, r->heads, dim};
     struct kvc_error e;
     uint32_t tensor = kvc_cache_add_tensor(c, layer, role, &shape, &e);
@@ -79,7 +84,8 @@ static void open_rows(struct rows *r) {
     assert_non_null(c);
     uint32_t part = kvc_cache_add_part(c, r->dim_v ? KVC_PART_LIVE : KVC_PART_COMPANION, r->n, &e);
     assert_int_not_equal(part, KVC_NONE);
-    uint32_t layer = kvc_cache_add_layer(c, part, 0, r->dim_v ? KVC_LAYER_FULL : KVC_LAYER_COMPANION, &e);
+    uint32_t layer = kvc_cache_add_layer(c, part, 0,
+                                         r->dim_v ? KVC_LAYER_FULL : KVC_LAYER_COMPANION, &e);
     assert_int_not_equal(layer, KVC_NONE);
     add_tensor(c, layer, r->dim_v ? KVC_ROLE_K : KVC_ROLE_QUERIES, r, r->dim_k);
     if (r->dim_v) add_tensor(c, layer, KVC_ROLE_V, r, r->dim_v);
@@ -104,8 +110,9 @@ static void free_rows(struct rows *r) {
 struct trial {
     struct rows side[2], queries;
     uint32_t window;
-    struct kvc_attention *out;              /* of each KV head */
-    struct kvc_attention_weights *found[2]; /* of each KV head: of all queries, and of those at the last position */
+    struct kvc_attention *out; /* of each KV head */
+    /* of each KV head: of all queries, and of those at the last position */
+    struct kvc_attention_weights *found[2];
 };
 
 static int compare(struct trial *t, struct kvc_error *e) {
@@ -119,8 +126,8 @@ static int compare(struct trial *t, struct kvc_error *e) {
         t->found[last] = calloc(t->side[0].heads, sizeof *t->found[last]);
         assert_non_null(t->found[last]);
     }
-    assert_int_equal(kvc_match_rows(&t->side[0].cache->part[0].cells, &t->side[1].cache->part[0].cells, INT64_MIN, INT64_MAX, &m,
-                                    e),
+    assert_int_equal(kvc_match_rows(&t->side[0].cache->part[0].cells,
+                                    &t->side[1].cache->part[0].cells, INT64_MIN, INT64_MAX, &m, e),
                      0);
     const struct kvc_attention_layer layer = {.cache = {t->side[0].cache, t->side[1].cache},
                                               .queries = t->queries.cache,
@@ -152,12 +159,13 @@ static void free_trial(struct trial *t) {
 }
 
 /* A query's attention, written down as it is defined; `at` are the cells that it sees. */
-static void attend(const struct rows *r, size_t head, const float *q, const size_t *at, size_t n, double *logit, double *log_p,
-                   double *output) {
+static void attend(const struct rows *r, size_t head, const float *q, const size_t *at, size_t n,
+                   double *logit, double *log_p, double *output) {
     double most = -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++) {
         logit[i] = 0;
-        for (size_t d = 0; d < r->dim_k; d++) logit[i] += (double)q[d] * (double)r->k[(at[i] * r->heads + head) * r->dim_k + d];
+        for (size_t d = 0; d < r->dim_k; d++)
+            logit[i] += (double)q[d] * (double)r->k[(at[i] * r->heads + head) * r->dim_k + d];
         logit[i] /= sqrt((double)r->dim_k);
         most = fmax(most, logit[i]);
     }
@@ -165,11 +173,13 @@ static void attend(const struct rows *r, size_t head, const float *q, const size
     for (size_t i = 0; i < n; i++) log_p[i] = logit[i] - most - log(sum);
     for (size_t d = 0; d < r->dim_v; d++) {
         output[d] = 0;
-        for (size_t i = 0; i < n; i++) output[d] += exp(log_p[i]) * (double)r->v[(at[i] * r->heads + head) * r->dim_v + d];
+        for (size_t i = 0; i < n; i++)
+            output[d] += exp(log_p[i]) * (double)r->v[(at[i] * r->heads + head) * r->dim_v + d];
     }
 }
 
-/* The cells that the two sides have in common (positions are unique here) and that a query at `position` sees. */
+/* The cells that the two sides have in common (positions are unique here) and that a query at
+ * `position` sees. */
 static size_t cells_seen(const struct trial *t, int64_t position, size_t *at[2]) {
     size_t n = 0;
     for (size_t i = 0; i < t->side[0].n; i++)
@@ -193,12 +203,15 @@ static void assert_near(double got, double expected, double allowed, const char 
     if (!(fabs(got - expected) <= allowed)) fail_msg("%s is %.9g, not %.9g", what, got, expected);
 }
 
-/* Compares the probabilities of the query that was found for KV head h, and its KL, which must be `largest`. */
-static void check_found(const struct trial *t, size_t h, const struct kvc_attention_weights *w, double largest) {
+/* Compares the probabilities of the query that was found for KV head h, and its KL, which must be
+ * `largest`. */
+static void check_found(const struct trial *t, size_t h, const struct kvc_attention_weights *w,
+                        double largest) {
     const struct rows *q = &t->queries;
     const size_t room = t->side[0].n, group = q->heads / t->side[0].heads, dim = t->side[0].dim_v;
     size_t *at[2] = {array(room, sizeof(size_t)), array(room, sizeof(size_t))}, i = 0;
-    double *logit = array(room, sizeof(double)), *log_p[2], *output = array(dim, sizeof(double)), kl = 0;
+    double *logit = array(room, sizeof(double)), *log_p[2], *output = array(dim, sizeof(double)),
+           kl = 0;
     const size_t n = cells_seen(t, w->position, at);
     assert_int_equal(w->n, n);
     assert_near(w->kl, largest, RELATIVE * largest + FLOOR, "the largest KL of a query");
@@ -206,11 +219,13 @@ static void check_found(const struct trial *t, size_t h, const struct kvc_attent
     while (q->position[i] != w->position) i++;
     for (int s = 0; s < 2; s++) {
         log_p[s] = array(room, sizeof(double));
-        attend(&t->side[s], h, q->k + (i * q->heads + w->head) * q->dim_k, at[s], n, logit, log_p[s], output);
+        attend(&t->side[s], h, q->k + (i * q->heads + w->head) * q->dim_k, at[s], n, logit,
+               log_p[s], output);
         for (size_t r = 0; r < n; r++) { /* cells_seen() takes side 0 in the order of its cells */
             size_t k = 0;
             while (w->at[k] != t->side[s].position[at[s][r]]) k++;
-            assert_near((double)w->p[s][k], exp(log_p[s][r]), RELATIVE * exp(log_p[s][r]) + FLOOR, "a probability");
+            assert_near((double)w->p[s][k], exp(log_p[s][r]), RELATIVE * exp(log_p[s][r]) + FLOOR,
+                        "a probability");
         }
     }
     for (size_t r = 0; r < n; r++) kl += exp(log_p[0][r]) * (log_p[0][r] - log_p[1][r]);
@@ -224,8 +239,9 @@ static void check_found(const struct trial *t, size_t h, const struct kvc_attent
     free(output);
 }
 
-/* Compares the measures of every head. Query head h * group + g is the g-th of KV head h; its outputs stand in the
- * order of positions, then of g. Queries' cells are in ascending order here. */
+/* Compares the measures of every head. Query head h * group + g is the g-th of KV head h; its
+ * outputs stand in the order of positions, then of g. Queries' cells are in ascending order here.
+ */
 static void check(const struct trial *t) {
     const struct rows *q = &t->queries;
     const size_t room = t->side[0].n, group = q->heads / t->side[0].heads, dim = t->side[0].dim_v;
@@ -246,8 +262,8 @@ static void check(const struct trial *t) {
             for (size_t g = 0; n && g < group; g++) {
                 double norm = 0, apart = 0, kl = 0;
                 for (int s = 0; s < 2; s++)
-                    attend(&t->side[s], h, q->k + (i * q->heads + h * group + g) * q->dim_k, at[s], n, logit[s], log_p[s],
-                           output[s]);
+                    attend(&t->side[s], h, q->k + (i * q->heads + h * group + g) * q->dim_k, at[s],
+                           n, logit[s], log_p[s], output[s]);
                 for (size_t r = 0; r < n; r++) {
                     logit_sum += (logit[0][r] - logit[1][r]) * (logit[0][r] - logit[1][r]);
                     kl += exp(log_p[0][r]) * (log_p[0][r] - log_p[1][r]);
@@ -261,18 +277,22 @@ static void check(const struct trial *t) {
                     apart += (output[0][d] - output[1][d]) * (output[0][d] - output[1][d]);
                 }
                 assert_true(queries < out->queries);
-                /* Values are about 1 at most: so are the magnitudes that sum up to each channel of an output. */
-                const double expected = sqrt(apart / norm), rounding = FLOOR * sqrt((double)dim / norm);
-                assert_near((double)out->output[queries], expected, RELATIVE * expected + (1 + expected) * rounding,
-                            "an output's error");
+                /* Values are about 1 at most: so are the magnitudes that sum up to each channel of
+                 * an output. */
+                const double expected = sqrt(apart / norm),
+                             rounding = FLOOR * sqrt((double)dim / norm);
+                assert_near((double)out->output[queries], expected,
+                            RELATIVE * expected + (1 + expected) * rounding, "an output's error");
                 queries++;
                 logits += n;
             }
         }
         assert_int_equal(out->queries, queries);
         assert_int_equal(out->logits, logits);
-        assert_near(out->logit_sum, logit_sum, RELATIVE * logit_sum, "the sum of squared logit errors");
-        assert_near(out->kl_sum, kl_sum, RELATIVE * kl_sum + FLOOR * (double)queries, "the sum of KL");
+        assert_near(out->logit_sum, logit_sum, RELATIVE * logit_sum,
+                    "the sum of squared logit errors");
+        assert_near(out->kl_sum, kl_sum, RELATIVE * kl_sum + FLOOR * (double)queries,
+                    "the sum of KL");
         if (!queries) continue;
         check_found(t, h, &t->found[0][h], largest);
         check_found(t, h, &t->found[1][h], largest_of_last);
@@ -289,12 +309,14 @@ static void check(const struct trial *t) {
 /* --- against the definitions --- */
 
 /* n rows and their counterparts, queries at the last positions. */
-static struct trial make_trial(size_t n, size_t heads, size_t group, size_t dim_k, size_t dim_v, size_t queries) {
+static struct trial make_trial(size_t n, size_t heads, size_t group, size_t dim_k, size_t dim_v,
+                               size_t queries) {
     struct trial t = {.window = 0};
     t.side[0] = make_rows(n, heads, dim_k, dim_v);
     t.side[1] = changed_rows(&t.side[0], 0.3f);
     t.queries = make_rows(queries, heads * group, dim_k, 0);
-    for (size_t i = 0; i < queries; i++) t.queries.position[i] = (int64_t)(n + i) - (int64_t)queries;
+    for (size_t i = 0; i < queries; i++)
+        t.queries.position[i] = (int64_t)(n + i) - (int64_t)queries;
     return t;
 }
 
@@ -310,23 +332,28 @@ static void shapes(void **state) {
     static const struct {
         size_t n, heads, group, dim_k, dim_v, queries;
     } shape[] = {
-        {1, 1, 1, 1, 1, 1},     {2, 1, 1, 1, 5, 2},     {7, 3, 1, 5, 1, 3},     {8, 1, 3, 5, 64, 8},    {9, 3, 3, 64, 80, 9},
-        {31, 1, 8, 80, 64, 31}, {64, 3, 8, 64, 5, 64},  {255, 1, 1, 64, 64, 5}, {256, 3, 3, 80, 80, 1}, {257, 1, 8, 5, 80, 2},
-        {511, 3, 8, 1, 64, 4},  {513, 3, 1, 64, 1, 16}, {600, 1, 3, 80, 5, 64}, {600, 3, 3, 64, 64, 8}, {600, 3, 8, 80, 5, 1},
+        {1, 1, 1, 1, 1, 1},     {2, 1, 1, 1, 5, 2},     {7, 3, 1, 5, 1, 3},
+        {8, 1, 3, 5, 64, 8},    {9, 3, 3, 64, 80, 9},   {31, 1, 8, 80, 64, 31},
+        {64, 3, 8, 64, 5, 64},  {255, 1, 1, 64, 64, 5}, {256, 3, 3, 80, 80, 1},
+        {257, 1, 8, 5, 80, 2},  {511, 3, 8, 1, 64, 4},  {513, 3, 1, 64, 1, 16},
+        {600, 1, 3, 80, 5, 64}, {600, 3, 3, 64, 64, 8}, {600, 3, 8, 80, 5, 1},
     };
     for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) {
-        struct trial t = make_trial(shape[i].n, shape[i].heads, shape[i].group, shape[i].dim_k, shape[i].dim_v, shape[i].queries);
+        struct trial t = make_trial(shape[i].n, shape[i].heads, shape[i].group, shape[i].dim_k,
+                                    shape[i].dim_v, shape[i].queries);
         run(&t);
     }
 }
 
-/* Queries between rows: each sees the rows that are not after it. Positions have holes, and some queries are in holes. */
+/* Queries between rows: each sees the rows that are not after it. Positions have holes, and some
+ * queries are in holes. */
 static void causal(void **state) {
     (void)state;
     struct trial t = make_trial(300, 3, 3, 64, 5, 6);
     static const int64_t at[6] = {0, 10, 11, 12, 500, 5000};
     for (int s = 0; s < 2; s++)
-        for (size_t i = 0; i < t.side[s].n; i++) t.side[s].position[i] = 3 * (int64_t)i + (i > 150 ? 100 : 0);
+        for (size_t i = 0; i < t.side[s].n; i++)
+            t.side[s].position[i] = 3 * (int64_t)i + (i > 150 ? 100 : 0);
     memcpy(t.queries.position, at, sizeof at);
     run(&t);
 }
@@ -342,19 +369,23 @@ static void cells_out_of_order(void **state) {
     run(&t);
 }
 
-/* Rows that one side lacks are not attended to: matched rows come in several runs, short ones and ones longer than the
- * blocks that are read at once. */
+/* Rows that one side lacks are not attended to: matched rows come in several runs, short ones and
+ * ones longer than the blocks that are read at once. */
 static void rows_of_one_side(void **state) {
     (void)state;
     static const struct {
         size_t n[2], run[2]; /* rows of each side; a position is left out after so many */
-    } case_of[] = {{{600, 600}, {7, 290}}, {{600, 600}, {300, 280}}, {{600, 300}, {7, 1}}, {{20, 600}, {3, 5}}};
+    } case_of[] = {{{600, 600}, {7, 290}},
+                   {{600, 600}, {300, 280}},
+                   {{600, 300}, {7, 1}},
+                   {{20, 600}, {3, 5}}};
     for (size_t c = 0; c < sizeof case_of / sizeof case_of[0]; c++) {
         struct trial t = make_trial(case_of[c].n[0], 3, 1, 5, 64, 9);
         free_rows(&t.side[1]);
         t.side[1] = make_rows(case_of[c].n[1], 3, 5, 64);
         for (size_t s = 0; s < 2; s++)
-            for (size_t i = 0; i < t.side[s].n; i++) t.side[s].position[i] = (int64_t)(i + i / case_of[c].run[s] + 3 * s);
+            for (size_t i = 0; i < t.side[s].n; i++)
+                t.side[s].position[i] = (int64_t)(i + i / case_of[c].run[s] + 3 * s);
         run(&t);
     }
 }
@@ -419,7 +450,8 @@ static void windows(void **state) {
 
 /* --- values known beforehand --- */
 
-/* One query and two rows, of which only the second differs: probabilities 1/2, 1/2 beside 1/4, 3/4. */
+/* One query and two rows, of which only the second differs: probabilities 1/2, 1/2 beside 1/4, 3/4.
+ */
 static void by_hand(void **state) {
     (void)state;
     struct trial t = make_trial(2, 1, 1, 4, 1, 1);
@@ -458,7 +490,8 @@ static void identical(void **state) {
     free_trial(&t);
 }
 
-/* V alone differs: only outputs do. K alone, by the same in every row: logits do, probabilities do not. */
+/* V alone differs: only outputs do. K alone, by the same in every row: logits do, probabilities do
+ * not. */
 static void one_of_two(void **state) {
     (void)state;
     struct kvc_error e;
@@ -549,7 +582,8 @@ static void quantiles(void **state) {
 static void nothing_measured(void **state) {
     (void)state;
     struct kvc_attention a = {.queries = 0};
-    assert_true(kvc_attention_logit_rms(&a) == 0 && kvc_attention_kl(&a) == 0 && kvc_attention_output(&a, 0.5) == 0);
+    assert_true(kvc_attention_logit_rms(&a) == 0 && kvc_attention_kl(&a) == 0 &&
+                kvc_attention_output(&a, 0.5) == 0);
     kvc_attention_free(&a);
 }
 
@@ -602,7 +636,9 @@ static void refused_shapes(void **state) {
             t.side[s] = make_rows(8, other[i].heads, other[i].dim_k, other[i].dim_v);
             assert_refused(&t);
         }
-    static const struct { size_t heads, dim; } queries[] = {{3, 4}, {3, 6}, {2, 5}, {4, 5}, {1, 15}};
+    static const struct {
+        size_t heads, dim;
+    } queries[] = {{3, 4}, {3, 6}, {2, 5}, {4, 5}, {1, 15}};
     for (size_t i = 0; i < sizeof queries / sizeof queries[0]; i++) {
         struct trial t = make_trial(8, 3, 1, 5, 6, 2);
         free_rows(&t.queries);
@@ -611,8 +647,8 @@ static void refused_shapes(void **state) {
     }
 }
 
-static int fails_to_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                         struct kvc_error *e) {
+static int fails_to_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                         uint8_t *dst, struct kvc_error *e) {
     (void)c, (void)tensor, (void)first, (void)n, (void)dst;
     return kvc_fail(e, KVC_ERR_DAMAGED, "rows of the test");
 }
@@ -628,8 +664,13 @@ static void read_failures(void **state) {
         for (size_t h = 0; h < 3; h++) kvc_attention_free(&t.out[h]);
         struct kvc_cache *c[3] = {t.side[0].cache, t.side[1].cache, t.queries.cache};
         c[which]->read = fails_to_read;
-        assert_int_equal(kvc_match_rows(&c[0]->part[0].cells, &c[1]->part[0].cells, INT64_MIN, INT64_MAX, &m, &e), 0);
-        const struct kvc_attention_layer layer = {.cache = {c[0], c[1]}, .queries = c[2], .v = {1, 1}, .rows = &m};
+        assert_int_equal(kvc_match_rows(&c[0]->part[0].cells, &c[1]->part[0].cells, INT64_MIN,
+                                        INT64_MAX, &m, &e),
+                         0);
+        const struct kvc_attention_layer layer = {.cache = {c[0], c[1]},
+                                                  .queries = c[2],
+                                                  .v = {1, 1},
+                                                  .rows = &m};
         assert_int_equal(kvc_attention_compare(&layer, t.out, &e), -1);
         assert_int_equal(e.code, KVC_ERR_DAMAGED);
         kvc_matching_free(&m);
@@ -639,12 +680,23 @@ static void read_failures(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes),           cmocka_unit_test(causal),           cmocka_unit_test(cells_out_of_order),
-        cmocka_unit_test(rows_of_one_side), cmocka_unit_test(no_common_rows),   cmocka_unit_test(queries_that_see_nothing),
-        cmocka_unit_test(windows),          cmocka_unit_test(by_hand),          cmocka_unit_test(identical),
-        cmocka_unit_test(one_of_two),       cmocka_unit_test(zero_outputs),     cmocka_unit_test(nans),
-        cmocka_unit_test(quantiles),        cmocka_unit_test(nothing_measured), cmocka_unit_test(sums),
-        cmocka_unit_test(refused_shapes),   cmocka_unit_test(read_failures),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(causal),
+        cmocka_unit_test(cells_out_of_order),
+        cmocka_unit_test(rows_of_one_side),
+        cmocka_unit_test(no_common_rows),
+        cmocka_unit_test(queries_that_see_nothing),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(by_hand),
+        cmocka_unit_test(identical),
+        cmocka_unit_test(one_of_two),
+        cmocka_unit_test(zero_outputs),
+        cmocka_unit_test(nans),
+        cmocka_unit_test(quantiles),
+        cmocka_unit_test(nothing_measured),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(refused_shapes),
+        cmocka_unit_test(read_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_codecs.c: shapes and strides, sections, recipes, and the round trip of every stage in the registry. */
+/* test_codecs.c: shapes and strides, sections, recipes, and the round trip of every stage in the
+ * registry. */
 #include "codecs/recipe.h"
 #include "codecs/registry.h"
 
@@ -11,8 +12,9 @@
 
 #include <cmocka.h>
 
-static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
-                                        KVC_Q8_0, KVC_Q4_0, KVC_Q4_1, KVC_Q5_0,   KVC_Q5_1,   KVC_IQ4_NL};
+static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16,  KVC_F8E4M3, KVC_F8E5M2,
+                                        KVC_U8,   KVC_I8,   KVC_Q8_0,  KVC_Q4_0,   KVC_Q4_1,
+                                        KVC_Q5_0, KVC_Q5_1, KVC_IQ4_NL};
 #define N_DTYPES (sizeof dtypes / sizeof dtypes[0])
 
 static uint32_t random_state = 7;
@@ -81,7 +83,9 @@ static void strides(void **state) {
 static void gather_and_scatter(void **state) {
     (void)state;
     struct kvc_shape s = {KVC_F16, 5, 3, 8};
-    const struct kvc_strides layout[] = {kvc_strides_canonical(&s), kvc_strides_heads_first(&s), {2, 80, 10}};
+    const struct kvc_strides layout[] = {kvc_strides_canonical(&s),
+                                         kvc_strides_heads_first(&s),
+                                         {2, 80, 10}};
     for (size_t l = 0; l < 3; l++) {
         uint8_t source[240], back[240] = {0}, row[48];
         for (size_t i = 0; i < sizeof source; i++) source[i] = random_byte();
@@ -90,7 +94,9 @@ static void gather_and_scatter(void **state) {
             for (uint64_t h = 0; h < 3; h++)
                 for (uint64_t d = 0; d < 8; d++)
                     assert_memory_equal(row + 2 * (h * 8 + d),
-                                        source + t * layout[l].token + h * layout[l].head + d * layout[l].block, 2);
+                                        source + t * layout[l].token + h * layout[l].head +
+                                            d * layout[l].block,
+                                        2);
             kvc_rows_scatter(back, row, &s, &layout[l], t, 1, t % 2);
         }
         assert_memory_equal(back, source, sizeof source);
@@ -102,18 +108,23 @@ static void digests_add_up(void **state) {
     uint8_t rows[6 * 10];
     for (size_t i = 0; i < sizeof rows; i++) rows[i] = random_byte();
     uint64_t whole = kvc_digest_rows(rows, 10, 100, 6);
-    assert_int_equal(whole, kvc_digest_rows(rows, 10, 100, 2) + kvc_digest_rows(rows + 20, 10, 102, 4));
+    assert_int_equal(whole,
+                     kvc_digest_rows(rows, 10, 100, 2) + kvc_digest_rows(rows + 20, 10, 102, 4));
     assert_int_not_equal(whole, kvc_digest_rows(rows, 10, 101, 6));
 }
 
-static int round_trip(const struct kvc_stage *stage, const char *text, enum kvc_dtype dtype, uint64_t tokens, int kind) {
+static int round_trip(const struct kvc_stage *stage, const char *text, enum kvc_dtype dtype,
+                      uint64_t tokens, int kind) {
     struct kvc_error e;
     struct kvc_pipeline line = {.n = 1};
     struct kvc_shape shape = {dtype, tokens, 2, 64};
     size_t n = (size_t)(tokens * kvc_row_bytes(&shape));
     uint8_t *source = malloc(n + 1), *rows = malloc(n + 1);
     for (size_t i = 0; i < n; i++)
-        source[i] = kind == 0 ? 0 : kind == 1 ? random_byte() : kind == 2 ? 0xff : (uint8_t)(i % 2 ? 0x3c : random_byte());
+        source[i] = kind == 0   ? 0
+                    : kind == 1 ? random_byte()
+                    : kind == 2 ? 0xff
+                                : (uint8_t)(i % 2 ? 0x3c : random_byte());
     memcpy(rows, source, n);
     line.step[0].stage = stage;
     assert_int_equal(kvc_stage_parse(stage, text, &line.step[0].args, &e), 0);
@@ -149,7 +160,8 @@ static void every_stage_returns_every_bit(void **state) {
         if ((kvc_stage_at(s)->flags & both) != both) continue;
         for (size_t d = 0; d < N_DTYPES; d++)
             for (size_t t = 0; t < 4; t++)
-                for (int kind = 0; kind < 4; kind++) assert_true(round_trip(kvc_stage_at(s), "", dtypes[d], tokens[t], kind));
+                for (int kind = 0; kind < 4; kind++)
+                    assert_true(round_trip(kvc_stage_at(s), "", dtypes[d], tokens[t], kind));
     }
     assert_true(round_trip(kvc_stage_find("zstd"), "level=19", KVC_F16, 100, 3));
 }
@@ -272,10 +284,11 @@ static void sections_refuse(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dtype_table),        cmocka_unit_test(shapes),         cmocka_unit_test(strides),
-        cmocka_unit_test(gather_and_scatter), cmocka_unit_test(digests_add_up), cmocka_unit_test(every_stage_returns_every_bit),
-        cmocka_unit_test(stage_table),        cmocka_unit_test(recipes),        cmocka_unit_test(pipelines),
-        cmocka_unit_test(sections_refuse),
+        cmocka_unit_test(dtype_table),    cmocka_unit_test(shapes),
+        cmocka_unit_test(strides),        cmocka_unit_test(gather_and_scatter),
+        cmocka_unit_test(digests_add_up), cmocka_unit_test(every_stage_returns_every_bit),
+        cmocka_unit_test(stage_table),    cmocka_unit_test(recipes),
+        cmocka_unit_test(pipelines),      cmocka_unit_test(sections_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,18 +11,21 @@
 #include <cmocka.h>
 
 /* A cache of one layer's K over `bytes`, at the given positions (NULL: 0, 1, ...). */
-static struct kvc_cache *cache_of(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads, uint64_t dim, const void *bytes,
-                                  const int64_t *positions) {
+static struct kvc_cache *cache_of(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads,
+                                  uint64_t dim, const void *bytes, const int64_t *positions) {
     return one_tensor(&(struct kvc_shape){dtype, tokens, heads, dim}, bytes, positions);
 }
 
-/* Compares and frees both caches; out has room for `heads`. Returns the number of values that differ. */
-static uint64_t compare(struct kvc_cache *a, struct kvc_cache *b, uint64_t heads, const struct kvc_compare_options *o,
-                        struct kvc_difference *out) {
+/* Compares and frees both caches; out has room for `heads`. Returns the number of values that
+ * differ. */
+static uint64_t compare(struct kvc_cache *a, struct kvc_cache *b, uint64_t heads,
+                        const struct kvc_compare_options *o, struct kvc_difference *out) {
     struct kvc_matching m;
     struct kvc_error e;
     uint64_t differ = 0;
-    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, INT64_MIN, INT64_MAX, &m, &e), 0);
+    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, INT64_MIN, INT64_MAX, &m,
+                                    &e),
+                     0);
     assert_int_equal(kvc_compare_tensor(a, 0, b, 0, &m, heads, o, out, &e), 0);
     for (uint64_t h = 0; h < heads; h++) differ += out[h].differ;
     kvc_matching_free(&m);
@@ -34,9 +37,10 @@ static uint64_t compare(struct kvc_cache *a, struct kvc_cache *b, uint64_t heads
 static const struct kvc_compare_options exact = {.exact = 1};
 
 /* Two rows of n floats, one head. */
-static uint64_t compare_floats(const float *a, const float *b, size_t n, const struct kvc_compare_options *o,
-                               struct kvc_difference *out) {
-    return compare(cache_of(KVC_F32, 1, 1, n, a, NULL), cache_of(KVC_F32, 1, 1, n, b, NULL), 1, o, out);
+static uint64_t compare_floats(const float *a, const float *b, size_t n,
+                               const struct kvc_compare_options *o, struct kvc_difference *out) {
+    return compare(cache_of(KVC_F32, 1, 1, n, a, NULL), cache_of(KVC_F32, 1, 1, n, b, NULL), 1, o,
+                   out);
 }
 
 static float from_bits(uint32_t bits) {
@@ -49,8 +53,11 @@ static void equal_caches(void **state) {
     (void)state;
     uint16_t v[300 * 2 * 8];
     struct kvc_difference d[2];
-    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) v[i] = (uint16_t)(i * 40503u); /* NaN and Inf among them */
-    assert_int_equal(compare(cache_of(KVC_F16, 300, 2, 8, v, NULL), cache_of(KVC_F16, 300, 2, 8, v, NULL), 2, &exact, d), 0);
+    /* NaN and Inf among them */
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) v[i] = (uint16_t)(i * 40503u);
+    assert_int_equal(compare(cache_of(KVC_F16, 300, 2, 8, v, NULL),
+                             cache_of(KVC_F16, 300, 2, 8, v, NULL), 2, &exact, d),
+                     0);
     for (int h = 0; h < 2; h++) {
         assert_int_equal(d[h].values, 300 * 8);
         assert_true(d[h].max_abs == 0 && d[h].rms == 0 && d[h].frobenius == 0 && d[h].cosine == 1);
@@ -62,11 +69,14 @@ static void one_bit(void **state) {
     uint16_t a[300 * 2 * 8], b[300 * 2 * 8];
     struct kvc_difference d[2];
     for (size_t i = 0; i < sizeof a / sizeof a[0]; i++) a[i] = (uint16_t)(0x3c00 + i % 64);
-    for (size_t i = 0; i < sizeof a / sizeof a[0]; i++) { /* every value in turn, in steps that visit all columns */
+    /* every value in turn, in steps that visit all columns */
+    for (size_t i = 0; i < sizeof a / sizeof a[0]; i++) {
         if (i % 7) continue;
         memcpy(b, a, sizeof a);
         b[i] ^= 1;
-        assert_int_equal(compare(cache_of(KVC_F16, 300, 2, 8, a, NULL), cache_of(KVC_F16, 300, 2, 8, b, NULL), 2, &exact, d), 1);
+        assert_int_equal(compare(cache_of(KVC_F16, 300, 2, 8, a, NULL),
+                                 cache_of(KVC_F16, 300, 2, 8, b, NULL), 2, &exact, d),
+                         1);
         struct kvc_difference *hit = &d[i / 8 % 2], *other = &d[1 - i / 8 % 2];
         assert_int_equal(hit->differ, 1);
         assert_int_equal(other->differ, 0);
@@ -151,7 +161,8 @@ static void tolerance_edges(void **state) {
     o = (struct kvc_compare_options){.abs = nextafter(0.25, 0)};
     assert_int_equal(compare_floats(a, b, 4, &o, &d), 4);
     o = (struct kvc_compare_options){.rel = 0.2};
-    assert_int_equal(compare_floats(a, b, 4, &o, &d), 1); /* relative to b: 2 <= 0.2 * 10, but 0.5 > 0.2 * 0.5 */
+    assert_int_equal(compare_floats(a, b, 4, &o, &d),
+                     1); /* relative to b: 2 <= 0.2 * 10, but 0.5 > 0.2 * 0.5 */
     assert_int_equal(compare_floats(b, a, 4, &o, &d), 4);
     o = (struct kvc_compare_options){.abs = 0.4, .rel = 0.2};
     assert_int_equal(compare_floats(a, b, 4, &o, &d), 0);
@@ -165,12 +176,18 @@ static void two_dtypes(void **state) {
     const float wide[] = {1, -2, 0.333251953125f, from_bits(0x7fc00000)};
     const struct kvc_compare_options loose = {.abs = 0.001};
     struct kvc_difference d;
-    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_F32, 1, 1, 4, wide, NULL), 1, &exact, &d), 0);
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL),
+                             cache_of(KVC_F32, 1, 1, 4, wide, NULL), 1, &exact, &d),
+                     0);
     assert_int_equal(d.finite, 3);
-    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_BF16, 1, 1, 4, bf16, NULL), 1, &exact, &d), 1);
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL),
+                             cache_of(KVC_BF16, 1, 1, 4, bf16, NULL), 1, &exact, &d),
+                     1);
     assert_int_equal(d.at_channel, 2);
     assert_true(d.at_a == 0.333251953125 && d.at_b == 0.333984375);
-    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL), cache_of(KVC_BF16, 1, 1, 4, bf16, NULL), 1, &loose, &d), 0);
+    assert_int_equal(compare(cache_of(KVC_F16, 1, 1, 4, half, NULL),
+                             cache_of(KVC_BF16, 1, 1, 4, bf16, NULL), 1, &loose, &d),
+                     0);
 }
 
 static void block_types(void **state) {
@@ -186,22 +203,30 @@ static void block_types(void **state) {
     }
     memcpy(b, a, sizeof a);
     b[1][2 + 5] = 100; /* value 37: one that differs, in the third of four heads of 16 */
-    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d), 1);
+    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL),
+                             cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d),
+                     1);
     assert_int_equal(d[2].differ, 1);
     assert_int_equal(d[2].at_channel, 5);
     assert_true(d[2].at_a == 37 && d[2].at_b == 100);
     assert_int_equal(d[3].values, 16);
 
-    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_F32, 1, 4, 16, f, NULL), 4, &none, d), 0);
+    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL),
+                             cache_of(KVC_F32, 1, 4, 16, f, NULL), 4, &none, d),
+                     0);
 
     /* Different bytes of equal values: code 0 with scale 1 and with scale 2. */
     memset(a, 0, sizeof a);
     memcpy(b, a, sizeof a);
     b[1][1] = 0x40;
-    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d), 1);
+    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL),
+                             cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &exact, d),
+                     1);
     assert_int_equal(d[2].differ, 1);
     assert_int_equal(d[2].at_channel, 0);
-    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL), cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &none, d), 0);
+    assert_int_equal(compare(cache_of(KVC_Q8_0, 1, 4, 16, a, NULL),
+                             cache_of(KVC_Q8_0, 1, 4, 16, b, NULL), 4, &none, d),
+                     0);
 }
 
 static void long_rows(void **state) {
@@ -212,7 +237,9 @@ static void long_rows(void **state) {
     assert_non_null(a);
     assert_non_null(b);
     b[1 * 3 * DIM + 2 * DIM + 4999] = 7;
-    assert_int_equal(compare(cache_of(KVC_F32, 3, 3, DIM, a, NULL), cache_of(KVC_F32, 3, 3, DIM, b, NULL), 3, &exact, d), 1);
+    assert_int_equal(compare(cache_of(KVC_F32, 3, 3, DIM, a, NULL),
+                             cache_of(KVC_F32, 3, 3, DIM, b, NULL), 3, &exact, d),
+                     1);
     assert_int_equal(d[2].differ, 1);
     assert_int_equal(d[2].at_position, 1);
     assert_int_equal(d[2].at_channel, 4999);
@@ -226,7 +253,9 @@ static void heads_of_the_other(void **state) {
     (void)state;
     const float a[8] = {0}, b[8] = {0, 0, 0, 0, 0, 1, 0, 0};
     struct kvc_difference d[2];
-    assert_int_equal(compare(cache_of(KVC_F32, 1, 1, 8, a, NULL), cache_of(KVC_F32, 1, 2, 4, b, NULL), 2, &exact, d), 1);
+    assert_int_equal(compare(cache_of(KVC_F32, 1, 1, 8, a, NULL),
+                             cache_of(KVC_F32, 1, 2, 4, b, NULL), 2, &exact, d),
+                     1);
     assert_int_equal(d[1].differ, 1);
     assert_int_equal(d[1].at_channel, 1);
 }
@@ -234,7 +263,8 @@ static void heads_of_the_other(void **state) {
 static void refused_shapes(void **state) {
     (void)state;
     const float v[8] = {0};
-    struct kvc_cache *a = cache_of(KVC_F32, 1, 1, 8, v, NULL), *b = cache_of(KVC_F32, 1, 1, 6, v, NULL);
+    struct kvc_cache *a = cache_of(KVC_F32, 1, 1, 8, v, NULL),
+                     *b = cache_of(KVC_F32, 1, 1, 6, v, NULL);
     struct kvc_matching m = {0};
     struct kvc_difference d[8];
     struct kvc_error e;
@@ -254,7 +284,8 @@ struct reported {
     double a, b;
 };
 
-static int report(void *state, int64_t position, uint64_t head, uint64_t channel, double a, double b) {
+static int report(void *state, int64_t position, uint64_t head, uint64_t channel, double a,
+                  double b) {
     struct reported *r = state;
     *r = (struct reported){r->calls + 1, r->most, position, head, channel, a, b};
     return r->calls == r->most;
@@ -267,12 +298,16 @@ static void reports(void **state) {
     struct reported r = {.most = 100};
     struct kvc_compare_options o = {.exact = 1, .report = report, .state = &r};
     struct kvc_difference d[2];
-    assert_int_equal(compare(cache_of(KVC_F32, 2, 2, 2, a, positions), cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d), 4);
+    assert_int_equal(compare(cache_of(KVC_F32, 2, 2, 2, a, positions),
+                             cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d),
+                     4);
     assert_int_equal(r.calls, 4);
     assert_true(r.position == 20 && r.head == 1 && r.channel == 1 && r.a == 0 && r.b == 2);
     assert_true(d[0].at_position == 10 && d[0].at_b == 3);
     r = (struct reported){.most = 2};
-    assert_int_equal(compare(cache_of(KVC_F32, 2, 2, 2, a, positions), cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d), 4);
+    assert_int_equal(compare(cache_of(KVC_F32, 2, 2, 2, a, positions),
+                             cache_of(KVC_F32, 2, 2, 2, b, positions), 2, &o, d),
+                     4);
     assert_int_equal(r.calls, 2);
     assert_true(r.position == 10 && r.head == 1 && r.b == 4);
 }
@@ -280,11 +315,15 @@ static void reports(void **state) {
 static void positions_match(void **state) {
     (void)state;
     const float v[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    const int64_t left[] = {5, 5, 0, 1, 9, 11, 30, INT64_MAX}, right[] = {1, 2, 3, 5, 5, 5, 30, INT64_MAX};
-    struct kvc_cache *a = cache_of(KVC_F32, 8, 1, 1, v, left), *b = cache_of(KVC_F32, 8, 1, 1, v, right);
+    const int64_t left[] = {5, 5, 0, 1, 9, 11, 30, INT64_MAX},
+                  right[] = {1, 2, 3, 5, 5, 5, 30, INT64_MAX};
+    struct kvc_cache *a = cache_of(KVC_F32, 8, 1, 1, v, left),
+                     *b = cache_of(KVC_F32, 8, 1, 1, v, right);
     struct kvc_matching m;
     struct kvc_error e;
-    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, INT64_MIN, INT64_MAX, &m, &e), 0);
+    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, INT64_MIN, INT64_MAX, &m,
+                                    &e),
+                     0);
     /* sorted: 0 1 5 5 9 11 30 max beside 1 2 3 5 5 5 30 max */
     assert_int_equal(m.rows, 5);
     assert_int_equal(m.n_runs, 3);
@@ -309,11 +348,14 @@ static void shifted_cells(void **state) {
     const float v[] = {0, 1, 2, 3}, w[] = {2, 1, 3, 8};
     const int64_t order[] = {2, 1, 3, 8};
     struct kvc_difference d;
-    assert_int_equal(compare(cache_of(KVC_F32, 4, 1, 1, v, NULL), cache_of(KVC_F32, 4, 1, 1, w, order), 1, &exact, &d), 0);
+    assert_int_equal(compare(cache_of(KVC_F32, 4, 1, 1, v, NULL),
+                             cache_of(KVC_F32, 4, 1, 1, w, order), 1, &exact, &d),
+                     0);
     assert_int_equal(d.values, 3);
 }
 
-/* Sums by row, by channel and by octave; a row of more values than are converted at a time; pairs that are not finite. */
+/* Sums by row, by channel and by octave; a row of more values than are converted at a time; pairs
+ * that are not finite. */
 static void error_sums(void **state) {
     enum { WIDTH = 5000 };
     static float a[2 * WIDTH], b[2 * WIDTH];
@@ -328,14 +370,17 @@ static void error_sums(void **state) {
     b[WIDTH + 4] = INFINITY; /* counts in no sum */
     assert_int_equal(kvc_error_sums_start(&sums, 2, WIDTH, &e), 0);
     const struct kvc_compare_options o = {.exact = 1, .sums = &sums};
-    assert_int_equal(compare(cache_of(KVC_F32, 2, 1, WIDTH, a, NULL), cache_of(KVC_F32, 2, 1, WIDTH, b, NULL), 1, &o, out), 4);
+    assert_int_equal(compare(cache_of(KVC_F32, 2, 1, WIDTH, a, NULL),
+                             cache_of(KVC_F32, 2, 1, WIDTH, b, NULL), 1, &o, out),
+                     4);
     assert_true(sums.row[0].dd == 4.25 && sums.row[0].aa == WIDTH);
     assert_true(sums.row[1].dd == 1 && sums.row[1].aa == WIDTH - 1);
     assert_true(sums.channel[3].dd == 1.25 && sums.channel[3].aa == 2);
     assert_true(sums.channel[4500].dd == 4 && sums.channel[4].dd == 0 && sums.channel[4].aa == 1);
     assert_true(kvc_error_relative(&sums.channel[3]) == sqrt(1.25 / 2));
     for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++)
-        assert_int_equal(sums.octave[i], i + 1 >= KVC_ERROR_OCTAVE_0 && i <= KVC_ERROR_OCTAVE_0 + 1);
+        assert_int_equal(sums.octave[i],
+                         i + 1 >= KVC_ERROR_OCTAVE_0 && i <= KVC_ERROR_OCTAVE_0 + 1);
     assert_int_equal(sums.zero, 2 * WIDTH - 4);
     assert_int_equal(sums.nonfinite, 1);
     kvc_error_sums_free(&sums);
@@ -355,7 +400,12 @@ static void error_sums(void **state) {
 
 /* --- sums by layer, head, position, channel --- */
 
-enum { GROUP_ROWS = 3, GROUP_HEADS = 2, GROUP_DIM = 4, GROUP_VALUES = GROUP_ROWS * GROUP_HEADS * GROUP_DIM };
+enum {
+    GROUP_ROWS = 3,
+    GROUP_HEADS = 2,
+    GROUP_DIM = 4,
+    GROUP_VALUES = GROUP_ROWS * GROUP_HEADS * GROUP_DIM
+};
 
 struct got {
     struct kvc_group group[GROUP_VALUES];
@@ -370,13 +420,15 @@ static int give_group(void *state, const struct kvc_group *g) {
 }
 
 /* Groups the differences of one tensor. Row 1 and row 2 have the same position. */
-static void group(const float *a, const float *b, enum kvc_group_by by, uint64_t worst, int all, struct got *got) {
+static void group(const float *a, const float *b, enum kvc_group_by by, uint64_t worst, int all,
+                  struct got *got) {
     const int64_t position[GROUP_ROWS] = {4, 7, 7};
     struct kvc_cache *c[2] = {cache_of(KVC_F32, GROUP_ROWS, GROUP_HEADS, GROUP_DIM, a, position),
                               cache_of(KVC_F32, GROUP_ROWS, GROUP_HEADS, GROUP_DIM, b, position)};
     const struct kvc_cache *const caches[2] = {c[0], c[1]};
     struct kvc_pairs pairs = {.cache = {c[0], c[1]}, .first = INT64_MIN, .last = INT64_MAX};
-    struct kvc_groups g = {.cache = c[0], .by = by, .worst = worst, .all = all, .give = give_group, .state = got};
+    struct kvc_groups g = {
+        .cache = c[0], .by = by, .worst = worst, .all = all, .give = give_group, .state = got};
     struct kvc_compare_options o = exact;
     struct kvc_difference sum, *head;
     struct kvc_error e;
@@ -393,7 +445,8 @@ static void group(const float *a, const float *b, enum kvc_group_by by, uint64_t
     for (int s = 0; s < 2; s++) kvc_cache_free(c[s]);
 }
 
-/* One value differs in row 0, head 1, channel 2; two in row 2, head 0, channel 3 and head 1, channel 0. */
+/* One value differs in row 0, head 1, channel 2; two in row 2, head 0, channel 3 and head 1,
+ * channel 0. */
 static void groups(void **state) {
     static struct got got;
     float a[GROUP_VALUES], b[GROUP_VALUES];
@@ -403,23 +456,28 @@ static void groups(void **state) {
     b[2 * 8 + 3] += 4;
     b[2 * 8 + 4] += 1;
     group(a, b, KVC_GROUP_LAYER, 0, 0, &got);
-    assert_true(got.n == 1 && got.group[0].error.differ == 3 && got.group[0].error.values == GROUP_VALUES);
+    assert_true(got.n == 1 && got.group[0].error.differ == 3 &&
+                got.group[0].error.values == GROUP_VALUES);
     group(a, b, KVC_GROUP_HEAD, 0, 0, &got);
-    assert_true(got.n == 2 && got.group[0].error.differ == 1 && got.group[1].head == 1 && got.group[1].error.differ == 2);
+    assert_true(got.n == 2 && got.group[0].error.differ == 1 && got.group[1].head == 1 &&
+                got.group[1].error.differ == 2);
     group(a, b, KVC_GROUP_HEAD, 1, 0, &got);
     assert_true(got.n == 1 && got.group[0].head == 0 && got.group[0].error.max_abs == 4);
 
     group(a, b, KVC_GROUP_POSITION, 0, 0, &got);
     assert_int_equal(got.n, 2);
-    assert_true(got.group[0].position == 4 && got.group[0].error.values == 8 && got.group[0].error.differ == 1);
-    assert_true(got.group[1].position == 7 && got.group[1].error.values == 16 && got.group[1].error.differ == 2);
+    assert_true(got.group[0].position == 4 && got.group[0].error.values == 8 &&
+                got.group[0].error.differ == 1);
+    assert_true(got.group[1].position == 7 && got.group[1].error.values == 16 &&
+                got.group[1].error.differ == 2);
     double aa = 0;
     for (int i = 8; i < GROUP_VALUES; i++) aa += (double)a[i] * (double)a[i];
     assert_true(fabs(got.group[1].error.frobenius - sqrt(17 / aa)) < 1e-15);
 
     group(a, b, KVC_GROUP_CHANNEL, 0, 0, &got);
     assert_int_equal(got.n, 3);
-    assert_true(got.group[0].head == 0 && got.group[0].channel == 3 && got.group[0].error.values == GROUP_ROWS);
+    assert_true(got.group[0].head == 0 && got.group[0].channel == 3 &&
+                got.group[0].error.values == GROUP_ROWS);
     assert_true(got.group[1].head == 1 && got.group[1].channel == 0 && got.group[2].channel == 2);
     group(a, b, KVC_GROUP_CHANNEL, 2, 1, &got);
     assert_true(got.n == 2 && got.group[0].channel == 3 && got.group[1].channel == 0);

@@ -1,5 +1,5 @@
-/* test_container.c: what kvc_container_write() writes, kvc_container_open() reads again; damage of every bit
- * shows. */
+/* test_container.c: what kvc_container_write() writes, kvc_container_open() reads again; damage of
+ * every bit shows. */
 #include "formats/cache/mapped.h"
 #include "tests/recipe_text.h"
 #include "formats/file/restore.h"
@@ -62,14 +62,16 @@ static struct builder begin(void) {
     return b;
 }
 
-static uint32_t add_part(struct builder *b, enum kvc_part_kind kind, uint64_t cells, int64_t first) {
+static uint32_t add_part(struct builder *b, enum kvc_part_kind kind, uint64_t cells,
+                         int64_t first) {
     uint32_t part = kvc_cache_add_part(b->c, kind, cells, &b->e);
     assert_int_not_equal(part, KVC_NONE);
     for (uint64_t i = 0; i < cells; i++) b->c->part[part].cells.pos[i] = first + (int64_t)i;
     return part;
 }
 
-static uint32_t add_layer(struct builder *b, uint32_t part, uint32_t index, enum kvc_layer_kind kind) {
+static uint32_t add_layer(struct builder *b, uint32_t part, uint32_t index,
+                          enum kvc_layer_kind kind) {
     uint32_t layer = kvc_cache_add_layer(b->c, part, index, kind, &b->e);
     assert_int_not_equal(layer, KVC_NONE);
     return layer;
@@ -83,7 +85,8 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 32;
 }
 
-/* A row that depends on seed and position only; its odd bytes are few different ones, as exponents are. */
+/* A row that depends on seed and position only; its odd bytes are few different ones, as exponents
+ * are. */
 static void make_row(uint8_t *row, uint64_t n, uint64_t seed, int64_t pos) {
     for (uint64_t i = 0; i < n; i++) {
         uint64_t x = mix(seed << 48 ^ (uint64_t)pos << 20 ^ i);
@@ -93,8 +96,8 @@ static void make_row(uint8_t *row, uint64_t n, uint64_t seed, int64_t pos) {
 
 enum layout { CANONICAL, HEADS_FIRST, TRANSPOSED };
 
-static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, enum kvc_dtype dtype, uint64_t heads, uint64_t dim,
-                       uint64_t seed, enum layout layout) {
+static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, enum kvc_dtype dtype,
+                       uint64_t heads, uint64_t dim, uint64_t seed, enum layout layout) {
     const struct kvc_cells *cells = &b->c->part[b->c->layer[layer].part].cells;
     struct kvc_shape shape = {.dtype = dtype, .tokens = cells->n, .heads = heads, .dim = dim};
     uint32_t t = kvc_cache_add_tensor(b->c, layer, role, &shape, &b->e);
@@ -102,8 +105,10 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     struct kvc_tensor *tensor = &b->c->tensor[t];
     uint64_t size = kvc_dtype_info(dtype)->size;
     if (layout == HEADS_FIRST) tensor->source = kvc_strides_heads_first(&shape);
-    if (layout == TRANSPOSED) tensor->source = (struct kvc_strides){size, dim * cells->n * size, cells->n * size};
-    uint8_t *base = remember(b->m, (size_t)tensor->source_size), *row = allocate((size_t)kvc_row_bytes(&shape));
+    if (layout == TRANSPOSED)
+        tensor->source = (struct kvc_strides){size, dim * cells->n * size, cells->n * size};
+    uint8_t *base = remember(b->m, (size_t)tensor->source_size),
+            *row = allocate((size_t)kvc_row_bytes(&shape));
     for (uint64_t i = 0; i < cells->n; i++) {
         make_row(row, kvc_row_bytes(&shape), seed, cells->pos[i]);
         kvc_rows_scatter(base, row, &shape, &tensor->source, i, 1, 0);
@@ -111,7 +116,8 @@ static void add_tensor(struct builder *b, uint32_t layer, enum kvc_role role, en
     free(row);
     uint8_t *text = remember(b->m, 32);
     int n = snprintf((char *)text, 32, "tensor %u\n", (unsigned)t);
-    if (kvc_cache_map_memory(b->c, t, base, &b->e) || kvc_cache_extent_bytes(b->c, text, (uint64_t)n, &b->e) ||
+    if (kvc_cache_map_memory(b->c, t, base, &b->e) ||
+        kvc_cache_extent_bytes(b->c, text, (uint64_t)n, &b->e) ||
         kvc_cache_extent_tensor(b->c, t, &b->e))
         fail_msg("%s", b->e.message);
 }
@@ -122,7 +128,8 @@ static struct kvc_cache *finish(struct builder *b) {
 }
 
 /* K and V of `layers` layers of one live part. */
-static struct builder simple(enum kvc_dtype dtype, uint64_t cells, uint32_t layers, uint64_t heads, uint64_t dim) {
+static struct builder simple(enum kvc_dtype dtype, uint64_t cells, uint32_t layers, uint64_t heads,
+                             uint64_t dim) {
     struct builder b = begin();
     uint32_t part = add_part(&b, KVC_PART_LIVE, cells, 0);
     for (uint32_t i = 0; i < layers; i++) {
@@ -140,7 +147,8 @@ static void add_tokens(struct builder *b, uint64_t n) {
     free(tokens);
 }
 
-/* llama.cpp's server: a live cache, a sliding one, and two checkpoints of that, which repeat rows. */
+/* llama.cpp's server: a live cache, a sliding one, and two checkpoints of that, which repeat rows.
+ */
 static struct kvc_cache *with_checkpoints(uint64_t cells, enum kvc_dtype dtype) {
     struct builder b = begin();
     const struct {
@@ -151,8 +159,10 @@ static struct kvc_cache *with_checkpoints(uint64_t cells, enum kvc_dtype dtype) 
     } part[] = {
         {KVC_PART_LIVE, cells, 0, 10},
         {KVC_PART_SLIDING, cells / 2, (int64_t)(cells - cells / 2), 20},
-        {KVC_PART_CHECKPOINT, cells / 2, (int64_t)(cells - cells / 2), 20},     /* all rows repeat */
-        {KVC_PART_CHECKPOINT, cells / 2, (int64_t)(cells - cells / 2) - 2, 20}, /* all but the first two */
+        /* all rows repeat */
+        {KVC_PART_CHECKPOINT, cells / 2, (int64_t)(cells - cells / 2), 20},
+        /* all but the first two */
+        {KVC_PART_CHECKPOINT, cells / 2, (int64_t)(cells - cells / 2) - 2, 20},
     };
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t number = add_part(&b, part[i].kind, part[i].cells, part[i].first);
@@ -167,7 +177,8 @@ static struct kvc_cache *with_checkpoints(uint64_t cells, enum kvc_dtype dtype) 
 
 /* --- writing, reading, comparing --- */
 
-static struct kvc_buffer pack(const struct kvc_cache *c, const struct kvc_pack_options *o, struct kvc_pack_report *report) {
+static struct kvc_buffer pack(const struct kvc_cache *c, const struct kvc_pack_options *o,
+                              struct kvc_pack_report *report) {
     struct kvc_buffer b = {0};
     struct kvc_sink out = kvc_sink_buffer(&b);
     struct kvc_error e;
@@ -194,7 +205,8 @@ static uint8_t *rows_of(const struct kvc_cache *c, uint32_t t, size_t *n) {
 static uint8_t *literals_of(const struct kvc_cache *c) {
     struct kvc_error e;
     uint8_t *bytes = allocate((size_t)c->literal_size);
-    if (c->literal_size && c->read_literal(c, 0, c->literal_size, bytes, &e)) fail_msg("%s", e.message);
+    if (c->literal_size && c->read_literal(c, 0, c->literal_size, bytes, &e))
+        fail_msg("%s", e.message);
     return bytes;
 }
 
@@ -205,7 +217,8 @@ static void assert_same_cells(const struct kvc_cells *a, const struct kvc_cells 
     assert_int_equal(a->words == NULL, b->words == NULL);
     if (!a->words) return;
     assert_memory_equal(a->word_at, b->word_at, (size_t)(a->n + 1) * sizeof *a->word_at);
-    if (a->word_at[a->n]) assert_memory_equal(a->words, b->words, (size_t)a->word_at[a->n] * sizeof *a->words);
+    if (a->word_at[a->n])
+        assert_memory_equal(a->words, b->words, (size_t)a->word_at[a->n] * sizeof *a->words);
 }
 
 static int put(void *state, uint64_t offset, const void *data, size_t n, struct kvc_error *e) {
@@ -214,7 +227,8 @@ static int put(void *state, uint64_t offset, const void *data, size_t n, struct 
     return 0;
 }
 
-/* The source of a cache is also `want` where it is made in memory, or put in any order; after bytes that are there already. */
+/* The source of a cache is also `want` where it is made in memory, or put in any order; after bytes
+ * that are there already. */
 static void assert_source_anywhere(const struct kvc_cache *c, const uint8_t *want, size_t n) {
     enum { BEFORE = 5 };
     struct kvc_error e;
@@ -242,7 +256,8 @@ static void assert_same_source(const struct kvc_cache *a, const struct kvc_cache
     struct kvc_error e;
     assert_int_equal(a->n_extents, b->n_extents);
     if (!a->n_extents) return;
-    if (kvc_source_write(a, 1, &to_x, &e) || kvc_source_write(b, 2, &to_y, &e)) fail_msg("%s", e.message);
+    if (kvc_source_write(a, 1, &to_x, &e) || kvc_source_write(b, 2, &to_y, &e))
+        fail_msg("%s", e.message);
     assert_int_equal(x.n, y.n);
     assert_memory_equal(x.data, y.data, x.n);
     assert_source_anywhere(b, x.data, x.n);
@@ -288,7 +303,8 @@ static void assert_same(const struct kvc_cache *a, const struct kvc_cache *b) {
 
 static void assert_same_tokens(const struct kvc_cache *a, const struct kvc_cache *b) {
     assert_int_equal(a->n_tokens, b->n_tokens);
-    if (a->n_tokens) assert_memory_equal(a->tokens, b->tokens, (size_t)a->n_tokens * sizeof *a->tokens);
+    if (a->n_tokens)
+        assert_memory_equal(a->tokens, b->tokens, (size_t)a->n_tokens * sizeof *a->tokens);
 }
 
 /* Every byte of the file belongs to one record, the header or the footer. */
@@ -298,7 +314,8 @@ static void assert_records_fill(const struct kvc_cache *c, size_t size) {
     struct kvc_error e;
     uint64_t at = 32, blocks = 0, stored = 0;
     for (uint64_t i = 0; i < kvc_container_records(c); i++) {
-        if (kvc_container_record(c, i, &info, section, KVC_MAX_PLANES + 1, &e)) fail_msg("%s", e.message);
+        if (kvc_container_record(c, i, &info, section, KVC_MAX_PLANES + 1, &e))
+            fail_msg("%s", e.message);
         assert_int_equal(info.offset, at);
         assert_non_null(kvc_record_name(info.type));
         assert_true(info.type == KVC_RECORD_BLOCK || !info.digest);
@@ -387,7 +404,8 @@ static void cells_out_of_order(void **state) {
     struct builder b = begin();
     uint32_t part = add_part(&b, KVC_PART_LIVE, 700, 0);
     int64_t *pos = b.c->part[part].cells.pos;
-    for (uint64_t i = 0; i < 700; i++) pos[i] = (int64_t)(mix(i) % 5000) - 1000; /* some twice, some below 0 */
+    /* some twice, some below 0 */
+    for (uint64_t i = 0; i < 700; i++) pos[i] = (int64_t)(mix(i) % 5000) - 1000;
     pos[0] = pos[699];
     uint32_t layer = add_layer(&b, part, 4, KVC_LAYER_FULL);
     add_tensor(&b, layer, KVC_ROLE_K, KVC_F16, 2, 8, 1, CANONICAL);
@@ -448,17 +466,23 @@ static void layouts_of_the_source(void **state) {
 static void every_kind_and_role(void **state) {
     (void)state;
     struct builder b = begin();
-    uint32_t live = add_part(&b, KVC_PART_LIVE, 40, 0), sliding = add_part(&b, KVC_PART_SLIDING, 8, 32),
-             recurrent = add_part(&b, KVC_PART_RECURRENT, 1, 39), companion = add_part(&b, KVC_PART_COMPANION, 16, 24);
+    uint32_t live = add_part(&b, KVC_PART_LIVE, 40, 0),
+             sliding = add_part(&b, KVC_PART_SLIDING, 8, 32),
+             recurrent = add_part(&b, KVC_PART_RECURRENT, 1, 39),
+             companion = add_part(&b, KVC_PART_COMPANION, 16, 24);
     b.c->part[live].stream = 3;
     add_tensor(&b, add_layer(&b, live, 0, KVC_LAYER_FULL), KVC_ROLE_K, KVC_F16, 2, 8, 1, CANONICAL);
-    add_tensor(&b, add_layer(&b, live, 1, KVC_LAYER_LATENT), KVC_ROLE_LATENT, KVC_F16, 1, 24, 2, CANONICAL);
-    add_tensor(&b, add_layer(&b, sliding, 2, KVC_LAYER_SLIDING), KVC_ROLE_V, KVC_F16, 2, 8, 3, CANONICAL);
+    add_tensor(&b, add_layer(&b, live, 1, KVC_LAYER_LATENT), KVC_ROLE_LATENT, KVC_F16, 1, 24, 2,
+               CANONICAL);
+    add_tensor(&b, add_layer(&b, sliding, 2, KVC_LAYER_SLIDING), KVC_ROLE_V, KVC_F16, 2, 8, 3,
+               CANONICAL);
     uint32_t state_layer = add_layer(&b, recurrent, 3, KVC_LAYER_RECURRENT);
     add_tensor(&b, state_layer, KVC_ROLE_R, KVC_F32, 1, 100, 4, CANONICAL);
     add_tensor(&b, state_layer, KVC_ROLE_S, KVC_F32, 1, 200, 5, CANONICAL);
-    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_QUERIES, KVC_BF16, 6, 8, 6, HEADS_FIRST);
-    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_HIDDEN, KVC_BF16, 1, 48, 7, CANONICAL);
+    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_QUERIES, KVC_BF16, 6,
+               8, 6, HEADS_FIRST);
+    add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_HIDDEN, KVC_BF16, 1,
+               48, 7, CANONICAL);
     round_trip_all(finish(&b));
 }
 
@@ -486,7 +510,8 @@ static void companions_are_never_references(void **state) {
     struct builder b = begin();
     struct kvc_pack_report report;
     for (uint32_t i = 0; i < 2; i++) {
-        uint32_t part = add_part(&b, KVC_PART_COMPANION, 20, 0), layer = add_layer(&b, part, 0, KVC_LAYER_COMPANION);
+        uint32_t part = add_part(&b, KVC_PART_COMPANION, 20, 0),
+                 layer = add_layer(&b, part, 0, KVC_LAYER_COMPANION);
         add_tensor(&b, layer, KVC_ROLE_QUERIES, KVC_F16, 1, 8, 1, CANONICAL);
     }
     struct kvc_cache *c = finish(&b);
@@ -531,8 +556,9 @@ static void tokens_and_keys(void **state) {
 }
 
 /* Packs positions [first, end) of c, opens and checks the result. */
-static struct kvc_cache *packed_selection(const struct kvc_cache *c, uint64_t first, uint64_t end, int no_tokens,
-                                          struct kvc_buffer *bytes, struct kvc_input *in) {
+static struct kvc_cache *packed_selection(const struct kvc_cache *c, uint64_t first, uint64_t end,
+                                          int no_tokens, struct kvc_buffer *bytes,
+                                          struct kvc_input *in) {
     const struct kvc_selection s = {.first = first, .end = end};
     const struct kvc_pack_options o = {.threads = 1, .no_tokens = no_tokens, .space = 1};
     struct kvc_error e;
@@ -553,7 +579,8 @@ static void close_packed(struct kvc_cache *c, struct kvc_buffer *bytes, struct k
 }
 
 /* Refuses keys and parent of the part that are not those of the whole from position `first` on. */
-static void assert_keys_of(const struct kvc_cache *part, const struct kvc_cache *whole, uint64_t first, uint64_t n) {
+static void assert_keys_of(const struct kvc_cache *part, const struct kvc_cache *whole,
+                           uint64_t first, uint64_t n) {
     const struct kvc_meta_entry *parent = kvc_meta_find(&part->meta, KVC_KEY_PREFIX_PARENT);
     const uint8_t *key = whole->prefix_keys + first / KVC_PREFIX_TOKENS * KVC_KEY_BYTES;
     assert_int_equal(part->n_prefix_keys, n);
@@ -569,9 +596,11 @@ static void assert_keys_of(const struct kvc_cache *part, const struct kvc_cache 
 static void selections_keep_their_keys(void **state) {
     static const struct {
         uint64_t first, end, keys;
-    } ranges[] = {{0, 256, 1}, {0, 700, 2}, {256, 512, 1}, {256, 1100, 3}, {512, 600, 0}, {768, 1024, 1}};
+    } ranges[] = {{0, 256, 1},    {0, 700, 2},   {256, 512, 1},
+                  {256, 1100, 3}, {512, 600, 0}, {768, 1024, 1}};
     const uint8_t media[16] = {1};
-    const struct kvc_extra extras[] = {{300, KVC_EXTRA_MEDIA, sizeof media, media}, {800, 99, 3, media}};
+    const struct kvc_extra extras[] = {{300, KVC_EXTRA_MEDIA, sizeof media, media},
+                                       {800, 99, 3, media}};
     (void)state;
     for (int without = 0; without < 2; without++) {
         struct builder b = simple(KVC_F16, 1100, 1, 1, 8);
@@ -585,11 +614,13 @@ static void selections_keep_their_keys(void **state) {
         assert_int_equal(whole->n_prefix_keys, 4);
         assert_int_equal(whole->tokens == NULL, without);
         for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-            struct kvc_cache *d = packed_selection(whole, ranges[i].first, ranges[i].end, 0, &bytes[0], &in[0]);
+            struct kvc_cache *d = packed_selection(whole, ranges[i].first, ranges[i].end, 0,
+                                                   &bytes[0], &in[0]);
             assert_keys_of(d, whole, ranges[i].first, ranges[i].keys);
             close_packed(d, &bytes[0], &in[0]);
             if (without) continue;
-            d = packed_selection(c, ranges[i].first, ranges[i].end, 0, &bytes[0], &in[0]); /* before it was ever packed */
+            /* before it was ever packed */
+            d = packed_selection(c, ranges[i].first, ranges[i].end, 0, &bytes[0], &in[0]);
             assert_keys_of(d, whole, ranges[i].first, ranges[i].keys);
             close_packed(d, &bytes[0], &in[0]);
         }
@@ -617,10 +648,14 @@ static void metadata_of_every_type(void **state) {
     char *text = allocate(100001);
     memset(text, 'x', 100000);
     text[100000] = '\0';
-    if (kvc_meta_set_bool(m, "x-test.bool", 1, &b.e) || kvc_meta_set_u64(m, "x-test.u64", UINT64_MAX, &b.e) ||
-        kvc_meta_set_i64(m, "x-test.i64", INT64_MIN, &b.e) || kvc_meta_set_f64(m, "x-test.f64", -0.0, &b.e) ||
-        kvc_meta_set_text(m, "x-test.text", "", &b.e) || kvc_meta_set_text(m, "x-test.long", text, &b.e) ||
-        kvc_meta_set_bytes(m, "x-test.bytes", "\0\1", 2, &b.e) || kvc_meta_set_u64s(m, "x-test.u64s", list, 3, &b.e))
+    if (kvc_meta_set_bool(m, "x-test.bool", 1, &b.e) ||
+        kvc_meta_set_u64(m, "x-test.u64", UINT64_MAX, &b.e) ||
+        kvc_meta_set_i64(m, "x-test.i64", INT64_MIN, &b.e) ||
+        kvc_meta_set_f64(m, "x-test.f64", -0.0, &b.e) ||
+        kvc_meta_set_text(m, "x-test.text", "", &b.e) ||
+        kvc_meta_set_text(m, "x-test.long", text, &b.e) ||
+        kvc_meta_set_bytes(m, "x-test.bytes", "\0\1", 2, &b.e) ||
+        kvc_meta_set_u64s(m, "x-test.u64s", list, 3, &b.e))
         fail_msg("%s", b.e.message);
     free(text);
     round_trip_all(finish(&b));
@@ -669,8 +704,10 @@ static void recipes_with_selectors(void **state) {
     } cases[] = {
         {NULL, "split", "split", "split", "split", "split"},
         {"store@k", "store@k", "store", "split", "store", "split"},
-        {"store@k,zstd:level=3@v", "store@k,zstd:level=3@v", "store", "zstd:level=3", "store", "zstd:level=3"},
-        {"zstd:level=9@l1-2,store", "zstd:level=9@l1-2,store", "store", "store", "zstd:level=9", "zstd:level=9"},
+        {"store@k,zstd:level=3@v", "store@k,zstd:level=3@v", "store", "zstd:level=3", "store",
+         "zstd:level=3"},
+        {"zstd:level=9@l1-2,store", "zstd:level=9@l1-2,store", "store", "store", "zstd:level=9",
+         "zstd:level=9"},
         {"store@v@l0@l2,zstd:level=1", "store@v@l0@l2,zstd", "zstd", "store", "zstd", "store"},
     };
     (void)state;
@@ -725,7 +762,9 @@ static void threads_give_the_same_bytes(void **state) {
     struct kvc_cache *caches[] = {live, same};
     for (size_t i = 0; i < 2; i++) {
         for (size_t r = 0; r < sizeof recipes / sizeof recipes[0]; r++) {
-            struct kvc_pack_options o = {.recipe = recipe_of(recipes[r]), .threads = 1, .align = 4096};
+            struct kvc_pack_options o = {.recipe = recipe_of(recipes[r]),
+                                         .threads = 1,
+                                         .align = 4096};
             struct kvc_buffer one = pack(caches[i], &o, NULL);
             for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
                 o.threads = threads[t];
@@ -740,14 +779,17 @@ static void threads_give_the_same_bytes(void **state) {
     }
 }
 
-/* The first block and the first after an extent of 1 MiB or more start at multiples of the alignment. */
+/* The first block and the first after an extent of 1 MiB or more start at multiples of the
+ * alignment. */
 static void extents_are_aligned(void **state) {
     static const unsigned aligns[] = {16, 64, 4096, 1u << 20};
     (void)state;
     struct builder b = simple(KVC_F32, 3000, 2, 2, 64);
     struct kvc_cache *c = finish(&b);
     for (size_t a = 0; a < sizeof aligns / sizeof aligns[0]; a++) {
-        struct kvc_pack_options o = {.recipe = recipe_of("store"), .threads = 1, .align = aligns[a]};
+        struct kvc_pack_options o = {.recipe = recipe_of("store"),
+                                     .threads = 1,
+                                     .align = aligns[a]};
         round_trip(c, &o);
         struct kvc_buffer bytes = pack(c, &o, NULL);
         struct kvc_input in;
@@ -757,7 +799,8 @@ static void extents_are_aligned(void **state) {
             struct kvc_record_info info;
             assert_int_equal(kvc_container_record(d, i, &info, NULL, 0, &b.e), 0);
             assert_true(info.type != KVC_RECORD_PAD || aligns[a] > 16);
-            if (info.type != KVC_RECORD_BLOCK || (extent && info.offset - extent < 1u << 20)) continue;
+            if (info.type != KVC_RECORD_BLOCK || (extent && info.offset - extent < 1u << 20))
+                continue;
             extent = info.offset;
             extents++;
             assert_int_equal(extent % aligns[a], 0);
@@ -813,10 +856,10 @@ static void any_range_of_rows(void **state) {
     kvc_cache_free(c);
 }
 
-/* Decodes runs of a tensor's rows to their places in a layout, and compares them with the original's rows copied there; what lies between
- * and around them stays as it is. */
-static void place_tensor(const struct kvc_cache *c, const struct kvc_cache *d, uint32_t t, const struct kvc_strides *s,
-                         size_t size, int past) {
+/* Decodes runs of a tensor's rows to their places in a layout, and compares them with the
+ * original's rows copied there; what lies between and around them stays as it is. */
+static void place_tensor(const struct kvc_cache *c, const struct kvc_cache *d, uint32_t t,
+                         const struct kvc_strides *s, size_t size, int past) {
     enum { AROUND = 16 };
     const struct kvc_shape *shape = &c->tensor[t].shape;
     const size_t row = (size_t)kvc_row_bytes(shape), room = size + 2 * AROUND;
@@ -826,12 +869,16 @@ static void place_tensor(const struct kvc_cache *c, const struct kvc_cache *d, u
     for (uint64_t i = 0; i < 4; i++) { /* all rows, then runs that begin and end within blocks */
         const uint64_t first = i ? mix(i) % shape->tokens : 0,
                        count = i ? mix(i + 9) % (shape->tokens - first + 1) : shape->tokens;
-        const struct kvc_row_places places = {.base = got + AROUND, .strides = *s, .first = first, .past = past};
+        const struct kvc_row_places places = {.base = got + AROUND,
+                                              .strides = *s,
+                                              .first = first,
+                                              .past = past};
         uint8_t *room_for_rows = allocate((size_t)count * row);
         memset(want, (int)i + 1, room);
         memset(got, (int)i + 1, room);
         kvc_rows_scatter(want + AROUND, rows + first * row, shape, s, first, count, 0);
-        if (kvc_container_place(d, t, first, count, &places, room_for_rows, &e)) fail_msg("%s", e.message);
+        if (kvc_container_place(d, t, first, count, &places, room_for_rows, &e))
+            fail_msg("%s", e.message);
         assert_memory_equal(got, want, room);
         free(room_for_rows);
     }
@@ -839,15 +886,19 @@ static void place_tensor(const struct kvc_cache *c, const struct kvc_cache *d, u
 }
 
 static void place_all(struct kvc_cache *c, const char *recipe) {
-    struct kvc_buffer bytes = pack(c, &(struct kvc_pack_options){.recipe = recipe_of(recipe), .threads = 1}, NULL);
+    struct kvc_buffer bytes =
+        pack(c, &(struct kvc_pack_options){.recipe = recipe_of(recipe), .threads = 1}, NULL);
     struct kvc_input in;
     struct kvc_cache *d = open_bytes(&in, bytes.data, bytes.n);
     for (uint32_t t = 0; t < d->n_tensors; t++) {
         const struct kvc_shape *shape = &c->tensor[t].shape;
-        const size_t value = kvc_dtype_info(shape->dtype)->size, all = (size_t)(shape->tokens * kvc_row_bytes(shape));
-        const struct kvc_strides by_head = kvc_strides_heads_first(shape), rows = kvc_strides_canonical(shape);
+        const size_t value = kvc_dtype_info(shape->dtype)->size,
+                     all = (size_t)(shape->tokens * kvc_row_bytes(shape));
+        const struct kvc_strides by_head = kvc_strides_heads_first(shape),
+                                 rows = kvc_strides_canonical(shape);
         const struct kvc_strides apart = {rows.token + 6, rows.head, rows.block},
-                                 turned = {value, shape->tokens * shape->dim * value, shape->tokens * value};
+                                 turned = {value, shape->tokens * shape->dim * value,
+                                           shape->tokens * value};
         for (int past = 0; past < 2; past++) {
             place_tensor(c, d, t, &by_head, all, past);
             place_tensor(c, d, t, &rows, all, past);
@@ -914,18 +965,21 @@ static int facts_are(const struct kvc_cache *c, const struct content *x) {
     struct kvc_error e;
     uint8_t *meta;
     size_t n;
-    if (c->n_tensors != x->n_tensors || c->n_tokens != x->n_tokens || c->literal_size != x->n_literals) return 0;
+    if (c->n_tensors != x->n_tensors || c->n_tokens != x->n_tokens ||
+        c->literal_size != x->n_literals)
+        return 0;
     for (uint32_t t = 0; t < x->n_tensors; t++)
         if (kvc_tensor_bytes(&c->tensor[t]) != x->n_rows[t]) return 0;
     assert_int_equal(kvc_meta_encode(&c->meta, &meta, &n, &e), 0);
     int same = n == x->n_meta && memcmp(meta, x->meta, n) == 0 &&
-               (!x->n_tokens || memcmp(c->tokens, x->tokens, (size_t)x->n_tokens * sizeof *x->tokens) == 0);
+               (!x->n_tokens ||
+                memcmp(c->tokens, x->tokens, (size_t)x->n_tokens * sizeof *x->tokens) == 0);
     free(meta);
     return same;
 }
 
-/* Opens, reads everything and checks the rest. Whatever a call that succeeds hands out must be right, also
- * when a later one fails. */
+/* Opens, reads everything and checks the rest. Whatever a call that succeeds hands out must be
+ * right, also when a later one fails. */
 static enum verdict try_bytes(const uint8_t *bytes, size_t n, const struct content *x) {
     struct kvc_input in;
     struct kvc_error e = {.code = KVC_OK};
@@ -970,7 +1024,8 @@ static void damage(struct kvc_cache *c, const struct kvc_pack_options *o) {
             bytes[i] ^= (uint8_t)(1u << bit);
             enum verdict verdict = try_bytes(bytes, packed.n, &x);
             if (verdict != REFUSED)
-                fail_msg("bit %u of byte %zu flipped: %s", bit, i, verdict == ACCEPTED ? "not noticed" : "other data");
+                fail_msg("bit %u of byte %zu flipped: %s", bit, i,
+                         verdict == ACCEPTED ? "not noticed" : "other data");
             bytes[i] ^= (uint8_t)(1u << bit);
         }
     free(bytes);
@@ -1002,7 +1057,8 @@ static void damage_of_a_compressed_file(void **state) {
 }
 
 /* Recipes whose blocks are decoded two at once, the last one with a stage between runs of rows. */
-static const char *const by_two[] = {"split", "center,basis,steps,code:step=0.5", "center,lowrank:r=2,code:step=0.5"};
+static const char *const by_two[] = {"split", "center,basis,steps,code:step=0.5",
+                                     "center,lowrank:r=2,code:step=0.5"};
 enum { BY_TWO = sizeof by_two / sizeof by_two[0] };
 
 /* Blocks that are decoded two at once: any number of them, read from anywhere. */
@@ -1014,8 +1070,9 @@ static void blocks_two_by_two(void **state) {
         const size_t i = k / BY_TWO;
         struct builder b = simple(KVC_BF16, cells[i], 1, 2, 16);
         struct kvc_cache *c = finish(&b);
-        struct kvc_buffer packed = pack(c, &(struct kvc_pack_options){.recipe = recipe_of(by_two[k % BY_TWO]), .threads = 1},
-                                        NULL);
+        struct kvc_buffer packed = pack(
+            c, &(struct kvc_pack_options){.recipe = recipe_of(by_two[k % BY_TWO]), .threads = 1},
+            NULL);
         struct kvc_input in;
         struct kvc_cache *d = open_bytes(&in, packed.data, packed.n);
         struct kvc_error e;
@@ -1024,15 +1081,20 @@ static void blocks_two_by_two(void **state) {
         const size_t row = n / cells[i];
         if (k % BY_TWO == 0) assert_same(c, d);
         for (uint64_t t = 0; t < cells[i]; t += KVC_BLOCK) /* alone */
-            assert_int_equal(d->read(d, 0, t, cells[i] - t < KVC_BLOCK ? cells[i] - t : KVC_BLOCK, want + t * row, &e), 0);
+            assert_int_equal(d->read(d, 0, t, cells[i] - t < KVC_BLOCK ? cells[i] - t : KVC_BLOCK,
+                                     want + t * row, &e),
+                             0);
         assert_int_equal(kvc_container_check(d, 1, &e), 0);
         for (uint64_t first = 0; first < cells[i]; first += first % 256 < 2 ? 1 : 127)
-            for (uint64_t end = first + 1; end <= cells[i]; end += end % 256 < 2 || end + 127 > cells[i] ? 1 : 127) {
-                uint8_t *to = got + (first + end) % 2 * 4; /* at an address where blocks are decoded, or not */
+            for (uint64_t end = first + 1; end <= cells[i];
+                 end += end % 256 < 2 || end + 127 > cells[i] ? 1 : 127) {
+                /* at an address where blocks are decoded, or not */
+                uint8_t *to = got + (first + end) % 2 * 4;
                 memset(got, 0xa5, n + 8);
                 assert_int_equal(d->read(d, 0, first, end - first, to, &e), 0);
                 assert_memory_equal(to, want + first * row, (end - first) * row);
-                if (to + (end - first) * row < got + n + 8) assert_int_equal(to[(end - first) * row], 0xa5);
+                if (to + (end - first) * row < got + n + 8)
+                    assert_int_equal(to[(end - first) * row], 0xa5);
             }
         free(want);
         free(got);
@@ -1048,7 +1110,8 @@ static void check_damage_of_one(const char *recipe) {
     enum { BLOCKS = 5 };
     struct builder b = simple(KVC_BF16, BLOCKS * KVC_BLOCK, 1, 1, 32);
     struct kvc_cache *c = finish(&b);
-    struct kvc_buffer packed = pack(c, &(struct kvc_pack_options){.recipe = recipe_of(recipe), .threads = 1}, NULL);
+    struct kvc_buffer packed =
+        pack(c, &(struct kvc_pack_options){.recipe = recipe_of(recipe), .threads = 1}, NULL);
     size_t n;
     uint8_t *rows = rows_of(c, 0, &n);
     for (uint64_t block = 0; block < BLOCKS; block++) {
@@ -1066,7 +1129,8 @@ static void check_damage_of_one(const char *recipe) {
         assert_string_equal(all.message, alone.message);
         assert_int_equal(all.code, alone.code);
         for (uint64_t other = 0; other < BLOCKS; other++)
-            assert_int_equal(d->read(d, 0, other * KVC_BLOCK, KVC_BLOCK, rows, &all), other == block ? -1 : 0);
+            assert_int_equal(d->read(d, 0, other * KVC_BLOCK, KVC_BLOCK, rows, &all),
+                             other == block ? -1 : 0);
         packed.data[r->offset + r->size / 2] ^= 1;
         kvc_cache_free(d);
         kvc_input_close(&in);

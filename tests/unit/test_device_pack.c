@@ -1,5 +1,6 @@
-/* test_device_pack.c: packing K and V out of a device's memory, proven on the host: the GPU's source, run in lockstep, encodes the same
- * file as the CPU's kernels, byte for byte. Not for CUDA itself (make test-cuda). */
+/* test_device_pack.c: packing K and V out of a device's memory, proven on the host: the GPU's
+ * source, run in lockstep, encodes the same file as the CPU's kernels, byte for byte. Not for CUDA
+ * itself (make test-cuda). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +58,8 @@ static void put_value(uint8_t *to, const struct shape *s, uint64_t channel, size
     if (s->values == ROUGH && random_bits() % 900 == 0) x *= 300;
     if (s->values == ZEROS) x = random_bits() % 300 ? 0 : random_bits() % 2 ? -0.0f : x;
     if (s->values != NOISE) memcpy(&bits, &x, sizeof bits);
-    if (s->values == SPECIAL && random_bits() % 3000 == 0) bits = random_bits() % 2 ? 0x7fc01000u : 0xff800000u;
+    if (s->values == SPECIAL && random_bits() % 3000 == 0)
+        bits = random_bits() % 2 ? 0x7fc01000u : 0xff800000u;
     if (size == 1) {
         *to = (uint8_t)bits;
         return;
@@ -74,13 +76,15 @@ static void make(struct made *c, const struct shape *s) {
     static const char *const facts[] = {"model.name=test", NULL};
     const size_t size = strcmp(s->dtype, "f32") == 0 ? 4 : strcmp(s->dtype, "u8") == 0 ? 1 : 2;
     const uint64_t head = (s->dim + s->gap) * size;
-    const uint64_t slots = s->first_slot + s->tokens, pages = s->page_size ? (slots + s->page_size - 1) / s->page_size : 0;
+    const uint64_t slots = s->first_slot + s->tokens,
+                   pages = s->page_size ? (slots + s->page_size - 1) / s->page_size : 0;
     memset(c, 0, sizeof *c);
     c->array = calloc(2 * s->layers, sizeof *c->array);
     c->data = calloc(2 * s->layers, sizeof *c->data);
     c->table = calloc(pages + 1, sizeof *c->table);
     assert_true(c->array && c->data && c->table);
-    for (uint64_t i = 0; i < pages; i++) c->table[i] = (uint32_t)((i * 7 + 3) % (pages % 7 ? pages : pages + 1));
+    for (uint64_t i = 0; i < pages; i++)
+        c->table[i] = (uint32_t)((i * 7 + 3) % (pages % 7 ? pages : pages + 1));
     const uint64_t per_page = s->page_size ? s->page_size : s->tokens;
     for (uint64_t i = 0; i < 2 * s->layers; i++) {
         struct kvc_memory_array *a = &c->array[i];
@@ -99,9 +103,12 @@ static void make(struct made *c, const struct shape *s) {
                                        .channel = size};
         for (uint64_t t = 0; t < s->tokens; t++) {
             const uint64_t slot = s->first_slot + t;
-            const uint64_t page = s->page_size ? c->table[slot / s->page_size] : 0, in = s->page_size ? slot % s->page_size : t;
+            const uint64_t page = s->page_size ? c->table[slot / s->page_size] : 0,
+                           in = s->page_size ? slot % s->page_size : t;
             for (uint64_t k = 0; k < s->heads * s->dim; k++)
-                put_value(c->data[i] + page * a->page + in * a->token + k / s->dim * a->head + k % s->dim * size, s, k, size);
+                put_value(c->data[i] + page * a->page + in * a->token + k / s->dim * a->head +
+                              k % s->dim * size,
+                          s, k, size);
         }
     }
     c->m = (struct kvc_memory){.size = sizeof c->m,
@@ -142,21 +149,28 @@ static int collect(void *state, const void *data, size_t n) {
 
 static struct kvc_device *other; /* the device, where it is not the host as it is */
 
-static int pack_on_device(const struct kvc_memory *m, const char *recipe, unsigned threads, struct bytes *out,
-                          struct kvc_pack_device_result *result, struct kvc_error *e) {
-    const struct kvc_write_options options = {.size = sizeof options, .recipe = recipe, .threads = threads};
+static int pack_on_device(const struct kvc_memory *m, const char *recipe, unsigned threads,
+                          struct bytes *out, struct kvc_pack_device_result *result,
+                          struct kvc_error *e) {
+    const struct kvc_write_options options = {.size = sizeof options,
+                                              .recipe = recipe,
+                                              .threads = threads};
     const struct kvc_pack_device_how how = {.multiprocessors = 0};
     struct kvc_device *d = kvc_device_host(e);
     assert_non_null(d);
     memset(out, 0, sizeof *out);
-    const int status = kvc_pack_device(other ? other : d, m, &how, &options, collect, out, result, e);
+    const int status = kvc_pack_device(other ? other : d, m, &how, &options, collect, out, result,
+                                       e);
     d->close(d);
     return status;
 }
 
-/* Compares both files. Returns the bytes of rows that were copied as they are, in permille of all. */
+/* Compares both files. Returns the bytes of rows that were copied as they are, in permille of all.
+ */
 static uint64_t compare(const struct shape *s, const char *recipe, unsigned threads) {
-    const struct kvc_write_options options = {.size = sizeof options, .recipe = recipe, .threads = threads};
+    const struct kvc_write_options options = {.size = sizeof options,
+                                              .recipe = recipe,
+                                              .threads = threads};
     struct kvc_error e = {0};
     struct kvc_pack_device_result result;
     struct bytes got;
@@ -166,13 +180,15 @@ static uint64_t compare(const struct shape *s, const char *recipe, unsigned thre
     make(&c, s);
     struct kvc_file *f = kvc_file_open_arrays(&c.m, &e);
     if (!f || kvc_file_pack_memory(f, &options, &want, &n, &e)) fail_msg("%s", e.message);
-    if (pack_on_device(&c.m, recipe, threads, &got, &result, &e)) fail_msg("%s: %s", recipe, e.message);
+    if (pack_on_device(&c.m, recipe, threads, &got, &result, &e))
+        fail_msg("%s: %s", recipe, e.message);
     size_t i = 0;
     while (i < n && i < got.n && got.p[i] == ((uint8_t *)want)[i]) i++;
     if (i < n || n != got.n)
-        fail_msg("%s, %s %llux%llux%llu, pages of %llu: the files of %zu and %zu bytes differ at byte %zu", recipe, s->dtype,
-                 (unsigned long long)s->tokens, (unsigned long long)s->heads, (unsigned long long)s->dim,
-                 (unsigned long long)s->page_size, n, got.n, i);
+        fail_msg("%s, %s %llux%llux%llu, pages of %llu: the files of %zu and %zu bytes differ at "
+                 "byte %zu",
+                 recipe, s->dtype, (unsigned long long)s->tokens, (unsigned long long)s->heads,
+                 (unsigned long long)s->dim, (unsigned long long)s->page_size, n, got.n, i);
     assert_true(result.bytes > 0 && result.raw <= result.bytes);
     kvc_file_close(f);
     free(want);
@@ -184,12 +200,18 @@ static uint64_t compare(const struct shape *s, const char *recipe, unsigned thre
 static void fast_gives_the_same_file(void **state) {
     (void)state;
     static const struct shape shapes[] = {
-        {"bf16", 2, 300, 2, 64, 16, 5, 0, 0, LIKE_A_MODEL}, {"bf16", 1, 257, 3, 80, 0, 0, 0, 0, LIKE_A_MODEL},
-        {"f16", 2, 513, 2, 128, 64, 0, 1, 0, LIKE_A_MODEL}, {"f16", 1, 31, 1, 5, 4, 3, 0, 1, ROUGH},
-        {"bf16", 1, 700, 1, 7, 0, 0, 0, 3, ROUGH},          {"bf16", 1, 64, 4, 33, 8, 2, 1, 0, ROUGH},
-        {"f32", 1, 260, 2, 64, 16, 1, 0, 0, LIKE_A_MODEL},  {"f32", 1, 40, 1, 9, 0, 0, 1, 2, ROUGH},
-        {"bf16", 1, 300, 2, 64, 16, 0, 0, 0, ZEROS},        {"f16", 1, 300, 2, 64, 16, 0, 0, 0, SPECIAL},
-        {"bf16", 1, 1, 1, 1, 0, 0, 0, 0, LIKE_A_MODEL},     {"bf16", 1, 4400, 1, 4, 0, 0, 0, 0, ROUGH},
+        {"bf16", 2, 300, 2, 64, 16, 5, 0, 0, LIKE_A_MODEL},
+        {"bf16", 1, 257, 3, 80, 0, 0, 0, 0, LIKE_A_MODEL},
+        {"f16", 2, 513, 2, 128, 64, 0, 1, 0, LIKE_A_MODEL},
+        {"f16", 1, 31, 1, 5, 4, 3, 0, 1, ROUGH},
+        {"bf16", 1, 700, 1, 7, 0, 0, 0, 3, ROUGH},
+        {"bf16", 1, 64, 4, 33, 8, 2, 1, 0, ROUGH},
+        {"f32", 1, 260, 2, 64, 16, 1, 0, 0, LIKE_A_MODEL},
+        {"f32", 1, 40, 1, 9, 0, 0, 1, 2, ROUGH},
+        {"bf16", 1, 300, 2, 64, 16, 0, 0, 0, ZEROS},
+        {"f16", 1, 300, 2, 64, 16, 0, 0, 0, SPECIAL},
+        {"bf16", 1, 1, 1, 1, 0, 0, 0, 0, LIKE_A_MODEL},
+        {"bf16", 1, 4400, 1, 4, 0, 0, 0, 0, ROUGH},
         {"bf16", 1, 70, 5, 128, 16, 0, 0, 4, LIKE_A_MODEL},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
@@ -197,12 +219,14 @@ static void fast_gives_the_same_file(void **state) {
             seed = (uint32_t)i;
             const uint64_t raw = compare(&shapes[i], "fast", 1);
             /* the parameters of a block of one row are larger than what its codes save */
-            if (shapes[i].values == LIKE_A_MODEL && shapes[i].tokens % 256 > 1) assert_int_equal(raw, 0);
+            if (shapes[i].values == LIKE_A_MODEL && shapes[i].tokens % 256 > 1)
+                assert_int_equal(raw, 0);
         }
     kvc_lanes_backwards = 0;
 }
 
-/* Blocks that do not become smaller, and dtypes that `fast` does not code, are stored as they are. */
+/* Blocks that do not become smaller, and dtypes that `fast` does not code, are stored as they are.
+ */
 static void rows_that_do_not_shrink_are_stored(void **state) {
     (void)state;
     static const struct shape noise = {"bf16", 1, 300, 2, 32, 16, 0, 0, 0, NOISE},
@@ -232,9 +256,12 @@ static void quantisers_give_the_same_file(void **state) {
         "fast@k,quant:token:bits=6@v",
     };
     static const struct shape shapes[] = {
-        {"bf16", 2, 300, 2, 64, 16, 5, 0, 0, LIKE_A_MODEL}, {"f16", 1, 513, 3, 80, 64, 0, 1, 0, LIKE_A_MODEL},
-        {"f32", 1, 257, 2, 128, 0, 0, 0, 4, LIKE_A_MODEL},  {"f16", 1, 600, 2, 33, 8, 3, 0, 1, ROUGH},
-        {"bf16", 1, 700, 1, 7, 0, 0, 0, 0, ZEROS},          {"bf16", 1, 40, 2, 64, 16, 0, 0, 0, LIKE_A_MODEL},
+        {"bf16", 2, 300, 2, 64, 16, 5, 0, 0, LIKE_A_MODEL},
+        {"f16", 1, 513, 3, 80, 64, 0, 1, 0, LIKE_A_MODEL},
+        {"f32", 1, 257, 2, 128, 0, 0, 0, 4, LIKE_A_MODEL},
+        {"f16", 1, 600, 2, 33, 8, 3, 0, 1, ROUGH},
+        {"bf16", 1, 700, 1, 7, 0, 0, 0, 0, ZEROS},
+        {"bf16", 1, 40, 2, 64, 16, 0, 0, 0, LIKE_A_MODEL},
         {"bf16", 1, 4500, 1, 4, 0, 0, 1, 0, ROUGH},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
@@ -243,7 +270,8 @@ static void quantisers_give_the_same_file(void **state) {
             kvc_lanes_backwards = k % 2;
             const uint64_t raw = compare(&shapes[i], recipes[k], 1);
             /* else the last rows, which `tail` keeps, or values beyond f16's range */
-            if (!strncmp(recipes[k], "quant", 5) && shapes[i].values == LIKE_A_MODEL) assert_int_equal(raw, 0);
+            if (!strncmp(recipes[k], "quant", 5) && shapes[i].values == LIKE_A_MODEL)
+                assert_int_equal(raw, 0);
         }
     kvc_lanes_backwards = 0;
 }
@@ -329,7 +357,8 @@ static struct queued *queue_late(void) {
     assert_true(late.n < sizeof late.queue / sizeof late.queue[0]);
     return &late.queue[late.n++];
 }
-static int late_copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+static int late_copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n,
+                     struct kvc_error *e) {
     (void)d, (void)stream, (void)e;
     *queue_late() = (struct queued){.kind = COPY, .to = to, .from = from, .n = n};
     return 0;
@@ -339,8 +368,8 @@ static int late_zero(struct kvc_device *d, void *stream, void *to, size_t n, str
     *queue_late() = (struct queued){.kind = ZERO, .to = to, .n = n};
     return 0;
 }
-static int late_encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
-                       struct kvc_error *e) {
+static int late_encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
+                       unsigned limit, struct kvc_error *e) {
     (void)d, (void)stream, (void)limit, (void)e;
     *queue_late() = (struct queued){.kind = ENCODE, .launch = *launch};
     return 0;
@@ -364,7 +393,8 @@ static void late_devices_are_waited_for(void **state) {
     late.under = kvc_device_host(&e);
     assert_non_null(late.under);
     struct kvc_device slow = *late.under;
-    slow.copy_in = late_copy, slow.copy_out = late_copy, slow.zero = late_zero, slow.encode = late_encode;
+    slow.copy_in = late_copy, slow.copy_out = late_copy, slow.zero = late_zero,
+    slow.encode = late_encode;
     slow.event_wait = late_wait;
     other = &slow;
     seed = 7;
@@ -403,7 +433,8 @@ static void unsuitable_input_is_refused(void **state) {
     expect_refusal(&c.m, "fast", "array 1");
     c.array[1].channel = 2;
     c.array[1].data = c.data[1] + 1;
-    expect_refusal(&c.m, "fast", "array 1: its address or a stride is no multiple of the 2 bytes of its values");
+    expect_refusal(&c.m, "fast",
+                   "array 1: its address or a stride is no multiple of the 2 bytes of its values");
     c.array[1].data = c.data[1];
     c.array[1].role = "K";
     expect_refusal(&c.m, "fast", "array 1: layer 0 K is given twice");

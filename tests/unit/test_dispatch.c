@@ -1,5 +1,6 @@
-/* test_dispatch.c: the choice of kernels: rANS gives the reference's bytes before, during and after the trial, and the trial
- * finds what is much faster. Not for the kernels (test_kernels.c, test_rans.c). */
+/* test_dispatch.c: the choice of kernels: rANS gives the reference's bytes before, during and after
+ * the trial, and the trial finds what is much faster. Not for the kernels (test_kernels.c,
+ * test_rans.c). */
 #include "codecs/rans.h"
 #include "kernels/kernels.h"
 #include "kernels/trial.h"
@@ -52,7 +53,9 @@ static void encode(const struct kvc_kernels *k, struct stream *s) {
 }
 
 static void decode(const struct kvc_kernels *k, const struct stream *s, uint16_t *out) {
-    struct kvc_rans_decoder r = {.lanes = KVC_RANS_LANES, .next = s->bytes + s->first, .end = s->bytes + sizeof s->bytes};
+    struct kvc_rans_decoder r = {.lanes = KVC_RANS_LANES,
+                                 .next = s->bytes + s->first,
+                                 .end = s->bytes + sizeof s->bytes};
     memcpy(r.x, s->x, sizeof r.x);
     k->rans_decode(&r, out, base, N, decoding, BITS);
     assert_int_equal(r.missing, 0);
@@ -80,7 +83,8 @@ static void first_calls(void **state) {
     pthread_t thread[THREADS];
     int failed[THREADS] = {0};
     (void)state;
-    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&thread[i], NULL, code_there_and_back, &failed[i]), 0);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, code_there_and_back, &failed[i]), 0);
     for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < THREADS; i++) assert_int_equal(failed[i], 0);
 }
@@ -96,7 +100,8 @@ static void named_as_chosen(void **state) {
     assert_ptr_equal(k->rans_decode, kvc_kernels_find(choice.rans_decode)->rans_decode);
     int found = !k->rans_decode_two;
     for (const char *const *name = kvc_kernels_names(); *name; name++)
-        found |= kvc_kernels_find(*name) && k->rans_decode_two == kvc_kernels_find(*name)->rans_decode_two;
+        found |= kvc_kernels_find(*name) &&
+                 k->rans_decode_two == kvc_kernels_find(*name)->rans_decode_two;
     assert_true(found);
     assert_ptr_equal(k->split_planes, kvc_kernels_find(choice.name)->split_planes);
     assert_ptr_equal(kvc_kernels_get(), k);
@@ -104,8 +109,8 @@ static void named_as_chosen(void **state) {
 
 /* --- tables of which some are slow --- */
 
-static void slow_encode(struct kvc_rans_encoder *r, const uint16_t *s, size_t n, const struct kvc_rans_symbol *table,
-                        unsigned bits) {
+static void slow_encode(struct kvc_rans_encoder *r, const uint16_t *s, size_t n,
+                        const struct kvc_rans_symbol *table, unsigned bits) {
     const struct kvc_rans_encoder begin = *r;
     for (int i = 0; i < 20; i++) {
         *r = begin;
@@ -113,8 +118,8 @@ static void slow_encode(struct kvc_rans_encoder *r, const uint16_t *s, size_t n,
     }
 }
 
-static void slow_decode(struct kvc_rans_decoder *r, uint16_t *s, const uint16_t *from, size_t n, const uint32_t *table,
-                        unsigned bits) {
+static void slow_decode(struct kvc_rans_decoder *r, uint16_t *s, const uint16_t *from, size_t n,
+                        const uint32_t *table, unsigned bits) {
     const struct kvc_rans_decoder begin = *r;
     for (int i = 0; i < 20; i++) {
         *r = begin;
@@ -134,9 +139,12 @@ static void two_at_once(const struct kvc_rans_row *a, const struct kvc_rans_row 
 
 /* Whichever comes first, and for encoding and decoding apart. */
 static void slow_ones_lose(void **state) {
-    const struct kvc_kernels slow_encoder = {.rans_encode = slow_encode, .rans_decode = kvc_kernels_ref.rans_decode};
-    const struct kvc_kernels slow_decoder = {.rans_encode = kvc_kernels_ref.rans_encode, .rans_decode = slow_decode};
-    const struct kvc_kernels *both[2][2] = {{&slow_encoder, &slow_decoder}, {&slow_decoder, &slow_encoder}};
+    const struct kvc_kernels slow_encoder = {.rans_encode = slow_encode,
+                                             .rans_decode = kvc_kernels_ref.rans_decode};
+    const struct kvc_kernels slow_decoder = {.rans_encode = kvc_kernels_ref.rans_encode,
+                                             .rans_decode = slow_decode};
+    const struct kvc_kernels *both[2][2] = {{&slow_encoder, &slow_decoder},
+                                            {&slow_decoder, &slow_encoder}};
     const struct kvc_kernels *alone[] = {&slow_encoder}, *of_encode, *of_decode, *of_two;
     (void)state;
     for (int order = 0; order < 2; order++) {
@@ -153,14 +161,19 @@ static void slow_ones_lose(void **state) {
 /* Two streams are timed apart from one: a table may be the fastest with either. */
 static void two_streams_are_timed(void **state) {
     const struct kvc_kernels *of_encode, *of_decode, *of_two;
-    const struct kvc_kernels none = {.rans_encode = kvc_kernels_ref.rans_encode, .rans_decode = kvc_kernels_ref.rans_decode};
-    const struct kvc_kernels slow_decoder = {.rans_encode = kvc_kernels_ref.rans_encode, .rans_decode = slow_decode};
-    const struct kvc_kernels at_once = {.rans_encode = slow_encode, .rans_decode = slow_decode, .rans_decode_two = two_at_once};
+    const struct kvc_kernels none = {.rans_encode = kvc_kernels_ref.rans_encode,
+                                     .rans_decode = kvc_kernels_ref.rans_decode};
+    const struct kvc_kernels slow_decoder = {.rans_encode = kvc_kernels_ref.rans_encode,
+                                             .rans_decode = slow_decode};
+    const struct kvc_kernels at_once = {.rans_encode = slow_encode,
+                                        .rans_decode = slow_decode,
+                                        .rans_decode_two = two_at_once};
     const struct kvc_kernels slow = {.rans_encode = slow_encode,
                                      .rans_decode = kvc_kernels_ref.rans_decode,
                                      .rans_decode_two = two_slowly};
     (void)state;
-    const struct kvc_kernels *const first[] = {&slow, &none}, *const second[] = {&slow_decoder, &at_once};
+    const struct kvc_kernels *const first[] = {&slow, &none}, *const second[] = {&slow_decoder,
+                                                                                 &at_once};
     kvc_trial_rans(first, 2, &of_encode, &of_decode, &of_two);
     assert_ptr_equal(of_two, &none);
     kvc_trial_rans(second, 2, &of_encode, &of_decode, &of_two);

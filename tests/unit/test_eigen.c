@@ -1,4 +1,5 @@
-/* test_eigen.c: directions by subspace iteration beside the eigenvectors, on spectra that are easy and hard for it. */
+/* test_eigen.c: directions by subspace iteration beside the eigenvectors, on spectra that are easy
+ * and hard for it. */
 #include "codecs/eigen.h"
 
 #include <math.h>
@@ -52,20 +53,21 @@ static double left_by(const double *gram, const float *direction, size_t dim, si
         const float *d = direction + k * dim;
         for (size_t i = 0; i < dim; i++)
             for (size_t j = 0; j < dim; j++)
-                left -= (double)d[i] * (double)d[j] * (i < j ? gram[i * dim + j] : gram[j * dim + i]);
+                left -= (double)d[i] * (double)d[j] *
+                        (i < j ? gram[i * dim + j] : gram[j * dim + i]);
     }
     return left;
 }
 
 static double share_of(unsigned spectrum, size_t i, size_t dim) {
     switch (spectrum) {
-    case 0: return 1;                                       /* all equal */
-    case 1: return pow(0.9, (double)i);                     /* falls slowly */
-    case 2: return pow((double)(i + 1), -1);                /* falls slower and slower */
-    case 3: return i < 4 ? 100 : 1;                         /* a gap after the fourth */
-    case 4: return i < 20 ? 100 : 1;                        /* more equal ones than are looked for */
-    case 5: return 1 - 0.3 * (double)i / (double)dim;       /* nearly equal */
-    case 6: return i < 3;                                   /* few directions at all */
+    case 0: return 1;                                 /* all equal */
+    case 1: return pow(0.9, (double)i);               /* falls slowly */
+    case 2: return pow((double)(i + 1), -1);          /* falls slower and slower */
+    case 3: return i < 4 ? 100 : 1;                   /* a gap after the fourth */
+    case 4: return i < 20 ? 100 : 1;                  /* more equal ones than are looked for */
+    case 5: return 1 - 0.3 * (double)i / (double)dim; /* nearly equal */
+    case 6: return i < 3;                             /* few directions at all */
     case 7: return i ? 1e-4 * pow((double)(i + 1), -2) : 1; /* one by far */
     case 8: return pow(2, -(double)i);                      /* falls fast */
     default: return 0;                                      /* nothing */
@@ -78,7 +80,8 @@ static void subspaces(void **state) {
     struct kvc_error e;
     for (size_t d = 0; d < 6; d++) {
         const size_t dim = dims[d];
-        double *basis = get_memory(dim * dim * sizeof *basis), *gram = get_memory(dim * dim * sizeof *gram);
+        double *basis = get_memory(dim * dim * sizeof *basis),
+               *gram = get_memory(dim * dim * sizeof *gram);
         double *again = get_memory(dim * dim * sizeof *again);
         for (unsigned spectrum = 0; spectrum < 10; spectrum++) {
             memset(gram, 0, dim * dim * sizeof *gram);
@@ -86,18 +89,22 @@ static void subspaces(void **state) {
             for (size_t k = 0; k < dim; k++)
                 for (size_t i = 0; i < dim; i++)
                     for (size_t j = i; j < dim; j++) /* the upper triangle alone counts */
-                        gram[i * dim + j] += 1e-3 * share_of(spectrum, k, dim) * basis[k * dim + i] * basis[k * dim + j];
+                        gram[i * dim + j] += 1e-3 * share_of(spectrum, k, dim) *
+                                             basis[k * dim + i] * basis[k * dim + j];
             for (size_t r = 0; r < 4 && ranks[r] <= dim; r++) {
                 const size_t rank = ranks[r];
-                float *found = get_memory(rank * dim * sizeof *found), *exact = get_memory(rank * dim * sizeof *exact);
+                float *found = get_memory(rank * dim * sizeof *found),
+                      *exact = get_memory(rank * dim * sizeof *exact);
                 double all = 0;
                 for (size_t i = 0; i < dim; i++) all += gram[i * dim + i];
                 assert_int_equal(kvc_gram_subspace(found, gram, dim, rank, &e), 0);
                 memcpy(again, gram, dim * dim * sizeof *gram);
                 assert_int_equal(kvc_gram_directions(exact, again, dim, rank, &e), 0);
-                const double best = left_by(gram, exact, dim, rank), left = left_by(gram, found, dim, rank);
+                const double best = left_by(gram, exact, dim, rank),
+                             left = left_by(gram, found, dim, rank);
                 if (!(left <= 1.01 * 1.01 * best + 1e-6 * all))
-                    fail_msg("%zu of %zu, spectrum %u: %g of %g left, %g at best", rank, dim, spectrum, left, all, best);
+                    fail_msg("%zu of %zu, spectrum %u: %g of %g left, %g at best", rank, dim,
+                             spectrum, left, all, best);
                 for (size_t k = 0; k < rank; k++) {
                     float far = 0;
                     for (size_t i = 0; i < dim; i++)
@@ -105,9 +112,12 @@ static void subspaces(void **state) {
                     assert_true(far >= 0);
                     for (size_t j = 0; j <= k; j++) {
                         double product = 0;
-                        for (size_t i = 0; i < dim; i++) product += (double)found[k * dim + i] * (double)found[j * dim + i];
+                        for (size_t i = 0; i < dim; i++)
+                            product += (double)found[k * dim + i] * (double)found[j * dim + i];
                         if (j < k) assert_true(fabs(product) < 1e-5);
-                        else assert_true(fabs(product - 1) < 1e-5 || (far <= 0 && best < 1e-6 * all + 1e-12));
+                        else
+                            assert_true(fabs(product - 1) < 1e-5 ||
+                                        (far <= 0 && best < 1e-6 * all + 1e-12));
                     }
                 }
                 free(found);

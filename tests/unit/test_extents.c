@@ -1,5 +1,6 @@
-/* test_extents.c: sources of several members and of regions: gaps, places, the section EXTENTS (formats/cache/extents.c,
- * mapped.c, formats/container/extents_section.c, formats/file/restore.c). */
+/* test_extents.c: sources of several members and of regions: gaps, places, the section EXTENTS
+ * (formats/cache/extents.c, mapped.c, formats/container/extents_section.c, formats/file/restore.c).
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,8 +35,10 @@ static struct kvc_cache *two_tensors(void) {
     return c;
 }
 
-static struct kvc_place place_at(uint32_t tensor, uint64_t cell, uint64_t n, uint64_t offset, uint64_t token) {
-    return (struct kvc_place){.tensor = tensor, .cell = cell, .n = n, .offset = offset, .strides = {token, DIM * 2, 2}};
+static struct kvc_place place_at(uint32_t tensor, uint64_t cell, uint64_t n, uint64_t offset,
+                                 uint64_t token) {
+    return (struct kvc_place){
+        .tensor = tensor, .cell = cell, .n = n, .offset = offset, .strides = {token, DIM * 2, 2}};
 }
 
 /* --- gaps --- */
@@ -47,7 +50,8 @@ static void gaps_of_regions(void **state) {
     uint64_t n;
     struct kvc_error e;
     /* rows of K and V alternate, and 8 bytes follow each pair */
-    const struct kvc_place pairs[] = {place_at(0, 0, TOKENS, 0, 2 * ROW + 8), place_at(1, 0, TOKENS, ROW, 2 * ROW + 8)};
+    const struct kvc_place pairs[] = {place_at(0, 0, TOKENS, 0, 2 * ROW + 8),
+                                      place_at(1, 0, TOKENS, ROW, 2 * ROW + 8)};
     assert_int_equal(kvc_region_gaps(c, TOKENS * (2 * ROW + 8), pairs, 2, &gap, &n, &e), 0);
     assert_int_equal(n, TOKENS);
     for (uint64_t i = 0; i < n; i++) {
@@ -55,7 +59,8 @@ static void gaps_of_regions(void **state) {
         assert_int_equal(gap[i].size, 8);
     }
     free(gap);
-    const struct kvc_place full[] = {place_at(0, 0, TOKENS, 0, ROW), place_at(1, 0, TOKENS, TENSOR, ROW)};
+    const struct kvc_place full[] = {place_at(0, 0, TOKENS, 0, ROW),
+                                     place_at(1, 0, TOKENS, TENSOR, ROW)};
     assert_int_equal(kvc_region_gaps(c, 2 * TENSOR, full, 2, &gap, &n, &e), 0);
     assert_int_equal(n, 0);
     free(gap);
@@ -82,7 +87,8 @@ static void regions_are_checked(void **state) {
     (void)state;
     const struct kvc_place whole = place_at(0, 0, TOKENS, 0, ROW);
     const struct kvc_place twice[] = {whole, place_at(1, 0, TOKENS, TENSOR - 2, ROW)};
-    const struct kvc_place interlocked[] = {place_at(0, 0, TOKENS, 0, 2 * ROW), place_at(1, 0, TOKENS, ROW - 2, 2 * ROW)};
+    const struct kvc_place interlocked[] = {place_at(0, 0, TOKENS, 0, 2 * ROW),
+                                            place_at(1, 0, TOKENS, ROW - 2, 2 * ROW)};
     struct kvc_place one;
     refuse(TENSOR - 1, &whole, 1, "outside");
     refuse(2 * TENSOR, twice, 2, "shares bytes");
@@ -96,7 +102,8 @@ static void regions_are_checked(void **state) {
     one = place_at(2, 0, 1, 0, ROW), refuse(TENSOR, &one, 1, "outside");
     one = place_at(0, 0, 2, UINT64_MAX - 3, ROW), refuse(TENSOR, &one, 1, "outside");
     one = place_at(0, 0, TOKENS, 0, UINT64_MAX / 2), refuse(TENSOR, &one, 1, "outside");
-    one = place_at(0, 0, TOKENS, 0, 2), refuse(TENSOR, &one, 1, "outside"); /* its own rows lie in each other */
+    /* its own rows lie in each other */
+    one = place_at(0, 0, TOKENS, 0, 2), refuse(TENSOR, &one, 1, "outside");
 }
 
 static void cells_lie_in_one_place(void **state) {
@@ -106,7 +113,8 @@ static void cells_lie_in_one_place(void **state) {
                                         place_at(1, 0, TOKENS, TENSOR, ROW)};
     const struct kvc_place doubled[] = {place_at(0, 0, 4, 0, ROW), place_at(0, 3, 3, 4 * ROW, ROW),
                                         place_at(1, 0, TOKENS, 2 * TENSOR, ROW)};
-    const struct kvc_place turned[] = {place_at(0, 3, 3, 0, ROW), place_at(1, 0, TOKENS, TENSOR, ROW),
+    const struct kvc_place turned[] = {place_at(0, 3, 3, 0, ROW),
+                                       place_at(1, 0, TOKENS, TENSOR, ROW),
                                        place_at(0, 0, 3, 3 * ROW, ROW)};
     const struct kvc_place *const lists[] = {missing, doubled, turned};
     for (int i = 0; i < 3; i++) {
@@ -121,14 +129,17 @@ static void cells_lie_in_one_place(void **state) {
 
 static void names_of_members(void **state) {
     (void)state;
-    static const char *const good[] = {"a", "a/b", "a b/c.bin", "\xc3\xa4.bin", "...", ".a", "a/..b"};
-    static const char *const bad[] = {"",      "/a",       "a/",   "a//b",         ".",
-                                      "..",    "a/..",     "../a", "a/./b",        "a\nb",
-                                      "a\x7f", "\xc0\x80", "\xff", "\xed\xa0\x80", "\xf4\x90\x80\x80"};
+    static const char *const good[] = {"a",   "a/b", "a b/c.bin", "\xc3\xa4.bin",
+                                       "...", ".a",  "a/..b"};
+    static const char *const bad[] = {
+        "",      "/a",       "a/",   "a//b",         ".",
+        "..",    "a/..",     "../a", "a/./b",        "a\nb",
+        "a\x7f", "\xc0\x80", "\xff", "\xed\xa0\x80", "\xf4\x90\x80\x80"};
     char longest[KVC_MAX_MEMBER_NAME + 2];
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         assert_int_equal(kvc_member_name_is_sane(good[i], strlen(good[i])), 1);
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(kvc_member_name_is_sane(bad[i], strlen(bad[i])), 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(kvc_member_name_is_sane(bad[i], strlen(bad[i])), 0);
     assert_int_equal(kvc_member_name_is_sane("a\0b", 3), 0);
     memset(longest, 'x', sizeof longest);
     longest[KVC_MAX_MEMBER_NAME] = '\0';
@@ -140,8 +151,8 @@ static void names_of_members(void **state) {
 
 /* --- through a container --- */
 
-/* Pages of two tokens in two members, K and V by turns in each page, pages in any order, and bytes between and after them that
- * nobody knows. */
+/* Pages of two tokens in two members, K and V by turns in each page, pages in any order, and bytes
+ * between and after them that nobody knows. */
 struct paged {
     uint8_t bytes[2][512];
     struct kvc_input in[2];
@@ -150,10 +161,12 @@ struct paged {
 
 static void make_paged(struct paged *p) {
     enum { PAGE = 4 * ROW + 8 };
-    static const uint64_t page[3][2] = {{1, PAGE}, {0, 4}, {1, 0}}; /* member and offset of the pages of tokens 0, 2 and 4 */
+    /* member and offset of the pages of tokens 0, 2 and 4 */
+    static const uint64_t page[3][2] = {{1, PAGE}, {0, 4}, {1, 0}};
     struct kvc_error e;
     for (int m = 0; m < 2; m++) {
-        for (size_t i = 0; i < sizeof p->bytes[m]; i++) p->bytes[m][i] = (uint8_t)(i * 7 + (size_t)m * 100);
+        for (size_t i = 0; i < sizeof p->bytes[m]; i++)
+            p->bytes[m][i] = (uint8_t)(i * 7 + (size_t)m * 100);
         kvc_input_memory(&p->in[m], "a test", p->bytes[m], m ? 2 * PAGE + 5 : PAGE + 9);
     }
     struct kvc_cache *c = p->cache = two_tensors();
@@ -162,9 +175,12 @@ static void make_paged(struct paged *p) {
             const struct kvc_place x = place_at(t, 2 * i, 2, page[i][1] + t * ROW, 2 * ROW);
             assert_int_equal(kvc_cache_map_place(c, &p->in[page[i][0]], &x, &e), 0);
         }
-    const struct kvc_place first[] = {place_at(0, 2, 2, 4, 2 * ROW), place_at(1, 2, 2, 4 + ROW, 2 * ROW)};
-    const struct kvc_place second[] = {place_at(0, 4, 2, 0, 2 * ROW), place_at(1, 4, 2, ROW, 2 * ROW),
-                                       place_at(0, 0, 2, PAGE, 2 * ROW), place_at(1, 0, 2, PAGE + ROW, 2 * ROW)};
+    const struct kvc_place first[] = {place_at(0, 2, 2, 4, 2 * ROW),
+                                      place_at(1, 2, 2, 4 + ROW, 2 * ROW)};
+    const struct kvc_place second[] = {place_at(0, 4, 2, 0, 2 * ROW),
+                                       place_at(1, 4, 2, ROW, 2 * ROW),
+                                       place_at(0, 0, 2, PAGE, 2 * ROW),
+                                       place_at(1, 0, 2, PAGE + ROW, 2 * ROW)};
     assert_int_equal(kvc_extents_member(c, "0.bin", &e), 0);
     assert_int_equal(kvc_cache_extent_region(c, &p->in[0], 0, PAGE + 4, first, 2, &e), 0);
     assert_int_equal(kvc_cache_extent_literal(c, &p->in[0], PAGE + 4, 5, &e), 0);
@@ -210,7 +226,10 @@ static int finish(void *state, struct kvc_error *e) {
 static void check_members(const struct kvc_cache *c, const struct paged *p, unsigned threads) {
     static const char *const names[] = {"0.bin", "nothing", "a/1.bin"};
     struct taken t = {.sink = {.write = take, .state = &t}};
-    const struct kvc_member_sink out = {.out = &t.sink, .begin = begin, .finish = finish, .state = &t};
+    const struct kvc_member_sink out = {.out = &t.sink,
+                                        .begin = begin,
+                                        .finish = finish,
+                                        .state = &t};
     struct kvc_error e;
     if (kvc_source_write_members(c, threads, &out, &e)) fail_msg("%s", e.message);
     assert_true(t.n == 3 && !t.open);
@@ -234,7 +253,8 @@ static void members_and_pages_come_back(void **state) {
     uint8_t rows[TENSOR], again[TENSOR];
     make_paged(&p);
     check_members(p.cache, &p, 1);
-    if (kvc_container_write(p.cache, &(struct kvc_pack_options){.threads = 2}, &to, NULL, &e)) fail_msg("%s", e.message);
+    if (kvc_container_write(p.cache, &(struct kvc_pack_options){.threads = 2}, &to, NULL, &e))
+        fail_msg("%s", e.message);
     kvc_input_memory(&in, "a container", packed.data, packed.n);
     struct kvc_cache *c = kvc_container_open(&in, &e);
     if (!c) fail_msg("%s", e.message);
@@ -244,7 +264,8 @@ static void members_and_pages_come_back(void **state) {
         assert_int_equal(p.cache->read(p.cache, t, 0, TOKENS, rows, &e), 0);
         assert_int_equal(c->read(c, t, 0, TOKENS, again, &e), 0);
         assert_memory_equal(rows, again, TENSOR);
-        assert_int_equal(rows[0], p.in[1].data[4 * ROW + 8 + t * ROW]); /* token 0 is in the second page of the second member */
+        /* token 0 is in the second page of the second member */
+        assert_int_equal(rows[0], p.in[1].data[4 * ROW + 8 + t * ROW]);
     }
     struct kvc_sink nowhere = {.write = take};
     const struct kvc_member_sink one_file = {.out = &nowhere};
@@ -264,17 +285,20 @@ static void read_section(const uint64_t *number, size_t n, const char *why) {
     for (size_t i = 0; i < n; i++) size += put_varint(bytes + size, number[i]);
     const int status = kvc_extents_read(c, bytes, size, 1000, &e);
     if (!why && status) fail_msg("%s", e.message);
-    if (why && (!status || !strstr(e.message, why))) fail_msg("\"%s\" is not about \"%s\"", status ? e.message : "", why);
+    if (why && (!status || !strstr(e.message, why)))
+        fail_msg("\"%s\" is not about \"%s\"", status ? e.message : "", why);
     kvc_cache_free(c);
 }
-#define SECTION(why, ...) read_section((const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / 8, why)
+#define SECTION(why, ...) \
+    read_section((const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / 8, why)
 
 static void sections_are_checked(void **state) {
     (void)state;
     enum { REGION = 3, MEMBER = 4 };
     SECTION(NULL, 2, 1, 2);
     SECTION(NULL, 3, MEMBER, 1, 'a', 1, 2);
-    SECTION(NULL, 1, REGION, 2 * TENSOR + 1, 2, 0, 0, TOKENS, 0, ROW, DIM * 2, 2, 1, 0, TOKENS, TENSOR, ROW, DIM * 2, 2);
+    SECTION(NULL, 1, REGION, 2 * TENSOR + 1, 2, 0, 0, TOKENS, 0, ROW, DIM * 2, 2, 1, 0, TOKENS,
+            TENSOR, ROW, DIM * 2, 2);
     SECTION("cut short", 2, 1);
     SECTION("none", 0);
     SECTION("every tensor once", 1, 1);
@@ -290,7 +314,8 @@ static void sections_are_checked(void **state) {
     SECTION("no places", 1, REGION, 8, 0);
     SECTION("more than the section", 1, REGION, 8, 1000);
     SECTION("larger than its places", 1, REGION, 1 << 20, 1, 0, 0, TOKENS, 0, ROW, DIM * 2, 2);
-    SECTION("shares bytes", 1, REGION, 2 * TENSOR, 2, 0, 0, TOKENS, 0, ROW, DIM * 2, 2, 1, 0, TOKENS, 2, ROW, DIM * 2, 2);
+    SECTION("shares bytes", 1, REGION, 2 * TENSOR, 2, 0, 0, TOKENS, 0, ROW, DIM * 2, 2, 1, 0,
+            TOKENS, 2, ROW, DIM * 2, 2);
 }
 
 int main(void) {

@@ -1,4 +1,5 @@
-/* test_facts.c: metadata decoded into typed facts: values, absent keys, and keys of another type. */
+/* test_facts.c: metadata decoded into typed facts: values, absent keys, and keys of another type.
+ */
 #include "formats/cache/cache.h"
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
@@ -62,7 +63,8 @@ static void rope_and_rotation(void **state) {
     assert_true(f.tile_known[0] && f.tile_known[1]);
     assert_int_equal(f.tile[0], 0);
     assert_int_equal(f.tile[1], 256);
-    /* 0 rotated channels differ from an unknown number, and facts follow only when they are decoded again */
+    /* 0 rotated channels differ from an unknown number, and facts follow only when they are decoded
+     * again */
     assert_int_equal(kvc_meta_set_u64(&m, KVC_KEY_ROPE_DIM, 0, &e), 0);
     assert_int_equal(kvc_facts_rotated(&f, 128), 64);
     f = kvc_facts_of(&m);
@@ -93,9 +95,10 @@ static void names(void **state) {
     static const struct {
         const char *text;
         enum kvc_rope_type type;
-    } types[] = {{"default", KVC_ROPE_TYPE_DEFAULT}, {"linear", KVC_ROPE_TYPE_LINEAR},     {"yarn", KVC_ROPE_TYPE_YARN},
-                 {"llama3", KVC_ROPE_TYPE_LLAMA3},   {"longrope", KVC_ROPE_TYPE_LONGROPE}, {"unknown", KVC_ROPE_TYPE_OTHER},
-                 {"dynamic", KVC_ROPE_TYPE_OTHER},   {"", KVC_ROPE_TYPE_UNKNOWN}};
+    } types[] = {{"default", KVC_ROPE_TYPE_DEFAULT},   {"linear", KVC_ROPE_TYPE_LINEAR},
+                 {"yarn", KVC_ROPE_TYPE_YARN},         {"llama3", KVC_ROPE_TYPE_LLAMA3},
+                 {"longrope", KVC_ROPE_TYPE_LONGROPE}, {"unknown", KVC_ROPE_TYPE_OTHER},
+                 {"dynamic", KVC_ROPE_TYPE_OTHER},     {"", KVC_ROPE_TYPE_UNKNOWN}};
     struct kvc_meta m = {0};
     struct kvc_error e;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
@@ -146,7 +149,8 @@ static void model_and_tokens(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_known), cmocka_unit_test(rope_and_rotation),
-                                       cmocka_unit_test(names), cmocka_unit_test(model_and_tokens)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_known),
+                                       cmocka_unit_test(rope_and_rotation), cmocka_unit_test(names),
+                                       cmocka_unit_test(model_and_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_files.c: the container's reader against the files of tests/files: what is accepted, what is refused,
- * and with which words. The tables of README.md there say what is expected of each; $KVC_TEST_FILES names another
- * directory. */
+/* test_files.c: the container's reader against the files of tests/files: what is accepted, what is
+ * refused, and with which words. The tables of README.md there say what is expected of each;
+ * $KVC_TEST_FILES names another directory. */
 #include "formats/io/bytes.h"
 #include "formats/file/restore.h"
 #include "formats/container/container.h"
@@ -63,7 +63,8 @@ static size_t read_expected(struct expected *list, size_t room) {
         struct expected *x = &list[n];
         memset(x, 0, sizeof *x);
         if (!take_column(&at, x->name, sizeof x->name)) continue;
-        for (x->group = GOOD; x->group < GROUPS && !has_prefix(x->name, prefix[x->group]);) x->group++;
+        for (x->group = GOOD; x->group < GROUPS && !has_prefix(x->name, prefix[x->group]);)
+            x->group++;
         if (x->group == GROUPS) continue;
         if (x->group != GOOD) {
             assert_true(take_column(&at, x->where, sizeof x->where));
@@ -95,7 +96,8 @@ static int read_whole(const struct kvc_cache *c, struct kvc_error *e) {
 }
 
 /* How far the file is accepted; *cache when it opened. */
-static enum step try_file(const struct kvc_input *in, struct kvc_cache **cache, struct kvc_error *e) {
+static enum step try_file(const struct kvc_input *in, struct kvc_cache **cache,
+                          struct kvc_error *e) {
     *cache = kvc_container_open(in, e);
     if (!*cache) return OPEN;
     kvc_container_set_profile(*cache, NULL);
@@ -113,13 +115,16 @@ static int ignore_end(void *state, struct kvc_error *e) {
     return 0;
 }
 
-/* The source file must come back as its hash in the metadata says; several members are hashed one after the other. */
+/* The source file must come back as its hash in the metadata says; several members are hashed one
+ * after the other. */
 static const char *wrong_source(const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_meta_entry *hash = kvc_meta_find(&c->meta, "x-test.source");
     struct kvc_buffer b = {0};
     struct kvc_sink out = kvc_sink_buffer(&b);
     if (!hash) return NULL;
-    const struct kvc_member_sink members = {.out = &out, .begin = ignore_member, .finish = ignore_end};
+    const struct kvc_member_sink members = {.out = &out,
+                                            .begin = ignore_member,
+                                            .finish = ignore_end};
     int status = kvc_source_write_members(c, 1, &members, e);
     uint64_t got = status ? 0 : XXH3_64bits(b.data, b.n);
     free(b.data);
@@ -143,7 +148,8 @@ static const char *lost_keys(const struct kvc_cache *c, struct kvc_error *e) {
     for (size_t i = 0; i < c->meta.n && d && !wrong; i++) {
         const struct kvc_meta_entry *x = &c->meta.entry[i], *y = kvc_meta_find(&d->meta, x->key);
         if (!has_prefix(x->key, "x-test.")) continue;
-        if (!y || y->type != x->type || y->size != x->size || memcmp(x->value, y->value, (size_t)x->size) != 0)
+        if (!y || y->type != x->type || y->size != x->size ||
+            memcmp(x->value, y->value, (size_t)x->size) != 0)
             wrong = "an unknown metadata key is lost";
     }
     if (d && !wrong && kvc_container_check(d, 1, e)) wrong = e->message;
@@ -167,22 +173,25 @@ static const char *judge(const struct expected *x, char *text, size_t size) {
     }
     enum step step = try_file(&in, &c, &e);
     if (x->group == GOOD) {
-        if (step != NOWHERE) snprintf(text, size, "refused (%s): %s", step_name[step], e.message), wrong = text;
+        if (step != NOWHERE)
+            snprintf(text, size, "refused (%s): %s", step_name[step], e.message), wrong = text;
         else if (!(wrong = wrong_source(c, &e))) wrong = lost_keys(c, &e);
         if (wrong && wrong != text) snprintf(text, size, "%s", wrong), wrong = text;
     } else {
-        int code = step == NOWHERE           ? 0
-                   : x->group == UNSUPPORTED ? e.code == KVC_ERR_UNSUPPORTED
-                                             : e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN;
+        int code = step == NOWHERE ? 0
+                   : x->group == UNSUPPORTED
+                       ? e.code == KVC_ERR_UNSUPPORTED
+                       : e.code == KVC_ERR_DAMAGED || e.code == KVC_ERR_UNKNOWN;
         /* EXTENTS is section 0 of its record: what is wrong in it is said to be there */
-        if (step == OPEN && has_prefix(x->name, "bad-extents-") && !has_prefix(x->name, "bad-extents-literals"))
+        if (step == OPEN && has_prefix(x->name, "bad-extents-") &&
+            !has_prefix(x->name, "bad-extents-literals"))
             code = code && e.section == 0 && e.record != KVC_NOWHERE;
         /* what is wrong in a stage's sections is said to be in the first of them */
         if (step == READ && (has_prefix(x->name, "bad-quant-") || has_prefix(x->name, "bad-fast-")))
             code = code && e.section != KVC_NOWHERE && e.record != KVC_NOWHERE;
         if (!code || strcmp(step_name[step], x->where) != 0 || !strstr(e.message, x->words)) {
-            snprintf(text, size, "expected (%s) '%s', got (%s) %d: %s", x->where, x->words, step_name[step], (int)e.code,
-                     step == NOWHERE ? "accepted" : e.message);
+            snprintf(text, size, "expected (%s) '%s', got (%s) %d: %s", x->where, x->words,
+                     step_name[step], (int)e.code, step == NOWHERE ? "accepted" : e.message);
             wrong = text;
         }
     }

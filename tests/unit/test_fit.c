@@ -1,4 +1,5 @@
-/* test_fit.c: the fit of the shipped profile and a real cache, through the library. Not for the tools (tests/cli/profile-*). */
+/* test_fit.c: the fit of the shipped profile and a real cache, through the library. Not for the
+ * tools (tests/cli/profile-*). */
 #include "tests/recipe_text.h"
 #include "formats/container/container.h"
 
@@ -21,7 +22,8 @@ static struct kvc_input input;
 static struct kvc_cache *open_cache(const char *path) {
     struct kvc_error e;
     assert_int_equal(kvc_input_open(&input, path, &e), 0);
-    struct kvc_cache *c = kvc_import_file(&input, &(struct kvc_import_options){.kv_heads = 3}, NULL, &e);
+    struct kvc_cache *c = kvc_import_file(&input, &(struct kvc_import_options){.kv_heads = 3}, NULL,
+                                          &e);
     assert_non_null(c);
     return c;
 }
@@ -38,7 +40,8 @@ static int take_nothing(void *s, const void *data, size_t n, struct kvc_error *e
 
 static int pack(const struct kvc_cache *c, const struct kvc_fit *fit, struct kvc_error *e) {
     struct kvc_sink nowhere = {.write = take_nothing};
-    const struct kvc_pack_options options = {.recipe = recipe_of("derope@k,center,basis,steps,code:step=0.01"),
+    const struct kvc_pack_options options = {.recipe = recipe_of(
+                                                 "derope@k,center,basis,steps,code:step=0.01"),
                                              .profile = profile,
                                              .fit = fit};
     return kvc_container_write(c, &options, &nowhere, NULL, e);
@@ -54,7 +57,8 @@ static void a_cache_of_the_model_fits(void **state) {
     assert_int_equal(fit.n, 30);
     for (uint32_t i = 0; i < fit.n; i++)
         for (int r = 0; r < 2; r++)
-            assert_true(fit.layer[i].layer == i && fit.layer[i].ratio[r] > 0.5 && fit.layer[i].ratio[r] < 2);
+            assert_true(fit.layer[i].layer == i && fit.layer[i].ratio[r] > 0.5 &&
+                        fit.layer[i].ratio[r] < 2);
     kvc_fit_free(&fit);
     assert_int_equal(pack(c, NULL, &e), 0);
     close_cache(c);
@@ -74,13 +78,15 @@ static void threads_agree(void **state) {
     close_cache(c);
 }
 
-/* Packing measures by itself where it is given no fit, and takes the caller's word where it is given one. */
+/* Packing measures by itself where it is given no fit, and takes the caller's word where it is
+ * given one. */
 static void layers_in_another_order_are_refused(void **state) {
     (void)state;
     struct kvc_error e;
     struct kvc_fit fit;
     struct kvc_cache *c = open_cache("samples/transformers-16.safetensors");
-    for (uint32_t i = 0; i < c->n_layers; i++) c->layer[i].index = c->n_layers - 1 - c->layer[i].index;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer[i].index = c->n_layers - 1 - c->layer[i].index;
     assert_int_equal(pack(c, NULL, &e), -1);
     assert_int_equal(e.code, KVC_ERR_MODEL);
     assert_int_equal(kvc_profile_settle(profile, c, 0, 0, &fit, &e), -1);
@@ -92,8 +98,8 @@ static void layers_in_another_order_are_refused(void **state) {
     close_cache(c);
 }
 
-/* A slot does not tell how K is paired: the way that fits is noted. One that it tells wrongly is refused, and the right one
- * named. */
+/* A slot does not tell how K is paired: the way that fits is noted. One that it tells wrongly is
+ * refused, and the right one named. */
 static void the_pairing_that_fits_is_taken(void **state) {
     (void)state;
     struct kvc_error e;
@@ -125,7 +131,8 @@ static void block_types_are_unknown(void **state) {
 
 static int open_profile(void **state) {
     (void)state;
-    return (profile = kvc_profile_open("samples/smollm2-135m-instruct-predict.kvcp", NULL)) ? 0 : -1;
+    return (profile = kvc_profile_open("samples/smollm2-135m-instruct-predict.kvcp", NULL)) ? 0
+                                                                                            : -1;
 }
 
 static int close_profile(void **state) {

@@ -1,4 +1,5 @@
-/* test_head_sample.c: the sample of pairs of one head, on caches made in memory. Not for its picture (tests/cli/diff-html). */
+/* test_head_sample.c: the sample of pairs of one head, on caches made in memory. Not for its
+ * picture (tests/cli/diff-html). */
 #include "formats/compare/head_sample.h"
 #include "tests/unit/one_tensor.h"
 
@@ -12,18 +13,25 @@
 
 enum { HEADS = 3, HEAD = 1 };
 
-static struct kvc_cache *cache_of(uint64_t tokens, uint64_t dim, const float *values, const int64_t *positions) {
+static struct kvc_cache *cache_of(uint64_t tokens, uint64_t dim, const float *values,
+                                  const int64_t *positions) {
     return one_tensor(&(struct kvc_shape){KVC_F32, tokens, HEADS, dim}, values, positions);
 }
 
 /* Takes a sample of HEAD and frees both caches. */
-static struct kvc_head_sample take(struct kvc_cache *a, struct kvc_cache *b, size_t most, size_t most_worst) {
+static struct kvc_head_sample take(struct kvc_cache *a, struct kvc_cache *b, size_t most,
+                                   size_t most_worst) {
     const struct kvc_cache *const cache[2] = {a, b};
     struct kvc_part_pair parts = {.part = {&a->part[0], &b->part[0]}};
-    const struct kvc_tensor_pair pair = {.parts = &parts, .role = KVC_ROLE_K, .tensor = {0, 0}, .heads = HEADS};
+    const struct kvc_tensor_pair pair = {.parts = &parts,
+                                         .role = KVC_ROLE_K,
+                                         .tensor = {0, 0},
+                                         .heads = HEADS};
     struct kvc_head_sample s;
     struct kvc_error e;
-    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, INT64_MIN, INT64_MAX, &parts.rows, &e), 0);
+    assert_int_equal(kvc_match_rows(&a->part[0].cells, &b->part[0].cells, INT64_MIN, INT64_MAX,
+                                    &parts.rows, &e),
+                     0);
     assert_int_equal(kvc_head_sample_take(cache, &pair, HEAD, most, most_worst, &s, &e), 0);
     kvc_matching_free(&parts.rows);
     kvc_cache_free(a);
@@ -40,20 +48,22 @@ static float *numbered(uint64_t tokens, uint64_t dim) {
     return v;
 }
 
-/* A sample of more values than it has room for: spread over all positions, and over all channels alike. */
+/* A sample of more values than it has room for: spread over all positions, and over all channels
+ * alike. */
 static void spreads(void **state) {
     (void)state;
     static const struct {
         uint64_t tokens, dim;
         size_t most;
-    } of[] = {{1000, 64, 2000}, {1024, 64, 2048}, {300, 6, 100}, {257, 1, 10}, {512, 512, 1000}, {5, 8, 7}};
+    } of[] = {{1000, 64, 2000}, {1024, 64, 2048}, {300, 6, 100},
+              {257, 1, 10},     {512, 512, 1000}, {5, 8, 7}};
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
         const uint64_t n = of[i].tokens * of[i].dim;
         float *v = numbered(of[i].tokens, of[i].dim);
         unsigned *times = calloc((size_t)of[i].dim, sizeof *times), least = ~0u, most = 0;
         assert_non_null(times);
-        struct kvc_head_sample s = take(cache_of(of[i].tokens, of[i].dim, v, NULL), cache_of(of[i].tokens, of[i].dim, v, NULL),
-                                        of[i].most, 4);
+        struct kvc_head_sample s = take(cache_of(of[i].tokens, of[i].dim, v, NULL),
+                                        cache_of(of[i].tokens, of[i].dim, v, NULL), of[i].most, 4);
         assert_int_equal(s.values, n);
         assert_int_equal(s.n_worst, 0);
         assert_true(s.n <= of[i].most && s.n * 4 >= of[i].most);
@@ -86,8 +96,12 @@ static void worst(void **state) {
     for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
         b[(made[i].row * HEADS + HEAD) * DIM + made[i].channel] += made[i].error;
     b[0] = -1e6f; /* another head */
-    struct kvc_head_sample s = take(cache_of(TOKENS, DIM, a, NULL), cache_of(TOKENS, DIM, b, NULL), TOKENS * DIM, 4);
-    static const float expected[4][2] = {{255 * DIM + 3, 255 * DIM + 12}, {399 * DIM + 7, 399 * DIM + 2}, {0, 2}, {145, 147}};
+    struct kvc_head_sample s = take(cache_of(TOKENS, DIM, a, NULL), cache_of(TOKENS, DIM, b, NULL),
+                                    TOKENS * DIM, 4);
+    static const float expected[4][2] = {{255 * DIM + 3, 255 * DIM + 12},
+                                         {399 * DIM + 7, 399 * DIM + 2},
+                                         {0, 2},
+                                         {145, 147}};
     assert_int_equal(s.n, TOKENS * DIM);
     assert_int_equal(s.n_worst, 4);
     assert_memory_equal(s.worst, expected, sizeof expected);

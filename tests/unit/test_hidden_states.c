@@ -1,4 +1,5 @@
-/* test_hidden_states.c: where hidden states were taken, by the words of the files that hold them. */
+/* test_hidden_states.c: where hidden states were taken, by the words of the files that hold them.
+ */
 #include "formats/cache/hidden_states.h"
 
 #include <setjmp.h>

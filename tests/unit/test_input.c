@@ -1,4 +1,5 @@
-/* test_input.c: bytes that are read when they are pinned, and bundles of members (formats/io/pages.c, input.c, bundle.c). */
+/* test_input.c: bytes that are read when they are pinned, and bundles of members
+ * (formats/io/pages.c, input.c, bundle.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,7 +80,8 @@ static void failures(void **state) {
     struct source s = {.broken = 200000};
     struct kvc_input in;
     struct kvc_error e;
-    assert_int_equal(kvc_input_ranged(&in, "far away", 1 << 20, read_source, close_source, &s, &e), 0);
+    assert_int_equal(kvc_input_ranged(&in, "far away", 1 << 20, read_source, close_source, &s, &e),
+                     0);
     assert_int_equal(kvc_input_pin(&in, 0, 100, &e), 0);
     assert_int_equal(kvc_input_pin(&in, 0, 300000, &e), -1);
     assert_non_null(strstr(e.message, "the line is dead"));
@@ -109,7 +111,8 @@ static void *read_here_and_there(void *state) {
         const uint64_t n = 1 + r->seed % 200000, at = ((uint64_t)r->seed << 13) % (r->in->size - n);
         if (kvc_input_pin(r->in, at, n, NULL)) r->bad = 1;
         else {
-            r->bad |= r->in->data[at] != byte_at(at) || r->in->data[at + n / 2] != byte_at(at + n / 2) ||
+            r->bad |= r->in->data[at] != byte_at(at) ||
+                      r->in->data[at + n / 2] != byte_at(at + n / 2) ||
                       r->in->data[at + n - 1] != byte_at(at + n - 1);
             kvc_input_unpin(r->in, at, n);
         }
@@ -124,7 +127,9 @@ static void threads(void **state) {
     struct kvc_error e;
     pthread_t thread[4];
     struct reader reader[4];
-    assert_int_equal(kvc_input_ranged(&in, "far away", UINT64_C(100) << 20, read_source, NULL, &s, &e), 0);
+    assert_int_equal(kvc_input_ranged(&in, "far away", UINT64_C(100) << 20, read_source, NULL, &s,
+                                      &e),
+                     0);
     for (unsigned i = 0; i < 4; i++) {
         reader[i] = (struct reader){.in = &in, .seed = i + 1};
         assert_int_equal(pthread_create(&thread[i], NULL, read_here_and_there, &reader[i]), 0);
@@ -139,7 +144,8 @@ static void threads(void **state) {
 /* A file that is cut short while a program has it open: an error, no signal. */
 static void files_cut_short(void **state) {
     (void)state;
-    static const char *const sample[] = {"samples/prompt.safetensors.kvc", "samples/transformers-16.safetensors"};
+    static const char *const sample[] = {"samples/prompt.safetensors.kvc",
+                                         "samples/transformers-16.safetensors"};
     for (int i = 0; i < 2; i++) {
         char path[] = "/tmp/kvc-test-XXXXXX";
         const int fd = mkstemp(path);
@@ -172,13 +178,15 @@ static void files_cut_short(void **state) {
     }
 }
 
-/* Writes a model of one layer with 64 KV heads of 8 channels and 512 channels in, all zeros: 1 MiB for K and as much for V. */
+/* Writes a model of one layer with 64 KV heads of 8 channels and 512 channels in, all zeros: 1 MiB
+ * for K and as much for V. */
 static int make_weights(char *path) {
     enum { MATRIX = 512 * 512 * 4 };
-    static const char header[] =
-        "{\"model.layers.0.self_attn.k_proj.weight\":{\"dtype\":\"F32\",\"shape\":[512,512],\"data_offsets\":[0,1048576]},"
-        "\"model.layers.0.self_attn.v_proj.weight\":{\"dtype\":\"F32\",\"shape\":[512,512],\"data_offsets\":[1048576,2097152]},"
-        "\"__metadata__\":{\"architecture\":\"llama\"}}";
+    static const char header[] = "{\"model.layers.0.self_attn.k_proj.weight\":{\"dtype\":\"F32\","
+                                 "\"shape\":[512,512],\"data_offsets\":[0,1048576]},"
+                                 "\"model.layers.0.self_attn.v_proj.weight\":{\"dtype\":\"F32\","
+                                 "\"shape\":[512,512],\"data_offsets\":[1048576,2097152]},"
+                                 "\"__metadata__\":{\"architecture\":\"llama\"}}";
     const uint64_t n = sizeof header - 1;
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -246,7 +254,8 @@ static void compare_bytes(const struct kvc_cache *a, const struct kvc_cache *b, 
                        size = kvc_tensor_bytes(&a->tensor[t]);
         uint8_t *x = malloc((size_t)size + 1), *y = malloc((size_t)size + 1);
         if (!a->read(a, t, 0, n, x, &e)) {
-            if (b->read(b, t, 0, n, y, &e) || memcmp(x, y, (size_t)size) != 0) fail_msg("%s, tensor %u", path, t);
+            if (b->read(b, t, 0, n, y, &e) || memcmp(x, y, (size_t)size) != 0)
+                fail_msg("%s, tensor %u", path, t);
             for (uint64_t i = 0; i < n; i += 37) /* single rows */
                 if (b->read(b, t, i, 1, y, &e) || memcmp(x + i * row, y, (size_t)row) != 0)
                     fail_msg("%s, row of tensor %u", path, t);
@@ -308,7 +317,9 @@ static void write_file(const char *folder, const char *name, const char *text) {
 }
 
 static void check_bundle(const struct kvc_bundle *b) {
-    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first", "second", ""};
+    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first",
+                                                                                        "second",
+                                                                                        ""};
     struct kvc_error e;
     assert_int_equal(b->n, 3);
     assert_int_equal(kvc_bundle_size(b), 11);
@@ -344,7 +355,9 @@ static void folders_and_archives(void **state) {
     write_file(folder, "empty", "");
     write_file(folder, "a.bin", "first");
     for (int read = 0; read < 2; read++) {
-        assert_int_equal(kvc_bundle_folder(&b, folder, 0, &(struct kvc_input_how){.read = read}, &e), 0);
+        assert_int_equal(kvc_bundle_folder(&b, folder, 0, &(struct kvc_input_how){.read = read},
+                                           &e),
+                         0);
         check_bundle(&b);
         kvc_bundle_close(&b);
     }
@@ -354,7 +367,9 @@ static void folders_and_archives(void **state) {
     struct kvc_member_sink members;
     struct kvc_tar *tar = kvc_tar_open(&sink, &members, &e);
     assert_non_null(tar);
-    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first", "second", ""};
+    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first",
+                                                                                        "second",
+                                                                                        ""};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(members.begin(members.state, names[i], strlen(texts[i]), &e), 0);
         assert_int_equal(kvc_sink_write(members.out, texts[i], strlen(texts[i]), &e), 0);
@@ -386,7 +401,9 @@ static void written_folders(void **state) {
     assert_non_null(mkdtemp(folder));
     struct kvc_folder *f = kvc_folder_open(folder, &members, &e);
     assert_non_null(f);
-    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first", "second", ""};
+    static const char *const names[] = {"a.bin", "b/c.bin", "empty"}, *const texts[] = {"first",
+                                                                                        "second",
+                                                                                        ""};
     for (int i = 0; i < 3; i++) {
         if (members.begin(members.state, names[i], strlen(texts[i]), &e)) fail_msg("%s", e.message);
         assert_int_equal(kvc_sink_write(members.out, texts[i], strlen(texts[i]), &e), 0);

@@ -41,14 +41,16 @@ static struct kvc_cache *make(struct made m) {
         cells->words = malloc(2 * m.rows * sizeof *cells->words);
         cells->word_at = malloc((m.rows + 1) * sizeof *cells->word_at);
         for (uint64_t i = 0; i <= m.rows; i++) cells->word_at[i] = 2 * i;
-        for (uint64_t i = 0; i < 2 * m.rows; i++) cells->words[i] = (uint32_t)(2 * m.first) + (uint32_t)i;
+        for (uint64_t i = 0; i < 2 * m.rows; i++)
+            cells->words[i] = (uint32_t)(2 * m.first) + (uint32_t)i;
     }
     const uint32_t layer = kvc_cache_add_layer(c, part, 3, KVC_LAYER_FULL, NULL);
     struct kvc_shape shape = {m.dtype, m.rows, HEADS, DIM};
     const uint64_t row = kvc_row_bytes(&shape);
     assert_int_equal(kvc_cache_map(c, NULL, NULL, NULL), 0);
     for (int kv = 0; kv < 2; kv++) {
-        const uint32_t t = kvc_cache_add_tensor(c, layer, kv ? KVC_ROLE_V : KVC_ROLE_K, &shape, NULL);
+        const uint32_t t = kvc_cache_add_tensor(c, layer, kv ? KVC_ROLE_V : KVC_ROLE_K, &shape,
+                                                NULL);
         assert_int_equal(kvc_cache_map_memory(c, t, values[kv] + (uint64_t)m.first * row, NULL), 0);
     }
     if (m.queries) {
@@ -56,7 +58,10 @@ static struct kvc_cache *make(struct made m) {
         const uint32_t own = kvc_cache_add_layer(c, other, 3, KVC_LAYER_COMPANION, NULL);
         shape.heads = (uint64_t)m.queries;
         const uint32_t t = kvc_cache_add_tensor(c, own, KVC_ROLE_QUERIES, &shape, NULL);
-        assert_int_equal(kvc_cache_map_memory(c, t, values[2] + (uint64_t)m.first * kvc_row_bytes(&shape), NULL), 0);
+        assert_int_equal(kvc_cache_map_memory(c, t,
+                                              values[2] + (uint64_t)m.first * kvc_row_bytes(&shape),
+                                              NULL),
+                         0);
     }
     if (m.more) add(c, m.more, m.rows, m.first);
     if (m.tokens) {
@@ -74,7 +79,8 @@ static int fill_values(void **state) {
     (void)state;
     uint32_t x = 1;
     for (int i = 0; i < 3; i++)
-        for (size_t k = 0; k < sizeof values[i]; k++) values[i][k] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
+        for (size_t k = 0; k < sizeof values[i]; k++)
+            values[i][k] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
     return 0;
 }
 
@@ -83,7 +89,8 @@ static void same_rows(const struct kvc_cache *a, const struct kvc_cache *b) {
     assert_int_equal(a->n_tensors, b->n_tensors);
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const struct kvc_shape *s = &a->tensor[t].shape, *r = &b->tensor[t].shape;
-        assert_true(s->tokens == r->tokens && s->heads == r->heads && s->dim == r->dim && s->dtype == r->dtype);
+        assert_true(s->tokens == r->tokens && s->heads == r->heads && s->dim == r->dim &&
+                    s->dtype == r->dtype);
         for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
             const uint64_t first = ranges[i][0], n = ranges[i][1];
             if (first + n > s->tokens) continue;
@@ -94,14 +101,17 @@ static void same_rows(const struct kvc_cache *a, const struct kvc_cache *b) {
     }
     for (uint32_t p = 0; p < a->n_parts; p++)
         for (uint64_t i = 0; i < a->part[p].cells.n; i++)
-            assert_int_equal(kvc_cells_position(&a->part[p].cells, i), kvc_cells_position(&b->part[p].cells, i));
+            assert_int_equal(kvc_cells_position(&a->part[p].cells, i),
+                             kvc_cells_position(&b->part[p].cells, i));
 }
 
 /* Joins up to three caches and frees them on failure. */
-static struct kvc_cache *join(struct kvc_cache **c, size_t n, int heads, struct kvc_join_report *report, struct kvc_error *e) {
+static struct kvc_cache *join(struct kvc_cache **c, size_t n, int heads,
+                              struct kvc_join_report *report, struct kvc_error *e) {
     static const char *const names[] = {"a", "b", "c", "d"};
     struct kvc_join_operand from[4];
-    for (size_t i = 0; i < n; i++) from[i] = (struct kvc_join_operand){.cache = c[i], .name = names[i]};
+    for (size_t i = 0; i < n; i++)
+        from[i] = (struct kvc_join_operand){.cache = c[i], .name = names[i]};
     return heads ? kvc_view_join_heads(from, n, report, e) : kvc_view_join(from, n, report, e);
 }
 
@@ -140,8 +150,10 @@ static void blocks_are_joined(void **state) {
     assert_int_equal(v->n_tokens, ROWS);
     assert_memory_equal(v->tokens, whole->tokens, ROWS * sizeof *v->tokens);
     assert_null(kvc_meta_find(&v->meta, KVC_KEY_TOKENS_FIRST));
-    assert_memory_equal(v->part[0].cells.words, whole->part[0].cells.words, 2 * ROWS * sizeof(uint32_t));
-    assert_memory_equal(v->part[0].cells.word_at, whole->part[0].cells.word_at, (ROWS + 1) * sizeof(uint64_t));
+    assert_memory_equal(v->part[0].cells.words, whole->part[0].cells.words,
+                        2 * ROWS * sizeof(uint32_t));
+    assert_memory_equal(v->part[0].cells.word_at, whole->part[0].cells.word_at,
+                        (ROWS + 1) * sizeof(uint64_t));
     assert_int_equal(v->n_extents, 0);
     assert_int_equal(v->read_literal(v, 0, 1, got, &e), -1);
     kvc_cache_free(v);
@@ -165,7 +177,8 @@ static void order_gives_positions(void **state) {
     assert_true(report.by_order);
     assert_string_equal(report.no_ids, "a");
     assert_null(v->tokens);
-    for (int64_t i = 0; i < 400; i++) assert_int_equal(kvc_cells_position(&v->part[0].cells, (uint64_t)i), i);
+    for (int64_t i = 0; i < 400; i++)
+        assert_int_equal(kvc_cells_position(&v->part[0].cells, (uint64_t)i), i);
     assert_int_equal(v->read(v, 1, 299, 2, got, NULL), 0);
     assert_memory_equal(got, values[1] + 299 * MAX_ROW, MAX_ROW);
     assert_memory_equal(got + MAX_ROW, values[1], MAX_ROW);
@@ -177,25 +190,30 @@ static void order_gives_positions(void **state) {
 
 static void positions_must_follow(void **state) {
     (void)state;
-    const struct made first = {.dtype = KVC_F16, .rows = 100}, gap = {.dtype = KVC_F16, .rows = 100, .first = 101},
+    const struct made first = {.dtype = KVC_F16, .rows = 100},
+                      gap = {.dtype = KVC_F16, .rows = 100, .first = 101},
                       overlap = {.dtype = KVC_F16, .rows = 100, .first = 99};
     refused(make(first), make(gap), 0,
-            "a and b cannot be joined: rows of the first end at position 99, those of the second begin at 101");
+            "a and b cannot be joined: rows of the first end at position 99, those of the second "
+            "begin at 101");
     refused(make(first), make(overlap), 0, "begin at 99");
     refused(make(gap), make(first), 0, "end at position 200, those of the second begin at 0");
     /* rows follow each other, token ids do not */
     struct kvc_cache *a = make((struct made){.dtype = KVC_F16, .rows = 100, .tokens = 1}),
-                     *b = make((struct made){.dtype = KVC_F16, .rows = 100, .first = 100, .tokens = 1});
+                     *b = make(
+                         (struct made){.dtype = KVC_F16, .rows = 100, .first = 100, .tokens = 1});
     a->n_tokens = 98;
     refused(a, b, 0, "token ids of the first end at position 97");
 }
 
 static void unlike_caches_are_refused(void **state) {
     (void)state;
-    const struct made first = {.dtype = KVC_F16, .rows = 100}, second = {.dtype = KVC_F16, .rows = 100, .first = 100};
+    const struct made first = {.dtype = KVC_F16, .rows = 100},
+                      second = {.dtype = KVC_F16, .rows = 100, .first = 100};
     struct made m = second;
     m.dtype = KVC_I8;
-    refused(make(first), make(m), 0, "layer 3 K is f16 [4 heads x 32] in the first and i8 [4 heads x 32] in the second");
+    refused(make(first), make(m), 0,
+            "layer 3 K is f16 [4 heads x 32] in the first and i8 [4 heads x 32] in the second");
     struct kvc_cache *b = make(second);
     b->layer[0].index = 2;
     refused(make(first), b, 0, "the second has no layer 3 K");
@@ -239,15 +257,17 @@ static void metadata_are_merged(void **state) {
     assert_int_equal(v->meta.n, 3);
     kvc_cache_free(v);
     kvc_meta_set_text(&c[1]->meta, KVC_KEY_MODEL_NAME, "n", NULL);
-    refused(c[0], c[1], 0, "a and b cannot be joined: model.name is m in the first and n in the second");
+    refused(c[0], c[1], 0,
+            "a and b cannot be joined: model.name is m in the first and n in the second");
 }
 
 /* Companions are joined where they match, also if only some caches have them, and else left out. */
 static void companions(void **state) {
     (void)state;
-    struct kvc_cache *c[] = {make((struct made){.dtype = KVC_F16, .rows = 10}),
-                             make((struct made){.dtype = KVC_F16, .rows = 10, .first = 10, .queries = 2}),
-                             make((struct made){.dtype = KVC_F16, .rows = 10, .first = 20, .queries = 4})};
+    struct kvc_cache *c[] = {
+        make((struct made){.dtype = KVC_F16, .rows = 10}),
+        make((struct made){.dtype = KVC_F16, .rows = 10, .first = 10, .queries = 2}),
+        make((struct made){.dtype = KVC_F16, .rows = 10, .first = 20, .queries = 4})};
     struct kvc_join_report report;
     struct kvc_cache *v = join(c, 2, 0, &report, NULL);
     assert_non_null(v);
@@ -269,7 +289,9 @@ static void heads_are_divided_and_joined(void **state) {
     (void)state;
     const enum kvc_dtype dtypes[] = {KVC_F16, KVC_Q8_0};
     for (int d = 0; d < 2; d++) {
-        struct kvc_cache *whole = make((struct made){.dtype = dtypes[d], .rows = ROWS, .tokens = 1, .words = 1}), *c[2];
+        struct kvc_cache *whole = make((struct made){
+                             .dtype = dtypes[d], .rows = ROWS, .tokens = 1, .words = 1}),
+                         *c[2];
         struct kvc_join_report report;
         struct kvc_error e;
         int left_out;
@@ -288,7 +310,8 @@ static void heads_are_divided_and_joined(void **state) {
         same_rows(v, whole);
         assert_null(kvc_meta_find(&v->meta, KVC_KEY_SHARD));
         assert_memory_equal(v->tokens, whole->tokens, ROWS * sizeof *v->tokens);
-        assert_memory_equal(v->part[0].cells.words, whole->part[0].cells.words, 2 * ROWS * sizeof(uint32_t));
+        assert_memory_equal(v->part[0].cells.words, whole->part[0].cells.words,
+                            2 * ROWS * sizeof(uint32_t));
         kvc_cache_free(v);
         assert_null(kvc_view_shard(c[0], 0, 2, &left_out, &e)); /* is a shard already */
         refused(c[1], c[0], 1, "a: is shard 1/2, and is given as 0/2");
@@ -296,7 +319,8 @@ static void heads_are_divided_and_joined(void **state) {
         assert_non_null(strstr(e.message, "4 heads cannot be divided by 3 ranks"));
         assert_null(kvc_view_shard(whole, 2, 2, &left_out, &e));
         kvc_meta_set_u64(&whole->meta, KVC_KEY_HADAMARD_K, 128, NULL);
-        assert_null(kvc_view_shard(whole, 0, 2, &left_out, &e)); /* a rotation over all four heads */
+        /* a rotation over all four heads */
+        assert_null(kvc_view_shard(whole, 0, 2, &left_out, &e));
         kvc_meta_set_bool(&whole->meta, KVC_KEY_HEADS_KNOWN, 0, NULL);
         assert_null(kvc_view_shard(whole, 0, 2, &left_out, &e));
         assert_int_equal(e.need, KVC_NEED_HEADS);
@@ -324,7 +348,9 @@ static void ranks_must_match(void **state) {
     /* where the number of heads is unknown, it stays unknown */
     struct kvc_cache *c[] = {make(m), make(m)};
     for (int i = 0; i < 2; i++) {
-        for (int t = 0; t < 2; t++) c[i]->tensor[t].shape.dim *= c[i]->tensor[t].shape.heads, c[i]->tensor[t].shape.heads = 1;
+        for (int t = 0; t < 2; t++)
+            c[i]->tensor[t].shape.dim *= c[i]->tensor[t].shape.heads,
+                c[i]->tensor[t].shape.heads = 1;
         kvc_meta_set_bool(&c[i]->meta, KVC_KEY_HEADS_KNOWN, 0, NULL);
     }
     struct kvc_join_report report;
@@ -337,14 +363,21 @@ static void ranks_must_match(void **state) {
     free_all(c, 2);
 }
 
-/* Blocks with the prefix key at their first token: the chain begins with the first block, and goes through the others. */
+/* Blocks with the prefix key at their first token: the chain begins with the first block, and goes
+ * through the others. */
 static void prefix_keys_must_continue(void **state) {
     (void)state;
-    const struct kvc_extra extra = {.position = 300, .tag = KVC_EXTRA_MEDIA, .size = KVC_MIN_EXTRA_HASH, .bytes = values[0]};
-    struct kvc_cache *whole = make((struct made){.dtype = KVC_F16, .rows = ROWS, .tokens = 1}), *c[3];
+    const struct kvc_extra extra = {.position = 300,
+                                    .tag = KVC_EXTRA_MEDIA,
+                                    .size = KVC_MIN_EXTRA_HASH,
+                                    .bytes = values[0]};
+    struct kvc_cache *whole = make((struct made){.dtype = KVC_F16, .rows = ROWS, .tokens = 1}),
+                     *c[3];
     assert_int_equal(kvc_extras_store(&whole->meta, &extra, 1, NULL), 0);
     const uint64_t cut[] = {0, 256, 512, ROWS};
-    for (int i = 0; i < 3; i++) c[i] = kvc_view_select(whole, &(struct kvc_selection){.first = cut[i], .end = cut[i + 1]}, NULL);
+    for (int i = 0; i < 3; i++)
+        c[i] = kvc_view_select(whole, &(struct kvc_selection){.first = cut[i], .end = cut[i + 1]},
+                               NULL);
     const struct kvc_meta_entry *parent = kvc_meta_find(&c[1]->meta, KVC_KEY_PREFIX_PARENT);
     assert_non_null(parent);
     struct kvc_join_report report;

@@ -113,12 +113,16 @@ static void escapes(void **state) {
     cli_json_start(&j, c.out);
     j.compact = 1;
     cli_json_open(&j, NULL, '{');
-    cli_json_text(&j, "a\"b", "tab\t nl\n q\" b\\ esc\x1b del\x7f nel\xc2\x85 \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
+    cli_json_text(
+        &j, "a\"b",
+        "tab\t nl\n q\" b\\ esc\x1b del\x7f nel\xc2\x85 \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
     cli_json_text(&j, "bad", "x\xff\xc3y\xed\xa0\x80\xc0\xaf");
     cli_json_close(&j);
-    expect(&c, "{\"a\\\"b\": \"tab\\u0009 nl\\u000a q\\\" b\\\\ esc\\u001b del\\u007f nel\\u0085 \xc3\xa9 "
-               "\xe2\x82\xac "
-               "\xf0\x9f\x98\x80\", \"bad\": \"x\\ufffd\\ufffdy\\ufffd\\ufffd\\ufffd\\ufffd\\ufffd\"}");
+    expect(
+        &c,
+        "{\"a\\\"b\": \"tab\\u0009 nl\\u000a q\\\" b\\\\ esc\\u001b del\\u007f nel\\u0085 \xc3\xa9 "
+        "\xe2\x82\xac "
+        "\xf0\x9f\x98\x80\", \"bad\": \"x\\ufffd\\ufffdy\\ufffd\\ufffd\\ufffd\\ufffd\\ufffd\"}");
 }
 
 /* Whatever bytes a name holds, a JSON reader takes the result. */
@@ -166,23 +170,27 @@ static void utf8(void **state) {
                                       "\xf4\x90\x80\x80",
                                       "\xf5\x80\x80\x80",
                                       "\xff"};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(cli_utf8_length(bad[i]), 0);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(cli_utf8_length(bad[i]), 0);
 }
 
 static void safe_text(void **state) {
     (void)state;
     struct captured c;
     capture(&c);
-    size_t n = cli_print_safe(c.out, "ok \xc3\xa9 \t\n\x1b[2J\\ \x7f \xc2\x9b \xff \xe2\x80\xae \xe2\x80\x93");
-    static const char want[] = "ok \xc3\xa9 \\x09\\x0a\\x1b[2J\\x5c \\x7f \\xc2\\x9b \\xff \\xe2\\x80\\xae \xe2\x80\x93";
+    size_t n = cli_print_safe(
+        c.out, "ok \xc3\xa9 \t\n\x1b[2J\\ \x7f \xc2\x9b \xff \xe2\x80\xae \xe2\x80\x93");
+    static const char want[] =
+        "ok \xc3\xa9 \\x09\\x0a\\x1b[2J\\x5c \\x7f \\xc2\\x9b \\xff \\xe2\\x80\\xae \xe2\x80\x93";
     assert_int_equal(n, sizeof want - 1);
     expect(&c, want);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layout),    cmocka_unit_test(compact), cmocka_unit_test(doubles),   cmocka_unit_test(escapes),
-        cmocka_unit_test(any_bytes), cmocka_unit_test(utf8),    cmocka_unit_test(safe_text),
+        cmocka_unit_test(layout),    cmocka_unit_test(compact),   cmocka_unit_test(doubles),
+        cmocka_unit_test(escapes),   cmocka_unit_test(any_bytes), cmocka_unit_test(utf8),
+        cmocka_unit_test(safe_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_kept_tables.c: tables kept on a device are told apart by their keys, whatever the keys' hashes are. */
+/* test_kept_tables.c: tables kept on a device are told apart by their keys, whatever the keys'
+ * hashes are. */
 #include "formats/device/kept_tables.h"
 
 #include <setjmp.h>
@@ -17,7 +18,8 @@ static uint64_t one_for_all(const struct kvc_program_key *key) {
     return 7;
 }
 
-/* Keys that differ in one thing at a time: bytes, size, which, and whether the address or the content counts. */
+/* Keys that differ in one thing at a time: bytes, size, which, and whether the address or the
+ * content counts. */
 static struct kvc_program_key key_of(uint8_t content[KEYS][SIZE], unsigned i) {
     memset(content[i], 0, SIZE);
     content[i][SIZE - 1] = (uint8_t)(i / 6);

@@ -1,5 +1,5 @@
-/* test_kernels.c: every kernel but rANS (test_rans.c), in every table that this CPU runs, against slow and obvious code
- * or against a reference that is. */
+/* test_kernels.c: every kernel but rANS (test_rans.c), in every table that this CPU runs, against
+ * slow and obvious code or against a reference that is. */
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -30,7 +30,8 @@ static void planes_agree(void **state) {
         for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
             for (size_t size = 1; size <= 9; size++) {
                 size_t n = sizes[s], bytes = n * size;
-                uint8_t *src = malloc(bytes + 1), *want = malloc(bytes + 1), *got = malloc(bytes + 1), *back = malloc(bytes + 1);
+                uint8_t *src = malloc(bytes + 1), *want = malloc(bytes + 1),
+                        *got = malloc(bytes + 1), *back = malloc(bytes + 1);
                 for (size_t i = 0; i < bytes; i++) src[i] = random_byte();
                 for (size_t i = 0; i < n; i++)
                     for (size_t b = 0; b < size; b++) want[b * n + i] = src[i * size + b];
@@ -46,7 +47,8 @@ static void planes_agree(void **state) {
     }
 }
 
-/* Pieces of all sizes, at aligned and other addresses, in and past the caches; bytes between them stay. */
+/* Pieces of all sizes, at aligned and other addresses, in and past the caches; bytes between them
+ * stay. */
 static void pieces_agree(void **state) {
     enum {
         N = 5,
@@ -69,16 +71,23 @@ static void pieces_agree(void **state) {
         const struct kvc_kernels *k = kvc_kernels_find(*name);
         for (size_t s = 0; k && s < sizeof pieces / sizeof pieces[0]; s++)
             for (int how = 0; how < 32;
-                 how++) { /* CLOSE: pieces follow each other; else their steps are of vectors or of whole lines */
-                const size_t size = pieces[s], unit = how & LINES ? 64 : 16, at = how & ODD ? 3 : unit;
-                const size_t step = how & CLOSE ? size : how & RAGGED ? size + 7 : (size + GAP - 1) / unit * unit;
+                 /* CLOSE: pieces follow each other; else their steps are of vectors or of whole
+                    lines */
+                 how++) {
+                const size_t size = pieces[s], unit = how & LINES ? 64 : 16,
+                             at = how & ODD ? 3 : unit;
+                const size_t step = how & CLOSE    ? size
+                                    : how & RAGGED ? size + 7
+                                                   : (size + GAP - 1) / unit * unit;
                 memset(want, 0xa5, ROOM);
                 memset(got, 0xa5, ROOM);
                 for (size_t i = 0; i < N * size; i++)
-                    want[at + i / size * step + i % size] = src[1 + i / size * (size + 1) + i % size];
+                    want[at + i / size * step + i % size] =
+                        src[1 + i / size * (size + 1) + i % size];
                 const size_t together = how & ALONE ? 1 : N;
                 for (size_t i = 0; i < N; i += together)
-                    k->copy_pieces(got + at + i * step, step, src + 1 + i * (size + 1), size + 1, together, size, how & PAST);
+                    k->copy_pieces(got + at + i * step, step, src + 1 + i * (size + 1), size + 1,
+                                   together, size, how & PAST);
                 assert_memory_equal(got, want, ROOM);
             }
     }
@@ -162,11 +171,13 @@ static void block_types(void **state) {
     for (int i = 0; i < 32; i++) assert_true(v[i] == (float)(2 * (i - 16)));
     for (int i = 0; i < 16; i++) b[2 + i] = (uint8_t)(i | (15 - i) << 4);
     kvc_q4_0_to_f32(v, b, 1);
-    for (int i = 0; i < 16; i++) assert_true(v[i] == (float)(2 * (i - 8)) && v[i + 16] == (float)(2 * (7 - i)));
+    for (int i = 0; i < 16; i++)
+        assert_true(v[i] == (float)(2 * (i - 8)) && v[i + 16] == (float)(2 * (7 - i)));
     uint8_t c[24] = {0x00, 0x40, 0x00, 0x3c}; /* 2.0, 1.0 */
     for (int i = 0; i < 16; i++) c[4 + i] = (uint8_t)(i | (15 - i) << 4);
     kvc_q4_1_to_f32(v, c, 1);
-    for (int i = 0; i < 16; i++) assert_true(v[i] == (float)(2 * i + 1) && v[i + 16] == (float)(2 * (15 - i) + 1));
+    for (int i = 0; i < 16; i++)
+        assert_true(v[i] == (float)(2 * i + 1) && v[i + 16] == (float)(2 * (15 - i) + 1));
     uint8_t d[22] = {0x00, 0x40, 0x01, 0x00, 0x00, 0x80}; /* fifth bits: value 0 and value 31 */
     for (int i = 0; i < 16; i++) d[6 + i] = (uint8_t)i;
     kvc_q5_0_to_f32(v, d, 1);
@@ -185,7 +196,8 @@ static void eight_bit_floats(void **state) {
     uint8_t b[] = {0x38, 0xb8, 0x7e, 0x01, 0x7f, 0x80};
     float v[6];
     kvc_f8e4m3_to_f32(v, b, 6);
-    assert_true(v[0] == 1 && v[1] == -1 && v[2] == 448 && v[3] == 0x1p-9f && isnan(v[4]) && v[5] == 0 && signbit(v[5]) != 0);
+    assert_true(v[0] == 1 && v[1] == -1 && v[2] == 448 && v[3] == 0x1p-9f && isnan(v[4]) &&
+                v[5] == 0 && signbit(v[5]) != 0);
     uint8_t c[] = {0x3c, 0x7b, 0x01, 0x7c};
     kvc_f8e5m2_to_f32(v, c, 4);
     assert_true(v[0] == 1 && v[1] == 57344 && v[2] == 0x1p-16f && isinf(v[3]));
@@ -200,7 +212,8 @@ static void hadamard(void **state) {
     for (int t = 0; t < 2; t++)
         for (int i = 0; i < TILE; i++) {
             double sum = 0; /* row i of Sylvester's matrix: sign by the parity of i & j */
-            for (int j = 0; j < TILE; j++) sum += x[t * TILE + j] * (__builtin_popcount((unsigned)(i & j)) % 2 ? -1 : 1);
+            for (int j = 0; j < TILE; j++)
+                sum += x[t * TILE + j] * (__builtin_popcount((unsigned)(i & j)) % 2 ? -1 : 1);
             assert_true(fabs(sum / 8 - y[t * TILE + i]) < 1e-3);
         }
     kvc_hadamard(y, 2 * TILE, TILE);
@@ -239,10 +252,12 @@ static void words_are_cut_and_joined(void **state) {
                     for (size_t i = 0; i < n; i++) {
                         words[i] = (uint16_t)(words[i] % whole);
                         bias[i] = (uint16_t)(bias[i] % whole / step * step); /* no low bits */
-                        want[i] = (uint16_t)(context[i] + (words[i] + whole - bias[i]) % whole / step);
+                        want[i] = (uint16_t)(context[i] +
+                                             (words[i] + whole - bias[i]) % whole / step);
                         want_low[i] = (uint8_t)(words[i] % step);
                     }
-                    k->cut_words(symbols, low, words, bias, context, n, shift, (uint16_t)(whole - 1));
+                    k->cut_words(symbols, low, words, bias, context, n, shift,
+                                 (uint16_t)(whole - 1));
                     assert_memory_equal(symbols, want, 2 * n);
                     assert_memory_equal(low, want_low, n);
                     for (size_t i = 0; i < n; i++) symbols[i] = (uint16_t)(symbols[i] - context[i]);
@@ -272,7 +287,8 @@ static void words_are_rotated(void **state) {
             uint8_t *low = noise(n), *high = noise(n);
             k->cut_rotated(low, high, words, bias, n);
             for (size_t i = 0; i < n; i++) {
-                const unsigned word = (words[i] + 65536u - bias[i]) % 65536, rotated = word * 2 % 65536 + word / 32768;
+                const unsigned word = (words[i] + 65536u - bias[i]) % 65536,
+                               rotated = word * 2 % 65536 + word / 32768;
                 assert_int_equal(low[i], rotated % 256);
                 assert_int_equal(high[i], rotated / 256);
             }
@@ -283,11 +299,12 @@ static void words_are_rotated(void **state) {
     }
 }
 
-/* Joins pieces to an address and a distance of two bytes more than whole vectors, and of whole vectors, into the caches and past them;
- * what lies around the pieces must stay as it is. */
+/* Joins pieces to an address and a distance of two bytes more than whole vectors, and of whole
+ * vectors, into the caches and past them; what lies around the pieces must stay as it is. */
 static void rotated_pieces_have_places(void **state) {
     (void)state;
-    static const size_t of[] = {1, 16, 33, 48, 64, 80, 100, 192, 640}, starts[] = {1, 2, 16, 20, 64}, gaps[] = {0, 3, 16, 64};
+    static const size_t of[] = {1, 16, 33, 48, 64, 80, 100, 192, 640},
+                        starts[] = {1, 2, 16, 20, 64}, gaps[] = {0, 3, 16, 64};
     enum {
         PIECES = 5,
         STEP = 700,
@@ -299,11 +316,12 @@ static void rotated_pieces_have_places(void **state) {
         const struct kvc_kernels *k = kvc_kernels_find(*name);
         if (!k) continue;
         for (size_t how = 0; how < SIZES * STARTS * GAPS * 2; how++) {
-            const size_t n = of[how % SIZES], at = starts[how / SIZES % STARTS], to = 2 * n + gaps[how / SIZES / STARTS % GAPS];
+            const size_t n = of[how % SIZES], at = starts[how / SIZES % STARTS],
+                         to = 2 * n + gaps[how / SIZES / STARTS % GAPS];
             const size_t room = (at + PIECES * to + 127) / 64 * 64;
             uint16_t *bias = noise(2 * n);
-            uint8_t *low = noise(PIECES * STEP), *high = noise(PIECES * STEP), *got = aligned_alloc(64, room),
-                    *want = malloc(room);
+            uint8_t *low = noise(PIECES * STEP), *high = noise(PIECES * STEP),
+                    *got = aligned_alloc(64, room), *want = malloc(room);
             for (size_t i = 0; i < room; i++) got[i] = want[i] = random_byte();
             for (size_t p = 0; p < PIECES; p++)
                 for (size_t i = 0; i < n; i++) {
@@ -321,7 +339,8 @@ static void rotated_pieces_have_places(void **state) {
     }
 }
 
-/* Bit `bit` of byte `at` of n values packed in `width` bits (fast.md, "Packing"): which value, and which bit of it. */
+/* Bit `bit` of byte `at` of n values packed in `width` bits (fast.md, "Packing"): which value, and
+ * which bit of it. */
 static size_t packed_value(size_t at, unsigned bit, unsigned width, unsigned *value_bit) {
     const size_t group = at / (4 * width);
     unsigned byte = (unsigned)(at % (4 * width)), done = 0;
@@ -350,7 +369,8 @@ static void bits_are_packed(void **state) {
             for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
                 const size_t n = sizes[s], size = KVC_PACKED(n, width);
                 assert_int_equal(size, (n + 31) / 32 * 4 * width);
-                uint8_t *values = noise(n), *packed = noise(size), *want = calloc(size + 1, 1), *back = noise(n);
+                uint8_t *values = noise(n), *packed = noise(size), *want = calloc(size + 1, 1),
+                        *back = noise(n);
                 for (size_t i = 0; i < n; i++) values[i] = (uint8_t)(values[i] % (1u << width));
                 for (size_t at = 0; at < size; at++)
                     for (unsigned bit = 0, from; bit < 8; bit++) {
@@ -361,12 +381,14 @@ static void bits_are_packed(void **state) {
                 assert_memory_equal(packed, want, size);
                 k->unpack_bits(back, packed, n, width);
                 assert_memory_equal(back, values, n);
-                for (size_t at = 0; at < size; at++) packed[at] = random_byte(); /* the unused bits too */
+                /* the unused bits too */
+                for (size_t at = 0; at < size; at++) packed[at] = random_byte();
                 memset(values, 0, n);
                 for (size_t at = 0; at < size; at++)
                     for (unsigned bit = 0, from; bit < 8; bit++) {
                         size_t i = packed_value(at, bit, width, &from);
-                        if (i < n) values[i] = (uint8_t)(values[i] | (packed[at] >> bit & 1) << from);
+                        if (i < n)
+                            values[i] = (uint8_t)(values[i] | (packed[at] >> bit & 1) << from);
                     }
                 k->unpack_bits(back, packed, n, width);
                 assert_memory_equal(back, values, n);
@@ -375,8 +397,8 @@ static void bits_are_packed(void **state) {
     }
 }
 
-/* --- the channel model, in double: products of floats are exact in it, and of sums, as of roots, rounding twice is
- * rounding once (53 bits are more than twice 24 and two) --- */
+/* --- the channel model, in double: products of floats are exact in it, and of sums, as of roots,
+ * rounding twice is rounding once (53 bits are more than twice 24 and two) --- */
 
 static float times(float a, float b) {
     return (float)((double)a * (double)b);
@@ -411,17 +433,24 @@ struct word_case {
     unsigned sign, cut, shift;
     uint32_t rebias;
 };
-static const struct word_case word_cases[] = {{15, 22, 6, 0}, {15, 21, 8, 112}, {7, 20, 0, 120}, {7, 21, 0, 112}};
+static const struct word_case word_cases[] = {{15, 22, 6, 0},
+                                              {15, 21, 8, 112},
+                                              {7, 20, 0, 120},
+                                              {7, 21, 0, 112}};
 
 static struct kvc_word_format format_of(const struct word_case *w) {
-    return (struct kvc_word_format){.sign = w->sign, .drop = w->cut - w->shift, .shift = w->shift, .rebias = w->rebias};
+    return (struct kvc_word_format){.sign = w->sign,
+                                    .drop = w->cut - w->shift,
+                                    .shift = w->shift,
+                                    .rebias = w->rebias};
 }
 
 /* Which product is fused with a sum, for telling that a kernel does so. */
 enum fused { NOTHING, FIRST_TERM, SECOND_TERM, SQUARE };
 
-static void obvious_model_word(uint16_t *bias, uint16_t *context, float mean, float partner, float variance, float c, float s,
-                               const struct word_case *w, enum fused fused) {
+static void obvious_model_word(uint16_t *bias, uint16_t *context, float mean, float partner,
+                               float variance, float c, float s, const struct word_case *w,
+                               enum fused fused) {
     const float m = fused == FIRST_TERM    ? fmaf(mean, c, times(partner, s))
                     : fused == SECOND_TERM ? fmaf(partner, s, times(mean, c))
                                            : plus(times(mean, c), times(partner, s));
@@ -429,9 +458,11 @@ static void obvious_model_word(uint16_t *bias, uint16_t *context, float mean, fl
     const uint32_t steps = (bits_of(q) - bits_of(variance)) >> 22;
     int64_t r = (int64_t)(bits_of(q) >> 1) + (INT64_C(127) << 22) - ((int64_t)w->rebias << 23);
     if (r < 0) r = 0;
-    const int64_t magnitude = (r + (INT64_C(1) << (w->cut - 1))) / (INT64_C(1) << w->cut) * (INT64_C(1) << w->shift);
+    const int64_t magnitude = (r + (INT64_C(1) << (w->cut - 1))) / (INT64_C(1) << w->cut) *
+                              (INT64_C(1) << w->shift);
     *context = (uint16_t)(steps < 7 ? steps : 7);
-    *bias = (uint16_t)(magnitude % (INT64_C(1) << w->sign) + (signbit(m) ? INT64_C(1) << w->sign : 0));
+    *bias = (uint16_t)(magnitude % (INT64_C(1) << w->sign) +
+                       (signbit(m) ? INT64_C(1) << w->sign : 0));
 }
 
 static const size_t periods[] = {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 128};
@@ -439,7 +470,8 @@ static const size_t periods[] = {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 12
 static void model_words_agree(void **state) {
     (void)state;
     static const unsigned spreads[] = {1, 2, 64, 127, 190, 191, 192, 252, 253};
-    static const float turns[][2] = {{1, 0}, {-1, 0}, {0, 1}, {0, -1}, {-1, -0.0f}, {0x1p-126f, 1}, {1, 0x1p-149f}};
+    static const float turns[][2] = {{1, 0},      {-1, 0},        {0, 1},        {0, -1},
+                                     {-1, -0.0f}, {0x1p-126f, 1}, {1, 0x1p-149f}};
     static const unsigned shifts[] = {0, 4, 8, 10, 13};
     unsigned infinite = 0, contexts = 0;
     for (size_t p = 0; p < sizeof periods / sizeof periods[0]; p++)
@@ -461,16 +493,22 @@ static void model_words_agree(void **state) {
                     }
                     for (size_t i = 0; i < n; i++) {
                         const unsigned any = 1 + random_u16() % 253u;
-                        const unsigned spread = random_byte() % 2 ? spreads[random_byte() % 9] : any;
+                        const unsigned spread = random_byte() % 2 ? spreads[random_byte() % 9]
+                                                                  : any;
                         const int far = random_byte() % 4, other = random_byte() - 128;
-                        const int own = far == 0 ? -128 : far == 1 ? 127 : far == 2 ? 0 : random_byte() - 128;
+                        const int own = far == 0   ? -128
+                                        : far == 1 ? 127
+                                        : far == 2 ? 0
+                                                   : random_byte() - 128;
                         variance[i] = variance_of(spread);
                         mean[i] = value_of(own, spread);
                         partner[i] = value_of(other, 1 + random_u16() % 253u);
                         if (random_byte() % 4 == 0) partner[i] = random_byte() % 2 ? 0 : -0.0f;
-                        obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i], cosine[i % period],
-                                           sine[i % period], &word_cases[w], NOTHING);
-                        const float m = plus(times(mean[i], cosine[i % period]), times(partner[i], sine[i % period]));
+                        obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i],
+                                           variance[i], cosine[i % period], sine[i % period],
+                                           &word_cases[w], NOTHING);
+                        const float m = plus(times(mean[i], cosine[i % period]),
+                                             times(partner[i], sine[i % period]));
                         infinite += isinf(times(m, m)) != 0;
                         contexts |= 1u << want_context[i];
                         want_context[i] = (uint16_t)(want_context[i] << up);
@@ -481,7 +519,8 @@ static void model_words_agree(void **state) {
                         if (!k) continue;
                         memset(bias, 0xa5, 2 * n);
                         memset(context, 0xa5, 2 * n);
-                        k->model_words(bias, context, &channels, cosine, sine, n, period, &format, up);
+                        k->model_words(bias, context, &channels, cosine, sine, n, period, &format,
+                                       up);
                         assert_memory_equal(bias, want_bias, 2 * n);
                         assert_memory_equal(context, want_context, 2 * n);
                     }
@@ -492,8 +531,8 @@ static void model_words_agree(void **state) {
     assert_int_equal(contexts, 255);
 }
 
-/* Channels whose bias would be another if an operation were fused: their q lies where the bias steps, so that its last
- * bit decides. */
+/* Channels whose bias would be another if an operation were fused: their q lies where the bias
+ * steps, so that its last bit decides. */
 static void model_words_are_not_fused(void **state) {
     (void)state;
     enum { N = 96 };
@@ -511,14 +550,16 @@ static void model_words_are_not_fused(void **state) {
             const unsigned spread = 120 + random_byte() % 16u;
             variance[i] = variance_of(spread);
             partner[i] = value_of(random_byte() - 128, spread);
-            const float step = float_of(bits_of(variance[i]) + ((2u * (random_byte() % 40u) + 1) << word->cut));
+            const float step = float_of(bits_of(variance[i]) +
+                                        ((2u * (random_byte() % 40u) + 1) << word->cut));
             const double m = sqrt((double)step - (double)variance[i]);
             mean[i] = (float)((m - (double)partner[i] * (double)sine[i]) / (double)cosine[i]);
             mean[i] = float_of(bits_of(mean[i]) + random_byte() % 8u);
             uint16_t fused_bias, fused_context;
-            obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i], cosine[i], sine[i], word,
-                               NOTHING);
-            obvious_model_word(&fused_bias, &fused_context, mean[i], partner[i], variance[i], cosine[i], sine[i], word, fused);
+            obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i],
+                               cosine[i], sine[i], word, NOTHING);
+            obvious_model_word(&fused_bias, &fused_context, mean[i], partner[i], variance[i],
+                               cosine[i], sine[i], word, fused);
             i += fused_bias != want_bias[i];
         }
         const struct kvc_model_channels channels = {mean, partner, variance};
@@ -562,18 +603,25 @@ static void model_sums_agree(void **state) {
         for (size_t heads = 1; heads <= 3; heads++)
             for (size_t rows = 0; rows <= ROWS; rows++) {
                 const size_t period = periods[p], n = heads * period;
-                float *x = noise(4 * n * ROWS), *turn[4], *turned[4], *sums[4], *before[4], *want[4];
-                for (int a = 0; a < 4; a++) sums[a] = noise(4 * n), before[a] = noise(4 * n), want[a] = noise(4 * n);
-                for (int a = 0; a < 4; a++) turn[a] = noise(4 * period), turned[a] = noise(4 * period);
+                float *x = noise(4 * n * ROWS), *turn[4], *turned[4], *sums[4], *before[4],
+                      *want[4];
+                for (int a = 0; a < 4; a++)
+                    sums[a] = noise(4 * n), before[a] = noise(4 * n), want[a] = noise(4 * n);
+                for (int a = 0; a < 4; a++)
+                    turn[a] = noise(4 * period), turned[a] = noise(4 * period);
                 for (size_t d = 0; d < period; d++)
-                    for (int a = 0; a < 4; a++) turn[a][d] = turned[a][d] = (float)cos(random_u16() / 1000.0);
+                    for (int a = 0; a < 4; a++)
+                        turn[a][d] = turned[a][d] = (float)cos(random_u16() / 1000.0);
                 for (int a = 0; a < 4; a++)
                     for (size_t i = 0; i < n; i++)
-                        before[a][i] = want[a][i] = random_byte() % 4 ? (float)random_u16() / 77 - 400 : -0.0f;
+                        before[a][i] = want[a][i] = random_byte() % 4
+                                                        ? (float)random_u16() / 77 - 400
+                                                        : -0.0f;
                 for (size_t t = 0; t < rows; t++) {
                     for (size_t i = 0; i < n; i++) {
                         x[t * n + i] = any_float();
-                        const float v = fabs((double)x[t * n + i]) < 0x1p50 ? x[t * n + i] : 0; /* false for NaN */
+                        /* false for NaN */
+                        const float v = fabs((double)x[t * n + i]) < 0x1p50 ? x[t * n + i] : 0;
                         want[0][i] = plus(want[0][i], v);
                         want[1][i] = plus(want[1][i], times(v, v));
                         want[2][i] = plus(want[2][i], times(v, turned[0][i % period]));
@@ -601,9 +649,11 @@ static void model_sums_agree(void **state) {
                     const struct kvc_model_sums resting = {.plain = sums[0], .square = sums[1]};
                     for (int a = 0; a < 4; a++) memcpy(sums[a], before[a], 4 * n);
                     k->model_sums(&resting, x, rows, NULL, NULL, NULL, NULL, n, period);
-                    for (int a = 0; a < 4; a++) assert_memory_equal(sums[a], a < 2 ? want[a] : before[a], 4 * n);
+                    for (int a = 0; a < 4; a++)
+                        assert_memory_equal(sums[a], a < 2 ? want[a] : before[a], 4 * n);
                 }
-                for (int a = 0; a < 4; a++) free(sums[a]), free(before[a]), free(want[a]), free(turn[a]), free(turned[a]);
+                for (int a = 0; a < 4; a++)
+                    free(sums[a]), free(before[a]), free(want[a]), free(turn[a]), free(turned[a]);
                 free(x);
             }
 }
@@ -626,7 +676,9 @@ static void model_angles_agree(void **state) {
                 if (i < n) kvc_kernels_ref.model_angles(&want[0], &want[1], x + i, 1);
                 assert_memory_equal(&cosine[i], &want[0], 4);
                 assert_memory_equal(&sine[i], &want[1], 4);
-                if (i < n) assert_true(fabs((double)cosine[i] - cos(x[i])) < 1e-7 && fabs((double)sine[i] - sin(x[i])) < 1e-7);
+                if (i < n)
+                    assert_true(fabs((double)cosine[i] - cos(x[i])) < 1e-7 &&
+                                fabs((double)sine[i] - sin(x[i])) < 1e-7);
             }
         }
     }
@@ -635,7 +687,8 @@ static void model_angles_agree(void **state) {
 /* Lengths of every path of XXH3, from addresses that are not aligned. */
 static void hashes_agree(void **state) {
     (void)state;
-    static const size_t size[] = {0, 1, 3, 4, 8, 9, 16, 17, 128, 129, 240, 241, 256, 384, 1024, 1025, 4099};
+    static const size_t size[] = {0,   1,   3,   4,   8,   9,    16,   17,  128,
+                                  129, 240, 241, 256, 384, 1024, 1025, 4099};
     enum { MOST = 4099, ROWS = 3 };
     uint8_t *bytes = (uint8_t *)noise(ROWS * MOST + 1);
     for (const char *const *name = kvc_kernels_names(); *name; name++) {
@@ -643,7 +696,8 @@ static void hashes_agree(void **state) {
         for (size_t i = 0; k && i < sizeof size / sizeof size[0]; i++) {
             uint64_t sum = 0;
             for (uint64_t row = 0; row < ROWS; row++) {
-                const uint64_t want = XXH3_64bits_withSeed(bytes + 1 + row * size[i], size[i], 7 + row);
+                const uint64_t want = XXH3_64bits_withSeed(bytes + 1 + row * size[i], size[i],
+                                                           7 + row);
                 assert_true(k->hash(bytes + 1 + row * size[i], size[i], 7 + row) == want);
                 sum += want;
             }
@@ -747,13 +801,14 @@ static void floats_are_narrowed(narrow *convert, const float *src, const uint16_
     }
 }
 
-/* Every word; the middle between any two neighbours, which goes to the even one, and the floats beside it, which go to
- * the nearer one; NaNs of which no bit would be left. */
+/* Every word; the middle between any two neighbours, which goes to the even one, and the floats
+ * beside it, which go to the nearer one; NaNs of which no bit would be left. */
 static void floats_become_words(void **state) {
     (void)state;
     enum { MOST = 65536 + 6 * 32768 + 4 };
     float *half = malloc(MOST * sizeof *half), *brain = malloc(MOST * sizeof *brain);
-    uint16_t *want_half = malloc(MOST * sizeof *want_half), *want_brain = malloc(MOST * sizeof *want_brain);
+    uint16_t *want_half = malloc(MOST * sizeof *want_half),
+             *want_brain = malloc(MOST * sizeof *want_brain);
     size_t halves = 0, brains = 0;
     for (unsigned w = 0; w < 65536; w++) {
         const unsigned sign = w & 0x8000, size = w & 0x7fff;
@@ -811,7 +866,8 @@ static void ranges_agree(void **state) {
                 fill_with(round % 2 ? finite_float : common_float, x, n);
                 for (size_t i = 0; i < n; i++) {
                     if (round == 19) x[i] = random_byte() % 2 ? 0 : -0.0f;
-                    if (round == 17) x[i] = fabsf(x[i]) + (float)(i != n - 1); /* the last is the minimum */
+                    /* the last is the minimum */
+                    if (round == 17) x[i] = fabsf(x[i]) + (float)(i != n - 1);
                     low[i] = random_byte() % 2 ? INFINITY : finite_float();
                     high[i] = random_byte() % 2 ? -INFINITY : finite_float();
                     want_low[i] = x[i] < low[i] ? x[i] : low[i];
@@ -825,14 +881,16 @@ static void ranges_agree(void **state) {
                 if (n) {
                     k->range(x, n, &least, &greatest);
                     assert_int_equal(bits_of(least), want_least == 0 ? 0 : bits_of(want_least));
-                    assert_int_equal(bits_of(greatest), want_greatest == 0 ? 0 : bits_of(want_greatest));
+                    assert_int_equal(bits_of(greatest),
+                                     want_greatest == 0 ? 0 : bits_of(want_greatest));
                 }
                 free(x - 1), free(low - 1), free(high - 1), free(want_low - 1), free(want_high - 1);
             }
     }
 }
 
-/* Values beyond limits of their own and of all; many are equal to a limit, some limits are infinite. */
+/* Values beyond limits of their own and of all; many are equal to a limit, some limits are
+ * infinite. */
 static void limits_agree(void **state) {
     (void)state;
     for (size_t s = 0; s < LENGTHS; s++)
@@ -842,7 +900,8 @@ static void limits_agree(void **state) {
             uint16_t *got = malloc(2 * n + 2), *want = malloc(2 * n + 2);
             size_t count = 0;
             assert_true(got && want);
-            for (size_t i = 0; i < n; i++) x[i] = round % 3 ? common_float() : (float)(random_byte() % 16 - 8);
+            for (size_t i = 0; i < n; i++)
+                x[i] = round % 3 ? common_float() : (float)(random_byte() % 16 - 8);
             for (size_t i = 0; i <= n; i++) {
                 low[i] = round % 3 ? -0.5f : (float)(random_byte() % 4 - 8);
                 high[i] = round % 3 ? 0.5f : (float)(random_byte() % 4 + 4);
@@ -863,11 +922,13 @@ static void limits_agree(void **state) {
 static const size_t group_sizes[] = {1, 3, 7, 8, 13, 32, 64, 80, 2000};
 enum { GROUP_SIZES = sizeof group_sizes / sizeof group_sizes[0] };
 
-/* Halves between two codes are common, so are values outside of the range; some are infinite or no numbers. */
+/* Halves between two codes are common, so are values outside of the range; some are infinite or no
+ * numbers. */
 static void codes_agree(void **state) {
     (void)state;
     static const float tops[] = {0, 1, 3, 6.5f, 15, 127, 255};
-    static const float special[] = {INFINITY, -INFINITY, NAN, -NAN, -0.0f, 3e38f, -3e38f, 0x1p-149f};
+    static const float special[] = {INFINITY, -INFINITY, NAN,    -NAN,
+                                    -0.0f,    3e38f,     -3e38f, 0x1p-149f};
     unsigned seen[256] = {0};
     for (const char *const *name = kvc_kernels_names(); *name; name++) {
         const struct kvc_kernels *k = kvc_kernels_find(*name);
@@ -875,12 +936,14 @@ static void codes_agree(void **state) {
         for (size_t s = 0; s < LENGTHS; s++)
             for (size_t g = 0; g < GROUP_SIZES; g++)
                 for (unsigned round = 0; round < 7; round++) {
-                    const size_t n = lengths[s], group = group_sizes[g], groups = (n + group - 1) / group;
+                    const size_t n = lengths[s], group = group_sizes[g],
+                                 groups = (n + group - 1) / group;
                     float *x = floats(n), *low = floats(groups), *inverse = floats(groups);
                     uint8_t *codes = bytes(n), *want = bytes(n);
                     for (size_t i = 0; i < groups; i++) {
                         low[i] = round % 2 ? common_float() : (float)(random_byte() % 32) / 4 - 4;
-                        inverse[i] = round % 2 ? fabsf(common_float()) : ldexpf(1, random_byte() % 4 - 1);
+                        inverse[i] = round % 2 ? fabsf(common_float())
+                                               : ldexpf(1, random_byte() % 4 - 1);
                     }
                     for (size_t i = 0; i < n; i++) {
                         const float own = (float)(random_u16() % 640) / 4 - 12;
@@ -889,8 +952,11 @@ static void codes_agree(void **state) {
                         const float v = times(plus(x[i], -low[i / group]), inverse[i / group]);
                         double clamped = v > 0 ? (double)v : 0;
                         if (clamped > (double)tops[round]) clamped = (double)tops[round];
-                        const double below = floor(clamped), over = clamped - below; /* ties to even by hand */
-                        const double code = over > 0.5 || (over == 0.5 && fmod(below, 2) != 0) ? below + 1 : below;
+                        /* ties to even by hand */
+                        const double below = floor(clamped), over = clamped - below;
+                        const double code = over > 0.5 || (over == 0.5 && fmod(below, 2) != 0)
+                                                ? below + 1
+                                                : below;
                         want[i] = (uint8_t)code;
                         seen[want[i]]++;
                     }
@@ -911,7 +977,8 @@ static void values_agree(void **state) {
         for (size_t s = 0; s < LENGTHS; s++)
             for (size_t g = 0; g < GROUP_SIZES; g++)
                 for (unsigned round = 0; round < 4; round++) {
-                    const size_t n = lengths[s], group = group_sizes[g], groups = (n + group - 1) / group;
+                    const size_t n = lengths[s], group = group_sizes[g],
+                                 groups = (n + group - 1) / group;
                     float *x = floats(n), *step = floats(groups), *low = floats(groups);
                     float *want = floats(n), *want_added = floats(n);
                     uint8_t *codes = bytes(n);
@@ -927,7 +994,8 @@ static void values_agree(void **state) {
                     for (size_t i = 0; i < n; i++) want_added[i] = plus(want[i], x[i]);
                     k->dequantise_add(x, codes, step, low, n, group);
                     assert_memory_equal(x, want_added, 4 * n);
-                    free(x - 1), free(step - 1), free(low - 1), free(want - 1), free(want_added - 1), free(codes - 1);
+                    free(x - 1), free(step - 1), free(low - 1), free(want - 1),
+                        free(want_added - 1), free(codes - 1);
                 }
     }
     assert_true(fused > 1000); /* a fused product would show */
@@ -940,7 +1008,8 @@ static void rows_are_multiplied(void **state) {
     for (size_t n = 0; n <= 200; n++)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
             for (unsigned round = 0; round < 3; round++) {
-                const size_t k = rows[r], stride = n + 3 * round, all = k ? (k - 1) * stride + n : 0;
+                const size_t k = rows[r], stride = n + 3 * round,
+                             all = k ? (k - 1) * stride + n : 0;
                 float *a = floats(k), *b = floats(all), *y = floats(n), *want = floats(n);
                 fill_with(round == 2 ? number : common_float, a, k);
                 fill_with(round == 2 ? number : common_float, b, all);
@@ -973,18 +1042,23 @@ static void integers_are_multiplied(void **state) {
             for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
                 const size_t inputs = some[k], bytes = kvc_dot_bytes(outputs, inputs);
                 int8_t *x = malloc(rows * inputs + 1), *w = calloc(bytes + 1, 1);
-                float *numbers = malloc(4 * 2 * outputs), *want = malloc(4 * rows * outputs), *y = malloc(4 * rows * outputs);
+                float *numbers = malloc(4 * 2 * outputs), *want = malloc(4 * rows * outputs),
+                      *y = malloc(4 * rows * outputs);
                 const struct kvc_dot_matrix m = {outputs, inputs, w, numbers, numbers + outputs};
                 const int most = (rows + outputs) % 3 == 0; /* the largest sums that there are */
                 fill_with(common_float, numbers, 2 * outputs);
-                for (size_t i = 0; i < rows * inputs; i++) x[i] = (int8_t)(most ? -127 : (int)(random_u16() % 255) - 127);
+                for (size_t i = 0; i < rows * inputs; i++)
+                    x[i] = (int8_t)(most ? -127 : (int)(random_u16() % 255) - 127);
                 for (size_t i = 0; i < outputs; i++)
                     for (size_t j = 0; j < inputs; j++)
-                        w[kvc_dot_place(inputs, i, j)] = (int8_t)(most ? 127 : (int)(random_u16() % 255) - 127);
+                        w[kvc_dot_place(inputs, i, j)] = (int8_t)(most ? 127
+                                                                       : (int)(random_u16() % 255) -
+                                                                             127);
                 for (size_t r = 0; r < rows; r++)
                     for (size_t i = 0; i < outputs; i++) {
                         int64_t sum = 0;
-                        for (size_t j = 0; j < inputs; j++) sum += (int64_t)x[r * inputs + j] * w[kvc_dot_place(inputs, i, j)];
+                        for (size_t j = 0; j < inputs; j++)
+                            sum += (int64_t)x[r * inputs + j] * w[kvc_dot_place(inputs, i, j)];
                         volatile float product = (float)sum * m.scale[i];
                         want[r * outputs + i] = product + m.mean[i];
                     }
@@ -1025,14 +1099,16 @@ static void matrices_are_transposed(void **state) {
     for (size_t rows = 0; rows <= 19; rows += rows < 9 ? 1 : 5)
         for (size_t columns = 0; columns <= 27; columns += columns < 9 ? 1 : 6) {
             const size_t from = 2 * columns + 4, to = 2 * rows + 6;
-            uint8_t *src = bytes(rows * from + 1), *dst = bytes(columns * to + 1), *want = bytes(columns * to + 1);
+            uint8_t *src = bytes(rows * from + 1), *dst = bytes(columns * to + 1),
+                    *want = bytes(columns * to + 1);
             for (const char *const *name = kvc_kernels_names(); *name; name++) {
                 const struct kvc_kernels *kernels = kvc_kernels_find(*name);
                 if (!kernels) continue;
                 memset(dst, 0x5a, columns * to);
                 memset(want, 0x5a, columns * to);
                 for (size_t r = 0; r < rows; r++)
-                    for (size_t c = 0; c < columns; c++) memcpy(want + c * to + 2 * r, src + r * from + 2 * c, 2);
+                    for (size_t c = 0; c < columns; c++)
+                        memcpy(want + c * to + 2 * r, src + r * from + 2 * c, 2);
                 kernels->transpose_2(dst, to, src, from, rows, columns);
                 assert_memory_equal(dst, want, columns * to);
             }
@@ -1071,8 +1147,10 @@ static void tiles_are_multiplied(void **state) {
     for (size_t i = 0; i <= 20 * 8; i++)
         for (size_t k = 0; k <= 33; k += 11)
             for (size_t gap = 0; gap <= 3; gap++) {
-                const size_t rows = i % 21, tiles = i / 21, a_stride = k + gap, y_stride = tiles * KVC_TILE + gap;
-                float *a = floats(rows * a_stride), *b = floats(tiles * k * KVC_TILE), *y = floats(rows * y_stride);
+                const size_t rows = i % 21, tiles = i / 21, a_stride = k + gap,
+                             y_stride = tiles * KVC_TILE + gap;
+                float *a = floats(rows * a_stride), *b = floats(tiles * k * KVC_TILE),
+                      *y = floats(rows * y_stride);
                 float *want = floats(rows * y_stride);
                 fill_with(gap ? common_float : number, a, rows * a_stride);
                 fill_with(gap ? common_float : number, b, tiles * k * KVC_TILE);
@@ -1083,8 +1161,9 @@ static void tiles_are_multiplied(void **state) {
                     memcpy(want, y, 4 * rows * y_stride);
                     for (size_t r = 0; r < rows; r++)
                         for (size_t t = 0; t < tiles; t++)
-                            kvc_kernels_ref.multiply_rows(want + r * y_stride + t * KVC_TILE, a + r * a_stride,
-                                                          b + t * k * KVC_TILE, k, KVC_TILE, KVC_TILE);
+                            kvc_kernels_ref.multiply_rows(want + r * y_stride + t * KVC_TILE,
+                                                          a + r * a_stride, b + t * k * KVC_TILE, k,
+                                                          KVC_TILE, KVC_TILE);
                     kernels->multiply_tiles(y, y_stride, a, a_stride, rows, b, k, tiles);
                     assert_memory_equal(y, want, 4 * rows * y_stride);
                 }
@@ -1095,7 +1174,8 @@ static void tiles_are_multiplied(void **state) {
 /* add_gram's upper triangle sum by sum, and nothing beside it. */
 static void grams_agree(void **state) {
     (void)state;
-    static const size_t dims[] = {1, 2, 5, 6, 7, 15, 16, 17, 22, 31, 64, 67}, counts[] = {0, 1, 2, 17, 64};
+    static const size_t dims[] = {1, 2, 5, 6, 7, 15, 16, 17, 22, 31, 64, 67},
+                        counts[] = {0, 1, 2, 17, 64};
     for (size_t s = 0; s < sizeof dims / sizeof dims[0] * 5 * 3; s++) {
         const size_t dim = dims[s / 15], n = counts[s / 3 % 5], stride = dim + (s % 3 ? 3 : 0);
         float *x = floats(n * stride);
@@ -1111,7 +1191,8 @@ static void grams_agree(void **state) {
             for (size_t i = 0; i < dim; i++)
                 for (size_t j = 0; j < dim; j++) {
                     float sum = 0;
-                    for (size_t t = 0; t < n && i <= j; t++) sum = fmaf(x[t * stride + i], x[t * stride + j], sum);
+                    for (size_t t = 0; t < n && i <= j; t++)
+                        sum = fmaf(x[t * stride + i], x[t * stride + j], sum);
                     const double due = i <= j ? want[i * dim + j] + (double)sum : want[i * dim + j];
                     assert_memory_equal(&due, &gram[i * dim + j], sizeof due);
                 }
@@ -1121,7 +1202,8 @@ static void grams_agree(void **state) {
 }
 
 static float total_of(const float sum[8]) {
-    return plus(plus(plus(sum[0], sum[4]), plus(sum[2], sum[6])), plus(plus(sum[1], sum[5]), plus(sum[3], sum[7])));
+    return plus(plus(plus(sum[0], sum[4]), plus(sum[2], sum[6])),
+                plus(plus(sum[1], sum[5]), plus(sum[3], sum[7])));
 }
 
 static void products_agree(void **state) {
@@ -1131,7 +1213,8 @@ static void products_agree(void **state) {
         for (unsigned round = 0; round < 60; round++) {
             const size_t n = lengths[s];
             const float factor = round % 2 ? common_float() : number();
-            float *x = floats(n), *y = floats(n), *got = floats(n), *sum = floats(n), *scaled = floats(n), *squares = floats(n);
+            float *x = floats(n), *y = floats(n), *got = floats(n), *sum = floats(n),
+                  *scaled = floats(n), *squares = floats(n);
             float lane[8] = {0}, other[8] = {0};
             fill_with(round % 2 ? common_float : number, x, n);
             fill_with(round % 2 ? common_float : number, y, n);
@@ -1162,7 +1245,8 @@ static void products_agree(void **state) {
                 assert_memory_equal(got, scaled, 4 * n);
                 assert_int_equal(bits_of(k->dot(x, y, n)), bits_of(want));
             }
-            free(x - 1), free(y - 1), free(got - 1), free(sum - 1), free(scaled - 1), free(squares - 1);
+            free(x - 1), free(y - 1), free(got - 1), free(sum - 1), free(scaled - 1),
+                free(squares - 1);
         }
     assert_true(fused > 1000 && fused_dot > 10 && fused_squares > 1000);
 }
@@ -1172,13 +1256,16 @@ static float obvious_exponential(float d) {
     if (d < -87) return 0;
     const float power = (float)nearbyint((double)times(d, KVC_LOG2_E));
     const float r = fmaf(power, -KVC_LN2_LOW, fmaf(power, -KVC_LN2_HIGH, d));
-    const float p = fmaf(fmaf(fmaf(fmaf(fmaf(fmaf(c[0], r, c[1]), r, c[2]), r, c[3]), r, c[4]), r, c[5]), r, c[6]);
+    const float p = fmaf(fmaf(fmaf(fmaf(fmaf(fmaf(c[0], r, c[1]), r, c[2]), r, c[3]), r, c[4]), r,
+                              c[5]),
+                         r, c[6]);
     return ldexpf(p, (int)power);
 }
 
 static void exponentials_agree(void **state) {
     (void)state;
-    static const float special[] = {-INFINITY, 0, -0.0f, -87, -100, -0x1.5c0002p6f, -0x1.5bfffep6f, -3e38f, -0x1p-149f};
+    static const float special[] = {-INFINITY,      0,      -0.0f,     -87, -100, -0x1.5c0002p6f,
+                                    -0x1.5bfffep6f, -3e38f, -0x1p-149f};
     static const float mosts[] = {0, 1, -17.25f, 1000, 3e38f, 0x1p-140f};
     unsigned zeros = 0;
     for (size_t s = 0; s < LENGTHS; s++)
@@ -1187,7 +1274,8 @@ static void exponentials_agree(void **state) {
             const float most = mosts[round % 6];
             float *x = floats(n), *got = floats(n), *want = floats(n), lane[8] = {0};
             for (size_t i = 0; i < n; i++) {
-                const float below = random_byte() % 4 ? (float)random_u16() / -700 : special[random_byte() % 9];
+                const float below = random_byte() % 4 ? (float)random_u16() / -700
+                                                      : special[random_byte() % 9];
                 x[i] = plus(most, below);
                 const float d = plus(x[i], -most);
                 want[i] = obvious_exponential(d);
@@ -1210,7 +1298,8 @@ static void exponentials_agree(void **state) {
 
 /* --- the transform codec --- */
 
-/* Many zeros of both signs, some numbers whose product is too small for binary32, and common ones. */
+/* Many zeros of both signs, some numbers whose product is too small for binary32, and common ones.
+ */
 static float sparse_float(void) {
     switch (random_byte() % 8) {
     case 0: return common_float();
@@ -1225,7 +1314,8 @@ static float zero_or_common(void) {
     return random_byte() % 4 ? common_float() : random_byte() % 2 ? 0 : -0.0f;
 }
 
-/* No term of a zero: it would turn a sum of -0 into +0. More coefficients than a twin sorts at once. */
+/* No term of a zero: it would turn a sum of -0 into +0. More coefficients than a twin sorts at
+ * once. */
 static void sparse_rows_are_multiplied(void **state) {
     (void)state;
     static const size_t rows[] = {0, 1, 2, 17, 255, 256, 257, 600};
@@ -1233,11 +1323,13 @@ static void sparse_rows_are_multiplied(void **state) {
     for (size_t n = 0; n <= 200; n += 1 + n / 16)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
             for (unsigned round = 0; round < 4; round++) {
-                const size_t k = rows[r], stride = n + 3 * round, all = k ? (k - 1) * stride + n : 0;
+                const size_t k = rows[r], stride = n + 3 * round,
+                             all = k ? (k - 1) * stride + n : 0;
                 float *a = floats(k), *b = floats(all), *y = floats(n), *want = floats(n);
                 fill_with(round == 2 ? finite_float : sparse_float, a, k);
                 fill_with(round == 3 ? sparse_float : common_float, b, all);
-                for (size_t j = 0; j < k && round == 1; j++) a[j] = j == k / 3 ? 0x1p-140f : j % 2 ? 0 : -0.0f;
+                for (size_t j = 0; j < k && round == 1; j++)
+                    a[j] = j == k / 3 ? 0x1p-140f : j % 2 ? 0 : -0.0f;
                 for (size_t i = 0; i < n; i++) {
                     float with_zeros = want[i] = 0, other = 0;
                     for (size_t j = 0; j < k; j++) {
@@ -1269,7 +1361,8 @@ static void rows_are_multiplied_alone(void **state) {
         for (size_t k = 0; k <= 1100; k += k < 100 ? 33 : 250)
             for (size_t n = 1; n <= 150; n += n < 64 ? 21 : 32) {
                 const size_t a_stride = k + rows % 3, y_stride = n + rows % 4;
-                float *a = floats(rows * a_stride), *b = floats(k * n), *y = floats(rows * y_stride);
+                float *a = floats(rows * a_stride), *b = floats(k * n),
+                      *y = floats(rows * y_stride);
                 float *want = floats(rows * y_stride);
                 fill_with(sparse_float, a, rows * a_stride);
                 fill_with(common_float, b, k * n);
@@ -1279,7 +1372,8 @@ static void rows_are_multiplied_alone(void **state) {
                     fill_with(any_float, y, rows * y_stride);
                     memcpy(want, y, 4 * rows * y_stride);
                     for (size_t r = 0; r < rows; r++)
-                        kvc_kernels_ref.multiply_sparse(want + r * y_stride, 0, a + r * a_stride, 0, 1, b, k, n, n);
+                        kvc_kernels_ref.multiply_sparse(want + r * y_stride, 0, a + r * a_stride, 0,
+                                                        1, b, k, n, n);
                     kernels->multiply_sparse(y, y_stride, a, a_stride, rows, b, k, n, n);
                     assert_memory_equal(y, want, 4 * rows * y_stride);
                 }
@@ -1288,19 +1382,21 @@ static void rows_are_multiplied_alone(void **state) {
 }
 
 static double common_double(void) {
-    return ldexp((double)random_u16() * 0x1p48 + (double)random_u16() * 0x1p32 + (double)random_u16() * 0x1p16 +
-                     (double)random_u16() - 0x1p63,
+    return ldexp((double)random_u16() * 0x1p48 + (double)random_u16() * 0x1p32 +
+                     (double)random_u16() * 0x1p16 + (double)random_u16() - 0x1p63,
                  -64 - random_byte() % 4);
 }
 
-/* Every second one nearly cancels in its cosine, so that a fused product is visible after rounding to binary32. */
+/* Every second one nearly cancels in its cosine, so that a fused product is visible after rounding
+ * to binary32. */
 static void angles_agree(void **state) {
     (void)state;
     unsigned fused = 0;
     for (size_t n = 0; n <= 130; n++)
         for (unsigned round = 0; round < 8; round++) {
             double *a = (double *)noise(16 * n + 8) + 1, *b = (double *)noise(16 * n + 8) + 1;
-            float *cosine = floats(n), *sine = floats(n), *want_cosine = floats(n), *want_sine = floats(n);
+            float *cosine = floats(n), *sine = floats(n), *want_cosine = floats(n),
+                  *want_sine = floats(n);
             for (size_t i = 0; i < 2 * n; i++) {
                 a[i] = random_byte() % 16 ? common_double() : random_byte() % 2 ? 0 : -0.0;
                 b[i] = random_byte() % 16 ? common_double() : random_byte() % 2 ? 0 : -0.0;
@@ -1336,7 +1432,8 @@ static void pairs_are_turned(void **state) {
     unsigned fused = 0;
     for (size_t n = 0; n <= 130; n++)
         for (unsigned round = 0; round < 8; round++) {
-            float *u = floats(n), *v = floats(n), *c = floats(n), *s = floats(n), *halves = floats(2 * n + 3);
+            float *u = floats(n), *v = floats(n), *c = floats(n), *s = floats(n),
+                  *halves = floats(2 * n + 3);
             float *want = floats(2 * n + 3), *pairs = floats(2 * n), *want_pairs = floats(2 * n);
             fill_with(round == 7 ? finite_float : zero_or_common, u, n);
             fill_with(round == 7 ? finite_float : zero_or_common, v, n);
@@ -1344,7 +1441,8 @@ static void pairs_are_turned(void **state) {
             fill_with(zero_or_common, s, n);
             for (size_t i = 0; i < n; i++) {
                 want[i] = want_pairs[2 * i] = plus(times(u[i], c[i]), -times(v[i], s[i]));
-                want[n + 3 + i] = want_pairs[2 * i + 1] = plus(times(v[i], c[i]), times(u[i], s[i]));
+                want[n + 3 + i] = want_pairs[2 * i + 1] = plus(times(v[i], c[i]),
+                                                               times(u[i], s[i]));
                 fused += isfinite(want[i]) && want[i] != fmaf(u[i], c[i], -times(v[i], s[i]));
             }
             for (const char *const *name = kvc_kernels_names(); *name; name++) {
@@ -1368,7 +1466,8 @@ static void pairs_are_turned(void **state) {
     assert_true(fused > 1000);
 }
 
-/* Tests the largest symbol, an escape, in every place; symbols below the middle; and zero, which has the sign of the step. */
+/* Tests the largest symbol, an escape, in every place; symbols below the middle; and zero, which
+ * has the sign of the step. */
 static void symbols_become_floats(void **state) {
     (void)state;
     static const uint16_t middles[] = {63, 0, 127, 32767};
@@ -1381,7 +1480,9 @@ static void symbols_become_floats(void **state) {
             uint16_t *symbols = noise(2 * n), most = 0;
             float *y = floats(n), *want = floats(n);
             for (size_t i = 0; i < n; i++) {
-                symbols[i] = i == place && round % 3 ? escape : (uint16_t)(round == 7 ? middle : random_u16() % 100);
+                symbols[i] = i == place && round % 3
+                                 ? escape
+                                 : (uint16_t)(round == 7 ? middle : random_u16() % 100);
                 want[i] = times((float)symbols[i] - (float)middle, step);
                 if (symbols[i] > most) most = symbols[i];
             }
@@ -1396,14 +1497,16 @@ static void symbols_become_floats(void **state) {
         }
 }
 
-/* Codes at, below and above each one's limit, limits of 0, and codes that no symbol has room for. */
+/* Codes at, below and above each one's limit, limits of 0, and codes that no symbol has room for.
+ */
 static void codes_become_symbols(void **state) {
     (void)state;
     unsigned listed = 0;
     for (size_t n = 0; n <= 70; n++)
         for (unsigned round = 0; round < 20; round++) {
             int32_t *codes = noise(4 * n);
-            uint16_t *base = noise(2 * n), *symbols = noise(2 * n), *others = noise(2 * n), *want = noise(2 * n);
+            uint16_t *base = noise(2 * n), *symbols = noise(2 * n), *others = noise(2 * n),
+                     *want = noise(2 * n);
             uint8_t *limit = noise(n);
             const uint16_t middle = (uint16_t)(round * 31);
             for (size_t i = 0; i < n; i++) {
@@ -1419,9 +1522,12 @@ static void codes_become_symbols(void **state) {
                     symbols[i] = 0;
                     if (codes[i] >= limit[i] || -codes[i] >= limit[i]) want[found++] = (uint16_t)i;
                 }
-                assert_int_equal(k->codes_to_symbols(symbols, others, codes, base, limit, n, middle), found);
+                assert_int_equal(k->codes_to_symbols(symbols, others, codes, base, limit, n,
+                                                     middle),
+                                 found);
                 if (found) assert_memory_equal(others, want, 2 * found);
-                for (size_t i = 0; i < n; i++) assert_int_equal(symbols[i], ((int64_t)base[i] + middle + codes[i]) & 0xffff);
+                for (size_t i = 0; i < n; i++)
+                    assert_int_equal(symbols[i], ((int64_t)base[i] + middle + codes[i]) & 0xffff);
                 listed += (unsigned)found;
             }
             free(codes), free(base), free(symbols), free(others), free(want), free(limit);
@@ -1433,18 +1539,21 @@ static void codes_become_symbols(void **state) {
 static void codes_are_rounded(void **state) {
     (void)state;
     static const float tops[] = {0x1p+24f - 1, 127, 0, 6, 0x1p+30f, 0x1.fffffep+30f};
-    static const float special[] = {INFINITY, -INFINITY, NAN, -NAN, -0.0f, 3e38f, -3e38f, 0x1p-149f, 0x1p+24f, -0x1p+31f};
+    static const float special[] = {INFINITY, -INFINITY, NAN,       -NAN,     -0.0f,
+                                    3e38f,    -3e38f,    0x1p-149f, 0x1p+24f, -0x1p+31f};
     unsigned ties = 0, held = 0;
     for (size_t n = 0; n <= 130; n++)
         for (unsigned round = 0; round < 24; round++) {
-            const float most = tops[round % 6], inverse = round % 4 ? fabsf(common_float()) : ldexpf(1, (int)round / 4);
+            const float most = tops[round % 6],
+                        inverse = round % 4 ? fabsf(common_float()) : ldexpf(1, (int)round / 4);
             int32_t *codes = noise(4 * n), *want = noise(4 * n);
             float *x = floats(n);
             for (size_t i = 0; i < n; i++) {
                 x[i] = round % 4 ? number() : (float)(random_u16() % 640) / 4 - 80;
                 if (random_byte() % 16 == 0) x[i] = special[random_byte() % 10];
                 const double v = (double)times(x[i], inverse), below = floor(v), over = v - below;
-                double code = over > 0.5 || (over == 0.5 && fmod(below, 2) != 0) ? below + 1 : below;
+                double code = over > 0.5 || (over == 0.5 && fmod(below, 2) != 0) ? below + 1
+                                                                                 : below;
                 const double top = (double)most;
                 held += fabs(code) > top;
                 ties += over == 0.5;
@@ -1463,7 +1572,8 @@ static void codes_are_rounded(void **state) {
     assert_true(ties > 100 && held > 1000);
 }
 
-/* The worked examples of channels.md, split.md and fast.md, in as many copies as make every loop of a twin turn. */
+/* The worked examples of channels.md, split.md and fast.md, in as many copies as make every loop of
+ * a twin turn. */
 static void examples(void **state) {
     (void)state;
     enum { N = 70 };
@@ -1483,7 +1593,8 @@ static void examples(void **state) {
         }
         const struct kvc_model_channels channels = {mean, partner, variance};
         k->model_words(bias, context, &channels, one, zero, N, N, &bf16, 10);
-        for (size_t i = 0; i < N; i++) assert_true(mean[i] == 1 && bias[i] == 0x3fc0 && context[i] == 2 << 10);
+        for (size_t i = 0; i < N; i++)
+            assert_true(mean[i] == 1 && bias[i] == 0x3fc0 && context[i] == 2 << 10);
         k->cut_words(symbols, low, words, none, none, N, 6, 0xffff);
         for (size_t i = 0; i < N; i++) assert_true(symbols[i] == 254 && low[i] == 0);
         k->cut_words(symbols, low, words, bias, none, N, 6, 0xffff);
@@ -1494,8 +1605,10 @@ static void examples(void **state) {
         for (size_t i = 0; i < N; i++) assert_true(low[i] == i % 2 && high[i] == 7 + i % 2);
         for (size_t i = 0; i < N; i++) high[i] &= 7; /* -2.0 is an escape and packed as 0 */
         k->pack_bits(packed, high, N, 3);
-        for (size_t i = 0; i < 8; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff);  /* two bits of 32 values */
-        for (size_t i = 8; i < 12; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff); /* and the third */
+        /* two bits of 32 values */
+        for (size_t i = 0; i < 8; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff);
+        /* and the third */
+        for (size_t i = 8; i < 12; i++) assert_int_equal(packed[i], i % 2 ? 0 : 0xff);
     }
 }
 

@@ -49,7 +49,9 @@ static void a_slot_through_the_library(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
     struct memory source = file_bytes(SAMPLE), packed = {0}, back = {0}, converted = {0};
-    struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3, .pairing = "interleaved"};
+    struct kvc_open_options options = {.size = sizeof options,
+                                       .kv_heads = 3,
+                                       .pairing = "interleaved"};
     struct kvc_file *f = kvc_file_open(SAMPLE, &options, e);
     if (!f) fail_msg("%s", kvc_error_message(e));
     assert_string_equal(kvc_file_format(f), "llama");
@@ -74,7 +76,8 @@ static void a_slot_through_the_library(void **state) {
     assert_int_equal(kvc_file_meta_size(f, "no.such.key"), 0);
     assert_int_equal(kvc_file_meta_size(f, "source.format"), sizeof "llama.cpp GGSQ");
     assert_ptr_equal(kvc_file_meta(f, "source.format", text, sizeof "llama.cpp GGSQ"), text);
-    assert_null(kvc_file_meta(f, "source.format", text, sizeof "llama.cpp GGSQ" - 1)); /* nothing is cut off */
+    /* nothing is cut off */
+    assert_null(kvc_file_meta(f, "source.format", text, sizeof "llama.cpp GGSQ" - 1));
     assert_string_equal(text, "");
     assert_null(kvc_file_meta(f, "source.format", NULL, 0));
 
@@ -131,7 +134,8 @@ static void metadata_lists_are_whole_or_absent(void **state) {
     kvc_error_free(e);
 }
 
-/* Row after row decodes a block once: the second row is still to be had when the file's bytes are gone. */
+/* Row after row decodes a block once: the second row is still to be had when the file's bytes are
+ * gone. */
 static void rows_come_from_a_kept_block(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -168,12 +172,15 @@ static void *read_rows(void *state) {
     uint8_t *row = NULL, *rows = NULL;
     void *bad = NULL;
     for (uint32_t t = 0; !bad && !kvc_file_tensor(f, t, &info); t++) {
-        uint8_t *more = realloc(row, info.row_bytes), *all = more ? realloc(rows, info.row_bytes * info.rows) : NULL;
+        uint8_t *more = realloc(row, info.row_bytes),
+                *all = more ? realloc(rows, info.row_bytes * info.rows) : NULL;
         if (more) row = more;
         if (all) rows = all;
         if (!more || !all || kvc_file_read(f, t, 0, info.rows, rows, NULL)) bad = state;
         for (uint64_t r = 0; !bad && r < info.rows; r++)
-            if (kvc_file_read(f, t, r, 1, row, NULL) || memcmp(row, rows + r * info.row_bytes, info.row_bytes) != 0) bad = state;
+            if (kvc_file_read(f, t, r, 1, row, NULL) ||
+                memcmp(row, rows + r * info.row_bytes, info.row_bytes) != 0)
+                bad = state;
     }
     free(row);
     free(rows);
@@ -188,7 +195,8 @@ static void threads_share_kept_blocks(void **state) {
     void *bad;
     (void)state;
     if (!f) fail_msg("%s", kvc_error_message(e));
-    for (unsigned i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&thread[i], NULL, read_rows, f), 0);
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, read_rows, f), 0);
     for (unsigned i = 0; i < THREADS; i++) {
         pthread_join(thread[i], &bad);
         assert_null(bad);
@@ -208,7 +216,8 @@ static void what_cannot_be_opened(void **state) {
     struct kvc_open_options options = {.size = sizeof options, .pairing = "thirds"};
     assert_null(kvc_file_open(SAMPLE, &options, e));
     assert_int_equal(kvc_error_code(e), 10);
-    options = (struct kvc_open_options){.size = sizeof(struct kvc_open_options), .model = "no/such/weights"};
+    options = (struct kvc_open_options){.size = sizeof(struct kvc_open_options),
+                                        .model = "no/such/weights"};
     assert_null(kvc_file_open(SAMPLE, &options, e));
     assert_non_null(strstr(kvc_error_message(e), "no/such/weights"));
     assert_null(kvc_file_open("no/such/file", NULL, NULL)); /* an error object is not required */
@@ -220,7 +229,9 @@ static void what_cannot_be_opened(void **state) {
 /* --- parts, matches, comparisons --- */
 
 static struct kvc_file *sample(struct kvc_error *e) {
-    const struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3, .pairing = "interleaved"};
+    const struct kvc_open_options options = {.size = sizeof options,
+                                             .kv_heads = 3,
+                                             .pairing = "interleaved"};
     struct kvc_file *f = kvc_file_open(SAMPLE, &options, e);
     if (!f) fail_msg("%s", kvc_error_message(e));
     return f;
@@ -232,7 +243,10 @@ static void given_token_ids(void **state) {
     static const char raw[] = "raw:dtype=u8,layers=1,tokens=5,heads=1,dim=2";
     static const int32_t ids[] = {7, 8, 9, 10, 11};
     const uint8_t values[20] = {1, 2, 3};
-    struct kvc_open_options options = {.size = sizeof options, .format = raw, .token_ids = ids, .n_token_ids = 5};
+    struct kvc_open_options options = {.size = sizeof options,
+                                       .format = raw,
+                                       .token_ids = ids,
+                                       .n_token_ids = 5};
     struct kvc_error *e = kvc_error_new();
     struct kvc_file *f = kvc_file_open_memory(values, sizeof values, &options, e);
     uint64_t n;
@@ -251,7 +265,8 @@ static void parts_of_a_file(void **state) {
     struct kvc_error *e = kvc_error_new();
     struct kvc_file *f = sample(e);
     const uint8_t layers[] = {0, 1, 0, 1};
-    struct kvc_part_options some = {.size = sizeof some, .first = 0, .end = 5, .layers = layers, .n_layers = 4};
+    struct kvc_part_options some = {
+        .size = sizeof some, .first = 0, .end = 5, .layers = layers, .n_layers = 4};
     struct kvc_file *part = kvc_file_select(f, &some, e);
     if (!part) fail_msg("%s", kvc_error_message(e));
     assert_int_equal(kvc_file_tensors(part), 4); /* K and V of layers 1 and 3 */
@@ -278,8 +293,12 @@ static void parts_of_a_file(void **state) {
     struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
     assert_non_null(p);
     assert_int_equal(kvc_file_tensors(p), 4);
-    assert_int_equal(kvc_file_compare(p, part, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), 0);
-    assert_int_equal(kvc_file_unpack(p, NULL, NULL, append, &packed, e), -1); /* a part is not the source's file */
+    assert_int_equal(
+        kvc_file_compare(p, part, NULL,
+                         &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e),
+        0);
+    /* a part is not the source's file */
+    assert_int_equal(kvc_file_unpack(p, NULL, NULL, append, &packed, e), -1);
     assert_int_equal(kvc_error_code(e), 32);
     some.end = 0;
     some.first = 99;
@@ -303,15 +322,22 @@ static void files_are_joined(void **state) {
     assert_true(part[0] && part[1]);
     struct kvc_file *all = kvc_file_join((const struct kvc_file *const *)part, 2, NULL, e);
     if (!all) fail_msg("%s", kvc_error_message(e));
-    assert_int_equal(kvc_file_compare(f, all, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), 0);
+    assert_int_equal(
+        kvc_file_compare(f, all, NULL,
+                         &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e),
+        0);
     assert_int_equal(kvc_file_check(all, 1, e), 0);
     assert_string_equal(kvc_file_format(all), "llama");
     struct memory packed = {0};
     assert_int_equal(kvc_file_pack(all, NULL, append, &packed, e), 0);
     struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
     assert_non_null(p);
-    assert_int_equal(kvc_file_compare(p, f, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), 0);
-    assert_int_equal(kvc_file_unpack(all, NULL, NULL, append, &packed, e), -1); /* it has no file of its own */
+    assert_int_equal(
+        kvc_file_compare(p, f, NULL,
+                         &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e),
+        0);
+    /* it has no file of its own */
+    assert_int_equal(kvc_file_unpack(all, NULL, NULL, append, &packed, e), -1);
     some.first = 3;
     some.end = 7;
     struct kvc_file *middle = kvc_file_select(all, &some, e); /* over the border */
@@ -320,7 +346,8 @@ static void files_are_joined(void **state) {
     kvc_file_close(all);
     assert_null(kvc_file_join((const struct kvc_file *const *)part + 1, 0, NULL, e));
     assert_null(kvc_file_join((const struct kvc_file *const *)part, 2, "rows", e));
-    assert_null(kvc_file_join((const struct kvc_file *const *)part, 2, "heads", e)); /* other positions */
+    /* other positions */
+    assert_null(kvc_file_join((const struct kvc_file *const *)part, 2, "heads", e));
     assert_int_equal(kvc_error_code(e), 10);
     const struct kvc_file *const again[] = {part[1], part[0]};
     assert_null(kvc_file_join(again, 2, "tokens", e));
@@ -365,7 +392,8 @@ static void two_files_are_compared(void **state) {
     struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
     assert_non_null(p);
     assert_int_equal(kvc_file_compare(f, p, NULL, &found, e), 1);
-    assert_true(found.differ > 0 && found.unequal > 0 && found.rms > 0 && found.frobenius > 0 && found.frobenius < 0.2);
+    assert_true(found.differ > 0 && found.unequal > 0 && found.rms > 0 && found.frobenius > 0 &&
+                found.frobenius < 0.2);
     assert_true(found.cosine > 0.9 && found.cosine < 1);
     struct kvc_compare_how how = {.size = sizeof how, .abs = 1e6};
     assert_int_equal(kvc_file_compare(f, p, &how, &found, e), 0);
@@ -400,7 +428,10 @@ static void metadata_is_compared(void **state) {
     struct kvc_file *p = kvc_file_open_memory(packed.data, packed.n, NULL, e);
     struct kvc_comparison found = {.size = sizeof found};
     unsigned recipes = 0;
-    struct kvc_compare_how how = {.size = sizeof how, .meta = 1, .meta_differs = count_meta, .meta_state = &recipes};
+    struct kvc_compare_how how = {.size = sizeof how,
+                                  .meta = 1,
+                                  .meta_differs = count_meta,
+                                  .meta_state = &recipes};
     assert_int_equal(kvc_file_compare(f, p, &how, &found, e), 0);
     assert_int_equal(found.meta_differ, 0);
     how.meta = 2;
@@ -424,7 +455,8 @@ static void attention_is_measured(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
     const struct kvc_open_options options = {.size = sizeof options, .kv_heads = 3};
-    struct kvc_file *f = kvc_file_open(QUERIED, &options, e), *q = kvc_file_open("samples/prompt-queries.kvc", &options, e);
+    struct kvc_file *f = kvc_file_open(QUERIED, &options, e),
+                    *q = kvc_file_open("samples/prompt-queries.kvc", &options, e);
     if (!f || !q) fail_msg("%s", kvc_error_message(e));
     struct memory packed = {0};
     const struct kvc_write_options lossy = {.size = sizeof lossy, .recipe = "kivi4"};
@@ -434,7 +466,8 @@ static void attention_is_measured(void **state) {
     const struct kvc_compare_how how = {.size = sizeof how, .attention = 1, .queries = q};
     assert_int_equal(kvc_file_compare(f, p, &how, &found, e), 1);
     assert_true(found.queries > 0 && found.kl > 0 && found.kl < 1 && found.logit_rms > 0);
-    assert_true(found.output_median > 0 && found.output_median < found.output_p99 && found.output_p99 < 1);
+    assert_true(found.output_median > 0 && found.output_median < found.output_p99 &&
+                found.output_p99 < 1);
     kvc_file_close(p);
     kvc_file_close(q);
     kvc_file_close(f);
@@ -446,12 +479,15 @@ static void statistics_of_heads(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
     struct kvc_file *f = sample(e);
-    struct kvc_head_stats head[3] = {{.size = sizeof head[0]}, {.size = sizeof head[0]}, {.size = sizeof head[0]}};
+    struct kvc_head_stats head[3] = {{.size = sizeof head[0]},
+                                     {.size = sizeof head[0]},
+                                     {.size = sizeof head[0]}};
     if (kvc_file_stats(f, 1, head, 3, e)) fail_msg("%s", kvc_error_message(e));
     for (int h = 0; h < 3; h++) {
         assert_int_equal(head[h].size, sizeof head[h]);
         assert_int_equal(head[h].values, 16 * 64);
-        assert_true(head[h].rms > 0 && head[h].rms <= head[h].worst_rms && head[h].worst_rms <= head[h].max_abs);
+        assert_true(head[h].rms > 0 && head[h].rms <= head[h].worst_rms &&
+                    head[h].worst_rms <= head[h].max_abs);
     }
     assert_int_equal(kvc_file_stats(f, 1, head, 2, e), -1);
     assert_int_equal(kvc_file_stats(f, 60, head, 3, e), -1);
@@ -481,7 +517,10 @@ static void damage_is_listed(void **state) {
     assert_int_equal(kvc_file_check(p, 1, e), 0);
     struct kvc_file *all = kvc_file_select(p, &whole, e);
     if (!all) fail_msg("%s", kvc_error_message(e));
-    assert_int_equal(kvc_file_compare(f, all, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), 0);
+    assert_int_equal(
+        kvc_file_compare(f, all, NULL,
+                         &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e),
+        0);
     kvc_file_close(all);
     kvc_file_close(p);
 
@@ -493,7 +532,8 @@ static void damage_is_listed(void **state) {
     assert_string_equal(info.tokens, "");
     assert_int_equal(kvc_file_damage(p, 0, &place), 0);
     assert_string_equal(place.kind, "BLOCK");
-    assert_true(place.offset < packed.n / 2 && place.offset + place.bytes > packed.n / 2 && *place.reason);
+    assert_true(place.offset < packed.n / 2 && place.offset + place.bytes > packed.n / 2 &&
+                *place.reason);
     assert_int_equal(kvc_file_check(p, 1, e), -1);
     assert_int_equal(kvc_error_code(e), 31);
     assert_null(kvc_file_select(p, &whole, e)); /* all 16 tokens are one block */
@@ -527,11 +567,14 @@ static int load_v(const struct kvc_file *f, int verify, struct kvc_error *e) {
                                        .token = sizeof value[0][0],
                                        .head = sizeof value[0],
                                        .channel = sizeof value[0][0][0]};
-    const struct kvc_memory m = {.size = sizeof m, .array_size = sizeof a, .arrays = &a, .n_arrays = 1, .tokens = 5};
-    return kvc_file_load(f, &m, &(struct kvc_load_how){.size = sizeof(struct kvc_load_how), .verify = verify}, e);
+    const struct kvc_memory m = {
+        .size = sizeof m, .array_size = sizeof a, .arrays = &a, .n_arrays = 1, .tokens = 5};
+    return kvc_file_load(
+        f, &m, &(struct kvc_load_how){.size = sizeof(struct kvc_load_how), .verify = verify}, e);
 }
 
-/* Rows that differ from their digest: reading and unpacking refuse them, loading only if asked, and nothing with no_verify. */
+/* Rows that differ from their digest: reading and unpacking refuse them, loading only if asked, and
+ * nothing with no_verify. */
 static void digests_are_compared(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -550,7 +593,10 @@ static void digests_are_compared(void **state) {
         assert_int_equal(kvc_file_unpack(f, NULL, NULL, append, &back, e), due);
         assert_int_equal(kvc_file_unpack_memory(f, NULL, NULL, whole, sizeof whole, &size, e), due);
         assert_int_equal(kvc_file_pack(f, NULL, append, &packed, e), due);
-        assert_int_equal(kvc_file_compare(f, f, NULL, &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e), due);
+        assert_int_equal(
+            kvc_file_compare(f, f, NULL,
+                             &(struct kvc_comparison){.size = sizeof(struct kvc_comparison)}, e),
+            due);
         assert_int_equal(load_v(f, 0, e), 0);
         assert_int_equal(load_v(f, 1, e), due);
         assert_int_equal(kvc_file_check(f, 1, e), -1); /* a check is one */
@@ -564,7 +610,8 @@ static void digests_are_compared(void **state) {
     kvc_error_free(e);
 }
 
-/* Blocks for which the allowed memory does not suffice are refused by everything that decodes; looking at the file needs none. */
+/* Blocks for which the allowed memory does not suffice are refused by everything that decodes;
+ * looking at the file needs none. */
 static void memory_is_limited(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -584,9 +631,11 @@ static void memory_is_limited(void **state) {
     assert_int_equal(kvc_file_check(f, 2, e), -1);
     assert_int_equal(kvc_error_code(e), 32); /* no damage */
     kvc_file_close(f);
-    options.max_memory = 8 * 256 * 2 * info.heads * info.dim * sizeof(float); /* of a thread, and as much again */
+    /* of a thread, and as much again */
+    options.max_memory = 8 * 256 * 2 * info.heads * info.dim * sizeof(float);
     f = kvc_file_open("tests/files/good-full-block.kvc", &options, e);
-    if (kvc_file_read(f, 0, 0, 1, row, e) || kvc_file_check(f, 8, e)) fail_msg("%s", kvc_error_message(e));
+    if (kvc_file_read(f, 0, 0, 1, row, e) || kvc_file_check(f, 8, e))
+        fail_msg("%s", kvc_error_message(e));
     assert_int_equal(kvc_file_read(f, 0, 299, 1, row, e), 0);
     kvc_file_close(f);
     free(out.data);
@@ -603,12 +652,14 @@ static void sizes_of_structs(void **state) {
         struct kvc_open_options known;
         const char *unknown;
     } later = {.known = {.size = sizeof later, .format = "llama"}};
-    struct kvc_file *f = kvc_file_open(SAMPLE, &later.known, e); /* what is not known here is not asked for */
+    /* what is not known here is not asked for */
+    struct kvc_file *f = kvc_file_open(SAMPLE, &later.known, e);
     assert_non_null(f);
     later.unknown = "something";
     assert_null(kvc_file_open(SAMPLE, &later.known, e));
     assert_int_equal(kvc_error_code(e), 32);
-    struct kvc_open_options earlier = {.size = offsetof(struct kvc_open_options, model), .model = "no/such/weights"};
+    struct kvc_open_options earlier = {.size = offsetof(struct kvc_open_options, model),
+                                       .model = "no/such/weights"};
     struct kvc_file *g = kvc_file_open(SAMPLE, &earlier, e); /* a program that knows no models */
     assert_non_null(g);
     struct kvc_tensor_info info = {.size = offsetof(struct kvc_tensor_info, dtype), .rows = 77};
@@ -653,7 +704,10 @@ static void progress_and_cancelling(void **state) {
     struct kvc_file *f = sample(e);
     struct memory packed = {0}, back = {0};
     struct heard heard = {0};
-    struct kvc_write_options o = {.size = sizeof o, .threads = 2, .progress = hear, .progress_state = &heard};
+    struct kvc_write_options o = {.size = sizeof o,
+                                  .threads = 2,
+                                  .progress = hear,
+                                  .progress_state = &heard};
     assert_int_equal(kvc_file_pack(f, &o, append, &packed, e), 0);
     assert_true(heard.calls > 0);
     assert_int_equal(heard.done, heard.total);
@@ -682,18 +736,21 @@ static void progress_and_cancelling(void **state) {
 }
 
 /* Unpacks into memory with a byte before and after it, which must be what a callback gets. */
-static void assert_unpacks_to(const struct kvc_file *f, const char *format, unsigned threads, struct kvc_error *e) {
+static void assert_unpacks_to(const struct kvc_file *f, const char *format, unsigned threads,
+                              struct kvc_error *e) {
     struct memory due = {0};
     struct heard heard = {0};
     struct kvc_write_options o = {.size = sizeof o, .threads = threads};
     size_t size;
     if (kvc_file_unpack(f, format, &o, append, &due, e)) fail_msg("%s", kvc_error_message(e));
-    if (kvc_file_unpack_memory(f, format, &o, NULL, 0, &size, e)) fail_msg("%s", kvc_error_message(e));
+    if (kvc_file_unpack_memory(f, format, &o, NULL, 0, &size, e))
+        fail_msg("%s", kvc_error_message(e));
     assert_int_equal(size, due.n);
     uint8_t *room = malloc(due.n + 2);
     assert_non_null(room);
     memset(room, 0xa5, due.n + 2);
-    if (kvc_file_unpack_memory(f, format, &o, room + 1, due.n, &size, e)) fail_msg("%s", kvc_error_message(e));
+    if (kvc_file_unpack_memory(f, format, &o, room + 1, due.n, &size, e))
+        fail_msg("%s", kvc_error_message(e));
     assert_int_equal(size, due.n);
     assert_memory_equal(room + 1, due.data, due.n);
     assert_true(room[0] == 0xa5 && room[due.n + 1] == 0xa5);
@@ -706,7 +763,8 @@ static void assert_unpacks_to(const struct kvc_file *f, const char *format, unsi
     /* progress, and cancelling */
     o.progress = hear;
     o.progress_state = &heard;
-    if (kvc_file_unpack_memory(f, format, &o, room, due.n + 2, &size, e)) fail_msg("%s", kvc_error_message(e));
+    if (kvc_file_unpack_memory(f, format, &o, room, due.n + 2, &size, e))
+        fail_msg("%s", kvc_error_message(e));
     assert_int_equal(heard.done, due.n);
     const uint64_t calls = heard.calls;
     assert_true(calls > 1);
@@ -725,7 +783,8 @@ static void unpacking_into_memory(void **state) {
     const struct kvc_part_options some = {.size = sizeof some, .end = 5};
     void *packed;
     size_t n, size;
-    struct kvc_file *f = sample(e), *part = kvc_file_select(f, &some, e), *several = kvc_file_open_members(paths, 2, NULL, e);
+    struct kvc_file *f = sample(e), *part = kvc_file_select(f, &some, e),
+                    *several = kvc_file_open_members(paths, 2, NULL, e);
     assert_true(part && several);
     assert_int_equal(kvc_file_pack_memory(f, NULL, &packed, &n, e), 0);
     struct kvc_file *p = kvc_file_open_memory(packed, n, NULL, e);
@@ -752,12 +811,15 @@ static void layouts_of_an_export(void **state) {
     struct memory two = {0}, three = {0};
     const char *const set[] = {"version=2", NULL};
     struct kvc_write_options o = {.size = sizeof o, .set = set};
-    if (kvc_file_unpack(f, "llama:version=3", NULL, append, &three, e)) fail_msg("%s", kvc_error_message(e));
+    if (kvc_file_unpack(f, "llama:version=3", NULL, append, &three, e))
+        fail_msg("%s", kvc_error_message(e));
     if (kvc_file_unpack(f, "llama", &o, append, &two, e)) fail_msg("%s", kvc_error_message(e));
-    assert_true(two.n && three.n && two.data[4] == 2 && three.data[4] == 3); /* the version follows the magic number */
+    /* the version follows the magic number */
+    assert_true(two.n && three.n && two.data[4] == 2 && three.data[4] == 3);
     assert_int_equal(kvc_file_unpack(f, "llama:no=3", NULL, append, &three, e), -1);
     o = (struct kvc_write_options){.size = sizeof o};
-    assert_int_equal(kvc_file_unpack(f, "raw", &o, append, &three, e), -1); /* token ids would be lost */
+    /* token ids would be lost */
+    assert_int_equal(kvc_file_unpack(f, "raw", &o, append, &three, e), -1);
     assert_int_equal(kvc_error_need(e), 14);
     o.lossy_metadata = 1;
     if (kvc_file_unpack(f, "raw", &o, append, &three, e)) fail_msg("%s", kvc_error_message(e));
@@ -797,7 +859,8 @@ static void members_of_a_source(void **state) {
     assert_int_equal(was.n, bytes);
     assert_int_equal(is.n, was.n);
     assert_memory_equal(is.data, was.data, was.n);
-    assert_int_equal(kvc_file_unpack_folder(p, NULL, folder, NULL, e), -1); /* it is there already */
+    /* it is there already */
+    assert_int_equal(kvc_file_unpack_folder(p, NULL, folder, NULL, e), -1);
     remove(path);
     remove(folder);
     kvc_file_close(p);
@@ -853,7 +916,8 @@ static void a_profile_is_learnt(void **state) {
 static void versions(void **state) {
     (void)state;
     char version[32];
-    snprintf(version, sizeof version, "%d.%d.%d", KVC_VERSION_MAJOR, KVC_VERSION_MINOR, KVC_VERSION_PATCH);
+    snprintf(version, sizeof version, "%d.%d.%d", KVC_VERSION_MAJOR, KVC_VERSION_MINOR,
+             KVC_VERSION_PATCH);
     assert_string_equal(kvc_version(), version);
     assert_int_equal(kvc_version_of_format(), 0);
     assert_true(strlen(kvc_version()) >= 5);

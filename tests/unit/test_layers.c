@@ -1,5 +1,5 @@
-/* test_layers.c: layer numbers and windows of caches that do and do not tell them. Not for where patterns come from
- * (test_model.c, tests/cli/profile-windows). */
+/* test_layers.c: layer numbers and windows of caches that do and do not tell them. Not for where
+ * patterns come from (test_model.c, tests/cli/profile-windows). */
 #include "formats/cache/layers.h"
 
 #include "formats/cache/keys.h"
@@ -14,12 +14,14 @@
 #include <cmocka.h>
 
 /* A part of `cells` cells with `layers` layers that count from 0. */
-static void add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells, uint32_t layers) {
+static void add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cells,
+                     uint32_t layers) {
     struct kvc_error e;
     const uint32_t part = kvc_cache_add_part(c, kind, cells, &e);
     const enum kvc_layer_kind layer = kind == KVC_PART_LIVE ? KVC_LAYER_FULL : KVC_LAYER_SLIDING;
     assert_int_not_equal(part, KVC_NONE);
-    for (uint32_t i = 0; i < layers; i++) assert_int_not_equal(kvc_cache_add_layer(c, part, i, layer, &e), KVC_NONE);
+    for (uint32_t i = 0; i < layers; i++)
+        assert_int_not_equal(kvc_cache_add_layer(c, part, i, layer, &e), KVC_NONE);
 }
 
 /* llama.cpp's two caches, and a checkpoint of the second. */
@@ -76,7 +78,8 @@ static void two_caches_are_numbered(void **state) {
     kvc_cache_free(c);
 }
 
-/* A pattern that does not go with the cache, none at all, and recurrent layers, of which nobody knows how many there are. */
+/* A pattern that does not go with the cache, none at all, and recurrent layers, of which nobody
+ * knows how many there are. */
 static void other_models_change_nothing(void **state) {
     (void)state;
     struct kvc_error e;
@@ -92,7 +95,8 @@ static void other_models_change_nothing(void **state) {
     }
 }
 
-/* Arrays of transformers have the model's numbers: windows alone are new. One cache that holds all layers is in their order. */
+/* Arrays of transformers have the model's numbers: windows alone are new. One cache that holds all
+ * layers is in their order. */
 static void known_numbers_stay(void **state) {
     (void)state;
     struct kvc_error e;

@@ -1,6 +1,7 @@
-/* test_libraries.c: libkvc.so, libkvc_store.so and libkvc_cuda.so together in one process, by their public headers, linked as a
- * program links them: handles and errors that one library made are used by another. In a GPU's place is the host
- * (tests/cuda/fake.c). Not for what each library does alone. */
+/* test_libraries.c: libkvc.so, libkvc_store.so and libkvc_cuda.so together in one process, by their
+ * public headers, linked as a program links them: handles and errors that one library made are used
+ * by another. In a GPU's place is the host (tests/cuda/fake.c). Not for what each library does
+ * alone. */
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_cuda.h"
 #include "formats/api/kvc_store.h"
@@ -156,7 +157,8 @@ static void a_handle_of_the_store_is_whole(void **state) {
 
 static int note_object(const char *path, const struct stat *st, int type, struct FTW *walk) {
     (void)st, (void)walk;
-    if (type == FTW_F && strstr(path, "damaged/obj/")) snprintf(object_file, sizeof object_file, "%s", path);
+    if (type == FTW_F && strstr(path, "damaged/obj/"))
+        snprintf(object_file, sizeof object_file, "%s", path);
     return 0;
 }
 
@@ -175,8 +177,8 @@ static void seal(uint8_t *record) {
     put(record + 24, XXH3_64bits_withSeed(record + 32, size - 32, XXH3_64bits(record, 24)));
 }
 
-/* Gives the first block of a container another digest, and mends whatever covers it (FORMAT.md 3 to 5): only who decodes the
- * block can find that its rows are not those that the digest is of. */
+/* Gives the first block of a container another digest, and mends whatever covers it (FORMAT.md 3 to
+ * 5): only who decodes the block can find that its rows are not those that the digest is of. */
 static void spoil_digest(uint8_t *file, size_t n) {
     uint8_t *index = file + get(file + n - 32, 8), *block = file + 32;
     while (block[0] != 7) block += get(block + 4, 4) * 16;
@@ -190,7 +192,8 @@ static void spoil_digest(uint8_t *file, size_t n) {
     put(file + n - 8, XXH3_64bits_withSeed(file + n - 32, 24, get(index + 24, 8)));
 }
 
-/* A handle that libkvc_store made of a file whose digest is wrong: libkvc, which checks it, finds that. */
+/* A handle that libkvc_store made of a file whose digest is wrong: libkvc, which checks it, finds
+ * that. */
 static void damage_is_found_across_libraries(void **state) {
     (void)state;
     static uint8_t bytes[1 << 18];
@@ -269,6 +272,7 @@ static void errors_cross(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_handle_of_the_store_is_whole),
                                        cmocka_unit_test(damage_is_found_across_libraries),
-                                       cmocka_unit_test(a_file_of_the_device_is_whole), cmocka_unit_test(errors_cross)};
+                                       cmocka_unit_test(a_file_of_the_device_is_whole),
+                                       cmocka_unit_test(errors_cross)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

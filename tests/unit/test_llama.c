@@ -1,5 +1,6 @@
-/* test_llama.c: llama.cpp states built byte by byte to the layout, of all generations. Each must be understood, come back byte for
- * byte through a .kvc, and be refused at every truncation. Real files of each: tests/cli/llama-builds. */
+/* test_llama.c: llama.cpp states built byte by byte to the layout, of all generations. Each must be
+ * understood, come back byte for byte through a .kvc, and be refused at every truncation. Real
+ * files of each: tests/cli/llama-builds. */
 #include "formats/io/bytes.h"
 #include "formats/file/restore.h"
 #include "formats/container/container.h"
@@ -66,7 +67,8 @@ static void rows(struct bytes *b, uint32_t type, uint64_t row, uint32_t n) {
     noise(b, (size_t)row * n);
 }
 
-static void attention(struct bytes *b, int tiles, unsigned ext, uint32_t layers, int has_v, uint32_t n) {
+static void attention(struct bytes *b, int tiles, unsigned ext, uint32_t layers, int has_v,
+                      uint32_t n) {
     u32(b, 1);
     cells(b, n, 0, ext, 1);
     u32(b, 0);
@@ -86,7 +88,8 @@ static void recurrent(struct bytes *b, uint32_t layers, uint32_t owning) {
 
 static int no_v; /* what --latent says */
 
-/* Cut exactly between its two caches, a file is a valid one of a model with only the first: nothing in it tells. */
+/* Cut exactly between its two caches, a file is a valid one of a model with only the first: nothing
+ * in it tells. */
 static size_t whole_without_rest;
 
 static struct kvc_cache *import(struct kvc_input *in, const struct bytes *b, struct kvc_error *e) {
@@ -96,8 +99,8 @@ static struct kvc_cache *import(struct kvc_input *in, const struct bytes *b, str
     return kvc_import_file(in, &options, NULL, e);
 }
 
-/* Imports, packs, opens the pack, gives the source back and compares; then refuses every truncation. The cache is
- * returned for further looks; close *in after it. */
+/* Imports, packs, opens the pack, gives the source back and compares; then refuses every
+ * truncation. The cache is returned for further looks; close *in after it. */
 static struct kvc_cache *accepted(const struct bytes *b, struct kvc_input *in) {
     struct kvc_error e;
     struct kvc_cache *c = import(in, b, &e);
@@ -157,7 +160,8 @@ static void dense_versions(void **state) {
         assert_int_equal(c->tensor[1].shape.dim, 8); /* layer by layer */
         assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_SOURCE_VERSION, 0), cases[i].version);
         assert_null(c->part[0].cells.words); /* nothing an engine would miss */
-        if (cases[i].session) assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_ROPE_PAIRING, ""), "interleaved");
+        if (cases[i].session)
+            assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_ROPE_PAIRING, ""), "interleaved");
         else assert_null(kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING));
         done(c, &in);
     }
@@ -289,8 +293,8 @@ static struct kvc_cache *accepted_with(size_t cut_at, struct kvc_input *in) {
     return c;
 }
 
-/* Builds before July 2025: no count of streams, cells of a sequence without ids or with one; a second cache, or states, may
- * follow. */
+/* Builds before July 2025: no count of streams, cells of a sequence without ids or with one; a
+ * second cache, or states, may follow. */
 static void before_streams(void **state) {
     (void)state;
     struct kvc_input in;
@@ -311,7 +315,8 @@ static void before_streams(void **state) {
     assert_int_equal(c->n_parts, 2);
     assert_int_equal(c->part[1].kind, KVC_PART_SLIDING);
     done(c, &in);
-    head(&buffer, 0, 2, 4); /* the state of a recurrent model has the form of attention with one cell */
+    /* the state of a recurrent model has the form of attention with one cell */
+    head(&buffer, 0, 2, 4);
     recurrent(&buffer, 2, 2);
     c = accepted_with(0, &in);
     assert_int_equal(c->part[0].kind, KVC_PART_RECURRENT);
@@ -333,7 +338,8 @@ static void sessions_with_outputs(void **state) {
         outputs(&buffer, i & 1 ? 2 : 0, i & 1 ? 14 : 0, i & 1 ? 6 : 0);
         if (i & 2) without_streams(&buffer, 1, 3);
         else attention(&buffer, 0, 0, 2, 1, 3);
-        struct kvc_cache *c = accepted_with(i & 1 ? 0 : 37, &in); /* with a word 0 and no more, it has no cells */
+        /* with a word 0 and no more, it has no cells */
+        struct kvc_cache *c = accepted_with(i & 1 ? 0 : 37, &in);
         assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_SOURCE_VERSION, 0), 9);
         done(c, &in);
     }
@@ -350,7 +356,8 @@ static void states_without_head(void **state) {
         if (i == 2 || i == 3) outputs(&buffer, 1, 7, 0);
         if (i == 3) without_streams(&buffer, 1, 3);
         else attention(&buffer, i == 0, i == 4 ? 3 : 0, 2, 1, 3);
-        struct kvc_cache *c = accepted_with(i == 2 || i == 3 ? 17 : 0, &in); /* one stream without cells */
+        /* one stream without cells */
+        struct kvc_cache *c = accepted_with(i == 2 || i == 3 ? 17 : 0, &in);
         assert_int_equal(c->n_tokens, 0);
         assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_MODEL_ARCH, ""), "llama");
         assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_SOURCE_FORMAT, ""), "llama.cpp state");
@@ -420,7 +427,8 @@ static void states_of_one_role(void **state) {
     }
 }
 
-/* A session of an architecture that may keep latents needs no option; other files say which option. */
+/* A session of an architecture that may keep latents needs no option; other files say which option.
+ */
 static void latent_by_architecture(void **state) {
     (void)state;
     struct kvc_input in;
@@ -450,7 +458,8 @@ static void how_far(void **state) {
     attention(&buffer, 0, 0, 3, 1, 4);
     buffer.n -= 5;
     assert_null(import(&in, &buffer, &e));
-    assert_non_null(strstr(e.message, "read as GGSQ 2 with streams: 5 tensors fit, then: cut short"));
+    assert_non_null(
+        strstr(e.message, "read as GGSQ 2 with streams: 5 tensors fit, then: cut short"));
     kvc_input_close(&in);
     const struct {
         uint32_t type;
@@ -472,7 +481,8 @@ static void how_far(void **state) {
     }
 }
 
-static int export(const struct kvc_cache *c, const char *options, struct kvc_buffer *out, struct kvc_error *e) {
+static int export(const struct kvc_cache *c, const char *options, struct kvc_buffer *out,
+                  struct kvc_error *e) {
     struct kvc_sink sink = kvc_sink_buffer(out);
     *out = (struct kvc_buffer){0};
     return kvc_export(&kvc_format_llama, c, &(struct kvc_export_options){.own = options}, &sink, e);
@@ -524,8 +534,8 @@ static void export_tiles(void **state) {
     rows(&buffer, 1, 16, 1);
     struct kvc_cache *c = import(&in, &buffer, &e);
     assert_non_null(c);
-    static const char *const refused[] = {"version=4", "hadamard-k=3", "hadamard-k=64x", "hadamard-k=64,hadamard-v=64",
-                                          "hadamard-k=64,version=3"};
+    static const char *const refused[] = {"version=4", "hadamard-k=3", "hadamard-k=64x",
+                                          "hadamard-k=64,hadamard-v=64", "hadamard-k=64,version=3"};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         assert_int_equal(export(c, refused[i], &out, &e), -1);
         assert_non_null(strstr(e.message, "adamard"));

@@ -1,20 +1,23 @@
-/* test_lmcache.c: chunks of LMCache in all layouts and wrappings, pages of HiCache; what is refused; real files when
- * $KVC_TEST_DATA is set. */
+/* test_lmcache.c: chunks of LMCache in all layouts and wrappings, pages of HiCache; what is
+ * refused; real files when $KVC_TEST_DATA is set. */
 #include "tests/unit/arrays_support.h"
 
 #include "formats/engines/lmcache_chunk.h"
 #include "formats/io/bytes.h"
 
 
-/* 3 layers, K and V, 5 tokens, 2 heads, 4 channels of two bytes; each value says where it belongs. */
+/* 3 layers, K and V, 5 tokens, 2 heads, 4 channels of two bytes; each value says where it belongs.
+ */
 enum { L = 3, T = 5, H = 2, D = 4, LAYER = 2 * T * H * D, VALUES = L * LAYER, ROOM = 8192 };
 
 static uint16_t value_of(unsigned l, unsigned c, unsigned t, unsigned h, unsigned d) {
     return (uint16_t)((((l * 2 + c) * T + t) * H + h) * D + d);
 }
 
-/* Writes the values of layers [first, first + layers) and tokens [token, token + tokens) with the axes in this order. */
-static size_t fill(uint8_t *data, const char *order, unsigned first, unsigned layers, unsigned token, unsigned tokens) {
+/* Writes the values of layers [first, first + layers) and tokens [token, token + tokens) with the
+ * axes in this order. */
+static size_t fill(uint8_t *data, const char *order, unsigned first, unsigned layers,
+                   unsigned token, unsigned tokens) {
     const unsigned count[5] = {layers, 2, tokens, H, D}, n = layers * 2 * tokens * H * D;
     unsigned axis[5], at[5];
     for (unsigned i = 0; i < 5; i++) axis[i] = (unsigned)(strchr("lcthd", order[i]) - "lcthd");
@@ -29,7 +32,8 @@ static size_t fill(uint8_t *data, const char *order, unsigned first, unsigned la
     return 2 * (size_t)n;
 }
 
-/* All rows of a cache are those of layers [first, first + n_layers), whatever its number of heads. */
+/* All rows of a cache are those of layers [first, first + n_layers), whatever its number of heads.
+ */
 static void assert_values(const struct kvc_cache *c, unsigned first, unsigned layers) {
     assert_int_equal(c->n_layers, layers);
     for (unsigned l = 0; l < layers; l++)
@@ -38,7 +42,8 @@ static void assert_values(const struct kvc_cache *c, unsigned first, unsigned la
             uint8_t *rows = read_all(c, c->layer[l].tensor[k], &n);
             assert_int_equal(n, 2 * T * H * D);
             for (unsigned i = 0; i < T * H * D; i++)
-                assert_int_equal(get_u16(rows + 2 * i), value_of(first + l, k, i / (H * D), i / D % H, i % D));
+                assert_int_equal(get_u16(rows + 2 * i),
+                                 value_of(first + l, k, i / (H * D), i / D % H, i % D));
             free(rows);
         }
 }
@@ -49,8 +54,8 @@ struct file {
 };
 
 /* The header of FSConnector; dtype 2 is f16. */
-static void put_header(struct file *f, uint32_t length, uint32_t fmt, uint32_t dtype, uint32_t s0, uint32_t s1, uint32_t s2,
-                       uint32_t s3) {
+static void put_header(struct file *f, uint32_t length, uint32_t fmt, uint32_t dtype, uint32_t s0,
+                       uint32_t s1, uint32_t s2, uint32_t s3) {
     const uint32_t word[7] = {length, fmt, dtype, s0, s1, s2, s3};
     for (int i = 0; i < 7; i++) put_u32(f->data + 4 * i, word[i]);
     f->n = 28 + length;
@@ -74,13 +79,15 @@ static const struct kvc_import_options fused = {.format = "lmcache:fmt=fused,hea
 
 static void test_layouts(void **state) {
     (void)state;
-    static const enum kvc_lmcache_layout all[] = {KVC_LMCACHE_2LTD, KVC_LMCACHE_T2D, KVC_LMCACHE_2TD, KVC_LMCACHE_FUSED};
+    static const enum kvc_lmcache_layout all[] = {KVC_LMCACHE_2LTD, KVC_LMCACHE_T2D,
+                                                  KVC_LMCACHE_2TD, KVC_LMCACHE_FUSED};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const int is_fused = all[i] == KVC_LMCACHE_FUSED;
         struct file f = chunk_file(all[i]);
         struct kvc_input in;
         struct kvc_error e;
-        struct kvc_cache *c = import_bytes(&kvc_format_lmcache, &in, f.data, f.n, is_fused ? &fused : NULL);
+        struct kvc_cache *c = import_bytes(&kvc_format_lmcache, &in, f.data, f.n,
+                                           is_fused ? &fused : NULL);
         assert_values(c, 0, strchr(kvc_lmcache_layouts[all[i]].sizes, 'l') ? L : 1);
         assert_source_is(c, f.data, f.n);
         assert_int_equal(kvc_cache_heads_known(c), is_fused);
@@ -95,7 +102,8 @@ static void test_layouts(void **state) {
         kvc_input_close(&in);
         /* the same array without a header */
         char text[128];
-        snprintf(text, sizeof text, "lmcache:dtype=f16,heads=2,dim=4,fmt=%s,layers=%u", kvc_lmcache_layouts[all[i]].name,
+        snprintf(text, sizeof text, "lmcache:dtype=f16,heads=2,dim=4,fmt=%s,layers=%u",
+                 kvc_lmcache_layouts[all[i]].name,
                  strchr(kvc_lmcache_layouts[all[i]].sizes, 'l') ? L : 1u);
         const struct kvc_import_options o = {.format = text};
         c = import_bytes(&kvc_format_lmcache, &in, f.data + 28, f.n - 28, &o);
@@ -184,9 +192,11 @@ static void test_options(void **state) {
     const struct file f = chunk_file(KVC_LMCACHE_2LTD);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const struct kvc_import_options o = {.format = bad[i].format};
-        refuse_bytes(&kvc_format_lmcache, f.data + 28, f.n - 28, &o, i == 7 ? KVC_ERR_DAMAGED : KVC_ERR_USAGE, bad[i].words);
+        refuse_bytes(&kvc_format_lmcache, f.data + 28, f.n - 28, &o,
+                     i == 7 ? KVC_ERR_DAMAGED : KVC_ERR_USAGE, bad[i].words);
     }
-    const struct kvc_import_options heads = {.format = "lmcache:heads=3"}, none = {.format = "lmcache:fmt=fused"};
+    const struct kvc_import_options heads = {.format = "lmcache:heads=3"},
+                                    none = {.format = "lmcache:fmt=fused"};
     refuse_bytes(&kvc_format_lmcache, f.data, f.n, &heads, KVC_ERR_USAGE, "not 3 heads");
     const struct file g = chunk_file(KVC_LMCACHE_FUSED);
     refuse_bytes(&kvc_format_lmcache, g.data, g.n, &none, KVC_ERR_UNSUPPORTED, "number of heads");
@@ -234,24 +244,28 @@ static void test_gds(void **state) {
         enum kvc_code code;
         const char *words;
     } bad[] = {
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24],\"fmt\":1}}", 23, KVC_ERR_DAMAGED,
-         "cut short"},
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24],\"fmt\":1}}", 25, KVC_ERR_DAMAGED,
-         "appended"},
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,7],\"data_offsets\":[0,24],\"fmt\":1}}", 24, KVC_ERR_DAMAGED,
-         "shape makes"},
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24]}}", 24, KVC_ERR_DAMAGED, "memory format"},
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,-6],\"data_offsets\":[0,24],\"fmt\":1}}", 24, KVC_ERR_DAMAGED,
-         "counts"},
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,1,6],\"data_offsets\":[0,24],\"fmt\":1}}", 24, KVC_ERR_DAMAGED,
-         "more than 4"},
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"data_offsets\":[0,24],\"fmt\":1}}", 24, KVC_ERR_DAMAGED, "must have"},
-        {"{\"kvcache\":{\"dtype\":\"I64\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24],\"fmt\":1}}", 24, KVC_ERR_UNSUPPORTED,
-         "I64"},
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24],\"fmt\":4}}", 24, KVC_ERR_UNSUPPORTED,
-         "BINARY"},
-        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"shapes\":[],\"data_offsets\":[0,24],\"fmt\":1}}", 24,
-         KVC_ERR_UNSUPPORTED, "groups"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24],\"fmt\":1}}",
+         23, KVC_ERR_DAMAGED, "cut short"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24],\"fmt\":1}}",
+         25, KVC_ERR_DAMAGED, "appended"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,7],\"data_offsets\":[0,24],\"fmt\":1}}",
+         24, KVC_ERR_DAMAGED, "shape makes"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24]}}", 24,
+         KVC_ERR_DAMAGED, "memory format"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,-6],\"data_offsets\":[0,24],\"fmt\":1}}",
+         24, KVC_ERR_DAMAGED, "counts"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,1,6],\"data_offsets\":[0,24],\"fmt\":1}"
+         "}",
+         24, KVC_ERR_DAMAGED, "more than 4"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"data_offsets\":[0,24],\"fmt\":1}}", 24, KVC_ERR_DAMAGED,
+         "must have"},
+        {"{\"kvcache\":{\"dtype\":\"I64\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24],\"fmt\":1}}",
+         24, KVC_ERR_UNSUPPORTED, "I64"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"data_offsets\":[0,24],\"fmt\":4}}",
+         24, KVC_ERR_UNSUPPORTED, "BINARY"},
+        {"{\"kvcache\":{\"dtype\":\"F16\",\"shape\":[2,1,1,6],\"shapes\":[],\"data_offsets\":[0,24]"
+         ",\"fmt\":1}}",
+         24, KVC_ERR_UNSUPPORTED, "groups"},
         {"{\"kvcache\":{},\"kvcache\":{}}", 24, KVC_ERR_UNKNOWN, "JSON"},
         {"{\"kvcache\":{},\"other\":{}}", 24, KVC_ERR_UNKNOWN, "no array"},
     };
@@ -259,8 +273,9 @@ static void test_gds(void **state) {
         const struct file f = gds_file(bad[i].entry, bad[i].n);
         refuse_bytes(&kvc_format_lmcache_gds, f.data, f.n, NULL, bad[i].code, bad[i].words);
     }
-    struct file f =
-        gds_file("{\"kvcache\":{\"dtype\":\"F8E5M2\",\"shape\":[2,1,2,6],\"data_offsets\":[0,24],\"fmt\":1,\"x\":[]}}", 24);
+    struct file f = gds_file("{\"kvcache\":{\"dtype\":\"F8E5M2\",\"shape\":[2,1,2,6],\"data_"
+                             "offsets\":[0,24],\"fmt\":1,\"x\":[]}}",
+                             24);
     struct kvc_input in;
     struct kvc_cache *c = import_bytes(&kvc_format_lmcache_gds, &in, f.data, f.n, NULL);
     assert_int_equal(c->tensor[0].shape.dtype, KVC_F8E5M2);
@@ -283,7 +298,9 @@ static void bundle_of(struct members *m, size_t n, const char *const *name, cons
     m->bundle = (struct kvc_bundle){.name = "bundle", .n = n, .member = m->member};
     for (size_t i = 0; i < n; i++) {
         kvc_input_memory(&m->in[i], name[i], f[i].data, f[i].n);
-        m->member[i] = (struct kvc_member){.name = (char *)(uintptr_t)name[i], .size = f[i].n, .in = &m->in[i]};
+        m->member[i] = (struct kvc_member){.name = (char *)(uintptr_t)name[i],
+                                           .size = f[i].n,
+                                           .in = &m->in[i]};
     }
 }
 
@@ -310,7 +327,8 @@ static void refuse_members(const struct members *m, const char *format, const ch
 
 static void test_layers(void **state) {
     (void)state;
-    static const char *const keys[] = {"org-SEP-m@4@1@ab@half@10.data", "org-SEP-m@4@1@ab@half@2.data", "notes"};
+    static const char *const keys[] = {"org-SEP-m@4@1@ab@half@10.data",
+                                       "org-SEP-m@4@1@ab@half@2.data", "notes"};
     static const char *const twice[] = {"a/m@1@0@ab@half@2.data", "b/m@1@0@ab@half@2.data"};
     static const char *const chunks[] = {"m@1@0@ab@half@2.data", "m@1@0@ac@half@3.data"};
     static const char *const plain[] = {"b.data", "a.data"};
@@ -355,7 +373,8 @@ static void test_gds_members(void **state) {
     static const char *const names[] = {"d/m%401%400%40ab%40half.kvcache.safetensors",
                                         "d/m%401%400%40ab%40half.kvcache.safetensors.metadata"};
     static const char *const two[] = {"a.safetensors", "b.safetensors"};
-    const char *entry = "{\"kvcache\":{\"dtype\":\"U8\",\"shape\":[2,1,2,6],\"data_offsets\":[0,24],\"fmt\":1}}";
+    const char *entry =
+        "{\"kvcache\":{\"dtype\":\"U8\",\"shape\":[2,1,2,6],\"data_offsets\":[0,24],\"fmt\":1}}";
     struct file file[] = {gds_file(entry, 24), gds_file(entry, 0)};
     struct members m;
     struct kvc_error e;
@@ -410,7 +429,10 @@ static void test_pages(void **state) {
     (void)state;
     static const struct {
         const char *layout, *order;
-    } layouts[] = {{"layer_first", "clthd"}, {"page_first", "ctlhd"}, {"page_first_direct", "clthd"}, {"page_head", "chtld"}};
+    } layouts[] = {{"layer_first", "clthd"},
+                   {"page_first", "ctlhd"},
+                   {"page_first_direct", "clthd"},
+                   {"page_head", "chtld"}};
     static const char *const names[] = {"1.bin", "0.bin"};
     for (size_t i = 0; i < 4; i++) {
         char text[128];
@@ -419,7 +441,9 @@ static void test_pages(void **state) {
         struct file whole;
         const size_t n = fill(whole.data, layouts[i].order, 0, L, 0, T);
         whole.n = n;
-        snprintf(text, sizeof text, "hicache:layout=%s,dtype=f16,layers=3,heads=2,dim=4,page=5,first=10", layouts[i].layout);
+        snprintf(text, sizeof text,
+                 "hicache:layout=%s,dtype=f16,layers=3,heads=2,dim=4,page=5,first=10",
+                 layouts[i].layout);
         const struct kvc_import_options o = {.format = text};
         struct kvc_input in;
         struct kvc_cache *c = import_bytes(&kvc_format_hicache, &in, whole.data, whole.n, &o);
@@ -430,9 +454,11 @@ static void test_pages(void **state) {
         kvc_input_close(&in);
         /* two pages of two tokens, the rest of the values unused */
         struct file page[2];
-        for (unsigned k = 0; k < 2; k++) page[k].n = fill(page[k].data, layouts[i].order, 0, L, 2 * k, 2);
+        for (unsigned k = 0; k < 2; k++)
+            page[k].n = fill(page[k].data, layouts[i].order, 0, L, 2 * k, 2);
         bundle_of(&m, 2, names, page);
-        snprintf(text, sizeof text, "hicache:layout=%s,dtype=f16,layers=3,heads=2,dim=4,page=2", layouts[i].layout);
+        snprintf(text, sizeof text, "hicache:layout=%s,dtype=f16,layers=3,heads=2,dim=4,page=2",
+                 layouts[i].layout);
         if (!(c = kvc_import(&m.bundle, &o, NULL, &e))) fail_msg("%s", e.message);
         assert_members(c, &m);
         for (unsigned t = 0; t < c->n_tensors; t++) {
@@ -441,7 +467,8 @@ static void test_pages(void **state) {
             assert_int_equal(size, 2 * 4 * H * D);
             for (unsigned v = 0; v < 4 * H * D; v++)
                 assert_int_equal(get_u16(rows + 2 * v),
-                                 value_of(c->tensor[t].layer, c->tensor[t].role == KVC_ROLE_V, v / (H * D), v / D % H, v % D));
+                                 value_of(c->tensor[t].layer, c->tensor[t].role == KVC_ROLE_V,
+                                          v / (H * D), v / D % H, v % D));
             free(rows);
         }
         kvc_cache_free(c);
@@ -458,7 +485,8 @@ static void test_pages(void **state) {
         {"hicache:layout=page_first,dtype=f16,layers=3,heads=2,dim=8,page=5,latent", "one head"},
         {"hicache:layout=page_first,dtype=f16,layers=3,dim=8,page=5,latent", "pages of 240 bytes"},
         {"hicache:layout=page_first,dtype=f16,layers=3,dim=8,page=5", "needs the geometry"},
-        {"hicache:layout=page_head,dtype=f16,layers=65536,heads=4294967295,dim=4294967295,page=9", "64 bits"},
+        {"hicache:layout=page_head,dtype=f16,layers=65536,heads=4294967295,dim=4294967295,page=9",
+         "64 bits"},
     };
     const uint8_t data[2 * VALUES] = {0};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -472,7 +500,8 @@ static void test_pages(void **state) {
 static void test_export(void **state) {
     (void)state;
     static const char *const fmt[] = {"fmt=2ltd", "fmt=fused", "fmt=t2d", "fmt=2td"};
-    static const enum kvc_lmcache_layout layout[] = {KVC_LMCACHE_2LTD, KVC_LMCACHE_FUSED, KVC_LMCACHE_T2D, KVC_LMCACHE_2TD};
+    static const enum kvc_lmcache_layout layout[] = {KVC_LMCACHE_2LTD, KVC_LMCACHE_FUSED,
+                                                     KVC_LMCACHE_T2D, KVC_LMCACHE_2TD};
     uint8_t data[2 * VALUES];
     fill(data, "lcthd", 0, L, 0, T);
     for (size_t i = 0; i < 4; i++) {
@@ -482,30 +511,36 @@ static void test_export(void **state) {
         struct kvc_error e;
         struct kvc_buffer b = {0};
         struct kvc_sink out = kvc_sink_buffer(&b);
-        struct kvc_cache *c = raw_cache(&in, data, layers * 2 * LAYER, "f16", layers, T, H, D, KVC_PAIRING_HALVES);
+        struct kvc_cache *c = raw_cache(&in, data, layers * 2 * LAYER, "f16", layers, T, H, D,
+                                        KVC_PAIRING_HALVES);
         if (kvc_export(&kvc_format_lmcache, c, &o, &out, &e)) fail_msg("%s", e.message);
         const struct file want = chunk_file(layout[i]);
         assert_int_equal(b.n, want.n);
         assert_memory_equal(b.data, want.data, want.n);
         free(b.data);
         if (i == 1)
-            refuse_export(&kvc_format_lmcache, c, &(struct kvc_export_options){.own = "fmt=t2d"}, KVC_ERR_USAGE, "one layer");
+            refuse_export(&kvc_format_lmcache, c, &(struct kvc_export_options){.own = "fmt=t2d"},
+                          KVC_ERR_USAGE, "one layer");
         if (i == 1)
-            refuse_export(&kvc_format_lmcache, c, &(struct kvc_export_options){.own = "fmt=mla"}, KVC_ERR_USAGE, "latents");
+            refuse_export(&kvc_format_lmcache, c, &(struct kvc_export_options){.own = "fmt=mla"},
+                          KVC_ERR_USAGE, "latents");
         kvc_cache_free(c);
         kvc_input_close(&in);
     }
     struct kvc_input in;
-    struct kvc_cache *c = raw_cache(&in, data, 2 * VALUES, "i8", L, 2 * T, H, D, KVC_PAIRING_HALVES);
+    struct kvc_cache *c = raw_cache(&in, data, 2 * VALUES, "i8", L, 2 * T, H, D,
+                                    KVC_PAIRING_HALVES);
     refuse_export(&kvc_format_lmcache, c, NULL, KVC_ERR_UNSUPPORTED, "i8");
     struct kvc_buffer b = export_bytes(&kvc_format_lmcache_gds, c);
     assert_memory_equal(b.data + 8,
-                        "{\"kvcache\": {\"dtype\": \"I8\", \"shape\": [2, 3, 10, 8], \"data_offsets\": [0, 480], \"fmt\": 1, ",
+                        "{\"kvcache\": {\"dtype\": \"I8\", \"shape\": [2, 3, 10, 8], "
+                        "\"data_offsets\": [0, 480], \"fmt\": 1, ",
                         87);
     assert_int_equal(b.n, 4096 + 480);
     free(b.data);
     add_part(c, KVC_PART_SLIDING, 0, 9, 2, data);
-    refuse_export(&kvc_format_lmcache, c, NULL, KVC_ERR_UNSUPPORTED, "sliding layers of another length");
+    refuse_export(&kvc_format_lmcache, c, NULL, KVC_ERR_UNSUPPORTED,
+                  "sliding layers of another length");
     kvc_cache_free(c);
     kvc_input_close(&in);
 }
@@ -538,15 +573,18 @@ static void test_real(void **state) {
     (void)state;
     check_real("lmcache/fs/HuggingFaceTB-SmolLM2-135M-Instruct@1@0@891a190460f702c@bfloat16.data");
     check_real("lmcache/gds/61/74/"
-               "HuggingFaceTB%2FSmolLM2-135M-Instruct%401%400%40891a190460f702c%40bfloat16.kvcache.safetensors");
+               "HuggingFaceTB%2FSmolLM2-135M-Instruct%401%400%40891a190460f702c%40bfloat16.kvcache."
+               "safetensors");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts), cmocka_unit_test(test_latent),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_options), cmocka_unit_test(test_mutations),   cmocka_unit_test(test_gds),
-        cmocka_unit_test(test_layers),  cmocka_unit_test(test_gds_members), cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_pages),   cmocka_unit_test(test_export),      cmocka_unit_test(test_real),
+        cmocka_unit_test(test_layouts),   cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_options),
+        cmocka_unit_test(test_mutations), cmocka_unit_test(test_gds),
+        cmocka_unit_test(test_layers),    cmocka_unit_test(test_gds_members),
+        cmocka_unit_test(test_keys),      cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_export),    cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* test_load.c: loading onto a device, proven on the host: every stored file of tests/golden and samples decoded by the GPU's
- * source in lockstep is what the CPU's kernels decode, byte for byte; parts of files, pages, other dtypes; and whatever fails
- * in mid-load is never reported as loaded. Not for CUDA itself (make test-cuda). */
+/* test_load.c: loading onto a device, proven on the host: every stored file of tests/golden and
+ * samples decoded by the GPU's source in lockstep is what the CPU's kernels decode, byte for byte;
+ * parts of files, pages, other dtypes; and whatever fails in mid-load is never reported as loaded.
+ * Not for CUDA itself (make test-cuda). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -67,8 +68,10 @@ static void aim(struct opened *o, int dtype, const struct kvc_load_options *opti
 static int open_file(struct opened *o, const char *path) {
     struct kvc_error e;
     memset(o, 0, sizeof *o);
-    if (kvc_input_open_how(&o->in, path, &(struct kvc_input_how){.read = 0}, &e)) fail_msg("%s", e.message);
-    if (!(o->cache = kvc_format_import(&kvc_format_kvc, &o->in, NULL, &e))) fail_msg("%s: %s", path, e.message);
+    if (kvc_input_open_how(&o->in, path, &(struct kvc_input_how){.read = 0}, &e))
+        fail_msg("%s", e.message);
+    if (!(o->cache = kvc_format_import(&kvc_format_kvc, &o->in, NULL, &e)))
+        fail_msg("%s: %s", path, e.message);
     kvc_container_set_profile(o->cache, &(struct kvc_profile_places){.folder = "samples"});
     o->device = kvc_device_host(&e);
     o->target = calloc(o->cache->n_tensors, sizeof *o->target);
@@ -87,7 +90,8 @@ static void close_file(struct opened *o) {
 }
 
 /* Loads; 0, or -1 and why. */
-static int load(struct opened *o, const struct kvc_load_options *options, struct kvc_load_info *info, struct kvc_error *e) {
+static int load(struct opened *o, const struct kvc_load_options *options,
+                struct kvc_load_info *info, struct kvc_error *e) {
     memset(e, 0, sizeof *e);
     struct kvc_load *l = kvc_load_new(o->device, o->cache, &o->in, options, o->target, e);
     if (!l) return -1;
@@ -108,7 +112,8 @@ static uint8_t *expected(const struct opened *o, uint32_t t, uint64_t first, uin
     return rows;
 }
 
-static void compare_all(const struct opened *o, const char *what, const struct kvc_load_options *options) {
+static void compare_all(const struct opened *o, const char *what,
+                        const struct kvc_load_options *options) {
     for (uint32_t t = 0; t < o->cache->n_tensors; t++) {
         uint64_t first, n;
         kvc_load_rows(o->cache, t, options, &first, &n);
@@ -116,8 +121,9 @@ static void compare_all(const struct opened *o, const char *what, const struct k
         const size_t size = (size_t)(n * kvc_row_bytes(&o->cache->tensor[t].shape));
         for (size_t i = 0; i < size; i++)
             if (want[i] != o->rows[t][i])
-                fail_msg("%s: tensor %u of dtype %u (%s): byte %zu of %zu is %02x, not %02x", what, t, o->target[t].from,
-                         kvc_container_pipeline(o->cache, t), i, size, o->rows[t][i], want[i]);
+                fail_msg("%s: tensor %u of dtype %u (%s): byte %zu of %zu is %02x, not %02x", what,
+                         t, o->target[t].from, kvc_container_pipeline(o->cache, t), i, size,
+                         o->rows[t][i], want[i]);
         assert_int_equal(o->rows[t][size], 0xa5);
         free(want);
     }
@@ -131,7 +137,12 @@ static void check_file(const char *path) {
     static const struct kvc_load_options ways[] = {
         {.verify = 1},
         {.verify = 1, .slots = 2, .threads = 1, .slot_bytes = 1},
-        {.verify = 1, .slots = 5, .threads = 4, .slot_bytes = 20000, .table_bytes = 1, .scratch_bytes = 1},
+        {.verify = 1,
+         .slots = 5,
+         .threads = 4,
+         .slot_bytes = 20000,
+         .table_bytes = 1,
+         .scratch_bytes = 1},
         {.first = 3, .end = 200},
         {.first = 255, .end = 258},
         {.first = 1 << 30, .end = 1 << 30},
@@ -148,7 +159,8 @@ static void check_file(const char *path) {
         assert_true(info.on_host <= info.decoded);
         if (!i) on_device += info.decoded - info.on_host, on_host += info.on_host;
         if (!i && getenv("KVC_LOAD_VERBOSE"))
-            printf("%s: %llu of %llu by the CPU\n", path, (unsigned long long)info.on_host, (unsigned long long)info.decoded);
+            printf("%s: %llu of %llu by the CPU\n", path, (unsigned long long)info.on_host,
+                   (unsigned long long)info.decoded);
     }
     kvc_lanes_backwards = 0;
     close_file(&o);
@@ -182,17 +194,18 @@ static void stored_files_decode_alike(void **state) {
 
 static unsigned n_predicted; /* jobs that predict */
 
-static int counting_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
-                        struct kvc_error *e) {
+static int counting_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
+                        unsigned limit, struct kvc_error *e) {
     (void)d, (void)stream, (void)limit, (void)e;
     for (uint32_t i = 0; i < launch->n_items; i++)
-        n_predicted += launch->item[i].kind == KVC_ITEM_JOB && launch->job[launch->item[i].index].kind == KVC_JOB_AHEAD;
+        n_predicted += launch->item[i].kind == KVC_ITEM_JOB &&
+                       launch->job[launch->item[i].index].kind == KVC_JOB_AHEAD;
     kvc_device_run_host(launch);
     return 0;
 }
 
-/* Streams that are coded relative to earlier layers: the device decodes them where it has all that their rows are predicted from, the CPU
- * decodes the others. */
+/* Streams that are coded relative to earlier layers: the device decodes them where it has all that
+ * their rows are predicted from, the CPU decodes the others. */
 static void streams_wait_for_earlier_layers(void **state) {
     (void)state;
     static const struct {
@@ -217,7 +230,9 @@ static void streams_wait_for_earlier_layers(void **state) {
         if (load(&o, &ways[i].options, &info, &e)) fail_msg("way %zu: %s", i, e.message);
         if (ways[i].without) { /* so that it compares equal */
             uint8_t *rows = expected(&o, 0, 0, o.cache->tensor[0].shape.tokens);
-            memcpy(o.rows[0], rows, (size_t)(o.cache->tensor[0].shape.tokens * kvc_row_bytes(&o.cache->tensor[0].shape)));
+            memcpy(o.rows[0], rows,
+                   (size_t)(o.cache->tensor[0].shape.tokens *
+                            kvc_row_bytes(&o.cache->tensor[0].shape)));
             free(rows);
         }
         compare_all(&o, "predicted", &ways[i].options);
@@ -229,7 +244,8 @@ static void streams_wait_for_earlier_layers(void **state) {
 
 /* --- where rows go --- */
 
-/* Pages in a strange order, heads and channels apart, other dtypes: against a loop that says where each value must be. */
+/* Pages in a strange order, heads and channels apart, other dtypes: against a loop that says where
+ * each value must be. */
 static void check_places(const char *path) {
     static const int dtypes[] = {-1, KVC_F32, KVC_F16, KVC_BF16, KVC_F8E4M3, KVC_F8E5M2};
     const struct kvc_load_options options = {.slots = 2, .threads = 1};
@@ -263,9 +279,11 @@ static void check_places(const char *path) {
             const unsigned size = value_bytes(g->dtype), had = value_bytes(g->from);
             uint8_t *want = expected(&o, t, 0, n);
             for (uint64_t i = 0; i < n * g->heads * g->channels; i++) {
-                const uint64_t d = i % g->channels, h = i / g->channels % g->heads, r = i / g->channels / g->heads;
-                const uint8_t *at = o.rows[t] + (g->pages - 1 - r / 3) * (uint64_t)g->page + r % 3 * (uint64_t)g->token +
-                                    h * (uint64_t)g->head + d * (uint64_t)g->dim;
+                const uint64_t d = i % g->channels, h = i / g->channels % g->heads,
+                               r = i / g->channels / g->heads;
+                const uint8_t *at = o.rows[t] + (g->pages - 1 - r / 3) * (uint64_t)g->page +
+                                    r % 3 * (uint64_t)g->token + h * (uint64_t)g->head +
+                                    d * (uint64_t)g->dim;
                 if (g->dtype == g->from) {
                     assert_memory_equal(at, want + i * had, size);
                     continue;
@@ -282,7 +300,8 @@ static void check_places(const char *path) {
                         const uint8_t byte = (uint8_t)code;
                         if (g->dtype == KVC_F8E4M3) kvc_f8e4m3_to_f32(&value, &byte, 1);
                         else kvc_f8e5m2_to_f32(&value, &byte, 1);
-                        const double miss = (double)value - (double)x, least = (double)best - (double)x;
+                        const double miss = (double)value - (double)x,
+                                     least = (double)best - (double)x;
                         if (value - value != 0) continue;
                         if ((miss < 0 ? -miss : miss) < (least < 0 ? -least : least)) best = value;
                     }
@@ -321,11 +340,13 @@ static void missing_pages_are_a_failure(void **state) {
     o.target[0].pages--;
     assert_int_equal(load(&o, &options, NULL, &e), -1);
     assert_non_null(strstr(e.message, "no page"));
-    assert_int_equal(o.rows[0][(o.cache->tensor[0].shape.tokens - 1) * (uint64_t)o.target[0].token], 0xa5);
+    assert_int_equal(o.rows[0][(o.cache->tensor[0].shape.tokens - 1) * (uint64_t)o.target[0].token],
+                     0xa5);
     close_file(&o);
 }
 
-/* A file with descriptor 0, which programs without standard input get, is read in the place of the mapped bytes: zeros here. */
+/* A file with descriptor 0, which programs without standard input get, is read in the place of the
+ * mapped bytes: zeros here. */
 static void descriptor_0_is_a_file(void **state) {
     (void)state;
     const char *const path = "tests/golden/kivi-v0.kvc";
@@ -359,7 +380,10 @@ static void descriptor_0_is_a_file(void **state) {
 
 static void devices_may_fail_anywhere(void **state) {
     (void)state;
-    const struct kvc_load_options options = {.slots = 2, .threads = 1, .slot_bytes = 1, .verify = 1};
+    const struct kvc_load_options options = {.slots = 2,
+                                             .threads = 1,
+                                             .slot_bytes = 1,
+                                             .verify = 1};
     struct opened o;
     struct kvc_error e;
     int n = 0, status;
@@ -409,13 +433,15 @@ static void damage_is_noticed(void **state) {
     close_file(&o);
 }
 
-/* Values that are not what the digest says, in a record whose own hash fits: only verify can tell, and does. */
-static int wrong_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
-                     struct kvc_error *e) {
+/* Values that are not what the digest says, in a record whose own hash fits: only verify can tell,
+ * and does. */
+static int wrong_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
+                     unsigned limit, struct kvc_error *e) {
     (void)d, (void)stream, (void)limit, (void)e;
     for (uint32_t i = 0; i < launch->n_items; i++)
         if (launch->item[i].kind == KVC_ITEM_DIGEST && launch->item[i].rows)
-            *(uint8_t *)(uintptr_t)launch->target[launch->item[i].head].base ^= 1; /* before its digest is taken */
+            *(uint8_t *)(uintptr_t)launch->target[launch->item[i].head].base ^=
+                1; /* before its digest is taken */
     kvc_device_run_host(launch);
     for (uint32_t i = 0; i < launch->n_items; i++)
         if (launch->item[i].kind == KVC_ITEM_DIGEST) launch->digest[launch->item[i].index] ^= 1;
@@ -451,7 +477,8 @@ static void loads_are_cancelled(void **state) {
     assert_int_equal(kvc_load_run(l, NULL, &e), -1);
     assert_non_null(strstr(e.message, "cancelled"));
     assert_int_equal(kvc_load_finish(l, &e), -1);
-    if (kvc_load_run(l, NULL, &e) || kvc_load_finish(l, &e)) fail_msg("%s", e.message); /* the next one is not */
+    /* the next one is not */
+    if (kvc_load_run(l, NULL, &e) || kvc_load_finish(l, &e)) fail_msg("%s", e.message);
     compare_all(&o, "after a cancelled load", &options);
     kvc_load_free(l);
     close_file(&o);
@@ -459,8 +486,8 @@ static void loads_are_cancelled(void **state) {
 
 /* --- a device that does everything as late as it may --- */
 
-/* Work in the queue of a stream runs only when a later event is awaited. So a use of memory that is too early fails, as on a slow
- * GPU. */
+/* Work in the queue of a stream runs only when a later event is awaited. So a use of memory that is
+ * too early fails, as on a slow GPU. */
 enum { COPY, ZERO, RUN, AWAIT, STREAMS = 4 };
 struct queued {
     int kind;
@@ -498,7 +525,8 @@ static int put_off(void *stream, struct queued q) {
     pthread_mutex_unlock(&late_lock);
     return 0;
 }
-static int late_copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+static int late_copy(struct kvc_device *d, void *stream, void *to, const void *from, size_t n,
+                     struct kvc_error *e) {
     (void)d, (void)e;
     return put_off(stream, (struct queued){.kind = COPY, .to = to, .from = from, .n = n});
 }
@@ -506,8 +534,8 @@ static int late_zero(struct kvc_device *d, void *stream, void *to, size_t n, str
     (void)d, (void)e;
     return put_off(stream, (struct queued){.kind = ZERO, .to = to, .n = n});
 }
-static int late_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
-                    struct kvc_error *e) {
+static int late_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
+                    unsigned limit, struct kvc_error *e) {
     (void)d, (void)limit;
     if (late_runs >= 0 && !late_runs--) return kvc_fail(e, KVC_ERR_IO, "the device fails");
     return put_off(stream, (struct queued){.kind = RUN, .launch = *launch});
@@ -520,7 +548,8 @@ static int late_event_new(struct kvc_device *d, void **event, struct kvc_error *
 static int late_event_record(struct kvc_device *d, void *event, void *stream, struct kvc_error *e) {
     (void)d, (void)e;
     pthread_mutex_lock(&late_lock);
-    *(struct mark *)event = (struct mark){(size_t)(uintptr_t)stream, late[(size_t)(uintptr_t)stream].n};
+    *(struct mark *)event = (struct mark){(size_t)(uintptr_t)stream,
+                                          late[(size_t)(uintptr_t)stream].n};
     pthread_mutex_unlock(&late_lock);
     return 0;
 }
@@ -535,7 +564,9 @@ static int late_event_wait(struct kvc_device *d, void *event, struct kvc_error *
 static int late_event_before(struct kvc_device *d, void *event, void *stream, struct kvc_error *e) {
     const struct mark *m = event;
     (void)d, (void)e;
-    return put_off(stream, (struct queued){.kind = AWAIT, .from = (const void *)(uintptr_t)m->stream, .n = m->upto});
+    return put_off(stream, (struct queued){.kind = AWAIT,
+                                           .from = (const void *)(uintptr_t)m->stream,
+                                           .n = m->upto});
 }
 static int late_stream_new(struct kvc_device *d, void **stream, struct kvc_error *e) {
     (void)d, (void)e;
@@ -548,10 +579,14 @@ static void late_stream_free(struct kvc_device *d, void *stream) {
     late_streams--;
 }
 
-/* Whichever launch fails, and with none: what was queued ends before its memory is used anew, and the next load is right. */
+/* Whichever launch fails, and with none: what was queued ends before its memory is used anew, and
+ * the next load is right. */
 static void late_devices_are_waited_for(void **state) {
     (void)state;
-    const struct kvc_load_options options = {.slots = 3, .threads = 2, .slot_bytes = 1, .verify = 1};
+    const struct kvc_load_options options = {.slots = 3,
+                                             .threads = 2,
+                                             .slot_bytes = 1,
+                                             .verify = 1};
     struct opened o;
     struct kvc_error e;
     open_file(&o, "tests/golden/gear-v0.kvc");

@@ -1,7 +1,9 @@
-/* test_lossy.c: the lossy stages but `quant`, each against its spec read value by value; the order of stages, their
- * arguments, presets, and every kernel table. Not for `quant` (test_quant.c) or files.
+/* test_lossy.c: the lossy stages but `quant`, each against its spec read value by value; the order
+ * of stages, their arguments, presets, and every kernel table. Not for `quant` (test_quant.c) or
+ * files.
  *
- * `test_lossy digest` prints a digest of all that is decoded: the test of kernel tables runs itself so, once each. */
+ * `test_lossy digest` prints a digest of all that is decoded: the test of kernel tables runs itself
+ * so, once each. */
 #include "lossy_support.h"
 
 #include "codecs/presets.h"
@@ -70,15 +72,18 @@ static const uint32_t wild[3][7] = {
     {0x7fc1, 0xffa1, 0x7f80, 0xff80, 0x5880, 0xff7f, 0x7fff},
 };
 
-/* Puts wild values into l, and into `tame` what finite.md says stands in for them, block by block of 64 rows. */
-static void make_wild(struct layer *l, struct layer *tame, unsigned d, unsigned role, uint8_t *is_wild) {
+/* Puts wild values into l, and into `tame` what finite.md says stands in for them, block by block
+ * of 64 rows. */
+static void make_wild(struct layer *l, struct layer *tame, unsigned d, unsigned role,
+                      uint8_t *is_wild) {
     const size_t width = width_of(l, role), rows = (size_t)l->shape[role].tokens, n = rows * width;
     memset(is_wild, 0, n);
     for (size_t k = 0; k < n / 50; k++) is_wild[random_bits() % n] = 1;
     for (size_t t = 0; t < rows; t++) is_wild[t * width + 3] = 1; /* a channel of nothing else */
     for (size_t i = 0; i < n; i++) {
         if (is_wild[i]) put_bits(l->rows[role], dtypes[d], i, wild[d][i % 7]);
-        else if (i % 101 == 0) put_bits(l->rows[role], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
+        else if (i % 101 == 0)
+            put_bits(l->rows[role], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
     }
     memcpy(tame->rows[role], l->rows[role], n * kvc_dtype_info(dtypes[d])->size);
     for (size_t i = 0; i < n; i++) {
@@ -95,7 +100,8 @@ static void make_wild(struct layer *l, struct layer *tame, unsigned d, unsigned 
     }
 }
 
-/* Wild values come back bit by bit; all others are what they are where means stand in the wild ones' places. */
+/* Wild values come back bit by bit; all others are what they are where means stand in the wild
+ * ones' places. */
 static void wild_values(void **state) {
     (void)state;
     static const char *const recipes[] = {"quant:kivi:bits=4:g=32",
@@ -109,20 +115,26 @@ static void wild_values(void **state) {
     for (unsigned d = 0; d < 3; d++)
         for (unsigned role = 0; role < 2; role++)
             for (size_t r = 0; r < sizeof recipes / sizeof recipes[0]; r++) {
-                struct layer l = make_layer(dtypes[d], 100, 2, 24), tame = make_layer(dtypes[d], 100, 2, 24);
+                struct layer l = make_layer(dtypes[d], 100, 2, 24),
+                             tame = make_layer(dtypes[d], 100, 2, 24);
                 const size_t n = 100 * 48;
                 uint8_t *is_wild = get_memory(n);
-                /* the stage that knows norms of keys looks at keys as they are: of V, so that K is tame */
+                /* the stage that knows norms of keys looks at keys as they are: of V, so that K is
+                 * tame */
                 if (strstr(recipes[r], "saliency") && role == K)
                     memcpy(l.rows[V], l.rows[K], n * kvc_dtype_info(dtypes[d])->size);
                 const unsigned of = strstr(recipes[r], "saliency") ? V : role;
                 memcpy(tame.rows[K], l.rows[K], n * kvc_dtype_info(dtypes[d])->size);
                 make_wild(&l, &tame, d, of, is_wild);
-                uint8_t *back = there_and_back(recipes[r], &l, of, 64), *other = there_and_back(recipes[r], &tame, of, 64);
+                uint8_t *back = there_and_back(recipes[r], &l, of, 64),
+                        *other = there_and_back(recipes[r], &tame, of, 64);
                 for (size_t i = 0; i < n; i++) {
-                    if (is_wild[i] ? same_bits(back, l.rows[of], dtypes[d], i) : same_bits(back, other, dtypes[d], i)) continue;
-                    fail_msg("%s of %s: %s value %zu of %c is another", recipes[r], kvc_dtype_info(dtypes[d])->name,
-                             is_wild[i] ? "wild" : "tame", i, of == V ? 'V' : 'K');
+                    if (is_wild[i] ? same_bits(back, l.rows[of], dtypes[d], i)
+                                   : same_bits(back, other, dtypes[d], i))
+                        continue;
+                    fail_msg("%s of %s: %s value %zu of %c is another", recipes[r],
+                             kvc_dtype_info(dtypes[d])->name, is_wild[i] ? "wild" : "tame", i,
+                             of == V ? 'V' : 'K');
                 }
                 free(back);
                 free(other);
@@ -132,7 +144,8 @@ static void wild_values(void **state) {
             }
 }
 
-/* Values just below the bound are none of finite's business; a matrix of nothing but NaN survives. */
+/* Values just below the bound are none of finite's business; a matrix of nothing but NaN survives.
+ */
 static void edges_of_finite(void **state) {
     (void)state;
     struct layer l = make_layer(KVC_F32, 10, 1, 8);
@@ -167,7 +180,8 @@ static size_t number_of(const struct kvc_sections *list, unsigned type) {
     return s->data[0] | (size_t)s->data[1] << 8;
 }
 
-static void check_ends(const struct layer *l, unsigned role, int64_t sink, int64_t tail, size_t whole, uint64_t block_rows) {
+static void check_ends(const struct layer *l, unsigned role, int64_t sink, int64_t tail,
+                       size_t whole, uint64_t block_rows) {
     const size_t rows = (size_t)l->shape[role].tokens;
     const int lossless = !(l->shape[role].dtype == KVC_F32);
     struct coded c;
@@ -180,10 +194,13 @@ static void check_ends(const struct layer *l, unsigned role, int64_t sink, int64
         strcat(recipe, one);
     }
     strcat(recipe, lossless ? "split" : "quant:kcvt:bits=1");
-    while (before_tail < rows && l->position[before_tail] <= l->position[rows - 1] - tail) before_tail++;
+    while (before_tail < rows && l->position[before_tail] <= l->position[rows - 1] - tail)
+        before_tail++;
     for (size_t t = 0; t < rows; t++)
-        kept[t] = (sink && l->position[t] < sink) || (tail && t >= before_tail - before_tail % whole);
-    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
+        kept[t] = (sink && l->position[t] < sink) ||
+                  (tail && t >= before_tail - before_tail % whole);
+    must_code(
+        &c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
     uint8_t *back = decode(&c, NULL);
     for (size_t b = 0; b < c.blocks; b++) {
         size_t sinks = 0, tails = 0;
@@ -193,7 +210,8 @@ static void check_ends(const struct layer *l, unsigned role, int64_t sink, int64
             sinks += first != 0;
             tails += !first && kept[t];
             if (lossless || kept[t]) assert_true(same_row(l, role, back, t));
-            else if (rows - before_tail < rows) assert_false(same_row(l, role, back, t) && rows_in_block(&c, b) > 8);
+            else if (rows - before_tail < rows)
+                assert_false(same_row(l, role, back, t) && rows_in_block(&c, b) > 8);
         }
         assert_int_equal(number_of(&c.block[b], KVC_SECTION_SINK), sinks);
         assert_int_equal(number_of(&c.block[b], KVC_SECTION_TAIL), tails);
@@ -215,7 +233,8 @@ static void sinks_and_tails(void **state) {
                         l.position[t] = l.position[t - 1] + 1 + (int64_t)random_bits() % (gaps + 1);
                     for (size_t t = 0; t < 150 && gaps == 3; t++) l.position[t] += 5;
                     for (size_t i = 0; i < 6; i++) {
-                        static const int64_t sink[] = {1, 4, 20, 0, 3, 1 << 20}, tail[] = {0, 0, 7, 64, 64, 0};
+                        static const int64_t sink[] = {1, 4, 20, 0, 3, 1 << 20},
+                                             tail[] = {0, 0, 7, 64, 64, 0};
                         static const size_t whole[] = {1, 1, 1, 64, 10, 1};
                         check_ends(&l, role, sink[i], tail[i], whole[i], block_rows);
                     }
@@ -245,16 +264,18 @@ static void examples_of_ends(void **state) {
 
 /* --- outlier --- */
 
-/* Marks the k smallest (1) and the k largest (2) of n values: among equal values the first, but of rows of V the last are the
- * largest. */
-static void mark_extremes(const float *x, size_t n, size_t step, size_t k, int last, uint8_t *mark) {
+/* Marks the k smallest (1) and the k largest (2) of n values: among equal values the first, but of
+ * rows of V the last are the largest. */
+static void mark_extremes(const float *x, size_t n, size_t step, size_t k, int last,
+                          uint8_t *mark) {
     memset(mark, 0, n);
     for (size_t j = 0; j < 2 * k; j++) {
         size_t best = n;
         for (size_t i = 0; i < n; i++) {
             if (mark[i] & (j < k ? 1 : 2)) continue;
             if (best == n ||
-                (j < k ? x[i * step] < x[best * step] : x[i * step] > x[best * step] || (last && x[i * step] == x[best * step])))
+                (j < k ? x[i * step] < x[best * step]
+                       : x[i * step] > x[best * step] || (last && x[i * step] == x[best * step])))
                 best = i;
         }
         mark[best] |= j < k ? 1 : 2;
@@ -262,8 +283,10 @@ static void mark_extremes(const float *x, size_t n, size_t step, size_t k, int l
 }
 
 /* What is to be taken, by the rule: mark[row * width + channel]; and the mean of each vector. */
-static void mark_all(const float *x, size_t rows, size_t width, unsigned role, unsigned share, uint8_t *mark, double *mean) {
-    const size_t length = role == V ? width : rows, n = role == V ? rows : width, step = role == V ? 1 : width;
+static void mark_all(const float *x, size_t rows, size_t width, unsigned role, unsigned share,
+                     uint8_t *mark, double *mean) {
+    const size_t length = role == V ? width : rows, n = role == V ? rows : width,
+                 step = role == V ? 1 : width;
     const size_t k = length * share / 200 ? length * share / 200 : 1;
     uint8_t *one = get_memory(length);
     memset(mark, 0, rows * width);
@@ -279,9 +302,11 @@ static void mark_all(const float *x, size_t rows, size_t width, unsigned role, u
 }
 
 /* share: in hundredths. The section, byte by byte; means in the places; values back bit by bit. */
-static void check_outliers(const struct layer *l, unsigned role, unsigned share, uint64_t block_rows) {
+static void check_outliers(const struct layer *l, unsigned role, unsigned share,
+                           uint64_t block_rows) {
     const enum kvc_dtype dtype = l->shape[role].dtype;
-    const size_t width = width_of(l, role), size = kvc_dtype_info(dtype)->size, all = (size_t)l->shape[role].tokens;
+    const size_t width = width_of(l, role), size = kvc_dtype_info(dtype)->size,
+                 all = (size_t)l->shape[role].tokens;
     struct coded c;
     char recipe[64];
     float *x = layer_values(l, role);
@@ -289,11 +314,13 @@ static void check_outliers(const struct layer *l, unsigned role, unsigned share,
     double *mean = get_memory((all > width ? all : width) * sizeof *mean);
     mark_all(x, all, width, role, share, mark, mean);
     snprintf(recipe, sizeof recipe, "outlier:0.%02u,split", share);
-    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
+    must_code(
+        &c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
     uint8_t *back = decode(&c, NULL);
     for (size_t b = 0; b < c.blocks; b++) {
         const size_t rows = (size_t)rows_in_block(&c, b), first = b * (size_t)c.w.block_rows;
-        const size_t length = role == V ? width : rows, n = role == V ? rows : width, step = role == V ? 1 : width;
+        const size_t length = role == V ? width : rows, n = role == V ? rows : width,
+                     step = role == V ? 1 : width;
         const struct kvc_section *s = section_of(&c.block[b], KVC_SECTION_OUTLIERS, 0);
         uint8_t *rest = get_memory(rows * width * size);
         size_t total = 0, done = 0;
@@ -312,10 +339,12 @@ static void check_outliers(const struct layer *l, unsigned role, unsigned share,
         size_t n_others = 0;
         struct kvc_error e;
         for (size_t i = 0; i < c.block[b].count; i++)
-            if (c.block[b].section[i].type != KVC_SECTION_OUTLIERS) others[n_others++] = c.block[b].section[i];
+            if (c.block[b].section[i].type != KVC_SECTION_OUTLIERS)
+                others[n_others++] = c.block[b].section[i];
         if (try_decode(&c, b, others, n_others, NULL, rest, &e)) fail_msg("%s", e.message);
         for (size_t i = 0; i < n; i++) {
-            const size_t at = first * width + i * (role == V ? width : 1), vector = role == V ? first + i : i;
+            const size_t at = first * width + i * (role == V ? width : 1),
+                         vector = role == V ? first + i : i;
             const size_t before = done;
             for (size_t j = 0; j < length; j++) {
                 const size_t value = at + j * step;
@@ -331,7 +360,8 @@ static void check_outliers(const struct layer *l, unsigned role, unsigned share,
                             seen <= as_stored((float)mean[vector] + open, dtype));
                 const uint8_t *index = s->data + head + done * wide;
                 assert_int_equal(wide == 2 ? index[0] | index[1] << 8 : index[0], j);
-                assert_memory_equal(s->data + head + total * wide + done * size, l->rows[role] + value * size, size);
+                assert_memory_equal(s->data + head + total * wide + done * size,
+                                    l->rows[role] + value * size, size);
                 done++;
             }
             if (role != V) assert_int_equal(s->data[2 + i], done - before);
@@ -356,12 +386,18 @@ static void outliers(void **state) {
                 struct layer l = make_layer(dtypes[d], 300, 2, kind == 3 ? 150 : 33);
                 const size_t n = (size_t)l.shape[K].tokens * width_of(&l, K);
                 for (size_t i = 0; i < n; i++) {
-                    if (kind == 1) put_value(l.rows[role], dtypes[d], i, 1.5f);                                  /* constant */
-                    if (kind == 2) put_value(l.rows[role], dtypes[d], i, (float)(random_bits() % 3) - 1);        /* ties */
-                    if (kind == 2 && i % 11 == 0) put_bits(l.rows[role], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
+                    /* constant */
+                    if (kind == 1) put_value(l.rows[role], dtypes[d], i, 1.5f);
+                    /* ties */
+                    if (kind == 2)
+                        put_value(l.rows[role], dtypes[d], i, (float)(random_bits() % 3) - 1);
+                    /* -0 */
+                    if (kind == 2 && i % 11 == 0)
+                        put_bits(l.rows[role], dtypes[d], i, d ? 0x8000 : 0x80000000);
                 }
                 for (size_t s = 0; s < 5; s++)
-                    for (size_t b = 0; b < 3; b++) check_outliers(&l, role, shares[s], (uint64_t[]){39, 70, 256}[b]);
+                    for (size_t b = 0; b < 3; b++)
+                        check_outliers(&l, role, shares[s], (uint64_t[]){39, 70, 256}[b]);
                 free_layer(&l);
             }
 }
@@ -372,7 +408,8 @@ static void outliers_before_quant(void **state) {
     for (unsigned role = 0; role < 2; role++) {
         struct layer l = make_layer(KVC_F32, 256, 1, 100);
         for (size_t i = 0; i < 256; i++) /* two in each row, and 64 or so in each 25th channel */
-            for (size_t k = 0; k < 2; k++) put_value(l.rows[role], KVC_F32, i * 100 + (i * 37 + k * 50) % 100, k ? 500 : -500);
+            for (size_t k = 0; k < 2; k++)
+                put_value(l.rows[role], KVC_F32, i * 100 + (i * 37 + k * 50) % 100, k ? 500 : -500);
         uint8_t *plain = there_and_back("quant:kcvt:bits=2", &l, role, 0);
         uint8_t *apart = there_and_back("outlier:0.1,quant:kcvt:bits=2", &l, role, 0);
         double with = 0, without = 0;
@@ -413,8 +450,8 @@ static void eigenvalues(double *a, size_t n, double *value) {
             for (size_t q = p + 1; q < n; q++) {
                 if (fabs(a[p * n + q]) < 1e-300) continue;
                 const double theta = (a[q * n + q] - a[p * n + p]) / (2 * a[p * n + q]);
-                const double t = (theta < 0 ? -1 : 1) / (fabs(theta) + sqrt(theta * theta + 1)), c = 1 / sqrt(t * t + 1),
-                             s = t * c;
+                const double t = (theta < 0 ? -1 : 1) / (fabs(theta) + sqrt(theta * theta + 1)),
+                             c = 1 / sqrt(t * t + 1), s = t * c;
                 for (size_t i = 0; i < n; i++) {
                     const double x = a[i * n + p], y = a[i * n + q];
                     a[i * n + p] = c * x - s * y;
@@ -429,13 +466,17 @@ static void eigenvalues(double *a, size_t n, double *value) {
     for (size_t i = 0; i < n; i++) value[i] = a[i * n + i];
 }
 
-/* Returns the minimum squared error at rank r of `dim` channels of x from channel `at` on; *all is the sum of squares. */
-static double optimum(const float *x, size_t rows, size_t width, size_t at, size_t dim, size_t r, double *all) {
-    double *gram = get_memory(dim * dim * sizeof *gram), *value = get_memory(dim * sizeof *value), sum = 0;
+/* Returns the minimum squared error at rank r of `dim` channels of x from channel `at` on; *all is
+ * the sum of squares. */
+static double optimum(const float *x, size_t rows, size_t width, size_t at, size_t dim, size_t r,
+                      double *all) {
+    double *gram = get_memory(dim * dim * sizeof *gram), *value = get_memory(dim * sizeof *value),
+           sum = 0;
     for (size_t i = 0; i < dim; i++)
         for (size_t j = 0; j < dim; j++) {
             gram[i * dim + j] = 0;
-            for (size_t t = 0; t < rows; t++) gram[i * dim + j] += (double)x[t * width + at + i] * (double)x[t * width + at + j];
+            for (size_t t = 0; t < rows; t++)
+                gram[i * dim + j] += (double)x[t * width + at + i] * (double)x[t * width + at + j];
         }
     for (size_t i = 0; i < dim; i++) *all += gram[i * dim + i];
     eigenvalues(gram, dim, value);
@@ -453,8 +494,10 @@ static double optimum(const float *x, size_t rows, size_t width, size_t at, size
 }
 
 /* Decoded values are the sums of products that lowrank.md writes down. */
-static void check_products(const struct coded *c, const float *y, size_t heads, size_t dim, size_t r) {
-    float *b = get_memory(heads * r * dim * sizeof *b), *a = get_memory(256 * heads * r * sizeof *a);
+static void check_products(const struct coded *c, const float *y, size_t heads, size_t dim,
+                           size_t r) {
+    float *b = get_memory(heads * r * dim * sizeof *b),
+          *a = get_memory(256 * heads * r * sizeof *a);
     assert_int_equal(c->encoder.side.count, 1);
     assert_int_equal(c->encoder.side.section[0].type, KVC_SECTION_FACTOR_B);
     const uint8_t *p = c->encoder.side.section[0].data;
@@ -469,7 +512,8 @@ static void check_products(const struct coded *c, const float *y, size_t heads, 
         for (size_t i = 0; i < rows * heads * dim; i++) {
             const size_t t = i / (heads * dim), h = i / dim % heads;
             float sum = 0;
-            for (size_t k = 0; k < r; k++) sum = fmaf(a[(t * heads + h) * r + k], b[(h * r + k) * dim + i % dim], sum);
+            for (size_t k = 0; k < r; k++)
+                sum = fmaf(a[(t * heads + h) * r + k], b[(h * r + k) * dim + i % dim], sum);
             assert_true(sum == y[first * heads * dim + i]);
         }
     }
@@ -477,26 +521,31 @@ static void check_products(const struct coded *c, const float *y, size_t heads, 
     free(b);
 }
 
-static double check_rank(const struct layer *l, unsigned role, size_t r, int layer, const char *how, uint64_t block_rows) {
+static double check_rank(const struct layer *l, unsigned role, size_t r, int layer, const char *how,
+                         uint64_t block_rows) {
     const size_t rows = (size_t)l->shape[role].tokens, width = width_of(l, role);
-    const size_t heads = layer ? 1 : (size_t)l->shape[role].heads, dim = width / heads, rank = r < dim ? r : dim;
+    const size_t heads = layer ? 1 : (size_t)l->shape[role].heads, dim = width / heads,
+                 rank = r < dim ? r : dim;
     const int power = strstr(how, "power") != NULL, exact = strstr(how, "exact") != NULL;
     struct coded c;
     char recipe[64];
     double error = 0, best = 0, all = 0;
     snprintf(recipe, sizeof recipe, "lowrank:r=%zu%s%s", r, layer ? ":layer" : "", how);
-    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
+    must_code(
+        &c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = block_rows});
     uint8_t *back = decode(&c, NULL);
     float *x = layer_values(l, role), *y = values_of(back, l->shape[role].dtype, rows * width);
     if (l->shape[role].dtype == KVC_F32) check_products(&c, y, heads, dim, rank);
     for (size_t i = 0; i < rows * width; i++) error += pow((double)x[i] - (double)y[i], 2);
     for (size_t h = 0; h < heads; h++) best += optimum(x, rows, width, h * dim, dim, rank, &all);
-    const double halves = all * (l->shape[role].dtype == KVC_BF16 ? 1e-5 : 1e-6); /* what rounding factors and results costs */
+    /* what rounding factors and results costs */
+    const double halves = all * (l->shape[role].dtype == KVC_BF16 ? 1e-5 : 1e-6);
     if (l->shape[role].dtype == KVC_F32 && error < best * (1 - 1e-6) - halves)
         fail_msg("%s: squared error %g below the optimum %g", recipe, error, best);
     if (!power && error > best * (exact ? 1.001 : 1.01 * 1.01) + halves)
         fail_msg("%s: squared error %g, optimum %g of %g", recipe, error, best, all);
-    if (power && error > best + 0.02 * all) fail_msg("%s: squared error %g, optimum %g of %g", recipe, error, best, all);
+    if (power && error > best + 0.02 * all)
+        fail_msg("%s: squared error %g, optimum %g of %g", recipe, error, best, all);
     if (rank == dim && !power) assert_true(error <= halves);
     free(x);
     free(y);
@@ -549,14 +598,21 @@ static void ranks(void **state) {
     free_layer(&none);
 }
 
-/* Each segment has directions of its own, out of its rows alone; what follows them changes no block before. */
+/* Each segment has directions of its own, out of its rows alone; what follows them changes no block
+ * before. */
 static void segments(void **state) {
     (void)state;
     struct layer l = make_layer(KVC_F32, 300, 2, 16), cut = l;
     cut.shape[K].tokens = cut.shape[V].tokens = 200;
     struct coded a, b;
-    must_code(&a, &(struct wanted){.recipe = "lowrank:r=3", .layer = &l, .block_rows = 50, .first = 100, .n = 100});
-    must_code(&b, &(struct wanted){.recipe = "lowrank:r=3", .layer = &cut, .block_rows = 50, .first = 100, .n = 100});
+    must_code(&a,
+              &(struct wanted){
+                  .recipe = "lowrank:r=3", .layer = &l, .block_rows = 50, .first = 100, .n = 100});
+    must_code(&b, &(struct wanted){.recipe = "lowrank:r=3",
+                                   .layer = &cut,
+                                   .block_rows = 50,
+                                   .first = 100,
+                                   .n = 100});
     uint8_t *x = decode(&a, NULL), *y = decode(&b, NULL);
     assert_memory_equal(x, y, 100 * 32 * 4);
     free(x);
@@ -569,7 +625,8 @@ static void segments(void **state) {
 /* After quant, the remaining error shrinks with the rank. */
 static void lowrank_behind_quant(void **state) {
     (void)state;
-    static const char *const recipes[] = {"quant:kcvt:bits=2", "quant:kcvt:bits=2,lowrank:r=2", "quant:kcvt:bits=2,lowrank:r=8",
+    static const char *const recipes[] = {"quant:kcvt:bits=2", "quant:kcvt:bits=2,lowrank:r=2",
+                                          "quant:kcvt:bits=2,lowrank:r=8",
                                           "quant:kcvt:bits=2,lowrank:r=8,lowrank:r=8"};
     for (unsigned role = 0; role < 2; role++) {
         struct layer l = make_layer(KVC_F32, 200, 2, 32);
@@ -578,7 +635,9 @@ static void lowrank_behind_quant(void **state) {
             uint8_t *back = there_and_back(recipes[i], &l, role, 64);
             double error = 0;
             for (size_t k = 0; k < 200 * 64; k++)
-                error += pow((double)get_value(back, KVC_F32, k) - (double)get_value(l.rows[role], KVC_F32, k), 2);
+                error += pow((double)get_value(back, KVC_F32, k) -
+                                 (double)get_value(l.rows[role], KVC_F32, k),
+                             2);
             assert_true(error < before);
             before = error;
             free(back);
@@ -591,13 +650,15 @@ static void lowrank_behind_quant(void **state) {
 
 /* The weights of query q of query head i: to[row]. */
 static void attend(const struct layer *l, size_t q, size_t i, const float *key, double *to) {
-    const size_t rows = (size_t)l->shape[K].tokens, dim = (size_t)l->shape[K].dim, heads = (size_t)l->shape[K].heads;
+    const size_t rows = (size_t)l->shape[K].tokens, dim = (size_t)l->shape[K].dim,
+                 heads = (size_t)l->shape[K].heads;
     const size_t h = i / (size_t)(l->query_heads / heads);
     double most = -INFINITY, sum = 0;
     for (size_t t = 0; t < rows; t++) {
         to[t] = 0;
         for (size_t d = 0; d < dim; d++)
-            to[t] += (double)l->query[(q * (size_t)l->query_heads + i) * dim + d] * (double)key[(t * heads + h) * dim + d];
+            to[t] += (double)l->query[(q * (size_t)l->query_heads + i) * dim + d] *
+                     (double)key[(t * heads + h) * dim + d];
         to[t] /= sqrt((double)dim);
         if (l->position[t] > l->query_position[q]) to[t] = -INFINITY;
         most = fmax(most, to[t]);
@@ -611,9 +672,10 @@ static void attend(const struct layer *l, size_t q, size_t i, const float *key, 
 enum { QUERY, L1, L2 };
 
 /* prune.md's scores: to[head][channel]. */
-static void prune_scores(const struct layer *l, unsigned role, int by, int mean, size_t window, size_t first, size_t n,
-                         double *to) {
-    const size_t heads = (size_t)l->shape[role].heads, dim = (size_t)l->shape[role].dim, width = heads * dim;
+static void prune_scores(const struct layer *l, unsigned role, int by, int mean, size_t window,
+                         size_t first, size_t n, double *to) {
+    const size_t heads = (size_t)l->shape[role].heads, dim = (size_t)l->shape[role].dim,
+                 width = heads * dim;
     const size_t from = l->n_queries > window ? (size_t)l->n_queries - window : 0;
     float *x = layer_values(l, role), *key = layer_values(l, K);
     double *weight = get_memory((size_t)l->shape[K].tokens * sizeof *weight);
@@ -631,7 +693,9 @@ static void prune_scores(const struct layer *l, unsigned role, int by, int mean,
         if (role == V) to[c] = 0;
         for (size_t q = from; q < l->n_queries && role == K; q++)
             for (size_t g = 0; g < group; g++)
-                energy += pow((double)l->query[(q * (size_t)l->query_heads + h * group + g) * dim + c % dim], 2);
+                energy += pow(
+                    (double)l->query[(q * (size_t)l->query_heads + h * group + g) * dim + c % dim],
+                    2);
         if (role == K) to[c] *= energy / (double)((l->n_queries - from) * group);
     }
     for (size_t q = from; q < l->n_queries && by == QUERY && role == V; q++)
@@ -640,7 +704,8 @@ static void prune_scores(const struct layer *l, unsigned role, int by, int mean,
             attend(l, q, i, key, weight);
             for (size_t d = 0; d < dim; d++) {
                 double out = 0;
-                for (size_t t = 0; t < l->shape[K].tokens; t++) out += weight[t] * (double)x[t * width + h * dim + d];
+                for (size_t t = 0; t < l->shape[K].tokens; t++)
+                    out += weight[t] * (double)x[t * width + h * dim + d];
                 to[h * dim + d] += out * out;
             }
         }
@@ -650,20 +715,27 @@ static void prune_scores(const struct layer *l, unsigned role, int by, int mean,
 }
 
 /* share: in hundredths. */
-static void check_prune(const struct layer *l, unsigned role, unsigned share, int by, int mean, size_t window, size_t first,
-                        size_t n) {
+static void check_prune(const struct layer *l, unsigned role, unsigned share, int by, int mean,
+                        size_t window, size_t first, size_t n) {
     const enum kvc_dtype dtype = l->shape[role].dtype;
-    const size_t heads = (size_t)l->shape[role].heads, dim = (size_t)l->shape[role].dim, width = heads * dim;
+    const size_t heads = (size_t)l->shape[role].heads, dim = (size_t)l->shape[role].dim,
+                 width = heads * dim;
     const size_t size = kvc_dtype_info(dtype)->size, out = dim * share / 100;
     double *score = get_memory(width * sizeof *score);
     struct coded c;
     char recipe[100];
-    snprintf(recipe, sizeof recipe, "prune:%c=0.%02u%s%s:window=%zu,split", role == V ? 'v' : 'k', share,
+    snprintf(recipe, sizeof recipe, "prune:%c=0.%02u%s%s:window=%zu,split", role == V ? 'v' : 'k',
+             share,
              by == L1   ? ":by=l1"
              : by == L2 ? ":by=l2"
                         : "",
              mean ? ":mean" : "", window);
-    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 60, .first = first, .n = n});
+    must_code(&c, &(struct wanted){.recipe = recipe,
+                                   .layer = l,
+                                   .role = role,
+                                   .block_rows = 60,
+                                   .first = first,
+                                   .n = n});
     uint8_t *back = decode(&c, NULL);
     prune_scores(l, role, by, mean, window, first, n, score);
     const struct kvc_section *mask = section_of(&c.encoder.side, KVC_SECTION_MASK, 0);
@@ -680,17 +752,20 @@ static void check_prune(const struct layer *l, unsigned role, unsigned share, in
             size_t below = 0, clearly = 0; /* channels of lower scores, and of clearly lower ones */
             for (size_t j = h * dim; j < (h + 1) * dim; j++) {
                 below += score[j] < score[i] * 1.0001;
-                clearly += score[j] < score[i] * 0.9999 || (by != QUERY && score[j] == score[i] && j < i);
+                clearly += score[j] < score[i] * 0.9999 ||
+                           (by != QUERY && score[j] == score[i] && j < i);
             }
             if (bit(mask->data, i) ? clearly >= out : below - 1 < out && clearly < out)
-                fail_msg("%s: channel %zu is %s", recipe, i, bit(mask->data, i) ? "left out" : "kept");
+                fail_msg("%s: channel %zu is %s", recipe, i,
+                         bit(mask->data, i) ? "left out" : "kept");
             count += (size_t)bit(mask->data, i);
         }
         assert_int_equal(count, out);
     }
     for (size_t i = 0; i < width && out; i++) {
         double sum = 0;
-        for (size_t t = 0; t < n; t++) sum += (double)get_value(l->rows[role], dtype, (first + t) * width + i);
+        for (size_t t = 0; t < n; t++)
+            sum += (double)get_value(l->rows[role], dtype, (first + t) * width + i);
         uint8_t want[4];
         put_value(want, dtype, 0, mean ? (float)(sum / (double)n) : 0);
         for (size_t t = 0; t < n; t++) {
@@ -713,13 +788,16 @@ static void pruned_channels(void **state) {
             struct layer l = make_layer(dtypes[d], 150, 2, 20);
             for (size_t t = 75; t < 150; t++) l.position[t] += 10;
             add_queries(&l, 9, group);
-            for (size_t i = 0; i < 150 * 40; i += 37) put_bits(l.rows[V], dtypes[d], i, d ? 0x8000 : 0x80000000); /* -0 */
+            /* -0 */
+            for (size_t i = 0; i < 150 * 40; i += 37)
+                put_bits(l.rows[V], dtypes[d], i, d ? 0x8000 : 0x80000000);
             for (size_t s = 0; s < 4; s++)
                 for (unsigned role = 0; role < 2; role++)
                     for (int by = 0; by < 3; by++)
                         for (int mean = 0; mean < 2; mean++) {
                             check_prune(&l, role, shares[s], by, mean, 32, 0, 150);
-                            check_prune(&l, role, shares[s], by, mean, 4, 60, 90); /* the second of two segments */
+                            /* the second of two segments */
+                            check_prune(&l, role, shares[s], by, mean, 4, 60, 90);
                         }
             free_layer(&l);
         }
@@ -731,10 +809,12 @@ static void pruned_channels(void **state) {
     free_layer(&l);
 }
 
-static void must_not_code(const char *recipe, const struct layer *l, unsigned role, const char *words) {
+static void must_not_code(const char *recipe, const struct layer *l, unsigned role,
+                          const char *words) {
     struct coded c;
     struct kvc_error e;
-    if (!code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role}, &e)) fail_msg("%s is taken", recipe);
+    if (!code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role}, &e))
+        fail_msg("%s is taken", recipe);
     assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
     if (!strstr(e.message, words)) fail_msg("%s: '%s' says no '%s'", recipe, e.message, words);
     code_free(&c);
@@ -745,20 +825,24 @@ static void must_not_code(const char *recipe, const struct layer *l, unsigned ro
 enum { CODE, PAPER, KNORM };
 
 static void saliency_scores(const struct layer *l, int rule, double *to) {
-    const size_t rows = (size_t)l->shape[K].tokens, dim = (size_t)l->shape[K].dim, heads = (size_t)l->shape[K].heads;
+    const size_t rows = (size_t)l->shape[K].tokens, dim = (size_t)l->shape[K].dim,
+                 heads = (size_t)l->shape[K].heads;
     float *key = layer_values(l, K);
     double *weight = get_memory(rows * sizeof *weight);
     memset(to, 0, heads * rows * sizeof *to);
     for (size_t i = 0; i < heads * rows && rule == KNORM; i++)
-        for (size_t d = 0; d < dim; d++) to[i] -= pow((double)key[(i % rows * heads + i / rows) * dim + d], 2);
+        for (size_t d = 0; d < dim; d++)
+            to[i] -= pow((double)key[(i % rows * heads + i / rows) * dim + d], 2);
     for (size_t q = 0; q < l->n_queries && rule != KNORM; q++)
         for (size_t i = 0; i < l->query_heads; i++) {
             attend(l, q, i, key, weight);
-            for (size_t t = 0; t < rows; t++) to[i / ((size_t)l->query_heads / heads) * rows + t] += weight[t];
+            for (size_t t = 0; t < rows; t++)
+                to[i / ((size_t)l->query_heads / heads) * rows + t] += weight[t];
         }
     for (size_t i = 0; i < heads * rows && rule != KNORM; i++) {
         size_t n = 0;
-        for (size_t q = 0; q < l->n_queries; q++) n += l->query_position[q] >= l->position[i % rows];
+        for (size_t q = 0; q < l->n_queries; q++)
+            n += l->query_position[q] >= l->position[i % rows];
         if (rule == CODE) n = rows - i % rows;
         to[i] = n ? to[i] / (double)n : INFINITY;
     }
@@ -767,7 +851,8 @@ static void saliency_scores(const struct layer *l, int rule, double *to) {
 }
 
 /* share: in hundredths; sink: rows that do not reach the stage. */
-static void check_saliency(const struct layer *l, unsigned role, unsigned share, int rule, size_t sink, size_t first, size_t n) {
+static void check_saliency(const struct layer *l, unsigned role, unsigned share, int rule,
+                           size_t sink, size_t first, size_t n) {
     const size_t rows = (size_t)l->shape[K].tokens, heads = (size_t)l->shape[K].heads;
     double *score = get_memory(heads * rows * sizeof *score);
     uint8_t *salient = get_memory(heads * n);
@@ -776,13 +861,20 @@ static void check_saliency(const struct layer *l, unsigned role, unsigned share,
     const size_t skip = sink > first ? sink - first : 0, come = n - skip;
     const size_t most = come - (100 - share) * come / 100;
     if (sink) snprintf(recipe, sizeof recipe, "sink:%zu,", sink);
-    snprintf(recipe + strlen(recipe), sizeof recipe - strlen(recipe), "saliency:%u.%02u%s,split", share / 100, share % 100,
+    snprintf(recipe + strlen(recipe), sizeof recipe - strlen(recipe), "saliency:%u.%02u%s,split",
+             share / 100, share % 100,
              rule == PAPER   ? ":norm=paper"
              : rule == KNORM ? ":by=knorm"
                              : "");
-    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 60, .first = first, .n = n});
+    must_code(&c, &(struct wanted){.recipe = recipe,
+                                   .layer = l,
+                                   .role = role,
+                                   .block_rows = 60,
+                                   .first = first,
+                                   .n = n});
     uint8_t *back = decode(&c, NULL);
-    assert_memory_equal(back, l->rows[role] + first * kvc_row_bytes(&l->shape[role]), n * kvc_row_bytes(&l->shape[role]));
+    assert_memory_equal(back, l->rows[role] + first * kvc_row_bytes(&l->shape[role]),
+                        n * kvc_row_bytes(&l->shape[role]));
     saliency_scores(l, rule, score);
     for (size_t b = 0, t = skip; b < c.blocks; b++) {
         const struct kvc_section *s = section_of(&c.block[b], KVC_SECTION_MASK, 0);
@@ -790,7 +882,8 @@ static void check_saliency(const struct layer *l, unsigned role, unsigned share,
         assert_true(!here == !s);
         if (s) assert_int_equal(s->size, (here * heads + 7) / 8);
         for (size_t i = 0; i < here; i++, t++)
-            for (size_t h = 0; h < heads; h++) salient[h * n + t] = (uint8_t)bit(s->data, i * heads + h);
+            for (size_t h = 0; h < heads; h++)
+                salient[h * n + t] = (uint8_t)bit(s->data, i * heads + h);
     }
     for (size_t h = 0; h < heads; h++) {
         size_t count = 0;
@@ -892,8 +985,8 @@ static void merged(const struct merge *m, const float *u, const float *v, size_t
 }
 
 /* deeper_first: the tensor with the lower number belongs to the deeper layer. */
-static void check_merge(const struct merge *m, const struct layer *lower, const struct layer *upper, unsigned role,
-                        int deeper_first, uint64_t block_rows) {
+static void check_merge(const struct merge *m, const struct layer *lower, const struct layer *upper,
+                        unsigned role, int deeper_first, uint64_t block_rows) {
     const enum kvc_dtype dtype = lower->shape[role].dtype;
     const size_t rows = (size_t)lower->shape[role].tokens, width = width_of(lower, role);
     const size_t each = m->heads ? (size_t)lower->shape[role].dim : width;
@@ -902,7 +995,8 @@ static void check_merge(const struct merge *m, const struct layer *lower, const 
     char recipe[120], rule[40];
     if (m->gamma > 0) snprintf(rule, sizeof rule, "gamma=%.3f", m->gamma);
     else snprintf(rule, sizeof rule, "keep=%.3f", m->keep);
-    snprintf(recipe, sizeof recipe, "merge:%s:t=%.3f:%s%s,split", ways[m->how], m->t, rule, m->heads ? ":heads" : "");
+    snprintf(recipe, sizeof recipe, "merge:%s:t=%.3f:%s%s,split", ways[m->how], m->t, rule,
+             m->heads ? ":heads" : "");
     for (int i = 0; i < 2; i++)
         must_code(&c[i], &(struct wanted){.recipe = recipe,
                                           .layer = layer[i],
@@ -943,10 +1037,14 @@ static void check_merge(const struct merge *m, const struct layer *lower, const 
             farther += distance[i] > distance[t] + 1e-5;
             equal += fabs(distance[i] - distance[t]) <= 1e-5;
         }
-        const int sure = m->gamma > 0 ? distance[t] > most - m->gamma * (most - least) + 1e-5 : farther + equal <= share;
-        const int never = m->gamma > 0 ? distance[t] < most - m->gamma * (most - least) - 1e-5 : farther >= share;
-        if ((apart || sure) && !kept[t]) fail_msg("%s: row %zu at distance %g is not kept", recipe, t, distance[t]);
-        if (!apart && never && kept[t]) fail_msg("%s: row %zu at distance %g is kept", recipe, t, distance[t]);
+        const int sure = m->gamma > 0 ? distance[t] > most - m->gamma * (most - least) + 1e-5
+                                      : farther + equal <= share;
+        const int never = m->gamma > 0 ? distance[t] < most - m->gamma * (most - least) - 1e-5
+                                       : farther >= share;
+        if ((apart || sure) && !kept[t])
+            fail_msg("%s: row %zu at distance %g is not kept", recipe, t, distance[t]);
+        if (!apart && never && kept[t])
+            fail_msg("%s: row %zu at distance %g is kept", recipe, t, distance[t]);
     }
     if (!(m->gamma > 0)) assert_int_equal(count, share > opposite ? share : opposite);
 
@@ -956,7 +1054,8 @@ static void check_merge(const struct merge *m, const struct layer *lower, const 
     float *norm = get_memory(rows * width * sizeof *norm);
     for (int i = 0; i < 2; i++)
         for (size_t b = 0; b < c[i].blocks; b++) {
-            const size_t first = b * (size_t)block_rows, end = first + (size_t)rows_in_block(&c[i], b);
+            const size_t first = b * (size_t)block_rows,
+                         end = first + (size_t)rows_in_block(&c[i], b);
             size_t n = 0;
             for (size_t t = first; t < end; t++)
                 for (size_t at = 0; at < width && !kept[t]; at += each)
@@ -970,15 +1069,19 @@ static void check_merge(const struct merge *m, const struct layer *lower, const 
                 }
                 for (size_t at = 0; at < width; at += each) {
                     const double own = m->how == SLERP ? (double)norm[n++] : 1;
-                    const double size = fmax(norm_of(u + t * width + at, each), norm_of(v + t * width + at, each));
+                    const double size = fmax(norm_of(u + t * width + at, each),
+                                             norm_of(v + t * width + at, each));
                     merged(m, u + t * width + at, v + t * width + at, each, want);
                     for (size_t d = 0; d < each; d++) {
-                        const double x = (double)get_value(back[i], dtype, t * width + at + d), y = want[d] * own;
-                        /* halves of norms may round to the other side where binary32 differs in the last place */
-                        const double allowed = (ulp + (m->how == SLERP ? 0x1p-10 : 0)) * fabs(y) + 3e-5 * size + 1e-7;
+                        const double x = (double)get_value(back[i], dtype, t * width + at + d),
+                                     y = want[d] * own;
+                        /* halves of norms may round to the other side where binary32 differs in the
+                         * last place */
+                        const double allowed = (ulp + (m->how == SLERP ? 0x1p-10 : 0)) * fabs(y) +
+                                               3e-5 * size + 1e-7;
                         if (!(fabs(x - y) <= allowed))
-                            fail_msg("%s: %s tensor, row %zu, channel %zu is %.9g, not %.9g", recipe, i ? "second" : "first", t,
-                                     at + d, x, y);
+                            fail_msg("%s: %s tensor, row %zu, channel %zu is %.9g, not %.9g",
+                                     recipe, i ? "second" : "first", t, at + d, x, y);
                     }
                 }
             }
@@ -1000,15 +1103,19 @@ static void make_pair(struct layer *lower, struct layer *upper, unsigned role, i
     const enum kvc_dtype dtype = lower->shape[role].dtype;
     const size_t rows = (size_t)lower->shape[role].tokens, width = width_of(lower, role);
     for (size_t t = 0; t < rows; t++) {
-        const float mix = (float)(random_bits() % 1000) / 1000, scale = 0.25f + (float)(random_bits() % 100) / 20;
+        const float mix = (float)(random_bits() % 1000) / 1000,
+                    scale = 0.25f + (float)(random_bits() % 100) / 20;
         for (size_t i = t * width; i < (t + 1) * width; i++) {
-            const float x = get_value(lower->rows[role], dtype, i), y = get_value(upper->rows[role], dtype, i);
+            const float x = get_value(lower->rows[role], dtype, i),
+                        y = get_value(upper->rows[role], dtype, i);
             put_value(upper->rows[role], dtype, i, scale * (mix * x + (1 - mix) * y));
             if (specials && t % 13 == 3) put_value(upper->rows[role], dtype, i, -2 * x);
             if (specials && t % 13 == 5) put_value(upper->rows[role], dtype, i, x);
             if (specials && t % 13 == 7) put_value(upper->rows[role], dtype, i, 0);
             if (specials && t % 13 == 9) put_value(lower->rows[role], dtype, i, 0);
-            if (specials && t % 39 == 11) put_value(lower->rows[role], dtype, i, 0), put_value(upper->rows[role], dtype, i, 0);
+            if (specials && t % 39 == 11)
+                put_value(lower->rows[role], dtype, i, 0),
+                    put_value(upper->rows[role], dtype, i, 0);
         }
     }
 }
@@ -1016,18 +1123,21 @@ static void make_pair(struct layer *lower, struct layer *upper, unsigned role, i
 static void merges(void **state) {
     (void)state;
     static const struct merge settings[] = {
-        {SLERP, 0, 0.6, 0.05, 0}, {SLERP, 0, 0, 0, 0},      {SLERP, 0, 1, 0.1, 0},      {SLERP, 0, 0.5, 1, 0},
-        {SLERP, 1, 0.6, 0.05, 0}, {SLERP, 1, 0.25, 0.3, 0}, {SLERP, 0, 0.6, 0.05, 0.4}, {MEAN, 0, 0.6, 0, 0},
-        {MEAN, 1, 0.6, 0.2, 0},   {MEAN, 0, 0.6, 0.05, 1},  {MAXNORM, 0, 0.6, 0, 0},    {MAXNORM, 1, 0.6, 0.05, 0.2},
+        {SLERP, 0, 0.6, 0.05, 0},   {SLERP, 0, 0, 0, 0},      {SLERP, 0, 1, 0.1, 0},
+        {SLERP, 0, 0.5, 1, 0},      {SLERP, 1, 0.6, 0.05, 0}, {SLERP, 1, 0.25, 0.3, 0},
+        {SLERP, 0, 0.6, 0.05, 0.4}, {MEAN, 0, 0.6, 0, 0},     {MEAN, 1, 0.6, 0.2, 0},
+        {MEAN, 0, 0.6, 0.05, 1},    {MAXNORM, 0, 0.6, 0, 0},  {MAXNORM, 1, 0.6, 0.05, 0.2},
     };
     for (unsigned d = 0; d < 3; d++)
         for (int specials = 0; specials < 2; specials++) {
-            struct layer lower = make_layer(dtypes[d], 150, 2, 24), upper = make_layer(dtypes[d], 150, 2, 24);
+            struct layer lower = make_layer(dtypes[d], 150, 2, 24),
+                         upper = make_layer(dtypes[d], 150, 2, 24);
             for (unsigned role = 0; role < 2; role++) {
                 make_pair(&lower, &upper, role, specials);
                 for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
                     for (int deeper_first = 0; deeper_first < 2; deeper_first++)
-                        check_merge(&settings[i], &lower, &upper, role, deeper_first, i % 2 ? 64 : 256);
+                        check_merge(&settings[i], &lower, &upper, role, deeper_first,
+                                    i % 2 ? 64 : 256);
             }
             free_layer(&lower);
             free_layer(&upper);
@@ -1043,8 +1153,13 @@ static void example_of_merge(void **state) {
         put_value(a.rows[K], KVC_F32, i, i ? 0 : 2);
         put_value(b.rows[K], KVC_F32, i, i ? 1 : 0);
     }
-    must_code(&c[0], &(struct wanted){.recipe = "merge:slerp:t=0.5,split", .layer = &a, .partner = &b});
-    must_code(&c[1], &(struct wanted){.recipe = "merge:slerp:t=0.5,split", .layer = &b, .partner = &a, .second = 1, .deeper = 1});
+    must_code(&c[0],
+              &(struct wanted){.recipe = "merge:slerp:t=0.5,split", .layer = &a, .partner = &b});
+    must_code(&c[1], &(struct wanted){.recipe = "merge:slerp:t=0.5,split",
+                                      .layer = &b,
+                                      .partner = &a,
+                                      .second = 1,
+                                      .deeper = 1});
     uint8_t *x = decode(&c[0], NULL), *y = decode(&c[1], &c[0]);
     for (size_t i = 0; i < 2; i++) {
         assert_true(fabsf(get_value(x, KVC_F32, i) - 1.41421356f) < 1e-6f);
@@ -1057,7 +1172,8 @@ static void example_of_merge(void **state) {
     free_layer(&b);
 }
 
-/* After sinks and tails, and before lossy stages, both tensors of a pair decode, also with wild values. */
+/* After sinks and tails, and before lossy stages, both tensors of a pair decode, also with wild
+ * values. */
 static void merges_among_others(void **state) {
     (void)state;
     static const char *const recipes[] = {"sink:4,tail:10,merge:slerp,quant:kivi:bits=8:g=16",
@@ -1069,11 +1185,13 @@ static void merges_among_others(void **state) {
     for (unsigned d = 0; d < 3; d++)
         for (size_t r = 0; r < 6; r++)
             for (unsigned role = 0; role < 2; role++) {
-                struct layer l[2] = {make_layer(dtypes[d], 150, 2, 24), make_layer(dtypes[d], 150, 2, 24)};
+                struct layer l[2] = {make_layer(dtypes[d], 150, 2, 24),
+                                     make_layer(dtypes[d], 150, 2, 24)};
                 struct coded c[2];
                 make_pair(&l[0], &l[1], role, 0);
                 for (size_t i = 0; i < 2; i++)
-                    for (size_t k = 0; k < 7; k++) put_bits(l[i].rows[role], dtypes[d], 500 * k + 77 + i, wild[d][k]);
+                    for (size_t k = 0; k < 7; k++)
+                        put_bits(l[i].rows[role], dtypes[d], 500 * k + 77 + i, wild[d][k]);
                 for (int i = 0; i < 2; i++)
                     must_code(&c[i], &(struct wanted){.recipe = recipes[r],
                                                       .layer = &l[i],
@@ -1084,9 +1202,12 @@ static void merges_among_others(void **state) {
                                                       .block_rows = 64});
                 uint8_t *back[2] = {decode(&c[0], NULL), decode(&c[1], &c[0])};
                 for (size_t i = 0; i < 2; i++) {
-                    for (size_t k = 0; k < 7; k++) assert_true(same_bits(back[i], l[i].rows[role], dtypes[d], 500 * k + 77 + i));
+                    for (size_t k = 0; k < 7; k++)
+                        assert_true(
+                            same_bits(back[i], l[i].rows[role], dtypes[d], 500 * k + 77 + i));
                     for (size_t t = 0; t < 150; t++)
-                        if (r == 3 || r == 4 || (r == 0 && (t < 4 || t >= 140))) assert_true(same_row(&l[i], role, back[i], t));
+                        if (r == 3 || r == 4 || (r == 0 && (t < 4 || t >= 140)))
+                            assert_true(same_row(&l[i], role, back[i], t));
                     for (size_t k = 0; k < 150 * 48; k++)
                         if (r == 0 && fabsf(get_value(l[i].rows[role], dtypes[d], k)) < 100)
                             assert_true(fabsf(get_value(back[i], dtypes[d], k)) < 100);
@@ -1107,7 +1228,8 @@ static void pipelines(void **state) {
         const char *recipe, *want;
     } cases[] = {
         {"quant:kivi:bits=2", "finite,quant:kivi:bits=2"},
-        {"outlier:0.02,quant:kivi:bits=2,lowrank:r=4", "finite,outlier:0.02,quant:kivi:bits=2,lowrank:r=4"},
+        {"outlier:0.02,quant:kivi:bits=2,lowrank:r=4",
+         "finite,outlier:0.02,quant:kivi:bits=2,lowrank:r=4"},
         {"sink:4,tail:64,quant:kivi:bits=2", "sink:4,tail:64,finite,quant:kivi:bits=2"},
         {"finite,sink:4,quant:kivi:bits=2", "finite,sink:4,quant:kivi:bits=2"},
         {"tail:64", "tail:64,split"},
@@ -1126,8 +1248,8 @@ static void pipelines(void **state) {
         const struct kvc_pipeline p = pipeline_for(cases[i].recipe, K);
         assert_int_equal(kvc_pipeline_print(&p, text, sizeof text), 0);
         assert_string_equal(text, cases[i].want);
-        const int lossy = strstr(text, "quant") || strstr(text, "lowrank") || strstr(text, "outlier") || strstr(text, "prune") ||
-                          strstr(text, "merge");
+        const int lossy = strstr(text, "quant") || strstr(text, "lowrank") ||
+                          strstr(text, "outlier") || strstr(text, "prune") || strstr(text, "merge");
         assert_int_equal(kvc_pipeline_lossless(&p), !lossy);
     }
 }
@@ -1142,7 +1264,8 @@ static void put_steps(struct kvc_pipeline *p, const char *const *step) {
         if (args) *args++ = '\0';
         p->step[p->n].stage = kvc_stage_find(name);
         assert_non_null(p->step[p->n].stage);
-        if (kvc_stage_parse(p->step[p->n].stage, args ? args : "", &p->step[p->n].args, &e)) fail_msg("%s", e.message);
+        if (kvc_stage_parse(p->step[p->n].stage, args ? args : "", &p->step[p->n].args, &e))
+            fail_msg("%s", e.message);
         p->n++;
     }
 }
@@ -1175,7 +1298,8 @@ static void orders(void **state) {
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         put_steps(&p, bad[i]);
-        if (!kvc_pipeline_check(&p, &e)) fail_msg("%s first, %s next: taken", bad[i][0], bad[i][1] ? bad[i][1] : "none");
+        if (!kvc_pipeline_check(&p, &e))
+            fail_msg("%s first, %s next: taken", bad[i][0], bad[i][1] ? bad[i][1] : "none");
     }
 }
 
@@ -1209,7 +1333,8 @@ static void arguments(void **state) {
         {"lowrank:exact:r=1", "lowrank:r=1:exact"},
         {"prune:k=0.4", "prune:k=0.4"},
         {"prune:v=0.29", "prune:v=0.29"},
-        {"prune:mean:by=l2:window=5:v=0.95:k=0.123456789012", "prune:k=0.123456789012:v=0.95:by=l2:mean:window=5"},
+        {"prune:mean:by=l2:window=5:v=0.95:k=0.123456789012",
+         "prune:k=0.123456789012:v=0.95:by=l2:mean:window=5"},
         {"prune:k=0.1:by=query:window=32:v=0", "prune:k=0.1"},
         {"prune:k=0.1:by=l1", "prune:k=0.1:by=l1"},
         {"saliency:0.6", "saliency:0.6"},
@@ -1354,7 +1479,8 @@ static void presets(void **state) {
         assert_string_equal(text, p->recipe);
         assert_int_equal(kvc_recipe_parse(text, &again, &e), 0);
         assert_memory_equal(&r, &again, sizeof r);
-        for (unsigned role = 0; role < 2; role++) pipeline_for(p->name, role); /* an order that can be run */
+        /* an order that can be run */
+        for (unsigned role = 0; role < 2; role++) pipeline_for(p->name, role);
         static const char *const behind[] = {":bits=2", "@k", ":"};
         for (size_t k = 0; k < 3; k++) {
             snprintf(with, sizeof with, "%s%s", p->name, behind[k]);
@@ -1394,7 +1520,8 @@ static const char *const whole_recipes[] = {
 
 static void add_digest(XXH3_state_t *digest, const struct coded *c, const struct coded *first) {
     uint8_t *back = decode(c, first);
-    XXH3_64bits_update(digest, back, (size_t)(c->w.n * kvc_row_bytes(&c->w.layer->shape[c->w.role])));
+    XXH3_64bits_update(digest, back,
+                       (size_t)(c->w.n * kvc_row_bytes(&c->w.layer->shape[c->w.role])));
     free(back);
     for (size_t b = 0; b < c->blocks; b++)
         for (size_t s = 0; s < c->block[b].count; s++)
@@ -1408,17 +1535,22 @@ static XXH64_hash_t digest_of_all(void) {
     random_state = 7;
     for (unsigned d = 0; d < 3; d++)
         for (uint64_t dim = 20; dim <= 84; dim += 32) {
-            struct layer l[2] = {make_layer(dtypes[d], 330, 2, dim), make_layer(dtypes[d], 330, 2, dim)};
+            struct layer l[2] = {make_layer(dtypes[d], 330, 2, dim),
+                                 make_layer(dtypes[d], 330, 2, dim)};
             struct coded c[2];
             add_queries(&l[0], 30, 3);
             for (unsigned role = 0; role < 2; role++) {
-                for (size_t k = 0; k < 7; k++) put_bits(l[0].rows[role], dtypes[d], 600 * k + 77, wild[d][k]);
+                for (size_t k = 0; k < 7; k++)
+                    put_bits(l[0].rows[role], dtypes[d], 600 * k + 77, wild[d][k]);
                 for (size_t r = 0; r < sizeof whole_recipes / sizeof whole_recipes[0]; r++) {
-                    must_code(&c[0], &(struct wanted){.recipe = whole_recipes[r], .layer = &l[0], .role = role});
+                    must_code(&c[0], &(struct wanted){.recipe = whole_recipes[r],
+                                                      .layer = &l[0],
+                                                      .role = role});
                     add_digest(digest, &c[0], NULL);
                     code_free(&c[0]);
                 }
-                static const char *const pairs[] = {"minicache", "minicache-kivi4", "merge:maxnorm:heads,lowrank:r=5"};
+                static const char *const pairs[] = {"minicache", "minicache-kivi4",
+                                                    "merge:maxnorm:heads,lowrank:r=5"};
                 for (size_t r = 0; r < 3; r++) {
                     for (int i = 0; i < 2; i++)
                         must_code(&c[i], &(struct wanted){.recipe = pairs[r],
@@ -1439,7 +1571,8 @@ static XXH64_hash_t digest_of_all(void) {
     return value;
 }
 
-/* Every kernel table codes to the same bytes and decodes the same values. The table is chosen once a process. */
+/* Every kernel table codes to the same bytes and decodes the same values. The table is chosen once
+ * a process. */
 static void every_kernel_table(void **state) {
     (void)state;
     char command[4200], line[64]; /* PATH_MAX and a little */
@@ -1447,7 +1580,8 @@ static void every_kernel_table(void **state) {
     unsigned tables = 0;
     for (const char *const *name = kvc_kernels_names(); *name; name++) {
         if (!kvc_kernels_find(*name)) continue;
-        const int length = snprintf(command, sizeof command, "KVC_KERNEL=%s '%s' digest", *name, program);
+        const int length = snprintf(command, sizeof command, "KVC_KERNEL=%s '%s' digest", *name,
+                                    program);
         assert_in_range(length, 1, sizeof command - 1);
         FILE *f = popen(command, "r");
         assert_non_null(f);

@@ -1,5 +1,5 @@
-/* Tests of caches in a program's memory: arrays of random layouts, packed, opened, and loaded into other layouts, against values that
- * are found one by one; engines' pools; what is refused. */
+/* Tests of caches in a program's memory: arrays of random layouts, packed, opened, and loaded into
+ * other layouts, against values that are found one by one; engines' pools; what is refused. */
 #include "formats/api/kvc.h"
 
 #include "codecs/dtype.h"
@@ -24,7 +24,8 @@ static uint64_t below(uint64_t n) {
 }
 
 static void fill(uint8_t *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)(below(256) & 0x3b); /* no NaN in any dtype */
+    /* no NaN in any dtype */
+    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)(below(256) & 0x3b);
 }
 
 /* Arrays of one random layout, each in a block of memory of its own. */
@@ -39,16 +40,22 @@ struct arrays {
 };
 
 /* Gives tokens, heads and channels strides in a random order, with gaps, and chooses pages. */
-static void lay_out(struct arrays *x, const char *dtype, uint64_t tokens, uint64_t heads, uint64_t dim) {
+static void lay_out(struct arrays *x, const char *dtype, uint64_t tokens, uint64_t heads,
+                    uint64_t dim) {
     const struct kvc_dtype_info *info = kvc_dtype_by_name(dtype);
     memset(x, 0, sizeof *x);
     x->value = info->size;
     x->blocks = dim / info->block;
     const uint64_t page = below(2) ? 1 + below(40) : 0;
-    const uint64_t first = page ? below(3 * page) : 0, pages = page ? (first + tokens + page - 1) / page + 2 : 1;
-    x->m = (struct kvc_memory){
-        .size = sizeof x->m, .array_size = sizeof x->a[0], .arrays = x->a, .n_arrays = ARRAYS, .tokens = tokens};
-    uint64_t count[3] = {page ? page : tokens, heads, x->blocks}, stride[3] = {0}, size = info->size;
+    const uint64_t first = page ? below(3 * page) : 0,
+                   pages = page ? (first + tokens + page - 1) / page + 2 : 1;
+    x->m = (struct kvc_memory){.size = sizeof x->m,
+                               .array_size = sizeof x->a[0],
+                               .arrays = x->a,
+                               .n_arrays = ARRAYS,
+                               .tokens = tokens};
+    uint64_t count[3] = {page ? page : tokens, heads, x->blocks}, stride[3] = {0},
+             size = info->size;
     int order[3] = {0, 1, 2};
     for (int i = 2; i > 0; i--) {
         const int j = (int)below((uint64_t)i + 1), keep = order[i];
@@ -96,7 +103,8 @@ static void arrays_free(struct arrays *x) {
 }
 
 /* Finds a value by the words of kvc.h. */
-static uint8_t *value_at(const struct arrays *x, size_t array, uint64_t token, uint64_t head, uint64_t channel) {
+static uint8_t *value_at(const struct arrays *x, size_t array, uint64_t token, uint64_t head,
+                         uint64_t channel) {
     const struct kvc_memory_array *a = &x->a[array];
     uint64_t slot = x->m.first_slot + token, page = 0;
     if (x->m.page_size) {
@@ -104,7 +112,8 @@ static uint8_t *value_at(const struct arrays *x, size_t array, uint64_t token, u
         slot %= x->m.page_size;
         if (x->m.table) page = x->m.table[page];
     } else slot = token;
-    return (uint8_t *)a->data + page * a->page + slot * a->token + head * a->head + channel * a->channel;
+    return (uint8_t *)a->data + page * a->page + slot * a->token + head * a->head +
+           channel * a->channel;
 }
 
 static void same_values(const struct arrays *x, const struct arrays *y, uint64_t skipped) {
@@ -112,11 +121,15 @@ static void same_values(const struct arrays *x, const struct arrays *y, uint64_t
         for (uint64_t t = 0; t < y->m.tokens; t++)
             for (uint64_t h = 0; h < x->a[i].heads; h++)
                 for (uint64_t b = 0; b < x->blocks; b++)
-                    assert_memory_equal(value_at(x, i, t + skipped, h, b), value_at(y, i, t, h, b), x->value);
+                    assert_memory_equal(value_at(x, i, t + skipped, h, b), value_at(y, i, t, h, b),
+                                        x->value);
 }
 
-static struct kvc_file *pack_and_open(const struct kvc_file *f, const char *recipe, void **data, struct kvc_error *e) {
-    const struct kvc_write_options options = {.size = sizeof options, .recipe = recipe, .threads = 1};
+static struct kvc_file *pack_and_open(const struct kvc_file *f, const char *recipe, void **data,
+                                      struct kvc_error *e) {
+    const struct kvc_write_options options = {.size = sizeof options,
+                                              .recipe = recipe,
+                                              .threads = 1};
     size_t size;
     if (kvc_file_pack_memory(f, &options, data, &size, e)) fail_msg("%s", kvc_error_message(e));
     struct kvc_file *g = kvc_file_open_memory(*data, size, NULL, e);
@@ -133,7 +146,8 @@ static void random_layouts(void **state) {
     for (int n = 0; n < LAYOUTS; n++) {
         const char *dtype = dtypes[below(6)];
         const uint64_t tokens = below(4) ? 1 + below(90) : below(600), heads = 1 + below(4);
-        const uint64_t dim = kvc_dtype_by_name(dtype)->block * (1 + below(kvc_dtype_by_name(dtype)->block > 1 ? 2 : 40));
+        const uint64_t dim = kvc_dtype_by_name(dtype)->block *
+                             (1 + below(kvc_dtype_by_name(dtype)->block > 1 ? 2 : 40));
         const uint64_t skipped = tokens ? below(tokens) : 0;
         struct arrays x, y;
         void *data;
@@ -151,10 +165,13 @@ static void random_layouts(void **state) {
             for (uint64_t t = 0; t < y.m.tokens; t++)
                 for (uint64_t h = 0; h < heads; h++)
                     for (uint64_t b = 0; b < x.blocks; b++)
-                        memcpy(value_at(&due, i, t, h, b), value_at(&x, i, t + skipped, h, b), x.value);
+                        memcpy(value_at(&due, i, t, h, b), value_at(&x, i, t + skipped, h, b),
+                               x.value);
         }
-        const struct kvc_load_how options = {.size = sizeof options, .threads = (unsigned)(1 + below(3))};
-        if (kvc_file_load(below(2) ? f : g, &y.m, &options, e)) fail_msg("%s", kvc_error_message(e));
+        const struct kvc_load_how options = {.size = sizeof options,
+                                             .threads = (unsigned)(1 + below(3))};
+        if (kvc_file_load(below(2) ? f : g, &y.m, &options, e))
+            fail_msg("%s", kvc_error_message(e));
         same_values(&x, &y, skipped);
         for (size_t i = 0; i < ARRAYS; i++) assert_memory_equal(y.start[i], due.start[i], y.bytes);
         kvc_file_close(g);
@@ -165,13 +182,17 @@ static void random_layouts(void **state) {
     kvc_error_free(e);
 }
 
-/* K and V of a pool of vLLM on a CPU lie where its kernel puts them: of each head K as [channels, tokens], then V. */
+/* K and V of a pool of vLLM on a CPU lie where its kernel puts them: of each head K as [channels,
+ * tokens], then V. */
 static void pools(void **state) {
     enum { N = 16, D = 8, H = 3, PAGES = 4, TOKENS = 40 };
     struct kvc_error *e = kvc_error_new();
-    const struct kvc_pool_layout *layout = kvc_pool_layout_find("vllm-cpu"), *plain = kvc_pool_layout_find("dense");
-    const struct kvc_pool pool = {.layers = LAYERS, .pages = PAGES, .page_size = N, .heads = H, .dim = D, .value_bytes = 2};
-    const struct kvc_pool one = {.layers = LAYERS, .pages = 1, .page_size = TOKENS, .heads = H, .dim = D, .value_bytes = 2};
+    const struct kvc_pool_layout *layout = kvc_pool_layout_find("vllm-cpu"),
+                                 *plain = kvc_pool_layout_find("dense");
+    const struct kvc_pool pool = {
+        .layers = LAYERS, .pages = PAGES, .page_size = N, .heads = H, .dim = D, .value_bytes = 2};
+    const struct kvc_pool one = {
+        .layers = LAYERS, .pages = 1, .page_size = TOKENS, .heads = H, .dim = D, .value_bytes = 2};
     static const uint32_t table[] = {2, 0, 3};
     uint16_t *base[LAYERS], *dense = calloc((size_t)LAYERS * 2 * TOKENS * H * D, 2);
     struct kvc_memory_array a[ARRAYS], b[ARRAYS];
@@ -180,8 +201,12 @@ static void pools(void **state) {
         base[l] = malloc((size_t)PAGES * H * 2 * N * D * 2);
         fill((uint8_t *)base[l], (size_t)PAGES * H * 2 * N * D * 2);
     }
-    assert_int_equal(kvc_pool_arrays(layout, &pool, "bf16", (void *const *)base, LAYERS, a, sizeof a[0], ARRAYS, e), 0);
-    assert_int_equal(kvc_pool_arrays(plain, &one, "bf16", (void *const *)&dense, 1, b, sizeof b[0], ARRAYS, e), 0);
+    assert_int_equal(kvc_pool_arrays(layout, &pool, "bf16", (void *const *)base, LAYERS, a,
+                                     sizeof a[0], ARRAYS, e),
+                     0);
+    assert_int_equal(kvc_pool_arrays(plain, &one, "bf16", (void *const *)&dense, 1, b, sizeof b[0],
+                                     ARRAYS, e),
+                     0);
     const struct kvc_memory m = {.size = sizeof m,
                                  .array_size = sizeof a[0],
                                  .arrays = a,
@@ -190,8 +215,11 @@ static void pools(void **state) {
                                  .page_size = N,
                                  .table = table,
                                  .n_table = 3};
-    const struct kvc_memory to = {
-        .size = sizeof to, .array_size = sizeof b[0], .arrays = b, .n_arrays = ARRAYS, .tokens = TOKENS};
+    const struct kvc_memory to = {.size = sizeof to,
+                                  .array_size = sizeof b[0],
+                                  .arrays = b,
+                                  .n_arrays = ARRAYS,
+                                  .tokens = TOKENS};
     struct kvc_file *f = kvc_file_open_arrays(&m, e);
     if (!f || kvc_file_load(f, &to, NULL, e)) fail_msg("%s", kvc_error_message(e));
     for (size_t l = 0; l < LAYERS; l++)
@@ -199,11 +227,17 @@ static void pools(void **state) {
             for (size_t h = 0; h < H; h++)
                 for (size_t d = 0; d < D; d++) {
                     const uint16_t *block = base[l] + (table[t / N] * H + h) * 2 * N * D;
-                    assert_int_equal(dense[(((l * 2 + 0) * TOKENS + t) * H + h) * D + d], block[d * N + t % N]);
-                    assert_int_equal(dense[(((l * 2 + 1) * TOKENS + t) * H + h) * D + d], block[N * D + t % N * D + d]);
+                    assert_int_equal(dense[(((l * 2 + 0) * TOKENS + t) * H + h) * D + d],
+                                     block[d * N + t % N]);
+                    assert_int_equal(dense[(((l * 2 + 1) * TOKENS + t) * H + h) * D + d],
+                                     block[N * D + t % N * D + d]);
                 }
-    assert_int_equal(kvc_pool_arrays(layout, &pool, "bf16", (void *const *)base, 1, a, sizeof a[0], ARRAYS, e), -1);
-    assert_int_equal(kvc_pool_arrays(layout, &pool, "bf16", (void *const *)base, LAYERS, a, sizeof a[0], 3, e), -1);
+    assert_int_equal(kvc_pool_arrays(layout, &pool, "bf16", (void *const *)base, 1, a, sizeof a[0],
+                                     ARRAYS, e),
+                     -1);
+    assert_int_equal(kvc_pool_arrays(layout, &pool, "bf16", (void *const *)base, LAYERS, a,
+                                     sizeof a[0], 3, e),
+                     -1);
     kvc_file_close(f);
     for (size_t l = 0; l < LAYERS; l++) free(base[l]);
     free(dense);
@@ -223,7 +257,8 @@ static void facts_and_windows(void **state) {
     static float k[T * H * D], v[T * H * D], wk[W * H * D], wv[W * H * D], q[5 * 4 * D];
     static int32_t ids[T];
     struct kvc_error *e = kvc_error_new();
-    const struct kvc_memory_array row = {.dtype = "f32", .heads = H, .dim = D, .token = 4 * H * D, .head = 4 * D, .channel = 4};
+    const struct kvc_memory_array row = {
+        .dtype = "f32", .heads = H, .dim = D, .token = 4 * H * D, .head = 4 * D, .channel = 4};
     struct kvc_memory_array a[5];
     char text[80];
     void *data;
@@ -260,7 +295,11 @@ static void facts_and_windows(void **state) {
     static float k2[T * H * D], wv2[W * H * D];
     struct kvc_memory_array back[2] = {a[0], a[3]};
     back[0].data = k2, back[1].data = wv2;
-    struct kvc_memory to = {.size = sizeof to, .array_size = sizeof back[0], .arrays = back, .n_arrays = 2, .tokens = T};
+    struct kvc_memory to = {.size = sizeof to,
+                            .array_size = sizeof back[0],
+                            .arrays = back,
+                            .n_arrays = 2,
+                            .tokens = T};
     if (kvc_file_load(g, &to, NULL, e)) fail_msg("%s", kvc_error_message(e));
     assert_memory_equal(k2, k, sizeof k);
     assert_memory_equal(wv2, wv, sizeof wv);
@@ -293,7 +332,8 @@ static void conversions(void **state) {
                                  .token = 16,
                                  .head = 16,
                                  .channel = 4};
-    struct kvc_memory m = {.size = sizeof m, .array_size = sizeof a, .arrays = &a, .n_arrays = 1, .tokens = 1};
+    struct kvc_memory m = {
+        .size = sizeof m, .array_size = sizeof a, .arrays = &a, .n_arrays = 1, .tokens = 1};
     struct kvc_load_how o = {.size = sizeof o};
     (void)state;
     struct kvc_file *f = kvc_file_open_arrays(&m, e);
@@ -345,11 +385,15 @@ static void progress_of_loading(void **state) {
     struct kvc_file *g = kvc_file_open_memory(packed, n, NULL, e);
     if (!g) fail_msg("%s", kvc_error_message(e));
     const uint64_t total = x.m.n_arrays * T * HEADS * DIM * 2;
-    const unsigned calls = (unsigned)x.m.n_arrays * 2; /* three blocks, which are decoded two at a time */
+    /* three blocks, which are decoded two at a time */
+    const unsigned calls = (unsigned)x.m.n_arrays * 2;
     for (unsigned threads = 1; threads <= 3; threads += 2)
         for (unsigned at = 0; at <= calls; at++) {
             struct heard h = {.cancel_at = at};
-            const struct kvc_load_how o = {.size = sizeof o, .threads = threads, .progress = hear, .progress_state = &h};
+            const struct kvc_load_how o = {.size = sizeof o,
+                                           .threads = threads,
+                                           .progress = hear,
+                                           .progress_state = &h};
             assert_int_equal(kvc_file_load(g, &y.m, &o, e), at ? -1 : 0);
             assert_int_equal(h.calls, at ? at : calls);
             assert_int_equal(h.total, total);
@@ -371,7 +415,8 @@ static int count(void *state, const void *data, size_t n) {
     return 0;
 }
 
-/* A handle of arrays is as good as any other: it is selected, compared and written as another layout; there is no source to restore. */
+/* A handle of arrays is as good as any other: it is selected, compared and written as another
+ * layout; there is no source to restore. */
 static void as_any_other(void **state) {
     enum { T = 20 };
     struct kvc_error *e = kvc_error_new();
@@ -383,7 +428,8 @@ static void as_any_other(void **state) {
     size_t written = 0;
     (void)state;
     lay_out(&x, "f16", T, 2, 8);
-    struct kvc_file *f = kvc_file_open_arrays(&x.m, e), *g = f ? kvc_file_select(f, &part, e) : NULL;
+    struct kvc_file *f = kvc_file_open_arrays(&x.m, e),
+                    *g = f ? kvc_file_select(f, &part, e) : NULL;
     if (!g) fail_msg("%s", kvc_error_message(e));
     assert_int_equal(kvc_file_compare(f, f, &whole, &c, e), 0);
     assert_int_equal(kvc_file_check(f, 1, e), 0);
@@ -408,12 +454,18 @@ static void as_any_other(void **state) {
 static void shared_profiles(void **state) {
     enum { T = 40, H = 3, D = 64, L = 30 };
     struct kvc_error *e = kvc_error_new();
-    struct kvc_profile *p = kvc_shared_profile_open("samples/smollm2-135m-instruct-predict.kvcp", e);
+    struct kvc_profile *p = kvc_shared_profile_open("samples/smollm2-135m-instruct-predict.kvcp",
+                                                    e);
     struct kvc_memory_array *a = calloc(2 * L, sizeof *a);
     float *values = malloc(2 * L * T * H * D * sizeof *values), *row = malloc(H * D * sizeof *row);
-    static const char *const facts[] = {"rope.pairing=halves", "rope.theta=1e5", "rope.type=default", NULL};
-    const struct kvc_memory m = {
-        .size = sizeof m, .array_size = sizeof *a, .arrays = a, .n_arrays = 2 * L, .tokens = T, .facts = facts};
+    static const char *const facts[] = {"rope.pairing=halves", "rope.theta=1e5",
+                                        "rope.type=default", NULL};
+    const struct kvc_memory m = {.size = sizeof m,
+                                 .array_size = sizeof *a,
+                                 .arrays = a,
+                                 .n_arrays = 2 * L,
+                                 .tokens = T,
+                                 .facts = facts};
     (void)state;
     if (!p) fail_msg("%s", kvc_error_message(e));
     for (size_t i = 0; i < 2 * L * T * H * D; i++) values[i] = (float)below(1000) / 500 - 1;
@@ -464,10 +516,18 @@ static void refusals(void **state) {
                                                {"model.layers=-1", NULL},
                                                {"tokenizer.sha256=0g", NULL},
                                                {"Key=1", NULL}};
-    const struct kvc_memory_array good = {
-        .role = "K", .dtype = "f16", .heads = 2, .dim = 4, .data = bytes, .page = 64, .token = 16, .head = 8, .channel = 2};
+    const struct kvc_memory_array good = {.role = "K",
+                                          .dtype = "f16",
+                                          .heads = 2,
+                                          .dim = 4,
+                                          .data = bytes,
+                                          .page = 64,
+                                          .token = 16,
+                                          .head = 8,
+                                          .channel = 2};
     struct kvc_memory_array a;
-    const struct kvc_memory m0 = {.size = sizeof m0, .array_size = sizeof a, .arrays = &a, .n_arrays = 1, .tokens = 4};
+    const struct kvc_memory m0 = {
+        .size = sizeof m0, .array_size = sizeof a, .arrays = &a, .n_arrays = 1, .tokens = 4};
     struct kvc_memory m;
     (void)state;
 #define REFUSES(what, change)                                                                    \
@@ -492,12 +552,14 @@ static void refusals(void **state) {
     REFUSES("more tokens", a.tokens = 5);
     REFUSES("pages cannot", (m.page_size = 4, a.tokens = 3));
     REFUSES("no room", (m.page_size = 2, m.table = twice, m.n_table = 1));
-    REFUSES("no room", (m.page_size = 2, m.table = twice, m.n_table = 2, m.first_slot = UINT64_MAX));
+    REFUSES("no room",
+            (m.page_size = 2, m.table = twice, m.n_table = 2, m.first_slot = UINT64_MAX));
     REFUSES("comes twice", (m.page_size = 2, m.table = twice, m.n_table = 2));
     REFUSES("first_position", m.first_position = -1);
     REFUSES("2^31", m.tokens = UINT64_MAX);
     REFUSES("array_size", m.array_size = 0);
-    for (size_t i = 0; i < sizeof bad_facts / sizeof bad_facts[0]; i++) REFUSES("", m.facts = bad_facts[i]);
+    for (size_t i = 0; i < sizeof bad_facts / sizeof bad_facts[0]; i++)
+        REFUSES("", m.facts = bad_facts[i]);
     assert_null(kvc_file_open_arrays(NULL, e));
     a = good, m = m0;
     a.layer = 7;

@@ -1,5 +1,5 @@
-/* test_model.c: GGUF headers, facts, fingerprints, tokenizer hash, matching. Hashes come from KEYS.md's
- * worked examples, which were computed by an independent program. */
+/* test_model.c: GGUF headers, facts, fingerprints, tokenizer hash, matching. Hashes come from
+ * KEYS.md's worked examples, which were computed by an independent program. */
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
@@ -122,7 +122,8 @@ static void pad(struct bytes *f, size_t alignment) {
     while (f->n % alignment) add(f, "", 1);
 }
 
-/* The worked example of KEYS.md: 149 bytes, no tensors, three tokens of which the last is padding. */
+/* The worked example of KEYS.md: 149 bytes, no tensors, three tokens of which the last is padding.
+ */
 static void tiny(struct bytes *f) {
     begin(f, 3, 0, 2);
     add_text(f, "general.architecture", "llama");
@@ -220,7 +221,8 @@ static void test_damaged_gguf(void **state) {
     assert_int_equal(kvc_gguf_has_tensor(&g, "output"), 0);
     uint64_t last = g.data_offset + 64; /* where the last tensor starts */
     kvc_gguf_close(&g);
-    for (size_t n = 0; n <= last; n++) { /* in memory of its own, so that a sanitizer sees one byte too many */
+    /* in memory of its own, so that a sanitizer sees one byte too many */
+    for (size_t n = 0; n <= last; n++) {
         uint8_t *copy = malloc(n ? n : 1);
         assert_non_null(copy);
         memcpy(copy, f.b, n);
@@ -275,13 +277,15 @@ static void test_damaged_gguf(void **state) {
 
 static void put_safetensors(const char *name, unsigned n, unsigned seed) {
     char header[128];
-    int size = snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"U8\",\"shape\":[%u],\"data_offsets\":[0,%u]}}", n, n);
+    int size = snprintf(header, sizeof header,
+                        "{\"a\":{\"dtype\":\"U8\",\"shape\":[%u],\"data_offsets\":[0,%u]}}", n, n);
     size_t total = 8 + (size_t)size + n;
     uint8_t *file = calloc(1, total);
     assert_non_null(file);
     file[0] = (uint8_t)size;
     memcpy(file + 8, header, (size_t)size);
-    for (unsigned i = 0; i < n; i++) file[8 + (size_t)size + i] = (uint8_t)((i * 7) ^ (i >> 8) ^ seed);
+    for (unsigned i = 0; i < n; i++)
+        file[8 + (size_t)size + i] = (uint8_t)((i * 7) ^ (i >> 8) ^ seed);
     put(name, file, total);
     free(file);
 }
@@ -300,7 +304,8 @@ static void test_safetensors(void **state) {
     assert_hash(m.sampled, "1cd0d79d87d68899c00ccc1683bf04dde2a109b460a36ca9c6529342d70aea57");
 
     /* the same bytes as the first of two parts: by the directory, and by either part's name */
-    static const char *const two[] = {"w-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"};
+    static const char *const two[] = {"w-00001-of-00002.safetensors",
+                                      "w-00002-of-00002.safetensors"};
     char from[512];
     snprintf(from, sizeof from, "%s", in_dir("model.safetensors"));
     assert_int_equal(rename(from, in_dir(two[0])), 0);
@@ -337,10 +342,12 @@ static void test_config(void **state) {
     struct kvc_model m;
     struct kvc_error e;
     put_safetensors("model.safetensors", 100, 0);
-    read_config("{\"model_type\":\"llama\",\"_name_or_path\":\"/home/x/Some-1B\",\"num_hidden_layers\":16,"
-                "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"hidden_size\":2048,\"rope_theta\":500000.0,"
-                "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0},\"sliding_window\":null}",
-                &m);
+    read_config(
+        "{\"model_type\":\"llama\",\"_name_or_path\":\"/home/x/Some-1B\",\"num_hidden_layers\":16,"
+        "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"hidden_size\":2048,\"rope_theta\":"
+        "500000.0,"
+        "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0},\"sliding_window\":null}",
+        &m);
     assert_string_equal(m.name, "Some-1B");
     assert_string_equal(m.arch, "llama");
     assert_int_equal(m.layers, 16);
@@ -354,11 +361,13 @@ static void test_config(void **state) {
     assert_int_equal(m.pairing, KVC_PAIRING_HALVES);
     assert_int_equal(m.window, 0);
 
-    read_config("{\"model_type\":\"gemma3\",\"text_config\":{\"num_hidden_layers\":34,\"num_attention_heads\":8,"
-                "\"head_dim\":256,\"num_key_value_heads\":4,\"sliding_window\":1024,\"rope_parameters\":{"
-                "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0},"
-                "\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1000000.0}}}}",
-                &m);
+    read_config(
+        "{\"model_type\":\"gemma3\",\"text_config\":{\"num_hidden_layers\":34,\"num_attention_"
+        "heads\":8,"
+        "\"head_dim\":256,\"num_key_value_heads\":4,\"sliding_window\":1024,\"rope_parameters\":{"
+        "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0},"
+        "\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1000000.0}}}}",
+        &m);
     assert_int_equal(m.layers, 34);
     assert_int_equal(m.kv_heads, 4);
     assert_int_equal(m.head_dim, 256);
@@ -366,7 +375,8 @@ static void test_config(void **state) {
     assert_true(m.rope_theta == 1000000.0 && m.rope_factor == 8.0);
     assert_string_equal(m.rope_type, "linear");
 
-    read_config("{\"model_type\":\"qwen2\",\"num_attention_heads\":14,\"hidden_size\":896,\"sliding_window\":32768,"
+    read_config("{\"model_type\":\"qwen2\",\"num_attention_heads\":14,\"hidden_size\":896,"
+                "\"sliding_window\":32768,"
                 "\"use_sliding_window\":false,\"rope_parameters\":{\"rope_theta\":1000000.0,"
                 "\"rope_type\":\"default\","
                 "\"partial_rotary_factor\":0.5}}",
@@ -379,12 +389,14 @@ static void test_config(void **state) {
     assert_string_equal(m.rope_type, "default");
 
     /* a model that takes pictures: its text model pairs */
-    read_config("{\"model_type\":\"cohere2_vision\",\"text_config\":{\"model_type\":\"cohere2\"}}", &m);
+    read_config("{\"model_type\":\"cohere2_vision\",\"text_config\":{\"model_type\":\"cohere2\"}}",
+                &m);
     assert_string_equal(m.arch, "cohere2_vision");
     assert_int_equal(m.pairing, KVC_PAIRING_INTERLEAVED);
-    read_config("{\"model_type\":\"x\",\"num_hidden_layers\":-3,\"num_attention_heads\":99999999999999,"
-                "\"hidden_size\":[],\"rope_scaling\":7,\"head_dim\":\"a\",\"rope_theta\":-1}",
-                &m);
+    read_config(
+        "{\"model_type\":\"x\",\"num_hidden_layers\":-3,\"num_attention_heads\":99999999999999,"
+        "\"hidden_size\":[],\"rope_scaling\":7,\"head_dim\":\"a\",\"rope_theta\":-1}",
+        &m);
     assert_int_equal(m.layers, 0);
     assert_int_equal(m.heads, 0);
     assert_int_equal(m.head_dim, 0);
@@ -400,7 +412,9 @@ static void test_config(void **state) {
 static int vocab_hash(const char *json, uint64_t limit, uint8_t *hash) {
     struct kvc_error e;
     int known;
-    assert_int_equal(kvc_vocab_hash_json((const uint8_t *)json, strlen(json), limit, hash, &known, &e), 0);
+    assert_int_equal(kvc_vocab_hash_json((const uint8_t *)json, strlen(json), limit, hash, &known,
+                                         &e),
+                     0);
     return known;
 }
 
@@ -408,15 +422,17 @@ static void test_tokenizer_json(void **state) {
     (void)state;
     static const char *const same[] = {
         "{\"model\":{\"vocab\":{\"\xe2\x96\x81"
-        "b\":1,\"a\":0}}}",                                                            /* a map, in any order */
-        "{\"model\":{\"vocab\":{\"a\":0,\" b\":1,\"[PAD2]\":2}},\"added_tokens\":[]}", /* padding at the end
+        "b\":1,\"a\":0}}}", /* a map, in any order */
+        "{\"model\":{\"vocab\":{\"a\":0,\" b\":1,\"[PAD2]\":2}},\"added_tokens\":[]}", /* padding at
+                                                                                        * the end
                                                                                         */
         "{\"model\":{\"vocab\":[[\"a\",0],[\"\xe2\x96\x81"
         "b\",-1.5]]}}", /* Unigram */
         "{\"model\":{\"vocab\":{\"x\":0}},\"added_tokens\":[{\"id\":1,\"content\":\" b\"},"
         "{\"id\":0,\"content\":\"a\"}]}", /* added tokens win */
         "{\"model\":{\"vocab\":{\"a\":0,\" b\":1,\"z\":2}},"
-        "\"added_tokens\":[{\"id\":900,\"content\":\"y\"}]}", /* tokens beyond the limit do not count */
+        "\"added_tokens\":[{\"id\":900,\"content\":\"y\"}]}", /* tokens beyond the limit do not
+                                                                 count */
     };
     uint8_t hash[KVC_SHA256_BYTES];
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
@@ -427,7 +443,8 @@ static void test_tokenizer_json(void **state) {
     /* A hole is spelled as the conversion to GGUF spells it. */
     uint8_t hole[KVC_SHA256_BYTES];
     assert_int_equal(vocab_hash("{\"model\":{\"vocab\":{\"a\":0,\"c\":2}}}", 0, hole), 1);
-    assert_int_equal(vocab_hash("{\"model\":{\"vocab\":{\"a\":0,\"[PAD1]\":1,\"c\":2}}}", 0, hash), 1);
+    assert_int_equal(vocab_hash("{\"model\":{\"vocab\":{\"a\":0,\"[PAD1]\":1,\"c\":2}}}", 0, hash),
+                     1);
     assert_memory_equal(hash, hole, sizeof hash);
 
     static const char *const none[] = {
@@ -442,7 +459,8 @@ static void test_tokenizer_json(void **state) {
         "{\"model\":{\"vocab\":{\"a\":0}},\"added_tokens\":[{\"id\":1}]}",
         "{\"model\":{\"vocab\":{\"a\\u0000\":0}}}",
     };
-    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) assert_int_equal(vocab_hash(none[i], 0, hash), 0);
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        assert_int_equal(vocab_hash(none[i], 0, hash), 0);
 
     struct kvc_error e;
     int known;
@@ -515,7 +533,8 @@ static void test_store(void **state) {
     kvc_meta_free(&meta);
 
     struct kvc_meta other = {0};
-    assert_int_equal(kvc_model_store(&m, &other, 0, &e), 0); /* a transformers cache of the same model */
+    /* a transformers cache of the same model */
+    assert_int_equal(kvc_model_store(&m, &other, 0, &e), 0);
     assert_string_equal(kvc_meta_text(&other, KVC_KEY_ROPE_PAIRING, ""), "halves");
     assert_int_equal(kvc_model_store(&m, &other, 1, &e), 0); /* stays */
     assert_string_equal(kvc_meta_text(&other, KVC_KEY_ROPE_PAIRING, ""), "halves");
@@ -616,10 +635,11 @@ static void test_real(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiny),        cmocka_unit_test(test_facts),  cmocka_unit_test(test_damaged_gguf),
-        cmocka_unit_test(test_safetensors), cmocka_unit_test(test_config), cmocka_unit_test(test_tokenizer_json),
-        cmocka_unit_test(test_pairing),     cmocka_unit_test(test_store),  cmocka_unit_test(test_match),
-        cmocka_unit_test(test_real),
+        cmocka_unit_test(test_tiny),         cmocka_unit_test(test_facts),
+        cmocka_unit_test(test_damaged_gguf), cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_config),       cmocka_unit_test(test_tokenizer_json),
+        cmocka_unit_test(test_pairing),      cmocka_unit_test(test_store),
+        cmocka_unit_test(test_match),        cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
 }

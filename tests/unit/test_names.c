@@ -1,12 +1,13 @@
-/* test_names.c: what names mean, --map patterns, and the parts built from arrays of different lengths. */
+/* test_names.c: what names mean, --map patterns, and the parts built from arrays of different
+ * lengths. */
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_list.h"
 
 #include "formats/io/bytes.h"
 #include "tests/unit/arrays_support.h"
 
-static void assert_name(const char *name, const struct kvc_import_options *o, enum kvc_name_kind kind, enum kvc_role role,
-                        uint32_t layer) {
+static void assert_name(const char *name, const struct kvc_import_options *o,
+                        enum kvc_name_kind kind, enum kvc_role role, uint32_t layer) {
     struct kvc_name found = kvc_name_of(name, o);
     assert_int_equal(found.kind, kind);
     if (kind != KVC_NAME_TENSOR) return;
@@ -44,12 +45,14 @@ static void test_conventions(void **state) {
                                          "layers.keys",
                                          "continuation",
                                          "wk.0"};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) assert_name(others[i], NULL, KVC_NAME_OTHER, KVC_ROLE_K, 0);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        assert_name(others[i], NULL, KVC_NAME_OTHER, KVC_ROLE_K, 0);
 }
 
 static void test_map(void **state) {
     (void)state;
-    static const char *const map[] = {"keys={i}.0", "values={i}.1", "tokens=ids", "positions=at", NULL};
+    static const char *const map[] = {"keys={i}.0", "values={i}.1", "tokens=ids", "positions=at",
+                                      NULL};
     struct kvc_option_value value = {.list = map};
     struct kvc_import_options o = {.value = &value};
     struct kvc_error e;
@@ -57,13 +60,15 @@ static void test_map(void **state) {
     assert_name("12.0", &o, KVC_NAME_TENSOR, KVC_ROLE_K, 12);
     assert_name("12.1", &o, KVC_NAME_TENSOR, KVC_ROLE_V, 12);
     assert_name("ids", &o, KVC_NAME_TOKENS, KVC_ROLE_K, 0);
-    assert_name("layers.0.keys", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0); /* conventions for K and V are off */
+    /* conventions for K and V are off */
+    assert_name("layers.0.keys", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
     assert_name("tokens", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
     assert_name("at", &o, KVC_NAME_POSITIONS, KVC_ROLE_K, 0);
     assert_name("positions", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
     assert_name("sliding.positions", &o, KVC_NAME_OTHER, KVC_ROLE_K, 0);
     assert_name("queries.2", &o, KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 2); /* others stay */
-    static const char *const bad[] = {"keys", "keys=", "keys=a", "keys={i}{i}", "tokens={i}", "positions={i}", "k={i}", ""};
+    static const char *const bad[] = {"keys",       "keys=",         "keys=a", "keys={i}{i}",
+                                      "tokens={i}", "positions={i}", "k={i}",  ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *const one[] = {bad[i], NULL};
         value.list = one;
@@ -79,7 +84,8 @@ static void test_print(void **state) {
     assert_string_equal(text, "layers.3.keys");
     kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_V, 3, 1, 0}, text, sizeof text);
     assert_string_equal(text, "sliding.layers.3.values");
-    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 0, 0, 0}, text, sizeof text);
+    kvc_name_print(&(struct kvc_name){KVC_NAME_TENSOR, KVC_ROLE_QUERIES, 0, 0, 0}, text,
+                   sizeof text);
     assert_string_equal(text, "queries.0");
     kvc_name_print(&(struct kvc_name){.kind = KVC_NAME_TOKENS}, text, sizeof text);
     assert_string_equal(text, "tokens");
@@ -114,7 +120,8 @@ static struct kvc_array array_of(const char *name, uint64_t heads, uint64_t toke
                               .size = heads * tokens * dim * 2};
 }
 
-static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c, struct kvc_error *e) {
+static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c,
+                 struct kvc_error *e) {
     struct kvc_option_value value = {.list = map};
     struct kvc_import_options o = {.value = map ? &value : NULL};
     *c = kvc_cache_new(e);
@@ -128,7 +135,8 @@ static void refuse(struct kvc_array *array, size_t n, enum kvc_code code, const 
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_cache *c;
     assert_int_equal(build(array, n, NULL, &c, &e), -1);
-    if (e.code != code || !strstr(e.message, words)) fail_msg("code %d: %s", (int)e.code, e.message);
+    if (e.code != code || !strstr(e.message, words))
+        fail_msg("code %d: %s", (int)e.code, e.message);
     kvc_cache_free(c);
 }
 
@@ -137,9 +145,11 @@ static void test_parts(void **state) {
     struct kvc_cache *c;
     struct kvc_error e;
     struct kvc_array array[] = {
-        array_of("queries.1", 4, 2, 8),     array_of("layers.10.values", 2, 9, 4), array_of("layers.10.keys", 2, 9, 8),
-        array_of("layers.2.keys", 2, 9, 8), array_of("layers.2.values", 2, 9, 4),  array_of("layers.3.keys", 2, 5, 8),
-        array_of("other", 1, 1, 1),         array_of("layers.3.values", 2, 5, 8),  array_of("hidden.1", 1, 2, 8),
+        array_of("queries.1", 4, 2, 8),       array_of("layers.10.values", 2, 9, 4),
+        array_of("layers.10.keys", 2, 9, 8),  array_of("layers.2.keys", 2, 9, 8),
+        array_of("layers.2.values", 2, 9, 4), array_of("layers.3.keys", 2, 5, 8),
+        array_of("other", 1, 1, 1),           array_of("layers.3.values", 2, 5, 8),
+        array_of("hidden.1", 1, 2, 8),
     };
     array[8].rank = 3;
     memcpy(array[8].dim, (uint64_t[]){1, 2, 8}, 3 * sizeof(uint64_t));
@@ -185,7 +195,8 @@ static void test_sliding(void **state) {
 
 static void test_refusals(void **state) {
     (void)state;
-    struct kvc_array pair[] = {array_of("layers.0.keys", 2, 3, 4), array_of("layers.0.values", 2, 3, 4)};
+    struct kvc_array pair[] = {array_of("layers.0.keys", 2, 3, 4),
+                               array_of("layers.0.values", 2, 3, 4)};
     struct kvc_array a[4];
     refuse(pair, 1, KVC_ERR_UNSUPPORTED, "has K but no V");
     refuse(pair + 1, 1, KVC_ERR_UNSUPPORTED, "has V but no K");
@@ -233,10 +244,15 @@ static void test_tokens(void **state) {
     (void)state;
     static const uint8_t wide[16] = {7, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f};
     static const uint8_t large[8] = {0, 0, 0, 0x80}, negative[4] = {0xff, 0xff, 0xff, 0xff};
-    struct kvc_array a[] = {
-        array_of("layers.0.keys", 2, 3, 4),
-        array_of("layers.0.values", 2, 3, 4),
-        {.name = "tokens", .type = "I64", .int_size = 8, .rank = 2, .dim = {1, 2}, .in = over(wide, sizeof wide), .size = 16}};
+    struct kvc_array a[] = {array_of("layers.0.keys", 2, 3, 4),
+                            array_of("layers.0.values", 2, 3, 4),
+                            {.name = "tokens",
+                             .type = "I64",
+                             .int_size = 8,
+                             .rank = 2,
+                             .dim = {1, 2},
+                             .in = over(wide, sizeof wide),
+                             .size = 16}};
     struct kvc_cache *c;
     struct kvc_error e;
     if (build(a, 3, NULL, &c, &e)) fail_msg("%s", e.message);
@@ -248,8 +264,13 @@ static void test_tokens(void **state) {
     a[2].size = 8;
     a[2].in = over(large, sizeof large);
     refuse(a, 3, KVC_ERR_DAMAGED, "entry 0 is no token id");
-    a[2] = (struct kvc_array){
-        .name = "tokens", .type = "I32", .int_size = 4, .rank = 1, .dim = {1}, .in = over(negative, sizeof negative), .size = 4};
+    a[2] = (struct kvc_array){.name = "tokens",
+                              .type = "I32",
+                              .int_size = 4,
+                              .rank = 1,
+                              .dim = {1},
+                              .in = over(negative, sizeof negative),
+                              .size = 4};
     refuse(a, 3, KVC_ERR_DAMAGED, "entry 0 is no token id");
     a[2].int_size = 0;
     a[2].type = "F32";
@@ -261,7 +282,8 @@ static void test_tokens(void **state) {
 static uint8_t numbers[4][64];
 
 /* An array of n integers of `size` bytes. */
-static struct kvc_array integers(const char *name, unsigned size, unsigned slot, const int64_t *value, uint64_t n) {
+static struct kvc_array integers(const char *name, unsigned size, unsigned slot,
+                                 const int64_t *value, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         if (size == 8) put_u64(numbers[slot] + 8 * i, (uint64_t)value[i]);
         else put_u32(numbers[slot] + 4 * i, (uint32_t)value[i]);
@@ -276,17 +298,20 @@ static struct kvc_array integers(const char *name, unsigned size, unsigned slot,
 }
 
 static void assert_positions(const struct kvc_cache *c, uint32_t part, const int64_t *pos) {
-    for (uint64_t i = 0; i < c->part[part].cells.n; i++) assert_int_equal(c->part[part].cells.pos[i], pos[i]);
+    for (uint64_t i = 0; i < c->part[part].cells.n; i++)
+        assert_int_equal(c->part[part].cells.pos[i], pos[i]);
 }
 
-/* Positions of the first part come from their array, in any order; the other parts have its last ones. */
+/* Positions of the first part come from their array, in any order; the other parts have its last
+ * ones. */
 static void test_positions(void **state) {
     (void)state;
     static const int64_t pos[] = {40, 7, 9, 41}, last[] = {40, 41};
     for (unsigned size = 4; size <= 8; size += 4) {
         struct kvc_array a[] = {
-            array_of("layers.0.keys", 1, 4, 4),   array_of("layers.0.values", 1, 4, 4), array_of("layers.1.keys", 1, 2, 4),
-            array_of("layers.1.values", 1, 2, 4), array_of("queries.1", 4, 2, 4),       integers("positions", size, 0, pos, 4),
+            array_of("layers.0.keys", 1, 4, 4), array_of("layers.0.values", 1, 4, 4),
+            array_of("layers.1.keys", 1, 2, 4), array_of("layers.1.values", 1, 2, 4),
+            array_of("queries.1", 4, 2, 4),     integers("positions", size, 0, pos, 4),
         };
         if (size == 4) { /* [1,T] will do */
             a[5].rank = 2;
@@ -312,8 +337,9 @@ static void test_sliding_positions(void **state) {
     struct kvc_cache *c;
     struct kvc_error e;
     struct kvc_array a[] = {
-        array_of("layers.0.keys", 1, 4, 4),          array_of("layers.0.values", 1, 4, 4), array_of("layers.1.keys", 1, 3, 4),
-        array_of("layers.1.values", 1, 3, 4),        array_of("layers.2.keys", 1, 2, 4),   array_of("layers.2.values", 1, 2, 4),
+        array_of("layers.0.keys", 1, 4, 4),          array_of("layers.0.values", 1, 4, 4),
+        array_of("layers.1.keys", 1, 3, 4),          array_of("layers.1.values", 1, 3, 4),
+        array_of("layers.2.keys", 1, 2, 4),          array_of("layers.2.values", 1, 2, 4),
         integers("sliding.positions", 8, 0, pos, 3),
     };
     if (build(a, 7, NULL, &c, &e)) fail_msg("%s", e.message);
@@ -329,7 +355,8 @@ static void test_sliding_positions(void **state) {
     assert_positions(c, 0, (int64_t[]){-1, 0, 1, 2});
     assert_positions(c, 1, (int64_t[]){0, 1, 2});
     kvc_cache_free(c);
-    /* Sliding-window layers alone, and more of them than live ones: their positions must be told. */
+    /* Sliding-window layers alone, and more of them than live ones: their positions must be told.
+     */
     struct kvc_array b[] = {
         array_of("sliding.layers.0.keys", 1, 3, 4),  array_of("sliding.layers.0.values", 1, 3, 4),
         integers("sliding.positions", 8, 0, pos, 3), array_of("layers.0.keys", 1, 2, 4),
@@ -355,8 +382,9 @@ static void test_repeated_integers(void **state) {
     (void)state;
     static const int64_t pos[] = {5, 6, 9}, other[] = {5, 6, 10};
     struct kvc_array a[] = {
-        array_of("layers.0.keys", 2, 3, 4),  array_of("layers.0.values", 2, 3, 4), integers("positions", 8, 0, pos, 3),
-        integers("tokens", 8, 2, pos, 3),    array_of("layers.1.keys", 2, 3, 4),   array_of("layers.1.values", 2, 3, 4),
+        array_of("layers.0.keys", 2, 3, 4),  array_of("layers.0.values", 2, 3, 4),
+        integers("positions", 8, 0, pos, 3), integers("tokens", 8, 2, pos, 3),
+        array_of("layers.1.keys", 2, 3, 4),  array_of("layers.1.values", 2, 3, 4),
         integers("positions", 8, 1, pos, 3), integers("tokens", 4, 3, pos, 3),
     };
     struct kvc_cache *c;
@@ -389,7 +417,8 @@ static void test_bad_positions(void **state) {
     };
     refuse(a, 3, KVC_ERR_DAMAGED, "entry 2 is no position");
     a[2] = integers("positions", 8, 0, pos, 2);
-    refuse(a, 3, KVC_ERR_DAMAGED, "array 'positions' (I64 [2]): no live layers have as many tokens");
+    refuse(a, 3, KVC_ERR_DAMAGED,
+           "array 'positions' (I64 [2]): no live layers have as many tokens");
     a[2].name = "sliding.positions";
     refuse(a, 3, KVC_ERR_DAMAGED, "no sliding layers have as many tokens");
     a[2] = integers("positions", 8, 0, pos, 3);
@@ -404,7 +433,8 @@ static void test_bad_positions(void **state) {
 }
 
 /* Splits one array by patterns; the array's dimensions are those given. Returns the status. */
-static int split(struct kvc_array_list *list, const char *const *map, const uint64_t *dim, unsigned rank, struct kvc_error *e) {
+static int split(struct kvc_array_list *list, const char *const *map, const uint64_t *dim,
+                 unsigned rank, struct kvc_error *e) {
     struct kvc_option_value value = {.list = map};
     const struct kvc_import_options o = {.value = &value};
     struct kvc_array a = array_of("cache", 1, 1, 1);
@@ -418,10 +448,13 @@ static int split(struct kvc_array_list *list, const char *const *map, const uint
 
 static void test_split(void **state) {
     (void)state;
-    static const char *const apart[] = {"keys=cache", "axes=lhtd", NULL}, *const both[] = {"kv=cache", "axes=tlchd", NULL};
+    static const char *const apart[] = {"keys=cache", "axes=lhtd", NULL}, *const both[] = {
+                                                                              "kv=cache",
+                                                                              "axes=tlchd", NULL};
     struct kvc_array_list list;
     struct kvc_error e;
-    assert_int_equal(split(&list, apart, (uint64_t[]){3, 2, 5, 4}, 4, &e), 0); /* neighbours, each as a layer's array would be */
+    /* neighbours, each as a layer's array would be */
+    assert_int_equal(split(&list, apart, (uint64_t[]){3, 2, 5, 4}, 4, &e), 0);
     assert_int_equal(list.n, 3);
     for (uint64_t i = 0; i < 3; i++) {
         assert_int_equal(list.array[i].known.layer, i);
@@ -431,7 +464,8 @@ static void test_split(void **state) {
     }
     kvc_arrays_clear(&list);
 
-    assert_int_equal(split(&list, both, (uint64_t[]){5, 3, 2, 2, 4}, 5, &e), 0); /* between each other */
+    /* between each other */
+    assert_int_equal(split(&list, both, (uint64_t[]){5, 3, 2, 2, 4}, 5, &e), 0);
     assert_int_equal(list.n, 6);
     for (uint64_t i = 0; i < 6; i++) {
         assert_int_equal(list.array[i].known.layer, i / 2);
@@ -464,10 +498,12 @@ static void test_split(void **state) {
 
 static void test_axes(void **state) {
     (void)state;
-    static const char *const bad[][3] = {{"keys=a", "axes=td"},    {"keys=a", "axes=l"},     {"keys=a", "axes=ltdt"},
-                                         {"kv=a", "axes=ltd"},     {"keys=a", "axes=lctd"},  {"keys={i}", "axes=ltd"},
-                                         {"tokens=a", "axes=ltd"}, {"keys=a", "axes=lhtd-"}, {"keys=a", "axes="},
-                                         {"kv=a", "keys=b"},       {"hidden=a", "axes=bhtd"}};
+    static const char *const bad[][3] = {{"keys=a", "axes=td"},    {"keys=a", "axes=l"},
+                                         {"keys=a", "axes=ltdt"},  {"kv=a", "axes=ltd"},
+                                         {"keys=a", "axes=lctd"},  {"keys={i}", "axes=ltd"},
+                                         {"tokens=a", "axes=ltd"}, {"keys=a", "axes=lhtd-"},
+                                         {"keys=a", "axes="},      {"kv=a", "keys=b"},
+                                         {"hidden=a", "axes=bhtd"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct kvc_option_value value = {.list = bad[i]};
         const struct kvc_import_options o = {.value = &value};

@@ -1,5 +1,5 @@
-/* test_npz.c: .npy headers, stored and deflated members, the way there and back, and real files when
- * $KVC_TEST_DATA is set. */
+/* test_npz.c: .npy headers, stored and deflated members, the way there and back, and real files
+ * when $KVC_TEST_DATA is set. */
 #include "formats/io/bytes.h"
 #include "tests/unit/arrays_support.h"
 
@@ -17,7 +17,8 @@ struct zip {
 static void zip_open(struct zip *z, const char *compression) {
     z->a = archive_write_new();
     assert_int_equal(archive_write_set_format_zip(z->a), ARCHIVE_OK);
-    assert_int_equal(archive_write_set_format_option(z->a, "zip", "compression", compression), ARCHIVE_OK);
+    assert_int_equal(archive_write_set_format_option(z->a, "zip", "compression", compression),
+                     ARCHIVE_OK);
     archive_write_set_bytes_in_last_block(z->a, 1);
     assert_int_equal(archive_write_open_memory(z->a, z->data, sizeof z->data, &z->n), ARCHIVE_OK);
 }
@@ -39,7 +40,8 @@ static void zip_close(struct zip *z) {
 }
 
 /* A .npy file of this header text and n bytes of data. */
-static size_t make_npy(uint8_t *p, unsigned version, const char *text, const uint8_t *data, size_t n) {
+static size_t make_npy(uint8_t *p, unsigned version, const char *text, const uint8_t *data,
+                       size_t n) {
     size_t length = strlen(text), start = version == 1 ? 10 : 12;
     memcpy(p, "\x93NUMPY", 6);
     p[6] = (uint8_t)version;
@@ -57,7 +59,8 @@ static size_t make_npy(uint8_t *p, unsigned version, const char *text, const uin
 static uint8_t values[96];
 static const uint8_t ids[16] = {9, 0, 0, 0, 0, 0, 0, 0, 8};
 
-static void add_array(struct zip *z, const char *name, unsigned version, const char *text, const uint8_t *data, size_t n) {
+static void add_array(struct zip *z, const char *name, unsigned version, const char *text,
+                      const uint8_t *data, size_t n) {
     uint8_t npy[512];
     zip_add(z, name, npy, make_npy(npy, version, text, data, n));
 }
@@ -68,8 +71,10 @@ static void make_file(struct zip *z, const char *compression) {
     zip_add(z, "note.txt", "hello", 5);
     add_array(z, "layers.0.keys.npy", 1, HEADER("<f4"), values, 96);
     add_array(z, "layers.0.values.npy", 2, HEADER("|V2"), values, 48);
-    add_array(z, "other.npy", 1, "{'descr': '<c8', 'fortran_order': True, 'shape': (0,), }\n", values, 0);
-    add_array(z, "tokens.npy", 3, "{'shape': (2,), 'descr': \"<i8\", 'fortran_order': False}\n", ids, 16);
+    add_array(z, "other.npy", 1, "{'descr': '<c8', 'fortran_order': True, 'shape': (0,), }\n",
+              values, 0);
+    add_array(z, "tokens.npy", 3, "{'shape': (2,), 'descr': \"<i8\", 'fortran_order': False}\n",
+              ids, 16);
     zip_close(z);
 }
 
@@ -114,7 +119,8 @@ static void test_import(void **state) {
     check_file("deflate", 0);
 }
 
-static void refuse_header(unsigned version, const char *text, size_t n, enum kvc_code code, const char *words) {
+static void refuse_header(unsigned version, const char *text, size_t n, enum kvc_code code,
+                          const char *words) {
     static struct zip z;
     zip_open(&z, "store");
     add_array(&z, "layers.0.keys.npy", version, text, values, n);
@@ -145,13 +151,15 @@ static void test_npy(void **state) {
         "{'descr': '<f4' 'fortran_order': False 'shape': " SHAPE "}\n",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 4",
     };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) refuse_header(1, bad[i], 96, KVC_ERR_DAMAGED, "the header is not");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        refuse_header(1, bad[i], 96, KVC_ERR_DAMAGED, "the header is not");
     refuse_header(1, HEADER("<f4"), 95, KVC_ERR_DAMAGED, "95 bytes of data");
     refuse_header(1, HEADER("<f2"), 96, KVC_ERR_DAMAGED, "96 bytes of data");
     refuse_header(1, HEADER(">f4"), 96, KVC_ERR_UNSUPPORTED, "'>f4'");
     refuse_header(1, HEADER("<f8"), 96, KVC_ERR_UNSUPPORTED, "'<f8'");
     refuse_header(4, HEADER("<f4"), 96, KVC_ERR_UNSUPPORTED, "version 4.0");
-    refuse_header(1, "{'descr': '<f4', 'fortran_order': True, 'shape': " SHAPE "}\n", 96, KVC_ERR_UNSUPPORTED, "Fortran");
+    refuse_header(1, "{'descr': '<f4', 'fortran_order': True, 'shape': " SHAPE "}\n", 96,
+                  KVC_ERR_UNSUPPORTED, "Fortran");
 }
 
 static void test_members(void **state) {
@@ -162,7 +170,8 @@ static void test_members(void **state) {
     add_array(&z, "layers.0.keys.npy", 1, HEADER("<f4"), values, 96);
     add_array(&z, "layers.0.keys.npy", 1, HEADER("<f4"), values, 96);
     zip_close(&z);
-    refuse_bytes(format, z.data, z.n, NULL, KVC_ERR_DAMAGED, "two members are named 'layers.0.keys.npy'");
+    refuse_bytes(format, z.data, z.n, NULL, KVC_ERR_DAMAGED,
+                 "two members are named 'layers.0.keys.npy'");
     zip_open(&z, "store");
     zip_add(&z, "layers.0.keys.npy", "\x93NUMPY\1", 7);
     zip_close(&z);
@@ -192,7 +201,8 @@ static void test_bomb(void **state) {
     refuse_bytes(format, z.data, z.n, NULL, KVC_ERR_DAMAGED, "the members claim");
 }
 
-/* No truncation and no flipped bit crashes; a flipped bit in an array's data is noticed by its CRC. */
+/* No truncation and no flipped bit crashes; a flipped bit in an array's data is noticed by its CRC.
+ */
 static void mutate(const char *compression) {
     static struct zip z;
     struct kvc_input in;
@@ -332,7 +342,8 @@ static void check_real(const char *file, int in_place) {
     struct kvc_error e;
     json_t *index;
     const json_t *facts = data_facts(file, &index);
-    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
+    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) ||
+        kvc_input_pin(&in, 0, in.size, &e))
         fail_msg("%s", e.message);
     struct kvc_cache *c = kvc_format_import(format, &in, NULL, &e);
     if (!c) fail_msg("%s: %s", file, e.message);
@@ -371,7 +382,8 @@ static void test_damaged(void **state) {
     char path[512];
     struct kvc_input in;
     struct kvc_error e = {.code = KVC_OK};
-    if (kvc_input_open(&in, data_path("damaged/bad-npz-trunc.npz", path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
+    if (kvc_input_open(&in, data_path("damaged/bad-npz-trunc.npz", path, sizeof path), &e) ||
+        kvc_input_pin(&in, 0, in.size, &e))
         fail_msg("%s", e.message);
     assert_null(kvc_format_import(format, &in, NULL, &e));
     assert_int_equal(e.code, KVC_ERR_DAMAGED);
@@ -381,10 +393,12 @@ static void test_damaged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_import),  cmocka_unit_test(test_npy),       cmocka_unit_test(test_members),
-        cmocka_unit_test(test_bomb),    cmocka_unit_test(test_mutations), cmocka_unit_test(test_crc),
-        cmocka_unit_test(test_probe),   cmocka_unit_test(test_full_disk), cmocka_unit_test(test_real),
-        cmocka_unit_test(test_damaged), cmocka_unit_test(test_positions), cmocka_unit_test(test_holes),
+        cmocka_unit_test(test_import),    cmocka_unit_test(test_npy),
+        cmocka_unit_test(test_members),   cmocka_unit_test(test_bomb),
+        cmocka_unit_test(test_mutations), cmocka_unit_test(test_crc),
+        cmocka_unit_test(test_probe),     cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_real),      cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_positions), cmocka_unit_test(test_holes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

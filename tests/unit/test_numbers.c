@@ -54,7 +54,8 @@ static void u64(void **state) {
 
 static void f64(void **state) {
     (void)state;
-    static const char *const bad[] = {"", " 1", "1 ", "nan", "inf", "0x1p3", "1e", "1e999", "-", ".", "1,5", "1.2.3"};
+    static const char *const bad[] = {"",   " 1",    "1 ", "nan", "inf", "0x1p3",
+                                      "1e", "1e999", "-",  ".",   "1,5", "1.2.3"};
     double v = 0;
     assert_int_equal(cli_parse_f64("1e-3", &v), 0);
     assert_true(v == 1e-3);
@@ -62,12 +63,14 @@ static void f64(void **state) {
     assert_true(v == -2.5);
     assert_int_equal(cli_parse_f64("+0", &v), 0);
     assert_true(v == 0);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(cli_parse_f64(bad[i], &v), -1);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(cli_parse_f64(bad[i], &v), -1);
 }
 
 static void ranges(void **state) {
     (void)state;
-    static const char *const bad[] = {"", ":", "5", "3:2", "a:b", "1:2:3", "1-2", "-1:2", "1: 2", "1:2x"};
+    static const char *const bad[] = {"",      ":",   "5",    "3:2",  "a:b",
+                                      "1:2:3", "1-2", "-1:2", "1: 2", "1:2x"};
     uint64_t first, end;
     assert_int_equal(cli_parse_range("2:5", &first, &end), 0);
     assert_true(first == 2 && end == 5);
@@ -77,7 +80,8 @@ static void ranges(void **state) {
     assert_true(first == 0 && end == 4096);
     assert_int_equal(cli_parse_range("3:3", &first, &end), 0);
     assert_true(first == 3 && end == 3);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(cli_parse_range(bad[i], &first, &end), -1);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(cli_parse_range(bad[i], &first, &end), -1);
 }
 
 /* The rows of kvc-quality(7): a limit belongs to the row above it. */
@@ -85,20 +89,25 @@ static void divergences(void **state) {
     static const struct {
         double nats;
         const char *words;
-    } due[] = {{1e-12, "89 %"},      {0.00029, "89 %"}, {0.0003, "57 %"},     {0.0016, "38 %"},  {0.005, "21 %"},
-               {0.005, "one in 30"}, {0.01, "2 %"},     {0.0999, "one in 9"}, {0.1, "one in 4"}, {1e300, "one in 4"}};
+    } due[] = {{1e-12, "89 %"},   {0.00029, "89 %"},    {0.0003, "57 %"}, {0.0016, "38 %"},
+               {0.005, "21 %"},   {0.005, "one in 30"}, {0.01, "2 %"},    {0.0999, "one in 9"},
+               {0.1, "one in 4"}, {1e300, "one in 4"}};
     char text[160];
     (void)state;
     for (size_t i = 0; i < sizeof due / sizeof due[0]; i++)
-        assert_non_null(strstr(cli_kld_text(CLI_KLD_TOKENS, due[i].nats, text, sizeof text), due[i].words));
-    assert_non_null(strstr(cli_kld_text(CLI_KLD_ATTENTION, 0.0002, text, sizeof text), "at most 1 %"));
-    assert_non_null(strstr(cli_kld_text(CLI_KLD_ATTENTION, 0.5, text, sizeof text), "at most 50 %"));
+        assert_non_null(
+            strstr(cli_kld_text(CLI_KLD_TOKENS, due[i].nats, text, sizeof text), due[i].words));
+    assert_non_null(
+        strstr(cli_kld_text(CLI_KLD_ATTENTION, 0.0002, text, sizeof text), "at most 1 %"));
+    assert_non_null(
+        strstr(cli_kld_text(CLI_KLD_ATTENTION, 0.5, text, sizeof text), "at most 50 %"));
     assert_non_null(strstr(cli_kld_text(CLI_KLD_ATTENTION, 7, text, sizeof text), "at most 100 %"));
 }
 
 static void lists(void **state) {
     (void)state;
-    static const char *const bad[] = {"", ",", "1,", ",1", "3-2", "1-", "a", "1 2", "1048576", "0-4000000000", "1--2"};
+    static const char *const bad[] = {"",  ",",   "1,",      ",1",           "3-2", "1-",
+                                      "a", "1 2", "1048576", "0-4000000000", "1--2"};
     uint8_t *keep = NULL;
     uint32_t n = 0;
     assert_int_equal(cli_parse_list("0-3,7", &keep, &n), 0);
@@ -110,7 +119,8 @@ static void lists(void **state) {
     assert_int_equal(cli_parse_list("9", &keep, &n), 0);
     assert_int_equal(n, 10);
     assert_memory_equal(keep, "\1\1\1\1\0\1\0\1\0\1", 10);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(cli_parse_list(bad[i], &keep, &n), -1);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(cli_parse_list(bad[i], &keep, &n), -1);
     free(keep);
 }
 
@@ -137,13 +147,15 @@ static void float_text(void **state) {
     assert_string_equal(text, "NaN");
     cli_float_text(-INFINITY, text);
     assert_string_equal(text, "-Infinity");
-    for (uint32_t exponent = 0; exponent < 255; exponent++) { /* every exponent, with awkward mantissas */
+    /* every exponent, with awkward mantissas */
+    for (uint32_t exponent = 0; exponent < 255; exponent++) {
         float_reads_back(exponent << 23);
         float_reads_back(exponent << 23 | 1);
         float_reads_back(exponent << 23 | 0x7fffff);
         float_reads_back(UINT32_C(1) << 31 | exponent << 23 | 0x2aaaab);
     }
-    for (uint32_t i = 0, bits = 1; i < 20000; i++, bits = bits * 1664525u + 1013904223u) float_reads_back(bits);
+    for (uint32_t i = 0, bits = 1; i < 20000; i++, bits = bits * 1664525u + 1013904223u)
+        float_reads_back(bits);
 }
 
 static void double_text(void **state) {
@@ -156,7 +168,8 @@ static void double_text(void **state) {
     assert_string_equal(text, "100000");
     cli_double_text(INFINITY, text);
     assert_string_equal(text, "Infinity");
-    for (int i = 0; i < 20000; i++, bits = bits * UINT64_C(6364136223846793005) + 1442695040888963407u) {
+    for (int i = 0; i < 20000;
+         i++, bits = bits * UINT64_C(6364136223846793005) + 1442695040888963407u) {
         double v, back;
         memcpy(&v, &bits, sizeof v);
         if (!isfinite(v)) continue;
@@ -171,8 +184,9 @@ static void sizes(void **state) {
     static const struct {
         uint64_t bytes;
         const char *text;
-    } cases[] = {{0, "0 B"},           {999, "999 B"},     {1000, "1.0 kB"},      {25819488, "25.8 MB"},
-                 {999949, "999.9 kB"}, {999950, "1.0 MB"}, {999999999, "1.0 GB"}, {UINT64_MAX, "18.4 EB"}};
+    } cases[] = {
+        {0, "0 B"},           {999, "999 B"},     {1000, "1.0 kB"},      {25819488, "25.8 MB"},
+        {999949, "999.9 kB"}, {999950, "1.0 MB"}, {999999999, "1.0 GB"}, {UINT64_MAX, "18.4 EB"}};
     char text[32];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cli_size_text(cases[i].bytes, text);
@@ -186,9 +200,14 @@ static void sizes_by_1024(void **state) {
     static const struct {
         uint64_t bytes;
         const char *text;
-    } cases[] = {
-        {0, "0 B"},           {1000, "1000 B"},       {1023, "1023 B"},        {1024, "1.0 KiB"}, {1048524, "1023.9 KiB"},
-        {1048525, "1.0 MiB"}, {62914560, "60.0 MiB"}, {UINT64_MAX, "16.0 EiB"}};
+    } cases[] = {{0, "0 B"},
+                 {1000, "1000 B"},
+                 {1023, "1023 B"},
+                 {1024, "1.0 KiB"},
+                 {1048524, "1023.9 KiB"},
+                 {1048525, "1.0 MiB"},
+                 {62914560, "60.0 MiB"},
+                 {UINT64_MAX, "16.0 EiB"}};
     char text[32];
     cli_sizes_by_1024();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -1,5 +1,5 @@
-/* test_output.c: output files (cli/output.c), without names while they are written and with temporary ones, as file systems
- * have it. */
+/* test_output.c: output files (cli/output.c), without names while they are written and with
+ * temporary ones, as file systems have it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef int open_fn(struct cli_output *o, const char *path, int force, unsigned mode, struct kvc_error *e);
+typedef int open_fn(struct cli_output *o, const char *path, int force, unsigned mode,
+                    struct kvc_error *e);
 
 /* A private directory, in which the test runs. */
 static int enter(void **state) {
@@ -30,7 +31,8 @@ static unsigned count_files(void) {
     unsigned n = 0;
     DIR *d = opendir(".");
     assert_non_null(d);
-    for (const struct dirent *x; (x = readdir(d));) n += strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
+    for (const struct dirent *x; (x = readdir(d));)
+        n += strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
     closedir(d);
     return n;
 }
@@ -50,7 +52,8 @@ static void expect_file(const char *name, const char *want) {
     assert_string_equal(text, want);
 }
 
-static void write_text(struct cli_output *o, open_fn *open_output, const char *path, int force, const char *text) {
+static void write_text(struct cli_output *o, open_fn *open_output, const char *path, int force,
+                       const char *text) {
     struct kvc_error e;
     assert_int_equal(open_output(o, path, force, 0640, &e), 0);
     assert_int_equal(kvc_sink_write(&o->sink, text, strlen(text), &e), 0);

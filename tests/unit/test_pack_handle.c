@@ -1,4 +1,5 @@
-/* test_pack_handle.c: packing changes no handle, so that several threads may pack one (kvc.h). Not for what is packed. */
+/* test_pack_handle.c: packing changes no handle, so that several threads may pack one (kvc.h). Not
+ * for what is packed. */
 #include "formats/api/kvc.h"
 
 #include <pthread.h>
@@ -36,9 +37,9 @@ static char *told_of(const struct kvc_file *f) {
         fprintf(out, "%s=%s\n", key, kvc_file_meta(f, key, value, sizeof value));
     }
     for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++)
-        fprintf(out, "%s %s %s %u: %llu x %llu x %llu, %llu bytes\n", t.part, t.role, t.dtype, t.layer,
-                (unsigned long long)t.rows, (unsigned long long)t.heads, (unsigned long long)t.dim,
-                (unsigned long long)t.row_bytes);
+        fprintf(out, "%s %s %s %u: %llu x %llu x %llu, %llu bytes\n", t.part, t.role, t.dtype,
+                t.layer, (unsigned long long)t.rows, (unsigned long long)t.heads,
+                (unsigned long long)t.dim, (unsigned long long)t.row_bytes);
     fclose(out);
     return text;
 }
@@ -51,11 +52,18 @@ struct packing {
     char why[512]; /* "": it was packed */
 };
 
-/* Two recipes take the number of heads and the pairing from the profile; the others have no profile, and code what the file tells. */
+/* Two recipes take the number of heads and the pairing from the profile; the others have no
+ * profile, and code what the file tells. */
 static const struct kvc_write_options ways[] = {
-    {.size = sizeof ways[0], .threads = 1, .recipe = "derope@k,center,basis,steps,code:step=0.05", .profile = PROFILE},
+    {.size = sizeof ways[0],
+     .threads = 1,
+     .recipe = "derope@k,center,basis,steps,code:step=0.05",
+     .profile = PROFILE},
     {.size = sizeof ways[0], .threads = 1, .recipe = "split"},
-    {.size = sizeof ways[0], .threads = 1, .recipe = "center,basis,steps,code:step=0.1", .profile = PROFILE},
+    {.size = sizeof ways[0],
+     .threads = 1,
+     .recipe = "center,basis,steps,code:step=0.1",
+     .profile = PROFILE},
     {.size = sizeof ways[0], .threads = 1, .recipe = "fast"},
 };
 enum { WAYS = sizeof ways / sizeof ways[0] };
@@ -88,7 +96,8 @@ static void a_handle_stays_as_it_was(void **state) {
     (void)state;
     struct kvc_file *f = open_slot();
     char *told = told_of(f);
-    assert_non_null(strstr(told, "cache.heads-known=false\n")); /* else the profile has nothing to tell */
+    /* else the profile has nothing to tell */
+    assert_non_null(strstr(told, "cache.heads-known=false\n"));
     assert_null(strstr(told, "rope.pairing="));
     free(told);
     check_unchanged(f);
@@ -137,7 +146,8 @@ static void threads_pack_one_handle(void **state) {
         kvc_file_close(own);
         together[i] = (struct packing){.how = ways[i], .file = f};
     }
-    for (int i = 0; i < WAYS; i++) assert_int_equal(pthread_create(&thread[i], NULL, pack, &together[i]), 0);
+    for (int i = 0; i < WAYS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, pack, &together[i]), 0);
     for (int i = 0; i < WAYS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (int i = 0; i < WAYS; i++) {
         assert_string_equal(together[i].why, "");
@@ -163,7 +173,8 @@ static int reads(const struct kvc_file *f, struct kvc_error *e) {
     int status = 0;
     for (uint32_t i = 0; !status && !kvc_file_tensor(f, i, &t); i++) {
         void *row = malloc(t.row_bytes);
-        for (uint64_t r = 0; r < t.rows && !status; r += 5) status = kvc_file_read(f, i, r, 1, row, e);
+        for (uint64_t r = 0; r < t.rows && !status; r += 5)
+            status = kvc_file_read(f, i, r, 1, row, e);
         free(row);
     }
     return status;

@@ -1,5 +1,5 @@
-/* test_parallel.c: items done by several threads: commits in order, errors, slow commits, groups. Not for packing by several threads
- * (tests/cli/threads-same-bytes). */
+/* test_parallel.c: items done by several threads: commits in order, errors, slow commits, groups.
+ * Not for packing by several threads (tests/cli/threads-same-bytes). */
 #include "formats/io/parallel.h"
 
 #include <pthread.h>
@@ -34,7 +34,8 @@ static int count_work(void *state, uint64_t item, void **result, struct kvc_erro
     struct counting *s = state;
     if (pthread_equal(pthread_self(), s->caller) && s->commits >= 3) s->late++;
     if (item % 7 == 3) wait_ns(200000);
-    if (item == s->failing[0] || item == s->failing[1]) return kvc_fail(e, KVC_ERR_IO, "item %u", (unsigned)item);
+    if (item == s->failing[0] || item == s->failing[1])
+        return kvc_fail(e, KVC_ERR_IO, "item %u", (unsigned)item);
     uint64_t *number = malloc(sizeof *number);
     if (!number) return kvc_fail_memory(e, "a number");
     *number = item;
@@ -55,7 +56,8 @@ static void count_discard(void *result) {
 static int count_commit(void *state, uint64_t item, void *result, struct kvc_error *e) {
     struct counting *s = state;
     (void)e;
-    s->out_of_order += *(uint64_t *)result != item || item != s->commits || !pthread_equal(pthread_self(), s->caller);
+    s->out_of_order += *(uint64_t *)result != item || item != s->commits ||
+                       !pthread_equal(pthread_self(), s->caller);
     if (s->commit_ns) wait_ns(s->commit_ns);
     s->commits++;
     count_discard(result);
@@ -63,7 +65,11 @@ static int count_commit(void *state, uint64_t item, void *result, struct kvc_err
 }
 
 static int count(struct counting *s, unsigned threads, struct kvc_error *e) {
-    const struct kvc_job job = {.n = ITEMS, .work = count_work, .commit = count_commit, .discard = count_discard, .state = s};
+    const struct kvc_job job = {.n = ITEMS,
+                                .work = count_work,
+                                .commit = count_commit,
+                                .discard = count_discard,
+                                .state = s};
     s->caller = pthread_self();
     counted = s;
     return kvc_parallel(&job, threads, e);
@@ -135,16 +141,22 @@ static void groups_apart(void **state) {
     (void)state;
     for (int grouped = 0; grouped < 2; grouped++) {
         struct meeting m = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-        const struct kvc_job job = {.n = 4, .work = meet, .group = grouped ? half : NULL, .state = &m};
+        const struct kvc_job job = {.n = 4,
+                                    .work = meet,
+                                    .group = grouped ? half : NULL,
+                                    .state = &m};
         struct kvc_error e;
         assert_int_equal(kvc_parallel(&job, 2, &e), 0);
         assert_int_equal(m.n, 4);
-        assert_int_equal(m.begun[0] + m.begun[1], grouped ? 2 : 1); /* items 0 and 2, or 0 and 1, in any order */
+        /* items 0 and 2, or 0 and 1, in any order */
+        assert_int_equal(m.begun[0] + m.begun[1], grouped ? 2 : 1);
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(commits_in_order), cmocka_unit_test(lowest_error),
-                                       cmocka_unit_test(slow_commits), cmocka_unit_test(groups_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(commits_in_order),
+                                       cmocka_unit_test(lowest_error),
+                                       cmocka_unit_test(slow_commits),
+                                       cmocka_unit_test(groups_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

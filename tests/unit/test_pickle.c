@@ -24,7 +24,8 @@ static int allows(const char *name, struct kvc_error *e) {
         assert_null(p.value);                                     \
     } while (0)
 
-static const struct kvc_pickle_value *item(const struct kvc_pickle *p, const struct kvc_pickle_value *v, uint64_t i) {
+static const struct kvc_pickle_value *item(const struct kvc_pickle *p,
+                                           const struct kvc_pickle_value *v, uint64_t i) {
     assert_true(i < v->n);
     return &p->value[v->item[i]];
 }
@@ -39,7 +40,8 @@ static void test_plain(void **state) {
                           "eX\1\0\0\0bNG\x3f\xf8\0\0\0\0\0\0\x86q\3u.",
                           &e),
                      0);
-    const struct kvc_pickle_value *root = &p.value[p.root], *list = item(&p, root, 1), *pair = item(&p, root, 3);
+    const struct kvc_pickle_value *root = &p.value[p.root], *list = item(&p, root, 1),
+                                  *pair = item(&p, root, 3);
     assert_int_equal(root->kind, KVC_PICKLE_DICT);
     assert_int_equal(root->n, 4);
     assert_memory_equal(item(&p, root, 0)->text, "a", 1);
@@ -73,7 +75,8 @@ static void test_calls(void **state) {
     assert_int_equal(p.value[call->state].kind, KVC_PICKLE_DICT);
     assert_int_equal(call->n, 2);
     kvc_pickle_free(&p);
-    assert_int_equal(READ(&p, "\x80\x04\x95\x0b\0\0\0\0\0\0\0\x8c\4good\x94\x8c\1g\x94\x93\x94)\x81.", &e), 0);
+    assert_int_equal(
+        READ(&p, "\x80\x04\x95\x0b\0\0\0\0\0\0\0\x8c\4good\x94\x8c\1g\x94\x93\x94)\x81.", &e), 0);
     assert_string_equal(p.value[p.value[p.root].function].text, "good.g");
     kvc_pickle_free(&p);
 }

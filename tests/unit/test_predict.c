@@ -1,5 +1,6 @@
-/* test_predict.c: prediction across layers, from learning to reading, over caches of an invented model whose layers follow from each
- * other. Not for bytes that are wrong (tests/files) or for the kernel (test_kernels.c). */
+/* test_predict.c: prediction across layers, from learning to reading, over caches of an invented
+ * model whose layers follow from each other. Not for bytes that are wrong (tests/files) or for the
+ * kernel (test_kernels.c). */
 #include "tests/quantised.h"
 #include "tests/recipe_text.h"
 
@@ -46,24 +47,28 @@ struct file {
     struct kvc_cache *cache;
 };
 
-static void put(struct kvc_safetensors_writer *w, struct kvc_sink *to, const char *name, size_t tokens, const uint16_t *values) {
+static void put(struct kvc_safetensors_writer *w, struct kvc_sink *to, const char *name,
+                size_t tokens, const uint16_t *values) {
     const uint64_t dim[4] = {1, HEADS, tokens, DIM};
     struct kvc_error e;
     assert_int_equal(kvc_safetensors_add(w, name, "BF16", dim, 4, &e), 0);
     assert_int_equal(kvc_sink_write(to, values, 2 * WIDTH * tokens, &e), 0);
 }
 
-static size_t attended_token[LAYERS]; /* the token that all queries of a layer attend to; all 0: the cache has no queries */
+/* the token that all queries of a layer attend to; all 0: the cache has no queries */
+static size_t attended_token[LAYERS];
 enum { QUERIES = 8 };
 
 /* Adds queries of the last tokens that are K of one token, several times as long. */
-static void put_queries(struct kvc_safetensors_writer *w, struct kvc_sink *to, uint32_t layer, const uint16_t *k, size_t tokens) {
+static void put_queries(struct kvc_safetensors_writer *w, struct kvc_sink *to, uint32_t layer,
+                        const uint16_t *k, size_t tokens) {
     uint16_t query[HEADS * QUERIES * DIM];
     char name[32];
     for (size_t i = 0; i < HEADS * QUERIES * DIM; i++) {
         const size_t head = i / (QUERIES * DIM), d = i % DIM;
         float x;
-        kvc_to_floats(&x, (const uint8_t *)(k + (head * tokens + attended_token[layer]) * DIM + d), 1, KVC_BF16);
+        kvc_to_floats(&x, (const uint8_t *)(k + (head * tokens + attended_token[layer]) * DIM + d),
+                      1, KVC_BF16);
         query[i] = kvc_float_to_bf16(4 * x);
     }
     snprintf(name, sizeof name, "queries.%u", (unsigned)layer);
@@ -75,14 +80,15 @@ static void rotate(float *x, size_t position, int interleaved) {
     for (size_t i = 0; i < HALF; i++) {
         const double angle = (double)position * pow(100, -2.0 * (double)i / DIM);
         const float c = (float)cos(angle), s = (float)sin(angle);
-        float *a = &x[interleaved ? 2 * i : i], *b = &x[interleaved ? 2 * i + 1 : HALF + i], u = *a, v = *b;
+        float *a = &x[interleaved ? 2 * i : i], *b = &x[interleaved ? 2 * i + 1 : HALF + i], u = *a,
+              v = *b;
         *a = u * c - v * s;
         *b = v * c + u * s;
     }
 }
 
-/* Makes a cache of the model: hidden states that change a little from layer to layer, and K and V of them. `seed` is that of the
- * text. */
+/* Makes a cache of the model: hidden states that change a little from layer to layer, and K and V
+ * of them. `seed` is that of the text. */
 static void make(struct file *f, uint32_t seed, size_t tokens, int interleaved, uint32_t layers) {
     static float k[LAYERS][WIDTH][HIDDEN], v[LAYERS][WIDTH][HIDDEN];
     float *hidden = malloc(tokens * HIDDEN * sizeof *hidden);
@@ -94,7 +100,8 @@ static void make(struct file *f, uint32_t seed, size_t tokens, int interleaved, 
     random_state = 7;
     for (size_t l = 0; l < LAYERS; l++)
         for (size_t i = 0; i < WIDTH; i++)
-            for (size_t j = 0; j < HIDDEN; j++) k[l][i][j] = random_float(), v[l][i][j] = random_float();
+            for (size_t j = 0; j < HIDDEN; j++)
+                k[l][i][j] = random_float(), v[l][i][j] = random_float();
     random_state = seed;
     for (size_t i = 0; i < tokens * HIDDEN; i++) hidden[i] = random_float();
     assert_int_equal(kvc_safetensors_writer_init(&w, &e), 0);
@@ -106,19 +113,25 @@ static void make(struct file *f, uint32_t seed, size_t tokens, int interleaved, 
         for (int is_v = 0; is_v < 2; is_v++) {
             char name[32];
             snprintf(name, sizeof name, "layers.%u.%s", (unsigned)l, is_v ? "values" : "keys");
-            for (size_t i = 0; i < tokens * HIDDEN && !is_v; i++) hidden[i] += 0.15f * random_float();
+            for (size_t i = 0; i < tokens * HIDDEN && !is_v; i++)
+                hidden[i] += 0.15f * random_float();
             for (size_t t = 0; t < tokens; t++) {
                 float row[WIDTH];
                 for (size_t i = 0; i < WIDTH; i++) {
                     row[i] = 0.5f + 0.05f * (float)i;
-                    for (size_t j = 0; j < HIDDEN; j++) row[i] += (is_v ? v : k)[l][i][j] * hidden[t * HIDDEN + j];
+                    for (size_t j = 0; j < HIDDEN; j++)
+                        row[i] += (is_v ? v : k)[l][i][j] * hidden[t * HIDDEN + j];
                 }
                 for (size_t h = 0; h < HEADS; h++) {
                     float head[DIM];
-                    for (size_t i = 0; i < DIM; i++) /* channels of the model are paired as halves */
-                        head[!interleaved || is_v ? i : i < HALF ? 2 * i : 2 * (i - HALF) + 1] = row[h * DIM + i];
+                    /* channels of the model are paired as halves */
+                    for (size_t i = 0; i < DIM; i++)
+                        head[!interleaved || is_v ? i
+                             : i < HALF           ? 2 * i
+                                                  : 2 * (i - HALF) + 1] = row[h * DIM + i];
                     if (!is_v) rotate(head, t, interleaved);
-                    for (size_t i = 0; i < DIM; i++) values[(h * tokens + t) * DIM + i] = kvc_float_to_bf16(head[i]);
+                    for (size_t i = 0; i < DIM; i++)
+                        values[(h * tokens + t) * DIM + i] = kvc_float_to_bf16(head[i]);
                 }
             }
             put(&w, &to, name, tokens, values);
@@ -166,7 +179,8 @@ static struct kvc_profile *learn(unsigned back, struct kvc_profile *base) {
 
 static struct kvc_profile *profile; /* of one layer back */
 
-static struct kvc_buffer pack(const struct kvc_cache *c, const char *recipe, struct kvc_profile *p, unsigned threads, int embed) {
+static struct kvc_buffer pack(const struct kvc_cache *c, const char *recipe, struct kvc_profile *p,
+                              unsigned threads, int embed) {
     const struct kvc_pack_options options = {.recipe = recipe_of(recipe),
                                              .profile = p,
                                              .threads = threads,
@@ -188,7 +202,8 @@ static struct kvc_cache *unpack(struct kvc_input *in, const struct kvc_buffer *p
 }
 
 /* Reads a tensor whole, or from row `first` on. */
-static uint8_t *read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first, struct kvc_error *e) {
+static uint8_t *read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first,
+                          struct kvc_error *e) {
     const uint64_t n = c->tensor[t].shape.tokens - first;
     uint8_t *rows = malloc((size_t)(n * kvc_row_bytes(&c->tensor[t].shape)));
     if (!c->read(c, t, first, n, rows, e)) return rows;
@@ -196,11 +211,14 @@ static uint8_t *read_rows(const struct kvc_cache *c, uint32_t t, uint64_t first,
     return NULL;
 }
 
-static void same_rows(const struct kvc_cache *a, const struct kvc_cache *b, uint32_t t, uint64_t first) {
+static void same_rows(const struct kvc_cache *a, const struct kvc_cache *b, uint32_t t,
+                      uint64_t first) {
     struct kvc_error e = {.code = KVC_OK};
     uint8_t *x = read_rows(a, t, first, &e), *y = read_rows(b, t, first, &e);
     if (!x || !y) fail_msg("%s", e.message);
-    assert_memory_equal(x, y, (size_t)((a->tensor[t].shape.tokens - first) * kvc_row_bytes(&a->tensor[t].shape)));
+    assert_memory_equal(x, y,
+                        (size_t)((a->tensor[t].shape.tokens - first) *
+                                 kvc_row_bytes(&a->tensor[t].shape)));
     free(x);
     free(y);
 }
@@ -243,7 +261,9 @@ static void what_is_learnt(void **state) {
     for (uint32_t l = 0; l <= LAYERS; l++)
         for (int is_v = 0; is_v < 2; is_v++) {
             const unsigned due = l == LAYERS ? 0 : (l ? 2u : 0u) + (unsigned)is_v;
-            assert_int_equal(kvc_profile_predictor(profile, l, is_v ? KVC_ROLE_V : KVC_ROLE_K, KVC_PAIRING_HALVES, &p, &e), 0);
+            assert_int_equal(kvc_profile_predictor(profile, l, is_v ? KVC_ROLE_V : KVC_ROLE_K,
+                                                   KVC_PAIRING_HALVES, &p, &e),
+                             0);
             assert_int_equal(p ? p->n : 0, due);
             if (!p) continue;
             assert_int_equal(p->matrix.outputs, WIDTH);
@@ -263,7 +283,8 @@ static void what_is_learnt(void **state) {
     const struct kvc_predictor *q;
     assert_int_equal(kvc_profile_predictor(profile, 3, KVC_ROLE_V, KVC_PAIRING_HALVES, &p, &e), 0);
     assert_int_equal(kvc_profile_predictor(added, 3, KVC_ROLE_V, KVC_PAIRING_HALVES, &q, &e), 0);
-    assert_memory_equal(p->matrix.weights, q->matrix.weights, kvc_dot_bytes(p->matrix.outputs, p->matrix.inputs));
+    assert_memory_equal(p->matrix.weights, q->matrix.weights,
+                        kvc_dot_bytes(p->matrix.outputs, p->matrix.inputs));
     assert_true(kvc_profile_bytes(added, &n[0]) && kvc_profile_bytes(profile, &n[1]));
     kvc_profile_free(none);
     kvc_profile_free(added);
@@ -276,7 +297,8 @@ static float weight_of_v(const struct kvc_profile *p, uint32_t layer) {
     return kvc_profile_f32(a.data, 0);
 }
 
-/* Layers whose queries attend to far tokens matter, and so do early layers; those that attend to near tokens matter little. */
+/* Layers whose queries attend to far tokens matter, and so do early layers; those that attend to
+ * near tokens matter little. */
 static void attention_makes_a_metric(void **state) {
     (void)state;
     for (uint32_t l = 0; l < LAYERS; l++) attended_token[l] = l == 2 ? 692 : 100;
@@ -291,7 +313,8 @@ static void attention_makes_a_metric(void **state) {
 
 /* --- prediction by the words of cross.md --- */
 
-/* Predicts V of layer 1 at a token as the spec says, in doubles where they are exact and in floats where it rounds. */
+/* Predicts V of layer 1 at a token as the spec says, in doubles where they are exact and in floats
+ * where it rounds. */
 static void the_words_of_the_spec(void **state) {
     (void)state;
     struct kvc_error e;
@@ -303,7 +326,9 @@ static void the_words_of_the_spec(void **state) {
     assert_int_equal(kvc_profile_predictor(profile, 1, KVC_ROLE_V, KVC_PAIRING_HALVES, &p, &e), 0);
     random_state = 5;
     for (int t = 0; t < 3; t++) {
-        assert_int_equal(kvc_profile_small(profile, t == 2, t == 1 ? KVC_ROLE_V : KVC_ROLE_K, KVC_PAIRING_HALVES, &s[t], &e), 0);
+        assert_int_equal(kvc_profile_small(profile, t == 2, t == 1 ? KVC_ROLE_V : KVC_ROLE_K,
+                                           KVC_PAIRING_HALVES, &s[t], &e),
+                         0);
         for (size_t i = 0; i < WIDTH; i++) row[t][i] = 8 * random_float();
         row[t][3] = NAN, row[t][4] = INFINITY, row[t][5] = -1e30f;
         kvc_small_row(s[t], small, row[t]);
@@ -334,8 +359,10 @@ static void layers_help_each_other(void **state) {
     for (int interleaved = 0; interleaved < 2; interleaved++) {
         struct file f;
         make(&f, 5, 600, interleaved, LAYERS);
-        struct kvc_buffer plain = pack(f.cache, "split", NULL, 1, 0), packed = pack(f.cache, "cross", profile, 1, 1);
-        struct kvc_buffer again = pack(f.cache, "cross", profile, 3, 1), bare = pack(f.cache, "cross", NULL, 1, 0);
+        struct kvc_buffer plain = pack(f.cache, "split", NULL, 1, 0),
+                          packed = pack(f.cache, "cross", profile, 1, 1);
+        struct kvc_buffer again = pack(f.cache, "cross", profile, 3, 1),
+                          bare = pack(f.cache, "cross", NULL, 1, 0);
         size_t own;
         kvc_profile_bytes(profile, &own);
         size[interleaved] = packed.n - own;
@@ -348,7 +375,8 @@ static void layers_help_each_other(void **state) {
         for (uint32_t t = 0; t < c->n_tensors; t++) same_rows(f.cache, c, t, 0);
         const uint32_t tensors = c->n_tensors;
         kvc_cache_free(c);
-        for (uint32_t t = tensors; t-- > 0;) { /* each by itself, from the last rows of the last layer on */
+        /* each by itself, from the last rows of the last layer on */
+        for (uint32_t t = tensors; t-- > 0;) {
             c = kvc_format_import(&kvc_format_kvc, &in, NULL, &e);
             same_rows(f.cache, c, t, t % 2 ? 599 : 300);
             struct kvc_buffer back = {0};
@@ -366,7 +394,8 @@ static void layers_help_each_other(void **state) {
         free(bare.data);
         release(&f);
     }
-    assert_true(size[0] < size[1] + 300 && size[1] < size[0] + 300); /* the order of K's channels does not matter */
+    /* the order of K's channels does not matter */
+    assert_true(size[0] < size[1] + 300 && size[1] < size[0] + 300);
 }
 
 /* More layers back, a cache that lacks layers, and lossy neighbours. */
@@ -376,7 +405,8 @@ static void other_inputs(void **state) {
     struct kvc_error e;
     struct file f;
     make(&f, 6, 300, 0, LAYERS);
-    static const char *const recipes[] = {"cross", "cross@l1-4,split", "cross@k,quant:kivi:bits=4@v", "sink:3,cross"};
+    static const char *const recipes[] = {"cross", "cross@l1-4,split",
+                                          "cross@k,quant:kivi:bits=4@v", "sink:3,cross"};
     for (size_t r = 0; r < sizeof recipes / sizeof recipes[0]; r++)
         for (int many = 0; many < 2; many++) {
             struct kvc_buffer packed = pack(f.cache, recipes[r], many ? three : profile, 1, 1);
@@ -401,19 +431,26 @@ static void other_inputs(void **state) {
 /* Rows of q8_0, rotated or not. Where that is unknown they are coded as by split. */
 static void quantised_layers_help_each_other(void **state) {
     (void)state;
-    static const uint64_t tiles[][2] = {{16, 32}, {0, 0}, {2, TILE_UNKNOWN}, {TILE_UNKNOWN, TILE_UNKNOWN}};
+    static const uint64_t tiles[][2] = {{16, 32},
+                                        {0, 0},
+                                        {2, TILE_UNKNOWN},
+                                        {TILE_UNKNOWN, TILE_UNKNOWN}};
     size_t size[4];
     for (unsigned i = 0; i < 4; i++) {
         struct file f;
         uint8_t *bytes;
         make(&f, 5, 600, i % 2, LAYERS);
         struct kvc_cache *q = quantised_cache(f.cache, tiles[i], &bytes);
-        memset(bytes, 0, 34);                      /* a block whose scale is 0, and others that are not finite */
+        /* a block whose scale is 0, and others that are not finite */
+        memset(bytes, 0, 34);
         memcpy(bytes + 34, "\x01\x7e\x80\x80", 4); /* K of layer 0: a NaN */
         memcpy(bytes + 68, "\x00\xfc\x05\x81", 4); /* an infinity */
-        memcpy(bytes + (size_t)34 * 600 * 2 + 34, bytes + 34, 72 - 34); /* the same in K of layer 1 */
-        struct kvc_buffer plain = pack(q, "split", NULL, 1, 0), packed = pack(q, "cross", profile, 1, 1);
-        struct kvc_buffer again = pack(q, "cross", profile, 3, 1), apart = pack(q, "cross", profile, 1, 0);
+        /* the same in K of layer 1 */
+        memcpy(bytes + (size_t)34 * 600 * 2 + 34, bytes + 34, 72 - 34);
+        struct kvc_buffer plain = pack(q, "split", NULL, 1, 0),
+                          packed = pack(q, "cross", profile, 1, 1);
+        struct kvc_buffer again = pack(q, "cross", profile, 3, 1),
+                          apart = pack(q, "cross", profile, 1, 0);
         size[i] = apart.n;
         assert_int_equal(again.n, packed.n);
         assert_memory_equal(again.data, packed.data, packed.n);
@@ -469,7 +506,8 @@ static void errors_do_not_add_up(void **state) {
         struct file f;
         make(&f, 5, 600, interleaved, LAYERS);
         static const char *const plain = "sink:2,derope@k,center,basis,steps,code:step=0.3";
-        struct kvc_buffer alone = pack(f.cache, plain, profile, 1, 1), packed = pack(f.cache, LOSSY, profile, 1, 1);
+        struct kvc_buffer alone = pack(f.cache, plain, profile, 1, 1),
+                          packed = pack(f.cache, LOSSY, profile, 1, 1);
         struct kvc_buffer again = pack(f.cache, LOSSY, profile, 4, 1);
         struct kvc_input in, other;
         size_t own;
@@ -478,7 +516,8 @@ static void errors_do_not_add_up(void **state) {
         assert_memory_equal(again.data, packed.data, packed.n);
         assert_true((packed.n - own) * 10 < (alone.n - own) * 9);
         struct kvc_cache *c = unpack(&in, &packed), *d = unpack(&other, &alone);
-        for (uint32_t t = 0; t < c->n_tensors; t++) assert_true(error_of(f.cache, c, t) < 1.1 * error_of(f.cache, d, t));
+        for (uint32_t t = 0; t < c->n_tensors; t++)
+            assert_true(error_of(f.cache, c, t) < 1.1 * error_of(f.cache, d, t));
         for (uint32_t t = c->n_tensors; t-- > 0;) { /* part of it: as the whole */
             struct kvc_input third;
             kvc_input_memory(&third, "packed", packed.data, packed.n);
@@ -509,7 +548,8 @@ static unsigned predicted_tensors(const struct kvc_buffer *packed) {
         struct kvc_section section[64];
         struct kvc_error e;
         assert_int_equal(kvc_container_record(c, i, &record, section, 64, &e), 0);
-        for (unsigned k = 0; k < record.n_sections && k < 64; k++) n += section[k].type == KVC_SECTION_INPUTS;
+        for (unsigned k = 0; k < record.n_sections && k < 64; k++)
+            n += section[k].type == KVC_SECTION_INPUTS;
     }
     kvc_cache_free(c);
     kvc_input_close(&in);
@@ -543,9 +583,11 @@ static void recipes_that_predict(void **state) {
         if (got != cases[i].predicted) fail_msg("%s: %u predicted", cases[i].recipe, got);
         free(packed.data);
     }
-    static const char *const refused[][2] = {{"predict,cross", "both predict"}, {"merge:slerp,predict", "merges"}};
+    static const char *const refused[][2] = {{"predict,cross", "both predict"},
+                                             {"merge:slerp,predict", "merges"}};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        const struct kvc_pack_options options = {.recipe = recipe_of(refused[i][0]), .profile = profile};
+        const struct kvc_pack_options options = {.recipe = recipe_of(refused[i][0]),
+                                                 .profile = profile};
         struct kvc_buffer bytes = {0};
         struct kvc_sink out = kvc_sink_buffer(&bytes);
         struct kvc_error e;
@@ -589,15 +631,17 @@ static void damage_spreads_upwards(void **state) {
     struct kvc_buffer packed = pack(f.cache, "cross", profile, 1, 1);
     struct kvc_input in;
     kvc_input_memory(&in, "packed", packed.data, packed.n);
-    /* a byte of the second block of K of layer 2: found by trying, from the middle of the file on */
+    /* a byte of the second block of K of layer 2: found by trying, from the middle of the file on
+     */
     uint64_t at = 0;
     for (uint64_t i = packed.n / 4; i < packed.n && !at; i += 997) {
         packed.data[i] ^= 0x40;
         struct kvc_cache *d = kvc_import_damaged(&in, NULL, &e);
         const struct kvc_survey *s = d ? kvc_salvage_survey(d, 2, &e) : NULL;
         for (uint64_t k = 0; s && k < s->n && !at; k++)
-            if (s->damage[k].has_tensor && s->damage[k].layer == 2 && s->damage[k].role == KVC_ROLE_K &&
-                s->damage[k].has_tokens && s->damage[k].first == 256 && s->damage[k].offset <= i &&
+            if (s->damage[k].has_tensor && s->damage[k].layer == 2 &&
+                s->damage[k].role == KVC_ROLE_K && s->damage[k].has_tokens &&
+                s->damage[k].first == 256 && s->damage[k].offset <= i &&
                 i < s->damage[k].offset + s->damage[k].size)
                 at = i;
         if (at) { /* layers below, and other tokens, are whole */

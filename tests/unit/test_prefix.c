@@ -1,4 +1,5 @@
-/* test_prefix.c: identities and the chain of prefix keys. Hashes come from KEYS.md's worked examples. */
+/* test_prefix.c: identities and the chain of prefix keys. Hashes come from KEYS.md's worked
+ * examples. */
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/prefix_space.h"
@@ -31,7 +32,8 @@ static void keys_of(const char *identity, const int32_t *tokens, uint64_t n, uin
     assert_int_equal(kvc_prefix_keys(&p, tokens, n, keys, &e), 0);
 }
 
-static uint64_t common_of(const char *identity, const uint8_t *keys, uint64_t n_keys, const int32_t *tokens, uint64_t n) {
+static uint64_t common_of(const char *identity, const uint8_t *keys, uint64_t n_keys,
+                          const int32_t *tokens, uint64_t n) {
     struct kvc_prefix p;
     struct kvc_error e;
     uint64_t common;
@@ -110,7 +112,8 @@ static void test_extras(void **state) {
     assert_int_equal(kvc_prefix_of(&p, &meta, &e), 0); /* without an identity: "unknown" */
     assert_int_equal(kvc_prefix_keys(&p, tokens, 512, keys, &e), 0);
     assert_hash(keys, "8d32b7f7975a77871e808c86882a5b6441acb32f79c5471b334fda2fb3807f35");
-    assert_hash(keys + KVC_KEY_BYTES, "83ede462562553c84fbca136703bb73ad9edc93f88c0bea844d64388560ce5ce");
+    assert_hash(keys + KVC_KEY_BYTES,
+                "83ede462562553c84fbca136703bb73ad9edc93f88c0bea844d64388560ce5ce");
 
     /* of the second block, after a parent */
     const struct kvc_extra second = {256, KVC_EXTRA_EMBEDDINGS, sizeof sixteen, sixteen};
@@ -155,11 +158,14 @@ static void test_identity(void **state) {
     assert_int_equal(kvc_meta_set_u64(&meta, KVC_KEY_MODEL_KV_HEADS, 3, &e), 0);
     assert_int_equal(kvc_meta_set_u64(&meta, KVC_KEY_MODEL_HEAD_DIM, 64, &e), 0);
     kvc_prefix_identity(&meta, text, sizeof text);
-    assert_string_equal(text, "model:c4e63992ff405979a8657b161cb5b5a4cabe751133a2e18f95859ba9da15e46d");
+    assert_string_equal(text,
+                        "model:c4e63992ff405979a8657b161cb5b5a4cabe751133a2e18f95859ba9da15e46d");
 
     /* each is preferred to those before it */
-    static const char *const keys[] = {"model.fingerprint.safetensors.full", "model.fingerprint.gguf.full",
-                                       "model.fingerprint.safetensors.sampled", "model.fingerprint.gguf.sampled"};
+    static const char *const keys[] = {"model.fingerprint.safetensors.full",
+                                       "model.fingerprint.gguf.full",
+                                       "model.fingerprint.safetensors.sampled",
+                                       "model.fingerprint.gguf.sampled"};
     for (unsigned i = 0; i < 4; i++) {
         char hex[2 * KVC_SHA256_BYTES + 1], wanted[256];
         memset(hash, (int)(0xa0 + i), sizeof hash);
@@ -187,7 +193,8 @@ static void test_identity(void **state) {
     kvc_meta_free(&meta);
 }
 
-static struct kvc_prefix_matched match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n) {
+static struct kvc_prefix_matched match(const struct kvc_cache *c, const int32_t *tokens,
+                                       uint64_t n) {
     struct kvc_prefix_matched m;
     struct kvc_error e;
     if (kvc_prefix_match(c, tokens, n, &m, &e)) fail_msg("%s", e.message);
@@ -228,7 +235,9 @@ static void test_match_after_parent(void **state) {
         if (by_keys) c.prefix_keys = keys + KVC_KEY_BYTES, c.n_prefix_keys = 1;
         else c.tokens = tokens + 256, c.n_tokens = 356;
         assert_int_equal(kvc_meta_set_text(&c.meta, KVC_KEY_PREFIX_IDENTITY, "m", &e), 0);
-        assert_int_equal(kvc_meta_set_bytes(&c.meta, KVC_KEY_PREFIX_PARENT, keys, KVC_KEY_BYTES, &e), 0);
+        assert_int_equal(kvc_meta_set_bytes(&c.meta, KVC_KEY_PREFIX_PARENT, keys, KVC_KEY_BYTES,
+                                            &e),
+                         0);
         assert_int_equal(kvc_meta_set_u64(&c.meta, KVC_KEY_TOKENS_FIRST, 256, &e), 0);
         const struct kvc_prefix_matched m = match(&c, tokens, 700);
         assert_int_equal(m.common, by_keys ? 512 : 612);
@@ -251,7 +260,8 @@ static void space_of(const struct kvc_cache *c, const struct kvc_space *space, u
     if (kvc_prefix_space(c, &c->meta, space, hash, &e)) fail_msg("%s", e.message);
 }
 
-/* Computed with Python's hashlib: every fact unknown but identity "unknown", no layers, and fidelity. */
+/* Computed with Python's hashlib: every fact unknown but identity "unknown", no layers, and
+ * fidelity. */
 static void test_space(void **state) {
     (void)state;
     struct kvc_cache c = {0};
@@ -271,8 +281,9 @@ static void test_space(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),     cmocka_unit_test(test_common), cmocka_unit_test(test_extras),
-        cmocka_unit_test(test_identity), cmocka_unit_test(test_match),  cmocka_unit_test(test_match_after_parent),
+        cmocka_unit_test(test_keys),   cmocka_unit_test(test_common),
+        cmocka_unit_test(test_extras), cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_match),  cmocka_unit_test(test_match_after_parent),
         cmocka_unit_test(test_space),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

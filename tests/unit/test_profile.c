@@ -1,6 +1,6 @@
-/* test_profile.c: profile files, built here byte by byte as kvc-profile(5) lays them out: what is read out of good
- * ones, and that all others are refused; which caches one fits, and where one is found. Not for what stages do with
- * them (test_transform.c). */
+/* test_profile.c: profile files, built here byte by byte as kvc-profile(5) lays them out: what is
+ * read out of good ones, and that all others are refused; which caches one fits, and where one is
+ * found. Not for what stages do with them (test_transform.c). */
 #include "formats/model/predictor.h"
 #include "formats/cache/mapped.h"
 #include "formats/model/profile_fit.h"
@@ -52,16 +52,29 @@ struct maker {
     size_t tensors, keys;
 };
 
-/* Layer 0: K of 2 heads of 8 channels, 6 of which turn, V of 2 of 5; 4 query heads, 3 queries. Layer 1: V alone, of one
- * head of 4. Layer 2: nothing. */
-enum { HEADS = 2, DIM = 8, HALF = 3, DIM_V = 5, QUERY_HEADS = 4, QUERIES = 3, DIM_1 = 4, LAYERS = 3, INPUTS = 28 };
+/* Layer 0: K of 2 heads of 8 channels, 6 of which turn, V of 2 of 5; 4 query heads, 3 queries.
+ * Layer 1: V alone, of one head of 4. Layer 2: nothing. */
+enum {
+    HEADS = 2,
+    DIM = 8,
+    HALF = 3,
+    DIM_V = 5,
+    QUERY_HEADS = 4,
+    QUERIES = 3,
+    DIM_1 = 4,
+    LAYERS = 3,
+    INPUTS = 28
+};
 
 static size_t size_of(const char *dtype) {
-    return strcmp(dtype, "I8") == 0 ? 1 : strcmp(dtype, "F32") == 0 ? 4 : strcmp(dtype, "F64") == 0 ? 8 : 2;
+    return strcmp(dtype, "I8") == 0    ? 1
+           : strcmp(dtype, "F32") == 0 ? 4
+           : strcmp(dtype, "F64") == 0 ? 8
+                                       : 2;
 }
 
-static struct tensor *add_tensor(struct maker *m, const char *name, const char *dtype, unsigned rank, uint64_t a, uint64_t b,
-                                 uint64_t c) {
+static struct tensor *add_tensor(struct maker *m, const char *name, const char *dtype,
+                                 unsigned rank, uint64_t a, uint64_t b, uint64_t c) {
     struct tensor *t = &m->tensor[m->tensors++];
     assert_true(m->tensors <= MOST_TENSORS);
     *t = (struct tensor){.dtype = dtype, .rank = rank, .dim = {a, b, c, 1}};
@@ -114,9 +127,10 @@ static void add_role(struct maker *m, unsigned layer, char role, uint64_t heads,
 
 static struct maker make_good(void) {
     struct maker m = {.tensors = 0};
-    static const struct key keys[] = {{"kvc.profile", "0"},           {"model.layers", "3"}, {"model.name", "Tiny"},
-                                      {"metric", "fisher"},           {"texts", "a, b"},     {"made", "by hand"},
-                                      {"model.architecture", "llama"}};
+    static const struct key keys[] = {
+        {"kvc.profile", "0"},           {"model.layers", "3"}, {"model.name", "Tiny"},
+        {"metric", "fisher"},           {"texts", "a, b"},     {"made", "by hand"},
+        {"model.architecture", "llama"}};
     memcpy(m.key, keys, sizeof keys);
     m.keys = sizeof keys / sizeof keys[0];
     struct tensor *t = add_tensor(&m, "layers.0.rope", "F64", 1, HALF, 1, 1);
@@ -171,7 +185,8 @@ static uint8_t *render_with(const struct maker *m, const char *header, size_t *s
     for (unsigned b = 0; b < 8; b++) bytes[b] = (uint8_t)((uint64_t)n >> 8 * b & 255);
     memcpy(bytes + 8, header, n);
     at = 8 + n;
-    for (size_t i = 0; i < m->tensors; at += m->tensor[i++].size) memcpy(bytes + at, m->tensor[i].bytes, m->tensor[i].size);
+    for (size_t i = 0; i < m->tensors; at += m->tensor[i++].size)
+        memcpy(bytes + at, m->tensor[i].bytes, m->tensor[i].size);
     return bytes;
 }
 
@@ -179,12 +194,14 @@ static void write_header(const struct maker *m, char *text) {
     size_t at = 0;
     text[0] = '\0';
     append(text, "{\"__metadata__\":{");
-    for (size_t i = 0; i < m->keys; i++) append(text, "%s\"%s\":\"%s\"", i ? "," : "", m->key[i].name, m->key[i].value);
+    for (size_t i = 0; i < m->keys; i++)
+        append(text, "%s\"%s\":\"%s\"", i ? "," : "", m->key[i].name, m->key[i].value);
     append(text, "}");
     for (size_t i = 0; i < m->tensors; i++) {
         const struct tensor *t = &m->tensor[i];
         append(text, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t->name, t->dtype);
-        for (unsigned d = 0; d < t->rank; d++) append(text, "%s%llu", d ? "," : "", (unsigned long long)t->dim[d]);
+        for (unsigned d = 0; d < t->rank; d++)
+            append(text, "%s%llu", d ? "," : "", (unsigned long long)t->dim[d]);
         append(text, "],\"data_offsets\":[%zu,%zu]}", at, at + t->size);
         at += t->size;
     }
@@ -216,7 +233,8 @@ static size_t channel(size_t d, size_t half, enum kvc_pairing pairing) {
     return d < half ? 2 * d : 2 * (d - half) + 1;
 }
 
-static const struct kvc_profile_part *part_of(struct kvc_profile *p, uint32_t layer, enum kvc_role role, enum kvc_pairing pairing,
+static const struct kvc_profile_part *part_of(struct kvc_profile *p, uint32_t layer,
+                                              enum kvc_role role, enum kvc_pairing pairing,
                                               int encoder) {
     const struct kvc_profile_part *part;
     struct kvc_error e;
@@ -224,13 +242,14 @@ static const struct kvc_profile_part *part_of(struct kvc_profile *p, uint32_t la
     return part;
 }
 
-static void check_part(struct maker *m, const struct kvc_profile_part *p, unsigned layer, char role, size_t heads, size_t dim,
-                       size_t half, enum kvc_pairing pairing) {
+static void check_part(struct maker *m, const struct kvc_profile_part *p, unsigned layer, char role,
+                       size_t heads, size_t dim, size_t half, enum kvc_pairing pairing) {
     char name[3][32];
     snprintf(name[0], sizeof name[0], "layers.%u.%c.mean", layer, role);
     snprintf(name[1], sizeof name[1], "layers.%u.%c.basis", layer, role);
     snprintf(name[2], sizeof name[2], "layers.%u.%c.scale", layer, role);
-    const struct tensor *mean = tensor_of(m, name[0]), *basis = tensor_of(m, name[1]), *scale = tensor_of(m, name[2]);
+    const struct tensor *mean = tensor_of(m, name[0]), *basis = tensor_of(m, name[1]),
+                        *scale = tensor_of(m, name[2]);
     assert_non_null(p);
     assert_int_equal(p->heads, heads);
     assert_int_equal(p->dim, dim);
@@ -242,19 +261,23 @@ static void check_part(struct maker *m, const struct kvc_profile_part *p, unsign
         for (size_t d = 0; d < dim; d++) {
             int8_t code;
             memcpy(&code, &basis->bytes[i * dim + d], 1);
-            assert_true(p->basis[i * dim + channel(d, half, pairing)] == (float)code * f32_of(scale, i));
+            assert_true(p->basis[i * dim + channel(d, half, pairing)] ==
+                        (float)code * f32_of(scale, i));
         }
     }
 }
 
-static void check_encoder(struct maker *m, const struct kvc_profile_part *p, int queries, enum kvc_pairing pairing) {
+static void check_encoder(struct maker *m, const struct kvc_profile_part *p, int queries,
+                          enum kvc_pairing pairing) {
     assert_non_null(p->inverse);
     for (size_t h = 0; h < p->heads; h++)
         for (size_t i = 0; i < p->dim; i++)
             for (size_t j = 0; j < p->dim; j++) {
-                const float *row = p->basis + (h * p->dim + i) * p->dim, *column = p->inverse + h * p->dim * p->dim + j;
+                const float *row = p->basis + (h * p->dim + i) * p->dim,
+                            *column = p->inverse + h * p->dim * p->dim + j;
                 double sum = 0;
-                for (size_t d = 0; d < p->dim; d++) sum += (double)row[d] * (double)column[d * p->dim];
+                for (size_t d = 0; d < p->dim; d++)
+                    sum += (double)row[d] * (double)column[d * p->dim];
                 assert_true(fabs(sum - (i == j)) < 1e-4);
             }
     if (!queries) {
@@ -263,7 +286,8 @@ static void check_encoder(struct maker *m, const struct kvc_profile_part *p, int
     }
     assert_int_equal(p->n_queries, QUERIES);
     assert_int_equal(p->query_heads, QUERY_HEADS);
-    const struct tensor *query = tensor_of(m, "layers.0.queries"), *scale = tensor_of(m, "layers.0.queries.scale");
+    const struct tensor *query = tensor_of(m, "layers.0.queries"),
+                        *scale = tensor_of(m, "layers.0.queries.scale");
     for (size_t i = 0; i < QUERY_HEADS; i++)
         for (size_t q = 0; q < QUERIES; q++)
             for (size_t d = 0; d < DIM; d++) {
@@ -292,7 +316,8 @@ static void what_it_says(void **state) {
     assert_memory_equal(kvc_profile_sha256(p), digest, 32);
     memset(bytes, 0xee, n); /* they were copied */
     free(bytes);
-    for (enum kvc_pairing pairing = KVC_PAIRING_HALVES; pairing <= KVC_PAIRING_INTERLEAVED; pairing++) {
+    for (enum kvc_pairing pairing = KVC_PAIRING_HALVES; pairing <= KVC_PAIRING_INTERLEAVED;
+         pairing++) {
         const struct kvc_profile_part *k = part_of(p, 0, KVC_ROLE_K, pairing, 0);
         const struct kvc_profile_part *v = part_of(p, 0, KVC_ROLE_V, pairing, 0);
         check_part(&m, k, 0, 'k', HEADS, DIM, HALF, pairing);
@@ -316,14 +341,17 @@ static void what_it_says(void **state) {
         assert_null(part_of(p, 0, KVC_ROLE_HIDDEN, pairing, 1));
     }
     /* K that no pairing turns is as halves */
-    assert_ptr_equal(part_of(p, 0, KVC_ROLE_K, KVC_PAIRING_NONE, 0), part_of(p, 0, KVC_ROLE_K, KVC_PAIRING_HALVES, 0));
+    assert_ptr_equal(part_of(p, 0, KVC_ROLE_K, KVC_PAIRING_NONE, 0),
+                     part_of(p, 0, KVC_ROLE_K, KVC_PAIRING_HALVES, 0));
     kvc_profile_free(p);
     kvc_profile_free(NULL);
 
     static const struct {
         const char *name;
         enum kvc_profile_metric metric;
-    } metrics[] = {{"query", KVC_METRIC_QUERY}, {"covariance", KVC_METRIC_COVARIANCE}, {"of tomorrow", KVC_METRIC_COVARIANCE}};
+    } metrics[] = {{"query", KVC_METRIC_QUERY},
+                   {"covariance", KVC_METRIC_COVARIANCE},
+                   {"of tomorrow", KVC_METRIC_COVARIANCE}};
     for (size_t i = 0; i < 3; i++) {
         key_of(&m, "metric")->value = metrics[i].name;
         p = must_open(&m);
@@ -364,7 +392,8 @@ static void refuse(const uint8_t *bytes, size_t n, enum kvc_code code, const cha
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_profile *p = kvc_profile_open_memory(bytes, n, &e);
     if (p) fail_msg("%s: taken", what);
-    if (e.code != code || strlen(e.message) < 10) fail_msg("%s: code %d: %s", what, (int)e.code, e.message);
+    if (e.code != code || strlen(e.message) < 10)
+        fail_msg("%s: code %d: %s", what, (int)e.code, e.message);
 }
 
 static void refuse_maker(struct maker *m, enum kvc_code code, const char *what) {
@@ -381,11 +410,16 @@ static void wrong_metadata(void **state) {
         const char *name, *value;
         enum kvc_code code;
     } cases[] = {
-        {"kvc.profile", "2", KVC_ERR_UNSUPPORTED},  {"kvc.profile", "00", KVC_ERR_UNSUPPORTED},
-        {"kvc.profile", "", KVC_ERR_UNKNOWN},       {"kvc.profile", "0 and a long tail of other words", KVC_ERR_UNSUPPORTED},
-        {"model.layers", "0", KVC_ERR_DAMAGED},     {"model.layers", "4097", KVC_ERR_DAMAGED},
-        {"model.layers", "-1", KVC_ERR_DAMAGED},    {"model.layers", "", KVC_ERR_DAMAGED},
-        {"model.layers", "three", KVC_ERR_DAMAGED}, {"model.layers", "99999999999999999999999", KVC_ERR_DAMAGED},
+        {"kvc.profile", "2", KVC_ERR_UNSUPPORTED},
+        {"kvc.profile", "00", KVC_ERR_UNSUPPORTED},
+        {"kvc.profile", "", KVC_ERR_UNKNOWN},
+        {"kvc.profile", "0 and a long tail of other words", KVC_ERR_UNSUPPORTED},
+        {"model.layers", "0", KVC_ERR_DAMAGED},
+        {"model.layers", "4097", KVC_ERR_DAMAGED},
+        {"model.layers", "-1", KVC_ERR_DAMAGED},
+        {"model.layers", "", KVC_ERR_DAMAGED},
+        {"model.layers", "three", KVC_ERR_DAMAGED},
+        {"model.layers", "99999999999999999999999", KVC_ERR_DAMAGED},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct maker m = make_good();
@@ -420,9 +454,12 @@ static void wrong_metadata(void **state) {
 
 static void wrong_tensors(void **state) {
     (void)state;
-    static const char *const names[] = {"layers.0.rope",          "layers.0.k.mean",  "layers.0.k.basis", "layers.0.k.scale",
-                                        "layers.0.v.mean",        "layers.0.v.basis", "layers.0.v.scale", "layers.0.queries",
-                                        "layers.0.queries.scale", "layers.1.v.mean",  "layers.1.v.basis", "layers.1.v.scale"};
+    static const char *const names[] = {"layers.0.rope",          "layers.0.k.mean",
+                                        "layers.0.k.basis",       "layers.0.k.scale",
+                                        "layers.0.v.mean",        "layers.0.v.basis",
+                                        "layers.0.v.scale",       "layers.0.queries",
+                                        "layers.0.queries.scale", "layers.1.v.mean",
+                                        "layers.1.v.basis",       "layers.1.v.scale"};
     static const char *const dtypes[] = {"I8", "F32", "F64", "F16", "U8", "BF16", ""};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
@@ -436,12 +473,14 @@ static void wrong_tensors(void **state) {
             refuse_maker(&m, KVC_ERR_DAMAGED, names[i]);
         }
         for (unsigned d = 0; d < 3; d++)
-            for (unsigned how = 0; how < 5; how++) { /* a dimension that is another; sizes with it, or not */
+            for (unsigned how = 0; how < 5;
+                 how++) { /* a dimension that is another; sizes with it, or not */
                 static const uint64_t others[] = {0, 1, 0, UINT64_C(1) << 62, 1 << 21};
                 struct maker m = make_good();
                 struct tensor *t = tensor_of(&m, names[i]);
                 const uint64_t old = t->dim[d], other = how == 2 ? old + 1 : others[how];
-                if (d >= t->rank || old == other || (how == 2 && strcmp(names[i], "layers.0.rope") == 0)) {
+                if (d >= t->rank || old == other ||
+                    (how == 2 && strcmp(names[i], "layers.0.rope") == 0)) {
                     free_maker(&m); /* rope: below */
                     continue;
                 }
@@ -462,7 +501,8 @@ static void wrong_tensors(void **state) {
         }
         struct maker m = make_good(); /* not there */
         snprintf(tensor_of(&m, names[i])->name, sizeof m.tensor[0].name, "gone");
-        if (strstr(names[i], "basis") || strcmp(names[i], "layers.0.rope") == 0 || strcmp(names[i], "layers.0.queries") == 0) {
+        if (strstr(names[i], "basis") || strcmp(names[i], "layers.0.rope") == 0 ||
+            strcmp(names[i], "layers.0.queries") == 0) {
             kvc_profile_free(must_open(&m)); /* then the others count for nothing */
             free_maker(&m);
         } else {
@@ -481,7 +521,8 @@ static void wrong_tensors(void **state) {
             put_f32(t, t->size / 4 - 1, wild[w]);
             refuse_maker(&m, KVC_ERR_DAMAGED, names[i]);
         }
-    static const char *const scales[] = {"layers.0.k.scale", "layers.0.v.scale", "layers.0.queries.scale"};
+    static const char *const scales[] = {"layers.0.k.scale", "layers.0.v.scale",
+                                         "layers.0.queries.scale"};
     for (size_t i = 0; i < 3; i++) {
         struct maker m = make_good();
         put_f32(tensor_of(&m, scales[i]), 1, -0.001f);
@@ -489,7 +530,8 @@ static void wrong_tensors(void **state) {
     }
 }
 
-/* A profile of version 1: V of layer 1, of 4 channels, is predicted from K and V of layer 0, of 16 and 10. */
+/* A profile of version 1: V of layer 1, of 4 channels, is predicted from K and V of layer 0, of 16
+ * and 10. */
 static struct maker make_predicting(void) {
     struct maker m = make_good();
     key_of(&m, "kvc.profile")->value = "1";
@@ -521,17 +563,20 @@ static void predictors(void **state) {
         assert_int_equal(x->n, 2);
         const int8_t *const weights = x->matrix.weights;
         assert_int_equal(x->matrix.outputs, DIM_1);
-        assert_int_equal(x->matrix.inputs, INPUTS); /* of 26 channels: each tensor's inputs are rounded up */
+        /* of 26 channels: each tensor's inputs are rounded up */
+        assert_int_equal(x->matrix.inputs, INPUTS);
         assert_int_equal(x->input[1].at, HEADS * DIM);
         assert_int_equal(kvc_profile_small(p, 0, KVC_ROLE_K, pairing, &s, &e), 0);
         for (size_t d = 0; d < HEADS * DIM; d++) { /* channels of K are in the cache's order */
             const size_t to = d / DIM * DIM + channel(d % DIM, HALF, pairing);
             assert_true(s->gain[to] >= (float)d && s->gain[to] <= (float)d);
-            for (size_t i = 0; i < DIM_1; i++) assert_int_equal(weights[kvc_dot_place(INPUTS, i, to)], (int8_t)(i * 26 + d));
+            for (size_t i = 0; i < DIM_1; i++)
+                assert_int_equal(weights[kvc_dot_place(INPUTS, i, to)], (int8_t)(i * 26 + d));
         }
         for (size_t i = 0; i < DIM_1; i++)
             for (size_t j = 16; j < INPUTS; j++)
-                assert_int_equal(weights[kvc_dot_place(INPUTS, i, j)], j < 26 ? (int8_t)(i * 26 + j) : 0);
+                assert_int_equal(weights[kvc_dot_place(INPUTS, i, j)],
+                                 j < 26 ? (int8_t)(i * 26 + j) : 0);
         assert_int_equal(kvc_profile_small(p, 1, KVC_ROLE_V, pairing, &s, &e), 0);
         assert_null(s);
         kvc_profile_free(p);
@@ -561,7 +606,8 @@ static void predictors(void **state) {
         put_f32(tensor_of(&m, numbers[i].tensor), 1, numbers[i].value);
         refuse_maker(&m, KVC_ERR_DAMAGED, numbers[i].tensor);
     }
-    static const char *const missing[] = {"layers.1.v.predictor.scale", "layers.0.v.gain", "layers.0.k.mean"};
+    static const char *const missing[] = {"layers.1.v.predictor.scale", "layers.0.v.gain",
+                                          "layers.0.k.mean"};
     for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++) {
         m = make_predicting();
         tensor_of(&m, missing[i])->name[0] = 'x';
@@ -627,10 +673,14 @@ static void wrong_rope(void **state) {
 static void wrong_queries(void **state) {
     (void)state;
     for (unsigned i = 0; i < 4; i++) {
-        const uint64_t heads = i == 0 ? 3 : 4, n = i == 1 ? 4097 : 3, dim = i == 2 ? 7 : i == 3 ? 9 : DIM;
+        const uint64_t heads = i == 0 ? 3 : 4, n = i == 1 ? 4097 : 3,
+                       dim = i == 2   ? 7
+                             : i == 3 ? 9
+                                      : DIM;
         struct maker m = make_good();
         snprintf(tensor_of(&m, "layers.0.queries")->name, sizeof m.tensor[0].name, "gone");
-        snprintf(tensor_of(&m, "layers.0.queries.scale")->name, sizeof m.tensor[0].name, "gone too");
+        snprintf(tensor_of(&m, "layers.0.queries.scale")->name, sizeof m.tensor[0].name,
+                 "gone too");
         add_tensor(&m, "layers.0.queries", "I8", 3, heads, n, dim);
         add_tensor(&m, "layers.0.queries.scale", "F32", 2, heads, n, 1);
         refuse_maker(&m, KVC_ERR_DAMAGED, "queries");
@@ -654,7 +704,8 @@ static void wrong_headers(void **state) {
         {"\"data_offsets\":[0,24]", "\"data_offsets\":[0.0,24.0]", KVC_ERR_DAMAGED},
         {"\"data_offsets\":[0,24]", "\"data_offsets\":24", KVC_ERR_DAMAGED},
         {"\"data_offsets\":[0,24]", "\"data_offsets\":[9000000,9000024]", KVC_ERR_DAMAGED},
-        {"\"data_offsets\":[0,24]", "\"data_offsets\":[9223372036854775783,9223372036854775807]", KVC_ERR_DAMAGED},
+        {"\"data_offsets\":[0,24]", "\"data_offsets\":[9223372036854775783,9223372036854775807]",
+         KVC_ERR_DAMAGED},
         {"\"data_offsets\":[0,24]", "\"data_offset\":[0,24]", KVC_ERR_DAMAGED},
         {"\"shape\":[3]", "\"shape\":[\"3\"]", KVC_ERR_DAMAGED},
         {"\"shape\":[3]", "\"shape\":[-3]", KVC_ERR_DAMAGED},
@@ -685,7 +736,8 @@ static void wrong_headers(void **state) {
         free(bytes);
     }
     /* a key with a rest that is no header is none */
-    const uint8_t list[] = {2, 0, 0, 0, 0, 0, 0, 0, '[', ']'}, nothing[] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+    const uint8_t list[] = {2, 0, 0, 0, 0, 0, 0, 0, '[', ']'},
+                  nothing[] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     refuse(list, sizeof list, KVC_ERR_UNKNOWN, "a list");
     refuse(nothing, sizeof nothing, KVC_ERR_UNKNOWN, "an empty header");
     uint8_t *bytes = render(&m, &n);
@@ -698,7 +750,8 @@ static void wrong_headers(void **state) {
     free_maker(&m);
 }
 
-/* Any shorter file is none, and any changed byte is refused in words, or changes what is read and nothing else. */
+/* Any shorter file is none, and any changed byte is refused in words, or changes what is read and
+ * nothing else. */
 static void cut_and_changed(void **state) {
     (void)state;
     struct maker m = make_good();
@@ -710,7 +763,8 @@ static void cut_and_changed(void **state) {
         if (cut) memcpy(own, bytes, cut);
         struct kvc_profile *p = kvc_profile_open_memory(own, cut, &e);
         if (p) fail_msg("%zu bytes of %zu are taken", cut, n);
-        assert_true((e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_DAMAGED) && strlen(e.message) > 10);
+        assert_true((e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_DAMAGED) &&
+                    strlen(e.message) > 10);
         free(own);
     }
     for (size_t i = 0; i < n; i++) {
@@ -721,8 +775,9 @@ static void cut_and_changed(void **state) {
         struct kvc_profile *p = kvc_profile_open_memory(bytes, n, &e);
         bytes[i] = old;
         for (uint32_t k = 0; p && k < 12; k++)
-            if (kvc_profile_part(p, k / 4, k % 2 ? KVC_ROLE_K : KVC_ROLE_V, k & 2 ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_HALVES,
-                                 1, &part, &e))
+            if (kvc_profile_part(p, k / 4, k % 2 ? KVC_ROLE_K : KVC_ROLE_V,
+                                 k & 2 ? KVC_PAIRING_INTERLEAVED : KVC_PAIRING_HALVES, 1, &part,
+                                 &e))
                 assert_true(strlen(e.message) > 10);
         if (!p) assert_true(strlen(e.message) > 10);
         kvc_profile_free(p);
@@ -746,19 +801,22 @@ static struct kvc_cache *make_cache(const struct geometry *g, const char *pairin
     uint32_t layer = kvc_cache_add_layer(c, part, g->layer, KVC_LAYER_FULL, &e);
     if (kvc_cache_map(c, NULL, NULL, &e)) fail_msg("%s", e.message);
     for (unsigned v = 0; v < 2; v++) {
-        const struct kvc_shape shape = {KVC_F32, 4, v ? g->v_heads : g->k_heads, v ? g->v_dim : g->k_dim};
+        const struct kvc_shape shape = {KVC_F32, 4, v ? g->v_heads : g->k_heads,
+                                        v ? g->v_dim : g->k_dim};
         if (!shape.heads) continue;
         const uint32_t t = kvc_cache_add_tensor(c, layer, v ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);
         if (t == KVC_NONE || kvc_cache_map_memory(c, t, rows, &e)) fail_msg("%s", e.message);
     }
-    if (pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, pairing, &e)) fail_msg("%s", e.message);
+    if (pairing && kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, pairing, &e))
+        fail_msg("%s", e.message);
     if (kvc_cache_finish(c, &e)) fail_msg("%s", e.message);
     return c;
 }
 
 static const struct geometry right = {0, HEADS, DIM, HEADS, DIM_V};
 
-static void fits(const struct kvc_profile *p, struct kvc_cache *c, enum kvc_code code, const char *what) {
+static void fits(const struct kvc_profile *p, struct kvc_cache *c, enum kvc_code code,
+                 const char *what) {
     struct kvc_error e = {.code = KVC_OK};
     const int status = kvc_profile_fits(p, c, &e);
     if (code == KVC_OK ? status != 0 : status != -1 || e.code != code || strlen(e.message) < 20)
@@ -775,7 +833,8 @@ static struct kvc_cache *with_text(struct kvc_cache *c, const char *key, const c
 static struct kvc_cache *with_number(struct kvc_cache *c, const char *key, double value) {
     struct kvc_error e;
     const int whole = strcmp(key, KVC_KEY_ROPE_THETA) != 0 && strcmp(key, KVC_KEY_ROPE_FACTOR) != 0;
-    if (whole ? kvc_meta_set_u64(&c->meta, key, (uint64_t)value, &e) : kvc_meta_set_f64(&c->meta, key, value, &e))
+    if (whole ? kvc_meta_set_u64(&c->meta, key, (uint64_t)value, &e)
+              : kvc_meta_set_f64(&c->meta, key, value, &e))
         fail_msg("%s", e.message);
     return c;
 }
@@ -797,8 +856,9 @@ static struct kvc_cache *with_rope(struct kvc_cache *c, double theta, double rot
 static void caches(void **state) {
     (void)state;
     struct maker m = make_good();
-    m.key[m.keys++] = (struct key){"model.fingerprint.gguf.full",
-                                   "01ab000000000000000000000000000000000000000000000000000000000007"};
+    m.key[m.keys++] =
+        (struct key){"model.fingerprint.gguf.full",
+                     "01ab000000000000000000000000000000000000000000000000000000000007"};
     struct kvc_profile *p = must_open(&m);
     fits(p, make_cache(&right, "halves"), KVC_OK, "halves");
     fits(p, make_cache(&right, "interleaved"), KVC_OK, "interleaved");
@@ -823,19 +883,26 @@ static void caches(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         fits(p, make_cache(&cases[i].g, "halves"), cases[i].code, "a geometry");
-    fits(p, with_number(make_cache(&right, "halves"), KVC_KEY_MODEL_LAYERS, 3), KVC_OK, "as many layers");
-    fits(p, with_number(make_cache(&right, "halves"), KVC_KEY_MODEL_LAYERS, 4), KVC_ERR_MODEL, "other layers");
+    fits(p, with_number(make_cache(&right, "halves"), KVC_KEY_MODEL_LAYERS, 3), KVC_OK,
+         "as many layers");
+    fits(p, with_number(make_cache(&right, "halves"), KVC_KEY_MODEL_LAYERS, 4), KVC_ERR_MODEL,
+         "other layers");
     /* fingerprints: of one kind the same or not, of another kind no matter */
-    static const char full[] = "model.fingerprint.gguf.full", sampled[] = "model.fingerprint.gguf.sampled";
+    static const char full[] = "model.fingerprint.gguf.full",
+                      sampled[] = "model.fingerprint.gguf.sampled";
     fits(p, with_bytes(make_cache(&right, "halves"), full, 7, 32), KVC_OK, "the same weights");
     fits(p, with_bytes(make_cache(&right, "halves"), full, 8, 32), KVC_ERR_MODEL, "other weights");
     fits(p, with_bytes(make_cache(&right, "halves"), sampled, 8, 32), KVC_OK, "another kind");
     fits(p, with_bytes(make_cache(&right, "halves"), full, 8, 16), KVC_OK, "no fingerprint at all");
-    /* RoPE: what the cache says of it is the profile's, or not; where it says too little it is believed */
+    /* RoPE: what the cache says of it is the profile's, or not; where it says too little it is
+     * believed */
     fits(p, with_rope(make_cache(&right, "halves"), 10000, 2 * HALF), KVC_OK, "the same RoPE");
-    fits(p, with_rope(make_cache(&right, "halves"), 500000, 2 * HALF), KVC_ERR_MODEL, "another base");
+    fits(p, with_rope(make_cache(&right, "halves"), 500000, 2 * HALF), KVC_ERR_MODEL,
+         "another base");
     fits(p, with_rope(make_cache(&right, "halves"), 10000, DIM), KVC_ERR_MODEL, "other channels");
-    fits(p, with_text(with_rope(make_cache(&right, "halves"), 500000, 6), KVC_KEY_ROPE_TYPE, "yarn"), KVC_OK, "YaRN");
+    fits(p,
+         with_text(with_rope(make_cache(&right, "halves"), 500000, 6), KVC_KEY_ROPE_TYPE, "yarn"),
+         KVC_OK, "YaRN");
     kvc_profile_free(p);
     free_maker(&m);
     /* K as it stands in caches of one pairing */
@@ -854,7 +921,10 @@ static void caches(void **state) {
 static void angles_of_caches(void **state) {
     (void)state;
     static const double own[] = {1, 0.5, 0.25};
-    static const struct kvc_profile_part turned = {.heads = HEADS, .dim = DIM, .half = 3, .angle = own};
+    static const struct kvc_profile_part turned = {.heads = HEADS,
+                                                   .dim = DIM,
+                                                   .half = 3,
+                                                   .angle = own};
     static const struct kvc_profile_part still = {.heads = HEADS, .dim = DIM};
     static const struct {
         const char *type, *pairing, *k;
@@ -862,14 +932,22 @@ static void angles_of_caches(void **state) {
         const struct kvc_profile_part *part;
         size_t half; /* 0: no angles */
     } cases[] = {
-        {"default", "halves", NULL, 10000, 0, 0, NULL, 4},   {"default", "interleaved", "post", 500000, 6, 0, NULL, 3},
-        {"linear", "halves", NULL, 10000, 8, 4, NULL, 4},    {"yarn", "halves", NULL, 10000, 8, 4, NULL, 0},
-        {"llama3", "halves", NULL, 10000, 8, 0, NULL, 0},    {NULL, "halves", NULL, 10000, 8, 0, NULL, 0},
-        {"default", NULL, NULL, 10000, 8, 0, NULL, 0},       {"default", "none", NULL, 10000, 8, 0, NULL, 0},
-        {"default", "halves", "pre", 10000, 8, 0, NULL, 0},  {"default", "halves", NULL, 0, 8, 0, NULL, 0},
-        {"default", "halves", NULL, 10000, 7, 0, NULL, 0},   {"default", "halves", NULL, 10000, 10, 0, NULL, 0},
-        {"linear", "halves", NULL, 10000, 8, 0.5, NULL, 0},  {"yarn", "halves", NULL, 0, 0, 0, &turned, 3},
-        {"default", "halves", NULL, 10000, 8, 0, &still, 0}, {"default", "halves", "pre", 10000, 8, 0, &turned, 0},
+        {"default", "halves", NULL, 10000, 0, 0, NULL, 4},
+        {"default", "interleaved", "post", 500000, 6, 0, NULL, 3},
+        {"linear", "halves", NULL, 10000, 8, 4, NULL, 4},
+        {"yarn", "halves", NULL, 10000, 8, 4, NULL, 0},
+        {"llama3", "halves", NULL, 10000, 8, 0, NULL, 0},
+        {NULL, "halves", NULL, 10000, 8, 0, NULL, 0},
+        {"default", NULL, NULL, 10000, 8, 0, NULL, 0},
+        {"default", "none", NULL, 10000, 8, 0, NULL, 0},
+        {"default", "halves", "pre", 10000, 8, 0, NULL, 0},
+        {"default", "halves", NULL, 0, 8, 0, NULL, 0},
+        {"default", "halves", NULL, 10000, 7, 0, NULL, 0},
+        {"default", "halves", NULL, 10000, 10, 0, NULL, 0},
+        {"linear", "halves", NULL, 10000, 8, 0.5, NULL, 0},
+        {"yarn", "halves", NULL, 0, 0, 0, &turned, 3},
+        {"default", "halves", NULL, 10000, 8, 0, &still, 0},
+        {"default", "halves", "pre", 10000, 8, 0, &turned, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kvc_cache *c = make_cache(&right, cases[i].pairing);
@@ -882,8 +960,10 @@ static void angles_of_caches(void **state) {
         if (cases[i].rotated > 0) with_number(c, KVC_KEY_ROPE_DIM, cases[i].rotated);
         if (cases[i].factor > 0) with_number(c, KVC_KEY_ROPE_FACTOR, cases[i].factor);
         const struct kvc_facts known = kvc_facts_of(&c->meta);
-        if (kvc_rope_of_layer(c, &known, 0, cases[i].part, &facts, &room, &e)) fail_msg("%s", e.message);
-        if (!facts.angle != !cases[i].half) fail_msg("case %zu: there are %s angles", i, facts.angle ? "such" : "no");
+        if (kvc_rope_of_layer(c, &known, 0, cases[i].part, &facts, &room, &e))
+            fail_msg("%s", e.message);
+        if (!facts.angle != !cases[i].half)
+            fail_msg("case %zu: there are %s angles", i, facts.angle ? "such" : "no");
         if (facts.angle) {
             assert_int_equal(facts.half, cases[i].half);
             assert_int_equal(facts.of_profile, cases[i].part != NULL);
@@ -891,7 +971,9 @@ static void angles_of_caches(void **state) {
         }
         for (size_t k = 0; facts.angle && k < facts.half; k++) {
             const double factor = cases[i].factor > 0 ? cases[i].factor : 1;
-            const double want = cases[i].part ? own[k] : pow(cases[i].theta, -(double)k / (double)facts.half) / factor;
+            const double want = cases[i].part
+                                    ? own[k]
+                                    : pow(cases[i].theta, -(double)k / (double)facts.half) / factor;
             assert_true(fabs(facts.angle[k] - want) <= 1e-15 * want);
         }
         free(room);
@@ -926,13 +1008,15 @@ static void put_file(const char *name, const uint8_t *bytes, size_t n) {
 }
 
 /* Where a profile is found from: the path given, a folder, more folders; all below the test's. */
-static int found(const uint8_t *hash, const char *given, const char *in, const char *path, struct kvc_error *e) {
+static int found(const uint8_t *hash, const char *given, const char *in, const char *path,
+                 struct kvc_error *e) {
     char where[3][256] = {"", "", ""};
     if (given) snprintf(where[0], sizeof where[0], "%s/%s", folder, given);
     if (in) snprintf(where[1], sizeof where[1], "%s/%s", folder, in);
     if (path) snprintf(where[2], sizeof where[2], "/nowhere::%s/empty:%s/%s", folder, folder, path);
     memset(e, 0, sizeof *e);
-    const struct kvc_profile_places searched = {given ? where[0] : NULL, in ? where[1] : NULL, path ? where[2] : NULL, NULL};
+    const struct kvc_profile_places searched = {given ? where[0] : NULL, in ? where[1] : NULL,
+                                                path ? where[2] : NULL, NULL};
     struct kvc_profile *p = kvc_profile_find(hash, "Tiny", &searched, e);
     if (p) assert_memory_equal(kvc_profile_sha256(p), hash, 32);
     kvc_profile_free(p);
@@ -1001,12 +1085,18 @@ static void places(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_says),     cmocka_unit_test(no_inverse),
-        cmocka_unit_test(wrong_metadata),   cmocka_unit_test(wrong_tensors),
-        cmocka_unit_test(predictors),       cmocka_unit_test(wrong_rope),
-        cmocka_unit_test(wrong_queries),    cmocka_unit_test(wrong_headers),
-        cmocka_unit_test(cut_and_changed),  cmocka_unit_test(caches),
-        cmocka_unit_test(angles_of_caches), cmocka_unit_test_setup_teardown(places, make_folder, remove_folder),
+        cmocka_unit_test(what_it_says),
+        cmocka_unit_test(no_inverse),
+        cmocka_unit_test(wrong_metadata),
+        cmocka_unit_test(wrong_tensors),
+        cmocka_unit_test(predictors),
+        cmocka_unit_test(wrong_rope),
+        cmocka_unit_test(wrong_queries),
+        cmocka_unit_test(wrong_headers),
+        cmocka_unit_test(cut_and_changed),
+        cmocka_unit_test(caches),
+        cmocka_unit_test(angles_of_caches),
+        cmocka_unit_test_setup_teardown(places, make_folder, remove_folder),
     };
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_quant.c: the stage `quant` against quant.md read value by value, alone and after `saliency`. Not for the other
- * lossy stages (test_lossy.c). */
+/* test_quant.c: the stage `quant` against quant.md read value by value, alone and after `saliency`.
+ * Not for the other lossy stages (test_lossy.c). */
 #include "lossy_support.h"
 
 /* A setting of the stage, and a matrix that goes into it. */
@@ -42,7 +42,8 @@ static void reference_check(const struct quant *q, const float *x, const float *
     float *least = get_memory(n * sizeof *least), *greatest = get_memory(n * sizeof *greatest);
     float *step = get_memory(n * sizeof *step), *low = get_memory(n * sizeof *low);
     size_t *rank = get_memory(q->rows * q->heads * sizeof *rank);
-    for (size_t i = 0; i < q->rows * q->heads; i++) rank[i] = rank_of(q, i / q->heads, i % q->heads);
+    for (size_t i = 0; i < q->rows * q->heads; i++)
+        rank[i] = rank_of(q, i / q->heads, i % q->heads);
     for (int c = 0; c < (q->salient ? 2 : 1); c++) {
         const unsigned bits = c ? q->low : q->bits;
         const float levels = (float)((1 << bits) - 1);
@@ -62,7 +63,9 @@ static void reference_check(const struct quant *q, const float *x, const float *
         for (size_t g = 0; g < n; g++) {
             const int there = least[g] <= greatest[g];
             low[g] = there ? least[g] : 0;
-            step[g] = !there ? 0 : q->sym ? 2 * fmaxf(-least[g], greatest[g]) / levels : (greatest[g] - least[g]) / levels;
+            step[g] = !there   ? 0
+                      : q->sym ? 2 * fmaxf(-least[g], greatest[g]) / levels
+                               : (greatest[g] - least[g]) / levels;
         }
         round_halves(step, n);
         round_halves(low, n);
@@ -75,18 +78,21 @@ static void reference_check(const struct quant *q, const float *x, const float *
             double code = s > 0x1p-120f ? ((double)v - (double)base) / (double)s : 0;
             code = code < 0 ? 0 : code > (double)levels ? (double)levels : code;
             const double near = nearbyint(code), other = code < near ? near - 1 : near + 1;
-            const float want = ((float)near * s + base) * norm, neighbour = ((float)other * s + base) * norm;
+            const float want = ((float)near * s + base) * norm,
+                        neighbour = ((float)other * s + base) * norm;
             if (want == y[i]) continue;
             /* binary32 and a reciprocal leave this much of the code open */
             const int tied = 0.5 - fabs(code - near) < 1e-5 + code * 0x1p-21;
             if (!tied || neighbour != y[i])
-                fail_msg("%s %c bits %u g %zu sym %d, %zu rows %zu heads dim %zu: value %zu is %.9g, not %.9g (x %.9g, "
+                fail_msg("%s %c bits %u g %zu sym %d, %zu rows %zu heads dim %zu: value %zu is "
+                         "%.9g, not %.9g (x %.9g, "
                          "step %.9g, low %.9g)",
-                         q->scheme, q->role == V ? 'V' : 'K', bits, q->g, q->sym, q->rows, q->heads, q->dim, i, (double)y[i],
-                         (double)want, (double)x[i], (double)s, (double)base);
+                         q->scheme, q->role == V ? 'V' : 'K', bits, q->g, q->sym, q->rows, q->heads,
+                         q->dim, i, (double)y[i], (double)want, (double)x[i], (double)s,
+                         (double)base);
         }
-        /* checks the reference itself: errors up to half a step, plus the rounding of range and base; of numbers with a common
-         * exponent the smallest have fewer bits */
+        /* checks the reference itself: errors up to half a step, plus the rounding of range and
+         * base; of numbers with a common exponent the smallest have fewer bits */
         double steps = 0, bases = 0;
         for (size_t g = 0; g < n; g++) {
             steps = fmax(steps, (double)step[g]);
@@ -97,8 +103,10 @@ static void reference_check(const struct quant *q, const float *x, const float *
             if (salient_class(q, t, h) != c) continue;
             const size_t g = group_of(q, t, h, d, rank[t * q->heads + h]);
             const float norm = q->norm ? q->norm[i % width] : 1;
-            const double s = (double)step[g], base = q->sym ? 0 : fabs((double)low[g]), top = (double)levels;
-            const double most = 0.5001 * s + top * s * 0x1p-11 + base * 0x1p-10 + 1e-6 * fabs((double)x[i] / (double)norm) +
+            const double s = (double)step[g], base = q->sym ? 0 : fabs((double)low[g]),
+                         top = (double)levels;
+            const double most = 0.5001 * s + top * s * 0x1p-11 + base * 0x1p-10 +
+                                1e-6 * fabs((double)x[i] / (double)norm) +
                                 (top * steps + bases) * 0x1p-38 + 255 * 0x1p-120;
             assert_true(fabs((double)y[i] - (double)x[i]) <= most * (double)norm);
         }
@@ -110,8 +118,10 @@ static void reference_check(const struct quant *q, const float *x, const float *
     free(rank);
 }
 
-/* Returns the channel norms in a block's NORMS, which are about the roots of the channels' maximum magnitudes. */
-static float *read_norms(const struct kvc_sections *list, const float *x, size_t rows, size_t width) {
+/* Returns the channel norms in a block's NORMS, which are about the roots of the channels' maximum
+ * magnitudes. */
+static float *read_norms(const struct kvc_sections *list, const float *x, size_t rows,
+                         size_t width) {
     const struct kvc_section *s = section_of(list, KVC_SECTION_NORMS, 0);
     assert_non_null(s);
     assert_int_equal(s->size, 2 + width);
@@ -131,23 +141,26 @@ static float *read_norms(const struct kvc_sections *list, const float *x, size_t
 
 /* --- runs --- */
 
-static void recipe_of(const struct quant *q, const char *before, const char *behind, char *text, size_t size) {
-    const int n = snprintf(text, size, "%squant:%s:bits=%u:g=%zu%s%s%s", before, q->scheme, q->bits, q->g,
-                           q->low == 2 ? "" : ":low=", q->low == 2 ? "" : (char[]){(char)('0' + q->low), 0},
+static void recipe_of(const struct quant *q, const char *before, const char *behind, char *text,
+                      size_t size) {
+    const int n = snprintf(text, size, "%squant:%s:bits=%u:g=%zu%s%s%s", before, q->scheme, q->bits,
+                           q->g, q->low == 2 ? "" : ":low=",
+                           q->low == 2 ? "" : (char[]){(char)('0' + q->low), 0},
                            q->sym ? ":sym" : "");
     assert_in_range(n, 1, size - 1);
     strncat(text, behind, size - 1 - (size_t)n);
 }
 
 /* Codes, decodes and compares with the reference, block by block. salient: of all rows, or NULL. */
-static void check(const struct quant *setting, const char *before, const struct layer *l, const uint8_t *salient,
-                  uint64_t block_rows) {
+static void check(const struct quant *setting, const char *before, const struct layer *l,
+                  const uint8_t *salient, uint64_t block_rows) {
     struct quant q = *setting;
     struct coded c;
     char recipe[128];
     const size_t width = width_of(l, q.role);
     recipe_of(&q, before, "", recipe, sizeof recipe);
-    must_code(&c, &(struct wanted){.recipe = recipe, .layer = l, .role = q.role, .block_rows = block_rows});
+    must_code(&c, &(struct wanted){
+                      .recipe = recipe, .layer = l, .role = q.role, .block_rows = block_rows});
     uint8_t *rows = decode(&c, NULL);
     float *x = layer_values(l, q.role), *y = values_of(rows, KVC_F32, (size_t)c.w.n * width);
     q.heads = (size_t)l->shape[q.role].heads;
@@ -157,7 +170,8 @@ static void check(const struct quant *setting, const char *before, const struct 
         float *norm = NULL;
         q.rows = (size_t)rows_in_block(&c, b);
         q.salient = salient ? salient + at * q.heads : NULL;
-        if (strcmp(q.scheme, "zip") == 0 && q.role == V) norm = read_norms(&c.block[b], x + at * width, q.rows, width);
+        if (strcmp(q.scheme, "zip") == 0 && q.role == V)
+            norm = read_norms(&c.block[b], x + at * width, q.rows, width);
         else assert_null(section_of(&c.block[b], KVC_SECTION_NORMS, 0));
         q.norm = norm;
         reference_check(&q, x + at * width, y + at * width);
@@ -178,7 +192,8 @@ static int takes_groups(const char *scheme) {
     return strcmp(scheme, "kivi") == 0 || strcmp(scheme, "token") == 0;
 }
 
-/* Every scheme, tensor, number of bits, group, dim and number of rows; large matrices with two numbers of bits in turn.
+/* Every scheme, tensor, number of bits, group, dim and number of rows; large matrices with two
+ * numbers of bits in turn.
  */
 static void every_setting(void **state) {
     (void)state;
@@ -212,7 +227,8 @@ static void symmetric_ranges(void **state) {
         for (unsigned bits = 1; bits <= 8; bits++)
             for (unsigned role = 0; role < 2; role++) {
                 struct coded c;
-                struct quant q = {.scheme = schemes[s], .bits = bits, .low = 2, .g = 5, .role = role};
+                struct quant q = {
+                    .scheme = schemes[s], .bits = bits, .low = 2, .g = 5, .role = role};
                 char text[128];
                 size_t size[2];
                 for (q.sym = 0; q.sym < 2; q.sym++) {
@@ -223,10 +239,14 @@ static void symmetric_ranges(void **state) {
                     assert_non_null(p);
                     const uint8_t *at = p->data;
                     float *x = get_memory(70 * 48 * sizeof *x);
-                    const size_t groups =
-                        group_of(&(struct quant){.scheme = q.scheme, .g = 5, .role = role, .rows = 70, .heads = 2, .dim = 24}, 69,
-                                 1, 23, 69) +
-                        1;
+                    const size_t groups = group_of(&(struct quant){.scheme = q.scheme,
+                                                                   .g = 5,
+                                                                   .role = role,
+                                                                   .rows = 70,
+                                                                   .heads = 2,
+                                                                   .dim = 24},
+                                                   69, 1, 23, 69) +
+                                          1;
                     read_halves(x, groups, &at);
                     if (!q.sym) read_halves(x, groups, &at);
                     assert_ptr_equal(at, p->data + p->size); /* steps, minima, nothing else */
@@ -239,7 +259,8 @@ static void symmetric_ranges(void **state) {
     free_layer(&l);
 }
 
-/* The squared error of a recipe's values, those of zip's V in units of their channels' norms, as they are quantised. */
+/* The squared error of a recipe's values, those of zip's V in units of their channels' norms, as
+ * they are quantised. */
 static double squared_error(const char *recipe, const struct layer *l, unsigned role) {
     const size_t width = width_of(l, role), n = (size_t)l->shape[role].tokens * width;
     struct coded c;
@@ -248,9 +269,12 @@ static double squared_error(const char *recipe, const struct layer *l, unsigned 
     uint8_t *rows = decode(&c, NULL);
     float *x = layer_values(l, role), *norm = NULL;
     double sum = 0;
-    if (section_of(&c.block[0], KVC_SECTION_NORMS, 0)) norm = read_norms(&c.block[0], x, n / width, width);
+    if (section_of(&c.block[0], KVC_SECTION_NORMS, 0))
+        norm = read_norms(&c.block[0], x, n / width, width);
     for (size_t i = 0; i < n; i++)
-        sum += pow(((double)x[i] - (double)get_value(rows, KVC_F32, i)) / (norm ? (double)norm[i % width] : 1), 2);
+        sum += pow(((double)x[i] - (double)get_value(rows, KVC_F32, i)) /
+                       (norm ? (double)norm[i % width] : 1),
+                   2);
     free(norm);
     free(x);
     free(rows);
@@ -267,11 +291,16 @@ static void clip_all(int sym) {
                 char plain[64], clip[64];
                 for (size_t i = 0; i < 256 * 128; i += 97)
                     put_value(l.rows[role], KVC_F32, i, 3 * get_value(l.rows[role], KVC_F32, i));
-                snprintf(plain, sizeof plain, "quant:%s:bits=%u%s", schemes[s], bits, sym ? ":sym" : "");
-                snprintf(clip, sizeof clip, "quant:%s:bits=%u:clip%s", schemes[s], bits, sym ? ":sym" : "");
-                const double without = squared_error(plain, &l, role), with = squared_error(clip, &l, role);
-                if (!(with <= without * 1.0001)) /* rounding of parameters, which comes later, is a matter of luck */
-                    fail_msg("%s of %c: squared error %g, without clip %g", clip, role == V ? 'V' : 'K', with, without);
+                snprintf(plain, sizeof plain, "quant:%s:bits=%u%s", schemes[s], bits,
+                         sym ? ":sym" : "");
+                snprintf(clip, sizeof clip, "quant:%s:bits=%u:clip%s", schemes[s], bits,
+                         sym ? ":sym" : "");
+                const double without = squared_error(plain, &l, role),
+                             with = squared_error(clip, &l, role);
+                /* rounding of parameters, which comes later, is a matter of luck */
+                if (!(with <= without * 1.0001))
+                    fail_msg("%s of %c: squared error %g, without clip %g", clip,
+                             role == V ? 'V' : 'K', with, without);
                 if (bits <= 3 && !sym) assert_true(with < 0.9 * without);
                 free_layer(&l);
             }
@@ -287,7 +316,8 @@ static void clipping_around_zero(void **state) {
     clip_all(1);
 }
 
-/* Groups of equal values that halves can hold come back as they are: zeros and bf16's of like sizes. */
+/* Groups of equal values that halves can hold come back as they are: zeros and bf16's of like
+ * sizes. */
 static void constant_groups(void **state) {
     (void)state;
     struct layer l = make_layer(KVC_BF16, 130, 2, 70);
@@ -296,22 +326,27 @@ static void constant_groups(void **state) {
             for (unsigned role = 0; role < 2; role++) {
                 const int by_channel = role == K && strcmp(schemes[s], "token") != 0;
                 char text[64];
-                if (strcmp(schemes[s], "zip") == 0 && role == V) continue; /* its norms are not powers of two */
+                /* its norms are not powers of two */
+                if (strcmp(schemes[s], "zip") == 0 && role == V) continue;
                 for (size_t i = 0; i < 130 * 140; i++) {
                     const size_t group = by_channel ? i % 140 : i / 140;
                     put_value(l.rows[role], KVC_BF16, i,
-                              group % 5 == 0 ? 0 : (group % 2 ? -1.0f : 1.0f) * (float)(1 + group) / 32);
+                              group % 5 == 0
+                                  ? 0
+                                  : (group % 2 ? -1.0f : 1.0f) * (float)(1 + group) / 32);
                 }
                 snprintf(text, sizeof text, "quant:%s:bits=%u", schemes[s], bits);
                 uint8_t *back = there_and_back(text, &l, role, 64);
                 for (size_t i = 0; i < 130 * 140; i++)
-                    assert_true(get_value(back, KVC_BF16, i) == get_value(l.rows[role], KVC_BF16, i));
+                    assert_true(get_value(back, KVC_BF16, i) ==
+                                get_value(l.rows[role], KVC_BF16, i));
                 free(back);
             }
     free_layer(&l);
 }
 
-/* Ranges far from 1, ranges small beside their place, and magnitudes that differ from channel to channel or row to row.
+/* Ranges far from 1, ranges small beside their place, and magnitudes that differ from channel to
+ * channel or row to row.
  */
 static void huge_and_tiny(void **state) {
     (void)state;
@@ -324,7 +359,8 @@ static void huge_and_tiny(void **state) {
                 const size_t by = kind == BY_CHANNEL ? i % 80 : i / 80;
                 if (kind == TINY) x *= 1e-30f;
                 else if (kind == HUGE_ONES) x *= 1e14f;
-                else if (kind == BESIDE_1000) x = as_stored(1000 + 0.1f * x, i % 3 ? KVC_BF16 : KVC_F32);
+                else if (kind == BESIDE_1000)
+                    x = as_stored(1000 + 0.1f * x, i % 3 ? KVC_BF16 : KVC_F32);
                 else if (kind == ALL_KINDS) x = ldexpf(x, (int)(random_bits() % 120) - 75);
                 else x = ldexpf(x, (int)(by * 7 % 50) - 25);
                 put_value(l.rows[role], KVC_F32, i, x);
@@ -333,7 +369,12 @@ static void huge_and_tiny(void **state) {
             for (unsigned bits = 1; bits <= 8; bits++)
                 for (unsigned role = 0; role < 2; role++)
                     for (int sym = 0; sym < 2; sym++)
-                        check(&(struct quant){.scheme = schemes[s], .bits = bits, .low = 2, .g = 32, .sym = sym, .role = role},
+                        check(&(struct quant){.scheme = schemes[s],
+                                              .bits = bits,
+                                              .low = 2,
+                                              .g = 32,
+                                              .sym = sym,
+                                              .role = role},
                               "", &l, NULL, 0);
         free_layer(&l);
     }
@@ -347,17 +388,23 @@ static void blocks_and_dtypes(void **state) {
         for (unsigned role = 0; role < 2; role++) {
             struct layer l = make_layer(KVC_F32, 150, 2, 48);
             for (uint64_t block_rows = 31; block_rows <= 256; block_rows += 75)
-                check(&(struct quant){.scheme = schemes[s], .bits = 3, .low = 2, .g = 20, .role = role}, "", &l, NULL,
-                      block_rows);
+                check(&(struct quant){.scheme = schemes[s],
+                                      .bits = 3,
+                                      .low = 2,
+                                      .g = 20,
+                                      .role = role},
+                      "", &l, NULL, block_rows);
             for (unsigned d = 0; d < 2; d++) {
                 struct layer own = make_layer(dtypes[d], 150, 2, 48);
                 char text[64];
                 snprintf(text, sizeof text, "quant:%s:bits=3:g=20", schemes[s]);
                 for (size_t i = 0; i < 150 * 96; i++)
                     put_value(l.rows[role], KVC_F32, i, get_value(own.rows[role], dtypes[d], i));
-                uint8_t *wide = there_and_back(text, &l, role, 0), *back = there_and_back(text, &own, role, 0);
+                uint8_t *wide = there_and_back(text, &l, role, 0),
+                        *back = there_and_back(text, &own, role, 0);
                 for (size_t i = 0; i < 150 * 96; i++)
-                    assert_true(get_value(back, dtypes[d], i) == as_stored(get_value(wide, KVC_F32, i), dtypes[d]));
+                    assert_true(get_value(back, dtypes[d], i) ==
+                                as_stored(get_value(wide, KVC_F32, i), dtypes[d]));
                 free(wide);
                 free(back);
                 free_layer(&own);
@@ -366,7 +413,8 @@ static void blocks_and_dtypes(void **state) {
         }
 }
 
-/* What quant missed and a lossless stage keeps makes the values whole, but for binary32's rounding. */
+/* What quant missed and a lossless stage keeps makes the values whole, but for binary32's rounding.
+ */
 static void residuals(void **state) {
     (void)state;
     struct layer l = make_layer(KVC_F32, 100, 2, 48);
@@ -374,11 +422,13 @@ static void residuals(void **state) {
         for (unsigned role = 0; role < 2; role++)
             for (int apart = 0; apart < 2; apart++) {
                 char text[128];
-                snprintf(text, sizeof text, "%squant:%s:bits=2,split", apart ? "saliency:0.3:by=knorm," : "", schemes[s]);
+                snprintf(text, sizeof text, "%squant:%s:bits=2,split",
+                         apart ? "saliency:0.3:by=knorm," : "", schemes[s]);
                 uint8_t *back = there_and_back(text, &l, role, 64);
                 float *x = layer_values(&l, role);
                 for (size_t i = 0; i < 100 * 96; i++)
-                    assert_true(fabsf(get_value(back, KVC_F32, i) - x[i]) <= 1e-6f * (1 + fabsf(x[i])));
+                    assert_true(fabsf(get_value(back, KVC_F32, i) - x[i]) <=
+                                1e-6f * (1 + fabsf(x[i])));
                 free(x);
                 free(back);
             }
@@ -389,7 +439,8 @@ static void residuals(void **state) {
 
 enum { ALL, NONE, RANDOM, HEAD_EMPTY, ONE_TOKEN, MASKS };
 
-/* K whose small norms are where a mask of two blocks of `half` rows is to be: the share of them in each head. */
+/* K whose small norms are where a mask of two blocks of `half` rows is to be: the share of them in
+ * each head. */
 static double mask_keys(struct layer *l, int kind, size_t half, uint8_t *mask) {
     const size_t rows = 2 * half, heads = (size_t)l->shape[K].heads, dim = (size_t)l->shape[K].dim;
     const size_t most = kind == ALL ? rows : kind == NONE ? 0 : kind == ONE_TOKEN ? 1 : half / 2;
@@ -398,7 +449,8 @@ static double mask_keys(struct layer *l, int kind, size_t half, uint8_t *mask) {
         for (size_t n = 0; n < most;) {
             size_t t = random_bits() % rows;
             if (kind == ALL) t = n;
-            if (kind == HEAD_EMPTY) t = h == 0 ? half + t / 2 : t / 2; /* head 0 only in the second block, others the first */
+            /* head 0 only in the second block, others the first */
+            if (kind == HEAD_EMPTY) t = h == 0 ? half + t / 2 : t / 2;
             n += !mask[t * heads + h];
             mask[t * heads + h] = 1;
         }
@@ -411,7 +463,8 @@ static double mask_keys(struct layer *l, int kind, size_t half, uint8_t *mask) {
         const double norm = (mask[i] ? 1 : 3) + 0.001 * (double)(random_bits() % 1000);
         for (size_t d = 0; d < dim; d++)
             put_value(l->rows[K], KVC_F32, i * dim + d,
-                      (float)(norm / sqrt(square) * (double)get_value(l->rows[K], KVC_F32, i * dim + d)));
+                      (float)(norm / sqrt(square) *
+                              (double)get_value(l->rows[K], KVC_F32, i * dim + d)));
     }
     return (double)most / (double)rows;
 }
@@ -430,11 +483,13 @@ static void two_classes(void **state) {
                 snprintf(before, sizeof before, "saliency:%.12f:by=knorm,", share);
                 struct coded c;
                 snprintf(recipe, sizeof recipe, "%ssplit", before);
-                must_code(&c, &(struct wanted){.recipe = recipe, .layer = &l, .role = V, .block_rows = half});
+                must_code(&c, &(struct wanted){
+                                  .recipe = recipe, .layer = &l, .role = V, .block_rows = half});
                 for (size_t b = 0; b < c.blocks; b++) {
                     const struct kvc_section *s = section_of(&c.block[b], KVC_SECTION_MASK, 0);
                     assert_non_null(s);
-                    for (size_t i = 0; i < half * 3; i++) assert_int_equal(bit(s->data, i), mask[b * half * 3 + i]);
+                    for (size_t i = 0; i < half * 3; i++)
+                        assert_int_equal(bit(s->data, i), mask[b * half * 3 + i]);
                 }
                 code_free(&c);
                 for (unsigned s = 0; s < 4; s++)
@@ -479,9 +534,15 @@ static void worked_example(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worked_example), cmocka_unit_test(every_setting),        cmocka_unit_test(symmetric_ranges),
-        cmocka_unit_test(clipping),       cmocka_unit_test(clipping_around_zero), cmocka_unit_test(constant_groups),
-        cmocka_unit_test(huge_and_tiny),  cmocka_unit_test(blocks_and_dtypes),    cmocka_unit_test(residuals),
+        cmocka_unit_test(worked_example),
+        cmocka_unit_test(every_setting),
+        cmocka_unit_test(symmetric_ranges),
+        cmocka_unit_test(clipping),
+        cmocka_unit_test(clipping_around_zero),
+        cmocka_unit_test(constant_groups),
+        cmocka_unit_test(huge_and_tiny),
+        cmocka_unit_test(blocks_and_dtypes),
+        cmocka_unit_test(residuals),
         cmocka_unit_test(two_classes),
     };
     return cmocka_run_group_tests_name("quant", tests, NULL, NULL);

@@ -1,6 +1,7 @@
-/* test_rans.c: the rANS kernels of every table against a slow coder written from codecs/rans.md alone, tables of
- * frequencies, and what must be refused. Not for what the symbols mean (test_codecs.c). What the kernels read and write
- * lies in memory of its exact size, so that the address sanitizer sees one byte too many. */
+/* test_rans.c: the rANS kernels of every table against a slow coder written from codecs/rans.md
+ * alone, tables of frequencies, and what must be refused. Not for what the symbols mean
+ * (test_codecs.c). What the kernels read and write lies in memory of its exact size, so that the
+ * address sanitizer sees one byte too many. */
 #include "codecs/rans.h"
 
 #include <setjmp.h>
@@ -127,12 +128,14 @@ static void *exact_copy(const void *from, size_t size) {
     return copy;
 }
 
-static void kernel_encode(const struct kvc_kernels *k, const struct sample *t, const uint32_t *begin, struct stream *out) {
+static void kernel_encode(const struct kvc_kernels *k, const struct sample *t,
+                          const uint32_t *begin, struct stream *out) {
     struct kvc_rans_symbol *table = malloc(t->contexts * t->alphabet * sizeof *table);
     uint8_t *bytes = malloc(KVC_RANS_BOUND(t->total)), *end = bytes + KVC_RANS_BOUND(t->total);
     assert_non_null(table);
     assert_non_null(bytes);
-    for (unsigned c = 0; c < t->contexts; c++) kvc_rans_encoding_table(table + c * t->alphabet, t->frequency[c], t->alphabet);
+    for (unsigned c = 0; c < t->contexts; c++)
+        kvc_rans_encoding_table(table + c * t->alphabet, t->frequency[c], t->alphabet);
     struct kvc_rans_encoder r;
     kvc_rans_encode_begin(&r, t->lanes, end);
     for (unsigned i = 0; i < t->lanes; i++) {
@@ -144,7 +147,8 @@ static void kernel_encode(const struct kvc_kernels *k, const struct sample *t, c
         const size_t n = t->n[row];
         at -= n;
         uint16_t *symbols = exact_copy(t->symbol + at, n * sizeof *symbols);
-        for (size_t i = 0; i < n; i++) symbols[i] = (uint16_t)(symbols[i] + t->context[at + i] * t->alphabet);
+        for (size_t i = 0; i < n; i++)
+            symbols[i] = (uint16_t)(symbols[i] + t->context[at + i] * t->alphabet);
         k->rans_encode(&r, symbols, n, table, t->bits);
         free(symbols);
     }
@@ -152,18 +156,19 @@ static void kernel_encode(const struct kvc_kernels *k, const struct sample *t, c
     uint8_t states[4 * KVC_RANS_LANES];
     kvc_rans_encode_end(&r, states);
     for (unsigned i = 0; i < t->lanes; i++)
-        out->state[i] = states[4 * i] | (uint32_t)states[4 * i + 1] << 8 | (uint32_t)states[4 * i + 2] << 16 |
-                        (uint32_t)states[4 * i + 3] << 24;
+        out->state[i] = states[4 * i] | (uint32_t)states[4 * i + 1] << 8 |
+                        (uint32_t)states[4 * i + 2] << 16 | (uint32_t)states[4 * i + 3] << 24;
     out->size = (size_t)(end - r.next);
     memcpy(out->words, r.next, out->size);
     free(bytes);
     free(table);
 }
 
-static int begin_decoding(struct kvc_rans_decoder *r, const struct sample *t, const struct stream *in, const uint8_t *words,
-                          struct kvc_error *e) {
+static int begin_decoding(struct kvc_rans_decoder *r, const struct sample *t,
+                          const struct stream *in, const uint8_t *words, struct kvc_error *e) {
     uint8_t states[4 * KVC_RANS_LANES];
-    for (unsigned i = 0; i < 4 * t->lanes; i++) states[i] = (uint8_t)(in->state[i / 4] >> 8 * (i % 4));
+    for (unsigned i = 0; i < 4 * t->lanes; i++)
+        states[i] = (uint8_t)(in->state[i / 4] >> 8 * (i % 4));
     uint8_t *exact = exact_copy(states, 4 * t->lanes);
     int status = kvc_rans_decode_begin(r, t->lanes, exact, words, in->size, e);
     free(exact);
@@ -187,7 +192,8 @@ static void running_begin(struct running *x, const struct sample *t, const struc
     *x = (struct running){.t = t, .bytes = malloc(in->size + 1), .size = in->size};
     assert_non_null(roomy);
     assert_non_null(x->bytes);
-    for (unsigned c = 0; c < t->contexts; c++) kvc_rans_decoding_table(roomy + c * whole, t->frequency[c], t->alphabet);
+    for (unsigned c = 0; c < t->contexts; c++)
+        kvc_rans_decoding_table(roomy + c * whole, t->frequency[c], t->alphabet);
     x->table = exact_copy(roomy, t->contexts * whole * sizeof *roomy);
     x->words = x->bytes + 1;
     memcpy(x->words, in->words, in->size);
@@ -198,7 +204,8 @@ static void running_begin(struct running *x, const struct sample *t, const struc
 static struct kvc_rans_row running_row(struct running *x, size_t n) {
     x->base = malloc(n * sizeof *x->base);
     x->symbols = malloc(n * sizeof *x->symbols);
-    for (size_t i = 0; i < n; i++) x->base[i] = (uint16_t)((size_t)x->t->context[x->at + i] << x->t->bits);
+    for (size_t i = 0; i < n; i++)
+        x->base[i] = (uint16_t)((size_t)x->t->context[x->at + i] << x->t->bits);
     return (struct kvc_rans_row){&x->r, x->symbols, x->base, x->table, x->t->bits};
 }
 
@@ -221,7 +228,8 @@ static void running_end(struct running *x, struct outcome *o) {
     free(x->table);
 }
 
-static void kernel_decode(const struct kvc_kernels *k, const struct sample *t, const struct stream *in, struct outcome *o) {
+static void kernel_decode(const struct kvc_kernels *k, const struct sample *t,
+                          const struct stream *in, struct outcome *o) {
     struct running x;
     running_begin(&x, t, in);
     for (size_t row = 0; row < t->rows; row++) {
@@ -233,8 +241,8 @@ static void kernel_decode(const struct kvc_kernels *k, const struct sample *t, c
 }
 
 /* Decodes two streams, whose rows have the same sizes, at once. */
-static void kernel_decode_two(const struct kvc_kernels *k, const struct sample *const t[2], const struct stream *const in[2],
-                              struct outcome *o) {
+static void kernel_decode_two(const struct kvc_kernels *k, const struct sample *const t[2],
+                              const struct stream *const in[2], struct outcome *o) {
     struct running x[2];
     for (unsigned i = 0; i < 2; i++) running_begin(&x[i], t[i], in[i]);
     for (size_t row = 0; row < t[0]->rows; row++) {
@@ -247,13 +255,15 @@ static void kernel_decode_two(const struct kvc_kernels *k, const struct sample *
     for (unsigned i = 0; i < 2; i++) running_end(&x[i], &o[i]);
 }
 
-static void assert_same_stream(const struct sample *t, const struct stream *a, const struct stream *b) {
+static void assert_same_stream(const struct sample *t, const struct stream *a,
+                               const struct stream *b) {
     assert_int_equal(a->size, b->size);
     assert_memory_equal(a->words, b->words, a->size);
     assert_memory_equal(a->state, b->state, t->lanes * sizeof *a->state);
 }
 
-static void assert_same_outcome(const struct sample *t, const struct outcome *a, const struct outcome *b) {
+static void assert_same_outcome(const struct sample *t, const struct outcome *a,
+                                const struct outcome *b) {
     assert_memory_equal(a->symbol, b->symbol, t->total * sizeof *a->symbol);
     assert_memory_equal(a->x, b->x, t->lanes * sizeof *a->x);
     assert_int_equal(a->taken, b->taken);
@@ -262,8 +272,9 @@ static void assert_same_outcome(const struct sample *t, const struct outcome *a,
 }
 
 static const uint32_t fresh[KVC_RANS_LANES] = {
-    65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536,
-    65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536,
+    65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536,
+    65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536,
+    65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536, 65536,
 };
 
 /* Every table of kernels decodes this stream, whatever it is, as the slow coder does. */
@@ -309,7 +320,8 @@ static void fill_up(uint16_t *frequency, unsigned alphabet, unsigned whole) {
     }
 }
 
-static void make_frequencies(uint16_t *frequency, unsigned alphabet, unsigned bits, enum kind kind) {
+static void make_frequencies(uint16_t *frequency, unsigned alphabet, unsigned bits,
+                             enum kind kind) {
     const unsigned whole = 1u << bits, most = alphabet < whole ? alphabet : whole;
     memset(frequency, 0, KVC_RANS_SYMBOLS * sizeof *frequency);
     if (kind == RANDOM) {
@@ -320,7 +332,8 @@ static void make_frequencies(uint16_t *frequency, unsigned alphabet, unsigned bi
         frequency[s] = 1;
         frequency[(s + 1) % alphabet] = (uint16_t)(whole - 1);
     } else if (kind == EVEN) { /* all ones where the alphabet is not less than `whole` */
-        for (unsigned i = 0; i < most; i++) frequency[i * (alphabet / most)] = (uint16_t)(whole / most);
+        for (unsigned i = 0; i < most; i++)
+            frequency[i * (alphabet / most)] = (uint16_t)(whole / most);
     } else if (kind == DOMINANT) { /* as many ones as leave one symbol half of the whole */
         const unsigned ones = alphabet < whole / 2 ? alphabet : whole / 2;
         for (unsigned i = 0; i < ones; i++) frequency[i * (alphabet / ones)] = 1;
@@ -333,8 +346,10 @@ static void make_frequencies(uint16_t *frequency, unsigned alphabet, unsigned bi
     assert_int_equal(sum_below(frequency, alphabet), whole);
 }
 
-/* A symbol as often as its frequency says, any that has one, the rarest (most words), the most frequent (fewest). */
-static uint16_t draw_symbol(const uint16_t *frequency, unsigned alphabet, unsigned bits, unsigned how) {
+/* A symbol as often as its frequency says, any that has one, the rarest (most words), the most
+ * frequent (fewest). */
+static uint16_t draw_symbol(const uint16_t *frequency, unsigned alphabet, unsigned bits,
+                            unsigned how) {
     unsigned s = 0, best = alphabet, slot = random_below(1u << bits);
     if (how == 0) {
         while (slot >= frequency[s]) slot -= frequency[s++];
@@ -346,21 +361,24 @@ static uint16_t draw_symbol(const uint16_t *frequency, unsigned alphabet, unsign
         return (uint16_t)s;
     }
     for (s = 0; s < alphabet; s++)
-        if (frequency[s] && (best == alphabet || (frequency[s] < frequency[best]) == (how == 2))) best = s;
+        if (frequency[s] && (best == alphabet || (frequency[s] < frequency[best]) == (how == 2)))
+            best = s;
     return (uint16_t)best;
 }
 
 static const size_t row_sizes[] = {0, 1, 31, 32, 33, 192, 1000};
 
 /* Three rows of one of those sizes, or for plan == COUNT(row_sizes) one row of each. */
-static void make_sample(struct sample *t, enum kind kind, unsigned bits, unsigned contexts, unsigned lanes, size_t plan) {
+static void make_sample(struct sample *t, enum kind kind, unsigned bits, unsigned contexts,
+                        unsigned lanes, size_t plan) {
     static const unsigned alphabets[] = {4, 256, 1024};
     const int mixed = plan == COUNT(row_sizes);
     t->bits = bits;
     t->alphabet = kind == RANDOM || kind == TWO ? alphabets[random_below(COUNT(alphabets))] : 1024;
     t->contexts = contexts;
     t->lanes = lanes;
-    for (unsigned c = 0; c < contexts; c++) make_frequencies(t->frequency[c], t->alphabet, bits, kind);
+    for (unsigned c = 0; c < contexts; c++)
+        make_frequencies(t->frequency[c], t->alphabet, bits, kind);
     t->rows = mixed ? ROWS : 3;
     t->total = 0;
     for (size_t row = 0; row < t->rows; row++) {
@@ -416,8 +434,8 @@ static void two_streams_at_once(void **state) {
             for (unsigned lanes = 4; lanes <= KVC_RANS_LANES; lanes *= 8)
                 for (size_t plan = 0; plan <= COUNT(row_sizes); plan++) {
                     make_sample(&sample, kind, bits, CONTEXTS, KVC_RANS_LANES, plan);
-                    make_sample(&other, (kind + plan) % KINDS, KVC_RANS_MIN_BITS + random_below(4), 1 + random_below(CONTEXTS),
-                                lanes, plan);
+                    make_sample(&other, (kind + plan) % KINDS, KVC_RANS_MIN_BITS + random_below(4),
+                                1 + random_below(CONTEXTS), lanes, plan);
                     slow_encode(&sample, fresh, &streams[0]);
                     slow_encode(&other, fresh, &streams[1]);
                     const struct sample *const t[] = {&sample, &other, &sample};
@@ -439,7 +457,8 @@ static void assert_refused(const struct sample *t, const struct stream *damaged)
     assert_true(outcome.refused);
 }
 
-/* Whatever the damage, the kernels do the same and stay within the stream; short and long ones are refused. */
+/* Whatever the damage, the kernels do the same and stay within the stream; short and long ones are
+ * refused. */
 static void damaged_streams(void **state) {
     (void)state;
     static struct stream damaged;
@@ -447,7 +466,8 @@ static void damaged_streams(void **state) {
     for (unsigned kind = 0; kind < KINDS; kind++)
         for (unsigned bits = KVC_RANS_MIN_BITS; bits <= KVC_RANS_MAX_BITS; bits++)
             for (unsigned lanes = 4; lanes <= KVC_RANS_LANES; lanes *= 8) {
-                make_sample(&sample, kind, bits, 1 + random_below(CONTEXTS), lanes, COUNT(row_sizes));
+                make_sample(&sample, kind, bits, 1 + random_below(CONTEXTS), lanes,
+                            COUNT(row_sizes));
                 check_sample(&sample, &stream);
                 for (size_t i = 0; i < COUNT(cuts); i++) {
                     damaged = stream;
@@ -456,7 +476,8 @@ static void damaged_streams(void **state) {
                 }
                 for (size_t more = 1; more <= 64; more = 2 * more + more % 2) {
                     damaged = stream;
-                    for (size_t i = 0; i < more; i++) damaged.words[damaged.size++] = (uint8_t)random_word();
+                    for (size_t i = 0; i < more; i++)
+                        damaged.words[damaged.size++] = (uint8_t)random_word();
                     assert_refused(&sample, &damaged);
                 }
                 for (int i = 0; i < 4 && stream.size; i++) { /* a bit, a byte, a state, all */
@@ -465,8 +486,10 @@ static void damaged_streams(void **state) {
                     if (i == 0) *at = (uint8_t)(*at ^ 1u << random_below(8));
                     if (i == 1) *at = (uint8_t) ~*at;
                     if (i == 2) damaged.state[random_below(lanes)] = UINT32_MAX;
-                    for (size_t j = 0; i == 3 && j < damaged.size; j++) damaged.words[j] = (uint8_t)random_word();
-                    for (unsigned j = 0; i == 3 && j < lanes; j++) damaged.state[j] = random_word() | 65536;
+                    for (size_t j = 0; i == 3 && j < damaged.size; j++)
+                        damaged.words[j] = (uint8_t)random_word();
+                    for (unsigned j = 0; i == 3 && j < lanes; j++)
+                        damaged.state[j] = random_word() | 65536;
                     check_decoding(&sample, &damaged, &outcome);
                 }
             }
@@ -478,7 +501,8 @@ static void states_out_of_range(void **state) {
         for (unsigned lane = 0; lane < lanes; lane++) {
             struct kvc_rans_decoder r;
             struct kvc_error e = {0};
-            make_sample(&sample, RANDOM, 11, 1, lanes, 0); /* empty rows: the states must be the start already */
+            /* empty rows: the states must be the start already */
+            make_sample(&sample, RANDOM, 11, 1, lanes, 0);
             slow_encode(&sample, fresh, &stream);
             assert_int_equal(begin_decoding(&r, &sample, &stream, stream.words, &e), 0);
             assert_int_equal(kvc_rans_decode_end(&r, &e), 0);
@@ -500,7 +524,8 @@ static int quotient_is_exact(const struct kvc_rans_symbol *s, uint64_t x, uint64
     return (x + add) * s->reciprocal >> (32 + shift) == x / f;
 }
 
-/* The quotient steps at multiples of f, and an error grows with x: the highest multiples below f * 2^(32 - bits). */
+/* The quotient steps at multiples of f, and an error grows with x: the highest multiples below f *
+ * 2^(32 - bits). */
 static void reciprocals_are_exact(void **state) {
     (void)state;
     for (unsigned bits = KVC_RANS_MIN_BITS; bits <= KVC_RANS_MAX_BITS; bits++)
@@ -520,22 +545,25 @@ static void reciprocals_are_exact(void **state) {
         }
 }
 
-/* One symbol in each lane, from states around those where a word is given and where the quotient steps. */
+/* One symbol in each lane, from states around those where a word is given and where the quotient
+ * steps. */
 static void kernels_divide_exactly(void **state) {
     (void)state;
     static struct stream got;
     for (unsigned bits = KVC_RANS_MIN_BITS; bits <= KVC_RANS_MAX_BITS; bits++)
         for (uint32_t f = 1; f < 1u << bits; f++) {
             const uint32_t limit = f << (32 - bits), first = (65535 + f) / f * f;
-            const uint32_t boundary[] = {limit - 1,     limit,     limit + 1,     limit - f,      limit - f - 1,
-                                         limit - 2 * f, limit / 2, limit / 2 - 1, first,          first + f - 1,
-                                         first + f,     65536,     65537,         UINT32_MAX - 1, UINT32_MAX};
+            const uint32_t boundary[] = {limit - 1,     limit,          limit + 1, limit - f,
+                                         limit - f - 1, limit - 2 * f,  limit / 2, limit / 2 - 1,
+                                         first,         first + f - 1,  first + f, 65536,
+                                         65537,         UINT32_MAX - 1, UINT32_MAX};
             uint32_t begin[KVC_RANS_LANES];
             for (size_t i = 0; i < KVC_RANS_LANES; i++) {
                 begin[i] = i < COUNT(boundary) ? boundary[i] : random_word() >> random_below(16);
                 if (begin[i] < 65536) begin[i] += 65536;
             }
-            sample = (struct sample){.bits = bits, .alphabet = 2, .contexts = 1, .lanes = 32, .rows = 1};
+            sample =
+                (struct sample){.bits = bits, .alphabet = 2, .contexts = 1, .lanes = 32, .rows = 1};
             sample.n[0] = sample.total = 32;
             const unsigned s = random_below(2); /* with others below it or above */
             sample.frequency[0][s] = (uint16_t)f;
@@ -584,7 +612,8 @@ static unsigned next_rice(struct reading *r, unsigned k) {
 }
 
 /* A table as rans.md says it is read; -1 where it must be refused. */
-static int slow_table_read(struct reading *r, uint16_t *frequency, unsigned alphabet, unsigned bits) {
+static int slow_table_read(struct reading *r, uint16_t *frequency, unsigned alphabet,
+                           unsigned bits) {
     int level = 0, greatest = 0;
     unsigned special = 0, others = 0;
     for (unsigned s = 0; s < alphabet; s++) {
@@ -605,7 +634,8 @@ static int slow_table_read(struct reading *r, uint16_t *frequency, unsigned alph
 }
 
 /* Reads the first `size` bits both ways; 0 when the table is accepted, with its frequencies. */
-static int read_table(const uint8_t *bytes, size_t size, uint16_t *frequency, unsigned alphabet, unsigned bits) {
+static int read_table(const uint8_t *bytes, size_t size, uint16_t *frequency, unsigned alphabet,
+                      unsigned bits) {
     uint16_t want[KVC_RANS_SYMBOLS];
     uint8_t *exact = exact_copy(bytes, (size + 7) / 8);
     uint16_t *got = malloc(alphabet * sizeof *got);
@@ -628,7 +658,8 @@ static int read_table(const uint8_t *bytes, size_t size, uint16_t *frequency, un
 }
 
 /* Writes a table, reads the same again, and refuses it without its last bit; its size in bits. */
-static size_t check_table(const uint16_t *frequency, unsigned alphabet, unsigned bits, uint8_t *bytes) {
+static size_t check_table(const uint16_t *frequency, unsigned alphabet, unsigned bits,
+                          uint8_t *bytes) {
     uint16_t again[KVC_RANS_SYMBOLS];
     struct kvc_bits out = {.bytes = malloc(KVC_RANS_TABLE_BOUND)};
     assert_non_null(out.bytes);
@@ -649,7 +680,8 @@ static double distance(double a, double b) {
     return a < b ? b - a : a - b;
 }
 
-/* Frequencies made from these counts keep what rans.md says of them, and go through a stored table. */
+/* Frequencies made from these counts keep what rans.md says of them, and go through a stored table.
+ */
 static void check_normalised(const uint32_t *counts, unsigned alphabet, unsigned bits) {
     const uint32_t whole = 1u << bits;
     uint8_t bytes[KVC_RANS_TABLE_BOUND];
@@ -672,17 +704,21 @@ static void check_normalised(const uint32_t *counts, unsigned alphabet, unsigned
     assert_int_equal(sum, whole);
     assert_int_equal(present, n > 1 ? n : 2);
 
-    if (n > 1) { /* all but the most frequent are rounded to levels; those that gained most make room for it */
+    /* all but the most frequent are rounded to levels; those that gained most make room for it */
+    if (n > 1) {
         double rounded = 0, share_of_big = (double)count[big] * whole / (double)total;
         int lowered = 0, above_one = 0;
         for (unsigned s = 0; s < alphabet; s++) {
             if (s == big || !count[s]) continue;
             const double share = (double)count[s] * whole / (double)total;
             unsigned level = 1, own = 0;
-            while (distance(frequency_of_level(level + 1), share) < distance(frequency_of_level(level), share)) level++;
+            while (distance(frequency_of_level(level + 1), share) <
+                   distance(frequency_of_level(level), share))
+                level++;
             while (own <= 40 && frequency_of_level(own) != f[s]) own++;
             assert_true(own <= 40);
-            const double best = distance(frequency_of_level(level), share), is = distance(f[s], share);
+            const double best = distance(frequency_of_level(level), share),
+                         is = distance(f[s], share);
             if (is > best + 0.13) { /* shares are taken in sixteenths: ties go either way */
                 assert_true(own < level);
                 lowered = 1;
@@ -704,9 +740,13 @@ static void normalised_tables(void **state) {
     uint32_t count[KVC_RANS_SYMBOLS];
     for (unsigned bits = KVC_RANS_MIN_BITS; bits <= KVC_RANS_MAX_BITS; bits++)
         for (size_t a = 0; a < COUNT(alphabets); a++) {
-            const unsigned alphabet = alphabets[a], most = alphabet < 1u << bits ? alphabet : 1u << bits;
+            const unsigned alphabet = alphabets[a],
+                           most = alphabet < 1u << bits ? alphabet : 1u << bits;
             for (unsigned round = 0; round < 200; round++) {
-                const unsigned n = round == 0 ? 1 : round % 4 == 1 ? most : 1 + random_below(most), how = round / 4 % 6;
+                const unsigned n = round == 0       ? 1
+                                   : round % 4 == 1 ? most
+                                                    : 1 + random_below(most),
+                               how = round / 4 % 6;
                 unsigned s = random_below(alphabet);
                 memset(count, 0, sizeof count);
                 for (unsigned i = 0; i < n; i++) {
@@ -728,12 +768,14 @@ static void normalised_tables(void **state) {
         }
 }
 
-/* Flipped bits and noise: refused or read as rans.md says; what is accepted can be written again. */
+/* Flipped bits and noise: refused or read as rans.md says; what is accepted can be written again.
+ */
 static void damaged_tables(void **state) {
     (void)state;
     unsigned accepted = 0;
     for (unsigned round = 0; round < 20000; round++) {
-        const unsigned bits = 8 + random_below(4), alphabet = 2u << random_below(round % 2 ? 10 : 4);
+        const unsigned bits = 8 + random_below(4),
+                       alphabet = 2u << random_below(round % 2 ? 10 : 4);
         uint16_t f[KVC_RANS_SYMBOLS];
         uint8_t bytes[KVC_RANS_TABLE_BOUND];
         size_t size = 8 * 64;
@@ -748,7 +790,8 @@ static void damaged_tables(void **state) {
                 *at = (uint8_t)(*at ^ 1u << random_below(8));
             }
         } else {
-            for (size_t i = 0; i < size / 8; i++) bytes[i] = (uint8_t)(random_word() & random_word());
+            for (size_t i = 0; i < size / 8; i++)
+                bytes[i] = (uint8_t)(random_word() & random_word());
         }
         if (read_table(bytes, size, f, alphabet, bits)) continue;
         accepted++;
@@ -762,20 +805,27 @@ static void damaged_tables(void **state) {
 /* Each thing that must be refused beside its neighbour that must not be; alphabet 16, P = 8. */
 static void refused_tables(void **state) {
     (void)state;
-    enum { RUN = 100, LONG_RUN = 200 }; /* the rest of the numbers are levels; one after RUN is a run's, then nothing */
+    /* the rest of the numbers are levels; one after RUN is a run's, then nothing */
+    enum { RUN = 100, LONG_RUN = 200 };
     static const struct {
         int level[8]; /* ends with RUN, then the zeros that follow the last level, 0 */
         int status;
     } cases[] = {
-        {{3, 28, 0, RUN, 13}, 0},       {{3, 28, 0, RUN, 14}, -1}, /* a run beyond the alphabet */
-        {{3, 28, 0, LONG_RUN, 13}, -1},                            /* the long form where the short would do */
-        {{3, 40, 0, RUN, 13}, 0},       {{3, 41, 0, RUN, 13}, -1}, /* no such level */
-        {{3, -1, 0, RUN, 13}, -1},      {{0, RUN, 15}, -1},        /* nothing has a frequency */
-        {{28, 0, RUN, 14}, -1},                                    /* the others sum to 0 */
-        {{28, 1, 0, RUN, 13}, 0},       {{27, 27, 0, RUN, 13}, 0}, /* 224 and what is left */
-        {{28, 28, 0, RUN, 13}, -1},                                /* 256 leaves nothing */
-        {{27, 27, 16, 0, RUN, 12}, -1},                            /* 224 + 32 */
-        {{27, 27, 15, 0, RUN, 12}, 0},  {{40, 40, 40, 0, RUN, 12}, -1},
+        {{3, 28, 0, RUN, 13}, 0},
+        {{3, 28, 0, RUN, 14}, -1}, /* a run beyond the alphabet */
+        /* the long form where the short would do */
+        {{3, 28, 0, LONG_RUN, 13}, -1},
+        {{3, 40, 0, RUN, 13}, 0},
+        {{3, 41, 0, RUN, 13}, -1}, /* no such level */
+        {{3, -1, 0, RUN, 13}, -1},
+        {{0, RUN, 15}, -1},     /* nothing has a frequency */
+        {{28, 0, RUN, 14}, -1}, /* the others sum to 0 */
+        {{28, 1, 0, RUN, 13}, 0},
+        {{27, 27, 0, RUN, 13}, 0},      /* 224 and what is left */
+        {{28, 28, 0, RUN, 13}, -1},     /* 256 leaves nothing */
+        {{27, 27, 16, 0, RUN, 12}, -1}, /* 224 + 32 */
+        {{27, 27, 15, 0, RUN, 12}, 0},
+        {{40, 40, 40, 0, RUN, 12}, -1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         uint8_t bytes[64];
@@ -799,7 +849,8 @@ static void refused_tables(void **state) {
     }
 }
 
-/* Writes numbers, reads them at once and one by one: from all bits, and from strings that end in a code; long codes and random bits too. */
+/* Writes numbers, reads them at once and one by one: from all bits, and from strings that end in a
+ * code; long codes and random bits too. */
 static void rice_codes_at_once(void **state) {
     (void)state;
     enum { NUMBERS = 300, ROOM = 5 * NUMBERS };
@@ -839,7 +890,8 @@ static void example(void **state) {
     uint8_t bytes[KVC_RANS_TABLE_BOUND];
     assert_int_equal(check_table(frequency, 4, 8, bytes), 41);
     assert_memory_equal(bytes, stored, sizeof stored);
-    sample = (struct sample){.bits = 8, .alphabet = 4, .contexts = 1, .lanes = 2, .rows = 1, .n = {6}, .total = 6};
+    sample = (struct sample){
+        .bits = 8, .alphabet = 4, .contexts = 1, .lanes = 2, .rows = 1, .n = {6}, .total = 6};
     memcpy(sample.frequency[0], frequency, sizeof frequency);
     memcpy(sample.symbol, symbols, sizeof symbols);
     check_sample(&sample, &stream);

@@ -3,7 +3,8 @@
 
 static const struct kvc_format *const format = &kvc_format_raw;
 
-/* 3 layers, K and V, 5 tokens, 2 heads, 4 channels of two bytes; each value says where it belongs. */
+/* 3 layers, K and V, 5 tokens, 2 heads, 4 channels of two bytes; each value says where it belongs.
+ */
 enum { L = 3, T = 5, H = 2, D = 4, VALUES = L * 2 * T * H * D, OFFSET = 7 };
 
 static uint16_t value_of(unsigned l, unsigned c, unsigned t, unsigned h, unsigned d) {
@@ -26,10 +27,12 @@ static void fill(uint8_t *data, const char *order) {
     }
 }
 
-/* The options of the file, with another value for one key, or without it: "dtype=f12", "tokens=". */
+/* The options of the file, with another value for one key, or without it: "dtype=f12", "tokens=".
+ */
 static struct kvc_import_options geometry_but(const char *order, const char *other) {
     static char text[512];
-    static const char *const plain[] = {"dtype=f16", "layers=3", "tokens=5", "heads=2", "dim=4", "offset=7"};
+    static const char *const plain[] = {"dtype=f16", "layers=3", "tokens=5",
+                                        "heads=2",   "dim=4",    "offset=7"};
     snprintf(text, sizeof text, order ? "raw:order=%s" : "raw:offset=7", order);
     for (int i = 0; i < 6; i++) {
         const size_t key = strcspn(plain[i], "=") + 1;
@@ -102,7 +105,8 @@ static void test_geometry(void **state) {
     kvc_cache_free(c);
     kvc_input_close(&in);
     refuse_bytes(format, data, sizeof data, NULL, KVC_ERR_USAGE, "dtype=f16,layers=L");
-    refuse_bytes(format, data, sizeof data - 1, &o, KVC_ERR_USAGE, "makes 480 bytes after offset 7");
+    refuse_bytes(format, data, sizeof data - 1, &o, KVC_ERR_USAGE,
+                 "makes 480 bytes after offset 7");
     static const char *const orders[] = {"", "lcth", "lcthdd", "lcthl", "lcthx", "LCTHD"};
     for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
         bad = geometry(orders[i]);
@@ -112,7 +116,8 @@ static void test_geometry(void **state) {
                                             {"tokens=", "needs its geometry"},
                                             {"dim=4611686018427387903", "64 bits"},
                                             {"offset=18446744073709551611", "but the file has"},
-                                            {"layers=1024G", "layers=1024G is not a number from 1 to 65536"},
+                                            {"layers=1024G",
+                                             "layers=1024G is not a number from 1 to 65536"},
                                             {"tokens=0", "is not a number"},
                                             {"heads=3x", "is not a number"},
                                             {"dtype=q8_0", "no multiple"}};
@@ -123,7 +128,8 @@ static void test_geometry(void **state) {
     bad.format = "raw:order=lcdth,dtype=q8_0,layers=2,tokens=3,heads=4,dim=32";
     refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "d must be last");
     bad.format = "raw:ordre=lcthd";
-    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "there is no option 'ordre'; did you mean order?");
+    refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE,
+                 "there is no option 'ordre'; did you mean order?");
     bad.format = "raw:dtype";
     refuse_bytes(format, data, sizeof data, &bad, KVC_ERR_USAGE, "dtype wants a value: dtype=f16");
 }
@@ -133,7 +139,8 @@ static void test_blocks(void **state) {
     (void)state;
     uint8_t data[2 * 2 * 3 * 34];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i / 34);
-    const struct kvc_import_options o = {.format = "raw:dtype=q8_0,order=clhtd,layers=1,tokens=3,heads=2,dim=32"};
+    const struct kvc_import_options o = {
+        .format = "raw:dtype=q8_0,order=clhtd,layers=1,tokens=3,heads=2,dim=32"};
     struct kvc_input in;
     struct kvc_cache *c = import_bytes(format, &in, data, sizeof data, &o);
     size_t n;
@@ -180,7 +187,8 @@ static void test_unconverted(void **state) {
     struct kvc_input in;
     struct kvc_error e;
     struct kvc_export_options o = {.pairing = KVC_PAIRING_HALVES};
-    struct kvc_cache *c = raw_cache(&in, data, sizeof data, "q8_0", 1, 1, 1, 32, KVC_PAIRING_INTERLEAVED);
+    struct kvc_cache *c = raw_cache(&in, data, sizeof data, "q8_0", 1, 1, 1, 32,
+                                    KVC_PAIRING_INTERLEAVED);
     refuse_export(format, c, &o, KVC_ERR_UNSUPPORTED, "whether K is Hadamard-rotated is unknown");
     assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 32, &e), 0);
     struct kvc_buffer b = export_bytes(format, c);
@@ -204,8 +212,9 @@ static void test_probe(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orders),    cmocka_unit_test(test_geometry),    cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_sequences), cmocka_unit_test(test_unconverted), cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_orders),      cmocka_unit_test(test_geometry),
+        cmocka_unit_test(test_blocks),      cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_unconverted), cmocka_unit_test(test_probe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

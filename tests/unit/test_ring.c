@@ -1,5 +1,6 @@
-/* test_ring.c: a ring delivers every piece in order and byte for byte, whatever the slots, the threads and the source; where
- * reading fails it says at which byte, and never delivers what was not read. */
+/* test_ring.c: a ring delivers every piece in order and byte for byte, whatever the slots, the
+ * threads and the source; where reading fails it says at which byte, and never delivers what was
+ * not read. */
 #include "formats/device/ring.h"
 #include "formats/device/uring.h"
 
@@ -31,12 +32,13 @@ static uint64_t random_below(uint64_t n) {
 /* What all files hold, as far as they reach. */
 static uint8_t *content(void) {
     static uint64_t word[WHOLE / sizeof(uint64_t)];
-    for (size_t i = 0; !word[WHOLE / sizeof word[0] - 1]; i++) word[i] = (i + 1) * 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; !word[WHOLE / sizeof word[0] - 1]; i++)
+        word[i] = (i + 1) * 0x9e3779b97f4a7c15u;
     return (uint8_t *)word;
 }
 
-/* An unlinked file of such content beside this program: /tmp may be on a file system without direct reads. `again` is the same
- * file opened for direct reads; -1 where its system refuses. */
+/* An unlinked file of such content beside this program: /tmp may be on a file system without direct
+ * reads. `again` is the same file opened for direct reads; -1 where its system refuses. */
 static int file(uint64_t size, int *again) {
     char path[4096];
     assert_in_range(snprintf(path, sizeof path, "%s-XXXXXX", program), 1, sizeof path - 1);
@@ -65,7 +67,8 @@ static struct pieces pieces_of(const struct shape *s) {
     assert_non_null(p.piece);
     for (uint64_t i = 0; i < s->n; i++) {
         uint64_t offset = p.size + (s->gap ? random_below(s->gap + 1) : 0);
-        p.piece[i] = (struct kvc_ring_piece){offset, s->least + random_below(s->most - s->least + 1)};
+        p.piece[i] = (struct kvc_ring_piece){offset,
+                                             s->least + random_below(s->most - s->least + 1)};
         p.size = offset + p.piece[i].size;
     }
     assert_in_range(p.size, 0, WHOLE);
@@ -91,8 +94,10 @@ static void check_bytes(const struct kvc_ring_piece *p, const uint8_t *bytes) {
     assert_memory_equal(bytes, content() + p->offset, p->size);
 }
 
-/* Takes everything, holds as many slots as there are, gives them back in random order. Returns what the last take did. */
-static int take_all(struct kvc_ring *r, const struct pieces *p, unsigned slots, uint64_t *taken, struct kvc_error *e) {
+/* Takes everything, holds as many slots as there are, gives them back in random order. Returns what
+ * the last take did. */
+static int take_all(struct kvc_ring *r, const struct pieces *p, unsigned slots, uint64_t *taken,
+                    struct kvc_error *e) {
     unsigned held[MAX_SLOTS], n_held = 0, slot;
     uint64_t number;
     const uint8_t *bytes;
@@ -113,13 +118,16 @@ static int take_all(struct kvc_ring *r, const struct pieces *p, unsigned slots, 
     return status;
 }
 
-static void read_shape(const struct kvc_ring_source *source, const struct pieces *p, const struct shape *s) {
+static void read_shape(const struct kvc_ring_source *source, const struct pieces *p,
+                       const struct shape *s) {
     uint8_t *slot[MAX_SLOTS];
     struct kvc_ring *r;
     struct kvc_error e;
     uint64_t taken;
     slots_new(slot, s->slots, s->slot_bytes, source->direct);
-    assert_int_equal(kvc_ring_start(&r, source, p->piece, s->n, slot, s->slots, s->slot_bytes, s->threads, &e), 0);
+    assert_int_equal(kvc_ring_start(&r, source, p->piece, s->n, slot, s->slots, s->slot_bytes,
+                                    s->threads, &e),
+                     0);
     assert_int_equal(take_all(r, p, s->slots, &taken, &e), 0);
     assert_int_equal(taken, s->n);
     kvc_ring_stop(r);
@@ -129,12 +137,29 @@ static void read_shape(const struct kvc_ring_source *source, const struct pieces
 static const struct shape shapes[] = {
     {.n = 0, .slot_bytes = 100, .least = 1, .most = 1, .slots = 3, .threads = 4},
     {.n = 1, .slot_bytes = 1, .least = 1, .most = 1, .slots = 1, .threads = 1},
-    {.n = 1, .slot_bytes = 5 * MIB + 77, .least = 5 * MIB + 77, .most = 5 * MIB + 77, .slots = 2, .threads = 4},
-    {.n = 3, .slot_bytes = 3 * MIB, .least = 1, .most = 3 * MIB, .gap = 5000, .slots = 1, .threads = 16},
+    {.n = 1,
+     .slot_bytes = 5 * MIB + 77,
+     .least = 5 * MIB + 77,
+     .most = 5 * MIB + 77,
+     .slots = 2,
+     .threads = 4},
+    {.n = 3,
+     .slot_bytes = 3 * MIB,
+     .least = 1,
+     .most = 3 * MIB,
+     .gap = 5000,
+     .slots = 1,
+     .threads = 16},
     {.n = 300, .slot_bytes = 5000, .least = 1, .most = 5000, .gap = 300, .slots = 1, .threads = 1},
     {.n = 300, .slot_bytes = 5000, .least = 1, .most = 5000, .slots = 3, .threads = 0},
     {.n = 300, .slot_bytes = 10000, .least = 4096, .most = 4096, .slots = 16, .threads = 3},
-    {.n = 12, .slot_bytes = 2 * MIB, .least = 1, .most = 2 * MIB, .gap = MIB, .slots = 8, .threads = 4},
+    {.n = 12,
+     .slot_bytes = 2 * MIB,
+     .least = 1,
+     .most = 2 * MIB,
+     .gap = MIB,
+     .slots = 8,
+     .threads = 4},
     {.n = 24, .slot_bytes = MIB, .least = MIB, .most = MIB, .slots = 4, .threads = 2},
 };
 
@@ -219,7 +244,8 @@ static uint64_t injected_random(struct injected *s, uint64_t n) {
 
 static ssize_t injected_bytes(struct injected *s, void *to, size_t n, uint64_t offset) {
     if ((s->fd >= 0 && (fcntl(s->fd, F_GETFL) & O_DIRECT)) ||
-        (s->aligned && (offset % KVC_RING_ALIGN || n % KVC_RING_ALIGN || (uintptr_t)to % KVC_RING_ALIGN))) {
+        (s->aligned &&
+         (offset % KVC_RING_ALIGN || n % KVC_RING_ALIGN || (uintptr_t)to % KVC_RING_ALIGN))) {
         errno = EINVAL;
         return -1;
     }
@@ -260,21 +286,30 @@ static struct injected injected(uint64_t size) {
 }
 
 static struct kvc_ring_source source_of(struct injected *s, int direct) {
-    return (struct kvc_ring_source){.fd = -1, .size = s->size, .direct = direct, .read = injected_read, .state = s};
+    return (struct kvc_ring_source){
+        .fd = -1, .size = s->size, .direct = direct, .read = injected_read, .state = s};
 }
 
 static void test_short_reads(void **unused) {
     (void)unused;
-    static const struct shape shape = {
-        .n = 40, .slot_bytes = 20000, .least = 1, .most = 20000, .gap = 9000, .slots = 3, .threads = 4};
+    static const struct shape shape = {.n = 40,
+                                       .slot_bytes = 20000,
+                                       .least = 1,
+                                       .most = 20000,
+                                       .gap = 9000,
+                                       .slots = 3,
+                                       .threads = 4};
     struct pieces p = pieces_of(&shape);
     struct injected one = injected(p.size), any = injected(p.size), odd = injected(p.size);
     one.most = 1;
     any.random = 1;
     odd.aligned = 1;
-    odd.most = KVC_RING_ALIGN + 1; /* direct reads go on at a multiple again: less would be no progress */
-    const struct kvc_ring_source sources[] = {source_of(&one, 0), source_of(&any, 0), source_of(&odd, 1)};
-    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) read_shape(&sources[i], &p, &shape);
+    /* direct reads go on at a multiple again: less would be no progress */
+    odd.most = KVC_RING_ALIGN + 1;
+    const struct kvc_ring_source sources[] = {source_of(&one, 0), source_of(&any, 0),
+                                              source_of(&odd, 1)};
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++)
+        read_shape(&sources[i], &p, &shape);
     free(p.piece);
 }
 
@@ -296,14 +331,17 @@ static void test_one_piece_many_threads(void **unused) {
 /* --- failures --- */
 
 /* take() must deliver those that end by `bad` and fail there, each time. */
-static void expect_failure(const struct kvc_ring_source *source, const struct pieces *p, const struct shape *s, uint64_t bad,
-                           enum kvc_code code, const char *text) {
+static void expect_failure(const struct kvc_ring_source *source, const struct pieces *p,
+                           const struct shape *s, uint64_t bad, enum kvc_code code,
+                           const char *text) {
     uint8_t *slot[MAX_SLOTS];
     struct kvc_ring *r;
     struct kvc_error e;
     uint64_t taken, good = 0;
     slots_new(slot, s->slots, s->slot_bytes, source->direct);
-    assert_int_equal(kvc_ring_start(&r, source, p->piece, s->n, slot, s->slots, s->slot_bytes, s->threads, &e), 0);
+    assert_int_equal(kvc_ring_start(&r, source, p->piece, s->n, slot, s->slots, s->slot_bytes,
+                                    s->threads, &e),
+                     0);
     while (p->piece[good].offset + p->piece[good].size <= bad) good++;
     for (int again = 0; again < 2; again++) {
         memset(&e, 0, sizeof e);
@@ -317,8 +355,12 @@ static void expect_failure(const struct kvc_ring_source *source, const struct pi
     slots_free(slot, s->slots);
 }
 
-static const struct shape failing = {
-    .n = 20, .slot_bytes = 3 * MIB / 2, .least = MIB / 2, .most = 3 * MIB / 2, .slots = 4, .threads = 4};
+static const struct shape failing = {.n = 20,
+                                     .slot_bytes = 3 * MIB / 2,
+                                     .least = MIB / 2,
+                                     .most = 3 * MIB / 2,
+                                     .slots = 4,
+                                     .threads = 4};
 
 static void test_io_error(void **unused) {
     (void)unused;
@@ -332,7 +374,8 @@ static void test_io_error(void **unused) {
             if (direct) s.bad -= s.bad % KVC_RING_ALIGN;
             struct kvc_ring_source source = source_of(&s, direct);
             char text[128];
-            snprintf(text, sizeof text, "cannot read the file: %s (at byte %ju)", strerror(EIO), (uintmax_t)s.bad);
+            snprintf(text, sizeof text, "cannot read the file: %s (at byte %ju)", strerror(EIO),
+                     (uintmax_t)s.bad);
             expect_failure(&source, &p, &failing, s.bad, KVC_ERR_IO, text);
         }
     free(p.piece);
@@ -342,13 +385,16 @@ static void test_shorter_file(void **unused) {
     (void)unused;
     struct pieces p = pieces_of(&failing);
     for (int direct = 0; direct < 3; direct++) { /* 2: io_uring, where there is any */
-        struct kvc_ring_source source = {.size = p.size, .direct = direct > 0, .threads_only = direct == 1};
+        struct kvc_ring_source source = {.size = p.size,
+                                         .direct = direct > 0,
+                                         .threads_only = direct == 1};
         int again, fd = file(p.size, &again);
         uint64_t size = p.size / 2 + 1234;
         assert_int_equal(ftruncate(fd, (off_t)size), 0);
         source.fd = direct ? again : fd;
         if (source.fd >= 0)
-            expect_failure(&source, &p, &failing, size, KVC_ERR_DAMAGED, "the file was cut short while it was read");
+            expect_failure(&source, &p, &failing, size, KVC_ERR_DAMAGED,
+                           "the file was cut short while it was read");
         close(fd);
         if (again >= 0) close(again);
     }
@@ -413,7 +459,9 @@ static void test_refused_arguments(void **unused) {
         struct kvc_ring_source source = {.fd = -1, .size = 1000, .direct = bad[i].direct};
         struct kvc_ring *r = (struct kvc_ring *)&source;
         struct kvc_error e;
-        assert_int_equal(kvc_ring_start(&r, &source, bad[i].piece, 2, slot, bad[i].slots, 100, 1, &e), -1);
+        assert_int_equal(kvc_ring_start(&r, &source, bad[i].piece, 2, slot, bad[i].slots, 100, 1,
+                                        &e),
+                         -1);
         assert_int_equal(e.code, bad[i].code);
         assert_null(r);
     }
@@ -441,7 +489,8 @@ static void expect_cancelled(struct kvc_ring *r) {
     }
 }
 
-/* take() blocks because all slots are taken, then because readers are slow: one byte in 2 ms would take half an hour. */
+/* take() blocks because all slots are taken, then because readers are slow: one byte in 2 ms would
+ * take half an hour. */
 static void test_cancel(void **unused) {
     (void)unused;
     for (int slow = 0; slow < 2; slow++) {
@@ -455,7 +504,9 @@ static void test_cancel(void **unused) {
         struct kvc_error e;
         pthread_t thread;
         slots_new(slot, failing.slots, failing.slot_bytes, 0);
-        assert_int_equal(kvc_ring_start(&r, &source, p.piece, failing.n, slot, failing.slots, failing.slot_bytes, 4, &e), 0);
+        assert_int_equal(kvc_ring_start(&r, &source, p.piece, failing.n, slot, failing.slots,
+                                        failing.slot_bytes, 4, &e),
+                         0);
         for (unsigned i = 0; !slow && i < failing.slots; i++) {
             uint64_t number;
             const uint8_t *bytes;
@@ -478,13 +529,18 @@ static void test_stop_early(void **unused) {
     int direct, fd = file(p.size, &direct);
     for (uint64_t pieces = 0; pieces < 12; pieces++)
         for (int i = 0; i < 3; i++) {
-            struct kvc_ring_source source = {.fd = i ? direct : fd, .size = p.size, .direct = i > 0, .threads_only = i == 1};
+            struct kvc_ring_source source = {.fd = i ? direct : fd,
+                                             .size = p.size,
+                                             .direct = i > 0,
+                                             .threads_only = i == 1};
             uint8_t *slot[MAX_SLOTS];
             struct kvc_ring *r;
             struct kvc_error e;
             if (source.fd < 0) continue;
             slots_new(slot, failing.slots, failing.slot_bytes, source.direct);
-            assert_int_equal(kvc_ring_start(&r, &source, p.piece, failing.n, slot, failing.slots, failing.slot_bytes, 3, &e), 0);
+            assert_int_equal(kvc_ring_start(&r, &source, p.piece, failing.n, slot, failing.slots,
+                                            failing.slot_bytes, 3, &e),
+                             0);
             for (uint64_t k = 0; k < pieces; k++) {
                 uint64_t number;
                 const uint8_t *bytes;
@@ -523,8 +579,13 @@ static void *give_all(void *arg) {
 
 static void test_give_from_another_thread(void **unused) {
     (void)unused;
-    static const struct shape shape = {
-        .n = 1000, .slot_bytes = 3000, .least = 1, .most = 3000, .gap = 10, .slots = 5, .threads = 3};
+    static const struct shape shape = {.n = 1000,
+                                       .slot_bytes = 3000,
+                                       .least = 1,
+                                       .most = 3000,
+                                       .gap = 10,
+                                       .slots = 5,
+                                       .threads = 3};
     struct pieces p = pieces_of(&shape);
     uint8_t *slot[MAX_SLOTS];
     struct kvc_ring_source source = {.fd = -1, .map = content(), .size = p.size};
@@ -532,7 +593,9 @@ static void test_give_from_another_thread(void **unused) {
     struct kvc_error e;
     pthread_t thread;
     slots_new(slot, shape.slots, shape.slot_bytes, 0);
-    assert_int_equal(kvc_ring_start(&g.r, &source, p.piece, shape.n, slot, shape.slots, shape.slot_bytes, 3, &e), 0);
+    assert_int_equal(kvc_ring_start(&g.r, &source, p.piece, shape.n, slot, shape.slots,
+                                    shape.slot_bytes, 3, &e),
+                     0);
     assert_int_equal(pthread_create(&thread, NULL, give_all, &g), 0);
     for (uint64_t i = 0; i < shape.n; i++) {
         uint64_t number;

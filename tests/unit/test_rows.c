@@ -1,5 +1,5 @@
-/* test_rows.c: what is doubtful about rows beside ids, padding and windows: each verdict, from each source, and what is usual and no
- * reason to doubt. */
+/* test_rows.c: what is doubtful about rows beside ids, padding and windows: each verdict, from each
+ * source, and what is usual and no reason to doubt. */
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/cache/rows.h"
@@ -26,7 +26,8 @@ static void fill(uint64_t n, uint64_t zeros) {
         for (uint64_t i = n - zeros; i < n; i++) memset(rows[t][i], 0, DIM);
 }
 
-static void add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, unsigned first, uint64_t n, enum kvc_layer_kind kind) {
+static void add_layer(struct kvc_cache *c, uint32_t part, uint32_t index, unsigned first,
+                      uint64_t n, enum kvc_layer_kind kind) {
     struct kvc_error e;
     const struct kvc_shape shape = {.dtype = KVC_U8, .tokens = n, .heads = 1, .dim = DIM};
     const uint32_t layer = kvc_cache_add_layer(c, part, index, kind, &e);
@@ -53,7 +54,8 @@ static struct kvc_cache *make(uint64_t n, uint64_t ids) {
     return c;
 }
 
-/* Looks at a cache, checks that its line has `said` ("": nothing is said) and that it is refused or not, and frees it. */
+/* Looks at a cache, checks that its line has `said` ("": nothing is said) and that it is refused or
+ * not, and frees it. */
 static struct kvc_rows verdict(struct kvc_cache *c, const char *said, int refused) {
     struct kvc_rows r;
     struct kvc_error e = {.code = KVC_OK};
@@ -63,7 +65,8 @@ static struct kvc_rows verdict(struct kvc_cache *c, const char *said, int refuse
     if (*said ? !strstr(text, said) : *text) fail_msg("said: '%s', wanted: '%s'", text, said);
     if ((kvc_rows_refuse(&r, &e) != 0) != refused) fail_msg("refused: %d: %s", !refused, text);
     if (refused) assert_int_equal(e.code, KVC_ERR_USAGE);
-    if (refused && *said && !strstr(e.message, said)) fail_msg("refused by '%s', wanted: '%s'", e.message, said);
+    if (refused && *said && !strstr(e.message, said))
+        fail_msg("refused by '%s', wanted: '%s'", e.message, said);
     kvc_cache_free(c);
     return r;
 }
@@ -126,7 +129,8 @@ static void test_zeros(void **state) {
         int refused;
     } cases[] = {{40, 1, 0, 1, "the last 1 of 40 rows are zeros", 0},
                  {40, 12, 0, 12, "--tokens=0:28 leaves them out", 0},
-                 {40, 12, 28, 12, "the last 12 of 40 rows", 0}, /* a static cache: the ids end where the rows do */
+                 /* a static cache: the ids end where the rows do */
+                 {40, 12, 28, 12, "the last 12 of 40 rows", 0},
                  {40, 12, 29, 12, "the last 12 of 40 rows", 1},
                  {40, 12, 40, 12, "the last 12 of 40 rows", 1},
                  {40, 39, 1, 39, "--tokens=0:1", 0},
@@ -134,11 +138,13 @@ static void test_zeros(void **state) {
                  {700, 257, 0, 257, "--tokens=0:443", 0},
                  {700, 258, 0, 258, "--tokens=0:442", 0},
                  {700, 699, 0, 699, "--tokens=0:1", 0},
-                 {40, 40, 40, 0, "", 0}, /* zeros alone: of a test, not of a cache that is not full */
+                 /* zeros alone: of a test, not of a cache that is not full */
+                 {40, 40, 40, 0, "", 0},
                  {700, 700, 0, 0, "", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fill(cases[i].rows, cases[i].zeros);
-        const struct kvc_rows r = verdict(make(cases[i].rows, cases[i].ids), cases[i].said, cases[i].refused);
+        const struct kvc_rows r = verdict(make(cases[i].rows, cases[i].ids), cases[i].said,
+                                          cases[i].refused);
         assert_int_equal(r.zeros, cases[i].found);
     }
 }
@@ -177,7 +183,8 @@ static void test_zeros_elsewhere(void **state) {
     verdict(c, "", 0);
 }
 
-static int fail_read(const struct kvc_cache *c, uint32_t t, uint64_t first, uint64_t n, uint8_t *dst, struct kvc_error *e) {
+static int fail_read(const struct kvc_cache *c, uint32_t t, uint64_t first, uint64_t n,
+                     uint8_t *dst, struct kvc_error *e) {
     (void)c, (void)t, (void)first, (void)n, (void)dst;
     return kvc_fail(e, KVC_ERR_IO, "the disk is gone");
 }
@@ -217,12 +224,14 @@ static void test_padding_that_is_cut(void **state) {
         const char *used;
         uint64_t first, end;
         int stays;
-    } cases[] = {{"10:40", 10, 40, 0}, {"10:40", 12, 30, 0}, {"10:40", 9, 40, 1},     {"10:40", 10, 41, 1},
-                 {"10:40", 0, 10, 1},  {"", 0, 10, 0},       {"scattered", 0, 40, 1}, {"10:", 10, 11, 1}};
+    } cases[] = {{"10:40", 10, 40, 0},    {"10:40", 12, 30, 0}, {"10:40", 9, 40, 1},
+                 {"10:40", 10, 41, 1},    {"10:40", 0, 10, 1},  {"", 0, 10, 0},
+                 {"scattered", 0, 40, 1}, {"10:", 10, 11, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kvc_meta meta = {0};
         struct kvc_error e;
-        if (*cases[i].used) assert_int_equal(kvc_meta_set_text(&meta, KVC_KEY_ROWS_USED, cases[i].used, &e), 0);
+        if (*cases[i].used)
+            assert_int_equal(kvc_meta_set_text(&meta, KVC_KEY_ROWS_USED, cases[i].used, &e), 0);
         kvc_rows_cut(&meta, cases[i].first, cases[i].end);
         assert_int_equal(kvc_meta_find(&meta, KVC_KEY_ROWS_USED) != NULL, cases[i].stays);
         kvc_meta_free(&meta);
@@ -251,12 +260,14 @@ static struct kvc_cache *make_short(uint64_t n, uint64_t shorter) {
 static void test_short_layers(void **state) {
     (void)state;
     struct kvc_error e;
-    assert_int_equal(verdict(make_short(40, 30), "some layers have 30 rows and others 40", 1).short_of, 30);
+    assert_int_equal(
+        verdict(make_short(40, 30), "some layers have 30 rows and others 40", 1).short_of, 30);
     verdict(make_short(40, 30), "(--model, or sliding_window in the file, does)", 1);
 
     struct kvc_cache *c = make_short(40, 30); /* a model without windows: --model is no advice */
     assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_ARCH, "llama", &e), 0);
-    const struct kvc_rows r = verdict(c, "nothing says that a sliding window left the others out", 1);
+    const struct kvc_rows r = verdict(c, "nothing says that a sliding window left the others out",
+                                      1);
     char text[400];
     kvc_rows_say(&r, "", text, sizeof text);
     assert_null(strstr(text, "--model"));
@@ -282,7 +293,8 @@ static void test_streams(void **state) {
     assert_int_equal(kvc_cache_add_part(c, KVC_PART_LIVE, 4, &e), 1);
     c->part[1].stream = 1;
     assert_int_equal(kvc_cache_finish(c, &e), 0);
-    const struct kvc_rows r = verdict(c, "", 0); /* ids are of one sequence: of which, nobody knows */
+    /* ids are of one sequence: of which, nobody knows */
+    const struct kvc_rows r = verdict(c, "", 0);
     assert_int_equal(r.rows, 0);
 
     c = make(40, 60); /* a stream without cells is none */
@@ -310,7 +322,8 @@ static void test_all_at_once(void **state) {
     (void)state;
     struct kvc_error e;
     char text[400], cut[60];
-    struct kvc_rows r = {.rows = 40, .ids = 60, .other_ids = 1, .zeros = 12, .short_of = 30, .used = "0:20"};
+    struct kvc_rows r = {
+        .rows = 40, .ids = 60, .other_ids = 1, .zeros = 12, .short_of = 30, .used = "0:20"};
     kvc_rows_say(&r, "", text, sizeof text);
     assert_non_null(strstr(text, "60 token ids for 40 rows"));
     assert_non_null(strstr(text, "; the last 12 of 40 rows are zeros"));

@@ -1,4 +1,5 @@
-/* test_safetensors.c: the strict header, the way there and back, real files when $KVC_TEST_DATA is set. */
+/* test_safetensors.c: the strict header, the way there and back, real files when $KVC_TEST_DATA is
+ * set. */
 #include "formats/io/bytes.h"
 #include "kernels/kernels.h"
 #include "tests/unit/arrays_support.h"
@@ -29,9 +30,10 @@ static struct file make(const char *header, size_t n) {
 
 static void test_import(void **state) {
     (void)state;
-    struct file f = make("{\"__metadata__\":{\"rope_theta\":\"1e4\",\"n_heads\":\"6\",\"n_layers\":\"many\","
-                         "\"k_rope\":\"post\",\"model\":\"M\"}," KV "," TOKENS "}  ",
-                         52);
+    struct file f =
+        make("{\"__metadata__\":{\"rope_theta\":\"1e4\",\"n_heads\":\"6\",\"n_layers\":\"many\","
+             "\"k_rope\":\"post\",\"model\":\"M\"}," KV "," TOKENS "}  ",
+             52);
     struct kvc_input in;
     struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, NULL);
     assert_int_equal(c->n_layers, 1);
@@ -39,7 +41,8 @@ static void test_import(void **state) {
     assert_int_equal(c->tokens[0], 0x03020100);
     size_t n;
     uint8_t *rows = read_all(c, c->layer[0].tensor[0], &n);
-    static const uint8_t second_row[8] = {8, 9, 10, 11, 20, 21, 22, 23}; /* token 1 of [H][T][D] from byte 4 on */
+    /* token 1 of [H][T][D] from byte 4 on */
+    static const uint8_t second_row[8] = {8, 9, 10, 11, 20, 21, 22, 23};
     assert_int_equal(n, 24);
     assert_memory_equal(rows + 8, second_row, 8);
     free(rows);
@@ -55,7 +58,8 @@ static void test_import(void **state) {
     kvc_input_close(&in);
 }
 
-static const char *pairing_of(const char *metadata, const struct kvc_import_options *o, char *text, size_t size) {
+static const char *pairing_of(const char *metadata, const struct kvc_import_options *o, char *text,
+                              size_t size) {
     char header[512];
     snprintf(header, sizeof header, "{%s" TOKENS "," KV "}", metadata);
     struct file f = make(header, 52);
@@ -72,15 +76,25 @@ static void test_pairing(void **state) {
     char text[32];
     struct kvc_import_options o = {.pairing = KVC_PAIRING_INTERLEAVED};
     assert_string_equal(pairing_of("", NULL, text, sizeof text), "halves");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", NULL, text, sizeof text), "halves");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"interleaved\"},", NULL, text, sizeof text),
-                        "interleaved");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"unknown\"},", NULL, text, sizeof text), "unknown");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", &o, text, sizeof text), "interleaved");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"architecture\":\"cohere\"},", NULL, text, sizeof text), "interleaved");
-    assert_string_equal(pairing_of("\"__metadata__\":{\"architecture\":\"cohere\",\"rope_pairing\":\"half\"},", NULL, text,
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", NULL, text,
                                    sizeof text),
                         "halves");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"interleaved\"},", NULL,
+                                   text, sizeof text),
+                        "interleaved");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"unknown\"},", NULL, text,
+                                   sizeof text),
+                        "unknown");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"rope_pairing\":\"half\"},", &o, text,
+                                   sizeof text),
+                        "interleaved");
+    assert_string_equal(pairing_of("\"__metadata__\":{\"architecture\":\"cohere\"},", NULL, text,
+                                   sizeof text),
+                        "interleaved");
+    assert_string_equal(
+        pairing_of("\"__metadata__\":{\"architecture\":\"cohere\",\"rope_pairing\":\"half\"},",
+                   NULL, text, sizeof text),
+        "halves");
 }
 
 static void test_strict(void **state) {
@@ -94,22 +108,33 @@ static void test_strict(void **state) {
         {"{" KV "," TOKENS "}", 51, KVC_ERR_DAMAGED, "cut short"},
         {"{" KV "," TOKENS "}", 53, KVC_ERR_DAMAGED, "appended to"},
         {"{" KV "}", 52, KVC_ERR_DAMAGED, "holes"},
-        {"{" KV "," TOKENS ",\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 52, KVC_ERR_DAMAGED, "overlaps"},
+        {"{" KV "," TOKENS ",\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}", 52,
+         KVC_ERR_DAMAGED, "overlaps"},
         {"{" TOKENS "," TOKENS "}", 4, KVC_ERR_DAMAGED, "JSON"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "counts"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "counts"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "needs 2 bytes"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, KVC_ERR_DAMAGED, "ends before"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 1, KVC_ERR_DAMAGED, "claims data bytes"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, KVC_ERR_DAMAGED, "exactly"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, KVC_ERR_DAMAGED, "exactly"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED,
+         "counts"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED,
+         "counts"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED,
+         "needs 2 bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, KVC_ERR_DAMAGED,
+         "ends before"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 1, KVC_ERR_DAMAGED,
+         "claims data bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, KVC_ERR_DAMAGED,
+         "exactly"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1,
+         KVC_ERR_DAMAGED, "exactly"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, KVC_ERR_DAMAGED, "exactly"},
         {"{\"a\":[]}", 0, KVC_ERR_DAMAGED, "exactly"},
-        {"{\"a\":{\"dtype\":\"Q9\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED, "'Q9'"},
-        {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNSUPPORTED, "F4"},
-        {"{\"a\":{\"dtype\":\"I64\",\"shape\":[2305843009213693952,16],\"data_offsets\":[0,0]}}", 0, KVC_ERR_DAMAGED,
-         "overflows"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,18446744073709551616]}}", 1, KVC_ERR_DAMAGED, "JSON"},
+        {"{\"a\":{\"dtype\":\"Q9\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_DAMAGED,
+         "'Q9'"},
+        {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNSUPPORTED,
+         "F4"},
+        {"{\"a\":{\"dtype\":\"I64\",\"shape\":[2305843009213693952,16],\"data_offsets\":[0,0]}}", 0,
+         KVC_ERR_DAMAGED, "overflows"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,18446744073709551616]}}", 1,
+         KVC_ERR_DAMAGED, "JSON"},
         {"{\"__metadata__\":[]}", 0, KVC_ERR_DAMAGED, "__metadata__"},
         {"{\"__metadata__\":null,\"a\":0}", 0, KVC_ERR_DAMAGED, "'a'"}, /* as none */
         {"{\"__metadata__\":{\"a\":1}}", 0, KVC_ERR_DAMAGED, "is no text"},
@@ -117,7 +142,8 @@ static void test_strict(void **state) {
         {"{} {}", 0, KVC_ERR_DAMAGED, "JSON"},
         {"[]", 0, KVC_ERR_UNKNOWN, "no JSON object"},
         {"{}", 0, KVC_ERR_UNKNOWN, "no arrays"},
-        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNKNOWN, "no array is named"},
+        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, KVC_ERR_UNKNOWN,
+         "no array is named"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct file f = make(bad[i].header, bad[i].n);
@@ -175,10 +201,13 @@ static void test_probe(void **state) {
 
 static void test_export(void **state) {
     (void)state;
-    struct file f = make("{\"__metadata__\":{\"rope_theta\":\"100000.0\",\"rope_dim\":\"4\",\"model\":\"a \\\"b\\\"\"},"
-                         "\"queries.1\":{\"dtype\":\"BF16\",\"shape\":[1,4,2,4],\"data_offsets\":[52,116]},"
-                         "\"hidden.0\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[116,128]}," KV "," TOKENS "}",
-                         128);
+    struct file f =
+        make("{\"__metadata__\":{\"rope_theta\":\"100000.0\",\"rope_dim\":\"4\",\"model\":\"a "
+             "\\\"b\\\"\"},"
+             "\"queries.1\":{\"dtype\":\"BF16\",\"shape\":[1,4,2,4],\"data_offsets\":[52,116]},"
+             "\"hidden.0\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[116,128]}," KV
+             "," TOKENS "}",
+             128);
     struct kvc_input in, again;
     struct kvc_cache *c = import_bytes(format, &in, f.data, f.n, NULL);
     struct kvc_buffer b = export_bytes(format, c), twice = export_bytes(format, c);
@@ -210,7 +239,8 @@ static void test_export_pairing(void **state) {
     struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
     assert_string_equal(kvc_meta_text(&d->meta, KVC_KEY_ROPE_PAIRING, ""), "halves");
     size_t n;
-    uint8_t *k = read_all(d, d->layer[0].tensor[0], &n), *v = read_all(d, d->layer[0].tensor[1], &n);
+    uint8_t *k = read_all(d, d->layer[0].tensor[0], &n),
+            *v = read_all(d, d->layer[0].tensor[1], &n);
     assert_memory_equal(k, ((uint8_t[]){4, 6, 5, 7}), 4);
     assert_memory_equal(v, ((uint8_t[]){28, 29, 30, 31}), 4);
     free(k);
@@ -250,7 +280,8 @@ static void test_export_architecture(void **state) {
         assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_ARCH, cases[i].arch, &e), 0);
         if (kvc_export(format, c, &o, &out, &e)) fail_msg("%s", e.message);
         struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
-        assert_string_equal(kvc_meta_text(&d->meta, KVC_KEY_ROPE_PAIRING, "unknown"), cases[i].recorded);
+        assert_string_equal(kvc_meta_text(&d->meta, KVC_KEY_ROPE_PAIRING, "unknown"),
+                            cases[i].recorded);
         size_t n;
         uint8_t *k = read_all(d, d->layer[0].tensor[0], &n);
         assert_memory_equal(k, cases[i].k, 4);
@@ -271,7 +302,8 @@ static void test_blocks(void **state) {
         put_u16(raw[k], 0x3800); /* 0.5 */
         for (int i = 0; i < 32; i++) raw[k][2 + i] = (uint8_t)(i - 16 * k);
     }
-    const struct kvc_import_options o = {.format = "raw:dtype=q8_0,layers=1,tokens=1,heads=1,dim=32"};
+    const struct kvc_import_options o = {
+        .format = "raw:dtype=q8_0,layers=1,tokens=1,heads=1,dim=32"};
     struct kvc_input in, again;
     struct kvc_cache *c = import_bytes(&kvc_format_raw, &in, raw, sizeof raw, &o);
     struct kvc_buffer b = export_bytes(format, c);
@@ -297,8 +329,8 @@ static void test_blocks(void **state) {
     free(b.data);
 }
 
-/* K and V of one head of 32 values, rotated in tiles of 16, come out rotated back, as float32, and K in
- * halves. */
+/* K and V of one head of 32 values, rotated in tiles of 16, come out rotated back, as float32, and
+ * K in halves. */
 static void check_rotated(const char *dtype, const void *data, size_t size, float values[2][32]) {
     struct kvc_input in, again;
     struct kvc_error e;
@@ -351,7 +383,8 @@ static void test_rotation_unknown(void **state) {
     uint8_t data[2][34] = {{0, 0x3c, 1, 2, 3, 4}, {0, 0x3c, 5}};
     struct kvc_input in, again;
     struct kvc_export_options o = {.pairing = KVC_PAIRING_HALVES};
-    struct kvc_cache *c = raw_cache(&in, data, sizeof data, "q8_0", 1, 1, 1, 32, KVC_PAIRING_INTERLEAVED);
+    struct kvc_cache *c = raw_cache(&in, data, sizeof data, "q8_0", 1, 1, 1, 32,
+                                    KVC_PAIRING_INTERLEAVED);
     struct kvc_buffer b = export_bytes(format, c);
     struct kvc_cache *d = import_bytes(format, &again, b.data, b.n, NULL);
     assert_string_equal(kvc_meta_text(&d->meta, KVC_KEY_ROPE_PAIRING, ""), "interleaved");
@@ -396,7 +429,8 @@ static void test_positions(void **state) {
     struct kvc_input in;
     struct kvc_error e;
     struct kvc_cache *c = small_cache(&in);
-    set_positions(c, 0, (int64_t[]){3, 1, 0, 2}); /* arrays are in order of position: nothing to say */
+    /* arrays are in order of position: nothing to say */
+    set_positions(c, 0, (int64_t[]){3, 1, 0, 2});
     assert_false(exports(c, "positions"));
     assert_round_trip(format, c, NULL);
     set_positions(c, 0, (int64_t[]){0, 9, 300, 2});
@@ -410,7 +444,8 @@ static void test_positions(void **state) {
     kvc_input_close(&in);
 }
 
-/* llama.cpp's two caches both number their layers from 0; cells out of order come out by position. */
+/* llama.cpp's two caches both number their layers from 0; cells out of order come out by position.
+ */
 static void test_two_caches(void **state) {
     (void)state;
     struct kvc_input in;
@@ -431,7 +466,8 @@ static void test_sliding(void **state) {
     struct kvc_input in;
     struct kvc_cache *c = small_cache(&in);
     add_part(c, KVC_PART_SLIDING, 0, 1, 2, small);
-    set_positions(c, 1, (int64_t[]){3, 2}); /* the last two, as transformers has them: nothing to say */
+    /* the last two, as transformers has them: nothing to say */
+    set_positions(c, 1, (int64_t[]){3, 2});
     assert_true(exports(c, "layers.1.keys"));
     assert_false(exports(c, "sliding.positions"));
     assert_round_trip(format, c, NULL);
@@ -443,7 +479,8 @@ static void test_sliding(void **state) {
     assert_true(exports(c, "sliding.positions"));
     assert_round_trip(format, c, NULL);
     add_part(c, KVC_PART_SLIDING, 0, 2, 1, small);
-    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "two arrays would be named sliding.positions");
+    refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED,
+                  "two arrays would be named sliding.positions");
     kvc_cache_free(c);
     kvc_input_close(&in);
 }
@@ -477,7 +514,8 @@ static void test_companions(void **state) {
     struct kvc_input in;
     struct kvc_cache *c = small_cache(&in);
     uint32_t part = add_part(c, KVC_PART_COMPANION, 0, 0, 2, small);
-    for (uint32_t t = 2; t < 4; t++) c->tensor[t].role = t == 2 ? KVC_ROLE_QUERIES : KVC_ROLE_HIDDEN;
+    for (uint32_t t = 2; t < 4; t++)
+        c->tensor[t].role = t == 2 ? KVC_ROLE_QUERIES : KVC_ROLE_HIDDEN;
     refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "of other than the last tokens");
     set_positions(c, part, (int64_t[]){2, 3});
     assert_true(exports(c, "queries.0"));
@@ -510,7 +548,8 @@ static void test_sequences(void **state) {
     kvc_input_close(&in);
 }
 
-/* Cells with further coordinates (M-RoPE) may share a position when they belong to the same sequences. */
+/* Cells with further coordinates (M-RoPE) may share a position when they belong to the same
+ * sequences. */
 static void test_coordinates(void **state) {
     (void)state;
     struct kvc_input in;
@@ -540,7 +579,8 @@ static void check_real(const char *file, const struct kvc_import_options *o) {
     struct kvc_error e;
     json_t *index;
     const json_t *facts = data_facts(file, &index);
-    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
+    if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) ||
+        kvc_input_pin(&in, 0, in.size, &e))
         fail_msg("%s", e.message);
     struct kvc_cache *c = kvc_format_import(format, &in, o, &e);
     if (!c) fail_msg("%s: %s", file, e.message);
@@ -565,8 +605,10 @@ static void check_real(const char *file, const struct kvc_import_options *o) {
 
 static void test_real(void **state) {
     (void)state;
-    static const char *const files[] = {"hf/smol-gpl3.safetensors", "hf/smol-argparse-f16.safetensors",
-                                        "hidden/smol-mha-512.safetensors", "hidden/smol-gqa-128.safetensors"};
+    static const char *const files[] = {"hf/smol-gpl3.safetensors",
+                                        "hf/smol-argparse-f16.safetensors",
+                                        "hidden/smol-mha-512.safetensors",
+                                        "hidden/smol-gqa-128.safetensors"};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) check_real(files[i], NULL);
 }
 
@@ -578,7 +620,8 @@ static void test_mlx(void **state) {
     char path[512];
     struct kvc_input in;
     struct kvc_error e;
-    if (kvc_input_open(&in, data_path("mlx/smol-32.safetensors", path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
+    if (kvc_input_open(&in, data_path("mlx/smol-32.safetensors", path, sizeof path), &e) ||
+        kvc_input_pin(&in, 0, in.size, &e))
         fail_msg("%s", e.message);
     assert_null(kvc_format_import(format, &in, NULL, &e));
     assert_int_equal(e.code, KVC_ERR_UNKNOWN);
@@ -654,7 +697,8 @@ static void test_damaged(void **state) {
         if (strncmp(file, "damaged/bad-st-", 15)) continue;
         struct kvc_input in;
         struct kvc_error e = {.code = KVC_OK};
-        if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) || kvc_input_pin(&in, 0, in.size, &e))
+        if (kvc_input_open(&in, data_path(file, path, sizeof path), &e) ||
+            kvc_input_pin(&in, 0, in.size, &e))
             fail_msg("%s", e.message);
         assert_null(kvc_format_import(format, &in, NULL, &e));
         if (getenv("KVC_TEST_VERBOSE")) print_message("%s: %s\n", file, e.message);

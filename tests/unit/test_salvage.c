@@ -1,5 +1,6 @@
-/* test_salvage.c: damaged containers: whatever is done to the bytes, nothing crashes, all damage is listed, and every row that
- * is said to be whole is the row that was packed. KVC_ROUNDS=N: so many random damages of each container instead of 60. */
+/* test_salvage.c: damaged containers: whatever is done to the bytes, nothing crashes, all damage is
+ * listed, and every row that is said to be whole is the row that was packed. KVC_ROUNDS=N: so many
+ * random damages of each container instead of 60. */
 #include "formats/cache/mapped.h"
 #include "tests/recipe_text.h"
 #include "formats/container/container.h"
@@ -28,8 +29,8 @@ static uint64_t next_random(void) {
     return state ^= state << 17;
 }
 
-/* --- a cache of K and V in f16, whose second stream repeats half of the first one's rows, with literal bytes around its
- * tensors --- */
+/* --- a cache of K and V in f16, whose second stream repeats half of the first one's rows, with
+ * literal bytes around its tensors --- */
 
 static void release(void *rows) {
     free(rows);
@@ -51,7 +52,10 @@ static struct kvc_cache *make_cache(int streams) {
         for (uint32_t l = 0; l < LAYERS; l++) {
             const uint32_t layer = kvc_cache_add_layer(c, part, l, KVC_LAYER_FULL, &e);
             for (int role = KVC_ROLE_K; role <= KVC_ROLE_V; role++) {
-                const struct kvc_shape shape = {.dtype = KVC_F16, .tokens = c->part[part].cells.n, .heads = HEADS, .dim = DIM};
+                const struct kvc_shape shape = {.dtype = KVC_F16,
+                                                .tokens = c->part[part].cells.n,
+                                                .heads = HEADS,
+                                                .dim = DIM};
                 const uint32_t t = kvc_cache_add_tensor(c, layer, (enum kvc_role)role, &shape, &e);
                 assert_int_equal(kvc_cache_extent_bytes(c, literal, sizeof literal, &e), 0);
                 assert_int_equal(kvc_cache_map_memory(c, t, at, &e), 0);
@@ -97,14 +101,16 @@ struct verdict {
     uint64_t entries, whole_blocks;
 };
 
-static uint64_t compare_rows(const struct kvc_survey *s, struct kvc_cache *c, struct kvc_cache *good) {
+static uint64_t compare_rows(const struct kvc_survey *s, struct kvc_cache *c,
+                             struct kvc_cache *good) {
     static uint8_t a[KVC_BLOCK * ROW], b[KVC_BLOCK * ROW];
     struct kvc_error e;
     uint64_t at = 0, whole = 0;
     assert_int_equal(c->n_tensors, good->n_tensors);
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_cells *cells = &kvc_tensor_part(good, t)->cells;
-        if (kvc_tensor_part(c, t)->cells.n_blocks != cells->n_blocks) fail_msg("tensor %u has other blocks", t);
+        if (kvc_tensor_part(c, t)->cells.n_blocks != cells->n_blocks)
+            fail_msg("tensor %u has other blocks", t);
         for (uint64_t block = 0; block < cells->n_blocks; block++) {
             const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
             const int readable = !c->read(c, t, first, n, a, &e);
@@ -112,9 +118,11 @@ static uint64_t compare_rows(const struct kvc_survey *s, struct kvc_cache *c, st
             if (!s->whole[at++]) continue;
             whole++;
             assert_int_equal(good->read(good, t, first, n, b, &e), 0);
-            if (memcmp(a, b, (size_t)(n * ROW)) != 0) fail_msg("tensor %u, block %u: other rows", t, (unsigned)block);
+            if (memcmp(a, b, (size_t)(n * ROW)) != 0)
+                fail_msg("tensor %u, block %u: other rows", t, (unsigned)block);
             for (uint64_t i = first; i < first + n; i++)
-                if (kvc_cells_position(&kvc_tensor_part(c, t)->cells, i) != kvc_cells_position(cells, i))
+                if (kvc_cells_position(&kvc_tensor_part(c, t)->cells, i) !=
+                    kvc_cells_position(cells, i))
                     fail_msg("other positions");
         }
     }
@@ -198,7 +206,8 @@ static void check_recipe(const char *recipe, int streams) {
         uint8_t *p = damage(&b, &n);
         const int changed = n != b.n || memcmp(p, b.data, n) != 0;
         const struct verdict v = judge(p, n, good);
-        if (v.opened && changed != (v.entries || v.trouble)) fail_msg("%s, round %ld: damage is not noticed", recipe, i);
+        if (v.opened && changed != (v.entries || v.trouble))
+            fail_msg("%s, round %ld: damage is not noticed", recipe, i);
         rows += v.whole_blocks;
         free(p);
     }
@@ -231,12 +240,15 @@ static void test_pairs(void **unused) {
 /* --- dependent data --- */
 
 /* The record of a type, tensor and number. */
-static struct kvc_record_info find_record(struct kvc_cache *c, unsigned type, uint32_t tensor, uint32_t number) {
+static struct kvc_record_info find_record(struct kvc_cache *c, unsigned type, uint32_t tensor,
+                                          uint32_t number) {
     struct kvc_record_info info;
     struct kvc_error e;
     for (uint64_t i = 0; i < kvc_container_records(c); i++) {
         assert_int_equal(kvc_container_record(c, i, &info, NULL, 0, &e), 0);
-        if (info.type == type && (tensor == KVC_NONE || (info.tensor == tensor && info.block == number))) return info;
+        if (info.type == type &&
+            (tensor == KVC_NONE || (info.tensor == tensor && info.block == number)))
+            return info;
     }
     fail_msg("there is no such record");
     return info;
@@ -244,7 +256,8 @@ static struct kvc_record_info find_record(struct kvc_cache *c, unsigned type, ui
 
 /* One bit of a record is flipped: so many blocks go with it; all of them where `lost` is ALL. */
 #define ALL UINT64_MAX
-static void check_flip(const char *recipe, int streams, unsigned type, uint32_t tensor, uint64_t lost) {
+static void check_flip(const char *recipe, int streams, unsigned type, uint32_t tensor,
+                       uint64_t lost) {
     struct kvc_error e;
     struct kvc_buffer b = pack(recipe, streams);
     struct kvc_input in = input_of(b.data, b.n);
@@ -322,8 +335,9 @@ static void test_narrow(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lossless), cmocka_unit_test(test_references),        cmocka_unit_test(test_side_data),
-        cmocka_unit_test(test_pairs),    cmocka_unit_test(test_what_goes_with_it), cmocka_unit_test(test_narrow),
+        cmocka_unit_test(test_lossless),          cmocka_unit_test(test_references),
+        cmocka_unit_test(test_side_data),         cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_what_goes_with_it), cmocka_unit_test(test_narrow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_scales.c: scales of K and V of 8 bits (formats/cache/scales.h): their text, values times scales wherever values are needed, and what
- * is refused without them. Not for namespaces (test_store_scales.c) or the tools (tests/cli/scales). */
+/* test_scales.c: scales of K and V of 8 bits (formats/cache/scales.h): their text, values times
+ * scales wherever values are needed, and what is refused without them. Not for namespaces
+ * (test_store_scales.c) or the tools (tests/cli/scales). */
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
 #include "formats/cache/scales.h"
@@ -21,8 +22,9 @@ static void texts(void **state) {
     (void)state;
     static const char *const good[] = {"1",  "0.5",  "2e-3", "0.5,0.25", "0.5:0.25,1:2", ",1",
                                        "1,", "1,,2", ",",    "1:2:3",    ".5",           "5."};
-    static const char *const bad[] = {"",     "0",   "-1",  "x",    "1x",  "1 2",  "1;2", ":",  ":1",   "1:",  "1::2",
-                                      "1:,2", "nan", "inf", "1e99", "0x1", "1,-1", " 1",  "1 ", "1, 2", "0,1", "1e-60"};
+    static const char *const bad[] = {"",     "0",  "-1",   "x",    "1x",  "1 2",  "1;2",  ":",
+                                      ":1",   "1:", "1::2", "1:,2", "nan", "inf",  "1e99", "0x1",
+                                      "1,-1", " 1", "1 ",   "1, 2", "0,1", "1e-60"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
         if (kvc_scales_check(good[i])) fail_msg("'%s' is refused", good[i]);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
@@ -31,7 +33,15 @@ static void texts(void **state) {
 
 /* --- caches in memory: 3 tokens of two layers with 2 heads of 4 channels --- */
 
-enum { TOKENS = 3, LAYERS = 2, HEADS = 2, DIM = 4, ROW = HEADS * DIM, VALUES = TOKENS * ROW, ARRAYS = 2 * LAYERS };
+enum {
+    TOKENS = 3,
+    LAYERS = 2,
+    HEADS = 2,
+    DIM = 4,
+    ROW = HEADS * DIM,
+    VALUES = TOKENS * ROW,
+    ARRAYS = 2 * LAYERS
+};
 
 /* Numbers that f8e4m3, f8e5m2 and integers hold, and their codes. */
 static const float numbers[DIM] = {1, 2, 3, 4};
@@ -79,8 +89,10 @@ static struct kvc_file *open_stored(struct stored *x, int type, const char *cons
     return f;
 }
 
-/* Loads a file into arrays of a dtype, and returns the values as floats: [array][token][head][channel]. */
-static int load(const struct kvc_file *f, const char *dtype, float value[ARRAYS][VALUES], struct kvc_error *e) {
+/* Loads a file into arrays of a dtype, and returns the values as floats:
+ * [array][token][head][channel]. */
+static int load(const struct kvc_file *f, const char *dtype, float value[ARRAYS][VALUES],
+                struct kvc_error *e) {
     const struct kvc_dtype_info *info = kvc_dtype_by_name(dtype);
     static uint8_t bytes[ARRAYS][4 * VALUES];
     struct stored x;
@@ -127,7 +139,8 @@ static void check_load(const struct kvc_file *f, const scales s) {
     const uint8_t both[] = {1, 1};
     const struct kvc_part_options all = {.size = sizeof all, .layers = both, .n_layers = 2};
     if (kvc_file_pack_memory(f, NULL, &data, &n, &e)) fail_msg("%s", e.message);
-    struct kvc_file *packed = kvc_file_open_memory(data, n, NULL, &e), *some = packed ? kvc_file_select(packed, &all, &e) : NULL;
+    struct kvc_file *packed = kvc_file_open_memory(data, n, NULL, &e),
+                    *some = packed ? kvc_file_select(packed, &all, &e) : NULL;
     if (!some) fail_msg("%s", e.message);
     const struct kvc_file *const from[] = {f, packed, some};
     for (int k = 0; k < 3; k++)
@@ -156,16 +169,19 @@ static void values_are_what_is_stored_times_scales(void **state) {
     }
 }
 
-static void refuse_load(const struct kvc_file *f, enum kvc_code code, enum kvc_need need, const char *words) {
+static void refuse_load(const struct kvc_file *f, enum kvc_code code, enum kvc_need need,
+                        const char *words) {
     float value[ARRAYS][VALUES];
     struct kvc_error e = {.code = KVC_OK};
     assert_int_equal(load(f, "f16", value, &e), -1);
-    if (e.code != code || e.need != need || !strstr(e.message, words)) fail_msg("%d %d: %s", (int)e.code, (int)e.need, e.message);
+    if (e.code != code || e.need != need || !strstr(e.message, words))
+        fail_msg("%d %d: %s", (int)e.code, (int)e.need, e.message);
 }
 
 static void without_scales_there_are_no_values(void **state) {
     (void)state;
-    static const char *const of_k[] = {"scale.k=1", NULL}, *const of_layer_0[] = {"scale.k=1", "scale.v=1,", NULL},
+    static const char *const of_k[] = {"scale.k=1", NULL},
+                             *const of_layer_0[] = {"scale.k=1", "scale.v=1,", NULL},
                              *const of_3[] = {"scale.k=1:2:3", "scale.v=1", NULL};
     struct stored x;
     for (int type = 0; type < TYPES; type++) {
@@ -225,7 +241,8 @@ static void facts_of_the_caller(void **state) {
     static const char *const unknown[] = {"scale.q=1", NULL}, *const own[] = {"recipe=split", NULL},
                              *const word[] = {"scale.k", NULL};
     static const char *const *const bad[] = {unknown, own, word};
-    static const char *const says[] = {"did you mean scale.k, scale.v?", "no fact 'recipe'", "KEY=VALUE"};
+    static const char *const says[] = {"did you mean scale.k, scale.v?", "no fact 'recipe'",
+                                       "KEY=VALUE"};
     for (int i = 0; i < 3; i++) {
         const struct kvc_open_options wrong = {.size = sizeof wrong, .facts = bad[i]};
         assert_null(kvc_file_open_memory(data, n, &wrong, &e));
@@ -237,7 +254,8 @@ static void facts_of_the_caller(void **state) {
 
 /* --- comparing --- */
 
-static int compare(const struct kvc_file *a, const struct kvc_file *b, struct kvc_comparison *c, struct kvc_error *e) {
+static int compare(const struct kvc_file *a, const struct kvc_file *b, struct kvc_comparison *c,
+                   struct kvc_error *e) {
     *c = (struct kvc_comparison){.size = sizeof *c};
     return kvc_file_compare(a, b, NULL, c, e);
 }
@@ -248,16 +266,22 @@ static void comparing(void **state) {
     struct kvc_error e;
     struct kvc_comparison c;
     static const char *const half[] = {"scale.k=0.5", "scale.v=0.5", NULL};
-    struct kvc_file *unknown = open_stored(&x, 0, NULL), *one = open_stored(&x, 0, plain), *twice = open_stored(&x, 0, half),
-                    *same = open_stored(&x, 0, plain), *other = open_stored(&y, 1, plain),
-                    *other_unknown = open_stored(&y, 1, NULL);
+    struct kvc_file *unknown = open_stored(&x, 0, NULL), *one = open_stored(&x, 0, plain),
+                    *twice = open_stored(&x, 0, half), *same = open_stored(&x, 0, plain),
+                    *other = open_stored(&y, 1, plain), *other_unknown = open_stored(&y, 1, NULL);
     assert_int_equal(compare(unknown, unknown, &c, &e), 0);
     assert_int_equal(compare(one, same, &c, &e), 0);
     assert_int_equal(compare(one, other, &c, &e), 0); /* other bytes, and equal values */
     assert_true(c.values == ARRAYS * VALUES && c.differ == 0);
-    assert_int_equal(compare(one, twice, &c, &e), 1);                                                     /* equal bytes, */
-    assert_true(c.differ == c.values && c.values == ARRAYS * VALUES && c.max_abs >= 2 && c.max_abs <= 2); /* and other values */
-    struct kvc_file *const pairs[][2] = {{unknown, one}, {one, unknown}, {unknown, other}, {unknown, other_unknown}};
+    /* equal bytes, */
+    assert_int_equal(compare(one, twice, &c, &e), 1);
+    /* and other values */
+    assert_true(c.differ == c.values && c.values == ARRAYS * VALUES && c.max_abs >= 2 &&
+                c.max_abs <= 2);
+    struct kvc_file *const pairs[][2] = {{unknown, one},
+                                         {one, unknown},
+                                         {unknown, other},
+                                         {unknown, other_unknown}};
     for (int i = 0; i < 4; i++) {
         e.need = KVC_NEED_NOTHING;
         assert_int_equal(compare(pairs[i][0], pairs[i][1], &c, &e), -1);

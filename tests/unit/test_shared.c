@@ -1,4 +1,5 @@
-/* test_shared.c: bytes that several threads make in parts: each part once, by threads at the same time; failures; tags. */
+/* test_shared.c: bytes that several threads make in parts: each part once, by threads at the same
+ * time; failures; tags. */
 #include "codecs/shared.h"
 
 #include <pthread.h>
@@ -41,7 +42,8 @@ static int make(const void *what, void *bytes, size_t part, struct kvc_error *e)
     s->times[part]++;
     s->count++;
     pthread_cond_broadcast(&s->begun);
-    while (s->count < s->together && !s->missed) s->missed = pthread_cond_timedwait(&s->begun, &s->lock, &end) != 0;
+    while (s->count < s->together && !s->missed)
+        s->missed = pthread_cond_timedwait(&s->begun, &s->lock, &end) != 0;
     pthread_mutex_unlock(&s->lock);
     ((uint8_t *)bytes)[part] = (uint8_t)(part + 1);
     return (int)part == s->fails ? kvc_fail(e, KVC_ERR_DAMAGED, "part %zu", part) : 0;
@@ -90,7 +92,8 @@ static void parts(void **state) {
         assert_int_equal(s.times[p], 1);
         assert_int_equal(((const uint8_t *)c[0].found)[p], p + 1);
     }
-    assert_ptr_equal(kvc_shared_get(&s.shared, TAG, PARTS, PARTS, make, &c[0], &c[0].error), c[0].found);
+    assert_ptr_equal(kvc_shared_get(&s.shared, TAG, PARTS, PARTS, make, &c[0], &c[0].error),
+                     c[0].found);
     assert_int_equal(s.count, PARTS);
     assert_null(kvc_shared_get(&s.shared, TAG + 1, PARTS, PARTS, make, &c[0], &c[0].error));
     assert_int_equal(c[0].error.code, KVC_ERR_UNSUPPORTED);

@@ -1,8 +1,10 @@
-/* test_split.c: the stages `split` and `fast`: every bit of every kind of rows comes back from either, no block grows,
- * and damage inside sections, which a record's hash would notice first, does no harm. Not for kernels (test_kernels.c),
- * files (test_files.c) or other stages (test_codecs.c).
+/* test_split.c: the stages `split` and `fast`: every bit of every kind of rows comes back from
+ * either, no block grows, and damage inside sections, which a record's hash would notice first,
+ * does no harm. Not for kernels (test_kernels.c), files (test_files.c) or other stages
+ * (test_codecs.c).
  *
- * `test_split digest` prints a digest of all that is encoded: the test of kernel tables runs itself so, once each. */
+ * `test_split digest` prints a digest of all that is encoded: the test of kernel tables runs itself
+ * so, once each. */
 #include "codecs/stages/split/channels.h"
 #include "codecs/recipe.h"
 #include "codecs/registry.h"
@@ -19,11 +21,13 @@
 #include <cmocka.h>
 #include <xxhash.h>
 
-enum { SECTION_COST = 24 }; /* what split.md's RAW rule counts for a section: directory entry and half its padding */
-enum { GUARD = 64 };        /* bytes after decoded rows that must not change */
+/* what split.md's RAW rule counts for a section: directory entry and half its padding */
+enum { SECTION_COST = 24 };
+enum { GUARD = 64 }; /* bytes after decoded rows that must not change */
 
-static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16, KVC_F8E4M3, KVC_F8E5M2, KVC_U8,    KVC_I8,
-                                        KVC_Q8_0, KVC_Q4_0, KVC_Q4_1, KVC_Q5_0,   KVC_Q5_1,   KVC_IQ4_NL};
+static const enum kvc_dtype dtypes[] = {KVC_F32,  KVC_F16,  KVC_BF16,  KVC_F8E4M3, KVC_F8E5M2,
+                                        KVC_U8,   KVC_I8,   KVC_Q8_0,  KVC_Q4_0,   KVC_Q4_1,
+                                        KVC_Q5_0, KVC_Q5_1, KVC_IQ4_NL};
 #define N_DTYPES (sizeof dtypes / sizeof dtypes[0])
 static const char *const recipes[] = {"split", "split:stream=1024", "fast"};
 #define N_RECIPES (sizeof recipes / sizeof recipes[0])
@@ -107,8 +111,10 @@ static void put_codes(uint8_t *rows, const struct kvc_dtype_info *info, size_t i
         return;
     }
     const int five = info->dtype == KVC_Q5_0 || info->dtype == KVC_Q5_1, half = five ? 16 : 8;
-    const unsigned v = (unsigned)lrintf(fmaxf(0, fminf((float)(2 * half - 1), (float)half + (float)half * x / 3)));
-    block[at + j % 16] = (uint8_t)((block[at + j % 16] & (j < 16 ? 0xf0 : 0x0f)) | (v & 15) << (j < 16 ? 0 : 4));
+    const unsigned v = (unsigned)lrintf(
+        fmaxf(0, fminf((float)(2 * half - 1), (float)half + (float)half * x / 3)));
+    block[at + j % 16] = (uint8_t)((block[at + j % 16] & (j < 16 ? 0xf0 : 0x0f)) |
+                                   (v & 15) << (j < 16 ? 0 : 4));
     if (!five) return;
     uint8_t *fifth = block + at - 4 + j / 8;
     *fifth = (uint8_t)((*fifth & ~(1u << j % 8)) | (v >> 4) << j % 8);
@@ -131,7 +137,8 @@ enum kind {
     KINDS
 };
 
-/* Float rows of channels with a mean and a spread each; for block types the codes follow, with scales that differ. */
+/* Float rows of channels with a mean and a spread each; for block types the codes follow, with
+ * scales that differ. */
 static void fill_channels(uint8_t *rows, const struct kvc_shape *shape, enum kind kind) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t n = (size_t)(shape->heads * shape->dim), values = values_of(shape);
@@ -153,22 +160,29 @@ static void fill_channels(uint8_t *rows, const struct kvc_shape *shape, enum kin
     free(spread);
 }
 
-/* Signs, exponents and mantissas at random, the exponents mostly the minimum and the maximum: zeros of both signs,
- * subnormals, infinities, NaNs of every payload. Types without exponents get bytes of all ones and all zeros. */
+/* Signs, exponents and mantissas at random, the exponents mostly the minimum and the maximum: zeros
+ * of both signs, subnormals, infinities, NaNs of every payload. Types without exponents get bytes
+ * of all ones and all zeros. */
 static void fill_extremes(uint8_t *rows, const struct kvc_shape *shape) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
-    const unsigned mantissa = shape->dtype == KVC_F16 ? 10 : shape->dtype == KVC_F8E4M3 ? 3 : shape->dtype == KVC_F8E5M2 ? 2 : 7;
+    const unsigned mantissa = shape->dtype == KVC_F16      ? 10
+                              : shape->dtype == KVC_F8E4M3 ? 3
+                              : shape->dtype == KVC_F8E5M2 ? 2
+                                                           : 7;
     const size_t width = info->size < 2 ? 1 : 2;
-    const unsigned top = (unsigned)width * 8 - 1, exponent = ((1u << top) - 1) >> mantissa << mantissa;
+    const unsigned top = (unsigned)width * 8 - 1,
+                   exponent = ((1u << top) - 1) >> mantissa << mantissa;
     for (size_t i = 0; i < bytes_of(shape); i++) rows[i] = random_byte();
-    for (size_t at = info->size - width; info->block == 1 && at < bytes_of(shape); at += info->size) {
+    for (size_t at = info->size - width; info->block == 1 && at < bytes_of(shape);
+         at += info->size) {
         unsigned low = random_bits() & 3, word = random_bits() & ((2u << top) - 1);
         if (low == 0) word &= ~exponent;
         if (low == 1) word |= exponent;
         if (low == 2) word &= 1u << top | exponent;
         for (size_t b = 0; b < width; b++) rows[at + b] = (uint8_t)(word >> 8 * b);
     }
-    for (size_t i = 0; info->block > 1 && i < bytes_of(shape); i++) rows[i] = random_bits() & 64 ? 0xff : 0;
+    for (size_t i = 0; info->block > 1 && i < bytes_of(shape); i++)
+        rows[i] = random_bits() & 64 ? 0xff : 0;
 }
 
 static void fill(uint8_t *rows, const struct kvc_shape *shape, enum kind kind) {
@@ -185,7 +199,9 @@ static void fill(uint8_t *rows, const struct kvc_shape *shape, enum kind kind) {
     case COUNTING: /* every pattern of the upper 16 bits, as far as there are values */
         for (size_t i = 0; i < n; i++) {
             size_t value = i / size, b = i % size;
-            rows[i] = (uint8_t)(size <= 2 ? value >> 8 * b : b + 2 >= size ? value >> 8 * (b + 2 - size) : value * 77);
+            rows[i] = (uint8_t)(size <= 2       ? value >> 8 * b
+                                : b + 2 >= size ? value >> 8 * (b + 2 - size)
+                                                : value * 77);
         }
         break;
     case EXTREMES: fill_extremes(rows, shape); break;
@@ -205,7 +221,8 @@ static struct kvc_pipeline pipeline_of(const char *recipe) {
     return line;
 }
 
-static void encode(const char *recipe, const struct kvc_shape *shape, const uint8_t *source, struct kvc_sections *list) {
+static void encode(const char *recipe, const struct kvc_shape *shape, const uint8_t *source,
+                   struct kvc_sections *list) {
     const struct kvc_pipeline line = pipeline_of(recipe);
     const size_t n = bytes_of(shape);
     uint8_t *rows = get_memory(n);
@@ -236,10 +253,10 @@ static void free_apart(struct kvc_section *s, size_t n) {
     free(s);
 }
 
-/* Decodes two blocks at once, into memory of their own with a guard after them. Both must be `want`, their n bytes each, unless that is
- * refused. Returns 1 where it is. */
-static int decode_two(const struct kvc_pipeline *line, const struct kvc_shape shape[2], const struct kvc_coded own[2],
-                      const uint8_t *const want[2]) {
+/* Decodes two blocks at once, into memory of their own with a guard after them. Both must be
+ * `want`, their n bytes each, unless that is refused. Returns 1 where it is. */
+static int decode_two(const struct kvc_pipeline *line, const struct kvc_shape shape[2],
+                      const struct kvc_coded own[2], const uint8_t *const want[2]) {
     struct kvc_block block[2];
     uint8_t *rows[2];
     for (int i = 0; i < 2; i++) {
@@ -279,9 +296,11 @@ static int decode(const struct kvc_pipeline *line, const struct kvc_shape *shape
         assert_true(*e->message);
     }
     if (decodes_two(line)) { /* the block beside itself */
-        const struct kvc_coded both[] = {{.section = section, .n = n}, {.section = section, .n = n}};
+        const struct kvc_coded both[] = {{.section = section, .n = n},
+                                         {.section = section, .n = n}};
         const int alone = status || !n || section->type == KVC_SECTION_RAW;
-        assert_int_equal(decode_two(line, (const struct kvc_shape[]){*shape, *shape}, both, (const uint8_t *[]){rows, rows}),
+        assert_int_equal(decode_two(line, (const struct kvc_shape[]){*shape, *shape}, both,
+                                    (const uint8_t *[]){rows, rows}),
                          alone);
     }
     return status;
@@ -312,7 +331,8 @@ static size_t round_trip(const char *recipe, const struct kvc_shape *shape, cons
     assert_int_equal(list.used, again.used);
     for (size_t i = 0; i < list.count; i++) {
         const struct kvc_section *a = &list.section[i], *b = &again.section[i];
-        assert_true(a->type == b->type && a->coder == b->coder && a->index == b->index && a->raw_size == b->raw_size);
+        assert_true(a->type == b->type && a->coder == b->coder && a->index == b->index &&
+                    a->raw_size == b->raw_size);
         assert_int_equal(a->size, b->size);
         if (a->size) assert_memory_equal(a->data, b->data, a->size);
         const uint8_t entry[] = {a->type, a->coder, a->stage, a->index};
@@ -331,8 +351,9 @@ static size_t round_trip(const char *recipe, const struct kvc_shape *shape, cons
     uint8_t *rows = get_memory(n + GUARD);
     if (decode(&line, shape, rows, sections, list.count, &e)) fail_msg("%s: %s", recipe, e.message);
     if (n && memcmp(rows, source, n) != 0)
-        fail_msg("%s: %s, %d rows of %d x %d: other bytes came back", recipe, kvc_dtype_info(shape->dtype)->name,
-                 (int)shape->tokens, (int)shape->heads, (int)shape->dim);
+        fail_msg("%s: %s, %d rows of %d x %d: other bytes came back", recipe,
+                 kvc_dtype_info(shape->dtype)->name, (int)shape->tokens, (int)shape->heads,
+                 (int)shape->dim);
     const size_t total = stored(&list);
     free(rows);
     free_apart(sections, list.count);
@@ -342,7 +363,8 @@ static size_t round_trip(const char *recipe, const struct kvc_shape *shape, cons
 }
 
 /* Tests the round trip of one kind of rows with every recipe. */
-static void round_trips(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads, uint64_t dim, enum kind kind) {
+static void round_trips(enum kvc_dtype dtype, uint64_t tokens, uint64_t heads, uint64_t dim,
+                        enum kind kind) {
     const struct kvc_shape shape = {dtype, tokens, heads, dim};
     uint8_t *source = get_memory(bytes_of(&shape));
     fill(source, &shape, kind);
@@ -363,7 +385,9 @@ static void every_number_of_rows(void **state) {
     (void)state;
     for (size_t d = 0; d < N_DTYPES; d++) {
         const uint64_t dim = kvc_dtype_info(dtypes[d])->block == 1 ? 9 : 32;
-        for (uint64_t tokens = 0; tokens <= 256; tokens += tokens < 34 || tokens > 250 ? 1 : tokens < 90 ? 7 : 23)
+        for (uint64_t tokens = 0; tokens <= 256; tokens += tokens < 34 || tokens > 250 ? 1
+                                                           : tokens < 90               ? 7
+                                                                                       : 23)
             round_trips(dtypes[d], tokens, 1, dim, NORMAL);
         round_trips(dtypes[d], 256, 1, dim, EXTREMES);
     }
@@ -379,7 +403,8 @@ static void every_number_of_channels(void **state) {
             round_trips(dtypes[d], 40, 1, dims[i], NORMAL);
             round_trips(dtypes[d], 3, 3, dims[i], EXTREMES);
         }
-    for (size_t d = 0; d < N_DTYPES; d++) round_trips(dtypes[d], 33, 4, 80, NORMAL); /* blocks across heads */
+    /* blocks across heads */
+    for (size_t d = 0; d < N_DTYPES; d++) round_trips(dtypes[d], 33, 4, 80, NORMAL);
 }
 
 /* As many values as there are patterns of 16 bits, in order and mixed. */
@@ -390,7 +415,8 @@ static void every_pattern(void **state) {
         const size_t size = kvc_dtype_info(dtypes[d])->size, n = bytes_of(&shape) / size;
         uint8_t *source = get_memory(bytes_of(&shape)), *mixed = get_memory(bytes_of(&shape));
         fill(source, &shape, COUNTING);
-        for (size_t i = 0; i < n; i++) memcpy(mixed + i * size, source + i * 40503 % n * size, size);
+        for (size_t i = 0; i < n; i++)
+            memcpy(mixed + i * size, source + i * 40503 % n * size, size);
         for (size_t r = 0; r < N_RECIPES; r++) {
             round_trip(recipes[r], &shape, source);
             round_trip(recipes[r], &shape, mixed);
@@ -413,17 +439,21 @@ static void channels_shrink(void **state) {
         enum kvc_dtype dtype;
         const char *recipe;
         double most; /* of the rows */
-    } cases[] = {{KVC_BF16, "split", 0.75},   {KVC_F16, "split", 0.9},   {KVC_F32, "split", 0.9},  {KVC_BF16, "fast", 0.8},
-                 {KVC_F16, "fast", 0.95},     {KVC_F32, "fast", 0.9},    {KVC_I8, "split", 0.95},  {KVC_F8E4M3, "split", 0.95},
-                 {KVC_F8E5M2, "split", 0.85}, {KVC_Q8_0, "split", 0.95}, {KVC_Q4_0, "split", 0.95}};
+    } cases[] = {{KVC_BF16, "split", 0.75},   {KVC_F16, "split", 0.9},
+                 {KVC_F32, "split", 0.9},     {KVC_BF16, "fast", 0.8},
+                 {KVC_F16, "fast", 0.95},     {KVC_F32, "fast", 0.9},
+                 {KVC_I8, "split", 0.95},     {KVC_F8E4M3, "split", 0.95},
+                 {KVC_F8E5M2, "split", 0.85}, {KVC_Q8_0, "split", 0.95},
+                 {KVC_Q4_0, "split", 0.95}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct kvc_shape shape = {cases[i].dtype, 256, 2, 128};
         uint8_t *source = get_memory(bytes_of(&shape));
         fill(source, &shape, NORMAL);
-        double share = (double)round_trip(cases[i].recipe, &shape, source) / (double)bytes_of(&shape);
+        double share = (double)round_trip(cases[i].recipe, &shape, source) /
+                       (double)bytes_of(&shape);
         if (share > cases[i].most)
-            fail_msg("%s, %s: %.3f of the rows, at most %.2f is due", kvc_dtype_info(shape.dtype)->name, cases[i].recipe, share,
-                     cases[i].most);
+            fail_msg("%s, %s: %.3f of the rows, at most %.2f is due",
+                     kvc_dtype_info(shape.dtype)->name, cases[i].recipe, share, cases[i].most);
         free(source);
     }
 }
@@ -467,9 +497,10 @@ static void no_rows_no_sections(void **state) {
 
 /* --- turning channels --- */
 
-/* K as RoPE leaves it: pair i of each head turns by base^(-i / pairs) a row, from row `start` on. */
-static void fill_turning(uint8_t *rows, const struct kvc_shape *shape, size_t period, size_t first, int interleaved, double base,
-                         size_t start) {
+/* K as RoPE leaves it: pair i of each head turns by base^(-i / pairs) a row, from row `start` on.
+ */
+static void fill_turning(uint8_t *rows, const struct kvc_shape *shape, size_t period, size_t first,
+                         int interleaved, double base, size_t start) {
     const size_t n = (size_t)(shape->heads * shape->dim), pairs = (period - first) / 2;
     double *mean = get_memory(n * sizeof *mean);
     for (size_t k = 0; k < n; k++) mean[k] = 12 * (double)random_normal();
@@ -480,7 +511,9 @@ static void fill_turning(uint8_t *rows, const struct kvc_shape *shape, size_t pe
             if (d >= first) {
                 const size_t at = d - first, i = interleaved ? at / 2 : at % pairs;
                 const int second = interleaved ? (int)(at % 2) : at >= pairs;
-                const size_t other = interleaved ? (second ? d - 1 : d + 1) : second ? d - pairs : d + pairs;
+                const size_t other = interleaved ? (second ? d - 1 : d + 1)
+                                     : second    ? d - pairs
+                                                 : d + pairs;
                 const double w = pow(base, -(double)i / (double)pairs) * (double)(start + t);
                 m = m * cos(w) + (second ? 1 : -1) * mean[head + other] * sin(w);
             }
@@ -492,7 +525,8 @@ static void fill_turning(uint8_t *rows, const struct kvc_shape *shape, size_t pe
 static const struct kvc_word_format bf16_words = {15, 16, 6, 0}, f16_words = {15, 13, 8, 112};
 
 /* The turn that the PARAMS of `split` tell of these rows; *c is freed by the caller. */
-static void read_model(const struct kvc_shape *shape, const uint8_t *source, struct kvc_channels *c) {
+static void read_model(const struct kvc_shape *shape, const uint8_t *source,
+                       struct kvc_channels *c) {
     struct kvc_sections list;
     struct kvc_error e;
     encode("split", shape, source, &list);
@@ -500,8 +534,8 @@ static void read_model(const struct kvc_shape *shape, const uint8_t *source, str
     for (size_t i = 0; i < list.count; i++)
         if (list.section[i].type == KVC_SECTION_PARAMS) params = &list.section[i];
     assert_non_null(params);
-    assert_int_equal(kvc_channels_init(c, (size_t)(shape->heads * shape->dim), shape->dtype == KVC_F16 ? &f16_words : &bf16_words,
-                                       16, &e),
+    assert_int_equal(kvc_channels_init(c, (size_t)(shape->heads * shape->dim),
+                                       shape->dtype == KVC_F16 ? &f16_words : &bf16_words, 16, &e),
                      0);
     assert_int_equal(kvc_channels_read(c, 0, params->data, params->size, &e), 0);
     kvc_sections_free(&list);
@@ -523,7 +557,8 @@ static void turning_channels_are_found(void **state) {
                 const size_t pairs = (cases[i].period - cases[i].first) / 2;
                 uint8_t *source = get_memory(bytes_of(&shape));
                 struct kvc_channels c;
-                fill_turning(source, &shape, cases[i].period, cases[i].first, interleaved, cases[i].base, cases[i].start);
+                fill_turning(source, &shape, cases[i].period, cases[i].first, interleaved,
+                             cases[i].base, cases[i].start);
                 round_trip("split", &shape, source);
                 round_trip("split:stream=1024", &shape, source);
                 read_model(&shape, source, &c);
@@ -532,13 +567,15 @@ static void turning_channels_are_found(void **state) {
                 assert_int_equal(c.first, cases[i].first);
                 assert_int_equal(c.pairs, pairs);
                 assert_true(fabs((double)c.angle - 1) < 1e-6);
-                assert_true(fabs((double)c.ratio - pow(cases[i].base, -1.0 / (double)pairs)) < 1e-6);
+                assert_true(fabs((double)c.ratio - pow(cases[i].base, -1.0 / (double)pairs)) <
+                            1e-6);
                 kvc_channels_free(&c);
                 free(source);
             }
 }
 
-/* Resting channels are not taken for turning ones, and turning ones cost about as much as resting ones. */
+/* Resting channels are not taken for turning ones, and turning ones cost about as much as resting
+ * ones. */
 static void turning_costs_little(void **state) {
     (void)state;
     const struct kvc_shape shape = {KVC_BF16, 256, 2, 64};
@@ -549,7 +586,8 @@ static void turning_costs_little(void **state) {
     assert_int_equal(c.turn, KVC_TURN_NONE);
     kvc_channels_free(&c);
     fill_turning(turning, &shape, 64, 0, 0, 1e4, 0);
-    const size_t rest = round_trip("split", &shape, resting), turn = round_trip("split", &shape, turning);
+    const size_t rest = round_trip("split", &shape, resting),
+                 turn = round_trip("split", &shape, turning);
     assert_true(turn * 10 < rest * 11);
     free(resting);
     free(turning);
@@ -570,7 +608,8 @@ static XXH64_hash_t digest_of_all(void) {
     return digest;
 }
 
-/* Every kernel table codes to the same bytes and gets them back. The table is chosen once a process. */
+/* Every kernel table codes to the same bytes and gets them back. The table is chosen once a
+ * process. */
 static void every_kernel_table(void **state) {
     (void)state;
     char command[4200], line[64]; /* PATH_MAX and a little */
@@ -601,7 +640,8 @@ struct coded_rows {
     struct kvc_sections list;
 };
 
-static struct coded_rows code_rows(const char *recipe, enum kvc_dtype dtype, uint64_t tokens, uint64_t dim, enum kind kind) {
+static struct coded_rows code_rows(const char *recipe, enum kvc_dtype dtype, uint64_t tokens,
+                                   uint64_t dim, enum kind kind) {
     struct coded_rows x = {.shape = {dtype, tokens, 1, dim}};
     x.source = get_memory(bytes_of(&x.shape));
     fill(x.source, &x.shape, kind);
@@ -609,10 +649,12 @@ static struct coded_rows code_rows(const char *recipe, enum kvc_dtype dtype, uin
     return x;
 }
 
-static int decode_coded_two(const struct kvc_pipeline *line, const struct coded_rows *a, const struct coded_rows *b) {
+static int decode_coded_two(const struct kvc_pipeline *line, const struct coded_rows *a,
+                            const struct coded_rows *b) {
     const struct kvc_coded own[] = {{.section = a->list.section, .n = a->list.count},
                                     {.section = b->list.section, .n = b->list.count}};
-    return decode_two(line, (const struct kvc_shape[]){a->shape, b->shape}, own, (const uint8_t *[]){a->source, b->source});
+    return decode_two(line, (const struct kvc_shape[]){a->shape, b->shape}, own,
+                      (const uint8_t *[]){a->source, b->source});
 }
 
 static void coded_rows_free(struct coded_rows *x) {
@@ -620,7 +662,8 @@ static void coded_rows_free(struct coded_rows *x) {
     kvc_sections_free(&x->list);
 }
 
-/* Blocks of other numbers of rows, streams, lanes and models; beside a RAW block or a damaged one, neither is decoded. */
+/* Blocks of other numbers of rows, streams, lanes and models; beside a RAW block or a damaged one,
+ * neither is decoded. */
 static void two_blocks_at_once(void **state) {
     static const uint64_t tokens[] = {20, 110, 256};
     enum { BLOCKS = 6, DIM = 96 };
@@ -633,13 +676,15 @@ static void two_blocks_at_once(void **state) {
     for (size_t d = 0; d < N_DTYPES; d++) {
         struct coded_rows x[BLOCKS], raw = code_rows("split", dtypes[d], 12, DIM, GARBAGE);
         for (size_t i = 0; i < BLOCKS; i++)
-            x[i] = code_rows(recipes[i % 2], dtypes[d], tokens[i / 2], DIM, i % 3 ? TWO_VALUES : CONSTANT_CHANNELS);
+            x[i] = code_rows(recipes[i % 2], dtypes[d], tokens[i / 2], DIM,
+                             i % 3 ? TWO_VALUES : CONSTANT_CHANNELS);
         assert_true(is_raw(&raw.list));
         for (size_t i = 0; i < BLOCKS; i++) {
             assert_false(is_raw(&x[i].list));
             assert_int_equal(decode_coded_two(&line, &x[i], &raw), 1);
             assert_int_equal(decode_coded_two(&line, &raw, &x[i]), 1);
-            for (size_t k = 0; k < BLOCKS; k++) assert_int_equal(decode_coded_two(&line, &x[i], &x[k]), 0);
+            for (size_t k = 0; k < BLOCKS; k++)
+                assert_int_equal(decode_coded_two(&line, &x[i], &x[k]), 0);
         }
         for (size_t s = 0; s < x[0].list.count; s++) {
             x[0].list.section[s].raw_size++;
@@ -674,10 +719,11 @@ static int try(struct damage *x, const struct kvc_section *section, size_t n) {
     return status;
 }
 
-static void must_refuse(struct damage *x, const struct kvc_section *section, size_t n, const char *what) {
+static void must_refuse(struct damage *x, const struct kvc_section *section, size_t n,
+                        const char *what) {
     if (!try(x, section, n))
-        fail_msg("%s, %s, section %s: %s is not refused", x->recipe, kvc_dtype_info(x->shape.dtype)->name,
-                 kvc_section_name(x->type), what);
+        fail_msg("%s, %s, section %s: %s is not refused", x->recipe,
+                 kvc_dtype_info(x->shape.dtype)->name, kvc_section_name(x->type), what);
 }
 
 static void flip_bits(struct damage *x, size_t i) {
@@ -688,20 +734,24 @@ static void flip_bits(struct damage *x, size_t i) {
         try(x, x->section, x->n);
         bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
-    /* rans.md: most damage shows in how a stream ends (unless symbols take a whole number of bits each) */
-    if (x->type == KVC_SECTION_CODES && x->kind != TWO_VALUES && strncmp(x->recipe, "split", 5) == 0)
+    /* rans.md: most damage shows in how a stream ends (unless symbols take a whole number of bits
+     * each) */
+    if (x->type == KVC_SECTION_CODES && x->kind != TWO_VALUES &&
+        strncmp(x->recipe, "split", 5) == 0)
         assert_true((x->refused - refused) * 10 > (x->tried - tried) * 9);
 }
 
-/* Shorter and longer sections, whose directory entry agrees where they are stored. Pairs of bytes may be missing in
- * ESCAPES, or more of them be there, and only the hash tells. */
+/* Shorter and longer sections, whose directory entry agrees where they are stored. Pairs of bytes
+ * may be missing in ESCAPES, or more of them be there, and only the hash tells. */
 static void cut_and_extend(struct damage *x, size_t i) {
     const struct kvc_section whole = x->section[i];
     const int pairs = whole.type == KVC_SECTION_ESCAPES;
-    for (uint32_t size = 0; size < whole.size + 40; size += size + 20 < whole.size && size > 40 ? 7 : 1) {
+    for (uint32_t size = 0; size < whole.size + 40;
+         size += size + 20 < whole.size && size > 40 ? 7 : 1) {
         if (size == whole.size) continue;
         uint8_t *bytes = get_memory(size);
-        for (uint32_t b = 0; b < size; b++) bytes[b] = b < whole.size ? whole.data[b] : random_byte();
+        for (uint32_t b = 0; b < size; b++)
+            bytes[b] = b < whole.size ? whole.data[b] : random_byte();
         x->section[i].data = bytes;
         x->section[i].size = size;
         if (whole.coder == KVC_CODER_STORE) x->section[i].raw_size = size;
@@ -747,8 +797,8 @@ static void change_entry(struct damage *x, size_t i) {
     *s = whole;
 }
 
-/* Section i left out, twice, in every other's place, and RAW beside the others. Where a section may be absent, only the
- * hash tells that it is gone. */
+/* Section i left out, twice, in every other's place, and RAW beside the others. Where a section may
+ * be absent, only the hash tells that it is gone. */
 static void rearrange(struct damage *x, size_t i) {
     const size_t n = x->n;
     struct kvc_section *list = get_memory((n + 1) * sizeof *list);
@@ -757,7 +807,8 @@ static void rearrange(struct damage *x, size_t i) {
     if (optional) try(x, list, n - 1);
     else must_refuse(x, list, n - 1, "none");
     for (size_t at = 0; at <= n; at++) {
-        for (size_t j = 0; j <= n; j++) list[j] = j == at ? x->section[i] : x->section[j - (j > at)];
+        for (size_t j = 0; j <= n; j++)
+            list[j] = j == at ? x->section[i] : x->section[j - (j > at)];
         must_refuse(x, list, n + 1, "one more");
         uint8_t none = 0;
         list[at] = (struct kvc_section){.type = KVC_SECTION_RAW, .data = &none};
@@ -773,15 +824,20 @@ static void rearrange(struct damage *x, size_t i) {
     free(list);
 }
 
-static void damage(const char *recipe, enum kvc_dtype dtype, uint64_t tokens, uint64_t dim, enum kind kind, int turning) {
-    struct damage x = {.recipe = recipe, .line = pipeline_of(recipe), .shape = {dtype, tokens, 1, dim}, .kind = kind};
+static void damage(const char *recipe, enum kvc_dtype dtype, uint64_t tokens, uint64_t dim,
+                   enum kind kind, int turning) {
+    struct damage x = {.recipe = recipe,
+                       .line = pipeline_of(recipe),
+                       .shape = {dtype, tokens, 1, dim},
+                       .kind = kind};
     struct kvc_sections list;
     uint8_t *source = get_memory(bytes_of(&x.shape));
     struct kvc_error e;
     if (turning) fill_turning(source, &x.shape, (size_t)dim, 0, 0, 1e4, 0);
     else fill(source, &x.shape, kind);
     encode(recipe, &x.shape, source, &list);
-    if (is_raw(&list)) fail_msg("%s, %s: RAW, nothing to damage", recipe, kvc_dtype_info(dtype)->name);
+    if (is_raw(&list))
+        fail_msg("%s, %s: RAW, nothing to damage", recipe, kvc_dtype_info(dtype)->name);
     x.n = list.count;
     x.section = apart(list.section, list.count);
     x.rows = get_memory(bytes_of(&x.shape) + GUARD);
@@ -792,7 +848,8 @@ static void damage(const char *recipe, enum kvc_dtype dtype, uint64_t tokens, ui
         change_entry(&x, i);
         rearrange(&x, i);
     }
-    assert_int_equal(decode(&x.line, &x.shape, x.rows, x.section, x.n, &e), 0); /* all is as it was */
+    /* all is as it was */
+    assert_int_equal(decode(&x.line, &x.shape, x.rows, x.section, x.n, &e), 0);
     assert_memory_equal(x.rows, source, bytes_of(&x.shape));
     free_apart(x.section, x.n);
     free(x.rows);
@@ -851,7 +908,8 @@ static void damaged_raw(void **state) {
 
 static void arguments(void **state) {
     (void)state;
-    static const char *const good[] = {"split", "fast", "split:stream=1024", "split:stream=16777216"};
+    static const char *const good[] = {"split", "fast", "split:stream=1024",
+                                       "split:stream=16777216"};
     static const char *const bad[] = {"split:stream=1023",
                                       "split:stream=16777217",
                                       "split:stream=",

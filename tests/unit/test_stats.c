@@ -52,7 +52,8 @@ static void nothing_finite(void **state) {
     struct kvc_cache *c = one_tensor(&shape, rows, NULL);
     struct kvc_stats s;
     assert_int_equal(kvc_tensor_stats(c, 0, &s, NULL), 0);
-    assert_true(s.mean == 0 && s.rms == 0 && s.max_abs == 0 && s.worst_rms == 0 && s.outlier_channels == 0);
+    assert_true(s.mean == 0 && s.rms == 0 && s.max_abs == 0 && s.worst_rms == 0 &&
+                s.outlier_channels == 0);
     kvc_cache_free(c);
 }
 
@@ -105,8 +106,8 @@ static void block_type(void **state) {
     kvc_cache_free(c);
 }
 
-static int cannot_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n, uint8_t *dst,
-                       struct kvc_error *e) {
+static int cannot_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
+                       uint8_t *dst, struct kvc_error *e) {
     (void)c, (void)tensor, (void)first, (void)n, (void)dst;
     return kvc_fail(e, KVC_ERR_DAMAGED, "no such bytes");
 }
@@ -126,8 +127,10 @@ static void read_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_head),  cmocka_unit_test(not_finite), cmocka_unit_test(nothing_finite), cmocka_unit_test(no_tokens),
-        cmocka_unit_test(outliers), cmocka_unit_test(block_type), cmocka_unit_test(read_error),
+        cmocka_unit_test(by_head),        cmocka_unit_test(not_finite),
+        cmocka_unit_test(nothing_finite), cmocka_unit_test(no_tokens),
+        cmocka_unit_test(outliers),       cmocka_unit_test(block_type),
+        cmocka_unit_test(read_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

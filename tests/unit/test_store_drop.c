@@ -1,4 +1,5 @@
-/* test_store_drop.c: removing one prompt: what others share, images, a caller who cancels, levels that have other parts of it. */
+/* test_store_drop.c: removing one prompt: what others share, images, a caller who cancels, levels
+ * that have other parts of it. */
 #include "store_support.h"
 
 /* A cache of n chunks, of which the first `common` are those of every cache, whatever the seed. */
@@ -10,15 +11,16 @@ static struct made *prompt(uint64_t n, uint64_t common, int32_t seed) {
     return x;
 }
 
-static struct kvc_store_dropped drop_from(struct kvc_store_space *space, const struct made *x, uint64_t n,
-                                          const struct kvc_store_drop_options *o) {
+static struct kvc_store_dropped drop_from(struct kvc_store_space *space, const struct made *x,
+                                          uint64_t n, const struct kvc_store_drop_options *o) {
     struct kvc_store_dropped d = {.size = sizeof d};
     struct kvc_error e;
     if (kvc_store_drop_tokens(space, x->ids, n, o, &d, &e)) fail_msg("%s", e.message);
     return d;
 }
 
-static void check_drop(struct kvc_store_space *space, const struct made *x, uint64_t removed, uint64_t kept) {
+static void check_drop(struct kvc_store_space *space, const struct made *x, uint64_t removed,
+                       uint64_t kept) {
     const struct kvc_store_dropped d = drop_from(space, x, x->m.tokens, NULL);
     assert_int_equal(d.removed, removed);
     assert_int_equal(d.kept, kept);
@@ -28,7 +30,8 @@ static void check_drop(struct kvc_store_space *space, const struct made *x, uint
 
 static void shared_beginnings(void **state) {
     (void)state;
-    struct made *a = prompt(5, 2, 1000), *b = prompt(4, 2, 3000), *c = prompt(3, 0, 5000), *d = prompt(7, 5, 0);
+    struct made *a = prompt(5, 2, 1000), *b = prompt(4, 2, 3000), *c = prompt(3, 0, 5000),
+                *d = prompt(7, 5, 0);
     memcpy(d->ids, a->ids, 5 * CHUNK * sizeof *d->ids);
     struct kvc_store *s = open_store("shared", "");
     struct kvc_store_space *space = open_space(s, a);
@@ -72,7 +75,9 @@ static void cancelled(void **state) {
     struct kvc_store_space *space = open_space(s, a);
     struct kvc_error e;
     int calls = 0;
-    const struct kvc_store_drop_options o = {.size = sizeof o, .progress = cancel, .progress_state = &calls};
+    const struct kvc_store_drop_options o = {.size = sizeof o,
+                                             .progress = cancel,
+                                             .progress_state = &calls};
     put(space, a);
     put(space, b);
     assert_int_equal(kvc_store_drop_tokens(space, a->ids, 4 * CHUNK, &o, NULL, &e), -1);
@@ -94,8 +99,14 @@ static void images(void **state) {
     struct made *a = prompt(3, 3, 0);
     struct kvc_store *s = open_store("images", "");
     struct kvc_store_space *space = open_space(s, a);
-    const struct kvc_store_extra cat = {.position = CHUNK + 3, .tag = 1, .bytes = "0123456789abcdef", .size = 16};
-    const struct kvc_store_put_options with = {.size = sizeof with, .wait = 1, .extras = &cat, .n_extras = 1};
+    const struct kvc_store_extra cat = {.position = CHUNK + 3,
+                                        .tag = 1,
+                                        .bytes = "0123456789abcdef",
+                                        .size = 16};
+    const struct kvc_store_put_options with = {.size = sizeof with,
+                                               .wait = 1,
+                                               .extras = &cat,
+                                               .n_extras = 1};
     const struct kvc_store_find_options find = {.size = sizeof find, .extras = &cat, .n_extras = 1};
     const struct kvc_store_drop_options drop = {.size = sizeof drop, .extras = &cat, .n_extras = 1};
     struct kvc_error e = {.code = KVC_OK};
@@ -113,7 +124,8 @@ static void images(void **state) {
     unmake(a);
 }
 
-/* Levels that have different parts: what goes on in one keeps chunks in all, and each chunk counts once. */
+/* Levels that have different parts: what goes on in one keeps chunks in all, and each chunk counts
+ * once. */
 static void levels(void **state) {
     (void)state;
     struct made *a = prompt(4, 2, 1000), *b = prompt(3, 2, 3000);

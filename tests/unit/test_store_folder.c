@@ -209,11 +209,14 @@ static void folders_become_links(void **state) {
         assert_int_equal(stat(elsewhere, &st), 0);
         const struct timespec before = st.st_mtim;
         assert_int_equal(symlink(elsewhere, is), 0);
-        if (i != 1 && i != 2) assert_false(puts_all(space, y) && !kvc_dir_clean(directory(s), &all, &counts, &e));
+        if (i != 1 && i != 2)
+            assert_false(puts_all(space, y) && !kvc_dir_clean(directory(s), &all, &counts, &e));
         read_back(space, x);
-        kvc_level_dir.quarantine(s->level[0].level, &(struct kvc_object){.kind = KVC_OBJECT_CHUNK}, &e);
+        kvc_level_dir.quarantine(s->level[0].level, &(struct kvc_object){.kind = KVC_OBJECT_CHUNK},
+                                 &e);
         assert_int_equal(stat(elsewhere, &st), 0);
-        assert_memory_equal(&before, &st.st_mtim, sizeof before); /* nothing was made, removed or moved in it */
+        /* nothing was made, removed or moved in it */
+        assert_memory_equal(&before, &st.st_mtim, sizeof before);
         assert_int_equal(unlink(is), 0);
         assert_int_equal(rename(elsewhere, is), 0);
     }

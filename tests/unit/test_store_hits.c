@@ -1,5 +1,5 @@
-/* test_store_hits.c: caches put into a directory store and found again: loads of all layouts, ranges, extras, levels, hints, the queue,
- * requests in the background, limits and times. */
+/* test_store_hits.c: caches put into a directory store and found again: loads of all layouts,
+ * ranges, extras, levels, hints, the queue, requests in the background, limits and times. */
 #include "store_support.h"
 
 #include "formats/cache/keys.h"
@@ -69,7 +69,8 @@ static void ranges(void **state) {
     y->m.first_position = 3 * CHUNK;
     struct kvc_error e;
     assert_int_equal(kvc_store_load(hit, &y->m, NULL, &e), 4 * CHUNK);
-    for (unsigned i = 0; i < ARRAYS; i++) assert_memory_equal(y->rows[i], x->rows[i] + 3 * CHUNK * ROW, CHUNK * ROW);
+    for (unsigned i = 0; i < ARRAYS; i++)
+        assert_memory_equal(y->rows[i], x->rows[i] + 3 * CHUNK * ROW, CHUNK * ROW);
     /* what makes no sense */
     y->m.first_position = 4 * CHUNK + 1;
     assert_int_equal(kvc_store_load(hit, &y->m, NULL, &e), 4 * CHUNK + 1);
@@ -80,7 +81,9 @@ static void ranges(void **state) {
     assert_int_equal(e.code, KVC_ERR_SLICE);
     /* as a cache */
     for (uint64_t first = 0; first < 4 * CHUNK; first += CHUNK) {
-        const struct kvc_store_load_options o = {.size = sizeof o, .first = first, .end = first + 1};
+        const struct kvc_store_load_options o = {.size = sizeof o,
+                                                 .first = first,
+                                                 .end = first + 1};
         struct kvc_file *f = kvc_store_get(hit, &o, &e);
         if (!f) fail_msg("%s", e.message);
         uint8_t rows[CHUNK * ROW];
@@ -101,7 +104,8 @@ static void ranges(void **state) {
     unmake(x);
 }
 
-/* Pages of 48 slots in an order of their own, rows of 3 times their bytes, in a pool that begins in the middle of a page. */
+/* Pages of 48 slots in an order of their own, rows of 3 times their bytes, in a pool that begins in
+ * the middle of a page. */
 static void pages(void **state) {
     (void)state;
     enum { PAGE = 48, PAGES = 24, FIRST = 17, WIDE = 3 * ROW, TOKENS = 4 * CHUNK - 30 };
@@ -145,7 +149,8 @@ static void pages(void **state) {
         for (uint64_t t = 0; t < TOKENS; t++) {
             const uint64_t slot = FIRST + t;
             const uint8_t *row = pool[i] + (table[slot / PAGE] * PAGE + slot % PAGE) * WIDE;
-            for (unsigned c = 0; c < DIM; c++) assert_memory_equal(row + 6 * c, x->rows[i] + (t + 20) * ROW + 2 * c, 2);
+            for (unsigned c = 0; c < DIM; c++)
+                assert_memory_equal(row + 6 * c, x->rows[i] + (t + 20) * ROW + 2 * c, 2);
         }
         free(pool[i]);
     }
@@ -201,16 +206,28 @@ static void extras(void **state) {
     struct kvc_store *s = open_store("e", "");
     struct kvc_store_space *space = open_space(s, x);
     struct kvc_error e;
-    const struct kvc_store_extra image = {.position = CHUNK + 5, .tag = 1, .bytes = "0123456789abcdef", .size = 16};
-    const struct kvc_store_extra other = {.position = CHUNK + 5, .tag = 1, .bytes = "0123456789abcdeF", .size = 16};
-    const struct kvc_store_extra wrong[] = {{.position = 1, .tag = 0, .size = 0}, {.position = 1, .tag = 256, .size = 0}};
-    const struct kvc_store_put_options o = {.size = sizeof o, .wait = 1, .extras = &image, .n_extras = 1};
+    const struct kvc_store_extra image = {.position = CHUNK + 5,
+                                          .tag = 1,
+                                          .bytes = "0123456789abcdef",
+                                          .size = 16};
+    const struct kvc_store_extra other = {.position = CHUNK + 5,
+                                          .tag = 1,
+                                          .bytes = "0123456789abcdeF",
+                                          .size = 16};
+    const struct kvc_store_extra wrong[] = {{.position = 1, .tag = 0, .size = 0},
+                                            {.position = 1, .tag = 256, .size = 0}};
+    const struct kvc_store_put_options o = {.size = sizeof o,
+                                            .wait = 1,
+                                            .extras = &image,
+                                            .n_extras = 1};
     e.code = KVC_OK;
     if (kvc_store_put(space, x->f, &o, &e) || e.code) fail_msg("%s", e.message);
     static const uint64_t due[] = {CHUNK, 3 * CHUNK, CHUNK};
     const struct kvc_store_extra *const asked[] = {NULL, &image, &other};
     for (unsigned i = 0; i < 3; i++) {
-        const struct kvc_store_find_options f = {.size = sizeof f, .extras = asked[i], .n_extras = asked[i] != NULL};
+        const struct kvc_store_find_options f = {.size = sizeof f,
+                                                 .extras = asked[i],
+                                                 .n_extras = asked[i] != NULL};
         struct kvc_store_hit *hit = kvc_store_find(space, x->ids, 3 * CHUNK, &f, &e);
         assert_non_null(hit);
         assert_int_equal(found_of(hit), due[i]);
@@ -218,7 +235,9 @@ static void extras(void **state) {
         kvc_store_hit_free(hit);
     }
     for (unsigned i = 0; i < 2; i++) {
-        const struct kvc_store_find_options f = {.size = sizeof f, .extras = &wrong[i], .n_extras = 1};
+        const struct kvc_store_find_options f = {.size = sizeof f,
+                                                 .extras = &wrong[i],
+                                                 .n_extras = 1};
         assert_null(kvc_store_find(space, x->ids, 3 * CHUNK, &f, &e));
         assert_int_equal(e.code, KVC_ERR_USAGE);
     }
@@ -238,7 +257,8 @@ static void two_levels(void **state) {
     put(space, x);
     kvc_store_space_close(space);
     kvc_store_close(slow);
-    snprintf(chain, sizeof chain, "%s,%s", level_url(a, sizeof a, "la", ""), level_url(b, sizeof b, "lb", ""));
+    snprintf(chain, sizeof chain, "%s,%s", level_url(a, sizeof a, "la", ""),
+             level_url(b, sizeof b, "lb", ""));
     struct kvc_store *s = open_store_with(chain, &patient);
     space = open_space(s, x);
     struct kvc_store_hit *hit = find_n(space, x->ids, 6 * CHUNK);
@@ -290,7 +310,9 @@ static void queue(void **state) {
     o.threads = 1;
     struct kvc_store *s = open_store_with(level_url(url, sizeof url, "q", ""), &o);
     struct kvc_store_space *space = open_space(s, x);
-    const struct kvc_store_put_options later = {.size = sizeof later, .done = count_done, .state = &done};
+    const struct kvc_store_put_options later = {.size = sizeof later,
+                                                .done = count_done,
+                                                .state = &done};
     int dropped = 0, taken = 0;
     for (int i = 0; i < 50; i++) {
         const int status = kvc_store_put(space, i % 2 ? y->f : x->f, &later, NULL);
@@ -392,14 +414,17 @@ static void limits(void **state) {
     assert_true(counted(s, KVC_COUNT_PUT) > 0);
     kvc_store_space_close(space);
     kvc_store_close(s);
-    /* an object that is larger than the limit evicts nothing, and does not make the level a failing one */
+    /* an object that is larger than the limit evicts nothing, and does not make the level a failing
+     * one */
     struct made *big = make(8 * CHUNK, 3, NULL);
     s = open_store("small", "&max-size=9000");
     space = open_space(s, x);
     put(space, x);
     const uint64_t before = count_found(space, x);
     assert_true(before > 0);
-    const struct kvc_store_space_options wide = {.size = sizeof wide, .chunk = 8 * CHUNK, .recipe = "store"};
+    const struct kvc_store_space_options wide = {.size = sizeof wide,
+                                                 .chunk = 8 * CHUNK,
+                                                 .recipe = "store"};
     struct kvc_store_space *huge = open_space_with(s, big, &wide);
     const struct kvc_store_put_options wait = {.size = sizeof wait, .wait = 1};
     struct kvc_error e = {.code = KVC_OK};
@@ -500,9 +525,10 @@ static void no_index(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip), cmocka_unit_test(ranges),     cmocka_unit_test(pages), cmocka_unit_test(chunks),
-        cmocka_unit_test(extras),     cmocka_unit_test(two_levels), cmocka_unit_test(queue), cmocka_unit_test(events),
-        cmocka_unit_test(limits),     cmocka_unit_test(times),      cmocka_unit_test(pins),  cmocka_unit_test(no_index),
+        cmocka_unit_test(round_trip), cmocka_unit_test(ranges), cmocka_unit_test(pages),
+        cmocka_unit_test(chunks),     cmocka_unit_test(extras), cmocka_unit_test(two_levels),
+        cmocka_unit_test(queue),      cmocka_unit_test(events), cmocka_unit_test(limits),
+        cmocka_unit_test(times),      cmocka_unit_test(pins),   cmocka_unit_test(no_index),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,5 +1,6 @@
-/* test_store_locale.c: what the library and the store read and write is the same in a program of another locale, whose numbers have a
- * comma (de_DE) or a decimal point of two bytes (ps_AF). The locales are compiled into the scratch folder by localedef. */
+/* test_store_locale.c: what the library and the store read and write is the same in a program of
+ * another locale, whose numbers have a comma (de_DE) or a decimal point of two bytes (ps_AF). The
+ * locales are compiled into the scratch folder by localedef. */
 #include "store_support.h"
 
 #include "codecs/number.h"
@@ -21,14 +22,16 @@ static int make_locales(void **state) {
     char command[400];
     if (make_folder(state)) return -1;
     for (int i = 0; i < LOCALES; i++) { /* what it warns of is not this test's */
-        snprintf(command, sizeof command, "localedef -c -i %s -f UTF-8 '%s/%s.UTF-8' >'%s/log' 2>&1", names[i], folder, names[i],
-                 folder);
+        snprintf(command, sizeof command,
+                 "localedef -c -i %s -f UTF-8 '%s/%s.UTF-8' >'%s/log' 2>&1", names[i], folder,
+                 names[i], folder);
         if (system(command) < 0) return -1;
     }
     return setenv("LOCPATH", folder, 1);
 }
 
-/* Enters a locale, and makes sure that its numbers have another decimal point. Returns -1 if it cannot be had. */
+/* Enters a locale, and makes sure that its numbers have another decimal point. Returns -1 if it
+ * cannot be had. */
 static int enter(int i) {
     char name[32], text[32];
     snprintf(name, sizeof name, "%s.UTF-8", names[i]);
@@ -92,7 +95,8 @@ static void numbers(void **state) {
     assert_string_equal(kvc_number_begin("1.5e", &v), "e"); /* no exponent */
     assert_true(v == 1.5);
     static const char *const none[] = {"", ".", "-", "e5", "0x10", " 1", "inf", "nan", "1e999"};
-    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) assert_null(kvc_number_begin(none[i], &v));
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        assert_null(kvc_number_begin(none[i], &v));
     assert_int_equal(kvc_number_read("1,5", &v), -1);
     assert_true(v == 1.5); /* as it was */
     in_locales(say_numbers);
@@ -161,8 +165,9 @@ static void say_model(FILE *out) {
 }
 
 static void models(void **state) {
-    static const char config[] = "{\"model_type\":\"llama\",\"num_hidden_layers\":1,\"rope_theta\":10000.25,"
-                                 "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.5}}";
+    static const char config[] =
+        "{\"model_type\":\"llama\",\"num_hidden_layers\":1,\"rope_theta\":10000.25,"
+        "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.5}}";
     static const char head[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
     uint8_t weights[8 + sizeof head - 1 + 4] = {sizeof head - 1};
     char path[200];
@@ -190,10 +195,12 @@ static int append(void *state, const void *data, size_t n) {
     return fwrite(data, 1, n, state) != n;
 }
 
-/* A step that is found, a ratio that cannot be met, facts of a source, and an export that tells them. */
+/* A step that is found, a ratio that cannot be met, facts of a source, and an export that tells
+ * them. */
 static void say_files(FILE *out) {
     struct kvc_error e;
-    static const char *const facts[] = {"rope.theta=10000.5", "rope.pairing=halves", "rope.type=linear", "rope.factor=2.5", NULL};
+    static const char *const facts[] = {"rope.theta=10000.5", "rope.pairing=halves",
+                                        "rope.type=linear", "rope.factor=2.5", NULL};
     struct made *x = make(CHUNK, 3, facts);
     struct kvc_write_options how = {.size = sizeof how,
                                     .threads = 1,

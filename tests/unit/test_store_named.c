@@ -1,4 +1,5 @@
-/* test_store_named.c: caches under names that a program chose: finding, putting, reading, damage, forgeries, several levels. */
+/* test_store_named.c: caches under names that a program chose: finding, putting, reading, damage,
+ * forgeries, several levels. */
 #include "store_support.h"
 
 #include "formats/store/dir/dir.h"
@@ -19,7 +20,8 @@ static struct made *make_nameless(int32_t seed, int64_t first) {
     return x;
 }
 
-static int put_as(struct kvc_store_space *space, const struct kvc_store_name *name, const struct made *x) {
+static int put_as(struct kvc_store_space *space, const struct kvc_store_name *name,
+                  const struct made *x) {
     struct kvc_error e = {.code = KVC_OK};
     const int status = kvc_store_put_name(space, name, x->f, NULL, &e);
     if (status < 0) fail_msg("%s", e.message);
@@ -33,20 +35,22 @@ static int is_found(struct kvc_store_space *space, const struct kvc_store_name *
 }
 
 /* Loads a name: 1 if the rows of x came, 0 if nothing did. */
-static int loads(struct kvc_store_space *space, const struct kvc_store_name *name, const struct made *x) {
+static int loads(struct kvc_store_space *space, const struct kvc_store_name *name,
+                 const struct made *x) {
     struct made *y = calloc(1, sizeof *y);
     struct kvc_error e;
     assert_non_null(y);
     describe(y, N);
     const int status = kvc_store_load_name(space, name, &y->m, NULL, &e);
     if (status < 0) fail_msg("%s", e.message);
-    for (unsigned i = 0; i < ARRAYS && status; i++) assert_memory_equal(y->rows[i], x->rows[i], N * ROW);
+    for (unsigned i = 0; i < ARRAYS && status; i++)
+        assert_memory_equal(y->rows[i], x->rows[i], N * ROW);
     free(y);
     return status;
 }
 
-static void object_path(const struct kvc_store_space *space, const struct kvc_store_name *name, const char *level, char *path,
-                        size_t size) {
+static void object_path(const struct kvc_store_space *space, const struct kvc_store_name *name,
+                        const char *level, char *path, size_t size) {
     struct kvc_object o;
     char text[KVC_OBJECT_NAME];
     assert_int_equal(kvc_named_object(space, name, &o, NULL), 0);
@@ -95,7 +99,8 @@ static void refused(void **state) {
     struct kvc_store *s = open_store("no", "");
     struct kvc_store_space *space = open_space(s, x);
     char text[KVC_STORE_MAX_NAME + 1] = "";
-    const struct kvc_store_name empty = {"", 0}, longest = {text, KVC_STORE_MAX_NAME}, longer = {text, sizeof text}, a = OF("a");
+    const struct kvc_store_name empty = {"", 0}, longest = {text, KVC_STORE_MAX_NAME},
+                                longer = {text, sizeof text}, a = OF("a");
     struct kvc_error e;
     uint8_t there;
     assert_int_equal(kvc_store_put_name(space, &empty, x->f, NULL, &e), -1);
@@ -105,7 +110,8 @@ static void refused(void **state) {
     assert_int_equal(put_as(space, &longest, x), 0);
     assert_int_equal(loads(space, &longest, x), 1);
     /* a cache of another model is not put, and arrays of other shapes are not filled */
-    static const char *const facts[] = {"model.name=n", "model.architecture=llama", "rope.pairing=halves", NULL};
+    static const char *const facts[] = {"model.name=n", "model.architecture=llama",
+                                        "rope.pairing=halves", NULL};
     z = make(N, 3, facts);
     assert_int_equal(kvc_store_put_name(space, &a, z->f, NULL, &e), -1);
     assert_int_equal(is_found(space, &a), 0);
@@ -153,7 +159,8 @@ static void damaged(void **state) {
 /* An object under another name, and one of another namespace, are not delivered. */
 static void forged(void **state) {
     (void)state;
-    static const char *const facts[] = {"model.name=n", "model.architecture=llama", "rope.pairing=halves", NULL};
+    static const char *const facts[] = {"model.name=n", "model.architecture=llama",
+                                        "rope.pairing=halves", NULL};
     struct made *x = make_nameless(3, 0), *z = make(N, 3, facts);
     struct kvc_store *s = open_store("forged", "&index=no");
     struct kvc_store_space *space = open_space(s, x), *other = open_space(s, z);
@@ -185,7 +192,8 @@ static void forged(void **state) {
     unmake(z);
 }
 
-/* Two levels: what the first lacks comes from the second; one that takes nothing does not matter; none at all is 1. */
+/* Two levels: what the first lacks comes from the second; one that takes nothing does not matter;
+ * none at all is 1. */
 static void levels(void **state) {
     (void)state;
     char url[700], one[300], two[300], path[400];
@@ -216,7 +224,8 @@ static void levels(void **state) {
     unmake(x);
 }
 
-/* The bytes of an object are those of its file, also where it was there already; 0 where no level keeps it. */
+/* The bytes of an object are those of its file, also where it was there already; 0 where no level
+ * keeps it. */
 static void stored_bytes(void **state) {
     (void)state;
     char url[300], key[200], path[400];
@@ -278,8 +287,9 @@ static void signed_ones(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip),  cmocka_unit_test(refused), cmocka_unit_test(damaged),
-                                       cmocka_unit_test(forged),      cmocka_unit_test(levels),  cmocka_unit_test(signed_ones),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip),  cmocka_unit_test(refused),
+                                       cmocka_unit_test(damaged),     cmocka_unit_test(forged),
+                                       cmocka_unit_test(levels),      cmocka_unit_test(signed_ones),
                                        cmocka_unit_test(stored_bytes)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,5 +1,6 @@
-/* test_store_names.c: texts of a store: names of objects, URLs, chains of levels, the configuration, the facts of a namespace; and the keys of
- * its chunks beside a computation of the test's own. */
+/* test_store_names.c: texts of a store: names of objects, URLs, chains of levels, the
+ * configuration, the facts of a namespace; and the keys of its chunks beside a computation of the
+ * test's own. */
 #include "store_support.h"
 
 #include "formats/store/dir/conf.h"
@@ -40,7 +41,8 @@ static void names(void **state) {
             assert_int_equal(kvc_object_parse(wrong, &p), -1);
         }
     }
-    for (const char *const *more = (const char *const[]){"x", ".kv", "/", "\n", NULL}; *more; more++) {
+    for (const char *const *more = (const char *const[]){"x", ".kv", "/", "\n", NULL}; *more;
+         more++) {
         snprintf(wrong, sizeof wrong, "%s%s", text, *more);
         assert_int_equal(kvc_object_parse(wrong, &p), -1);
     }
@@ -60,7 +62,9 @@ static void urls(void **state) {
     (void)state;
     struct kvc_url u;
     struct kvc_error e;
-    assert_int_equal(kvc_url_parse(&u, "dir:/a/b?max-size=1.5K&grace=90s&x=%41%2fb&flag=no&empty", &e), 0);
+    assert_int_equal(kvc_url_parse(&u, "dir:/a/b?max-size=1.5K&grace=90s&x=%41%2fb&flag=no&empty",
+                                   &e),
+                     0);
     uint64_t bytes = 7;
     int64_t time = 7;
     int flag = 1;
@@ -127,18 +131,26 @@ static void wrong_options(void **state) {
     (void)state;
     assert_string_equal(rest_of("d?max-size=1&colour=red"), "");
     assert_string_equal(rest_of("d?colour=a%2cmax-size=1"), "");
-    assert_string_equal(rest_of("d?max=1"), "dir: there is no option 'max'; did you mean max-size? (options: colour, max-size)");
-    assert_string_equal(rest_of("d?color=1"),
-                        "dir: there is no option 'color'; did you mean colour? (options: colour, max-size)");
-    assert_string_equal(rest_of("redis://h?x=1"), "redis: there is no option 'x' (options: colour, max-size)");
+    assert_string_equal(
+        rest_of("d?max=1"),
+        "dir: there is no option 'max'; did you mean max-size? (options: colour, max-size)");
+    assert_string_equal(
+        rest_of("d?color=1"),
+        "dir: there is no option 'color'; did you mean colour? (options: colour, max-size)");
+    assert_string_equal(rest_of("redis://h?x=1"),
+                        "redis: there is no option 'x' (options: colour, max-size)");
     static const char *const wrong[] = {
-        "d,max-size=1", "d,max=1", "dir:d,anything=1", "/a/b,c,d,x=y", "redis://h1,h2,colour=red", "s3://b/p,max=1"};
+        "d,max-size=1",  "d,max=1", "dir:d,anything=1", "/a/b,c,d,x=y", "redis://h1,h2,colour=red",
+        "s3://b/p,max=1"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        if (!strstr(rest_of(wrong[i]), "not by commas: write ")) fail_msg("%s: %s", wrong[i], rest_of(wrong[i]));
+        if (!strstr(rest_of(wrong[i]), "not by commas: write "))
+            fail_msg("%s: %s", wrong[i], rest_of(wrong[i]));
     assert_null(strstr(rest_of("redis://h,colour=secret"), "secret"));
-    static const char *const right[] = {"d,e",           "a,b=c/d",    "dir:d,=x",           "dir:d,X=1",
-                                        "redis://h1,h2", "s3://b/p,x", "s3://b/day=1,hour=2"};
-    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) assert_string_equal(rest_of(right[i]), "");
+    static const char *const right[] = {
+        "d,e",           "a,b=c/d",    "dir:d,=x",           "dir:d,X=1",
+        "redis://h1,h2", "s3://b/p,x", "s3://b/day=1,hour=2"};
+    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++)
+        assert_string_equal(rest_of(right[i]), "");
     char path[200], text[220];
     snprintf(path, sizeof path, "%s/a,seed=3", folder);
     assert_int_equal(mkdir(path, 0700), 0); /* folders have such names */
@@ -149,15 +161,20 @@ static void wrong_options(void **state) {
 /* A chain of which a later level is refused leaves no folder of an earlier one. */
 static void refused_chains(void **state) {
     (void)state;
-    static const char *const rest[] = {
-        "?max=1", "?max-size=x", ",dir:%s/later?max=1", ",dir:%s/later,max=1", ",redis://h?x=1", ",nosuch://h", ",s3:///x"};
+    static const char *const rest[] = {"?max=1",
+                                       "?max-size=x",
+                                       ",dir:%s/later?max=1",
+                                       ",dir:%s/later,max=1",
+                                       ",redis://h?x=1",
+                                       ",nosuch://h",
+                                       ",s3:///x"};
     struct kvc_error e;
     char path[200], text[500], end[250];
     snprintf(path, sizeof path, "%s/never", folder);
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) {
         const char *hole = strstr(rest[i], "%s");
-        snprintf(end, sizeof end, "%.*s%s%s", hole ? (int)(hole - rest[i]) : (int)strlen(rest[i]), rest[i], hole ? folder : "",
-                 hole ? hole + 2 : "");
+        snprintf(end, sizeof end, "%.*s%s%s", hole ? (int)(hole - rest[i]) : (int)strlen(rest[i]),
+                 rest[i], hole ? folder : "", hole ? hole + 2 : "");
         snprintf(text, sizeof text, "dir:%s%s", path, end);
         if (kvc_store_open(text, NULL, &e)) fail_msg("%s", text);
         assert_int_equal(kvc_store_check(text, NULL, &e), -1);
@@ -180,12 +197,33 @@ static void values(void **state) {
         const char *text;
         int64_t bytes, time; /* -1: refused */
     } cases[] = {
-        {"0", 0, 0},       {"1", 1, 1000000},     {"1K", 1024, -1},      {"2M", 2097152, -1},     {"1G", 1073741824, -1},
-        {"5ms", -1, 5000}, {"1.5s", -1, 1500000}, {"2m", -1, 120000000}, {"1h", -1, 3600000000},  {"7d", -1, 604800000000},
-        {"", -1, -1},      {"x", -1, -1},         {"-1", -1, -1},        {"1KB", -1, -1},         {"1 K", -1, -1},
-        {"nan", -1, -1},   {"inf", -1, -1},       {"1e30", -1, -1},      {"9000000T", -1, -1},    {"1e300d", -1, -1},
-        {"K", -1, -1},     {"s", -1, -1},         {"3KiB", 3072, -1},    {"1.5MiB", 1572864, -1}, {"1KiBs", -1, -1},
-        {"1iB", -1, -1},   {"1Ki", -1, -1},
+        {"0", 0, 0},
+        {"1", 1, 1000000},
+        {"1K", 1024, -1},
+        {"2M", 2097152, -1},
+        {"1G", 1073741824, -1},
+        {"5ms", -1, 5000},
+        {"1.5s", -1, 1500000},
+        {"2m", -1, 120000000},
+        {"1h", -1, 3600000000},
+        {"7d", -1, 604800000000},
+        {"", -1, -1},
+        {"x", -1, -1},
+        {"-1", -1, -1},
+        {"1KB", -1, -1},
+        {"1 K", -1, -1},
+        {"nan", -1, -1},
+        {"inf", -1, -1},
+        {"1e30", -1, -1},
+        {"9000000T", -1, -1},
+        {"1e300d", -1, -1},
+        {"K", -1, -1},
+        {"s", -1, -1},
+        {"3KiB", 3072, -1},
+        {"1.5MiB", 1572864, -1},
+        {"1KiBs", -1, -1},
+        {"1iB", -1, -1},
+        {"1Ki", -1, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kvc_url u = {.option[0] = {.key = "k", .value = cases[i].text}, .n = 1};
@@ -193,7 +231,8 @@ static void values(void **state) {
         uint64_t bytes = 0;
         int64_t time = 0;
         const int b = kvc_url_bytes(&u, "k", &bytes, &e), t = kvc_url_time(&u, "k", &time, &e);
-        if (b != (cases[i].bytes < 0 ? -1 : 0) || t != (cases[i].time < 0 ? -1 : 0)) fail_msg("'%s'", cases[i].text);
+        if (b != (cases[i].bytes < 0 ? -1 : 0) || t != (cases[i].time < 0 ? -1 : 0))
+            fail_msg("'%s'", cases[i].text);
         if (!b) assert_int_equal(bytes, cases[i].bytes);
         if (!t) assert_int_equal(time, cases[i].time);
     }
@@ -230,11 +269,13 @@ static void configuration(void **state) {
     char text[2048];
     assert_int_equal(kvc_conf_parse(&c, "", &e), 0);
     assert_true(kvc_conf_equal(&c, &kvc_conf_default));
-    assert_int_equal(kvc_conf_parse(&c,
-                                    "# x\r\n\n version=1 \n max-size =\t3G\r\nmin-free = 2.5%\nmax-age=2d\ngrace = 1m\n"
-                                    "durability = full\nindex = no\nshared = yes\nmax-namespace-size = 7K",
-                                    &e),
-                     0);
+    assert_int_equal(
+        kvc_conf_parse(
+            &c,
+            "# x\r\n\n version=1 \n max-size =\t3G\r\nmin-free = 2.5%\nmax-age=2d\ngrace = 1m\n"
+            "durability = full\nindex = no\nshared = yes\nmax-namespace-size = 7K",
+            &e),
+        0);
     assert_int_equal(c.max_size, UINT64_C(3) << 30);
     assert_true(c.min_free >= 2.5 && c.min_free <= 2.5);
     assert_int_equal(c.max_age, 172800);
@@ -247,7 +288,8 @@ static void configuration(void **state) {
     assert_int_equal(kvc_conf_parse(&d, text, &e), 0);
     assert_true(kvc_conf_equal(&c, &d));
     for (size_t i = 0; kvc_conf_key(i); i++)
-        if (strcmp(kvc_conf_key(i), "admission") != 0) assert_non_null(strstr(text, kvc_conf_key(i)));
+        if (strcmp(kvc_conf_key(i), "admission") != 0)
+            assert_non_null(strstr(text, kvc_conf_key(i)));
     refuse_conf("max-size = 1G\nnonsense\n", "line 2");
     refuse_conf("max-size = -1\n", "max-size");
     refuse_conf("min-free = 101\n", "min-free");
@@ -275,7 +317,8 @@ static void keys(void **state) {
     struct kvc_store_space *space = open_space_with(s, x, &o);
     struct kvc_store_hit *hit = find_n(space, x->ids, 4 * CHUNK + 0);
     uint8_t h[32], text[2048], due[32], ns[32];
-    /* H_0 and the form of a step are checked against KEYS.md's examples in test_prefix.c; here only what the store adds */
+    /* H_0 and the form of a step are checked against KEYS.md's examples in test_prefix.c; here only
+     * what the store adds */
     for (unsigned i = 0; i < 32; i++) {
         unsigned byte;
         assert_int_equal(sscanf(kvc_store_space_name(space) + 2 * i, "%2x", &byte), 1);
@@ -316,13 +359,16 @@ static void namespaces(void **state) {
     assert_int_equal(facts.chunk, CHUNK);
     assert_string_equal(facts.identity, space->identity);
     char *wrong = strdup(text);
-    for (size_t i = 0; text[i]; i++) { /* what is changed is refused, is another namespace, or is a comment */
+    /* what is changed is refused, is another namespace, or is a comment */
+    for (size_t i = 0; text[i]; i++) {
         wrong[i] ^= 1;
         const int status = kvc_space_text_read(wrong, strlen(wrong), &facts, &e);
         const char *line = text + i;
         while (line > text && line[-1] != '\n') line--;
-        const int word = *line != '#' && i > (size_t)(strchr(line, ' ') - text) && text + i < strchr(strchr(line, ' ') + 1, ' ');
-        if (!status && *line != '#' && line != text && !word) assert_memory_not_equal(facts.ns, space->ns, 32);
+        const int word = *line != '#' && i > (size_t)(strchr(line, ' ') - text) &&
+                         text + i < strchr(strchr(line, ' ') + 1, ' ');
+        if (!status && *line != '#' && line != text && !word)
+            assert_memory_not_equal(facts.ns, space->ns, 32);
         wrong[i] ^= 1;
     }
     for (size_t i = 0; text[i]; i++) kvc_space_text_read(text, i, &facts, &e);
@@ -334,9 +380,11 @@ static void namespaces(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),      cmocka_unit_test(urls),          cmocka_unit_test(values),
-        cmocka_unit_test(chains),     cmocka_unit_test(configuration), cmocka_unit_test(keys),
-        cmocka_unit_test(namespaces), cmocka_unit_test(wrong_options), cmocka_unit_test(refused_chains),
+        cmocka_unit_test(names),          cmocka_unit_test(urls),
+        cmocka_unit_test(values),         cmocka_unit_test(chains),
+        cmocka_unit_test(configuration),  cmocka_unit_test(keys),
+        cmocka_unit_test(namespaces),     cmocka_unit_test(wrong_options),
+        cmocka_unit_test(refused_chains),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,4 +1,5 @@
-/* test_store_progress.c: what callers are told while a store packs and reads, and how they cancel. */
+/* test_store_progress.c: what callers are told while a store packs and reads, and how they cancel.
+ */
 #include "store_support.h"
 
 #include <poll.h>
@@ -19,8 +20,12 @@ static int hear(void *state, uint64_t done, uint64_t total) {
     return ++h->calls == h->cancel_at;
 }
 
-static int put_heard(struct kvc_store_space *space, const struct made *x, struct heard *h, struct kvc_error *e) {
-    const struct kvc_store_put_options o = {.size = sizeof o, .wait = 1, .progress = hear, .progress_state = h};
+static int put_heard(struct kvc_store_space *space, const struct made *x, struct heard *h,
+                     struct kvc_error *e) {
+    const struct kvc_store_put_options o = {.size = sizeof o,
+                                            .wait = 1,
+                                            .progress = hear,
+                                            .progress_state = h};
     return kvc_store_put(space, x->f, &o, e);
 }
 
@@ -46,7 +51,8 @@ static void putting(void **state) {
     unmake(y);
 }
 
-/* The work goes on while the caller is told, so that a call which cancels may come after the last object. */
+/* The work goes on while the caller is told, so that a call which cancels may come after the last
+ * object. */
 static void cancelled_puts(void **state) {
     (void)state;
     unsigned cancelled = 0;
@@ -85,7 +91,10 @@ static void whole_caches(void **state) {
     assert_non_null(f);
     struct kvc_store_space *space = open_space(s, x);
     for (uint32_t p = 0; p < f->cache->n_parts; p++) f->cache->part[p].kind = KVC_PART_SLIDING;
-    const struct kvc_store_put_options o = {.size = sizeof o, .wait = 1, .progress = hear, .progress_state = &h};
+    const struct kvc_store_put_options o = {.size = sizeof o,
+                                            .wait = 1,
+                                            .progress = hear,
+                                            .progress_state = &h};
     kvc_store_put(space, f, &o, &e);
     assert_int_equal(h.total, TENSOR_BYTES);
     assert_int_equal(h.done, h.total);
@@ -95,7 +104,8 @@ static void whole_caches(void **state) {
     unmake(x);
 }
 
-static int count_chunk(void *state, uint64_t first, uint64_t tokens, const void *data, size_t size) {
+static int count_chunk(void *state, uint64_t first, uint64_t tokens, const void *data,
+                       size_t size) {
     (void)first, (void)data, (void)size;
     *(uint64_t *)state += tokens;
     return 0;
@@ -114,7 +124,9 @@ static void reading(void **state) {
     describe(y, 4 * CHUNK);
     for (unsigned at = 0; at <= 4; at++) {
         struct heard got = {.cancel_at = at}, loaded = {.cancel_at = at}, given = {.cancel_at = at};
-        struct kvc_store_load_options o = {.size = sizeof o, .progress = hear, .progress_state = &got};
+        struct kvc_store_load_options o = {.size = sizeof o,
+                                           .progress = hear,
+                                           .progress_state = &got};
         const uint64_t calls = at ? at : 4, end = at ? (at - 1) * CHUNK : 4 * CHUNK;
         uint64_t tokens = 0;
         struct kvc_file *f = kvc_store_get(hit, &o, &e);
@@ -123,7 +135,8 @@ static void reading(void **state) {
         kvc_file_close(f);
         o.progress_state = &loaded;
         assert_int_equal(kvc_store_load(hit, &y->m, &o, &e), end);
-        for (unsigned i = 0; i < ARRAYS; i++) assert_memory_equal(y->rows[i], x->rows[i], end * ROW);
+        for (unsigned i = 0; i < ARRAYS; i++)
+            assert_memory_equal(y->rows[i], x->rows[i], end * ROW);
         o.progress_state = &given;
         assert_int_equal(kvc_store_chunks(hit, &o, count_chunk, &tokens, &e), end);
         assert_int_equal(tokens, calls * CHUNK);
@@ -149,7 +162,9 @@ static void in_background(void **state) {
     struct kvc_store *s = open_store("back", "");
     struct kvc_store_space *space = open_space(s, x);
     struct heard h = {.cancel_at = 1};
-    const struct kvc_store_load_options o = {.size = sizeof o, .progress = hear, .progress_state = &h};
+    const struct kvc_store_load_options o = {.size = sizeof o,
+                                             .progress = hear,
+                                             .progress_state = &h};
     struct kvc_store_event event = {.size = sizeof event};
     struct kvc_error e;
     put(space, x);

@@ -1,4 +1,5 @@
-/* test_store_proof.c: what a store must not deliver: damaged chunks, forged ones, those of other namespaces, tenants and signers. */
+/* test_store_proof.c: what a store must not deliver: damaged chunks, forged ones, those of other
+ * namespaces, tenants and signers. */
 #include "store_support.h"
 
 #include "formats/store/dir/dir.h"
@@ -18,7 +19,8 @@ static unsigned count_names(const char *level, const char *sub) {
 
 /* --- damage --- */
 
-/* Flips a byte of chunk 1 of 3: one token chunk comes, the bad one is counted, put aside and not asked for again. */
+/* Flips a byte of chunk 1 of 3: one token chunk comes, the bad one is counted, put aside and not
+ * asked for again. */
 static void damage_at(size_t at, uint8_t flip, size_t cut) {
     char path[400];
     size_t n;
@@ -89,10 +91,12 @@ static void copy_chunk(const char *from, const char *to) {
 }
 
 /* Chunk i of x is replaced by chunk k of y, of the namespaces of both. */
-static uint64_t forge(struct made *x, size_t i, struct made *y, size_t k, const struct kvc_store_space_options *of_y) {
+static uint64_t forge(struct made *x, size_t i, struct made *y, size_t k,
+                      const struct kvc_store_space_options *of_y) {
     char a[400], b[400];
     struct kvc_store *s = open_store("f", "&index=no");
-    struct kvc_store_space *own = open_space(s, x), *other = of_y ? open_space_with(s, y, of_y) : open_space(s, y);
+    struct kvc_store_space *own = open_space(s, x),
+                           *other = of_y ? open_space_with(s, y, of_y) : open_space(s, y);
     put(own, x);
     put(other, y);
     chunk_path(own, x, i, "f", a, sizeof a);
@@ -111,8 +115,10 @@ static uint64_t forge(struct made *x, size_t i, struct made *y, size_t k, const 
 
 static void forged(void **state) {
     (void)state;
-    static const char *const facts[] = {"model.name=n", "model.architecture=llama", "rope.pairing=halves", NULL};
-    struct made *x = make(3 * CHUNK, 3, NULL), *y = make(3 * CHUNK, 4, NULL), *z = make(3 * CHUNK, 3, facts);
+    static const char *const facts[] = {"model.name=n", "model.architecture=llama",
+                                        "rope.pairing=halves", NULL};
+    struct made *x = make(3 * CHUNK, 3, NULL), *y = make(3 * CHUNK, 4, NULL),
+                *z = make(3 * CHUNK, 3, facts);
     assert_int_equal(forge(x, 1, x, 2, NULL), CHUNK); /* another position */
     assert_int_equal(forge(x, 0, x, 1, NULL), 0);
     assert_int_equal(forge(x, 1, y, 1, NULL), CHUNK); /* other tokens */
@@ -203,8 +209,10 @@ static void facts_of_namespaces(void **state) {
             if (k != flips[i].which) without[n++] = base[k];
         without[n] = NULL;
         struct made *y = make(2 * CHUNK, 3, facts), *z = make(2 * CHUNK, 3, without);
-        if (finds(x, &plain, y, &plain)) fail_msg("%s does not tell namespaces apart", flips[i].other);
-        if (finds(x, &plain, z, &plain)) fail_msg("without %s the namespace is the same", base[flips[i].which]);
+        if (finds(x, &plain, y, &plain))
+            fail_msg("%s does not tell namespaces apart", flips[i].other);
+        if (finds(x, &plain, z, &plain))
+            fail_msg("without %s the namespace is the same", base[flips[i].which]);
         unmake(y);
         unmake(z);
     }
@@ -240,7 +248,8 @@ static void forms_of_namespaces(void **state) {
         /* f of another namespace is refused, or its chunks are */
         const struct kvc_store_put_options wait = {.size = sizeof wait, .wait = 1};
         struct kvc_error e;
-        assert_int_equal(kvc_store_put(own, y->f, &wait, &e) == 0 && read_back(own, x) != 2 * CHUNK, 0);
+        assert_int_equal(kvc_store_put(own, y->f, &wait, &e) == 0 && read_back(own, x) != 2 * CHUNK,
+                         0);
         kvc_store_space_close(own);
         kvc_store_space_close(other);
         kvc_store_close(s);
@@ -334,7 +343,8 @@ static uint64_t signed_read(const char *writer, const char *reader, int forge_by
 
 static void signatures(void **state) {
     (void)state;
-    const char *key = secret_file("key", "0123456789abcdef", 0600), *other = secret_file("other", "0123456789abcdeF", 0600);
+    const char *key = secret_file("key", "0123456789abcdef", 0600),
+               *other = secret_file("other", "0123456789abcdeF", 0600);
     assert_int_equal(signed_read(key, key, 0), 2 * CHUNK);
     assert_int_equal(signed_read(NULL, key, 0), 0);         /* unsigned */
     assert_int_equal(signed_read(other, key, 0), 0);        /* another signer */
@@ -393,8 +403,8 @@ static void folders(void **state) {
     assert_int_equal(symlink("/", other), 0);
     struct kvc_store *s = open_store("x", "");
     struct kvc_dir_counts counts;
-    assert_int_equal(kvc_dir_clean((struct kvc_dir *)s->level[0].level, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts,
-                                   &e),
+    assert_int_equal(kvc_dir_clean((struct kvc_dir *)s->level[0].level,
+                                   &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e),
                      0);
     assert_int_equal(counts.strangers, 2);
     assert_int_equal(counts.objects, 0);

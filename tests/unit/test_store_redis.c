@@ -1,5 +1,5 @@
-/* test_store_redis.c: the parts of the Redis level that need no server: slots, redirections, replies that come in pieces, when a node is
- * left alone. tests/store/redis.py has the rest. */
+/* test_store_redis.c: the parts of the Redis level that need no server: slots, redirections,
+ * replies that come in pieces, when a node is left alone. tests/store/redis.py has the rest. */
 #include "formats/store/redis/redis_command.h"
 #include "formats/store/redis/redis_level.h"
 
@@ -24,9 +24,10 @@ static void slots(void **unused) {
 
 static void redirections(void **unused) {
     (void)unused;
-    static const char *const bad[] = {"MOVED",           "MOVED ",       "MOVED x 1:2",   "MOVED 1",
-                                      "MOVED 16384 h:1", "MOVED 1 h",    "MOVED 1 h:",    "MOVED 1 h:0",
-                                      "MOVED 1 h:70000", "MOVED 1 h:1x", "MOVED 1 a b:1", "MOVED -1 h:1"};
+    static const char *const bad[] = {"MOVED",        "MOVED ",          "MOVED x 1:2",
+                                      "MOVED 1",      "MOVED 16384 h:1", "MOVED 1 h",
+                                      "MOVED 1 h:",   "MOVED 1 h:0",     "MOVED 1 h:70000",
+                                      "MOVED 1 h:1x", "MOVED 1 a b:1",   "MOVED -1 h:1"};
     struct kvc_redis_place_of to;
     assert_int_equal(kvc_redis_redirection("MOVED 3999 127.0.0.1:6381", &to), 0);
     assert_int_equal(to.slot, 3999);
@@ -38,7 +39,8 @@ static void redirections(void **unused) {
     assert_string_equal(to.host, "");
     assert_int_equal(kvc_redis_redirection("MOVED 1 ?:7000", &to), 0);
     assert_string_equal(to.host, "");
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(kvc_redis_redirection(bad[i], &to), -1);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(kvc_redis_redirection(bad[i], &to), -1);
     assert_int_equal(kvc_redis_judge("MOVED 1 h:1"), KVC_REDIS_MOVED);
     assert_int_equal(kvc_redis_judge("OOM command not allowed"), KVC_REDIS_UNUSABLE);
     assert_int_equal(kvc_redis_judge("READONLY You can't write"), KVC_REDIS_STALE);
@@ -58,8 +60,10 @@ static uint8_t *place(void *state, size_t n) {
     return n <= p->limit ? p->bytes : NULL;
 }
 
-/* Receives text in pieces of up to n bytes, and asks for replies after each. Returns their number; -1: no protocol. */
-static int receive(const char *text, size_t size, size_t n, struct placed *p, struct kvc_redis_reply *reply, int room) {
+/* Receives text in pieces of up to n bytes, and asks for replies after each. Returns their number;
+ * -1: no protocol. */
+static int receive(const char *text, size_t size, size_t n, struct placed *p,
+                   struct kvc_redis_reply *reply, int room) {
     struct kvc_redis_reader r;
     struct kvc_error e;
     int count = 0, status = 0;
@@ -73,7 +77,9 @@ static int receive(const char *text, size_t size, size_t n, struct placed *p, st
         memcpy(to, text + at, most);
         at += most;
         kvc_redis_reader_received(&r, most);
-        while (count < room && (status = kvc_redis_reader_next(&r, p->limit ? place : NULL, p, &reply[count], &e)) > 0) count++;
+        while (count < room && (status = kvc_redis_reader_next(&r, p->limit ? place : NULL, p,
+                                                               &reply[count], &e)) > 0)
+            count++;
     }
     if (status == 0) assert_true(kvc_redis_reader_is_idle(&r));
     kvc_redis_reader_free(&r);
@@ -82,8 +88,8 @@ static int receive(const char *text, size_t size, size_t n, struct placed *p, st
 
 static void replies_in_pieces(void **unused) {
     (void)unused;
-    static const char text[] =
-        "+OK\r\n:12\r\n$5\r\na\r\nbc\r\n$-1\r\n*2\r\n$1\r\n0\r\n*1\r\n$2\r\n\r\n\r\n$0\r\n\r\n-ERR no\r\n$6\r\n\n\n\n\n\n\n\r\n";
+    static const char text[] = "+OK\r\n:12\r\n$5\r\na\r\nbc\r\n$-1\r\n*2\r\n$1\r\n0\r\n*1\r\n$"
+                               "2\r\n\r\n\r\n$0\r\n\r\n-ERR no\r\n$6\r\n\n\n\n\n\n\n\r\n";
     for (size_t n = 1; n < sizeof text; n++)
         for (size_t limit = 0; limit <= 64; limit += 64) {
             struct kvc_redis_reply r[8];
@@ -165,7 +171,9 @@ static void lists_of_slots(void **unused) {
         const char *text;
         int status;
         unsigned n;
-    } list[] = {{"*2\r\n*3\r\n:0\r\n:99\r\n*2\r\n$1\r\nh\r\n:7\r\n*3\r\n:100\r\n:100\r\n*2\r\n$-1\r\n:8\r\n", 0, 2},
+    } list[] = {{"*2\r\n*3\r\n:0\r\n:99\r\n*2\r\n$1\r\nh\r\n:7\r\n*3\r\n:100\r\n:100\r\n*2\r\n$-"
+                 "1\r\n:8\r\n",
+                 0, 2},
                 {"*0\r\n", 0, 0},
                 {":1\r\n", -1, 0},
                 {"*1\r\n:1\r\n", -1, 0},

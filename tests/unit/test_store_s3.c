@@ -1,4 +1,5 @@
-/* test_store_s3.c: what the S3 backend does without a server: URLs, XML, headers, search, memory. */
+/* test_store_s3.c: what the S3 backend does without a server: URLs, XML, headers, search, memory.
+ */
 #include "formats/store/s3/s3_answer.h"
 #include "formats/store/s3/s3_search.h"
 #include "formats/store/s3/s3_setup.h"
@@ -18,10 +19,14 @@
 
 static void test_urls(void **state) {
     (void)state;
-    struct kvc_s3_setup s = {.base = "http://host:9000", .path = "/bucket", .prefix = "a/b c+\xc3\xa9~=&%/"};
+    struct kvc_s3_setup s = {.base = "http://host:9000",
+                             .path = "/bucket",
+                             .prefix = "a/b c+\xc3\xa9~=&%/"};
     const struct kvc_s3_request bucket = {.method = "GET"}, object = {.name = "1-2.kv"},
-                                some = {.query = {
-                                            {"continuation-token", "a+/="}, {"list-type", "2"}, {"none", NULL}, {"uploads", ""}}};
+                                some = {.query = {{"continuation-token", "a+/="},
+                                                  {"list-type", "2"},
+                                                  {"none", NULL},
+                                                  {"uploads", ""}}};
     static const struct kvc_s3_setup whole = {.base = "https://bucket.host"};
     char text[128];
     assert_int_equal(kvc_s3_url(&s, &bucket, text, sizeof text), 0);
@@ -29,11 +34,13 @@ static void test_urls(void **state) {
     assert_int_equal(kvc_s3_url(&whole, &bucket, text, sizeof text), 0);
     assert_string_equal(text, "https://bucket.host/");
     assert_int_equal(kvc_s3_url(&s, &some, text, sizeof text), 0);
-    assert_string_equal(text, "http://host:9000/bucket?continuation-token=a%2B%2F%3D&list-type=2&uploads=");
+    assert_string_equal(
+        text, "http://host:9000/bucket?continuation-token=a%2B%2F%3D&list-type=2&uploads=");
     static const char expected[] = "http://host:9000/bucket/a/b%20c%2B%C3%A9~%3D%26%25/1-2.kv";
     assert_int_equal(kvc_s3_url(&s, &object, text, sizeof text), 0);
     assert_string_equal(text, expected);
-    for (size_t room = 0; room < sizeof expected; room++) assert_int_equal(kvc_s3_url(&s, &object, text, room), -1);
+    for (size_t room = 0; room < sizeof expected; room++)
+        assert_int_equal(kvc_s3_url(&s, &object, text, room), -1);
 }
 
 /* --- headers --- */
@@ -95,7 +102,8 @@ static void test_bad_headers(void **state) {
     take(&a, "Content-Length: -1\r\n");
     take(&a, "Content-Length: 1a\r\n");
     assert_int_equal(a.length, -1);
-    static const char *const date[] = {"Fri, 24 Foo 2013 00:00:00 GMT", "Fri, 24 anF 2013 00:00:00 GMT", "yesterday", ""};
+    static const char *const date[] = {"Fri, 24 Foo 2013 00:00:00 GMT",
+                                       "Fri, 24 anF 2013 00:00:00 GMT", "yesterday", ""};
     for (size_t i = 0; i < N(date); i++) {
         char line[128];
         snprintf(line, sizeof line, "Date: %s\r\n", date[i]);
@@ -120,13 +128,17 @@ static void test_listing(void **state) {
     struct kvc_s3_listing l;
     struct kvc_error e;
     assert_int_equal(
-        listing(&l,
-                "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>b</Name>"
-                "<Contents><Key>p%2Fone+x</Key><LastModified>2013-05-24T00:00:00.000Z</LastModified><Size>12</Size>"
-                "<Owner><ID>Key</ID></Owner></Contents>"
-                "<Contents><Size>0</Size><Key>a&amp;b</Key></Contents><EncodingType>url</EncodingType>"
-                "<IsTruncated>true</IsTruncated><NextContinuationToken>n&lt;</NextContinuationToken></ListBucketResult>",
-                &e),
+        listing(
+            &l,
+            "<?xml version=\"1.0\"?><ListBucketResult "
+            "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>b</Name>"
+            "<Contents><Key>p%2Fone+x</Key><LastModified>2013-05-24T00:00:00.000Z</"
+            "LastModified><Size>12</Size>"
+            "<Owner><ID>Key</ID></Owner></Contents>"
+            "<Contents><Size>0</Size><Key>a&amp;b</Key></Contents><EncodingType>url</EncodingType>"
+            "<IsTruncated>true</IsTruncated><NextContinuationToken>n&lt;</NextContinuationToken></"
+            "ListBucketResult>",
+            &e),
         0);
     assert_int_equal(l.n, 2);
     assert_string_equal(l.entry[0].key, "p/one x");
@@ -137,7 +149,10 @@ static void test_listing(void **state) {
     assert_true(l.more);
     assert_string_equal(l.next, "n<");
     kvc_s3_listing_free(&l);
-    assert_int_equal(listing(&l, "<ListBucketResult><Contents><Key>a%2Fb</Key></Contents></ListBucketResult>", &e), 0);
+    assert_int_equal(
+        listing(&l, "<ListBucketResult><Contents><Key>a%2Fb</Key></Contents></ListBucketResult>",
+                &e),
+        0);
     assert_string_equal(l.entry[0].key, "a%2Fb");
     kvc_s3_listing_free(&l);
 }
@@ -175,7 +190,8 @@ static void test_error_xml(void **state) {
     char code[64], message[256], id[1024];
     struct kvc_error e;
     const char *text = "<Error><Code>SlowDown</Code><Message>Please\x1b reduce</Message></Error>";
-    assert_int_equal(kvc_s3_read_error(code, message, text, strlen(text)), -1); /* no XML has that character */
+    /* no XML has that character */
+    assert_int_equal(kvc_s3_read_error(code, message, text, strlen(text)), -1);
     text = "<Error><Code>SlowDown</Code><Message>Please&#10;reduce</Message></Error>";
     assert_int_equal(kvc_s3_read_error(code, message, text, strlen(text)), 1);
     assert_string_equal(code, "SlowDown");
@@ -183,7 +199,8 @@ static void test_error_xml(void **state) {
     text = "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>";
     assert_int_equal(kvc_s3_read_error(code, message, text, strlen(text)), 0);
     assert_int_equal(kvc_s3_read_error(code, message, "Bad gateway", 11), -1);
-    text = "<InitiateMultipartUploadResult><Bucket>b</Bucket><UploadId>abc</UploadId></InitiateMultipartUploadResult>";
+    text = "<InitiateMultipartUploadResult><Bucket>b</Bucket><UploadId>abc</UploadId></"
+           "InitiateMultipartUploadResult>";
     assert_int_equal(kvc_s3_read_upload(id, text, strlen(text), &e), 0);
     assert_string_equal(id, "abc");
     assert_int_equal(kvc_s3_read_upload(id, "<a/>", 4, &e), -1);
@@ -191,7 +208,8 @@ static void test_error_xml(void **state) {
 
 /* --- search and memory --- */
 
-/* Searches among n objects of which the first `there` exist, of which `known` are known. Returns the rounds. */
+/* Searches among n objects of which the first `there` exist, of which `known` are known. Returns
+ * the rounds. */
 static unsigned rounds_of(size_t n, size_t there, size_t known) {
     struct kvc_s3_search s = {known, n};
     size_t probe[KVC_S3_PROBES], asked;
@@ -221,8 +239,10 @@ static void test_search(void **state) {
         }
     for (size_t there = 0; there <= 1023; there++) assert_true(rounds_of(1023, there, 0) <= 2);
     for (size_t known = 1; known <= 512; known += 7) {
-        assert_int_equal(rounds_of(512, known, known), known < 512); /* nothing came after what was known */
-        for (size_t there = known; there <= 512; there += 13) assert_true(rounds_of(512, there, known) <= 2);
+        /* nothing came after what was known */
+        assert_int_equal(rounds_of(512, known, known), known < 512);
+        for (size_t there = known; there <= 512; there += 13)
+            assert_true(rounds_of(512, there, known) <= 2);
     }
     assert_true(rounds_of((size_t)1 << 40, 12345678901, 0) <= 9);
 }
@@ -289,7 +309,8 @@ static const struct {
 
 static void test_names(void **state) {
     (void)state;
-    static const char *const variables[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"};
+    static const char *const variables[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL",
+                                            "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"};
     for (size_t i = 0; i < N(variables); i++) unsetenv(variables[i]);
     setenv("AWS_REGION", "eu-west-1", 1);
     setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
@@ -318,9 +339,11 @@ static void test_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_urls),    cmocka_unit_test(test_headers), cmocka_unit_test(test_bad_headers),
-        cmocka_unit_test(test_listing), cmocka_unit_test(test_bad_xml), cmocka_unit_test(test_error_xml),
-        cmocka_unit_test(test_search),  cmocka_unit_test(test_memory),  cmocka_unit_test(test_names),
+        cmocka_unit_test(test_urls),        cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_bad_headers), cmocka_unit_test(test_listing),
+        cmocka_unit_test(test_bad_xml),     cmocka_unit_test(test_error_xml),
+        cmocka_unit_test(test_search),      cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* test_store_scales.c: namespaces of K and V of 8 bits: only caches of the same scales share rows, and unknown scales are shared only where
- * somebody answers for them. Not for values (test_scales.c). */
+/* test_store_scales.c: namespaces of K and V of 8 bits: only caches of the same scales share rows,
+ * and unknown scales are shared only where somebody answers for them. Not for values
+ * (test_scales.c). */
 #include "store_support.h"
 
 /* A cache of f8e4m3 in place of f16, with further facts. */
@@ -23,15 +24,21 @@ static const char *const spaces[][3][6] = {
     {{USUAL, "scale.k=0.5", "scale.v=0.25"},
      {USUAL, "scale.k=5e-1,0.5:0.5", "scale.v=0.25,0.25,7"},
      {USUAL, "scale.k=0.5", "scale.v=.25"}},
-    {{USUAL, "scale.k=0.5", "scale.v=0.5"}, {USUAL, "scale.k=0.5:0.5", "scale.v=0.5"}, {USUAL, "scale.k=0.5", "scale.v=0.50"}},
+    {{USUAL, "scale.k=0.5", "scale.v=0.5"},
+     {USUAL, "scale.k=0.5:0.5", "scale.v=0.5"},
+     {USUAL, "scale.k=0.5", "scale.v=0.50"}},
     {{USUAL, "scale.k=0.5,1", "scale.v=0.25"},
      {USUAL, "scale.k=0.5,1,2", "scale.v=0.25"},
      {USUAL, "scale.k=0.5:0.5,1", "scale.v=0.25"}},
     {{USUAL, "scale.k=0.5:0.25", "scale.v=0.25"},
      {USUAL, "scale.k=0.5:0.25,0.5:0.25", "scale.v=0.25"},
      {USUAL, "scale.k=0.5:2.5e-1", "scale.v=0.25"}},
-    {{USUAL, "scale.k=1", "scale.v=1"}, {USUAL, "scale.k=1,1", "scale.v=1"}, {USUAL, "scale.k=1.0", "scale.v=1:1"}},
-    {{USUAL, "scale.source=a"}, {USUAL, "scale.source=a", "scale.k=0.5"}, {USUAL, "scale.source=a", "scale.v=1,"}},
+    {{USUAL, "scale.k=1", "scale.v=1"},
+     {USUAL, "scale.k=1,1", "scale.v=1"},
+     {USUAL, "scale.k=1.0", "scale.v=1:1"}},
+    {{USUAL, "scale.source=a"},
+     {USUAL, "scale.source=a", "scale.k=0.5"},
+     {USUAL, "scale.source=a", "scale.v=1,"}},
     {{USUAL, "scale.source=b"}, {USUAL, "scale.source=b", "scale.k=1"}, {USUAL, "scale.source=b"}},
 };
 enum { SPACES = sizeof spaces / sizeof spaces[0] };
@@ -106,7 +113,8 @@ static void other_types_have_no_scales(void **state) {
         struct made *x = make(2 * CHUNK, 7, facts[i]);
         struct kvc_store_space *space = open_space(s, x);
         assert_null(strstr(kvc_store_space_facts(space), "scale"));
-        assert_string_equal(kvc_store_space_name(space), "ccf45a51619dc3ca7cab330ba0148b24cbf0bd2e633ed80921d7e590df5fc15d");
+        assert_string_equal(kvc_store_space_name(space),
+                            "ccf45a51619dc3ca7cab330ba0148b24cbf0bd2e633ed80921d7e590df5fc15d");
         kvc_store_space_close(space);
         unmake(x);
     }

@@ -1,10 +1,10 @@
-/* test_transform.c: the stages of the transform codec, `derope`, `center`, `basis`, `steps` and `code`, with a decoder
- * of its own: what the library encodes is decoded slowly, value by value, as the specs say, and must be what the
- * library decodes, bit by bit. Encoders' choices, malformed sections, arguments. Not for profile files
- * (test_profile.c).
+/* test_transform.c: the stages of the transform codec, `derope`, `center`, `basis`, `steps` and
+ * `code`, with a decoder of its own: what the library encodes is decoded slowly, value by value, as
+ * the specs say, and must be what the library decodes, bit by bit. Encoders' choices, malformed
+ * sections, arguments. Not for profile files (test_profile.c).
  *
- * `test_transform digest` prints a digest of all that is encoded and decoded: the test of kernel tables runs itself so,
- * once each. */
+ * `test_transform digest` prints a digest of all that is encoded and decoded: the test of kernel
+ * tables runs itself so, once each. */
 #include "lossy_support.h"
 
 #include "codecs/eigen.h"
@@ -32,7 +32,8 @@ struct trip {
     struct known known;
 };
 
-static int pass(struct trip *t, size_t b, unsigned i, struct kvc_sections *out, struct kvc_error *e) {
+static int pass(struct trip *t, size_t b, unsigned i, struct kvc_sections *out,
+                struct kvc_error *e) {
     struct own_block own = load_block(&t->c, t->c.w.layer, b);
     own.block.profile = t->known.profile;
     const int status = out ? kvc_encoder_block(&t->c.encoder, &own.block, out, e)
@@ -42,7 +43,8 @@ static int pass(struct trip *t, size_t b, unsigned i, struct kvc_sections *out, 
 }
 
 /* Codes all blocks of the segment: 0, or -1 and the reason. trip_free() in both cases. */
-static int there(struct trip *t, const struct wanted *w, const struct known *known, struct kvc_error *e) {
+static int there(struct trip *t, const struct wanted *w, const struct known *known,
+                 struct kvc_error *e) {
     const struct layer *l = w->layer;
     struct coded *c = &t->c;
     memset(t, 0, sizeof *t);
@@ -77,7 +79,9 @@ static int there(struct trip *t, const struct wanted *w, const struct known *kno
     if (!kvc_pipeline_accepts(&c->line, &l->shape[w->role], e)) return -1;
     for (unsigned i = 0; i < c->line.n; i++) {
         const struct kvc_stage *s = c->line.step[i].stage;
-        const struct kvc_block like = {.shape = l->shape[w->role], .role = select_of(w->role), .profile = known->profile};
+        const struct kvc_block like = {.shape = l->shape[w->role],
+                                       .role = select_of(w->role),
+                                       .profile = known->profile};
         if (!(s->flags & KVC_STAGE_LOOKS)) continue;
         if (kvc_encoder_begin(&c->encoder, i, &like, e)) return -1;
         for (size_t b = 0; b < c->blocks && s->look; b++)
@@ -101,10 +105,13 @@ static void trip_free(struct trip *t) {
     code_free(&t->c);
 }
 
-/* Room for a block that is to be decoded, in memory of its own, so that a sanitizer sees the end. */
-static struct kvc_block room_for(const struct trip *t, size_t b, const struct kvc_profile_part *profile) {
+/* Room for a block that is to be decoded, in memory of its own, so that a sanitizer sees the end.
+ */
+static struct kvc_block room_for(const struct trip *t, size_t b,
+                                 const struct kvc_profile_part *profile) {
     const struct layer *l = t->c.w.layer;
-    const size_t n = (size_t)rows_in_block(&t->c, b), first = (size_t)(t->c.w.first + b * t->c.w.block_rows);
+    const size_t n = (size_t)rows_in_block(&t->c, b),
+                 first = (size_t)(t->c.w.first + b * t->c.w.block_rows);
     const size_t bytes = n * (size_t)kvc_row_bytes(&l->shape[t->c.w.role]);
     int64_t *position = get_memory(n * sizeof *position);
     struct kvc_block block = {.shape = l->shape[t->c.w.role],
@@ -127,9 +134,10 @@ static void free_facts(const struct kvc_block *block) {
     free((int64_t *)(uintptr_t)block->position);
 }
 
-/* Rows of a block out of these sections; free() them. NULL and the reason where they are refused. */
-static uint8_t *back(const struct trip *t, size_t b, const struct kvc_coded *sections, const struct kvc_profile_part *profile,
-                     struct kvc_error *e) {
+/* Rows of a block out of these sections; free() them. NULL and the reason where they are refused.
+ */
+static uint8_t *back(const struct trip *t, size_t b, const struct kvc_coded *sections,
+                     const struct kvc_profile_part *profile, struct kvc_error *e) {
     struct kvc_block block = room_for(t, b, profile);
     memset(e, 0, sizeof *e);
     const int status = kvc_pipeline_decode_record(&t->c.line, &block, sections, NULL, e);
@@ -140,18 +148,23 @@ static uint8_t *back(const struct trip *t, size_t b, const struct kvc_coded *sec
 }
 
 static struct kvc_coded sections_of(const struct trip *t, size_t b) {
-    return (struct kvc_coded){t->c.block[b].section, t->c.encoder.side.section, t->c.block[b].count, t->c.encoder.side.count};
+    return (struct kvc_coded){t->c.block[b].section, t->c.encoder.side.section, t->c.block[b].count,
+                              t->c.encoder.side.count};
 }
 
-/* Decodes blocks a and b at once. Each must be as it is alone, unless that is refused. Returns 1 where it is. */
-static int two_back(const struct trip *t, size_t a, const struct kvc_coded *of_a, size_t b, const struct kvc_coded *of_b) {
+/* Decodes blocks a and b at once. Each must be as it is alone, unless that is refused. Returns 1
+ * where it is. */
+static int two_back(const struct trip *t, size_t a, const struct kvc_coded *of_a, size_t b,
+                    const struct kvc_coded *of_b) {
     struct kvc_block block[] = {room_for(t, a, t->known.profile), room_for(t, b, t->known.profile)};
     const struct kvc_coded coded[] = {*of_a, *of_b};
     const int status = kvc_pipeline_decode_two(&t->c.line, block, coded);
     for (int i = 0; i < 2; i++) {
         struct kvc_error e;
         uint8_t *alone = status ? NULL : back(t, i ? b : a, &coded[i], t->known.profile, &e);
-        if (alone) assert_memory_equal(block[i].rows, alone, block[i].shape.tokens * kvc_row_bytes(&block[i].shape));
+        if (alone)
+            assert_memory_equal(block[i].rows, alone,
+                                block[i].shape.tokens * kvc_row_bytes(&block[i].shape));
         assert_true(status || alone);
         free(alone);
         free_facts(&block[i]);
@@ -169,9 +182,11 @@ static uint8_t *must_come_back(const struct trip *t, size_t b) {
     return rows;
 }
 
-static const struct kvc_section *find(const struct kvc_sections *list, unsigned stage, unsigned type) {
+static const struct kvc_section *find(const struct kvc_sections *list, unsigned stage,
+                                      unsigned type) {
     for (size_t i = 0; i < list->count; i++)
-        if (list->section[i].stage == stage && list->section[i].type == type) return &list->section[i];
+        if (list->section[i].stage == stage && list->section[i].type == type)
+            return &list->section[i];
     return NULL;
 }
 
@@ -244,13 +259,15 @@ struct stream {
     const uint8_t *word, *end;
 };
 
-static struct stream open_stream(const uint8_t *states, unsigned lanes, const uint8_t *words, size_t size) {
+static struct stream open_stream(const uint8_t *states, unsigned lanes, const uint8_t *words,
+                                 size_t size) {
     struct stream s = {.lanes = lanes, .word = words, .end = words + size};
     for (unsigned i = 0; i < lanes; i++) s.state[i] = u32_at(states + 4 * i);
     return s;
 }
 
-static unsigned take_symbol(struct stream *s, unsigned lane, const uint16_t *frequency, unsigned bits) {
+static unsigned take_symbol(struct stream *s, unsigned lane, const uint16_t *frequency,
+                            unsigned bits) {
     uint32_t *x = &s->state[lane], slot = *x % (1u << bits), below = 0;
     unsigned symbol = 0;
     while (slot >= below + frequency[symbol]) below += frequency[symbol++];
@@ -273,7 +290,8 @@ static void close_stream(const struct stream *s) {
 /* What the tests have met. */
 static struct {
     unsigned escapes, lost_bits[8], saturated, lanes[33], kind[2], profiles, class[16], turned[3];
-    unsigned positions_beyond_31_bits, pairs; /* pairs: blocks decoded at once, of different lengths */
+    /* pairs: blocks decoded at once, of different lengths */
+    unsigned positions_beyond_31_bits, pairs;
 } seen;
 
 enum { LEAST_CLASS = -6, MOST_CLASS = 4 };
@@ -305,7 +323,8 @@ static unsigned index_of_class(unsigned index, int class) {
 static void read_indices(const struct kvc_section *s, size_t heads, size_t dim, unsigned *index) {
     struct string bits = {.bytes = s->data, .size = s->size};
     for (size_t i = 0; i < heads * dim; i++) {
-        const int64_t v = i % dim ? (int64_t)index[i - 1] - unzigzag(take_rice(&bits, 1)) : take_bits(&bits, 6);
+        const int64_t v = i % dim ? (int64_t)index[i - 1] - unzigzag(take_rice(&bits, 1))
+                                  : take_bits(&bits, 6);
         assert_in_range(v, 0, 63);
         index[i] = (unsigned)v;
     }
@@ -324,7 +343,8 @@ static void slow_code(struct slow *s, unsigned stage) {
     const size_t width = s->heads * s->dim, values = s->rows * width;
     unsigned lanes = (unsigned)number_after(s->t->c.w.recipe, "lanes=", 32);
     assert_non_null(table);
-    unsigned *index = get_memory(width * sizeof *index), *symbol = get_memory(values * sizeof *symbol);
+    unsigned *index = get_memory(width * sizeof *index),
+             *symbol = get_memory(values * sizeof *symbol);
     read_indices(table, s->heads, s->dim, index);
     if (!values) {
         assert_null(section);
@@ -335,13 +355,15 @@ static void slow_code(struct slow *s, unsigned stage) {
     assert_non_null(section);
     while (lanes > 1 && values < (size_t)512 * lanes) lanes /= 2;
     seen.lanes[lanes]++;
-    const uint8_t *states = section->data + 4, *words = states + 4 * lanes, *rest = words + u32_at(section->data);
+    const uint8_t *states = section->data + 4, *words = states + 4 * lanes,
+                  *rest = words + u32_at(section->data);
     struct stream stream = open_stream(states, lanes, words, u32_at(section->data));
     struct string bits = {.bytes = rest, .size = (size_t)(section->data + section->size - rest)};
     for (size_t i = 0; i < values; i++) {
         unsigned lost;
         const unsigned own = index_of_class(index[i % width], s->class ? s->class[i / s->dim] : 0);
-        symbol[i] = take_symbol(&stream, (unsigned)(i % s->dim) % lanes, kvc_code_frequency[table_of(own, &lost)], 11);
+        symbol[i] = take_symbol(&stream, (unsigned)(i % s->dim) % lanes,
+                                kvc_code_frequency[table_of(own, &lost)], 11);
     }
     close_stream(&stream);
     for (size_t i = 0; i < values; i++) {
@@ -420,7 +442,8 @@ static void slow_basis(struct slow *s, unsigned stage) {
     }
     const uint8_t *p = section->data + 2;
     const unsigned kind = section->data[0], bits = section->data[1];
-    float *scale = get_memory(width * sizeof *scale), *row_scale = get_memory(width * sizeof *row_scale);
+    float *scale = get_memory(width * sizeof *scale),
+          *row_scale = get_memory(width * sizeof *row_scale);
     assert_in_range(kind, 0, 1);
     seen.kind[kind]++;
     read_halves(scale, width, &p);
@@ -507,7 +530,8 @@ static void slow_angle(double angle, int64_t position, float *cosine, float *sin
 }
 
 /* Turns one head by a position. */
-static void slow_turn(float *x, const double *angle, size_t half, unsigned pairing, int64_t position, int back_again) {
+static void slow_turn(float *x, const double *angle, size_t half, unsigned pairing,
+                      int64_t position, int back_again) {
     for (size_t i = 0; i < half; i++) {
         float *u = &x[pairing == 1 ? i : 2 * i], *v = pairing == 1 ? u + half : u + 1, c, s;
         slow_angle(angle[i], position, &c, &s);
@@ -552,7 +576,8 @@ static void slow_finite(struct slow *s, unsigned stage, uint8_t *rows, size_t si
     const size_t bytes = (size_t)section->raw_size, n = bytes / (4 + size);
     uint8_t *raw = get_memory(bytes);
     if (kvc_section_decode(section, raw, bytes, &e)) fail_msg("%s", e.message);
-    for (size_t i = 0; i < n; i++) memcpy(rows + u32_at(raw + 4 * i) * size, raw + 4 * n + i * size, size);
+    for (size_t i = 0; i < n; i++)
+        memcpy(rows + u32_at(raw + 4 * i) * size, raw + 4 * n + i * size, size);
     free(raw);
 }
 
@@ -586,8 +611,10 @@ static uint8_t *slow_rows(const struct trip *t, size_t b, size_t sinks, size_t t
         else if (strcmp(name, "derope") == 0) slow_derope(&s, i);
         if (strcmp(name, "finite") != 0) continue;
         for (size_t k = 0; k < values; k++) {
-            const float y = as_stored(s.x[k], shape->dtype); /* a value beyond f16 becomes the largest f16 */
-            put_value(rows, shape->dtype, k, isinf(y) && shape->dtype == KVC_F16 ? copysignf(65504, y) : s.x[k]);
+            /* a value beyond f16 becomes the largest f16 */
+            const float y = as_stored(s.x[k], shape->dtype);
+            put_value(rows, shape->dtype, k,
+                      isinf(y) && shape->dtype == KVC_F16 ? copysignf(65504, y) : s.x[k]);
         }
         slow_finite(&s, i, rows, size);
     }
@@ -602,7 +629,8 @@ static void check_trip(const struct trip *t) {
     const struct kvc_shape *shape = &l->shape[t->c.w.role];
     const size_t row = (size_t)kvc_row_bytes(shape), size = kvc_dtype_info(shape->dtype)->size;
     for (size_t b = t->c.blocks; b-- > 0;) {
-        const size_t n = (size_t)rows_in_block(&t->c, b), sinks = taken_out(t, b, "sink", KVC_SECTION_SINK);
+        const size_t n = (size_t)rows_in_block(&t->c, b),
+                     sinks = taken_out(t, b, "sink", KVC_SECTION_SINK);
         const size_t tails = taken_out(t, b, "tail", KVC_SECTION_TAIL), left = n - sinks - tails;
         const uint8_t *source = l->rows[t->c.w.role] + (t->c.w.first + b * t->c.w.block_rows) * row;
         uint8_t *rows = must_come_back(t, b), *slow = slow_rows(t, b, sinks, tails);
@@ -610,15 +638,18 @@ static void check_trip(const struct trip *t) {
         assert_memory_equal(rows + (n - tails) * row, source + (n - tails) * row, tails * row);
         for (size_t i = 0; i < left * row / size; i++)
             if (memcmp(rows + sinks * row + i * size, slow + i * size, size) != 0)
-                fail_msg("%s of %s %c, heads %d, channels %d, block %zu: value %zu is %a, not %a", t->c.w.recipe,
-                         kvc_dtype_info(shape->dtype)->name, t->c.w.role == V ? 'V' : 'K', (int)shape->heads, (int)shape->dim, b,
-                         i, (double)get_value(rows + sinks * row, shape->dtype, i), (double)get_value(slow, shape->dtype, i));
+                fail_msg("%s of %s %c, heads %d, channels %d, block %zu: value %zu is %a, not %a",
+                         t->c.w.recipe, kvc_dtype_info(shape->dtype)->name,
+                         t->c.w.role == V ? 'V' : 'K', (int)shape->heads, (int)shape->dim, b, i,
+                         (double)get_value(rows + sinks * row, shape->dtype, i),
+                         (double)get_value(slow, shape->dtype, i));
         free(rows);
         free(slow);
     }
 }
 
-/* Blocks are decoded two at a time: the first with the last, which may be shorter, in both orders; none where one has lost its end. */
+/* Blocks are decoded two at a time: the first with the last, which may be shorter, in both orders;
+ * none where one has lost its end. */
 static void check_pair(const struct trip *t) {
     const size_t last = t->c.blocks - 1;
     const struct kvc_coded first = sections_of(t, 0), other = sections_of(t, last);
@@ -642,7 +673,8 @@ static void add_digest(const struct trip *t, XXH3_state_t *digest) {
         const struct kvc_sections *list = b < t->c.blocks ? &t->c.block[b] : &t->c.encoder.side;
         uint8_t *rows = b < t->c.blocks ? must_come_back(t, b) : NULL;
         if (rows) XXH3_64bits_update(digest, rows, (size_t)rows_in_block(&t->c, b) * row);
-        for (size_t i = 0; i < list->count; i++) XXH3_64bits_update(digest, list->section[i].data, list->section[i].size);
+        for (size_t i = 0; i < list->count; i++)
+            XXH3_64bits_update(digest, list->section[i].data, list->section[i].size);
         free(rows);
     }
 }
@@ -660,15 +692,18 @@ static void fill_alike(struct layer *l, unsigned role, float own) {
             for (int k = 0; k < 3; k++) common[k] = random_normal();
         const size_t c = i % width;
         const float x = get_value(l->rows[role], l->shape[role].dtype, i);
-        put_value(l->rows[role], l->shape[role].dtype, i, common[c % 3] * (float)(1 + c % 7) + own * x);
+        put_value(l->rows[role], l->shape[role].dtype, i,
+                  common[c % 3] * (float)(1 + c % 7) + own * x);
     }
 }
 
-/* LARGE: values beyond all codes, and wild values; RARE: values far beyond the scale of most values. */
+/* LARGE: values beyond all codes, and wild values; RARE: values far beyond the scale of most
+ * values. */
 static void fill_kind(struct layer *l, unsigned role, enum kind kind) {
     const enum kvc_dtype dtype = l->shape[role].dtype;
     const size_t width = width_of(l, role), n = (size_t)l->shape[role].tokens * width;
-    const float great = dtype == KVC_F16 ? 65504 : 0x1.8p+49f, wild = dtype == KVC_F16 ? INFINITY : 1e30f;
+    const float great = dtype == KVC_F16 ? 65504 : 0x1.8p+49f,
+                wild = dtype == KVC_F16 ? INFINITY : 1e30f;
     if (kind == ALIKE) fill_alike(l, role, 0x1p-6f);
     for (size_t i = 0; i < n; i++) {
         const float sign = i % 2 ? 1 : -1, x = get_value(l->rows[role], dtype, i);
@@ -676,7 +711,8 @@ static void fill_kind(struct layer *l, unsigned role, enum kind kind) {
         if (kind == CONSTANT) put_value(l->rows[role], dtype, i, (float)(i % width) / 16 - 1);
         if (kind == LARGE && i % 61 == 7) put_value(l->rows[role], dtype, i, sign * great);
         if (kind == LARGE && i % 97 == 5) put_value(l->rows[role], dtype, i, sign * wild);
-        if (kind == RARE) put_value(l->rows[role], dtype, i, random_bits() % 101 ? x * 0x1p-10f : x);
+        if (kind == RARE)
+            put_value(l->rows[role], dtype, i, random_bits() % 101 ? x * 0x1p-10f : x);
     }
 }
 
@@ -684,7 +720,9 @@ enum places { NEAR, GAPS, FAR, LAST, PLACES }; /* the last ones that derope take
 
 static void set_positions(struct layer *l, enum places places) {
     const int64_t rows = (int64_t)l->shape[K].tokens;
-    int64_t at = places == FAR ? (INT64_C(1) << 31) - 130 : places == LAST ? (INT64_C(1) << 32) - rows : 0;
+    int64_t at = places == FAR    ? (INT64_C(1) << 31) - 130
+                 : places == LAST ? (INT64_C(1) << 32) - rows
+                                  : 0;
     for (size_t t = 0; t < l->shape[K].tokens; t++) {
         if (places == GAPS) at += random_bits() % 5;
         if (places == FAR && t % 50 == 49) at += 100000;
@@ -711,7 +749,8 @@ static struct part make_part(size_t heads, size_t dim, size_t half) {
     for (size_t h = 0; h < heads; h++) {
         for (size_t i = 0; i < dim * dim; i++) {
             const float own = i / dim == i % dim ? 1.5f : 0;
-            p.basis[h * dim * dim + i] = (own + random_normal() / (float)dim) * (float)(1 + i / dim % 4);
+            p.basis[h * dim * dim + i] = (own + random_normal() / (float)dim) *
+                                         (float)(1 + i / dim % 4);
             square[i] = (double)p.basis[h * dim * dim + i];
         }
         if (kvc_invert(square, dim, &e)) fail_msg("%s", e.message);
@@ -778,7 +817,8 @@ static XXH64_hash_t digest_of_all(int checked) {
                 }
                 for (size_t r = 0; r < RECIPES; r++)
                     for (unsigned role = 0; role < 2; role++) {
-                        if (random_bits() % (dim < 128 ? 2 : 5) && many) continue; /* large ones take their time */
+                        /* large ones take their time */
+                        if (random_bits() % (dim < 128 ? 2 : 5) && many) continue;
                         const unsigned kind = random_bits() % KINDS, with = random_bits() % 4;
                         const struct kvc_rope_facts facts = {.pairing = 1 + random_bits() % 2,
                                                              .half = half,
@@ -791,7 +831,8 @@ static XXH64_hash_t digest_of_all(int checked) {
                                                  .layer = &l[kind],
                                                  .role = role,
                                                  .block_rows = random_bits() % 3 ? 128 : 0,
-                                                 .first = rows > 1 && random_bits() % 5 == 0 ? 128 : 0};
+                                                 .first = rows > 1 && random_bits() % 5 == 0 ? 128
+                                                                                             : 0};
                         struct trip t;
                         must_go(&t, &w, &known);
                         if (checked) check_trip(&t);
@@ -807,22 +848,26 @@ static XXH64_hash_t digest_of_all(int checked) {
     return value;
 }
 
-/* Every kernel table codes to the same bytes and decodes as the specs say. The table is chosen once a process. */
+/* Every kernel table codes to the same bytes and decodes as the specs say. The table is chosen once
+ * a process. */
 static void decoded_as_specified(void **state) {
     (void)state;
     char command[4200], line[64]; /* PATH_MAX and a little */
-    kvc_kernels_choice();         /* makes the trial of kernels, after which blocks may be decoded two at a time */
+    /* makes the trial of kernels, after which blocks may be decoded two at a time */
+    kvc_kernels_choice();
     const unsigned long long own = digest_of_all(1);
     assert_true(seen.pairs > 20 || !kvc_kernels_get()->rans_decode_two);
     for (unsigned i = 0; i <= 7; i++) assert_true(seen.lost_bits[i] > 100);
     for (unsigned i = 1; i <= 32; i *= 2) assert_true(seen.lanes[i] > 0);
     for (int k = LEAST_CLASS; k <= MOST_CLASS; k++) assert_true(seen.class[k - LEAST_CLASS] > 0);
-    assert_true(seen.escapes > 1000 && seen.saturated > 100 && seen.positions_beyond_31_bits > 1000);
+    assert_true(seen.escapes > 1000 && seen.saturated > 100 &&
+                seen.positions_beyond_31_bits > 1000);
     assert_true(seen.kind[0] > 10 && seen.kind[1] > 10 && seen.profiles > 10);
     assert_true(seen.turned[0] > 10 && seen.turned[1] > 10 && seen.turned[2] > 10);
     for (const char *const *name = kvc_kernels_names(); *name; name++) {
         if (!kvc_kernels_find(*name)) continue;
-        const int length = snprintf(command, sizeof command, "KVC_KERNEL=%s '%s' digest", *name, program);
+        const int length = snprintf(command, sizeof command, "KVC_KERNEL=%s '%s' digest", *name,
+                                    program);
         assert_in_range(length, 1, sizeof command - 1);
         FILE *f = popen(command, "r");
         assert_non_null(f);
@@ -850,25 +895,31 @@ static float *decoded_values(const struct trip *t) {
     return x;
 }
 
-/* code.md, "Encoders": the nearest multiple of the step, ties to the even one, none below 2^24 in size excepted. */
+/* code.md, "Encoders": the nearest multiple of the step, ties to the even one, none below 2^24 in
+ * size excepted. */
 static void codes_are_the_nearest(void **state) {
     (void)state;
-    static const char *const coders[] = {"code:step=0.37", "code:step=0.5", "code:step=0.000001", "code:step=1000000"};
+    static const char *const coders[] = {"code:step=0.37", "code:step=0.5", "code:step=0.000001",
+                                         "code:step=1000000"};
     for (size_t r = 0; r < 4; r++)
         for (unsigned kind = 0; kind < KINDS; kind++) {
             struct layer l = make_layer(KVC_F32, 40, 2, 16);
             struct trip t;
             fill_kind(&l, K, kind == LARGE ? NORMAL : kind);
-            for (size_t i = 0; i < 40; i++) put_value(l.rows[K], KVC_F32, 31 * i, (float)i * 0.25f - 5); /* ties */
+            /* ties */
+            for (size_t i = 0; i < 40; i++)
+                put_value(l.rows[K], KVC_F32, 31 * i, (float)i * 0.25f - 5);
             put_value(l.rows[K], KVC_F32, 1000, 0x1.fffffep+49f);
             put_value(l.rows[K], KVC_F32, 1001, -0x1p+49f);
             must_go(&t, &(struct wanted){.recipe = coders[r], .layer = &l}, &nothing);
-            float *x = layer_values(&l, K), *y = decoded_values(&t), step = (float)number_after(coders[r], "step=", 0);
+            float *x = layer_values(&l, K), *y = decoded_values(&t),
+                  step = (float)number_after(coders[r], "step=", 0);
             for (size_t i = 0; i < 40 * 32; i++) {
                 float code = nearbyintf(x[i] * (1 / step));
                 code = fabsf(code) < 0x1p+24f ? code : copysignf(0x1p+24f - 1, code);
                 if (y[i] != code * step)
-                    fail_msg("%s: %a becomes %a, not %a", coders[r], (double)x[i], (double)y[i], (double)(code * step));
+                    fail_msg("%s: %a becomes %a, not %a", coders[r], (double)x[i], (double)y[i],
+                             (double)(code * step));
             }
             free(x);
             free(y);
@@ -887,28 +938,33 @@ static double bits_of(unsigned index, int64_t code) {
     return 11 - log2(f[127]) + 5 + floor(log2(zigzag)) + lost;
 }
 
-/* The index of each component takes hardly more bits than the best; sizes from 64 on are counted in bins. */
+/* The index of each component takes hardly more bits than the best; sizes from 64 on are counted in
+ * bins. */
 static void indices_are_the_cheapest(void **state) {
     (void)state;
     enum { ROWS = 300, DIM = 40 };
     struct layer l = make_layer(KVC_F32, ROWS, 1, DIM);
     unsigned least = 63, most = 0;
     for (size_t i = 0; i < ROWS * DIM; i++)
-        put_value(l.rows[K], KVC_F32, i, random_normal() * ldexpf(1, (int)(i % DIM) / 2 - 4) * (i % 3 ? 1 : 0.1f));
+        put_value(l.rows[K], KVC_F32, i,
+                  random_normal() * ldexpf(1, (int)(i % DIM) / 2 - 4) * (i % 3 ? 1 : 0.1f));
     struct trip t;
     must_go(&t, &(struct wanted){.recipe = "code:step=1", .layer = &l}, &nothing);
     unsigned index[DIM];
     float *y = decoded_values(&t);
-    read_indices(find(&t.c.encoder.side, stage_number(&t.c.line, "code", 0), KVC_SECTION_TABLES), 1, DIM, index);
+    read_indices(find(&t.c.encoder.side, stage_number(&t.c.line, "code", 0), KVC_SECTION_TABLES), 1,
+                 DIM, index);
     for (size_t c = 0; c < DIM; c++) {
         double cost[64], best = INFINITY;
         for (unsigned i = 0; i < 64; i++) {
             cost[i] = 0;
-            for (size_t row = 0; row < ROWS; row++) cost[i] += bits_of(i, (int64_t)y[row * DIM + c]);
+            for (size_t row = 0; row < ROWS; row++)
+                cost[i] += bits_of(i, (int64_t)y[row * DIM + c]);
             best = fmin(best, cost[i]);
         }
         if (cost[index[c]] > best + 0.02 * ROWS)
-            fail_msg("component %zu: index %u takes %.1f bits, another %.1f", c, index[c], cost[index[c]], best);
+            fail_msg("component %zu: index %u takes %.1f bits, another %.1f", c, index[c],
+                     cost[index[c]], best);
         least = index[c] < least ? index[c] : least;
         most = index[c] > most ? index[c] : most;
     }
@@ -918,8 +974,8 @@ static void indices_are_the_cheapest(void **state) {
     free_layer(&l);
 }
 
-/* code.md: what the fixed tables are said to be: probabilities of rounded values at each scale, within what rounding
- * and the place for rare ones take. */
+/* code.md: what the fixed tables are said to be: probabilities of rounded values at each scale,
+ * within what rounding and the place for rare ones take. */
 static void tables(void **state) {
     (void)state;
     for (int i = 0; i < KVC_CODE_TABLES; i++) {
@@ -946,8 +1002,10 @@ static void means(void **state) {
     for (unsigned d = 0; d < 3; d++) {
         struct layer l = make_layer(dtypes[d], 300, 3, 20);
         struct trip t;
-        must_go(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V}, &nothing);
-        const struct kvc_section *s = find(&t.c.encoder.side, stage_number(&t.c.line, "center", 0), KVC_SECTION_MEAN);
+        must_go(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V},
+                &nothing);
+        const struct kvc_section *s = find(&t.c.encoder.side, stage_number(&t.c.line, "center", 0),
+                                           KVC_SECTION_MEAN);
         const uint8_t *p = s->data;
         float mean[60], *x = layer_values(&l, V);
         double greatest = 0, want[60] = {0};
@@ -955,11 +1013,13 @@ static void means(void **state) {
         for (size_t i = 0; i < 300 * 60; i++) want[i % 60] += (double)x[i] / 300;
         for (size_t c = 0; c < 60; c++) greatest = fmax(greatest, fabs(want[c]));
         for (size_t c = 0; c < 60; c++)
-            assert_true(fabs((double)mean[c] - want[c]) <= fabs(want[c]) * 0x1.01p-11 + greatest * 0x1p-38);
+            assert_true(fabs((double)mean[c] - want[c]) <=
+                        fabs(want[c]) * 0x1.01p-11 + greatest * 0x1p-38);
         trip_free(&t);
         free(x);
         fill_kind(&l, V, CONSTANT); /* of which halves lose nothing, nor do the dtypes */
-        must_go(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V}, &nothing);
+        must_go(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V},
+                &nothing);
         float *y = decoded_values(&t);
         x = layer_values(&l, V);
         for (size_t i = 0; i < 300 * 60; i++) assert_true(x[i] == y[i]);
@@ -970,7 +1030,8 @@ static void means(void **state) {
     }
 }
 
-/* What turns with its positions does not turn afterwards: nothing is left to code but what binary32 misses. */
+/* What turns with its positions does not turn afterwards: nothing is left to code but what binary32
+ * misses. */
 static void turned_back(void **state) {
     (void)state;
     for (unsigned pairing = 1; pairing <= 2; pairing++)
@@ -979,7 +1040,9 @@ static void turned_back(void **state) {
                 enum { ROWS = 200, DIM = 32 };
                 struct layer l = make_layer(KVC_F32, ROWS, 2, DIM);
                 double angle[16];
-                const struct kvc_rope_facts facts = {.pairing = pairing, .half = half, .angle = angle};
+                const struct kvc_rope_facts facts = {.pairing = pairing,
+                                                     .half = half,
+                                                     .angle = angle};
                 const struct known known = {.rope = &facts};
                 float constant[2 * DIM];
                 set_positions(&l, places);
@@ -990,26 +1053,36 @@ static void turned_back(void **state) {
                         double x[DIM];
                         for (size_t d = 0; d < DIM; d++) x[d] = (double)constant[h * DIM + d];
                         for (size_t i = 0; i < half; i++) { /* as libm has it */
-                            const size_t u = pairing == 1 ? i : 2 * i, v = pairing == 1 ? i + half : 2 * i + 1;
-                            const long double turn = (long double)angle[i] * (long double)l.position[t];
-                            const double c = (double)cosl(turn), s = (double)sinl(turn), a = x[u], b = x[v];
+                            const size_t u = pairing == 1 ? i : 2 * i,
+                                         v = pairing == 1 ? i + half : 2 * i + 1;
+                            const long double turn = (long double)angle[i] *
+                                                     (long double)l.position[t];
+                            const double c = (double)cosl(turn), s = (double)sinl(turn), a = x[u],
+                                         b = x[v];
                             float own_c, own_s;
                             slow_angle(angle[i], l.position[t], &own_c, &own_s);
                             const double off = 1e-7 + (double)l.position[t] * 0x1p-53;
-                            assert_true(fabs((double)own_c - c) < off && fabs((double)own_s - s) < off);
+                            assert_true(fabs((double)own_c - c) < off &&
+                                        fabs((double)own_s - s) < off);
                             x[u] = a * c - b * s;
                             x[v] = b * c + a * s;
                         }
-                        for (size_t d = 0; d < DIM; d++) put_value(l.rows[K], KVC_F32, (t * 2 + h) * DIM + d, (float)x[d]);
+                        for (size_t d = 0; d < DIM; d++)
+                            put_value(l.rows[K], KVC_F32, (t * 2 + h) * DIM + d, (float)x[d]);
                     }
                 struct trip turned, plain;
-                must_go(&turned, &(struct wanted){.recipe = "derope,center,code:step=0.01", .layer = &l}, &known);
-                must_go(&plain, &(struct wanted){.recipe = "center,code:step=0.01", .layer = &l}, &known);
+                must_go(&turned,
+                        &(struct wanted){.recipe = "derope,center,code:step=0.01", .layer = &l},
+                        &known);
+                must_go(&plain, &(struct wanted){.recipe = "center,code:step=0.01", .layer = &l},
+                        &known);
                 const size_t with = (size_t)find(&turned.c.block[0], 3, KVC_SECTION_CODES)->size;
                 const size_t without = (size_t)find(&plain.c.block[0], 2, KVC_SECTION_CODES)->size;
-                if (with > 250 || without < 4000) fail_msg("%zu bytes turned back, %zu as they are", with, without);
+                if (with > 250 || without < 4000)
+                    fail_msg("%zu bytes turned back, %zu as they are", with, without);
                 float *x = layer_values(&l, K), *y = decoded_values(&turned);
-                for (size_t i = 0; i < ROWS * 2 * DIM; i++) assert_true(fabsf(x[i] - y[i]) < 0.004f);
+                for (size_t i = 0; i < ROWS * 2 * DIM; i++)
+                    assert_true(fabsf(x[i] - y[i]) < 0.004f);
                 free(x);
                 free(y);
                 trip_free(&turned);
@@ -1024,15 +1097,21 @@ static void coefficients_of_a_profile(void **state) {
     for (size_t dim = 8; dim <= 72; dim += 64) {
         struct part part = make_part(2, dim, dim / 2);
         struct layer l = make_layer(KVC_F32, 100, 2, dim);
-        const struct kvc_rope_facts facts = {.pairing = 2, .half = dim / 2, .angle = part.angle, .of_profile = 1};
+        const struct kvc_rope_facts facts = {.pairing = 2,
+                                             .half = dim / 2,
+                                             .angle = part.angle,
+                                             .of_profile = 1};
         const struct known known = {.rope = &facts, .profile = &part.part};
         struct trip t;
-        must_go(&t, &(struct wanted){.recipe = "center,basis,code:step=0.125", .layer = &l, .role = V}, &known);
+        must_go(&t,
+                &(struct wanted){.recipe = "center,basis,code:step=0.125", .layer = &l, .role = V},
+                &known);
         assert_int_equal(t.c.encoder.side.count, 1); /* TABLES alone */
         float *x = layer_values(&l, V), *y = decoded_values(&t);
         for (size_t i = 0; i < 100 * 2 * dim; i++) {
             double most = 0;
-            for (size_t j = 0; j < dim; j++) most += 0.0625 * fabs((double)part.basis[(i / dim % 2 * dim + j) * dim + i % dim]);
+            for (size_t j = 0; j < dim; j++)
+                most += 0.0625 * fabs((double)part.basis[(i / dim % 2 * dim + j) * dim + i % dim]);
             assert_true(fabs((double)x[i] - (double)y[i]) <= most * 1.0001 + 1e-4);
         }
         free(x);
@@ -1043,12 +1122,14 @@ static void coefficients_of_a_profile(void **state) {
     }
 }
 
-/* basis.md, "Own": a step of s in coefficients is an error of about s / sqrt(12) a component in the metric: of V in
- * units of the layer's root mean square; of K in logits where there are queries, else with K's own energy as theirs. */
+/* basis.md, "Own": a step of s in coefficients is an error of about s / sqrt(12) a component in the
+ * metric: of V in units of the layer's root mean square; of K in logits where there are queries,
+ * else with K's own energy as theirs. */
 static void basis_of_its_own(void **state) {
     (void)state;
     enum { ROWS = 600, HEADS = 2, DIM = 64 };
-    static const char *const stages[] = {"center,basis:drop=0,code:step=0.001", "center,basis:drop=0:bits=4,code:step=0.001",
+    static const char *const stages[] = {"center,basis:drop=0,code:step=0.001",
+                                         "center,basis:drop=0:bits=4,code:step=0.001",
                                          "center,basis:drop=0:bits=8:k=4,code:step=0.001"};
     unsigned met[2] = {0};
     for (unsigned role = 0; role < 2; role++)
@@ -1059,13 +1140,16 @@ static void basis_of_its_own(void **state) {
                     struct trip t;
                     if (kind) fill_alike(&l, role, 0.25f); /* which is worth a basis */
                     if (queries) add_queries(&l, 64, 3);
-                    must_go(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .role = role}, &nothing);
+                    must_go(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .role = role},
+                            &nothing);
                     const struct kvc_section *s = find(&t.c.encoder.side, 2, KVC_SECTION_BASIS);
                     met[s->data[0]]++;
                     assert_int_equal(s->data[1], number_after(stages[r], "bits=", 6));
                     float *x = layer_values(&l, role), *y = decoded_values(&t);
-                    double error = 0, energy = 0, each[HEADS * DIM] = {0}, mean[HEADS * DIM] = {0}, squares = 0;
-                    for (size_t i = 0; i < ROWS * HEADS * DIM; i++) mean[i % (HEADS * DIM)] += (double)x[i] / ROWS;
+                    double error = 0, energy = 0, each[HEADS * DIM] = {0}, mean[HEADS * DIM] = {0},
+                           squares = 0;
+                    for (size_t i = 0; i < ROWS * HEADS * DIM; i++)
+                        mean[i % (HEADS * DIM)] += (double)x[i] / ROWS;
                     for (size_t i = 0; i < ROWS * HEADS * DIM; i++) {
                         const double own = (double)x[i] - mean[i % (HEADS * DIM)];
                         each[i % (HEADS * DIM)] += own * own / ROWS;
@@ -1075,10 +1159,13 @@ static void basis_of_its_own(void **state) {
                         const double d = (double)x[i] - (double)y[i];
                         squares += d * d / (ROWS * HEADS * DIM);
                         if (role == V) error += d * d / energy / (ROWS * HEADS * DIM);
-                        else if (!queries) { /* the head's channels weigh as their energies, against the layer's mean */
+                        else if (!queries) { /* the head's channels weigh as their energies, against
+                                                the layer's mean */
                             double head = 0;
-                            for (size_t c = 0; c < DIM; c++) head += each[i / DIM % HEADS * DIM + c] / DIM;
-                            const double weight = (each[i % (HEADS * DIM)] + 0.02 * head) / head / energy;
+                            for (size_t c = 0; c < DIM; c++)
+                                head += each[i / DIM % HEADS * DIM + c] / DIM;
+                            const double weight = (each[i % (HEADS * DIM)] + 0.02 * head) / head /
+                                                  energy;
                             error += d * d * weight / (ROWS * HEADS * DIM);
                         }
                     }
@@ -1088,14 +1175,16 @@ static void basis_of_its_own(void **state) {
                                 double logit = 0;
                                 for (size_t d = 0; d < DIM; d++) {
                                     const size_t at = (row * HEADS + h / 3) * DIM + d;
-                                    logit += (double)l.query[(q * HEADS * 3 + h) * DIM + d] * (double)(x[at] - y[at]);
+                                    logit += (double)l.query[(q * HEADS * 3 + h) * DIM + d] *
+                                             (double)(x[at] - y[at]);
                                 }
                                 error += logit * logit / DIM / DIM / (64 * HEADS * 3 * ROWS);
                             }
-                    const double k = role == K ? number_after(stages[r], "k=", 0.18) : 1, want = 1e-6 / 12 * k * k;
+                    const double k = role == K ? number_after(stages[r], "k=", 0.18) : 1,
+                                 want = 1e-6 / 12 * k * k;
                     if (!(error > 0.6 * want && error < 1.5 * want))
-                        fail_msg("%s of %c, kind %u, queries %u: error %g, not %g", stages[r], role == V ? 'V' : 'K', kind,
-                                 queries, error, want);
+                        fail_msg("%s of %c, kind %u, queries %u: error %g, not %g", stages[r],
+                                 role == V ? 'V' : 'K', kind, queries, error, want);
                     assert_true(squares < 1e-4 * k * k * energy);
                     free(x);
                     free(y);
@@ -1108,8 +1197,10 @@ static void basis_of_its_own(void **state) {
 /* Weak components are left out, and too many channels for too few rows get none. */
 static void rows_of_a_basis(void **state) {
     (void)state;
-    static const char *const stages[] = {"center,basis:drop=0,code:step=0.1", "center,basis,code:step=0.1",
-                                         "center,basis:drop=0.5,code:step=0.1", "center,basis:drop=1000000,code:step=0.1"};
+    static const char *const stages[] = {"center,basis:drop=0,code:step=0.1",
+                                         "center,basis,code:step=0.1",
+                                         "center,basis:drop=0.5,code:step=0.1",
+                                         "center,basis:drop=1000000,code:step=0.1"};
     size_t kept[4];
     struct layer l = make_layer(KVC_F32, 900, 1, 48);
     struct trip t;
@@ -1126,7 +1217,8 @@ static void rows_of_a_basis(void **state) {
     assert_true(kept[1] >= 3 && kept[1] < 48 && kept[2] == 3 && kept[3] == 0);
     free_layer(&l);
     l = make_layer(KVC_F32, 511, 1, 256);
-    must_go(&t, &(struct wanted){.recipe = "center,basis,code:step=0.1", .layer = &l, .role = V}, &nothing);
+    must_go(&t, &(struct wanted){.recipe = "center,basis,code:step=0.1", .layer = &l, .role = V},
+            &nothing);
     assert_int_equal(find(&t.c.encoder.side, 2, KVC_SECTION_BASIS)->data[0], 0);
     trip_free(&t);
     free_layer(&l);
@@ -1144,13 +1236,15 @@ static void dead_heads(void **state) {
                 if (i / 16 % 3 == 1) put_value(l.rows[role], KVC_F32, i, 0);
             for (size_t i = 0; i < 8 * 48 && queries; i++)
                 if (i / 16 % 3 == 1) l.query[i] = 0;
-            const struct wanted w = {.recipe = "center,basis:k=1,code:step=0.01", .layer = &l, .role = role};
+            const struct wanted w = {.recipe = "center,basis:k=1,code:step=0.01",
+                                     .layer = &l,
+                                     .role = role};
             must_go(&t, &w, &nothing);
             float *x = layer_values(&l, role), *y = decoded_values(&t);
             for (size_t i = 0; i < 200 * 48; i++)
                 if (!(fabsf(x[i] - y[i]) < 0.5f))
-                    fail_msg("%c, queries %u: value %zu is %g, not %g", role == V ? 'V' : 'K', queries, i, (double)y[i],
-                             (double)x[i]);
+                    fail_msg("%c, queries %u: value %zu is %g, not %g", role == V ? 'V' : 'K',
+                             queries, i, (double)y[i], (double)x[i]);
             free(x);
             free(y);
             trip_free(&t);
@@ -1167,12 +1261,16 @@ struct rule {
     unsigned queries; /* 0: none, 1: the layer's, 2: a profile's, all at the last row */
 };
 
-/* The attention that each row of a KV head gets: n times the root of the mean square of its shares. */
-static void slow_attention(const struct layer *l, const struct known *known, size_t head, double *a) {
-    const size_t rows = (size_t)l->shape[K].tokens, heads = (size_t)l->shape[K].heads, dim = (size_t)l->shape[K].dim;
+/* The attention that each row of a KV head gets: n times the root of the mean square of its shares.
+ */
+static void slow_attention(const struct layer *l, const struct known *known, size_t head,
+                           double *a) {
+    const size_t rows = (size_t)l->shape[K].tokens, heads = (size_t)l->shape[K].heads,
+                 dim = (size_t)l->shape[K].dim;
     const float *query = known->queries ? known->query : l->query;
     const uint64_t n = known->queries ? known->queries : l->n_queries;
-    const size_t all = (size_t)(known->queries ? known->query_heads : l->query_heads), group = all / heads;
+    const size_t all = (size_t)(known->queries ? known->query_heads : l->query_heads),
+                 group = all / heads;
     double *share = get_memory(rows * sizeof *share);
     size_t hidden = 0;
     for (size_t t = 0; t < rows; t++) a[t] = 0;
@@ -1189,12 +1287,14 @@ static void slow_attention(const struct layer *l, const struct known *known, siz
                 double logit = 0;
                 for (size_t d = 0; d < dim; d++)
                     logit += (double)query[(q * all + head * group + g) * dim + d] *
-                             (double)get_value(l->rows[K], l->shape[K].dtype, (t * heads + head) * dim + d);
+                             (double)get_value(l->rows[K], l->shape[K].dtype,
+                                               (t * heads + head) * dim + d);
                 share[t] = logit / sqrt((double)dim);
                 most = fmax(most, share[t]);
             }
             for (size_t t = 0; t < rows; t++) sum += share[t] = exp(share[t] - most);
-            for (size_t t = 0; t < rows; t++) a[t] += share[t] / sum * (share[t] / sum) / (double)(n * group);
+            for (size_t t = 0; t < rows; t++)
+                a[t] += share[t] / sum * (share[t] / sum) / (double)(n * group);
         }
     }
     for (size_t t = 0; t < rows; t++) a[t] = (double)(rows - hidden) * sqrt(a[t]);
@@ -1203,7 +1303,8 @@ static void slow_attention(const struct layer *l, const struct known *known, siz
 
 /* How many classes are met, as bits. */
 static unsigned check_classes(const struct rule *rule, const struct layer *l, unsigned role) {
-    const size_t rows = (size_t)l->shape[K].tokens, heads = (size_t)l->shape[K].heads, dim = (size_t)l->shape[K].dim;
+    const size_t rows = (size_t)l->shape[K].tokens, heads = (size_t)l->shape[K].heads,
+                 dim = (size_t)l->shape[K].dim;
     float *query = get_memory(5 * 2 * heads * dim * sizeof *query);
     double *a = get_memory(rows * sizeof *a);
     unsigned met = 0;
@@ -1214,31 +1315,43 @@ static unsigned check_classes(const struct rule *rule, const struct layer *l, un
                                 .query = query,
                                 .queries = rule->queries == 2 ? 5 : 0,
                                 .query_heads = 2 * heads};
-    snprintf(recipe, sizeof recipe, "steps:p=%.3f:c=%.3f:tail=%d:fine=%d,code:step=0.1", rule->p, rule->c, (int)rule->tail,
-             (int)rule->fine);
-    must_go(&t, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 70}, &known);
+    snprintf(recipe, sizeof recipe, "steps:p=%.3f:c=%.3f:tail=%d:fine=%d,code:step=0.1", rule->p,
+             rule->c, (int)rule->tail, (int)rule->fine);
+    must_go(&t, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 70},
+            &known);
     for (size_t h = 0; h < heads; h++) {
-        const int asks = rule->p > 0 && (rule->queries == 2 || (rule->queries == 1 && l->n_queries));
+        const int asks = rule->p > 0 &&
+                         (rule->queries == 2 || (rule->queries == 1 && l->n_queries));
         if (asks) slow_attention(l, &known, h, a);
         for (size_t b = 0; b < t.c.blocks; b++) {
-            struct slow s = {.t = &t, .own = &t.c.block[b], .rows = (size_t)rows_in_block(&t.c, b), .heads = heads, .dim = dim};
+            struct slow s = {.t = &t,
+                             .own = &t.c.block[b],
+                             .rows = (size_t)rows_in_block(&t.c, b),
+                             .heads = heads,
+                             .dim = dim};
             slow_classes(&s, 1);
             for (size_t i = 0; i < s.rows; i++) {
                 const size_t row = b * 70 + i;
-                const int64_t left = l->position[rows - 1] - l->position[row], edge = (int64_t)rule->window - left - 1;
+                const int64_t left = l->position[rows - 1] - l->position[row],
+                              edge = (int64_t)rule->window - left - 1;
                 double step = asks ? pow((a[row] + rule->c) / (1 + rule->c), -rule->p) : 1;
-                if (rule->window) step *= pow(2 * (double)(edge < 1 ? 1 : edge) / (double)rule->window, -0.5);
+                if (rule->window)
+                    step *= pow(2 * (double)(edge < 1 ? 1 : edge) / (double)rule->window, -0.5);
                 const double exact = 2 * log2(step);
-                int class = (int)nearbyint(exact), other = (int)nearbyint(exact + (exact < class ? -0.01 : 0.01));
+                int class = (int)nearbyint(exact),
+                    other = (int)nearbyint(exact + (exact < class ? -0.01 : 0.01));
                 int *const both[2] = {&class, &other};
                 for (int k = 0; k < 2; k++) {
-                    *both[k] = *both[k] < LEAST_CLASS ? LEAST_CLASS : *both[k] > MOST_CLASS ? MOST_CLASS : *both[k];
+                    *both[k] = *both[k] < LEAST_CLASS  ? LEAST_CLASS
+                               : *both[k] > MOST_CLASS ? MOST_CLASS
+                                                       : *both[k];
                     if (left<rule->tail && * both[k]> - rule->fine) *both[k] = -(int)rule->fine;
                 }
                 if (s.class[i * heads + h] != class && s.class[i * heads + h] != other)
-                    fail_msg("%s of %c, window %d, queries %u: row %zu, head %zu has class %d, not %d (%.4f)", recipe,
-                             role == V ? 'V' : 'K', (int)rule->window, rule->queries, row, h, s.class[i * heads + h], class,
-                             exact);
+                    fail_msg("%s of %c, window %d, queries %u: row %zu, head %zu has class %d, not "
+                             "%d (%.4f)",
+                             recipe, role == V ? 'V' : 'K', (int)rule->window, rule->queries, row,
+                             h, s.class[i * heads + h], class, exact);
                 met |= 1u << (s.class[i * heads + h] - LEAST_CLASS);
             }
             free(s.class);
@@ -1253,9 +1366,10 @@ static unsigned check_classes(const struct rule *rule, const struct layer *l, un
 static void classes_of_tokens(void **state) {
     (void)state;
     static const struct rule rules[] = {
-        {0.5, 0.3, 16, 4, 0, 1}, {0.5, 0.3, 16, 4, 0, 2},  {0.5, 0.3, 16, 4, 0, 0},   {2, 0.001, 0, 0, 0, 1},
-        {0, 0.3, 16, 6, 0, 1},   {1, 1000, 1, 0, 0, 1},    {1.3, 0.05, 300, 3, 0, 2}, {0.5, 0.3, 16, 4, 64, 1},
-        {0.5, 0.3, 4, 1, 64, 2}, {0.7, 0.3, 16, 4, 64, 0}, {0.5, 0.3, 16, 4, 500, 1}, {0, 1, 0, 0, 31, 0},
+        {0.5, 0.3, 16, 4, 0, 1},   {0.5, 0.3, 16, 4, 0, 2},   {0.5, 0.3, 16, 4, 0, 0},
+        {2, 0.001, 0, 0, 0, 1},    {0, 0.3, 16, 6, 0, 1},     {1, 1000, 1, 0, 0, 1},
+        {1.3, 0.05, 300, 3, 0, 2}, {0.5, 0.3, 16, 4, 64, 1},  {0.5, 0.3, 4, 1, 64, 2},
+        {0.7, 0.3, 16, 4, 64, 0},  {0.5, 0.3, 16, 4, 500, 1}, {0, 1, 0, 0, 31, 0},
     };
     unsigned met = 0;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
@@ -1284,7 +1398,8 @@ static void examples(void **state) {
     unsigned lost;
     put_value(l.rows[K], KVC_F32, 0, 1);
     put_value(l.rows[K], KVC_F32, 1, 0.5f);
-    must_go(&t, &(struct wanted){.recipe = "derope,center,steps,code:step=0.25", .layer = &l}, &known);
+    must_go(&t, &(struct wanted){.recipe = "derope,center,steps,code:step=0.25", .layer = &l},
+            &known);
     const struct kvc_section *s = find(&t.c.encoder.side, 1, KVC_SECTION_ROPE);
     assert_int_equal(s->size, sizeof rope);
     assert_memory_equal(s->data, rope, sizeof rope);
@@ -1312,7 +1427,8 @@ static void examples(void **state) {
 
 /* --- sections that break the specs --- */
 
-/* Sections of a block and of its segment, each in memory of its own, so that a sanitizer sees what is read beyond. */
+/* Sections of a block and of its segment, each in memory of its own, so that a sanitizer sees what
+ * is read beyond. */
 enum { MOST_SECTIONS = 16 };
 struct copy {
     struct kvc_section s[MOST_SECTIONS];
@@ -1379,8 +1495,8 @@ static void double_section(struct copy *list, unsigned type) {
 }
 
 /* What it decodes to, or NULL; refused only in words and for the right reasons. */
-static uint8_t *try_broken(const struct trip *t, size_t b, const struct broken *x, const struct kvc_profile_part *profile,
-                           struct kvc_error *e) {
+static uint8_t *try_broken(const struct trip *t, size_t b, const struct broken *x,
+                           const struct kvc_profile_part *profile, struct kvc_error *e) {
     const struct kvc_coded sections = {x->own.s, x->side.s, x->own.n, x->side.n};
     uint8_t *rows = back(t, b, &sections, profile, e);
     if (rows) return rows;
@@ -1391,8 +1507,8 @@ static uint8_t *try_broken(const struct trip *t, size_t b, const struct broken *
 }
 
 /* Refused, and the message has these words; frees x. */
-static void refuse(const struct trip *t, size_t b, struct broken *x, const struct kvc_profile_part *profile, const char *what,
-                   const char *words) {
+static void refuse(const struct trip *t, size_t b, struct broken *x,
+                   const struct kvc_profile_part *profile, const char *what, const char *words) {
     struct kvc_error e;
     uint8_t *rows = try_broken(t, b, x, profile, &e);
     if (rows) fail_msg("%s: taken", what);
@@ -1406,8 +1522,9 @@ static const struct place {
     unsigned type;
     int is_side;
 } places[] = {
-    {"ROPE", KVC_SECTION_ROPE, 1},   {"MEAN", KVC_SECTION_MEAN, 1},     {"BASIS", KVC_SECTION_BASIS, 1},
-    {"STEPS", KVC_SECTION_STEPS, 1}, {"TABLES", KVC_SECTION_TABLES, 1}, {"STEPS", KVC_SECTION_STEPS, 0},
+    {"ROPE", KVC_SECTION_ROPE, 1},     {"MEAN", KVC_SECTION_MEAN, 1},
+    {"BASIS", KVC_SECTION_BASIS, 1},   {"STEPS", KVC_SECTION_STEPS, 1},
+    {"TABLES", KVC_SECTION_TABLES, 1}, {"STEPS", KVC_SECTION_STEPS, 0},
     {"CODES", KVC_SECTION_CODES, 0},
 };
 
@@ -1415,7 +1532,8 @@ static struct kvc_section *at_place(struct broken *x, const struct place *p) {
     return section_in(p->is_side ? &x->side : &x->own, p->type);
 }
 
-/* Every stage, coded with bases of its own (all rows kept, or scales only), with escapes and low bits. */
+/* Every stage, coded with bases of its own (all rows kept, or scales only), with escapes and low
+ * bits. */
 static const double few_angles[] = {1, 0.5, 0.25};
 static const struct kvc_rope_facts few_facts = {.pairing = 1, .half = 3, .angle = few_angles};
 static const struct known few_known = {.rope = &few_facts};
@@ -1430,12 +1548,14 @@ static struct layer make_few(int great) {
 
 static void any_damage(void **state) {
     (void)state;
-    static const char *const stages[] = {"derope,center,basis,steps,code:step=0.02:lanes=2",
-                                         "derope,center,basis:drop=100000,steps:fine=6,code:step=0.0001"};
+    static const char *const stages[] = {
+        "derope,center,basis,steps,code:step=0.02:lanes=2",
+        "derope,center,basis:drop=100000,steps:fine=6,code:step=0.0001"};
     for (size_t r = 0; r < 2; r++) {
         struct layer l = make_few(r == 1);
         struct trip t;
-        must_go(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .block_rows = 20}, &few_known);
+        must_go(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .block_rows = 20},
+                &few_known);
         for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
             struct broken x = copy_of(&t, 3);
             const size_t size = at_place(&x, &places[p])->size;
@@ -1463,7 +1583,8 @@ static void any_damage(void **state) {
                 if (how == 3) s->type = KVC_SECTION_NORMS;
                 if (how == 4) double_section(list, places[p].type);
                 if (how == 5) remove_section(list, places[p].type);
-                if (how == 5 && places[p].type == KVC_SECTION_ROPE) { /* nothing is known of RoPE: allowed */
+                /* nothing is known of RoPE: allowed */
+                if (how == 5 && places[p].type == KVC_SECTION_ROPE) {
                     struct kvc_error e;
                     uint8_t *rows = try_broken(&t, 3, &x, NULL, &e);
                     assert_non_null(rows);
@@ -1509,14 +1630,16 @@ static void put_f64(uint8_t *to, double x) {
 
 static void malformed_rope(void **state) {
     (void)state;
-    static const uint8_t heads[][4] = {{0, 0, 3, 0}, {3, 0, 3, 0}, {255, 0, 3, 0}, {1, 2, 3, 0}, {1, 0, 0, 0},
-                                       {1, 0, 5, 0}, {1, 0, 3, 1}, {2, 0, 4, 0},   {1, 1, 3, 0}};
+    static const uint8_t heads[][4] = {{0, 0, 3, 0}, {3, 0, 3, 0}, {255, 0, 3, 0},
+                                       {1, 2, 3, 0}, {1, 0, 0, 0}, {1, 0, 5, 0},
+                                       {1, 0, 3, 1}, {2, 0, 4, 0}, {1, 1, 3, 0}};
     static const double angles[] = {-0.001, 1.0000001, NAN, INFINITY, -INFINITY, 1e300};
     struct layer l = make_few(1);
     struct trip t;
     struct broken x;
     uint8_t bytes[28];
-    must_go(&t, &(struct wanted){.recipe = "derope,code:step=0.1", .layer = &l, .block_rows = 20}, &few_known);
+    must_go(&t, &(struct wanted){.recipe = "derope,code:step=0.1", .layer = &l, .block_rows = 20},
+            &few_known);
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         x = copy_of(&t, 0);
         struct kvc_section *s = section_in(&x.side, KVC_SECTION_ROPE);
@@ -1527,16 +1650,21 @@ static void malformed_rope(void **state) {
     }
     for (size_t i = 0; i < 3 * sizeof angles / sizeof angles[0]; i++) {
         x = copy_of(&t, 0);
-        put_f64((uint8_t *)(uintptr_t)section_in(&x.side, KVC_SECTION_ROPE)->data + 4 + 8 * (i % 3), angles[i / 3]);
+        put_f64((uint8_t *)(uintptr_t)section_in(&x.side, KVC_SECTION_ROPE)->data + 4 + 8 * (i % 3),
+                angles[i / 3]);
         refuse(&t, 0, &x, NULL, "an angle", "angle");
     }
     trip_free(&t);
-    /* of a profile: no profile, a profile that rotates nothing, a profile of other pairs; the pairs are as many as channels
-     * allow */
+    /* of a profile: no profile, a profile that rotates nothing, a profile of other pairs; the pairs
+     * are as many as channels allow */
     struct part part = make_part(2, 8, 3), other = make_part(2, 8, 4), none = make_part(2, 8, 0);
-    const struct kvc_rope_facts facts = {.pairing = 2, .half = 3, .angle = part.angle, .of_profile = 1};
+    const struct kvc_rope_facts facts = {.pairing = 2,
+                                         .half = 3,
+                                         .angle = part.angle,
+                                         .of_profile = 1};
     const struct known known = {.rope = &facts, .profile = &part.part};
-    must_go(&t, &(struct wanted){.recipe = "derope,code:step=0.1", .layer = &l, .block_rows = 20}, &known);
+    must_go(&t, &(struct wanted){.recipe = "derope,code:step=0.1", .layer = &l, .block_rows = 20},
+            &known);
     assert_int_equal(find(&t.c.encoder.side, 1, KVC_SECTION_ROPE)->size, 4);
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, NULL, "no profile", "profile");
@@ -1554,12 +1682,15 @@ static void malformed_rope(void **state) {
     /* and what encoders refuse */
     struct kvc_error e;
     l.position[0] = -2;
-    assert_int_equal(there(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l}, &few_known, &e), -1);
+    assert_int_equal(there(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l},
+                           &few_known, &e),
+                     -1);
     assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
     trip_free(&t);
     l.position[0] = 0;
     const struct kvc_rope_facts wide = {.pairing = 1, .half = 5, .angle = few_angles};
-    assert_int_equal(there(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l}, &(struct known){.rope = &wide}, &e),
+    assert_int_equal(there(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l},
+                           &(struct known){.rope = &wide}, &e),
                      -1);
     assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
     trip_free(&t);
@@ -1574,7 +1705,9 @@ static void malformed_means_and_bases(void **state) {
     struct layer l = make_few(0);
     struct trip t;
     struct broken x;
-    const struct wanted w = {.recipe = "center,basis:drop=0,code:step=0.1", .layer = &l, .block_rows = 20};
+    const struct wanted w = {.recipe = "center,basis:drop=0,code:step=0.1",
+                             .layer = &l,
+                             .block_rows = 20};
     must_go(&t, &w, &nothing);
     assert_int_equal(find(&t.c.encoder.side, 2, KVC_SECTION_BASIS)->data[0], 1);
     x = copy_of(&t, 0);
@@ -1583,7 +1716,8 @@ static void malformed_means_and_bases(void **state) {
     x = copy_of(&t, 0);
     remove_section(&x.side, KVC_SECTION_BASIS);
     refuse(&t, 0, &x, NULL, "no basis", "profile's matrices");
-    /* one number of 2 bytes each, exponent 0, nothing packed: all bits are known; an infinity and a NaN */
+    /* one number of 2 bytes each, exponent 0, nothing packed: all bits are known; an infinity and a
+     * NaN */
     uint8_t halves[9 + 32] = {0, 0, 0, 8};
     for (unsigned i = 0; i < 2; i++) {
         x = copy_of(&t, 0);
@@ -1618,7 +1752,8 @@ static void malformed_means_and_bases(void **state) {
     struct part part = make_part(2, 8, 0);
     struct kvc_error e;
     uint8_t empty[2 + 41 + 4] = {1, 6, 0, 0, 0, 8};
-    must_go(&t, &(struct wanted){.recipe = "basis,code:step=0.1", .layer = &l, .block_rows = 20}, &nothing);
+    must_go(&t, &(struct wanted){.recipe = "basis,code:step=0.1", .layer = &l, .block_rows = 20},
+            &nothing);
     x = copy_of(&t, 0);
     change_bytes(section_in(&x.side, KVC_SECTION_BASIS), empty, 2 + 9 + 32 + 4);
     uint8_t *rows = try_broken(&t, 0, &x, NULL, &e);
@@ -1657,7 +1792,8 @@ static size_t bytes_of(const struct writer *w) {
     return (w->at + 7) / 8;
 }
 
-/* Differences of levels, as rans.md has them; a level of 0 is followed by how many more there are. */
+/* Differences of levels, as rans.md has them; a level of 0 is followed by how many more there are.
+ */
 static void put_levels(struct writer *w, const int *level, unsigned n) {
     int before = 0;
     for (unsigned i = 0; i < n; i++) {
@@ -1676,7 +1812,8 @@ static void malformed_steps(void **state) {
     struct layer l = make_few(1);
     struct trip t;
     struct broken x;
-    must_go(&t, &(struct wanted){.recipe = "steps,code:step=0.1", .layer = &l, .block_rows = 20}, &nothing);
+    must_go(&t, &(struct wanted){.recipe = "steps,code:step=0.1", .layer = &l, .block_rows = 20},
+            &nothing);
     static const struct {
         int level[12];
         unsigned n;
@@ -1687,7 +1824,8 @@ static void malformed_steps(void **state) {
         {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},                    /* none */
         {{26, 26, 26, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},                 /* too many */
         {{28, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 3, ""},                       /* an end too early */
-        {{1, 41, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},                   /* a level that there is not */
+        /* a level that there is not */
+        {{1, 41, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 12, ""},
     };
     for (size_t i = 0; i < sizeof tables_ / sizeof tables_[0]; i++) {
         struct writer w = {.at = 0};
@@ -1716,8 +1854,11 @@ static void malformed_codes(void **state) {
     struct trip t;
     struct broken x;
     struct kvc_error e;
-    must_go(&t, &(struct wanted){.recipe = "code:step=0.1:lanes=1", .layer = &l, .block_rows = 20}, &nothing);
-    static const struct { int first, second; } indices[] = {{63, 64}, {0, -1}, {40, 100}, {10, -200}};
+    must_go(&t, &(struct wanted){.recipe = "code:step=0.1:lanes=1", .layer = &l, .block_rows = 20},
+            &nothing);
+    static const struct {
+        int first, second;
+    } indices[] = {{63, 64}, {0, -1}, {40, 100}, {10, -200}};
     for (size_t i = 0; i < 4; i++) {
         struct writer w = {.at = 0};
         put_bits(&w, (uint32_t)indices[i].first, 6);
@@ -1728,7 +1869,8 @@ static void malformed_codes(void **state) {
         change_bytes(section_in(&x.side, KVC_SECTION_TABLES), w.bytes, bytes_of(&w));
         refuse(&t, 0, &x, NULL, "an index", "TABLES is out of range");
     }
-    for (unsigned i = 0; i < 3; i++) { /* filling bits, bits left over, and the long form where it need not be */
+    /* filling bits, bits left over, and the long form where it need not be */
+    for (unsigned i = 0; i < 3; i++) {
         struct writer w = {.at = 0};
         for (size_t h = 0; h < 2; h++) {
             put_bits(&w, 20, 6);
@@ -1765,7 +1907,8 @@ static void malformed_codes(void **state) {
 
     /* one escape: 24 and the 24 low bits of zigzag(1 - 2^24), then nothing */
     for (size_t i = 0; i < 600 * 16; i++) put_value(l.rows[V], KVC_F32, i, i == 19 ? -0x1p+30f : 0);
-    must_go(&t, &(struct wanted){.recipe = "code:step=1", .layer = &l, .role = V, .block_rows = 20}, &nothing);
+    must_go(&t, &(struct wanted){.recipe = "code:step=1", .layer = &l, .role = V, .block_rows = 20},
+            &nothing);
     for (unsigned i = 0; i < 5; i++) {
         x = copy_of(&t, 0);
         struct kvc_section *s = section_in(&x.own, KVC_SECTION_CODES);
@@ -1777,7 +1920,14 @@ static void malformed_codes(void **state) {
         struct writer w = {.at = 0};
         /* the largest index; one too large, of either sign; the largest number; missing bits */
         put_bits(&w, i == 3 ? 31 : i == 2 ? 25 : 24, 5);
-        put_bits(&w, i == 0 ? 0xfffffe : i == 1 ? 0xffffff : i == 2 ? 0 : UINT32_MAX, i == 3 ? 31 : i == 2 ? 25 : 24);
+        put_bits(&w,
+                 i == 0   ? 0xfffffe
+                 : i == 1 ? 0xffffff
+                 : i == 2 ? 0
+                          : UINT32_MAX,
+                 i == 3   ? 31
+                 : i == 2 ? 25
+                          : 24);
         uint8_t bytes[4000];
         assert_true(from + 8 < sizeof bytes);
         memcpy(bytes, s->data, from);
@@ -1804,7 +1954,10 @@ static void malformed_codes(void **state) {
     assert_non_null(strstr(e.message, "step"));
     trip_free(&t);
     /* a block of which sinks take all rows has no codes */
-    const struct wanted w = {.recipe = "sink:30,steps,code:step=1", .layer = &l, .role = V, .block_rows = 20};
+    const struct wanted w = {.recipe = "sink:30,steps,code:step=1",
+                             .layer = &l,
+                             .role = V,
+                             .block_rows = 20};
     must_go(&t, &w, &nothing);
     for (unsigned i = 0; i < 2; i++) {
         const unsigned type = i ? KVC_SECTION_CODES : KVC_SECTION_STEPS;
@@ -1879,8 +2032,8 @@ static void recipes_are_read(void **state) {
     assert_string_equal(text, "code:step=0.00012346:lanes=4");
 }
 
-/* Stages that need positions of rows allow no later stage that takes rows, and occur once; `code` ends a pipeline, its
- * companions do not; other dtypes and heads that are too wide are refused. */
+/* Stages that need positions of rows allow no later stage that takes rows, and occur once; `code`
+ * ends a pipeline, its companions do not; other dtypes and heads that are too wide are refused. */
 static void orders(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,5 @@
-/* test_value_sums.c: sums of values by channel and by size, on caches made in memory. Not for their pictures (tests/cli/dump-html). */
+/* test_value_sums.c: sums of values by channel and by size, on caches made in memory. Not for their
+ * pictures (tests/cli/dump-html). */
 #include "formats/compare/value_sums.h"
 #include "tests/unit/one_tensor.h"
 
@@ -36,7 +37,8 @@ static void kinds(void **state) {
         2,  0.75f, 0,     -INFINITY, 1.5f,
         0,
     };
-    static const double rms[WIDTH] = {1.7320508075688772, 0.52041649986653318, 0, 0, 0, 2.8867513459481287};
+    static const double rms[WIDTH] = {1.7320508075688772, 0.52041649986653318, 0, 0, 0,
+                                      2.8867513459481287};
     struct kvc_value_sums s = take(3, values, 1000);
     assert_int_equal(s.rows, 3);
     assert_int_equal(s.channels, WIDTH);
@@ -44,7 +46,8 @@ static void kinds(void **state) {
     assert_int_equal(s.other, 3);
     for (int d = 0; d < WIDTH; d++) assert_int_equal(s.finite[d], d == 3 ? 0 : 3);
     for (int d = 0; d < WIDTH; d++)
-        if (d != 3 && d != 4) assert_true(fabs(kvc_value_sums_rms(&s, (uint64_t)d) - rms[d]) < 1e-12);
+        if (d != 3 && d != 4)
+            assert_true(fabs(kvc_value_sums_rms(&s, (uint64_t)d) - rms[d]) < 1e-12);
     assert_true(isnan(kvc_value_sums_rms(&s, 3)));
     uint64_t n = 0;
     for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++) n += s.octave[i];
@@ -58,7 +61,8 @@ static void kinds(void **state) {
     kvc_value_sums_free(&s);
 }
 
-/* Fewer rows than there are: whole blocks, at even distances. Channel 0 of a row is 1 in the block that is looked for. */
+/* Fewer rows than there are: whole blocks, at even distances. Channel 0 of a row is 1 in the block
+ * that is looked for. */
 static void blocks(void **state) {
     (void)state;
     enum { TOKENS = 10 * KVC_BLOCK + 7 };
@@ -75,7 +79,8 @@ static void blocks(void **state) {
     assert_non_null(values);
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
         for (unsigned block = 0; block < 10 && of[i].n; block++) {
-            for (size_t row = 0; row < TOKENS; row++) values[row * WIDTH] = row / KVC_BLOCK == block;
+            for (size_t row = 0; row < TOKENS; row++)
+                values[row * WIDTH] = row / KVC_BLOCK == block;
             struct kvc_value_sums s = take(TOKENS, values, of[i].most);
             int wanted = 0;
             for (unsigned k = 0; k < of[i].n; k++) wanted |= of[i].block[k] == block;

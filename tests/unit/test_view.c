@@ -1,4 +1,5 @@
-/* test_view.c: the cache model (order, blocks) and what is derived from it: selections, RoPE pairing, floats. */
+/* test_view.c: the cache model (order, blocks) and what is derived from it: selections, RoPE
+ * pairing, floats. */
 #include "formats/cache/mapped.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/view.h"
@@ -15,7 +16,8 @@
 
 static uint8_t storage[1 << 20];
 
-/* One layer of f16: K and V of `heads` heads of 8; cell i's K holds the half of 2048 + i in every channel plus channel. */
+/* One layer of f16: K and V of `heads` heads of 8; cell i's K holds the half of 2048 + i in every
+ * channel plus channel. */
 static struct kvc_cache *cache_of(uint64_t cells, uint64_t heads, const int64_t *pos) {
     struct kvc_error e;
     struct kvc_cache *c = kvc_cache_new(&e);
@@ -63,7 +65,8 @@ static void blocks_are_bounded(void **state) {
     struct kvc_cache *c = cache_of(1000, 1, pos);
     const struct kvc_cells *x = &c->part[0].cells;
     assert_int_equal(x->n_blocks, 4);
-    for (uint64_t b = 0; b < x->n_blocks; b++) assert_true(x->block[b + 1] - x->block[b] <= KVC_BLOCK);
+    for (uint64_t b = 0; b < x->n_blocks; b++)
+        assert_true(x->block[b + 1] - x->block[b] <= KVC_BLOCK);
     for (uint64_t r = 0; r < 1000; r++) {
         uint64_t b = kvc_cells_block_of(x, r);
         assert_true(x->block[b] <= r && r < x->block[b + 1]);
@@ -109,7 +112,8 @@ static void evicted_tokens(void **state) {
         uint64_t cells = i ? 4 : 10;
         uint32_t part = kvc_cache_add_part(c, i ? KVC_PART_SLIDING : KVC_PART_LIVE, cells, &e);
         for (uint64_t j = 0; i && j < cells; j++) c->part[part].cells.pos[j] = (int64_t)(6 + j);
-        uint32_t layer = kvc_cache_add_layer(c, part, 0, i ? KVC_LAYER_SLIDING : KVC_LAYER_FULL, &e);
+        uint32_t layer = kvc_cache_add_layer(c, part, 0, i ? KVC_LAYER_SLIDING : KVC_LAYER_FULL,
+                                             &e);
         struct kvc_shape shape = {KVC_F16, cells, 1, 8};
         uint32_t t = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, &e);
         assert_int_equal(kvc_cache_map_memory(c, t, storage, &e), 0);
@@ -137,7 +141,8 @@ static void pairing(void **state) {
     struct kvc_cache *c = cache_of(3, 2, NULL);
     assert_null(kvc_view_pairing(c, KVC_PAIRING_HALVES, &e)); /* unknown so far */
     assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, "interleaved", &e), 0);
-    assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_ROPE_DIM, 6, &e), 0); /* channels 6 and 7 are not rotated */
+    /* channels 6 and 7 are not rotated */
+    assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_ROPE_DIM, 6, &e), 0);
     struct kvc_cache *v = kvc_view_pairing(c, KVC_PAIRING_HALVES, &e);
     assert_non_null(v);
     assert_int_equal(kvc_cache_pairing(v), KVC_PAIRING_HALVES);

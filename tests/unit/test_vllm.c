@@ -1,4 +1,5 @@
-/* test_vllm.c: folders of vLLM's ExampleConnector in memory: names, every shape and back, outputs that fail. */
+/* test_vllm.c: folders of vLLM's ExampleConnector in memory: names, every shape and back, outputs
+ * that fail. */
 #include "tests/unit/arrays_support.h"
 
 #include "formats/engines/vllm.h"
@@ -31,7 +32,8 @@ static void layers_in_names(void **state) {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         uint32_t layer = 0;
         const int found = kvc_vllm_layer(names[i].name, &layer);
-        if (found != (names[i].layer >= 0) || (found && layer != names[i].layer)) fail_msg("%s: %u", names[i].name, layer);
+        if (found != (names[i].layer >= 0) || (found && layer != names[i].layer))
+            fail_msg("%s: %u", names[i].name, layer);
     }
     assert_int_equal(kvc_vllm_shape_of("t-h-2d"), KVC_VLLM_PACKED);
     assert_int_equal(kvc_vllm_shape_of("2-T-HD"), KVC_VLLM_ROWS);
@@ -67,7 +69,8 @@ static void shapes_come_back(void **state) {
         const struct kvc_format *format;
         struct kvc_buffer tar = {0};
         struct kvc_sink out = kvc_sink_buffer(&tar);
-        if (kvc_export(&kvc_format_vllm, c, &o, &out, &e)) fail_msg("%s: %s", targets[i], e.message);
+        if (kvc_export(&kvc_format_vllm, c, &o, &out, &e))
+            fail_msg("%s: %s", targets[i], e.message);
         kvc_input_memory(&again, "tar", tar.data, tar.n);
         if (kvc_bundle_archive(&b, &again, &e)) fail_msg("%s", e.message);
         struct kvc_cache *back = kvc_import(&b, NULL, &format, &e);
@@ -75,7 +78,8 @@ static void shapes_come_back(void **state) {
         assert_ptr_equal(format, &kvc_format_vllm);
         assert_int_equal(b.n, L);
         assert_int_equal(kvc_cache_pairing(back), KVC_PAIRING_INTERLEAVED);
-        assert_int_equal(back->n_members, strncmp(targets[i], "cpu", 3) == 0 ? 0 : L); /* both sizes are no multiple of 2D */
+        /* both sizes are no multiple of 2D */
+        assert_int_equal(back->n_members, strncmp(targets[i], "cpu", 3) == 0 ? 0 : L);
         assert_same_cache(c, back);
         kvc_cache_free(back);
         kvc_bundle_close(&b);

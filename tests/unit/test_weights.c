@@ -1,5 +1,6 @@
-/* test_weights.c: projections out of safetensors and GGUF: values, permutation, bias, norm, identity, refusals; and K
- * and V rebuilt from the hidden states of real files when $KVC_TEST_DATA is set. */
+/* test_weights.c: projections out of safetensors and GGUF: values, permutation, bias, norm,
+ * identity, refusals; and K and V rebuilt from the hidden states of real files when $KVC_TEST_DATA
+ * is set. */
 #include "formats/io/bytes.h"
 #include "formats/model/gguf.h"
 #include "formats/io/input.h"
@@ -56,9 +57,11 @@ static void drop(const char *name) {
 enum { IN = 32, HEADS = 3, DIM = 8, DIM_V = 4, OUT = HEADS * DIM, OUT_V = HEADS * DIM_V };
 
 static const struct kvc_projection_shape halves = {IN, HEADS, DIM, DIM_V, 0, KVC_PAIRING_HALVES};
-static const struct kvc_projection_shape interleaved = {IN, HEADS, DIM, DIM_V, 0, KVC_PAIRING_INTERLEAVED};
+static const struct kvc_projection_shape interleaved = {IN,    HEADS, DIM,
+                                                        DIM_V, 0,     KVC_PAIRING_INTERLEAVED};
 
-/* Values that every float type holds: multiples of 1/8 below 2^7 in size with 8 bits; [out][in] as files have them. */
+/* Values that every float type holds: multiples of 1/8 below 2^7 in size with 8 bits; [out][in] as
+ * files have them. */
 static float k_value(size_t out, size_t in) {
     return (float)((int)((out * 37 + in * 11) % 251) - 125) / 8;
 }
@@ -119,7 +122,8 @@ static size_t count_of(const struct tensor *t) {
     return n;
 }
 
-/* 32 values as a block of a type of ggml: a scale of 1/8 keeps multiples of 1/8 within the type's reach exact. */
+/* 32 values as a block of a type of ggml: a scale of 1/8 keeps multiples of 1/8 within the type's
+ * reach exact. */
 static void add_block(struct bytes *f, unsigned type, const float *x) {
     const struct {
         unsigned type;
@@ -129,7 +133,8 @@ static void add_block(struct bytes *f, unsigned type, const float *x) {
     add_number(f, kvc_float_to_half(0.125f), 2);
     if (b->minimum) add_number(f, kvc_float_to_half(-1), 2); /* q4_1: x = q * 1/8 - 1 */
     uint8_t q[32];
-    for (size_t i = 0; i < 32; i++) q[i] = (uint8_t)((int)((x[i] + (b->minimum ? 1 : 0)) * 8) + b->bias);
+    for (size_t i = 0; i < 32; i++)
+        q[i] = (uint8_t)((int)((x[i] + (b->minimum ? 1 : 0)) * 8) + b->bias);
     for (size_t i = 0; i < (b->bits == 8 ? 32u : 16u); i++)
         add_number(f, b->bits == 8 ? q[i] : (uint64_t)(q[i] | q[i + 16] << 4), 1);
 }
@@ -145,19 +150,23 @@ static void add_values(struct bytes *f, unsigned type, const float *x, size_t n)
     }
 }
 
-static void make_safetensors(struct bytes *f, const char *metadata, const struct tensor *t, size_t n) {
+static void make_safetensors(struct bytes *f, const char *metadata, const struct tensor *t,
+                             size_t n) {
     char header[4096];
     size_t used = (size_t)snprintf(header, sizeof header, "{%s", metadata), at = 0;
     for (size_t i = 0; i < n; i++) {
         size_t bytes = count_of(&t[i]) * (t[i].type ? 2 : 4);
-        used += (size_t)snprintf(header + used, sizeof header - used, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[",
-                                 used > 1 ? "," : "", t[i].name,
+        used += (size_t)snprintf(header + used, sizeof header - used,
+                                 "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", used > 1 ? "," : "",
+                                 t[i].name,
                                  t[i].type == 0   ? "F32"
                                  : t[i].type == 1 ? "F16"
                                                   : "BF16");
         for (unsigned d = 0; d < t[i].rank; d++)
-            used += (size_t)snprintf(header + used, sizeof header - used, "%s%" PRIu64, d ? "," : "", t[i].dim[d]);
-        used += (size_t)snprintf(header + used, sizeof header - used, "],\"data_offsets\":[%zu,%zu]}", at, at + bytes);
+            used += (size_t)snprintf(header + used, sizeof header - used, "%s%" PRIu64,
+                                     d ? "," : "", t[i].dim[d]);
+        used += (size_t)snprintf(header + used, sizeof header - used,
+                                 "],\"data_offsets\":[%zu,%zu]}", at, at + bytes);
         at += bytes;
     }
     header[used++] = '}';
@@ -232,13 +241,16 @@ static struct model *make_model(enum kvc_pairing pairing) {
 
 enum { ALL = 5, NO_NORM = 4, NO_BIAS = 2 }; /* how many of the tensors below a file has */
 
-static const char *const hf[] = {"model.layers.3.self_attn.k_proj.weight", "model.layers.3.self_attn.v_proj.weight",
-                                 "model.layers.3.self_attn.k_proj.bias", "model.layers.3.self_attn.v_proj.bias",
+static const char *const hf[] = {"model.layers.3.self_attn.k_proj.weight",
+                                 "model.layers.3.self_attn.v_proj.weight",
+                                 "model.layers.3.self_attn.k_proj.bias",
+                                 "model.layers.3.self_attn.v_proj.bias",
                                  "model.layers.3.input_layernorm.weight"};
-static const char *const gg[] = {"blk.3.attn_k.weight", "blk.3.attn_v.weight", "blk.3.attn_k.bias", "blk.3.attn_v.bias",
-                                 "blk.3.attn_norm.weight"};
+static const char *const gg[] = {"blk.3.attn_k.weight", "blk.3.attn_v.weight", "blk.3.attn_k.bias",
+                                 "blk.3.attn_v.bias", "blk.3.attn_norm.weight"};
 
-static void list(struct tensor t[ALL], const char *const *name, unsigned type, const struct model *m) {
+static void list(struct tensor t[ALL], const char *const *name, unsigned type,
+                 const struct model *m) {
     const struct tensor all[ALL] = {{name[0], type, 2, {OUT, IN}, m->k},
                                     {name[1], type, 2, {OUT_V, IN}, m->v},
                                     {name[2], 0, 1, {OUT}, m->k_bias},
@@ -247,7 +259,8 @@ static void list(struct tensor t[ALL], const char *const *name, unsigned type, c
     memcpy(t, all, sizeof all);
 }
 
-static void put_safetensors(const char *file, const char *metadata, const struct tensor *t, size_t n) {
+static void put_safetensors(const char *file, const char *metadata, const struct tensor *t,
+                            size_t n) {
     struct bytes *f = malloc(sizeof *f);
     assert_non_null(f);
     make_safetensors(f, metadata, t, n);
@@ -264,7 +277,8 @@ static void put_gguf(const char *file, const char *arch, const struct tensor *t,
 
 /* ---- reading them ---- */
 
-static struct kvc_projection load(const char *path, uint32_t layer, const struct kvc_projection_shape *shape) {
+static struct kvc_projection load(const char *path, uint32_t layer,
+                                  const struct kvc_projection_shape *shape) {
     struct kvc_error e = {.message = ""};
     struct kvc_projection p = {.k = NULL};
     struct kvc_weights *w = kvc_weights_open(path, &e);
@@ -274,7 +288,8 @@ static struct kvc_projection load(const char *path, uint32_t layer, const struct
 }
 
 /* Opening or loading fails with this code and words. */
-static void assert_refused(const char *path, uint32_t layer, const struct kvc_projection_shape *shape, enum kvc_code code,
+static void assert_refused(const char *path, uint32_t layer,
+                           const struct kvc_projection_shape *shape, enum kvc_code code,
                            const char *words) {
     struct kvc_error e = {.message = ""};
     struct kvc_projection p;
@@ -292,19 +307,23 @@ static void assert_refused(const char *path, uint32_t layer, const struct kvc_pr
 static void assert_values(const struct kvc_projection *p, size_t rotated) {
     int pairs = p->shape.pairing == KVC_PAIRING_INTERLEAVED;
     for (size_t o = 0; o < OUT; o++)
-        for (size_t i = 0; i < IN; i++) assert_true(p->k[i * OUT + (pairs ? in_pairs(o, rotated) : o)] == k_value(o, i));
+        for (size_t i = 0; i < IN; i++)
+            assert_true(p->k[i * OUT + (pairs ? in_pairs(o, rotated) : o)] == k_value(o, i));
     for (size_t o = 0; o < OUT_V; o++)
         for (size_t i = 0; i < IN; i++) assert_true(p->v[i * OUT_V + o] == v_value(o, i));
-    for (size_t o = 0; p->k_bias && o < OUT; o++) assert_true(p->k_bias[pairs ? in_pairs(o, rotated) : o] == k_bias_value(o));
+    for (size_t o = 0; p->k_bias && o < OUT; o++)
+        assert_true(p->k_bias[pairs ? in_pairs(o, rotated) : o] == k_bias_value(o));
     for (size_t o = 0; p->v_bias && o < OUT_V; o++) assert_true(p->v_bias[o] == v_bias_value(o));
     for (size_t i = 0; p->norm && i < IN; i++) assert_true(p->norm[i] == norm_value(i));
 }
 
-/* Every float type, safetensors in halves and an interleaved GGUF, to both pairings: same values, same identity. */
+/* Every float type, safetensors in halves and an interleaved GGUF, to both pairings: same values,
+ * same identity. */
 static void test_values(void **state) {
     (void)state;
     static const unsigned types[] = {0, 1, 30};
-    struct model *hf_model = make_model(KVC_PAIRING_HALVES), *gg_model = make_model(KVC_PAIRING_INTERLEAVED);
+    struct model *hf_model = make_model(KVC_PAIRING_HALVES),
+                 *gg_model = make_model(KVC_PAIRING_INTERLEAVED);
     uint8_t first[KVC_SHA256_BYTES], other[KVC_SHA256_BYTES];
     struct tensor t[ALL];
     struct kvc_error e;
@@ -364,7 +383,8 @@ static void test_identity(void **state) {
         assert_int_equal(kvc_sha256(f->b, f->n, want, &e), 0);
         put_safetensors("w.safetensors", "", t, n);
         for (int pairs = 0; pairs < 2; pairs++) {
-            struct kvc_projection p = load(in_dir("w.safetensors"), 3, pairs ? &interleaved : &halves);
+            struct kvc_projection p = load(in_dir("w.safetensors"), 3,
+                                           pairs ? &interleaved : &halves);
             assert_int_equal(kvc_projection_fingerprint(&p, have, &e), 0);
             assert_memory_equal(have, want, sizeof want);
             kvc_projection_free(&p);
@@ -388,7 +408,8 @@ static void test_partial(void **state) {
     assert_values(&p, 4);
     kvc_projection_free(&p);
     shape.rotated = 5;
-    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "RoPE cannot rotate 5 channels of a head of 8");
+    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE,
+                   "RoPE cannot rotate 5 channels of a head of 8");
     shape.rotated = 10;
     assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "cannot rotate 10");
     drop("w.safetensors");
@@ -404,16 +425,20 @@ static void test_blocks(void **state) {
     } blocks[] = {{8, -127, 255}, {2, -8, 16}, {3, -8, 16}};
     float k[OUT * IN], v[OUT_V * IN];
     for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
-        for (size_t i = 0; i < OUT * IN; i++) k[i] = (float)(blocks[b].low + (int)(i * 7) % blocks[b].span) / 8;
-        for (size_t i = 0; i < OUT_V * IN; i++) v[i] = (float)(blocks[b].low + (int)(i * 5) % blocks[b].span) / 8;
-        const struct tensor t[] = {{gg[0], blocks[b].type, 2, {OUT, IN}, k}, {gg[1], blocks[b].type, 2, {OUT_V, IN}, v}};
+        for (size_t i = 0; i < OUT * IN; i++)
+            k[i] = (float)(blocks[b].low + (int)(i * 7) % blocks[b].span) / 8;
+        for (size_t i = 0; i < OUT_V * IN; i++)
+            v[i] = (float)(blocks[b].low + (int)(i * 5) % blocks[b].span) / 8;
+        const struct tensor t[] = {{gg[0], blocks[b].type, 2, {OUT, IN}, k},
+                                   {gg[1], blocks[b].type, 2, {OUT_V, IN}, v}};
         put_gguf("w.gguf", "qwen2", t, 2); /* an architecture in halves */
         struct kvc_projection p = load(in_dir("w.gguf"), 3, &interleaved);
         assert_null(p.k_bias);
         assert_null(p.v_bias);
         assert_null(p.norm);
         for (size_t o = 0; o < OUT; o++)
-            for (size_t i = 0; i < IN; i++) assert_true(p.k[i * OUT + in_pairs(o, DIM)] == k[o * IN + i]);
+            for (size_t i = 0; i < IN; i++)
+                assert_true(p.k[i * OUT + in_pairs(o, DIM)] == k[o * IN + i]);
         for (size_t o = 0; o < OUT_V; o++)
             for (size_t i = 0; i < IN; i++) assert_true(p.v[i * OUT_V + o] == v[o * IN + i]);
         kvc_projection_free(&p);
@@ -421,14 +446,16 @@ static void test_blocks(void **state) {
     const struct tensor ragged[] = {{gg[0], 8, 2, {OUT, 40}, NULL}};
     const struct kvc_projection_shape forty = {40, HEADS, DIM, DIM_V, 0, KVC_PAIRING_HALVES};
     put_gguf("w.gguf", "qwen2", ragged, 1);
-    assert_refused(in_dir("w.gguf"), 3, &forty, KVC_ERR_DAMAGED, "dimensions that no tensor of q8_0 can have");
+    assert_refused(in_dir("w.gguf"), 3, &forty, KVC_ERR_DAMAGED,
+                   "dimensions that no tensor of q8_0 can have");
     drop("w.gguf");
 }
 
 /* The prefixes of language models inside others, and a cache that has its weights with it. */
 static void test_names(void **state) {
     (void)state;
-    static const char *const prefix[] = {"model.", "language_model.model.", "model.language_model.", ""};
+    static const char *const prefix[] = {"model.", "language_model.model.", "model.language_model.",
+                                         ""};
     struct model *m = make_model(KVC_PAIRING_HALVES);
     struct tensor t[ALL];
     for (size_t n = 0; n < sizeof prefix / sizeof prefix[0]; n++) {
@@ -444,7 +471,8 @@ static void test_names(void **state) {
         assert_non_null(p.norm);
         kvc_projection_free(&p);
     }
-    const struct tensor own[] = {{"wk.3", 30, 2, {OUT, IN}, m->k}, {"wv.3", 30, 2, {OUT_V, IN}, m->v}};
+    const struct tensor own[] = {{"wk.3", 30, 2, {OUT, IN}, m->k},
+                                 {"wv.3", 30, 2, {OUT_V, IN}, m->v}};
     put_safetensors("w.safetensors", "\"__metadata__\":{\"rope_pairing\":\"half\"}", own, 2);
     struct kvc_projection p = load(in_dir("w.safetensors"), 3, &halves);
     assert_values(&p, DIM);
@@ -452,18 +480,22 @@ static void test_names(void **state) {
     kvc_projection_free(&p);
     free(m);
     m = make_model(KVC_PAIRING_INTERLEAVED);
-    const struct tensor paired[] = {{"wk.3", 30, 2, {OUT, IN}, m->k}, {"wv.3", 30, 2, {OUT_V, IN}, m->v}};
-    put_safetensors("w.safetensors", "\"__metadata__\":{\"rope_pairing\":\"interleaved\"}", paired, 2);
+    const struct tensor paired[] = {{"wk.3", 30, 2, {OUT, IN}, m->k},
+                                    {"wv.3", 30, 2, {OUT_V, IN}, m->v}};
+    put_safetensors("w.safetensors", "\"__metadata__\":{\"rope_pairing\":\"interleaved\"}", paired,
+                    2);
     p = load(in_dir("w.safetensors"), 3, &halves);
     assert_values(&p, DIM);
     kvc_projection_free(&p);
     put_safetensors("w.safetensors", "\"__metadata__\":{\"rope_pairing\":\"odd\"}", paired, 2);
-    assert_refused(in_dir("w.safetensors"), 3, &halves, KVC_ERR_UNSUPPORTED, "not known which channels");
+    assert_refused(in_dir("w.safetensors"), 3, &halves, KVC_ERR_UNSUPPORTED,
+                   "not known which channels");
     drop("w.safetensors");
     free(m);
 }
 
-/* What config.json says: epsilon, and an architecture that transformers interleaves, or whose norm is kept less 1. */
+/* What config.json says: epsilon, and an architecture that transformers interleaves, or whose norm
+ * is kept less 1. */
 static void test_config(void **state) {
     (void)state;
     struct model *m = make_model(KVC_PAIRING_HALVES);
@@ -477,8 +509,9 @@ static void test_config(void **state) {
     assert_true(p.norm_epsilon == 1e-5f); /* as the GGUF of the same model has it */
     kvc_projection_free(&p);
 
-    static const char gemma[] = "{\"model_type\":\"paligemma\",\"text_config\":{\"model_type\":\"gemma2\","
-                                "\"rms_norm_eps\":1e-6}}";
+    static const char gemma[] =
+        "{\"model_type\":\"paligemma\",\"text_config\":{\"model_type\":\"gemma2\","
+        "\"rms_norm_eps\":1e-6}}";
     put("config.json", gemma, strlen(gemma));
     p = load(in_dir("model.safetensors"), 3, &halves);
     assert_true(p.norm_epsilon == 1e-6f);
@@ -489,7 +522,8 @@ static void test_config(void **state) {
     put("config.json", cohere, strlen(cohere));
     p = load(dir, 3, &interleaved);
     assert_true(p.norm_epsilon == 0);
-    for (size_t o = 0; o < OUT; o++) assert_true(p.k[o] == k_value(o, 0)); /* interleaved in the file already */
+    /* interleaved in the file already */
+    for (size_t o = 0; o < OUT; o++) assert_true(p.k[o] == k_value(o, 0));
     kvc_projection_free(&p);
 
     put("config.json", "[]", 2);
@@ -531,7 +565,8 @@ static void test_norms(void **state) {
 /* K in one shard, V in another: by either name, and by the directory. */
 static void test_shards(void **state) {
     (void)state;
-    static const char *const st[] = {"w-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"};
+    static const char *const st[] = {"w-00001-of-00002.safetensors",
+                                     "w-00002-of-00002.safetensors"};
     static const char *const gf[] = {"w-00001-of-00002.gguf", "w-00002-of-00002.gguf"};
     struct model *m = make_model(KVC_PAIRING_HALVES);
     struct tensor t[ALL];
@@ -547,7 +582,8 @@ static void test_shards(void **state) {
         assert_non_null(p.norm);
         kvc_projection_free(&p);
     }
-    assert_refused(in_dir(gf[1]), 4, &halves, KVC_ERR_UNSUPPORTED, "and the other shards: no tensor 'blk.4.attn_k.weight'");
+    assert_refused(in_dir(gf[1]), 4, &halves, KVC_ERR_UNSUPPORTED,
+                   "and the other shards: no tensor 'blk.4.attn_k.weight'");
     drop(gf[0]);
     assert_refused(in_dir(gf[1]), 3, &halves, KVC_ERR_IO, gf[0]);
     drop(gf[1]);
@@ -567,18 +603,21 @@ static void test_shapes(void **state) {
     list(t, hf, 30, m);
     put_safetensors("w.safetensors", "", t, ALL);
     const char *path = in_dir("w.safetensors");
-    assert_refused(path, 2, &halves, KVC_ERR_UNSUPPORTED, "w.safetensors: no tensor 'model.layers.2.self_attn.k_proj.weight'");
+    assert_refused(path, 2, &halves, KVC_ERR_UNSUPPORTED,
+                   "w.safetensors: no tensor 'model.layers.2.self_attn.k_proj.weight'");
     struct kvc_projection_shape s = halves;
     s.heads = 4;
     assert_refused(path, 3, &s, KVC_ERR_MODEL,
-                   "w.safetensors: 'model.layers.3.self_attn.k_proj.weight' has shape [24][32], but the cache needs "
+                   "w.safetensors: 'model.layers.3.self_attn.k_proj.weight' has shape [24][32], "
+                   "but the cache needs "
                    "[32][32]");
     s = halves;
     s.in = 31;
     assert_refused(path, 3, &s, KVC_ERR_MODEL, "[24][32], but the cache needs [24][31]");
     s = halves;
     s.dim_v = 8;
-    assert_refused(path, 3, &s, KVC_ERR_MODEL, "v_proj.weight' has shape [12][32], but the cache needs [24][32]");
+    assert_refused(path, 3, &s, KVC_ERR_MODEL,
+                   "v_proj.weight' has shape [12][32], but the cache needs [24][32]");
     s = halves;
     s.heads = UINT64_C(1) << 61;
     assert_refused(path, 3, &s, KVC_ERR_USAGE, "no projection has");
@@ -604,7 +643,8 @@ static void test_shapes(void **state) {
         assert_refused(path, 3, &halves, KVC_ERR_MODEL, wrong[i].name);
     }
     put_safetensors("w.safetensors", "", t, 1);
-    assert_refused(path, 3, &halves, KVC_ERR_UNSUPPORTED, "no tensor 'model.layers.3.self_attn.v_proj.weight'");
+    assert_refused(path, 3, &halves, KVC_ERR_UNSUPPORTED,
+                   "no tensor 'model.layers.3.self_attn.v_proj.weight'");
     list(t, gg, 30, m);
     put_gguf("w.gguf", "newmodel", t, ALL);
     assert_refused(in_dir("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, "architecture 'newmodel'");
@@ -628,12 +668,14 @@ static void test_types(void **state) {
     static const struct {
         unsigned type;
         const char *words;
-    } refused[] = {{14, "w.gguf: 'blk.3.attn_k.weight' has type q6_K (number 14); kvc reads weights in f32, f16"},
-                   {12, "type q4_K"},
-                   {28, "type f64"},
-                   {39, "type mxfp4"},
-                   {4, "type unknown (number 4)"},
-                   {1000, "type unknown (number 1000)"}};
+    } refused[] = {
+        {14,
+         "w.gguf: 'blk.3.attn_k.weight' has type q6_K (number 14); kvc reads weights in f32, f16"},
+        {12, "type q4_K"},
+        {28, "type f64"},
+        {39, "type mxfp4"},
+        {4, "type unknown (number 4)"},
+        {1000, "type unknown (number 1000)"}};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         const struct tensor t[] = {{gg[0], refused[i].type, 2, {OUT, IN}, NULL}};
         put_gguf("w.gguf", "llama", t, 1);
@@ -651,25 +693,40 @@ static void test_damaged_safetensors(void **state) {
         enum kvc_code code;
         const char *words;
     } bad[] = {
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,17]}", KVC_ERR_DAMAGED, "cut short"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]}", KVC_ERR_DAMAGED, "cut short"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[9223372036854775791,9223372036854775807]}", KVC_ERR_DAMAGED,
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,17]}", KVC_ERR_DAMAGED,
          "cut short"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,0]}", KVC_ERR_DAMAGED, "ends before it begins"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0]}", KVC_ERR_DAMAGED, "two data_offsets"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[-16,0]}", KVC_ERR_DAMAGED, "no whole numbers"},
-        {"{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "exactly dtype, shape"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "needs 8 bytes"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]}", KVC_ERR_DAMAGED,
+         "cut short"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[9223372036854775791,"
+         "9223372036854775807]}",
+         KVC_ERR_DAMAGED, "cut short"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,0]}", KVC_ERR_DAMAGED,
+         "ends before it begins"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0]}", KVC_ERR_DAMAGED,
+         "two data_offsets"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[-16,0]}", KVC_ERR_DAMAGED,
+         "no whole numbers"},
+        {"{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED,
+         "exactly dtype, shape"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED,
+         "needs 8 bytes"},
         {"{\"shape\":[2,2],\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "dtype"},
         {"[]", KVC_ERR_DAMAGED, "dtype"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,-2],\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED, "other than counts"},
-        {"{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2,2],\"data_offsets\":[0,0]}", KVC_ERR_DAMAGED, "overflows 64 bits"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,0],\"data_offsets\":[0,0]}", KVC_ERR_MODEL, "has shape [2][0]"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,-2],\"data_offsets\":[0,16]}", KVC_ERR_DAMAGED,
+         "other than counts"},
+        {"{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2,2],\"data_offsets\":[0,0]}",
+         KVC_ERR_DAMAGED, "overflows 64 bits"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,0],\"data_offsets\":[0,0]}", KVC_ERR_MODEL,
+         "has shape [2][0]"},
         {"{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}", KVC_ERR_MODEL, "has shape []"},
-        {"{\"dtype\":\"F32\",\"shape\":[1,1,1,2,2],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED, "5 dimensions"},
-        {"{\"dtype\":\"F64\",\"shape\":[2,1],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED, "dtype F64; kvc reads"},
-        {"{\"dtype\":\"F8_E4M3\",\"shape\":[2,2],\"data_offsets\":[0,4]}", KVC_ERR_UNSUPPORTED, "dtype F8_E4M3"},
-        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED, "no tensor 'wv.0'"},
+        {"{\"dtype\":\"F32\",\"shape\":[1,1,1,2,2],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED,
+         "5 dimensions"},
+        {"{\"dtype\":\"F64\",\"shape\":[2,1],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED,
+         "dtype F64; kvc reads"},
+        {"{\"dtype\":\"F8_E4M3\",\"shape\":[2,2],\"data_offsets\":[0,4]}", KVC_ERR_UNSUPPORTED,
+         "dtype F8_E4M3"},
+        {"{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}", KVC_ERR_UNSUPPORTED,
+         "no tensor 'wv.0'"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct bytes f = {.n = 0};
@@ -700,7 +757,8 @@ static void test_cut(void **state) {
         list(t, gguf ? gg : hf, 30, m);
         if (gguf) make_gguf(f, "qwen2", t, ALL);
         else make_safetensors(f, "", t, ALL);
-        size_t data = f->n - sizeof m->norm; /* the last tensor, which only the end of the file cuts */
+        /* the last tensor, which only the end of the file cuts */
+        size_t data = f->n - sizeof m->norm;
         for (size_t n = 0; n < f->n; n += n < 1200 || n > data - 8 ? 1 : 97) {
             struct kvc_error e;
             put(name, f->b, n);
@@ -713,7 +771,8 @@ static void test_cut(void **state) {
     }
     /* dimensions whose product passes 2^63, or whose bytes pass the file */
     const struct tensor wide[] = {{gg[0], 0, 2, {UINT64_C(1) << 31, UINT64_C(1) << 31}, NULL}};
-    const struct kvc_projection_shape shape = {UINT64_C(1) << 31, 1, UINT64_C(1) << 31, 1, 0, KVC_PAIRING_HALVES};
+    const struct kvc_projection_shape shape = {UINT64_C(1) << 31, 1, UINT64_C(1) << 31, 1, 0,
+                                               KVC_PAIRING_HALVES};
     put_gguf("w.gguf", "qwen2", wide, 1);
     assert_refused(in_dir("w.gguf"), 3, &shape, KVC_ERR_DAMAGED, "no tensor of f32 can have");
     const struct tensor wider[] = {{gg[0], 1, 2, {UINT64_C(1) << 31, UINT64_C(1) << 31}, NULL}};
@@ -727,7 +786,8 @@ static void test_cut(void **state) {
 /* ---- real caches with their weights ---- */
 
 /* One bf16 tensor of a safetensors file as doubles; the caller frees. */
-static double *real_tensor(const struct kvc_input *in, const json_t *header, const char *name, size_t n) {
+static double *real_tensor(const struct kvc_input *in, const json_t *header, const char *name,
+                           size_t n) {
     uint64_t data = 8 + get_u64(in->data);
     const json_t *offsets = json_object_get(json_object_get(header, name), "data_offsets");
     uint64_t begin = (uint64_t)json_integer_value(json_array_get(offsets, 0));
@@ -743,16 +803,18 @@ static double *real_tensor(const struct kvc_input *in, const json_t *header, con
     return x;
 }
 
-/* Relative difference of K (rotated by RoPE if theta is not 0) or V from a row times the weights. */
-static double difference(const double *hidden, const float *w, const double *cache, size_t tokens, size_t in, size_t heads,
-                         size_t dim, double theta) {
+/* Relative difference of K (rotated by RoPE if theta is not 0) or V from a row times the weights.
+ */
+static double difference(const double *hidden, const float *w, const double *cache, size_t tokens,
+                         size_t in, size_t heads, size_t dim, double theta) {
     double off = 0, all = 0;
     double *row = malloc(heads * dim * sizeof *row);
     assert_non_null(row);
     for (size_t t = 0; t < tokens; t++) {
         for (size_t c = 0; c < heads * dim; c++) row[c] = 0;
         for (size_t i = 0; i < in; i++)
-            for (size_t c = 0; c < heads * dim; c++) row[c] += hidden[t * in + i] * (double)w[i * heads * dim + c];
+            for (size_t c = 0; c < heads * dim; c++)
+                row[c] += hidden[t * in + i] * (double)w[i * heads * dim + c];
         for (size_t h = 0; h < heads; h++)
             for (size_t j = 0; theta > 0 && j < dim / 2; j++) {
                 double angle = (double)t * pow(theta, -2.0 * (double)j / (double)dim);
@@ -781,7 +843,8 @@ static void test_real(void **state) {
     static const struct {
         const char *file;
         size_t layers, tokens, heads;
-    } files[] = {{"hidden/smol-mha-512.safetensors", 2, 512, 9}, {"hidden/smol-gqa-128.safetensors", 1, 128, 3}};
+    } files[] = {{"hidden/smol-mha-512.safetensors", 2, 512, 9},
+                 {"hidden/smol-gqa-128.safetensors", 1, 128, 3}};
     for (size_t f = 0; f < sizeof files / sizeof files[0]; f++) {
         char path[1024], name[64];
         snprintf(path, sizeof path, "%s/%s", data, files[f].file);

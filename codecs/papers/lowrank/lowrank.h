@@ -1,4 +1,5 @@
-/* lowrank.h: arguments of the stage `lowrank` for another stage, which makes no text of them. Not for the stage (lowrank.c). */
+/* lowrank.h: arguments of the stage `lowrank` for another stage, which makes no text of them. Not
+ * for the stage (lowrank.c). */
 #ifndef KVC_LOWRANK_H
 #define KVC_LOWRANK_H
 

@@ -1,4 +1,5 @@
-/* merge.c: the stage that stores two layers' rows as one direction and a norm each. Spec: merge.md. */
+/* merge.c: the stage that stores two layers' rows as one direction and a norm each. Spec: merge.md.
+ */
 #include "codecs/floats.h"
 #include "codecs/stages/ends/kept.h"
 #include "codecs/memory.h"
@@ -19,7 +20,8 @@ static const struct kvc_arg arguments[N_ARGS] = {
     [HOW] = {.kind = KVC_ARG_WORD, .words = ways, .required = 1},
     [WEIGHT] = {.key = "t", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = 0.6},
     [KEEP] = {.key = "keep", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = 0.05},
-    [GAMMA] = {.key = "gamma", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = -1}, /* not given */
+    /* not given */
+    [GAMMA] = {.key = "gamma", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = -1},
     [FROM] = {.key = "from", .kind = KVC_ARG_REAL, .least = 0, .most = 1, .otherwise = 0.5},
     [HEADS] = {.key = "heads", .kind = KVC_ARG_FLAG},
 };
@@ -29,7 +31,8 @@ static const struct kvc_arg arguments[N_ARGS] = {
 
 static int merge_check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[GAMMA] >= 0 && args->f[KEEP] != arguments[KEEP].otherwise)
-        return kvc_fail(e, KVC_ERR_USAGE, "merge: keep and gamma are two rules for the same: give one");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "merge: keep and gamma are two rules for the same: give one");
     return 0;
 }
 
@@ -41,8 +44,9 @@ struct state {
     uint32_t first_tensor;
     int second, deeper;
     uint64_t first, rows; /* of the segment */
-    float *distance;      /* angle / pi between the two layers' rows; below 0: the row does not come here */
-    uint8_t *kept;        /* by row of the segment */
+    /* angle / pi between the two layers' rows; below 0: the row does not come here */
+    float *distance;
+    uint8_t *kept; /* by row of the segment */
 };
 
 static void merge_end(void *state) {
@@ -53,8 +57,8 @@ static void merge_end(void *state) {
     free(s);
 }
 
-static int merge_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                       void **state, struct kvc_error *e) {
+static int merge_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                       const struct kvc_block *like, void **state, struct kvc_error *e) {
     (void)args, (void)like;
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "pairs");
@@ -89,14 +93,16 @@ static size_t width_of(const struct kvc_block *block) {
     return (size_t)(block->shape.heads * block->shape.dim);
 }
 
-/* Row t of both layers as binary32, the lower layer's first: pair[0], pair[1] have room for a row each. */
+/* Row t of both layers as binary32, the lower layer's first: pair[0], pair[1] have room for a row
+ * each. */
 static void read_pair(const struct kvc_block *block, uint64_t t, int deeper, float *pair[2]) {
     const size_t width = width_of(block), at = (size_t)t * (size_t)kvc_row_bytes(&block->shape);
     kvc_to_floats(pair[deeper], block->rows + at, width, block->own);
     kvc_to_floats(pair[!deeper], block->partner->rows + at, width, block->own);
 }
 
-static int merge_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int merge_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                      struct kvc_error *e) {
     struct state *s = state;
     const size_t width = width_of(block);
     float *room = kvc_alloc(width, 2 * sizeof *room), *pair[2] = {room, room ? room + width : NULL};
@@ -104,7 +110,8 @@ static int merge_look(const struct kvc_stage_args *args, void *state, struct kvc
     if (!room) return kvc_fail_memory(e, "a pair of rows");
     for (uint64_t t = 0; t < block->shape.tokens; t++) {
         read_pair(block, t, s->deeper, pair);
-        s->distance[kvc_block_row(block, t) - s->first] = (float)(merge_compare(pair[0], pair[1], width).angle / PI);
+        s->distance[kvc_block_row(block, t) - s->first] =
+            (float)(merge_compare(pair[0], pair[1], width).angle / PI);
     }
     free(room);
     return 0;
@@ -121,8 +128,9 @@ static int farthest_first(const void *a, const void *b) {
     return x->row < y->row ? -1 : x->row > y->row;
 }
 
-/* Chooses the kept rows: the share of largest distance, or (MiniCache, arXiv 2405.14366, equation 4, in distances) those
- * beyond d_max - gamma (d_max - d_min); rows that point apart in any case. */
+/* Chooses the kept rows: the share of largest distance, or (MiniCache, arXiv 2405.14366, equation
+ * 4, in distances) those beyond d_max - gamma (d_max - d_min); rows that point apart in any case.
+ */
 static int choose_kept(const struct kvc_stage_args *args, struct state *s, struct kvc_error *e) {
     struct far *far = kvc_alloc(s->rows, sizeof *far);
     size_t n = 0, keep;
@@ -131,8 +139,11 @@ static int choose_kept(const struct kvc_stage_args *args, struct state *s, struc
         if (s->distance[t] >= 0) far[n++] = (struct far){s->distance[t], t};
     qsort(far, n, sizeof *far, farthest_first);
     if (args->f[GAMMA] >= 0) {
-        const double most = n ? (double)far[0].distance : 0, least = n ? (double)far[n - 1].distance : 0;
-        for (keep = 0; keep < n && (double)far[keep].distance > most - args->f[GAMMA] * (most - least);) keep++;
+        const double most = n ? (double)far[0].distance : 0,
+                     least = n ? (double)far[n - 1].distance : 0;
+        for (keep = 0;
+             keep < n && (double)far[keep].distance > most - args->f[GAMMA] * (most - least);)
+            keep++;
     } else {
         keep = (size_t)floor(args->f[KEEP] * (double)n + 1e-9);
     }
@@ -142,11 +153,12 @@ static int choose_kept(const struct kvc_stage_args *args, struct state *s, struc
     return 0;
 }
 
-static int merge_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                        struct kvc_error *e) {
+static int merge_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
+                        struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const uint32_t t = s->first_tensor;
-    const uint8_t number[4] = {(uint8_t)(t & 255), (uint8_t)(t >> 8 & 255), (uint8_t)(t >> 16 & 255), (uint8_t)(t >> 24)};
+    const uint8_t number[4] = {(uint8_t)(t & 255), (uint8_t)(t >> 8 & 255),
+                               (uint8_t)(t >> 16 & 255), (uint8_t)(t >> 24)};
     if (choose_kept(args, s, e)) return -1;
     if (!s->second) return 0;
     return kvc_sections_add(side, KVC_SECTION_MERGED, stage, 0, number, sizeof number, 0, e);
@@ -158,8 +170,10 @@ static void merge_vectors(const struct kvc_stage_args *args, float *u, const flo
     double a = 0.5, b = 0.5, square = 0, scale = 1;
     if (args->i[HOW] == SLERP) {
         /* a zero row takes the other's direction */
-        const double t = p.norm[0] > 0 ? p.norm[1] > 0 ? args->f[WEIGHT] : 0 : 1, sine = sin(p.angle);
-        a = p.norm[0] > 0 ? (p.angle < NEARLY ? 1 - t : sin((1 - t) * p.angle) / sine) / p.norm[0] : 0;
+        const double t = p.norm[0] > 0 ? p.norm[1] > 0 ? args->f[WEIGHT] : 0 : 1,
+                     sine = sin(p.angle);
+        a = p.norm[0] > 0 ? (p.angle < NEARLY ? 1 - t : sin((1 - t) * p.angle) / sine) / p.norm[0]
+                          : 0;
         b = p.norm[1] > 0 ? (p.angle < NEARLY ? t : sin(t * p.angle) / sine) / p.norm[1] : 0;
     }
     for (size_t i = 0; i < n; i++) {
@@ -179,8 +193,8 @@ static size_t norms_in_row(const struct kvc_stage_args *args, const struct kvc_s
 }
 
 /* Makes merged directions of the rows that are not kept, and lists their own norms. */
-static size_t merge_rows(const struct kvc_stage_args *args, const struct state *s, struct kvc_block *block, const uint8_t *mask,
-                         float *room, float *norms) {
+static size_t merge_rows(const struct kvc_stage_args *args, const struct state *s,
+                         struct kvc_block *block, const uint8_t *mask, float *room, float *norms) {
     const size_t width = width_of(block), each = args->i[HEADS] ? (size_t)block->shape.dim : width;
     float *pair[2] = {room, room + width};
     size_t n = 0;
@@ -197,23 +211,28 @@ static size_t merge_rows(const struct kvc_stage_args *args, const struct state *
     return n;
 }
 
-static int add_kept(const uint8_t *mask, uint64_t rows, uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
+static int add_kept(const uint8_t *mask, uint64_t rows, uint8_t stage, struct kvc_sections *out,
+                    struct kvc_error *e) {
     uint8_t bits[KVC_MAX_BLOCK_ROWS / 8] = {0};
     int any = 0;
     for (uint64_t t = 0; t < rows; t++) {
         bits[t / 8] |= (uint8_t)(mask[t] << t % 8);
         any |= mask[t];
     }
-    return any ? kvc_sections_add(out, KVC_SECTION_KEPT, stage, 0, bits, (size_t)(rows + 7) / 8, 0, e) : 0;
+    return any ? kvc_sections_add(out, KVC_SECTION_KEPT, stage, 0, bits, (size_t)(rows + 7) / 8, 0,
+                                  e)
+               : 0;
 }
 
-static int merge_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                        struct kvc_sections *out, struct kvc_error *e) {
+static int merge_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                        uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
-    const size_t width = width_of(block), most = (size_t)block->shape.tokens * norms_in_row(args, &block->shape);
+    const size_t width = width_of(block),
+                 most = (size_t)block->shape.tokens * norms_in_row(args, &block->shape);
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
     if (!block->shape.tokens) return 0;
-    for (uint64_t t = 0; t < block->shape.tokens; t++) mask[t] = s->kept[kvc_block_row(block, t) - s->first];
+    for (uint64_t t = 0; t < block->shape.tokens; t++)
+        mask[t] = s->kept[kvc_block_row(block, t) - s->first];
     float *room = kvc_alloc(2 * width + most, sizeof *room);
     int status = room ? 0 : kvc_fail_memory(e, "a pair of rows");
     if (!status && !s->second) status = add_kept(mask, block->shape.tokens, stage, out, e);
@@ -228,7 +247,8 @@ static int merge_encode(const struct kvc_stage_args *args, void *state, struct k
 }
 
 /* Reads the mask of kept rows from the pair's first record, and moves *sections past it. */
-static int read_kept(const struct kvc_section **sections, size_t *n, uint64_t rows, uint8_t *mask, struct kvc_error *e) {
+static int read_kept(const struct kvc_section **sections, size_t *n, uint64_t rows, uint8_t *mask,
+                     struct kvc_error *e) {
     const struct kvc_section *next = *sections, *s;
     memset(mask, 0, KVC_MAX_BLOCK_ROWS);
     if (!*n || next->type != KVC_SECTION_KEPT) return 0;
@@ -244,8 +264,8 @@ static int read_kept(const struct kvc_section **sections, size_t *n, uint64_t ro
 }
 
 /* The mask; and the stage's own sections after KEPT. */
-static int read_mask(const struct kvc_stored *stored, uint64_t rows, uint8_t *mask, const struct kvc_section **own, size_t *n,
-                     struct kvc_error *e) {
+static int read_mask(const struct kvc_stored *stored, uint64_t rows, uint8_t *mask,
+                     const struct kvc_section **own, size_t *n, struct kvc_error *e) {
     *own = stored->section;
     *n = stored->n;
     if (!stored->first) return read_kept(own, n, rows, mask, e);
@@ -254,13 +274,15 @@ static int read_mask(const struct kvc_stored *stored, uint64_t rows, uint8_t *ma
     return read_kept(&first, &n_first, rows, mask, e);
 }
 
-static int merge_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                      struct kvc_error *e) {
+static int merge_open(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                      struct kvc_block *block, struct kvc_error *e) {
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
     const struct kvc_section *own, *side = stored->side;
     size_t n;
     (void)args;
-    if (stored->first && !kvc_section_take_stored(&side, side + stored->n_side, KVC_SECTION_MERGED, 0, e)) return -1;
+    if (stored->first &&
+        !kvc_section_take_stored(&side, side + stored->n_side, KVC_SECTION_MERGED, 0, e))
+        return -1;
     if (kvc_section_none_left(side, stored->side + stored->n_side, e)) return -1;
     if (read_mask(stored, block->shape.tokens, mask, &own, &n, e)) return -1;
     kvc_kept_open(block, mask);
@@ -269,24 +291,30 @@ static int merge_open(const struct kvc_stage_args *args, const struct kvc_stored
 
 static int first_of(const struct kvc_stored *stored, uint32_t *tensor, struct kvc_error *e) {
     if (!stored->n_side) return 0;
-    const struct kvc_section *const s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MERGED, e);
-    if (!s || s->size != 4) return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED must be the number of one tensor");
-    *tensor = s->data[0] | (uint32_t)s->data[1] << 8 | (uint32_t)s->data[2] << 16 | (uint32_t)s->data[3] << 24;
+    const struct kvc_section *const s = kvc_section_only(stored->side, stored->n_side,
+                                                         KVC_SECTION_MERGED, e);
+    if (!s || s->size != 4)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED must be the number of one tensor");
+    *tensor = s->data[0] | (uint32_t)s->data[1] << 8 | (uint32_t)s->data[2] << 16 |
+              (uint32_t)s->data[3] << 24;
     return 1;
 }
 
 /* Directions become rows. */
-static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *block, const struct kvc_section *s,
-                       struct kvc_error *e) {
-    const size_t per = norms_in_row(args, &block->shape), rows = (size_t)block->handed.tokens, n = rows * per;
-    const size_t width = width_of(block), each = width / per, bytes = (size_t)kvc_row_bytes(&block->shape);
+static int apply_norms(const struct kvc_stage_args *args, struct kvc_block *block,
+                       const struct kvc_section *s, struct kvc_error *e) {
+    const size_t per = norms_in_row(args, &block->shape), rows = (size_t)block->handed.tokens,
+                 n = rows * per;
+    const size_t width = width_of(block), each = width / per,
+                 bytes = (size_t)kvc_row_bytes(&block->shape);
     float *norms = kvc_alloc(n + width, sizeof *norms);
     if (!norms) return kvc_fail_memory(e, "norms");
     float *row = norms + n;
     int status = kvc_halves_take(norms, s, n, e);
     for (size_t t = 0; t < rows && !status; t++) {
         kvc_to_floats(row, block->rows + t * bytes, width, block->own);
-        for (size_t i = 0; i < per; i++) kvc_kernels_get()->scale(row + i * each, row + i * each, norms[t * per + i], each);
+        for (size_t i = 0; i < per; i++)
+            kvc_kernels_get()->scale(row + i * each, row + i * each, norms[t * per + i], each);
         kvc_from_floats(block->rows + t * bytes, row, width, block->own);
     }
     free(norms);
@@ -301,8 +329,9 @@ struct sections {
     size_t n_kept;
 };
 
-static int merge_open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                               struct sections *s, struct kvc_error *e) {
+static int merge_open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                               const struct kvc_block *block, struct sections *s,
+                               struct kvc_error *e) {
     const struct kvc_section *own;
     s->norms = NULL;
     if (read_mask(stored, block->shape.tokens, s->mask, &own, &s->n_kept, e)) return -1;
@@ -315,16 +344,16 @@ static int merge_open_sections(const struct kvc_stage_args *args, const struct k
     return 0;
 }
 
-static int merge_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                        struct kvc_error *e) {
+static int merge_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        struct kvc_block *block, struct kvc_error *e) {
     struct sections s;
     if (merge_open_sections(args, stored, block, &s, e)) return -1;
     if (s.norms && apply_norms(args, block, s.norms, e)) return -1;
     return kvc_kept_decode(block, s.mask, s.kept, s.n_kept, e);
 }
 
-static int merge_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                       struct kvc_program *program, struct kvc_error *e) {
+static int merge_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                       struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     struct sections s;
     if (merge_open_sections(args, stored, block, &s, e)) return -1;
     if (s.norms) {
@@ -332,11 +361,13 @@ static int merge_lower(const struct kvc_stage_args *args, const struct kvc_store
         struct kvc_device_op op = kvc_program_op_of(KVC_OP_NORMS, &block->shape);
         struct kvc_device_op widen = kvc_program_op_of(KVC_OP_WIDEN, &block->shape);
         struct kvc_device_op round = kvc_program_op_of(KVC_OP_ROUND, &block->shape);
-        op.norms.norms = kvc_program_halves_to_end(program, s.norms, s.norms->data, (size_t)block->handed.tokens * per, e);
+        op.norms.norms = kvc_program_halves_to_end(program, s.norms, s.norms->data,
+                                                   (size_t)block->handed.tokens * per, e);
         if (!op.norms.norms) return -1;
         op.norms.each = (uint32_t)per;
         widen.convert.dtype = round.convert.dtype = (uint32_t)block->own;
-        if (kvc_program_op(program, &widen, e) || kvc_program_op(program, &op, e) || kvc_program_op(program, &round, e))
+        if (kvc_program_op(program, &widen, e) || kvc_program_op(program, &op, e) ||
+            kvc_program_op(program, &round, e))
             return -1;
     }
     return kvc_kept_lower(program, &block->shape, s.mask, s.kept, s.n_kept, e);

@@ -1,4 +1,5 @@
-/* outlier.c: the stage that takes the extremes of each vector out of the matrix, exactly. Spec: outlier.md. */
+/* outlier.c: the stage that takes the extremes of each vector out of the matrix, exactly. Spec:
+ * outlier.md. */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
@@ -14,19 +15,23 @@ enum { SHARE, N_ARGS };
 enum { ONES = 32 };
 
 static const struct kvc_arg arguments[N_ARGS] = {
-    [SHARE] = {.kind = KVC_ARG_REAL, .least = 0.0001, .most = 0.5, .otherwise = 0.02, .required = 1},
+    [SHARE] =
+        {.kind = KVC_ARG_REAL, .least = 0.0001, .most = 0.5, .otherwise = 0.02, .required = 1},
 };
 
-static int outlier_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+static int outlier_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape,
+                           struct kvc_error *e) {
     (void)args;
     if (shape->heads * shape->dim <= 65536) return 1;
     kvc_fail(e, KVC_ERR_UNSUPPORTED, "rows of more than 65 536 values have no index of two bytes");
     return 0;
 }
 
-enum { FEW = 32 }; /* outliers at an end up to which extremes of parts of a vector limit the search */
+/* outliers at an end up to which extremes of parts of a vector limit the search */
+enum { FEW = 32 };
 
-/* Returns the k-th largest of n numbers times sign, times sign; k <= FEW. Most numbers are compared once. */
+/* Returns the k-th largest of n numbers times sign, times sign; k <= FEW. Most numbers are compared
+ * once. */
 static float kth(const float *x, size_t n, size_t k, float sign) {
     float far[FEW], nearest = -INFINITY;
     for (size_t i = 0, have = 0; i < n; i++) {
@@ -47,8 +52,10 @@ struct vectors {
     size_t index_bytes, value_bytes;
 };
 
-static void outlier_measure(struct vectors *v, const struct kvc_block *block, enum kvc_dtype dtype) {
-    const size_t rows = (size_t)block->shape.tokens, width = (size_t)(block->shape.heads * block->shape.dim);
+static void outlier_measure(struct vectors *v, const struct kvc_block *block,
+                            enum kvc_dtype dtype) {
+    const size_t rows = (size_t)block->shape.tokens,
+                 width = (size_t)(block->shape.heads * block->shape.dim);
     const int by_row = block->role == KVC_SELECT_V;
     v->n = by_row ? rows : width;
     v->length = by_row ? width : rows;
@@ -68,8 +75,9 @@ static size_t how_many(const struct kvc_stage_args *args, size_t n) {
 
 /* One end of every channel: the furthest values, and among equals the first rows. */
 struct ends {
-    float sign;     /* -1 at the lower end: times it, the furthest is the maximum */
-    uint64_t *far;  /* [channel][room]: keys of the furthest, a heap with the nearest at its top once it is full */
+    float sign; /* -1 at the lower end: times it, the furthest is the maximum */
+    /* [channel][room]: keys of the furthest, a heap with the nearest at its top once it is full */
+    uint64_t *far;
     size_t *n;      /* by channel */
     float *limit;   /* by channel: values that are nearer are not among them */
     uint64_t *last; /* by channel: the key of the last one that is an outlier */
@@ -84,9 +92,11 @@ struct state {
     uint16_t *beyond; /* channels of a row */
 };
 
-/* The key of a value of a row: the largest is the furthest, and among equals that of the first row. */
+/* The key of a value of a row: the largest is the furthest, and among equals that of the first row.
+ */
 static uint64_t key_of(const struct ends *d, float value, uint64_t row) {
-    return kvc_select_key(d->sign * value, UINT32_MAX - (uint32_t)row); /* a tensor has at most 2^31 rows */
+    /* a tensor has at most 2^31 rows */
+    return kvc_select_key(d->sign * value, UINT32_MAX - (uint32_t)row);
 }
 
 static void outlier_end(void *state) {
@@ -104,8 +114,8 @@ static void outlier_end(void *state) {
     free(s);
 }
 
-static int outlier_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                         void **state, struct kvc_error *e) {
+static int outlier_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                         const struct kvc_block *like, void **state, struct kvc_error *e) {
     if (like->role == KVC_SELECT_V) return 0;
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "outliers");
@@ -136,7 +146,8 @@ static void outlier_note(struct ends *d, size_t room, size_t channel, float valu
     size_t n = d->n[channel], at;
     if (n < room) {
         d->n[channel]++;
-        for (at = n; at && one < heap[(at - 1) / 2]; at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+        for (at = n; at && one < heap[(at - 1) / 2]; at = (at - 1) / 2)
+            heap[at] = heap[(at - 1) / 2];
         heap[at] = one;
     } else {
         if (one <= heap[0]) return;
@@ -151,8 +162,9 @@ static void outlier_note(struct ends *d, size_t room, size_t channel, float valu
     if (d->n[channel] == room) d->limit[channel] = d->sign * kvc_select_value(heap[0]);
 }
 
-/* Sets limits that at least s->room values of each channel of a block reach, at either end: those of the extremes of its parts, some
- * rows each. Then few values are noted before the first block has filled the heaps. */
+/* Sets limits that at least s->room values of each channel of a block reach, at either end: those
+ * of the extremes of its parts, some rows each. Then few values are noted before the first block
+ * has filled the heaps. */
 static int limit_first(struct state *s, const float *x, size_t rows, struct kvc_error *e) {
     const size_t parts = 2 * s->room, each = rows / parts, all = parts * s->width;
     float part[2 * FEW];
@@ -175,7 +187,8 @@ static int limit_first(struct state *s, const float *x, size_t rows, struct kvc_
     return 0;
 }
 
-static int outlier_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int outlier_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                        struct kvc_error *e) {
     struct state *s = state;
     const struct kvc_kernels *f = kvc_kernels_get();
     const float *x = (const float *)(const void *)block->rows;
@@ -184,7 +197,8 @@ static int outlier_look(const struct kvc_stage_args *args, void *state, struct k
     memset(s->mean, 0, s->width * sizeof *s->mean);
     for (size_t t = 0; t < block->shape.tokens; t++, x += s->width) {
         const uint64_t row = kvc_block_row(block, t);
-        const size_t n = f->find_beyond(s->beyond, x, s->end[0].limit, s->end[1].limit, s->width, 1);
+        const size_t n = f->find_beyond(s->beyond, x, s->end[0].limit, s->end[1].limit, s->width,
+                                        1);
         for (size_t i = 0; i < n; i++) {
             const size_t c = s->beyond[i];
             if (x[c] >= s->end[1].limit[c]) outlier_note(&s->end[1], s->room, c, x[c], row);
@@ -197,8 +211,8 @@ static int outlier_look(const struct kvc_stage_args *args, void *state, struct k
     return 0;
 }
 
-static int outlier_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                          struct kvc_error *e) {
+static int outlier_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
+                          struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     (void)stage, (void)side, (void)e;
     if (!s) return 0;
@@ -208,7 +222,8 @@ static int outlier_settle(const struct kvc_stage_args *args, void *state, uint8_
         for (int i = 0; i < 2; i++) {
             struct ends *d = &s->end[i];
             uint64_t *far = d->far + c * s->room;
-            d->last[c] = s->rows > 2 * k ? kvc_select(far, d->n[c], d->n[c] - k) : kvc_select_key(INFINITY, UINT32_MAX);
+            d->last[c] = s->rows > 2 * k ? kvc_select(far, d->n[c], d->n[c] - k)
+                                         : kvc_select_key(INFINITY, UINT32_MAX);
             d->limit[c] = d->sign * kvc_select_value(d->last[c]);
         }
     }
@@ -217,7 +232,8 @@ static int outlier_settle(const struct kvc_stage_args *args, void *state, uint8_
 
 /* --- rows of V --- */
 
-enum { LANES = 64 }; /* up to FEW outliers at an end, the extremes of at least LANES parts of a row limit the search */
+/* up to FEW outliers at an end, the extremes of at least LANES parts of a row limit the search */
+enum { LANES = 64 };
 
 /* Room for finding the extremes of a row. */
 struct finding {
@@ -242,7 +258,8 @@ static int finding_init(struct finding *f, size_t n, struct kvc_error *e) {
     return 0;
 }
 
-/* Sets limits that at least the k smallest of x, and the k largest, reach: those of the extremes of parts of x. */
+/* Sets limits that at least the k smallest of x, and the k largest, reach: those of the extremes of
+ * parts of x. */
 static void find_limits(struct finding *f, const float *x, size_t n, size_t k, float limit[2]) {
     const size_t parts = 8 * k < LANES ? LANES : 8 * k;
     limit[0] = INFINITY;
@@ -257,8 +274,8 @@ static void find_limits(struct finding *f, const float *x, size_t n, size_t k, f
     limit[1] = kth(f->most, parts, k, 1);
 }
 
-/* Finds the indices of the k smallest of x and of its k largest, ascending. Among equals the first are smallest and the last
- * largest, so that none is both. */
+/* Finds the indices of the k smallest of x and of its k largest, ascending. Among equals the first
+ * are smallest and the last largest, so that none is both. */
 static void find_extremes(struct finding *f, const float *x, size_t n, size_t k, uint16_t *index) {
     float limit[2];
     size_t lows = 0, highs = 0;
@@ -269,7 +286,8 @@ static void find_extremes(struct finding *f, const float *x, size_t n, size_t k,
         if (x[at] <= limit[0]) f->low[lows++] = kvc_select_key(x[at], at);
         if (x[at] >= limit[1]) f->high[highs++] = kvc_select_key(x[at], at);
     }
-    const uint64_t last_low = kvc_select(f->low, lows, k - 1), first_high = kvc_select(f->high, highs, highs - k);
+    const uint64_t last_low = kvc_select(f->low, lows, k - 1),
+                   first_high = kvc_select(f->high, highs, highs - k);
     for (size_t i = 0, at = 0; i < found; i++) {
         const uint64_t key = kvc_select_key(x[f->beyond[i]], f->beyond[i]);
         if (key <= last_low || key >= first_high) index[at++] = f->beyond[i];
@@ -280,7 +298,8 @@ static float mean_of(const float *x, size_t n) {
     static const float ones[ONES] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                      1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     double sum = 0;
-    for (size_t i = 0; i < n; i += ONES) sum += (double)kvc_kernels_get()->dot(x + i, ones, n - i < ONES ? n - i : ONES);
+    for (size_t i = 0; i < n; i += ONES)
+        sum += (double)kvc_kernels_get()->dot(x + i, ones, n - i < ONES ? n - i : ONES);
     return (float)(sum / (double)n);
 }
 
@@ -289,8 +308,8 @@ static void put_u16(uint8_t *p, size_t v) {
     p[1] = (uint8_t)(v >> 8 & 255);
 }
 
-static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
-                       struct kvc_error *e) {
+static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage,
+                       struct kvc_sections *out, struct kvc_error *e) {
     struct vectors v;
     float *x = (float *)(void *)block->rows;
     outlier_measure(&v, block, block->own);
@@ -301,7 +320,8 @@ static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *bloc
     uint16_t *index = kvc_alloc(each, sizeof *index);
     struct finding f = {0};
     uint8_t *bytes = malloc(size);
-    int status = values && index && bytes ? finding_init(&f, v.length, e) : kvc_fail_memory(e, "outliers");
+    int status = values && index && bytes ? finding_init(&f, v.length, e)
+                                          : kvc_fail_memory(e, "outliers");
     for (size_t t = 0; t < v.n && !status; t++) {
         float *place = x + t * v.length;
         find_extremes(&f, place, v.length, k, index);
@@ -328,22 +348,27 @@ static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *bloc
 
 enum { MOST = 255 }; /* outliers of a channel in a block */
 
-static int encode_channels(const struct state *s, struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
-                           struct kvc_error *e) {
-    const size_t width = s->width, rows = (size_t)block->shape.tokens, value_bytes = kvc_dtype_info(block->own)->size;
+static int encode_channels(const struct state *s, struct kvc_block *block, uint8_t stage,
+                           struct kvc_sections *out, struct kvc_error *e) {
+    const size_t width = s->width, rows = (size_t)block->shape.tokens,
+                 value_bytes = kvc_dtype_info(block->own)->size;
     float *x = (float *)(void *)block->rows;
     uint8_t *count = calloc(width, 1);
     size_t *at = kvc_alloc(width, sizeof *at), n = 0, all = 0;
-    uint32_t *found = kvc_alloc(rows, width * sizeof *found); /* numbers of outliers in the block, row after row */
+    /* numbers of outliers in the block, row after row */
+    uint32_t *found = kvc_alloc(rows, width * sizeof *found);
     int status = count && at && found ? 0 : kvc_fail_memory(e, "outliers");
     for (size_t t = 0; t < rows && !status; t++) {
         const float *row = x + t * width;
         const uint64_t number = kvc_block_row(block, t);
-        const size_t many = kvc_kernels_get()->find_beyond(s->beyond, row, s->end[0].limit, s->end[1].limit, width, 1);
+        const size_t many = kvc_kernels_get()->find_beyond(s->beyond, row, s->end[0].limit,
+                                                           s->end[1].limit, width, 1);
         for (size_t i = 0; i < many; i++) {
             const size_t c = s->beyond[i];
             const struct ends *d = s->end;
-            if (key_of(&d[1], row[c], number) < d[1].last[c] && key_of(&d[0], row[c], number) < d[0].last[c]) continue;
+            if (key_of(&d[1], row[c], number) < d[1].last[c] &&
+                key_of(&d[0], row[c], number) < d[0].last[c])
+                continue;
             if (count[c] == MOST) continue;
             count[c]++;
             found[n++] = (uint32_t)(t * width + c);
@@ -383,27 +408,32 @@ static int encode_channels(const struct state *s, struct kvc_block *block, uint8
     return status;
 }
 
-static int outlier_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                          struct kvc_sections *out, struct kvc_error *e) {
+static int outlier_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                          uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     if (!block->shape.tokens) return 0;
-    return state ? encode_channels(state, block, stage, out, e) : encode_rows(args, block, stage, out, e);
+    return state ? encode_channels(state, block, stage, out, e)
+                 : encode_rows(args, block, stage, out, e);
 }
 
 /* OUTLIERS, opened. */
 struct opened {
     const struct kvc_section *section;
     struct vectors vectors;
-    size_t all, each; /* all: 0 where the block has no outliers; each: outliers of every vector, or 0: count[vector] */
+    /* all: 0 where the block has no outliers; each: outliers of every vector, or 0: count[vector]
+     */
+    size_t all, each;
     const uint8_t *count, *index, *value;
 };
 
-static int outlier_open_sections(const struct kvc_stored *stored, const struct kvc_block *block, struct opened *r,
-                                 struct kvc_error *e) {
+static int outlier_open_sections(const struct kvc_stored *stored, const struct kvc_block *block,
+                                 struct opened *r, struct kvc_error *e) {
     struct vectors *const v = &r->vectors;
     memset(r, 0, sizeof *r);
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (stored->n_side)
+        return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
     if (!stored->n) return 0;
-    const struct kvc_section *s = r->section = kvc_section_only(stored->section, stored->n, KVC_SECTION_OUTLIERS, e);
+    const struct kvc_section *s = r->section = kvc_section_only(stored->section, stored->n,
+                                                                KVC_SECTION_OUTLIERS, e);
     if (!s) return -1;
     outlier_measure(v, block, block->own);
     if (s->size < 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
@@ -411,21 +441,25 @@ static int outlier_open_sections(const struct kvc_stored *stored, const struct k
     r->each = 2 * k;
     r->count = s->data + 2;
     r->all = v->n * r->each;
-    if (r->each > v->length) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu outliers at each end of %zu values", k, v->length);
+    if (r->each > v->length)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu outliers at each end of %zu values", k, v->length);
     if (!k) {
-        if (s->size - 2 < v->n) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
+        if (s->size - 2 < v->n)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
         for (size_t i = 0; i < v->n; i++) r->all += r->count[i];
     }
     if (!r->all) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS has no outliers");
     r->index = r->count + (k ? 0 : v->n);
     r->value = r->index + r->all * v->index_bytes;
     const size_t size = (size_t)(r->value - s->data) + r->all * v->value_bytes;
-    if (s->size != size) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS has %u bytes where %zu are due", s->size, size);
+    if (s->size != size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS has %u bytes where %zu are due",
+                        s->size, size);
     return 0;
 }
 
-static int outlier_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                          struct kvc_error *e) {
+static int outlier_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                          struct kvc_block *block, struct kvc_error *e) {
     (void)args;
     struct opened r;
     float *x = (float *)(void *)block->rows;
@@ -444,8 +478,11 @@ static int outlier_decode(const struct kvc_stage_args *args, const struct kvc_st
             const uint8_t *p = r.index + k * v.index_bytes;
             const size_t at = v.index_bytes == 2 ? p[0] | (size_t)p[1] << 8 : p[0];
             if (at < from || at >= v.length)
-                status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is out of place", j, i);
-            else if (!isfinite(value[k])) status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is not finite", j, i);
+                status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is out of place",
+                                  j, i);
+            else if (!isfinite(value[k]))
+                status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is not finite", j,
+                                  i);
             else x[i * v.next + at * v.step] = value[k];
             from = at + 1;
         }
@@ -454,8 +491,9 @@ static int outlier_decode(const struct kvc_stage_args *args, const struct kvc_st
     return status;
 }
 
-static int outlier_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                         struct kvc_program *program, struct kvc_error *e) {
+static int outlier_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                         struct kvc_block *block, struct kvc_program *program,
+                         struct kvc_error *e) {
     (void)args;
     struct opened r;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_OUTLIERS, &block->shape);
@@ -466,7 +504,9 @@ static int outlier_lower(const struct kvc_stage_args *args, const struct kvc_sto
     const uint64_t base = kvc_program_bytes(program, r.section, r.section->size, NULL, e);
     if (!base) return -1;
     if (!r.each) {
-        uint32_t *start = program->table(program->owner, (v.n + 1) * sizeof *start, &op.outliers.start), at = 0;
+        uint32_t *start = program->table(program->owner, (v.n + 1) * sizeof *start,
+                                         &op.outliers.start),
+                 at = 0;
         if (!start) return kvc_fail_memory(e, "outliers");
         for (size_t i = 0; i < v.n; at += r.count[i++]) start[i] = at;
         start[v.n] = at;

@@ -1,5 +1,5 @@
-/* project.c: the stage that rebuilds K and V from hidden states. Spec: project.md. Not for reading weights
- * (formats/model/weights.h) or finding hidden states (formats/model/rebuild_source.c). */
+/* project.c: the stage that rebuilds K and V from hidden states. Spec: project.md. Not for reading
+ * weights (formats/model/weights.h) or finding hidden states (formats/model/rebuild_source.c). */
 #include "codecs/memory.h"
 #include "codecs/papers/lowrank/lowrank.h"
 #include "codecs/rebuild.h"
@@ -27,8 +27,8 @@ static const struct kvc_arg arguments[N_ARGS] = {
 };
 
 /* Layer-sparse substitution: the policy of the paper's program (get_cache_type). */
-static int hidden(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers, const struct kvc_stage **by,
-                  struct kvc_stage_args *by_args) {
+static int hidden(const struct kvc_stage_args *args, uint32_t layer, uint32_t layers,
+                  const struct kvc_stage **by, struct kvc_stage_args *by_args) {
     const uint32_t first = (uint32_t)args->i[LAYERS], every = (uint32_t)args->i[EVERY];
     const unsigned rank = (unsigned)args->i[RANK];
     *by = rank ? &kvc_stage_lowrank : NULL;
@@ -87,37 +87,45 @@ static void project_end(void *state) {
 }
 
 /* Refuses tensors that cannot be rebuilt, or should not be. */
-static int check_source(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                        struct kvc_error *e) {
+static int check_source(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                        const struct kvc_block *like, struct kvc_error *e) {
     const struct kvc_rebuild_source *s = x->source;
     const uint64_t both = x->key.heads * x->key.dim + x->value.heads * x->value.dim;
     if (!s || s->from == UINT32_MAX)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the layer has no hidden states at these positions to be rebuilt from");
-    if (x->rows && x->position[0] < 0) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0");
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "the layer has no hidden states at these positions to be rebuilt from");
+    if (x->rows && x->position[0] < 0)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there are positions below 0");
     if (s->is_hidden) return 0;
     if (both <= s->in)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "K and V have %llu values a token together, a hidden state %zu: storing that instead saves nothing",
+                        "K and V have %llu values a token together, a hidden state %zu: storing "
+                        "that instead saves nothing",
                         (unsigned long long)both, s->in);
     if (args->i[NORM] == NORM_AUTO && s->normed < 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the file does not say whether hidden states are stored before or after the norm: give norm=none "
+                        "the file does not say whether hidden states are stored before or after "
+                        "the norm: give norm=none "
                         "or norm=rms");
     if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->pairing)) return 0;
     if (s->rope_type != KVC_ROPE_TYPE_DEFAULT && s->rope_type != KVC_ROPE_TYPE_LINEAR)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "RoPE of type '%s' cannot be rebuilt, only default and linear",
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "RoPE of type '%s' cannot be rebuilt, only default and linear",
                         kvc_rope_type_name(s->rope_type));
     if (!(s->theta > 1) || !s->rotated || s->rotated % 2 || s->rotated > like->shape.dim)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL, "the base or the dimension of RoPE is unknown");
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
+                             "the base or the dimension of RoPE is unknown");
     return 0;
 }
 
-static int project_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                         void **state, struct kvc_error *e) {
+static int project_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                         const struct kvc_block *like, void **state, struct kvc_error *e) {
     if (check_source(args, x, like, e)) return -1;
     const struct kvc_rebuild_source *source = x->source;
-    const int turns = like->role == KVC_SELECT_K && kvc_pairing_turns(source->pairing) && !source->is_hidden;
-    const int norm = !source->is_hidden && (args->i[NORM] == NORM_RMS || (args->i[NORM] == NORM_AUTO && !source->normed));
+    const int turns = like->role == KVC_SELECT_K && kvc_pairing_turns(source->pairing) &&
+                      !source->is_hidden;
+    const int norm = !source->is_hidden &&
+                     (args->i[NORM] == NORM_RMS || (args->i[NORM] == NORM_AUTO && !source->normed));
     const size_t rotated = turns ? source->rotated : 0;
     struct kvc_matrix m = {.weight = NULL};
     struct state *s = calloc(1, sizeof *s);
@@ -130,7 +138,9 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
         memcpy(s->section + 8, m.fingerprint, KVC_FINGERPRINT_BYTES);
         const int missing = norm && (!m.norm || !(m.epsilon > 0));
         source->rebuild->release(source->rebuild, &m);
-        if (missing) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the weights have no RMSNorm, or do not say its epsilon");
+        if (missing)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "the weights have no RMSNorm, or do not say its epsilon");
     }
     project_put(s->section, source->from, 4);
     project_put(s->section + 4, source->in, 4);
@@ -141,17 +151,21 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
     memcpy(&epsilon, &m.epsilon, sizeof epsilon);
     if (norm) project_put(s->section + 44, epsilon, 4);
     for (size_t i = 0; i < rotated / 2; i++) {
-        const double angle = pow(source->theta, -2.0 * (double)i / (double)rotated) / (source->factor > 0 ? source->factor : 1);
+        const double angle = pow(source->theta, -2.0 * (double)i / (double)rotated) /
+                             (source->factor > 0 ? source->factor : 1);
         put_double(s->section + HEADER + 16 * i, cos(angle));
         put_double(s->section + HEADER + 16 * i + 8, sin(angle));
     }
-    s->one = (struct kvc_section){.type = KVC_SECTION_HIDDEN, .size = (uint32_t)s->size, .raw_size = s->size, .data = s->section};
+    s->one = (struct kvc_section){.type = KVC_SECTION_HIDDEN,
+                                  .size = (uint32_t)s->size,
+                                  .raw_size = s->size,
+                                  .data = s->section};
     s->stored = (struct kvc_stored){.side = &s->one, .n_side = 1};
     return 0;
 }
 
-static int project_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                          struct kvc_error *e) {
+static int project_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
+                          struct kvc_sections *side, struct kvc_error *e) {
     const struct state *s = state;
     (void)args;
     return kvc_sections_add(side, KVC_SECTION_HIDDEN, stage, 0, s->section, s->size, 0, e);
@@ -165,10 +179,11 @@ static int copies(const struct plan *p) {
     return memcmp(p->fingerprint, none, sizeof none) == 0;
 }
 
-static int read_plan(struct plan *p, const struct kvc_stored *stored, const struct kvc_shape *shape, unsigned role,
-                     struct kvc_error *e) {
+static int read_plan(struct plan *p, const struct kvc_stored *stored, const struct kvc_shape *shape,
+                     unsigned role, struct kvc_error *e) {
     const struct kvc_section *s;
-    if (stored->n && kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
+    if (stored->n && kvc_section_none_left(stored->section, stored->section + stored->n, e))
+        return -1;
     if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_HIDDEN, e))) return -1;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
@@ -181,16 +196,18 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
                        .steps = d + HEADER};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
     memcpy(&p->epsilon, &epsilon, sizeof epsilon);
-    if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim || d[40] > 1 ||
-        (p->pairing && !kvc_pairing_turns(p->pairing)) || (p->rotated != 0) != (p->pairing != 0) ||
-        (p->rotated && role != KVC_SELECT_K) || !p->in || p->in > 1 << 24 || !isfinite(p->epsilon) || p->epsilon < 0)
+    if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim ||
+        d[40] > 1 || (p->pairing && !kvc_pairing_turns(p->pairing)) ||
+        (p->rotated != 0) != (p->pairing != 0) || (p->rotated && role != KVC_SELECT_K) || !p->in ||
+        p->in > 1 << 24 || !isfinite(p->epsilon) || p->epsilon < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is out of range");
     /* hidden states out of others are copies; K and V never are */
     if (copies(p) != (role == 0) || (copies(p) && (p->norm || p->rotated)))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN has the fingerprint of something else");
     for (size_t i = 0; i < p->rotated; i++)
         if (!(fabs(get_double(p->steps + 8 * i)) <= 1))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN: a cosine or sine is not between -1 and 1");
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "section HIDDEN: a cosine or sine is not between -1 and 1");
     return 0;
 }
 
@@ -211,11 +228,13 @@ static void power(const uint8_t *step, uint64_t position, float *cosine, float *
     *sine = (float)s;
 }
 
-static void project_turn(const struct plan *p, float *row, size_t heads, size_t dim, const float *cosine, const float *sine) {
+static void project_turn(const struct plan *p, float *row, size_t heads, size_t dim,
+                         const float *cosine, const float *sine) {
     const size_t half = p->rotated / 2;
     for (size_t h = 0; h < heads; h++)
         for (size_t i = 0; i < half; i++) {
-            float *u = row + h * dim + kvc_pair_first(p->pairing, i), *v = row + h * dim + kvc_pair_second(p->pairing, i, half);
+            float *u = row + h * dim + kvc_pair_first(p->pairing, i),
+                  *v = row + h * dim + kvc_pair_second(p->pairing, i, half);
             const float a = *u, b = *v;
             *u = a * cosine[i] - b * sine[i];
             *v = b * cosine[i] + a * sine[i];
@@ -230,30 +249,40 @@ static void norm_row(const struct plan *p, const struct kvc_matrix *m, float *x)
 }
 
 /* Row t of the block, out of its hidden state x, into y. */
-static void rebuild_row(const struct plan *p, const struct kvc_matrix *m, const struct kvc_shape *shape, float *x,
-                        uint64_t position, float *y, float *angles) {
+static void rebuild_row(const struct plan *p, const struct kvc_matrix *m,
+                        const struct kvc_shape *shape, float *x, uint64_t position, float *y,
+                        float *angles) {
     const size_t out = (size_t)(shape->heads * shape->dim), half = p->rotated / 2;
     if (p->norm) norm_row(p, m, x);
     kvc_kernels_get()->multiply_rows(y, x, m->weight, p->in, out, out);
     if (m->bias) kvc_kernels_get()->add_scaled(y, m->bias, 1, out);
-    for (size_t i = 0; i < half; i++) power(p->steps + 16 * i, position, &angles[i], &angles[half + i]);
+    for (size_t i = 0; i < half; i++)
+        power(p->steps + 16 * i, position, &angles[i], &angles[half + i]);
     if (half) project_turn(p, y, (size_t)shape->heads, (size_t)shape->dim, angles, angles + half);
 }
 
-/* Rebuilds the block's rows, and adds them to the matrix (sign 1), subtracts them (-1), or puts them there (0). */
+/* Rebuilds the block's rows, and adds them to the matrix (sign 1), subtracts them (-1), or puts
+ * them there (0). */
 static int rebuild(const struct plan *p, struct kvc_block *block, float sign, struct kvc_error *e) {
     const struct kvc_rebuild *r = block->rebuild;
-    const size_t rows = (size_t)block->shape.tokens, out = (size_t)(block->shape.heads * block->shape.dim);
+    const size_t rows = (size_t)block->shape.tokens,
+                 out = (size_t)(block->shape.heads * block->shape.dim);
     const int copied = copies(p);
     struct kvc_matrix m = {.weight = NULL};
     float *x = (float *)(void *)block->rows;
-    if (!r) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "hidden states and weights are needed to rebuild this");
-    if (copied && p->in != out) return kvc_fail(e, KVC_ERR_DAMAGED, "hidden states of other layers have other sizes");
+    if (!r)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "hidden states and weights are needed to rebuild this");
+    if (copied && p->in != out)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "hidden states of other layers have other sizes");
     if (!copied && r->matrix(r, p->in, &m, e)) return -1;
     int status = 0;
     if (!copied && memcmp(m.fingerprint, p->fingerprint, sizeof p->fingerprint) != 0)
-        status = kvc_fail(e, KVC_ERR_MODEL, "these are not the weights that the file was packed with (other fingerprint)");
-    if (!status && p->norm && !m.norm) status = kvc_fail(e, KVC_ERR_MODEL, "the weights have no norm");
+        status =
+            kvc_fail(e, KVC_ERR_MODEL,
+                     "these are not the weights that the file was packed with (other fingerprint)");
+    if (!status && p->norm && !m.norm)
+        status = kvc_fail(e, KVC_ERR_MODEL, "the weights have no norm");
     float *hidden = kvc_alloc(rows * p->in + out + p->rotated, sizeof *hidden);
     if (!status && !hidden) status = kvc_fail_memory(e, "hidden states");
     if (!status) status = r->hidden(r, p->from, block->row, rows, p->in, hidden, e);
@@ -261,11 +290,13 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     for (size_t t = 0; t < rows && !status; t++) {
         const int64_t position = r->position[block->row[t]];
         float *to = x + t * out, *from = hidden + t * p->in;
-        if (position < 0) status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0", (long long)position);
+        if (position < 0)
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0", (long long)position);
         else if (copied) memcpy(y, from, out * sizeof *y);
         else rebuild_row(p, &m, &block->shape, from, (uint64_t)position, y, angles);
         if (status) break;
-        for (size_t i = 0; i < out; i++) y[i] = isfinite(y[i]) ? y[i] : 0; /* of states that are not finite */
+        /* of states that are not finite */
+        for (size_t i = 0; i < out; i++) y[i] = isfinite(y[i]) ? y[i] : 0;
         if (sign == 0) memcpy(to, y, out * sizeof *to);
         else kvc_kernels_get()->add_scaled(to, y, sign, out);
     }
@@ -274,29 +305,35 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     return status;
 }
 
-static int project_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                          struct kvc_sections *out, struct kvc_error *e) {
+static int project_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                          uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     struct plan p = {.in = 0};
     (void)args, (void)stage, (void)out;
     if (!block->residual || !block->shape.tokens) return 0;
     block->rebuild = block->encoding->source->rebuild;
-    return read_plan(&p, &s->stored, &block->shape, block->role, e) ? -1 : rebuild(&p, block, -1, e);
+    return read_plan(&p, &s->stored, &block->shape, block->role, e) ? -1
+                                                                    : rebuild(&p, block, -1, e);
 }
 
-static int project_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                          struct kvc_error *e) {
+static int project_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                          struct kvc_block *block, struct kvc_error *e) {
     struct plan p = {.in = 0};
     (void)args;
-    if (!block->shape.tokens) return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e) : 0;
-    return read_plan(&p, stored, &block->shape, block->role, e) ? -1 : rebuild(&p, block, block->residual ? 1 : 0, e);
+    if (!block->shape.tokens)
+        return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e)
+                         : 0;
+    return read_plan(&p, stored, &block->shape, block->role, e)
+               ? -1
+               : rebuild(&p, block, block->residual ? 1 : 0, e);
 }
 
 const struct kvc_stage kvc_stage_project = {
     .id = 14,
     .name = "project",
     .summary = "K and V rebuilt from hidden states and weights",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS | KVC_STAGE_REBUILDS,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_RESIDUAL | KVC_STAGE_LOOKS |
+             KVC_STAGE_REBUILDS,
     .args = arguments,
     .n_args = N_ARGS,
     .hidden = hidden,

@@ -24,10 +24,12 @@ static const struct kvc_arg arguments[N_ARGS] = {
 
 static int prune_check(const struct kvc_stage_args *args, struct kvc_error *e) {
     if (args->f[OF_K] > 0 || args->f[OF_V] > 0) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "prune needs k=0..0.95, v=0..0.95 or both: the share of channels to leave out");
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "prune needs k=0..0.95, v=0..0.95 or both: the share of channels to leave out");
 }
 
-/* Channels of each head that are left out: floor(dim * share), as ThinK keeps floor((1 - share) dim). */
+/* Channels of each head that are left out: floor(dim * share), as ThinK keeps floor((1 - share)
+ * dim). */
 static size_t left_out(const struct kvc_stage_args *args, unsigned role, uint64_t dim) {
     return (size_t)floor((double)dim * args->f[role == KVC_SELECT_V ? OF_V : OF_K]);
 }
@@ -47,8 +49,10 @@ static void prune_end(void *state) {
     free(s);
 }
 
-/* Sums over the segment's finite values: x, |x|, x^2, each [head * channel], and how many there were. */
-static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, double *sum, struct kvc_error *e) {
+/* Sums over the segment's finite values: x, |x|, x^2, each [head * channel], and how many there
+ * were. */
+static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, double *sum,
+                  struct kvc_error *e) {
     double *plain = sum, *size = sum + width, *square = sum + 2 * width, *count = sum + 3 * width;
     float *rows = kvc_alloc(KVC_MAX_BLOCK_ROWS, width * sizeof *rows);
     if (!rows) return kvc_fail_memory(e, "channels");
@@ -72,22 +76,24 @@ static int sum_up(const struct kvc_encoding *x, unsigned role, size_t width, dou
     return status;
 }
 
-/* Scores the cost of leaving a channel out: ThinK (arXiv 2407.21018), equation 5 in its group-query form, ||Q_j K_j^T||_F^2 up
- * to a constant; with `mean`, where what is left out varies around a mean that stays, the variance takes the place of the mean
- * square. */
-static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x, unsigned role, struct state *s, double *to,
-                 struct kvc_error *e) {
+/* Scores the cost of leaving a channel out: ThinK (arXiv 2407.21018), equation 5 in its group-query
+ * form, ||Q_j K_j^T||_F^2 up to a constant; with `mean`, where what is left out varies around a
+ * mean that stays, the variance takes the place of the mean square. */
+static int score(const struct kvc_stage_args *args, const struct kvc_encoding *x, unsigned role,
+                 struct state *s, double *to, struct kvc_error *e) {
     const size_t width = s->heads * s->dim;
     double *sum = kvc_alloc(width, 4 * sizeof *sum), *energy = kvc_alloc(width, sizeof *energy);
     const int64_t by = args->i[BY];
     int status = sum && energy ? sum_up(x, role, width, sum, e) : kvc_fail_memory(e, "channels");
     if (!status && by == BY_QUERY) {
-        if (role == KVC_SELECT_V) status = kvc_probes_output_energy(x, (uint64_t)args->i[WINDOW], energy, e);
+        if (role == KVC_SELECT_V)
+            status = kvc_probes_output_energy(x, (uint64_t)args->i[WINDOW], energy, e);
         else kvc_probes_query_energy(x, (uint64_t)args->i[WINDOW], energy);
     }
     for (size_t i = 0; i < width && !status; i++) {
         const double n = sum[3 * width + i] > 0 ? sum[3 * width + i] : 1, mean = sum[i] / n;
-        const double square = sum[2 * width + i] / n, left = args->i[MEAN] ? square - mean * mean : square;
+        const double square = sum[2 * width + i] / n,
+                     left = args->i[MEAN] ? square - mean * mean : square;
         s->mean[i] = mean;
         if (by == BY_L1) to[i] = sum[width + i] / n;
         else if (by == BY_L2) to[i] = left;
@@ -109,8 +115,8 @@ static void prune_mark(const double *score, uint8_t *pruned, size_t dim, size_t 
     }
 }
 
-static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                       void **state, struct kvc_error *e) {
+static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                       const struct kvc_block *like, void **state, struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "channels");
     *state = s;
@@ -128,14 +134,16 @@ static int prune_begin(const struct kvc_stage_args *args, const struct kvc_encod
     s->pruned = calloc(s->heads, s->dim);
     s->mean = kvc_alloc(s->heads, s->dim * sizeof *s->mean);
     double *scores = kvc_alloc(s->heads, s->dim * sizeof *scores);
-    int status = s->pruned && s->mean && scores ? score(args, x, like->role, s, scores, e) : kvc_fail_memory(e, "channels");
-    for (size_t h = 0; h < s->heads && !status; h++) prune_mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
+    int status = s->pruned && s->mean && scores ? score(args, x, like->role, s, scores, e)
+                                                : kvc_fail_memory(e, "channels");
+    for (size_t h = 0; h < s->heads && !status; h++)
+        prune_mark(scores + h * s->dim, s->pruned + h * s->dim, s->dim, s->out);
     free(scores);
     return status;
 }
 
-static int prune_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                        struct kvc_error *e) {
+static int prune_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
+                        struct kvc_sections *side, struct kvc_error *e) {
     const struct state *s = state;
     const size_t width = s->heads * s->dim, size = kvc_dtype_info(s->own)->size;
     if (!s->out) return 0;
@@ -148,8 +156,10 @@ static int prune_settle(const struct kvc_stage_args *args, void *state, uint8_t 
         bits[i / 8] |= (uint8_t)(1u << i % 8);
         kvc_from_floats(means + n++ * size, &mean, 1, s->own);
     }
-    if (!status) status = kvc_sections_add(side, KVC_SECTION_MASK, stage, 0, bits, (width + 7) / 8, 0, e);
-    if (!status && args->i[MEAN]) status = kvc_sections_add(side, KVC_SECTION_MEAN, stage, 0, means, n * size, 0, e);
+    if (!status)
+        status = kvc_sections_add(side, KVC_SECTION_MASK, stage, 0, bits, (width + 7) / 8, 0, e);
+    if (!status && args->i[MEAN])
+        status = kvc_sections_add(side, KVC_SECTION_MEAN, stage, 0, means, n * size, 0, e);
     free(bits);
     free(means);
     return status;
@@ -163,8 +173,8 @@ static size_t list_kept(const uint8_t *bits, const uint8_t *pruned, size_t width
     return n;
 }
 
-static int prune_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                        struct kvc_sections *out, struct kvc_error *e) {
+static int prune_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                        uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const size_t width = s->heads * s->dim, rows = (size_t)block->shape.tokens;
     (void)args, (void)stage, (void)out;
@@ -187,25 +197,30 @@ static int prune_encode(const struct kvc_stage_args *args, void *state, struct k
     return 0;
 }
 
-static int prune_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                      struct kvc_error *e) {
+static int prune_open(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                      struct kvc_block *block, struct kvc_error *e) {
     const struct kvc_section *next = stored->side, *end_side = next + stored->n_side, *s;
-    const size_t out = left_out(args, block->role, block->shape.dim), dim = (size_t)block->shape.dim;
+    const size_t out = left_out(args, block->role, block->shape.dim),
+                 dim = (size_t)block->shape.dim;
     const size_t heads = (size_t)block->shape.heads, size = kvc_dtype_info(block->own)->size;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
     if (!out) return kvc_section_none_left(next, end_side, e);
     if (!(s = kvc_section_take_stored(&next, end_side, KVC_SECTION_MASK, 0, e))) return -1;
-    if (s->size != (heads * dim + 7) / 8) return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK is not a bit a channel");
+    if (s->size != (heads * dim + 7) / 8)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK is not a bit a channel");
     if (heads * dim % 8 && s->data[s->size - 1] >> heads * dim % 8)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK has bits of channels that are not there");
     for (size_t h = 0; h < heads; h++) {
         size_t n = 0;
         for (size_t i = h * dim; i < (h + 1) * dim; i++) n += s->data[i / 8] >> i % 8 & 1;
-        if (n != out) return kvc_fail(e, KVC_ERR_DAMAGED, "section MASK leaves out %zu channels of head %zu, not %zu", n, h, out);
+        if (n != out)
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "section MASK leaves out %zu channels of head %zu, not %zu", n, h, out);
     }
     if (args->i[MEAN]) {
         if (!(s = kvc_section_take_stored(&next, end_side, KVC_SECTION_MEAN, 0, e))) return -1;
-        if (s->size != heads * out * size) return kvc_fail(e, KVC_ERR_DAMAGED, "section MEAN is not a value a channel");
+        if (s->size != heads * out * size)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section MEAN is not a value a channel");
     }
     block->shape.dim -= out;
     return kvc_section_none_left(next, end_side, e);
@@ -216,12 +231,14 @@ struct sections {
     const uint8_t *mask, *means; /* means: NULL where left-out channels are 0 */
 };
 
-static struct sections sections_of(const struct kvc_stage_args *args, const struct kvc_stored *stored) {
+static struct sections sections_of(const struct kvc_stage_args *args,
+                                   const struct kvc_stored *stored) {
     return (struct sections){stored->side[0].data, args->i[MEAN] ? stored->side[1].data : NULL};
 }
 
 /* Fills a row with the values of left-out channels: zeros, or their means. */
-static void empty_row(uint8_t *row, const uint8_t *mask, const uint8_t *means, size_t width, size_t size) {
+static void empty_row(uint8_t *row, const uint8_t *mask, const uint8_t *means, size_t width,
+                      size_t size) {
     memset(row, 0, width * size);
     for (size_t i = 0; means && i < width; i++) {
         if (!(mask[i / 8] >> i % 8 & 1)) continue;
@@ -230,10 +247,12 @@ static void empty_row(uint8_t *row, const uint8_t *mask, const uint8_t *means, s
     }
 }
 
-static int prune_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                        struct kvc_error *e) {
-    const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
-    const size_t rows = (size_t)block->shape.tokens, n = (size_t)(block->handed.heads * block->handed.dim);
+static int prune_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        struct kvc_block *block, struct kvc_error *e) {
+    const size_t size = kvc_dtype_info(block->own)->size,
+                 width = (size_t)(block->shape.heads * block->shape.dim);
+    const size_t rows = (size_t)block->shape.tokens,
+                 n = (size_t)(block->handed.heads * block->handed.dim);
     if (n == width) return 0;
     const struct sections s = sections_of(args, stored);
     uint32_t *kept = kvc_alloc(width, sizeof *kept + 2 * size);
@@ -258,10 +277,12 @@ static int prune_decode(const struct kvc_stage_args *args, const struct kvc_stor
     return 0;
 }
 
-static int prune_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                       struct kvc_program *program, struct kvc_error *e) {
-    const size_t size = kvc_dtype_info(block->own)->size, width = (size_t)(block->shape.heads * block->shape.dim);
-    const size_t n = (size_t)(block->handed.heads * block->handed.dim), dim = (size_t)block->shape.dim;
+static int prune_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                       struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
+    const size_t size = kvc_dtype_info(block->own)->size,
+                 width = (size_t)(block->shape.heads * block->shape.dim);
+    const size_t n = (size_t)(block->handed.heads * block->handed.dim),
+                 dim = (size_t)block->shape.dim;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_SPREAD, &block->shape);
     void *map, *words = NULL;
     if (n == width) return 0;
@@ -274,7 +295,8 @@ static int prune_lower(const struct kvc_stage_args *args, const struct kvc_store
         if (i % dim == 0) stored_here = 0;
         to[i] = s.mask[i / 8] >> i % 8 & 1 ? UINT16_MAX : stored_here++;
     }
-    if (s.means && program->keep(program->owner, &key[1], 4 * width, &words, &op.spread.empty, e)) return -1;
+    if (s.means && program->keep(program->owner, &key[1], 4 * width, &words, &op.spread.empty, e))
+        return -1;
     uint32_t *word = words;
     for (size_t i = 0, left = 0; i < width && word; i++) {
         word[i] = 0;

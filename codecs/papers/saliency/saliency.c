@@ -43,9 +43,11 @@ static void saliency_end(void *state) {
     free(s);
 }
 
-/* ZipCache (arXiv 2405.14256), equations 8 and 9: attention that a token gets, over how many queries could give it some.
- * `paper` counts the available queries, `code` all tokens from this token on, as the authors' program does. */
-static int score_attention(const struct kvc_encoding *x, int paper, float *score, struct kvc_error *e) {
+/* ZipCache (arXiv 2405.14256), equations 8 and 9: attention that a token gets, over how many
+ * queries could give it some. `paper` counts the available queries, `code` all tokens from this
+ * token on, as the authors' program does. */
+static int score_attention(const struct kvc_encoding *x, int paper, float *score,
+                           struct kvc_error *e) {
     uint32_t *seen = kvc_alloc(x->rows, sizeof *seen);
     if (!seen) return kvc_fail_memory(e, "saliency");
     const int status = kvc_probes_attention(x, score, e);
@@ -54,7 +56,8 @@ static int score_attention(const struct kvc_encoding *x, int paper, float *score
         for (uint64_t t = 0; t < x->rows; t++) {
             const double n = paper ? (double)seen[t] : (double)(x->rows - t);
             float *s = &score[h * x->rows + t];
-            *s = n > 0 ? (float)((double)*s / n) : INFINITY; /* nothing has looked there yet: keep it */
+            /* nothing has looked there yet: keep it */
+            *s = n > 0 ? (float)((double)*s / n) : INFINITY;
         }
     free(seen);
     return status;
@@ -88,8 +91,8 @@ static int make_scores(const void *wanted, void *to, size_t part, struct kvc_err
     return w->by_norm ? score_norms(w->x, to, e) : score_attention(w->x, w->paper, to, e);
 }
 
-static int saliency_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                          void **state, struct kvc_error *e) {
+static int saliency_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                          const struct kvc_block *like, void **state, struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "saliency");
     *state = s;
@@ -97,18 +100,20 @@ static int saliency_begin(const struct kvc_stage_args *args, const struct kvc_en
     if (!w.by_norm && !x->n_queries)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES,
                              "there are no queries to rank tokens by; by=knorm needs none");
-    if (x->key.heads != like->shape.heads) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in heads");
+    if (x->key.heads != like->shape.heads)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in heads");
     s->heads = (size_t)like->shape.heads;
     s->rows = x->rows;
     s->first = x->first;
     s->salient = calloc((size_t)x->segment_rows + 1, s->heads);
     if (!s->salient) return kvc_fail_memory(e, "saliency");
-    s->score = kvc_shared_get(x->shared, (unsigned)(args->i[BY] * 2 + args->i[NORM]), s->heads * (size_t)x->rows * sizeof(float),
-                              1, make_scores, &w, e);
+    s->score = kvc_shared_get(x->shared, (unsigned)(args->i[BY] * 2 + args->i[NORM]),
+                              s->heads * (size_t)x->rows * sizeof(float), 1, make_scores, &w, e);
     return s->score ? 0 : -1;
 }
 
-static int saliency_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int saliency_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                         struct kvc_error *e) {
     struct state *s = state;
     (void)args;
     if (s->room - s->n_seen < block->shape.tokens) {
@@ -118,14 +123,15 @@ static int saliency_look(const struct kvc_stage_args *args, void *state, struct 
         s->seen = grown;
         s->room = room;
     }
-    for (uint64_t i = 0; i < block->shape.tokens; i++) s->seen[s->n_seen++] = kvc_block_row(block, i);
+    for (uint64_t i = 0; i < block->shape.tokens; i++)
+        s->seen[s->n_seen++] = kvc_block_row(block, i);
     return 0;
 }
 
-/* All but the lowest floor((1 - share) n) of the tokens that come here are salient, head by head; of equal ones the earlier token is
- * lower. */
-static int saliency_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                           struct kvc_error *e) {
+/* All but the lowest floor((1 - share) n) of the tokens that come here are salient, head by head;
+ * of equal ones the earlier token is lower. */
+static int saliency_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
+                           struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const size_t regular = (size_t)floor((1 - args->f[SHARE]) * (double)s->n_seen + 1e-9);
     uint64_t *order = kvc_alloc(s->n_seen, sizeof *order);
@@ -133,9 +139,11 @@ static int saliency_settle(const struct kvc_stage_args *args, void *state, uint8
     if (!order) return kvc_fail_memory(e, "saliency");
     for (size_t h = 0; h < s->heads && regular < s->n_seen; h++) {
         const float *score = s->score + h * s->rows;
-        for (size_t i = 0; i < s->n_seen; i++) order[i] = kvc_select_key(score[s->seen[i]], (uint32_t)i);
+        for (size_t i = 0; i < s->n_seen; i++)
+            order[i] = kvc_select_key(score[s->seen[i]], (uint32_t)i);
         kvc_select(order, s->n_seen, regular);
-        for (size_t i = regular; i < s->n_seen; i++) s->salient[(s->seen[order[i] & UINT32_MAX] - s->first) * s->heads + h] = 1;
+        for (size_t i = regular; i < s->n_seen; i++)
+            s->salient[(s->seen[order[i] & UINT32_MAX] - s->first) * s->heads + h] = 1;
     }
     free(order);
     return 0;
@@ -145,8 +153,8 @@ static size_t mask_bytes(const struct kvc_block *block) {
     return (size_t)(block->shape.tokens * block->shape.heads + 7) / 8;
 }
 
-static int saliency_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                           struct kvc_sections *out, struct kvc_error *e) {
+static int saliency_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                           uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const size_t n = (size_t)block->shape.tokens * s->heads;
     (void)args;
@@ -159,13 +167,14 @@ static int saliency_encode(const struct kvc_stage_args *args, void *state, struc
         block->salient[i] = s->salient[row * s->heads + i % s->heads];
         bits[i / 8] |= (uint8_t)(block->salient[i] << i % 8);
     }
-    if (!status) status = kvc_sections_add(out, KVC_SECTION_MASK, stage, 0, bits, mask_bytes(block), 0, e);
+    if (!status)
+        status = kvc_sections_add(out, KVC_SECTION_MASK, stage, 0, bits, mask_bytes(block), 0, e);
     free(bits);
     return status;
 }
 
-static int saliency_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                         struct kvc_error *e) {
+static int saliency_open(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                         struct kvc_block *block, struct kvc_error *e) {
     const struct kvc_section *s;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads);
     (void)args;
@@ -180,14 +189,15 @@ static int saliency_open(const struct kvc_stage_args *args, const struct kvc_sto
     return 0;
 }
 
-static int saliency_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                           struct kvc_error *e) {
+static int saliency_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                           struct kvc_block *block, struct kvc_error *e) {
     (void)args, (void)stored, (void)block, (void)e; /* the stage hands its matrix on unchanged */
     return 0;
 }
 
-static int saliency_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                          struct kvc_program *program, struct kvc_error *e) {
+static int saliency_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                          struct kvc_block *block, struct kvc_program *program,
+                          struct kvc_error *e) {
     (void)args, (void)stored, (void)block, (void)program, (void)e; /* as decode */
     return 0;
 }

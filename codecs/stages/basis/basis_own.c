@@ -1,4 +1,5 @@
-/* basis_own.c: a basis of the file's own, and the BASIS section. Spec: basis.md. Not for finding a basis (basis.c). */
+/* basis_own.c: a basis of the file's own, and the BASIS section. Spec: basis.md. Not for finding a
+ * basis (basis.c). */
 #include "codecs/stages/basis/basis_own.h"
 
 #include "codecs/floats.h"
@@ -47,13 +48,15 @@ void kvc_basis_own_build(struct kvc_basis_own *o) {
     for (size_t h = 0; h < o->heads; h++)
         for (size_t j = 0; j < o->kept[h]; j++, row_scale++)
             for (size_t d = 0; d < o->dim; d++, i++)
-                o->row[i] = ((float)((int)o->code[i] - (1 << (o->bits - 1))) * *row_scale) * o->scale[h * o->dim + d];
+                o->row[i] = ((float)((int)o->code[i] - (1 << (o->bits - 1))) * *row_scale) *
+                            o->scale[h * o->dim + d];
 }
 
-int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_sections *side, struct kvc_error *e) {
+int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_sections *side,
+                        struct kvc_error *e) {
     const size_t width = o->heads * o->dim, rows = kvc_basis_own_count(o);
-    uint8_t *bytes = malloc(HEADER + 2 * o->heads + KVC_HALVES_BOUND(width) + KVC_HALVES_BOUND(rows) +
-                            kvc_packed_bytes(rows * o->dim, o->bits) + 16);
+    uint8_t *bytes = malloc(HEADER + 2 * o->heads + KVC_HALVES_BOUND(width) +
+                            KVC_HALVES_BOUND(rows) + kvc_packed_bytes(rows * o->dim, o->bits) + 16);
     uint8_t *p = bytes;
     if (!bytes) return kvc_fail_memory(e, "a basis");
     *p++ = (uint8_t)o->kind;
@@ -67,19 +70,24 @@ int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_secti
         status = rows ? kvc_halves_write(&p, o->row_scale, rows, e) : 0;
         if (!status) p = kvc_packed_write(p, o->code, rows * o->dim, o->bits);
     }
-    if (!status) status = kvc_sections_add(side, KVC_SECTION_BASIS, stage, 0, bytes, (size_t)(p - bytes), 0, e);
+    if (!status)
+        status = kvc_sections_add(side, KVC_SECTION_BASIS, stage, 0, bytes, (size_t)(p - bytes), 0,
+                                  e);
     free(bytes);
     return status ? -1 : 0;
 }
 
-static int basis_own_read_rows(struct kvc_basis_own *o, const uint8_t **bytes, const uint8_t *end, struct kvc_error *e) {
+static int basis_own_read_rows(struct kvc_basis_own *o, const uint8_t **bytes, const uint8_t *end,
+                               struct kvc_error *e) {
     const uint8_t *p = *bytes;
-    if ((size_t)(end - p) < 2 * o->heads) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
+    if ((size_t)(end - p) < 2 * o->heads)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
     for (size_t h = 0; h < o->heads; h++, p += 2)
         if ((o->kept[h] = p[0] | (size_t)p[1] << 8) > o->dim)
             return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS has more rows than channels");
     const size_t rows = kvc_basis_own_count(o), size = kvc_packed_bytes(rows * o->dim, o->bits);
-    if (rows && kvc_halves_read(o->row_scale, &p, end, rows, e)) return kvc_error_prefix(e, "BASIS");
+    if (rows && kvc_halves_read(o->row_scale, &p, end, rows, e))
+        return kvc_error_prefix(e, "BASIS");
     if ((size_t)(end - p) < size) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
     if (kvc_basis_own_rows(o, e)) return -1;
     if (kvc_packed_read(o->code, p, rows * o->dim, o->bits, e)) return kvc_error_prefix(e, "BASIS");
@@ -90,29 +98,36 @@ static int basis_own_read_rows(struct kvc_basis_own *o, const uint8_t **bytes, c
 static int read_own(struct kvc_basis_own *o, const struct kvc_section *s, struct kvc_error *e) {
     const uint8_t *p = s->data, *end = p + s->size;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
-    if (p[0] > KVC_BASIS_ROWS) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS: kind %u is unknown", p[0]);
-    if (p[1] < 4 || p[1] > 8) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS: elements of %u bits, not 4 to 8", p[1]);
+    if (p[0] > KVC_BASIS_ROWS)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS: kind %u is unknown", p[0]);
+    if (p[1] < 4 || p[1] > 8)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS: elements of %u bits, not 4 to 8", p[1]);
     o->kind = p[0];
     o->bits = p[1];
     p += HEADER;
-    if (kvc_halves_read(o->scale, &p, end, o->heads * o->dim, e)) return kvc_error_prefix(e, "BASIS");
+    if (kvc_halves_read(o->scale, &p, end, o->heads * o->dim, e))
+        return kvc_error_prefix(e, "BASIS");
     if (o->kind == KVC_BASIS_ROWS && basis_own_read_rows(o, &p, end, e)) return -1;
     if (p != end) return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS has bytes after its rows");
     return 0;
 }
 
-int kvc_basis_open(struct kvc_basis_source *b, const struct kvc_stored *stored, const struct kvc_block *block,
-                   struct kvc_error *e) {
+int kvc_basis_open(struct kvc_basis_source *b, const struct kvc_stored *stored,
+                   const struct kvc_block *block, struct kvc_error *e) {
     memset(b, 0, sizeof *b);
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (block->shape.dim > KVC_BASIS_MAX_DIM) return kvc_fail(e, KVC_ERR_DAMAGED, "a basis of too many channels");
+    if (block->shape.dim > KVC_BASIS_MAX_DIM)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "a basis of too many channels");
     if (!stored->n_side) {
         if (!block->profile)
-            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE, "the profile's matrices are needed to decode this");
+            return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE,
+                                 "the profile's matrices are needed to decode this");
         b->profile = block->profile;
         return 0;
     }
-    if (!(b->section = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e))) return -1;
-    if (kvc_basis_own_init(&b->own, (size_t)block->shape.heads, (size_t)block->shape.dim, e)) return -1;
+    if (!(b->section = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_BASIS, e)))
+        return -1;
+    if (kvc_basis_own_init(&b->own, (size_t)block->shape.heads, (size_t)block->shape.dim, e))
+        return -1;
     return read_own(&b->own, b->section, e);
 }

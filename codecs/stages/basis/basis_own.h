@@ -1,5 +1,6 @@
-/* basis_own.h: the basis of a block: a basis of the file's own, as the BASIS section has it, or the profile's. Opened once for
- * the CPU (basis.c) and for a device (basis_device.c). Spec: basis.md. Not for finding a basis (basis.c). */
+/* basis_own.h: the basis of a block: a basis of the file's own, as the BASIS section has it, or the
+ * profile's. Opened once for the CPU (basis.c) and for a device (basis_device.c). Spec: basis.md.
+ * Not for finding a basis (basis.c). */
 #ifndef KVC_BASIS_OWN_H
 #define KVC_BASIS_OWN_H
 
@@ -8,7 +9,8 @@
 enum { KVC_BASIS_SCALED, KVC_BASIS_ROWS }; /* kinds: the first byte of BASIS */
 enum { KVC_BASIS_MAX_DIM = 1024 };         /* channels of a head */
 
-/* Component j of head h is row j of the kept[h] rows of that head; of kind KVC_BASIS_SCALED it is channel j. */
+/* Component j of head h is row j of the kept[h] rows of that head; of kind KVC_BASIS_SCALED it is
+ * channel j. */
 struct kvc_basis_own {
     size_t heads, dim;
     unsigned kind, bits;
@@ -28,7 +30,8 @@ int kvc_basis_own_rows(struct kvc_basis_own *o, struct kvc_error *e);
 /* Makes the rows of codes and scales (basis.md, 3: each product is rounded). */
 void kvc_basis_own_build(struct kvc_basis_own *o);
 /* Adds the section BASIS. */
-int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_sections *side, struct kvc_error *e);
+int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_sections *side,
+                        struct kvc_error *e);
 
 /* The basis of a block. */
 struct kvc_basis_source {
@@ -38,7 +41,7 @@ struct kvc_basis_source {
 };
 
 /* Opens the stage's sections of a block. */
-int kvc_basis_open(struct kvc_basis_source *b, const struct kvc_stored *stored, const struct kvc_block *block,
-                   struct kvc_error *e);
+int kvc_basis_open(struct kvc_basis_source *b, const struct kvc_stored *stored,
+                   const struct kvc_block *block, struct kvc_error *e);
 
 #endif

@@ -27,8 +27,8 @@ static void center_end(void *state) {
     free(s);
 }
 
-static int center_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                        void **state, struct kvc_error *e) {
+static int center_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                        const struct kvc_block *like, void **state, struct kvc_error *e) {
     (void)args, (void)x;
     if (like->profile) return 0;
     struct state *s = calloc(1, sizeof *s);
@@ -40,7 +40,8 @@ static int center_begin(const struct kvc_stage_args *args, const struct kvc_enco
     return s->sum && s->mean ? 0 : kvc_fail_memory(e, "means");
 }
 
-static int center_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int center_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                       struct kvc_error *e) {
     struct state *s = state;
     const float *x = (const float *)(const void *)block->rows;
     (void)args, (void)e;
@@ -50,8 +51,8 @@ static int center_look(const struct kvc_stage_args *args, void *state, struct kv
     return 0;
 }
 
-static int center_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                         struct kvc_error *e) {
+static int center_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
+                         struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     (void)args;
     if (!s) return 0;
@@ -67,23 +68,25 @@ static void shift(float *x, size_t rows, const float *mean, size_t width, float 
     for (size_t t = 0; t < rows; t++) k->add_scaled(x + t * width, mean, sign, width);
 }
 
-static int center_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                         struct kvc_sections *out, struct kvc_error *e) {
+static int center_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                         uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     (void)args, (void)stage, (void)out, (void)e;
-    shift((float *)(void *)block->rows, (size_t)block->shape.tokens, s ? s->mean : block->profile->mean,
-          (size_t)(block->shape.heads * block->shape.dim), -1);
+    shift((float *)(void *)block->rows, (size_t)block->shape.tokens,
+          s ? s->mean : block->profile->mean, (size_t)(block->shape.heads * block->shape.dim), -1);
     return 0;
 }
 
 /* Finds the means: the section MEAN, or NULL for those of the profile. */
-static int center_open_sections(const struct kvc_stored *stored, const struct kvc_block *block, const struct kvc_section **s,
-                                struct kvc_error *e) {
+static int center_open_sections(const struct kvc_stored *stored, const struct kvc_block *block,
+                                const struct kvc_section **s, struct kvc_error *e) {
     *s = NULL;
     if (kvc_section_none_left(stored->section, stored->section + stored->n, e)) return -1;
-    if (stored->n_side) return (*s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e)) ? 0 : -1;
+    if (stored->n_side)
+        return (*s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_MEAN, e)) ? 0 : -1;
     if (block->profile) return 0;
-    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE, "the profile's means are needed to decode this");
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PROFILE,
+                         "the profile's means are needed to decode this");
 }
 
 struct row_means {
@@ -92,8 +95,8 @@ struct row_means {
     float own[]; /* where the means are the file's own */
 };
 
-static int center_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                             void **state, struct kvc_error *e) {
+static int center_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                             const struct kvc_block *block, void **state, struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     const struct kvc_section *s;
     (void)args;
@@ -119,8 +122,8 @@ static int center_rows_end(void *state, int done, struct kvc_error *e) {
     return 0;
 }
 
-static int center_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                        struct kvc_program *program, struct kvc_error *e) {
+static int center_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     const size_t width = (size_t)(block->shape.heads * block->shape.dim);
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_MEAN, &block->shape);
     const struct kvc_section *s;
@@ -128,7 +131,8 @@ static int center_lower(const struct kvc_stage_args *args, const struct kvc_stor
     (void)args;
     if (center_open_sections(stored, block, &s, e)) return -1;
     const struct kvc_program_key key = {s ? (const void *)s->data : block->profile->mean, 0, 0};
-    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.channels.number, e)) return -1;
+    if (program->keep(program->owner, &key, width * sizeof(float), &room, &op.channels.number, e))
+        return -1;
     if (room && s && kvc_halves_take(room, s, width, e)) return -1;
     if (room && !s) memcpy(room, block->profile->mean, width * sizeof(float));
     return kvc_program_op(program, &op, e);

@@ -1,5 +1,6 @@
-/* code.c: the stage that rounds coefficients to a uniform step and entropy-codes them with fixed tables. Spec: code.md. Not
- * for the tables (tables.h), the coder (rans.h) or decoding (code_decode.c). */
+/* code.c: the stage that rounds coefficients to a uniform step and entropy-codes them with fixed
+ * tables. Spec: code.md. Not for the tables (tables.h), the coder (rans.h) or decoding
+ * (code_decode.c). */
 
 #include "codecs/bits.h"
 #include "codecs/memory.h"
@@ -30,8 +31,10 @@ static const struct kvc_arg arguments[N_ARGS] = {
 
 /* Lanes are a power of two, and the step is given or found, not both. */
 static int code_check(const struct kvc_stage_args *args, struct kvc_error *e) {
-    if (args->i[LANES] & (args->i[LANES] - 1)) return kvc_fail(e, KVC_ERR_USAGE, "code: lanes are a power of two");
-    if (args->f[STEP] > 0 && args->f[KLD] > 0) return kvc_fail(e, KVC_ERR_USAGE, "code: step= and kld= exclude each other");
+    if (args->i[LANES] & (args->i[LANES] - 1))
+        return kvc_fail(e, KVC_ERR_USAGE, "code: lanes are a power of two");
+    if (args->f[STEP] > 0 && args->f[KLD] > 0)
+        return kvc_fail(e, KVC_ERR_USAGE, "code: step= and kld= exclude each other");
     return 0;
 }
 
@@ -55,17 +58,20 @@ static int class_at(const struct kvc_block *block, size_t i) {
 
 struct state {
     size_t heads, dim;
-    uint32_t (*count[CLASSES])[KVC_CODE_BINS]; /* [head][component]; NULL: no row of the class yet. Of 0 once settled */
-    uint32_t *rows;                            /* [class][head]: rows that were looked at */
-    unsigned bins[CLASSES];                    /* the class has no codes in bins from here on */
-    uint8_t *index;                            /* once settled */
+    /* [head][component]; NULL: no row of the class yet. Of 0 once settled */
+    uint32_t (*count[CLASSES])[KVC_CODE_BINS];
+    uint32_t *rows;         /* [class][head]: rows that were looked at */
+    unsigned bins[CLASSES]; /* the class has no codes in bins from here on */
+    uint8_t *index;         /* once settled */
     struct kvc_code_plan plan;
-    int32_t *codes;    /* of a row of one head */
-    uint16_t *others;  /* of a row of one head: components whose codes are not 0, or have no symbol */
+    int32_t *codes; /* of a row of one head */
+    /* of a row of one head: components whose codes are not 0, or have no symbol */
+    uint16_t *others;
     uint16_t *scratch; /* of a row of one head */
     uint8_t *ones;     /* as limits: of codes that are not 0 */
     uint16_t *symbols; /* of a block of `room` values */
-    uint8_t *bytes;    /* its section: `before` bytes that are filled from their end, and the string of bits */
+    /* its section: `before` bytes that are filled from their end, and the string of bits */
+    uint8_t *bytes;
     size_t room, before;
 };
 
@@ -89,10 +95,11 @@ static void code_end(void *state) {
     free(s);
 }
 
-static int code_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like, void **state,
-                      struct kvc_error *e) {
+static int code_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                      const struct kvc_block *like, void **state, struct kvc_error *e) {
     (void)x;
-    if (!(args->f[STEP] > 0)) return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_STEP, "no step is given");
+    if (!(args->f[STEP] > 0))
+        return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_STEP, "no step is given");
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "codes");
     *state = s;
@@ -113,18 +120,22 @@ static int code_begin(const struct kvc_stage_args *args, const struct kvc_encodi
 /* The largest code. */
 #define MOST_CODE ((1 << MOST_BITS) - 1)
 
-/* Counts the codes other than 0 of one head of n rows; step: classes [row][head], or NULL. Most codes are 0. */
-static int look_at_head(struct state *s, const float *x, size_t head, size_t n, const int8_t *step, float inverse,
-                        struct kvc_error *e) {
+/* Counts the codes other than 0 of one head of n rows; step: classes [row][head], or NULL. Most
+ * codes are 0. */
+static int look_at_head(struct state *s, const float *x, size_t head, size_t n, const int8_t *step,
+                        float inverse, struct kvc_error *e) {
     const struct kvc_kernels *kernels = kvc_kernels_get();
     for (size_t i = 0; i < n; i++) {
         const unsigned class = (unsigned)((step ? step[i * s->heads + head] : 0) + CLASS_ZERO);
-        if (!s->count[class] && !(s->count[class] = kvc_alloc_zeros(s->heads, s->dim * sizeof *s->count[class])))
+        if (!s->count[class] &&
+            !(s->count[class] = kvc_alloc_zeros(s->heads, s->dim * sizeof *s->count[class])))
             return kvc_fail_memory(e, "codes");
         uint32_t(*count)[KVC_CODE_BINS] = s->count[class] + head * s->dim;
         unsigned bins = s->bins[class];
-        kernels->round_codes(s->codes, x + (i * s->heads + head) * s->dim, s->dim, inverse, MOST_CODE);
-        const size_t others = kernels->codes_to_symbols(s->scratch, s->others, s->codes, s->scratch + s->dim, s->ones, s->dim, 0);
+        kernels->round_codes(s->codes, x + (i * s->heads + head) * s->dim, s->dim, inverse,
+                             MOST_CODE);
+        const size_t others = kernels->codes_to_symbols(s->scratch, s->others, s->codes,
+                                                        s->scratch + s->dim, s->ones, s->dim, 0);
         for (size_t k = 0; k < others; k++) {
             const size_t c = s->others[k];
             const unsigned bin = kvc_code_bin((uint32_t)abs(s->codes[c]));
@@ -137,11 +148,12 @@ static int look_at_head(struct state *s, const float *x, size_t head, size_t n, 
     return 0;
 }
 
-static int code_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block, struct kvc_error *e) {
+static int code_look(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                     struct kvc_error *e) {
     struct state *s = state;
     for (size_t h = 0; h < s->heads; h++) /* counts of one head are in the first cache */
-        if (look_at_head(s, (const float *)(const void *)block->rows, h, (size_t)block->shape.tokens, block->step,
-                         1 / (float)args->f[STEP], e))
+        if (look_at_head(s, (const float *)(const void *)block->rows, h,
+                         (size_t)block->shape.tokens, block->step, 1 / (float)args->f[STEP], e))
             return -1;
     return 0;
 }
@@ -150,13 +162,15 @@ static int code_look(const struct kvc_stage_args *args, void *state, struct kvc_
 static void count_zeros(struct state *s) {
     for (unsigned class = 0; class < CLASSES; class ++)
         for (size_t i = 0; s->count[class] && i < s->heads * s->dim; i++) {
-            uint32_t *const count = s->count[class][i], zeros = s->rows[class * s->heads + i / s->dim];
+            uint32_t *const count = s->count[class][i],
+                            zeros = s->rows[class * s->heads + i / s->dim];
             for (unsigned b = 1; b < s->bins[class]; b++) zeros -= count[b];
             count[0] = zeros;
         }
 }
 
-/* Returns the bits of component i's values at an index; last[class] is the end of the bins that have values. */
+/* Returns the bits of component i's values at an index; last[class] is the end of the bins that
+ * have values. */
 static double bits_at(const struct state *s, size_t i, const unsigned *last, unsigned index) {
     double bits = 0;
     for (unsigned c = 0; c < CLASSES; c++) {
@@ -167,8 +181,8 @@ static double bits_at(const struct state *s, size_t i, const unsigned *last, uns
     return bits;
 }
 
-/* Returns the index that codes a component's values in the fewest bits, searching from `start`. The cost is nearly convex in
- * the index: the search stops after three increases in a row. */
+/* Returns the index that codes a component's values in the fewest bits, searching from `start`. The
+ * cost is nearly convex in the index: the search stops after three increases in a row. */
 static unsigned choose_index(const struct state *s, size_t component, unsigned start) {
     unsigned last[CLASSES] = {0}, best = start;
     for (unsigned c = 0; c < CLASSES; c++)
@@ -176,7 +190,8 @@ static unsigned choose_index(const struct state *s, size_t component, unsigned s
             if (s->count[c][component][b]) last[c] = b + 1;
     double least = bits_at(s, component, last, start);
     for (int direction = -1; direction <= 1; direction += 2)
-        for (int i = (int)start + direction, worse = 0; i >= 0 && i < INDICES && worse < 3; i += direction, worse++) {
+        for (int i = (int)start + direction, worse = 0; i >= 0 && i < INDICES && worse < 3;
+             i += direction, worse++) {
             const double bits = bits_at(s, component, last, (unsigned)i);
             if (!(bits < least)) continue;
             least = bits;
@@ -186,8 +201,8 @@ static unsigned choose_index(const struct state *s, size_t component, unsigned s
     return best;
 }
 
-static int code_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                       struct kvc_error *e) {
+static int code_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
+                       struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
     const size_t width = s->heads * s->dim;
     uint8_t *bytes = kvc_alloc(width + 4, 4);
@@ -197,11 +212,17 @@ static int code_settle(const struct kvc_stage_args *args, void *state, uint8_t s
     count_zeros(s);
     for (size_t i = 0; i < width; i++) {
         s->index[i] = (uint8_t)choose_index(s, i, i ? s->index[i - 1] : INDICES / 2);
-        if (i % s->dim) kvc_bits_put_rice(&bits, kvc_zigzag((int)s->index[i - 1] - (int)s->index[i]), KVC_CODE_TABLE_RICE);
+        if (i % s->dim)
+            kvc_bits_put_rice(&bits, kvc_zigzag((int)s->index[i - 1] - (int)s->index[i]),
+                              KVC_CODE_TABLE_RICE);
         else kvc_bits_put(&bits, s->index[i], KVC_CODE_INDEX_BITS);
     }
-    s->plan = (struct kvc_code_plan){.heads = s->heads, .dim = s->dim, .index = s->index, .factor = KVC_CODE_SYMBOLS};
-    const int status = kvc_sections_add(side, KVC_SECTION_TABLES, stage, 0, bytes, (bits.at + 7) / 8, 0, e);
+    s->plan = (struct kvc_code_plan){.heads = s->heads,
+                                     .dim = s->dim,
+                                     .index = s->index,
+                                     .factor = KVC_CODE_SYMBOLS};
+    const int status = kvc_sections_add(side, KVC_SECTION_TABLES, stage, 0, bytes,
+                                        (bits.at + 7) / 8, 0, e);
     free(bytes);
     free_counts(s);
     return status;
@@ -236,8 +257,8 @@ static int code_make_room(struct state *s, size_t values, unsigned lanes, struct
     return 0;
 }
 
-static int code_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                       struct kvc_sections *out, struct kvc_error *e) {
+static int code_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                       uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     struct state *s = state;
     const struct kvc_kernels *kernels = kvc_kernels_get();
     const size_t dim = s->dim, rows = (size_t)block->shape.tokens * s->heads, values = rows * dim;
@@ -257,10 +278,12 @@ static int code_encode(const struct kvc_stage_args *args, void *state, struct kv
         const uint8_t *shift = way->shift + head, *limit = way->limit + head;
         uint16_t *const to = s->symbols + i * dim;
         kernels->round_codes(codes, x + i * dim, dim, inverse, MOST_CODE);
-        const size_t n = kernels->codes_to_symbols(to, others, codes, base, limit, dim, KVC_CODE_MIDDLE);
+        const size_t n = kernels->codes_to_symbols(to, others, codes, base, limit, dim,
+                                                   KVC_CODE_MIDDLE);
         for (size_t k = 0; k < n; k++) {
             const size_t c = others[k];
-            to[c] = (uint16_t)(base[c] + code_cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits));
+            to[c] = (uint16_t)(base[c] +
+                               code_cut(codes[c], base[c] / KVC_CODE_SYMBOLS, shift[c], &bits));
         }
     }
     struct kvc_rans_encoder r;
@@ -272,14 +295,16 @@ static int code_encode(const struct kvc_stage_args *args, void *state, struct kv
     uint8_t *start = r.next - 4 * lanes - KVC_CODE_HEADER;
     kvc_rans_encode_end(&r, start + KVC_CODE_HEADER);
     for (unsigned b = 0; b < KVC_CODE_HEADER; b++) start[b] = (uint8_t)(words >> 8 * b & 255);
-    return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start, (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
+    return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, start,
+                            (size_t)(end - start) + (bits.at + 7) / 8, 0, e);
 }
 
 const struct kvc_stage kvc_stage_code = {
     .id = 19,
     .name = "code",
     .summary = "rounds to one step and codes with fixed tables",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL | KVC_STAGE_SAMPLES,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_TERMINAL |
+             KVC_STAGE_SAMPLES,
     .args = arguments,
     .n_args = N_ARGS,
     .check = code_check,

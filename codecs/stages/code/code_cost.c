@@ -8,7 +8,8 @@
 
 static uint32_t size_of_bin(unsigned bin) {
     if (bin < KVC_CODE_FINE_BINS) return bin;
-    const unsigned octave = (bin - KVC_CODE_FINE_BINS) / 8 + 6, part = (bin - KVC_CODE_FINE_BINS) % 8;
+    const unsigned octave = (bin - KVC_CODE_FINE_BINS) / 8 + 6,
+                   part = (bin - KVC_CODE_FINE_BINS) % 8;
     return (8 + part) << (octave - 3);
 }
 

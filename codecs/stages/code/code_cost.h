@@ -1,4 +1,5 @@
-/* code_cost.h: what codes cost in bits, by their size, at each index of the stage `code`. Not for choosing indices (code.c). */
+/* code_cost.h: what codes cost in bits, by their size, at each index of the stage `code`. Not for
+ * choosing indices (code.c). */
 #ifndef KVC_CODE_COST_H
 #define KVC_CODE_COST_H
 
@@ -16,7 +17,8 @@ static inline unsigned kvc_code_bin(uint32_t size) {
     return KVC_CODE_FINE_BINS + (octave - 6) * 8 + (size >> (octave - 3) & 7);
 }
 
-/* Returns the estimated bits of a code of each bin, of either sign, at an index. Made on first use. Thread-safe. */
+/* Returns the estimated bits of a code of each bin, of either sign, at an index. Made on first use.
+ * Thread-safe. */
 const double *kvc_code_costs(unsigned index);
 
 #endif

@@ -1,5 +1,5 @@
-/* code_decode.c: decodes what the stage `code` coded, run of rows after run, and lowers it for devices. Spec: code.md. Not for encoding
- * (code.c). */
+/* code_decode.c: decodes what the stage `code` coded, run of rows after run, and lowers it for
+ * devices. Spec: code.md. Not for encoding (code.c). */
 #include "codecs/stages/code/code_sections.h"
 
 #include "codecs/bits.h"
@@ -14,19 +14,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int read_indices(const struct kvc_section *s, uint8_t *index, size_t heads, size_t dim, struct kvc_error *e) {
+static int read_indices(const struct kvc_section *s, uint8_t *index, size_t heads, size_t dim,
+                        struct kvc_error *e) {
     struct kvc_bits bits = {.read = s->data, .limit = 8 * (size_t)s->size};
     for (size_t i = 0; i < heads * dim; i++) {
-        const int v = i % dim ? (int)index[i - 1] - kvc_unzigzag(kvc_bits_get_rice(&bits, KVC_CODE_TABLE_RICE))
+        const int v = i % dim ? (int)index[i - 1] -
+                                    kvc_unzigzag(kvc_bits_get_rice(&bits, KVC_CODE_TABLE_RICE))
                               : (int)kvc_bits_get(&bits, KVC_CODE_INDEX_BITS);
-        if (bits.bad || v < 0 || v >= KVC_CODE_INDICES) return kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES is out of range");
+        if (bits.bad || v < 0 || v >= KVC_CODE_INDICES)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES is out of range");
         index[i] = (uint8_t)v;
     }
-    return kvc_bits_ended(&bits) ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES does not end where it should");
+    return kvc_bits_ended(&bits)
+               ? 0
+               : kvc_fail(e, KVC_ERR_DAMAGED, "section TABLES does not end where it should");
 }
 
-/* Lists the components of a head whose codes have bits beside their symbols: escapes and those that lose low bits. */
-static size_t list_others(uint32_t *others, const uint16_t *symbols, const uint8_t *shift, size_t n) {
+/* Lists the components of a head whose codes have bits beside their symbols: escapes and those that
+ * lose low bits. */
+static size_t list_others(uint32_t *others, const uint16_t *symbols, const uint8_t *shift,
+                          size_t n) {
     size_t found = 0;
     for (size_t c = 0; c < n; c++) {
         others[found] = (uint32_t)c;
@@ -36,8 +43,9 @@ static size_t list_others(uint32_t *others, const uint16_t *symbols, const uint8
 }
 
 /* Reads escaped values and low bits of n components of a row of one head. */
-static int code_decode_join(float *y, const uint16_t *symbols, const uint8_t *shift, const uint32_t *others, size_t n, float step,
-                            struct kvc_bits *string, struct kvc_error *e) {
+static int code_decode_join(float *y, const uint16_t *symbols, const uint8_t *shift,
+                            const uint32_t *others, size_t n, float step, struct kvc_bits *string,
+                            struct kvc_error *e) {
     struct kvc_bits bits = *string; /* a copy, which may stay in registers */
     int64_t most = 0;
     for (size_t k = 0; k < n; k++) {
@@ -47,7 +55,8 @@ static int code_decode_join(float *y, const uint16_t *symbols, const uint8_t *sh
             const unsigned length = kvc_bits_get(&bits, KVC_CODE_LENGTH_BITS);
             r = kvc_unzigzag(1u << length | kvc_bits_get(&bits, length));
         }
-        if (shift[c]) r = r * (1 << shift[c]) + kvc_bits_get(&bits, shift[c]) - (1 << (shift[c] - 1));
+        if (shift[c])
+            r = r * (1 << shift[c]) + kvc_bits_get(&bits, shift[c]) - (1 << (shift[c] - 1));
         most |= r < 0 ? -r : r;
         y[c] = (float)r * step;
     }
@@ -64,19 +73,23 @@ struct sections {
     size_t size, extra_size;               /* bytes of words, of extra */
 };
 
-static int code_decode_open_sections(const struct kvc_stage_args *args, const struct kvc_stored *stored,
-                                     const struct kvc_shape *shape, struct sections *s, struct kvc_error *e) {
+static int code_decode_open_sections(const struct kvc_stage_args *args,
+                                     const struct kvc_stored *stored, const struct kvc_shape *shape,
+                                     struct sections *s, struct kvc_error *e) {
     memset(s, 0, sizeof *s);
     if (!(args->f[KVC_CODE_STEP] > 0)) return kvc_fail(e, KVC_ERR_DAMAGED, "the stage has no step");
-    if (!(s->tables = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e))) return -1;
-    if (!shape->tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (!(s->tables = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_TABLES, e)))
+        return -1;
+    if (!shape->tokens)
+        return kvc_section_none_left(stored->section, stored->section + stored->n, e);
     if (!(s->codes = kvc_section_only(stored->section, stored->n, KVC_SECTION_CODES, e))) return -1;
     s->lanes = kvc_code_lanes(args, (size_t)(shape->tokens * shape->heads * shape->dim));
     const uint8_t *p = s->codes->data;
     const size_t head = KVC_CODE_HEADER + 4 * (size_t)s->lanes;
     if (s->codes->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
     s->size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
-    if (s->size > s->codes->size - head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
+    if (s->size > s->codes->size - head)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
     if (s->size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");
     s->states = p + KVC_CODE_HEADER;
     s->words = p + head;
@@ -97,9 +110,10 @@ struct row_codes {
     struct kvc_code_plan plan;
     struct kvc_rans_decoder rans;
     struct kvc_bits bits;
-    uint32_t *others;                /* of one head */
-    uint16_t *symbols, *base;        /* of ROWS rows */
-    const struct kvc_code_way **way; /* of each of their heads, the first `filled` of which are set */
+    uint32_t *others;         /* of one head */
+    uint16_t *symbols, *base; /* of ROWS rows */
+    /* of each of their heads, the first `filled` of which are set */
+    const struct kvc_code_way **way;
     size_t filled;
 };
 
@@ -121,28 +135,34 @@ int kvc_code_rows_end(void *state, int done, struct kvc_error *e) {
     return status;
 }
 
-int kvc_code_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                        void **state, struct kvc_error *e) {
+int kvc_code_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        const struct kvc_block *block, void **state, struct kvc_error *e) {
     struct row_codes *r = calloc(1, sizeof *r);
     if (!r) return kvc_fail_memory(e, "codes");
     *state = r;
     if (code_decode_open_sections(args, stored, &block->shape, &r->sections, e)) return -1;
     if (!r->sections.codes) return 0;
-    const size_t heads = r->heads = (size_t)block->shape.heads, dim = r->dim = (size_t)block->shape.dim;
+    const size_t heads = r->heads = (size_t)block->shape.heads,
+                 dim = r->dim = (size_t)block->shape.dim;
     r->kernels = kvc_kernels_get();
     r->slots = kvc_code_slots();
     r->step = block->step;
     r->factor = (float)args->f[KVC_CODE_STEP];
     r->bits = (struct kvc_bits){.read = r->sections.extra, .limit = 8 * r->sections.extra_size};
     r->index = kvc_alloc(heads, dim);
-    r->way = kvc_alloc(heads, ROWS * (sizeof *r->way + dim * 2 * sizeof(uint16_t)) + dim * sizeof *r->others);
+    r->way = kvc_alloc(heads, ROWS * (sizeof *r->way + dim * 2 * sizeof(uint16_t)) +
+                                  dim * sizeof *r->others);
     if (!r->index || !r->way) return kvc_fail_memory(e, "codes");
     r->others = (uint32_t *)(r->way + ROWS * heads);
     r->symbols = (uint16_t *)(r->others + heads * dim);
     r->base = r->symbols + ROWS * heads * dim;
-    r->plan = (struct kvc_code_plan){.heads = heads, .dim = dim, .index = r->index, .factor = 1 << KVC_CODE_BITS};
+    r->plan = (struct kvc_code_plan){.heads = heads,
+                                     .dim = dim,
+                                     .index = r->index,
+                                     .factor = 1 << KVC_CODE_BITS};
     if (read_indices(r->sections.tables, r->index, heads, dim, e)) return -1;
-    return kvc_rans_decode_begin(&r->rans, r->sections.lanes, r->sections.states, r->sections.words, r->sections.size, e);
+    return kvc_rans_decode_begin(&r->rans, r->sections.lanes, r->sections.states, r->sections.words,
+                                 r->sections.size, e);
 }
 
 /* Sets the tables of n rows, of which row `first` is the first. */
@@ -161,7 +181,8 @@ static int set_tables(struct row_codes *r, size_t first, size_t n, struct kvc_er
     return 0;
 }
 
-/* Returns the symbols that are decoded at once of n rows. Heads are decoded as one where each then begins with lane 0, as it should. */
+/* Returns the symbols that are decoded at once of n rows. Heads are decoded as one where each then
+ * begins with lane 0, as it should. */
 static size_t at_once(const struct row_codes *r, size_t n) {
     return r->dim % r->rans.lanes ? r->dim : n * r->heads * r->dim;
 }
@@ -169,7 +190,8 @@ static size_t at_once(const struct row_codes *r, size_t n) {
 static void decode_symbols(struct row_codes *r, size_t n) {
     const size_t all = n * r->heads * r->dim, once = at_once(r, n);
     for (size_t c = 0; c < all; c += once)
-        r->kernels->rans_decode(&r->rans, r->symbols + c, r->base + c, once, r->slots, KVC_CODE_BITS);
+        r->kernels->rans_decode(&r->rans, r->symbols + c, r->base + c, once, r->slots,
+                                KVC_CODE_BITS);
 }
 
 /* Makes coefficients of the symbols of n rows. */
@@ -181,11 +203,13 @@ static int join_rows(struct row_codes *r, size_t n, float *y, struct kvc_error *
         const uint8_t *shift = r->way[i]->shift + h * dim;
         const uint32_t *others = r->way[i]->shifted + h * dim;
         size_t left = r->way[i]->n_shifted[h];
-        if (r->kernels->symbols_to_floats(y, symbols, dim, KVC_CODE_MIDDLE, r->factor) == KVC_CODE_ESCAPE) {
+        if (r->kernels->symbols_to_floats(y, symbols, dim, KVC_CODE_MIDDLE, r->factor) ==
+            KVC_CODE_ESCAPE) {
             left = list_others(r->others, symbols, shift, dim);
             others = r->others;
         }
-        if (left && code_decode_join(y, symbols, shift, others, left, r->factor, &r->bits, e)) return -1;
+        if (left && code_decode_join(y, symbols, shift, others, left, r->factor, &r->bits, e))
+            return -1;
     }
     return 0;
 }
@@ -206,7 +230,8 @@ int kvc_code_rows_next_two(void *const state[2], struct kvc_row_run run[2], stru
     for (size_t i = 0, n; i < run->n; i += n) {
         const size_t values = i * a->heads * a->dim;
         n = run->n - i < ROWS ? run->n - i : ROWS;
-        if (set_tables(a, run[0].first + i, n, e) || set_tables(b, run[1].first + i, n, e)) return -1;
+        if (set_tables(a, run[0].first + i, n, e) || set_tables(b, run[1].first + i, n, e))
+            return -1;
         if (at_once(a, n) == at_once(b, n) && at_once(a, n) > a->dim) {
             const struct kvc_rans_row x = {&a->rans, a->symbols, a->base, a->slots, KVC_CODE_BITS},
                                       y = {&b->rans, b->symbols, b->base, b->slots, KVC_CODE_BITS};
@@ -215,14 +240,16 @@ int kvc_code_rows_next_two(void *const state[2], struct kvc_row_run run[2], stru
             decode_symbols(a, n);
             decode_symbols(b, n);
         }
-        if (join_rows(a, n, run[0].rows + values, e) || join_rows(b, n, run[1].rows + values, e)) return -1;
+        if (join_rows(a, n, run[0].rows + values, e) || join_rows(b, n, run[1].rows + values, e))
+            return -1;
     }
     return 0;
 }
 
-int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                   struct kvc_program *program, struct kvc_error *e) {
-    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim, rows = (size_t)block->shape.tokens;
+int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                   struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
+    const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim,
+                 rows = (size_t)block->shape.tokens;
     struct sections s;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_WORDS, &block->shape);
     struct kvc_code_job code = {.rows = (uint32_t)rows,
@@ -239,7 +266,8 @@ int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *s
     if (room) memcpy(room, slots, slot_bytes);
     if (program->keep(program->owner, &key[1], heads * dim, &room, &code.index, e)) return -1;
     if (room && read_indices(s.tables, room, heads, dim, e)) return -1;
-    if (block->step && !(code.step_class = kvc_program_copy(program, block->step, rows * heads, e))) return -1;
+    if (block->step && !(code.step_class = kvc_program_copy(program, block->step, rows * heads, e)))
+        return -1;
     if (!(code.to = kvc_program_scratch(program, rows * heads * dim * sizeof(float), e))) return -1;
     const uint64_t base = kvc_program_bytes(program, s.codes, s.codes->size, NULL, e);
     struct kvc_device_job *job = base ? kvc_program_job(program, KVC_JOB_CODE, e) : NULL;

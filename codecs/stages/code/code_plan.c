@@ -1,5 +1,5 @@
-/* code_plan.c: the fixed tables of the stage `code` as the coder takes them, and plans of a segment. Spec: code.md, "Tables". Not for
- * the numbers in the tables (tables.c). */
+/* code_plan.c: the fixed tables of the stage `code` as the coder takes them, and plans of a
+ * segment. Spec: code.md, "Tables". Not for the numbers in the tables (tables.c). */
 #include "codecs/stages/code/code_plan.h"
 
 #include "codecs/memory.h"
@@ -15,7 +15,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t all_slots[KVC_CODE_SLOTS];
 static uint32_t slot_room[(1 << KVC_CODE_BITS) + KVC_RANS_SLACK];
 static struct kvc_rans_symbol all_rows[KVC_CODE_TABLES * KVC_CODE_SYMBOLS];
-static struct { uint8_t table, shift, limit; } point[KVC_CODE_CLASSES][KVC_CODE_INDICES]; /* of an index at a step class */
+/* of an index at a step class */
+static struct { uint8_t table, shift, limit; } point[KVC_CODE_CLASSES][KVC_CODE_INDICES];
 
 unsigned kvc_code_shift(unsigned index) {
     return index < KVC_CODE_TABLES ? 0 : (index - KVC_CODE_TABLES + PER_OCTAVE) / PER_OCTAVE;
@@ -26,7 +27,8 @@ unsigned kvc_code_table(unsigned index) {
 }
 
 unsigned kvc_code_index_at(unsigned index, int class) {
-    const int moved = (int)index - (PER_OCTAVE * (class + 2 * KVC_CODE_CLASS_ZERO) + 1) / 2 + PER_OCTAVE * KVC_CODE_CLASS_ZERO;
+    const int moved = (int)index - (PER_OCTAVE * (class + 2 * KVC_CODE_CLASS_ZERO) + 1) / 2 +
+                      PER_OCTAVE * KVC_CODE_CLASS_ZERO;
     return moved < 0 ? 0 : moved >= KVC_CODE_INDICES ? KVC_CODE_INDICES - 1 : (unsigned)moved;
 }
 
@@ -35,12 +37,15 @@ static void make_tables(void) {
     for (unsigned t = 0; t < KVC_CODE_TABLES; t++) {
         while (kvc_code_frequency[t][KVC_CODE_MIDDLE + most[t] + 1]) most[t]++;
         kvc_rans_decoding_table(slot_room, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
-        memcpy(all_slots + ((size_t)t << KVC_CODE_BITS), slot_room, sizeof *all_slots << KVC_CODE_BITS);
-        kvc_rans_encoding_table(all_rows + t * KVC_CODE_SYMBOLS, kvc_code_frequency[t], KVC_CODE_SYMBOLS);
+        memcpy(all_slots + ((size_t)t << KVC_CODE_BITS), slot_room,
+               sizeof *all_slots << KVC_CODE_BITS);
+        kvc_rans_encoding_table(all_rows + t * KVC_CODE_SYMBOLS, kvc_code_frequency[t],
+                                KVC_CODE_SYMBOLS);
     }
     for (int class = 0; class < KVC_CODE_CLASSES; class ++)
         for (unsigned i = 0; i < KVC_CODE_INDICES; i++) {
-            const unsigned index = kvc_code_index_at(i, class - KVC_CODE_CLASS_ZERO), table = kvc_code_table(index);
+            const unsigned index = kvc_code_index_at(i, class - KVC_CODE_CLASS_ZERO),
+                           table = kvc_code_table(index);
             point[class][i].table = (uint8_t)table;
             point[class][i].shift = (uint8_t)kvc_code_shift(index);
             point[class][i].limit = point[class][i].shift ? 0 : (uint8_t)(most[table] + 1);
@@ -57,12 +62,14 @@ const struct kvc_rans_symbol *kvc_code_rows(void) {
     return all_rows;
 }
 
-const struct kvc_code_way *kvc_code_plan_make(struct kvc_code_plan *p, int class, struct kvc_error *e) {
+const struct kvc_code_way *kvc_code_plan_make(struct kvc_code_plan *p, int class,
+                                              struct kvc_error *e) {
     const size_t width = p->heads * p->dim;
     const unsigned c = (unsigned)(class + KVC_CODE_CLASS_ZERO);
     struct kvc_code_way *way = &p->at[c];
     pthread_once(&once, make_tables);
-    if (!(way->shifted = kvc_alloc(p->heads, p->dim * (sizeof(uint32_t) + sizeof(uint16_t) + 2) + sizeof(uint32_t)))) {
+    if (!(way->shifted = kvc_alloc(p->heads, p->dim * (sizeof(uint32_t) + sizeof(uint16_t) + 2) +
+                                                 sizeof(uint32_t)))) {
         kvc_fail_memory(e, "tables");
         return NULL;
     }
@@ -78,7 +85,8 @@ const struct kvc_code_way *kvc_code_plan_make(struct kvc_code_plan *p, int class
     }
     for (size_t h = 0; h < p->heads; h++) {
         size_t n = 0;
-        for (size_t i = 0; i < p->dim; i++) { /* what is written last and does not count stays in the head's room */
+        /* what is written last and does not count stays in the head's room */
+        for (size_t i = 0; i < p->dim; i++) {
             way->shifted[h * p->dim + n] = (uint32_t)i;
             n += way->shift[h * p->dim + i] != 0;
         }

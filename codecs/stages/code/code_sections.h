@@ -1,4 +1,5 @@
-/* code_sections.h: the sections TABLES and CODES of the stage `code`, and decoding them. Spec: code.md. For code.c and code_decode.c. */
+/* code_sections.h: the sections TABLES and CODES of the stage `code`, and decoding them. Spec:
+ * code.md. For code.c and code_decode.c. */
 #ifndef KVC_CODE_SECTIONS_H
 #define KVC_CODE_SECTIONS_H
 
@@ -22,12 +23,12 @@ static inline unsigned kvc_code_lanes(const struct kvc_stage_args *args, size_t 
 }
 
 /* Decoding, as of a stage (stage.h). */
-int kvc_code_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                        void **state, struct kvc_error *e);
+int kvc_code_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        const struct kvc_block *block, void **state, struct kvc_error *e);
 int kvc_code_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e);
 int kvc_code_rows_next_two(void *const state[2], struct kvc_row_run run[2], struct kvc_error *e);
 int kvc_code_rows_end(void *state, int done, struct kvc_error *e);
-int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                   struct kvc_program *program, struct kvc_error *e);
+int kvc_code_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                   struct kvc_block *block, struct kvc_program *program, struct kvc_error *e);
 
 #endif

@@ -23,12 +23,15 @@ static void close_gaps(uint8_t *rows, size_t size, const uint8_t *mask, uint64_t
 }
 
 void kvc_kept_open(struct kvc_block *block, const uint8_t *mask) {
-    if (block->salient) close_gaps(block->salient, (size_t)block->shape.heads, mask, block->shape.tokens);
-    if (block->row) close_gaps((uint8_t *)block->row, sizeof *block->row, mask, block->shape.tokens);
+    if (block->salient)
+        close_gaps(block->salient, (size_t)block->shape.heads, mask, block->shape.tokens);
+    if (block->row)
+        close_gaps((uint8_t *)block->row, sizeof *block->row, mask, block->shape.tokens);
     block->shape.tokens -= kept_count(mask, block->shape.tokens);
 }
 
-int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
+int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage,
+                    struct kvc_sections *out, struct kvc_error *e) {
     const size_t size = (size_t)kvc_row_bytes(&block->shape);
     const uint64_t rows = block->shape.tokens;
     struct kvc_block kept = {.shape = block->shape};
@@ -41,14 +44,15 @@ int kvc_kept_encode(struct kvc_block *block, const uint8_t *mask, uint8_t stage,
         if (mask[i]) memcpy(kept.rows + to++ * size, block->rows + i * size, size);
     close_gaps(block->rows, size, mask, rows);
     kvc_kept_open(block, mask);
-    const int status = !block->looked && (kvc_stage_parse(&kvc_stage_split, "", &args, e) ||
-                                          kvc_stage_split.encode(&args, NULL, &kept, stage, out, e));
+    const int status = !block->looked &&
+                       (kvc_stage_parse(&kvc_stage_split, "", &args, e) ||
+                        kvc_stage_split.encode(&args, NULL, &kept, stage, out, e));
     free(kept.rows);
     return status ? -1 : 0;
 }
 
-int kvc_kept_decode(struct kvc_block *block, const uint8_t *mask, const struct kvc_section *sections, size_t n,
-                    struct kvc_error *e) {
+int kvc_kept_decode(struct kvc_block *block, const uint8_t *mask,
+                    const struct kvc_section *sections, size_t n, struct kvc_error *e) {
     const size_t size = (size_t)kvc_row_bytes(&block->shape);
     const struct kvc_stored stored = {.section = sections, .n = n};
     struct kvc_block kept = {.shape = block->shape};
@@ -56,7 +60,8 @@ int kvc_kept_decode(struct kvc_block *block, const uint8_t *mask, const struct k
     kept.shape.tokens = kept_count(mask, block->shape.tokens);
     if (!kept.shape.tokens) return kvc_section_none_left(sections, sections + n, e);
     if (!(kept.rows = kvc_alloc(kept.shape.tokens, size))) return kvc_fail_memory(e, "kept rows");
-    int status = kvc_stage_parse(&kvc_stage_split, "", &args, e) || kvc_stage_split.decode(&args, &stored, &kept, e);
+    int status = kvc_stage_parse(&kvc_stage_split, "", &args, e) ||
+                 kvc_stage_split.decode(&args, &stored, &kept, e);
     /* from the end, so that no row is overwritten before it has moved */
     uint64_t own = block->handed.tokens, from = kept.shape.tokens;
     for (uint64_t i = block->shape.tokens; i-- > 0 && !status;) {
@@ -67,8 +72,8 @@ int kvc_kept_decode(struct kvc_block *block, const uint8_t *mask, const struct k
     return status ? -1 : 0;
 }
 
-int kvc_kept_lower(struct kvc_program *p, const struct kvc_shape *shape, const uint8_t *mask, const struct kvc_section *sections,
-                   size_t n, struct kvc_error *e) {
+int kvc_kept_lower(struct kvc_program *p, const struct kvc_shape *shape, const uint8_t *mask,
+                   const struct kvc_section *sections, size_t n, struct kvc_error *e) {
     const struct kvc_stored stored = {.section = sections, .n = n};
     struct kvc_block kept = {.shape = *shape, .own = shape->dtype};
     struct kvc_stage_args args;
@@ -96,12 +101,14 @@ int kvc_kept_lower(struct kvc_program *p, const struct kvc_shape *shape, const u
         for (uint64_t row = i; row < end && !status;) {
             const struct kvc_program_run *list = from ? own.run : left, *run = NULL;
             for (size_t k = 0; k < (from ? own.n_runs : n_left); k++)
-                if (at[from] >= list[k].first && at[from] < list[k].first + list[k].rows) run = &list[k];
+                if (at[from] >= list[k].first && at[from] < list[k].first + list[k].rows)
+                    run = &list[k];
             if (!run) {
                 status = kvc_fail(e, KVC_ERR_DAMAGED, "rows are missing");
                 break;
             }
-            const uint64_t skip = at[from] - run->first, most = run->rows - skip, rows = end - row < most ? end - row : most;
+            const uint64_t skip = at[from] - run->first, most = run->rows - skip,
+                           rows = end - row < most ? end - row : most;
             struct kvc_program_run *to = kvc_program_run(p, row, rows, e);
             if (!to) {
                 status = -1;

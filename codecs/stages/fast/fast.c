@@ -1,4 +1,5 @@
-/* fast.c: fixed-width exponents around each channel's own, for latency: decodes at memory speed. Spec: fast.md. */
+/* fast.c: fixed-width exponents around each channel's own, for latency: decodes at memory speed.
+ * Spec: fast.md. */
 #include "codecs/bits.h"
 #include "codecs/planes.h"
 #include "codecs/program.h"
@@ -10,7 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_WIDTH = KVC_FAST_WIDTH_MIN, MAX_WIDTH = KVC_FAST_WIDTH_MAX, FARTHEST = KVC_FAST_FARTHEST };
+enum {
+    MIN_WIDTH = KVC_FAST_WIDTH_MIN,
+    MAX_WIDTH = KVC_FAST_WIDTH_MAX,
+    FARTHEST = KVC_FAST_FARTHEST
+};
 
 struct work {
     size_t rows, n, values, size; /* n words a row; size: bytes of the block */
@@ -51,50 +56,60 @@ static const uint16_t *row_words(const struct work *w, const uint8_t *rows, size
 }
 
 /* Compilers vectorise loops of 16 without aliasing by themselves. */
-static void add_exponents(uint32_t *restrict sum, const uint16_t *restrict words, size_t n, unsigned mantissa, uint16_t mask) {
+static void add_exponents(uint32_t *restrict sum, const uint16_t *restrict words, size_t n,
+                          unsigned mantissa, uint16_t mask) {
     size_t i = 0;
     for (; i + 16 <= n; i += 16)
         for (size_t k = i; k < i + 16; k++) sum[k] += (uint32_t)(words[k] >> mantissa & mask);
     for (; i < n; i++) sum[i] += (uint32_t)(words[i] >> mantissa & mask);
 }
 
-/* to[i] = exponent - bias[i], mod 2^8; the sign bit, which is the exponent's ninth or sixth, is masked away. */
-static void take_bias(uint8_t *restrict to, const uint16_t *restrict words, const uint16_t *restrict bias, size_t n,
-                      unsigned mantissa, uint16_t mask) {
+/* to[i] = exponent - bias[i], mod 2^8; the sign bit, which is the exponent's ninth or sixth, is
+ * masked away. */
+static void take_bias(uint8_t *restrict to, const uint16_t *restrict words,
+                      const uint16_t *restrict bias, size_t n, unsigned mantissa, uint16_t mask) {
     size_t i = 0;
     for (; i + 16 <= n; i += 16)
-        for (size_t k = i; k < i + 16; k++) to[k] = (uint8_t)(((words[k] >> mantissa) - bias[k]) & mask);
+        for (size_t k = i; k < i + 16; k++)
+            to[k] = (uint8_t)(((words[k] >> mantissa) - bias[k]) & mask);
     for (; i < n; i++) to[i] = (uint8_t)(((words[i] >> mantissa) - bias[i]) & mask);
 }
 
-/* Counts bytes. Eight tables: an increment need not wait for the one before, which is mostly of the same byte. */
+/* Counts bytes. Eight tables: an increment need not wait for the one before, which is mostly of the
+ * same byte. */
 static void count_bytes(uint32_t *count, const uint8_t *bytes, size_t n) {
     uint32_t part[8][256] = {{0}};
     size_t i = 0;
     for (uint64_t eight; i + 8 <= n; i += 8) {
         memcpy(&eight, bytes + i, sizeof eight);
-        part[0][eight & 255]++, part[1][eight >> 8 & 255]++, part[2][eight >> 16 & 255]++, part[3][eight >> 24 & 255]++;
-        part[4][eight >> 32 & 255]++, part[5][eight >> 40 & 255]++, part[6][eight >> 48 & 255]++, part[7][eight >> 56]++;
+        part[0][eight & 255]++, part[1][eight >> 8 & 255]++, part[2][eight >> 16 & 255]++,
+            part[3][eight >> 24 & 255]++;
+        part[4][eight >> 32 & 255]++, part[5][eight >> 40 & 255]++, part[6][eight >> 48 & 255]++,
+            part[7][eight >> 56]++;
     }
     for (; i < n; i++) part[0][bytes[i]]++;
     for (unsigned b = 0; b < 256; b++)
         for (unsigned k = 0; k < 8; k++) count[b] += part[k][b];
 }
 
-/* Sets each channel's bias to its mean exponent, moved so that values cost the fewest bits, and returns the width of codes. */
+/* Sets each channel's bias to its mean exponent, moved so that values cost the fewest bits, and
+ * returns the width of codes. */
 static unsigned fast_choose(struct work *w, const uint8_t *rows) {
     const uint16_t mask = (uint16_t)((1u << (15 - w->mantissa)) - 1);
     uint32_t *sum = calloc(w->n, sizeof *sum), count[256] = {0};
     if (!sum) return 0;
-    for (size_t t = 0; t < w->rows; t++) add_exponents(sum, row_words(w, rows, t), w->n, w->mantissa, mask);
+    for (size_t t = 0; t < w->rows; t++)
+        add_exponents(sum, row_words(w, rows, t), w->n, w->mantissa, mask);
     for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)((sum[i] + w->rows / 2) / w->rows);
     free(sum);
-    for (size_t t = 0; t < w->rows; t++) take_bias(w->high + t * w->n, row_words(w, rows, t), w->bias, w->n, w->mantissa, mask);
+    for (size_t t = 0; t < w->rows; t++)
+        take_bias(w->high + t * w->n, row_words(w, rows, t), w->bias, w->n, w->mantissa, mask);
     count_bytes(count, w->high, w->values);
     return kvc_fast_choose(count, w->values, w->mantissa, w->bias, w->n);
 }
 
-static int get_params(struct work *w, const struct kvc_section *s, unsigned *width, struct kvc_error *e) {
+static int get_params(struct work *w, const struct kvc_section *s, unsigned *width,
+                      struct kvc_error *e) {
     struct kvc_bits b = {.read = s->data, .limit = 8 * (size_t)s->size};
     const unsigned exponents = 1u << (15 - w->mantissa);
     *width = kvc_bits_get(&b, 4);
@@ -108,7 +123,8 @@ static int get_params(struct work *w, const struct kvc_section *s, unsigned *wid
         w->bias[i] = (uint16_t)((unsigned)bias << w->mantissa);
     }
     if (bad) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has a number out of range");
-    if (!kvc_bits_ended(&b)) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS does not end where it should");
+    if (!kvc_bits_ended(&b))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS does not end where it should");
     return 0;
 }
 
@@ -123,8 +139,8 @@ static size_t next_escape(const struct work *w, size_t i, unsigned width) {
     return i;
 }
 
-/* Writes ESCAPES: the high bytes that `width` bits do not hold, which lose what does not fit. Returns the bytes; more than `room` when
- * they do not fit. */
+/* Writes ESCAPES: the high bytes that `width` bits do not hold, which lose what does not fit.
+ * Returns the bytes; more than `room` when they do not fit. */
 static size_t put_escapes(struct work *w, unsigned width, size_t room) {
     size_t used = 0, next = 0; /* next: the value a distance of 0 means */
     for (size_t i = next_escape(w, 0, width); i < w->values; i = next_escape(w, i + 1, width)) {
@@ -143,8 +159,8 @@ static size_t put_escapes(struct work *w, unsigned width, size_t room) {
     return used;
 }
 
-static int encode_words(struct work *w, const struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
-                        struct kvc_error *e) {
+static int encode_words(struct work *w, const struct kvc_block *block, uint8_t stage,
+                        struct kvc_sections *out, struct kvc_error *e) {
     for (unsigned p = 0; p < w->below; p++) {
         kvc_plane_out(w->bytes, block->rows, w->values, 4, p, 1);
         if (kvc_plane_add(out, stage, (uint8_t)p, w->bytes, w->values, e)) return -1;
@@ -156,17 +172,20 @@ static int encode_words(struct work *w, const struct kvc_block *block, uint8_t s
         return -1;
     for (size_t i = 0; i < w->n; i++) w->bias[i] = (uint16_t)(w->bias[i] << w->mantissa);
     for (size_t t = 0; t < w->rows; t++)
-        kvc_kernels_get()->cut_rotated(w->low + t * w->n, w->high + t * w->n, row_words(w, block->rows, t), w->bias, w->n);
+        kvc_kernels_get()->cut_rotated(w->low + t * w->n, w->high + t * w->n,
+                                       row_words(w, block->rows, t), w->bias, w->n);
     if (kvc_plane_add(out, stage, (uint8_t)w->below, w->low, w->values, e)) return -1;
     const size_t escapes = put_escapes(w, width, w->size);
     if (escapes > w->size) return 1; /* nothing gained */
-    if (escapes && kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, w->bytes, escapes, 0, e)) return -1;
+    if (escapes && kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, w->bytes, escapes, 0, e))
+        return -1;
     kvc_kernels_get()->pack_bits(w->bytes, w->high, w->values, width);
-    return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, w->bytes, KVC_PACKED(w->values, width), 0, e);
+    return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, w->bytes,
+                            KVC_PACKED(w->values, width), 0, e);
 }
 
-static int fast_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                       struct kvc_sections *out, struct kvc_error *e) {
+static int fast_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                       uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     (void)args, (void)state;
     const size_t count = out->count, used = out->used;
     struct work w;
@@ -180,7 +199,8 @@ static int fast_encode(const struct kvc_stage_args *args, void *state, struct kv
         free(w.memory);
     }
     if (status < 0) return -1;
-    if (status || out->used - used + (out->count - count) * KVC_SECTION_COST >= w.size + KVC_SECTION_COST) {
+    if (status ||
+        out->used - used + (out->count - count) * KVC_SECTION_COST >= w.size + KVC_SECTION_COST) {
         out->count = count; /* nothing gained: keep the rows */
         out->used = used;
         return kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, w.size, 0, e);
@@ -196,9 +216,11 @@ struct escapes {
     size_t at; /* the value a distance of 0 means */
 };
 
-/* Puts the escaped bytes among values first to last - 1 in their places of `high`, whose first is value `first`. */
+/* Puts the escaped bytes among values first to last - 1 in their places of `high`, whose first is
+ * value `first`. */
 static void apply_escapes(struct escapes *s, uint8_t *high, size_t first, size_t last) {
-    const uint8_t *next = s->next, *const end = s->end; /* own copies: bytes written to `high` could be those of *s */
+    const uint8_t *next = s->next, *const end = s->end; /* own copies: bytes written to `high` could
+                                                           be those of *s */
     size_t at = s->at;
     while (next != end && at + next[0] < last) {
         at += next[0];
@@ -217,16 +239,19 @@ struct sections {
     unsigned width;
 };
 
-static int fast_open_sections(struct work *w, const struct kvc_stored *stored, struct sections *s, struct kvc_error *e) {
+static int fast_open_sections(struct work *w, const struct kvc_stored *stored, struct sections *s,
+                              struct kvc_error *e) {
     const struct kvc_section *next = stored->section, *end = next + stored->n, *params;
     *s = (struct sections){.width = 0};
     for (unsigned p = 0; p < w->below; p++)
         if (!(s->plane[p] = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e))) return -1;
-    if (!(params = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) || get_params(w, params, &s->width, e) ||
+    if (!(params = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
+        get_params(w, params, &s->width, e) ||
         !(s->low = kvc_section_take(&next, end, KVC_SECTION_PLANE, w->below, e)))
         return -1;
     if (next != end && next->type == KVC_SECTION_ESCAPES) {
-        if (!(s->escapes = kvc_section_take_stored(&next, end, KVC_SECTION_ESCAPES, 0, e))) return -1;
+        if (!(s->escapes = kvc_section_take_stored(&next, end, KVC_SECTION_ESCAPES, 0, e)))
+            return -1;
         if (!s->escapes->size || s->escapes->size % 2)
             return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES is not pairs of bytes");
     }
@@ -234,14 +259,16 @@ static int fast_open_sections(struct work *w, const struct kvc_stored *stored, s
     return kvc_section_none_left(next, end, e);
 }
 
-/* Where words go: the pieces of a row that are consecutive bytes, and the bytes between those of two rows and of one row. */
+/* Where words go: the pieces of a row that are consecutive bytes, and the bytes between those of
+ * two rows and of one row. */
 struct target {
     uint8_t *first; /* of the first row */
     size_t pieces, row, piece;
     int past; /* as in struct kvc_row_places */
 };
 
-/* Finds the places of a block's rows where they are known and a row is at most its heads, else its own rows. */
+/* Finds the places of a block's rows where they are known and a row is at most its heads, else its
+ * own rows. */
 static struct target find_target(const struct work *w, struct kvc_block *block) {
     const struct kvc_row_places *p = w->below ? NULL : block->places;
     const uint64_t pieces = p ? kvc_row_pieces(&block->shape, &p->strides) : 0;
@@ -255,28 +282,31 @@ static struct target find_target(const struct work *w, struct kvc_block *block) 
 }
 
 /* Joins rows t to t + rows - 1, whose high bytes are in `high`. */
-static void join_rows(struct work *w, const struct target *to, uint8_t *block_rows, const uint8_t *low, const uint8_t *high,
-                      size_t t, size_t rows) {
+static void join_rows(struct work *w, const struct target *to, uint8_t *block_rows,
+                      const uint8_t *low, const uint8_t *high, size_t t, size_t rows) {
     const struct kvc_kernels *k = kvc_kernels_get();
     const size_t size = w->n / to->pieces;
     low += t * w->n;
     for (size_t p = 0; p < to->pieces && !w->below; p++)
-        k->join_rotated(to->first + p * to->piece + t * to->row, to->row, low + p * size, high + p * size, w->n,
-                        w->bias + p * size, rows, size, to->past);
+        k->join_rotated(to->first + p * to->piece + t * to->row, to->row, low + p * size,
+                        high + p * size, w->n, w->bias + p * size, rows, size, to->past);
     for (size_t i = 0; i < rows && w->below; i++) {
-        k->join_rotated((uint8_t *)w->words, 0, low + i * w->n, high + i * w->n, 0, w->bias, 1, w->n, 0);
+        k->join_rotated((uint8_t *)w->words, 0, low + i * w->n, high + i * w->n, 0, w->bias, 1,
+                        w->n, 0);
         kvc_words_in(block_rows + 4 * (t + i) * w->n, w->words, w->n, kvc_words_of(KVC_F32));
     }
 }
 
-/* Rows that are decoded together, so that their high bytes stay in the first cache: whole groups of packed codes. */
+/* Rows that are decoded together, so that their high bytes stay in the first cache: whole groups of
+ * packed codes. */
 static size_t rows_together(size_t n) {
     enum { VALUES = 8192 };
     const size_t least = kvc_packed_rows(n), fit = VALUES / n / least;
     return fit ? fit * least : least;
 }
 
-static int decode_words(struct work *w, struct kvc_block *block, const struct kvc_stored *stored, struct kvc_error *e) {
+static int decode_words(struct work *w, struct kvc_block *block, const struct kvc_stored *stored,
+                        struct kvc_error *e) {
     struct sections s;
     if (fast_open_sections(w, stored, &s, e)) return -1;
     for (unsigned p = 0; p < w->below; p++) {
@@ -285,7 +315,9 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
     }
     const unsigned width = s.width;
     const uint8_t *low = kvc_section_bytes(s.low, w->low, w->values, e);
-    const uint8_t *packed = low ? kvc_section_bytes(s.codes, w->bytes, KVC_PACKED(w->values, width), e) : NULL;
+    const uint8_t *packed = low ? kvc_section_bytes(s.codes, w->bytes, KVC_PACKED(w->values, width),
+                                                    e)
+                                : NULL;
     if (!packed || kvc_packed_check(packed, w->values, width, e)) return -1;
     struct escapes escapes = {.next = NULL};
     if (s.escapes) {
@@ -296,17 +328,19 @@ static int decode_words(struct work *w, struct kvc_block *block, const struct kv
     const size_t together = rows_together(w->n);
     for (size_t t = 0, rows; t < w->rows; t += rows) {
         rows = w->rows - t < together ? w->rows - t : together;
-        kvc_kernels_get()->unpack_bits(w->high, packed + KVC_PACKED(t * w->n, width), rows * w->n, width);
+        kvc_kernels_get()->unpack_bits(w->high, packed + KVC_PACKED(t * w->n, width), rows * w->n,
+                                       width);
         apply_escapes(&escapes, w->high, t * w->n, (t + rows) * w->n);
         join_rows(w, &to, block->rows, low, w->high, t, rows);
     }
     if (to.past) kvc_kernels_get()->join_rotated(to.first, 0, low, w->high, 0, w->bias, 0, 0, 1);
-    if (escapes.next != escapes.end) return kvc_fail(e, KVC_ERR_DAMAGED, "an escape lies beyond the block");
+    if (escapes.next != escapes.end)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "an escape lies beyond the block");
     return 0;
 }
 
-static int fast_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                       struct kvc_error *e) {
+static int fast_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                       struct kvc_block *block, struct kvc_error *e) {
     (void)args;
     const struct kvc_section *sections = stored->section;
     const size_t n = stored->n;
@@ -315,8 +349,10 @@ static int fast_decode(const struct kvc_stage_args *args, const struct kvc_store
     int raw = kvc_section_raw(sections, n, block->rows, w.size, e);
     if (raw) return raw < 0 ? -1 : 0;
     if (!w.values && !n) return 0;
-    if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", n);
-    const size_t packed = KVC_PACKED(w.values, MAX_WIDTH); /* room for that and for a plane, were they compressed */
+    if (!w.mantissa || !w.values)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", n);
+    /* room for that and for a plane, were they compressed */
+    const size_t packed = KVC_PACKED(w.values, MAX_WIDTH);
     if (work_init(&w, w.values, packed > w.values ? packed : w.values, e)) return -1;
     const int status = decode_words(&w, block, stored, e);
     free(w.memory);
@@ -324,7 +360,8 @@ static int fast_decode(const struct kvc_stage_args *args, const struct kvc_store
 }
 
 /* Lists the first escape of each row, and the value that a distance of 0 means there. */
-static int list_rows(const struct work *w, const struct kvc_section *s, uint32_t *start, struct kvc_error *e) {
+static int list_rows(const struct work *w, const struct kvc_section *s, uint32_t *start,
+                     struct kvc_error *e) {
     const size_t pairs = s->size / 2;
     size_t at = 0, p = 0;
     for (size_t t = 0; t <= w->rows; t++) {
@@ -335,8 +372,8 @@ static int list_rows(const struct work *w, const struct kvc_section *s, uint32_t
     return p == pairs ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "an escape lies beyond the block");
 }
 
-static int lower_words(struct work *w, struct kvc_fast_op *op, const struct kvc_stored *stored, struct kvc_program *program,
-                       struct kvc_error *e) {
+static int lower_words(struct work *w, struct kvc_fast_op *op, const struct kvc_stored *stored,
+                       struct kvc_program *program, struct kvc_error *e) {
     struct sections s;
     const uint8_t *packed;
     if (fast_open_sections(w, stored, &s, e)) return -1;
@@ -346,8 +383,10 @@ static int lower_words(struct work *w, struct kvc_fast_op *op, const struct kvc_
         !(op->low = kvc_program_bytes(program, s.low, w->values, NULL, e)))
         return -1;
     if (s.escapes) {
-        if (!(op->pair = kvc_program_bytes(program, s.escapes, s.escapes->size, NULL, e))) return -1;
-        uint32_t *start = program->table(program->owner, 2 * (w->rows + 1) * sizeof *start, &op->start);
+        if (!(op->pair = kvc_program_bytes(program, s.escapes, s.escapes->size, NULL, e)))
+            return -1;
+        uint32_t *start = program->table(program->owner, 2 * (w->rows + 1) * sizeof *start,
+                                         &op->start);
         if (!start) return kvc_fail_memory(e, "escapes");
         if (list_rows(w, s.escapes, start, e)) return -1;
     }
@@ -356,8 +395,8 @@ static int lower_words(struct work *w, struct kvc_fast_op *op, const struct kvc_
     return op->codes ? kvc_packed_check(packed, w->values, s.width, e) : -1;
 }
 
-static int fast_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                      struct kvc_program *program, struct kvc_error *e) {
+static int fast_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                      struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     (void)args;
     struct work w;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_FAST, &block->shape);
@@ -365,7 +404,8 @@ static int fast_lower(const struct kvc_stage_args *args, const struct kvc_stored
     if (raw) return raw < 0 ? -1 : 0;
     fast_measure(&w, &block->shape);
     if (!w.values && !stored->n) return 0;
-    if (!w.mantissa || !w.values) return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", stored->n);
+    if (!w.mantissa || !w.values)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "%zu sections where RAW is due", stored->n);
     if (work_init(&w, 0, 0, e)) return -1;
     int status = lower_words(&w, &op.fast, stored, program, e);
     free(w.memory);

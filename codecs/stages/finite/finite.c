@@ -1,5 +1,5 @@
-/* finite.c: the stage that takes values that would spoil statistics out of the matrix: NaN, infinities, values from 2^50 on.
- * Spec: finite.md. */
+/* finite.c: the stage that takes values that would spoil statistics out of the matrix: NaN,
+ * infinities, values from 2^50 on. Spec: finite.md. */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
@@ -12,10 +12,12 @@
 /* Below it ranges, squares and their sums stay far from overflow. */
 #define LIMIT 0x1p50f
 
-static int finite_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape, struct kvc_error *e) {
+static int finite_accepts(const struct kvc_stage_args *args, const struct kvc_shape *shape,
+                          struct kvc_error *e) {
     (void)args;
     if (kvc_is_float(shape->dtype)) return 1;
-    kvc_fail(e, KVC_ERR_UNSUPPORTED, "takes f32, f16 and bf16, not %s", kvc_dtype_info(shape->dtype)->name);
+    kvc_fail(e, KVC_ERR_UNSUPPORTED, "takes f32, f16 and bf16, not %s",
+             kvc_dtype_info(shape->dtype)->name);
     return 0;
 }
 
@@ -23,7 +25,8 @@ static int is_tame(float x) {
     return fabsf(x) < LIMIT; /* false for NaN */
 }
 
-/* Returns the replacement of a value of a channel: the mean of the channel's other values, which is inside their range. */
+/* Returns the replacement of a value of a channel: the mean of the channel's other values, which is
+ * inside their range. */
 static float stand_in(const float *channel, size_t rows, size_t row_values) {
     double sum = 0;
     size_t n = 0;
@@ -35,10 +38,12 @@ static float stand_in(const float *channel, size_t rows, size_t row_values) {
     return n ? (float)(sum / (double)n) : 0;
 }
 
-/* Puts the wild values among n values `x` of the block into ESCAPES: indices, then values in their dtype. */
-static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wild, uint8_t stage, struct kvc_sections *out,
-                    struct kvc_error *e) {
-    const size_t size = kvc_dtype_info(block->shape.dtype)->size, row = (size_t)(block->shape.heads * block->shape.dim);
+/* Puts the wild values among n values `x` of the block into ESCAPES: indices, then values in their
+ * dtype. */
+static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wild, uint8_t stage,
+                    struct kvc_sections *out, struct kvc_error *e) {
+    const size_t size = kvc_dtype_info(block->shape.dtype)->size,
+                 row = (size_t)(block->shape.heads * block->shape.dim);
     const size_t rows = (size_t)block->shape.tokens;
     uint8_t *bytes = kvc_alloc(wild, 4 + size);
     if (!bytes) return kvc_fail_memory(e, "escapes");
@@ -50,7 +55,8 @@ static int take_out(struct kvc_block *block, const float *x, size_t n, size_t wi
         const float mean = stand_in(x + i % row, rows, row);
         kvc_from_floats(block->rows + i * size, &mean, 1, block->shape.dtype);
     }
-    const int status = kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, bytes, wild * (4 + size), 1, e);
+    const int status = kvc_sections_add(out, KVC_SECTION_ESCAPES, stage, 0, bytes,
+                                        wild * (4 + size), 1, e);
     free(bytes);
     return status;
 }
@@ -71,15 +77,18 @@ static int any_reaches(const uint8_t *values, size_t n, uint16_t limit) {
 
 /* 0 when every value of the block is tame for certain. */
 static int may_be_wild(const struct kvc_block *block, size_t n) {
-    if (block->shape.dtype == KVC_F16) return any_reaches(block->rows, n, 0x7c00);           /* infinity */
-    if (block->shape.dtype == KVC_BF16) return any_reaches(block->rows, n, (127 + 50) << 7); /* LIMIT */
+    /* infinity */
+    if (block->shape.dtype == KVC_F16) return any_reaches(block->rows, n, 0x7c00);
+    /* LIMIT */
+    if (block->shape.dtype == KVC_BF16) return any_reaches(block->rows, n, (127 + 50) << 7);
     return 1;
 }
 
-static int finite_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                         struct kvc_sections *out, struct kvc_error *e) {
+static int finite_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                         uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     (void)args, (void)state;
-    if (!may_be_wild(block, (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim))) return 0;
+    if (!may_be_wild(block, (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim)))
+        return 0;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
     float *x = kvc_alloc(n, sizeof *x);
     size_t wild = 0;
@@ -97,43 +106,52 @@ static uint64_t index_at(const uint8_t *bytes, size_t k) {
     return p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
 }
 
-static int check_ascending(const uint8_t *bytes, size_t count, uint64_t values, struct kvc_error *e) {
+static int check_ascending(const uint8_t *bytes, size_t count, uint64_t values,
+                           struct kvc_error *e) {
     uint64_t from = 0;
     for (size_t k = 0; k < count; k++) {
         const uint64_t i = index_at(bytes, k);
-        if (i < from || i >= values) return kvc_fail(e, KVC_ERR_DAMAGED, "escape %zu is out of place", k);
+        if (i < from || i >= values)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "escape %zu is out of place", k);
         from = i + 1;
     }
     return 0;
 }
 
-static int put_back(struct kvc_block *block, const struct kvc_section *s, size_t count, uint8_t *room, struct kvc_error *e) {
+static int put_back(struct kvc_block *block, const struct kvc_section *s, size_t count,
+                    uint8_t *room, struct kvc_error *e) {
     const size_t size = kvc_dtype_info(block->shape.dtype)->size;
     const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
     const uint8_t *bytes = kvc_section_bytes(s, room, (size_t)s->raw_size, e);
     if (!bytes || check_ascending(bytes, count, values, e)) return -1;
-    for (size_t k = 0; k < count; k++) memcpy(block->rows + index_at(bytes, k) * size, bytes + 4 * count + k * size, size);
+    for (size_t k = 0; k < count; k++)
+        memcpy(block->rows + index_at(bytes, k) * size, bytes + 4 * count + k * size, size);
     return 0;
 }
 
 /* Finds the block's escapes and their number; *s is NULL when it has none. */
-static int find_escapes(const struct kvc_stored *stored, const struct kvc_shape *shape, const struct kvc_section **s, size_t *n,
-                        struct kvc_error *e) {
+static int find_escapes(const struct kvc_stored *stored, const struct kvc_shape *shape,
+                        const struct kvc_section **s, size_t *n, struct kvc_error *e) {
     const struct kvc_section *next = stored->section, *end = next + stored->n;
     const size_t each = 4 + kvc_dtype_info(shape->dtype)->size;
     *s = NULL;
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (stored->n_side)
+        return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
     if (next == end) return 0;
-    if (!(*s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) || kvc_section_none_left(next, end, e)) return -1;
-    if (!(*s)->raw_size || (*s)->raw_size % each || (*s)->raw_size / each > shape->tokens * shape->heads * shape->dim)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section ESCAPES of %llu bytes is not a whole number of escapes",
+    if (!(*s = kvc_section_take(&next, end, KVC_SECTION_ESCAPES, 0, e)) ||
+        kvc_section_none_left(next, end, e))
+        return -1;
+    if (!(*s)->raw_size || (*s)->raw_size % each ||
+        (*s)->raw_size / each > shape->tokens * shape->heads * shape->dim)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "section ESCAPES of %llu bytes is not a whole number of escapes",
                         (unsigned long long)(*s)->raw_size);
     *n = (size_t)(*s)->raw_size / each;
     return 0;
 }
 
-static int finite_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                         struct kvc_error *e) {
+static int finite_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                         struct kvc_block *block, struct kvc_error *e) {
     const struct kvc_section *s;
     size_t n;
     (void)args;
@@ -146,8 +164,8 @@ static int finite_decode(const struct kvc_stage_args *args, const struct kvc_sto
     return status;
 }
 
-static int finite_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                        struct kvc_program *program, struct kvc_error *e) {
+static int finite_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     const uint64_t values = block->shape.tokens * block->shape.heads * block->shape.dim;
     const struct kvc_section *s;
     const uint8_t *index;

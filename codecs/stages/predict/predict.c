@@ -1,5 +1,6 @@
-/* predict.c: the stage that takes away from rows what a profile predicts from earlier layers. Spec: predict.md. Not for
- * predicting (formats/model/predictor.c, on a device predict_device.c) or for lossless values (cross.c). */
+/* predict.c: the stage that takes away from rows what a profile predicts from earlier layers. Spec:
+ * predict.md. Not for predicting (formats/model/predictor.c, on a device predict_device.c) or for
+ * lossless values (cross.c). */
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
 #include "codecs/stage.h"
@@ -18,17 +19,20 @@ static const struct kvc_arg arguments[N_ARGS] = {
 
 /* Returns 1 where rows of a block stand as predictions do: K before RoPE. */
 static int stands_before_rope(const struct kvc_block *block, enum kvc_pairing rotation) {
-    return block->role != KVC_SELECT_K || rotation == KVC_PAIRING_UNKNOWN || !block->profile->angle || block->before_rope;
+    return block->role != KVC_SELECT_K || rotation == KVC_PAIRING_UNKNOWN ||
+           !block->profile->angle || block->before_rope;
 }
 
-static int predict_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                         void **state, struct kvc_error *e) {
-    if (!like->profile || !like->profile->residual || !x->ahead || !stands_before_rope(like, x->ahead->rotation)) return 0;
+static int predict_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                         const struct kvc_block *like, void **state, struct kvc_error *e) {
+    if (!like->profile || !like->profile->residual || !x->ahead ||
+        !stands_before_rope(like, x->ahead->rotation))
+        return 0;
     return kvc_ahead_begin(x, like, (uint32_t)args->i[EVERY], state, e);
 }
 
-static int predict_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                          struct kvc_sections *out, struct kvc_error *e) {
+static int predict_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                          uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_ahead_state *s = state;
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads * block->shape.dim);
     float *x = (float *)(void *)block->rows;
@@ -44,15 +48,18 @@ static int predict_encode(const struct kvc_stage_args *args, void *state, struct
     return 0;
 }
 
-static int predict_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                        struct kvc_error *e) {
+static int predict_open(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        struct kvc_block *block, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     (void)args;
     const int has = kvc_ahead_read(stored, &inputs, e);
     if (has <= 0) return has;
     if (!block->profile || !block->profile->residual)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS names tensors, but the profile has no basis for what is predicted");
-    if (!stands_before_rope(block, inputs.rotation)) return kvc_fail(e, KVC_ERR_DAMAGED, "K is predicted before RoPE is undone");
+        return kvc_fail(
+            e, KVC_ERR_DAMAGED,
+            "section INPUTS names tensors, but the profile has no basis for what is predicted");
+    if (!stands_before_rope(block, inputs.rotation))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "K is predicted before RoPE is undone");
     block->profile = block->profile->residual;
     return 0;
 }
@@ -62,8 +69,8 @@ struct row_predictions {
     float *ahead; /* of all rows */
 };
 
-static int predict_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                              void **state, struct kvc_error *e) {
+static int predict_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                              const struct kvc_block *block, void **state, struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     struct row_predictions *p;
     (void)args;
@@ -79,7 +86,9 @@ static int predict_rows_begin(const struct kvc_stage_args *args, const struct kv
 static int predict_rows_next(void *state, struct kvc_row_run *run, struct kvc_error *e) {
     const struct row_predictions *p = state;
     (void)e;
-    if (p) kvc_kernels_get()->add_scaled(run->rows, p->ahead + run->first * p->width, 1, run->n * p->width);
+    if (p)
+        kvc_kernels_get()->add_scaled(run->rows, p->ahead + run->first * p->width, 1,
+                                      run->n * p->width);
     return 0;
 }
 
@@ -92,8 +101,9 @@ static int predict_rows_end(void *state, int done, struct kvc_error *e) {
 }
 
 /* Returns 1 when a device cannot predict the rows. */
-static int predict_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                         struct kvc_program *program, struct kvc_error *e) {
+static int predict_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                         struct kvc_block *block, struct kvc_program *program,
+                         struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_PREDICT, &block->shape);
     (void)args;
@@ -104,17 +114,19 @@ static int predict_lower(const struct kvc_stage_args *args, const struct kvc_sto
     return status ? status : kvc_program_op(program, &op, e);
 }
 
-static void predict_describe(const struct kvc_stored *stored, unsigned role, struct kvc_description *d) {
+static void predict_describe(const struct kvc_stored *stored, unsigned role,
+                             struct kvc_description *d) {
     (void)role;
-    if (stored->n_side) d->coordinates = "predicted from earlier layers, the rest in the profile's basis";
+    if (stored->n_side)
+        d->coordinates = "predicted from earlier layers, the rest in the profile's basis";
 }
 
 const struct kvc_stage kvc_stage_predict = {
     .id = 21,
     .name = "predict",
     .summary = "takes away what a profile predicts from earlier layers",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_PROFILE |
-             KVC_STAGE_AHEAD,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS |
+             KVC_STAGE_POSITIONS | KVC_STAGE_PROFILE | KVC_STAGE_AHEAD,
     .args = arguments,
     .n_args = N_ARGS,
     .begin = predict_begin,

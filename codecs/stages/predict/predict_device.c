@@ -1,4 +1,5 @@
-/* predict_device.c: operands of predictions on a device. Spec: cross.md. Not for predicting (kernels/device/decode_ahead.h). */
+/* predict_device.c: operands of predictions on a device. Spec: cross.md. Not for predicting
+ * (kernels/device/decode_ahead.h). */
 #include "codecs/stages/predict/predict_device.h"
 
 #include "codecs/profile_part.h"
@@ -7,14 +8,16 @@
 #include <string.h>
 
 /* Keeps the matrix on the device. */
-static int keep_matrix(struct kvc_predict_op *op, const struct kvc_dot_matrix *m, struct kvc_program *program,
-                       struct kvc_error *e) {
+static int keep_matrix(struct kvc_predict_op *op, const struct kvc_dot_matrix *m,
+                       struct kvc_program *program, struct kvc_error *e) {
     const struct kvc_program_key weights = {m->weights, 0, 0}, numbers = {m->scale, 0, 1};
     const size_t bytes = kvc_dot_bytes(m->outputs, m->inputs);
     void *room;
     if (program->keep(program->owner, &weights, bytes, &room, &op->weights, e)) return -1;
     if (room) memcpy(room, m->weights, bytes);
-    if (program->keep(program->owner, &numbers, 2 * m->outputs * sizeof(float), &room, &op->numbers, e)) return -1;
+    if (program->keep(program->owner, &numbers, 2 * m->outputs * sizeof(float), &room, &op->numbers,
+                      e))
+        return -1;
     if (room) {
         memcpy(room, m->scale, m->outputs * sizeof(float));
         memcpy((float *)room + m->outputs, m->mean, m->outputs * sizeof(float));
@@ -24,7 +27,8 @@ static int keep_matrix(struct kvc_predict_op *op, const struct kvc_dot_matrix *m
     return 0;
 }
 
-/* Returns 1 where a device may predict a block: its rows follow each other, a tile holds whole heads, and positions are in range. */
+/* Returns 1 where a device may predict a block: its rows follow each other, a tile holds whole
+ * heads, and positions are in range. */
 static int can_predict(const struct kvc_block *block) {
     const uint64_t rows = block->shape.tokens;
     return block->shape.dim <= KVC_DEVICE_TILE && block->row && block->ahead && block->profile &&
@@ -32,8 +36,9 @@ static int can_predict(const struct kvc_block *block) {
            kvc_block_position(block, rows - 1) < KVC_ROPE_POSITIONS;
 }
 
-int kvc_predict_lower(struct kvc_predict_op *to, const struct kvc_ahead_inputs *inputs, const struct kvc_block *block,
-                      struct kvc_program *program, struct kvc_error *e) {
+int kvc_predict_lower(struct kvc_predict_op *to, const struct kvc_ahead_inputs *inputs,
+                      const struct kvc_block *block, struct kvc_program *program,
+                      struct kvc_error *e) {
     struct kvc_ahead_matrix matrix;
     struct kvc_predict_input input[KVC_AHEAD_MOST] = {{0}}, present[KVC_AHEAD_MOST];
     if (!can_predict(block)) return 1;
@@ -53,13 +58,16 @@ int kvc_predict_lower(struct kvc_predict_op *to, const struct kvc_ahead_inputs *
     return to->inputs ? 0 : -1;
 }
 
-int kvc_predict_lower_turn(struct kvc_turn_op *to, const struct kvc_ahead_inputs *inputs, const struct kvc_block *block,
-                           struct kvc_program *program, struct kvc_error *e) {
+int kvc_predict_lower_turn(struct kvc_turn_op *to, const struct kvc_ahead_inputs *inputs,
+                           const struct kvc_block *block, struct kvc_program *program,
+                           struct kvc_error *e) {
     const struct kvc_profile_part *part = block->profile;
     const uint64_t rows = block->shape.tokens;
     int64_t position[KVC_MAX_BLOCK_ROWS];
-    if (block->role != KVC_SELECT_K || inputs->rotation == KVC_PAIRING_UNKNOWN || !part->angle) return 0;
+    if (block->role != KVC_SELECT_K || inputs->rotation == KVC_PAIRING_UNKNOWN || !part->angle)
+        return 0;
     if (2 * part->half > block->shape.dim) return 1;
     for (uint64_t i = 0; i < rows; i++) position[i] = kvc_block_position(block, i);
-    return kvc_turn_lower(to, part->angle, part->half, inputs->rotation, position, (size_t)rows, program, e);
+    return kvc_turn_lower(to, part->angle, part->half, inputs->rotation, position, (size_t)rows,
+                          program, e);
 }

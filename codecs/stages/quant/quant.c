@@ -1,5 +1,6 @@
-/* quant.c: the stage that quantises groups of values uniformly. Spec: quant.md. Not for the groups and sections
- * (quant_layout.c), parameters (quant_params.c), devices (quant_device.c), salient tokens (saliency.c) or outliers (outlier.c). */
+/* quant.c: the stage that quantises groups of values uniformly. Spec: quant.md. Not for the groups
+ * and sections (quant_layout.c), parameters (quant_params.c), devices (quant_device.c), salient
+ * tokens (saliency.c) or outliers (outlier.c). */
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
@@ -15,7 +16,8 @@
 
 /* --- groups --- */
 
-/* Returns the first parameter of row r of a span; the next function, the number of values that share one. */
+/* Returns the first parameter of row r of a span; the next function, the number of values that
+ * share one. */
 static size_t param_of(const struct kvc_quant_layout *l, const struct kvc_quant_span *s, size_t r) {
     if (l->axis == KVC_QUANT_ROWS) return s->param + r / l->group * s->width;
     if (l->axis == KVC_QUANT_CHANNELS) return s->param + r * kvc_quant_groups(s->width, l->group);
@@ -31,17 +33,17 @@ static size_t row_of(const struct kvc_quant_span *s, size_t r) {
 }
 
 /* Work on the values of one row of a span; `factor` are steps or their reciprocals. */
-typedef void row_work(const struct kvc_quant_class *k, float *x, const float *low, const float *factor, uint8_t *codes,
-                      size_t width, size_t share);
+typedef void row_work(const struct kvc_quant_class *k, float *x, const float *low,
+                      const float *factor, uint8_t *codes, size_t width, size_t share);
 
-static void each_row(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, float *x, const float *factor,
-                     row_work *work) {
+static void each_row(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, float *x,
+                     const float *factor, row_work *work) {
     for (size_t i = 0; i < k->n_spans; i++) {
         const struct kvc_quant_span *s = &k->span[i];
         for (size_t r = 0; r < s->rows; r++) {
             const size_t p = param_of(l, s, r);
-            work(k, x + row_of(s, r) * l->width + s->channel, l->low + p, factor + p, l->codes + s->code + r * s->width, s->width,
-                 share_of(l, s));
+            work(k, x + row_of(s, r) * l->width + s->channel, l->low + p, factor + p,
+                 l->codes + s->code + r * s->width, s->width, share_of(l, s));
         }
     }
 }
@@ -49,7 +51,8 @@ static void each_row(const struct kvc_quant_layout *l, const struct kvc_quant_cl
 /* --- encoding: ranges --- */
 
 /* Finds the minimum and the maximum of every group. */
-static void find_ranges(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, const float *x) {
+static void find_ranges(const struct kvc_quant_layout *l, const struct kvc_quant_class *k,
+                        const float *x) {
     const struct kvc_kernels *f = kvc_kernels_get();
     for (size_t i = 0; i < k->n_spans; i++) {
         const struct kvc_quant_span *s = &k->span[i];
@@ -63,7 +66,8 @@ static void find_ranges(const struct kvc_quant_layout *l, const struct kvc_quant
                 f->widen_ranges(low, high, from, s->width);
             } else if (l->axis == KVC_QUANT_CHANNELS) {
                 for (size_t at = 0; at < s->width; at += l->group)
-                    f->range(from + at, s->width - at < l->group ? s->width - at : l->group, low++, high++);
+                    f->range(from + at, s->width - at < l->group ? s->width - at : l->group, low++,
+                             high++);
             } else {
                 float least, greatest;
                 f->range(from, s->width, &least, &greatest);
@@ -78,8 +82,8 @@ static void find_ranges(const struct kvc_quant_layout *l, const struct kvc_quant
 }
 
 /* Copies the values of group `g` to `to`, and returns their number. */
-static size_t quant_collect(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, const float *x, size_t g,
-                            float *to) {
+static size_t quant_collect(const struct kvc_quant_layout *l, const struct kvc_quant_class *k,
+                            const float *x, size_t g, float *to) {
     size_t n = 0;
     for (size_t i = 0; i < k->n_spans; i++) {
         const struct kvc_quant_span *s = &k->span[i];
@@ -112,7 +116,8 @@ static double squared_error(const float *x, size_t n, float low, float step, flo
 }
 
 /* Narrows the ranges to those of minimum squared error. */
-static int clip_ranges(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, const float *x, struct kvc_error *e) {
+static int clip_ranges(const struct kvc_quant_layout *l, const struct kvc_quant_class *k,
+                       const float *x, struct kvc_error *e) {
     float *value = kvc_alloc(l->rows > l->width ? l->rows : l->width, sizeof *value);
     const float levels = kvc_quant_levels(k);
     if (!value) return kvc_fail_memory(e, "a group");
@@ -125,7 +130,8 @@ static int clip_ranges(const struct kvc_quant_layout *l, const struct kvc_quant_
         float least = l->low[g], greatest = l->high[g];
         for (int factor = 100; factor >= 30; factor -= 5) {
             const float reach = half * (float)factor / 100;
-            const double error = squared_error(value, n, middle - reach, 2 * reach / levels, levels);
+            const double error = squared_error(value, n, middle - reach, 2 * reach / levels,
+                                               levels);
             if (error < best) {
                 best = error;
                 least = middle - reach;
@@ -141,25 +147,25 @@ static int clip_ranges(const struct kvc_quant_layout *l, const struct kvc_quant_
 
 /* --- encoding: codes --- */
 
-static void quantise_row(const struct kvc_quant_class *k, float *x, const float *low, const float *inverse, uint8_t *codes,
-                         size_t width, size_t share) {
+static void quantise_row(const struct kvc_quant_class *k, float *x, const float *low,
+                         const float *inverse, uint8_t *codes, size_t width, size_t share) {
     kvc_kernels_get()->quantise(codes, x, low, inverse, width, share, kvc_quant_levels(k));
 }
 
-static void dequantise_row(const struct kvc_quant_class *k, float *x, const float *low, const float *step, uint8_t *codes,
-                           size_t width, size_t share) {
+static void dequantise_row(const struct kvc_quant_class *k, float *x, const float *low,
+                           const float *step, uint8_t *codes, size_t width, size_t share) {
     (void)k;
     kvc_kernels_get()->dequantise(x, codes, step, low, width, share);
 }
 
-static void dequantise_add_row(const struct kvc_quant_class *k, float *x, const float *low, const float *step, uint8_t *codes,
-                               size_t width, size_t share) {
+static void dequantise_add_row(const struct kvc_quant_class *k, float *x, const float *low,
+                               const float *step, uint8_t *codes, size_t width, size_t share) {
     (void)k;
     kvc_kernels_get()->dequantise_add(x, codes, step, low, width, share);
 }
 
-static int encode_class(const struct kvc_quant_layout *l, unsigned c, float *x, int looked, uint8_t stage,
-                        struct kvc_sections *out, struct kvc_error *e) {
+static int encode_class(const struct kvc_quant_layout *l, unsigned c, float *x, int looked,
+                        uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct kvc_quant_class *k = &l->class[c];
     if (!k->codes) return 0;
     find_ranges(l, k, x);
@@ -168,18 +174,20 @@ static int encode_class(const struct kvc_quant_layout *l, unsigned c, float *x, 
     each_row(l, k, x, l->inverse, quantise_row);
     if (looked) return 0;
     kvc_packed_write(l->packed, l->codes, k->codes, k->bits);
-    return kvc_sections_add(out, KVC_SECTION_CODES, stage, (uint8_t)c, l->packed, kvc_packed_bytes(k->codes, k->bits), 0, e);
+    return kvc_sections_add(out, KVC_SECTION_CODES, stage, (uint8_t)c, l->packed,
+                            kvc_packed_bytes(k->codes, k->bits), 0, e);
 }
 
 enum { NORM_EXPONENTS = 32 };
 
 /* Adds channel norms (ZipCache, algorithm 2: the root of the maximum size). */
-static int add_norms(const struct kvc_quant_layout *l, const float *x, uint8_t stage, struct kvc_sections *out,
-                     struct kvc_error *e) {
+static int add_norms(const struct kvc_quant_layout *l, const float *x, uint8_t stage,
+                     struct kvc_sections *out, struct kvc_error *e) {
     float greatest = 0;
     memset(l->norm, 0, l->width * sizeof *l->norm);
     memset(l->norm_low, 0, l->width * sizeof *l->norm_low);
-    for (size_t t = 0; t < l->rows; t++) kvc_kernels_get()->widen_ranges(l->norm_low, l->norm, x + t * l->width, l->width);
+    for (size_t t = 0; t < l->rows; t++)
+        kvc_kernels_get()->widen_ranges(l->norm_low, l->norm, x + t * l->width, l->width);
     for (size_t c = 0; c < l->width; c++) {
         if (-l->norm_low[c] > l->norm[c]) l->norm[c] = -l->norm_low[c];
         greatest = l->norm[c] > greatest ? l->norm[c] : greatest;
@@ -203,11 +211,14 @@ static int add_norms(const struct kvc_quant_layout *l, const float *x, uint8_t s
 
 /* Multiplies x by norms, or by their reciprocals. */
 static void apply_norms(const struct kvc_quant_layout *l, float *x, const float *norm) {
-    for (size_t t = 0; t < l->rows; t++) kvc_kernels_get()->multiply(x + t * l->width, norm, l->width);
+    for (size_t t = 0; t < l->rows; t++)
+        kvc_kernels_get()->multiply(x + t * l->width, norm, l->width);
 }
 
-/* Subtracts the coded values from x, which has been divided by the norms: the rest is the residual. */
-static int subtract(const struct kvc_quant_layout *l, float *x, const struct kvc_quant_class *k, struct kvc_error *e) {
+/* Subtracts the coded values from x, which has been divided by the norms: the rest is the residual.
+ */
+static int subtract(const struct kvc_quant_layout *l, float *x, const struct kvc_quant_class *k,
+                    struct kvc_error *e) {
     const struct kvc_kernels *f = kvc_kernels_get();
     float *coded = kvc_alloc(l->width, sizeof *coded);
     if (!coded) return kvc_fail_memory(e, "a residual");
@@ -215,7 +226,8 @@ static int subtract(const struct kvc_quant_layout *l, float *x, const struct kvc
         const struct kvc_quant_span *s = &k->span[i];
         for (size_t r = 0; r < s->rows; r++) {
             const size_t p = param_of(l, s, r);
-            f->dequantise(coded, l->codes + s->code + r * s->width, l->step + p, l->low + p, s->width, share_of(l, s));
+            f->dequantise(coded, l->codes + s->code + r * s->width, l->step + p, l->low + p,
+                          s->width, share_of(l, s));
             f->add_scaled(x + row_of(s, r) * l->width + s->channel, coded, -1, s->width);
         }
     }
@@ -223,8 +235,8 @@ static int subtract(const struct kvc_quant_layout *l, float *x, const struct kvc
     return 0;
 }
 
-static int quant_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                        struct kvc_sections *out, struct kvc_error *e) {
+static int quant_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                        uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     struct kvc_quant_layout l;
     float *x = (float *)(void *)block->rows;
     (void)state;
@@ -238,7 +250,8 @@ static int quant_encode(const struct kvc_stage_args *args, void *state, struct k
     }
     for (unsigned c = 0; c < l.n_classes && !status; c++) {
         status = encode_class(&l, c, x, block->looked, stage, out, e);
-        if (!status && block->residual && l.class[c].codes) status = subtract(&l, x, &l.class[c], e);
+        if (!status && block->residual && l.class[c].codes)
+            status = subtract(&l, x, &l.class[c], e);
     }
     if (!status && l.normed && block->residual) apply_norms(&l, x, l.norm);
     kvc_quant_layout_free(&l);
@@ -247,17 +260,18 @@ static int quant_encode(const struct kvc_stage_args *args, void *state, struct k
 
 /* --- decoding --- */
 
-static int read_params(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, const struct kvc_section *s,
-                       struct kvc_error *e) {
+static int read_params(const struct kvc_quant_layout *l, const struct kvc_quant_class *k,
+                       const struct kvc_section *s, struct kvc_error *e) {
     const uint8_t *p = s->data, *end = p + s->size;
     if (kvc_halves_read(l->step, &p, end, k->params, e)) return kvc_error_prefix(e, "PARAMS");
     if (l->sym) kvc_quant_centre(l, k);
     else if (kvc_halves_read(l->low, &p, end, k->params, e)) return kvc_error_prefix(e, "PARAMS");
-    return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
+    return p == end ? 0
+                    : kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
 }
 
-static int decode_sections(const struct kvc_quant_layout *l, struct kvc_block *block, const struct kvc_stored *stored,
-                           struct kvc_error *e) {
+static int decode_sections(const struct kvc_quant_layout *l, struct kvc_block *block,
+                           const struct kvc_stored *stored, struct kvc_error *e) {
     struct kvc_quant_sections s;
     float *x = (float *)(void *)block->rows;
     if (kvc_quant_open(&s, l, stored, e)) return -1;
@@ -272,8 +286,11 @@ static int decode_sections(const struct kvc_quant_layout *l, struct kvc_block *b
     for (unsigned c = 0; c < l->n_classes && !status; c++) {
         const struct kvc_quant_class *k = &l->class[c];
         if (!k->codes) continue;
-        status = read_params(l, k, s.params[c], e) || kvc_packed_read(l->codes, s.codes[c]->data, k->codes, k->bits, e);
-        if (!status) each_row(l, k, x, l->step, block->residual && !l->normed ? dequantise_add_row : dequantise_row);
+        status = read_params(l, k, s.params[c], e) ||
+                 kvc_packed_read(l->codes, s.codes[c]->data, k->codes, k->bits, e);
+        if (!status)
+            each_row(l, k, x, l->step,
+                     block->residual && !l->normed ? dequantise_add_row : dequantise_row);
     }
     if (!status && l->normed) apply_norms(l, x, l->norm);
     if (!status && left) kvc_kernels_get()->add_scaled(x, left, 1, values);
@@ -281,11 +298,13 @@ static int decode_sections(const struct kvc_quant_layout *l, struct kvc_block *b
     return status ? -1 : 0;
 }
 
-static int quant_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                        struct kvc_error *e) {
+static int quant_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        struct kvc_block *block, struct kvc_error *e) {
     struct kvc_quant_layout l;
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (stored->n_side)
+        return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (!block->shape.tokens)
+        return kvc_section_none_left(stored->section, stored->section + stored->n, e);
     if (kvc_quant_layout_init(&l, args, block, e)) return -1;
     const int status = decode_sections(&l, block, stored, e);
     kvc_quant_layout_free(&l);

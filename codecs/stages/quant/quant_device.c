@@ -6,12 +6,14 @@
 #include "codecs/program.h"
 #include "codecs/stages/quant/quant_layout.h"
 
-/* Lists the first parameter and code of every class and head, and the class and rank of every row and head. */
-static int lower_spans(const struct kvc_quant_layout *l, struct kvc_program *program, struct kvc_device_op *op,
-                       struct kvc_error *e) {
+/* Lists the first parameter and code of every class and head, and the class and rank of every row
+ * and head. */
+static int lower_spans(const struct kvc_quant_layout *l, struct kvc_program *program,
+                       struct kvc_device_op *op, struct kvc_error *e) {
     const struct kvc_quant_class *k = l->class;
     if (k->n_spans == 1 && l->heads > 1) return 0;
-    uint32_t *begin = program->table(program->owner, l->n_classes * l->heads * 2 * sizeof *begin, &op->quant.begin);
+    uint32_t *begin = program->table(program->owner, l->n_classes * l->heads * 2 * sizeof *begin,
+                                     &op->quant.begin);
     if (!begin) return kvc_fail_memory(e, "groups");
     for (unsigned c = 0; c < l->n_classes; c++)
         for (size_t h = 0; h < l->heads; h++) {
@@ -20,38 +22,48 @@ static int lower_spans(const struct kvc_quant_layout *l, struct kvc_program *pro
         }
     op->quant.flags |= KVC_QUANT_BY_HEAD;
     if (l->n_classes == 1) return 0;
-    uint16_t *rank = program->table(program->owner, l->rows * l->heads * sizeof *rank, &op->quant.rank);
+    uint16_t *rank = program->table(program->owner, l->rows * l->heads * sizeof *rank,
+                                    &op->quant.rank);
     if (!rank) return kvc_fail_memory(e, "groups");
     for (unsigned c = 0; c < l->n_classes; c++)
         for (size_t h = 0; h < l->heads; h++) {
             const struct kvc_quant_span *s = &l->class[c].span[h];
-            for (size_t r = 0; r < s->rows; r++) rank[s->row[r] * l->heads + h] = (uint16_t)(r | c << 15);
+            for (size_t r = 0; r < s->rows; r++)
+                rank[s->row[r] * l->heads + h] = (uint16_t)(r | c << 15);
         }
     return 0;
 }
 
-static int lower_class(const struct kvc_quant_layout *l, unsigned c, const struct kvc_quant_sections *s,
-                       struct kvc_program *program, struct kvc_device_op *op, struct kvc_error *e) {
+static int lower_class(const struct kvc_quant_layout *l, unsigned c,
+                       const struct kvc_quant_sections *s, struct kvc_program *program,
+                       struct kvc_device_op *op, struct kvc_error *e) {
     const struct kvc_quant_class *k = &l->class[c];
     op->quant.bits[c] = k->bits;
     op->quant.centre[c] = -kvc_quant_levels(k) / 2;
     if (!k->codes) return 0;
     const struct kvc_section *params = s->params[c];
     const uint8_t *p = params->data;
-    if (!(op->quant.step[c] = kvc_program_halves(program, params, &p, k->params, e))) return kvc_error_prefix(e, "PARAMS");
+    if (!(op->quant.step[c] = kvc_program_halves(program, params, &p, k->params, e)))
+        return kvc_error_prefix(e, "PARAMS");
     /* `sym` does not read the minima */
-    op->quant.low[c] = l->sym ? op->quant.step[c] : kvc_program_halves(program, params, &p, k->params, e);
+    op->quant.low[c] = l->sym ? op->quant.step[c]
+                              : kvc_program_halves(program, params, &p, k->params, e);
     if (!op->quant.low[c]) return kvc_error_prefix(e, "PARAMS");
-    if (p != params->data + params->size) return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
-    if (!(op->quant.codes[c] = kvc_program_bytes(program, s->codes[c], s->codes[c]->size, &p, e))) return -1;
+    if (p != params->data + params->size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section PARAMS has bytes after its numbers");
+    if (!(op->quant.codes[c] = kvc_program_bytes(program, s->codes[c], s->codes[c]->size, &p, e)))
+        return -1;
     return k->bits < 8 ? kvc_packed_check(p, k->codes, k->bits, e) : 0;
 }
 
-static int lower_sections(const struct kvc_quant_layout *l, const struct kvc_stored *stored, int residual,
-                          struct kvc_program *program, struct kvc_device_op *op, struct kvc_error *e) {
+static int lower_sections(const struct kvc_quant_layout *l, const struct kvc_stored *stored,
+                          int residual, struct kvc_program *program, struct kvc_device_op *op,
+                          struct kvc_error *e) {
     struct kvc_quant_sections s;
     if (kvc_quant_open(&s, l, stored, e)) return -1;
-    if (l->normed && !(op->quant.norms = kvc_program_copy(program, l->norm, l->width * sizeof *l->norm, e))) return -1;
+    if (l->normed &&
+        !(op->quant.norms = kvc_program_copy(program, l->norm, l->width * sizeof *l->norm, e)))
+        return -1;
     op->quant.axis = l->axis;
     op->quant.group = (uint32_t)l->group;
     op->quant.flags = (l->sym ? KVC_QUANT_SYM : 0) | (residual ? KVC_QUANT_ADD : 0);
@@ -62,12 +74,14 @@ static int lower_sections(const struct kvc_quant_layout *l, const struct kvc_sto
     return kvc_program_op(program, op, e);
 }
 
-int kvc_quant_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                    struct kvc_program *program, struct kvc_error *e) {
+int kvc_quant_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                    struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     struct kvc_quant_layout l;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_QUANT, &block->shape);
-    if (stored->n_side) return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
-    if (!block->shape.tokens) return kvc_section_none_left(stored->section, stored->section + stored->n, e);
+    if (stored->n_side)
+        return kvc_section_none_left(stored->side, stored->side + stored->n_side, e);
+    if (!block->shape.tokens)
+        return kvc_section_none_left(stored->section, stored->section + stored->n, e);
     if (kvc_quant_layout_init(&l, args, block, e)) return -1;
     const int status = lower_sections(&l, stored, block->residual, program, &op, e);
     kvc_quant_layout_free(&l);

@@ -26,7 +26,8 @@ int kvc_quant_is_normed(const struct kvc_stage_args *args) {
     return args->i[KVC_QUANT_SCHEME] == ZIP;
 }
 
-static void choose_axis(struct kvc_quant_layout *l, const struct kvc_stage_args *args, unsigned role) {
+static void choose_axis(struct kvc_quant_layout *l, const struct kvc_stage_args *args,
+                        unsigned role) {
     const int value = role == KVC_SELECT_V;
     const enum scheme scheme = (enum scheme)args->i[KVC_QUANT_SCHEME];
     l->group = (size_t)args->i[KVC_QUANT_GROUP];
@@ -50,12 +51,14 @@ void kvc_quant_layout_free(struct kvc_quant_layout *l) {
 }
 
 /* Makes the spans of all classes, each with its first parameter and code. */
-static int make_spans(struct kvc_quant_layout *l, const struct kvc_stage_args *args, const struct kvc_block *block,
-                      struct kvc_error *e) {
-    const int apart = block->salient != NULL, by_head = apart || (l->axis == KVC_QUANT_CHANNELS && l->dim % l->group != 0);
+static int make_spans(struct kvc_quant_layout *l, const struct kvc_stage_args *args,
+                      const struct kvc_block *block, struct kvc_error *e) {
+    const int apart = block->salient != NULL,
+              by_head = apart || (l->axis == KVC_QUANT_CHANNELS && l->dim % l->group != 0);
     const size_t spans = by_head ? l->heads : 1;
     l->n_classes = apart ? 2 : 1;
-    struct kvc_quant_span *span = l->memory[0] = kvc_alloc_zeros(l->n_classes, spans * sizeof *span);
+    struct kvc_quant_span *span = l->memory[0] = kvc_alloc_zeros(l->n_classes,
+                                                                 spans * sizeof *span);
     uint8_t *row = l->memory[1] = kvc_alloc(apart ? l->n_classes * spans : 0, l->rows);
     if (!span || !row) return kvc_fail_memory(e, "groups");
     for (unsigned c = 0; c < l->n_classes; c++) {
@@ -75,16 +78,18 @@ static int make_spans(struct kvc_quant_layout *l, const struct kvc_stage_args *a
             s->param = k->params;
             s->code = k->codes;
             k->codes += s->rows * s->width;
-            if (l->axis == KVC_QUANT_ROWS) k->params += kvc_quant_groups(s->rows, l->group) * s->width;
-            else if (l->axis == KVC_QUANT_CHANNELS) k->params += s->rows * kvc_quant_groups(s->width, l->group);
+            if (l->axis == KVC_QUANT_ROWS)
+                k->params += kvc_quant_groups(s->rows, l->group) * s->width;
+            else if (l->axis == KVC_QUANT_CHANNELS)
+                k->params += s->rows * kvc_quant_groups(s->width, l->group);
             else if (s->rows > k->params) k->params = s->rows;
         }
     }
     return 0;
 }
 
-int kvc_quant_layout_init(struct kvc_quant_layout *l, const struct kvc_stage_args *args, const struct kvc_block *block,
-                          struct kvc_error *e) {
+int kvc_quant_layout_init(struct kvc_quant_layout *l, const struct kvc_stage_args *args,
+                          const struct kvc_block *block, struct kvc_error *e) {
     memset(l, 0, sizeof *l);
     l->rows = (size_t)block->shape.tokens;
     l->heads = (size_t)block->shape.heads;
@@ -106,7 +111,8 @@ int kvc_quant_layout_init(struct kvc_quant_layout *l, const struct kvc_stage_arg
     size_t packed = 2 * KVC_HALVES_BOUND(params);
     if (codes + 32 > packed) packed = codes + 32;
     if (l->width + 2 > packed) packed = l->width + 2;
-    float *floats = l->memory[2] = malloc((4 * params + 3 * l->width) * sizeof *floats + codes + packed);
+    float *floats = l->memory[2] = malloc((4 * params + 3 * l->width) * sizeof *floats + codes +
+                                          packed);
     if (!floats) {
         kvc_quant_layout_free(l);
         return kvc_fail_memory(e, "groups");
@@ -123,7 +129,8 @@ int kvc_quant_layout_init(struct kvc_quant_layout *l, const struct kvc_stage_arg
     return 0;
 }
 
-int kvc_quant_read_norms(const struct kvc_quant_layout *l, const uint8_t *bytes, struct kvc_error *e) {
+int kvc_quant_read_norms(const struct kvc_quant_layout *l, const uint8_t *bytes,
+                         struct kvc_error *e) {
     const int base = (int16_t)(uint16_t)(bytes[0] | bytes[1] << 8);
     if (base < KVC_QUANT_NORM_MIN || base > KVC_QUANT_NORM_MAX)
         return kvc_fail(e, KVC_ERR_DAMAGED, "an exponent of %d is out of range", base);
@@ -134,13 +141,14 @@ int kvc_quant_read_norms(const struct kvc_quant_layout *l, const uint8_t *bytes,
     return 0;
 }
 
-int kvc_quant_open(struct kvc_quant_sections *s, const struct kvc_quant_layout *l, const struct kvc_stored *stored,
-                   struct kvc_error *e) {
+int kvc_quant_open(struct kvc_quant_sections *s, const struct kvc_quant_layout *l,
+                   const struct kvc_stored *stored, struct kvc_error *e) {
     const struct kvc_section *next = stored->section, *end = next + stored->n;
     memset(s, 0, sizeof *s);
     if (l->normed) {
         if (!(s->norms = kvc_section_take_stored(&next, end, KVC_SECTION_NORMS, 0, e))) return -1;
-        if (s->norms->size != 2 + l->width) return kvc_fail(e, KVC_ERR_DAMAGED, "section NORMS is not a byte a channel");
+        if (s->norms->size != 2 + l->width)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section NORMS is not a byte a channel");
         if (kvc_quant_read_norms(l, s->norms->data, e)) return -1;
     }
     for (unsigned c = 0; c < l->n_classes; c++) {
@@ -151,7 +159,8 @@ int kvc_quant_open(struct kvc_quant_sections *s, const struct kvc_quant_layout *
             !(s->codes[c] = kvc_section_take_stored(&next, end, KVC_SECTION_CODES, c, e)))
             return -1;
         if (s->codes[c]->size != due)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES has %u bytes where %zu are due", s->codes[c]->size, due);
+            return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES has %u bytes where %zu are due",
+                            s->codes[c]->size, due);
     }
     return kvc_section_none_left(next, end, e);
 }

@@ -1,5 +1,6 @@
-/* quant_layout.h: how a block falls into groups that `quant` quantises together, and its sections, checked and opened once for
- * the CPU (quant.c) and for a device (quant_device.c). Spec: quant.md. */
+/* quant_layout.h: how a block falls into groups that `quant` quantises together, and its sections,
+ * checked and opened once for the CPU (quant.c) and for a device (quant_device.c). Spec: quant.md.
+ */
 #ifndef KVC_QUANT_LAYOUT_H
 #define KVC_QUANT_LAYOUT_H
 
@@ -45,8 +46,8 @@ struct kvc_quant_layout {
     void *memory[3];
 };
 
-int kvc_quant_layout_init(struct kvc_quant_layout *l, const struct kvc_stage_args *args, const struct kvc_block *block,
-                          struct kvc_error *e);
+int kvc_quant_layout_init(struct kvc_quant_layout *l, const struct kvc_stage_args *args,
+                          const struct kvc_block *block, struct kvc_error *e);
 void kvc_quant_layout_free(struct kvc_quant_layout *l);
 
 /* Returns 1 if the scheme divides V by norms. */
@@ -67,11 +68,12 @@ struct kvc_quant_sections {
 };
 
 /* Opens the sections of a block of this layout, and reads its norms. */
-int kvc_quant_open(struct kvc_quant_sections *s, const struct kvc_quant_layout *l, const struct kvc_stored *stored,
-                   struct kvc_error *e);
+int kvc_quant_open(struct kvc_quant_sections *s, const struct kvc_quant_layout *l,
+                   const struct kvc_stored *stored, struct kvc_error *e);
 
 /* Reads the norms of channels, 2 + l->width bytes. */
-int kvc_quant_read_norms(const struct kvc_quant_layout *l, const uint8_t *bytes, struct kvc_error *e);
+int kvc_quant_read_norms(const struct kvc_quant_layout *l, const uint8_t *bytes,
+                         struct kvc_error *e);
 
 enum { KVC_QUANT_NORM_MIN = -150, KVC_QUANT_NORM_MAX = 100 }; /* the exponent of norms */
 

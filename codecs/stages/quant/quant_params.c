@@ -8,8 +8,9 @@ void kvc_quant_centre(const struct kvc_quant_layout *l, const struct kvc_quant_c
     for (size_t g = 0; g < k->params; g++) l->low[g] = l->step[g] * -half;
 }
 
-int kvc_quant_add_params(const struct kvc_quant_layout *l, const struct kvc_quant_class *k, int looked, uint8_t stage,
-                         uint8_t index, struct kvc_sections *out, struct kvc_error *e) {
+int kvc_quant_add_params(const struct kvc_quant_layout *l, const struct kvc_quant_class *k,
+                         int looked, uint8_t stage, uint8_t index, struct kvc_sections *out,
+                         struct kvc_error *e) {
     const float levels = kvc_quant_levels(k);
     uint8_t *end = l->packed;
     for (size_t g = 0; g < k->params; g++) {
@@ -17,10 +18,17 @@ int kvc_quant_add_params(const struct kvc_quant_layout *l, const struct kvc_quan
         if (l->sym) l->step[g] = 2 * (-least > greatest ? -least : greatest) / levels;
         else l->step[g] = (greatest - least) / levels;
     }
-    if (looked ? kvc_halves_round(l->step, k->params, e) : kvc_halves_write(&end, l->step, k->params, e)) return -1;
+    if (looked ? kvc_halves_round(l->step, k->params, e)
+               : kvc_halves_write(&end, l->step, k->params, e))
+        return -1;
     if (l->sym) kvc_quant_centre(l, k);
-    else if (looked ? kvc_halves_round(l->low, k->params, e) : kvc_halves_write(&end, l->low, k->params, e)) return -1;
+    else if (looked ? kvc_halves_round(l->low, k->params, e)
+                    : kvc_halves_write(&end, l->low, k->params, e))
+        return -1;
     /* below this a reciprocal may be infinite, and a step moves nothing that matters */
-    for (size_t g = 0; g < k->params; g++) l->inverse[g] = l->step[g] > 0x1p-120f ? 1 / l->step[g] : 0;
-    return looked ? 0 : kvc_sections_add(out, KVC_SECTION_PARAMS, stage, index, l->packed, (size_t)(end - l->packed), 0, e);
+    for (size_t g = 0; g < k->params; g++)
+        l->inverse[g] = l->step[g] > 0x1p-120f ? 1 / l->step[g] : 0;
+    return looked ? 0
+                  : kvc_sections_add(out, KVC_SECTION_PARAMS, stage, index, l->packed,
+                                     (size_t)(end - l->packed), 0, e);
 }

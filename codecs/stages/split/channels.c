@@ -1,4 +1,5 @@
-/* channels.c: the channel model of `split`. Spec: channels.md. Not for coding the words (split.c). */
+/* channels.c: the channel model of `split`. Spec: channels.md. Not for coding the words (split.c).
+ */
 #include "codecs/stages/split/channels.h"
 
 #include "codecs/bits.h"
@@ -12,8 +13,8 @@
 
 enum { BIAS = 127, MIN_SPREAD = 1, MAX_SPREAD = 253, QUARTERS = 4, MAX_MEAN = 127 };
 
-int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_format *format, unsigned bits,
-                      struct kvc_error *e) {
+int kvc_channels_init(struct kvc_channels *c, size_t n, const struct kvc_word_format *format,
+                      unsigned bits, struct kvc_error *e) {
     memset(c, 0, sizeof *c);
     c->n = n;
     c->format = format;
@@ -41,10 +42,13 @@ void kvc_channels_free(struct kvc_channels *c) {
 
 /* --- rotation --- */
 
-/* Returns the channel that rotates with channel d of a head, or d itself; *sign is the sign of its part in d's mean. */
+/* Returns the channel that rotates with channel d of a head, or d itself; *sign is the sign of its
+ * part in d's mean. */
 static size_t partner_of(const struct kvc_channels *c, size_t d, float *sign) {
     *sign = 0;
-    if (c->turn == KVC_TURN_NONE || c->turn == KVC_TURN_AHEAD || d < c->first || d - c->first >= 2 * (size_t)c->pairs) return d;
+    if (c->turn == KVC_TURN_NONE || c->turn == KVC_TURN_AHEAD || d < c->first ||
+        d - c->first >= 2 * (size_t)c->pairs)
+        return d;
     size_t at = d - c->first;
     int second = c->turn == KVC_TURN_HALVES ? at >= c->pairs : (int)(at & 1);
     *sign = second ? 1.0f : -1.0f;
@@ -88,7 +92,8 @@ void kvc_channels_begin(struct kvc_channels *c) {
     c->fresh = 1;
     c->row = 0;
     if (!turns) c->period = (uint32_t)c->n;
-    for (size_t d = 0; d < c->period; d++) c->cosine[d] = c->step_c[d] = 1, c->sine[d] = c->step_s[d] = 0;
+    for (size_t d = 0; d < c->period; d++)
+        c->cosine[d] = c->step_c[d] = 1, c->sine[d] = c->step_s[d] = 0;
     if (turns) set_steps(c);
     if ((!c->format && c->turn != KVC_TURN_AHEAD) || c->flat) return;
     for (size_t k = 0; k < c->n; k++) {
@@ -113,7 +118,8 @@ static void channels_turn(struct kvc_channels *c) {
 }
 
 /* Compilers vectorise loops of 16 without aliasing by themselves. */
-static void channels_add_rows(float *restrict to, const float *restrict a, const float *restrict b, size_t n) {
+static void channels_add_rows(float *restrict to, const float *restrict a, const float *restrict b,
+                              size_t n) {
     size_t k = 0;
     for (; k + 16 <= n; k += 16)
         for (size_t i = k; i < k + 16; i++) to[i] = a[i] + b[i];
@@ -128,22 +134,26 @@ static void take_half(uint16_t *restrict bias, uint16_t half, size_t n) {
 }
 
 /* A bias of floats is the middle of its symbol: the word of the root less half a symbol. */
-static void row_ahead(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift) {
+static void row_ahead(struct kvc_channels *c, uint16_t *bias, uint16_t *context,
+                      unsigned context_shift) {
     const struct kvc_model_channels channels = {c->moved, c->partner, c->variance};
     const size_t row = c->row++, bytes = c->n / 32 * 34; /* of a row of q8_0 */
     channels_add_rows(c->moved, c->value, c->ahead + row * c->n, c->n);
     if (!c->format) {
-        kvc_expected_codes(bias, context, c->moved, c->variance, c->scales + row * bytes, c->n, context_shift);
+        kvc_expected_codes(bias, context, c->moved, c->variance, c->scales + row * bytes, c->n,
+                           context_shift);
         return;
     }
     struct kvc_word_format whole = *c->format;
     const uint16_t half = (uint16_t)(1u << whole.shift >> 1);
     whole.shift = 0;
-    kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period, &whole, context_shift);
+    kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period,
+                                   &whole, context_shift);
     take_half(bias, half, c->n);
 }
 
-void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context, unsigned context_shift) {
+void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context,
+                      unsigned context_shift) {
     if (c->turn == KVC_TURN_AHEAD) {
         row_ahead(c, bias, context, context_shift);
         return;
@@ -161,12 +171,16 @@ void kvc_channels_row(struct kvc_channels *c, uint16_t *bias, uint16_t *context,
         for (size_t k = 0; k < c->n; k++) {
             int width = c->spread[k] - least;
             bias[k] = (uint16_t)(c->mean[k] & ((1 << c->bits) - 1));
-            context[k] = (uint16_t)((width < 0 ? 0 : width < KVC_CONTEXTS ? width : KVC_CONTEXTS - 1) << context_shift);
+            context[k] = (uint16_t)((width < 0              ? 0
+                                     : width < KVC_CONTEXTS ? width
+                                                            : KVC_CONTEXTS - 1)
+                                    << context_shift);
         }
         return;
     }
     const struct kvc_model_channels channels = {c->value, c->partner, c->variance};
-    kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period, c->format, context_shift);
+    kvc_kernels_get()->model_words(bias, context, &channels, c->cosine, c->sine, c->n, c->period,
+                                   c->format, context_shift);
 }
 
 /* --- stored form --- */
@@ -180,7 +194,8 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
         spreads += kvc_zigzag(c->spread[k] - middle);
         means += kvc_zigzag(c->mean[k]);
     }
-    const unsigned spread_k = kvc_bits_rice_for(spreads, c->n), mean_k = kvc_bits_rice_for(means, c->n);
+    const unsigned spread_k = kvc_bits_rice_for(spreads, c->n),
+                   mean_k = kvc_bits_rice_for(means, c->n);
     kvc_bits_put(&b, c->turn, 2);
     if (c->turn == KVC_TURN_HALVES || c->turn == KVC_TURN_INTERLEAVED) {
         kvc_bits_put(&b, c->period, 32);
@@ -193,13 +208,15 @@ size_t kvc_channels_write(const struct kvc_channels *c, uint8_t *bytes) {
     kvc_bits_put(&b, spread_k, 4);
     kvc_bits_put(&b, mean_k, 4);
     struct kvc_bits_held held = kvc_bits_hold(&b);
-    for (size_t k = 0; k < c->n; k++) kvc_bits_held_rice(&held, kvc_zigzag(c->spread[k] - middle), spread_k);
+    for (size_t k = 0; k < c->n; k++)
+        kvc_bits_held_rice(&held, kvc_zigzag(c->spread[k] - middle), spread_k);
     for (size_t k = 0; k < c->n; k++) kvc_bits_held_rice(&held, kvc_zigzag(c->mean[k]), mean_k);
     kvc_bits_release(&b, &held);
     return (b.at + 7) / 8;
 }
 
-int kvc_channels_read(struct kvc_channels *c, int predicted, const uint8_t *bytes, size_t size, struct kvc_error *e) {
+int kvc_channels_read(struct kvc_channels *c, int predicted, const uint8_t *bytes, size_t size,
+                      struct kvc_error *e) {
     struct kvc_bits b = {.read = bytes, .limit = 8 * size};
     const unsigned how = kvc_bits_get(&b, 2);
     if (how == KVC_TURN_AHEAD ? !predicted : how != KVC_TURN_NONE && !c->format)
@@ -212,10 +229,13 @@ int kvc_channels_read(struct kvc_channels *c, int predicted, const uint8_t *byte
         c->angle = kvc_bits_to_float(kvc_bits_get(&b, 32));
         c->ratio = kvc_bits_to_float(kvc_bits_get(&b, 32));
         if (!c->period || c->n % c->period)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's heads of %u channels do not make %zu", c->period, c->n);
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "the channel model's heads of %u channels do not make %zu", c->period,
+                            c->n);
         if (!c->pairs || c->first > c->period || c->pairs > (c->period - c->first) / 2)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model rotates %u pairs from channel %u of %u", c->pairs, c->first,
-                            c->period);
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "the channel model rotates %u pairs from channel %u of %u", c->pairs,
+                            c->first, c->period);
         if (!(c->angle > 0 && c->angle <= 4 && c->ratio > 0 && c->ratio <= 1))
             return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model's angles are out of range");
     }
@@ -232,18 +252,23 @@ int kvc_channels_read(struct kvc_channels *c, int predicted, const uint8_t *byte
         out_of_range = mean < INT8_MIN || mean > INT8_MAX;
         c->mean[k] = (int8_t)mean;
     }
-    if (out_of_range) return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model has a number out of range");
-    if (!kvc_bits_ended(&b)) return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model does not end where its section does");
+    if (out_of_range)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the channel model has a number out of range");
+    if (!kvc_bits_ended(&b))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the channel model does not end where its section does");
     return 0;
 }
 
 /* --- fitting --- */
 
-/* Returns the integer nearest to log2(x) of a normal number; libm would take as long as the rest of a block's model. */
+/* Returns the integer nearest to log2(x) of a normal number; libm would take as long as the rest of
+ * a block's model. */
 static int nearest_log2(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    const uint64_t mantissa = bits & ((UINT64_C(1) << 52) - 1), root = UINT64_C(0x6a09e667f3bcd); /* of sqrt(2), rounded up */
+    /* of sqrt(2), rounded up */
+    const uint64_t mantissa = bits & ((UINT64_C(1) << 52) - 1), root = UINT64_C(0x6a09e667f3bcd);
     return (int)(bits >> 52) - 1023 + (mantissa >= root);
 }
 
@@ -264,7 +289,9 @@ static void set_channel(struct kvc_channels *c, size_t k, double mean, double va
     if (spread < MIN_SPREAD) spread = MIN_SPREAD;
     if (spread > MAX_SPREAD) spread = MAX_SPREAD;
     long quarters;
-    while ((quarters = lrint(mean * QUARTERS / sqrt(power_of_two(spread - BIAS)))), labs(quarters) > MAX_MEAN) spread++;
+    while ((quarters = lrint(mean * QUARTERS / sqrt(power_of_two(spread - BIAS)))),
+           labs(quarters) > MAX_MEAN)
+        spread++;
     c->spread[k] = (uint8_t)spread;
     c->mean[k] = (int8_t)quarters;
 }
@@ -277,8 +304,9 @@ enum { TRIALS = 16, PROBED_PAIRS = 4, PARTS = 16 };
 static const unsigned char probed_part[PROBED_PAIRS] = {2, 3, 4, 5};
 static const struct {
     double angle, base;
-} trial[TRIALS] = {{1, 1e4},   {1, 2.5e4}, {1, 5e4},   {1, 1e5}, {1, 1.3e5}, {1, 1.5e5}, {1, 2.5e5}, {1, 5e5},
-                   {1, 6.4e5}, {1, 1e6},   {1, 1.6e6}, {1, 2e6}, {1, 5e6},   {1, 8e6},   {1, 1e7},   {0.125, 1e6}};
+} trial[TRIALS] = {{1, 1e4},   {1, 2.5e4}, {1, 5e4},   {1, 1e5},    {1, 1.3e5}, {1, 1.5e5},
+                   {1, 2.5e5}, {1, 5e5},   {1, 6.4e5}, {1, 1e6},    {1, 1.6e6}, {1, 2e6},
+                   {1, 5e6},   {1, 8e6},   {1, 1e7},   {0.125, 1e6}};
 
 /* Cosine and sine of the angle of pair i in every trial. */
 struct turns {
@@ -293,7 +321,8 @@ static void find_turns(struct turns *to, size_t i, size_t pairs) {
     }
 }
 
-/* Powers of whole sixteenths, which are enough for most heads: libm would take as long as the trials. */
+/* Powers of whole sixteenths, which are enough for most heads: libm would take as long as the
+ * trials. */
 static struct turns part_turns[PARTS];
 static pthread_once_t part_once = PTHREAD_ONCE_INIT;
 
@@ -301,16 +330,17 @@ static void fill_parts(void) {
     for (unsigned part = 0; part < PARTS; part++) find_turns(&part_turns[part], part, PARTS);
 }
 
-/* log2 of how much the best trial's turning means take off the energy of some pairs, against resting means, and that
- * trial in *best. x holds `rows` float rows of a head, `stride` apart. */
-static double channels_probe(const float *x, size_t rows, size_t stride, size_t first, size_t pairs, enum kvc_turn how,
-                             unsigned *best) {
+/* log2 of how much the best trial's turning means take off the energy of some pairs, against
+ * resting means, and that trial in *best. x holds `rows` float rows of a head, `stride` apart. */
+static double channels_probe(const float *x, size_t rows, size_t stride, size_t first, size_t pairs,
+                             enum kvc_turn how, unsigned *best) {
     double gain[TRIALS] = {0}, most = 0;
     for (unsigned p = 0; p < PROBED_PAIRS; p++) {
         const size_t i = pairs * probed_part[p] / PARTS;
         struct turns turns = part_turns[probed_part[p]];
         if (pairs % PARTS) find_turns(&turns, i, pairs);
-        size_t a = first + (how == KVC_TURN_HALVES ? i : 2 * i), b = how == KVC_TURN_HALVES ? a + pairs : a + 1;
+        size_t a = first + (how == KVC_TURN_HALVES ? i : 2 * i),
+               b = how == KVC_TURN_HALVES ? a + pairs : a + 1;
         float re[TRIALS] = {0}, im[TRIALS] = {0}, c[TRIALS], s[TRIALS] = {0};
         double energy = 0, rest_a = 0, rest_b = 0;
         for (unsigned k = 0; k < TRIALS; k++) c[k] = 1;
@@ -331,7 +361,8 @@ static double channels_probe(const float *x, size_t rows, size_t stride, size_t 
         double n = (double)rows, least = energy * 1e-6 + 1e-30;
         double rest = energy - (rest_a * rest_a + rest_b * rest_b) / n;
         for (unsigned k = 0; k < TRIALS; k++) {
-            double left = energy - ((double)re[k] * (double)re[k] + (double)im[k] * (double)im[k]) / n;
+            double left = energy -
+                          ((double)re[k] * (double)re[k] + (double)im[k] * (double)im[k]) / n;
             gain[k] += log2((rest > least ? rest : least) / (left > least ? left : least));
             if (gain[k] > most) most = gain[k];
         }
@@ -344,7 +375,8 @@ static double channels_probe(const float *x, size_t rows, size_t stride, size_t 
 }
 
 /* Finds how the channels of the first head rotate from row to row, if they do. */
-static void find_turn(struct kvc_channels *c, const struct kvc_shape *shape, const float *x, size_t rows) {
+static void find_turn(struct kvc_channels *c, const struct kvc_shape *shape, const float *x,
+                      size_t rows) {
     /* Where a file does not say how many heads a row has, it comes as one. */
     static const size_t usual[] = {64, 128, 256, 96, 80, 112, 32};
     const size_t dim = (size_t)shape->dim;
@@ -376,16 +408,18 @@ static void find_turn(struct kvc_channels *c, const struct kvc_shape *shape, con
 
 /* The sums over rows 0 to n-1 of cos^2, sin^2 and cos * sin of angle * row, in closed form. */
 static void turn_powers(double angle, size_t n, double power[3]) {
-    double count = (double)n, s = sin(angle), most = fabs(s) > 1e-9 ? sin(count * angle) / s : count;
+    double count = (double)n, s = sin(angle),
+           most = fabs(s) > 1e-9 ? sin(count * angle) / s : count;
     double cosines = most * cos((count - 1) * angle), sines = most * sin((count - 1) * angle);
     power[0] = (count + cosines) / 2;
     power[1] = (count - cosines) / 2;
     power[2] = sines / 2;
 }
 
-/* Sets every channel to the rotating means of the sums over `tokens` rows, and the variance around them; returns the
- * bits that this saves against resting means, over one row. */
-static double set_turning(struct kvc_channels *c, const struct kvc_model_sums *sums, size_t tokens) {
+/* Sets every channel to the rotating means of the sums over `tokens` rows, and the variance around
+ * them; returns the bits that this saves against resting means, over one row. */
+static double set_turning(struct kvc_channels *c, const struct kvc_model_sums *sums,
+                          size_t tokens) {
     const double count = (double)tokens;
     double gain = 0;
     for (size_t d = 0; d < c->period; d++) {
@@ -396,11 +430,15 @@ static double set_turning(struct kvc_channels *c, const struct kvc_model_sums *s
         for (size_t head = 0; head < c->n; head += c->period) {
             const size_t k = head + d, other = head + with;
             const double cosines = (double)sums->cosines[k], sines = (double)sums->sines[k];
-            const double square = (double)sums->square[k], sum = (double)sums->plain[k], least = square * 1e-6 + 1e-30;
+            const double square = (double)sums->square[k], sum = (double)sums->plain[k],
+                         least = square * 1e-6 + 1e-30;
             const double mean = (cosines - (double)sign * (double)sums->sines[other]) / count;
-            const double across = ((double)sign * (double)sums->cosines[other] + (double)(sign * sign) * sines) / count;
-            const double left = square - 2 * (mean * cosines + across * sines) + mean * mean * power[0] +
-                                across * across * power[1] + 2 * mean * across * power[2];
+            const double across = ((double)sign * (double)sums->cosines[other] +
+                                   (double)(sign * sign) * sines) /
+                                  count;
+            const double left = square - 2 * (mean * cosines + across * sines) +
+                                mean * mean * power[0] + across * across * power[1] +
+                                2 * mean * across * power[2];
             const double rest = square - sum * sum / count;
             gain += log2((rest > least ? rest : least) / (left > least ? left : least)) / 2;
             set_channel(c, k, mean, (left > 0 ? left : 0) / count);
@@ -409,21 +447,27 @@ static double set_turning(struct kvc_channels *c, const struct kvc_model_sums *s
     return gain;
 }
 
-void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
+void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows,
+                      float *scratch) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t n = c->n, tokens = (size_t)shape->tokens;
     float *plain = scratch, *x = plain + 4 * n;
-    const struct kvc_model_sums sums = {plain, plain + n, plain + 2 * n, plain + 3 * n}, rest = {plain, plain + n, NULL, NULL};
+    const struct kvc_model_sums sums = {plain, plain + n, plain + 2 * n, plain + 3 * n},
+                                rest = {plain, plain + n, NULL, NULL};
     memset(plain, 0, 4 * n * sizeof *plain);
     for (size_t t = 0, some; t < tokens; t += some) {
         some = tokens - t < KVC_CHANNELS_ROWS ? tokens - t : KVC_CHANNELS_ROWS;
         info->to_f32(x, rows + t * n * info->size, some * n);
         if (!t) find_turn(c, shape, x, some);
         if (!t) kvc_channels_begin(c);
-        if (c->turn == KVC_TURN_NONE) kvc_kernels_get()->model_sums(&rest, x, some, NULL, NULL, NULL, NULL, n, n);
-        else kvc_kernels_get()->model_sums(&sums, x, some, c->cosine, c->sine, c->step_c, c->step_s, n, c->period);
+        if (c->turn == KVC_TURN_NONE)
+            kvc_kernels_get()->model_sums(&rest, x, some, NULL, NULL, NULL, NULL, n, n);
+        else
+            kvc_kernels_get()->model_sums(&sums, x, some, c->cosine, c->sine, c->step_c, c->step_s,
+                                          n, c->period);
     }
-    if (c->turn != KVC_TURN_NONE && set_turning(c, &sums, tokens) > WORTH_TURNING * (double)n) return;
+    if (c->turn != KVC_TURN_NONE && set_turning(c, &sums, tokens) > WORTH_TURNING * (double)n)
+        return;
     c->turn = KVC_TURN_NONE;
     c->first = c->pairs = 0;
     for (size_t k = 0; k < n; k++) {
@@ -433,11 +477,13 @@ void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, con
     }
 }
 
-int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows, float *scratch) {
+int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape,
+                           const uint8_t *rows, float *scratch) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const size_t n = c->n, tokens = (size_t)shape->tokens;
     float *plain = scratch, *apart = plain + 2 * n, *x = plain + 4 * n;
-    const struct kvc_model_sums own = {plain, plain + n, NULL, NULL}, left = {apart, apart + n, NULL, NULL};
+    const struct kvc_model_sums own = {plain, plain + n, NULL, NULL},
+                                left = {apart, apart + n, NULL, NULL};
     double gain = 0;
     memset(plain, 0, 4 * n * sizeof *plain);
     c->turn = KVC_TURN_AHEAD;
@@ -450,10 +496,12 @@ int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape
         kvc_kernels_get()->model_sums(&left, x, some, NULL, NULL, NULL, NULL, n, n);
     }
     for (size_t k = 0; k < n; k++) {
-        const double count = (double)tokens, mean = (double)left.plain[k] / count, own_mean = (double)own.plain[k] / count;
+        const double count = (double)tokens, mean = (double)left.plain[k] / count,
+                     own_mean = (double)own.plain[k] / count;
         const double variance = (double)left.square[k] / count - mean * mean;
         const double own_variance = (double)own.square[k] / count - own_mean * own_mean;
-        gain += log2((own_variance > 0 ? own_variance : 0) + 1e-30) - log2((variance > 0 ? variance : 0) + 1e-30);
+        gain += log2((own_variance > 0 ? own_variance : 0) + 1e-30) -
+                log2((variance > 0 ? variance : 0) + 1e-30);
         set_channel(c, k, mean, variance > 0 ? variance : 0);
     }
     if (gain > 0) return 1;
@@ -462,8 +510,8 @@ int kvc_channels_fit_ahead(struct kvc_channels *c, const struct kvc_shape *shape
 }
 
 /* sum += v, square += v * v over n codes v, those from `half` on less `whole`. */
-static void add_codes(int32_t *restrict sum, int32_t *restrict square, const uint16_t *restrict codes, size_t n, int32_t whole,
-                      int32_t half) {
+static void add_codes(int32_t *restrict sum, int32_t *restrict square,
+                      const uint16_t *restrict codes, size_t n, int32_t whole, int32_t half) {
     for (size_t k = 0; k < n; k++) {
         int32_t v = codes[k] - (codes[k] >= half ? whole : 0);
         sum[k] += v;
@@ -473,14 +521,16 @@ static void add_codes(int32_t *restrict sum, int32_t *restrict square, const uin
 
 void kvc_channels_fit_codes(struct kvc_channels *c, const uint16_t *codes, size_t rows, int sign) {
     const int32_t whole = 1 << c->bits, half = sign ? whole / 2 : whole;
-    int32_t *sum = (int32_t *)(void *)c->value, *square = (int32_t *)(void *)c->variance; /* not used by codes */
+    /* not used by codes */
+    int32_t *sum = (int32_t *)(void *)c->value, *square = (int32_t *)(void *)c->variance;
     memset(sum, 0, c->n * sizeof *sum);
     memset(square, 0, c->n * sizeof *square); /* of at most 256 rows of 8 bits */
     c->turn = KVC_TURN_NONE;
     c->first = c->pairs = 0;
     for (size_t t = 0; t < rows; t++) add_codes(sum, square, codes + t * c->n, c->n, whole, half);
     for (size_t k = 0; k < c->n; k++) {
-        double mean = (double)sum[k] / (double)rows, variance = (double)square[k] / (double)rows - mean * mean;
+        double mean = (double)sum[k] / (double)rows,
+               variance = (double)square[k] / (double)rows - mean * mean;
         int spread = BIAS + (variance > 0x1p-20 ? (int)lrint(log2(variance)) : -20);
         c->spread[k] = (uint8_t)spread;
         c->mean[k] = (int8_t)lrint(mean);

@@ -1,6 +1,7 @@
-/* split.c: the default stage: noisy low bits unchanged, the rest entropy-coded in the context of its channel. Spec: split.md.
- * Not for decoding (split_decode.c), opening sections (split_sections.c), devices (split_device.c), the channel model (channels.c) or the
- * coder (rans.c). */
+/* split.c: the default stage: noisy low bits unchanged, the rest entropy-coded in the context of
+ * its channel. Spec: split.md. Not for decoding (split_decode.c), opening sections
+ * (split_sections.c), devices (split_device.c), the channel model (channels.c) or the coder
+ * (rans.c). */
 #include "codecs/stages/split/channels.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
@@ -18,16 +19,19 @@
 
 enum { STREAM };
 /* Bytes of CODES before its words, at most. */
-#define HEAD_BOUND(streams) \
-    (KVC_SPLIT_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + (size_t)(streams)*4 * (1 + KVC_RANS_LANES))
+#define HEAD_BOUND(streams)                                       \
+    (KVC_SPLIT_HEADER + KVC_CONTEXTS * KVC_RANS_TABLE_BOUND + 4 + \
+     (size_t)(streams)*4 * (1 + KVC_RANS_LANES))
 enum { FEW_LANES = 2, ALL_LANES = 5 }; /* log2 of lanes: below so many values few of them do */
 enum { FEW_VALUES = 16384, FEW_FLOATS = 8192 };
 enum { MODEL_ROWS = 96 }; /* with so many rows the channel model is expected to pay for itself */
 
 /* --- parameters --- */
 
-static const struct kvc_arg arguments[] = {
-    {.key = "stream", .min = KVC_SPLIT_STREAM_LEAST, .max = KVC_SPLIT_STREAM_MOST, .fallback = KVC_SPLIT_STREAM}};
+static const struct kvc_arg arguments[] = {{.key = "stream",
+                                            .min = KVC_SPLIT_STREAM_LEAST,
+                                            .max = KVC_SPLIT_STREAM_MOST,
+                                            .fallback = KVC_SPLIT_STREAM}};
 
 /* --- tables --- */
 
@@ -55,7 +59,8 @@ static double cost_of(const uint32_t *count, unsigned alphabet) {
     return total > 0 ? total * log2(total) - sum + stored : 0;
 }
 
-/* The alphabet is 16 symbols or a multiple of them; compilers vectorise loops of 16 without aliasing by themselves. */
+/* The alphabet is 16 symbols or a multiple of them; compilers vectorise loops of 16 without
+ * aliasing by themselves. */
 static uint64_t sum_of(const uint32_t *count, unsigned alphabet) {
     uint64_t total = 0;
     for (unsigned s = 0; s < alphabet; s += 16, count += 16) {
@@ -66,14 +71,17 @@ static uint64_t sum_of(const uint32_t *count, unsigned alphabet) {
     return total;
 }
 
-static void add_counts(uint32_t *restrict sum, const uint32_t *restrict a, const uint32_t *restrict b, unsigned alphabet) {
+static void add_counts(uint32_t *restrict sum, const uint32_t *restrict a,
+                       const uint32_t *restrict b, unsigned alphabet) {
     for (unsigned s = 0; s < alphabet; s += 16, sum += 16, a += 16, b += 16)
         for (unsigned i = 0; i < 16; i++) sum[i] = a[i] + b[i];
 }
 
-/* Joins neighbouring contexts where one table is cheaper than two; count[c] is emptied into the table that serves c.
- * Returns a bit per context that has a table; *used gets one per context that has symbols. */
-static unsigned join_contexts(uint32_t count[KVC_CONTEXTS][KVC_RANS_SYMBOLS], unsigned alphabet, unsigned *used) {
+/* Joins neighbouring contexts where one table is cheaper than two; count[c] is emptied into the
+ * table that serves c. Returns a bit per context that has a table; *used gets one per context that
+ * has symbols. */
+static unsigned join_contexts(uint32_t count[KVC_CONTEXTS][KVC_RANS_SYMBOLS], unsigned alphabet,
+                              unsigned *used) {
     enum { FEW = 4096 }; /* with more values a table of its own is never worth less */
     double cost[KVC_CONTEXTS];
     unsigned known = 0; /* a bit per context whose cost was asked for */
@@ -103,10 +111,12 @@ static unsigned join_contexts(uint32_t count[KVC_CONTEXTS][KVC_RANS_SYMBOLS], un
     return tables;
 }
 
-/* Finer tables pay once a block is large against the time it takes to build and the bits it takes to store them. */
+/* Finer tables pay once a block is large against the time it takes to build and the bits it takes
+ * to store them. */
 static unsigned table_bits(size_t values, unsigned alphabet) {
     unsigned bits = KVC_RANS_MAX_BITS;
-    while (bits > KVC_RANS_MIN_BITS && values < (size_t)4 << bits && alphabet <= 1u << (bits - 1)) bits--;
+    while (bits > KVC_RANS_MIN_BITS && values < (size_t)4 << bits && alphabet <= 1u << (bits - 1))
+        bits--;
     return bits;
 }
 
@@ -138,7 +148,8 @@ static size_t rows_per_stream(const struct kvc_stage_args *args, const struct wo
     return rows < w->rows ? rows : w->rows;
 }
 
-static int work_init(struct work *w, const struct kvc_shape *shape, const float *ahead, struct kvc_error *e) {
+static int work_init(struct work *w, const struct kvc_shape *shape, const float *ahead,
+                     struct kvc_error *e) {
     memset(w, 0, sizeof *w);
     w->ahead = kvc_split_predicts(shape->dtype) ? ahead : NULL;
     w->form = kvc_words_of(shape->dtype);
@@ -164,11 +175,13 @@ static double cost_without_model(const struct work *w, unsigned shift) {
 }
 
 /* Adds the symbols as CODES. */
-static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uint8_t stage, struct kvc_sections *out,
-                          struct kvc_error *e) {
+static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uint8_t stage,
+                          struct kvc_sections *out, struct kvc_error *e) {
     unsigned used = 0;
-    const unsigned alphabet = kvc_words_alphabet(w->form), tables = join_contexts(w->count, alphabet, &used);
-    const unsigned bits = table_bits(w->values, alphabet), few = w->form->format ? FEW_FLOATS : FEW_VALUES;
+    const unsigned alphabet = kvc_words_alphabet(w->form),
+                   tables = join_contexts(w->count, alphabet, &used);
+    const unsigned bits = table_bits(w->values, alphabet),
+                   few = w->form->format ? FEW_FLOATS : FEW_VALUES;
     const unsigned lanes = w->values < few ? FEW_LANES : ALL_LANES;
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
     struct kvc_rans_symbol(*symbol)[KVC_RANS_SYMBOLS] = kvc_alloc(KVC_CONTEXTS, sizeof *symbol);
@@ -191,7 +204,8 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         kvc_rans_encoding_table(symbol[c], frequency, alphabet);
     }
     for (unsigned c = 0; c < KVC_CONTEXTS; c++)
-        if ((used & ~tables) >> c & 1) memcpy(symbol[c], symbol[kvc_split_table(tables, c)], alphabet * sizeof **symbol);
+        if ((used & ~tables) >> c & 1)
+            memcpy(symbol[c], symbol[kvc_split_table(tables, c)], alphabet * sizeof **symbol);
     kvc_bits_put(&to, 0, (unsigned)(-to.at % 32));
     uint8_t *const sizes = head + to.at / 8, *const states = sizes + 4 * streams;
     const size_t ahead = (size_t)(states - head) + (streams << (lanes + 2));
@@ -201,9 +215,11 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
         uint8_t *stop = next;
         struct kvc_rans_encoder r;
         kvc_rans_encode_begin(&r, 1u << lanes, stop);
-        const size_t rows = w->n % KVC_RANS_LANES ? 1 : last - first; /* together: whole rows begin with the first lane */
+        /* together: whole rows begin with the first lane */
+        const size_t rows = w->n % KVC_RANS_LANES ? 1 : last - first;
         for (size_t t = last; t > first; t -= rows)
-            kvc_kernels_get()->rans_encode(&r, w->symbols + (t - rows) * w->n, rows * w->n, symbol[0], bits);
+            kvc_kernels_get()->rans_encode(&r, w->symbols + (t - rows) * w->n, rows * w->n,
+                                           symbol[0], bits);
         kvc_rans_encode_end(&r, states + (s << (lanes + 2)));
         next = r.next;
         uint32_t size = (uint32_t)(stop - next);
@@ -216,15 +232,17 @@ static int encode_symbols(const struct kvc_stage_args *args, struct work *w, uin
     return kvc_sections_add(out, KVC_SECTION_CODES, stage, 0, next, (size_t)(end - next), 0, e);
 }
 
-/* Counts of a few symbols, in half the memory of all counts: their lines are to stay in the cache. There are two tables, because an
- * increment would often wait for the one before; they are skewed, so that equal symbols differ in their addresses modulo 4096. */
+/* Counts of a few symbols, in half the memory of all counts: their lines are to stay in the cache.
+ * There are two tables, because an increment would often wait for the one before; they are skewed,
+ * so that equal symbols differ in their addresses modulo 4096. */
 enum { ALL_SYMBOLS = KVC_CONTEXTS * KVC_RANS_SYMBOLS, SKEW = 160, MOST_COUNTED = UINT16_MAX };
 struct tally {
     uint16_t count[2][ALL_SYMBOLS + SKEW];
     size_t n; /* symbols in it */
 };
 
-static void add_tallied(uint32_t *restrict count, const uint16_t *restrict even, const uint16_t *restrict odd) {
+static void add_tallied(uint32_t *restrict count, const uint16_t *restrict even,
+                        const uint16_t *restrict odd) {
     for (size_t s = 0; s < ALL_SYMBOLS; s++) count[s] += (uint32_t)even[s] + odd[s];
 }
 
@@ -266,24 +284,27 @@ static void cut_rows(struct work *w) {
             memset(w->bias, 0, w->n * sizeof *w->bias);
             words = w->moved;
         }
-        k->cut_words(symbols, w->low + t * w->n, words, w->bias, w->context, w->n, kvc_words_shift(f),
-                     (uint16_t)((1u << f->bits) - 1));
+        k->cut_words(symbols, w->low + t * w->n, words, w->bias, w->context, w->n,
+                     kvc_words_shift(f), (uint16_t)((1u << f->bits) - 1));
         tally_row(&tally, symbols, w->n, w->count[0]);
     }
     add_tallied(w->count[0], tally.count[0], tally.count[1]);
 }
 
-static int encode_rows(const struct kvc_stage_args *args, struct work *w, const struct kvc_block *block, uint8_t stage,
-                       struct kvc_sections *out, struct kvc_error *e) {
+static int encode_rows(const struct kvc_stage_args *args, struct work *w,
+                       const struct kvc_block *block, uint8_t stage, struct kvc_sections *out,
+                       struct kvc_error *e) {
     const struct kvc_words *f = w->form;
     const unsigned shift = kvc_words_shift(f);
     const size_t per = rows_per_stream(args, w), streams = (w->rows + per - 1) / per;
-    const size_t floats = f->format || w->ahead ? KVC_CHANNELS_SCRATCH(w->n, w->rows) * sizeof(float) : 0;
+    const size_t floats = f->format || w->ahead
+                              ? KVC_CHANNELS_SCRATCH(w->n, w->rows) * sizeof(float)
+                              : 0;
     const size_t packed = KVC_PACKED(w->values, 7), scratch = floats > packed ? floats : packed;
     w->memory[0] = malloc(2 * w->values * (kvc_words_in_place(f) ? 1 : 2) + 6 * w->n);
     w->memory[1] = malloc(scratch + w->values);
-    w->memory[2] = malloc(KVC_CONTEXTS * sizeof *w->count + HEAD_BOUND(streams) + KVC_RANS_BOUND(w->values) +
-                          KVC_CHANNELS_BOUND(w->n));
+    w->memory[2] = malloc(KVC_CONTEXTS * sizeof *w->count + HEAD_BOUND(streams) +
+                          KVC_RANS_BOUND(w->values) + KVC_CHANNELS_BOUND(w->n));
     if (!w->memory[0] || !w->memory[1] || !w->memory[2]) return kvc_fail_memory(e, "a block");
     w->bias = w->memory[0];
     w->context = w->bias + w->n;
@@ -303,16 +324,20 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     else kvc_words_out(w->words, block->rows, w->values, f);
     w->model.ahead = w->ahead;
     w->model.scales = block->rows;
-    const int predicted = w->ahead && kvc_channels_fit_ahead(&w->model, &block->shape, block->rows, w->memory[1]);
-    if (f->format && !predicted) kvc_channels_fit(&w->model, &block->shape, block->rows, w->memory[1]);
+    const int predicted = w->ahead && kvc_channels_fit_ahead(&w->model, &block->shape, block->rows,
+                                                             w->memory[1]);
+    if (f->format && !predicted)
+        kvc_channels_fit(&w->model, &block->shape, block->rows, w->memory[1]);
     else if (!predicted) kvc_channels_fit_codes(&w->model, w->words, w->rows, f->sign);
     const size_t sections = out->count, used = out->used;
     size_t stored = kvc_channels_write(&w->model, w->bytes);
     if (kvc_sections_add(out, KVC_SECTION_PARAMS, stage, 0, w->bytes, stored, 0, e)) return -1;
     cut_rows(w);
-    if (w->rows < MODEL_ROWS || !f->format) { /* too few rows, or too even ones, to pay for parameters? */
+    /* too few rows, or too even ones, to pay for parameters? */
+    if (w->rows < MODEL_ROWS || !f->format) {
         double with = 8.0 * (double)(out->used - used + KVC_SECTION_COST);
-        for (unsigned c = 0; c < KVC_CONTEXTS; c++) with += cost_of(w->count[c], kvc_words_alphabet(f));
+        for (unsigned c = 0; c < KVC_CONTEXTS; c++)
+            with += cost_of(w->count[c], kvc_words_alphabet(f));
         if (cost_without_model(w, shift) <= with) {
             out->count = sections;
             out->used = used;
@@ -324,17 +349,19 @@ static int encode_rows(const struct kvc_stage_args *args, struct work *w, const 
     if (!shift) return 0;
     if (shift == 8) return kvc_plane_add(out, stage, (uint8_t)f->planes, w->low, w->values, e);
     kvc_kernels_get()->pack_bits(w->memory[1], w->low, w->values, shift);
-    return kvc_plane_add(out, stage, (uint8_t)f->planes, w->memory[1], KVC_PACKED(w->values, shift), e);
+    return kvc_plane_add(out, stage, (uint8_t)f->planes, w->memory[1], KVC_PACKED(w->values, shift),
+                         e);
 }
 
-int kvc_split_encode(const struct kvc_stage_args *args, struct kvc_block *block, const float *ahead, uint8_t stage,
-                     struct kvc_sections *out, struct kvc_error *e) {
+int kvc_split_encode(const struct kvc_stage_args *args, struct kvc_block *block, const float *ahead,
+                     uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const size_t count = out->count, used = out->used;
     struct work w;
     if (work_init(&w, &block->shape, ahead, e)) return -1;
     const size_t size = w.values / w.info->block * w.info->size;
     int status = w.values ? encode_rows(args, &w, block, stage, out, e) : 0;
-    if (!status && out->used - used + (out->count - count) * KVC_SECTION_COST >= size + KVC_SECTION_COST) {
+    if (!status &&
+        out->used - used + (out->count - count) * KVC_SECTION_COST >= size + KVC_SECTION_COST) {
         out->count = count; /* nothing gained: keep the rows */
         out->used = used;
         status = kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, size, 0, e);
@@ -345,19 +372,20 @@ int kvc_split_encode(const struct kvc_stage_args *args, struct kvc_block *block,
 
 /* --- the stage --- */
 
-static int split_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                        struct kvc_sections *out, struct kvc_error *e) {
+static int split_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                        uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     (void)state;
     return kvc_split_encode(args, block, NULL, stage, out, e);
 }
 
-static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                  struct kvc_error *e) {
+static int decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                  struct kvc_block *block, struct kvc_error *e) {
     (void)args;
     return kvc_split_decode(stored, block, NULL, e);
 }
 
-static int decode_two(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block) {
+static int decode_two(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                      struct kvc_block *block) {
     (void)args;
     return kvc_split_decode_two(stored, block, (const float *[]){NULL, NULL});
 }

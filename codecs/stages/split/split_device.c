@@ -1,6 +1,6 @@
-/* split_device.c: makes jobs of the sections of `split`: slots of its tables, its channel model, a job for each stream; and of those of
- * `cross`, whose channel model differs from row to row. Specs: split.md, cross.md. Not for running them
- * (kernels/device/decode_streams.h, decode_ahead.h). */
+/* split_device.c: makes jobs of the sections of `split`: slots of its tables, its channel model, a
+ * job for each stream; and of those of `cross`, whose channel model differs from row to row. Specs:
+ * split.md, cross.md. Not for running them (kernels/device/decode_streams.h, decode_ahead.h). */
 #include "codecs/stages/split/split_device.h"
 
 #include "codecs/planes.h"
@@ -11,8 +11,8 @@
 #include <string.h>
 
 /* Adds the job that makes slots of a table of frequencies. */
-static int lower_table(struct kvc_program *program, const uint16_t *frequency, unsigned alphabet, uint64_t slots,
-                       struct kvc_error *e) {
+static int lower_table(struct kvc_program *program, const uint16_t *frequency, unsigned alphabet,
+                       uint64_t slots, struct kvc_error *e) {
     uint64_t address;
     uint32_t n = 0, *entry = program->table(program->owner, alphabet * sizeof *entry, &address);
     if (!entry) return kvc_fail_memory(e, "a table");
@@ -25,24 +25,30 @@ static int lower_table(struct kvc_program *program, const uint16_t *frequency, u
 }
 
 /* Adds jobs for all tables. */
-static int lower_tables(const struct kvc_split *s, struct kvc_program *program, struct kvc_split_job *job, struct kvc_error *e) {
+static int lower_tables(const struct kvc_split *s, struct kvc_program *program,
+                        struct kvc_split_job *job, struct kvc_error *e) {
     const unsigned alphabet = kvc_words_alphabet(s->form);
-    if (!(job->slots = kvc_program_scratch(program, (size_t)4 * KVC_CONTEXTS << s->bits, e))) return -1;
+    if (!(job->slots = kvc_program_scratch(program, (size_t)4 * KVC_CONTEXTS << s->bits, e)))
+        return -1;
     for (unsigned k = 0; k < KVC_CONTEXTS; k++) {
         const uint64_t slots = job->slots + ((uint64_t)4 * k << s->bits);
-        if (s->tables >> k & 1 && lower_table(program, s->frequency[k], alphabet, slots, e)) return -1;
+        if (s->tables >> k & 1 && lower_table(program, s->frequency[k], alphabet, slots, e))
+            return -1;
         job->tables |= kvc_split_table(s->tables, k) << 4 * k;
     }
     return 0;
 }
 
-/* Adds the jobs that make the channel model of each row out of predictions and of `model`, the channels'. Returns 1 when a device cannot
- * do it. */
-static int lower_rows(const struct kvc_split *s, const struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
-                      uint64_t model, struct kvc_program *program, struct kvc_split_job *split, struct kvc_error *e) {
+/* Adds the jobs that make the channel model of each row out of predictions and of `model`, the
+ * channels'. Returns 1 when a device cannot do it. */
+static int lower_rows(const struct kvc_split *s, const struct kvc_block *block,
+                      const struct kvc_ahead_inputs *inputs, uint64_t model,
+                      struct kvc_program *program, struct kvc_split_job *split,
+                      struct kvc_error *e) {
     enum { TILES = 4 }; /* keep a warp busy; few enough to occupy many warps */
     const struct kvc_word_format *f = s->form->format;
-    const uint32_t rows = (uint32_t)s->rows, heads = (uint32_t)block->shape.heads, dim = (uint32_t)block->shape.dim;
+    const uint32_t rows = (uint32_t)s->rows, heads = (uint32_t)block->shape.heads,
+                   dim = (uint32_t)block->shape.dim;
     struct kvc_ahead_job like = {.model = model,
                                  .dim = dim,
                                  .form = {f->sign | f->drop << 8, f->rebias, 0},
@@ -51,7 +57,8 @@ static int lower_rows(const struct kvc_split *s, const struct kvc_block *block, 
     int status = kvc_predict_lower(&like.predict, inputs, block, program, e);
     if (!status) status = kvc_predict_lower_turn(&like.turn, inputs, block, program, e);
     if (status) return status;
-    if (!(like.to = split->model = kvc_program_scratch(program, sizeof(uint32_t) * s->values, e))) return -1;
+    if (!(like.to = split->model = kvc_program_scratch(program, sizeof(uint32_t) * s->values, e)))
+        return -1;
     const uint32_t together = TILES * (KVC_DEVICE_TILE / dim);
     for (like.head = 0; like.head < heads; like.head++)
         for (like.first = 0; like.first < rows; like.first += together) {
@@ -63,10 +70,11 @@ static int lower_rows(const struct kvc_split *s, const struct kvc_block *block, 
     return 0;
 }
 
-/* Adds the jobs that make the channel model, and fills the operands of streams that depend on it. Returns 1 when a device
- * cannot do it. */
-static int lower_model(struct kvc_split *s, const struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
-                       struct kvc_program *program, struct kvc_split_job *job, struct kvc_error *e) {
+/* Adds the jobs that make the channel model, and fills the operands of streams that depend on it.
+ * Returns 1 when a device cannot do it. */
+static int lower_model(struct kvc_split *s, const struct kvc_block *block,
+                       const struct kvc_ahead_inputs *inputs, struct kvc_program *program,
+                       struct kvc_split_job *job, struct kvc_error *e) {
     const struct kvc_channels *m = &s->model;
     const struct kvc_word_format *f = s->form->format;
     const int ahead = m->turn == KVC_TURN_AHEAD, turns = f && m->turn != KVC_TURN_NONE && !ahead;
@@ -80,7 +88,10 @@ static int lower_model(struct kvc_split *s, const struct kvc_block *block, const
     if (turns && m->period > KVC_DEVICE_TILE) return 1;
     const uint64_t mean = kvc_program_copy(program, m->mean, s->n, e);
     const uint64_t spread = mean ? kvc_program_copy(program, m->spread, s->n, e) : 0;
-    if (!spread || !(job->model = kvc_program_scratch(program, (turns || ahead ? 3 : 1) * sizeof(float) * s->n, e))) return -1;
+    if (!spread ||
+        !(job->model = kvc_program_scratch(program, (turns || ahead ? 3 : 1) * sizeof(float) * s->n,
+                                           e)))
+        return -1;
     if (turns) {
         kvc_channels_begin(&s->model);
         float *turn = program->table(program->owner, 2 * m->period * sizeof *turn, &job->turn);
@@ -106,8 +117,8 @@ static int lower_model(struct kvc_split *s, const struct kvc_block *block, const
 }
 
 /* Adds a job for each stream; `like` has what all streams share. */
-static int lower_streams(const struct kvc_split *s, const struct kvc_split_job *like, struct kvc_program *program,
-                         struct kvc_error *e) {
+static int lower_streams(const struct kvc_split *s, const struct kvc_split_job *like,
+                         struct kvc_program *program, struct kvc_error *e) {
     const uint64_t base = kvc_program_bytes(program, s->codes, s->codes->size, NULL, e);
     const uint8_t *words = s->words;
     if (!base) return -1;
@@ -125,13 +136,18 @@ static int lower_streams(const struct kvc_split *s, const struct kvc_split_job *
     return 0;
 }
 
-static int lower_sections(struct kvc_split *s, const struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
-                          struct kvc_device_op *op, struct kvc_program *program, struct kvc_error *e) {
+static int lower_sections(struct kvc_split *s, const struct kvc_block *block,
+                          const struct kvc_ahead_inputs *inputs, struct kvc_device_op *op,
+                          struct kvc_program *program, struct kvc_error *e) {
     const unsigned shift = kvc_words_shift(s->form);
-    struct kvc_split_job job = {.lanes = s->lanes, .table_bits = s->bits, .channels = (uint32_t)s->n, .word_bits = s->form->bits};
+    struct kvc_split_job job = {.lanes = s->lanes,
+                                .table_bits = s->bits,
+                                .channels = (uint32_t)s->n,
+                                .word_bits = s->form->bits};
     const uint8_t *low;
-    if (s->form->planes && (!(op->upper.lowest = kvc_program_bytes(program, s->plane[0], s->blocks, NULL, e)) ||
-                            !(op->upper.low = kvc_program_bytes(program, s->plane[1], s->blocks, NULL, e))))
+    if (s->form->planes &&
+        (!(op->upper.lowest = kvc_program_bytes(program, s->plane[0], s->blocks, NULL, e)) ||
+         !(op->upper.low = kvc_program_bytes(program, s->plane[1], s->blocks, NULL, e))))
         return -1;
     if (lower_tables(s, program, &job, e)) return -1;
     if (shift && (!(job.low = kvc_program_bytes(program, s->low, s->low_size, &low, e)) ||
@@ -145,23 +161,28 @@ static int lower_sections(struct kvc_split *s, const struct kvc_block *block, co
     return lower_streams(s, &job, program, e);
 }
 
-int kvc_split_lower_ahead(const struct kvc_stored *stored, struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
-                          struct kvc_program *program, struct kvc_error *e) {
+int kvc_split_lower_ahead(const struct kvc_stored *stored, struct kvc_block *block,
+                          const struct kvc_ahead_inputs *inputs, struct kvc_program *program,
+                          struct kvc_error *e) {
     struct kvc_split s;
-    struct kvc_device_op op = kvc_program_op_of(block->shape.dtype == KVC_F32 ? KVC_OP_UPPER : KVC_OP_WORDS, &block->shape);
+    struct kvc_device_op op = kvc_program_op_of(block->shape.dtype == KVC_F32 ? KVC_OP_UPPER
+                                                                              : KVC_OP_WORDS,
+                                                &block->shape);
     const int raw = kvc_program_raw(program, stored->section, stored->n, &block->shape, e);
     if (raw) return raw < 0 ? -1 : 0;
-    if (kvc_words_of(block->shape.dtype)->bits < 8 || kvc_dtype_info(block->shape.dtype)->block > 1) return 1;
+    if (kvc_words_of(block->shape.dtype)->bits < 8 || kvc_dtype_info(block->shape.dtype)->block > 1)
+        return 1;
     if (op.kind == KVC_OP_WORDS) op.words.size = sizeof(uint16_t);
     int status = kvc_split_open(&s, &block->shape, inputs != NULL, stored->section, stored->n, e);
     if (!status && s.values) status = lower_sections(&s, block, inputs, &op, program, e);
-    if (!status) status = kvc_program_begin(program, s.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
+    if (!status)
+        status = kvc_program_begin(program, s.rows, e) || kvc_program_op(program, &op, e) ? -1 : 0;
     kvc_split_close(&s);
     return status;
 }
 
-int kvc_split_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                    struct kvc_program *program, struct kvc_error *e) {
+int kvc_split_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                    struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     (void)args;
     return kvc_split_lower_ahead(stored, block, NULL, program, e);
 }

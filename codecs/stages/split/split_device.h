@@ -6,11 +6,13 @@
 #include "codecs/stage.h"
 
 /* The stage's lower(). */
-int kvc_split_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                    struct kvc_program *program, struct kvc_error *e);
+int kvc_split_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                    struct kvc_block *block, struct kvc_program *program, struct kvc_error *e);
 
-/* The same for a block whose values may be predicted from `inputs`; NULL: from none. Returns 1 also when the device cannot predict them. */
-int kvc_split_lower_ahead(const struct kvc_stored *stored, struct kvc_block *block, const struct kvc_ahead_inputs *inputs,
-                          struct kvc_program *program, struct kvc_error *e);
+/* The same for a block whose values may be predicted from `inputs`; NULL: from none. Returns 1 also
+ * when the device cannot predict them. */
+int kvc_split_lower_ahead(const struct kvc_stored *stored, struct kvc_block *block,
+                          const struct kvc_ahead_inputs *inputs, struct kvc_program *program,
+                          struct kvc_error *e);
 
 #endif

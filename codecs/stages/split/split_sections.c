@@ -19,23 +19,29 @@ size_t kvc_split_stream(const struct kvc_split *s, size_t i) {
 /* Reads the header of CODES and its tables. */
 static int open_tables(struct kvc_split *s, struct kvc_bits *in, struct kvc_error *e) {
     const uint8_t *p = s->codes->data;
-    if (s->codes->size < KVC_SPLIT_HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
+    if (s->codes->size < KVC_SPLIT_HEADER)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
     s->bits = p[0] & 15;
     s->lanes = 1u << (p[0] >> 4);
     s->tables = p[1];
     s->per = (size_t)(p[2] | p[3] << 8);
-    if (s->bits < KVC_RANS_MIN_BITS || s->bits > KVC_RANS_MAX_BITS || s->lanes > KVC_RANS_LANES || !s->tables || !s->per ||
-        s->per > s->rows)
+    if (s->bits < KVC_RANS_MIN_BITS || s->bits > KVC_RANS_MAX_BITS || s->lanes > KVC_RANS_LANES ||
+        !s->tables || !s->per || s->per > s->rows)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the header of section CODES is out of range");
-    *in = (struct kvc_bits){.read = p, .at = 8 * KVC_SPLIT_HEADER, .limit = 8 * (size_t)s->codes->size};
+    *in = (struct kvc_bits){.read = p,
+                            .at = 8 * KVC_SPLIT_HEADER,
+                            .limit = 8 * (size_t)s->codes->size};
     for (unsigned k = 0; k < KVC_CONTEXTS; k++)
-        if (s->tables >> k & 1 && kvc_rans_table_read(in, s->frequency[k], kvc_words_alphabet(s->form), s->bits, e)) return -1;
+        if (s->tables >> k & 1 &&
+            kvc_rans_table_read(in, s->frequency[k], kvc_words_alphabet(s->form), s->bits, e))
+            return -1;
     return 0;
 }
 
 /* Finds the streams after the tables. */
 static int open_streams(struct kvc_split *s, struct kvc_bits *in, struct kvc_error *e) {
-    if (kvc_bits_get(in, (unsigned)(-in->at % 32))) return kvc_fail(e, KVC_ERR_DAMAGED, "padding after tables is not 0");
+    if (kvc_bits_get(in, (unsigned)(-in->at % 32)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "padding after tables is not 0");
     const size_t at = in->at / 8;
     s->streams = (s->rows + s->per - 1) / s->per;
     if (in->bad || (s->codes->size - at) / (4 + 4 * s->lanes) < s->streams)
@@ -57,8 +63,8 @@ int kvc_split_predicts(enum kvc_dtype dtype) {
     return kvc_words_of(dtype)->format || dtype == KVC_Q8_0;
 }
 
-int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, int predicted, const struct kvc_section *sections,
-                   size_t n, struct kvc_error *e) {
+int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, int predicted,
+                   const struct kvc_section *sections, size_t n, struct kvc_error *e) {
     const struct kvc_dtype_info *info = kvc_dtype_info(shape->dtype);
     const struct kvc_section *next = sections, *end = n ? sections + n : sections, *params;
     struct kvc_bits in;
@@ -74,17 +80,19 @@ int kvc_split_open(struct kvc_split *s, const struct kvc_shape *shape, int predi
         if (!(s->plane[p] = kvc_section_take(&next, end, KVC_SECTION_PLANE, p, e))) return -1;
     if (next != end && next->type == KVC_SECTION_PARAMS) {
         if (!(params = kvc_section_take_stored(&next, end, KVC_SECTION_PARAMS, 0, e)) ||
-            kvc_channels_read(&s->model, predicted && kvc_split_predicts(shape->dtype), params->data, params->size, e))
+            kvc_channels_read(&s->model, predicted && kvc_split_predicts(shape->dtype),
+                              params->data, params->size, e))
             return -1;
     } else {
         kvc_channels_flat(&s->model);
     }
     const unsigned shift = kvc_words_shift(s->form);
     s->low_size = shift == 8 ? s->values : shift ? KVC_PACKED(s->values, shift) : 0;
-    if (!(s->codes = kvc_section_take_stored(&next, end, KVC_SECTION_CODES, 0, e)) || open_tables(s, &in, e) ||
-        open_streams(s, &in, e))
+    if (!(s->codes = kvc_section_take_stored(&next, end, KVC_SECTION_CODES, 0, e)) ||
+        open_tables(s, &in, e) || open_streams(s, &in, e))
         return -1;
-    if (shift && !(s->low = kvc_section_take(&next, end, KVC_SECTION_PLANE, s->form->planes, e))) return -1;
+    if (shift && !(s->low = kvc_section_take(&next, end, KVC_SECTION_PLANE, s->form->planes, e)))
+        return -1;
     return kvc_section_none_left(next, end, e);
 }
 

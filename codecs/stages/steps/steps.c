@@ -1,5 +1,5 @@
-/* steps.c: the stage that gives each token and head a step by how much later tokens look at it. Spec: steps.md. Not for the
- * step itself (code.c). */
+/* steps.c: the stage that gives each token and head a step by how much later tokens look at it.
+ * Spec: steps.md. Not for the step itself (code.c). */
 #include "codecs/memory.h"
 #include "codecs/probes.h"
 #include "codecs/profile_part.h"
@@ -15,7 +15,8 @@
 #include <string.h>
 
 enum { POWER, FLOOR, TAIL, FINE, N_ARGS };
-enum { LEAST = -6, MOST = 4, CLASSES = MOST - LEAST + 1, ALPHABET = 12 }; /* the coder wants an even number */
+/* the coder wants an even number */
+enum { LEAST = -6, MOST = 4, CLASSES = MOST - LEAST + 1, ALPHABET = 12 };
 enum { SHARED_TAG = 0x5354, MOST_PARTS = 4 };
 enum { RAMP_FLOOR = 1 };
 
@@ -28,8 +29,9 @@ static const struct kvc_arg arguments[N_ARGS] = {
 
 /* 2^(step / 2), rounded to binary32. */
 static float factor(int step) {
-    static const float table[CLASSES] = {0x1p-3f, 0x1.6a09e6p-3f, 0x1p-2f, 0x1.6a09e6p-2f, 0x1p-1f, 0x1.6a09e6p-1f,
-                                         0x1p+0f, 0x1.6a09e6p+0f, 0x1p+1f, 0x1.6a09e6p+1f, 0x1p+2f};
+    static const float table[CLASSES] = {0x1p-3f, 0x1.6a09e6p-3f, 0x1p-2f, 0x1.6a09e6p-2f,
+                                         0x1p-1f, 0x1.6a09e6p-1f, 0x1p+0f, 0x1.6a09e6p+0f,
+                                         0x1p+1f, 0x1.6a09e6p+1f, 0x1p+2f};
     return table[step - LEAST];
 }
 
@@ -69,29 +71,34 @@ static uint64_t first_seen(const struct kvc_encoding *x) {
     return i;
 }
 
-/* Returns the class of a row. Attention a, as a multiple of an even spread, makes a step of ((a + c) / (1 + c))^-p. After a
- * window's left edge it grows, as few later tokens will see the row; the last rows get fine ones. Spec: steps.md, "Encoders". */
-static int steps_class_of(const struct kvc_stage_args *args, const struct kvc_encoding *x, uint64_t row, uint64_t seen_from,
-                          const float *score) {
+/* Returns the class of a row. Attention a, as a multiple of an even spread, makes a step of ((a +
+ * c) / (1 + c))^-p. After a window's left edge it grows, as few later tokens will see the row; the
+ * last rows get fine ones. Spec: steps.md, "Encoders". */
+static int steps_class_of(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                          uint64_t row, uint64_t seen_from, const float *score) {
     const double c = args->f[FLOOR];
     double step = score ? pow(((double)*score + c) / (1 + c), -args->f[POWER]) : 1;
     if (x->window) {
-        const int64_t tokens = (int64_t)x->window - 1 - (x->position[x->rows - 1] - x->position[row]); /* that still see it */
+        /* that still see it */
+        const int64_t tokens = (int64_t)x->window - 1 -
+                               (x->position[x->rows - 1] - x->position[row]);
         const double left = row < seen_from ? RAMP_FLOOR : fmax(RAMP_FLOOR, (double)tokens);
         step *= pow(2 * left / (double)x->window, -0.5);
     }
     int class = (int)lrint(2 * log2(step));
     class = class < LEAST ? LEAST : class > MOST ? MOST : class;
-    if (x->position[x->rows - 1] - x->position[row] < args->i[TAIL] && class > -(int)args->i[FINE]) class = -(int)args->i[FINE];
+    if (x->position[x->rows - 1] - x->position[row] < args->i[TAIL] && class > -(int)args->i[FINE])
+        class = -(int)args->i[FINE];
     return class;
 }
 
-static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x, const struct kvc_block *like,
-                       void **state, struct kvc_error *e) {
+static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
+                       const struct kvc_block *like, void **state, struct kvc_error *e) {
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "steps");
     *state = s;
-    const int asks = args->f[POWER] > 0 && x->key.heads == like->shape.heads && (x->n_queries || x->profile_queries);
+    const int asks = args->f[POWER] > 0 && x->key.heads == like->shape.heads &&
+                     (x->n_queries || x->profile_queries);
     uint32_t count[ALPHABET] = {0};
     s->heads = (size_t)like->shape.heads;
     s->rows = x->rows;
@@ -99,13 +106,15 @@ static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encod
     s->step = kvc_alloc(x->segment_rows, s->heads);
     if (!s->step) return kvc_fail_memory(e, "steps");
     const float *score = NULL;
-    if (asks && !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score, parts_of(x),
-                                         make_scores, x, e)))
+    if (asks &&
+        !(score = kvc_shared_get(x->shared, SHARED_TAG, s->heads * (size_t)x->rows * sizeof *score,
+                                 parts_of(x), make_scores, x, e)))
         return -1;
     const uint64_t seen_from = first_seen(x);
     for (uint64_t t = 0; t < x->segment_rows; t++)
         for (size_t h = 0; h < s->heads; h++) {
-            const int class = steps_class_of(args, x, x->first + t, seen_from, score ? &score[h * x->rows + x->first + t] : NULL);
+            const int class = steps_class_of(args, x, x->first + t, seen_from,
+                                             score ? &score[h * x->rows + x->first + t] : NULL);
             s->step[t * s->heads + h] = (int8_t) class;
             count[class - LEAST]++;
         }
@@ -117,8 +126,8 @@ static int steps_begin(const struct kvc_stage_args *args, const struct kvc_encod
     return 0;
 }
 
-static int steps_settle(const struct kvc_stage_args *args, void *state, uint8_t stage, struct kvc_sections *side,
-                        struct kvc_error *e) {
+static int steps_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
+                        struct kvc_sections *side, struct kvc_error *e) {
     const struct state *s = state;
     uint8_t bytes[KVC_RANS_TABLE_BOUND];
     struct kvc_bits bits = {.bytes = bytes};
@@ -134,8 +143,8 @@ static void scale(float *x, const int8_t *step, size_t n, size_t dim, int invert
         if (step[i]) k->scale(x, x, invert ? 1 / factor(step[i]) : factor(step[i]), dim);
 }
 
-static int steps_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                        struct kvc_sections *out, struct kvc_error *e) {
+static int steps_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                        uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     const struct state *s = state;
     const size_t n = (size_t)block->shape.tokens * s->heads;
     (void)args;
@@ -148,13 +157,15 @@ static int steps_encode(const struct kvc_stage_args *args, void *state, struct k
         uint8_t *end = bytes + 4 + KVC_RANS_BOUND(n);
         struct kvc_rans_encoder r;
         for (size_t i = 0; i < n; i++) {
-            block->step[i] = s->step[(kvc_block_row(block, i / s->heads) - s->first) * s->heads + i % s->heads];
+            block->step[i] =
+                s->step[(kvc_block_row(block, i / s->heads) - s->first) * s->heads + i % s->heads];
             symbols[i] = (uint16_t)(block->step[i] - LEAST);
         }
         kvc_rans_encode_begin(&r, 1, end);
         kvc_kernels_get()->rans_encode(&r, symbols, n, s->symbol, KVC_RANS_MIN_BITS);
         kvc_rans_encode_end(&r, r.next - 4);
-        status = kvc_sections_add(out, KVC_SECTION_STEPS, stage, 0, r.next - 4, (size_t)(end - r.next) + 4, 0, e);
+        status = kvc_sections_add(out, KVC_SECTION_STEPS, stage, 0, r.next - 4,
+                                  (size_t)(end - r.next) + 4, 0, e);
         scale((float *)(void *)block->rows, block->step, n, (size_t)block->shape.dim, 1);
     }
     free(bytes);
@@ -164,16 +175,20 @@ static int steps_encode(const struct kvc_stage_args *args, void *state, struct k
 
 /* --- decoding --- */
 
-static int read_steps(const struct kvc_section *table, const struct kvc_section *s, int8_t *step, size_t n, struct kvc_error *e) {
+static int read_steps(const struct kvc_section *table, const struct kvc_section *s, int8_t *step,
+                      size_t n, struct kvc_error *e) {
     uint32_t slots[(1 << KVC_RANS_MIN_BITS) + KVC_RANS_SLACK];
     uint16_t frequency[ALPHABET];
     struct kvc_bits bits = {.read = table->data, .limit = 8 * (size_t)table->size};
     struct kvc_rans_decoder r;
-    if (kvc_rans_table_read(&bits, frequency, ALPHABET, KVC_RANS_MIN_BITS, e)) return kvc_error_prefix(e, "STEPS");
-    if (!kvc_bits_ended(&bits) || frequency[CLASSES]) return kvc_fail(e, KVC_ERR_DAMAGED, "the table of STEPS is malformed");
+    if (kvc_rans_table_read(&bits, frequency, ALPHABET, KVC_RANS_MIN_BITS, e))
+        return kvc_error_prefix(e, "STEPS");
+    if (!kvc_bits_ended(&bits) || frequency[CLASSES])
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the table of STEPS is malformed");
     kvc_rans_decoding_table(slots, frequency, ALPHABET);
     if (s->size < 4) return kvc_fail(e, KVC_ERR_DAMAGED, "section STEPS is too short");
-    if (kvc_rans_decode_begin(&r, 1, s->data, s->data + 4, s->size - 4, e)) return kvc_error_prefix(e, "STEPS");
+    if (kvc_rans_decode_begin(&r, 1, s->data, s->data + 4, s->size - 4, e))
+        return kvc_error_prefix(e, "STEPS");
     uint16_t *room = calloc(2 * n + 1, sizeof *room);
     if (!room) return kvc_fail_memory(e, "steps");
     kvc_kernels_get()->rans_decode(&r, room, room + n, n, slots, KVC_RANS_MIN_BITS);
@@ -182,8 +197,8 @@ static int read_steps(const struct kvc_section *table, const struct kvc_section 
     return kvc_rans_decode_end(&r, e) ? kvc_error_prefix(e, "STEPS") : 0;
 }
 
-static int steps_open(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                      struct kvc_error *e) {
+static int steps_open(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                      struct kvc_block *block, struct kvc_error *e) {
     const size_t n = (size_t)(block->shape.tokens * block->shape.heads);
     const struct kvc_section *table, *s;
     (void)args;
@@ -201,8 +216,8 @@ struct row_steps {
     const int8_t *step;
 };
 
-static int steps_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored, const struct kvc_block *block,
-                            void **state, struct kvc_error *e) {
+static int steps_rows_begin(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                            const struct kvc_block *block, void **state, struct kvc_error *e) {
     struct row_steps *s = malloc(sizeof *s);
     (void)args, (void)stored;
     if (!s) return kvc_fail_memory(e, "steps");
@@ -224,12 +239,13 @@ static int steps_rows_end(void *state, int done, struct kvc_error *e) {
     return 0;
 }
 
-static int steps_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                       struct kvc_program *program, struct kvc_error *e) {
+static int steps_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                       struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     (void)args, (void)stored;
     if (!block->shape.tokens) return 0;
     struct kvc_device_op op = kvc_program_op_of(KVC_OP_STEPS, &block->shape);
-    op.steps.step_class = kvc_program_copy(program, block->step, (size_t)(block->shape.tokens * block->shape.heads), e);
+    op.steps.step_class = kvc_program_copy(program, block->step,
+                                           (size_t)(block->shape.tokens * block->shape.heads), e);
     return op.steps.step_class ? kvc_program_op(program, &op, e) : -1;
 }
 
@@ -237,7 +253,8 @@ const struct kvc_stage kvc_stage_steps = {
     .id = 18,
     .name = "steps",
     .summary = "finer steps for tokens that get attention",
-    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS | KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES,
+    .flags = KVC_STAGE_FINITE | KVC_STAGE_FLOAT | KVC_STAGE_LOOKS | KVC_STAGE_HEADS |
+             KVC_STAGE_POSITIONS | KVC_STAGE_QUERIES,
     .args = arguments,
     .n_args = N_ARGS,
     .begin = steps_begin,

@@ -4,15 +4,15 @@
 
 #include <string.h>
 
-static int store_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block, uint8_t stage,
-                        struct kvc_sections *out, struct kvc_error *e) {
+static int store_encode(const struct kvc_stage_args *args, void *state, struct kvc_block *block,
+                        uint8_t stage, struct kvc_sections *out, struct kvc_error *e) {
     (void)args, (void)state;
     size_t n = (size_t)(block->shape.tokens * kvc_row_bytes(&block->shape));
     return kvc_sections_add(out, KVC_SECTION_RAW, stage, 0, block->rows, n, 0, e);
 }
 
-static int store_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                        struct kvc_error *e) {
+static int store_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                        struct kvc_block *block, struct kvc_error *e) {
     (void)args;
     const struct kvc_section *sections = stored->section;
     const size_t n = stored->n;
@@ -22,8 +22,8 @@ static int store_decode(const struct kvc_stage_args *args, const struct kvc_stor
     return raw < 0 ? -1 : 0;
 }
 
-static int store_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored, struct kvc_block *block,
-                       struct kvc_program *program, struct kvc_error *e) {
+static int store_lower(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                       struct kvc_block *block, struct kvc_program *program, struct kvc_error *e) {
     (void)args;
     const int raw = kvc_program_raw(program, stored->section, stored->n, &block->shape, e);
     if (!raw) return kvc_fail(e, KVC_ERR_DAMAGED, "needs exactly one RAW section");

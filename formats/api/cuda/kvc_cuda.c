@@ -1,5 +1,6 @@
-/* kvc_cuda.c: libkvc_cuda's public interface (kvc_cuda.h): files, destinations and devices brought together for a load. Not for
- * loading itself (formats/device/load.h) or for CUDA (cuda_device.c). */
+/* kvc_cuda.c: libkvc_cuda's public interface (kvc_cuda.h): files, destinations and devices brought
+ * together for a load. Not for loading itself (formats/device/load.h) or for CUDA (cuda_device.c).
+ */
 #include "formats/api/kvc_cuda.h"
 
 #include "formats/container/container.h"
@@ -61,7 +62,8 @@ int kvc_cuda_device_text(int device, char *text, size_t size, struct kvc_error *
 static int is_wanted(const struct kvc_cache *c, uint32_t t, const struct kvc_cuda_options *o) {
     const struct kvc_layer *l = &c->layer[c->tensor[t].layer];
     const enum kvc_part_kind kind = c->part[l->part].kind;
-    return c->tensor[t].role <= KVC_ROLE_LATENT && (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING) &&
+    return c->tensor[t].role <= KVC_ROLE_LATENT &&
+           (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING) &&
            (!o->layers || (l->index < o->n_layers && o->layers[l->index]));
 }
 
@@ -113,31 +115,44 @@ struct settled {
     uint64_t pages; /* that tokens have, in their order */
 };
 
-static int cuda_settle(struct settled *s, const struct kvc_cuda_destination *d, struct kvc_error *e) {
+static int cuda_settle(struct settled *s, const struct kvc_cuda_destination *d,
+                       struct kvc_error *e) {
     const struct kvc_pool *pool = &d->pool;
     const struct kvc_pool_layout *layout = d->layout ? kvc_pool_layout_find(d->layout) : NULL;
-    *s = (struct settled){.d = d, .strides = d->strides, .pages = d->table ? d->n_table : pool->pages};
-    if (d->layout && !layout) return kvc_fail(e, KVC_ERR_USAGE, "there is no layout '%s'", d->layout);
+    *s = (struct settled){.d = d,
+                          .strides = d->strides,
+                          .pages = d->table ? d->n_table : pool->pages};
+    if (d->layout && !layout)
+        return kvc_fail(e, KVC_ERR_USAGE, "there is no layout '%s'", d->layout);
     if (!d->bases || !d->n_bases) return kvc_fail(e, KVC_ERR_USAGE, "the destination has no bases");
-    if (!pool->layers || !pool->pages || !pool->page_size || !pool->heads || !pool->dim || pool->page_size > UINT32_MAX)
+    if (!pool->layers || !pool->pages || !pool->page_size || !pool->heads || !pool->dim ||
+        pool->page_size > UINT32_MAX)
         return kvc_fail(e, KVC_ERR_USAGE, "the destination's pool lacks a size");
     if (layout) {
         struct kvc_pool_strides of_v;
         if (layout->k_axes)
-            return kvc_fail(e, KVC_ERR_USAGE, "layout %s transposes K, as engines do in memory of CPUs only", layout->name);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "layout %s transposes K, as engines do in memory of CPUs only",
+                            layout->name);
         const int64_t bases = kvc_pool_layout_strides(layout, pool, &s->strides, &of_v);
-        if (bases < 0) return kvc_fail(e, KVC_ERR_USAGE, "layout %s does not take a pool of these sizes", layout->name);
+        if (bases < 0)
+            return kvc_fail(e, KVC_ERR_USAGE, "layout %s does not take a pool of these sizes",
+                            layout->name);
         if ((uint64_t)bases != d->n_bases)
-            return kvc_fail(e, KVC_ERR_USAGE, "layout %s has %" PRId64 " bases, not %" PRIu64, layout->name, bases, d->n_bases);
+            return kvc_fail(e, KVC_ERR_USAGE, "layout %s has %" PRId64 " bases, not %" PRIu64,
+                            layout->name, bases, d->n_bases);
     } else if (d->n_bases != 1 && d->n_bases != pool->layers && d->n_bases != 2 * pool->layers) {
-        return kvc_fail(e, KVC_ERR_USAGE, "bases are 1, as many as layers or twice as many, not %" PRIu64, d->n_bases);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "bases are 1, as many as layers or twice as many, not %" PRIu64,
+                        d->n_bases);
     }
     const struct kvc_pool_strides *x = &s->strides;
     if (x->layer < 0 || x->kv < 0 || x->page < 0 || x->token < 0 || x->head < 0 || x->dim <= 0)
         return kvc_fail(e, KVC_ERR_USAGE, "strides are not below 0, and that of channels is above");
     for (uint64_t i = 0; i < s->pages && d->table; i++)
         if (d->table[i] >= pool->pages)
-            return kvc_fail(e, KVC_ERR_USAGE, "page %" PRIu32 " is none of %" PRIu64, d->table[i], pool->pages);
+            return kvc_fail(e, KVC_ERR_USAGE, "page %" PRIu32 " is none of %" PRIu64, d->table[i],
+                            pool->pages);
     return 0;
 }
 
@@ -155,8 +170,9 @@ static int check_scale(const struct kvc_cache *c, uint32_t t, struct kvc_error *
     if (kvc_scales_need(c, t, e)) return -1;
     if (kvc_scales_plain(c, t)) return 0;
     kvc_tensor_label(c, t, label, sizeof label);
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is %s with a scale, by which only the CPU multiplies: load it as it is", label,
-                    kvc_dtype_info(c->tensor[t].shape.dtype)->name);
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "%s is %s with a scale, by which only the CPU multiplies: load it as it is",
+                    label, kvc_dtype_info(c->tensor[t].shape.dtype)->name);
 }
 
 static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, struct kvc_error *e) {
@@ -172,25 +188,36 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     kvc_load_rows(c, t, &p->options, &first, &n);
     cuda_describe(g, &c->tensor[t].shape);
     if (index < d->first_layer || layer >= d->pool.layers)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: its layer is not among the %" PRIu64 " layers of the destination", label,
-                        d->pool.layers);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: its layer is not among the %" PRIu64 " layers of the destination",
+                        label, d->pool.layers);
     if (kvc_dtype_info(c->tensor[t].shape.dtype)->block > 1)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_FLOATS, "%s is %s, which is no layout's", label,
+        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_FLOATS,
+                             "%s is %s, which is no layout's", label,
                              kvc_dtype_info(c->tensor[t].shape.dtype)->name);
     if (d->pool.heads != g->heads || d->pool.dim != g->channels)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s has %" PRIu32 " heads of %" PRIu32 " channels, the pool %" PRIu64 " of %" PRIu64,
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s has %" PRIu32 " heads of %" PRIu32 " channels, the pool %" PRIu64
+                        " of %" PRIu64,
                         label, g->heads, g->channels, d->pool.heads, d->pool.dim);
     if (d->dtype && dtype_of(d->dtype, &g->dtype))
-        return kvc_fail(e, KVC_ERR_USAGE, "dtype '%s' is none of f32, f16, bf16, f8e4m3, f8e5m2", d->dtype);
+        return kvc_fail(e, KVC_ERR_USAGE, "dtype '%s' is none of f32, f16, bf16, f8e4m3, f8e5m2",
+                        d->dtype);
     if (g->dtype != g->from && check_scale(c, t, e)) return -1;
-    if (x->dim < value_bytes(g->dtype)) return kvc_fail(e, KVC_ERR_USAGE, "values of %s do not fit their stride", label);
+    if (x->dim < value_bytes(g->dtype))
+        return kvc_fail(e, KVC_ERR_USAGE, "values of %s do not fit their stride", label);
     if (d->first / d->pool.page_size >= s->pages || n > s->pages * d->pool.page_size - d->first)
-        return kvc_fail(e, KVC_ERR_USAGE, "%" PRIu64 " tokens do not fit %" PRIu64 " pages of %" PRIu64 " from slot %" PRIu64, n,
-                        s->pages, d->pool.page_size, d->first);
-    const uint64_t base = d->n_bases == 1 ? 0 : d->n_bases == d->pool.layers ? layer : 2 * (uint64_t)layer + kv;
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%" PRIu64 " tokens do not fit %" PRIu64 " pages of %" PRIu64
+                        " from slot %" PRIu64,
+                        n, s->pages, d->pool.page_size, d->first);
+    const uint64_t base = d->n_bases == 1                ? 0
+                          : d->n_bases == d->pool.layers ? layer
+                                                         : 2 * (uint64_t)layer + kv;
     g->base = d->bases[base];
     if (d->n_bases == 1) g->base += (uint64_t)x->layer * layer;
-    if (d->n_bases != 2 * d->pool.layers || d->n_bases == d->pool.layers) g->base += (uint64_t)x->kv * kv;
+    if (d->n_bases != 2 * d->pool.layers || d->n_bases == d->pool.layers)
+        g->base += (uint64_t)x->kv * kv;
     const uint64_t skipped = d->first / d->pool.page_size; /* pages before the first token's */
     g->first = (uint32_t)(d->first % d->pool.page_size);
     g->pages = s->pages - skipped;
@@ -201,22 +228,30 @@ static int aim(struct kvc_cuda_plan *p, const struct settled *s, uint32_t t, str
     g->token = x->token;
     g->head = x->head;
     g->dim = x->dim;
-    if ((g->base | (uint64_t)(x->page | x->token | x->head | x->dim)) % (uint64_t)value_bytes(g->dtype))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: an address or a stride is no multiple of its values' %" PRId64 " bytes", label,
-                        value_bytes(g->dtype));
+    if ((g->base | (uint64_t)(x->page | x->token | x->head | x->dim)) %
+        (uint64_t)value_bytes(g->dtype))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%s: an address or a stride is no multiple of its values' %" PRId64
+                        " bytes",
+                        label, value_bytes(g->dtype));
     for (uint32_t i = 0; i < p->n_tensors; i++)
         if (p->target[p->tensor[i]].base == g->base)
-            return kvc_fail(e, KVC_ERR_USAGE, "%s would lie where another sequence's or window's layer does: select layers",
-                            label);
+            return kvc_fail(
+                e, KVC_ERR_USAGE,
+                "%s would lie where another sequence's or window's layer does: select layers",
+                label);
     if (reach(&extent, d->pool.pages, x->page) || reach(&extent, d->pool.page_size, x->token) ||
-        reach(&extent, g->heads, x->head) || reach(&extent, g->channels, x->dim) || extent > INT64_MAX)
+        reach(&extent, g->heads, x->head) || reach(&extent, g->channels, x->dim) ||
+        extent > INT64_MAX)
         return kvc_fail(e, KVC_ERR_USAGE, "the pool's sizes overflow");
     const uint64_t bytes = extent + (uint64_t)value_bytes(g->dtype);
-    if (p->device->owns(p->device, (const void *)(uintptr_t)g->base, (size_t)bytes, e)) return kvc_error_prefix(e, label);
+    if (p->device->owns(p->device, (const void *)(uintptr_t)g->base, (size_t)bytes, e))
+        return kvc_error_prefix(e, label);
     return 0;
 }
 
-static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination *d, struct kvc_error *e) {
+static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination *d,
+                      struct kvc_error *e) {
     const size_t bytes = (size_t)d->n_table * sizeof *d->table;
     if (!d->table || !d->n_table) return 0;
     if (p->device->alloc(p->device, bytes, &p->table, e)) return -1;
@@ -226,7 +261,8 @@ static int copy_table(struct kvc_cuda_plan *p, const struct kvc_cuda_destination
 
 /* --- plans --- */
 
-static int cuda_open_file(struct kvc_cuda_plan *p, const char *path, const struct kvc_cuda_options *o, struct kvc_error *e) {
+static int cuda_open_file(struct kvc_cuda_plan *p, const char *path,
+                          const struct kvc_cuda_options *o, struct kvc_error *e) {
     const struct kvc_open_options open_options = {.size = sizeof open_options,
                                                   .format = "kvc",
                                                   .model = o->model,
@@ -241,7 +277,8 @@ static int cuda_open_file(struct kvc_cuda_plan *p, const char *path, const struc
                                            .verify = o->verify,
                                            .first = o->first,
                                            .end = o->end};
-    if (o->first < 0 || o->end < o->first) return kvc_fail(e, KVC_ERR_USAGE, "positions end before they begin");
+    if (o->first < 0 || o->end < o->first)
+        return kvc_fail(e, KVC_ERR_USAGE, "positions end before they begin");
     if (o->direct && strcmp(path, "-") != 0 && !*p->file->opened.input.filter) {
         p->direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
         p->options.direct = p->direct_fd >= 0; /* else the mapped file serves */
@@ -274,12 +311,16 @@ static int make_plan(struct kvc_cuda_plan *p, const char *path, const struct kvc
         kvc_load_rows(c, p->tensor[i], &p->options, &first, &n);
         rows += n;
     }
-    if (!rows && (o->first || o->end)) return kvc_fail(e, KVC_ERR_USAGE, "no token stands at the positions that are asked for");
-    return (p->load = kvc_load_new(p->device, c, &p->file->opened.input, &p->options, p->target, e)) ? 0 : -1;
+    if (!rows && (o->first || o->end))
+        return kvc_fail(e, KVC_ERR_USAGE, "no token stands at the positions that are asked for");
+    return (p->load = kvc_load_new(p->device, c, &p->file->opened.input, &p->options, p->target, e))
+               ? 0
+               : -1;
 }
 
 struct kvc_cuda_plan *kvc_cuda_plan_new(const char *path, const struct kvc_cuda_options *options,
-                                        const struct kvc_cuda_destination *destination, struct kvc_error *e) {
+                                        const struct kvc_cuda_destination *destination,
+                                        struct kvc_error *e) {
     struct kvc_cuda_options o;
     struct kvc_cuda_destination d;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_cuda_options", e) ||
@@ -315,12 +356,16 @@ void kvc_cuda_plan_free(struct kvc_cuda_plan *p) {
 int kvc_cuda_plan_describe(const struct kvc_cuda_plan *p, struct kvc_cuda_plan_info *info) {
     struct kvc_load_info l;
     kvc_load_describe(p->load, &l);
-    const struct kvc_cuda_plan_info own = {
-        .stored = l.stored, .decoded = l.decoded, .on_host = l.on_host, .device_bytes = l.device_bytes, .tensors = p->n_tensors};
+    const struct kvc_cuda_plan_info own = {.stored = l.stored,
+                                           .decoded = l.decoded,
+                                           .on_host = l.on_host,
+                                           .device_bytes = l.device_bytes,
+                                           .tensors = p->n_tensors};
     return kvc_sized_give(info, &own, sizeof own, "kvc_cuda_plan_info", NULL);
 }
 
-int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_cuda_tensor *tensor) {
+int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i,
+                         struct kvc_cuda_tensor *tensor) {
     if (i >= p->n_tensors) return -1;
     const uint32_t t = p->tensor[i];
     const struct kvc_cache *c = p->file->cache;
@@ -329,18 +374,19 @@ int kvc_cuda_plan_tensor(const struct kvc_cuda_plan *p, uint32_t i, struct kvc_c
     const struct kvc_cells *cells = &kvc_tensor_part(c, t)->cells;
     uint64_t first, n;
     kvc_load_rows(c, t, &p->options, &first, &n);
-    const struct kvc_cuda_tensor own = {.tensor = t,
-                                        .layer = c->layer[c->tensor[t].layer].index,
-                                        .role = kvc_role_name(c->tensor[t].role),
-                                        .dtype = g->dtype == g->from ? kvc_dtype_info(s->dtype)->name
-                                                                     : kvc_dtype_info((enum kvc_dtype)g->dtype)->name,
-                                        .address = g->base,
-                                        .tokens = n,
-                                        .heads = s->heads,
-                                        .dim = s->dim,
-                                        .token = g->token,
-                                        .head = g->head,
-                                        .position = n ? kvc_cells_position(cells, first) : 0};
+    const struct kvc_cuda_tensor own = {
+        .tensor = t,
+        .layer = c->layer[c->tensor[t].layer].index,
+        .role = kvc_role_name(c->tensor[t].role),
+        .dtype = g->dtype == g->from ? kvc_dtype_info(s->dtype)->name
+                                     : kvc_dtype_info((enum kvc_dtype)g->dtype)->name,
+        .address = g->base,
+        .tokens = n,
+        .heads = s->heads,
+        .dim = s->dim,
+        .token = g->token,
+        .head = g->head,
+        .position = n ? kvc_cells_position(cells, first) : 0};
     return kvc_sized_give(tensor, &own, sizeof own, "kvc_cuda_tensor", NULL);
 }
 
@@ -348,7 +394,8 @@ int kvc_cuda_load(struct kvc_cuda_plan *p, void *stream, struct kvc_error *e) {
     p->finished = 0;
     if (stream == PER_THREAD)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "cudaStreamPerThread is another stream in each of the loader's threads: give one of your own");
+                        "cudaStreamPerThread is another stream in each of the loader's threads: "
+                        "give one of your own");
     return kvc_load_run(p->load, stream, e) ? kvc_error_prefix(e, p->file->opened.input.name) : 0;
 }
 
@@ -361,7 +408,8 @@ void kvc_cuda_cancel(struct kvc_cuda_plan *p) {
     kvc_load_cancel(p->load);
 }
 
-int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst, struct kvc_error *e) {
+int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n, void *dst,
+                  struct kvc_error *e) {
     const uint32_t t = i < p->n_tensors ? p->tensor[i] : 0;
     const struct kvc_device_target *g = &p->target[t];
     if (!p->finished) return kvc_fail(e, KVC_ERR_USAGE, "nothing was loaded");
@@ -373,15 +421,18 @@ int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t 
 
 /* --- packing --- */
 
-int kvc_cuda_pack(const struct kvc_memory *m, const struct kvc_cuda_pack_options *cuda, const struct kvc_write_options *options,
-                  kvc_write_fn *write, void *state, struct kvc_cuda_packed *packed, struct kvc_error *e) {
+int kvc_cuda_pack(const struct kvc_memory *m, const struct kvc_cuda_pack_options *cuda,
+                  const struct kvc_write_options *options, kvc_write_fn *write, void *state,
+                  struct kvc_cuda_packed *packed, struct kvc_error *e) {
     struct kvc_cuda_pack_options o;
     struct kvc_pack_device_result result;
     if (kvc_sized_take(&o, sizeof o, cuda, "kvc_cuda_pack_options", e)) return -1;
     if (o.stream == PER_THREAD)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "cudaStreamPerThread is another stream in each of the packer's threads: give one of your own");
-    const struct kvc_pack_device_how how = {.multiprocessors = o.multiprocessors, .stream = o.stream};
+                        "cudaStreamPerThread is another stream in each of the packer's threads: "
+                        "give one of your own");
+    const struct kvc_pack_device_how how = {.multiprocessors = o.multiprocessors,
+                                            .stream = o.stream};
     struct kvc_device *d = kvc_device_cuda(o.device, e);
     if (!d) return -1;
     const int status = kvc_pack_device(d, m, &how, options, write, state, &result, e);
@@ -395,12 +446,15 @@ int kvc_cuda_pack(const struct kvc_memory *m, const struct kvc_cuda_pack_options
 
 _Static_assert(KVC_CUDA_HANDLE == KVC_IPC_HANDLE, "handles are of one size");
 
-int kvc_cuda_export(struct kvc_cuda_plan *p, uint32_t i, uint8_t handle[KVC_CUDA_HANDLE], uint64_t *offset, struct kvc_error *e) {
+int kvc_cuda_export(struct kvc_cuda_plan *p, uint32_t i, uint8_t handle[KVC_CUDA_HANDLE],
+                    uint64_t *offset, struct kvc_error *e) {
     if (i >= p->n_tensors) return kvc_fail(e, KVC_ERR_USAGE, "the plan has no tensor %" PRIu32, i);
-    return p->device->ipc_export(p->device, (void *)(uintptr_t)p->target[p->tensor[i]].base, handle, offset, e);
+    return p->device->ipc_export(p->device, (void *)(uintptr_t)p->target[p->tensor[i]].base, handle,
+                                 offset, e);
 }
 
-int kvc_cuda_open_handle(int device, const uint8_t handle[KVC_CUDA_HANDLE], uint64_t *address, struct kvc_error *e) {
+int kvc_cuda_open_handle(int device, const uint8_t handle[KVC_CUDA_HANDLE], uint64_t *address,
+                         struct kvc_error *e) {
     struct kvc_device *d = kvc_device_cuda(device, e);
     void *base = NULL;
     if (!d) return -1;

@@ -1,11 +1,13 @@
-/* cuda_device.c: CUDA GPUs as devices of formats/device/device.h, on the runtime API. Not for the kernel
- * (kernels/device/decode.cu).
+/* cuda_device.c: CUDA GPUs as devices of formats/device/device.h, on the runtime API. Not for the
+ * kernel (kernels/device/decode.cu).
  *
- * A thread of an engine may call with any device current, and must find the same device current afterwards. cudaGetDevice() and
- * cudaSetDevice() cannot ensure this: for a thread without a device they return 0, and setting device 0 again would make a
- * context on it. So the current context of the driver is saved and restored, and the context of the device, which the runtime
- * made, is current in between; the runtime works in any current context. The runtime looks the functions of the driver up,
- * because libcuda exists only where a driver is installed, so that nothing can link it. */
+ * A thread of an engine may call with any device current, and must find the same device current
+ * afterwards. cudaGetDevice() and cudaSetDevice() cannot ensure this: for a thread without a device
+ * they return 0, and setting device 0 again would make a context on it. So the current context of
+ * the driver is saved and restored, and the context of the device, which the runtime made, is
+ * current in between; the runtime works in any current context. The runtime looks the functions of
+ * the driver up, because libcuda exists only where a driver is installed, so that nothing can link
+ * it. */
 #include "formats/device/cuda/cuda.h"
 #include "formats/device/device.h"
 
@@ -21,8 +23,9 @@
 #error "CUDA 12.5 or newer is needed: CUDA=0 builds without"
 #endif
 
-#define NOT_PLAIN                                                                                               \
-    "memory of expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) or of vLLM's sleep mode " \
+#define NOT_PLAIN                                                                             \
+    "memory of expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) or of " \
+    "vLLM's sleep mode "                                                                      \
     "is not plain cudaMalloc memory and cannot be shared"
 
 _Static_assert(sizeof(cudaIpcMemHandle_t) == KVC_IPC_HANDLE, "a handle is CUDA's");
@@ -44,8 +47,8 @@ int kvc_fail_cuda(struct kvc_error *e, cudaError_t status, const char *format, .
     va_start(ap, format);
     vsnprintf(tried, sizeof tried, format, ap);
     va_end(ap);
-    return kvc_fail(e, status == cudaErrorMemoryAllocation ? KVC_ERR_MEMORY : KVC_ERR_IO, "%s: %s (%s)", tried,
-                    cudaGetErrorName(status), cudaGetErrorString(status));
+    return kvc_fail(e, status == cudaErrorMemoryAllocation ? KVC_ERR_MEMORY : KVC_ERR_IO,
+                    "%s: %s (%s)", tried, cudaGetErrorName(status), cudaGetErrorString(status));
 }
 
 /* --- whose context is current --- */
@@ -55,7 +58,8 @@ static cudaError_t of_driver(CUresult status) {
     return (cudaError_t)status;
 }
 
-/* Makes the device current. *before gets the context before, for leave(), which must follow unless this fails. */
+/* Makes the device current. *before gets the context before, for leave(), which must follow unless
+ * this fails. */
 static cudaError_t enter(const struct cuda *c, CUcontext *before) {
     const CUresult status = c->get_current(before);
     if (status != CUDA_SUCCESS || *before == c->context) return of_driver(status);
@@ -82,8 +86,10 @@ static int cuda_alloc(struct kvc_device *d, size_t n, void **p, struct kvc_error
     const struct cuda *c = d->impl;
     cudaError_t status;
     *p = NULL;
-    ON(c, status, cudaMalloc(p, n)); /* not from a pool, because other processes must be able to open it */
-    return status ? kvc_fail_cuda(e, status, "cudaMalloc of %zu bytes on cuda:%d", n, c->number) : 0;
+    /* not from a pool, because other processes must be able to open it */
+    ON(c, status, cudaMalloc(p, n));
+    return status ? kvc_fail_cuda(e, status, "cudaMalloc of %zu bytes on cuda:%d", n, c->number)
+                  : 0;
 }
 
 static void cuda_free(struct kvc_device *d, void *p) {
@@ -97,7 +103,10 @@ static int cuda_alloc_host(struct kvc_device *d, size_t n, void **p, struct kvc_
     cudaError_t status;
     *p = NULL;
     ON(c, status, cudaHostAlloc(p, n, cudaHostAllocPortable));
-    return status ? kvc_fail_cuda(e, status, "cudaHostAlloc of %zu bytes of pinned memory (ulimit -l may bound it)", n) : 0;
+    return status ? kvc_fail_cuda(
+                        e, status,
+                        "cudaHostAlloc of %zu bytes of pinned memory (ulimit -l may bound it)", n)
+                  : 0;
 }
 
 static void cuda_free_host(struct kvc_device *d, void *p) {
@@ -108,44 +117,55 @@ static void cuda_free_host(struct kvc_device *d, void *p) {
 
 /* --- work on a stream --- */
 
-static int cuda_copy_in(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+static int cuda_copy_in(struct kvc_device *d, void *stream, void *to, const void *from, size_t n,
+                        struct kvc_error *e) {
     const struct cuda *c = d->impl;
     cudaError_t status;
     ON(c, status, cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, stream));
-    return status ? kvc_fail_cuda(e, status, "cudaMemcpyAsync of %zu bytes to cuda:%d", n, c->number) : 0;
+    return status
+               ? kvc_fail_cuda(e, status, "cudaMemcpyAsync of %zu bytes to cuda:%d", n, c->number)
+               : 0;
 }
 
-static int cuda_copy_out(struct kvc_device *d, void *stream, void *to, const void *from, size_t n, struct kvc_error *e) {
+static int cuda_copy_out(struct kvc_device *d, void *stream, void *to, const void *from, size_t n,
+                         struct kvc_error *e) {
     const struct cuda *c = d->impl;
     cudaError_t status;
     ON(c, status, cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, stream));
-    return status ? kvc_fail_cuda(e, status, "cudaMemcpyAsync of %zu bytes from cuda:%d", n, c->number) : 0;
+    return status
+               ? kvc_fail_cuda(e, status, "cudaMemcpyAsync of %zu bytes from cuda:%d", n, c->number)
+               : 0;
 }
 
 static int cuda_zero(struct kvc_device *d, void *stream, void *to, size_t n, struct kvc_error *e) {
     const struct cuda *c = d->impl;
     cudaError_t status;
     ON(c, status, cudaMemsetAsync(to, 0, n, stream));
-    return status ? kvc_fail_cuda(e, status, "cudaMemsetAsync of %zu bytes on cuda:%d", n, c->number) : 0;
+    return status
+               ? kvc_fail_cuda(e, status, "cudaMemsetAsync of %zu bytes on cuda:%d", n, c->number)
+               : 0;
 }
 
-static int cuda_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
-                    struct kvc_error *e) {
+static int cuda_run(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
+                    unsigned limit, struct kvc_error *e) {
     const struct cuda *c = d->impl;
     const unsigned held = limit && limit < d->multiprocessors ? limit : d->multiprocessors;
     cudaError_t status;
     ON(c, status, kvc_device_launch_cuda(launch, held * c->blocks, stream));
-    return status ? kvc_fail_cuda(e, status, "launch over %" PRIu32 " items on cuda:%d", launch->n_items, c->number) : 0;
+    return status ? kvc_fail_cuda(e, status, "launch over %" PRIu32 " items on cuda:%d",
+                                  launch->n_items, c->number)
+                  : 0;
 }
 
-static int cuda_encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch, unsigned limit,
-                       struct kvc_error *e) {
+static int cuda_encode(struct kvc_device *d, void *stream, const struct kvc_device_launch *launch,
+                       unsigned limit, struct kvc_error *e) {
     const struct cuda *c = d->impl;
     const unsigned held = limit && limit < d->multiprocessors ? limit : d->multiprocessors;
     cudaError_t status;
     ON(c, status, kvc_encode_launch_cuda(launch, held * c->encoding, stream));
     return status
-               ? kvc_fail_cuda(e, status, "launch of the encoder over %" PRIu32 " items on cuda:%d", launch->n_items, c->number)
+               ? kvc_fail_cuda(e, status, "launch of the encoder over %" PRIu32 " items on cuda:%d",
+                               launch->n_items, c->number)
                : 0;
 }
 
@@ -186,7 +206,9 @@ static int cuda_event_wait(struct kvc_device *d, void *event, struct kvc_error *
     const struct cuda *c = d->impl;
     cudaError_t status;
     ON(c, status, cudaEventSynchronize(event));
-    return status ? kvc_fail_cuda(e, status, "cudaEventSynchronize: queued work on cuda:%d", c->number) : 0;
+    return status
+               ? kvc_fail_cuda(e, status, "cudaEventSynchronize: queued work on cuda:%d", c->number)
+               : 0;
 }
 
 /* On the current device. */
@@ -202,7 +224,8 @@ static int cuda_stream_new(struct kvc_device *d, void **stream, struct kvc_error
     cudaStream_t made = NULL;
     ON(c, status, new_stream(&made));
     *stream = made;
-    return status ? kvc_fail_cuda(e, status, "cudaStreamCreateWithPriority on cuda:%d", c->number) : 0;
+    return status ? kvc_fail_cuda(e, status, "cudaStreamCreateWithPriority on cuda:%d", c->number)
+                  : 0;
 }
 
 static void cuda_stream_free(struct kvc_device *d, void *stream) {
@@ -227,9 +250,12 @@ static int owns_byte(const struct cuda *c, const void *p, struct kvc_error *e) {
     ON(c, status, cudaPointerGetAttributes(&a, p));
     if (status) return kvc_fail_cuda(e, status, "cudaPointerGetAttributes of address %p", p);
     if (a.type != cudaMemoryTypeDevice && a.type != cudaMemoryTypeManaged)
-        return kvc_fail(e, KVC_ERR_USAGE, "address %p is host memory, and the plan is for cuda:%d", p, c->number);
+        return kvc_fail(e, KVC_ERR_USAGE, "address %p is host memory, and the plan is for cuda:%d",
+                        p, c->number);
     if (a.device == c->number) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "address %p is memory of cuda:%d, and the plan is for cuda:%d", p, a.device, c->number);
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "address %p is memory of cuda:%d, and the plan is for cuda:%d", p, a.device,
+                    c->number);
 }
 
 /* Checks each of the ranges in a row that expandable segments consist of. */
@@ -241,8 +267,10 @@ static int cuda_owns(struct kvc_device *d, const void *p, size_t n, struct kvc_e
         CUdeviceptr base;
         size_t size;
         if (range_of(c, at, &base, &size) != cudaSuccess || owns_byte(c, at, NULL))
-            return kvc_fail(e, KVC_ERR_USAGE, "address %p: %" PRIu64 " bytes are memory of cuda:%d, and %zu are needed", p, done,
-                            c->number, n);
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "address %p: %" PRIu64
+                            " bytes are memory of cuda:%d, and %zu are needed",
+                            p, done, c->number, n);
         done = base + size - (uintptr_t)p;
     }
     return 0;
@@ -250,23 +278,29 @@ static int cuda_owns(struct kvc_device *d, const void *p, size_t n, struct kvc_e
 
 /* --- other processes --- */
 
-static int cuda_ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC_HANDLE], uint64_t *offset, struct kvc_error *e) {
+static int cuda_ipc_export(struct kvc_device *d, void *p, uint8_t handle[KVC_IPC_HANDLE],
+                           uint64_t *offset, struct kvc_error *e) {
     const struct cuda *c = d->impl;
     CUdeviceptr base = 0;
     size_t size;
     cudaError_t status = range_of(c, p, &base, &size);
-    if (status) return kvc_fail_cuda(e, status, "cuMemGetAddressRange of address %p on cuda:%d", p, c->number);
+    if (status)
+        return kvc_fail_cuda(e, status, "cuMemGetAddressRange of address %p on cuda:%d", p,
+                             c->number);
     cudaIpcMemHandle_t made;
     ON(c, status, cudaIpcGetMemHandle(&made, (void *)(uintptr_t)base));
     if (status)
-        return kvc_fail_cuda(e, status, "address %p on cuda:%d gives no handle (" NOT_PLAIN "): cudaIpcGetMemHandle", p,
-                             c->number);
+        return kvc_fail_cuda(e, status,
+                             "address %p on cuda:%d gives no handle (" NOT_PLAIN
+                             "): cudaIpcGetMemHandle",
+                             p, c->number);
     memcpy(handle, &made, sizeof made);
     *offset = (uintptr_t)p - base;
     return 0;
 }
 
-static int cuda_ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HANDLE], void **base, struct kvc_error *e) {
+static int cuda_ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HANDLE], void **base,
+                         struct kvc_error *e) {
     const struct cuda *c = d->impl;
     cudaIpcMemHandle_t given;
     memcpy(&given, handle, sizeof given);
@@ -274,10 +308,11 @@ static int cuda_ipc_open(struct kvc_device *d, const uint8_t handle[KVC_IPC_HAND
     *base = NULL;
     ON(c, status, cudaIpcOpenMemHandle(base, given, cudaIpcMemLazyEnablePeerAccess));
     if (!status) return 0;
-    return kvc_fail_cuda(e, status,
-                         "the handle cannot be opened on cuda:%d (its process must still hold the memory; the same "
-                         "process cannot open its own handle; " NOT_PLAIN "): cudaIpcOpenMemHandle",
-                         c->number);
+    return kvc_fail_cuda(
+        e, status,
+        "the handle cannot be opened on cuda:%d (its process must still hold the memory; the same "
+        "process cannot open its own handle; " NOT_PLAIN "): cudaIpcOpenMemHandle",
+        c->number);
 }
 
 static void cuda_ipc_close(struct kvc_device *d, void *base) {
@@ -293,14 +328,18 @@ int kvc_cuda_count(struct kvc_error *e) {
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status == cudaSuccess && count > 0) return count;
     if (status == cudaSuccess || status == cudaErrorNoDevice)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "CUDA cannot be used: there is no device (or CUDA_VISIBLE_DEVICES hides it)");
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "CUDA cannot be used: there is no device (or CUDA_VISIBLE_DEVICES hides it)");
     if (cudaDriverGetVersion(&driver) == cudaSuccess && !driver)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "CUDA cannot be used: no NVIDIA driver is installed");
-    if (status == cudaErrorInsufficientDriver)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "CUDA cannot be used: the NVIDIA driver is for CUDA %d.%d at most, and CUDA "
-                        "%d.%d is needed",
-                        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+                        "CUDA cannot be used: no NVIDIA driver is installed");
+    if (status == cudaErrorInsufficientDriver)
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "CUDA cannot be used: the NVIDIA driver is for CUDA %d.%d at most, and CUDA "
+            "%d.%d is needed",
+            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     return kvc_fail_cuda(e, status, "CUDA cannot be used: cudaGetDeviceCount");
 }
 
@@ -308,9 +347,11 @@ int kvc_cuda_count(struct kvc_error *e) {
 static int cuda_device_find(void *to, const char *name, unsigned version, struct kvc_error *e) {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *p = NULL;
-    const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &p, version, cudaEnableDefault, &found);
+    const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &p, version,
+                                                                cudaEnableDefault, &found);
     if (status) return kvc_fail_cuda(e, status, "cudaGetDriverEntryPointByVersion of %s", name);
-    if (found != cudaDriverEntryPointSuccess || !p) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the NVIDIA driver has no %s", name);
+    if (found != cudaDriverEntryPointSuccess || !p)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the NVIDIA driver has no %s", name);
     memcpy(to, &p, sizeof p);
     return 0;
 }
@@ -331,7 +372,8 @@ static int cuda_device_describe(struct cuda *c, struct kvc_error *e) {
     c->device.memory = p.totalGlobalMem;
     c->device.multiprocessors = (unsigned)p.multiProcessorCount;
     if (p.major >= 8) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has compute capability %d.%d, and 8.0 or newer is needed", c->device.name,
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "%s has compute capability %d.%d, and 8.0 or newer is needed", c->device.name,
                     p.major, p.minor);
 }
 
@@ -360,7 +402,8 @@ struct kvc_device *kvc_device_cuda(int number, struct kvc_error *e) {
     const int count = kvc_cuda_count(e);
     if (count < 0) return NULL;
     if (number < 0 || number >= count) {
-        kvc_fail(e, KVC_ERR_USAGE, "there is no device cuda:%d: the last is cuda:%d", number, count - 1);
+        kvc_fail(e, KVC_ERR_USAGE, "there is no device cuda:%d: the last is cuda:%d", number,
+                 count - 1);
         return NULL;
     }
     struct cuda *c = calloc(1, sizeof *c);

@@ -41,7 +41,9 @@ static int enter(int root, const char *path, mode_t mode, const char **name) {
 int kvc_below_folder(int root, const char *path) {
     const char *name;
     const int at = enter(root, path, 0, &name);
-    return at < 0 ? -1 : leave(root, at, openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    return at < 0
+               ? -1
+               : leave(root, at, openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
 int kvc_below_make(int root, const char *path, mode_t mode) {
@@ -54,7 +56,9 @@ int kvc_below_open(int root, const char *path, int flags, mode_t mode, struct st
     const char *name;
     const int at = enter(root, path, 0, &name);
     if (at < 0) return -1;
-    const int fd = leave(root, at, openat(at, name, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode));
+    const int fd = leave(root, at,
+                         openat(at, name, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+                                mode));
     if (fd < 0) {
         if (errno == ELOOP || errno == ENXIO) errno = KVC_NO_FILE; /* a link, a socket */
         return -1;

@@ -38,14 +38,16 @@ static int renew(struct cleaning *c, struct kvc_error *e) {
 }
 
 /* Puts aside what has the name of an object and is no file. */
-static int see_stranger(struct kvc_dir *d, const struct kvc_dir_clean *how, const struct kvc_object *o,
-                        struct kvc_dir_counts *counts, struct kvc_error *e) {
+static int see_stranger(struct kvc_dir *d, const struct kvc_dir_clean *how,
+                        const struct kvc_object *o, struct kvc_dir_counts *counts,
+                        struct kvc_error *e) {
     counts->strangers++;
     if (how->dry_run || !kvc_root_quarantine(&d->root, o) || errno == ENOENT) return 0;
     return kvc_root_fail(&d->root, errno, "cannot put aside what is no object", e);
 }
 
-static int see_file(void *state, const struct kvc_object *o, const struct stat *st, struct kvc_error *e) {
+static int see_file(void *state, const struct kvc_object *o, const struct stat *st,
+                    struct kvc_error *e) {
     struct cleaning *c = state;
     struct kvc_index_record r, next;
     if (!S_ISREG(st->st_mode)) return see_stranger(c->d, c->how, o, c->counts, e);
@@ -64,7 +66,8 @@ static int see_file(void *state, const struct kvc_object *o, const struct stat *
     return kvc_index_change(c->txn, o->key, &r, &next, e);
 }
 
-static int keep_victim(struct cleaning *c, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+static int keep_victim(struct cleaning *c, const uint8_t *key, const struct kvc_index_record *r,
+                       struct kvc_error *e) {
     struct victim *v = kvc_room_for_one(c->victim, c->n_victims, sizeof *v);
     if (!v) return kvc_fail_memory(e, "a list of objects");
     c->victim = v;
@@ -74,7 +77,8 @@ static int keep_victim(struct cleaning *c, const uint8_t *key, const struct kvc_
     return 0;
 }
 
-static int see_lost(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+static int see_lost(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                    struct kvc_error *e) {
     struct cleaning *c = state;
     const struct kvc_object o = kvc_dir_object(key, r);
     struct stat st;
@@ -83,9 +87,11 @@ static int see_lost(void *state, const uint8_t *key, const struct kvc_index_reco
     return ++c->seen == BATCH;
 }
 
-static int see_old(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+static int see_old(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                   struct kvc_error *e) {
     struct cleaning *c = state;
-    const int64_t now = (int64_t)time(NULL), age = c->how->older ? c->how->older : c->d->root.conf->max_age;
+    const int64_t now = (int64_t)time(NULL),
+                  age = c->how->older ? c->how->older : c->d->root.conf->max_age;
     const int expired = (r->expires && r->expires <= now) || (age && r->used < now - age);
     if (!r->ghost && r->pinned <= now && expired && keep_victim(c, key, r, e)) return -1;
     return ++c->seen == BATCH;
@@ -93,7 +99,8 @@ static int see_old(void *state, const uint8_t *key, const struct kvc_index_recor
 
 /* Takes the records that `see` keeps, and gives each to `one`: of a batch, then of the next. */
 static int each(struct cleaning *c, kvc_index_see *see,
-                int (*one)(struct cleaning *c, const struct victim *v, struct kvc_error *e), struct kvc_error *e) {
+                int (*one)(struct cleaning *c, const struct victim *v, struct kvc_error *e),
+                struct kvc_error *e) {
     int64_t from = 0;
     do {
         c->seen = c->in_txn = 0;
@@ -125,7 +132,8 @@ static int evict_rest(struct cleaning *c, struct kvc_error *e) {
     uint8_t key[KVC_OBJECT_KEY];
     struct kvc_index_record r;
     uint64_t bytes = kvc_index_sums(c->txn)->bytes;
-    const uint64_t limit = c->how->max_size == UINT64_MAX ? kvc_dir_limit(c->d, bytes) : c->how->max_size;
+    const uint64_t limit = c->how->max_size == UINT64_MAX ? kvc_dir_limit(c->d, bytes)
+                                                          : c->how->max_size;
     for (; bytes > limit; bytes = kvc_index_sums(c->txn)->bytes) {
         if (c->how->dry_run) { /* how much, not what: evicting one changes which are leaves */
             c->counts->evicted_bytes += bytes - limit;
@@ -171,7 +179,8 @@ struct files {
     struct kvc_dir_counts *counts;
 };
 
-static int list_file(void *state, const struct kvc_object *o, const struct stat *st, struct kvc_error *e) {
+static int list_file(void *state, const struct kvc_object *o, const struct stat *st,
+                     struct kvc_error *e) {
     struct files *f = state;
     if (!S_ISREG(st->st_mode)) return see_stranger(f->d, f->how, o, f->counts, e);
     f->counts->objects++;
@@ -180,19 +189,23 @@ static int list_file(void *state, const struct kvc_object *o, const struct stat 
     struct file *item = kvc_room_for_one(f->item, f->n, sizeof *item);
     if (!item) return kvc_fail_memory(e, "a list of objects");
     f->item = item;
-    f->item[f->n++] = (struct file){.object = *o, .used = st->st_mtim, .size = (uint64_t)st->st_size};
+    f->item[f->n++] = (struct file){.object = *o,
+                                    .used = st->st_mtim,
+                                    .size = (uint64_t)st->st_size};
     return 0;
 }
 
 static int by_use(const void *a, const void *b) {
-    const struct timespec *x = &((const struct file *)a)->used, *y = &((const struct file *)b)->used;
+    const struct timespec *x = &((const struct file *)a)->used,
+                          *y = &((const struct file *)b)->used;
     if (x->tv_sec != y->tv_sec) return x->tv_sec < y->tv_sec ? -1 : 1;
     return x->tv_nsec < y->tv_nsec ? -1 : x->tv_nsec > y->tv_nsec;
 }
 
 /* Evicts by age alone. Reading makes parents younger than their children, so chains go from
  * their ends. */
-static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts, struct kvc_error *e) {
+static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how,
+                       struct kvc_dir_counts *counts, struct kvc_error *e) {
     struct files f = {.d = d, .how = how, .counts = counts};
     struct kvc_root_strangers strangers;
     const int64_t now = (int64_t)time(NULL), age = how->older ? how->older : d->root.conf->max_age;
@@ -220,20 +233,23 @@ static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how, struc
 int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e) {
     const struct kvc_dir_clean how = {.max_size = UINT64_MAX};
     struct kvc_dir_counts counts;
-    const uint64_t sum = __atomic_add_fetch(&d->written, written, __ATOMIC_RELAXED), most = d->root.conf->max_size / SHARE;
+    const uint64_t sum = __atomic_add_fetch(&d->written, written, __ATOMIC_RELAXED),
+                   most = d->root.conf->max_size / SHARE;
     if (!d->root.conf->max_size || sum < most) return 0;
     __atomic_store_n(&d->written, 0, __ATOMIC_RELAXED);
     return kvc_dir_clean(d, &how, &counts, e);
 }
 
-static int clean_once(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts, struct kvc_error *e) {
+static int clean_once(struct kvc_dir *d, const struct kvc_dir_clean *how,
+                      struct kvc_dir_counts *counts, struct kvc_error *e) {
     struct cleaning c = {.d = d, .how = how, .counts = counts};
     uint64_t gone;
     *counts = (struct kvc_dir_counts){0};
     int status = d->index ? clean_index(&c, e) : clean_files(d, how, counts, e);
     free(c.victim);
     if (status || how->dry_run) return status;
-    if (kvc_root_empty_trash(&d->root, d->root.conf->grace, &gone, &counts->trash_bytes, e)) return -1;
+    if (kvc_root_empty_trash(&d->root, d->root.conf->grace, &gone, &counts->trash_bytes, e))
+        return -1;
     if (!d->index) return 0;
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
     if (!t) return -1;
@@ -242,7 +258,8 @@ static int clean_once(struct kvc_dir *d, const struct kvc_dir_clean *how, struct
     return kvc_index_commit(t, e);
 }
 
-int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts, struct kvc_error *e) {
+int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts,
+                  struct kvc_error *e) {
     const struct kvc_dir_clean usual = {.max_size = UINT64_MAX};
     int made;
     if (kvc_root_refresh(&d->root, e)) return -1;

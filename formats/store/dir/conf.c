@@ -8,8 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct kvc_conf kvc_conf_default = {
-    .max_size = UINT64_C(20) << 30, .min_free = 5, .grace = 30, .durability = KVC_DURABLE_DATA, .indexed = 1};
+const struct kvc_conf kvc_conf_default = {.max_size = UINT64_C(20) << 30,
+                                          .min_free = 5,
+                                          .grace = 30,
+                                          .durability = KVC_DURABLE_DATA,
+                                          .indexed = 1};
 
 static const char *const keys[] = {"max-size", "min-free",   "max-age", "max-namespace-size",
                                    "grace",    "durability", "index",   "shared"};
@@ -30,7 +33,8 @@ static int take_percent(struct kvc_url *url, double *value, struct kvc_error *e)
     return 0;
 }
 
-static int take_word(struct kvc_url *url, const char *key, const char *const *word, size_t n, int *value, struct kvc_error *e) {
+static int take_word(struct kvc_url *url, const char *key, const char *const *word, size_t n,
+                     int *value, struct kvc_error *e) {
     const char *text = kvc_url_text(url, key, NULL);
     if (!text) return 0;
     for (size_t i = 0; i < n; i++)
@@ -50,10 +54,13 @@ static int take_seconds(struct kvc_url *url, const char *key, int64_t *value, st
 
 int kvc_conf_take(struct kvc_conf *c, struct kvc_url *url, struct kvc_error *e) {
     int durable = (int)c->durability, any = 0;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) any |= kvc_url_text(url, keys[i], NULL) != NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        any |= kvc_url_text(url, keys[i], NULL) != NULL;
     if (kvc_url_bytes(url, "max-size", &c->max_size, e) || take_percent(url, &c->min_free, e) ||
-        take_seconds(url, "max-age", &c->max_age, e) || kvc_url_bytes(url, "max-namespace-size", &c->max_space, e) ||
-        take_seconds(url, "grace", &c->grace, e) || take_word(url, "durability", durability, 3, &durable, e) ||
+        take_seconds(url, "max-age", &c->max_age, e) ||
+        kvc_url_bytes(url, "max-namespace-size", &c->max_space, e) ||
+        take_seconds(url, "grace", &c->grace, e) ||
+        take_word(url, "durability", durability, 3, &durable, e) ||
         kvc_url_flag(url, "index", &c->indexed, e) || kvc_url_flag(url, "shared", &c->shared, e))
         return -1;
     c->durability = (enum kvc_durability)durable;
@@ -88,7 +95,8 @@ int kvc_conf_parse(struct kvc_conf *c, const char *text, struct kvc_error *e) {
     }
     const char *version = kvc_url_text(&url, "version", "1");
     if (!status && strcmp(version, "1") != 0)
-        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, KVC_CONF_NAME ": version %.20s of a store needs a later kvc", version);
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                          KVC_CONF_NAME ": version %.20s of a store needs a later kvc", version);
     if (!status) status = kvc_conf_take(c, &url, e) < 0 ? -1 : 0;
     if (!status) status = kvc_url_rest(&url, e);
     kvc_url_free(&url);
@@ -116,8 +124,8 @@ void kvc_conf_print(const struct kvc_conf *c, char *text, size_t size) {
              "index = %s\n"
              "# yes: others may own or write this folder\n"
              "shared = %s\n",
-             c->max_size, min_free, c->max_age, c->max_space, c->grace, durability[c->durability], c->indexed ? "yes" : "no",
-             c->shared ? "yes" : "no");
+             c->max_size, min_free, c->max_age, c->max_space, c->grace, durability[c->durability],
+             c->indexed ? "yes" : "no", c->shared ? "yes" : "no");
 }
 
 int kvc_conf_equal(const struct kvc_conf *a, const struct kvc_conf *b) {

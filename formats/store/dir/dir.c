@@ -1,4 +1,5 @@
-/* dir.c: the functions of the directory level. Spec: STORE.md, "Directory". Not for eviction (room.c). */
+/* dir.c: the functions of the directory level. Spec: STORE.md, "Directory". Not for eviction
+ * (room.c). */
 #include "formats/store/dir/dir.h"
 
 #include "formats/io/sink.h"
@@ -43,7 +44,8 @@ static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
         d->reader = d->index ? kvc_index_open(d->root.fd, &made, e) : NULL;
         status = d->reader ? 0 : -1;
     }
-    if (!status && made) kvc_dir_fill(d, NULL); /* one that is not full is filled by whoever opens it next */
+    /* one that is not full is filled by whoever opens it next */
+    if (!status && made) kvc_dir_fill(d, NULL);
     if (!status) return &d->level;
     close_dir(&d->level);
     return NULL;
@@ -64,7 +66,8 @@ struct finding {
 };
 
 /* Counts those that the index has. */
-static int find_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+static int find_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                        struct kvc_error *e) {
     struct finding *f = state;
     const int64_t now = (int64_t)time(NULL);
     struct kvc_index_record r;
@@ -78,8 +81,10 @@ static int find_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
     return 0;
 }
 
-/* Files come and go while the index is locked for writing: only then is known whether there are any. */
-static int adopt_rest(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+/* Files come and go while the index is locked for writing: only then is known whether there are
+ * any. */
+static int adopt_rest(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                      struct kvc_error *e) {
     struct finding *f = state;
     struct stat st;
     for (size_t i = f->found; i < f->n && !kvc_root_stat(&d->root, &f->o[i], &st); i++)
@@ -90,13 +95,15 @@ static int adopt_rest(struct kvc_dir *d, struct kvc_index_txn *t, void *state, s
 /* Counts the files. */
 static void find_files(struct kvc_dir *d, struct finding *f, kvc_instant deadline) {
     struct stat st;
-    while (f->found < f->n && kvc_now() < deadline && !kvc_root_stat(&d->root, &f->o[f->found], &st))
+    while (f->found < f->n && kvc_now() < deadline &&
+           !kvc_root_stat(&d->root, &f->o[f->found], &st))
         f->size[f->found++] = (uint64_t)st.st_size;
 }
 
 /* Asks the index. A file that it lacks was written by a process that was killed before it could
  * say so. */
-static int ask_index(struct kvc_dir *d, struct finding *f, kvc_instant deadline, struct kvc_error *e) {
+static int ask_index(struct kvc_dir *d, struct finding *f, kvc_instant deadline,
+                     struct kvc_error *e) {
     struct stat st;
     for (size_t before = SIZE_MAX;; before = f->found) {
         if (kvc_dir_run(d, 0, deadline, find_indexed, f, e)) return -1;
@@ -106,8 +113,8 @@ static int ask_index(struct kvc_dir *d, struct finding *f, kvc_instant deadline,
     }
 }
 
-static int dir_find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
-                    uint64_t *size, struct kvc_error *e) {
+static int dir_find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                    size_t *found, uint64_t *size, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct finding f = {.o = o, .n = n, .size = size};
     const int indexed = d->index && n && o->kind != KVC_OBJECT_SPACE_FACTS;
@@ -122,7 +129,8 @@ static int dir_find(struct kvc_level *l, const struct kvc_object *o, size_t n, k
 /* --- reading --- */
 
 /* Reads all of a file. NULL with *e; an object that is not there leaves *missing 1. */
-static void *read_object(struct kvc_dir *d, const struct kvc_object *o, size_t *size, int *missing, struct kvc_error *e) {
+static void *read_object(struct kvc_dir *d, const struct kvc_object *o, size_t *size, int *missing,
+                         struct kvc_error *e) {
     struct stat st;
     const int fd = kvc_root_read(&d->root, o, &st);
     *missing = fd < 0 && (errno == ENOENT || errno == ENOTDIR);
@@ -134,7 +142,8 @@ static void *read_object(struct kvc_dir *d, const struct kvc_object *o, size_t *
     uint8_t *data = NULL;
     size_t at = 0;
     if (st.st_size < 0 || (uint64_t)st.st_size > MAX_OBJECT)
-        kvc_fail(e, KVC_ERR_DAMAGED, "%s: an object has %" PRId64 " bytes", d->root.path, (int64_t)st.st_size);
+        kvc_fail(e, KVC_ERR_DAMAGED, "%s: an object has %" PRId64 " bytes", d->root.path,
+                 (int64_t)st.st_size);
     else if (!(data = malloc((size_t)st.st_size + 1))) kvc_fail_memory(e, "an object");
     while (data && at < (size_t)st.st_size) {
         const ssize_t got = pread(fd, data + at, (size_t)st.st_size - at, (off_t)at);
@@ -165,8 +174,8 @@ static void forget_one(struct kvc_dir *d, const struct kvc_object *o) {
     if (d->index) kvc_dir_run(d, 1, INT64_MAX, forget, &own, NULL);
 }
 
-static int get(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take, void *state,
-               struct kvc_error *e) {
+static int get(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+               kvc_level_take *take, void *state, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     for (size_t i = 0; i < n; i++) {
         struct kvc_error why;
@@ -188,8 +197,8 @@ static int get(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_in
 }
 
 /* Finds chunks whose files are there. */
-static int count_files(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
-                       uint64_t *size, struct kvc_error *e) {
+static int count_files(struct kvc_level *l, const struct kvc_object *o, size_t n,
+                       kvc_instant deadline, size_t *found, uint64_t *size, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct stat st;
     size_t i = 0;
@@ -203,7 +212,8 @@ static int count_files(struct kvc_level *l, const struct kvc_object *o, size_t n
 /* --- writing --- */
 
 /* Without an index, files go by their times: a chunk must go before the one before it. */
-static void make_older(const struct kvc_dir *d, const struct kvc_root_file *f, const struct kvc_object *parent) {
+static void make_older(const struct kvc_dir *d, const struct kvc_root_file *f,
+                       const struct kvc_object *parent) {
     struct stat st;
     if (kvc_root_stat(&d->root, parent, &st)) return;
     struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, st.st_mtim};
@@ -215,9 +225,11 @@ static void make_older(const struct kvc_dir *d, const struct kvc_root_file *f, c
     futimens(f->fd, times);
 }
 
-static int write_object(struct kvc_dir *d, const struct kvc_root_file *f, const struct kvc_object *parent, const void *data,
-                        size_t size, struct kvc_error *e) {
-    if (kvc_write_all(f->fd, data, size)) return kvc_root_fail(&d->root, errno, "cannot write an object", e);
+static int write_object(struct kvc_dir *d, const struct kvc_root_file *f,
+                        const struct kvc_object *parent, const void *data, size_t size,
+                        struct kvc_error *e) {
+    if (kvc_write_all(f->fd, data, size))
+        return kvc_root_fail(&d->root, errno, "cannot write an object", e);
     if (!d->index && parent) make_older(d, f, parent);
     if (d->root.conf->durability != KVC_DURABLE_NONE && fdatasync(f->fd))
         return kvc_root_fail(&d->root, errno, "cannot write an object", e);
@@ -239,7 +251,8 @@ static int refuse(struct kvc_error *e) {
 }
 
 /* Refuses a chunk whose parent is gone: nobody could find it. */
-static int check_parent(struct kvc_dir *d, struct kvc_index_txn *t, const struct kvc_object *parent, struct kvc_error *e) {
+static int check_parent(struct kvc_dir *d, struct kvc_index_txn *t, const struct kvc_object *parent,
+                        struct kvc_error *e) {
     struct kvc_index_record r;
     struct stat st;
     const int found = kvc_index_get(t, parent->key, &r, e);
@@ -278,7 +291,8 @@ static struct kvc_index_record record_of(const struct putting *p) {
     return r;
 }
 
-/* Takes back the record of an object that got no file. What was evicted for it stays evicted, so the transaction is to be committed. */
+/* Takes back the record of an object that got no file. What was evicted for it stays evicted, so
+ * the transaction is to be committed. */
 static int take_back(struct kvc_index_txn *t, struct putting *p) {
     struct kvc_index_record r, before;
     struct kvc_error second;
@@ -293,7 +307,8 @@ static int take_back(struct kvc_index_txn *t, struct putting *p) {
 }
 
 /* Takes the size of a file that was there, which the index did not know. */
-static int take_size(struct kvc_dir *d, struct kvc_index_txn *t, const struct putting *p, struct kvc_error *e) {
+static int take_size(struct kvc_dir *d, struct kvc_index_txn *t, const struct putting *p,
+                     struct kvc_error *e) {
     struct kvc_index_record r, next;
     struct stat st;
     if (kvc_root_stat(&d->root, p->o, &st) || (uint64_t)st.st_size == p->size) return 0;
@@ -304,10 +319,13 @@ static int take_size(struct kvc_dir *d, struct kvc_index_txn *t, const struct pu
 }
 
 /* Adds the record, makes room, and names the file. */
-static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct putting *p, uint64_t limit, struct kvc_error *e) {
+static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct putting *p,
+                           uint64_t limit, struct kvc_error *e) {
     struct kvc_index_record r = record_of(p);
-    /* Chunks may turn out to be worth less than what is there; those that have a file already stay. */
-    const uint8_t *own = p->o->kind == KVC_OBJECT_CHUNK && !p->how->pin && !p->resident ? p->o->key : NULL;
+    /* Chunks may turn out to be worth less than what is there; those that have a file already stay.
+     */
+    const uint8_t *own = p->o->kind == KVC_OBJECT_CHUNK && !p->how->pin && !p->resident ? p->o->key
+                                                                                        : NULL;
     struct kvc_policy_choice choice = {.keep = p->o->key, .own = own, .now = r.used};
     if (p->how->parent && check_parent(d, t, p->how->parent, e)) return -1;
     kvc_policy_tick(t, r.size);
@@ -323,27 +341,36 @@ static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct pu
         return 0;
     }
     const int replace = p->how->replace || p->resident;
-    if (gone || (!p->named && kvc_root_link(&d->root, p->o, &p->file, replace, p->there, e))) return take_back(t, p);
+    if (gone || (!p->named && kvc_root_link(&d->root, p->o, &p->file, replace, p->there, e)))
+        return take_back(t, p);
     p->named = !*p->there;
     return *p->there ? take_size(d, t, p, e) : 0;
 }
 
 /* Refuses what would take the place of everything. */
-static int check_size(const struct kvc_dir *d, const struct putting *p, uint64_t limit, struct kvc_error *e) {
-    const uint64_t most = d->root.conf->max_space && d->root.conf->max_space < limit ? d->root.conf->max_space : limit;
+static int check_size(const struct kvc_dir *d, const struct putting *p, uint64_t limit,
+                      struct kvc_error *e) {
+    const uint64_t most = d->root.conf->max_space && d->root.conf->max_space < limit
+                              ? d->root.conf->max_space
+                              : limit;
     if (p->size <= most) return 0;
-    kvc_fail(e, KVC_ERR_IO, "%s: an object of %" PRIu64 " bytes is larger than the limit, %" PRIu64 " bytes", d->root.path,
-             p->size, most);
+    kvc_fail(e, KVC_ERR_IO,
+             "%s: an object of %" PRIu64 " bytes is larger than the limit, %" PRIu64 " bytes",
+             d->root.path, p->size, most);
     return refuse(e);
 }
 
-/* Says whether an object that the index knows is there. The index is not trusted more than the file. */
-static int is_resident(struct kvc_dir *d, const struct kvc_object *o, const struct kvc_index_record *r) {
+/* Says whether an object that the index knows is there. The index is not trusted more than the
+ * file. */
+static int is_resident(struct kvc_dir *d, const struct kvc_object *o,
+                       const struct kvc_index_record *r) {
     struct stat st;
-    return is_alive(r, (int64_t)time(NULL), d->root.conf->max_age) && !kvc_root_stat(&d->root, o, &st);
+    return is_alive(r, (int64_t)time(NULL), d->root.conf->max_age) &&
+           !kvc_root_stat(&d->root, o, &st);
 }
 
-static int put_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+static int put_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                       struct kvc_error *e) {
     struct putting *p = state;
     struct kvc_index_record old;
     const uint64_t limit = kvc_dir_limit(d, kvc_index_sums(t)->bytes);
@@ -366,8 +393,9 @@ static int look_up(struct kvc_dir *d, struct kvc_index_txn *t, void *state, stru
     return known < 0 ? -1 : 0;
 }
 
-static int put(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
-               kvc_instant deadline, int *there, struct kvc_error *e) {
+static int put(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size,
+               const struct kvc_level_put *how, kvc_instant deadline, int *there,
+               struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct putting p = {.o = o, .how = how, .size = size, .file = {.fd = -1}, .there = there};
     struct stat st;
@@ -379,7 +407,8 @@ static int put(struct kvc_level *l, const struct kvc_object *o, const void *data
     if (*there) return 0;
     if (kvc_root_create(&d->root, o, &p.file, e)) return -1;
     int status = write_object(d, &p.file, how->parent, data, size, e);
-    if (!status && indexed) status = kvc_dir_run(d, 1, deadline, put_indexed, &p, e) || p.taken_back ? -1 : 0;
+    if (!status && indexed)
+        status = kvc_dir_run(d, 1, deadline, put_indexed, &p, e) || p.taken_back ? -1 : 0;
     else if (!status) status = kvc_root_link(&d->root, o, &p.file, how->replace, there, e);
     kvc_root_drop(&d->root, &p.file);
     if (!status && indexed) kvc_dir_tidy(d, NULL);
@@ -395,21 +424,25 @@ struct dropping {
     size_t n;
 };
 
-static int drop_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+static int drop_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                        struct kvc_error *e) {
     const struct dropping *x = state;
     struct kvc_index_record r;
     for (size_t i = 0; i < x->n; i++) {
-        if (kvc_root_remove(&d->root, &x->o[i]) && errno != ENOENT) return kvc_root_fail(&d->root, errno, "cannot remove", e);
+        if (kvc_root_remove(&d->root, &x->o[i]) && errno != ENOENT)
+            return kvc_root_fail(&d->root, errno, "cannot remove", e);
         const int found = t ? kvc_index_get(t, x->o[i].key, &r, e) : 0;
         if (found < 0 || (found && kvc_index_change(t, x->o[i].key, &r, NULL, e))) return -1;
     }
     return 0;
 }
 
-static int drop(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e) {
+static int drop(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct dropping x = {.o = o, .n = n};
-    return d->index ? kvc_dir_run(d, 1, deadline, drop_indexed, &x, e) : drop_indexed(d, NULL, &x, e);
+    return d->index ? kvc_dir_run(d, 1, deadline, drop_indexed, &x, e)
+                    : drop_indexed(d, NULL, &x, e);
 }
 
 struct walk {
@@ -418,19 +451,25 @@ struct walk {
     void *state;
 };
 
-static int seen(void *state, const struct kvc_object *o, const struct stat *st, struct kvc_error *e) {
+static int seen(void *state, const struct kvc_object *o, const struct stat *st,
+                struct kvc_error *e) {
     struct walk *w = state;
     (void)e;
     if (w->space && memcmp(w->space, o->space, sizeof o->space) != 0) return 0;
-    return w->seen(w->state, o, S_ISREG(st->st_mode) ? (uint64_t)st->st_size : 0, st->st_mtim.tv_sec) ? 1 : 0;
+    return w->seen(w->state, o, S_ISREG(st->st_mode) ? (uint64_t)st->st_size : 0,
+                   st->st_mtim.tv_sec)
+               ? 1
+               : 0;
 }
 
-static int walk(struct kvc_level *l, const uint8_t *space, kvc_level_seen *see, void *state, struct kvc_error *e) {
+static int walk(struct kvc_level *l, const uint8_t *space, kvc_level_seen *see, void *state,
+                struct kvc_error *e) {
     struct walk w = {.space = space, .seen = see, .state = state};
     return kvc_root_walk(&dir_of(l)->root, seen, &w, NULL, e);
 }
 
-static int take_facts(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+static int take_facts(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                      struct kvc_error *e) {
     struct kvc_level_facts *f = state;
     (void)d, (void)e;
     f->objects = (int64_t)kvc_index_sums(t)->records;
@@ -438,13 +477,16 @@ static int take_facts(struct kvc_dir *d, struct kvc_index_txn *t, void *state, s
     return 0;
 }
 
-static int facts(struct kvc_level *l, struct kvc_level_facts *f, kvc_instant deadline, struct kvc_error *e) {
+static int facts(struct kvc_level *l, struct kvc_level_facts *f, kvc_instant deadline,
+                 struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     if (kvc_root_refresh(&d->root, e)) return -1;
     *f = (struct kvc_level_facts){.objects = -1,
                                   .bytes = -1,
-                                  .limit = d->root.conf->max_size ? (int64_t)d->root.conf->max_size : -1};
-    snprintf(f->text, sizeof f->text, "%.200s%s", d->root.path, d->index ? "" : ", without an index");
+                                  .limit = d->root.conf->max_size ? (int64_t)d->root.conf->max_size
+                                                                  : -1};
+    snprintf(f->text, sizeof f->text, "%.200s%s", d->root.path,
+             d->index ? "" : ", without an index");
     return d->index ? kvc_dir_run(d, 0, deadline, take_facts, f, e) : 0;
 }
 

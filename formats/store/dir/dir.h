@@ -1,4 +1,5 @@
-/* dir.h: the directory level: objects are files, with an index beside them. Not for the index (index.h) or the folder (root.h). */
+/* dir.h: the directory level: objects are files, with an index beside them. Not for the index
+ * (index.h) or the folder (root.h). */
 #ifndef KVC_STORE_DIR_H
 #define KVC_STORE_DIR_H
 
@@ -11,10 +12,11 @@ extern const struct kvc_level_ops kvc_level_dir;
 struct kvc_dir {
     struct kvc_level level;
     struct kvc_root root;
-    struct kvc_index *index;  /* NULL: none */
-    struct kvc_index *reader; /* the same, opened once more: who reads does not wait for this process's own writers */
-    uint64_t written;         /* without an index: bytes since limits were looked at */
-    int64_t trash_seen;       /* when the trash was last looked at, seconds since 1970 */
+    struct kvc_index *index; /* NULL: none */
+    /* the same, opened once more: who reads does not wait for this process's own writers */
+    struct kvc_index *reader;
+    uint64_t written;   /* without an index: bytes since limits were looked at */
+    int64_t trash_seen; /* when the trash was last looked at, seconds since 1970 */
 };
 
 /* What the tool does beside the level's functions. */
@@ -29,41 +31,49 @@ struct kvc_dir_clean {
     int64_t older;     /* evict what was not used for so many seconds; 0: as configured */
     int dry_run;
 };
-/* Brings the index and the files together, evicts what is too old or too much, and empties the trash. */
-int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts, struct kvc_error *e);
+/* Brings the index and the files together, evicts what is too old or too much, and empties the
+ * trash. */
+int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts,
+                  struct kvc_error *e);
 
 /* --- among the files of this folder --- */
 
 /* Functions of the level, as level.h describes them. */
 int kvc_dir_touch(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
-int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e);
-int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e);
-int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e);
+int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size,
+                   struct kvc_error *e);
+int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until,
+                struct kvc_error *e);
+int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds,
+                   struct kvc_error *e);
 
-/* Runs `work` in a transaction of the index, which is committed if `work` returns 0. If the index turns out to be broken it is made anew and
- * filled from the files, and `work` runs again, once. */
-typedef int kvc_dir_work(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e);
-int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work, void *state, struct kvc_error *e);
+/* Runs `work` in a transaction of the index, which is committed if `work` returns 0. If the index
+ * turns out to be broken it is made anew and filled from the files, and `work` runs again, once. */
+typedef int kvc_dir_work(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                         struct kvc_error *e);
+int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work,
+                void *state, struct kvc_error *e);
 /* Fills a new index from the files that are there already. */
 int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e);
 
 /* Adds a file that the index lacks. */
-int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o, const struct kvc_object *parent, const struct stat *st,
-                  struct kvc_error *e);
+int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
+                  const struct kvc_object *parent, const struct stat *st, struct kvc_error *e);
 struct kvc_object kvc_dir_object(const uint8_t *key, const struct kvc_index_record *r);
 /* Bytes that objects may take: of the configuration, and of what the file system has left. */
 uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes);
 struct kvc_policy_choice;
-/* Evicts until objects (of choice->space, if it is not NULL) take at most `limit`. Returns 1 if choice->own was the one to go: it has a
- * record, but no file yet. */
-int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit, const struct kvc_policy_choice *choice,
-                      struct kvc_error *e);
+/* Evicts until objects (of choice->space, if it is not NULL) take at most `limit`. Returns 1 if
+ * choice->own was the one to go: it has a record, but no file yet. */
+int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit,
+                      const struct kvc_policy_choice *choice, struct kvc_error *e);
 /* Moves an object to the trash, and makes its record a ghost. */
-int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r,
-                  struct kvc_error *e);
+int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key,
+                  const struct kvc_index_record *r, struct kvc_error *e);
 /* Without an index: evicts if this process has written much since it looked last. */
 int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e);
-/* Empties the trash of what is past its grace, at most once a second; of everything if it takes more than 1/20 of the limit. */
+/* Empties the trash of what is past its grace, at most once a second; of everything if it takes
+ * more than 1/20 of the limit. */
 int kvc_dir_tidy(struct kvc_dir *d, struct kvc_error *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* hints.c: what a directory store is told of objects: that they were read, missed, pinned, are expected or done with. Not for
- * choosing what is evicted (policy.c). */
+/* hints.c: what a directory store is told of objects: that they were read, missed, pinned, are
+ * expected or done with. Not for choosing what is evicted (policy.c). */
 #include "formats/store/dir/dir.h"
 #include "formats/store/dir/policy.h"
 
@@ -7,9 +7,10 @@
 #include <string.h>
 #include <time.h>
 
-/* Gives an object its parent, which the record of a file that was found, or copied from another store, lacks. */
-static int set_parent(struct kvc_index_txn *t, const struct kvc_object *chain, size_t i, struct kvc_index_record *r,
-                      struct kvc_error *e) {
+/* Gives an object its parent, which the record of a file that was found, or copied from another
+ * store, lacks. */
+static int set_parent(struct kvc_index_txn *t, const struct kvc_object *chain, size_t i,
+                      struct kvc_index_record *r, struct kvc_error *e) {
     const struct kvc_index_record old = *r;
     r->has_parent = 1;
     r->depth = (uint32_t)i;
@@ -28,7 +29,8 @@ struct hint {
 };
 
 /* Notes that the chain was read: all of it at the same time. */
-static int touch_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+static int touch_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                         struct kvc_error *e) {
     const struct hint *h = state;
     struct kvc_index_record r;
     const int64_t now = (int64_t)time(NULL);
@@ -55,17 +57,22 @@ int kvc_dir_touch(struct kvc_level *l, const struct kvc_object *o, size_t n, str
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
     struct hint h = {.o = o, .n = n};
     if (d->index) return kvc_dir_run(d, 1, INT64_MAX, touch_records, &h, e);
-    for (size_t i = n; i--;) kvc_root_touch(&d->root, &o[i], times); /* the last one first: parents are younger than children */
+    /* the last one first: parents are younger than children */
+    for (size_t i = n; i--;) kvc_root_touch(&d->root, &o[i], times);
     return 0;
 }
 
-static int remember_missed(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+static int remember_missed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                           struct kvc_error *e) {
     const struct hint *h = state;
     struct kvc_index_record old;
     (void)d;
     for (size_t i = 0; i < h->n; i++) {
         const struct kvc_object *o = &h->o[i];
-        struct kvc_index_record r = {.kind = (uint8_t)o->kind, .size = h->size, .used = (int64_t)time(NULL), .cost = 1};
+        struct kvc_index_record r = {.kind = (uint8_t)o->kind,
+                                     .size = h->size,
+                                     .used = (int64_t)time(NULL),
+                                     .cost = 1};
         memcpy(r.space, o->space, sizeof r.space);
         const int found = kvc_index_get(t, o->key, &old, e);
         if (found < 0) return -1;
@@ -76,13 +83,15 @@ static int remember_missed(struct kvc_dir *d, struct kvc_index_txn *t, void *sta
     return 0;
 }
 
-int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size, struct kvc_error *e) {
+int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size,
+                   struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     struct hint h = {.o = o, .n = n, .size = size};
     return d->index ? kvc_dir_run(d, 1, INT64_MAX, remember_missed, &h, e) : 0;
 }
 
-static int pin_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+static int pin_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                       struct kvc_error *e) {
     const struct hint *h = state;
     struct kvc_index_record r;
     (void)d;
@@ -90,22 +99,28 @@ static int pin_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state, 
         const int found = kvc_index_get(t, h->o[i].key, &r, e);
         struct kvc_index_record next = r;
         next.pinned = h->until;
-        if (found < 0 || (found && !r.ghost && kvc_index_change(t, h->o[i].key, &r, &next, e))) return -1;
+        if (found < 0 || (found && !r.ghost && kvc_index_change(t, h->o[i].key, &r, &next, e)))
+            return -1;
     }
     return 0;
 }
 
-int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
+int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until,
+                struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
-    if (!d->index) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: without an index nothing can be pinned", d->root.path);
+    if (!d->index)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: without an index nothing can be pinned",
+                        d->root.path);
     struct hint h = {.o = o, .n = n, .until = until};
     return kvc_dir_run(d, 1, INT64_MAX, pin_records, &h, e);
 }
 
 #define LONGEST_EXPECTED 3600 /* seconds: a promise that nobody keeps must not fill the store */
 
-/* Makes chunks of one conversation alone the first to go, from the last one on: up to where others branch off. */
-static int forget_soon(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+/* Makes chunks of one conversation alone the first to go, from the last one on: up to where others
+ * branch off. */
+static int forget_soon(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                       struct kvc_error *e) {
     const struct hint *h = state;
     struct kvc_index_record r;
     (void)d;
@@ -122,7 +137,8 @@ static int forget_soon(struct kvc_dir *d, struct kvc_index_txn *t, void *state, 
     return 0;
 }
 
-int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds, struct kvc_error *e) {
+int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds,
+                   struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     if (seconds > LONGEST_EXPECTED) seconds = LONGEST_EXPECTED;
     struct hint h = {.o = o, .n = n, .until = (int64_t)time(NULL) + seconds};

@@ -64,26 +64,32 @@ void kvc_index_close(struct kvc_index *ix);
  * processes. At the deadline it fails; without one, after some time. */
 struct kvc_index_txn;
 struct kvc_index_txn *kvc_index_begin(struct kvc_index *ix, int writes, struct kvc_error *e);
-struct kvc_index_txn *kvc_index_begin_until(struct kvc_index *ix, int writes, kvc_instant deadline, struct kvc_error *e);
+struct kvc_index_txn *kvc_index_begin_until(struct kvc_index *ix, int writes, kvc_instant deadline,
+                                            struct kvc_error *e);
 int kvc_index_commit(struct kvc_index_txn *t, struct kvc_error *e); /* ends it in any case */
 void kvc_index_abort(struct kvc_index_txn *t);                      /* NULL is legal */
 
 struct kvc_index_sums *kvc_index_sums(struct kvc_index_txn *t);
 /* Returns 1 and the record, 0 if there is none, -1. */
-int kvc_index_get(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r, struct kvc_error *e);
+int kvc_index_get(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r,
+                  struct kvc_error *e);
 /* The same for the keys of a chain, one after the other, of which the index is not changed
  * meanwhile: faster where they were added so. */
-int kvc_index_get_next(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r, struct kvc_error *e);
+int kvc_index_get_next(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r,
+                       struct kvc_error *e);
 /* Changes a record from `old` (NULL: there is none) to `r` (NULL: it goes). Lists, sums and the
  * children of the parent follow. */
-int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old,
-                     const struct kvc_index_record *r, struct kvc_error *e);
+int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key,
+                     const struct kvc_index_record *old, const struct kvc_index_record *r,
+                     struct kvc_error *e);
 
 /* Goes through a list from the oldest on, or through all records (list KVC_LISTS). Returns 1
  * from `see` to stop, -1 to fail. The function must not change the index. `from`, which may be
  * NULL, is for all records only: 0 begins, and it becomes where the walk stopped. */
-typedef int kvc_index_see(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e);
-int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_index_see *see, void *state, struct kvc_error *e);
+typedef int kvc_index_see(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                          struct kvc_error *e);
+int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_index_see *see,
+                   void *state, struct kvc_error *e);
 
 /* Bytes of resident records of a namespace. */
 uint64_t kvc_index_space_bytes(struct kvc_index_txn *t, const uint8_t *space);

@@ -19,7 +19,9 @@
 
 #define PAGE 4096
 #define SUM KVC_INDEX_SUM
-#define HEADER 100 /* bytes of the first page that are read before it is known how long pages are */
+#define HEADER                                                                         \
+    100 /* bytes of the first page that are read before it is known how long pages are \
+         */
 
 /* Bytes that are locked, as SQLite's documents name them. */
 #define PENDING INT64_C(0x40000000)
@@ -59,7 +61,9 @@ static uint64_t sum_of(const uint8_t *page, uint32_t number) {
 /* Says whether what was read of the file is what was written. */
 static int is_whole(struct file *f, const uint8_t *data, int n, int64_t at) {
     uint64_t sum;
-    if (f->is_journal && n == 4) f->page = (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 | (uint32_t)data[2] << 8 | data[3];
+    if (f->is_journal && n == 4)
+        f->page = (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 | (uint32_t)data[2] << 8 |
+                  data[3];
     if (n != PAGE) return f->is_journal || at + n <= HEADER;
     memcpy(&sum, data + PAGE - SUM, sizeof sum);
     return sum == sum_of(data, f->is_journal ? f->page : (uint32_t)(at / PAGE) + 1);
@@ -74,7 +78,8 @@ static int index_file_read_file(sqlite3_file *x, void *data, int n, sqlite3_int6
         if (got < 0) return index_file_failed(f, SQLITE_IOERR_READ);
         if (!got) { /* SQLite takes what is missing for zeros */
             memset((uint8_t *)data + done, 0, (size_t)(n - done));
-            return done && n == PAGE && !f->is_journal ? SQLITE_IOERR_DATA : SQLITE_IOERR_SHORT_READ;
+            return done && n == PAGE && !f->is_journal ? SQLITE_IOERR_DATA
+                                                       : SQLITE_IOERR_SHORT_READ;
         }
         done += (int)got;
     }
@@ -91,16 +96,19 @@ static int index_file_write_file(sqlite3_file *x, const void *data, int n, sqlit
         memcpy(page + PAGE - SUM, &sum, sizeof sum);
     }
     for (int done = 0; done < n;) {
-        const ssize_t put = pwrite(f->fd, (const uint8_t *)data + done, (size_t)(n - done), at + done);
+        const ssize_t put = pwrite(f->fd, (const uint8_t *)data + done, (size_t)(n - done),
+                                   at + done);
         if (put > 0) done += (int)put;
         else if (put < 0 && errno != EINTR)
-            return index_file_failed(f, errno == ENOSPC || errno == EDQUOT ? SQLITE_FULL : SQLITE_IOERR_WRITE);
+            return index_file_failed(f, errno == ENOSPC || errno == EDQUOT ? SQLITE_FULL
+                                                                           : SQLITE_IOERR_WRITE);
     }
     return SQLITE_OK;
 }
 
 static int truncate_file(sqlite3_file *x, sqlite3_int64 size) {
-    return ftruncate(file_of(x)->fd, size) ? index_file_failed(file_of(x), SQLITE_IOERR_TRUNCATE) : SQLITE_OK;
+    return ftruncate(file_of(x)->fd, size) ? index_file_failed(file_of(x), SQLITE_IOERR_TRUNCATE)
+                                           : SQLITE_OK;
 }
 
 /* Does nothing: after a crash of the machine the index is looked through, and what it lacks is
@@ -124,7 +132,8 @@ static int size_of_file(sqlite3_file *x, sqlite3_int64 *size) {
 static int set_lock(struct file *f, short type, int64_t at, int64_t n) {
     struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = n};
     if (!fcntl(f->fd, F_OFD_SETLK, &l)) return SQLITE_OK;
-    return errno == EAGAIN || errno == EACCES ? SQLITE_BUSY : index_file_failed(f, SQLITE_IOERR_LOCK);
+    return errno == EAGAIN || errno == EACCES ? SQLITE_BUSY
+                                              : index_file_failed(f, SQLITE_IOERR_LOCK);
 }
 
 static int lock_shared(struct file *f) {
@@ -158,7 +167,8 @@ static int unlock_file(sqlite3_file *x, int lock) {
     if (f->lock <= lock) return SQLITE_OK;
     int code = SQLITE_OK;
     if (lock == SQLITE_LOCK_SHARED) code = set_lock(f, F_RDLCK, SHARED, SHARED_SIZE);
-    const int other = set_lock(f, F_UNLCK, PENDING, lock == SQLITE_LOCK_SHARED ? 2 : 2 + SHARED_SIZE);
+    const int other = set_lock(f, F_UNLCK, PENDING,
+                               lock == SQLITE_LOCK_SHARED ? 2 : 2 + SHARED_SIZE);
     f->lock = lock;
     return code ? code : other;
 }
@@ -206,7 +216,8 @@ static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *x, int fl
     struct stat st;
     *f = (struct file){.index = index, .is_journal = (flags & SQLITE_OPEN_MAIN_JOURNAL) != 0};
     if (!(flags & (SQLITE_OPEN_MAIN_DB | SQLITE_OPEN_MAIN_JOURNAL))) return SQLITE_CANTOPEN;
-    f->fd = kvc_below_open(index->folder, name, O_RDWR | (flags & SQLITE_OPEN_CREATE ? O_CREAT : 0), index->mode, &st);
+    f->fd = kvc_below_open(index->folder, name, O_RDWR | (flags & SQLITE_OPEN_CREATE ? O_CREAT : 0),
+                           index->mode, &st);
     if (f->fd < 0) return index_file_failed(f, SQLITE_CANTOPEN);
     /* Whoever can write the folder can write the index. */
     if (!st.st_size && (st.st_mode & 0777) != index->mode) fchmod(f->fd, index->mode);
@@ -229,7 +240,8 @@ static int look(sqlite3_vfs *vfs, const char *name, int flags, int *is) {
     struct kvc_index_file *index = vfs->pAppData;
     struct stat st;
     (void)flags;
-    *is = strcmp(name, KVC_INDEX_JOURNAL) == 0 && !kvc_below_stat(index->folder, name, &st) && st.st_size;
+    *is = strcmp(name, KVC_INDEX_JOURNAL) == 0 && !kvc_below_stat(index->folder, name, &st) &&
+          st.st_size;
     return SQLITE_OK;
 }
 
@@ -244,7 +256,8 @@ void kvc_index_file_init(struct kvc_index_file *f, int folder, mode_t mode) {
 }
 
 int kvc_index_file_open(struct kvc_index_file *f, sqlite3 **db) {
-    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
+                      SQLITE_OPEN_PRIVATECACHE;
     const sqlite3_vfs *system = sqlite3_vfs_find("unix");
     *db = NULL;
     if (!system) return SQLITE_ERROR;
@@ -268,7 +281,8 @@ int kvc_index_file_open(struct kvc_index_file *f, sqlite3 **db) {
 
 int kvc_index_file_is_gone(const struct kvc_index_file *f) {
     struct stat is, named;
-    return f->fd < 0 || fstat(f->fd, &is) || fstatat(f->folder, KVC_INDEX_NAME, &named, AT_SYMLINK_NOFOLLOW) ||
+    return f->fd < 0 || fstat(f->fd, &is) ||
+           fstatat(f->folder, KVC_INDEX_NAME, &named, AT_SYMLINK_NOFOLLOW) ||
            is.st_ino != named.st_ino || is.st_dev != named.st_dev;
 }
 
@@ -276,7 +290,8 @@ int kvc_index_file_is_gone(const struct kvc_index_file *f) {
 void kvc_index_file_remove(int folder) {
     static const char *const name[] = {KVC_INDEX_NAME, KVC_INDEX_JOURNAL};
     for (size_t i = 0; i < 2; i++)
-        if (unlinkat(folder, name[i], 0) && errno != ENOENT && unlinkat(folder, name[i], AT_REMOVEDIR)) {
+        if (unlinkat(folder, name[i], 0) && errno != ENOENT &&
+            unlinkat(folder, name[i], AT_REMOVEDIR)) {
             char to[64]; /* a folder with something in it */
             snprintf(to, sizeof to, "bad/%s-%" PRIx64, name[i], (uint64_t)kvc_now());
             kvc_below_rename(folder, name[i], to);

@@ -33,7 +33,8 @@ static int is_late(void *state) {
 static int lock_folder(struct kvc_index *ix, int how, struct kvc_error *e) {
     for (int times = 0; flock(ix->folder, how | LOCK_NB); times++) {
         ix->file.code = errno == EWOULDBLOCK ? 0 : errno;
-        if (ix->file.code || !wait_more(&ix->txn, times)) return kvc_index_fail(ix, SQLITE_BUSY, "cannot be locked", e);
+        if (ix->file.code || !wait_more(&ix->txn, times))
+            return kvc_index_fail(ix, SQLITE_BUSY, "cannot be locked", e);
     }
     return 0;
 }
@@ -44,7 +45,8 @@ static int run_text(struct kvc_index *ix, const char *text, char *to, size_t siz
     int code = sqlite3_prepare_v2(ix->db, text, -1, &s, NULL);
     *to = '\0';
     if (!code) code = sqlite3_step(s);
-    if (code == SQLITE_ROW && sqlite3_column_text(s, 0)) snprintf(to, size, "%s", (const char *)sqlite3_column_text(s, 0));
+    if (code == SQLITE_ROW && sqlite3_column_text(s, 0))
+        snprintf(to, size, "%s", (const char *)sqlite3_column_text(s, 0));
     sqlite3_finalize(s);
     return code == SQLITE_ROW || code == SQLITE_DONE ? SQLITE_OK : code;
 }
@@ -63,7 +65,8 @@ static int open_tables(struct kvc_index *ix, int alone) {
         code = SQLITE_SCHEMA;
     }
     for (int i = 0; i < KVC_SQL_STATEMENTS && !code; i++)
-        code = sqlite3_prepare_v3(ix->db, kvc_index_sql[i], -1, SQLITE_PREPARE_PERSISTENT, &ix->statement[i], NULL);
+        code = sqlite3_prepare_v3(ix->db, kvc_index_sql[i], -1, SQLITE_PREPARE_PERSISTENT,
+                                  &ix->statement[i], NULL);
     return code;
 }
 
@@ -77,7 +80,8 @@ static int open_database(struct kvc_index *ix, int alone) {
     sqlite3_db_config(ix->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(ix->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     code = sqlite3_exec(ix->db,
-                        "PRAGMA page_size=4096;PRAGMA cell_size_check=1;PRAGMA synchronous=OFF;PRAGMA secure_delete=OFF;"
+                        "PRAGMA page_size=4096;PRAGMA cell_size_check=1;PRAGMA "
+                        "synchronous=OFF;PRAGMA secure_delete=OFF;"
                         "PRAGMA journal_mode=PERSIST;PRAGMA temp_store=MEMORY",
                         NULL, NULL, NULL);
     if (!code) code = sqlite3_file_control(ix->db, NULL, SQLITE_FCNTL_RESERVE_BYTES, &sum);
@@ -98,7 +102,8 @@ static int index_open_settle(struct kvc_index *ix, struct kvc_error *e) {
     if (kvc_index_begin_database(ix, 1, e)) return -1;
     if (*then && memcmp(then, now, sizeof now) != 0) { /* no other process has done it meanwhile */
         ix->txn.deadline = kvc_now() + 20 * PATIENCE;
-        if (run_text(ix, "PRAGMA integrity_check(1)", text, sizeof text) || strcmp(text, "ok") != 0 || kvc_index_recount(ix, e))
+        if (run_text(ix, "PRAGMA integrity_check(1)", text, sizeof text) ||
+            strcmp(text, "ok") != 0 || kvc_index_recount(ix, e))
             return kvc_index_fail(ix, SQLITE_CORRUPT, "cannot be used after a crash", e);
     }
     memcpy(then, now, sizeof now);
@@ -119,7 +124,8 @@ static int open_once(struct kvc_index *ix, int alone, struct kvc_error *e) {
     ix->broken = 0;
     ix->file.code = 0;
     const int code = open_database(ix, alone);
-    const int status = code ? kvc_index_fail(ix, code, "cannot be opened", e) : index_open_settle(ix, e);
+    const int status = code ? kvc_index_fail(ix, code, "cannot be opened", e)
+                            : index_open_settle(ix, e);
     if (status) {
         kvc_index_roll_back(ix);
         disconnect(ix);
@@ -129,7 +135,8 @@ static int open_once(struct kvc_index *ix, int alone, struct kvc_error *e) {
 
 /* Removes an index that was found to be damaged, unless another process has done so. */
 static void remove_damaged(struct kvc_index *ix) {
-    if (ix->db && ix->broken && !kvc_index_file_is_gone(&ix->file)) kvc_index_file_remove(ix->folder);
+    if (ix->db && ix->broken && !kvc_index_file_is_gone(&ix->file))
+        kvc_index_file_remove(ix->folder);
     disconnect(ix);
 }
 
@@ -190,7 +197,8 @@ struct kvc_index *kvc_index_open(int folder, int *made, struct kvc_error *e) {
 
 /* Removes an index that is known to be damaged. */
 void kvc_index_close(struct kvc_index *ix) {
-    if (!ix || ix->process != getpid()) return; /* SQLite must not be called after fork(), not even to close */
+    /* SQLite must not be called after fork(), not even to close */
+    if (!ix || ix->process != getpid()) return;
     ix->txn.deadline = kvc_now() + PATIENCE;
     if (ix->broken && !lock_folder(ix, LOCK_EX, NULL)) remove_damaged(ix);
     disconnect(ix);
@@ -208,19 +216,23 @@ static void end(struct kvc_index *ix) {
     pthread_mutex_unlock(&ix->use);
 }
 
-static int begin_locked(struct kvc_index *ix, int writes, kvc_instant deadline, struct kvc_error *e) {
+static int begin_locked(struct kvc_index *ix, int writes, kvc_instant deadline,
+                        struct kvc_error *e) {
     const kvc_instant last = kvc_now() + PATIENCE;
     ix->txn.deadline = deadline < last ? deadline : last;
     ix->file.code = 0;
     if (!ix->db || ix->broken) return kvc_index_fail(ix, KVC_SQL_DAMAGED, "cannot begin", e);
     if (lock_folder(ix, LOCK_SH, e)) return -1;
-    if (kvc_index_file_is_gone(&ix->file)) return kvc_index_fail(ix, KVC_SQL_DAMAGED, "it has been deleted", e);
+    if (kvc_index_file_is_gone(&ix->file))
+        return kvc_index_fail(ix, KVC_SQL_DAMAGED, "it has been deleted", e);
     return kvc_index_begin_database(ix, writes, e);
 }
 
-struct kvc_index_txn *kvc_index_begin_until(struct kvc_index *ix, int writes, kvc_instant deadline, struct kvc_error *e) {
+struct kvc_index_txn *kvc_index_begin_until(struct kvc_index *ix, int writes, kvc_instant deadline,
+                                            struct kvc_error *e) {
     if (ix->process != getpid()) {
-        kvc_fail(e, KVC_ERR_USAGE, "the store was opened before fork(): open it in the new process");
+        kvc_fail(e, KVC_ERR_USAGE,
+                 "the store was opened before fork(): open it in the new process");
         return NULL;
     }
     pthread_mutex_lock(&ix->use);
@@ -234,7 +246,8 @@ struct kvc_index_txn *kvc_index_begin(struct kvc_index *ix, int writes, struct k
 }
 
 int kvc_index_commit(struct kvc_index_txn *t, struct kvc_error *e) {
-    const int status = t->spoiled ? kvc_fail(e, KVC_ERR_IO, "the index of the store: a change failed before")
+    const int status = t->spoiled ? kvc_fail(e, KVC_ERR_IO,
+                                             "the index of the store: a change failed before")
                                   : kvc_index_commit_database(t->ix, e);
     end(t->ix);
     return status;

@@ -11,7 +11,8 @@
 /* The name of the sums' column is the version of the structs. Rows have numbers in the order in
  * which they were added, so those of a chain lie side by side. */
 const char kvc_index_schema[] =
-    "CREATE TABLE records(id INTEGER PRIMARY KEY,key BLOB UNIQUE,list INT,touched INT,depth INT,value BLOB);"
+    "CREATE TABLE records(id INTEGER PRIMARY KEY,key BLOB UNIQUE,list INT,touched INT,depth "
+    "INT,value BLOB);"
     "CREATE INDEX lists ON records(list,touched,depth DESC) WHERE list IS NOT NULL;"
     "CREATE TABLE spaces(space BLOB PRIMARY KEY,bytes INT);"
     "CREATE TABLE sums(version_1 BLOB);";
@@ -30,22 +31,24 @@ const char *const kvc_index_sql[KVC_SQL_STATEMENTS] = {
     [KVC_SQL_ALL] = "SELECT value,key,id FROM records WHERE id>?1 ORDER BY id",
     [KVC_SQL_LIST] = "SELECT value,key,id FROM records WHERE list=?1 ORDER BY touched,depth DESC",
     [KVC_SQL_SPACE] = "SELECT bytes FROM spaces WHERE space=?1",
-    [KVC_SQL_ADD_SPACE] = "INSERT INTO spaces VALUES(?1,?2) ON CONFLICT(space) DO UPDATE SET bytes=bytes+?2",
+    [KVC_SQL_ADD_SPACE] =
+        "INSERT INTO spaces VALUES(?1,?2) ON CONFLICT(space) DO UPDATE SET bytes=bytes+?2",
 };
 
 /* --- errors --- */
 
 /* Whether a system call failed for reasons that have nothing to do with the index. */
 static int is_passing(int code) {
-    return code == ENOSPC || code == EDQUOT || code == EROFS || code == EMFILE || code == ENFILE || code == ENOMEM ||
-           code == EFBIG || code == ENOLCK;
+    return code == ENOSPC || code == EDQUOT || code == EROFS || code == EMFILE || code == ENFILE ||
+           code == ENOMEM || code == EFBIG || code == ENOLCK;
 }
 
 int kvc_index_fail(struct kvc_index *ix, int code, const char *what, struct kvc_error *e) {
     const int late = code == SQLITE_BUSY || code == SQLITE_INTERRUPT;
     const int passing = late || code == SQLITE_NOMEM || is_passing(ix->file.code);
     if (!passing) ix->broken = 1;
-    kvc_fail(e, code == SQLITE_NOMEM ? KVC_ERR_MEMORY : KVC_ERR_IO, "the index of the store: %s: %s", what,
+    kvc_fail(e, code == SQLITE_NOMEM ? KVC_ERR_MEMORY : KVC_ERR_IO,
+             "the index of the store: %s: %s", what,
              late                 ? "others have used it for too long"
              : ix->file.code      ? strerror(ix->file.code)
              : code == SQLITE_ROW ? "it is damaged"
@@ -78,7 +81,8 @@ static int index_sql_take_bytes(struct kvc_index *ix, int which, int column, voi
 /* Copies the record of a row. Its numbers are used to index arrays. */
 static int take_record(struct kvc_index *ix, int which, struct kvc_index_record *r) {
     if (index_sql_take_bytes(ix, which, 0, r, sizeof *r)) return -1;
-    return r->uses && r->uses <= KVC_INDEX_USES && r->kind < KVC_OBJECT_KINDS && r->ghost <= 1 ? 0 : -1;
+    return r->uses && r->uses <= KVC_INDEX_USES && r->kind < KVC_OBJECT_KINDS && r->ghost <= 1 ? 0
+                                                                                               : -1;
 }
 
 int kvc_index_begin_database(struct kvc_index *ix, int writes, struct kvc_error *e) {
@@ -88,7 +92,9 @@ int kvc_index_begin_database(struct kvc_index *ix, int writes, struct kvc_error 
     t->spoiled = t->follows = t->misses = 0;
     memset(&t->sums, 0, sizeof t->sums);
     if (code == SQLITE_DONE && (code = step(ix, KVC_SQL_READ_SUMS)) == SQLITE_ROW) {
-        code = index_sql_take_bytes(ix, KVC_SQL_READ_SUMS, 0, &t->sums, sizeof t->sums) ? SQLITE_ROW : SQLITE_DONE;
+        code = index_sql_take_bytes(ix, KVC_SQL_READ_SUMS, 0, &t->sums, sizeof t->sums)
+                   ? SQLITE_ROW
+                   : SQLITE_DONE;
         sqlite3_reset(ix->statement[KVC_SQL_READ_SUMS]);
     }
     return code == SQLITE_DONE ? 0 : kvc_index_fail(ix, code, "cannot begin", e);
@@ -115,7 +121,8 @@ struct kvc_index_sums *kvc_index_sums(struct kvc_index_txn *t) {
 
 /* --- records --- */
 
-int kvc_index_get(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r, struct kvc_error *e) {
+int kvc_index_get(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r,
+                  struct kvc_error *e) {
     bind_bytes(t->ix, KVC_SQL_GET, 1, key, KVC_OBJECT_KEY);
     int code = step(t->ix, KVC_SQL_GET);
     if (code == SQLITE_DONE) return 0;
@@ -127,11 +134,13 @@ int kvc_index_get(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_
 
 #define MISSES 2 /* then the chain is not worth following */
 
-int kvc_index_get_next(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r, struct kvc_error *e) {
+int kvc_index_get_next(struct kvc_index_txn *t, const uint8_t *key, struct kvc_index_record *r,
+                       struct kvc_error *e) {
     sqlite3_stmt *all = t->ix->statement[KVC_SQL_ALL];
     uint8_t is[KVC_OBJECT_KEY];
     if (t->follows) {
-        const int same = step(t->ix, KVC_SQL_ALL) == SQLITE_ROW && !index_sql_take_bytes(t->ix, KVC_SQL_ALL, 1, is, sizeof is) &&
+        const int same = step(t->ix, KVC_SQL_ALL) == SQLITE_ROW &&
+                         !index_sql_take_bytes(t->ix, KVC_SQL_ALL, 1, is, sizeof is) &&
                          memcmp(is, key, sizeof is) == 0;
         t->misses = same ? 0 : t->misses + 1;
         if (same && !take_record(t->ix, KVC_SQL_ALL, r)) return 1;
@@ -164,12 +173,15 @@ static int put(struct kvc_index *ix, const uint8_t *key, const struct kvc_index_
 
 uint64_t kvc_index_space_bytes(struct kvc_index_txn *t, const uint8_t *space) {
     bind_bytes(t->ix, KVC_SQL_SPACE, 1, space, KVC_OBJECT_SPACE);
-    const int64_t bytes = step(t->ix, KVC_SQL_SPACE) == SQLITE_ROW ? sqlite3_column_int64(t->ix->statement[KVC_SQL_SPACE], 0) : 0;
+    const int64_t bytes = step(t->ix, KVC_SQL_SPACE) == SQLITE_ROW
+                              ? sqlite3_column_int64(t->ix->statement[KVC_SQL_SPACE], 0)
+                              : 0;
     sqlite3_reset(t->ix->statement[KVC_SQL_SPACE]);
     return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-static int change_space(struct kvc_index *ix, const uint8_t *space, int64_t more, struct kvc_error *e) {
+static int change_space(struct kvc_index *ix, const uint8_t *space, int64_t more,
+                        struct kvc_error *e) {
     bind_bytes(ix, KVC_SQL_ADD_SPACE, 1, space, KVC_OBJECT_SPACE);
     sqlite3_bind_int64(ix->statement[KVC_SQL_ADD_SPACE], 2, more);
     const int code = step(ix, KVC_SQL_ADD_SPACE);
@@ -177,7 +189,8 @@ static int change_space(struct kvc_index *ix, const uint8_t *space, int64_t more
 }
 
 /* Counts a resident child more or less. A parent without a record has nothing to count. */
-static int change_parent(struct kvc_index_txn *t, const struct kvc_index_record *child, int more, struct kvc_error *e) {
+static int change_parent(struct kvc_index_txn *t, const struct kvc_index_record *child, int more,
+                         struct kvc_error *e) {
     struct kvc_index_record old, r;
     if (!child->has_parent) return 0;
     const int found = kvc_index_get(t, child->parent, &old, e);
@@ -194,7 +207,8 @@ static uint64_t less(uint64_t sum, uint64_t n) {
 }
 
 static void change_sums(struct kvc_index_sums *s, const struct kvc_index_record *r, int more) {
-    uint64_t *bytes = r->ghost ? &s->ghost_bytes : &s->bytes, *records = r->ghost ? &s->ghost_records : &s->records;
+    uint64_t *bytes = r->ghost ? &s->ghost_bytes : &s->bytes,
+             *records = r->ghost ? &s->ghost_records : &s->records;
     *bytes = more ? *bytes + r->size : less(*bytes, r->size);
     *records = more ? *records + 1 : less(*records, 1);
 }
@@ -212,8 +226,9 @@ static int change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_
     return was_here != is_here ? change_parent(t, r ? r : old, is_here, e) : 0;
 }
 
-int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old,
-                     const struct kvc_index_record *r, struct kvc_error *e) {
+int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key,
+                     const struct kvc_index_record *old, const struct kvc_index_record *r,
+                     struct kvc_error *e) {
     if (!change(t, key, old, r, e)) return 0;
     t->spoiled = 1;
     return -1;
@@ -221,7 +236,8 @@ int kvc_index_change(struct kvc_index_txn *t, const uint8_t *key, const struct k
 
 /* --- walking --- */
 
-int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_index_see *see, void *state, struct kvc_error *e) {
+int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_index_see *see,
+                   void *state, struct kvc_error *e) {
     const int which = list == KVC_LISTS ? KVC_SQL_ALL : KVC_SQL_LIST;
     sqlite3_stmt *s = t->ix->statement[which];
     struct kvc_index_record r;
@@ -229,7 +245,8 @@ int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_in
     int code, status = 0;
     sqlite3_bind_int64(s, 1, which == KVC_SQL_LIST ? (int64_t)list : from ? *from : 0);
     while (!status && (code = step(t->ix, which)) == SQLITE_ROW) {
-        if (take_record(t->ix, which, &r) || index_sql_take_bytes(t->ix, which, 1, key, sizeof key)) break;
+        if (take_record(t->ix, which, &r) || index_sql_take_bytes(t->ix, which, 1, key, sizeof key))
+            break;
         if (from) *from = sqlite3_column_int64(s, 2);
         status = see(state, key, &r, e);
     }
@@ -238,7 +255,8 @@ int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_in
     return code == SQLITE_DONE ? 0 : kvc_index_fail(t->ix, code, "cannot read", e);
 }
 
-static int count_one(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+static int count_one(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                     struct kvc_error *e) {
     struct kvc_index *ix = state;
     (void)key;
     change_sums(&ix->txn.sums, r, 1);
@@ -249,5 +267,6 @@ int kvc_index_recount(struct kvc_index *ix, struct kvc_error *e) {
     struct kvc_index_sums *s = &ix->txn.sums;
     const int code = sqlite3_exec(ix->db, "DELETE FROM spaces", NULL, NULL, NULL);
     s->bytes = s->records = s->ghost_bytes = s->ghost_records = 0;
-    return code ? kvc_index_fail(ix, code, "cannot write", e) : kvc_index_walk(&ix->txn, KVC_LISTS, NULL, count_one, ix, e);
+    return code ? kvc_index_fail(ix, code, "cannot write", e)
+                : kvc_index_walk(&ix->txn, KVC_LISTS, NULL, count_one, ix, e);
 }

@@ -1,9 +1,11 @@
 /* policy.c: evicts by learned hit density. Spec: STORE.md, "Eviction".
  *
- * Time is a clock of bytes that were asked for. For leaves used once, twice and more often, the store counts at which age they came back,
- * as residents or as ghosts, at which age they were forgotten, and how many still wait. From that follows the probability to come back in
- * each group of ages (Kaplan and Meier 1958), and from that a score: the largest ratio, over all horizons, of expected hits to the
- * byte-time that they cost (the index of Gittins 1979; for caches: Beckmann et al., "LHD", NSDI 2018). The lowest score goes. */
+ * Time is a clock of bytes that were asked for. For leaves used once, twice and more often, the
+ * store counts at which age they came back, as residents or as ghosts, at which age they were
+ * forgotten, and how many still wait. From that follows the probability to come back in each group
+ * of ages (Kaplan and Meier 1958), and from that a score: the largest ratio, over all horizons, of
+ * expected hits to the byte-time that they cost (the index of Gittins 1979; for caches: Beckmann et
+ * al., "LHD", NSDI 2018). The lowest score goes. */
 #include "formats/store/dir/policy.h"
 
 #include <math.h>
@@ -14,11 +16,12 @@
 #define MAX_CAPACITY (UINT64_C(1) << 56) /* bytes; stands for no limit */
 #define GHOSTS 2                         /* capacities of bytes that ghosts had */
 #define PRIOR_WEIGHT (1. / 16)           /* of a capacity: for how much the prior counts */
-#define PRIOR 0.05                       /* probability to come back within a group of ages, times uses */
+#define PRIOR 0.05 /* probability to come back within a group of ages, times uses */
 
 /* --- ages --- */
 
-/* The lower edge of a group of ages, in 64ths of the capacity: 0 1 2 3 4 5 6 7 8 10 12 14 16 20 ... */
+/* The lower edge of a group of ages, in 64ths of the capacity: 0 1 2 3 4 5 6 7 8 10 12 14 16 20 ...
+ */
 static double edge(unsigned group) {
     return group < 4 ? group : ldexp(4 + group % 4, (int)(group / 4) - 1);
 }
@@ -58,7 +61,8 @@ static void estimate(const struct kvc_policy_state *p, unsigned uses, double *ba
     double wait[KVC_AGES] = {0}, risk = 0;
     for (uint64_t i = 0; i < KVC_EPOCHS && i <= now; i++) {
         const uint64_t middle = (now - i) * length + length / 2;
-        wait[group_of(p, p->clock > middle ? p->clock - middle : 0)] += (double)p->alive[uses - 1][(now - i) % KVC_EPOCHS];
+        wait[group_of(p, p->clock > middle ? p->clock - middle : 0)] +=
+            (double)p->alive[uses - 1][(now - i) % KVC_EPOCHS];
     }
     for (unsigned g = KVC_AGES; g--;) {
         risk += (double)p->hits[uses - 1][g] + (double)p->gone[uses - 1][g] + wait[g];
@@ -95,7 +99,8 @@ void kvc_policy_begin(struct kvc_index_txn *t, uint64_t capacity) {
     struct kvc_policy_state *p = &kvc_index_sums(t)->policy;
     if (capacity > MAX_CAPACITY) capacity = MAX_CAPACITY;
     if (capacity / 2 > p->capacity ||
-        capacity < p->capacity / 2) { /* ages are measured in capacities: what was counted has no meaning */
+        capacity < p->capacity /
+                       2) { /* ages are measured in capacities: what was counted has no meaning */
         const uint64_t clock = p->clock;
         *p = (struct kvc_policy_state){.clock = clock, .capacity = capacity};
         p->next_halve = clock + HALVE * capacity;
@@ -120,17 +125,21 @@ void kvc_policy_tick(struct kvc_index_txn *t, uint64_t bytes) {
 /* --- what happens to records --- */
 
 /* Counts that a known object was asked for, and makes it one that is used now. */
-static void use(struct kvc_policy_state *p, const struct kvc_index_record *old, struct kvc_index_record *r) {
+static void use(struct kvc_policy_state *p, const struct kvc_index_record *old,
+                struct kvc_index_record *r) {
     if (old && old->uses) {
         p->hits[old->uses - 1][group_of(p, p->clock - old->touched)] += old->size;
         policy_take(waiting(p, old->uses, old->touched), old->size);
     }
-    r->uses = old && old->uses < KVC_INDEX_USES ? (uint8_t)(old->uses + 1) : old ? KVC_INDEX_USES : 1;
+    r->uses = old && old->uses < KVC_INDEX_USES ? (uint8_t)(old->uses + 1)
+              : old                             ? KVC_INDEX_USES
+                                                : 1;
     r->touched = p->clock;
     policy_add(waiting(p, r->uses, r->touched), r->size);
 }
 
-int kvc_policy_insert(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old, struct kvc_index_record *r,
+int kvc_policy_insert(struct kvc_index_txn *t, const uint8_t *key,
+                      const struct kvc_index_record *old, struct kvc_index_record *r,
                       struct kvc_error *e) {
     struct kvc_index_record parent;
     struct kvc_index_sums *sums = kvc_index_sums(t);
@@ -146,7 +155,8 @@ int kvc_policy_insert(struct kvc_index_txn *t, const uint8_t *key, const struct 
 
 static int bound_ghosts(struct kvc_index_txn *t, struct kvc_error *e);
 
-int kvc_policy_missed(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *old, struct kvc_index_record *r,
+int kvc_policy_missed(struct kvc_index_txn *t, const uint8_t *key,
+                      const struct kvc_index_record *old, struct kvc_index_record *r,
                       struct kvc_error *e) {
     use(&kvc_index_sums(t)->policy, old, r);
     r->ghost = 1;
@@ -155,8 +165,8 @@ int kvc_policy_missed(struct kvc_index_txn *t, const uint8_t *key, const struct 
     return 0;
 }
 
-int kvc_policy_touch(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, int64_t now,
-                     struct kvc_error *e) {
+int kvc_policy_touch(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r,
+                     int64_t now, struct kvc_error *e) {
     struct kvc_index_sums *sums = kvc_index_sums(t);
     struct kvc_index_record next = *r;
     use(&sums->policy, r, &next);
@@ -178,7 +188,8 @@ struct search {
 
 static void propose(struct search *s, const uint8_t *key, const struct kvc_index_record *r) {
     const struct kvc_policy_state *p = s->policy;
-    const double score = (double)p->score[r->uses - 1][group_of(p, p->clock - r->touched)] * (r->cost > 0 ? r->cost : 1);
+    const double score = (double)p->score[r->uses - 1][group_of(p, p->clock - r->touched)] *
+                         (r->cost > 0 ? r->cost : 1);
     if (s->found && score >= s->score) return;
     s->score = score;
     s->found = 1;
@@ -187,7 +198,8 @@ static void propose(struct search *s, const uint8_t *key, const struct kvc_index
 }
 
 /* Takes the oldest leaf of a list that may go. */
-static int see_leaf(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+static int see_leaf(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                    struct kvc_error *e) {
     struct search *s = state;
     const struct kvc_policy_choice *c = s->choice;
     (void)e;
@@ -197,10 +209,13 @@ static int see_leaf(void *state, const uint8_t *key, const struct kvc_index_reco
     return 1;
 }
 
-int kvc_policy_victim(struct kvc_index_txn *t, const struct kvc_policy_choice *choice, uint8_t *key, struct kvc_index_record *r,
-                      struct kvc_error *e) {
+int kvc_policy_victim(struct kvc_index_txn *t, const struct kvc_policy_choice *choice, uint8_t *key,
+                      struct kvc_index_record *r, struct kvc_error *e) {
     struct kvc_index_record own;
-    struct search s = {.choice = choice, .key = key, .record = r, .policy = &kvc_index_sums(t)->policy};
+    struct search s = {.choice = choice,
+                       .key = key,
+                       .record = r,
+                       .policy = &kvc_index_sums(t)->policy};
     for (unsigned list = 0; list < KVC_INDEX_USES; list++)
         if (kvc_index_walk(t, list, NULL, see_leaf, &s, e)) return -1;
     const int found = choice->own ? kvc_index_get(t, choice->own, &own, e) : 0;
@@ -208,7 +223,8 @@ int kvc_policy_victim(struct kvc_index_txn *t, const struct kvc_policy_choice *c
     return found < 0 ? -1 : s.found;
 }
 
-static int see_first(void *state, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+static int see_first(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                     struct kvc_error *e) {
     struct search *s = state;
     (void)e;
     memcpy(s->key, key, KVC_OBJECT_KEY);
@@ -234,7 +250,8 @@ static int bound_ghosts(struct kvc_index_txn *t, struct kvc_error *e) {
     return 0;
 }
 
-int kvc_policy_evicted(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_index_record *r, struct kvc_error *e) {
+int kvc_policy_evicted(struct kvc_index_txn *t, const uint8_t *key,
+                       const struct kvc_index_record *r, struct kvc_error *e) {
     struct kvc_index_sums *sums = kvc_index_sums(t);
     struct kvc_index_record ghost = *r;
     ghost.ghost = 1;

@@ -1,4 +1,5 @@
-/* root.c: the folder of a directory store. Spec: STORE.md, "Directory". Not for what is kept or evicted. */
+/* root.c: the folder of a directory store. Spec: STORE.md, "Directory". Not for what is kept or
+ * evicted. */
 #include "formats/store/dir/root.h"
 
 #include "formats/io/sink.h"
@@ -22,8 +23,9 @@ int kvc_root_fail(const struct kvc_root *r, int code, const char *what, struct k
              code == KVC_NO_FILE ? "it is no regular file"
              : code == ENOTDIR   ? "a link or a file is in the place of a folder"
                                  : strerror(code));
-    const int passing = code == ENOSPC || code == EDQUOT || code == EROFS || code == EIO || code == ESTALE || code == ENOMEM ||
-                        code == EMFILE || code == ENFILE || code == EACCES;
+    const int passing = code == ENOSPC || code == EDQUOT || code == EROFS || code == EIO ||
+                        code == ESTALE || code == ENOMEM || code == EMFILE || code == ENFILE ||
+                        code == EACCES;
     if (e) e->severity = passing ? KVC_SEVERITY_RETRY : KVC_SEVERITY_ITEM;
     return -1;
 }
@@ -40,8 +42,9 @@ void kvc_root_path(const struct kvc_object *o, char path[KVC_ROOT_PATH]) {
 
 /* Returns 1 if locks and shared memory work as on a disk of this machine. */
 static int is_local(int fd) {
-    static const unsigned long network[] = {0x6969,     0xff534d42, 0x517b,     0xfe534d42, 0x65735546, 0x01021997,
-                                            0x0bd00bd0, 0x47504653, 0x00c36400, 0x73757245, 0x5346414f, 0x7461636f};
+    static const unsigned long network[] = {0x6969,     0xff534d42, 0x517b,     0xfe534d42,
+                                            0x65735546, 0x01021997, 0x0bd00bd0, 0x47504653,
+                                            0x00c36400, 0x73757245, 0x5346414f, 0x7461636f};
     struct statfs fs;
     if (fstatfs(fd, &fs)) return 0;
     for (size_t i = 0; i < sizeof network / sizeof network[0]; i++)
@@ -54,11 +57,15 @@ static int check_owner(const struct kvc_root *r, struct kvc_error *e) {
     if (fstat(r->fd, &st)) return kvc_root_fail(r, errno, "cannot be looked at", e);
     if (r->conf->shared) return 0;
     if (st.st_uid != geteuid())
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: the folder belongs to another user; a store that users share has shared=yes",
-                        r->path);
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "%s: the folder belongs to another user; a store that users share has shared=yes",
+            r->path);
     if (st.st_mode & 022)
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "%s: others can write the folder: chmod 700 it; a store that users share has shared=yes", r->path);
+                        "%s: others can write the folder: chmod 700 it; a store that users share "
+                        "has shared=yes",
+                        r->path);
     return 0;
 }
 
@@ -91,8 +98,10 @@ static int read_conf(struct kvc_root *r, int fd, const struct stat *st, struct k
 
 static int refresh(struct kvc_root *r, struct kvc_error *e) {
     struct stat st;
-    if (fstatat(r->fd, KVC_CONF_NAME, &st, AT_SYMLINK_NOFOLLOW)) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
-    if (st.st_mtim.tv_sec == r->conf_time.tv_sec && st.st_mtim.tv_nsec == r->conf_time.tv_nsec) return 0;
+    if (fstatat(r->fd, KVC_CONF_NAME, &st, AT_SYMLINK_NOFOLLOW))
+        return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
+    if (st.st_mtim.tv_sec == r->conf_time.tv_sec && st.st_mtim.tv_nsec == r->conf_time.tv_nsec)
+        return 0;
     const int fd = kvc_below_open(r->fd, KVC_CONF_NAME, O_RDONLY, 0, &st);
     if (fd < 0) return kvc_root_fail(r, errno, KVC_CONF_NAME, e);
     const int status = read_conf(r, fd, &st, e);
@@ -107,19 +116,23 @@ int kvc_root_refresh(struct kvc_root *r, struct kvc_error *e) {
     return status;
 }
 
-/* Writes the configuration. `replace` 0: unless there is one, for another process may make the store at the same time. */
-static int write_conf(struct kvc_root *r, const struct kvc_conf *c, int replace, struct kvc_error *e) {
+/* Writes the configuration. `replace` 0: unless there is one, for another process may make the
+ * store at the same time. */
+static int write_conf(struct kvc_root *r, const struct kvc_conf *c, int replace,
+                      struct kvc_error *e) {
     char text[2048], name[64];
     kvc_conf_print(c, text, sizeof text);
     snprintf(name, sizeof name, "." KVC_CONF_NAME ".%lx%lx", (long)getpid(), (long)pthread_self());
     struct stat st;
     unlinkat(r->fd, name, 0); /* of a process that was killed */
-    const int fd = kvc_below_open(r->fd, name, O_WRONLY | O_CREAT | O_EXCL, c->shared ? 0660 : 0600, &st);
+    const int fd = kvc_below_open(r->fd, name, O_WRONLY | O_CREAT | O_EXCL, c->shared ? 0660 : 0600,
+                                  &st);
     if (fd < 0) return kvc_root_fail(r, errno, "cannot write " KVC_CONF_NAME, e);
     int code = kvc_write_all(fd, text, strlen(text)) || fsync(fd) ? errno : 0;
     close(fd);
     if (!code && replace && renameat(r->fd, name, r->fd, KVC_CONF_NAME)) code = errno;
-    if (!code && !replace && linkat(r->fd, name, r->fd, KVC_CONF_NAME, 0) && errno != EEXIST) code = errno;
+    if (!code && !replace && linkat(r->fd, name, r->fd, KVC_CONF_NAME, 0) && errno != EEXIST)
+        code = errno;
     if (code || !replace) unlinkat(r->fd, name, 0);
     return code ? kvc_root_fail(r, code, "cannot write " KVC_CONF_NAME, e) : 0;
 }
@@ -150,7 +163,8 @@ static int make_folders(const struct kvc_root *r, struct kvc_error *e) {
     static const char *const folder[] = {"obj", "ns", "trash", "bad"};
     for (size_t i = 0; i < sizeof folder / sizeof folder[0]; i++) {
         int fd = -1;
-        if (!mkdirat(r->fd, folder[i], folder_mode(r)) || errno == EEXIST) fd = kvc_below_folder(r->fd, folder[i]);
+        if (!mkdirat(r->fd, folder[i], folder_mode(r)) || errno == EEXIST)
+            fd = kvc_below_folder(r->fd, folder[i]);
         if (fd < 0) return kvc_root_fail(r, errno, folder[i], e);
         close(fd);
     }
@@ -168,11 +182,14 @@ static int settle_old(struct kvc_root *r, struct kvc_url *url, struct kvc_error 
     if (!status && kvc_conf_take(&wanted, url, e) < 0) status = -1;
     if (!status && !kvc_conf_equal(&wanted, r->conf))
         return kvc_fail(e, KVC_ERR_USAGE,
-                        "%s: the store is there already, with other limits: change them for all with kvc-store config", r->path);
+                        "%s: the store is there already, with other limits: change them for all "
+                        "with kvc-store config",
+                        r->path);
     return status;
 }
 
-/* Reads the configuration, or writes that of a new store and reads what is there then: processes of an engine make their store together. */
+/* Reads the configuration, or writes that of a new store and reads what is there then: processes of
+ * an engine make their store together. */
 static int root_settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
     struct kvc_conf wanted = kvc_conf_default;
     int status = settle_old(r, url, e);
@@ -182,7 +199,8 @@ static int root_settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error
     if (is_empty(r->fd) && write_conf(r, &wanted, 0, e)) return -1;
     status = settle_old(r, url, e);
     if (status <= 0) return status;
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
 }
 
 int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
@@ -190,10 +208,12 @@ int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) 
     pthread_mutex_init(&r->lock, NULL);
     if (!r->path) return kvc_fail_memory(e, "a path");
     int status = 0;
-    if (mkdir(r->path, 0700) && errno != EEXIST) status = kvc_root_fail(r, errno, "cannot be made", e);
+    if (mkdir(r->path, 0700) && errno != EEXIST)
+        status = kvc_root_fail(r, errno, "cannot be made", e);
     if (!status && (r->fd = open(r->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
-        status = errno == ELOOP || errno == ENOTDIR ? kvc_fail(e, KVC_ERR_USAGE, "%s: no folder, but a link or a file", r->path)
-                                                    : kvc_root_fail(r, errno, "cannot be opened", e);
+        status = errno == ELOOP || errno == ENOTDIR
+                     ? kvc_fail(e, KVC_ERR_USAGE, "%s: no folder, but a link or a file", r->path)
+                     : kvc_root_fail(r, errno, "cannot be opened", e);
     if (!status) status = root_settle(r, url, e);
     if (!status) status = check_owner(r, e);
     if (!status) status = make_folders(r, e);
@@ -214,11 +234,13 @@ void kvc_root_close(struct kvc_root *r) {
 
 /* --- writing --- */
 
-int kvc_root_create(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f, struct kvc_error *e) {
+int kvc_root_create(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f,
+                    struct kvc_error *e) {
     const mode_t mode = r->conf->shared ? 0660 : 0600;
     const int folder = kvc_below_folder(r->fd, "obj");
     struct stat st;
-    *f = (struct kvc_root_file){.fd = folder < 0 ? -1 : openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode)};
+    *f = (struct kvc_root_file){
+        .fd = folder < 0 ? -1 : openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode)};
     const int code = errno;
     if (folder >= 0) close(folder);
     if (f->fd >= 0) return 0;
@@ -226,14 +248,16 @@ int kvc_root_create(const struct kvc_root *r, const struct kvc_object *o, struct
         return kvc_root_fail(r, code, "cannot write an object", e);
     char name[KVC_OBJECT_NAME];
     kvc_object_name(o, name);
-    snprintf(f->temporary, sizeof f->temporary, "trash/%.64s-%lx%lx", name, (long)getpid(), (long)pthread_self());
+    snprintf(f->temporary, sizeof f->temporary, "trash/%.64s-%lx%lx", name, (long)getpid(),
+             (long)pthread_self());
     f->fd = kvc_below_open(r->fd, f->temporary, O_RDWR | O_CREAT | O_EXCL, mode, &st);
     if (f->fd >= 0) return 0;
     f->temporary[0] = '\0';
     return kvc_root_fail(r, errno, "cannot write an object", e);
 }
 
-static int name_file(const struct kvc_root *r, const struct kvc_root_file *f, const char *path, int replace) {
+static int name_file(const struct kvc_root *r, const struct kvc_root_file *f, const char *path,
+                     int replace) {
     if (f->temporary[0] && replace) return kvc_below_rename(r->fd, f->temporary, path);
     if (!replace) return kvc_below_link(f->fd, r->fd, path);
     /* linkat() cannot replace: another name first */
@@ -244,17 +268,21 @@ static int name_file(const struct kvc_root *r, const struct kvc_root_file *f, co
     return 0;
 }
 
-int kvc_root_link(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f, int replace, int *there,
-                  struct kvc_error *e) {
+int kvc_root_link(const struct kvc_root *r, const struct kvc_object *o, struct kvc_root_file *f,
+                  int replace, int *there, struct kvc_error *e) {
     char path[KVC_ROOT_PATH];
     struct stat st;
     kvc_root_path(o, path);
     const int known = !kvc_below_stat(r->fd, path, &st), code = known ? 0 : errno;
     *there = known && !replace;
     if (*there) return 0;
-    if (code == KVC_NO_FILE && kvc_root_quarantine(r, o)) return kvc_root_fail(r, errno, "cannot put aside what is no object", e);
-    /* A file that has had a name and lost it gets no other one: what replaces is named once, in a folder that is there. */
-    int status = replace && kvc_below_make(r->fd, path, folder_mode(r)) ? -1 : name_file(r, f, path, replace);
+    if (code == KVC_NO_FILE && kvc_root_quarantine(r, o))
+        return kvc_root_fail(r, errno, "cannot put aside what is no object", e);
+    /* A file that has had a name and lost it gets no other one: what replaces is named once, in a
+     * folder that is there. */
+    int status = replace && kvc_below_make(r->fd, path, folder_mode(r))
+                     ? -1
+                     : name_file(r, f, path, replace);
     if (status && errno == ENOENT && !replace && !kvc_below_make(r->fd, path, folder_mode(r)))
         status = name_file(r, f, path, replace);
     *there = status && errno == EEXIST && !replace;
@@ -294,10 +322,12 @@ int kvc_root_trash(const struct kvc_root *r, const struct kvc_object *o) {
     char path[KVC_ROOT_PATH], to[KVC_ROOT_PATH];
     struct stat st;
     kvc_root_path(o, path);
-    if (kvc_below_stat(r->fd, path, &st)) return errno == KVC_NO_FILE ? kvc_root_quarantine(r, o) : -1;
+    if (kvc_below_stat(r->fd, path, &st))
+        return errno == KVC_NO_FILE ? kvc_root_quarantine(r, o) : -1;
     trash_path("trash", o, to);
     if (!kvc_below_rename(r->fd, path, to)) return 0;
-    return errno == EISDIR ? kvc_below_remove(r->fd, path) : -1; /* a folder of this name is in the trash */
+    /* a folder of this name is in the trash */
+    return errno == EISDIR ? kvc_below_remove(r->fd, path) : -1;
 }
 
 int kvc_root_remove(const struct kvc_root *r, const struct kvc_object *o) {
@@ -307,7 +337,8 @@ int kvc_root_remove(const struct kvc_root *r, const struct kvc_object *o) {
     return status && errno == EISDIR ? kvc_root_quarantine(r, o) : status;
 }
 
-int kvc_root_touch(const struct kvc_root *r, const struct kvc_object *o, const struct timespec times[2]) {
+int kvc_root_touch(const struct kvc_root *r, const struct kvc_object *o,
+                   const struct timespec times[2]) {
     char path[KVC_ROOT_PATH];
     kvc_root_path(o, path);
     return kvc_below_touch(r->fd, path, times);
@@ -328,9 +359,10 @@ int kvc_root_sync(const struct kvc_root *r, const char *path, struct kvc_error *
 /* What a system call failed with, beside -1 of what is called. */
 #define NO_LISTING (-2)
 
-/* Calls `one` for the names of a folder, which is given by its path below the root. Returns NO_LISTING with errno. */
-static int each_name(const struct kvc_root *r, const char *folder, int (*one)(void *state, int fd, const char *name),
-                     void *state) {
+/* Calls `one` for the names of a folder, which is given by its path below the root. Returns
+ * NO_LISTING with errno. */
+static int each_name(const struct kvc_root *r, const char *folder,
+                     int (*one)(void *state, int fd, const char *name), void *state) {
     const int fd = kvc_below_folder(r->fd, folder);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
     int status = 0;
@@ -342,7 +374,8 @@ static int each_name(const struct kvc_root *r, const char *folder, int (*one)(vo
         return code == ENOENT ? 0 : NO_LISTING;
     }
     while (!status && (entry = readdir(d)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) status = one(state, fd, entry->d_name);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            status = one(state, fd, entry->d_name);
     closedir(d);
     return status;
 }
@@ -359,7 +392,9 @@ struct oldest {
 static int find_oldest(void *state, int fd, const char *name) {
     struct oldest *o = state;
     struct stat st;
-    if (strlen(name) > sizeof o->path - sizeof "bad/" || fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) return 0;
+    if (strlen(name) > sizeof o->path - sizeof "bad/" ||
+        fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW))
+        return 0;
     if (S_ISDIR(st.st_mode)) return 0; /* somebody else has put something into it */
     if (!o->n++ || st.st_ctim.tv_sec < o->time.tv_sec ||
         (st.st_ctim.tv_sec == o->time.tv_sec && st.st_ctim.tv_nsec < o->time.tv_nsec)) {
@@ -389,7 +424,8 @@ int kvc_root_quarantine(const struct kvc_root *r, const struct kvc_object *o) {
         status = put_aside(r, path, o);
     }
     struct oldest oldest = {.n = 0};
-    if (!status && !each_name(r, "bad", find_oldest, &oldest) && oldest.n > KEEP_BAD) kvc_below_remove(r->fd, oldest.path);
+    if (!status && !each_name(r, "bad", find_oldest, &oldest) && oldest.n > KEEP_BAD)
+        kvc_below_remove(r->fd, oldest.path);
     return status;
 }
 
@@ -398,7 +434,8 @@ struct emptying {
     uint64_t gone, left;
 };
 
-/* Files that are being written or named have names of their own here. Nobody works on one for so long, in seconds, without changing it. */
+/* Files that are being written or named have names of their own here. Nobody works on one for so
+ * long, in seconds, without changing it. */
 #define KEEP_TEMPORARY 60
 
 static int empty_one(void *state, int fd, const char *name) {
@@ -413,7 +450,8 @@ static int empty_one(void *state, int fd, const char *name) {
     return 0;
 }
 
-int kvc_root_empty_trash(const struct kvc_root *r, int64_t seconds, uint64_t *gone, uint64_t *left, struct kvc_error *e) {
+int kvc_root_empty_trash(const struct kvc_root *r, int64_t seconds, uint64_t *gone, uint64_t *left,
+                         struct kvc_error *e) {
     struct timespec now; /* time() may be some milliseconds before the times of files */
     clock_gettime(CLOCK_REALTIME, &now);
     struct emptying x = {.now = now.tv_sec, .before = now.tv_sec - seconds};
@@ -455,13 +493,15 @@ static int walk_one(void *state, int fd, const char *name) {
     if (!kvc_object_parse(name, &o)) kvc_root_path(&o, path);
     snprintf(is, sizeof is, "%s/%s", w->folder, name);
     if (strcmp(path, is) == 0) return w->seen(w->state, &o, &st, w->e);
-    if (w->strangers && !w->strangers->n++) snprintf(w->strangers->first, KVC_ROOT_PATH, "%.*s", KVC_ROOT_PATH - 1, is);
+    if (w->strangers && !w->strangers->n++)
+        snprintf(w->strangers->first, KVC_ROOT_PATH, "%.*s", KVC_ROOT_PATH - 1, is);
     return 0;
 }
 
-int kvc_root_walk(const struct kvc_root *r, kvc_root_seen *seen, void *state, struct kvc_root_strangers *strangers,
-                  struct kvc_error *e) {
-    struct walking w = {.root = r, .seen = seen, .state = state, .e = e, .strangers = strangers, .folder = "obj"};
+int kvc_root_walk(const struct kvc_root *r, kvc_root_seen *seen, void *state,
+                  struct kvc_root_strangers *strangers, struct kvc_error *e) {
+    struct walking w = {
+        .root = r, .seen = seen, .state = state, .e = e, .strangers = strangers, .folder = "obj"};
     if (strangers) *strangers = (struct kvc_root_strangers){.n = 0};
     int status = each_name(r, "obj", walk_one, &w);
     if (!status) {

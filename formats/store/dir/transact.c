@@ -13,7 +13,8 @@ int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e) {
     return kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, e);
 }
 
-int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work, void *state, struct kvc_error *e) {
+int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work,
+                void *state, struct kvc_error *e) {
     struct kvc_index *ix = writes ? d->index : d->reader;
     for (int tries = 0, made;; tries++) {
         struct kvc_index_txn *t = kvc_index_begin_until(ix, writes, deadline, e);
@@ -43,7 +44,8 @@ static int ask_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state, st
 
 /* Takes what is left, and what others have evicted meanwhile; an object that was evicted twice
  * has one file. */
-static int note_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+static int note_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                      struct kvc_error *e) {
     const struct tidying *x = state;
     struct kvc_index_sums *sums = kvc_index_sums(t);
     (void)d, (void)e;

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kvc_redis_request_words(struct kvc_redis_request *q, int n, const char *const *word, struct kvc_error *e) {
+int kvc_redis_request_words(struct kvc_redis_request *q, int n, const char *const *word,
+                            struct kvc_error *e) {
     const char *argv[8];
     for (int i = 0; i < n; i++) argv[i] = word[i];
     const int size = redisFormatCommandArgv(&q->text, n, argv, NULL);
@@ -31,8 +32,9 @@ int kvc_redis_key(const struct kvc_redis *l, const struct kvc_object *o, char ke
     return (int)kvc_redis_slot(key);
 }
 
-int kvc_redis_ask(const struct kvc_redis *l, struct kvc_redis_request *q, const char *verb, const struct kvc_object *o,
-                  const char *second, const char *third, struct kvc_error *e) {
+int kvc_redis_ask(const struct kvc_redis *l, struct kvc_redis_request *q, const char *verb,
+                  const struct kvc_object *o, const char *second, const char *third,
+                  struct kvc_error *e) {
     char key[KVC_REDIS_KEY];
     const char *word[] = {verb, key, second, third};
     q->slot = kvc_redis_key(l, o, key);

@@ -53,7 +53,9 @@ static void answered(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     if (q->state_of == KVC_REDIS_DENIED && strstr(q->reply->str, "cluster support disabled")) {
         if (d->n > 1) {
             kvc_fail(&e, KVC_ERR_USAGE,
-                     "redis: one of the %zu hosts is no member of a cluster: name one host, or members of one cluster", d->n);
+                     "redis: one of the %zu hosts is no member of a cluster: name one host, or "
+                     "members of one cluster",
+                     d->n);
             fail(d, &e);
             return;
         }
@@ -89,7 +91,8 @@ static int redis_discover_ask(struct discovery *d, kvc_instant deadline, struct 
     int status = 0;
     if (!q) return kvc_fail_memory(e, "a command");
     kvc_redis_run_init(&run, d->l, deadline);
-    for (size_t i = 0; i < d->n && !status; i++) status = kvc_redis_request_words(&q[i], 2, word, e);
+    for (size_t i = 0; i < d->n && !status; i++)
+        status = kvc_redis_request_words(&q[i], 2, word, e);
     for (size_t i = 0; i < d->n && !status; i++) {
         q[i].slot = -1;
         q[i].node = (int)i;
@@ -120,7 +123,8 @@ int kvc_redis_discover(struct kvc_redis *l, kvc_instant deadline, struct kvc_err
     struct kvc_error unused;
     struct discovery d = {.l = l};
     pthread_mutex_lock(&l->lock);
-    const int known = l->known, due = !known || (l->stale && l->clustered && now - l->asked >= PAUSE);
+    const int known = l->known,
+              due = !known || (l->stale && l->clustered && now - l->asked >= PAUSE);
     if (due) l->asked = now;
     d.n = l->n_nodes;
     pthread_mutex_unlock(&l->lock);

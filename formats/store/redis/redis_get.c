@@ -1,5 +1,6 @@
-/* redis_get.c: reads objects: several at a time, each in slices, so that no value of many megabytes keeps other clients of its server
- * waiting, and hands them over in order. Spec: REDIS.md, "Reading". */
+/* redis_get.c: reads objects: several at a time, each in slices, so that no value of many megabytes
+ * keeps other clients of its server waiting, and hands them over in order. Spec: REDIS.md,
+ * "Reading". */
 #include "formats/store/redis/redis_level.h"
 
 #include "codecs/memory.h"
@@ -8,8 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Objects that are begun, and bytes of memory for them: the object that is next in turn may exceed these alone. */
-enum { MAX_BEGUN = 32, FIRST_BEGUN = 4, FIRST_GUESS = 64 << 10, MEMORY = 64 << 20, FIRST_MEMORY = KVC_REDIS_SLICE };
+/* Objects that are begun, and bytes of memory for them: the object that is next in turn may exceed
+ * these alone. */
+enum {
+    MAX_BEGUN = 32,
+    FIRST_BEGUN = 4,
+    FIRST_GUESS = 64 << 10,
+    MEMORY = 64 << 20,
+    FIRST_MEMORY = KVC_REDIS_SLICE
+};
 
 struct object {
     size_t i;      /* of the call */
@@ -42,7 +50,9 @@ struct get {
     size_t n, begun, handed;
     struct object object[MAX_BEGUN]; /* object i is in place i % MAX_BEGUN */
     uint64_t memory;
-    uint64_t guess; /* bytes of the first slice of an object whose size is not known: those of the last known one; 0: none is */
+    /* bytes of the first slice of an object whose size is not known: those of the last known one;
+     * 0: none is */
+    uint64_t guess;
     struct kvc_error e;
     int failed;
 };
@@ -78,8 +88,8 @@ static void hold(struct get *g, struct object *o, uint64_t bytes) {
     o->held = bytes;
 }
 
-/* Gives memory for a slice: it grows with what arrives, not with what the server promises. Slices come in order, but for a key that
- * moves to another server in between. */
+/* Gives memory for a slice: it grows with what arrives, not with what the server promises. Slices
+ * come in order, but for a key that moves to another server in between. */
 static uint8_t *place(void *state, size_t n) {
     struct slice *s = state;
     struct object *o = s->o;
@@ -101,16 +111,21 @@ static void slice_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
 static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
 static void whole_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
 
-/* Asks for a part of an object; size 0: for its length; by whole_done: for the whole, of up to `size` bytes. */
-static void redis_get_ask(struct get *g, struct object *o, uint64_t offset, uint64_t size, kvc_redis_done *done) {
+/* Asks for a part of an object; size 0: for its length; by whole_done: for the whole, of up to
+ * `size` bytes. */
+static void redis_get_ask(struct get *g, struct object *o, uint64_t offset, uint64_t size,
+                          kvc_redis_done *done) {
     struct kvc_error e;
     struct slice *s = calloc(1, sizeof *s);
     char first[24], last[24];
     int status = s ? 0 : kvc_fail_memory(&e, "a command");
     snprintf(first, sizeof first, "%" PRIu64, offset);
     snprintf(last, sizeof last, "%" PRIu64, offset + size - 1);
-    if (!status && size && done != whole_done) status = kvc_redis_ask(g->l, &s->q, "GETRANGE", &g->name[o->i], first, last, &e);
-    else if (!status) status = kvc_redis_ask(g->l, &s->q, size ? "GET" : "STRLEN", &g->name[o->i], NULL, NULL, &e);
+    if (!status && size && done != whole_done)
+        status = kvc_redis_ask(g->l, &s->q, "GETRANGE", &g->name[o->i], first, last, &e);
+    else if (!status)
+        status = kvc_redis_ask(g->l, &s->q, size ? "GET" : "STRLEN", &g->name[o->i], NULL, NULL,
+                               &e);
     if (status) {
         free(s);
         fail(g, o, &e);
@@ -159,7 +174,8 @@ static void slice_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     free_slice(q);
 }
 
-/* An object of no bytes and one that is not there have one length. GET tells them apart, and may find what has come meanwhile. */
+/* An object of no bytes and one that is not there have one length. GET tells them apart, and may
+ * find what has come meanwhile. */
 static void whole_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     struct object *o = ended(run, q, !q->reply || q->reply->type == REDIS_REPLY_NIL);
     if (o) {
@@ -183,7 +199,8 @@ static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     o->known = 1;
     if (size < 0 || (uint64_t)size > g->l->o.max_object) {
         struct kvc_error e;
-        kvc_fail(&e, KVC_ERR_UNSUPPORTED, "redis: an object of %lld bytes is larger than max-object=%" PRIu64, size,
+        kvc_fail(&e, KVC_ERR_UNSUPPORTED,
+                 "redis: an object of %lld bytes is larger than max-object=%" PRIu64, size,
                  g->l->o.max_object);
         blame(o, &e);
     } else if (size == 0) {
@@ -198,7 +215,8 @@ static void size_done(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     }
 }
 
-/* Asks for all slices of the objects whose turn it is, as far as there is memory, and begins further objects. */
+/* Asks for all slices of the objects whose turn it is, as far as there is memory, and begins
+ * further objects. */
 static void go_on(struct get *g) {
     int waits = 0;
     for (size_t i = g->handed; i < g->begun; i++) {
@@ -210,7 +228,8 @@ static void go_on(struct get *g) {
         o->admitted = 1;
         hold(g, o, o->size);
         for (uint64_t at = KVC_REDIS_SLICE; at < o->size && !o->failed; at += KVC_REDIS_SLICE)
-            redis_get_ask(g, o, at, o->size - at < KVC_REDIS_SLICE ? o->size - at : KVC_REDIS_SLICE, slice_done);
+            redis_get_ask(g, o, at, o->size - at < KVC_REDIS_SLICE ? o->size - at : KVC_REDIS_SLICE,
+                          slice_done);
         if (!o->failed) redis_get_ask(g, o, 0, 0, size_done);
     }
     while (g->begun < g->n && g->begun - g->handed < (g->guess ? MAX_BEGUN : FIRST_BEGUN) &&
@@ -244,7 +263,8 @@ static int hand_over(struct get *g, kvc_level_take *take, void *state) {
         }
         hold(g, o, 0);
         g->handed++;
-        const int stop = take(state, o->i, data, data ? o->size : 0, data || o->gone ? NULL : o->why);
+        const int stop = take(state, o->i, data, data ? o->size : 0,
+                              data || o->gone ? NULL : o->why);
         free(o->data);
         free(o->why);
         *o = (struct object){0};
@@ -278,8 +298,8 @@ static void give_up(struct get *g) {
     }
 }
 
-int kvc_redis_get(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take,
-                  void *state, struct kvc_error *e) {
+int kvc_redis_get(struct kvc_level *level, const struct kvc_object *o, size_t n,
+                  kvc_instant deadline, kvc_level_take *take, void *state, struct kvc_error *e) {
     struct kvc_redis *l = (struct kvc_redis *)level;
     struct get *g;
     int status = 0;

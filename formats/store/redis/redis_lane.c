@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-/* Bytes of replies that are under way on one connection: the next slice is asked for shortly before the last one is complete. More would
- * only fill the server's memory, and its processor's caches. */
+/* Bytes of replies that are under way on one connection: the next slice is asked for shortly before
+ * the last one is complete. More would only fill the server's memory, and its processor's caches.
+ */
 enum { WINDOW = (1 << 20) + (256 << 10), PIECES = 96 };
 
 static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
@@ -38,7 +39,8 @@ static void restart(struct kvc_redis_lane *lane) {
     lane->under_way = 0;
 }
 
-/* A connection failed: tries the node's next address, or a new connection if the server closed an idle one, or gives up. */
+/* A connection failed: tries the node's next address, or a new connection if the server closed an
+ * idle one, or gives up. */
 static void lost(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct kvc_error *e) {
     const int new_one = lane->link && lane->fresh;
     const int next_address = new_one && (lane->link->connecting || lane->link->handshake);
@@ -66,7 +68,8 @@ void kvc_redis_lane_start(struct kvc_redis_run *run, struct kvc_redis_lane *lane
         run->lost(run, lane, 0, &e);
         return;
     }
-    lane->link = kvc_redis_node_link(run->l, lane->node, lane->address, run->deadline, &lane->fresh, &e);
+    lane->link = kvc_redis_node_link(run->l, lane->node, lane->address, run->deadline, &lane->fresh,
+                                     &e);
     lane->since = kvc_now();
     if (!lane->link) {
         run->lost(run, lane, 1, &e);
@@ -100,22 +103,27 @@ int kvc_redis_lane_wants(const struct kvc_redis_lane *lane, struct pollfd *p) {
 }
 
 /* Lists what is to be sent: the rest of the greeting and of the first request, and further ones. */
-static size_t list_pieces(const struct kvc_redis_run *run, const struct kvc_redis_lane *lane, struct iovec *v) {
+static size_t list_pieces(const struct kvc_redis_run *run, const struct kvc_redis_lane *lane,
+                          struct iovec *v) {
     size_t n = 0, skip = lane->offset;
     uint64_t bytes = under_way(lane);
     if (lane->greeting < run->l->o.greeting_size)
-        v[n++] = (struct iovec){run->l->o.greeting + lane->greeting, run->l->o.greeting_size - lane->greeting};
-    for (const struct kvc_redis_request *q = lane->unsent.first; q && n + 4 <= PIECES; q = q->next) {
+        v[n++] = (struct iovec){run->l->o.greeting + lane->greeting,
+                                run->l->o.greeting_size - lane->greeting};
+    for (const struct kvc_redis_request *q = lane->unsent.first; q && n + 4 <= PIECES;
+         q = q->next) {
         if (n && q != lane->unsent.first && bytes + q->expected > WINDOW) break;
         bytes += q->expected;
         struct iovec piece[4];
         size_t pieces = 0;
-        if (q->asking) piece[pieces++] = (struct iovec){(char *)(uintptr_t)asking, sizeof asking - 1};
+        if (q->asking)
+            piece[pieces++] = (struct iovec){(char *)(uintptr_t)asking, sizeof asking - 1};
         for (size_t i = 0; i < q->parts; i++) piece[pieces++] = q->part[i];
         for (size_t i = 0; i < pieces; i++) {
             const size_t cut = skip < piece[i].iov_len ? skip : piece[i].iov_len;
             skip -= cut;
-            if (cut < piece[i].iov_len) v[n++] = (struct iovec){(uint8_t *)piece[i].iov_base + cut, piece[i].iov_len - cut};
+            if (cut < piece[i].iov_len)
+                v[n++] = (struct iovec){(uint8_t *)piece[i].iov_base + cut, piece[i].iov_len - cut};
         }
     }
     return n;
@@ -123,7 +131,8 @@ static size_t list_pieces(const struct kvc_redis_run *run, const struct kvc_redi
 
 /* Notes that bytes were sent: requests that are complete wait for their replies. */
 static void was_sent(struct kvc_redis_run *run, struct kvc_redis_lane *lane, size_t bytes) {
-    const size_t greeting = run->l->o.greeting_size - lane->greeting, cut = bytes < greeting ? bytes : greeting;
+    const size_t greeting = run->l->o.greeting_size - lane->greeting,
+                 cut = bytes < greeting ? bytes : greeting;
     lane->greeting += cut;
     bytes -= cut;
     for (struct kvc_redis_request *q; bytes && (q = lane->unsent.first) != NULL;) {
@@ -162,7 +171,8 @@ static uint8_t *place(void *state, size_t n) {
 }
 
 /* Replies to the greeting and to ASKING only matter if they are errors. */
-static int preamble(const struct kvc_redis *l, struct kvc_redis_lane *lane, struct kvc_redis_reply *r, struct kvc_error *e) {
+static int preamble(const struct kvc_redis *l, struct kvc_redis_lane *lane,
+                    struct kvc_redis_reply *r, struct kvc_error *e) {
     char text[200];
     int status = 0;
     if (r->tree->type == REDIS_REPLY_ERROR) {
@@ -181,7 +191,9 @@ static int answers(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
         struct kvc_redis_request *q = lane->sent.first;
         struct kvc_redis_reply r;
         const int skip = lane->greetings || (q && q->answers);
-        const int status = kvc_redis_reader_next(&lane->link->in, !skip && q && q->place ? place : NULL, lane, &r, e);
+        const int status = kvc_redis_reader_next(&lane->link->in,
+                                                 !skip && q && q->place ? place : NULL, lane, &r,
+                                                 e);
         if (status <= 0) return status;
         if (skip) {
             if (preamble(run->l, lane, &r, e)) return -1;
@@ -189,10 +201,14 @@ static int answers(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
         }
         if (!q) { /* an error may come before a command is complete, and the connection then ends */
             char text[200] = "";
-            if (r.tree->type == REDIS_REPLY_ERROR) kvc_redis_quote(run->l, text, sizeof text, r.tree->str);
+            if (r.tree->type == REDIS_REPLY_ERROR)
+                kvc_redis_quote(run->l, text, sizeof text, r.tree->str);
             freeReplyObject(r.tree);
             lane->answered = lane->answered || *text;
-            return kvc_fail(e, KVC_ERR_IO, *text ? "the server refuses: %s" : "there is a reply without a question%s", text);
+            return kvc_fail(e, KVC_ERR_IO,
+                            *text ? "the server refuses: %s"
+                                  : "there is a reply without a question%s",
+                            text);
         }
         kvc_redis_list_take(&lane->sent);
         lane->under_way -= q->expected;
@@ -205,14 +221,17 @@ static int answers(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
     }
 }
 
-/* Receives all that came, until the deadline. Returns -1 after the connection's last reply was handed on. */
-static int receive_all(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct kvc_error *e) {
+/* Receives all that came, until the deadline. Returns -1 after the connection's last reply was
+ * handed on. */
+static int receive_all(struct kvc_redis_run *run, struct kvc_redis_lane *lane,
+                       struct kvc_error *e) {
     for (;;) {
         const ssize_t n = kvc_redis_link_receive(lane->link, e);
         if (n <= 0) return (int)n;
         lane->since = kvc_now();
         if (answers(run, lane, e)) return -1;
-        if (!lane->link || (!lane->sent.first && !lane->unsent.first) || kvc_now() >= run->deadline) return 0;
+        if (!lane->link || (!lane->sent.first && !lane->unsent.first) || kvc_now() >= run->deadline)
+            return 0;
     }
 }
 
@@ -226,6 +245,8 @@ void kvc_redis_lane_serve(struct kvc_redis_run *run, struct kvc_redis_lane *lane
         lane->since = kvc_now();
     }
     int status = receive_all(run, lane, &e);
-    if (status == 0 && lane->link && (status = send_all(run, lane, &e)) != 0 && receive_all(run, lane, &said)) e = said;
+    if (status == 0 && lane->link && (status = send_all(run, lane, &e)) != 0 &&
+        receive_all(run, lane, &said))
+        e = said;
     if (status && lane->link) lost(run, lane, &e);
 }

@@ -1,5 +1,5 @@
-/* redis_lane.h: requests of a run, and its connection to one node. Not for where requests go, nor for what becomes of replies (redis_run.h).
- * REDIS.md, "Connections". */
+/* redis_lane.h: requests of a run, and its connection to one node. Not for where requests go, nor
+ * for what becomes of replies (redis_run.h). REDIS.md, "Connections". */
 #ifndef KVC_REDIS_LANE_H
 #define KVC_REDIS_LANE_H
 
@@ -17,7 +17,8 @@ enum kvc_redis_state {
     KVC_REDIS_DENIED    /* the server, for this command: `reply` is its error */
 };
 
-/* Gets a request that has an answer or has failed; may add others to the run, and may free this one. */
+/* Gets a request that has an answer or has failed; may add others to the run, and may free this
+ * one. */
 typedef void kvc_redis_done(struct kvc_redis_run *run, struct kvc_redis_request *q);
 
 struct kvc_redis_request {
@@ -26,11 +27,13 @@ struct kvc_redis_request {
     int node;
     struct iovec part[3]; /* the command */
     size_t parts;
-    char *text;             /* of part[0]; kvc_redis_request_free() frees it */
-    uint64_t expected;      /* bytes of the reply, if these are many: limits what is under way on one connection */
-    kvc_redis_place *place; /* for values; its state is this request. NULL: values come as `reply` */
-    kvc_redis_done *done;   /* may be NULL */
-    void *state;            /* the caller's */
+    char *text; /* of part[0]; kvc_redis_request_free() frees it */
+    /* bytes of the reply, if these are many: limits what is under way on one connection */
+    uint64_t expected;
+    /* for values; its state is this request. NULL: values come as `reply` */
+    kvc_redis_place *place;
+    kvc_redis_done *done; /* may be NULL */
+    void *state;          /* the caller's */
     enum kvc_redis_state state_of;
     redisReply *reply;
     size_t placed;
@@ -69,9 +72,12 @@ struct kvc_redis_run {
     struct kvc_redis_list later; /* to be tried again at `wake` */
     kvc_instant wake;
     char later_why[128]; /* what the server said last to one of these */
-    /* What becomes of a request that has its reply, and of a lane whose node failed so many times; 0: the node is not to blame. */
-    void (*answer)(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct kvc_redis_request *q);
-    void (*lost)(struct kvc_redis_run *run, struct kvc_redis_lane *lane, unsigned failures, const struct kvc_error *e);
+    /* What becomes of a request that has its reply, and of a lane whose node failed so many times;
+     * 0: the node is not to blame. */
+    void (*answer)(struct kvc_redis_run *run, struct kvc_redis_lane *lane,
+                   struct kvc_redis_request *q);
+    void (*lost)(struct kvc_redis_run *run, struct kvc_redis_lane *lane, unsigned failures,
+                 const struct kvc_error *e);
     size_t pending; /* requests */
     uint64_t rounds;
     int failed; /* `error` is set */

@@ -1,4 +1,5 @@
-/* redis_level.c: the level of the schemes redis and rediss: its table of functions, finding, writing and removing. Spec: REDIS.md. */
+/* redis_level.c: the level of the schemes redis and rediss: its table of functions, finding,
+ * writing and removing. Spec: REDIS.md. */
 #include "formats/store/redis/redis_level.h"
 
 #include "codecs/memory.h"
@@ -17,8 +18,9 @@ struct batch {
 };
 
 /* Sends one command about each of n objects, all at once. */
-static int batch_run(struct batch *b, struct kvc_redis *l, const char *verb, const char *second, const char *third,
-                     const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e) {
+static int batch_run(struct batch *b, struct kvc_redis *l, const char *verb, const char *second,
+                     const char *third, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                     struct kvc_error *e) {
     b->q = kvc_alloc_zeros(n, sizeof *b->q);
     b->n = n;
     if (!b->q) return kvc_fail_memory(e, "commands");
@@ -43,9 +45,11 @@ static int is_integer(const struct kvc_redis_request *q) {
     return q->state_of == KVC_REDIS_ANSWERED && q->reply && q->reply->type == REDIS_REPLY_INTEGER;
 }
 
-static int unexpected(const struct batch *b, const struct kvc_redis_request *q, struct kvc_error *e) {
+static int unexpected(const struct batch *b, const struct kvc_redis_request *q,
+                      struct kvc_error *e) {
     if (q->state_of != KVC_REDIS_ANSWERED) return kvc_redis_explain(&b->run, q, e);
-    return kvc_fail(e, KVC_ERR_IO, "redis: the server's reply is of another type than the command's");
+    return kvc_fail(e, KVC_ERR_IO,
+                    "redis: the server's reply is of another type than the command's");
 }
 
 /* What finding tells, beside how many objects are there. */
@@ -55,8 +59,9 @@ struct finding {
 };
 
 /* Finds objects in one round trip. */
-static int redis_level_find(struct kvc_redis *l, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
-                            uint64_t *size, struct finding *more, struct kvc_error *e) {
+static int redis_level_find(struct kvc_redis *l, const struct kvc_object *o, size_t n,
+                            kvc_instant deadline, size_t *found, uint64_t *size,
+                            struct finding *more, struct kvc_error *e) {
     struct batch b = {0};
     *found = 0;
     *more = (struct finding){0};
@@ -77,8 +82,8 @@ static int redis_level_find(struct kvc_redis *l, const struct kvc_object *o, siz
     return status;
 }
 
-static int level_find(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
-                      uint64_t *size, struct kvc_error *e) {
+static int level_find(struct kvc_level *level, const struct kvc_object *o, size_t n,
+                      kvc_instant deadline, size_t *found, uint64_t *size, struct kvc_error *e) {
     struct kvc_redis *l = (struct kvc_redis *)level;
     struct finding more;
     const int status = redis_level_find(l, o, n, deadline, found, size, &more, e);
@@ -90,17 +95,21 @@ static int level_find(struct kvc_level *level, const struct kvc_object *o, size_
 }
 
 /* Sends a command to all objects, whose replies are integers that do not matter. */
-static int for_all(struct kvc_level *level, const char *verb, const char *second, const char *third, const struct kvc_object *o,
-                   size_t n, kvc_instant deadline, struct kvc_error *e) {
+static int for_all(struct kvc_level *level, const char *verb, const char *second, const char *third,
+                   const struct kvc_object *o, size_t n, kvc_instant deadline,
+                   struct kvc_error *e) {
     struct batch b = {0};
-    int status = n ? batch_run(&b, (struct kvc_redis *)level, verb, second, third, o, n, deadline, e) : 0;
+    int status = n ? batch_run(&b, (struct kvc_redis *)level, verb, second, third, o, n, deadline,
+                               e)
+                   : 0;
     for (size_t i = 0; !status && i < n; i++)
         if (!is_integer(&b.q[i])) status = unexpected(&b, &b.q[i], e);
     batch_end(&b);
     return status;
 }
 
-static int level_drop(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e) {
+static int level_drop(struct kvc_level *level, const struct kvc_object *o, size_t n,
+                      kvc_instant deadline, struct kvc_error *e) {
     return for_all(level, "UNLINK", NULL, NULL, o, n, deadline, e);
 }
 
@@ -108,15 +117,18 @@ static kvc_instant limit_of(const struct kvc_level *level) {
     return kvc_now() + ((const struct kvc_redis *)level)->o.timeout;
 }
 
-static int level_quarantine(struct kvc_level *level, const struct kvc_object *o, struct kvc_error *e) {
+static int level_quarantine(struct kvc_level *level, const struct kvc_object *o,
+                            struct kvc_error *e) {
     return for_all(level, "UNLINK", NULL, NULL, o, 1, limit_of(level), e);
 }
 
-static int level_touch(struct kvc_level *level, const struct kvc_object *o, size_t n, struct kvc_error *e) {
+static int level_touch(struct kvc_level *level, const struct kvc_object *o, size_t n,
+                       struct kvc_error *e) {
     return for_all(level, "STRLEN", NULL, NULL, o, n, limit_of(level), e);
 }
 
-static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t n, int64_t until, struct kvc_error *e) {
+static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t n, int64_t until,
+                     struct kvc_error *e) {
     const struct kvc_redis *l = (const struct kvc_redis *)level;
     char number[32];
     if (!until && !l->o.ttl) return 0;
@@ -130,28 +142,33 @@ static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t
 }
 
 /* Takes the end of life from an object that was there before it was put to stay. */
-static int redis_level_keep(struct kvc_level *level, const struct kvc_object *o, kvc_instant deadline, struct kvc_error *e) {
+static int redis_level_keep(struct kvc_level *level, const struct kvc_object *o,
+                            kvc_instant deadline, struct kvc_error *e) {
     return for_all(level, "PERSIST", NULL, NULL, o, 1, deadline, e);
 }
 
 /* Writes SET's words around the value, which is sent from where it is. */
-static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const struct kvc_object *o, const void *data,
-                       size_t size, const struct kvc_level_put *how, char tail[128], struct kvc_error *e) {
+static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const struct kvc_object *o,
+                       const void *data, size_t size, const struct kvc_level_put *how,
+                       char tail[128], struct kvc_error *e) {
     static const struct kvc_level_put nothing = {0};
     if (!how) how = &nothing;
     char key[KVC_REDIS_KEY], number[32];
-    const int64_t seconds = how->seconds < INT64_C(1000000000000) ? how->seconds : INT64_C(1000000000000);
+    const int64_t seconds = how->seconds < INT64_C(1000000000000) ? how->seconds
+                                                                  : INT64_C(1000000000000);
     const int64_t ttl = how->pin ? 0 : seconds > 0 ? seconds * 1000 : l->o.ttl / 1000;
     const int words = 3 + !how->replace + (ttl > 0 ? 2 : 0);
     q->slot = kvc_redis_key(l, o, key);
     q->text = malloc(sizeof key + 128);
     if (!q->text) return kvc_fail_memory(e, "a command");
-    const int head = snprintf(q->text, sizeof key + 128, "*%d\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n", words, strlen(key), key,
+    const int head = snprintf(q->text, sizeof key + 128,
+                              "*%d\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n", words, strlen(key), key,
                               size);
     int rest = snprintf(tail, 128, "\r\n%s", how->replace ? "" : "$2\r\nNX\r\n");
     if (ttl > 0) {
         const int digits = snprintf(number, sizeof number, "%" PRId64, ttl);
-        rest += snprintf(tail + rest, 128 - (size_t)rest, "$2\r\nPX\r\n$%d\r\n%s\r\n", digits, number);
+        rest += snprintf(tail + rest, 128 - (size_t)rest, "$2\r\nPX\r\n$%d\r\n%s\r\n", digits,
+                         number);
     }
     q->part[0] = (struct iovec){q->text, (size_t)head};
     q->part[1] = (struct iovec){(void *)(uintptr_t)data, size};
@@ -161,8 +178,9 @@ static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const s
 }
 
 /* Sends SET. Sets *there to 1 if the key is there, of whatever type. */
-static int set(struct kvc_redis *l, const struct kvc_object *o, const void *data, size_t size, const struct kvc_level_put *how,
-               kvc_instant deadline, int *there, struct kvc_error *e) {
+static int set(struct kvc_redis *l, const struct kvc_object *o, const void *data, size_t size,
+               const struct kvc_level_put *how, kvc_instant deadline, int *there,
+               struct kvc_error *e) {
     struct kvc_redis_request q = {0};
     struct batch b = {0};
     char tail[128];
@@ -176,14 +194,17 @@ static int set(struct kvc_redis *l, const struct kvc_object *o, const void *data
         ;
     const int answered = q.state_of == KVC_REDIS_ANSWERED && q.reply;
     *there = answered && q.reply->type == REDIS_REPLY_NIL;
-    const int status = *there || (answered && q.reply->type == REDIS_REPLY_STATUS) ? 0 : unexpected(&b, &q, e);
+    const int status = *there || (answered && q.reply->type == REDIS_REPLY_STATUS)
+                           ? 0
+                           : unexpected(&b, &q, e);
     kvc_redis_request_free(&q);
     batch_end(&b);
     return status;
 }
 
-static int level_put(struct kvc_level *level, const struct kvc_object *o, const void *data, size_t size,
-                     const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e) {
+static int level_put(struct kvc_level *level, const struct kvc_object *o, const void *data,
+                     size_t size, const struct kvc_level_put *how, kvc_instant deadline, int *there,
+                     struct kvc_error *e) {
     enum { LARGE = 64 << 10 };
     struct kvc_redis *l = (struct kvc_redis *)level;
     struct kvc_level_put own = how ? *how : (struct kvc_level_put){0};
@@ -192,11 +213,14 @@ static int level_put(struct kvc_level *level, const struct kvc_object *o, const 
     uint64_t old;
     *there = 0;
     if (size > l->o.max_object) {
-        kvc_fail(e, KVC_ERR_USAGE, "redis: an object of %zu bytes is larger than max-object=%" PRIu64, size, l->o.max_object);
+        kvc_fail(e, KVC_ERR_USAGE,
+                 "redis: an object of %zu bytes is larger than max-object=%" PRIu64, size,
+                 l->o.max_object);
         return -1;
     }
     /* a round trip is cheaper than a large value that the server already has */
-    if (size > LARGE && !own.replace && redis_level_find(l, o, 1, deadline, &found, &old, &more, e)) return -1;
+    if (size > LARGE && !own.replace && redis_level_find(l, o, 1, deadline, &found, &old, &more, e))
+        return -1;
     *there = found == 1;
     own.replace |= more.is_wrong_type;
     if (!*there && set(l, o, data, size, &own, deadline, there, e)) return -1;

@@ -16,9 +16,11 @@ struct kvc_redis *kvc_redis_open(struct kvc_url *url, struct kvc_error *e);
 void kvc_redis_close(struct kvc_level *level);
 
 /* redis_get.c, redis_walk.c */
-int kvc_redis_get(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take,
-                  void *state, struct kvc_error *e);
-int kvc_redis_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *seen, void *state, struct kvc_error *e);
-int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_instant deadline, struct kvc_error *e);
+int kvc_redis_get(struct kvc_level *level, const struct kvc_object *o, size_t n,
+                  kvc_instant deadline, kvc_level_take *take, void *state, struct kvc_error *e);
+int kvc_redis_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *seen, void *state,
+                   struct kvc_error *e);
+int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_instant deadline,
+                    struct kvc_error *e);
 
 #endif

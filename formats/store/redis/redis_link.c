@@ -22,8 +22,9 @@ static int would_block(int error) {
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-struct kvc_redis_link *kvc_redis_link_open(const struct sockaddr *address, socklen_t size, const struct kvc_redis_tls *tls,
-                                           const char *host, struct kvc_error *e) {
+struct kvc_redis_link *kvc_redis_link_open(const struct sockaddr *address, socklen_t size,
+                                           const struct kvc_redis_tls *tls, const char *host,
+                                           struct kvc_error *e) {
     struct kvc_redis_link *l = calloc(1, sizeof *l);
     const int yes = 1;
     if (!l) {
@@ -56,7 +57,8 @@ int kvc_redis_link_connect(struct kvc_redis_link *l, struct kvc_error *e) {
     if (l->connecting) {
         int error = 0;
         socklen_t size = sizeof error;
-        if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &size) || error) return redis_link_failed(e, error ? error : errno);
+        if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &size) || error)
+            return redis_link_failed(e, error ? error : errno);
         l->connecting = 0;
     }
     if (!l->handshake) return 1;
@@ -65,7 +67,8 @@ int kvc_redis_link_connect(struct kvc_redis_link *l, struct kvc_error *e) {
     return status;
 }
 
-ssize_t kvc_redis_link_send(struct kvc_redis_link *l, struct iovec *v, size_t n, struct kvc_error *e) {
+ssize_t kvc_redis_link_send(struct kvc_redis_link *l, struct iovec *v, size_t n,
+                            struct kvc_error *e) {
     if (l->tls) return kvc_redis_tls_send(l->tls, v, n, &l->wants, e);
     const struct msghdr m = {.msg_iov = v, .msg_iovlen = n};
     const ssize_t sent = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);

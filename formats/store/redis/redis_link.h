@@ -1,4 +1,5 @@
-/* redis_link.h: one connection to a server: it never waits. Not for which server, nor for what is sent. REDIS.md, "Connections". */
+/* redis_link.h: one connection to a server: it never waits. Not for which server, nor for what is
+ * sent. REDIS.md, "Connections". */
 #ifndef KVC_REDIS_LINK_H
 #define KVC_REDIS_LINK_H
 
@@ -19,15 +20,20 @@ struct kvc_redis_link {
     struct kvc_redis_reader in;
 };
 
-/* Begins to connect. NULL: it cannot even begin. `host` is the name that a certificate must have. */
-struct kvc_redis_link *kvc_redis_link_open(const struct sockaddr *address, socklen_t size, const struct kvc_redis_tls *tls,
-                                           const char *host, struct kvc_error *e);
+/* Begins to connect. NULL: it cannot even begin. `host` is the name that a certificate must have.
+ */
+struct kvc_redis_link *kvc_redis_link_open(const struct sockaddr *address, socklen_t size,
+                                           const struct kvc_redis_tls *tls, const char *host,
+                                           struct kvc_error *e);
 void kvc_redis_link_close(struct kvc_redis_link *l);
 
-/* Goes on connecting after poll() saw POLLOUT, or what `wants` says. Returns 1 when bytes may be sent, 0: not yet, -1: it failed. */
+/* Goes on connecting after poll() saw POLLOUT, or what `wants` says. Returns 1 when bytes may be
+ * sent, 0: not yet, -1: it failed. */
 int kvc_redis_link_connect(struct kvc_redis_link *l, struct kvc_error *e);
-/* Send or receive what is possible now. Return bytes, 0: nothing is possible, -1: the connection is at its end. */
-ssize_t kvc_redis_link_send(struct kvc_redis_link *l, struct iovec *v, size_t n, struct kvc_error *e);
+/* Send or receive what is possible now. Return bytes, 0: nothing is possible, -1: the connection is
+ * at its end. */
+ssize_t kvc_redis_link_send(struct kvc_redis_link *l, struct iovec *v, size_t n,
+                            struct kvc_error *e);
 ssize_t kvc_redis_link_receive(struct kvc_redis_link *l, struct kvc_error *e);
 /* 1: the connection is quiet and whole, so that it may be used again. */
 int kvc_redis_link_is_quiet(struct kvc_redis_link *l);

@@ -7,7 +7,8 @@
 #include <time.h>
 
 /* Fills the list of addresses; returns their number. */
-static unsigned resolve(const char *host, uint16_t port, int flags, struct kvc_redis_address list[KVC_REDIS_MAX_ADDRESSES]) {
+static unsigned resolve(const char *host, uint16_t port, int flags,
+                        struct kvc_redis_address list[KVC_REDIS_MAX_ADDRESSES]) {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char service[8];
@@ -36,22 +37,26 @@ static void *look(void *arg) {
     return NULL;
 }
 
-/* Starts the thread, unless one is looking already, and waits for it. Under the lock, which it leaves while it waits. */
+/* Starts the thread, unless one is looking already, and waits for it. Under the lock, which it
+ * leaves while it waits. */
 static void redis_lookup_ask(struct kvc_redis *l, struct kvc_redis_node *n, kvc_instant deadline) {
     if (n->lookup == KVC_REDIS_LOOKED) {
         pthread_join(n->looker, NULL); /* it has left the lock and ends */
         n->lookup = KVC_REDIS_NO_LOOKUP;
     }
-    if (n->lookup == KVC_REDIS_NO_LOOKUP && pthread_create(&n->looker, NULL, look, n) == 0) n->lookup = KVC_REDIS_LOOKING;
+    if (n->lookup == KVC_REDIS_NO_LOOKUP && pthread_create(&n->looker, NULL, look, n) == 0)
+        n->lookup = KVC_REDIS_LOOKING;
     const kvc_instant limit = kvc_now() + l->o.timeout;
     if (deadline > limit) deadline = limit;
-    const struct timespec until = {.tv_sec = deadline / 1000000, .tv_nsec = deadline % 1000000 * 1000};
-    while (n->lookup == KVC_REDIS_LOOKING && pthread_cond_timedwait(&l->looked, &l->lock, &until) == 0)
+    const struct timespec until = {.tv_sec = deadline / 1000000,
+                                   .tv_nsec = deadline % 1000000 * 1000};
+    while (n->lookup == KVC_REDIS_LOOKING &&
+           pthread_cond_timedwait(&l->looked, &l->lock, &until) == 0)
         ;
 }
 
-int kvc_redis_lookup(struct kvc_redis *l, struct kvc_redis_node *n, unsigned i, kvc_instant deadline,
-                     struct kvc_redis_address *to, struct kvc_error *e) {
+int kvc_redis_lookup(struct kvc_redis *l, struct kvc_redis_node *n, unsigned i,
+                     kvc_instant deadline, struct kvc_redis_address *to, struct kvc_error *e) {
     struct kvc_redis_address list[KVC_REDIS_MAX_ADDRESSES];
     const unsigned found = resolve(n->host, n->port, AI_NUMERICHOST, list);
     int late = 0;
@@ -65,7 +70,8 @@ int kvc_redis_lookup(struct kvc_redis *l, struct kvc_redis_node *n, unsigned i, 
     late = n->lookup == KVC_REDIS_LOOKING;
     pthread_mutex_unlock(&l->lock);
     if (to->size) return 0;
-    return kvc_fail(e, KVC_ERR_IO, late ? "no name server tells its address in time" : "its name has no address");
+    return kvc_fail(e, KVC_ERR_IO,
+                    late ? "no name server tells its address in time" : "its name has no address");
 }
 
 void kvc_redis_lookup_end(struct kvc_redis_node *n) {

@@ -17,7 +17,8 @@ static int add_locked(struct kvc_redis *l, const char *host, uint16_t port) {
     struct kvc_redis_node *n = calloc(1, sizeof *n);
     if (!n) return -1;
     memcpy(n->host, host, strlen(host) + 1);
-    snprintf(n->name, sizeof n->name, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, (unsigned)port);
+    snprintf(n->name, sizeof n->name, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
+             (unsigned)port);
     kvc_level_blank(n->name, l->o.password); /* a server may have named the host */
     n->port = port;
     n->of = l;
@@ -45,8 +46,9 @@ void kvc_redis_nodes_free(struct kvc_redis *l) {
     free(l->node);
 }
 
-struct kvc_redis_link *kvc_redis_node_link(struct kvc_redis *l, struct kvc_redis_node *n, unsigned address, kvc_instant deadline,
-                                           int *fresh, struct kvc_error *e) {
+struct kvc_redis_link *kvc_redis_node_link(struct kvc_redis *l, struct kvc_redis_node *n,
+                                           unsigned address, kvc_instant deadline, int *fresh,
+                                           struct kvc_error *e) {
     struct kvc_redis_address to = {.size = 0};
     *fresh = 0;
     for (struct kvc_redis_link *link;;) {
@@ -67,7 +69,8 @@ struct kvc_redis_link *kvc_redis_node_link(struct kvc_redis *l, struct kvc_redis
     return kvc_redis_link_open((const struct sockaddr *)&to.a, to.size, l->o.tls, n->host, e);
 }
 
-void kvc_redis_node_give(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc_redis_link *link) {
+void kvc_redis_node_give(struct kvc_redis *l, struct kvc_redis_node *n,
+                         struct kvc_redis_link *link) {
     int kept = 0;
     if (kvc_redis_link_is_quiet(link)) {
         pthread_mutex_lock(&l->lock);
@@ -92,7 +95,8 @@ int kvc_redis_node_try(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc
     if (until && now >= until) n->until = now + n->pause;
     pthread_mutex_unlock(&l->lock);
     if (now >= until) return 0;
-    return kvc_fail(e, KVC_ERR_IO, "it is left alone for %" PRId64 " ms more after failures: %s", (until - now) / 1000 + 1, why);
+    return kvc_fail(e, KVC_ERR_IO, "it is left alone for %" PRId64 " ms more after failures: %s",
+                    (until - now) / 1000 + 1, why);
 }
 
 void kvc_redis_node_worked(struct kvc_redis *l, struct kvc_redis_node *n) {
@@ -102,7 +106,8 @@ void kvc_redis_node_worked(struct kvc_redis *l, struct kvc_redis_node *n) {
     pthread_mutex_unlock(&l->lock);
 }
 
-void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsigned failures, const char *why) {
+void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsigned failures,
+                           const char *why) {
     pthread_mutex_lock(&l->lock);
     snprintf(n->why, sizeof n->why, "%s", why);
     n->failures += failures;

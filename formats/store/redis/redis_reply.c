@@ -1,4 +1,5 @@
-/* redis_reply.c: replies of RESP2. hiredis parses all but values of objects, which would be copied twice and could claim any size. */
+/* redis_reply.c: replies of RESP2. hiredis parses all but values of objects, which would be copied
+ * twice and could claim any size. */
 #include "formats/store/redis/redis_reply.h"
 
 #include <stdlib.h>
@@ -13,7 +14,8 @@ typedef int elements;
 typedef size_t elements;
 #endif
 
-/* Makes an array of hiredis' own, whose memory follows from the number alone that the server claims. */
+/* Makes an array of hiredis' own, whose memory follows from the number alone that the server
+ * claims. */
 static void *few_elements(const redisReadTask *task, elements n) {
     if (n > KVC_REDIS_MAX_ELEMENTS) return NULL;
     redisReply *r = calloc(1, sizeof *r);
@@ -70,7 +72,8 @@ static int not_a_reply(struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_IO, "it does not speak Redis' protocol (%s)", what);
 }
 
-/* Reads "$N\r\n". Returns the length of the header, 0: it is not there yet, -1: this is no header of a value. */
+/* Reads "$N\r\n". Returns the length of the header, 0: it is not there yet, -1: this is no header
+ * of a value. */
 static int value_header(const uint8_t *p, size_t n, size_t *size) {
     *size = 0;
     for (size_t i = 1; i < n && i < MAX_HEADER; i++) {
@@ -85,7 +88,8 @@ static int value_header(const uint8_t *p, size_t n, size_t *size) {
 }
 
 /* Moves what is there of a value, and of the line's end after it. Returns 1 at its end. */
-static int value_bytes(struct kvc_redis_reader *r, struct kvc_redis_reply *reply, struct kvc_error *e) {
+static int value_bytes(struct kvc_redis_reader *r, struct kvc_redis_reply *reply,
+                       struct kvc_error *e) {
     size_t n = r->end - r->begin;
     if (r->left > 2) {
         if (n > r->left - 2) n = r->left - 2;
@@ -96,14 +100,16 @@ static int value_bytes(struct kvc_redis_reader *r, struct kvc_redis_reply *reply
         n = r->end - r->begin;
     }
     if (r->left > 2 || n < 2) return 0;
-    if (memcmp(r->bytes + r->begin, "\r\n", 2) != 0) return not_a_reply(e, "a value is longer than its length");
+    if (memcmp(r->bytes + r->begin, "\r\n", 2) != 0)
+        return not_a_reply(e, "a value is longer than its length");
     r->begin += 2;
     r->left = 0;
     *reply = (struct kvc_redis_reply){.placed = r->size};
     return 1;
 }
 
-/* Gives the reader bytes up to the next line's end. A reply ends with one, so that none of its successor is inside the reader. */
+/* Gives the reader bytes up to the next line's end. A reply ends with one, so that none of its
+ * successor is inside the reader. */
 static int line(struct kvc_redis_reader *r, struct kvc_redis_reply *reply, struct kvc_error *e) {
     const uint8_t *p = r->bytes + r->begin, *end = memchr(p, '\n', r->end - r->begin);
     const size_t n = end ? (size_t)(end + 1 - p) : r->end - r->begin;
@@ -111,19 +117,23 @@ static int line(struct kvc_redis_reader *r, struct kvc_redis_reply *reply, struc
     r->begin += n;
     r->inside = 1;
     r->line += n;
-    if (r->line > KVC_REDIS_MAX_LINE) return not_a_reply(e, "a line is too long"); /* each feed parses it from its beginning */
+    /* each feed parses it from its beginning */
+    if (r->line > KVC_REDIS_MAX_LINE) return not_a_reply(e, "a line is too long");
     if (end) r->line = 0;
-    if (r->reader->len - r->reader->pos + n > KVC_REDIS_MAX_REPLY) return not_a_reply(e, "a reply is too long");
-    if (redisReaderFeed(r->reader, (const char *)p, n) != REDIS_OK || redisReaderGetReply(r->reader, &tree) != REDIS_OK)
-        return not_a_reply(e, r->reader->err == REDIS_ERR_OOM ? "a reply is too long" : "damaged reply");
+    if (r->reader->len - r->reader->pos + n > KVC_REDIS_MAX_REPLY)
+        return not_a_reply(e, "a reply is too long");
+    if (redisReaderFeed(r->reader, (const char *)p, n) != REDIS_OK ||
+        redisReaderGetReply(r->reader, &tree) != REDIS_OK)
+        return not_a_reply(e, r->reader->err == REDIS_ERR_OOM ? "a reply is too long"
+                                                              : "damaged reply");
     if (!tree) return 0;
     r->inside = 0;
     *reply = (struct kvc_redis_reply){.tree = tree};
     return 1;
 }
 
-int kvc_redis_reader_next(struct kvc_redis_reader *r, kvc_redis_place *place, void *state, struct kvc_redis_reply *reply,
-                          struct kvc_error *e) {
+int kvc_redis_reader_next(struct kvc_redis_reader *r, kvc_redis_place *place, void *state,
+                          struct kvc_redis_reply *reply, struct kvc_error *e) {
     for (int status; r->left || r->begin < r->end;) {
         if (r->left) return value_bytes(r, reply, e);
         if (!r->inside && place && r->bytes[r->begin] == '$') {

@@ -1,5 +1,6 @@
-/* redis_reply.h: turns what a server sends into replies. Values of objects go from the socket into the caller's memory; all else is
- * hiredis' tree. Not for sockets, nor for what replies mean. REDIS.md, "Connections". */
+/* redis_reply.h: turns what a server sends into replies. Values of objects go from the socket into
+ * the caller's memory; all else is hiredis' tree. Not for sockets, nor for what replies mean.
+ * REDIS.md, "Connections". */
 #ifndef KVC_REDIS_REPLY_H
 #define KVC_REDIS_REPLY_H
 
@@ -9,7 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Limits of what a server may send: bytes of a reply that is no value of an object, and elements of one array. */
+/* Limits of what a server may send: bytes of a reply that is no value of an object, and elements of
+ * one array. */
 #define KVC_REDIS_MAX_REPLY (16 << 20)
 #define KVC_REDIS_MAX_LINE (64 << 10) /* bytes without an end of a line, in such a reply */
 #define KVC_REDIS_MAX_ELEMENTS (1 << 17)
@@ -37,14 +39,16 @@ struct kvc_redis_reader {
 int kvc_redis_reader_init(struct kvc_redis_reader *r, struct kvc_error *e);
 void kvc_redis_reader_free(struct kvc_redis_reader *r);
 
-/* Returns where to receive up to *n bytes; *n > 0. Call it when kvc_redis_reader_next() asked for more. */
+/* Returns where to receive up to *n bytes; *n > 0. Call it when kvc_redis_reader_next() asked for
+ * more. */
 uint8_t *kvc_redis_reader_room(struct kvc_redis_reader *r, size_t *n);
 void kvc_redis_reader_received(struct kvc_redis_reader *r, size_t n);
 
-/* Returns 1 and the next reply, whose tree is the caller's; 0: more must be received first; -1: this is no reply. A value may be placed
- * if `place` is not NULL; the memory must stay until its reply was returned. */
-int kvc_redis_reader_next(struct kvc_redis_reader *r, kvc_redis_place *place, void *state, struct kvc_redis_reply *reply,
-                          struct kvc_error *e);
+/* Returns 1 and the next reply, whose tree is the caller's; 0: more must be received first; -1:
+ * this is no reply. A value may be placed if `place` is not NULL; the memory must stay until its
+ * reply was returned. */
+int kvc_redis_reader_next(struct kvc_redis_reader *r, kvc_redis_place *place, void *state,
+                          struct kvc_redis_reply *reply, struct kvc_error *e);
 /* 1: nothing was received beyond the replies that were returned. */
 int kvc_redis_reader_is_idle(const struct kvc_redis_reader *r);
 

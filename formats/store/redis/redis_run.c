@@ -1,4 +1,5 @@
-/* redis_run.c: requests, where they go, and what becomes of their replies. The bytes are moved by redis_lane.c. */
+/* redis_run.c: requests, where they go, and what becomes of their replies. The bytes are moved by
+ * redis_lane.c. */
 #include "formats/store/redis/redis_run.h"
 
 #include "codecs/memory.h"
@@ -9,13 +10,15 @@
 #include <string.h>
 #include <time.h>
 
-/* Times in microseconds. A node that was silent for HUNG counts as failed for good, one that was for SLOW as failed once. */
+/* Times in microseconds. A node that was silent for HUNG counts as failed for good, one that was
+ * for SLOW as failed once. */
 enum { MAX_TRIES = 16, TRY_AGAIN = 5000, HUNG = 20000, SLOW = 2000, FAILURES = 3 };
 
 void kvc_redis_run_end(struct kvc_redis_run *run) {
     for (size_t i = 0; i < run->n_lanes; i++) {
         struct kvc_redis_lane *lane = run->lane[i];
-        if (lane->link && (lane->sent.first || lane->offset || lane->greetings)) kvc_redis_link_close(lane->link);
+        if (lane->link && (lane->sent.first || lane->offset || lane->greetings))
+            kvc_redis_link_close(lane->link);
         else if (lane->link) kvc_redis_node_give(run->l, lane->node, lane->link);
         free(lane);
     }
@@ -24,14 +27,16 @@ void kvc_redis_run_end(struct kvc_redis_run *run) {
     run->n_lanes = 0;
 }
 
-static void finish(struct kvc_redis_run *run, struct kvc_redis_request *q, enum kvc_redis_state state) {
+static void finish(struct kvc_redis_run *run, struct kvc_redis_request *q,
+                   enum kvc_redis_state state) {
     q->state_of = state;
     run->pending--;
     if (q->done) q->done(run, q);
 }
 
 /* Notes the first error of a run, of a node if it is not NULL; the others mostly follow from it. */
-static void note(struct kvc_redis_run *run, const struct kvc_redis_node *node, const struct kvc_error *e) {
+static void note(struct kvc_redis_run *run, const struct kvc_redis_node *node,
+                 const struct kvc_error *e) {
     char text[sizeof node->name + 16] = "redis";
     if (run->failed) return;
     if (node) snprintf(text, sizeof text, "redis: %s", node->name);
@@ -90,7 +95,8 @@ void kvc_redis_run_add(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     route(run, q);
 }
 
-static void lane_failed(struct kvc_redis_run *run, struct kvc_redis_lane *lane, unsigned failures, const struct kvc_error *e) {
+static void lane_failed(struct kvc_redis_run *run, struct kvc_redis_lane *lane, unsigned failures,
+                        const struct kvc_error *e) {
     struct kvc_redis_request *q;
     note(run, lane->node, e);
     if (lane->link) kvc_redis_link_close(lane->link);
@@ -103,9 +109,11 @@ static void lane_failed(struct kvc_redis_run *run, struct kvc_redis_lane *lane, 
 }
 
 /* Sends a request to where an error points. Returns 0; -1: it points nowhere. */
-static int redirect(struct kvc_redis_run *run, const struct kvc_redis_lane *lane, struct kvc_redis_request *q, int ask) {
+static int redirect(struct kvc_redis_run *run, const struct kvc_redis_lane *lane,
+                    struct kvc_redis_request *q, int ask) {
     struct kvc_redis_place_of to;
-    if (q->slot < 0 || q->tries++ == MAX_TRIES || kvc_redis_redirection(q->reply->str, &to) || to.slot != (unsigned)q->slot)
+    if (q->slot < 0 || q->tries++ == MAX_TRIES || kvc_redis_redirection(q->reply->str, &to) ||
+        to.slot != (unsigned)q->slot)
         return -1;
     const int number = kvc_redis_node_add(run->l, to.host[0] ? to.host : lane->node->host, to.port);
     if (number < 0) return -1;
@@ -123,7 +131,8 @@ static int redirect(struct kvc_redis_run *run, const struct kvc_redis_lane *lane
     return 0;
 }
 
-static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struct kvc_redis_request *q) {
+static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane,
+                   struct kvc_redis_request *q) {
     if (!q->reply || q->reply->type != REDIS_REPLY_ERROR) {
         finish(run, q, KVC_REDIS_ANSWERED);
         return;
@@ -155,14 +164,16 @@ static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane, struc
 }
 
 void kvc_redis_run_init(struct kvc_redis_run *run, struct kvc_redis *l, kvc_instant deadline) {
-    *run = (struct kvc_redis_run){.l = l, .deadline = deadline, .answer = answer, .lost = lane_failed};
+    *run =
+        (struct kvc_redis_run){.l = l, .deadline = deadline, .answer = answer, .lost = lane_failed};
 }
 
 int kvc_redis_is_wrong_type(const struct kvc_redis_request *q) {
     return q->state_of == KVC_REDIS_DENIED && strncmp(q->reply->str, "WRONGTYPE", 9) == 0;
 }
 
-int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_request *q, struct kvc_error *e) {
+int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_request *q,
+                      struct kvc_error *e) {
     char text[200];
     if (q && q->reply && q->reply->type == REDIS_REPLY_ERROR) {
         const int denied = kvc_redis_judge(q->reply->str) == KVC_REDIS_REFUSED;
@@ -176,8 +187,8 @@ int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_re
         if (e) *e = run->error;
         return -1;
     }
-    return kvc_fail(e, KVC_ERR_IO, "redis: no answer within the time limit%s%s", *run->later_why ? ": the server says: " : "",
-                    run->later_why);
+    return kvc_fail(e, KVC_ERR_IO, "redis: no answer within the time limit%s%s",
+                    *run->later_why ? ": the server says: " : "", run->later_why);
 }
 
 /* Waits until one of the lanes can move bytes, or something is due. */
@@ -191,7 +202,9 @@ static void wait(struct kvc_redis_run *run, struct pollfd *p) {
     const kvc_instant now = kvc_now(), left = until - now;
     const int64_t most = 3600 * INT64_C(1000000);
     struct timespec t = {0};
-    if (left > 0) t = (struct timespec){(left < most ? left : most) / 1000000, (left < most ? left : most) % 1000000 * 1000};
+    if (left > 0)
+        t = (struct timespec){(left < most ? left : most) / 1000000,
+                              (left < most ? left : most) % 1000000 * 1000};
     if (ppoll(p, run->n_lanes, &t, NULL) < 0)
         for (size_t i = 0; i < run->n_lanes; i++) p[i].revents = 0;
 }

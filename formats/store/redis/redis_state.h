@@ -1,5 +1,6 @@
-/* redis_state.h: what a level knows of its cluster: servers, their idle connections, who has which slot, whom to leave alone. All of it
- * is under one lock, which nobody holds while waiting. REDIS.md, "Slots" and "Failures". */
+/* redis_state.h: what a level knows of its cluster: servers, their idle connections, who has which
+ * slot, whom to leave alone. All of it is under one lock, which nobody holds while waiting.
+ * REDIS.md, "Slots" and "Failures". */
 #ifndef KVC_REDIS_STATE_H
 #define KVC_REDIS_STATE_H
 

@@ -20,7 +20,8 @@ static int redis_tls_failed(struct kvc_error *e, const char *what) {
     return kvc_fail(e, KVC_ERR_IO, "TLS: %s%s%s", what, *text ? ": " : "", text);
 }
 
-struct kvc_redis_tls *kvc_redis_tls_open(const char *authorities, const char *certificate, const char *key, struct kvc_error *e) {
+struct kvc_redis_tls *kvc_redis_tls_open(const char *authorities, const char *certificate,
+                                         const char *key, struct kvc_error *e) {
     SSL_CTX *c = SSL_CTX_new(TLS_client_method());
     if (!c) {
         redis_tls_failed(e, "no memory");
@@ -31,10 +32,14 @@ struct kvc_redis_tls *kvc_redis_tls_open(const char *authorities, const char *ce
     SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_read_ahead(c, 1);
     int status = 0;
-    if (authorities ? !SSL_CTX_load_verify_locations(c, authorities, NULL) : !SSL_CTX_set_default_verify_paths(c))
-        status = redis_tls_failed(e, authorities ? authorities : "the system's authorities cannot be read");
-    else if (certificate && SSL_CTX_use_certificate_chain_file(c, certificate) != 1) status = redis_tls_failed(e, certificate);
-    else if (key && (SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(c) != 1))
+    if (authorities ? !SSL_CTX_load_verify_locations(c, authorities, NULL)
+                    : !SSL_CTX_set_default_verify_paths(c))
+        status = redis_tls_failed(e, authorities ? authorities
+                                                 : "the system's authorities cannot be read");
+    else if (certificate && SSL_CTX_use_certificate_chain_file(c, certificate) != 1)
+        status = redis_tls_failed(e, certificate);
+    else if (key && (SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1 ||
+                     SSL_CTX_check_private_key(c) != 1))
         status = redis_tls_failed(e, key);
     if (status) {
         if (e) e->severity = KVC_SEVERITY_ITEM;
@@ -48,7 +53,8 @@ void kvc_redis_tls_close(struct kvc_redis_tls *t) {
     SSL_CTX_free((SSL_CTX *)(void *)t);
 }
 
-void *kvc_redis_tls_new(const struct kvc_redis_tls *t, int fd, const char *host, struct kvc_error *e) {
+void *kvc_redis_tls_new(const struct kvc_redis_tls *t, int fd, const char *host,
+                        struct kvc_error *e) {
     struct in6_addr address;
     union {
         const struct kvc_redis_tls *settings;
@@ -62,7 +68,8 @@ void *kvc_redis_tls_new(const struct kvc_redis_tls *t, int fd, const char *host,
             ok = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s), host);
         else
             ok = SSL_set1_host(s, host) &&
-                 SSL_ctrl(s, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, (void *)(uintptr_t)host);
+                 SSL_ctrl(s, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name,
+                          (void *)(uintptr_t)host);
     }
     if (ok) return s;
     SSL_free(s);
@@ -83,11 +90,13 @@ static int judge(SSL *s, int result, short *wants, struct kvc_error *e) {
     case SSL_ERROR_ZERO_RETURN: return kvc_fail(e, KVC_ERR_IO, "the server closed the connection");
     case SSL_ERROR_SYSCALL:
         ERR_clear_error();
-        return kvc_fail(e, KVC_ERR_IO, "%s", system ? strerror(system) : "the server closed the connection");
+        return kvc_fail(e, KVC_ERR_IO, "%s",
+                        system ? strerror(system) : "the server closed the connection");
     default: break;
     }
     const long verify = SSL_get_verify_result(s);
-    return redis_tls_failed(e, verify == X509_V_OK ? "failed" : X509_verify_cert_error_string(verify));
+    return redis_tls_failed(e,
+                            verify == X509_V_OK ? "failed" : X509_verify_cert_error_string(verify));
 }
 
 int kvc_redis_tls_handshake(void *tls, short *wants, struct kvc_error *e) {
@@ -98,7 +107,8 @@ int kvc_redis_tls_handshake(void *tls, short *wants, struct kvc_error *e) {
     return result == 1 ? 1 : judge(tls, result, wants, e);
 }
 
-ssize_t kvc_redis_tls_send(void *tls, const struct iovec *v, size_t n, short *wants, struct kvc_error *e) {
+ssize_t kvc_redis_tls_send(void *tls, const struct iovec *v, size_t n, short *wants,
+                           struct kvc_error *e) {
     /* Gathers what is small: a record of TLS has up to 16 KiB. */
     char record[16 << 10];
     const void *from = v[0].iov_base;
@@ -106,7 +116,8 @@ ssize_t kvc_redis_tls_send(void *tls, const struct iovec *v, size_t n, short *wa
     if (size < sizeof record && n > 1) {
         size = 0;
         for (size_t i = 0; i < n && size < sizeof record; i++) {
-            const size_t part = v[i].iov_len < sizeof record - size ? v[i].iov_len : sizeof record - size;
+            const size_t part = v[i].iov_len < sizeof record - size ? v[i].iov_len
+                                                                    : sizeof record - size;
             memcpy(record + size, v[i].iov_base, part);
             size += part;
         }

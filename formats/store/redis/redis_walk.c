@@ -1,4 +1,5 @@
-/* redis_walk.c: lists the objects of all servers, and what servers tell of themselves. Spec: REDIS.md, "Listing". */
+/* redis_walk.c: lists the objects of all servers, and what servers tell of themselves. Spec:
+ * REDIS.md, "Listing". */
 #include "formats/store/redis/redis_level.h"
 
 #include "codecs/memory.h"
@@ -34,18 +35,21 @@ static void put_hash(struct seen_set *s, uint64_t h) {
     s->n++;
 }
 
-/* Returns 1 if the object is new, 0 if it is not, -1 without memory. Keys are hashes, so that 8 bytes of them tell objects apart. */
+/* Returns 1 if the object is new, 0 if it is not, -1 without memory. Keys are hashes, so that 8
+ * bytes of them tell objects apart. */
 static int is_new(struct seen_set *s, const struct kvc_object *o, struct kvc_error *e) {
     uint64_t h, space;
     memcpy(&h, o->key, sizeof h);
     memcpy(&space, o->space, sizeof space);
     h = (h ^ space * 0x9e3779b97f4a7c15u) + o->kind;
     if (!h) h = 1;
-    for (size_t at = (size_t)h & (s->room - 1); s->room && s->hash[at]; at = (at + 1) & (s->room - 1))
+    for (size_t at = (size_t)h & (s->room - 1); s->room && s->hash[at];
+         at = (at + 1) & (s->room - 1))
         if (s->hash[at] == h) return 0;
     if (2 * (s->n + 1) > s->room) {
         struct seen_set larger = {.room = s->room ? 2 * s->room : 1024};
-        if (!(larger.hash = kvc_alloc_zeros(larger.room, sizeof *larger.hash))) return kvc_fail_memory(e, "a list of objects");
+        if (!(larger.hash = kvc_alloc_zeros(larger.room, sizeof *larger.hash)))
+            return kvc_fail_memory(e, "a list of objects");
         for (size_t i = 0; i < s->room; i++)
             if (s->hash[i]) put_hash(&larger, s->hash[i]);
         free(s->hash);
@@ -55,7 +59,8 @@ static int is_new(struct seen_set *s, const struct kvc_object *o, struct kvc_err
     return 1;
 }
 
-/* Writes the pattern of all keys, or of those of a namespace: the prefix with its special characters set apart. */
+/* Writes the pattern of all keys, or of those of a namespace: the prefix with its special
+ * characters set apart. */
 static void write_pattern(const struct kvc_redis *l, const uint8_t *space, char *to) {
     for (const char *p = l->o.prefix; *p; p++) {
         if (strchr("*?[]^\\-", *p)) *to++ = '\\';
@@ -66,7 +71,8 @@ static void write_pattern(const struct kvc_redis *l, const uint8_t *space, char 
 }
 
 /* Sends requests to one server and waits for all of their replies. -1: one of them failed. */
-static int run_all(struct kvc_redis *l, struct kvc_redis_request *q, size_t n, kvc_instant deadline, struct kvc_error *e) {
+static int run_all(struct kvc_redis *l, struct kvc_redis_request *q, size_t n, kvc_instant deadline,
+                   struct kvc_error *e) {
     struct kvc_redis_run run;
     int status = 0;
     kvc_redis_run_init(&run, l, deadline);
@@ -83,19 +89,28 @@ static long long integer_of(const struct kvc_redis_request *q) {
     return q->reply && q->reply->type == REDIS_REPLY_INTEGER ? q->reply->integer : -1;
 }
 
-/* Asks for ages and sizes of the objects of one reply to SCAN, and hands them on. STRLEN makes an object look used where the server is
- * older than CLIENT NO-TOUCH, which such a server refuses without harm. */
-static int report(struct walk *w, int node, const struct kvc_object *o, size_t n, struct kvc_error *e) {
-    static const char *const quiet[] = {"CLIENT", "NO-TOUCH", "ON"}, *const normal[] = {"CLIENT", "NO-TOUCH", "OFF"};
+/* Asks for ages and sizes of the objects of one reply to SCAN, and hands them on. STRLEN makes an
+ * object look used where the server is older than CLIENT NO-TOUCH, which such a server refuses
+ * without harm. */
+static int report(struct walk *w, int node, const struct kvc_object *o, size_t n,
+                  struct kvc_error *e) {
+    static const char *const quiet[] = {"CLIENT", "NO-TOUCH", "ON"}, *const normal[] = {"CLIENT",
+                                                                                        "NO-TOUCH",
+                                                                                        "OFF"};
     struct kvc_redis_request *q = kvc_alloc_zeros(2 * n + 2, sizeof *q);
     if (!q) return kvc_fail_memory(e, "commands");
-    int status = kvc_redis_request_words(&q[0], 3, quiet, e) || kvc_redis_request_words(&q[2 * n + 1], 3, normal, e) ? -1 : 0;
+    int status = kvc_redis_request_words(&q[0], 3, quiet, e) ||
+                         kvc_redis_request_words(&q[2 * n + 1], 3, normal, e)
+                     ? -1
+                     : 0;
     for (size_t i = 0; i < n && !status; i++) {
         char key[KVC_REDIS_KEY];
         const char *const idle[] = {"OBJECT", "IDLETIME", key}, *const length[] = {"STRLEN", key};
         kvc_redis_key(w->l, &o[i], key);
-        status = kvc_redis_request_words(&q[2 * i + 1], 3, idle, e) || kvc_redis_request_words(&q[2 * i + 2], 2, length, e) ? -1
-                                                                                                                            : 0;
+        status = kvc_redis_request_words(&q[2 * i + 1], 3, idle, e) ||
+                         kvc_redis_request_words(&q[2 * i + 2], 2, length, e)
+                     ? -1
+                     : 0;
     }
     for (size_t i = 0; i < 2 * n + 2; i++) {
         q[i].slot = -1;
@@ -108,7 +123,8 @@ static int report(struct walk *w, int node, const struct kvc_object *o, size_t n
         const long long idle = integer_of(&q[2 * i + 1]), size = integer_of(&q[2 * i + 2]);
         /* what is no string has no bytes, and reading it tells what is wrong */
         if (size < 0 && !kvc_redis_is_wrong_type(&q[2 * i + 2])) continue; /* it has moved away */
-        w->stop = w->seen(w->state, &o[i], size < 0 ? 0 : (uint64_t)size, idle < 0 || idle > now ? 0 : now - idle);
+        w->stop = w->seen(w->state, &o[i], size < 0 ? 0 : (uint64_t)size,
+                          idle < 0 || idle > now ? 0 : now - idle);
     }
     for (size_t i = 0; i < 2 * n + 2; i++) kvc_redis_request_free(&q[i]);
     free(q);
@@ -116,10 +132,12 @@ static int report(struct walk *w, int node, const struct kvc_object *o, size_t n
 }
 
 /* Takes a reply to SCAN: an array of the next cursor and an array of keys. */
-static int take_keys(struct walk *w, int node, const redisReply *r, char cursor[32], struct kvc_error *e) {
+static int take_keys(struct walk *w, int node, const redisReply *r, char cursor[32],
+                     struct kvc_error *e) {
     const size_t prefix = strlen(w->l->o.prefix);
-    if (!r || r->type != REDIS_REPLY_ARRAY || r->elements != 2 || r->element[0]->type != REDIS_REPLY_STRING ||
-        r->element[0]->len >= 32 || r->element[1]->type != REDIS_REPLY_ARRAY)
+    if (!r || r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
+        r->element[0]->type != REDIS_REPLY_STRING || r->element[0]->len >= 32 ||
+        r->element[1]->type != REDIS_REPLY_ARRAY)
         return kvc_fail(e, KVC_ERR_IO, "redis: the reply to SCAN is damaged");
     memcpy(cursor, r->element[0]->str, r->element[0]->len + 1);
     const redisReply *keys = r->element[1];
@@ -130,7 +148,8 @@ static int take_keys(struct walk *w, int node, const redisReply *r, char cursor[
         const redisReply *key = keys->element[i];
         /* other keys may be there too */
         if (key->type != REDIS_REPLY_STRING || key->len <= prefix || strlen(key->str) != key->len ||
-            memcmp(key->str, w->l->o.prefix, prefix) != 0 || kvc_object_parse(key->str + prefix, &o[n]))
+            memcmp(key->str, w->l->o.prefix, prefix) != 0 ||
+            kvc_object_parse(key->str + prefix, &o[n]))
             continue;
         status = is_new(&w->set, &o[n], e);
         n += status == 1;
@@ -169,7 +188,8 @@ static int *serving(struct kvc_redis *l, size_t *n) {
     return list;
 }
 
-int kvc_redis_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *seen, void *state, struct kvc_error *e) {
+int kvc_redis_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *seen, void *state,
+                   struct kvc_error *e) {
     struct kvc_redis *l = (struct kvc_redis *)level;
     struct walk w = {.l = l, .seen = seen, .state = state};
     size_t n;
@@ -185,7 +205,8 @@ int kvc_redis_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen
 /* Reads "name:value" of INFO. */
 static const char *info(const redisReply *r, const char *name) {
     const size_t n = strlen(name);
-    for (const char *p = r && r->type == REDIS_REPLY_STRING ? r->str : NULL; p; p = strchr(p, '\n')) {
+    for (const char *p = r && r->type == REDIS_REPLY_STRING ? r->str : NULL; p;
+         p = strchr(p, '\n')) {
         p += *p == '\n';
         if (strncmp(p, name, n) == 0 && p[n] == ':') return p + n + 1;
     }
@@ -198,7 +219,8 @@ static int64_t number(const redisReply *r, const char *name) {
 }
 
 /* Copies a word of INFO. */
-static void word(const struct kvc_redis *l, const redisReply *r, const char *name, char *to, size_t room) {
+static void word(const struct kvc_redis *l, const redisReply *r, const char *name, char *to,
+                 size_t room) {
     const char *text = info(r, name);
     char line[64] = "?";
     if (text) snprintf(line, sizeof line, "%.*s", (int)strcspn(text, "\r\n"), text);
@@ -212,8 +234,8 @@ struct about {
     int64_t used, limit; /* bytes of memory; limit 0: a server has none */
 };
 
-static void add_server(const struct kvc_redis *l, struct about *x, const redisReply *server, const redisReply *memory,
-                       int first) {
+static void add_server(const struct kvc_redis *l, struct about *x, const redisReply *server,
+                       const redisReply *memory, int first) {
     const int64_t limit = number(memory, "maxmemory");
     x->valkey = info(server, "valkey_version") != NULL;
     word(l, server, x->valkey ? "valkey_version" : "redis_version", x->version, sizeof x->version);
@@ -222,7 +244,8 @@ static void add_server(const struct kvc_redis *l, struct about *x, const redisRe
     x->limit = limit && (first || x->limit) ? x->limit + limit : 0;
 }
 
-static void redis_walk_describe(struct kvc_redis *l, const struct about *x, size_t servers, char *text, size_t size) {
+static void redis_walk_describe(struct kvc_redis *l, const struct about *x, size_t servers,
+                                char *text, size_t size) {
     char kind[48] = "single server", limit[48] = "";
     char used[32], most[32];
     const double mib = 1 << 20;
@@ -231,12 +254,16 @@ static void redis_walk_describe(struct kvc_redis *l, const struct about *x, size
     if (x->limit) snprintf(limit, sizeof limit, " of %s MiB", most);
     pthread_mutex_lock(&l->lock);
     if (l->clustered) snprintf(kind, sizeof kind, "cluster of %zu masters", servers);
-    snprintf(text, size, "%s %s, %s; %" PRIu64 " finds in %" PRIu64 " round trips; memory of all keys %s MiB%s, %s",
-             x->valkey ? "Valkey" : "Redis", x->version, kind, l->finds, l->find_rounds, used, limit, x->policy);
+    snprintf(text, size,
+             "%s %s, %s; %" PRIu64 " finds in %" PRIu64
+             " round trips; memory of all keys %s MiB%s, %s",
+             x->valkey ? "Valkey" : "Redis", x->version, kind, l->finds, l->find_rounds, used,
+             limit, x->policy);
     pthread_mutex_unlock(&l->lock);
 }
 
-int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_instant deadline, struct kvc_error *e) {
+int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_instant deadline,
+                    struct kvc_error *e) {
     static const char *const server[] = {"INFO", "server"}, *const memory[] = {"INFO", "memory"};
     struct kvc_redis *l = (struct kvc_redis *)level;
     struct about x = {.version = "?", .policy = "?"};
@@ -252,7 +279,8 @@ int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_
     }
     if (!status) status = run_all(l, q, 2 * n, deadline, e);
     *facts = (struct kvc_level_facts){.objects = -1, .bytes = -1, .limit = -1};
-    for (size_t i = 0; i < n && !status; i++) add_server(l, &x, q[2 * i].reply, q[2 * i + 1].reply, i == 0);
+    for (size_t i = 0; i < n && !status; i++)
+        add_server(l, &x, q[2 * i].reply, q[2 * i + 1].reply, i == 0);
     redis_walk_describe(l, &x, n, facts->text, sizeof facts->text);
     for (size_t i = 0; q && i < 2 * n; i++) kvc_redis_request_free(&q[i]);
     free(q);

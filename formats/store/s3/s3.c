@@ -56,7 +56,8 @@ static struct kvc_level *s3_open(struct kvc_url *url, struct kvc_error *e) {
     return &l->level;
 }
 
-static int s3_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_instant deadline, struct kvc_error *e) {
+static int s3_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_instant deadline,
+                    struct kvc_error *e) {
     struct kvc_s3 *l = (struct kvc_s3 *)level;
     const struct kvc_s3_setup *s = &l->setup;
     struct kvc_s3_request r = {.method = "HEAD"};
@@ -68,15 +69,17 @@ static int s3_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_
     kvc_s3_request_free(&r);
     if (!status && r.answer.status != 200) status = kvc_s3_fail(l, &r, e);
     if (status) return -1;
-    snprintf(facts->text, sizeof facts->text, "S3 bucket %.63s at %.60s, region %.30s%s%.50s", s->bucket, s->base,
-             *r.answer.region ? r.answer.region : s->region, *r.answer.server ? ", server " : "", r.answer.server);
+    snprintf(facts->text, sizeof facts->text, "S3 bucket %.63s at %.60s, region %.30s%s%.50s",
+             s->bucket, s->base, *r.answer.region ? r.answer.region : s->region,
+             *r.answer.server ? ", server " : "", r.answer.server);
     return 0;
 }
 
 void kvc_s3_stats(const struct kvc_level *level, struct kvc_s3_stats *stats) {
     const struct kvc_s3_counters *n = &((const struct kvc_s3 *)level)->counters;
-    *stats = (struct kvc_s3_stats){atomic_load(&n->rounds), atomic_load(&n->requests), atomic_load(&n->retries),
-                                   atomic_load(&n->hedges), atomic_load(&n->hedges_won)};
+    *stats = (struct kvc_s3_stats){atomic_load(&n->rounds), atomic_load(&n->requests),
+                                   atomic_load(&n->retries), atomic_load(&n->hedges),
+                                   atomic_load(&n->hedges_won)};
 }
 
 __attribute__((visibility("default"))) const struct kvc_level_ops *kvc_store_level(void) {

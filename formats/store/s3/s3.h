@@ -1,4 +1,5 @@
-/* s3.h: the S3 backend of the prefix store, for what is linked with it. Not for the store, which finds it by KVC_LEVEL_ENTRY. */
+/* s3.h: the S3 backend of the prefix store, for what is linked with it. Not for the store, which
+ * finds it by KVC_LEVEL_ENTRY. */
 #ifndef KVC_S3_H
 #define KVC_S3_H
 

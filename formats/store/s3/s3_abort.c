@@ -1,4 +1,5 @@
-/* s3_abort.c: the thread that removes uploads. It is begun when there is the first one. Spec: S3.md, "Writing". */
+/* s3_abort.c: the thread that removes uploads. It is begun when there is the first one. Spec:
+ * S3.md, "Writing". */
 #include "formats/store/s3/s3_abort.h"
 
 #include "formats/store/s3/s3_call.h"
@@ -61,7 +62,8 @@ static void *work(void *state) {
         struct upload *u = take_due(a, now, &wait);
         if (!u && a->stop) break;
         if (!u) {
-            const struct timespec t = {.tv_sec = (time_t)(wait / SECOND), .tv_nsec = (long)(wait % SECOND * 1000)};
+            const struct timespec t = {.tv_sec = (time_t)(wait / SECOND),
+                                       .tv_nsec = (long)(wait % SECOND * 1000)};
             if (wait == INT64_MAX) pthread_cond_wait(&a->more, &a->lock);
             else pthread_cond_timedwait(&a->more, &a->lock, &t);
             continue;
@@ -89,7 +91,8 @@ struct kvc_s3_aborts *kvc_s3_aborts_new(struct kvc_s3 *l) {
     if (!a) return NULL;
     a->l = l;
     if (!pthread_condattr_init(&clock)) {
-        const int set = !pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) && !pthread_cond_init(&a->more, &clock);
+        const int set = !pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) &&
+                        !pthread_cond_init(&a->more, &clock);
         pthread_condattr_destroy(&clock);
         if (set && !pthread_mutex_init(&a->lock, NULL)) return a;
         if (set) pthread_cond_destroy(&a->more);

@@ -1,4 +1,5 @@
-/* s3_abort.h: removes uploads that came to nothing, after the call that began them is over. Not for objects. */
+/* s3_abort.h: removes uploads that came to nothing, after the call that began them is over. Not for
+ * objects. */
 #ifndef KVC_S3_ABORT_H
 #define KVC_S3_ABORT_H
 

@@ -9,7 +9,8 @@
 #include <time.h>
 
 void kvc_s3_answer_begin(struct kvc_s3_answer *a) {
-    *a = (struct kvc_s3_answer){.length = -1, .first = -1, .last = -1, .total = -1, .date = -1, .retry = -1};
+    *a = (struct kvc_s3_answer){
+        .length = -1, .first = -1, .last = -1, .total = -1, .date = -1, .retry = -1};
 }
 
 /* Reads digits, 18 at most, and returns what follows; NULL: there are none. */
@@ -35,7 +36,9 @@ static void read_range(struct kvc_s3_answer *a, const char *value) {
     int64_t first, last, total;
     if (strncasecmp(value, "bytes ", 6) != 0) return;
     const char *p = number(value + 6, &first);
-    if (!p || *p != '-' || !(p = number(p + 1, &last)) || *p != '/' || !(p = number(p + 1, &total)) || *p) return;
+    if (!p || *p != '-' || !(p = number(p + 1, &last)) || *p != '/' ||
+        !(p = number(p + 1, &total)) || *p)
+        return;
     if (first > last || last >= total) return;
     a->first = first;
     a->last = last;
@@ -71,7 +74,9 @@ static void s3_answer_read_header(struct kvc_s3_answer *a, const char *name, con
 
 void kvc_s3_answer_line(struct kvc_s3_answer *a, const char *line, size_t n) {
     char text[512];
-    while (n && (line[n - 1] == '\n' || line[n - 1] == '\r' || line[n - 1] == ' ' || line[n - 1] == '\t')) n--;
+    while (n && (line[n - 1] == '\n' || line[n - 1] == '\r' || line[n - 1] == ' ' ||
+                 line[n - 1] == '\t'))
+        n--;
     if (n >= sizeof text || memchr(line, '\0', n)) return; /* of no interest here */
     memcpy(text, line, n);
     text[n] = '\0';

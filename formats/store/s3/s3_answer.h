@@ -16,7 +16,8 @@ struct kvc_s3_answer {
 };
 
 void kvc_s3_answer_begin(struct kvc_s3_answer *a);
-/* Takes one line with its end. A line with a status begins a new answer: 100 may come before the one that counts. */
+/* Takes one line with its end. A line with a status begins a new answer: 100 may come before the
+ * one that counts. */
 void kvc_s3_answer_line(struct kvc_s3_answer *a, const char *line, size_t n);
 
 /* Reads "1994-11-06T08:49:37.000Z"; -1: no such date. */

@@ -1,4 +1,5 @@
-/* s3_call.c: requests at once, on the connections of a channel. Spec: S3.md, "Requests" and "Failures". */
+/* s3_call.c: requests at once, on the connections of a channel. Spec: S3.md, "Requests" and
+ * "Failures". */
 #include "formats/store/s3/s3_call.h"
 
 #include "formats/store/s3/s3_health.h"
@@ -12,7 +13,7 @@
 
 #define MILLISECOND INT64_C(1000)
 #define SECOND INT64_C(1000000)
-#define SKEW 840           /* seconds; S3 accepts 15 minutes between the time of a request and its own */
+#define SKEW 840 /* seconds; S3 accepts 15 minutes between the time of a request and its own */
 #define MAX_RETRY_AFTER 60 /* seconds that a server may keep us waiting */
 #define STANDSTILL 3       /* a try that stands still counts as so many: it took its time */
 
@@ -41,12 +42,15 @@ static struct kvc_s3_channel *take_channel(struct kvc_s3 *l) {
     ch = calloc(1, sizeof *ch);
     if (!ch) return NULL;
     ch->multi = curl_multi_init();
-    if (ch->multi && curl_multi_setopt(ch->multi, CURLMOPT_MAXCONNECTS, 2L * (long)l->setup.connections) == CURLM_OK) return ch;
+    if (ch->multi && curl_multi_setopt(ch->multi, CURLMOPT_MAXCONNECTS,
+                                       2L * (long)l->setup.connections) == CURLM_OK)
+        return ch;
     channel_free(ch);
     return NULL;
 }
 
-int kvc_s3_call_begin(struct kvc_s3_call *c, struct kvc_s3 *l, kvc_instant deadline, struct kvc_error *e) {
+int kvc_s3_call_begin(struct kvc_s3_call *c, struct kvc_s3 *l, kvc_instant deadline,
+                      struct kvc_error *e) {
     *c = (struct kvc_s3_call){.l = l, .deadline = deadline};
     if (kvc_s3_admit(l, e)) return -1;
     c->channel = take_channel(l);
@@ -134,7 +138,8 @@ static const char *check(const struct kvc_s3_try *t) {
     if (t->too_much) return "the answer is longer than what was asked for";
     if (!t->to) return NULL;
     if (a->status == 200 && r->first) return "the server does not send ranges";
-    if (a->status == 200 && a->length >= 0 && (uint64_t)a->length != t->got) return "the answer has another length than it says";
+    if (a->status == 200 && a->length >= 0 && (uint64_t)a->length != t->got)
+        return "the answer has another length than it says";
     if (a->status != 206) return NULL;
     if (a->total < 0) return "the answer does not say which range it has";
     const uint64_t total = (uint64_t)a->total, left = total > r->first ? total - r->first : 0,
@@ -146,24 +151,28 @@ static const char *check(const struct kvc_s3_try *t) {
 
 static int may_pass(const struct kvc_s3_request *r, int status) {
     if (status == 400) return strcmp(r->code, "RequestTimeout") == 0;
-    return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 || status == 504;
+    return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
+           status == 504;
 }
 
 /* Tries once more, after a pause that doubles each time. */
-static void again(struct kvc_s3_call *c, struct kvc_s3_request *r, const char *why, int64_t retry_after, unsigned weight) {
+static void again(struct kvc_s3_call *c, struct kvc_s3_request *r, const char *why,
+                  int64_t retry_after, unsigned weight) {
     c->bad += !r->wrong; /* a server that sends a wrong answer is there */
     snprintf(c->last, sizeof c->last, "%s", why);
     snprintf(r->why, sizeof r->why, "%s", why);
     if (r->running[0] || r->running[1]) return; /* the other one may still bring it */
     if (retry_after > MAX_RETRY_AFTER) {
-        snprintf(r->why, sizeof r->why, "%.120s: it asks to wait for %" PRId64 " s (Retry-After), which is more than %d s", why,
-                 retry_after, MAX_RETRY_AFTER);
+        snprintf(r->why, sizeof r->why,
+                 "%.120s: it asks to wait for %" PRId64 " s (Retry-After), which is more than %d s",
+                 why, retry_after, MAX_RETRY_AFTER);
         give_up(c, r, r->why);
         return;
     }
     r->tries += weight;
     const unsigned shift = r->tries < 7 ? r->tries : 7;
-    int64_t pause = (int64_t)((double)(10 * MILLISECOND << shift) * (0.5 + 0.5 * kvc_s3_jitter(c->l)));
+    int64_t pause = (int64_t)((double)(10 * MILLISECOND << shift) *
+                              (0.5 + 0.5 * kvc_s3_jitter(c->l)));
     if (retry_after * SECOND > pause) pause = retry_after * SECOND;
     r->due = kvc_now() + pause;
     if (r->tries >= c->l->setup.tries || r->due >= c->deadline) {
@@ -203,10 +212,15 @@ static void s3_call_settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode
     const char *wrong = code == CURLE_OK || t->too_much ? check(t) : NULL;
     char why[256];
     if (code != CURLE_OK || wrong || !t->answer.status) {
-        snprintf(why, sizeof why, "%s", wrong ? wrong : *t->error ? t->error : code ? curl_easy_strerror(code) : "no answer");
+        snprintf(why, sizeof why, "%s",
+                 wrong       ? wrong
+                 : *t->error ? t->error
+                 : code      ? curl_easy_strerror(code)
+                             : "no answer");
         kvc_s3_blank(c->l, why);
-        const int final = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
-                          code == CURLE_OUT_OF_MEMORY || code == CURLE_URL_MALFORMAT;
+        const int final = code == CURLE_PEER_FAILED_VERIFICATION ||
+                          code == CURLE_SSL_CACERT_BADFILE || code == CURLE_OUT_OF_MEMORY ||
+                          code == CURLE_URL_MALFORMAT;
         const int slow = code == CURLE_OPERATION_TIMEDOUT && t->answered;
         r->answer = t->answer;
         r->wrong = wrong != NULL;
@@ -250,7 +264,9 @@ static void start_try(struct kvc_s3_call *c, struct kvc_s3_request *r, int hedge
     const int failed = !t || kvc_s3_try_begin(t, c->l, c->channel, now, c->deadline);
     if (failed && t) kvc_s3_try_end(t, c->channel);
     if (failed) {
-        if (!hedge) give_up(c, r, *r->why ? r->why : "there is no memory for the request, or it is too long");
+        if (!hedge)
+            give_up(c, r,
+                    *r->why ? r->why : "there is no memory for the request, or it is too long");
         return;
     }
     t->next = c->tries;
@@ -294,8 +310,10 @@ static kvc_instant look_at_tries(struct kvc_s3_call *c, kvc_instant now) {
             continue;
         }
         if (t->moved + stall < next) next = t->moved + stall;
-        const kvc_instant hedge_at = t->moved + late[r->bytes > 262144]; /* one that moves is not late, but slow */
-        if (!c->l->setup.hedge || r->body || r->hedged || (strcmp(r->method, "GET") != 0 && strcmp(r->method, "HEAD") != 0))
+        /* one that moves is not late, but slow */
+        const kvc_instant hedge_at = t->moved + late[r->bytes > 262144];
+        if (!c->l->setup.hedge || r->body || r->hedged ||
+            (strcmp(r->method, "GET") != 0 && strcmp(r->method, "HEAD") != 0))
             continue;
         if (now < hedge_at) {
             if (hedge_at < next) next = hedge_at;
@@ -322,9 +340,11 @@ static void perform(struct kvc_s3_call *c) {
 static int expire(struct kvc_s3_call *c, struct kvc_error *e) {
     struct kvc_s3 *l = c->l;
     const char *was = *c->last ? c->last : "no answer came";
-    if (!c->bad && c->running) snprintf(c->last, sizeof c->last, "no answer came before the deadline");
+    if (!c->bad && c->running)
+        snprintf(c->last, sizeof c->last, "no answer came before the deadline");
     c->bad += c->running;
-    kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: the deadline is over: %s", l->setup.bucket, l->setup.base, was);
+    kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: the deadline is over: %s", l->setup.bucket,
+             l->setup.base, was);
     if (e) e->severity = KVC_SEVERITY_RETRY;
     return -1;
 }
@@ -348,7 +368,8 @@ int kvc_s3_next(struct kvc_s3_call *c, struct kvc_s3_request **r, struct kvc_err
         if (due < next) next = due;
         if (c->deadline < next) next = c->deadline;
         const int64_t wait = next > now ? next - now : 0;
-        curl_multi_poll(c->channel->multi, NULL, 0, (int)(wait < SECOND ? (wait + MILLISECOND - 1) / MILLISECOND : 1000), NULL);
+        curl_multi_poll(c->channel->multi, NULL, 0,
+                        (int)(wait < SECOND ? (wait + MILLISECOND - 1) / MILLISECOND : 1000), NULL);
     }
 }
 
@@ -375,16 +396,20 @@ int kvc_s3_fail(const struct kvc_s3 *l, const struct kvc_s3_request *r, struct k
         if (status == 301 || status == 307 || strcmp(r->code, "AuthorizationHeaderMalformed") == 0)
             advice = ": is the region right?";
         else if (status == 403 && (ahead > SKEW || ahead < -SKEW)) {
-            snprintf(clock, sizeof clock, ": the server's clock is %" PRId64 " s %s this machine's: set the one that is wrong",
+            snprintf(clock, sizeof clock,
+                     ": the server's clock is %" PRId64
+                     " s %s this machine's: set the one that is wrong",
                      ahead < 0 ? -ahead : ahead, ahead < 0 ? "behind" : "ahead of");
             advice = clock;
         } else if (status == 403 && !*s->key.id) advice = ": there are no credentials";
         else if (status == 403)
-            advice = ": the credentials do not permit this, or, for an object that is not there, not to list the bucket";
+            advice = ": the credentials do not permit this, or, for an object that is not there, "
+                     "not to list the bucket";
         else if (status == 404) advice = ": is there such a bucket?";
-        kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: %s of %s: HTTP status %d%s%s%s%s%s", s->bucket, s->base, r->method,
-                 r->name ? r->name : "the bucket", status, *r->code ? " " : "", r->code, advice,
-                 *r->answer.region ? ", it lies in " : "", r->answer.region);
+        kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s: %s of %s: HTTP status %d%s%s%s%s%s",
+                 s->bucket, s->base, r->method, r->name ? r->name : "the bucket", status,
+                 *r->code ? " " : "", r->code, advice, *r->answer.region ? ", it lies in " : "",
+                 r->answer.region);
     }
     if (e) e->severity = KVC_SEVERITY_RETRY;
     return -1;

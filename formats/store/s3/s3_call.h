@@ -1,4 +1,5 @@
-/* s3_call.h: sends requests at once and waits for their answers, with retries, hedging and a deadline. Not for what requests mean. */
+/* s3_call.h: sends requests at once and waits for their answers, with retries, hedging and a
+ * deadline. Not for what requests mean. */
 #ifndef KVC_S3_CALL_H
 #define KVC_S3_CALL_H
 
@@ -16,7 +17,8 @@ struct kvc_s3_call {
 };
 
 /* -1: the server is left alone for now, or there is no memory. */
-int kvc_s3_call_begin(struct kvc_s3_call *c, struct kvc_s3 *l, kvc_instant deadline, struct kvc_error *e);
+int kvc_s3_call_begin(struct kvc_s3_call *c, struct kvc_s3 *l, kvc_instant deadline,
+                      struct kvc_error *e);
 /* Gives up what still runs. */
 void kvc_s3_call_end(struct kvc_s3_call *c);
 
@@ -31,7 +33,8 @@ void kvc_s3_request_free(struct kvc_s3_request *r);
 
 /* Takes what is secret out of a text that the server may have made. */
 void kvc_s3_blank(const struct kvc_s3 *l, char *text);
-/* Reports a request that failed, or was answered with a status that the caller did not expect. Returns -1. */
+/* Reports a request that failed, or was answered with a status that the caller did not expect.
+ * Returns -1. */
 int kvc_s3_fail(const struct kvc_s3 *l, const struct kvc_s3_request *r, struct kvc_error *e);
 void kvc_s3_channels_free(struct kvc_s3 *l);
 

@@ -1,4 +1,5 @@
-/* s3_find.c: finds the longest part of a chain that is there, by HEAD requests. Spec: S3.md, "Finding". */
+/* s3_find.c: finds the longest part of a chain that is there, by HEAD requests. Spec: S3.md,
+ * "Finding". */
 #include "formats/store/s3/s3_call.h"
 #include "formats/store/s3/s3_ops.h"
 
@@ -11,7 +12,8 @@ struct probe {
 };
 
 /* Takes what is remembered: of the objects from the first one on, without a gap. */
-static void recall(struct kvc_s3 *l, const struct kvc_object *o, size_t n, uint64_t *size, struct kvc_s3_search *s) {
+static void recall(struct kvc_s3 *l, const struct kvc_object *o, size_t n, uint64_t *size,
+                   struct kvc_s3_search *s) {
     const kvc_instant now = kvc_now();
     *s = (struct kvc_s3_search){0, n};
     for (size_t i = 0; i < n; i++) {
@@ -25,8 +27,9 @@ static void recall(struct kvc_s3 *l, const struct kvc_object *o, size_t n, uint6
 }
 
 /* Asks one round of questions. */
-static int s3_find_ask(struct kvc_s3_call *c, struct probe *p, const struct kvc_object *o, const size_t *probe, size_t n,
-                       uint64_t *size, uint8_t *there, struct kvc_error *e) {
+static int s3_find_ask(struct kvc_s3_call *c, struct probe *p, const struct kvc_object *o,
+                       const size_t *probe, size_t n, uint64_t *size, uint8_t *there,
+                       struct kvc_error *e) {
     struct kvc_s3_request *r;
     for (size_t i = 0; i < n; i++) {
         p[i] = (struct probe){.r = {.method = "HEAD", .index = i}};
@@ -55,8 +58,8 @@ static int s3_find_ask(struct kvc_s3_call *c, struct probe *p, const struct kvc_
     return status;
 }
 
-int kvc_s3_find(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, size_t *found,
-                uint64_t *size, struct kvc_error *e) {
+int kvc_s3_find(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                size_t *found, uint64_t *size, struct kvc_error *e) {
     struct kvc_s3 *l = (struct kvc_s3 *)level;
     struct kvc_s3_search s;
     struct kvc_s3_call c;

@@ -1,4 +1,5 @@
-/* s3_get.c: reads objects by ranges, several at once, and hands them over in order. Spec: S3.md, "Reading". */
+/* s3_get.c: reads objects by ranges, several at once, and hands them over in order. Spec: S3.md,
+ * "Reading". */
 #include "formats/store/s3/s3_call.h"
 #include "formats/store/s3/s3_ops.h"
 
@@ -30,8 +31,9 @@ struct get {
     struct kvc_s3_call c;
     const struct kvc_object *o;
     struct fetch *f;
-    size_t n, first, next; /* objects; those before `first` are handed over, those from `next` on not yet begun */
-    uint64_t bytes;        /* of the window */
+    /* objects; those before `first` are handed over, those from `next` on not yet begun */
+    size_t n, first, next;
+    uint64_t bytes; /* of the window */
     struct kvc_error *e;
 };
 
@@ -58,7 +60,8 @@ static void miss(struct get *g, struct fetch *f) {
 static int refuse(struct get *g, struct fetch *f, const char *what) {
     struct kvc_error *why = calloc(1, sizeof *why);
     if (!why) return kvc_fail_memory(g->e, "a message");
-    kvc_fail(why, KVC_ERR_DAMAGED, "S3 bucket '%s' at %s: %s: %s", g->c.l->setup.bucket, g->c.l->setup.base, f->name, what);
+    kvc_fail(why, KVC_ERR_DAMAGED, "S3 bucket '%s' at %s: %s: %s", g->c.l->setup.bucket,
+             g->c.l->setup.base, f->name, what);
     why->severity = KVC_SEVERITY_ITEM;
     f->why = why;
     miss(g, f);
@@ -93,8 +96,8 @@ static int ask_parts(struct get *g, struct fetch *f, size_t from, uint64_t size)
     return 0;
 }
 
-/* Begins an object. If its size is remembered, all of its ranges are asked for at once, and all of their answers must agree; else the
- * first one. */
+/* Begins an object. If its size is remembered, all of its ranges are asked for at once, and all of
+ * their answers must agree; else the first one. */
 static int begin(struct get *g, struct fetch *f, uint64_t guess) {
     const uint64_t size = guess ? guess : g->c.l->setup.range;
     f->known = 0;
@@ -126,7 +129,8 @@ static int complete(struct get *g, struct fetch *f) {
 
 /* Takes the bytes of one range. */
 static int take_range(struct get *g, struct fetch *f, const struct kvc_s3_request *r) {
-    const uint64_t total = r->answer.status == 206 ? (uint64_t)r->answer.total : r->got, range = g->c.l->setup.range;
+    const uint64_t total = r->answer.status == 206 ? (uint64_t)r->answer.total : r->got,
+                   range = g->c.l->setup.range;
     if (f->size && total != f->size) return restart(g, f);
     if (total > range && !*r->answer.etag)
         return refuse(g, f, "the server sends no ETag, so that ranges may not belong together");
@@ -174,7 +178,8 @@ static int begin_more(struct get *g) {
         uint64_t guess = 0;
         const enum kvc_s3_known known = kvc_s3_recall(l->memory, &g->o[g->next], &guess, kvc_now());
         if (guess > l->setup.max_object || known != KVC_S3_THERE) guess = 0;
-        if (g->next > g->first && g->bytes + (guess ? guess : l->setup.range) > l->setup.window) break;
+        if (g->next > g->first && g->bytes + (guess ? guess : l->setup.range) > l->setup.window)
+            break;
         kvc_object_name(&g->o[g->next], f->name);
         if (known == KVC_S3_BAD) f->over = 1;
         else if (begin(g, f, guess)) return -1;
@@ -195,8 +200,8 @@ static int hand_over(struct get *g, kvc_level_take *take, void *state) {
     return 0;
 }
 
-int kvc_s3_get(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, kvc_level_take *take,
-               void *state, struct kvc_error *e) {
+int kvc_s3_get(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+               kvc_level_take *take, void *state, struct kvc_error *e) {
     struct get g = {.o = o, .n = n, .e = e};
     if (!n) return 0;
     g.f = kvc_alloc_zeros(n, sizeof *g.f);

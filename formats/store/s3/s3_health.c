@@ -28,7 +28,9 @@ int kvc_s3_admit(struct kvc_s3 *l, struct kvc_error *e) {
     const kvc_instant now = kvc_now();
     pthread_mutex_lock(&l->lock);
     if (l->failures >= FAILURES && now < l->until) {
-        status = kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s' at %s is left alone for %" PRId64 " ms after failures: %s",
+        status = kvc_fail(e, KVC_ERR_IO,
+                          "S3 bucket '%s' at %s is left alone for %" PRId64
+                          " ms after failures: %s",
                           l->setup.bucket, l->setup.base, (l->until - now) / 1000 + 1, l->last);
         if (e) e->severity = KVC_SEVERITY_RETRY;
     } else if (l->failures >= FAILURES) {

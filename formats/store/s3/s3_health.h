@@ -1,4 +1,5 @@
-/* s3_health.h: how the server fares: whether it is left alone, and after which time an answer is late. Not for sending requests. */
+/* s3_health.h: how the server fares: whether it is left alone, and after which time an answer is
+ * late. Not for sending requests. */
 #ifndef KVC_S3_HEALTH_H
 #define KVC_S3_HEALTH_H
 
@@ -6,8 +7,8 @@
 
 /* -1: the server is left alone until some time that the message tells. */
 int kvc_s3_admit(struct kvc_s3 *l, struct kvc_error *e);
-/* Takes what a call met: good answers, and tries without any. After 3 failures in a row the server is left alone for 1 s, then for
- * twice as long each time, up to 30 s. */
+/* Takes what a call met: good answers, and tries without any. After 3 failures in a row the server
+ * is left alone for 1 s, then for twice as long each time, up to 30 s. */
 void kvc_s3_judge(struct kvc_s3 *l, unsigned good, unsigned bad, const char *last);
 
 /* Latencies of small answers (0) and large ones (1). */

@@ -11,27 +11,33 @@
 
 /* Objects that are deleted in one round. */
 #define ROUND 256
-/* Microseconds that a page of a list may take with all of its tries, beside the time of one that stands still. */
+/* Microseconds that a page of a list may take with all of its tries, beside the time of one that
+ * stands still. */
 #define PAGE_TIME INT64_C(60000000)
 
 /* Gives the objects of one page. Returns 1 to stop. */
-static int take_page(const struct kvc_s3 *l, const struct kvc_s3_listing *list, kvc_level_seen *seen, void *state) {
+static int take_page(const struct kvc_s3 *l, const struct kvc_s3_listing *list,
+                     kvc_level_seen *seen, void *state) {
     const size_t prefix = strlen(l->setup.prefix);
     for (size_t i = 0; i < list->n; i++) {
         struct kvc_object o = {0};
         const struct kvc_s3_entry *x = &list->entry[i];
-        if (strncmp(x->key, l->setup.prefix, prefix) != 0 || kvc_object_parse(x->key + prefix, &o)) continue; /* is not ours */
+        /* is not ours */
+        if (strncmp(x->key, l->setup.prefix, prefix) != 0 || kvc_object_parse(x->key + prefix, &o))
+            continue;
         if (seen(state, &o, x->size, x->modified)) return 1;
     }
     return 0;
 }
 
 /* Asks for the page after a token, by a deadline of its own. */
-static int read_page(struct kvc_s3_call *c, const char *prefix, const char *token, struct kvc_s3_listing *list,
-                     struct kvc_error *e) {
-    struct kvc_s3_request r = {
-        .method = "GET",
-        .query = {{"continuation-token", token}, {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", prefix}}};
+static int read_page(struct kvc_s3_call *c, const char *prefix, const char *token,
+                     struct kvc_s3_listing *list, struct kvc_error *e) {
+    struct kvc_s3_request r = {.method = "GET",
+                               .query = {{"continuation-token", token},
+                                         {"encoding-type", "url"},
+                                         {"list-type", "2"},
+                                         {"prefix", prefix}}};
     c->deadline = kvc_now() + PAGE_TIME + c->l->setup.stall;
     int status = kvc_s3_ask(c, &r, e);
     if (!status && r.answer.status != 200) status = kvc_s3_fail(c->l, &r, e);
@@ -40,7 +46,8 @@ static int read_page(struct kvc_s3_call *c, const char *prefix, const char *toke
     return status;
 }
 
-int kvc_s3_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *seen, void *state, struct kvc_error *e) {
+int kvc_s3_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *seen, void *state,
+                struct kvc_error *e) {
     struct kvc_s3 *l = (struct kvc_s3 *)level;
     struct kvc_s3_call c;
     char prefix[sizeof l->setup.prefix + 2 * KVC_OBJECT_SPACE + 2], *token = NULL;
@@ -60,7 +67,9 @@ int kvc_s3_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *s
         stop = take_page(l, &list, seen, state);
         more = list.more;
         if (more && token && strcmp(token, list.next) == 0)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "S3 bucket '%s': the server repeats a page of its list", l->setup.bucket);
+            status = kvc_fail(e, KVC_ERR_DAMAGED,
+                              "S3 bucket '%s': the server repeats a page of its list",
+                              l->setup.bucket);
         free(token);
         token = list.next;
         list.next = NULL;
@@ -77,7 +86,8 @@ struct delete {
 };
 
 /* Deletes up to ROUND objects. */
-static int delete_some(struct kvc_s3_call *c, struct delete *d, const struct kvc_object *o, size_t n, struct kvc_error *e) {
+static int delete_some(struct kvc_s3_call *c, struct delete *d, const struct kvc_object *o,
+                       size_t n, struct kvc_error *e) {
     struct kvc_s3_request *r;
     int status = 0;
     for (size_t i = 0; i < n; i++) {
@@ -90,7 +100,8 @@ static int delete_some(struct kvc_s3_call *c, struct delete *d, const struct kvc
     for (size_t left = n; left && !status; left--) {
         status = kvc_s3_next(c, &r, e);
         if (status) break;
-        if (*r->why || (r->answer.status / 100 != 2 && (r->answer.status != 404 || strcmp(r->code, "NoSuchBucket") == 0)))
+        if (*r->why || (r->answer.status / 100 != 2 &&
+                        (r->answer.status != 404 || strcmp(r->code, "NoSuchBucket") == 0)))
             status = kvc_s3_fail(c->l, r, e);
     }
     for (size_t i = 0; i < n; i++) {
@@ -100,14 +111,16 @@ static int delete_some(struct kvc_s3_call *c, struct delete *d, const struct kvc
     return status;
 }
 
-int kvc_s3_drop(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline, struct kvc_error *e) {
+int kvc_s3_drop(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                struct kvc_error *e) {
     struct kvc_s3_call c;
     if (!n) return 0;
     struct delete *d = kvc_alloc_zeros(n < ROUND ? n : ROUND, sizeof *d);
     if (!d) return kvc_fail_memory(e, "requests to S3");
     int status = kvc_s3_call_begin(&c, (struct kvc_s3 *)level, deadline, e);
     if (!status) {
-        for (size_t i = 0; i < n && !status; i += ROUND) status = delete_some(&c, d, o + i, n - i < ROUND ? n - i : ROUND, e);
+        for (size_t i = 0; i < n && !status; i += ROUND)
+            status = delete_some(&c, d, o + i, n - i < ROUND ? n - i : ROUND, e);
         kvc_s3_call_end(&c);
     }
     free(d);

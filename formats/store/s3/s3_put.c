@@ -1,4 +1,5 @@
-/* s3_put.c: writes objects: whole, or in parts that become an object at once. Spec: S3.md, "Writing". */
+/* s3_put.c: writes objects: whole, or in parts that become an object at once. Spec: S3.md,
+ * "Writing". */
 #include "formats/store/s3/s3_abort.h"
 #include "formats/store/s3/s3_call.h"
 #include "formats/store/s3/s3_ops.h"
@@ -23,7 +24,8 @@ struct put {
     struct kvc_error *e;
 };
 
-/* Reports a write that was refused. What is too large is the fault of the object, and not of the level. */
+/* Reports a write that was refused. What is too large is the fault of the object, and not of the
+ * level. */
 static int refused(struct put *p, const struct kvc_s3_request *r) {
     kvc_s3_fail(p->l, r, p->e);
     if (p->e && !*r->why && (r->answer.status == 413 || strcmp(r->code, "EntityTooLarge") == 0))
@@ -45,7 +47,13 @@ static const char *condition(const struct put *p) {
 }
 
 /* What an answer to a write with a condition means. */
-enum verdict { WRITTEN, THERE, CONFLICT /* with another write at the same time */, NO_CONDITION, REFUSED };
+enum verdict {
+    WRITTEN,
+    THERE,
+    CONFLICT /* with another write at the same time */,
+    NO_CONDITION,
+    REFUSED
+};
 
 static enum verdict judge(const struct kvc_s3_request *r) {
     const int status = r->answer.status;
@@ -53,14 +61,18 @@ static enum verdict judge(const struct kvc_s3_request *r) {
     if (status / 100 == 2) return WRITTEN;
     if (r->if_none_match && (status == 412 || status == 304)) return THERE;
     if (status == 409) return CONFLICT;
-    if (r->if_none_match && (status == 501 || strcmp(r->code, "NotImplemented") == 0)) return NO_CONDITION;
+    if (r->if_none_match && (status == 501 || strcmp(r->code, "NotImplemented") == 0))
+        return NO_CONDITION;
     return REFUSED;
 }
 
 static int put_whole(struct put *p) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        struct kvc_s3_request r = {
-            .method = "PUT", .name = p->name, .body = p->data, .size = p->size, .if_none_match = condition(p)};
+        struct kvc_s3_request r = {.method = "PUT",
+                                   .name = p->name,
+                                   .body = p->data,
+                                   .size = p->size,
+                                   .if_none_match = condition(p)};
         if (kvc_s3_ask(&p->c, &r, p->e)) {
             kvc_s3_request_free(&r);
             return -1;
@@ -93,7 +105,8 @@ static int begin_upload(struct put *p, char id[1024]) {
     return status;
 }
 
-static int send_parts(struct put *p, struct kvc_s3_request *part, size_t n, size_t bytes, char (*number)[24], const char *id) {
+static int send_parts(struct put *p, struct kvc_s3_request *part, size_t n, size_t bytes,
+                      char (*number)[24], const char *id) {
     int status = 0;
     for (size_t i = 0; i < n; i++) {
         const size_t first = i * bytes, left = p->size - first;
@@ -111,7 +124,9 @@ static int send_parts(struct put *p, struct kvc_s3_request *part, size_t n, size
         if (status) break;
         if (*r->why || r->answer.status != 200) status = refused(p, r);
         else if (!*r->answer.etag || strpbrk(r->answer.etag, "<&>"))
-            status = kvc_fail(p->e, KVC_ERR_IO, "S3 bucket '%s': the server names no ETag of a part", p->l->setup.bucket);
+            status = kvc_fail(p->e, KVC_ERR_IO,
+                              "S3 bucket '%s': the server names no ETag of a part",
+                              p->l->setup.bucket);
     }
     for (size_t i = 0; i < n; i++) {
         kvc_s3_cancel(&p->c, &part[i]);
@@ -127,7 +142,8 @@ static char *list_parts(const struct kvc_s3_request *part, size_t n) {
     if (!text) return NULL;
     size_t used = (size_t)snprintf(text, room, "<CompleteMultipartUpload>");
     for (size_t i = 0; i < n; i++)
-        used += (size_t)snprintf(text + used, room - used, "<Part><PartNumber>%zu</PartNumber><ETag>%s</ETag></Part>", i + 1,
+        used += (size_t)snprintf(text + used, room - used,
+                                 "<Part><PartNumber>%zu</PartNumber><ETag>%s</ETag></Part>", i + 1,
                                  part[i].answer.etag);
     snprintf(text + used, room - used, "</CompleteMultipartUpload>");
     return text;
@@ -157,7 +173,8 @@ static int end_upload(struct put *p, const char *id, const char *body) {
         if (p->there) return 0;
         if (v == NO_CONDITION) {
             atomic_store(&p->l->no_condition, 1);
-        } else if (r.answer.status == 404) { /* an attempt whose answer was lost may have ended it */
+        } else if (r.answer.status ==
+                   404) { /* an attempt whose answer was lost may have ended it */
             const int there = is_there(p);
             if (there) return there > 0 ? 0 : -1;
             return refused(p, &r);
@@ -182,7 +199,8 @@ static int put_parts(struct put *p) {
     char(*number)[24] = kvc_alloc(n, sizeof *number), *body = NULL;
     int status = part && number ? 0 : kvc_fail_memory(p->e, "parts of an upload");
     if (!status) status = send_parts(p, part, n, bytes, number, id);
-    if (!status && (body = list_parts(part, n)) == NULL) status = kvc_fail_memory(p->e, "parts of an upload");
+    if (!status && (body = list_parts(part, n)) == NULL)
+        status = kvc_fail_memory(p->e, "parts of an upload");
     if (!status) status = end_upload(p, id, body);
     if (status || p->there) kvc_s3_abort(p->l->aborts, p->name, id);
     free(body);
@@ -192,15 +210,21 @@ static int put_parts(struct put *p) {
 }
 
 int kvc_s3_put(struct kvc_level *level, const struct kvc_object *o, const void *data, size_t size,
-               const struct kvc_level_put *how, kvc_instant deadline, int *there, struct kvc_error *e) {
-    struct put p = {.l = (struct kvc_s3 *)level, .data = data, .size = size, .replace = how && how->replace, .e = e};
+               const struct kvc_level_put *how, kvc_instant deadline, int *there,
+               struct kvc_error *e) {
+    struct put p = {.l = (struct kvc_s3 *)level,
+                    .data = data,
+                    .size = size,
+                    .replace = how && how->replace,
+                    .e = e};
     uint64_t known_size;
     const enum kvc_s3_known known = kvc_s3_recall(p.l->memory, o, &known_size, kvc_now());
     *there = known == KVC_S3_THERE && !p.replace;
     if (*there) return 0;
     if (size > p.l->setup.max_object) {
-        kvc_fail(e, KVC_ERR_USAGE, "S3 bucket '%s': an object of %zu bytes is larger than max-object allows", p.l->setup.bucket,
-                 size);
+        kvc_fail(e, KVC_ERR_USAGE,
+                 "S3 bucket '%s': an object of %zu bytes is larger than max-object allows",
+                 p.l->setup.bucket, size);
         if (e) e->severity = KVC_SEVERITY_ITEM;
         return -1;
     }

@@ -17,8 +17,10 @@ struct kvc_s3_try;
 struct kvc_s3_request {
     /* the question, of the caller, whose memory stays until the answer */
     const char *method;
-    const char *name;                            /* of an object, after the prefix; NULL: the bucket */
-    struct kvc_s3_parameter query[KVC_S3_QUERY]; /* by their names: libcurl 7.88 signs them in this order */
+    /* of an object, after the prefix; NULL: the bucket */
+    const char *name;
+    /* by their names: libcurl 7.88 signs them in this order */
+    struct kvc_s3_parameter query[KVC_S3_QUERY];
     const char *if_match, *if_none_match;
     uint64_t first, bytes; /* a range of an object; bytes 0: no range is named */
     const void *body;
@@ -28,8 +30,9 @@ struct kvc_s3_request {
 
     /* the answer */
     struct kvc_s3_answer answer;
-    uint64_t got;  /* bytes in `into` */
-    char *text;    /* of an answer that is no object; of the request, which kvc_s3_request_free() frees */
+    uint64_t got; /* bytes in `into` */
+    /* of an answer that is no object; of the request, which kvc_s3_request_free() frees */
+    char *text;
     size_t length; /* of the text */
     char code[64]; /* S3's word for an error */
     char why[256]; /* says why there is no answer; "": there is one, be it 200 or 404 */

@@ -17,9 +17,11 @@ size_t kvc_s3_probes(const struct kvc_s3_search *s, size_t probe[KVC_S3_PROBES])
         }
         return n;
     }
-    /* The first one is always asked about: a rule of the bucket may have removed it, as the oldest, before what follows it. */
+    /* The first one is always asked about: a rule of the bucket may have removed it, as the oldest,
+     * before what follows it. */
     probe[n++] = s->low;
-    for (size_t i = 1; i < WAYS; i++) probe[n++] = s->low + unknown / WAYS * i + unknown % WAYS * i / WAYS;
+    for (size_t i = 1; i < WAYS; i++)
+        probe[n++] = s->low + unknown / WAYS * i + unknown % WAYS * i / WAYS;
     return n;
 }
 
@@ -75,8 +77,8 @@ static struct place *set_of(struct kvc_s3_memory *m, const struct kvc_object *o)
     return m->place[first % SETS];
 }
 
-void kvc_s3_remember(struct kvc_s3_memory *m, const struct kvc_object *o, enum kvc_s3_known known, uint64_t size,
-                     kvc_instant now) {
+void kvc_s3_remember(struct kvc_s3_memory *m, const struct kvc_object *o, enum kvc_s3_known known,
+                     uint64_t size, kvc_instant now) {
     pthread_mutex_lock(&m->lock);
     struct place *p = set_of(m, o), *to = &p[0];
     for (size_t i = 0; i < PLACES; i++) {
@@ -94,7 +96,8 @@ void kvc_s3_remember(struct kvc_s3_memory *m, const struct kvc_object *o, enum k
     pthread_mutex_unlock(&m->lock);
 }
 
-enum kvc_s3_known kvc_s3_recall(struct kvc_s3_memory *m, const struct kvc_object *o, uint64_t *size, kvc_instant now) {
+enum kvc_s3_known kvc_s3_recall(struct kvc_s3_memory *m, const struct kvc_object *o, uint64_t *size,
+                                kvc_instant now) {
     enum kvc_s3_known known = KVC_S3_UNKNOWN;
     pthread_mutex_lock(&m->lock);
     const struct place *p = set_of(m, o);

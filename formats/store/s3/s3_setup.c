@@ -28,14 +28,18 @@ static const char *environment(const char *name) {
 
 /* --- credentials --- */
 
-static int take_key(struct kvc_s3_key *k, const char *id, const char *secret, const char *token, struct kvc_error *e) {
-    if (copy(k->id, sizeof k->id, id) || copy(k->secret, sizeof k->secret, secret) || copy(k->token, sizeof k->token, token))
-        return kvc_fail(e, KVC_ERR_USAGE, "s3: a key, a secret or a session token is longer than those of S3");
+static int take_key(struct kvc_s3_key *k, const char *id, const char *secret, const char *token,
+                    struct kvc_error *e) {
+    if (copy(k->id, sizeof k->id, id) || copy(k->secret, sizeof k->secret, secret) ||
+        copy(k->token, sizeof k->token, token))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "s3: a key, a secret or a session token is longer than those of S3");
     for (const char *p = id; *p; p++)
         if (*p <= ' ' || *p > '~' || *p == '/' || *p == ',')
             return kvc_fail(e, KVC_ERR_USAGE, "s3: the access key id has characters that none has");
     for (const char *p = token; *p; p++)
-        if (*p <= ' ' || *p > '~') return kvc_fail(e, KVC_ERR_USAGE, "s3: the session token has characters that none has");
+        if (*p <= ' ' || *p > '~')
+            return kvc_fail(e, KVC_ERR_USAGE, "s3: the session token has characters that none has");
     return 0;
 }
 
@@ -64,13 +68,16 @@ static void read_profile(struct kvc_s3_key *k, FILE *f, const char *profile, int
         text = trim(text);
         value = trim(value);
         if (strcmp(text, "aws_access_key_id") == 0) *long_value |= copy(k->id, sizeof k->id, value);
-        else if (strcmp(text, "aws_secret_access_key") == 0) *long_value |= copy(k->secret, sizeof k->secret, value);
-        else if (strcmp(text, "aws_session_token") == 0) *long_value |= copy(k->token, sizeof k->token, value);
+        else if (strcmp(text, "aws_secret_access_key") == 0)
+            *long_value |= copy(k->secret, sizeof k->secret, value);
+        else if (strcmp(text, "aws_session_token") == 0)
+            *long_value |= copy(k->token, sizeof k->token, value);
     }
     OPENSSL_cleanse(line, sizeof line);
 }
 
-int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile, struct kvc_error *e) {
+int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile,
+                    struct kvc_error *e) {
     struct stat st;
     struct kvc_s3_key read = {0};
     int long_value = 0;
@@ -78,19 +85,24 @@ int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile,
     if (!f && errno == ENOENT) return 1;
     if (!f || fstat(fileno(f), &st)) {
         if (f) fclose(f);
-        return kvc_fail(e, KVC_ERR_IO, "s3: the file of credentials '%s' cannot be read: %s", path, strerror(errno));
+        return kvc_fail(e, KVC_ERR_IO, "s3: the file of credentials '%s' cannot be read: %s", path,
+                        strerror(errno));
     }
     if (st.st_mode & 077) {
         fclose(f);
-        return kvc_fail(e, KVC_ERR_USAGE, "s3: others can read the file of credentials '%s': chmod 600 makes it fit for use",
-                        path);
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "s3: others can read the file of credentials '%s': chmod 600 makes it fit for use",
+            path);
     }
     read_profile(&read, f, profile, &long_value);
     fclose(f);
     int status = 0;
     if (long_value || !*read.id || !*read.secret)
-        status = kvc_fail(e, KVC_ERR_USAGE, "s3: '%s' has no profile [%s] with aws_access_key_id and aws_secret_access_key", path,
-                          profile);
+        status = kvc_fail(
+            e, KVC_ERR_USAGE,
+            "s3: '%s' has no profile [%s] with aws_access_key_id and aws_secret_access_key", path,
+            profile);
     else status = take_key(k, read.id, read.secret, read.token, e);
     OPENSSL_cleanse(&read, sizeof read);
     return status;
@@ -98,8 +110,10 @@ int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile,
 
 /* A file or profile named in the URL comes first, then the environment, then the user's file. */
 static int find_key(struct kvc_s3_key *k, struct kvc_url *u, struct kvc_error *e) {
-    const char *file = kvc_url_text(u, "credentials-file", NULL), *profile = kvc_url_text(u, "profile", NULL);
-    const char *id = environment("AWS_ACCESS_KEY_ID"), *secret = environment("AWS_SECRET_ACCESS_KEY");
+    const char *file = kvc_url_text(u, "credentials-file", NULL),
+               *profile = kvc_url_text(u, "profile", NULL);
+    const char *id = environment("AWS_ACCESS_KEY_ID"),
+               *secret = environment("AWS_SECRET_ACCESS_KEY");
     const char *token = environment("AWS_SESSION_TOKEN"), *home = environment("HOME");
     int anonymous = 0;
     if (kvc_url_flag(u, "anonymous", &anonymous, e)) return -1;
@@ -110,12 +124,14 @@ static int find_key(struct kvc_s3_key *k, struct kvc_url *u, struct kvc_error *e
     if (!file) file = environment("AWS_SHARED_CREDENTIALS_FILE");
     if (!file) {
         const int n = snprintf(path, sizeof path, "%s/.aws/credentials", home ? home : "");
-        if (n < 0 || (size_t)n >= sizeof path) return kvc_fail(e, KVC_ERR_USAGE, "s3: HOME is too long");
+        if (n < 0 || (size_t)n >= sizeof path)
+            return kvc_fail(e, KVC_ERR_USAGE, "s3: HOME is too long");
         file = path;
     }
     if (!profile) profile = environment("AWS_PROFILE");
     const int status = kvc_s3_key_file(k, file, profile ? profile : "default", e);
-    if (status == 1 && named) return kvc_fail(e, KVC_ERR_IO, "s3: there is no file of credentials '%s'", file);
+    if (status == 1 && named)
+        return kvc_fail(e, KVC_ERR_IO, "s3: there is no file of credentials '%s'", file);
     return status == 1 ? 0 : status;
 }
 
@@ -124,7 +140,9 @@ static int find_key(struct kvc_s3_key *k, struct kvc_url *u, struct kvc_error *e
 static int only(const char *text, const char *others) {
     for (; *text; text++) {
         const char c = *text;
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || strchr(others, c))) return 0;
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              strchr(others, c)))
+            return 0;
     }
     return 1;
 }
@@ -142,7 +160,8 @@ static int read_place(struct kvc_s3_setup *s, const char *place, struct kvc_erro
     const size_t n = strcspn(place, "/");
     const char *prefix = place + n + (place[n] == '/');
     if (!n || n >= sizeof s->bucket)
-        return kvc_fail(e, KVC_ERR_USAGE, "s3: '%s' names no bucket: write s3://BUCKET/PREFIX", place);
+        return kvc_fail(e, KVC_ERR_USAGE, "s3: '%s' names no bucket: write s3://BUCKET/PREFIX",
+                        place);
     memcpy(s->bucket, place, n);
     s->bucket[n] = '\0';
     if (!only(s->bucket, ".-_") || s->bucket[0] == '.')
@@ -150,15 +169,20 @@ static int read_place(struct kvc_s3_setup *s, const char *place, struct kvc_erro
     const size_t length = strlen(prefix);
     const int ends = length && prefix[length - 1] != '/';
     const int m = snprintf(s->prefix, sizeof s->prefix, "%s%s", prefix, ends ? "/" : "");
-    if (m < 0 || (size_t)m >= sizeof s->prefix) return kvc_fail(e, KVC_ERR_USAGE, "s3: the prefix is longer than 500 bytes");
+    if (m < 0 || (size_t)m >= sizeof s->prefix)
+        return kvc_fail(e, KVC_ERR_USAGE, "s3: the prefix is longer than 500 bytes");
     for (const char *p = prefix; *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 0x7f) return kvc_fail(e, KVC_ERR_USAGE, "s3: the prefix has control characters");
-    if (has_dots(prefix)) return kvc_fail(e, KVC_ERR_USAGE, "s3: the prefix has a part '.' or '..', which URLs leave out");
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            return kvc_fail(e, KVC_ERR_USAGE, "s3: the prefix has control characters");
+    if (has_dots(prefix))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "s3: the prefix has a part '.' or '..', which URLs leave out");
     return 0;
 }
 
 /* Writes base and path for "SCHEME://HOST:PORT/PATH" and the style of addresses. */
-static int read_endpoint(struct kvc_s3_setup *s, const char *endpoint, int virtual_host, struct kvc_error *e) {
+static int read_endpoint(struct kvc_s3_setup *s, const char *endpoint, int virtual_host,
+                         struct kvc_error *e) {
     char host[256], path[200];
     const char *rest = endpoint;
     s->tls = 1;
@@ -168,7 +192,8 @@ static int read_endpoint(struct kvc_s3_setup *s, const char *endpoint, int virtu
     } else if (strncasecmp(endpoint, "https://", 8) == 0) {
         rest += 8;
     } else if (strstr(endpoint, "://")) {
-        return kvc_fail(e, KVC_ERR_USAGE, "s3: the endpoint '%s' is neither https:// nor http://", endpoint);
+        return kvc_fail(e, KVC_ERR_USAGE, "s3: the endpoint '%s' is neither https:// nor http://",
+                        endpoint);
     }
     size_t n = strcspn(rest, "/"), m = strlen(rest + n);
     while (m && rest[n + m - 1] == '/') m--;
@@ -182,19 +207,23 @@ static int read_endpoint(struct kvc_s3_setup *s, const char *endpoint, int virtu
     if (n > port && strncmp(rest + n - port, usual, port) == 0) n -= port;
     memcpy(host, rest, n);
     host[n] = '\0';
-    if (!only(host, ".-_:[]") || !only(path, "/-._~") || has_dots(path)) /* not repeated: it may hold a password */
-        return kvc_fail(e, KVC_ERR_USAGE, "s3: the endpoint has characters that no host and path have");
+    /* not repeated: it may hold a password */
+    if (!only(host, ".-_:[]") || !only(path, "/-._~") || has_dots(path))
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "s3: the endpoint has characters that no host and path have");
     const char *scheme = s->tls ? "https://" : "http://";
-    const int a = snprintf(s->base, sizeof s->base, "%s%s%s%s", scheme, virtual_host ? s->bucket : "", virtual_host ? "." : "",
-                           host);
-    const int b = snprintf(s->path, sizeof s->path, "%s%s%s", path, virtual_host ? "" : "/", virtual_host ? "" : s->bucket);
+    const int a = snprintf(s->base, sizeof s->base, "%s%s%s%s", scheme,
+                           virtual_host ? s->bucket : "", virtual_host ? "." : "", host);
+    const int b = snprintf(s->path, sizeof s->path, "%s%s%s", path, virtual_host ? "" : "/",
+                           virtual_host ? "" : s->bucket);
     if (a < 0 || (size_t)a >= sizeof s->base || b < 0 || (size_t)b >= sizeof s->path)
         return kvc_fail(e, KVC_ERR_USAGE, "s3: the endpoint is too long");
     return 0;
 }
 
 static int find_endpoint(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_error *e) {
-    const char *region = kvc_url_text(u, "region", NULL), *endpoint = kvc_url_text(u, "endpoint", NULL);
+    const char *region = kvc_url_text(u, "region", NULL),
+               *endpoint = kvc_url_text(u, "endpoint", NULL);
     const char *style = kvc_url_text(u, "style", NULL);
     char amazon[128];
     if (!region) region = environment("AWS_REGION");
@@ -218,10 +247,13 @@ static int find_endpoint(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_e
 
 /* --- the rest --- */
 
-static int s3_setup_count(struct kvc_url *u, const char *key, uint64_t low, uint64_t high, uint64_t *value, struct kvc_error *e) {
+static int s3_setup_count(struct kvc_url *u, const char *key, uint64_t low, uint64_t high,
+                          uint64_t *value, struct kvc_error *e) {
     if (kvc_url_bytes(u, key, value, e)) return -1;
     if (*value < low || *value > high)
-        return kvc_fail(e, KVC_ERR_USAGE, "s3: %s is from %" PRIu64 " to %" PRIu64 ", and not %" PRIu64, key, low, high, *value);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "s3: %s is from %" PRIu64 " to %" PRIu64 ", and not %" PRIu64, key, low,
+                        high, *value);
     return 0;
 }
 
@@ -236,22 +268,26 @@ static int read_options(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_er
     s->connect = 3 * SECOND;
     s->delete_bad = s->hedge = 1;
     s->sign_payload = !s->tls;
-    const char *ca = kvc_url_text(u, "ca-file", NULL), *condition = kvc_url_text(u, "condition", "header");
+    const char *ca = kvc_url_text(u, "ca-file", NULL),
+               *condition = kvc_url_text(u, "condition", "header");
     if (strcmp(condition, "header") != 0 && strcmp(condition, "head") != 0)
-        return kvc_fail(e, KVC_ERR_USAGE, "s3: condition: '%s' is neither header nor head", condition);
+        return kvc_fail(e, KVC_ERR_USAGE, "s3: condition: '%s' is neither header nor head",
+                        condition);
     s->head_first = strcmp(condition, "head") == 0;
     if (ca && (s->ca_file = strdup(ca)) == NULL) return kvc_fail_memory(e, "options of S3");
     if (s3_setup_count(u, "max-object", 1, 5120 * 1024 * MIB, &s->max_object, e) ||
         s3_setup_count(u, "part", 5 * MIB, 5120 * MIB, &s->part, e) ||
         s3_setup_count(u, "range", 65536, 1024 * MIB, &s->range, e) ||
         s3_setup_count(u, "window", MIB, UINT64_C(1) << 50, &s->window, e) ||
-        s3_setup_count(u, "connections", 1, 256, &connections, e) || s3_setup_count(u, "tries", 1, 100, &tries, e))
+        s3_setup_count(u, "connections", 1, 256, &connections, e) ||
+        s3_setup_count(u, "tries", 1, 100, &tries, e))
         return -1;
     s->connections = (unsigned)connections;
     s->tries = (unsigned)tries;
     if (kvc_url_time(u, "remember", &s->remember, e) || kvc_url_time(u, "stall", &s->stall, e) ||
-        kvc_url_time(u, "connect", &s->connect, e) || kvc_url_flag(u, "delete", &s->delete_bad, e) ||
-        kvc_url_flag(u, "hedge", &s->hedge, e) || kvc_url_flag(u, "sign-payload", &s->sign_payload, e))
+        kvc_url_time(u, "connect", &s->connect, e) ||
+        kvc_url_flag(u, "delete", &s->delete_bad, e) || kvc_url_flag(u, "hedge", &s->hedge, e) ||
+        kvc_url_flag(u, "sign-payload", &s->sign_payload, e))
         return -1;
     if (s->stall < SECOND / 100 || s->connect < SECOND / 100)
         return kvc_fail(e, KVC_ERR_USAGE, "s3: stall and connect are at least 10ms");
@@ -260,7 +296,8 @@ static int read_options(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_er
 
 int kvc_s3_setup(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_error *e) {
     *s = (struct kvc_s3_setup){0};
-    if (read_place(s, u->place, e) || find_endpoint(s, u, e) || find_key(&s->key, u, e) || read_options(s, u, e)) {
+    if (read_place(s, u->place, e) || find_endpoint(s, u, e) || find_key(&s->key, u, e) ||
+        read_options(s, u, e)) {
         kvc_s3_setup_free(s);
         return -1;
     }

@@ -1,4 +1,5 @@
-/* s3_setup.h: what the text of an S3 level, the environment and files of credentials say. Not for what is done with it. */
+/* s3_setup.h: what the text of an S3 level, the environment and files of credentials say. Not for
+ * what is done with it. */
 #ifndef KVC_S3_SETUP_H
 #define KVC_S3_SETUP_H
 
@@ -34,6 +35,7 @@ int kvc_s3_setup(struct kvc_s3_setup *s, struct kvc_url *u, struct kvc_error *e)
 void kvc_s3_setup_free(struct kvc_s3_setup *s);
 
 /* Reads a profile of a file of credentials. 1: there is no such file; -1: it is unfit. */
-int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile, struct kvc_error *e);
+int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile,
+                    struct kvc_error *e);
 
 #endif

@@ -32,7 +32,8 @@ static size_t on_header(char *line, size_t size, size_t n, void *state) {
 
 /* Asks for huge pages: faults of small ones take longer than the network. */
 static void advise(uint8_t *p, uint64_t n) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), skip = (page - (uintptr_t)p % page) % page;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE),
+                    skip = (page - (uintptr_t)p % page) % page;
     if (n > skip) madvise(p + skip, (size_t)((n - skip) / page * page), MADV_HUGEPAGE);
 }
 
@@ -75,7 +76,8 @@ static size_t on_read(char *to, size_t size, size_t n, void *state) {
 
 static int on_seek(void *state, curl_off_t offset, int origin) {
     struct kvc_s3_try *t = state;
-    if (origin != SEEK_SET || offset < 0 || (uint64_t)offset > t->r->size) return CURL_SEEKFUNC_FAIL;
+    if (origin != SEEK_SET || offset < 0 || (uint64_t)offset > t->r->size)
+        return CURL_SEEKFUNC_FAIL;
     t->sent = (size_t)offset;
     return CURL_SEEKFUNC_OK;
 }
@@ -105,7 +107,8 @@ static int hash_body(struct kvc_s3_request *r, const struct kvc_s3_setup *s) {
     return 0;
 }
 
-/* Gives libcurl the URL and the headers, all of which it signs. It adds x-amz-date itself: 7.88 would send another one twice. */
+/* Gives libcurl the URL and the headers, all of which it signs. It adds x-amz-date itself: 7.88
+ * would send another one twice. */
 static int address(struct kvc_s3_try *t, const struct kvc_s3_setup *s) {
     struct kvc_s3_request *r = t->r;
     char url[6144], range[64];
@@ -113,9 +116,12 @@ static int address(struct kvc_s3_try *t, const struct kvc_s3_setup *s) {
     if (r->bytes && s3_try_add(t, "range", range)) return -1;
     if (r->if_match && s3_try_add(t, "if-match", r->if_match)) return -1;
     if (r->if_none_match && s3_try_add(t, "if-none-match", r->if_none_match)) return -1;
-    /* an empty header in the place of libcurl's, which is for forms, would be signed but not sent */
-    if (strcmp(r->method, "POST") == 0 && s3_try_add(t, "content-type", "application/xml")) return -1;
-    if (*s->key.id && (hash_body(r, s) || s3_try_add(t, "x-amz-content-sha256", r->hash))) return -1;
+    /* an empty header in the place of libcurl's, which is for forms, would be signed but not sent
+     */
+    if (strcmp(r->method, "POST") == 0 && s3_try_add(t, "content-type", "application/xml"))
+        return -1;
+    if (*s->key.id && (hash_body(r, s) || s3_try_add(t, "x-amz-content-sha256", r->hash)))
+        return -1;
     if (*s->key.token && s3_try_add(t, "x-amz-security-token", s->key.token)) return -1;
     if (kvc_s3_url(s, r, url, sizeof url)) return -1;
     if (curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers) != CURLE_OK) return -1;
@@ -155,11 +161,13 @@ static CURL *new_handle(const struct kvc_s3_setup *s) {
     return easy;
 }
 
-static int set_transfer(struct kvc_s3_try *t, const struct kvc_s3_setup *s, kvc_instant now, kvc_instant deadline) {
+static int set_transfer(struct kvc_s3_try *t, const struct kvc_s3_setup *s, kvc_instant now,
+                        kvc_instant deadline) {
     CURL *easy = t->easy;
     const struct kvc_s3_request *r = t->r;
     const int64_t left = deadline - now < s->connect ? deadline - now : s->connect;
-    const int is_post = strcmp(r->method, "POST") == 0; /* a server sends blanks while it joins the parts of an object */
+    /* a server sends blanks while it joins the parts of an object */
+    const int is_post = strcmp(r->method, "POST") == 0;
     int bad = 0;
     SET(CURLOPT_LOW_SPEED_LIMIT, is_post ? 0L : LEAST_RATE);
     SET(CURLOPT_LOW_SPEED_TIME, (long)((s->stall + SECOND - 1) / SECOND));
@@ -170,7 +178,8 @@ static int set_transfer(struct kvc_s3_try *t, const struct kvc_s3_setup *s, kvc_
     SET(CURLOPT_READDATA, t);
     SET(CURLOPT_SEEKDATA, t);
     SET(CURLOPT_PRIVATE, t);
-    /* refused by a handle whose last transfer failed early: it keeps its buffer then, which is good for this one too */
+    /* refused by a handle whose last transfer failed early: it keeps its buffer then, which is good
+     * for this one too */
     curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, r->bytes > 65536 ? 262144L : 16384L);
     SET(CURLOPT_HTTPGET, 1L); /* undoes what another method left */
     SET(CURLOPT_CUSTOMREQUEST, NULL);
@@ -190,8 +199,8 @@ static int set_transfer(struct kvc_s3_try *t, const struct kvc_s3_setup *s, kvc_
     return bad ? -1 : 0;
 }
 
-int kvc_s3_try_begin(struct kvc_s3_try *t, struct kvc_s3 *l, struct kvc_s3_channel *channel, kvc_instant now,
-                     kvc_instant deadline) {
+int kvc_s3_try_begin(struct kvc_s3_try *t, struct kvc_s3 *l, struct kvc_s3_channel *channel,
+                     kvc_instant now, kvc_instant deadline) {
     kvc_s3_answer_begin(&t->answer);
     t->started = t->moved = now;
     t->easy = channel->n ? channel->idle[--channel->n] : new_handle(&l->setup);

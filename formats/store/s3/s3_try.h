@@ -1,4 +1,5 @@
-/* s3_try.h: one transfer of a request by libcurl: its URL, headers, signature and body. Not for when it is tried, nor how often. */
+/* s3_try.h: one transfer of a request by libcurl: its URL, headers, signature and body. Not for
+ * when it is tried, nor how often. */
 #ifndef KVC_S3_TRY_H
 #define KVC_S3_TRY_H
 
@@ -35,8 +36,8 @@ struct kvc_s3_try {
 };
 
 /* Begins a transfer. -1: there is no memory, or the request is too long. */
-int kvc_s3_try_begin(struct kvc_s3_try *t, struct kvc_s3 *l, struct kvc_s3_channel *channel, kvc_instant now,
-                     kvc_instant deadline);
+int kvc_s3_try_begin(struct kvc_s3_try *t, struct kvc_s3 *l, struct kvc_s3_channel *channel,
+                     kvc_instant now, kvc_instant deadline);
 /* Ends it, whether it is over or not. */
 void kvc_s3_try_end(struct kvc_s3_try *t, struct kvc_s3_channel *channel);
 

@@ -1,10 +1,11 @@
-/* s3_url.c: writes the URL of a request. Spec: "AWS Signature Version 4 for API requests" and, for the encoding of paths, the pages of
- * Amazon S3 about it. */
+/* s3_url.c: writes the URL of a request. Spec: "AWS Signature Version 4 for API requests" and, for
+ * the encoding of paths, the pages of Amazon S3 about it. */
 #include "formats/store/s3/s3_url.h"
 
 #include <string.h>
 
-/* Text in room of a fixed size. `used` grows past the room, so that one check at the end suffices. */
+/* Text in room of a fixed size. `used` grows past the room, so that one check at the end suffices.
+ */
 struct text {
     char *at;
     size_t used, room;
@@ -20,14 +21,16 @@ static void add_encoded(struct text *t, const char *text, const char *kept) {
     static const char digit[] = "0123456789ABCDEF";
     for (; *text; text++) {
         const unsigned char c = (unsigned char)*text;
-        const int plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+        const int plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                          (c >= '0' && c <= '9');
         const char code[3] = {'%', digit[c >> 4], digit[c & 15]};
         if (plain || strchr("-._~", c) || strchr(kept, c)) s3_url_add(t, text, 1);
         else s3_url_add(t, code, 3);
     }
 }
 
-int kvc_s3_url(const struct kvc_s3_setup *s, const struct kvc_s3_request *r, char *to, size_t room) {
+int kvc_s3_url(const struct kvc_s3_setup *s, const struct kvc_s3_request *r, char *to,
+               size_t room) {
     struct text t = {to, 0, room};
     const char *between = "?";
     s3_url_add(&t, s->base, strlen(s->base));

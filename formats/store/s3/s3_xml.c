@@ -14,7 +14,8 @@
 #define MAX_TEXT 4096
 #define MAX_ENTRIES 10000 /* S3 gives 1 000 */
 
-/* Gets an element at its end: its names from the root on ("ListBucketResult/Contents/Key"), and the text right within it. */
+/* Gets an element at its end: its names from the root on ("ListBucketResult/Contents/Key"), and the
+ * text right within it. */
 typedef int element(void *state, const char *path, const char *text);
 
 struct reader {
@@ -76,7 +77,8 @@ static void on_end(void *state, const XML_Char *name) {
     r->n = 0;
 }
 
-static void on_doctype(void *state, const XML_Char *name, const XML_Char *system, const XML_Char *public, int internal) {
+static void on_doctype(void *state, const XML_Char *name, const XML_Char *system,
+                       const XML_Char *public, int internal) {
     (void)name;
     (void)system;
     (void)public;
@@ -84,8 +86,11 @@ static void on_doctype(void *state, const XML_Char *name, const XML_Char *system
     stop(state, "has a document type, which S3's never has");
 }
 
-static int read_document(const char *text, size_t size, element *end, void *state, struct kvc_error *e) {
-    if (size > KVC_S3_XML_LIMIT) return kvc_fail(e, KVC_ERR_DAMAGED, "the server's XML has %zu bytes: more than S3 sends", size);
+static int read_document(const char *text, size_t size, element *end, void *state,
+                         struct kvc_error *e) {
+    if (size > KVC_S3_XML_LIMIT)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the server's XML has %zu bytes: more than S3 sends",
+                        size);
     struct reader *r = calloc(1, sizeof *r);
     if (!r) return kvc_fail_memory(e, "a server's answer");
     *r = (struct reader){.parser = XML_ParserCreate(NULL), .end = end, .state = state, .e = e};
@@ -99,7 +104,8 @@ static int read_document(const char *text, size_t size, element *end, void *stat
         status = r->status;
         if (!status && parsed != XML_STATUS_OK)
             status = kvc_fail(e, KVC_ERR_DAMAGED, "the server's XML cannot be read: %s in line %lu",
-                              XML_ErrorString(XML_GetErrorCode(r->parser)), (unsigned long)XML_GetCurrentLineNumber(r->parser));
+                              XML_ErrorString(XML_GetErrorCode(r->parser)),
+                              (unsigned long)XML_GetCurrentLineNumber(r->parser));
         XML_ParserFree(r->parser);
     }
     free(r);
@@ -141,7 +147,9 @@ static int on_listing(void *state, const char *path, const char *text) {
         struct kvc_s3_entry *grown = kvc_room_for_one(l->entry, l->n, sizeof *grown);
         if (!grown) return kvc_fail_memory(s->e, "a list of objects");
         l->entry = grown;
-        if (l->n == MAX_ENTRIES) return kvc_fail(s->e, KVC_ERR_DAMAGED, "the server lists more objects at once than S3 does");
+        if (l->n == MAX_ENTRIES)
+            return kvc_fail(s->e, KVC_ERR_DAMAGED,
+                            "the server lists more objects at once than S3 does");
         if (s->now.modified < 0) s->now.modified = 0;
         l->entry[l->n++] = s->now;
         s->now = (struct kvc_s3_entry){0};
@@ -153,7 +161,8 @@ static int on_listing(void *state, const char *path, const char *text) {
 static void s3_xml_decode(char *text) {
     char *to = text;
     for (const char *p = text; *p; p++) {
-        const int high = *p == '%' ? kvc_hex_digit(p[1]) : -1, low = high < 0 ? -1 : kvc_hex_digit(p[2]);
+        const int high = *p == '%' ? kvc_hex_digit(p[1]) : -1,
+                  low = high < 0 ? -1 : kvc_hex_digit(p[2]);
         if (low >= 0 && (high | low)) {
             *to++ = (char)(high << 4 | low);
             p += 2;
@@ -164,12 +173,15 @@ static void s3_xml_decode(char *text) {
     *to = '\0';
 }
 
-int kvc_s3_read_listing(struct kvc_s3_listing *l, const char *text, size_t size, struct kvc_error *e) {
+int kvc_s3_read_listing(struct kvc_s3_listing *l, const char *text, size_t size,
+                        struct kvc_error *e) {
     *l = (struct kvc_s3_listing){0};
     struct listing s = {.l = l, .e = e};
     int status = read_document(text, size, on_listing, &s, e);
-    if (!status && !s.root) status = kvc_fail(e, KVC_ERR_DAMAGED, "the server sent no list of objects");
-    if (!status && l->more && !l->next) status = kvc_fail(e, KVC_ERR_DAMAGED, "the server cut a list of objects short");
+    if (!status && !s.root)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "the server sent no list of objects");
+    if (!status && l->more && !l->next)
+        status = kvc_fail(e, KVC_ERR_DAMAGED, "the server cut a list of objects short");
     for (size_t i = 0; s.encoded && i < l->n; i++) s3_xml_decode(l->entry[i].key);
     free(s.now.key);
     if (status) kvc_s3_listing_free(l);
@@ -194,7 +206,8 @@ static void copy_plain(char *to, size_t room, const char *from) {
 }
 
 static int on_upload(void *state, const char *path, const char *text) {
-    if (strcmp(path, "InitiateMultipartUploadResult/UploadId") == 0 && strlen(text) < 1024) copy_plain(state, 1024, text);
+    if (strcmp(path, "InitiateMultipartUploadResult/UploadId") == 0 && strlen(text) < 1024)
+        copy_plain(state, 1024, text);
     return 0;
 }
 

@@ -1,5 +1,6 @@
-/* find.c: times kvc_store_find() for a prompt of 128 k tokens in a directory store of a million objects: `make bench-store`. The objects have
- * records in the index and no files. Prints the median and the 99th percentile, with the keys' hashing and of the index alone. */
+/* find.c: times kvc_store_find() for a prompt of 128 k tokens in a directory store of a million
+ * objects: `make bench-store`. The objects have records in the index and no files. Prints the
+ * median and the 99th percentile, with the keys' hashing and of the index alone. */
 #include "formats/store/dir/dir.h"
 #include "formats/store/dir/policy.h"
 #include "formats/store/store.h"
@@ -27,24 +28,44 @@ static void make_prompt(int32_t *tokens, uint64_t i) {
 
 static struct kvc_file *make_cache(struct kvc_error *e) {
     static uint16_t values[2 * CHUNK * 8];
-    static struct kvc_memory_array array[2] = {
-        {.role = "K", .dtype = "bf16", .heads = 1, .dim = 8, .data = values, .token = 16, .head = 16, .channel = 2},
-        {.role = "V", .dtype = "bf16", .heads = 1, .dim = 8, .data = values + CHUNK * 8, .token = 16, .head = 16, .channel = 2}};
+    static struct kvc_memory_array array[2] = {{.role = "K",
+                                                .dtype = "bf16",
+                                                .heads = 1,
+                                                .dim = 8,
+                                                .data = values,
+                                                .token = 16,
+                                                .head = 16,
+                                                .channel = 2},
+                                               {.role = "V",
+                                                .dtype = "bf16",
+                                                .heads = 1,
+                                                .dim = 8,
+                                                .data = values + CHUNK * 8,
+                                                .token = 16,
+                                                .head = 16,
+                                                .channel = 2}};
     static const char *const facts[] = {"model.name=bench", NULL};
-    const struct kvc_memory m = {
-        .size = sizeof m, .array_size = sizeof array[0], .arrays = array, .n_arrays = 2, .tokens = CHUNK, .facts = facts};
+    const struct kvc_memory m = {.size = sizeof m,
+                                 .array_size = sizeof array[0],
+                                 .arrays = array,
+                                 .n_arrays = 2,
+                                 .tokens = CHUNK,
+                                 .facts = facts};
     return kvc_file_open_arrays(&m, e);
 }
 
 /* Adds the records of a prompt's chunks. */
-static int add_prompt(struct kvc_dir *d, const struct kvc_store_space *space, const int32_t *tokens, struct kvc_object *o,
-                      struct kvc_error *e) {
+static int add_prompt(struct kvc_dir *d, const struct kvc_store_space *space, const int32_t *tokens,
+                      struct kvc_object *o, struct kvc_error *e) {
     uint8_t *keys;
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
     int status = !t || kvc_space_keys(space, tokens, TOKENS, NULL, 0, &keys, e) ? -1 : 0;
     if (!status) kvc_policy_begin(t, UINT64_C(1) << 40);
     for (size_t i = 0; i < CHUNKS && !status; i++) {
-        struct kvc_index_record r = {.size = 1000, .cost = 1, .used = (int64_t)time(NULL), .has_parent = i > 0};
+        struct kvc_index_record r = {.size = 1000,
+                                     .cost = 1,
+                                     .used = (int64_t)time(NULL),
+                                     .has_parent = i > 0};
         status = kvc_chunk_object(space, keys, i, &o[i], e);
         if (i) memcpy(r.parent, o[i - 1].key, sizeof r.parent);
         memcpy(r.space, o[i].space, sizeof r.space);
@@ -63,8 +84,10 @@ int main(int argc, char **argv) {
     double all[FINDS], index[FINDS];
     struct kvc_error e = {.code = KVC_OK};
     char url[4096];
-    const uint64_t objects = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000000, prompts = objects / CHUNKS + 1;
-    if (argc < 2 || snprintf(url, sizeof url, "dir:%s?durability=none&max-size=0&min-free=0", argv[1]) >= (int)sizeof url) {
+    const uint64_t objects = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000000,
+                   prompts = objects / CHUNKS + 1;
+    if (argc < 2 || snprintf(url, sizeof url, "dir:%s?durability=none&max-size=0&min-free=0",
+                             argv[1]) >= (int)sizeof url) {
         fprintf(stderr, "Usage: find FOLDER [OBJECTS]   FOLDER: of a new store\n");
         return 2;
     }
@@ -86,18 +109,22 @@ int main(int argc, char **argv) {
         const kvc_instant began = kvc_now();
         struct kvc_store_hit *hit = kvc_store_find(space, tokens, TOKENS, &patient, &e);
         all[i] = (double)(kvc_now() - began);
-        if (!hit || hit->chunks != CHUNKS) status = kvc_fail(&e, KVC_ERR_VERIFY, "a prompt that was put is not found");
+        if (!hit || hit->chunks != CHUNKS)
+            status = kvc_fail(&e, KVC_ERR_VERIFY, "a prompt that was put is not found");
         const kvc_instant then = kvc_now();
-        if (!status) status = kvc_level_dir.find(&d->level, hit->object, CHUNKS, INT64_MAX, &found, size, &e);
+        if (!status)
+            status = kvc_level_dir.find(&d->level, hit->object, CHUNKS, INT64_MAX, &found, size,
+                                        &e);
         index[i] = (double)(kvc_now() - then);
         kvc_store_hit_free(hit);
     }
     if (!status) {
         qsort(all, FINDS, sizeof *all, by_value);
         qsort(index, FINDS, sizeof *index, by_value);
-        printf("%" PRIu64 " objects, prompts of %d tokens: find %.2f ms (p99 %.2f ms); of it the index %.2f ms (p99 %.2f ms)\n",
-               prompts * CHUNKS, TOKENS, all[FINDS / 2] / 1000, all[FINDS * 99 / 100] / 1000, index[FINDS / 2] / 1000,
-               index[FINDS * 99 / 100] / 1000);
+        printf("%" PRIu64 " objects, prompts of %d tokens: find %.2f ms (p99 %.2f ms); of it the "
+               "index %.2f ms (p99 %.2f ms)\n",
+               prompts * CHUNKS, TOKENS, all[FINDS / 2] / 1000, all[FINDS * 99 / 100] / 1000,
+               index[FINDS / 2] / 1000, index[FINDS * 99 / 100] / 1000);
     } else {
         fprintf(stderr, "%s\n", e.message);
     }

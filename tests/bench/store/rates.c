@@ -1,5 +1,6 @@
-/* rates.c: `rates STORE RECIPE FILE [CHUNK]` puts the cache FILE, packed by RECIPE in chunks of CHUNK tokens, into a store, and
- * prints how long putting, finding, reading and loading it take: `make bench-store`. */
+/* rates.c: `rates STORE RECIPE FILE [CHUNK]` puts the cache FILE, packed by RECIPE in chunks of
+ * CHUNK tokens, into a store, and prints how long putting, finding, reading and loading it take:
+ * `make bench-store`. */
 #include "formats/store/dir/dir.h"
 #include "formats/store/store.h"
 
@@ -17,7 +18,8 @@ static int by_time(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Sorts times in seconds, and prints a row with their median and 99th percentile, and a rate if there are bytes. */
+/* Sorts times in seconds, and prints a row with their median and 99th percentile, and a rate if
+ * there are bytes. */
 static void print_times(const char *what, double *s, size_t n, uint64_t bytes) {
     qsort(s, n, sizeof *s, by_time);
     const double median = s[n / 2], late = s[(n - 1) * 99 / 100];
@@ -43,8 +45,10 @@ static int make_rows(struct rows *r, const struct kvc_file *f, uint64_t tokens) 
     struct kvc_tensor_info info = {.size = sizeof info};
     *r = (struct rows){.array = calloc(n + 1, sizeof *r->array)};
     if (!r->array) return -1;
-    r->memory =
-        (struct kvc_memory){.size = sizeof r->memory, .array_size = sizeof *r->array, .arrays = r->array, .tokens = tokens};
+    r->memory = (struct kvc_memory){.size = sizeof r->memory,
+                                    .array_size = sizeof *r->array,
+                                    .arrays = r->array,
+                                    .tokens = tokens};
     for (uint32_t i = 0; i < n; i++) {
         if (kvc_file_tensor(f, i, &info) || strcmp(info.part, "live") != 0) continue;
         struct kvc_memory_array *a = &r->array[r->memory.n_arrays];
@@ -59,7 +63,8 @@ static int make_rows(struct rows *r, const struct kvc_file *f, uint64_t tokens) 
                                        .head = head,
                                        .channel = head / info.dim};
         if (!a->data) return -1;
-        memset(a->data, 1, (size_t)(tokens * info.row_bytes)); /* pages that exist, as an engine's do */
+        /* pages that exist, as an engine's do */
+        memset(a->data, 1, (size_t)(tokens * info.row_bytes));
         r->memory.n_arrays++;
         r->bytes += tokens * info.row_bytes;
     }
@@ -67,12 +72,14 @@ static int make_rows(struct rows *r, const struct kvc_file *f, uint64_t tokens) 
 }
 
 /* Returns 1 and the path of an object if it is a file. */
-static int path_of(const struct kvc_store *s, const struct kvc_store_hit *hit, size_t i, char path[4096]) {
+static int path_of(const struct kvc_store *s, const struct kvc_store_hit *hit, size_t i,
+                   char path[4096]) {
     const struct kvc_store_level *l = &s->level[hit->level[i]];
     char below[KVC_ROOT_PATH];
     if (l->ops != &kvc_level_dir) return 0;
     kvc_root_path(&hit->object[i], below);
-    return snprintf(path, 4096, "%s/%s", ((const struct kvc_dir *)l->level)->root.path, below) < 4096;
+    return snprintf(path, 4096, "%s/%s", ((const struct kvc_dir *)l->level)->root.path, below) <
+           4096;
 }
 
 /* Takes the files of a hit out of the page cache. */
@@ -88,7 +95,8 @@ static void make_cold(const struct kvc_store *s, const struct kvc_store_hit *hit
 }
 
 /* Reads the files of a hit one after another, as dd does, into one buffer. */
-static uint64_t read_plainly(const struct kvc_store *s, const struct kvc_store_hit *hit, void *buffer, size_t size) {
+static uint64_t read_plainly(const struct kvc_store *s, const struct kvc_store_hit *hit,
+                             void *buffer, size_t size) {
     uint64_t bytes = 0;
     char path[4096];
     for (size_t i = 0; i < hit->chunks; i++) {
@@ -109,8 +117,9 @@ static int take_chunk(void *state, uint64_t first, uint64_t tokens, const void *
 enum { FIND, PLAIN, CHECKED, LOADED, WAYS };
 
 /* Times each way once. The files lie in the page cache, or do not. */
-static int measure_once(struct kvc_store_space *space, const int32_t *tokens, uint64_t n, struct rows *rows, int cold,
-                        double s[WAYS], uint64_t *bytes, struct kvc_error *e) {
+static int measure_once(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+                        struct rows *rows, int cold, double s[WAYS], uint64_t *bytes,
+                        struct kvc_error *e) {
     const struct kvc_store_load_options load = {.size = sizeof load, .deadline = 600000000};
     const struct kvc_store_find_options find = {.size = sizeof find, .deadline = 10000000};
     static uint8_t buffer[4 << 20];
@@ -119,12 +128,15 @@ static int measure_once(struct kvc_store_space *space, const int32_t *tokens, ui
     struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &find, e);
     s[FIND] = (double)(kvc_now() - began) / 1e6;
     int status = hit ? 0 : -1;
-    if (hit && !hit->chunks) status = kvc_fail(e, KVC_ERR_USAGE, "no chunk of %" PRIu64 " tokens was found", space->chunk);
+    if (hit && !hit->chunks)
+        status = kvc_fail(e, KVC_ERR_USAGE, "no chunk of %" PRIu64 " tokens was found",
+                          space->chunk);
     for (int way = PLAIN; way < WAYS && !status; way++) {
         if (cold) make_cold(space->store, hit);
         began = kvc_now();
         if (way == PLAIN) *bytes = read_plainly(space->store, hit, buffer, sizeof buffer);
-        else if (way == CHECKED) status = kvc_store_chunks(hit, &load, take_chunk, &checked, e) ? 0 : -1;
+        else if (way == CHECKED)
+            status = kvc_store_chunks(hit, &load, take_chunk, &checked, e) ? 0 : -1;
         else status = kvc_store_load(hit, &rows->memory, &load, e) ? 0 : -1;
         s[way] = (double)(kvc_now() - began) / 1e6;
     }
@@ -135,17 +147,19 @@ static int measure_once(struct kvc_store_space *space, const int32_t *tokens, ui
 
 /* Finds, reads plainly, reads with all checks, and loads, again and again. */
 static int measure(struct kvc_store_space *space, const struct kvc_file *f, struct kvc_error *e) {
-    static const char *const what[2][WAYS] = {{"find", "plain reading of the files", "read and check objects",
-                                               "load into memory"},
+    static const char *const what[2][WAYS] = {{"find", "plain reading of the files",
+                                               "read and check objects", "load into memory"},
                                               {"find", "plain reading, not in the page cache",
-                                               "read and check, not in the page cache", "load, not in the page cache"}};
+                                               "read and check, not in the page cache",
+                                               "load, not in the page cache"}};
     double s[WAYS][RUNS], one[WAYS];
     struct rows rows;
     uint64_t n = 0, bytes = 0;
     const int32_t *tokens = kvc_file_tokens(f, &n);
     /* only these can be read by other means */
     const int files = space->store->level[0].ops == &kvc_level_dir;
-    int status = make_rows(&rows, f, n / space->chunk * space->chunk) ? kvc_fail_memory(e, "rows") : 0;
+    int status = make_rows(&rows, f, n / space->chunk * space->chunk) ? kvc_fail_memory(e, "rows")
+                                                                      : 0;
     for (int cold = 0; cold <= files && !status; cold++) {
         const size_t runs = cold ? RUNS / 3 : RUNS;
         for (size_t i = 0; i < runs && !status; i++) {
@@ -153,7 +167,8 @@ static int measure(struct kvc_store_space *space, const struct kvc_file *f, stru
             for (int way = 0; way < WAYS; way++) s[way][i] = one[way];
         }
         for (int way = cold ? PLAIN : FIND; way < WAYS && !status; way++)
-            if (way != PLAIN || files) print_times(what[cold][way], s[way], runs, way == FIND ? 0 : bytes);
+            if (way != PLAIN || files)
+                print_times(what[cold][way], s[way], runs, way == FIND ? 0 : bytes);
     }
     if (!status) printf("objects of %" PRIu64 " bytes, rows of %" PRIu64 "\n", bytes, rows.bytes);
     free_rows(&rows);
@@ -161,9 +176,14 @@ static int measure(struct kvc_store_space *space, const struct kvc_file *f, stru
 }
 
 /* Puts the file, and measures. */
-static int run(const char *levels, const char *recipe, const char *path, uint64_t chunk, struct kvc_error *e) {
-    const struct kvc_store_options open = {.size = sizeof open, .backends = getenv("KVC_STORE_BACKENDS"), .threads = 4};
-    const struct kvc_store_space_options like = {.size = sizeof like, .recipe = recipe, .chunk = chunk};
+static int run(const char *levels, const char *recipe, const char *path, uint64_t chunk,
+               struct kvc_error *e) {
+    const struct kvc_store_options open = {.size = sizeof open,
+                                           .backends = getenv("KVC_STORE_BACKENDS"),
+                                           .threads = 4};
+    const struct kvc_store_space_options like = {.size = sizeof like,
+                                                 .recipe = recipe,
+                                                 .chunk = chunk};
     const struct kvc_store_put_options put = {.size = sizeof put, .wait = 1};
     struct kvc_file *f = kvc_file_open(path, NULL, e);
     struct kvc_store *s = f ? kvc_store_open(levels, &open, e) : NULL;

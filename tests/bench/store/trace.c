@@ -1,9 +1,11 @@
-/* trace.c: `trace FILE [PERCENT,...]` replays requests on the index of a directory store, without storing anything, and prints how
- * many of their blocks were found, for stores that hold 1, 3, 10 and 30 per cent, or PERCENT, of all different blocks. "written"
- * is how often blocks were written, per different block. A line of FILE ("-": standard input) is a request, which looks for its
- * longest prefix that is stored and puts the blocks after it: an object of JSON whose "hash_ids" is an array of whole numbers from
- * 0 on, one for each block of the prompt in order. Equal numbers are equal blocks after equal blocks: a number must always come
- * after the same one. Other keys are ignored; the traces that Mooncake published have this form. */
+/* trace.c: `trace FILE [PERCENT,...]` replays requests on the index of a directory store, without
+ * storing anything, and prints how many of their blocks were found, for stores that hold 1, 3, 10
+ * and 30 per cent, or PERCENT, of all different blocks. "written" is how often blocks were written,
+ * per different block. A line of FILE ("-": standard input) is a request, which looks for its
+ * longest prefix that is stored and puts the blocks after it: an object of JSON whose "hash_ids" is
+ * an array of whole numbers from 0 on, one for each block of the prompt in order. Equal numbers are
+ * equal blocks after equal blocks: a number must always come after the same one. Other keys are
+ * ignored; the traces that Mooncake published have this form. */
 #include "codecs/memory.h"
 #include "codecs/number.h"
 #include "formats/io/input.h"
@@ -73,7 +75,8 @@ static int read_line(struct trace *x, const char *line, size_t number) {
     json_error_t why;
     json_t *j = kvc_json_load(line, strlen(line), 0, &why);
     const json_t *ids = json_object_get(j, "hash_ids");
-    int status = json_is_array(ids) ? keep_request(x) : trouble("line %zu is no object with \"hash_ids\"", number);
+    int status = json_is_array(ids) ? keep_request(x)
+                                    : trouble("line %zu is no object with \"hash_ids\"", number);
     for (size_t i = 0; i < json_array_size(ids) && !status; i++) {
         const json_t *id = json_array_get(ids, i);
         status = json_is_integer(id) && json_integer_value(id) >= 0
@@ -105,7 +108,8 @@ static int read_trace(struct trace *x, const char *path) {
     if (kvc_input_open(&in, path, &e)) return trouble("%s", e.message);
     char *text = malloc((size_t)in.size + 1);
     if (!text) kvc_fail_memory(&e, "a trace");
-    int status = text && !kvc_input_read(&in, 0, text, in.size, &e) ? DONE : trouble("%s", e.message);
+    int status = text && !kvc_input_read(&in, 0, text, in.size, &e) ? DONE
+                                                                    : trouble("%s", e.message);
     size_t number = 0;
     if (text) text[in.size] = '\0';
     for (char *line = text, *next; line && *line && !status; line = next) {
@@ -114,7 +118,8 @@ static int read_trace(struct trace *x, const char *path) {
         number++;
         if (*line) status = read_line(x, line, number) ? TROUBLE : DONE;
     }
-    if (!status && (!x->n || count_unique(x))) status = trouble("%s: there are no requests with blocks in it", path);
+    if (!status && (!x->n || count_unique(x)))
+        status = trouble("%s: there are no requests with blocks in it", path);
     if (!status && keep_start(x, x->requests)) status = TROUBLE;
     free(text);
     kvc_input_close(&in);
@@ -139,7 +144,8 @@ static void key_of(uint64_t id, uint8_t *key) {
 }
 
 /* Makes room as a directory store does. 1: the new block itself goes. */
-static int make_room(struct replay *r, struct kvc_index_txn *t, const uint8_t *own, struct kvc_error *e) {
+static int make_room(struct replay *r, struct kvc_index_txn *t, const uint8_t *own,
+                     struct kvc_error *e) {
     const struct kvc_policy_choice choice = {.keep = own, .own = own};
     uint8_t key[KVC_OBJECT_KEY];
     struct kvc_index_record record;
@@ -151,7 +157,8 @@ static int make_room(struct replay *r, struct kvc_index_txn *t, const uint8_t *o
     return 0;
 }
 
-static int insert(struct replay *r, struct kvc_index_txn *t, const uint8_t *key, const uint8_t *parent, struct kvc_error *e) {
+static int insert(struct replay *r, struct kvc_index_txn *t, const uint8_t *key,
+                  const uint8_t *parent, struct kvc_error *e) {
     struct kvc_index_record old, record = {.size = BLOCK, .cost = 1};
     const int known = kvc_index_get(t, key, &old, e);
     if (known < 0) return -1;
@@ -224,14 +231,16 @@ static int replay(const struct trace *x, double per_cent) {
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!(r.index = kvc_index_open(fd, &made, &e))) status = trouble("%s", e.message);
     for (size_t i = 0; i < x->requests && !status; i++)
-        if (replay_one(&r, x->id + x->first[i], x->first[i + 1] - x->first[i], &e)) status = trouble("%s", e.message);
+        if (replay_one(&r, x->id + x->first[i], x->first[i + 1] - x->first[i], &e))
+            status = trouble("%s", e.message);
     kvc_index_close(r.index);
     unlinkat(fd, KVC_INDEX_NAME, 0);
     unlinkat(fd, KVC_INDEX_JOURNAL, 0);
     if (fd >= 0) close(fd);
     rmdir(folder);
     if (status) return status;
-    const double ratio = 100 * (double)r.hit / (double)r.asked, writes = (double)r.written / (double)x->unique;
+    const double ratio = 100 * (double)r.hit / (double)r.asked,
+                 writes = (double)r.written / (double)x->unique;
     printf("%8g %%  %9.1f  %9.2f\n", per_cent, ratio, writes);
     return DONE;
 }
@@ -253,8 +262,9 @@ int main(int argc, char **argv) {
     if (argc < 2 || argc > 3) return trouble("usage: trace FILE [PERCENT,...]");
     int status = check_capacities(p) ? TROUBLE : read_trace(&x, argv[1]);
     if (!status)
-        printf("%zu requests of %zu blocks, %" PRIu64 " of them different\ncapacity    hits (%%)  written\n", x.requests, x.n,
-               x.unique);
+        printf("%zu requests of %zu blocks, %" PRIu64
+               " of them different\ncapacity    hits (%%)  written\n",
+               x.requests, x.n, x.unique);
     while (!status && *p) {
         double per_cent = 0;
         const char *end = kvc_number_begin(p, &per_cent);
