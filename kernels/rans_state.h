@@ -12,10 +12,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVC_RANS_LANES \
-    32 /* at most; short streams have fewer lanes, as each lane's state costs four bytes */
-#define KVC_RANS_START \
-    (UINT32_C(1) << 16)      /* every lane's state before the first and after the last symbol */
+/* at most; short streams have fewer lanes, as each lane's state costs four bytes */
+#define KVC_RANS_LANES 32
+/* every lane's state before the first and after the last symbol */
+#define KVC_RANS_START (UINT32_C(1) << 16)
 #define KVC_RANS_MAX_BITS 11 /* of a table: frequencies sum to 2^bits */
 #define KVC_RANS_MIN_BITS 8
 #define KVC_RANS_SYMBOL_BITS 10 /* symbols are below 2^10 */

@@ -13,8 +13,8 @@ struct kvc_torch_type {
     int is_int;          /* 1: tokens and positions may have it */
     int is_raw;          /* 1: integers that may be the bits of other values */
 };
-#define KVC_TORCH_UNTYPED \
-    "torch.storage.UntypedStorage" /* storage of types without a class; counts bytes */
+/* storage of types without a class; counts bytes */
+#define KVC_TORCH_UNTYPED "torch.storage.UntypedStorage"
 
 extern const struct kvc_torch_type kvc_torch_types[]; /* the last has no dtype */
 

@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVC_SAFETENSORS_HEADER \
-    UINT64_C(100000000) /* maximum bytes of JSON, as in the reference library */
+/* maximum bytes of JSON, as in the reference library */
+#define KVC_SAFETENSORS_HEADER UINT64_C(100000000)
 
 struct json_t; /* of jansson */
 struct kvc_input;

@@ -36,8 +36,8 @@ struct kvc_gguf_entry {
 };
 
 #define KVC_GGUF_RANK 4
-#define KVC_GGUF_HEADER \
-    (UINT64_C(1) << 30) /* bytes of a header at most; real ones have up to 20 MB */
+/* bytes of a header at most; real ones have up to 20 MB */
+#define KVC_GGUF_HEADER (UINT64_C(1) << 30)
 
 /* Info of a tensor. Its data begin inside the file. The caller checks that they end inside the
  * file, too: the number of bytes depends on the type. */

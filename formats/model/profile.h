@@ -10,9 +10,8 @@
 #include "formats/io/hash.h"
 
 #define KVC_PROFILE_SUFFIX ".kvcp"
-#define KVC_PROFILE_FIRST                                                                      \
-    4 /* tokens at the start, which no statistic counts: attention makes their rows unlike all \
-         others */
+/* tokens at the start, which no statistic counts: attention makes their rows unlike all others */
+#define KVC_PROFILE_FIRST 4
 #define KVC_PROFILE_BYTES (UINT64_C(1) << 32) /* the largest profile */
 
 /* The metric of the quantisation step: of the model's gradients (Fisher), or of caches alone, with

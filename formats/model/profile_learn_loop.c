@@ -16,13 +16,13 @@
 #include <string.h>
 
 #define SPAN 40.0 /* an input's standard deviation: 127 is 3.2 of it */
-#define RIDGE \
-    0.003 /* added to the diagonal, relative to it: measured on texts that were not learnt from */
+/* added to the diagonal, relative to it: measured on texts that were not learnt from */
+#define RIDGE 0.003
 #define ROUNDING (1 / 12.0) /* mean square of the error of rounding an input */
-#define OCTAVES \
-    2.0 /* a row's step is so much finer or coarser than that of a KLD of 0.01, at most */
-#define EXACT \
-    0.15 /* share of rows that are taken as they are: lossless stages predict from such rows */
+/* a row's step is so much finer or coarser than that of a KLD of 0.01, at most */
+#define OCTAVES 2.0
+/* share of rows that are taken as they are: lossless stages predict from such rows */
+#define EXACT 0.15
 /* of all caches: of more rows, every second or third is taken */
 enum { ROWS_MOST = 65536 };
 enum { CLASS_LEAST = -2, CLASSES = 6 }; /* classes of the stage `steps`, in half octaves */

@@ -12,9 +12,8 @@
 #include <string.h>
 
 #define TAG "kvc tokenizer 0\n"
-#define MAX_ID                                                                         \
-    (UINT64_C(1) << 22) /* real ids are below 2^19; bounds the padding for missing ids \
-                         */
+/* real ids are below 2^19; bounds the padding for missing ids */
+#define MAX_ID (UINT64_C(1) << 22)
 
 static const char lower_block[] = "\xe2\x96\x81"; /* U+2581, sentencepiece's space */
 enum { LOWER_BLOCK = sizeof lower_block - 1 };

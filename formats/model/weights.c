@@ -22,9 +22,8 @@
 
 #define TAG "kvc projection 0\n"
 #define MAX_SHAPE (UINT64_C(1) << 31) /* of each number in a shape */
-#define GROUP                                                                          \
-    16 /* output channels that are transposed together: their floats fill a cache line \
-        */
+/* output channels that are transposed together: their floats fill a cache line */
+#define GROUP 16
 
 /* ---- opening ---- */
 

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOST                                                                                     \
-    SIZE_MAX /* in place of the first chunk that a level lacks: it has failed or refused a chunk \
-              */
+/* in place of the first chunk that a level lacks: it has failed or refused a chunk */
+#define LOST SIZE_MAX
 #define ROUNDS 3 /* for a level that evicted chunks while the others were put */
 
 /* A cache on its way to the levels. */

@@ -162,9 +162,9 @@ static uint64_t token_bytes(const struct kvc_cache *c) {
     return bytes;
 }
 
-#define GOOD_OBJECT \
-    (UINT64_C(2) << 20) /* bytes: below that, requests cost more than what they move */
-#define MAX_RUNS 4      /* 1024 tokens */
+/* bytes: below that, requests cost more than what they move */
+#define GOOD_OBJECT (UINT64_C(2) << 20)
+#define MAX_RUNS 4 /* 1024 tokens */
 
 /* The smallest chunk whose object takes 2 MiB or more, as packing usually makes it smaller.
  * Everybody computes the same. */

@@ -232,8 +232,8 @@ void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, siz
 /* The same of one level, with its signature. */
 void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
                            kvc_instant deadline, size_t *size, struct kvc_error *e);
-#define KVC_OBJECT_TIME \
-    30000000 /* microseconds, of a whole read or write that nobody waits for in a hurry */
+/* microseconds, of a whole read or write that nobody waits for in a hurry */
+#define KVC_OBJECT_TIME 30000000
 /* Writes an object to every level that lacks it. -1 if no level took it. */
 int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data,
                            size_t size, struct kvc_error *e);

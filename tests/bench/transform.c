@@ -29,8 +29,8 @@ enum {
     DECODE = 1
 };
 #define RATIO 12.0 /* where KLDs of 0.01 lie */
-#define DECAY \
-    0.08 /* of components' deviations: what makes about a quarter of the codes non-zero there */
+/* of components' deviations: what makes about a quarter of the codes non-zero there */
+#define DECAY 0.08
 
 struct made {
     struct kvc_cache *cache;

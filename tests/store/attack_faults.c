@@ -18,8 +18,8 @@
 /* --- calls that fail --- */
 
 static const int codes[] = {EIO, ENOSPC, EINTR, EDQUOT, ESTALE, EACCES};
-#define KINDS \
-    (sizeof codes / sizeof codes[0] + 1) /* the last: reads and writes are short, others work */
+/* the last: reads and writes are short, others work */
+#define KINDS (sizeof codes / sizeof codes[0] + 1)
 
 static atomic_uint_fast64_t calls; /* since the start of the run */
 static uint64_t failing;           /* number of the call that fails; 0: none */

@@ -221,8 +221,8 @@ static void products_that_overflow(void **state) {
     free(p);
 }
 
-#define GOLDEN \
-    "tests/golden/profile-v0.kvc" /* two layers of f16, 640 rows, RoPE known, a profile inside */
+/* two layers of f16, 640 rows, RoPE known, a profile inside */
+#define GOLDEN "tests/golden/profile-v0.kvc"
 
 static void packing_unpacking_and_learning(void **state) {
     static const struct work work[] = {

@@ -54,8 +54,8 @@ void kvc_channels_free(struct kvc_channels *c);
 /* Fits the model to float rows, canonical in shape->dtype. Values that are not finite or beyond
  * 2^50 count as 0. The encoder is free in its choice. scratch has room for KVC_CHANNELS_SCRATCH(n,
  * rows) floats. */
-#define KVC_CHANNELS_ROWS \
-    48 /* rows that are made floats at once; the first of them are searched for a rotation */
+/* rows that are made floats at once; the first of them are searched for a rotation */
+#define KVC_CHANNELS_ROWS 48
 #define KVC_CHANNELS_SCRATCH(n, rows) \
     ((size_t)(n) * (4 + ((rows) < KVC_CHANNELS_ROWS ? (size_t)(rows) : KVC_CHANNELS_ROWS)))
 void kvc_channels_fit(struct kvc_channels *c, const struct kvc_shape *shape, const uint8_t *rows,

@@ -8,9 +8,9 @@
 #include <string.h>
 
 enum { CODES = 32, BLOCK_BYTES = 34, CONTEXTS = 8 };
-#define ROUND                                                                                     \
-    0x1.8p23f /* a small number added to it is rounded to an integer, ties to even; rintf() would \
-                 not be vectorised */
+/* a small number added to it is rounded to an integer, ties to even; rintf() would not be
+ * vectorised */
+#define ROUND 0x1.8p23f
 enum { LEAST_OCTAVE = 3 }; /* of a variance in squares of the scale, which has context 0 */
 
 /* Of a block whose scale is d. */

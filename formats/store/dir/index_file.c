@@ -19,9 +19,8 @@
 
 #define PAGE 4096
 #define SUM KVC_INDEX_SUM
-#define HEADER                                                                         \
-    100 /* bytes of the first page that are read before it is known how long pages are \
-         */
+/* bytes of the first page that are read before it is known how long pages are */
+#define HEADER 100
 
 /* Bytes that are locked, as SQLite's documents name them. */
 #define PENDING INT64_C(0x40000000)
