@@ -162,7 +162,8 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
     generate(ids, past_key_values=cache) computes the tokens that the cache lacks, of which there must be one. Layers are those that
     save() wrote, else those of `config`, a model or its configuration, else of full attention. Values of another type are rounded to
     `dtype`. Options are those of open(): profile, model, format, kv_heads, pairing. Fewer tokens of a cache with sliding windows cannot
-    be had: Code.NOT_SLICEABLE. A file that lacks layers, or begins after position 0, is refused: File.arrays() reads it.
+    be had: Code.NOT_SLICEABLE. A file that lacks layers, begins after position 0, or has fewer rows than token ids, as a pruned cache
+    without positions has, is refused: File.arrays() reads it.
     """
     check_names("load", options, OpenOptions, ("device", "end", "dtype", "config", "threads"))
     devices.place.find(device)  # refuses those that are not there
@@ -175,6 +176,10 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
         if whole and rounded is None:
             raise Error(Code.UNSUPPORTED, f"layer {whole[0].layer} {whole[0].role} is {whole[0].dtype}, numbers that a model does not "
                                           "compute with: dtype= asks for their values, which are these numbers times the file's scales")
+        ids, stop = f.tokens, f.range()[1]
+        if ids is not None and f.range()[0] == 0 and len(ids) > stop + 1:
+            raise Error(Code.USAGE, f"{stop} rows beside {len(ids)} token ids: which tokens the rows are of is unknown. "
+                                    "File.arrays() reads them")
         if f.meta.get(_WINDOWS):
             windows = [int(w) for w in f.meta[_WINDOWS].split(",")]
         elif config is not None:

@@ -256,6 +256,16 @@ class TestFiles(Case):
         self.assertEqual([(x.keys.dtype, float(x.keys[0, 1, 4, 3]), float(x.values.max())) for x in cache.layers],
                          [(torch.float16, 0.5, 2.0), (torch.float16, 1.0, 4.0)])
 
+    def test_pruned(self):
+        """Rows of a pruned cache beside the ids of the whole prompt: a model would go on at other positions."""
+        arrays = {f"layers.{i}.{name}": torch.ones((1, 2, 12, 16)) for i in range(2) for name in ("keys", "values")}
+        for n, good in ((12, 1), (13, 1), (20, 0)):
+            torch.save({**arrays, "tokens": torch.arange(n)}, self.path("c.pt"))
+            if good:
+                self.assertEqual(kvc.load(self.path("c.pt")).get_seq_length(), 12)
+            else:
+                self.fails(kvc.Code.USAGE, "12 rows beside 20 token ids", kvc.load, self.path("c.pt"))
+
     def test_refused(self):
         model, ids = llama(), prompt(20)
         cache = cache_of(model, ids)
