@@ -40,7 +40,7 @@ from vllm_engine_fake import BLOCK, Engine, Request  # noqa: E402
 
 import kvc  # noqa: E402
 from kvc.connectors import vllm_jobs, vllm_worker  # noqa: E402
-from kvc.connectors.vllm_connector import KvcConnector, KvcMetadata, KvcStats  # noqa: E402
+from kvc.connectors.vllm_connector import COUNTERS, KvcConnector, KvcMetadata, KvcStats  # noqa: E402
 from kvc.connectors.vllm_scheduler import Found, SchedulerSide, extras_of, passed_by  # noqa: E402
 
 NOTHING = SchedulerOutput([], CachedRequestData(), {})
@@ -48,6 +48,25 @@ PROMPT = [7 * i * i % 997 + 2 for i in range(700)]
 
 
 @needs_store
+class Counter:
+    """A counter of prometheus_client; `made` has the values of all by name and engine."""
+
+    made = {}
+
+    def __init__(self, name, documentation, labelnames):
+        assert name.startswith("vllm:kvc_") and name.endswith("_total") and documentation and labelnames == ["engine"]
+        self.key = (name[len("vllm:kvc_"):-len("_total")],)
+
+    def labels(self, *values):
+        child = Counter.__new__(Counter)
+        child.key = (*self.key, *values)
+        Counter.made[child.key] = 0
+        return child
+
+    def inc(self, n):
+        Counter.made[self.key] += n
+
+
 class TestConnector(Case):
     def setUp(self):
         super().setUp()
@@ -424,6 +443,13 @@ class TestConnector(Case):
         stats = engine.scheduler.get_kv_connector_stats().aggregate(engine.worker.get_kv_connector_stats())
         self.assertEqual(stats.reduce(), {"lookups": 1, "hits": 1, "hit_tokens": 512, "loaded_tokens": 512})
         self.assertIsNone(engine.worker.get_kv_connector_stats())
+        counter = Counter.made = {}
+        metrics = KvcConnector.build_prom_metrics(SimpleNamespace(kv_transfer_config=None), {Counter: Counter}, ["engine"], {0: ["0"], 1: ["1"]})
+        metrics.observe({**stats.to_dict(), "of a later version": 1}, 1)
+        metrics.observe({"hits": 2}, 0)
+        self.assertEqual({key: n for key, n in counter.items() if n},
+                         {("lookups", "1"): 1, ("hits", "1"): 1, ("hit_tokens", "1"): 512, ("loaded_tokens", "1"): 512, ("hits", "0"): 2})
+        self.assertEqual(len(counter), 2 * len(COUNTERS))
         again = KvcConnector.build_kv_connector_stats(dict(stats.data))
         again.reset()
         self.assertTrue(isinstance(again, KvcStats) and again.is_empty())

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole,
                                                                KVConnectorWorkerMetadata, SupportsHMA)
-from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import vllm_model
@@ -64,6 +64,37 @@ class KvcStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         return not self.data
+
+
+# Of KvcStats, as Prometheus shows them: vllm:kvc_NAME_total.
+COUNTERS = {
+    "lookups": "prompts that were looked up",
+    "hits": "prompts of which the store had more than vLLM",
+    "hit_tokens": "tokens that these could load",
+    "loaded_tokens": "tokens that were loaded",
+    "saved_tokens": "tokens that were packed and stored",
+    "load_failures": "prompts whose blocks were computed in place of loaded",
+    "save_failures": "prompts that could not be stored",
+    "read_failures": "prompts whose chunks could not be read",
+    "dropped_saves": "prompts that were not saved because too much waited",
+}
+
+
+class KvcMetrics(KVConnectorPromMetrics):
+    """The counters for Prometheus, one for each engine."""
+
+    def __init__(self, vllm_config: Any, metric_types: Dict[Any, Any], labelnames: List[str],
+                 per_engine_labelvalues: Dict[int, List[object]]) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._counters: Dict[str, Dict[int, Any]] = {}
+        for name, meaning in COUNTERS.items():
+            counter = self._counter_cls(name=f"vllm:kvc_{name}_total", documentation=f"kvc: {meaning}.", labelnames=labelnames)
+            self._counters[name] = {engine: counter.labels(*values) for engine, values in per_engine_labelvalues.items()}
+
+    def observe(self, transfer_stats_data: Dict[str, Any], engine_idx: int = 0) -> None:
+        for name, n in transfer_stats_data.items():
+            if name in self._counters:
+                self._counters[name][engine_idx].inc(n)
 
 
 class KvcConnector(KVConnectorBase_V1, SupportsHMA):
@@ -181,6 +212,11 @@ class KvcConnector(KVConnectorBase_V1, SupportsHMA):
     @classmethod
     def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> Optional[KVConnectorStats]:
         return KvcStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Dict[Any, Any], labelnames: List[str],
+                           per_engine_labelvalues: Dict[int, List[object]]) -> KVConnectorPromMetrics:
+        return KvcMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         """Waits until what was saved is stored."""

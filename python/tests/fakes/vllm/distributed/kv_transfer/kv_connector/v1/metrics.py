@@ -6,6 +6,9 @@ from typing import Any, Dict
 class KVConnectorStats:
     data: Dict[str, Any] = field(default_factory=dict)
 
+    def to_dict(self):
+        return self.data
+
     def reset(self):
         raise NotImplementedError
 
@@ -17,3 +20,10 @@ class KVConnectorStats:
 
     def is_empty(self):
         raise NotImplementedError
+
+
+class KVConnectorPromMetrics:
+    def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        self._counter_cls = next(kind for name, kind in metric_types.items() if name.__name__ == "Counter")
+        self._labelnames = labelnames
+        self.per_engine_labelvalues = per_engine_labelvalues
