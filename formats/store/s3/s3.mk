@@ -8,7 +8,7 @@ S3_OBJ := $(S3_SRC:%.c=$B/%.o)
 NOT_BUILT += $(if $(HAVE_s3),,tests/unit/test_store_s3.c tests/fuzz/fuzz_store_s3.c)
 
 # A resolver of libcurl that hangs may outlast the level: its code must stay.
-$B/kvc_store_s3.so: LDFLAGS += -Wl,-z,nodelete
+$B/kvc_store_s3.so: private LDFLAGS += -Wl,-z,nodelete
 
 # its own tests: it is linked into them, so that they see its counters
 $B/tests/unit/test_store_s3 $B/tests/store/s3_driver: %: %.o $(S3_OBJ) $B/libkvc_store.a $B/libkvc.a
