@@ -53,8 +53,9 @@ static void test_map(void **state) {
     (void)state;
     static const char *const map[] = {"keys={i}.0", "values={i}.1", "tokens=ids", "positions=at",
                                       NULL};
-    struct kvc_option_value value = {.list = map};
-    struct kvc_import_options o = {.value = &value};
+    struct kvc_option_value value[] = {
+        [KVC_ARRAYS_MAP] = {.list = map}, [KVC_ARRAYS_LATENT] = {.count = 0}};
+    struct kvc_import_options o = {.value = value};
     struct kvc_error e;
     assert_int_equal(kvc_name_check_map(&o, &e), 0);
     assert_name("12.0", &o, KVC_NAME_TENSOR, KVC_ROLE_K, 12);
@@ -122,8 +123,9 @@ static struct kvc_array array_of(const char *name, uint64_t heads, uint64_t toke
 
 static int build(struct kvc_array *array, size_t n, const char *const *map, struct kvc_cache **c,
                  struct kvc_error *e) {
-    struct kvc_option_value value = {.list = map};
-    struct kvc_import_options o = {.value = map ? &value : NULL};
+    struct kvc_option_value value[] = {
+        [KVC_ARRAYS_MAP] = {.list = map}, [KVC_ARRAYS_LATENT] = {.count = 0}};
+    struct kvc_import_options o = {.value = map ? value : NULL};
     *c = kvc_cache_new(e);
     assert_non_null(*c);
     assert_int_equal(kvc_cache_map(*c, NULL, NULL, e), 0);
@@ -435,8 +437,9 @@ static void test_bad_positions(void **state) {
 /* Splits one array by patterns; the array's dimensions are those given. Returns the status. */
 static int split(struct kvc_array_list *list, const char *const *map, const uint64_t *dim,
                  unsigned rank, struct kvc_error *e) {
-    struct kvc_option_value value = {.list = map};
-    const struct kvc_import_options o = {.value = &value};
+    struct kvc_option_value value[] = {
+        [KVC_ARRAYS_MAP] = {.list = map}, [KVC_ARRAYS_LATENT] = {.count = 0}};
+    const struct kvc_import_options o = {.value = value};
     struct kvc_array a = array_of("cache", 1, 1, 1);
     a.rank = rank;
     memcpy(a.dim, dim, rank * sizeof *dim);
@@ -505,8 +508,9 @@ static void test_axes(void **state) {
                                          {"keys=a", "axes="},      {"kv=a", "keys=b"},
                                          {"hidden=a", "axes=bhtd"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct kvc_option_value value = {.list = bad[i]};
-        const struct kvc_import_options o = {.value = &value};
+        struct kvc_option_value value[] = {
+            [KVC_ARRAYS_MAP] = {.list = bad[i]}, [KVC_ARRAYS_LATENT] = {.count = 0}};
+        const struct kvc_import_options o = {.value = value};
         struct kvc_error e = {.code = KVC_OK};
         if (!kvc_name_check_map(&o, &e)) fail_msg("%s %s", bad[i][0], bad[i][1]);
         assert_int_equal(e.code, KVC_ERR_USAGE);
