@@ -424,8 +424,9 @@ class TestTransformers(DeviceCase):
 
     def test_devices(self):
         model = test_hf.llama()
-        split = [mock.Mock(is_initialized=True, keys=torch.empty(1, device=name)) for name in ("cpu", "meta")]
-        self.fails(kvc.Code.UNSUPPORTED, "cpu, meta", kvc.Prefix._only_device, mock.Mock(layers=split))
+        split = test_hf.cache_of(model, test_hf.prompt(5))
+        split.layers[1].keys = split.layers[1].keys.to("meta")
+        self.fails(kvc.Code.UNSUPPORTED, "cpu, meta", kvc.Prefix._only_device, split)
         self.assertEqual(kvc.Prefix._only_device(test_hf.cache_of(model, test_hf.prompt(5))), 0)
 
 

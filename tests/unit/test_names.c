@@ -72,7 +72,7 @@ static void test_map(void **state) {
                                       "tokens={i}", "positions={i}", "k={i}",  ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *const one[] = {bad[i], NULL};
-        value.list = one;
+        value[KVC_ARRAYS_MAP].list = one;
         assert_int_equal(kvc_name_check_map(&o, &e), -1);
         assert_int_equal(e.code, KVC_ERR_USAGE);
     }
