@@ -5,6 +5,7 @@
 #include "formats/engines/lmcache_chunk.h"
 #include "formats/io/bytes.h"
 #include "formats/io/json_text.h"
+#include "formats/io/member_name.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -90,18 +91,13 @@ static const char *last_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-static int foreign_ends_in(const char *name, const char *end) {
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 /* Recognises what programs keep beside a cache by its bytes, and checkpoints also by their name;
  * the first bytes of a pipe have none. Sources: llama.cpp, pull requests 20819 and 24028. */
 static const char *says_beside(const struct kvc_input *in) {
     static const struct magic checkpoints = {"LSCKPT", 6, 0, NULL},
                               apple = {"\0\5\x16\7\0\2\0\0", 8, 0, NULL},
                               finder = {"\0\0\0\1Bud1", 8, 0, NULL};
-    if (has_magic(in, &checkpoints) || (in->name && foreign_ends_in(in->name, ".checkpoints")))
+    if (has_magic(in, &checkpoints) || (in->name && kvc_name_ends_in(in->name, ".checkpoints")))
         return "it is a file of server checkpoints that llama-server keeps beside a slot, not a "
                "cache; a folder or a tar archive "
                "of "
@@ -151,14 +147,14 @@ static int says_key(const char *name, char *text, size_t size) {
 static int is_beside_chunk(const char *name) {
     struct kvc_lmcache_key key;
     char chunk[512];
-    if (!foreign_ends_in(name, ".meta") || strlen(name) >= sizeof chunk) return 0;
+    if (!kvc_name_ends_in(name, ".meta") || strlen(name) >= sizeof chunk) return 0;
     snprintf(chunk, sizeof chunk, "%.*s", (int)(strlen(name) - strlen(".meta")), name);
     return kvc_lmcache_key_of(&key, chunk);
 }
 
 /* Recognises by its name what vllm-mlx (prefix_cache) and LMCache keep beside caches. */
 static const char *says_name_beside(const char *name) {
-    if (foreign_ends_in(name, "_tokens.bin"))
+    if (kvc_name_ends_in(name, "_tokens.bin"))
         return "it is named as the token ids beside a prompt cache, which are read with "
                "NAME.safetensors, or by --token-ids";
     if (strcmp(last_name(name), "index.json") == 0) return "it is an index of other files";
@@ -191,7 +187,7 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
 
 int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t size) {
     for (size_t i = 0; i < b->n; i++)
-        if (foreign_ends_in(b->member[i].name, ".pt") && says_key(b->member[i].name, text, size))
+        if (kvc_name_ends_in(b->member[i].name, ".pt") && says_key(b->member[i].name, text, size))
             return 1;
     return 0;
 }
@@ -201,5 +197,5 @@ int kvc_member_is_beside(const char *name) {
 }
 
 int kvc_member_is_checkpoints(const char *name) {
-    return foreign_ends_in(name, ".checkpoints") || foreign_ends_in(name, ".ckpt");
+    return kvc_name_ends_in(name, ".checkpoints") || kvc_name_ends_in(name, ".ckpt");
 }

@@ -12,6 +12,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/io/bytes.h"
 #include "formats/io/json_text.h"
+#include "formats/io/member_name.h"
 #include "formats/io/printable.h"
 #include "formats/io/safetensors_file.h"
 
@@ -123,16 +124,11 @@ static int read_entry(struct kvc_lmcache_chunk *k, const json_t *entry, uint64_t
 
 /* --- files --- */
 
-static int ends_with(const char *name, const char *suffix) {
-    const size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
-
 /* Returns 1 if a member may be a chunk. Other members of a folder or an archive are kept as they
  * are. */
 static int lmcache_gds_is_read(const struct kvc_bundle *b, size_t i) {
-    return b->is_file || ends_with(b->member[i].name, ".safetensors") ||
-           ends_with(b->member[i].name, ".weka1");
+    return b->is_file || kvc_name_has_suffix(b->member[i].name, ".safetensors") ||
+           kvc_name_has_suffix(b->member[i].name, ".weka1");
 }
 
 static int lmcache_gds_probe(const struct kvc_bundle *b, char *why, size_t size) {

@@ -8,6 +8,7 @@
 #include "formats/engines/arrays_list.h"
 #include "formats/engines/foreign.h"
 #include "formats/engines/npy.h"
+#include "formats/io/member_name.h"
 #include "formats/io/zip_set.h"
 #include "formats/io/libarchive.h"
 
@@ -17,13 +18,8 @@
 
 /* --- reading --- */
 
-static int npz_ends_in(const char *path, const char *end) {
-    const size_t n = strlen(path), m = strlen(end);
-    return n > m && strcmp(path + n - m, end) == 0;
-}
-
 static int is_array(const char *path) {
-    return npz_ends_in(path, ".npy");
+    return kvc_name_has_suffix(path, ".npy");
 }
 
 /* Selects the arrays with a meaning. Others stay private bytes of the file; they are not
@@ -93,7 +89,7 @@ static int read_members(struct kvc_zip_members *z, const struct kvc_input *in,
 static int npz_is_read(const struct kvc_bundle *b, size_t i) {
     const char *name = b->member[i].name;
     return b->is_file ||
-           (!kvc_member_is_beside(name) && (is_array(name) || npz_ends_in(name, ".npz")));
+           (!kvc_member_is_beside(name) && (is_array(name) || kvc_name_has_suffix(name, ".npz")));
 }
 
 /* Adds the arrays of a member: an npz, or one array, whose name is that of the file. */

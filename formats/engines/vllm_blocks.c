@@ -14,6 +14,7 @@
 #include "formats/engines/vllm.h"
 #include "formats/engines/vllm_blocks.h"
 #include "formats/io/json_text.h"
+#include "formats/io/member_name.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -61,11 +62,6 @@ struct blocks {
     /* of `workers`, whose pages follow each other, the one that is read; canonical: 0 of 1 */
     uint64_t worker, workers;
 };
-
-static int vllm_blocks_ends_in(const char *name, const char *end) {
-    const size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
 
 static const char *last_part(const char *name) {
     const char *slash = strrchr(name, '/');
@@ -144,7 +140,7 @@ static int vllm_blocks_take_shape(struct blocks *k, const struct kvc_import_opti
                                   struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
     const char *format = json_string_value(json_object_get(k->root, "canonical_format"));
-    const int heads_first = format && vllm_blocks_ends_in(format, "hnd");
+    const int heads_first = format && kvc_name_ends_in(format, "hnd");
     const uint64_t heads = v[HEADS].count ? v[HEADS].count : o->kv_heads;
     if (v[SHAPE].text && !(k->shape = kvc_vllm_page_of(v[SHAPE].text)))
         return kvc_fail(e, KVC_ERR_USAGE,
@@ -156,7 +152,7 @@ static int vllm_blocks_take_shape(struct blocks *k, const struct kvc_import_opti
                         "vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
                         "lie apart, or shape=T-C,dim=C of latent attention",
                         heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
-    if (format && k->shape->family && !vllm_blocks_ends_in(format, k->shape->family))
+    if (format && k->shape->family && !kvc_name_ends_in(format, k->shape->family))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "vllm-blocks: shape=%s is not one of the canonical format %s",
                         k->shape->name, format);
@@ -211,7 +207,7 @@ static int add_hash(struct blocks *k, const char *hash, struct kvc_error *e) {
     const size_t before = k->n, length = strlen(hash);
     for (size_t i = 0; i < k->b->n; i++) {
         const char *name = last_part(k->b->member[i].name);
-        if (!vllm_blocks_ends_in(name, ".bin") || strncasecmp(name, hash, length) != 0) continue;
+        if (!kvc_name_ends_in(name, ".bin") || strncasecmp(name, hash, length) != 0) continue;
         for (size_t x = 0; x < k->n; x++)
             if (k->member[x] == i)
                 return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: block=%s and another mean one file",
@@ -233,7 +229,7 @@ static int find_files(struct blocks *k, const struct kvc_option_value *v, struct
         if (add_hash(k, *hash, e)) return -1;
     if (k->n) return 0;
     for (size_t i = 0; i < k->b->n; i++)
-        if (vllm_blocks_ends_in(k->b->member[i].name, ".bin")) k->member[k->n++] = i;
+        if (kvc_name_ends_in(k->b->member[i].name, ".bin")) k->member[k->n++] = i;
     if (!k->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no .bin files");
     if (k->n > 1 && !v[IN_ORDER].count)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,

@@ -3,6 +3,7 @@
 #include "formats/model/model_files.h"
 
 #include "codecs/memory.h"
+#include "formats/io/member_name.h"
 #include "formats/io/safetensors_file.h"
 
 #include <dirent.h>
@@ -19,11 +20,6 @@
 const char *kvc_base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
-}
-
-static int ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
 }
 
 /* Returns the first `size` bytes of `directory`, then `between` and `name`; NULL when out of
@@ -51,11 +47,11 @@ static int model_files_add(struct kvc_model_files *f, char *path, struct kvc_err
 /* Returns the number of shards of "x-00002-of-00003.gguf" and where "00002" begins; 0 when the name
  * has another form. */
 static unsigned shards_of(const char *path, size_t *at) {
-    const char *suffix = ends_with(path, ".gguf") ? ".gguf" : ".safetensors", *const digits =
-                                                                                  "0123456789";
+    const char *suffix = kvc_name_ends_in(path, ".gguf") ? ".gguf" : ".safetensors",
+               *const digits = "0123456789";
     char form[] = "00002-of-00003";
     size_t tail = strlen(form) + strlen(suffix), n = strlen(path);
-    if (!ends_with(path, suffix) || n < tail) return 0;
+    if (!kvc_name_ends_in(path, suffix) || n < tail) return 0;
     *at = n - tail;
     memcpy(form, path + *at, strlen(form));
     if (strspn(form, digits) != 5 || strncmp(form + 5, "-of-", 4) != 0 ||
@@ -80,7 +76,7 @@ static int list_shards(struct kvc_model_files *f, const char *path, unsigned sha
 }
 
 static int is_safetensors(const struct dirent *d) {
-    return d->d_name[0] != '.' && ends_with(d->d_name, ".safetensors");
+    return d->d_name[0] != '.' && kvc_name_ends_in(d->d_name, ".safetensors");
 }
 
 /* Compares by bytes, whatever the locale. */
