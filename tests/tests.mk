@@ -95,7 +95,7 @@ demo:
 
 ## check: the quick tests: unit tests, layers, words, symbols, options of the man pages
 .PHONY: check
-check: all $(UNIT_BIN) check-layers check-words check-symbols check-options
+check: all $(UNIT_BIN) check-layers check-words check-files check-symbols check-options
 	@sh tests/run.sh unit $B
 
 ## test: install missing packages as demo does, then everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
@@ -309,6 +309,11 @@ check-layers-test:
 .PHONY: check-words
 check-words:
 	@sh tests/check-words.sh
+
+## check-files: every container of tests/files is explained by the script that makes it
+.PHONY: check-files
+check-files:
+	@"$(PYTHON)" tests/files/make_files.py --check
 
 ## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
 .PHONY: analyze
