@@ -65,6 +65,7 @@ def help_lines(option):
 
     text = re.sub(pattern, macro, words[0].upper() + words[1:] + ".")
     lines = [line.strip() for line in text.split("\n")]
+    lines = ["\\&" + line if re.match(r"\.[^A-Z]", line) else line for line in lines]  # a suffix, and no macro
     return [HELP] + [line + "\n" for line in lines if line]
 
 
