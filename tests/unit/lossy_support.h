@@ -211,6 +211,15 @@ static inline float *layer_values(const struct layer *l, unsigned role) {
 
 /* --- coding --- */
 
+/* Facts of the model, as struct kvc_encoding has them. */
+struct known {
+    const struct kvc_rope_facts *rope;
+    const struct kvc_profile_part *profile;
+    uint64_t window;
+    const float *query; /* of a profile */
+    uint64_t queries, query_heads;
+};
+
 struct wanted {
     const char *recipe;
     const struct layer *layer, *partner; /* partner: of a pair the other layer */
@@ -218,6 +227,7 @@ struct wanted {
     int second, deeper;  /* as struct kvc_encoding has them */
     uint64_t block_rows; /* 0: 256 */
     uint64_t first, n;   /* the segment; n 0: all rows */
+    struct known known;
 };
 
 struct coded {
@@ -288,6 +298,7 @@ static inline void free_block(struct own_block *o) {
 static inline int pass_block(struct coded *c, size_t b, unsigned i, struct kvc_sections *out,
                              struct kvc_error *e) {
     struct own_block own = load_block(c, c->w.layer, b), other = {.rows = NULL};
+    own.block.profile = c->w.known.profile;
     if (c->w.partner) {
         other = load_block(c, c->w.partner, b);
         own.block.partner = &other.block;
@@ -324,6 +335,11 @@ static inline int code(struct coded *c, const struct wanted *w, struct kvc_error
                                         .second = w->second,
                                         .deeper = w->deeper,
                                         .shared = &c->shared,
+                                        .rope = w->known.rope,
+                                        .window = w->known.window,
+                                        .profile_query = w->known.query,
+                                        .profile_queries = w->known.queries,
+                                        .profile_query_heads = w->known.query_heads,
                                         .owner = c};
     kvc_encoder_init(&c->encoder, &c->line, &c->encoding);
     c->blocks = (size_t)((c->w.n + c->w.block_rows - 1) / c->w.block_rows);
@@ -332,7 +348,9 @@ static inline int code(struct coded *c, const struct wanted *w, struct kvc_error
     if (!kvc_pipeline_accepts(&c->line, &l->shape[w->role], e)) return -1;
     for (unsigned i = 0; i < steps; i++) {
         const struct kvc_stage *s = c->line.step[i].stage;
-        const struct kvc_block like = {.shape = l->shape[w->role], .role = select_of(w->role)};
+        const struct kvc_block like = {.shape = l->shape[w->role],
+                                       .role = select_of(w->role),
+                                       .profile = w->known.profile};
         if (!(s->flags & KVC_STAGE_LOOKS)) continue;
         if (kvc_encoder_begin(&c->encoder, i, &like, e)) return -1;
         for (size_t b = 0; b < c->blocks && s->look; b++)

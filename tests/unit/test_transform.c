@@ -19,104 +19,18 @@ static const char *program; /* argv[0] */
 
 /* --- driving the stages: as lossy_support.h does, with what these ask besides --- */
 
-struct known {
-    const struct kvc_rope_facts *rope;
-    const struct kvc_profile_part *profile;
-    uint64_t window;
-    const float *query; /* of a profile, as encodings have them */
-    uint64_t queries, query_heads;
-};
-
-struct trip {
-    struct coded c;
-    struct known known;
-};
-
-static int pass(struct trip *t, size_t b, unsigned i, struct kvc_sections *out,
-                struct kvc_error *e) {
-    struct own_block own = load_block(&t->c, t->c.w.layer, b);
-    own.block.profile = t->known.profile;
-    const int status = out ? kvc_encoder_block(&t->c.encoder, &own.block, out, e)
-                           : kvc_encoder_look(&t->c.encoder, i, &own.block, e);
-    free_block(&own);
-    return status;
-}
-
-/* Codes all blocks of the segment: 0, or -1 and the reason. trip_free() in both cases. */
-static int there(struct trip *t, const struct wanted *w, const struct known *known,
-                 struct kvc_error *e) {
-    const struct layer *l = w->layer;
-    struct coded *c = &t->c;
-    memset(t, 0, sizeof *t);
-    memset(e, 0, sizeof *e);
-    t->known = *known;
-    c->w = *w;
-    if (!c->w.block_rows) c->w.block_rows = 256;
-    if (!c->w.n) c->w.n = l->shape[w->role].tokens - c->w.first;
-    c->line = pipeline_for(w->recipe, w->role);
-    assert_int_equal(kvc_shared_init(&c->shared, e), 0);
-    c->encoding = (struct kvc_encoding){.rows = l->shape[w->role].tokens,
-                                        .position = l->position,
-                                        .read = read_values,
-                                        .key = l->shape[K],
-                                        .value = l->shape[V],
-                                        .query = l->query,
-                                        .query_position = l->query_position,
-                                        .n_queries = l->n_queries,
-                                        .query_heads = l->query_heads,
-                                        .first = c->w.first,
-                                        .segment_rows = c->w.n,
-                                        .shared = &c->shared,
-                                        .rope = known->rope,
-                                        .window = known->window,
-                                        .profile_query = known->query,
-                                        .profile_queries = known->queries,
-                                        .profile_query_heads = known->query_heads,
-                                        .owner = c};
-    kvc_encoder_init(&c->encoder, &c->line, &c->encoding);
-    c->blocks = (size_t)((c->w.n + c->w.block_rows - 1) / c->w.block_rows);
-    c->block = get_memory(c->blocks * sizeof *c->block);
-    if (!kvc_pipeline_accepts(&c->line, &l->shape[w->role], e)) return -1;
-    for (unsigned i = 0; i < c->line.n; i++) {
-        const struct kvc_stage *s = c->line.step[i].stage;
-        const struct kvc_block like = {.shape = l->shape[w->role],
-                                       .role = select_of(w->role),
-                                       .profile = known->profile};
-        if (!(s->flags & KVC_STAGE_LOOKS)) continue;
-        if (kvc_encoder_begin(&c->encoder, i, &like, e)) return -1;
-        for (size_t b = 0; b < c->blocks && s->look; b++)
-            if (pass(t, b, i, NULL, e)) return -1;
-        if (kvc_encoder_settle(&c->encoder, i, e)) return -1;
-    }
-    for (size_t b = 0; b < c->blocks; b++) {
-        kvc_sections_init(&c->block[c->ready++]);
-        if (pass(t, b, 0, &c->block[b], e)) return -1;
-        kvc_sections_seal(&c->block[b]);
-    }
-    return 0;
-}
-
-static void must_go(struct trip *t, const struct wanted *w, const struct known *known) {
-    struct kvc_error e;
-    if (there(t, w, known, &e)) fail_msg("%s: %s", w->recipe, e.message);
-}
-
-static void trip_free(struct trip *t) {
-    code_free(&t->c);
-}
-
 /* Room for a block that is to be decoded, in memory of its own, so that a sanitizer sees the end.
  */
-static struct kvc_block room_for(const struct trip *t, size_t b,
+static struct kvc_block room_for(const struct coded *t, size_t b,
                                  const struct kvc_profile_part *profile) {
-    const struct layer *l = t->c.w.layer;
-    const size_t n = (size_t)rows_in_block(&t->c, b),
-                 first = (size_t)(t->c.w.first + b * t->c.w.block_rows);
-    const size_t bytes = n * (size_t)kvc_row_bytes(&l->shape[t->c.w.role]);
+    const struct layer *l = t->w.layer;
+    const size_t n = (size_t)rows_in_block(t, b),
+                 first = (size_t)(t->w.first + b * t->w.block_rows);
+    const size_t bytes = n * (size_t)kvc_row_bytes(&l->shape[t->w.role]);
     int64_t *position = get_memory(n * sizeof *position);
-    struct kvc_block block = {.shape = l->shape[t->c.w.role],
+    struct kvc_block block = {.shape = l->shape[t->w.role],
                               .rows = get_memory(bytes),
-                              .role = select_of(t->c.w.role),
+                              .role = select_of(t->w.role),
                               .row = get_memory(n * sizeof *block.row),
                               .position = position,
                               .first_row = first,
@@ -136,32 +50,33 @@ static void free_facts(const struct kvc_block *block) {
 
 /* Rows of a block out of these sections; free() them. NULL and the reason where they are refused.
  */
-static uint8_t *back(const struct trip *t, size_t b, const struct kvc_coded *sections,
+static uint8_t *back(const struct coded *t, size_t b, const struct kvc_coded *sections,
                      const struct kvc_profile_part *profile, struct kvc_error *e) {
     struct kvc_block block = room_for(t, b, profile);
     memset(e, 0, sizeof *e);
-    const int status = kvc_pipeline_decode_record(&t->c.line, &block, sections, NULL, e);
+    const int status = kvc_pipeline_decode_record(&t->line, &block, sections, NULL, e);
     free_facts(&block);
     if (!status) return block.rows;
     free(block.rows);
     return NULL;
 }
 
-static struct kvc_coded sections_of(const struct trip *t, size_t b) {
-    return (struct kvc_coded){t->c.block[b].section, t->c.encoder.side.section, t->c.block[b].count,
-                              t->c.encoder.side.count};
+static struct kvc_coded sections_of(const struct coded *t, size_t b) {
+    return (struct kvc_coded){t->block[b].section, t->encoder.side.section, t->block[b].count,
+                              t->encoder.side.count};
 }
 
 /* Decodes blocks a and b at once. Each must be as it is alone, unless that is refused. Returns 1
  * where it is. */
-static int two_back(const struct trip *t, size_t a, const struct kvc_coded *of_a, size_t b,
+static int two_back(const struct coded *t, size_t a, const struct kvc_coded *of_a, size_t b,
                     const struct kvc_coded *of_b) {
-    struct kvc_block block[] = {room_for(t, a, t->known.profile), room_for(t, b, t->known.profile)};
+    struct kvc_block block[] = {room_for(t, a, t->w.known.profile),
+                                room_for(t, b, t->w.known.profile)};
     const struct kvc_coded coded[] = {*of_a, *of_b};
-    const int status = kvc_pipeline_decode_two(&t->c.line, block, coded);
+    const int status = kvc_pipeline_decode_two(&t->line, block, coded);
     for (int i = 0; i < 2; i++) {
         struct kvc_error e;
-        uint8_t *alone = status ? NULL : back(t, i ? b : a, &coded[i], t->known.profile, &e);
+        uint8_t *alone = status ? NULL : back(t, i ? b : a, &coded[i], t->w.known.profile, &e);
         if (alone)
             assert_memory_equal(block[i].rows, alone,
                                 block[i].shape.tokens * kvc_row_bytes(&block[i].shape));
@@ -174,11 +89,11 @@ static int two_back(const struct trip *t, size_t a, const struct kvc_coded *of_a
     return status;
 }
 
-static uint8_t *must_come_back(const struct trip *t, size_t b) {
+static uint8_t *must_come_back(const struct coded *t, size_t b) {
     const struct kvc_coded sections = sections_of(t, b);
     struct kvc_error e;
-    uint8_t *rows = back(t, b, &sections, t->known.profile, &e);
-    if (!rows) fail_msg("%s: block %zu: %s", t->c.w.recipe, b, e.message);
+    uint8_t *rows = back(t, b, &sections, t->w.known.profile, &e);
+    if (!rows) fail_msg("%s: block %zu: %s", t->w.recipe, b, e.message);
     return rows;
 }
 
@@ -298,7 +213,7 @@ enum { LEAST_CLASS = -6, MOST_CLASS = 4 };
 
 /* The rows of a block that no stage took out, as the stages hand them on. */
 struct slow {
-    const struct trip *t;
+    const struct coded *t;
     const struct kvc_sections *own;
     size_t first, rows, heads, dim; /* first: number of the first row in the tensor */
     float *x;                       /* [row][head][channel] */
@@ -306,7 +221,7 @@ struct slow {
 };
 
 static const struct kvc_section *side_of(const struct slow *s, unsigned stage, unsigned type) {
-    return find(&s->t->c.encoder.side, stage, type);
+    return find(&s->t->encoder.side, stage, type);
 }
 
 /* code.md, "Tables": the table of an index, and the low bits that a code loses first. */
@@ -339,9 +254,9 @@ static double number_after(const char *recipe, const char *what, double otherwis
 static void slow_code(struct slow *s, unsigned stage) {
     const struct kvc_section *table = side_of(s, stage, KVC_SECTION_TABLES);
     const struct kvc_section *section = find(s->own, stage, KVC_SECTION_CODES);
-    const float step = (float)number_after(s->t->c.w.recipe, "step=", 0);
+    const float step = (float)number_after(s->t->w.recipe, "step=", 0);
     const size_t width = s->heads * s->dim, values = s->rows * width;
-    unsigned lanes = (unsigned)number_after(s->t->c.w.recipe, "lanes=", 32);
+    unsigned lanes = (unsigned)number_after(s->t->w.recipe, "lanes=", 32);
     assert_non_null(table);
     unsigned *index = get_memory(width * sizeof *index),
              *symbol = get_memory(values * sizeof *symbol);
@@ -436,7 +351,7 @@ static void slow_basis(struct slow *s, unsigned stage) {
     const size_t width = s->heads * s->dim;
     if (!section) {
         seen.profiles++;
-        const float *row = s->t->known.profile->basis;
+        const float *row = s->t->w.known.profile->basis;
         for (size_t h = 0; h < s->heads; h++) slow_product(s, h, row + h * s->dim * s->dim, s->dim);
         return;
     }
@@ -482,7 +397,7 @@ static void slow_center(struct slow *s, unsigned stage) {
         read_halves(mean, width, &p);
         assert_ptr_equal(p, section->data + section->size);
     } else {
-        memcpy(mean, s->t->known.profile->mean, width * sizeof *mean);
+        memcpy(mean, s->t->w.known.profile->mean, width * sizeof *mean);
     }
     for (size_t i = 0; i < s->rows * width; i++) s->x[i] = s->x[i] + mean[i % width];
     free(mean);
@@ -557,11 +472,11 @@ static void slow_derope(struct slow *s, unsigned stage) {
         uint64_t bits = 0;
         for (unsigned b = 0; b < 8 && !of_profile; b++) bits |= (uint64_t)p[4 + 8 * i + b] << 8 * b;
         memcpy(&angle[i], &bits, sizeof bits);
-        if (of_profile) angle[i] = s->t->known.profile->angle[i];
+        if (of_profile) angle[i] = s->t->w.known.profile->angle[i];
     }
     seen.turned[pairing]++;
     for (size_t i = 0; i < s->rows * s->heads; i++) {
-        const int64_t position = s->t->c.w.layer->position[s->first + i / s->heads];
+        const int64_t position = s->t->w.layer->position[s->first + i / s->heads];
         seen.positions_beyond_31_bits += position >= INT64_C(1) << 31;
         slow_turn(s->x + i * s->dim, angle, half, pairing, position, 0);
     }
@@ -582,20 +497,20 @@ static void slow_finite(struct slow *s, unsigned stage, uint8_t *rows, size_t si
 }
 
 /* How many rows a stage took out of the block. */
-static size_t taken_out(const struct trip *t, size_t b, const char *stage, unsigned type) {
-    const struct kvc_section *s = find(&t->c.block[b], stage_number(&t->c.line, stage, 0), type);
+static size_t taken_out(const struct coded *t, size_t b, const char *stage, unsigned type) {
+    const struct kvc_section *s = find(&t->block[b], stage_number(&t->line, stage, 0), type);
     return s ? s->data[0] | (size_t)s->data[1] << 8 : 0;
 }
 
 /* The rows of a block that are coded, in the tensor's dtype; free() them. */
-static uint8_t *slow_rows(const struct trip *t, size_t b, size_t sinks, size_t tails) {
-    const struct kvc_pipeline *line = &t->c.line;
-    const struct kvc_shape *shape = &t->c.w.layer->shape[t->c.w.role];
+static uint8_t *slow_rows(const struct coded *t, size_t b, size_t sinks, size_t tails) {
+    const struct kvc_pipeline *line = &t->line;
+    const struct kvc_shape *shape = &t->w.layer->shape[t->w.role];
     const size_t size = kvc_dtype_info(shape->dtype)->size;
     struct slow s = {.t = t,
-                     .own = &t->c.block[b],
-                     .rows = (size_t)rows_in_block(&t->c, b) - sinks - tails,
-                     .first = (size_t)(t->c.w.first + b * t->c.w.block_rows) + sinks,
+                     .own = &t->block[b],
+                     .rows = (size_t)rows_in_block(t, b) - sinks - tails,
+                     .first = (size_t)(t->w.first + b * t->w.block_rows) + sinks,
                      .heads = (size_t)shape->heads,
                      .dim = (size_t)shape->dim};
     const size_t values = s.rows * s.heads * s.dim;
@@ -624,23 +539,23 @@ static uint8_t *slow_rows(const struct trip *t, size_t b, size_t sinks, size_t t
 }
 
 /* What the library decodes is what the specs say; what was taken out is as it was. */
-static void check_trip(const struct trip *t) {
-    const struct layer *l = t->c.w.layer;
-    const struct kvc_shape *shape = &l->shape[t->c.w.role];
+static void check_trip(const struct coded *t) {
+    const struct layer *l = t->w.layer;
+    const struct kvc_shape *shape = &l->shape[t->w.role];
     const size_t row = (size_t)kvc_row_bytes(shape), size = kvc_dtype_info(shape->dtype)->size;
-    for (size_t b = t->c.blocks; b-- > 0;) {
-        const size_t n = (size_t)rows_in_block(&t->c, b),
+    for (size_t b = t->blocks; b-- > 0;) {
+        const size_t n = (size_t)rows_in_block(t, b),
                      sinks = taken_out(t, b, "sink", KVC_SECTION_SINK);
         const size_t tails = taken_out(t, b, "tail", KVC_SECTION_TAIL), left = n - sinks - tails;
-        const uint8_t *source = l->rows[t->c.w.role] + (t->c.w.first + b * t->c.w.block_rows) * row;
+        const uint8_t *source = l->rows[t->w.role] + (t->w.first + b * t->w.block_rows) * row;
         uint8_t *rows = must_come_back(t, b), *slow = slow_rows(t, b, sinks, tails);
         assert_memory_equal(rows, source, sinks * row);
         assert_memory_equal(rows + (n - tails) * row, source + (n - tails) * row, tails * row);
         for (size_t i = 0; i < left * row / size; i++)
             if (memcmp(rows + sinks * row + i * size, slow + i * size, size) != 0)
                 fail_msg("%s of %s %c, heads %d, channels %d, block %zu: value %zu is %a, not %a",
-                         t->c.w.recipe, kvc_dtype_info(shape->dtype)->name,
-                         t->c.w.role == V ? 'V' : 'K', (int)shape->heads, (int)shape->dim, b, i,
+                         t->w.recipe, kvc_dtype_info(shape->dtype)->name,
+                         t->w.role == V ? 'V' : 'K', (int)shape->heads, (int)shape->dim, b, i,
                          (double)get_value(rows + sinks * row, shape->dtype, i),
                          (double)get_value(slow, shape->dtype, i));
         free(rows);
@@ -650,10 +565,10 @@ static void check_trip(const struct trip *t) {
 
 /* Blocks are decoded two at a time: the first with the last, which may be shorter, in both orders;
  * none where one has lost its end. */
-static void check_pair(const struct trip *t) {
-    const size_t last = t->c.blocks - 1;
+static void check_pair(const struct coded *t) {
+    const size_t last = t->blocks - 1;
     const struct kvc_coded first = sections_of(t, 0), other = sections_of(t, last);
-    if (!kvc_pipeline_decodes_two(&t->c.line)) return;
+    if (!kvc_pipeline_decodes_two(&t->line)) return;
     assert_int_equal(two_back(t, 0, &first, last, &other), 0);
     assert_int_equal(two_back(t, last, &other, 0, &first), 0);
     struct kvc_section *cut = get_memory(other.n * sizeof *cut);
@@ -664,15 +579,15 @@ static void check_pair(const struct trip *t) {
     assert_int_equal(two_back(t, 0, &first, last, &damaged), 1);
     assert_int_equal(two_back(t, last, &damaged, 0, &first), 1);
     free(cut);
-    seen.pairs += rows_in_block(&t->c, 0) != rows_in_block(&t->c, last);
+    seen.pairs += rows_in_block(t, 0) != rows_in_block(t, last);
 }
 
-static void add_digest(const struct trip *t, XXH3_state_t *digest) {
-    const size_t row = (size_t)kvc_row_bytes(&t->c.w.layer->shape[t->c.w.role]);
-    for (size_t b = 0; b <= t->c.blocks; b++) {
-        const struct kvc_sections *list = b < t->c.blocks ? &t->c.block[b] : &t->c.encoder.side;
-        uint8_t *rows = b < t->c.blocks ? must_come_back(t, b) : NULL;
-        if (rows) XXH3_64bits_update(digest, rows, (size_t)rows_in_block(&t->c, b) * row);
+static void add_digest(const struct coded *t, XXH3_state_t *digest) {
+    const size_t row = (size_t)kvc_row_bytes(&t->w.layer->shape[t->w.role]);
+    for (size_t b = 0; b <= t->blocks; b++) {
+        const struct kvc_sections *list = b < t->blocks ? &t->block[b] : &t->encoder.side;
+        uint8_t *rows = b < t->blocks ? must_come_back(t, b) : NULL;
+        if (rows) XXH3_64bits_update(digest, rows, (size_t)rows_in_block(t, b) * row);
         for (size_t i = 0; i < list->count; i++)
             XXH3_64bits_update(digest, list->section[i].data, list->section[i].size);
         free(rows);
@@ -832,13 +747,14 @@ static XXH64_hash_t digest_of_all(int checked) {
                                                  .role = role,
                                                  .block_rows = random_bits() % 3 ? 128 : 0,
                                                  .first = rows > 1 && random_bits() % 5 == 0 ? 128
-                                                                                             : 0};
-                        struct trip t;
-                        must_go(&t, &w, &known);
+                                                                                             : 0,
+                                                 .known = known};
+                        struct coded t;
+                        must_code(&t, &w);
                         if (checked) check_trip(&t);
-                        if (checked && t.c.blocks) check_pair(&t);
+                        if (checked && t.blocks) check_pair(&t);
                         add_digest(&t, digest);
-                        trip_free(&t);
+                        code_free(&t);
                     }
                 for (unsigned kind = 0; kind < KINDS; kind++) free_layer(&l[kind]);
                 free_part(&part);
@@ -880,16 +796,14 @@ static void decoded_as_specified(void **state) {
 
 /* --- what encoders choose --- */
 
-static const struct known nothing;
-
-static float *decoded_values(const struct trip *t) {
-    const enum kvc_dtype dtype = t->c.w.layer->shape[t->c.w.role].dtype;
-    const size_t width = width_of(t->c.w.layer, t->c.w.role);
-    float *x = get_memory((size_t)t->c.w.n * width * sizeof *x);
-    for (size_t b = 0; b < t->c.blocks; b++) {
+static float *decoded_values(const struct coded *t) {
+    const enum kvc_dtype dtype = t->w.layer->shape[t->w.role].dtype;
+    const size_t width = width_of(t->w.layer, t->w.role);
+    float *x = get_memory((size_t)t->w.n * width * sizeof *x);
+    for (size_t b = 0; b < t->blocks; b++) {
         uint8_t *rows = must_come_back(t, b);
-        for (size_t i = 0; i < (size_t)rows_in_block(&t->c, b) * width; i++)
-            x[b * (size_t)t->c.w.block_rows * width + i] = get_value(rows, dtype, i);
+        for (size_t i = 0; i < (size_t)rows_in_block(t, b) * width; i++)
+            x[b * (size_t)t->w.block_rows * width + i] = get_value(rows, dtype, i);
         free(rows);
     }
     return x;
@@ -904,14 +818,14 @@ static void codes_are_the_nearest(void **state) {
     for (size_t r = 0; r < 4; r++)
         for (unsigned kind = 0; kind < KINDS; kind++) {
             struct layer l = make_layer(KVC_F32, 40, 2, 16);
-            struct trip t;
+            struct coded t;
             fill_kind(&l, K, kind == LARGE ? NORMAL : kind);
             /* ties */
             for (size_t i = 0; i < 40; i++)
                 put_value(l.rows[K], KVC_F32, 31 * i, (float)i * 0.25f - 5);
             put_value(l.rows[K], KVC_F32, 1000, 0x1.fffffep+49f);
             put_value(l.rows[K], KVC_F32, 1001, -0x1p+49f);
-            must_go(&t, &(struct wanted){.recipe = coders[r], .layer = &l}, &nothing);
+            must_code(&t, &(struct wanted){.recipe = coders[r], .layer = &l});
             float *x = layer_values(&l, K), *y = decoded_values(&t),
                   step = (float)number_after(coders[r], "step=", 0);
             for (size_t i = 0; i < 40 * 32; i++) {
@@ -923,7 +837,7 @@ static void codes_are_the_nearest(void **state) {
             }
             free(x);
             free(y);
-            trip_free(&t);
+            code_free(&t);
             free_layer(&l);
         }
 }
@@ -948,11 +862,11 @@ static void indices_are_the_cheapest(void **state) {
     for (size_t i = 0; i < ROWS * DIM; i++)
         put_value(l.rows[K], KVC_F32, i,
                   random_normal() * ldexpf(1, (int)(i % DIM) / 2 - 4) * (i % 3 ? 1 : 0.1f));
-    struct trip t;
-    must_go(&t, &(struct wanted){.recipe = "code:step=1", .layer = &l}, &nothing);
+    struct coded t;
+    must_code(&t, &(struct wanted){.recipe = "code:step=1", .layer = &l});
     unsigned index[DIM];
     float *y = decoded_values(&t);
-    read_indices(find(&t.c.encoder.side, stage_number(&t.c.line, "code", 0), KVC_SECTION_TABLES), 1,
+    read_indices(find(&t.encoder.side, stage_number(&t.line, "code", 0), KVC_SECTION_TABLES), 1,
                  DIM, index);
     for (size_t c = 0; c < DIM; c++) {
         double cost[64], best = INFINITY;
@@ -970,7 +884,7 @@ static void indices_are_the_cheapest(void **state) {
     }
     assert_true(least < 8 && most > 55);
     free(y);
-    trip_free(&t);
+    code_free(&t);
     free_layer(&l);
 }
 
@@ -1001,10 +915,9 @@ static void means(void **state) {
     (void)state;
     for (unsigned d = 0; d < 3; d++) {
         struct layer l = make_layer(dtypes[d], 300, 3, 20);
-        struct trip t;
-        must_go(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V},
-                &nothing);
-        const struct kvc_section *s = find(&t.c.encoder.side, stage_number(&t.c.line, "center", 0),
+        struct coded t;
+        must_code(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V});
+        const struct kvc_section *s = find(&t.encoder.side, stage_number(&t.line, "center", 0),
                                            KVC_SECTION_MEAN);
         const uint8_t *p = s->data;
         float mean[60], *x = layer_values(&l, V);
@@ -1015,17 +928,16 @@ static void means(void **state) {
         for (size_t c = 0; c < 60; c++)
             assert_true(fabs((double)mean[c] - want[c]) <=
                         fabs(want[c]) * 0x1.01p-11 + greatest * 0x1p-38);
-        trip_free(&t);
+        code_free(&t);
         free(x);
         fill_kind(&l, V, CONSTANT); /* of which halves lose nothing, nor do the dtypes */
-        must_go(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V},
-                &nothing);
+        must_code(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V});
         float *y = decoded_values(&t);
         x = layer_values(&l, V);
         for (size_t i = 0; i < 300 * 60; i++) assert_true(x[i] == y[i]);
         free(x);
         free(y);
-        trip_free(&t);
+        code_free(&t);
         free_layer(&l);
     }
 }
@@ -1070,14 +982,15 @@ static void turned_back(void **state) {
                         for (size_t d = 0; d < DIM; d++)
                             put_value(l.rows[K], KVC_F32, (t * 2 + h) * DIM + d, (float)x[d]);
                     }
-                struct trip turned, plain;
-                must_go(&turned,
-                        &(struct wanted){.recipe = "derope,center,code:step=0.01", .layer = &l},
-                        &known);
-                must_go(&plain, &(struct wanted){.recipe = "center,code:step=0.01", .layer = &l},
-                        &known);
-                const size_t with = (size_t)find(&turned.c.block[0], 3, KVC_SECTION_CODES)->size;
-                const size_t without = (size_t)find(&plain.c.block[0], 2, KVC_SECTION_CODES)->size;
+                struct coded turned, plain;
+                must_code(&turned, &(struct wanted){.recipe = "derope,center,code:step=0.01",
+                                                    .layer = &l,
+                                                    .known = known});
+                must_code(&plain, &(struct wanted){.recipe = "center,code:step=0.01",
+                                                   .layer = &l,
+                                                   .known = known});
+                const size_t with = (size_t)find(&turned.block[0], 3, KVC_SECTION_CODES)->size;
+                const size_t without = (size_t)find(&plain.block[0], 2, KVC_SECTION_CODES)->size;
                 if (with > 250 || without < 4000)
                     fail_msg("%zu bytes turned back, %zu as they are", with, without);
                 float *x = layer_values(&l, K), *y = decoded_values(&turned);
@@ -1085,8 +998,8 @@ static void turned_back(void **state) {
                     assert_true(fabsf(x[i] - y[i]) < 0.004f);
                 free(x);
                 free(y);
-                trip_free(&turned);
-                trip_free(&plain);
+                code_free(&turned);
+                code_free(&plain);
                 free_layer(&l);
             }
 }
@@ -1102,11 +1015,12 @@ static void coefficients_of_a_profile(void **state) {
                                              .angle = part.angle,
                                              .of_profile = 1};
         const struct known known = {.rope = &facts, .profile = &part.part};
-        struct trip t;
-        must_go(&t,
-                &(struct wanted){.recipe = "center,basis,code:step=0.125", .layer = &l, .role = V},
-                &known);
-        assert_int_equal(t.c.encoder.side.count, 1); /* TABLES alone */
+        struct coded t;
+        must_code(&t, &(struct wanted){.recipe = "center,basis,code:step=0.125",
+                                       .layer = &l,
+                                       .role = V,
+                                       .known = known});
+        assert_int_equal(t.encoder.side.count, 1); /* TABLES alone */
         float *x = layer_values(&l, V), *y = decoded_values(&t);
         for (size_t i = 0; i < 100 * 2 * dim; i++) {
             double most = 0;
@@ -1116,7 +1030,7 @@ static void coefficients_of_a_profile(void **state) {
         }
         free(x);
         free(y);
-        trip_free(&t);
+        code_free(&t);
         free_layer(&l);
         free_part(&part);
     }
@@ -1137,12 +1051,11 @@ static void basis_of_its_own(void **state) {
             for (size_t r = 0; r < 3; r++)
                 for (unsigned kind = 0; kind < 2; kind++) {
                     struct layer l = make_layer(KVC_F32, ROWS, HEADS, DIM);
-                    struct trip t;
+                    struct coded t;
                     if (kind) fill_alike(&l, role, 0.25f); /* which is worth a basis */
                     if (queries) add_queries(&l, 64, 3);
-                    must_go(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .role = role},
-                            &nothing);
-                    const struct kvc_section *s = find(&t.c.encoder.side, 2, KVC_SECTION_BASIS);
+                    must_code(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .role = role});
+                    const struct kvc_section *s = find(&t.encoder.side, 2, KVC_SECTION_BASIS);
                     met[s->data[0]]++;
                     assert_int_equal(s->data[1], number_after(stages[r], "bits=", 6));
                     float *x = layer_values(&l, role), *y = decoded_values(&t);
@@ -1188,7 +1101,7 @@ static void basis_of_its_own(void **state) {
                     assert_true(squares < 1e-4 * k * k * energy);
                     free(x);
                     free(y);
-                    trip_free(&t);
+                    code_free(&t);
                     free_layer(&l);
                 }
     assert_true(met[0] > 3 && met[1] > 3);
@@ -1203,24 +1116,23 @@ static void rows_of_a_basis(void **state) {
                                          "center,basis:drop=1000000,code:step=0.1"};
     size_t kept[4];
     struct layer l = make_layer(KVC_F32, 900, 1, 48);
-    struct trip t;
+    struct coded t;
     fill_alike(&l, V, 0.25f);
     for (size_t r = 0; r < 4; r++) {
-        must_go(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .role = V}, &nothing);
-        const uint8_t *p = find(&t.c.encoder.side, 2, KVC_SECTION_BASIS)->data, *after = p + 2;
+        must_code(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .role = V});
+        const uint8_t *p = find(&t.encoder.side, 2, KVC_SECTION_BASIS)->data, *after = p + 2;
         float scale[48];
         read_halves(scale, 48, &after);
         kept[r] = p[0] ? after[0] | (size_t)after[1] << 8 : 0;
-        trip_free(&t);
+        code_free(&t);
     }
     assert_int_equal(kept[0], 48);
     assert_true(kept[1] >= 3 && kept[1] < 48 && kept[2] == 3 && kept[3] == 0);
     free_layer(&l);
     l = make_layer(KVC_F32, 511, 1, 256);
-    must_go(&t, &(struct wanted){.recipe = "center,basis,code:step=0.1", .layer = &l, .role = V},
-            &nothing);
-    assert_int_equal(find(&t.c.encoder.side, 2, KVC_SECTION_BASIS)->data[0], 0);
-    trip_free(&t);
+    must_code(&t, &(struct wanted){.recipe = "center,basis,code:step=0.1", .layer = &l, .role = V});
+    assert_int_equal(find(&t.encoder.side, 2, KVC_SECTION_BASIS)->data[0], 0);
+    code_free(&t);
     free_layer(&l);
 }
 
@@ -1230,7 +1142,7 @@ static void dead_heads(void **state) {
     for (unsigned queries = 0; queries < 2; queries++)
         for (unsigned role = 0; role < 2; role++) {
             struct layer l = make_layer(KVC_F32, 200, 3, 16);
-            struct trip t;
+            struct coded t;
             if (queries) add_queries(&l, 8, 1);
             for (size_t i = 0; i < 200 * 48; i++)
                 if (i / 16 % 3 == 1) put_value(l.rows[role], KVC_F32, i, 0);
@@ -1239,7 +1151,7 @@ static void dead_heads(void **state) {
             const struct wanted w = {.recipe = "center,basis:k=1,code:step=0.01",
                                      .layer = &l,
                                      .role = role};
-            must_go(&t, &w, &nothing);
+            must_code(&t, &w);
             float *x = layer_values(&l, role), *y = decoded_values(&t);
             for (size_t i = 0; i < 200 * 48; i++)
                 if (!(fabsf(x[i] - y[i]) < 0.5f))
@@ -1247,7 +1159,7 @@ static void dead_heads(void **state) {
                              queries, i, (double)y[i], (double)x[i]);
             free(x);
             free(y);
-            trip_free(&t);
+            code_free(&t);
             free_layer(&l);
         }
 }
@@ -1309,7 +1221,7 @@ static unsigned check_classes(const struct rule *rule, const struct layer *l, un
     double *a = get_memory(rows * sizeof *a);
     unsigned met = 0;
     char recipe[120];
-    struct trip t;
+    struct coded t;
     for (size_t i = 0; i < 5 * 2 * heads * dim; i++) query[i] = random_normal() * 0.5f;
     const struct known known = {.window = rule->window,
                                 .query = query,
@@ -1317,16 +1229,17 @@ static unsigned check_classes(const struct rule *rule, const struct layer *l, un
                                 .query_heads = 2 * heads};
     snprintf(recipe, sizeof recipe, "steps:p=%.3f:c=%.3f:tail=%d:fine=%d,code:step=0.1", rule->p,
              rule->c, (int)rule->tail, (int)rule->fine);
-    must_go(&t, &(struct wanted){.recipe = recipe, .layer = l, .role = role, .block_rows = 70},
-            &known);
+    must_code(&t,
+              &(struct wanted){
+                  .recipe = recipe, .layer = l, .role = role, .block_rows = 70, .known = known});
     for (size_t h = 0; h < heads; h++) {
         const int asks = rule->p > 0 &&
                          (rule->queries == 2 || (rule->queries == 1 && l->n_queries));
         if (asks) slow_attention(l, &known, h, a);
-        for (size_t b = 0; b < t.c.blocks; b++) {
+        for (size_t b = 0; b < t.blocks; b++) {
             struct slow s = {.t = &t,
-                             .own = &t.c.block[b],
-                             .rows = (size_t)rows_in_block(&t.c, b),
+                             .own = &t.block[b],
+                             .rows = (size_t)rows_in_block(&t, b),
                              .heads = heads,
                              .dim = dim};
             slow_classes(&s, 1);
@@ -1357,7 +1270,7 @@ static unsigned check_classes(const struct rule *rule, const struct layer *l, un
             free(s.class);
         }
     }
-    trip_free(&t);
+    code_free(&t);
     free(query);
     free(a);
     return met;
@@ -1394,30 +1307,31 @@ static void examples(void **state) {
     static const struct kvc_rope_facts facts = {.pairing = 1, .half = 1, .angle = angle};
     static const struct known known = {.rope = &facts};
     struct layer l = make_layer(KVC_F32, 1, 1, 2);
-    struct trip t;
+    struct coded t;
     unsigned lost;
     put_value(l.rows[K], KVC_F32, 0, 1);
     put_value(l.rows[K], KVC_F32, 1, 0.5f);
-    must_go(&t, &(struct wanted){.recipe = "derope,center,steps,code:step=0.25", .layer = &l},
-            &known);
-    const struct kvc_section *s = find(&t.c.encoder.side, 1, KVC_SECTION_ROPE);
+    must_code(&t, &(struct wanted){.recipe = "derope,center,steps,code:step=0.25",
+                                   .layer = &l,
+                                   .known = known});
+    const struct kvc_section *s = find(&t.encoder.side, 1, KVC_SECTION_ROPE);
     assert_int_equal(s->size, sizeof rope);
     assert_memory_equal(s->data, rope, sizeof rope);
-    s = find(&t.c.encoder.side, 2, KVC_SECTION_MEAN);
+    s = find(&t.encoder.side, 2, KVC_SECTION_MEAN);
     assert_int_equal(s->size, sizeof mean);
     assert_memory_equal(s->data, mean, sizeof mean);
     float *y = decoded_values(&t);
     assert_true(y[0] == 1 && y[1] == 0.5f);
     free(y);
-    trip_free(&t);
-    must_go(&t, &(struct wanted){.recipe = "steps:tail=0,code:step=0.25", .layer = &l}, &nothing);
-    s = find(&t.c.encoder.side, 1, KVC_SECTION_STEPS);
+    code_free(&t);
+    must_code(&t, &(struct wanted){.recipe = "steps:tail=0,code:step=0.25", .layer = &l});
+    s = find(&t.encoder.side, 1, KVC_SECTION_STEPS);
     struct string bits = {.bytes = s->data, .size = s->size};
     uint16_t frequency[12];
     take_table(&bits, 12, 8, frequency);
     assert_int_equal(frequency[6], 128);
     assert_int_equal(frequency[0], 128);
-    trip_free(&t);
+    code_free(&t);
     free_layer(&l);
     assert_int_equal(table_of(index_of_class(13, 0), &lost), 13);
     assert_int_equal(lost, 0);
@@ -1462,10 +1376,10 @@ static void copy_list(struct copy *to, const struct kvc_sections *from) {
     }
 }
 
-static struct broken copy_of(const struct trip *t, size_t b) {
+static struct broken copy_of(const struct coded *t, size_t b) {
     struct broken x;
-    copy_list(&x.own, &t->c.block[b]);
-    copy_list(&x.side, &t->c.encoder.side);
+    copy_list(&x.own, &t->block[b]);
+    copy_list(&x.side, &t->encoder.side);
     return x;
 }
 
@@ -1495,7 +1409,7 @@ static void double_section(struct copy *list, unsigned type) {
 }
 
 /* What it decodes to, or NULL; refused only in words and for the right reasons. */
-static uint8_t *try_broken(const struct trip *t, size_t b, const struct broken *x,
+static uint8_t *try_broken(const struct coded *t, size_t b, const struct broken *x,
                            const struct kvc_profile_part *profile, struct kvc_error *e) {
     const struct kvc_coded sections = {x->own.s, x->side.s, x->own.n, x->side.n};
     uint8_t *rows = back(t, b, &sections, profile, e);
@@ -1507,7 +1421,7 @@ static uint8_t *try_broken(const struct trip *t, size_t b, const struct broken *
 }
 
 /* Refused, and the message has these words; frees x. */
-static void refuse(const struct trip *t, size_t b, struct broken *x,
+static void refuse(const struct coded *t, size_t b, struct broken *x,
                    const struct kvc_profile_part *profile, const char *what, const char *words) {
     struct kvc_error e;
     uint8_t *rows = try_broken(t, b, x, profile, &e);
@@ -1553,9 +1467,9 @@ static void any_damage(void **state) {
         "derope,center,basis:drop=100000,steps:fine=6,code:step=0.0001"};
     for (size_t r = 0; r < 2; r++) {
         struct layer l = make_few(r == 1);
-        struct trip t;
-        must_go(&t, &(struct wanted){.recipe = stages[r], .layer = &l, .block_rows = 20},
-                &few_known);
+        struct coded t;
+        must_code(&t, &(struct wanted){
+                          .recipe = stages[r], .layer = &l, .block_rows = 20, .known = few_known});
         for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
             struct broken x = copy_of(&t, 3);
             const size_t size = at_place(&x, &places[p])->size;
@@ -1617,7 +1531,7 @@ static void any_damage(void **state) {
             at_place(&x, &places[p])->stage = 9;
             refuse(&t, 3, &x, NULL, places[p].name, "");
         }
-        trip_free(&t);
+        code_free(&t);
         free_layer(&l);
     }
 }
@@ -1635,11 +1549,13 @@ static void malformed_rope(void **state) {
                                        {1, 0, 3, 1}, {2, 0, 4, 0}, {1, 1, 3, 0}};
     static const double angles[] = {-0.001, 1.0000001, NAN, INFINITY, -INFINITY, 1e300};
     struct layer l = make_few(1);
-    struct trip t;
+    struct coded t;
     struct broken x;
     uint8_t bytes[28];
-    must_go(&t, &(struct wanted){.recipe = "derope,code:step=0.1", .layer = &l, .block_rows = 20},
-            &few_known);
+    must_code(&t, &(struct wanted){.recipe = "derope,code:step=0.1",
+                                   .layer = &l,
+                                   .block_rows = 20,
+                                   .known = few_known});
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         x = copy_of(&t, 0);
         struct kvc_section *s = section_in(&x.side, KVC_SECTION_ROPE);
@@ -1654,7 +1570,7 @@ static void malformed_rope(void **state) {
                 angles[i / 3]);
         refuse(&t, 0, &x, NULL, "an angle", "angle");
     }
-    trip_free(&t);
+    code_free(&t);
     /* of a profile: no profile, a profile that rotates nothing, a profile of other pairs; the pairs
      * are as many as channels allow */
     struct part part = make_part(2, 8, 3), other = make_part(2, 8, 4), none = make_part(2, 8, 0);
@@ -1663,9 +1579,11 @@ static void malformed_rope(void **state) {
                                          .angle = part.angle,
                                          .of_profile = 1};
     const struct known known = {.rope = &facts, .profile = &part.part};
-    must_go(&t, &(struct wanted){.recipe = "derope,code:step=0.1", .layer = &l, .block_rows = 20},
-            &known);
-    assert_int_equal(find(&t.c.encoder.side, 1, KVC_SECTION_ROPE)->size, 4);
+    must_code(&t, &(struct wanted){.recipe = "derope,code:step=0.1",
+                                   .layer = &l,
+                                   .block_rows = 20,
+                                   .known = known});
+    assert_int_equal(find(&t.encoder.side, 1, KVC_SECTION_ROPE)->size, 4);
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, NULL, "no profile", "profile");
     x = copy_of(&t, 0);
@@ -1678,22 +1596,26 @@ static void malformed_rope(void **state) {
     l.position[3] = -1;
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, &part.part, "a position below 0", "below 0");
-    trip_free(&t);
+    code_free(&t);
     /* and what encoders refuse */
     struct kvc_error e;
     l.position[0] = -2;
-    assert_int_equal(there(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l},
-                           &few_known, &e),
-                     -1);
+    assert_int_equal(
+        code(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l, .known = few_known},
+             &e),
+        -1);
     assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
-    trip_free(&t);
+    code_free(&t);
     l.position[0] = 0;
     const struct kvc_rope_facts wide = {.pairing = 1, .half = 5, .angle = few_angles};
-    assert_int_equal(there(&t, &(struct wanted){.recipe = "derope,code:step=1", .layer = &l},
-                           &(struct known){.rope = &wide}, &e),
+    assert_int_equal(code(&t,
+                          &(struct wanted){.recipe = "derope,code:step=1",
+                                           .layer = &l,
+                                           .known = (struct known){.rope = &wide}},
+                          &e),
                      -1);
     assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
-    trip_free(&t);
+    code_free(&t);
     free_part(&part);
     free_part(&other);
     free_part(&none);
@@ -1703,13 +1625,13 @@ static void malformed_rope(void **state) {
 static void malformed_means_and_bases(void **state) {
     (void)state;
     struct layer l = make_few(0);
-    struct trip t;
+    struct coded t;
     struct broken x;
     const struct wanted w = {.recipe = "center,basis:drop=0,code:step=0.1",
                              .layer = &l,
                              .block_rows = 20};
-    must_go(&t, &w, &nothing);
-    assert_int_equal(find(&t.c.encoder.side, 2, KVC_SECTION_BASIS)->data[0], 1);
+    must_code(&t, &w);
+    assert_int_equal(find(&t.encoder.side, 2, KVC_SECTION_BASIS)->data[0], 1);
     x = copy_of(&t, 0);
     remove_section(&x.side, KVC_SECTION_MEAN);
     refuse(&t, 0, &x, NULL, "no means", "profile's means");
@@ -1726,7 +1648,7 @@ static void malformed_means_and_bases(void **state) {
         change_bytes(section_in(&x.side, KVC_SECTION_MEAN), halves, sizeof halves);
         refuse(&t, 0, &x, NULL, "a mean that is none", "not finite");
     }
-    const struct kvc_section *basis = find(&t.c.encoder.side, 2, KVC_SECTION_BASIS);
+    const struct kvc_section *basis = find(&t.encoder.side, 2, KVC_SECTION_BASIS);
     static const uint8_t heads[][2] = {{2, 6}, {255, 6}, {1, 3}, {1, 9}, {0, 0}, {0, 255}};
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         x = copy_of(&t, 0);
@@ -1747,13 +1669,12 @@ static void malformed_means_and_bases(void **state) {
         p[i == 0 ? 0 : i == 1 ? 1 : 3] = i == 0 ? 9 : 255;
         refuse(&t, 0, &x, NULL, "rows of BASIS", "more rows than channels");
     }
-    trip_free(&t);
+    code_free(&t);
     /* a basis of no rows at all is one: all is 0; a profile stands in for what is not there */
     struct part part = make_part(2, 8, 0);
     struct kvc_error e;
     uint8_t empty[2 + 41 + 4] = {1, 6, 0, 0, 0, 8};
-    must_go(&t, &(struct wanted){.recipe = "basis,code:step=0.1", .layer = &l, .block_rows = 20},
-            &nothing);
+    must_code(&t, &(struct wanted){.recipe = "basis,code:step=0.1", .layer = &l, .block_rows = 20});
     x = copy_of(&t, 0);
     change_bytes(section_in(&x.side, KVC_SECTION_BASIS), empty, 2 + 9 + 32 + 4);
     uint8_t *rows = try_broken(&t, 0, &x, NULL, &e);
@@ -1767,7 +1688,7 @@ static void malformed_means_and_bases(void **state) {
     assert_non_null(rows);
     free(rows);
     free_broken(&x);
-    trip_free(&t);
+    code_free(&t);
     free_part(&part);
     free_layer(&l);
 }
@@ -1810,10 +1731,9 @@ static void put_levels(struct writer *w, const int *level, unsigned n) {
 static void malformed_steps(void **state) {
     (void)state;
     struct layer l = make_few(1);
-    struct trip t;
+    struct coded t;
     struct broken x;
-    must_go(&t, &(struct wanted){.recipe = "steps,code:step=0.1", .layer = &l, .block_rows = 20},
-            &nothing);
+    must_code(&t, &(struct wanted){.recipe = "steps,code:step=0.1", .layer = &l, .block_rows = 20});
     static const struct {
         int level[12];
         unsigned n;
@@ -1844,18 +1764,18 @@ static void malformed_steps(void **state) {
     x = copy_of(&t, 0); /* another end */
     ((uint8_t *)(uintptr_t)section_in(&x.own, KVC_SECTION_STEPS)->data)[0] ^= 1;
     refuse(&t, 0, &x, NULL, "a stream of STEPS", "STEPS");
-    trip_free(&t);
+    code_free(&t);
     free_layer(&l);
 }
 
 static void malformed_codes(void **state) {
     (void)state;
     struct layer l = make_few(1);
-    struct trip t;
+    struct coded t;
     struct broken x;
     struct kvc_error e;
-    must_go(&t, &(struct wanted){.recipe = "code:step=0.1:lanes=1", .layer = &l, .block_rows = 20},
-            &nothing);
+    must_code(&t,
+              &(struct wanted){.recipe = "code:step=0.1:lanes=1", .layer = &l, .block_rows = 20});
     static const struct {
         int first, second;
     } indices[] = {{63, 64}, {0, -1}, {40, 100}, {10, -200}};
@@ -1903,12 +1823,12 @@ static void malformed_codes(void **state) {
     x = copy_of(&t, 0);
     memset((uint8_t *)(uintptr_t)section_in(&x.own, KVC_SECTION_CODES)->data + 4, 0, 4);
     refuse(&t, 0, &x, NULL, "a state of CODES", "out of range");
-    trip_free(&t);
+    code_free(&t);
 
     /* one escape: 24 and the 24 low bits of zigzag(1 - 2^24), then nothing */
     for (size_t i = 0; i < 600 * 16; i++) put_value(l.rows[V], KVC_F32, i, i == 19 ? -0x1p+30f : 0);
-    must_go(&t, &(struct wanted){.recipe = "code:step=1", .layer = &l, .role = V, .block_rows = 20},
-            &nothing);
+    must_code(&t,
+              &(struct wanted){.recipe = "code:step=1", .layer = &l, .role = V, .block_rows = 20});
     for (unsigned i = 0; i < 5; i++) {
         x = copy_of(&t, 0);
         struct kvc_section *s = section_in(&x.own, KVC_SECTION_CODES);
@@ -1944,32 +1864,32 @@ static void malformed_codes(void **state) {
         free_broken(&x);
     }
     /* a pipeline without a step */
-    const struct kvc_stage *coder = t.c.line.step[t.c.line.n - 1].stage;
-    assert_int_equal(kvc_stage_parse(coder, "", &t.c.line.step[t.c.line.n - 1].args, &e), 0);
+    const struct kvc_stage *coder = t.line.step[t.line.n - 1].stage;
+    assert_int_equal(kvc_stage_parse(coder, "", &t.line.step[t.line.n - 1].args, &e), 0);
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, NULL, "no step", "no step");
-    trip_free(&t);
-    assert_int_equal(there(&t, &(struct wanted){.recipe = "code", .layer = &l}, &nothing, &e), -1);
+    code_free(&t);
+    assert_int_equal(code(&t, &(struct wanted){.recipe = "code", .layer = &l}, &e), -1);
     assert_int_equal(e.code, KVC_ERR_USAGE);
     assert_non_null(strstr(e.message, "step"));
-    trip_free(&t);
+    code_free(&t);
     /* a block of which sinks take all rows has no codes */
     const struct wanted w = {.recipe = "sink:30,steps,code:step=1",
                              .layer = &l,
                              .role = V,
                              .block_rows = 20};
-    must_go(&t, &w, &nothing);
+    must_code(&t, &w);
     for (unsigned i = 0; i < 2; i++) {
         const unsigned type = i ? KVC_SECTION_CODES : KVC_SECTION_STEPS;
-        const unsigned stage = stage_number(&t.c.line, i ? "code" : "steps", 0);
-        assert_null(find(&t.c.block[0], stage, type));
+        const unsigned stage = stage_number(&t.line, i ? "code" : "steps", 0);
+        assert_null(find(&t.block[0], stage, type));
         x = copy_of(&t, 0);
-        x.own.s[x.own.n] = *find(&t.c.block[1], stage, type);
+        x.own.s[x.own.n] = *find(&t.block[1], stage, type);
         set_bytes(&x.own.s[x.own.n], x.own.s[x.own.n].data, x.own.s[x.own.n].size);
         x.own.n++;
         refuse(&t, 0, &x, NULL, "sections of no rows", "more than are due");
     }
-    trip_free(&t);
+    code_free(&t);
     free_layer(&l);
 }
 
