@@ -4,6 +4,7 @@
  *
  * `test_lossy digest` prints a digest of all that is decoded: the test of kernel tables runs itself
  * so, once each. */
+#include "every_table.h"
 #include "lossy_support.h"
 
 #include "codecs/presets.h"
@@ -1528,7 +1529,7 @@ static void add_digest(XXH3_state_t *digest, const struct coded *c, const struct
             XXH3_64bits_update(digest, c->block[b].section[s].data, c->block[b].section[s].size);
 }
 
-static XXH64_hash_t digest_of_all(void) {
+static unsigned long long digest_of_all(void) {
     XXH3_state_t *digest = XXH3_createState();
     assert_non_null(digest);
     XXH3_64bits_reset(digest);
@@ -1571,28 +1572,10 @@ static XXH64_hash_t digest_of_all(void) {
     return value;
 }
 
-/* Every kernel table codes to the same bytes and decodes the same values. The table is chosen once
- * a process. */
+/* Every kernel table codes to the same bytes and decodes the same values. */
 static void every_kernel_table(void **state) {
     (void)state;
-    char command[4200], line[64]; /* PATH_MAX and a little */
-    unsigned long long first = 0;
-    unsigned tables = 0;
-    for (const char *const *name = kvc_kernels_names(); *name; name++) {
-        if (!kvc_kernels_find(*name)) continue;
-        const int length = snprintf(command, sizeof command, "KVC_KERNEL=%s '%s' digest", *name,
-                                    program);
-        assert_in_range(length, 1, sizeof command - 1);
-        FILE *f = popen(command, "r");
-        assert_non_null(f);
-        char *got = fgets(line, sizeof line, f);
-        const int status = pclose(f);
-        if (status || !got) fail_msg("%s: status %d", command, status);
-        const unsigned long long value = strtoull(line, NULL, 16);
-        if (tables++ && value != first) fail_msg("kernels %s: other bytes", *name);
-        first = value;
-    }
-    assert_true(tables > 0);
+    assert_every_table(program, NULL);
 }
 
 int main(int argc, char **argv) {
@@ -1620,10 +1603,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(presets),
         cmocka_unit_test(every_kernel_table),
     };
+    if (print_digest(argc, argv, digest_of_all)) return 0;
     program = argv[0];
-    if (argc == 2 && strcmp(argv[1], "digest") == 0) {
-        printf("%016llx\n", (unsigned long long)digest_of_all());
-        return 0;
-    }
     return cmocka_run_group_tests_name("lossy", tests, NULL, NULL);
 }

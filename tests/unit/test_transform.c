@@ -6,6 +6,7 @@
  *
  * `test_transform digest` prints a digest of all that is encoded and decoded: the test of kernel
  * tables runs itself so, once each. */
+#include "every_table.h"
 #include "transform_support.h"
 
 #include <xxhash.h>
@@ -361,7 +362,7 @@ enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 static const size_t dims[] = {64, 80, 128, 256, 6};
 
 /* A digest of all that is encoded and decoded, which is checked first where that is wanted. */
-static XXH64_hash_t digest_of_all(int checked) {
+static unsigned long long digest_of_all(int checked) {
     XXH3_state_t *digest = XXH3_createState();
     assert_non_null(digest);
     XXH3_64bits_reset(digest);
@@ -415,11 +416,13 @@ static XXH64_hash_t digest_of_all(int checked) {
     return value;
 }
 
-/* Every kernel table codes to the same bytes and decodes as the specs say. The table is chosen once
- * a process. */
+static unsigned long long digest_of_rows(void) {
+    return digest_of_all(0);
+}
+
+/* Every kernel table codes to the same bytes and decodes as the specs say. */
 static void decoded_as_specified(void **state) {
     (void)state;
-    char command[4200], line[64]; /* PATH_MAX and a little */
     /* makes the trial of kernels, after which blocks may be decoded two at a time */
     kvc_kernels_choice();
     const unsigned long long own = digest_of_all(1);
@@ -431,18 +434,7 @@ static void decoded_as_specified(void **state) {
                 seen.positions_beyond_31_bits > 1000);
     assert_true(seen.kind[0] > 10 && seen.kind[1] > 10 && seen.profiles > 10);
     assert_true(seen.turned[0] > 10 && seen.turned[1] > 10 && seen.turned[2] > 10);
-    for (const char *const *name = kvc_kernels_names(); *name; name++) {
-        if (!kvc_kernels_find(*name)) continue;
-        const int length = snprintf(command, sizeof command, "KVC_KERNEL=%s '%s' digest", *name,
-                                    program);
-        assert_in_range(length, 1, sizeof command - 1);
-        FILE *f = popen(command, "r");
-        assert_non_null(f);
-        char *got = fgets(line, sizeof line, f);
-        const int status = pclose(f);
-        if (status || !got) fail_msg("%s: status %d", command, status);
-        if (strtoull(line, NULL, 16) != own) fail_msg("kernels %s: other bytes", *name);
-    }
+    assert_every_table(program, &own);
 }
 
 /* --- the classes of tokens --- */
@@ -626,10 +618,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(classes_of_tokens),
         cmocka_unit_test(examples),
     };
+    if (print_digest(argc, argv, digest_of_rows)) return 0;
     program = argv[0];
-    if (argc == 2 && strcmp(argv[1], "digest") == 0) {
-        printf("%016llx\n", (unsigned long long)digest_of_all(0));
-        return 0;
-    }
     return cmocka_run_group_tests_name("transform", tests, NULL, NULL);
 }
