@@ -437,4 +437,30 @@ static inline int bit(const uint8_t *bits, size_t i) {
     return bits[i / 8] >> i % 8 & 1;
 }
 
+/* --- bits --- */
+
+static const enum kvc_dtype float_dtypes[] = {KVC_F32, KVC_F16, KVC_BF16};
+
+static inline int same_bits(const uint8_t *a, const uint8_t *b, enum kvc_dtype dtype, size_t i) {
+    const size_t size = kvc_dtype_info(dtype)->size;
+    return memcmp(a + i * size, b + i * size, size) == 0;
+}
+
+static inline int same_row(const struct layer *l, unsigned role, const uint8_t *rows, size_t t) {
+    const size_t size = (size_t)kvc_row_bytes(&l->shape[role]);
+    return memcmp(rows + t * size, l->rows[role] + t * size, size) == 0;
+}
+
+static inline void put_pattern(uint8_t *rows, enum kvc_dtype dtype, size_t i, uint32_t bits) {
+    const size_t size = kvc_dtype_info(dtype)->size;
+    for (size_t b = 0; b < size; b++) rows[i * size + b] = (uint8_t)(bits >> 8 * b & 255);
+}
+
+/* Of each of these dtypes: NaNs, infinities, and values beyond what `finite` leaves. */
+static const uint32_t wild_patterns[3][7] = {
+    {0x7fc00001, 0xffa12345, 0x7f800000, 0xff800000, 0x58800000, 0xff7fffff, 0x7fffffff},
+    {0x7e01, 0xfd23, 0x7c00, 0xfc00, 0x7c01, 0xffff, 0x7fff},
+    {0x7fc1, 0xffa1, 0x7f80, 0xff80, 0x5880, 0xff7f, 0x7fff},
+};
+
 #endif

@@ -11,7 +11,6 @@
 
 #include <xxhash.h>
 
-static const enum kvc_dtype dtypes[] = {KVC_F32, KVC_F16, KVC_BF16};
 static const char *program; /* argv[0] */
 
 /* --- the stages, one value after the other --- */
@@ -376,7 +375,7 @@ static unsigned long long digest_of_all(int checked) {
                 struct part part = make_part(heads, dim, half);
                 struct layer l[KINDS];
                 for (unsigned kind = 0; kind < KINDS; kind++) {
-                    l[kind] = make_layer(dtypes[(kind + g) % 3], rows, heads, dim);
+                    l[kind] = make_layer(float_dtypes[(kind + g) % 3], rows, heads, dim);
                     fill_kind(&l[kind], K, kind);
                     fill_kind(&l[kind], V, kind);
                     set_positions(&l[kind], (g + kind) % PLACES);

@@ -2,8 +2,6 @@
  * bases. Recipes and the order of stages. Not for what is decoded (test_transform.c). */
 #include "transform_support.h"
 
-static const enum kvc_dtype dtypes[] = {KVC_F32, KVC_F16, KVC_BF16};
-
 /* --- what encoders choose --- */
 
 /* code.md, "Encoders": the nearest multiple of the step, ties to the even one, none below 2^24 in
@@ -111,7 +109,7 @@ static void tables(void **state) {
 static void means(void **state) {
     (void)state;
     for (unsigned d = 0; d < 3; d++) {
-        struct layer l = make_layer(dtypes[d], 300, 3, 20);
+        struct layer l = make_layer(float_dtypes[d], 300, 3, 20);
         struct coded t;
         must_code(&t, &(struct wanted){.recipe = "center,code:step=1", .layer = &l, .role = V});
         const struct kvc_section *s = find(&t.encoder.side, stage_number(&t.line, "center", 0),
