@@ -9,7 +9,7 @@
 #include "formats/store/url.h"
 
 /* Backends in shared objects tell by it for which version of this header they were built. */
-#define KVC_TIER_ABI 2
+#define KVC_TIER_ABI 3
 
 /* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has;
  * INT64_MAX: there is none. */

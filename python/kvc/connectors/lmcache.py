@@ -279,7 +279,7 @@ class KvcClient:
             self._counters.add("stored_keys")
             self._counters.add("stored_bytes", memoryview(buffer).nbytes)
         else:
-            self._counters.trouble("not_stored", f"no level of the store keeps chunk {key}")
+            self._counters.trouble("not_stored", f"no tier of the store keeps chunk {key}")
         return stored
 
     def _load(self, key: str, buffer: Any) -> bool:
@@ -313,7 +313,7 @@ class KvcClient:
         return results
 
     def _drop(self, keys: Sequence[str]) -> List[bool]:
-        """Removes chunks. All that are in no level afterwards count as removed, as LMCache counts what it frees."""
+        """Removes chunks. All that are in no tier afterwards count as removed, as LMCache counts what it frees."""
         results = [False] * len(keys)
         for namespace, numbers in self._by_namespace(keys).items():
             names = [name_of(keys[i]) for i in numbers]

@@ -221,7 +221,7 @@ class KvcStorage(HiCacheStorage):
             self._counters.add("stored_pages")
             self._counters.add("stored_bytes", kept.pool.page_bytes)
         else:
-            self._counters.trouble("not_stored", f"no level of the store keeps page {key}")
+            self._counters.trouble("not_stored", f"no tier of the store keeps page {key}")
         return stored
 
     # --- the older interface, whose pages are tensors of their own ---

@@ -48,7 +48,7 @@ def options_of(vllm_config: Any) -> Options:
     if unknown:
         raise Error(Code.USAGE, f"kv_connector_extra_config has unknown options: {', '.join(unknown)}; {', '.join(_DEFAULTS)} are known")
     if not given.get("store"):
-        raise Error(Code.USAGE, 'kv_connector_extra_config lacks the levels of the store, as in {"store": "dir:/var/cache/kvc"}')
+        raise Error(Code.USAGE, 'kv_connector_extra_config lacks the tiers of the store, as in {"store": "dir:/var/cache/kvc"}')
     return Options(**{**_DEFAULTS, **given})
 
 
