@@ -20,7 +20,7 @@ $B/tests/unit/test_libraries: $B/tests/unit/test_libraries.o $(FAKE_CUDA) $B/$(S
 $B/tests/unit/test_npz: override KVC_LDLIBS += -larchive
 
 # drives the backends of the store, which are loaded on demand
-$B/tests/store/level_driver: $B/tests/store/level_driver.o $B/libkvc_store.a $B/libkvc.a
+$B/tests/store/tier_driver: $B/tests/store/tier_driver.o $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
@@ -106,7 +106,7 @@ test:
 
 .PHONY: test-all
 test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
-  $(if $(HAVE_redis),$B/kvc_store_redis.so $B/tests/store/level_driver) $(if $(HAVE_s3),$B/tests/store/s3_driver)
+  $(if $(HAVE_redis),$B/kvc_store_redis.so $B/tests/store/tier_driver) $(if $(HAVE_s3),$B/tests/store/s3_driver)
 	@sh tests/run.sh all $B
 
 ATTACK_SEED ?= 1
@@ -457,5 +457,5 @@ man-lint:
 	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
 
 -include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
--include $(ATTACKS:%=%.d) $B/tests/store/level_driver.d $B/tests/store/s3_driver.d
+-include $(ATTACKS:%=%.d) $B/tests/store/tier_driver.d $B/tests/store/s3_driver.d
 -include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/tests/simt/make_inputs.d $B/formats/api/cuda/kvc_cuda.d

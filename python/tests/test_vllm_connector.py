@@ -174,8 +174,8 @@ class TestConnector(Case):
         engine, request = self.load(external=0)
         engine.finish(request)
         searches = []
-        find = kvc.Space.find
-        with mock.patch.object(kvc.Space, "find", lambda *a, **o: searches.append(1) or find(*a, **o)):
+        find = kvc.Namespace.find
+        with mock.patch.object(kvc.Namespace, "find", lambda *a, **o: searches.append(1) or find(*a, **o)):
             side, other = engine.scheduler._scheduler, Request("third", PROMPT)
             while side.matched(other, 0) is None:
                 pass
@@ -202,12 +202,12 @@ class TestConnector(Case):
 
     def test_store_fails(self):
         self.save()
-        with mock.patch.object(kvc.Space, "find", side_effect=kvc.Error(kvc.Code.IO, "the network is down")):
+        with mock.patch.object(kvc.Namespace, "find", side_effect=kvc.Error(kvc.Code.IO, "the network is down")):
             with self.assertLogs("vllm.kvc", "WARNING") as logged:
                 engine, _ = self.load(external=0)
         self.assertIn("the network is down", logged.output[0])
         self.assertEqual(self.counts(engine.scheduler)["read_failures"], 1)
-        with mock.patch.object(kvc.Space, "put", side_effect=kvc.Error(kvc.Code.IO, "the disk is full")):
+        with mock.patch.object(kvc.Namespace, "put", side_effect=kvc.Error(kvc.Code.IO, "the disk is full")):
             with self.assertLogs("vllm.kvc", "WARNING") as logged:
                 self.save([3] * 300)
         self.assertIn("the disk is full", logged.output[0])
@@ -270,7 +270,7 @@ class TestConnector(Case):
         """Where one of several ranks could not load, what others compute in that step may be rubbish: it is saved when all have loaded."""
         self.save()
         engine = self.engine()
-        engine.scheduler._scheduler._spaces *= 2
+        engine.scheduler._scheduler._namespaces *= 2
         with mock.patch.object(SchedulerSide, "_read", lambda *a: Found(0, 256, 256, 4, [vllm_jobs.Lent(10**6)] * 2)):
             engine.run(Request("second", PROMPT), budget=444)
         self.assertEqual([(len(meta.loads), len(meta.saves)) for meta in engine.steps if meta.loads or meta.saves], [(1, 0)])
@@ -339,8 +339,8 @@ class TestConnector(Case):
     def test_copies(self):
         """Blocks are other requests' when wait_for_save() returns."""
         engine, wait = self.engine(), threading.Event()
-        put = kvc.Space.put
-        with mock.patch.object(kvc.Space, "put", lambda *a, **o: wait.wait(10) and put(*a, **o)):
+        put = kvc.Namespace.put
+        with mock.patch.object(kvc.Namespace, "put", lambda *a, **o: wait.wait(10) and put(*a, **o)):
             engine.run(Request("first", PROMPT))
             for memory in engine.memory:
                 memory[:] = 7
@@ -350,7 +350,7 @@ class TestConnector(Case):
 
     def test_twice(self):
         engine, wait, puts = self.engine(), threading.Event(), []
-        with mock.patch.object(kvc.Space, "put", lambda *a, **o: wait.wait(10) and puts.append(1) is None):
+        with mock.patch.object(kvc.Namespace, "put", lambda *a, **o: wait.wait(10) and puts.append(1) is None):
             for name in "first", "second":
                 engine.finish(engine.run(Request(name, PROMPT)))
             wait.set()
@@ -359,7 +359,7 @@ class TestConnector(Case):
 
     def test_queue(self):
         engine, wait = self.engine(), threading.Event()
-        with mock.patch.object(kvc.Space, "put", lambda *a, **o: wait.wait(10)), mock.patch.object(vllm_worker, "QUEUE_BYTES", 1):
+        with mock.patch.object(kvc.Namespace, "put", lambda *a, **o: wait.wait(10)), mock.patch.object(vllm_worker, "QUEUE_BYTES", 1):
             engine.run(Request("first", PROMPT))
             with self.assertLogs("vllm.kvc", "WARNING"):
                 engine.run(Request("second", PROMPT[1:]))
