@@ -1,5 +1,5 @@
 /* chunk.c: proves that bytes are the chunk that was asked for. Spec: STORE.md, "Proof". Not for
- * signatures (signature.c), nor for reading or writing objects. */
+ * signatures (keys.c), nor for reading or writing objects. */
 #include "formats/store/store.h"
 
 #include "formats/cache/facts.h"

@@ -227,13 +227,13 @@ static int is_of_prompt(const struct prompt *p, const struct listed *x) {
                                     .tokens = p->tokens,
                                     .keys = p->keys,
                                     .whole = p->n};
-    size_t size;
-    void *data = kvc_store_read_tier(p->ns->store, x->tier, &x->object, kvc_now() + REMOVING, &size,
-                                     NULL);
-    struct kvc_file *f = data ? kvc_chunk_open(&chunk, data, &size, 0, NULL) : NULL;
+    struct kvc_bytes *bytes = kvc_store_read_tier(p->ns->store, x->tier, &x->object,
+                                                  kvc_now() + REMOVING, NULL);
+    size_t size = bytes ? bytes->size : 0;
+    struct kvc_file *f = bytes ? kvc_chunk_open(&chunk, bytes->data, &size, 0, NULL) : NULL;
     const int is = f != NULL;
     kvc_file_close(f);
-    free(data);
+    kvc_bytes_release(bytes);
     return is;
 }
 
