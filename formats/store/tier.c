@@ -3,6 +3,7 @@
 #include "formats/store/tier.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -33,9 +34,12 @@ int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant unti
 }
 
 uint64_t kvc_jitter(uint64_t n) {
-    const uint64_t x = ((uint64_t)kvc_now() ^ (uint64_t)getpid() << 32) *
-                       UINT64_C(0x9e3779b97f4a7c15);
-    return n ? (x >> 32) % n : 0;
+    static atomic_uint_least64_t state;
+    uint64_t z = atomic_fetch_add(&state, UINT64_C(0x9e3779b97f4a7c15)) ^ (uint64_t)kvc_now() ^
+                 (uint64_t)getpid() << 32; /* splitmix64 from here */
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return n ? (z ^ (z >> 31)) % n : 0;
 }
 
 /* --- circuit breakers --- */
