@@ -9,9 +9,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Reads an object from a tier, and proves it. *why: code 0 if the tier has none, or what is bad. */
+/* Reads an object from a tier, and proves it; without `hashes`, its records are checked when they
+ * are decoded. *why: code 0 if the tier has none, or what is bad. */
 static struct kvc_file *read_cache(const struct kvc_chunk *chunk, unsigned tier,
-                                   const struct kvc_object *o, kvc_instant deadline,
+                                   const struct kvc_object *o, kvc_instant deadline, int hashes,
                                    struct kvc_bytes **bytes, struct kvc_error *why) {
     struct kvc_store *s = chunk->ns->store;
     struct kvc_error unread;
@@ -19,7 +20,7 @@ static struct kvc_file *read_cache(const struct kvc_chunk *chunk, unsigned tier,
     *bytes = kvc_store_read_tier(s, tier, o, deadline, &unread);
     if (!*bytes) return NULL;
     size_t size = (*bytes)->size;
-    struct kvc_file *f = kvc_chunk_open(chunk, (*bytes)->data, &size, 1, why);
+    struct kvc_file *f = kvc_chunk_open(chunk, (*bytes)->data, &size, hashes, why);
     if (f) {
         f->owned = *bytes;
         f->free_owned = kvc_bytes_release;
@@ -56,7 +57,7 @@ static struct kvc_file *search_tier(struct kvc_chunk *chunk, unsigned tier,
         struct kvc_bytes *bytes;
         chunk->i = found - 1;
         if (kvc_store_is_bad(s, o[chunk->i].key)) continue;
-        struct kvc_file *f = read_cache(chunk, tier, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME,
+        struct kvc_file *f = read_cache(chunk, tier, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME, 1,
                                         &bytes, &why);
         if (f) return f;
         if (why.code != KVC_OK && why.code != KVC_ERR_MODEL && e) *e = why;
@@ -97,25 +98,35 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32
 
 /* --- named caches --- */
 
-struct kvc_file *kvc_store_get_name(struct kvc_store_namespace *ns,
-                                    const struct kvc_store_name *name,
-                                    const struct kvc_store_load_options *options,
-                                    struct kvc_error *e) {
+/* Decodes a cache, whose records are checked by it. Returns 0, or -1 with *e. */
+typedef int decode_fn(void *state, struct kvc_file *f, struct kvc_error *e);
+
+/* Reads the cache of a name from the first tier that has it. With `decode`, a cache that it finds
+ * damaged counts as bad. */
+static struct kvc_file *read_named(struct kvc_store_namespace *ns,
+                                   const struct kvc_store_name *name,
+                                   const struct kvc_store_load_options *o, decode_fn *decode,
+                                   void *state, struct kvc_error *e) {
     struct kvc_store *s = ns->store;
-    struct kvc_store_load_options o;
     struct kvc_object object;
     const struct kvc_chunk chunk = {.ns = ns, .name = name};
-    const kvc_instant began = kvc_now();
+    const kvc_instant began = kvc_now(),
+                      deadline = began +
+                                 (o->timeout_us ? o->timeout_us : s->options.load_timeout_us);
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
-    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
-        kvc_named_object(ns, name, &object, e))
-        return NULL;
-    const kvc_instant deadline = began + (o.timeout_us ? o.timeout_us : s->options.load_timeout_us);
+    if (kvc_named_object(ns, name, &object, e)) return NULL;
     for (unsigned i = 0; i < s->n_tiers && !f && !kvc_store_is_bad(s, object.key); i++) {
         struct kvc_bytes *bytes;
         struct kvc_error why;
-        f = read_cache(&chunk, i, &object, deadline, &bytes, &why);
+        f = read_cache(&chunk, i, &object, deadline, !decode, &bytes, &why);
+        if (f && decode && decode(state, f, &why)) {
+            kvc_file_close(f);
+            f = NULL;
+            if (why.code == KVC_ERR_DAMAGED) kvc_store_mark_bad(s, i, &object, &why);
+            if (e) *e = why;
+            break;
+        }
         if (!f && why.code != KVC_OK && e) *e = why;
         if (!f) continue;
         kvc_count(s, KVC_COUNT_LOADED_BYTES, bytes->size);
@@ -125,6 +136,15 @@ struct kvc_file *kvc_store_get_name(struct kvc_store_namespace *ns,
     }
     kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - began));
     return f;
+}
+
+struct kvc_file *kvc_store_get_name(struct kvc_store_namespace *ns,
+                                    const struct kvc_store_name *name,
+                                    const struct kvc_store_load_options *options,
+                                    struct kvc_error *e) {
+    struct kvc_store_load_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e)) return NULL;
+    return read_named(ns, name, &o, NULL, NULL, e);
 }
 
 /* Has memory begin where the cache does. Refuses memory for another number of tokens. */
@@ -142,32 +162,37 @@ static int begin_with(struct kvc_memory *m, const struct kvc_cache *c, struct kv
     return 0;
 }
 
+/* What a cache is decoded into. */
+struct loading {
+    struct kvc_memory memory;
+    const struct kvc_store_load_options *o;
+};
+
+static int load_memory(void *state, struct kvc_file *f, struct kvc_error *e) {
+    struct loading *l = state;
+    const struct kvc_load_how how = {.size = sizeof how,
+                                     .threads = l->o->threads,
+                                     .convert = l->o->convert,
+                                     .pairing = l->o->pairing};
+    if (begin_with(&l->memory, f->cache, e)) return -1;
+    return kvc_file_load(f, &l->memory, &how, e);
+}
+
 int kvc_store_load_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
                         const struct kvc_memory *m, const struct kvc_store_load_options *options,
                         struct kvc_error *e) {
     struct kvc_store_load_options o;
-    struct kvc_memory memory;
+    struct loading l = {.o = &o};
     struct kvc_error why;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", &why) ||
-        kvc_sized_take(&memory, sizeof memory, m, "kvc_memory", &why)) {
+        kvc_sized_take(&l.memory, sizeof l.memory, m, "kvc_memory", &why)) {
         if (e) *e = why;
         return -1;
     }
-    struct kvc_file *f = kvc_store_get_name(ns, name, &o, &why);
+    struct kvc_file *f = read_named(ns, name, &o, load_memory, &l, &why);
     if (f) {
-        const kvc_instant began = kvc_now();
-        const struct kvc_load_how how = {.size = sizeof how,
-                                         .threads = o.threads,
-                                         .convert = o.convert,
-                                         .pairing = o.pairing};
-        if (begin_with(&memory, f->cache, &why) || kvc_file_load(f, &memory, &how, &why)) {
-            kvc_file_close(f);
-            f = NULL;
-        } else {
-            why.code = KVC_OK;
-            kvc_count(ns->store, KVC_COUNT_LOADED, memory.tokens);
-        }
-        kvc_count(ns->store, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - began));
+        why.code = KVC_OK;
+        kvc_count(ns->store, KVC_COUNT_LOADED, l.memory.tokens);
     }
     if (e) *e = why;
     kvc_file_close(f);
