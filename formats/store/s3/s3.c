@@ -129,50 +129,32 @@ static int s3_walk(struct kvc_tier *tier, const uint8_t *ns, kvc_tier_seen *seen
     return status;
 }
 
-struct delete {
-    struct kvc_s3_request r;
-    char name[KVC_OBJECT_NAME];
-};
-
-/* Deletes up to ROUND objects. */
-static int delete_some(struct kvc_s3_call *c, struct delete *d, const struct kvc_object *o,
-                       size_t n, struct kvc_error *e) {
-    struct kvc_s3_request *r;
-    int status = 0;
-    for (size_t i = 0; i < n; i++) {
-        d[i] = (struct delete){.r = {.method = "DELETE", .index = i}};
-        kvc_object_name(&o[i], d[i].name);
-        d[i].r.name = d[i].name;
-        kvc_s3_add(c, &d[i].r);
-        kvc_s3_remember(c->l->memory, &o[i], KVC_S3_UNKNOWN, 0, kvc_now());
-    }
-    for (size_t left = n; left && !status; left--) {
-        status = kvc_s3_next(c, &r, e);
-        if (status) break;
-        if (*r->why || (r->answer.status / 100 != 2 &&
-                        (r->answer.status != 404 || strcmp(r->code, "NoSuchBucket") == 0)))
-            status = kvc_s3_fail(c->l, r, e);
-    }
-    for (size_t i = 0; i < n; i++) {
-        kvc_s3_cancel(c, &d[i].r);
-        kvc_s3_request_free(&d[i].r);
-    }
-    return status;
+static int take_deleted(void *state, struct kvc_s3_request *r, struct kvc_error *e) {
+    const int status = r->answer.status;
+    if (!*r->why && (status / 100 == 2 || (status == 404 && strcmp(r->code, "NoSuchBucket") != 0)))
+        return 0;
+    return kvc_s3_fail(state, r, e);
 }
 
 static int s3_drop(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
                    kvc_instant deadline, struct kvc_error *e) {
+    struct kvc_s3 *l = (struct kvc_s3 *)tier;
     struct kvc_s3_call c;
     if (!n) return 0;
-    struct delete *d = kvc_alloc_zeros(n < ROUND ? n : ROUND, sizeof *d);
-    if (!d) return kvc_fail_memory(e, "requests to S3");
-    int status = kvc_s3_call_begin(&c, (struct kvc_s3 *)tier, deadline, e);
-    if (!status) {
-        for (size_t i = 0; i < n && !status; i += ROUND)
-            status = delete_some(&c, d, o + i, n - i < ROUND ? n - i : ROUND, e);
-        kvc_s3_call_end(&c);
+    struct kvc_s3_request *r = kvc_alloc(n < ROUND ? n : ROUND, sizeof *r);
+    if (!r) return kvc_fail_memory(e, "requests to S3");
+    int status = kvc_s3_call_begin(&c, l, deadline, e);
+    for (size_t i = 0, some; i < n && !status; i += some) {
+        some = n - i < ROUND ? n - i : ROUND;
+        for (size_t k = 0; k < some; k++) {
+            r[k] = (struct kvc_s3_request){.method = "DELETE"};
+            kvc_s3_name(&r[k], &o[i + k]);
+            kvc_s3_remember(l->memory, &o[i + k], KVC_S3_UNKNOWN, 0, kvc_now());
+        }
+        status = kvc_s3_ask_all(&c, r, some, take_deleted, l, e);
     }
-    free(d);
+    kvc_s3_call_end(&c);
+    free(r);
     return status;
 }
 

@@ -414,6 +414,30 @@ int kvc_s3_ask(struct kvc_s3_call *c, struct kvc_s3_request *r, struct kvc_error
     return *r->why ? kvc_s3_fail(c->l, r, e) : 0;
 }
 
+int kvc_s3_ask_all(struct kvc_s3_call *c, struct kvc_s3_request *r, size_t n, kvc_s3_take *take,
+                   void *state, struct kvc_error *e) {
+    struct kvc_s3_request *done;
+    int status = 0;
+    for (size_t i = 0; i < n; i++) {
+        r[i].index = i;
+        kvc_s3_add(c, &r[i]);
+    }
+    for (size_t left = n; left && !status; left--) {
+        status = kvc_s3_next(c, &done, e);
+        if (!status) status = take(state, done, e);
+    }
+    for (size_t i = 0; i < n; i++) {
+        kvc_s3_cancel(c, &r[i]);
+        kvc_s3_request_free(&r[i]);
+    }
+    return status;
+}
+
+void kvc_s3_name(struct kvc_s3_request *r, const struct kvc_object *o) {
+    kvc_object_name(o, r->own_name);
+    r->name = r->own_name;
+}
+
 int kvc_s3_fail(const struct kvc_s3 *l, const struct kvc_s3_request *r, struct kvc_error *e) {
     const struct kvc_s3_setup *s = &l->setup;
     const int status = r->answer.status;

@@ -103,9 +103,16 @@ static int begin_upload(struct put *p, char id[1024]) {
     return status;
 }
 
+static int take_part(void *state, struct kvc_s3_request *r, struct kvc_error *e) {
+    struct put *p = state;
+    if (*r->why || r->answer.status != 200) return refused(p, r);
+    if (*r->answer.etag && !strpbrk(r->answer.etag, "<&>")) return 0;
+    return kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s': the server names no ETag of a part",
+                    p->l->setup.bucket);
+}
+
 static int send_parts(struct put *p, struct kvc_s3_request *part, size_t n, size_t bytes,
                       char (*number)[24], const char *id) {
-    int status = 0;
     for (size_t i = 0; i < n; i++) {
         const size_t first = i * bytes, left = p->size - first;
         snprintf(number[i], sizeof number[i], "%zu", i + 1);
@@ -114,23 +121,8 @@ static int send_parts(struct put *p, struct kvc_s3_request *part, size_t n, size
                                           .query = {{"partNumber", number[i]}, {"uploadId", id}},
                                           .body = p->data + first,
                                           .size = left < bytes ? left : bytes};
-        kvc_s3_add(&p->c, &part[i]);
     }
-    for (size_t left = n; left && !status; left--) {
-        struct kvc_s3_request *r;
-        status = kvc_s3_next(&p->c, &r, p->e);
-        if (status) break;
-        if (*r->why || r->answer.status != 200) status = refused(p, r);
-        else if (!*r->answer.etag || strpbrk(r->answer.etag, "<&>"))
-            status = kvc_fail(p->e, KVC_ERR_IO,
-                              "S3 bucket '%s': the server names no ETag of a part",
-                              p->l->setup.bucket);
-    }
-    for (size_t i = 0; i < n; i++) {
-        kvc_s3_cancel(&p->c, &part[i]);
-        kvc_s3_request_free(&part[i]);
-    }
-    return status;
+    return kvc_s3_ask_all(&p->c, part, n, take_part, p, p->e);
 }
 
 /* Writes the document that lists the parts. */

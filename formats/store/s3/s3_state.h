@@ -167,6 +167,7 @@ struct kvc_s3_request {
     const char *method;
     /* of an object, after the prefix; NULL: the bucket */
     const char *name;
+    char own_name[KVC_OBJECT_NAME]; /* kvc_s3_name() writes it */
     /* by their names: libcurl 7.88 signs them in this order */
     struct kvc_s3_parameter query[KVC_S3_QUERY];
     const char *if_match, *if_none_match;
@@ -257,6 +258,13 @@ void kvc_s3_call_end(struct kvc_s3_call *c);
 void kvc_s3_add(struct kvc_s3_call *c, struct kvc_s3_request *r);
 /* Waits for an answer to any request. 0: *r is NULL if none is open. -1: the deadline is over. */
 int kvc_s3_next(struct kvc_s3_call *c, struct kvc_s3_request **r, struct kvc_error *e);
+/* Asks n questions at once, and gives each answer to `take`, until it returns another number than
+ * 0. The requests are at their end then. */
+typedef int kvc_s3_take(void *state, struct kvc_s3_request *r, struct kvc_error *e);
+int kvc_s3_ask_all(struct kvc_s3_call *c, struct kvc_s3_request *r, size_t n, kvc_s3_take *take,
+                   void *state, struct kvc_error *e);
+/* Makes an object's name that of a request. */
+void kvc_s3_name(struct kvc_s3_request *r, const struct kvc_object *o);
 /* Asks one question. -1: there is no answer. */
 int kvc_s3_ask(struct kvc_s3_call *c, struct kvc_s3_request *r, struct kvc_error *e);
 /* Forgets a request, answered or not. */
