@@ -86,9 +86,9 @@ BUDGET = {
     "formats/device": 3550,
     "formats/device/cuda": 500,
     "formats/api": 3500,
-    "formats/store": 4450,
-    "formats/store/tier": 550,
-    "formats/store/backends": 9300,
+    "formats/store": 4080,
+    "formats/store/tier": 700,
+    "formats/store/backends": 8850,
     "cli": 14250,
 }
 # Every room of formats may use the layers below it.
