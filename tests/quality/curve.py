@@ -24,7 +24,6 @@ def rows(page):
             yield int(cells[2] == "none"), cells[0], float(cells[3]), max(map(float, cells[-3:]))
 
 
-
 def x(kld):
     return LEFT + (WIDTH - LEFT - RIGHT) * math.log(kld / KLD[0]) / math.log(KLD[1] / KLD[0])
 
