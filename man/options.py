@@ -44,13 +44,13 @@ def marked(argument):
 
 
 def head(name, option):
-    """Returns the head of an entry: "Fl r Ar recipe , Fl -recipe= Ns Ar recipe"."""
+    """Returns the head of an entry: "Fl r , -recipe= Ns Ar recipe"."""
     letter, argument, _ = option
     between = " Ns " if argument.startswith("[=") else "= Ns "
     long = "-" + name + (between + marked(argument) if argument else "")
     if letter == "-":
         return "Fl " + long
-    return "Fl %s%s %s" % (letter, " Ar %s , Fl" % argument.lower() if argument else " ,", long)
+    return "Fl %s , %s" % (letter, long)
 
 
 def help_lines(option):
