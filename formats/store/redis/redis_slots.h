@@ -1,5 +1,5 @@
 /* redis_slots.h: slots of keys, and what servers say about slots: redirections, the list of slots,
- * kinds of errors. Not for connections. REDIS.md, "Slots" and "Errors". */
+ * kinds of errors. Not for connections. REDIS.md, "Slots" and "Failures". */
 #ifndef KVC_REDIS_SLOTS_H
 #define KVC_REDIS_SLOTS_H
 

@@ -1,4 +1,4 @@
-/* redis_tls.h: TLS of a connection, by OpenSSL. Not for sockets. REDIS.md, "TLS". */
+/* redis_tls.h: TLS of a connection, by OpenSSL. Not for sockets. REDIS.md. */
 #ifndef KVC_REDIS_TLS_H
 #define KVC_REDIS_TLS_H
 

@@ -1,4 +1,4 @@
-/* s3_list.c: lists and deletes objects. Spec: S3.md, "Listing" and "Deleting". */
+/* s3_list.c: lists and deletes objects. Spec: S3.md, "Requests". */
 #include "formats/store/s3/s3_call.h"
 #include "formats/store/s3/s3_ops.h"
 #include "formats/store/s3/s3_xml.h"
