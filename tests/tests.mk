@@ -305,7 +305,7 @@ check-size:
 check-layers-test:
 	@CC="$(CC)" "$(PYTHON)" tests/check-layers-test.py
 
-## check-words: comments and documents keep CONTRIBUTING.md's list of words
+## check-words: words not to use in comments and documents, and links that lead nowhere
 .PHONY: check-words
 check-words:
 	@sh tests/check-words.sh

@@ -1,5 +1,5 @@
 /* find.c: finds the longest prefix over the tiers of a store, and caches by their names. Spec:
- * STORE.md, "Finding". Not for reading them (load.c, whole.c). */
+ * STORE.md, "Tiers". Not for reading them (load.c, whole.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"

@@ -1,6 +1,6 @@
 /* put.c: puts caches: what a request needs, its turn in the queue, and what is written to each
  * tier: the chunks that it lacks, in the order that it wants, or one object. Spec: STORE.md,
- * "Writing". Not for facts and profiles (namespace.c). */
+ * "Objects". Not for facts and profiles (namespace.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"

@@ -1,6 +1,6 @@
 /* whole.c: reads caches that are one object: those that cannot be cut into chunks, as those of
  * sliding windows and recurrent states, found by the tokens that a prompt begins with, and those
- * under names that a program chose. Spec: STORE.md, "Whole caches", "Named caches". Not for putting
+ * under names that a program chose. Spec: STORE.md, "Objects". Not for putting
  * them (put.c). */
 #include "formats/store/store.h"
 

@@ -1,5 +1,5 @@
 /* redis_walk.c: lists the objects of all servers, and what servers tell of themselves. Spec:
- * REDIS.md, "Listing". */
+ * REDIS.md, "Commands". */
 #include "formats/store/redis/redis_state.h"
 
 #include "codecs/memory.h"

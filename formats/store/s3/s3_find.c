@@ -1,5 +1,5 @@
 /* s3_find.c: finds the longest part of a chain that is there, by HEAD requests: the search by 32
- * ways, and the memory of what is there. Spec: S3.md, "Finding". */
+ * ways, and the memory of what is there. Spec: S3.md, "Requests". */
 #include "formats/store/s3/s3_state.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* s3_put.c: writes objects: whole, or in parts that become an object at once; and the thread that
- * removes uploads that came to nothing. Spec: S3.md, "Writing". */
+ * removes uploads that came to nothing. Spec: S3.md, "Requests". */
 #include "formats/store/s3/s3_state.h"
 
 #include "codecs/memory.h"
