@@ -7,7 +7,7 @@ import operator
 import os
 import threading
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Iterable, List, Mapping, Optional
+from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 from .errors import Code, Error, error_of, kind_of
 
@@ -236,21 +236,25 @@ def _load(variable: str, name: str, functions: Any, version: str) -> c.CDLL:
 
 
 kvc = _load("KVC_LIBRARY", "libkvc.so.0", KVC, "kvc_version")
-_store: Optional[c.CDLL] = None
-_store_lock = threading.Lock()
+_beside: Dict[str, c.CDLL] = {}
+_lock = threading.Lock()
+
+
+def beside(name: str, variable: str, functions: Any) -> c.CDLL:
+    """Returns a library over libkvc, loaded at the first call: not everybody has it."""
+    with _lock:
+        if name not in _beside:
+            library = _load(variable, f"{name}.so.0", functions, f"{name[3:]}_version")
+            own, other = kvc.kvc_version().decode(), getattr(library, f"{name[3:]}_version")().decode()
+            if own != other:  # they hand each other's handles around
+                raise Error(Code.UNSUPPORTED, f"libkvc is {own} and {name} {other}: install the same version of both")
+            _beside[name] = library
+        return _beside[name]
 
 
 def store() -> c.CDLL:
-    """Returns libkvc_store, loaded at the first call: not everybody has it."""
-    global _store
-    with _store_lock:
-        if _store is None:
-            library = _load("KVC_STORE_LIBRARY", "libkvc_store.so.0", STORE, "kvc_store_version")
-            own, other = kvc.kvc_version().decode(), library.kvc_store_version().decode()
-            if own != other:  # they hand each other's handles around
-                raise Error(Code.UNSUPPORTED, f"libkvc is {own} and libkvc_store {other}: install the same version of both")
-            _store = library
-    return _store
+    """Returns libkvc_store."""
+    return beside("libkvc_store", "KVC_STORE_LIBRARY", STORE)
 
 
 def store_folder() -> Path:
@@ -313,6 +317,16 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         result = function(*arguments, e)
         if (result is None or result < 0) and e.code:
             del arguments  # a traceback that is kept must not keep handles open
+            raise e.error()
+        return result
+
+
+def find(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function that returns NULL where there is nothing. Raises only the error of a call that makes no sense."""
+    with ErrorSlot() as e:
+        result = function(*arguments, e)
+        if result is None and e.code == Code.USAGE:
+            del arguments
             raise e.error()
         return result
 

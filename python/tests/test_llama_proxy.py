@@ -276,7 +276,8 @@ class TestParts(Case):
         for action in llama_main.parser()._actions:
             if action.dest in ("help", "version"):
                 continue
-            self.assertIn(f"Fl -{action.option_strings[-1][2:]}", manual)
+            name = action.option_strings[-1]
+            self.assertIn(f"Fl -{name[2:]}", manual)
             if action.default and action.nargs is None:
                 self.assertIn(str(action.default), manual)
 
