@@ -164,16 +164,16 @@ def check_includes(files):
 def check_symbols(build):
     """Objects of the library and of the tools: who uses what of whom."""
     defined, used, arrows = {}, [], {}
-    for f in sorted(sources()):
-        o = os.path.join(build, stem(f) + ".o")
-        if not f.endswith(".c") or not os.path.exists(o):
-            continue
-        for line in subprocess.run(["nm", "-g", o], check=True, capture_output=True, text=True).stdout.splitlines():
-            *_, kind, name = line.split()
-            if kind == "U":
-                used.append((f, name))
-            else:
-                defined.setdefault(name, f)
+    objects = {os.path.join(build, stem(f) + ".o"): f for f in sorted(sources()) if f.endswith(".c")}
+    there = [o for o in objects if os.path.exists(o)]
+    listed = subprocess.run(["nm", "-gA", *there], check=True, capture_output=True, text=True).stdout if there else ""
+    for line in listed.splitlines():
+        o, symbol = line.split(":", 1)
+        *_, kind, name = symbol.split()
+        if kind == "U":
+            used.append((objects[o], name))
+        else:
+            defined.setdefault(name, objects[o])
     if not used:
         errors.append(f"{build} has no object files of this tree")
     for f, name in used:

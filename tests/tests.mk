@@ -433,7 +433,7 @@ check-simde:
 	else echo "SKIPPED: AVX-512's encoder of rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
 	  echo "0 passed, 0 failed, 1 skipped"; fi
 
-ARM_TESTS ?= test_kernels test_rans test_dispatch test_codecs
+ARM_TESTS ?= test_kernels test_kernels_model test_kernels_lossy test_kernels_transform test_rans test_dispatch test_codecs
 ## test-arm: ARM64's kernels under qemu: ARM_TESTS, golden files, files beside those of this machine; skipped without a cross compiler
 .PHONY: test-arm
 test-arm: $(TOOLS:%=$B/%)
