@@ -136,7 +136,7 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
                           .state = w};
     /* tensors of a closed loop wait for those before */
     for (uint32_t i = 0; i < w->plan.n_pipelines && !w->encode.loop; i++)
-        if (kvc_coder_looks(&w->plan.pipeline[i])) job.group = layer_of_run;
+        if (kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS)) job.group = layer_of_run;
     for (uint32_t t = 0; t < w->cache->n_tensors; t++) {
         const uint64_t each = kvc_encode_run_blocks(&w->encode, t);
         const uint64_t runs = (kvc_tensor_part(w->cache, t)->cells.n_blocks + each - 1) / each;
@@ -257,7 +257,7 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
         if (kvc_shared_init(&w->shared[w->n_shared], e)) return -1;
     int looks = 0;
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
-        looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
+        looks |= kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS);
     if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e)))
         return -1;
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
@@ -283,8 +283,7 @@ static int ask_coder(const struct writer *w, struct kvc_error *e) {
     const struct kvc_block_coder *coder = w->options.coder;
     for (uint32_t t = 0; t < w->cache->n_tensors && coder; t++) {
         char label[64];
-        if (!coder->accept(coder->state, w->cache, t, &w->plan.pipeline[w->plan.pipeline_of[t]], e))
-            continue;
+        if (!coder->accept(coder->state, w->cache, t, kvc_plan_pipeline(&w->plan, t), e)) continue;
         kvc_tensor_label(w->cache, t, label, sizeof label);
         return kvc_error_prefix(e, label);
     }
