@@ -1,7 +1,7 @@
 /* encode_facts.c: collects the facts that stages may ask for when they encode a tensor: positions,
  * neighbouring tensors, queries, RoPE, the profile's part, sources of rebuilt rows. Not for
  * encoding (encode.c). */
-#include "formats/container/encode_facts.h"
+#include "formats/container/coder.h"
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
@@ -66,7 +66,7 @@ static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
 /* Finds the hidden states and the projection that rows are rebuilt from, if a stage does that. */
 static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
-    if (kvc_pipeline_first(r->pipeline, KVC_STAGE_REBUILDS) == r->pipeline->n) return 0;
+    if (!kvc_pipeline_has(r->pipeline, KVC_STAGE_REBUILDS)) return 0;
     const uint32_t from = kvc_plan_hidden(c, r->pipeline, r->tensor);
     const struct kvc_facts *facts = &r->x->facts;
     if (kvc_rebuilder_init(&r->facts.rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e))
@@ -116,8 +116,7 @@ static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotat
 /* Finds the tensors from which rows may be predicted. */
 static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
-    if (kvc_pipeline_first(r->pipeline, KVC_STAGE_AHEAD) == r->pipeline->n ||
-        !kvc_plan_select(&c->tensor[r->tensor]))
+    if (!kvc_pipeline_has(r->pipeline, KVC_STAGE_AHEAD) || !kvc_plan_select(&c->tensor[r->tensor]))
         return 0;
     if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->facts.profile) return 0;
     kvc_predict_source_init(&r->facts.predict, c, r->tensor, r->x->options->profile,

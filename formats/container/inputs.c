@@ -160,8 +160,8 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
                                            uint64_t block, unsigned depth,
                                            kvc_inputs_decode_fn *decode, struct kvc_error *e) {
     uint8_t *wanted = kvc_alloc_zeros((uint64_t)tensor + 1, 1);
-    struct kvc_inputs_held
-        *held = kvc_alloc_zeros(1, sizeof *held + (uint64_t)tensor * sizeof *held->inputs);
+    struct kvc_inputs_held *held = kvc_alloc_zeros(1, sizeof *held +
+                                                          (uint64_t)tensor * sizeof *held->inputs);
     if (held) *held = (struct kvc_inputs_held){c, block, depth, tensor};
     const int status = held && wanted ? hold_inputs(held, wanted, decode, e)
                                       : kvc_fail_memory(e, "inputs");
@@ -219,7 +219,8 @@ int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct 
 struct loop_tensor {
     uint32_t from[KVC_AHEAD_MOST]; /* lossy tensors that it may be predicted from, n of them */
     size_t n;
-    unsigned users; /* tensors that may be predicted from this one, each of which holds its blocks */
+    unsigned
+        users; /* tensors that may be predicted from this one, each of which holds its blocks */
     int failed;
 };
 
@@ -245,8 +246,7 @@ static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint3
     struct kvc_predict_source s;
     uint32_t from[KVC_AHEAD_MOST];
     const struct kvc_pipeline *line = kvc_plan_pipeline(plan, tensor);
-    if (kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n ||
-        !kvc_plan_select(&loop->c->tensor[tensor]))
+    if (!kvc_pipeline_has(line, KVC_STAGE_AHEAD) || !kvc_plan_select(&loop->c->tensor[tensor]))
         return 0;
     loop_source(loop, tensor, &s);
     const int n = kvc_predict_inputs(&s, from, e);
@@ -311,7 +311,7 @@ void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint6
         for (uint64_t b = block; b < end; b++) {
             struct kvc_decoded_block *x = kvc_decoded_find(loop->inputs, t->from[i], b,
                                                            (int)loop->rotation);
-            if (!x) continue; /* not encoded yet: nothing was predicted from it */
+            if (!x) continue;          /* not encoded yet: nothing was predicted from it */
             kvc_decoded_release(x, 2); /* it is held for this tensor since it was published */
         }
     if (!loop->keeps) kvc_decoded_trim(loop->inputs, 0);

@@ -29,8 +29,6 @@ struct writer {
     struct kvc_pack_options options; /* the caller's; its queries may be made here */
     struct kvc_record_writer records;
     struct kvc_plan plan;
-    const struct kvc_fit *fit; /* of the profile, if one is used */
-    struct kvc_fit own_fit;    /* if the caller has not measured it */
     struct kvc_encode encode;
     struct kvc_projections projections;
     struct kvc_shared *shared; /* by layer, n_shared of them made */
@@ -136,7 +134,7 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
                           .state = w};
     /* tensors of a closed loop wait for those before */
     for (uint32_t i = 0; i < w->plan.n_pipelines && !w->encode.loop; i++)
-        if (kvc_coder_looks(&w->plan.pipeline[i])) job.group = layer_of_run;
+        if (kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS)) job.group = layer_of_run;
     for (uint32_t t = 0; t < w->cache->n_tensors; t++) {
         const uint64_t each = kvc_encode_run_blocks(&w->encode, t);
         const uint64_t runs = (kvc_tensor_part(w->cache, t)->cells.n_blocks + each - 1) / each;
@@ -149,13 +147,15 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
     return kvc_parallel(&job, kvc_cache_threads(w->cache, w->options.threads), e);
 }
 
-/* Returns 1 if rows are coded with the options' profile. */
-static int uses_profile(const struct writer *w) {
+/* Notes whether rows are coded with the options' profile, which must be of the cache's model. */
+static int check_profile(struct writer *w, struct kvc_error *e) {
     const struct kvc_profile *p = w->options.profile;
     unsigned use = 0;
-    for (uint32_t i = 0; i < w->plan.n_pipelines && p; i++)
+    if (!p) return 0;
+    for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         use |= kvc_pipeline_profile_need(&w->plan.pipeline[i], kvc_profile_predicts(p));
-    return (use & KVC_PROFILE_DECODES) != 0;
+    w->report.uses_profile = (use & KVC_PROFILE_DECODES) != 0;
+    return kvc_profile_fits(p, w->cache, e) ? kvc_error_prefix(e, "profile") : 0;
 }
 
 /* Leaves the source's private bytes out together with the token ids, because they hold the ids as
@@ -166,7 +166,7 @@ static int write_source(struct writer *w, struct kvc_error *e) {
 
 static int write_profile(struct writer *w, struct kvc_error *e) {
     size_t n;
-    if (!uses_profile(w) || !w->options.embed_profile) return 0;
+    if (!w->report.uses_profile || !w->options.embed_profile) return 0;
     const uint8_t *bytes = kvc_profile_bytes(w->options.profile, &n);
     return kvc_write_simple(&w->records, KVC_RECORD_PROFILE, KVC_SECTION_PROFILE, bytes, n, e);
 }
@@ -181,30 +181,17 @@ static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kv
     kvc_meta_remove(meta, KVC_KEY_PROFILE_MODEL);
     kvc_meta_remove(meta, KVC_KEY_PROFILE_FIT);
     for (int r = 0; r < 2; r++) kvc_meta_remove(meta, fit_key[r]);
-    if (!uses_profile(w)) return 0;
-    if (kvc_meta_set_text(meta, KVC_KEY_PROFILE_FIT, kvc_fit_name(w->fit->verdict), e)) return -1;
+    if (!w->report.uses_profile) return 0;
+    static const struct kvc_fit unknown = {.verdict = KVC_FIT_UNKNOWN};
+    const struct kvc_fit *fit = w->options.fit ? w->options.fit : &unknown;
+    if (kvc_meta_set_text(meta, KVC_KEY_PROFILE_FIT, kvc_fit_name(fit->verdict), e)) return -1;
     for (int r = 0; r < 2; r++)
-        if (w->fit->ratio[r] > 0 &&
-            kvc_meta_set_f64(meta, fit_key[r], round(1000 * w->fit->ratio[r]) / 1000, e))
+        if (fit->ratio[r] > 0 &&
+            kvc_meta_set_f64(meta, fit_key[r], round(1000 * fit->ratio[r]) / 1000, e))
             return -1;
     if (kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(p), KVC_SHA256_BYTES, e))
         return -1;
     return kvc_meta_set_text(meta, KVC_KEY_PROFILE_MODEL, kvc_profile_model(p), e);
-}
-
-/* Measures the fit if the caller did not, and refuses a profile that does not fit. The caller must
- * have settled pairing and layers. */
-static int find_fit(struct writer *w, struct kvc_error *e) {
-    struct kvc_profile *p = w->options.profile;
-    int status = p ? kvc_profile_fits(p, w->cache, e) : 0;
-    w->fit = w->options.fit;
-    if (!status && uses_profile(w) && !w->fit) {
-        status = kvc_fit_measure(&w->own_fit, p, w->cache, kvc_cache_pairing(w->cache),
-                                 w->options.threads, e) ||
-                 kvc_fit_accept(p, &w->own_fit, e);
-        w->fit = &w->own_fit;
-    }
-    return status ? kvc_error_prefix(e, "profile") : 0;
 }
 
 /* Computes the namespace again, as facts may have changed. It is left out where it cannot be
@@ -257,7 +244,7 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
         if (kvc_shared_init(&w->shared[w->n_shared], e)) return -1;
     int looks = 0;
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
-        looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
+        looks |= kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS);
     if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e)))
         return -1;
     const struct kvc_facts facts = kvc_facts_of(&c->meta);
@@ -273,7 +260,6 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
                      w->encode.rotation, e))
         return -1;
     w->report.lossless = w->plan.lossless;
-    w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;
     return 0;
 }
@@ -283,8 +269,7 @@ static int ask_coder(const struct writer *w, struct kvc_error *e) {
     const struct kvc_block_coder *coder = w->options.coder;
     for (uint32_t t = 0; t < w->cache->n_tensors && coder; t++) {
         char label[64];
-        if (!coder->accept(coder->state, w->cache, t, &w->plan.pipeline[w->plan.pipeline_of[t]], e))
-            continue;
+        if (!coder->accept(coder->state, w->cache, t, kvc_plan_pipeline(&w->plan, t), e)) continue;
         kvc_tensor_label(w->cache, t, label, sizeof label);
         return kvc_error_prefix(e, label);
     }
@@ -307,7 +292,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = kvc_plan_make(&w.plan, cache, recipe, e) ||
                  kvc_reuse_check(cache, &w.plan, options->reuse, e) || ask_coder(&w, e) ||
-                 find_fit(&w, e) || writer_prepare(&w, &own_queries, e);
+                 check_profile(&w, e) || writer_prepare(&w, &own_queries, e);
     if (!status)
         status = writer_describe(&w, text, &meta, e) || kvc_write_header(r, e) ||
                  kvc_write_meta(r, &meta, e) || kvc_write_table(r, cache, &w.plan, e) ||
@@ -323,7 +308,6 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     kvc_loop_free(w.encode.loop);
     kvc_meta_free(&meta);
     kvc_cache_free(own_queries);
-    kvc_fit_free(&w.own_fit);
     kvc_plan_free(&w.plan);
     kvc_projections_free(&w.projections);
     for (uint32_t i = 0; i < w.n_shared; i++) kvc_shared_free(&w.shared[i]);

@@ -412,10 +412,6 @@ static int profile_fit_refuse(const struct kvc_profile *p, const struct kvc_fit 
         role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
 }
 
-int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e) {
-    return fit->verdict == KVC_FIT_BAD ? profile_fit_refuse(p, fit, KVC_PAIRING_UNKNOWN, e) : 0;
-}
-
 static int has_rope(const struct kvc_profile *p, const struct kvc_cache *c) {
     size_t half;
     for (uint32_t i = 0; i < c->n_layers; i++)
