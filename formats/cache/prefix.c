@@ -39,18 +39,18 @@ static int by_fingerprint(const struct kvc_meta *meta, char *text, size_t size) 
 /* Writes "model:<hex of the hash of its name and geometry>"; returns 0 if the metadata have no
  * name. */
 static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) {
-    const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "");
-    const char *arch = kvc_meta_text(meta, KVC_KEY_MODEL_ARCH, "");
-    if (!*name) return 0;
+    const struct kvc_facts *facts = &meta->facts;
+    const char *name = facts->model, *arch = facts->architecture ? facts->architecture : "";
+    if (!name) return 0;
     uint8_t hash[KVC_SHA256_BYTES];
     char hex[2 * KVC_SHA256_BYTES + 1];
     struct kvc_sha256 h;
     kvc_sha256_init(&h);
     kvc_sha256_update(&h, name, strlen(name) + 1); /* NULs between the texts */
     kvc_sha256_update(&h, arch, strlen(arch) + 1);
-    kvc_sha256_u64(&h, kvc_meta_u64(meta, KVC_KEY_MODEL_LAYERS, 0));
-    kvc_sha256_u64(&h, kvc_meta_u64(meta, KVC_KEY_MODEL_KV_HEADS, 0));
-    kvc_sha256_u64(&h, kvc_meta_u64(meta, KVC_KEY_MODEL_HEAD_DIM, 0));
+    kvc_sha256_u64(&h, facts->layers);
+    kvc_sha256_u64(&h, facts->kv_heads);
+    kvc_sha256_u64(&h, facts->head_dim);
     if (kvc_sha256_final(&h, hash, NULL)) return 0;
     kvc_hex(hash, sizeof hash, hex);
     snprintf(text, size, "model:%s", hex);
@@ -60,8 +60,8 @@ static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) 
 void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size) {
     if (!by_fingerprint(meta, text, size) && !prefix_by_name(meta, text, size))
         snprintf(text, size, "unknown");
-    const char *adapters = kvc_meta_text(meta, KVC_KEY_MODEL_ADAPTERS, "");
-    if (!*adapters) return;
+    const char *adapters = meta->facts.adapters;
+    if (!adapters) return;
     /* Adapters change K and V of the same weights. */
     uint8_t hash[KVC_SHA256_BYTES];
     char hex[17];
@@ -75,8 +75,8 @@ void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_
 }
 
 void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size) {
-    const char *named = kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, "");
-    if (*named && strlen(named) < size) snprintf(text, size, "%s", named);
+    const char *named = meta->facts.identity;
+    if (named && strlen(named) < size) snprintf(text, size, "%s", named);
     else kvc_prefix_identity_of_model(meta, text, size);
 }
 
@@ -97,7 +97,7 @@ int kvc_prefix_of(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_
     kvc_prefix_identity(meta, identity, sizeof identity);
     if (kvc_prefix_begin(p, identity, e) || kvc_extras_of(meta, &p->extras, e)) return -1;
     if (!parent) return 0;
-    const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0);
+    const uint64_t first = meta->facts.tokens_first;
     if (parent->type != KVC_META_BYTES || parent->size != KVC_KEY_BYTES)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata key '" KVC_KEY_PREFIX_PARENT "' is not %d bytes", KVC_KEY_BYTES);

@@ -295,7 +295,7 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
         if (kvc_reader_tokens(c, k, i, e)) return kvc_record_context(e, i, "TOKENS");
         i = skip(k, i + 1);
     }
-    k->pairing = kvc_cache_pairing(c);
+    k->pairing = c->meta.facts.rope.pairing;
     for (; i < k->n_records && k->record[i].type == KVC_RECORD_SOURCE; i = skip(k, i + 1))
         if (kvc_reader_source(c, k, i, e)) return kvc_record_context(e, i, "SOURCE");
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)

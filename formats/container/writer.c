@@ -199,7 +199,7 @@ static int find_fit(struct writer *w, struct kvc_error *e) {
     int status = p ? kvc_profile_fits(p, w->cache, e) : 0;
     w->fit = w->options.fit;
     if (!status && uses_profile(w) && !w->fit) {
-        status = kvc_fit_measure(&w->own_fit, p, w->cache, kvc_cache_pairing(w->cache),
+        status = kvc_fit_measure(&w->own_fit, p, w->cache, w->cache->meta.facts.rope.pairing,
                                  w->options.threads, e) ||
                  kvc_fit_accept(p, &w->own_fit, e);
         w->fit = &w->own_fit;
@@ -260,17 +260,14 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
         looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
     if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e)))
         return -1;
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    const int rotates = kvc_pairing_turns(facts.pairing) && facts.after_rope;
+    const struct kvc_rope_facts *rope = &c->meta.facts.rope;
     w->encode = (struct kvc_encode){.cache = c,
-                                    .facts = facts,
                                     .plan = &w->plan,
                                     .options = &w->options,
                                     .shared = w->shared,
-                                    .projections = &w->projections,
-                                    .rotation = rotates ? facts.pairing : KVC_PAIRING_UNKNOWN};
-    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, facts.pairing,
-                     w->encode.rotation, e))
+                                    .projections = &w->projections};
+    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, rope->pairing,
+                     kvc_rope_stored(rope), e))
         return -1;
     w->report.lossless = w->plan.lossless;
     w->report.uses_profile = uses_profile(w);
