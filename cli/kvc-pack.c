@@ -5,7 +5,7 @@
 #include "codecs/presets.h"
 #include "codecs/recipe.h"
 #include "formats/model/profile_learn.h"
-#include "formats/cache/give_tokens.h"
+#include "formats/cache/prefix.h"
 #include "formats/file/given.h"
 #include "formats/container/plan.h"
 

@@ -7,6 +7,7 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/rope_names.h"
 #include "formats/io/bytes.h"
+#include "formats/io/hash.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -128,7 +129,7 @@ static const struct row {
     void (*read)(struct kvc_facts *f, const char *text); /* of words; "": there are none */
 } table[] = {
     {KVC_KEY_SOURCE_FORMAT, KVC_META_TEXT, 0, 0, 0, read_source},
-    {KVC_KEY_PROFILE, KVC_META_BYTES, 0, 0, AT(has_profile), NULL},
+    {KVC_KEY_PROFILE, KVC_META_BYTES, 0, AT(profile), 0, NULL},
     {KVC_KEY_MODEL_NAME, KVC_META_TEXT, 1, AT(model), 0, NULL},
     {KVC_KEY_MODEL_ARCH, KVC_META_TEXT, 1, AT(architecture), 0, NULL},
     {KVC_KEY_MODEL_LAYERS, KVC_META_U64, 1, AT(layers), 0, NULL},
@@ -166,6 +167,7 @@ static const struct row {
     {KVC_KEY_LAYERS_KNOWN, KVC_META_BOOL, 0, 0, AT(layers_unknown), NULL},
     {KVC_KEY_TOKENS_FIRST, KVC_META_U64, 0, AT(tokens_first), 0, NULL},
     {KVC_KEY_PREFIX_IDENTITY, KVC_META_TEXT, 0, AT(identity), 0, NULL},
+    {KVC_KEY_PREFIX_PARENT, KVC_META_BYTES, 0, AT(parent), 0, NULL},
     {KVC_KEY_VALUES_PROFILE, KVC_META_BYTES, 0, 0, 0, NULL},
     {KVC_KEY_LLAMA_TOKEN_FORM, KVC_META_TEXT, 0, 0, 0, read_token_form},
     {KVC_KEY_LLAMA_CELL_EXT, KVC_META_U64, 0, AT(cell_words), 0, NULL},
@@ -221,20 +223,27 @@ int kvc_fact_check(const char *key, const char *value, struct kvc_error *e) {
 }
 
 void kvc_facts_note(struct kvc_facts *f, const char *key, enum kvc_meta_type type,
-                    const uint8_t *value) {
+                    const uint8_t *value, uint64_t n) {
     const struct row *row = row_of(key);
     if (!row) return;
     if (type != row->type) value = NULL;
     const char *text = value && type == KVC_META_TEXT ? (const char *)value : "";
     const int is_true = value && type == KVC_META_BOOL && *value, known = value && !is_true;
+    const uint64_t bits = value && n == 8 ? get_u64(value) : 0; /* of a u64 or an f64 */
     char *const to = (char *)f + row->field;
     if (row->read) row->read(f, text);
     if (row->known) memcpy((char *)f + row->known, &known, sizeof known);
     if (!row->field) return;
-    if (!*text) text = NULL;
-    const uint64_t bits = value && (type == KVC_META_U64 || type == KVC_META_F64) ? get_u64(value)
-                                                                                  : 0;
-    if (row->type == KVC_META_BOOL) memcpy(to, &is_true, sizeof is_true);
-    else if (row->type == KVC_META_TEXT) memcpy(to, &text, sizeof text);
-    else memcpy(to, &bits, sizeof bits);
+    switch (row->type) {
+    case KVC_META_BOOL: memcpy(to, &is_true, sizeof is_true); return;
+    case KVC_META_TEXT:
+        if (!*text) text = NULL;
+        memcpy(to, &text, sizeof text);
+        return;
+    case KVC_META_BYTES:
+        if (n != KVC_SHA256_BYTES) value = NULL;
+        memcpy(to, &value, sizeof value);
+        return;
+    default: memcpy(to, &bits, sizeof bits);
+    }
 }

@@ -47,7 +47,8 @@ enum kvc_source {
 /* Where in a layer hidden states were taken, relative to the norm before attention. */
 enum kvc_hidden_place { KVC_HIDDEN_UNKNOWN, KVC_HIDDEN_BEFORE_NORM, KVC_HIDDEN_AFTER_NORM };
 
-/* A zeroed struct knows nothing. Texts are owned by the metadata; NULL: unknown, or empty. */
+/* A zeroed struct knows nothing. Texts and hashes, which have 32 bytes, are owned by the metadata;
+ * NULL: unknown, or empty. */
 struct kvc_facts {
     enum kvc_source source;
     struct kvc_rope_facts rope; /* of K; without the angles of a layer (layer_rope.h) */
@@ -63,8 +64,9 @@ struct kvc_facts {
     int positions_given; /* 1: the file says them, though it has more ids than rows */
     enum kvc_hidden_place hidden_place;
     uint64_t tokens_first; /* position of the first token id */
-    /* 1: rows were packed with a profile, and layers have the numbers that it gave them */
-    int has_profile;
+    /* hash of the profile that rows were packed with: layers have the numbers that it gave them */
+    const uint8_t *profile;
+    const uint8_t *parent; /* the prefix key at tokens_first (prefix.h) */
     const char *shard;     /* "rank/size" */
     const char *rows_used; /* positions that are no padding */
     const char *scale[2];  /* of values of 8 bits: K and latents, V (scales.h) */
@@ -81,10 +83,10 @@ struct kvc_facts {
     uint64_t cell_words; /* words of a cell before its sequence ids (M-RoPE) */
 };
 
-/* Decodes the fact of a key from its value in the list, as meta.c keeps it; NULL: the list has
- * none. A value of another type than the key has counts as absent. For meta.c. */
+/* Decodes the fact of a key from its value of n bytes in the list, as meta.c keeps it; NULL: the
+ * list has none. A value of another type than the key has counts as absent. For meta.c. */
 void kvc_facts_note(struct kvc_facts *facts, const char *key, enum kvc_meta_type type,
-                    const uint8_t *value);
+                    const uint8_t *value, uint64_t n);
 
 /* Returns the type that values of a key have; text for keys that kvc does not know. */
 enum kvc_meta_type kvc_fact_type(const char *key);

@@ -109,7 +109,7 @@ static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int
         m->n++;
     }
     m->entry[at] = entry;
-    kvc_facts_note(&m->facts, entry.key, type, entry.value);
+    kvc_facts_note(&m->facts, entry.key, type, entry.value, size);
     return 0;
 memory:
     entry_free(&entry);
@@ -171,7 +171,7 @@ void kvc_meta_remove(struct kvc_meta *m, const char *key) {
     int found;
     size_t at = locate(m, key, &found);
     if (!found) return;
-    kvc_facts_note(&m->facts, key, m->entry[at].type, NULL);
+    kvc_facts_note(&m->facts, key, m->entry[at].type, NULL, 0);
     entry_free(&m->entry[at]);
     memmove(m->entry + at, m->entry + at + 1, (m->n - at - 1) * sizeof *m->entry);
     m->n--;

@@ -275,7 +275,7 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
         return kvc_fail(e, KVC_ERR_USAGE, "no token lies in the range: positions go up to %" PRId64,
                         last);
     /* padding before the tokens has positions below 0 */
-    const int padded = kvc_meta_find(&c->meta, KVC_KEY_ROWS_USED) != NULL;
+    const int padded = c->meta.facts.rows_used != NULL;
     int everything = first <= 0 && end == last + 1 && !padded;
     for (uint32_t i = 0; i < c->n_parts && !everything; i++) {
         const struct kvc_part *part = &c->part[i];

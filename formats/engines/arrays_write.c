@@ -36,7 +36,7 @@ static int same_sequences(const struct kvc_cells *cells, uint32_t a, uint32_t b,
 
 static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells *cells,
                               struct kvc_error *e) {
-    uint64_t ext = kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 0);
+    const uint64_t ext = c->meta.facts.cell_words;
     for (uint64_t i = 1; i < cells->n; i++) {
         uint32_t a = kvc_cell_at(cells, i - 1), b = kvc_cell_at(cells, i);
         if (cells->pos[a] == cells->pos[b] && !same_sequences(cells, a, b, ext))

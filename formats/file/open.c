@@ -40,7 +40,7 @@ static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, stru
 static int settle_layers(const struct kvc_model *m, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern plain;
     /* its parts are found by number */
-    if (kvc_cache_is_container(c) && c->meta.facts.has_profile) return 0;
+    if (kvc_cache_is_container(c) && c->meta.facts.profile) return 0;
     if (m->pattern.n) return kvc_layers_settle(c, &m->pattern, e) < 0 ? -1 : 0;
     kvc_pattern_repeat(&plain, m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0, 1, 0);
     return kvc_layers_settle(c, &plain, e) < 0 ? -1 : 0;

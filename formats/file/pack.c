@@ -39,7 +39,7 @@ static int settle_profile(const struct pack_pack *p, struct kvc_cache *c, struct
     p->done->fitted = prepared;
     if (prepared && c->meta.facts.rope.pairing != was) pack_note(p, KVC_PACK_PAIRING_CHOSEN, c);
     /* the profile may be given to decode the source only */
-    if (!prepared && !p->source->meta.facts.has_profile) pack_note(p, KVC_PACK_PROFILE_UNUSED, c);
+    if (!prepared && !p->source->meta.facts.profile) pack_note(p, KVC_PACK_PROFILE_UNUSED, c);
     return 0;
 }
 

@@ -176,12 +176,12 @@ static int has_kind(const struct kvc_meta *meta, enum kvc_model_kind kind) {
 
 static void compare_facts(struct comparison *c) {
     const struct kvc_model *m = c->model;
-    const char *arch = kvc_meta_text(c->meta, KVC_KEY_MODEL_ARCH, "");
+    const char *arch = c->meta->facts.architecture;
     /* GGUF and config.json name the same architecture differently. An engine's own file that names
      * one (llama.cpp's) names it as GGUF does. */
     int same_words = has_kind(c->meta, m->kind) ||
                      (m->kind == KVC_MODEL_GGUF && !has_kind(c->meta, other_kind(m->kind)));
-    if (*arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
+    if (arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
     compare_counts(c);
     compare_numbers(c);
     const char *type = kvc_meta_text(c->meta, KVC_KEY_ROPE_TYPE, "");

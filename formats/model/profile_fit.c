@@ -362,7 +362,7 @@ static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct 
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern pattern;
     /* a container whose parts are found by number */
-    const int placed = c->meta.facts.has_profile;
+    const int placed = c->meta.facts.profile != NULL;
     const int settled = placed || !pattern_of(p, c, &pattern) ? 0
                                                               : kvc_layers_settle(c, &pattern, e);
     return settled < 0 || adopt_heads(p, c, e) ? kvc_error_prefix(e, "profile") : 0;

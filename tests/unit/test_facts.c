@@ -39,7 +39,7 @@ static void nothing_is_known(void **state) {
     assert_null(f.architecture);
     assert_false(f.plain_tokens);
     assert_false(f.had_tokens);
-    assert_false(f.has_profile);
+    assert_null(f.profile);
     assert_int_equal(f.cell_words, 0);
 }
 
