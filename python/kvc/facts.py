@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping
 
 from .errors import Code, Error
 from .file import Path, model_identity
-from .keys import CHOICES
+from .keys import CHOICES, ROPE
 
 
 def config_of(model: Any) -> Any:
@@ -69,9 +69,7 @@ def facts_of(model: Any) -> Dict[str, Any]:
         "model.head-dim": _told(config, "head_dim"),
         "rope.theta": rope.get("rope_theta"),
         **_scaling(rope),
-        "rope.k": "post",
-        "rope.pairing": "halves",
-        "rope.pairing-assumed": True,
+        **ROPE,
     }
     return {key: value for key, value in facts.items() if isinstance(value, (str, int, float, tuple)) and value not in ("", ())}
 

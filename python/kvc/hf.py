@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 from transformers import PretrainedConfig, cache_utils
 
-from . import arrays, checks, devices, file
+from . import arrays, checks, devices, file, keys
 from ._lib import call, kvc, ranges
 from .arrays import Key, Plane
 from .errors import Code, Error, kind_of
@@ -95,8 +95,7 @@ def _planes(cache: Any) -> Dict[Key, Plane]:
 def _facts(cache: Any, facts: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     windows = _windows(cache)
     sizes = {w for w in windows if w > 0}
-    own: Dict[str, Any] = {"rope.k": "post", "rope.pairing": "halves", "rope.pairing-assumed": True,
-                           _WINDOWS: ",".join(map(str, windows))}
+    own: Dict[str, Any] = {**keys.ROPE, _WINDOWS: ",".join(map(str, windows))}
     if len(sizes) == 1:
         own["sliding.window"] = sizes.pop()
     return {**own, **(facts or {})}
@@ -189,7 +188,7 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
         else:
             windows = [0] * (1 + max((t.layer for t in f.tensors if t.role in "KV"), default=-1))
         # models of transformers rotate halves; what save() wrote is as the model needs it
-        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else "halves"
+        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else keys.ROPE["rope.pairing"]
         cache = _new_cache(windows)
         _take(f, cache, windows, end=end, dtype=rounded, pairing=pairing, threads=threads, device=device)
         return cache

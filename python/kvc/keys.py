@@ -24,6 +24,8 @@ CHOICES: Dict[str, Tuple[str, ...]] = {
     "rope.pairing": ("halves", "interleaved", "none"),
     "rope.type": ("default", "linear", "yarn", "llama3", "longrope", "mrope", "imrope"),
 }
+# of K as transformers keeps it, where nothing else is known
+ROPE: Dict[str, Any] = {"rope.k": "post", "rope.pairing": "halves", "rope.pairing-assumed": True}
 
 
 def hint(name: str, known: Iterable[str]) -> str:
