@@ -7,7 +7,7 @@
 #include "codecs/presets.h"
 #include "codecs/registry.h"
 #include "formats/cache/keys.h"
-#include "formats/cache/meta_parse.h"
+#include "formats/cache/meta.h"
 #include "formats/file/format_options.h"
 
 #include <stdlib.h>
@@ -183,7 +183,7 @@ static int add_fact(struct cli_input *in, const char *text) {
     struct kvc_meta meta = {.n = 0};
     struct kvc_error e;
     const char *const one[] = {text, NULL};
-    const int refused = kvc_facts_give(&meta, one, &e);
+    const int refused = kvc_meta_give(&meta, one, &e);
     kvc_meta_free(&meta);
     if (refused) return cli_usage("--fact=%s: %s", text, e.message);
     in->import.facts = in->facts.item;

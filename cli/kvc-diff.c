@@ -103,7 +103,9 @@ static int take_pairing(const struct cli_option *o, void *into, const char *arg)
     const char *comma = strchrnul(arg, ','), *second = *comma ? comma + 1 : arg;
     char first[32];
     snprintf(first, sizeof first, "%.*s", (int)(comma - arg), arg);
-    if (!kvc_pairing_parse(first, &pairing[0]) || !kvc_pairing_parse(second, &pairing[1]))
+    pairing[0] = kvc_pairing_parse(first);
+    pairing[1] = kvc_pairing_parse(second);
+    if (!pairing[0] || !pairing[1])
         return cli_usage(
             "--%s=%s is not halves, interleaved or none, or two of them separated by a comma",
             o->name, arg);

@@ -5,7 +5,7 @@
 #include "codecs/presets.h"
 #include "codecs/recipe.h"
 #include "formats/model/profile_learn.h"
-#include "formats/cache/give_tokens.h"
+#include "formats/cache/prefix.h"
 #include "formats/file/given.h"
 #include "formats/container/plan.h"
 
@@ -90,7 +90,7 @@ static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cach
     case KVC_PACK_PAIRING_CHOSEN:
         if (!p->job.verbose) break;
         cli_warn("%s: K is taken as paired in %s, which fits the profile", name,
-                 kvc_pairing_name(kvc_cache_pairing(c)));
+                 kvc_pairing_name(c->meta.facts.rope.pairing));
         break;
     case KVC_PACK_PROFILE_UNUSED:
         cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name);

@@ -6,7 +6,7 @@
 #include "codecs/recipe.h"
 #include "formats/cache/join.h"
 #include "formats/cache/keys.h"
-#include "formats/cache/meta_parse.h"
+#include "formats/cache/meta.h"
 #include "formats/container/container.h"
 
 #include <stdlib.h>
@@ -89,12 +89,12 @@ static int apply_model(struct cli_pack *p, struct kvc_opened *f, struct kvc_erro
     struct cli_input *in = &p->job.input;
     if (!p->joined.heads || !in->has_model) return 0;
     const uint64_t heads = in->model.kv_heads;
-    if (!kvc_cache_heads_known(f->cache) && heads && heads <= UINT16_MAX &&
+    if (f->cache->meta.facts.heads_unknown && heads && heads <= UINT16_MAX &&
         kvc_cache_set_heads(f->cache, (uint32_t)heads, e))
         return -1;
     if (kvc_model_match(&f->cache->meta, &in->model, f->note, sizeof f->note, e)) return -1;
     if (kvc_model_apply(&in->model, f->cache, f->note, sizeof f->note, e)) return -1;
-    if (kvc_facts_give(&f->cache->meta, in->import.facts, e)) return -1;
+    if (kvc_meta_give(&f->cache->meta, in->import.facts, e)) return -1;
     return 0;
 }
 

@@ -1,5 +1,5 @@
 /* token_ids.h: a list of token ids that the user gives: kvc-dump --match, kvc-pack --token-ids. Not
- * for matching (dump_match.c), nor for giving ids to a cache (formats/cache/give_tokens.h). */
+ * for matching (dump_match.c), nor for giving ids to a cache (formats/cache/prefix.h). */
 #ifndef KVC_CLI_TOKEN_IDS_H
 #define KVC_CLI_TOKEN_IDS_H
 

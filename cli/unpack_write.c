@@ -10,18 +10,18 @@
 
 /* Warns of facts that the source does not state, and that another engine may therefore misread. */
 static void warn_unknown(const struct kvc_opened *f) {
-    const struct kvc_facts facts = kvc_facts_of(&f->cache->meta);
-    if (!facts.heads_known)
+    const struct kvc_facts *facts = &f->cache->meta.facts;
+    if (facts->heads_unknown)
         cli_warn("%s: the number of KV heads is unknown, so all of a row is written as one head; "
                  "give --model or "
                  "--kv-heads",
                  f->input.name);
-    if (!facts.tile_known[0] || !facts.tile_known[1])
+    if (!facts->tile_known[0] || !facts->tile_known[1])
         cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp "
                  "before version 4 does not "
                  "say), so it is written as it is",
                  f->input.name);
-    if (facts.pairing == KVC_PAIRING_UNKNOWN)
+    if (facts->rope.pairing == KVC_PAIRING_UNKNOWN)
         cli_warn("%s: the RoPE pairing of K is unknown, so K is written as it is; give --model or "
                  "--pairing",
                  f->input.name);
@@ -60,7 +60,7 @@ static int check_losses(const struct cli_unpack *u, const struct kvc_format *to,
 /* Returns why the source's file cannot be returned, as far as the container tells. */
 static const char *why_new(const struct kvc_cache *c) {
     const struct kvc_format *source = kvc_format_of_source(c);
-    if (!c->tokens && (c->n_prefix_keys || kvc_facts_of(&c->meta).had_tokens))
+    if (!c->tokens && (c->n_prefix_keys || c->meta.facts.had_tokens))
         return "packed without its token ids (--no-tokens), and so without the source file's own "
                "bytes";
     if (source && source->no_source) return source->no_source;

@@ -4,7 +4,6 @@
 
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"
-#include "formats/cache/give_tokens.h"
 #include "formats/cache/prefix.h"
 #include "formats/cache/view.h"
 #include "formats/container/container.h"

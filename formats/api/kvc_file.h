@@ -35,7 +35,9 @@ static inline const struct kvc_file *kvc_file_whole(const struct kvc_file *f) {
 /* Reads a caller's name of a RoPE pairing. NULL leaves *pairing as it is. */
 static inline int kvc_file_pairing(const char *name, enum kvc_pairing *pairing,
                                    struct kvc_error *e) {
-    if (!name || kvc_pairing_parse(name, pairing)) return 0;
+    if (!name) return 0;
+    *pairing = kvc_pairing_parse(name);
+    if (*pairing) return 0;
     return kvc_fail(e, KVC_ERR_USAGE, "there is no RoPE pairing '%s'", name);
 }
 

@@ -137,7 +137,7 @@ static int write_export(const struct kvc_file *f, const char *format,
         return kvc_fail(e, KVC_ERR_USAGE, "format %s is one file, which goes into no folder",
                         to->name);
     if (kvc_file_pairing(o->pairing, &options.pairing, e)) return -1;
-    if (options.pairing && kvc_cache_pairing(f->cache) == KVC_PAIRING_UNKNOWN)
+    if (options.pairing && f->cache->meta.facts.rope.pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown, so K cannot be paired in %s",
                              o->pairing);

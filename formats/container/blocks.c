@@ -144,7 +144,7 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor,
                         const struct kvc_profile_part **part, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     *part = NULL;
-    if (!k->profile || !kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
+    if (!k->profile || !c->meta.facts.profile) return 0;
     return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index,
                             c->tensor[tensor].role, k->pairing, 0, part, e);
 }

@@ -4,7 +4,6 @@
 #define KVC_ENCODE_H
 
 #include "codecs/shared.h"
-#include "formats/cache/facts.h"
 #include "formats/container/container.h"
 #include "formats/container/inputs.h"
 #include "formats/container/plan.h"
@@ -14,14 +13,11 @@
 /* The inputs that all runs of one cache share. Several threads read them. */
 struct kvc_encode {
     const struct kvc_cache *cache;
-    struct kvc_facts facts; /* of the cache */
     const struct kvc_plan *plan;
     /* with the queries that stages ask for, if a stage looks */
     const struct kvc_pack_options *options;
     struct kvc_shared *shared; /* by layer */
     struct kvc_projections *projections;
-    /* of K, for predictions; UNKNOWN: K is not rotated, or not known to be */
-    enum kvc_pairing rotation;
     struct kvc_loop *loop; /* inputs of predictions from lossy tensors; NULL: there are none */
 };
 

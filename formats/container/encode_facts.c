@@ -45,7 +45,7 @@ static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_shape *shape = &q->tensor[t].shape;
     if (shape->dim != key->dim || shape->heads % key->heads)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED,
-                             r->x->facts.heads_known ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
+                             c->meta.facts.heads_unknown ? KVC_NEED_HEADS : KVC_NEED_NOTHING,
                              "queries of %" PRIu64 " heads of %" PRIu64
                              " channels do not match K of %" PRIu64 " heads of %" PRIu64
                              " channels",
@@ -68,7 +68,7 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
     const struct kvc_cache *c = r->x->cache;
     if (!kvc_pipeline_has(r->pipeline, KVC_STAGE_REBUILDS)) return 0;
     const uint32_t from = kvc_plan_hidden(c, r->pipeline, r->tensor);
-    const struct kvc_facts *facts = &r->x->facts;
+    const struct kvc_facts *facts = &c->meta.facts;
     if (kvc_rebuilder_init(&r->facts.rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e))
         return -1;
     r->facts.source = (struct kvc_rebuild_source){
@@ -77,15 +77,11 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
         .in = from == KVC_NONE ? 0
                                : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
         .is_hidden = c->tensor[r->tensor].role == KVC_ROLE_HIDDEN,
-        .normed = facts->hidden_place,
-        .rope_type = facts->rope_type,
-        .theta = facts->theta,
-        .factor = facts->factor,
-        .rotated = (size_t)facts->rotated,
-        .pairing = facts->pairing,
+        .normed = (int)facts->hidden_place - KVC_HIDDEN_BEFORE_NORM,
+        .rope = facts->rope,
     };
     r->facts.encoding.source = &r->facts.source;
-    if (!r->facts.source.is_hidden && facts->pairing == KVC_PAIRING_UNKNOWN)
+    if (!r->facts.source.is_hidden && facts->rope.pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown");
     return 0;
@@ -120,7 +116,7 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
         return 0;
     if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->facts.profile) return 0;
     kvc_predict_source_init(&r->facts.predict, c, r->tensor, r->x->options->profile,
-                            r->x->facts.pairing, small_rows, r);
+                            c->meta.facts.rope.pairing, small_rows, r);
     r->facts.predict.memo = &r->facts.predicted;
     const int n = kvc_predict_inputs(&r->facts.predict, r->facts.ahead.from, e);
     if (n < 0) return -1;
@@ -131,7 +127,7 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
                                          ? 0
                                          : c->layer[c->tensor[r->facts.ahead.from[i]].layer].index;
     }
-    r->facts.ahead.rotation = r->x->rotation;
+    r->facts.ahead.rotation = kvc_rope_stored(&c->meta.facts.rope);
     r->facts.ahead.layer = c->layer[c->tensor[r->tensor].layer].index;
     r->facts.ahead.ahead = &r->facts.predict.ahead;
     r->facts.ahead.n = any ? (size_t)n : 0;
@@ -182,19 +178,18 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_tensor *t = &c->tensor[r->tensor];
     const struct kvc_layer *layer = &c->layer[t->layer];
     const struct kvc_profile_part *key = NULL;
-    const struct kvc_facts *facts = &r->x->facts;
+    const struct kvc_facts *facts = &c->meta.facts;
     /* making the inverse of a basis takes time */
     const int encodes = (kvc_pipeline_profile_need(r->pipeline, 1) & KVC_PROFILE_ENCODES) != 0;
     if (!kvc_plan_select(t)) return 0;
     if (r->x->options->profile &&
-        (kvc_profile_part(r->x->options->profile, layer->index, t->role, facts->pairing, encodes,
-                          &r->facts.profile, e) ||
-         kvc_profile_part(r->x->options->profile, layer->index, KVC_ROLE_K, facts->pairing, encodes,
-                          &key, e)))
+        (kvc_profile_part(r->x->options->profile, layer->index, t->role, facts->rope.pairing,
+                          encodes, &r->facts.profile, e) ||
+         kvc_profile_part(r->x->options->profile, layer->index, KVC_ROLE_K, facts->rope.pairing,
+                          encodes, &key, e)))
         return -1;
     r->facts.encoding.window = window_of(facts, layer, &r->facts.encoding);
-    if (kvc_rope_of_layer(c, facts, t->layer, key, &r->facts.rope, &r->facts.rope_room, e))
-        return -1;
+    if (kvc_rope_of_layer(c, t->layer, key, &r->facts.rope, &r->facts.rope_room, e)) return -1;
     r->facts.encoding.rope = &r->facts.rope;
     return key ? rotate_queries(r, key, e) : 0;
 }

@@ -227,7 +227,7 @@ struct loop_tensor {
 struct kvc_loop {
     const struct kvc_cache *c;
     struct kvc_profile *profile;
-    enum kvc_pairing pairing, rotation;
+    enum kvc_pairing rotation; /* of the cache's K */
     /* 1: blocks may be encoded again, for rows that repeat them, so that nothing is freed before
      * the end */
     int keeps;
@@ -237,7 +237,8 @@ struct kvc_loop {
 
 static void loop_source(const struct kvc_loop *loop, uint32_t tensor,
                         struct kvc_predict_source *s) {
-    kvc_predict_source_init(s, loop->c, tensor, loop->profile, loop->pairing, NULL, NULL);
+    kvc_predict_source_init(s, loop->c, tensor, loop->profile, loop->c->meta.facts.rope.pairing,
+                            NULL, NULL);
 }
 
 /* Lists the lossy tensors from which a tensor may be predicted, and counts it among their users. */
@@ -262,8 +263,7 @@ static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint3
 }
 
 int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct kvc_plan *plan,
-                 struct kvc_profile *profile, enum kvc_pairing pairing, enum kvc_pairing rotation,
-                 struct kvc_error *e) {
+                 struct kvc_profile *profile, struct kvc_error *e) {
     int any = 0;
     uint32_t parts = 0;
     *to = NULL;
@@ -271,7 +271,7 @@ int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct k
     for (uint32_t p = 0; p < c->n_parts; p++) parts += c->part[p].kind != KVC_PART_COMPANION;
     struct kvc_loop *loop = malloc(sizeof *loop);
     if (!loop) return kvc_fail_memory(e, "inputs");
-    *loop = (struct kvc_loop){c, profile, pairing, rotation, .keeps = parts > 1};
+    *loop = (struct kvc_loop){c, profile, kvc_rope_stored(&c->meta.facts.rope), .keeps = parts > 1};
     loop->inputs = kvc_decoded_new(UINT64_MAX, 0, e);
     loop->tensor = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *loop->tensor);
     int status = loop->inputs && loop->tensor ? 0 : kvc_fail_memory(e, "inputs");

@@ -55,11 +55,9 @@ int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct 
 struct kvc_loop;
 
 /* Makes *loop, NULL where no tensor is predicted from lossy ones. All arguments must outlive it.
- * `rotation`: how K of the cache is rotated, or UNKNOWN. Memory: one byte a value of the tensors
- * that others still wait for. */
+ * Memory: one byte a value of the tensors that others still wait for. */
 int kvc_loop_new(struct kvc_loop **loop, const struct kvc_cache *c, const struct kvc_plan *plan,
-                 struct kvc_profile *profile, enum kvc_pairing pairing, enum kvc_pairing rotation,
-                 struct kvc_error *e);
+                 struct kvc_profile *profile, struct kvc_error *e);
 void kvc_loop_free(struct kvc_loop *loop);
 /* Makes inputs of all decoded rows of a block, where a tensor is predicted from them. */
 int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, const uint8_t *rows,

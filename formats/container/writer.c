@@ -215,8 +215,7 @@ static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_
 static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struct kvc_error *e) {
     char identity[KVC_IDENTITY_BYTES];
     if (!c->tokens) return 0;
-    if (kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT))
-        kvc_prefix_identity(meta, identity, sizeof identity);
+    if (meta->facts.parent) kvc_prefix_identity(meta, identity, sizeof identity);
     else kvc_prefix_identity_of_model(meta, identity, sizeof identity);
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
@@ -247,18 +246,12 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
         looks |= kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS);
     if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e)))
         return -1;
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    const int rotates = kvc_pairing_turns(facts.pairing) && facts.after_rope;
     w->encode = (struct kvc_encode){.cache = c,
-                                    .facts = facts,
                                     .plan = &w->plan,
                                     .options = &w->options,
                                     .shared = w->shared,
-                                    .projections = &w->projections,
-                                    .rotation = rotates ? facts.pairing : KVC_PAIRING_UNKNOWN};
-    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, facts.pairing,
-                     w->encode.rotation, e))
-        return -1;
+                                    .projections = &w->projections};
+    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, e)) return -1;
     w->report.lossless = w->plan.lossless;
     w->report.tensor_bytes = w->plan.tensor_bytes;
     return 0;

@@ -53,7 +53,7 @@ static void add_item(void *state, uint8_t tag, const char *word, int text, const
 
 /* Says in words what people want to know of the layers. */
 static void add_comments(struct text *t, const struct kvc_cache *c, const struct kvc_meta *meta) {
-    const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, NULL);
+    const char *name = meta->facts.model;
     uint32_t layers = 0;
     if (name) {
         text_add(t, "# model ");

@@ -433,7 +433,7 @@ int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f
     if (!kvc_file_tokens(f, &n))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found",
                         f->name);
-    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
+    if (c->meta.facts.tokens_first)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", f->name);
     if (kvc_rows_look(&rows, c, e) || kvc_rows_refuse(&rows, e))
         return kvc_error_prefix(e, f->name);

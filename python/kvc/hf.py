@@ -188,7 +188,7 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
         else:
             windows = [0] * (1 + max((t.layer for t in f.tensors if t.role in "KV"), default=-1))
         # models of transformers rotate halves; what save() wrote is as the model needs it
-        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else "halves"
+        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else rope_facts()["rope.pairing"]
         cache = _new_cache(windows)
         _take(f, cache, windows, end=end, dtype=rounded, pairing=pairing, threads=threads, device=device)
         return cache

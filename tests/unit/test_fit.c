@@ -102,9 +102,9 @@ static void the_pairing_that_fits_is_taken(void **state) {
     struct kvc_error e;
     struct kvc_fit fit;
     struct kvc_cache *c = open_cache("samples/slot-f16.bin");
-    assert_int_equal(kvc_cache_pairing(c), KVC_PAIRING_UNKNOWN);
+    assert_int_equal(c->meta.facts.rope.pairing, KVC_PAIRING_UNKNOWN);
     assert_int_equal(kvc_profile_settle(profile, c, 0, 0, &fit, &e), 0);
-    assert_int_equal(kvc_cache_pairing(c), KVC_PAIRING_INTERLEAVED);
+    assert_int_equal(c->meta.facts.rope.pairing, KVC_PAIRING_INTERLEAVED);
     kvc_fit_free(&fit);
     assert_int_equal(kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, "halves", &e), 0);
     assert_int_equal(kvc_profile_settle(profile, c, 0, 0, &fit, &e), -1);

@@ -107,12 +107,13 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
                         "the file does not say whether hidden states are stored before or after "
                         "the norm: give norm=none "
                         "or norm=rms");
-    if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->pairing)) return 0;
-    if (s->rope_type != KVC_ROPE_TYPE_DEFAULT && s->rope_type != KVC_ROPE_TYPE_LINEAR)
+    if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->rope.pairing)) return 0;
+    const struct kvc_rope_facts *r = &s->rope;
+    if (r->type != KVC_ROPE_TYPE_DEFAULT && r->type != KVC_ROPE_TYPE_LINEAR)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "RoPE of type '%s' cannot be rebuilt, only default and linear",
-                        kvc_rope_type_name(s->rope_type));
-    if (!(s->theta > 1) || !s->rotated || s->rotated % 2 || s->rotated > like->shape.dim)
+                        kvc_rope_type_name(r->type));
+    if (!(r->theta > 1) || !r->dim || r->dim % 2 || r->dim > like->shape.dim)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
                              "the base or the dimension of RoPE is unknown");
     return 0;
@@ -122,11 +123,11 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
                          const struct kvc_block *like, void **state, struct kvc_error *e) {
     if (check_source(args, x, like, e)) return -1;
     const struct kvc_rebuild_source *source = x->source;
-    const int turns = like->role == KVC_SELECT_K && kvc_pairing_turns(source->pairing) &&
+    const int turns = like->role == KVC_SELECT_K && kvc_pairing_turns(source->rope.pairing) &&
                       !source->is_hidden;
     const int norm = !source->is_hidden &&
                      (args->i[NORM] == NORM_RMS || (args->i[NORM] == NORM_AUTO && !source->normed));
-    const size_t rotated = turns ? source->rotated : 0;
+    const size_t rotated = turns ? (size_t)source->rope.dim : 0;
     struct kvc_matrix m = {.weight = NULL};
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "a projection");
@@ -145,14 +146,14 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
     project_put(s->section, source->from, 4);
     project_put(s->section + 4, source->in, 4);
     s->section[40] = (uint8_t)norm;
-    s->section[41] = (uint8_t)(turns ? source->pairing : 0);
+    s->section[41] = (uint8_t)(turns ? source->rope.pairing : 0);
     project_put(s->section + 42, rotated, 2);
     uint32_t epsilon;
     memcpy(&epsilon, &m.epsilon, sizeof epsilon);
     if (norm) project_put(s->section + 44, epsilon, 4);
     for (size_t i = 0; i < rotated / 2; i++) {
-        const double angle = pow(source->theta, -2.0 * (double)i / (double)rotated) /
-                             (source->factor > 0 ? source->factor : 1);
+        const double angle = pow(source->rope.theta, -2.0 * (double)i / (double)rotated) /
+                             (source->rope.factor > 0 ? source->rope.factor : 1);
         put_double(s->section + HEADER + 16 * i, cos(angle));
         put_double(s->section + HEADER + 16 * i + 8, sin(angle));
     }
