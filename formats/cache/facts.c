@@ -201,7 +201,7 @@ int kvc_fact_need(const char *key, struct kvc_error *e) {
                     *near.text ? "; did you mean " : "", near.text, *near.text ? "?" : "");
 }
 
-int kvc_fact_check(const char *key, const char *value, struct kvc_error *e) {
+int kvc_fact_value_check(const char *key, const char *value, struct kvc_error *e) {
     /* keys that the container keeps for itself; as in the table */
     static const char *const own[] = {KVC_KEY_PRODUCER,     "source.", "profile.", KVC_KEY_RECIPE,
                                       KVC_KEY_TOKENS_FIRST, "llama."};

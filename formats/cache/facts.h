@@ -94,7 +94,7 @@ enum kvc_meta_type kvc_fact_type(const char *key);
 int kvc_fact_need(const char *key, struct kvc_error *e);
 /* Refuses a text that somebody gives for a key: words that mean nothing, and keys that kvc keeps
  * for itself. */
-int kvc_fact_check(const char *key, const char *value, struct kvc_error *e);
+int kvc_fact_value_check(const char *key, const char *value, struct kvc_error *e);
 
 /* Checks the value of scale.k or scale.v: numbers above 0, of layers 0, 1, ... with ',' between
  * layers and ':' between heads; a layer without a number is unknown; one layer alone means all

@@ -320,7 +320,7 @@ int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e) {
                         "metadata are given as KEY=VALUE, with a key of at most %d bytes",
                         MOST_KEY);
     snprintf(key, sizeof key, "%.*s", (int)(value++ - text), text);
-    if (kvc_fact_check(key, value, e)) return -1;
+    if (kvc_fact_value_check(key, value, e)) return -1;
     switch (kvc_fact_type(key)) {
     case KVC_META_BOOL:
         if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)

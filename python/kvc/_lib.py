@@ -18,6 +18,8 @@ u32, u64, i64, pointer, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.
 META_FN = c.CFUNCTYPE(None, pointer, text, text, text)
 DONE_FN = c.CFUNCTYPE(None, pointer, c.c_int)
 WRITE_FN = c.CFUNCTYPE(c.c_int, pointer, pointer, c.c_size_t)
+PUT_FN = c.CFUNCTYPE(c.c_int, pointer, u64, pointer, c.c_size_t)
+NOTE_FN = c.CFUNCTYPE(None, pointer, c.c_int, text, text)
 CHUNK_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64, pointer, c.c_size_t)
 PROGRESS_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64)
 
@@ -48,7 +50,9 @@ class Sized(c.Structure):
 class OpenOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("format", text), ("set", pointer), ("model", text), ("kv_heads", u32), ("pairing", text),
                 ("weights", text), ("profile", text), ("profile_folders", text), ("damaged", c.c_int), ("shared_profile", pointer),
-                ("token_ids", pointer), ("n_token_ids", u64), ("no_verify", c.c_int), ("max_memory", u64), ("facts", pointer)]
+                ("token_ids", pointer), ("n_token_ids", u64), ("no_verify", c.c_int), ("max_memory", u64), ("facts", pointer),
+                ("shared_model", pointer), ("shared_weights", pointer), ("map", c.c_int), ("threads", c.c_uint), ("note", NOTE_FN),
+                ("note_state", pointer)]
 
 
 class PartOptions(Sized):
@@ -95,7 +99,9 @@ class WriteOptions(Sized):
                 ("align", c.c_uint), ("no_verify", c.c_int), ("queries", pointer), ("dequantize", c.c_int), ("profile", text),
                 ("embed_profile", c.c_int), ("force_profile", c.c_int), ("target_kld", c.c_double), ("target_ratio", c.c_double),
                 ("max_output_error", c.c_double), ("max_logit_error", c.c_double), ("no_tokens", c.c_int), ("no_companions", c.c_int),
-                ("pairing", text), ("set", pointer), ("lossy_metadata", c.c_int), ("shared_profile", pointer)]
+                ("pairing", text), ("set", pointer), ("lossy_metadata", c.c_int), ("shared_profile", pointer),
+                ("put", PUT_FN), ("note", NOTE_FN), ("note_state", pointer), ("report", pointer), ("measure", c.c_int), ("exact", c.c_int),
+                ("reuse", pointer), ("nearest", c.c_int), ("blocks", u64), ("stem", text)]
 
 
 class StoreOptions(Sized):

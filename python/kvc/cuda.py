@@ -46,7 +46,8 @@ class CudaOptions(Sized):
 
 
 class CudaPlanInfo(Sized):
-    _fields_ = [("size", c.c_size_t), ("stored", u64), ("decoded", u64), ("on_host", u64), ("device_bytes", u64), ("tensors", u32)]
+    _fields_ = [("size", c.c_size_t), ("stored", u64), ("decoded", u64), ("on_host", u64), ("device_bytes", u64), ("tensors", u32),
+                ("seconds", c.c_double)]
 
 
 class CudaTensor(Sized):

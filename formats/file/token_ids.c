@@ -1,5 +1,5 @@
 /* token_ids.c: reads token ids in the JSON of engines, as a list, or of a cache file. */
-#include "cli/token_ids.h"
+#include "formats/file/token_ids.h"
 
 #include "codecs/memory.h"
 #include "formats/io/bytes.h"
@@ -36,7 +36,7 @@ static int is_list(const struct kvc_input *in) {
     return memchr(in->data, '\0', (size_t)in->size) == NULL;
 }
 
-static int make_room(struct cli_token_ids *ids, uint64_t n, struct kvc_error *e) {
+static int make_room(struct kvc_token_ids *ids, uint64_t n, struct kvc_error *e) {
     ids->id = kvc_alloc((uint64_t)n + 1, sizeof *ids->id);
     return ids->id ? 0 : kvc_fail_memory(e, "tokens");
 }
@@ -55,7 +55,7 @@ static int take_id(const struct kvc_input *in, uint64_t *at, int32_t *id) {
     return 0;
 }
 
-static int read_list(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
+static int read_list(const struct kvc_input *in, struct kvc_token_ids *ids, struct kvc_error *e) {
     /* an id and its separator have at least two bytes */
     if (make_room(ids, in->size / 2 + 1, e)) return -1;
     for (uint64_t at = 0; at < in->size;) {
@@ -75,7 +75,7 @@ static int is_raw(const struct kvc_input *in) {
     return n >= m && strcmp(in->name + n - m, end) == 0 && memchr(in->data, '\0', (size_t)in->size);
 }
 
-static int read_raw(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
+static int read_raw(const struct kvc_input *in, struct kvc_token_ids *ids, struct kvc_error *e) {
     if (in->size % 4)
         return kvc_fail(e, KVC_ERR_UNKNOWN,
                         "%s: has %" PRIu64 " bytes, which are no token ids of 32 bits", in->name,
@@ -116,7 +116,7 @@ static const json_t *find_ids(const struct kvc_input *in, const json_t *root, st
     return NULL;
 }
 
-static int read_json(const struct kvc_input *in, struct cli_token_ids *ids, struct kvc_error *e) {
+static int read_json(const struct kvc_input *in, struct kvc_token_ids *ids, struct kvc_error *e) {
     json_error_t why;
     json_t *root = kvc_json_load(in->data, (size_t)in->size, 0, &why);
     if (!root)
@@ -143,7 +143,7 @@ static int read_json(const struct kvc_input *in, struct cli_token_ids *ids, stru
 /* --- another cache --- */
 
 static int read_cache(const struct kvc_input *in, const struct kvc_import_options *import,
-                      struct cli_token_ids *ids, struct kvc_error *e) {
+                      struct kvc_token_ids *ids, struct kvc_error *e) {
     const struct kvc_format *format;
     struct kvc_cache *c = kvc_import_file(in, import, &format, e);
     if (!c && e->code == KVC_ERR_UNKNOWN)
@@ -162,7 +162,7 @@ static int read_cache(const struct kvc_input *in, const struct kvc_import_option
 }
 
 static int read_any(const struct kvc_input *in, const struct kvc_import_options *import,
-                    struct cli_token_ids *ids, struct kvc_error *e) {
+                    struct kvc_token_ids *ids, struct kvc_error *e) {
     static const char utf16[2][3] = {"\xff\xfe", "\xfe\xff"};
     for (int i = 0; i < 2; i++)
         if (in->size >= 2 && memcmp(in->data, utf16[i], 2) == 0)
@@ -175,11 +175,11 @@ static int read_any(const struct kvc_input *in, const struct kvc_import_options 
     return is_list(in) ? read_list(in, ids, e) : read_cache(in, import, ids, e);
 }
 
-int cli_token_ids(struct cli_token_ids *ids, const char *path,
-                  const struct kvc_import_options *import, struct kvc_error *e) {
+int kvc_token_ids_find(struct kvc_token_ids *ids, const char *path,
+                       const struct kvc_import_options *import, struct kvc_error *e) {
     static const char bom[] = "\xef\xbb\xbf"; /* programs of Windows put it before UTF-8 */
     struct kvc_input in, text;
-    *ids = (struct cli_token_ids){.id = NULL};
+    *ids = (struct kvc_token_ids){.id = NULL};
     if (kvc_input_open_how(&in, path, &(struct kvc_input_how){.read = 0}, e)) return -1;
     const int has_bom = in.size >= 3 && memcmp(in.data, bom, 3) == 0;
     if (has_bom) kvc_input_memory(&text, in.name, in.data + 3, (size_t)in.size - 3);

@@ -1,5 +1,5 @@
-/* kvc.c: implements the part of kvc.h on errors, opening, facts and reading. Not for writing
- * (kvc_write.c) or comparing (kvc_compare.c). */
+/* kvc_open.c: implements the part of kvc.h on errors, opening, facts and reading. Not for writing
+ * (kvc_pack.c, kvc_unpack.c) or comparing (kvc_compare.c). */
 #include "formats/api/kvc.h"
 
 #include "formats/api/kvc_file.h"
@@ -9,8 +9,12 @@
 #include "formats/container/container.h"
 #include "formats/file/given.h"
 #include "formats/file/restore.h"
+#include "formats/file/token_ids.h"
+#include "codecs/number.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +56,29 @@ int kvc_error_need(const struct kvc_error *e) {
     return (int)e->need;
 }
 
+int kvc_error_set(struct kvc_error *e, enum kvc_code code, enum kvc_need need, const char *format,
+                  ...) {
+    char text[sizeof e->message];
+    const struct kvc_point point = kvc_point_begin();
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    kvc_point_end(&point);
+    return kvc_fail_need(e, code, need, "%s", text);
+}
+
+int kvc_error_about(struct kvc_error *e, const char *name) {
+    const size_t n = strlen(name);
+    if (!e || (strncmp(e->message, name, n) == 0 && strncmp(e->message + n, ": ", 2) == 0))
+        return -1;
+    return kvc_error_prefix(e, name);
+}
+
+void kvc_error_copy(struct kvc_error *to, const struct kvc_error *from) {
+    *to = *from;
+}
+
 /* --- opening --- */
 
 /* The source to open: one path, several paths, or bytes. */
@@ -72,52 +99,77 @@ static int open_source(struct kvc_file *f, const struct source *s, const struct 
 
 /* Looks for all damage. A file of whole bytes that cannot be decoded, as for lack of its profile,
  * is refused. */
-static int survey(struct kvc_file *f, struct kvc_error *e) {
-    if (!(f->survey = kvc_salvage_survey(f->opened.cache, 0, e))) return -1;
+static int survey(struct kvc_file *f, unsigned threads, struct kvc_error *e) {
+    if (!(f->survey = kvc_salvage_survey(f->opened.cache, threads, e))) return -1;
     if (f->survey->trouble.code == KVC_OK) return 0;
     if (e) *e = f->survey->trouble;
     return -1;
 }
 
-/* Fills a zeroed handle. After a failure kvc_file_close() frees its parts. */
-static int fill(struct kvc_file *f, const struct source *s, const struct kvc_open_options *o,
-                struct kvc_model *model, struct kvc_error *e) {
-    struct kvc_opening opening = {.import = {.format = o->format,
-                                             .set = o->set,
-                                             .kv_heads = o->kv_heads,
-                                             .profile = o->profile,
-                                             .profile_folders = o->profile_folders,
-                                             .open_profile = o->shared_profile,
-                                             .no_verify = o->no_verify,
-                                             .max_memory = o->max_memory,
-                                             .facts = o->facts,
-                                             .salvage = o->damaged},
-                                  .model = model};
-    if (kvc_file_pairing(o->pairing, &opening.import.pairing, e)) return -1;
-    if (model && kvc_given_model(o->model, 0, model, e)) return -1;
-    if (o->weights && !(f->weights = kvc_given_weights(o->weights, e))) return -1;
+int kvc_file_opening_begin(struct kvc_file_opening *by, const struct kvc_open_options *callers,
+                           struct kvc_error *e) {
+    struct kvc_open_options *o = &by->options;
+    memset(by, 0, sizeof *by);
+    if (kvc_sized_take(o, sizeof *o, callers, "kvc_open_options", e)) return -1;
+    by->how = (struct kvc_opening){.import = {.format = o->format,
+                                              .set = o->set,
+                                              .kv_heads = o->kv_heads,
+                                              .weights = o->shared_weights,
+                                              .profile = o->profile,
+                                              .profile_folders = o->profile_folders,
+                                              .open_profile = o->shared_profile,
+                                              .no_verify = o->no_verify,
+                                              .max_memory = o->max_memory,
+                                              .facts = o->facts,
+                                              .salvage = o->damaged},
+                                   .model = o->shared_model,
+                                   .maps_files = o->map};
+    struct kvc_import_options *import = &by->how.import;
+    if (kvc_file_pairing(o->pairing, &import->pairing, e)) return -1;
+    if (o->model && !by->how.model) {
+        if (!(by->model = kvc_shared_model_open(o->model, 0, e))) return -1;
+        by->how.model = by->model;
+    }
+    if (o->weights && !import->weights) {
+        if (!(by->weights = kvc_given_weights(o->weights, e))) return -1;
+        import->weights = by->weights;
+    }
     if (o->profile && kvc_given_profile_check(o->profile, e)) return -1;
-    opening.import.weights = f->weights;
     /* damaged first bytes may not tell the format */
-    if (o->damaged && !o->format) opening.import.format = "kvc";
-    if (open_source(f, s, &opening, e)) return -1;
+    if (o->damaged && !o->format) import->format = "kvc";
+    return 0;
+}
+
+void kvc_file_opening_end(struct kvc_file_opening *by) {
+    kvc_shared_model_close(by->model);
+    kvc_weights_close(by->weights);
+}
+
+/* Fills a zeroed handle. After a failure kvc_file_close() frees its parts. */
+static int fill(struct kvc_file *f, const struct source *s, struct kvc_file_opening *by,
+                struct kvc_error *e) {
+    const struct kvc_open_options *o = &by->options;
+    if (open_source(f, s, &by->how, e)) return -1;
+    f->weights = by->weights;
+    by->weights = NULL;
+    f->rebuild = by->how.import.weights;
     f->cache = f->opened.cache;
     f->name = f->opened.input.name;
+    if (*f->opened.note && o->note) o->note(o->note_state, KVC_NOTE_MODEL, f->name, f->opened.note);
     if (o->n_token_ids && kvc_cache_give_tokens(f->opened.cache, o->token_ids, o->n_token_ids, e))
         return kvc_error_prefix(e, f->name);
-    if (o->damaged && kvc_cache_is_container(f->cache) && survey(f, e)) return -1;
-    return 0;
+    if (!kvc_cache_is_container(f->cache)) return 0;
+    f->rest = f->cache;
+    return o->damaged && survey(f, o->threads, e) ? kvc_error_prefix(e, f->name) : 0;
 }
 
 static struct kvc_file *open_file(const struct source *s, const struct kvc_open_options *callers,
                                   struct kvc_error *e) {
-    struct kvc_open_options o;
-    if (kvc_sized_take(&o, sizeof o, callers, "kvc_open_options", e)) return NULL;
+    struct kvc_file_opening by;
     struct kvc_file *f = calloc(1, sizeof *f);
-    struct kvc_model *model = o.model ? malloc(sizeof *model) : NULL;
-    int status = !f || (o.model && !model) ? kvc_fail_memory(e, "a file")
-                                           : fill(f, s, &o, model, e);
-    free(model);
+    int status = f ? kvc_file_opening_begin(&by, callers, e) : kvc_fail_memory(e, "a file");
+    if (f && !status) status = fill(f, s, &by, e);
+    if (f) kvc_file_opening_end(&by);
     if (!status) return f;
     kvc_file_close(f);
     return NULL;
@@ -161,6 +213,18 @@ static int narrow(const struct kvc_file *f, struct kvc_selection *s, struct kvc_
     return kvc_survey_narrow(f->survey, f->cache, s, e) ? kvc_error_prefix(e, f->name) : 0;
 }
 
+struct kvc_file *kvc_file_view(const struct kvc_file *f, struct kvc_error *e) {
+    struct kvc_file *view = calloc(1, sizeof *view);
+    if (!view) {
+        kvc_fail_memory(e, "a file");
+        return NULL;
+    }
+    view->of = kvc_file_whole(f);
+    view->name = f->name;
+    view->is_part = 1;
+    return view;
+}
+
 struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part,
                                  struct kvc_error *e) {
     struct kvc_part_options o;
@@ -173,13 +237,8 @@ struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part
     }
     struct kvc_selection selection = {o.first, o.end, o.layers, o.n_layers, o.no_companions};
     if (o.whole && narrow(f, &selection, e)) return NULL;
-    struct kvc_file *view = calloc(1, sizeof *view);
-    if (!view) {
-        kvc_fail_memory(e, "a file");
-        return NULL;
-    }
-    view->of = f->of ? f->of : f;
-    view->name = f->name;
+    struct kvc_file *view = kvc_file_view(f, e);
+    if (!view) return NULL;
     if ((view->cache = view->opened.cache = kvc_view_select(f->cache, &selection, e))) return view;
     kvc_error_prefix(e, f->name);
     kvc_file_close(view);
@@ -200,6 +259,19 @@ void kvc_file_close(struct kvc_file *f) {
 
 const char *kvc_file_format(const struct kvc_file *f) {
     return kvc_file_whole(f)->opened.format->name;
+}
+
+int kvc_file_source(const struct kvc_file *f, struct kvc_source_info *info) {
+    const struct kvc_opened *opened = &kvc_file_whole(f)->opened;
+    const struct kvc_source_info own = {.name = f->name,
+                                        .bytes = kvc_file_whole(f)->bytes ? kvc_file_whole(f)->bytes
+                                                                          : kvc_opened_size(opened),
+                                        .filter = opened->input.filter,
+                                        .is_file = opened->bundle.is_file,
+                                        .members = f->cache->n_members,
+                                        .packed = kvc_cache_is_container(f->cache),
+                                        .has_bytes = f->cache->n_extents != 0};
+    return kvc_sized_give(info, &own, sizeof own, "kvc_source_info", NULL);
 }
 
 const char *kvc_file_meta_key(const struct kvc_file *f, size_t i) {
@@ -274,30 +346,46 @@ int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uin
     return c->read(c, tensor, first, n, dst, e) ? kvc_error_prefix(e, f->name) : 0;
 }
 
-int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {
-    const struct kvc_cache *c = kvc_file_whole(f)->cache;
-    const struct kvc_survey *s = kvc_file_whole(f)->survey;
-    for (size_t i = 0; i < kvc_file_whole(f)->n_joined; i++)
-        if (kvc_file_check(kvc_file_whole(f)->joined[i], threads, e)) return -1;
-    if (!kvc_cache_is_container(c) || (s && !s->n)) return 0;
-    if (s)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "%s: %" PRIu64 " of %" PRIu64 " records are damaged or missing", f->name,
-                        s->damaged, s->records);
-    return kvc_container_check(c, threads, e) ? kvc_error_prefix(e, f->name) : 0;
+/* --- models --- */
+
+struct kvc_model *kvc_shared_model_open(const char *path, int full, struct kvc_error *e) {
+    struct kvc_model *m = malloc(sizeof *m);
+    if (m && !kvc_given_model(path, full, m, e)) return m;
+    if (!m) kvc_fail_memory(e, "a model");
+    free(m);
+    return NULL;
 }
 
-/* --- models --- */
+void kvc_shared_model_close(struct kvc_model *m) {
+    free(m);
+}
+
+struct kvc_weights *kvc_shared_weights_open(const char *path, struct kvc_error *e) {
+    return kvc_given_weights(path, e);
+}
+
+void kvc_shared_weights_close(struct kvc_weights *w) {
+    kvc_weights_close(w);
+}
+
+int kvc_token_ids_read(const char *path, const struct kvc_open_options *options, int32_t **ids,
+                       uint64_t *n, struct kvc_error *e) {
+    struct kvc_token_ids found = {.id = NULL};
+    struct kvc_file_opening by;
+    int status = kvc_file_opening_begin(&by, options, e);
+    if (!status) status = kvc_token_ids_find(&found, path, &by.how.import, e);
+    kvc_file_opening_end(&by);
+    if (status) free(found.id);
+    *ids = status ? NULL : found.id;
+    *n = status ? 0 : found.n;
+    return status;
+}
 
 int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e) {
     struct kvc_meta meta = {0};
     char identity[KVC_IDENTITY_BYTES];
-    struct kvc_model *model = malloc(sizeof *model);
-    if (!model) return kvc_fail_memory(e, "a model");
-    if (kvc_given_model(weights, 0, model, e)) {
-        free(model);
-        return -1;
-    }
+    struct kvc_model *model = kvc_shared_model_open(weights, 0, e);
+    if (!model) return -1;
     int status = kvc_model_store(model, &meta, 0, e);
     if (!status) kvc_prefix_identity(&meta, identity, sizeof identity);
     if (!status && strlen(identity) >= size)
