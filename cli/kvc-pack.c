@@ -58,7 +58,8 @@ static void say_note(void *state, int number, const char *name, const char *text
 }
 
 /* Packs a file by the options of *p, and fills p->done. */
-static int pack_file(void *state, const struct kvc_file *f, struct cli_output *out, struct kvc_error *e) {
+static int pack_file(void *state, const struct kvc_file *f, struct cli_output *out,
+                     struct kvc_error *e) {
     struct cli_pack *p = state;
     struct cli_progress progress;
     struct kvc_write_options how = p->how;

@@ -4,9 +4,24 @@
 #ifndef KVC_CODER_H
 #define KVC_CODER_H
 
-#include "formats/container/encode.h"
+#include "codecs/shared.h"
+#include "formats/container/container.h"
+#include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
+#include "formats/container/plan.h"
 #include "formats/model/predict_source.h"
+#include "formats/model/rebuild_source.h"
+
+/* The inputs that all runs of one cache share. Several threads read them. */
+struct kvc_encode {
+    const struct kvc_cache *cache;
+    const struct kvc_plan *plan;
+    /* with the queries that stages ask for, if a stage looks */
+    const struct kvc_pack_options *options;
+    struct kvc_shared *shared; /* by layer */
+    struct kvc_projections *projections;
+    struct kvc_loop *loop; /* inputs of predictions from lossy tensors; NULL: there are none */
+};
 
 /* What stages may ask about the tensor. */
 struct kvc_coder_facts {
