@@ -53,7 +53,7 @@ static void make(void) {
     struct kvc_store_namespace *made = kvc_store_namespace_like(&store, f, &like, &e);
     if (!made || kvc_namespace_keys(made, tokens, TOKENS, NULL, 0, &keys, &e))
         fuzz_die("no namespace can be made", &e);
-    memcpy(ns.ns, made->ns, sizeof ns.ns);
+    memcpy(ns.hash, made->hash, sizeof ns.hash);
     memcpy(ns.identity, made->identity, sizeof ns.identity);
     ns.store = &store;
     pthread_mutex_init(&ns.lock, NULL);
