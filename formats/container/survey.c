@@ -255,6 +255,7 @@ static struct range range_of(const struct kvc_cache *c, uint32_t tensor, uint64_
 
 int kvc_survey_all_whole(const struct kvc_survey *s, const struct kvc_cache *c) {
     const struct kvc_records *k = kvc_records_of(c);
+    if (!s->whole || !k->first_block) return 0; /* without a table, nothing is known of the rows */
     for (uint64_t b = 0; b < k->first_block[c->n_tensors]; b++)
         if (!s->whole[b]) return 0;
     return 1;
