@@ -104,6 +104,7 @@ struct cleaning {
     size_t n_victims;
 };
 
+enum { CLEAN_TRIES = 8 };
 #define BATCH 256 /* records or files in a transaction, so that others wait only shortly */
 #define YIELD 200 /* microseconds for them between two transactions */
 
@@ -341,12 +342,14 @@ static int clean_once(struct kvc_dir *d, const struct kvc_dir_clean *how,
 int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts,
                   struct kvc_error *e) {
     const struct kvc_dir_clean usual = {.max_size = UINT64_MAX};
-    int made;
     if (kvc_root_refresh(&d->root, e)) return -1;
-    if (!clean_once(d, how, counts, e)) return 0;
-    if (!d->index || kvc_index_renew(d->index, &made, e)) return -1;
-    if (made && how->dry_run && clean_once(d, &usual, counts, e)) return -1;
-    return clean_once(d, how, counts, e);
+    /* the index may be deleted again and again meanwhile */
+    for (int tries = 0, made = 1;; tries++) {
+        if (!clean_once(d, how, counts, e)) return 0;
+        if (!d->index || !made || tries == CLEAN_TRIES) return -1;
+        if (kvc_index_renew(d->index, &made, e)) return -1;
+        if (made && how->dry_run && clean_once(d, &usual, counts, e)) return -1;
+    }
 }
 
 /* --- transactions --- */
