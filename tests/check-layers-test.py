@@ -22,6 +22,10 @@ def put(path, text, mode="w"):
 # What faults are put into or refer to, by their names in the tree that check-layers.py knows.
 TREE = [
     "formats/api/kvc.h",
+    "formats/api/kvc_cuda.h",
+    "formats/api/kvc_error.h",
+    "formats/api/kvc_store.h",
+    "formats/api/kvc_file.h",
     "formats/cache/view.c",
     "formats/cache/view.h",
     "formats/container/container.h",
@@ -60,6 +64,23 @@ def no_such_file():
 
 def installed_header():
     include("formats/api/kvc.h", "formats/cache/view.h")
+
+
+def tool_inside():
+    include("cli/made_tool.c", "formats/api/kvc.h")
+    include("cli/made_tool.c", "formats/api/kvc_file.h")
+
+
+def tool_outside():
+    include("cli/made_tool.c", "formats/api/kvc.h")
+    put("formats/api/kvc.h", "KVC_API int kvc_made(void);\n")
+    compiled("cli/made_user.c", USER)
+    compiled("formats/api/made_maker.c", MAKER)
+
+
+def tool_by_hand():
+    compiled("cli/made_user.c", USER)
+    compiled("formats/api/made_maker.c", MAKER)
 
 
 def unknown_room():
@@ -164,6 +185,9 @@ CASES = [
     ("an include of a private header", private_header, "formats/container/records.h, which only formats/container may see", None),
     ("an include that is not from the top folder", no_such_file, '"view.h" is no file, as seen from the top folder', None),
     ("an installed header with an include", installed_header, "it is installed alone", None),
+    ("a tool that includes a private header", tool_inside, "cli/made_tool.c:2: formats/api/kvc_file.h is no public header", None),
+    ("a tool on the public header", tool_outside, None, "objects"),
+    ("a tool that calls a private function", tool_by_hand, "cli/made_user.c uses kvc_made, which no public header declares", "objects"),
     ("a file in no room", unknown_room, "formats/attic/old.c is in no room", None),
     ("a cycle of includes", cycle, "a cycle of files by #include: formats/io/first_made formats/io/second_made", None),
     ("two files of one name", one_name, "formats/engines/view.c and formats/cache/view.c have one name", None),

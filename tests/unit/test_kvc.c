@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -554,6 +555,47 @@ static void damage_is_listed(void **state) {
     kvc_error_free(e);
 }
 
+/* Writes bytes to a file, one of them wrong, and checks it. */
+static int check_flipped(const struct memory *m, size_t at, struct kvc_check_report *report,
+                         struct kvc_error *e) {
+    char path[] = "/tmp/kvc-check-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    m->data[at] ^= 1;
+    assert_int_equal(write(fd, m->data, m->n), (ssize_t)m->n);
+    m->data[at] ^= 1;
+    *report = (struct kvc_check_report){.size = sizeof *report};
+    const int status = kvc_check(path, NULL, NULL, report, e);
+    close(fd);
+    unlink(path);
+    return status;
+}
+
+/* Where even the tensors are lost, the survey can be asked, too. */
+static void damage_of_tables(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct kvc_file *f = sample(e);
+    struct memory packed = {0};
+    struct kvc_check_report report;
+    struct kvc_survey_info info = {.size = sizeof info, .layers = ""};
+    if (kvc_file_pack(f, NULL, append, &packed, e)) fail_msg("%s", kvc_error_message(e));
+    for (size_t at = 64; at < packed.n && info.layers; at += 64) {
+        assert_int_equal(check_flipped(&packed, at, &report, e), 1);
+        assert_int_equal(kvc_error_code(e), KVC_ERR_DAMAGED);
+        assert_int_equal(report.has_checksums, 1);
+        assert_non_null(report.damaged);
+        assert_int_equal(kvc_file_survey(report.damaged, &info), 0);
+        assert_true(info.places > 0);
+        kvc_file_close(report.damaged);
+    }
+    assert_null(info.layers); /* found */
+    assert_int_equal(info.whole, 0);
+    kvc_file_close(f);
+    free(packed.data);
+    kvc_error_free(e);
+}
+
 /* --- structs of other versions, lists, callbacks --- */
 
 /* Loads V of the only layer, 2 heads of 4 f16, heads before tokens. */
@@ -939,6 +981,7 @@ int main(void) {
         cmocka_unit_test(attention_is_measured),
         cmocka_unit_test(statistics_of_heads),
         cmocka_unit_test(damage_is_listed),
+        cmocka_unit_test(damage_of_tables),
         cmocka_unit_test(digests_are_compared),
         cmocka_unit_test(memory_is_limited),
         cmocka_unit_test(sizes_of_structs),
