@@ -66,11 +66,14 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e))
         return kvc_record_context(e, side, "SIDE");
     if (side) x->side_record = side;
-    if (side && !x->n_side) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
-        return kvc_record_context(e, side, "SIDE");
-    }
-    return 0;
+    if (!side) return 0;
+    if (!x->n_side) kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
+    else if (x->side[0].stage != KVC_NO_STAGE || x->side[0].type != KVC_SECTION_NEEDS) return 0;
+    else
+        kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                 "its blocks stand on what section NEEDS names, which this kvc does not know: use a "
+                 "newer kvc");
+    return kvc_record_context(e, side, "SIDE");
 }
 
 /* Returns 1 and sets *first where `tensor` is the second one of a pair, or else 0. */

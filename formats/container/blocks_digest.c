@@ -35,10 +35,10 @@ int kvc_blocks_check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t
     const uint64_t first = cells->block[block], rows = cells->block[block + 1] - first;
     const uint64_t digest = kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first,
                                             rows);
-    uint8_t stored[8];
-    if (kvc_input_copy(k->in, r->offset + 16, stored, sizeof stored, e))
+    uint8_t head[24];
+    if (kvc_input_copy(k->in, r->offset, head, sizeof head, e))
         return kvc_blocks_context(c, e, tensor, block);
-    if (digest == get_u64(stored)) return 0;
+    if (head[1] & KVC_RECORD_NO_DIGEST || digest == get_u64(head + 16)) return 0;
     kvc_record_damaged(e, r->offset, "decoded values do not match the digest");
     return kvc_blocks_context(c, e, tensor, block);
 }

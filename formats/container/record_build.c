@@ -4,8 +4,10 @@
 
 #include "formats/container/container.h"
 #include "formats/container/offsets.h"
+#include "formats/container/records.h"
 
-enum { META_LEVEL = 3 }; /* zstd level of the container's own sections, which are small */
+/* zstd levels of the container's own sections. Small ones take no time at the highest. */
+enum { META_LEVEL = 3, SMALL_LEVEL = 19, SMALL_BYTES = 64 << 10 };
 
 static void section_to_directory(uint8_t *p, const struct kvc_section *s) {
     p[0] = s->type;
@@ -28,7 +30,7 @@ int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, 
     struct kvc_sink sink = kvc_sink_buffer(buffer);
     uint8_t header[KVC_RECORD_HEADER] = {0}, entry[KVC_DIRECTORY_ENTRY];
     header[0] = type;
-    header[1] = type == KVC_RECORD_PROFILE ? 0 : KVC_RECORD_CRITICAL;
+    header[1] = kvc_record_is_critical(type) ? KVC_RECORD_CRITICAL : 0;
     put_u16(header + 2, (uint16_t)list->count);
     put_u32(header + 4, (uint32_t)(size / KVC_UNIT));
     put_u32(header + 8, subject);
@@ -51,7 +53,8 @@ int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, 
 
 int kvc_record_add(struct kvc_sections *list, uint8_t type, const uint8_t *bytes, size_t n,
                    struct kvc_error *e) {
-    if (kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, META_LEVEL, e)) return -1;
+    const int level = n <= SMALL_BYTES ? SMALL_LEVEL : META_LEVEL;
+    if (kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, level, e)) return -1;
     struct kvc_section *s = &list->section[list->count - 1];
     if (s->coder == KVC_CODER_STORE || n <= kvc_section_limit(s->size)) return 0;
     /* the section compresses below the limit of readers: it is stored instead */

@@ -10,8 +10,8 @@
 struct kvc_index_entry {
     uint8_t type;
     uint32_t subject, number;
-    uint32_t check; /* low 32 bits of the record's check */
-    uint64_t size;
+    uint8_t critical;
+    uint64_t size, check;
 };
 
 struct kvc_record_writer {

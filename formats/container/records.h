@@ -17,11 +17,19 @@
 struct kvc_inputs;
 struct kvc_survey;
 
+/* A rotation of the TABLE. */
+struct kvc_rotation {
+    enum kvc_pairing pairing;
+    int of_profile; /* 1: the angles are those of the layer in the profile */
+    size_t half;    /* pairs of a head */
+    double *angle;  /* of each; NULL: of_profile */
+};
+
 struct kvc_record {
     uint64_t offset;
     uint64_t size;
     uint32_t subject, number;
-    uint32_t check; /* low 32 bits of its check as the index says, if it says them */
+    uint32_t check; /* low 32 bits of its check as the index says, if has_check */
     uint8_t type;
     uint8_t has_check;
     /* 1: in a damaged file without an index, its header or its bytes are damaged */
@@ -43,6 +51,9 @@ struct kvc_records {
     char **pipeline_text;
     uint32_t n_pipelines;
     uint16_t *pipeline_of; /* by tensor */
+    struct kvc_rotation *rotation; /* as the engine rotated K */
+    uint32_t n_rotations;
+    uint16_t *rotation_of; /* by tensor: one more than the number of its rotation; 0: it has none */
     /* by tensor, as coded: the cache's own may since have got another number of heads */
     struct kvc_shape *shape;
     struct kvc_projections projections; /* for rows that are rebuilt */
@@ -89,17 +100,18 @@ int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label);
 int kvc_record_section(struct kvc_error *e, unsigned number);
 #define kvc_record_section(...) kvc_failed(kvc_record_section(__VA_ARGS__))
 
-/* Checks header, footer and their place; *index is the offset of the INDEX record. *sealed: 1 if
- * the footer's check covers the INDEX record's, as in files whose index has CHECKS. */
-int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed,
+/* Checks header, footer and their place; *index is the offset of the INDEX record, `id` the content
+ * id of the footer. */
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, uint8_t id[KVC_CONTENT_ID],
                       struct kvc_error *e);
 /* The two halves of kvc_records_frame(). The file must be large enough for header and footer. */
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e);
-int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed,
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, uint8_t id[KVC_CONTENT_ID],
                        struct kvc_error *e);
-/* Lays out the records that the INDEX record at `offset` lists. It must have CHECKS where the
- * footer is `sealed`, and only there; sealed < 0: the footer is not known. */
-int kvc_records_index(struct kvc_records *k, uint64_t offset, int sealed, struct kvc_error *e);
+/* Lays out the records that the INDEX record at `offset` lists. */
+int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e);
+/* Returns 1 if readers must know a record of this type, which they do. */
+int kvc_record_is_critical(unsigned type);
 
 /* Lists the sections of record i, after a check of its header against the index, its hash, its
  * directory and its padding. The record stays pinned, and the sections' bytes readable, until
