@@ -196,9 +196,9 @@ struct kvc_container_block {
 uint64_t kvc_container_blocks(const struct kvc_cache *c);
 struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor,
                                                uint64_t block);
-/* Returns the digest of decoded values from the header of a BLOCK record, of which these are the
- * bytes. */
-uint64_t kvc_container_block_digest(const uint8_t *record);
+/* Takes the digest of decoded values from the header of a BLOCK record, of which these are the
+ * bytes. Returns 0 if the block has none. */
+int kvc_container_block_digest(const uint8_t *record, uint64_t *digest);
 /* Returns a tensor's shape as it was coded. The cache's own may since have got another number of
  * heads. */
 const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uint32_t tensor);

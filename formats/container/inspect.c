@@ -228,8 +228,9 @@ struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32
                                         .size = k->record[i].size};
 }
 
-uint64_t kvc_container_block_digest(const uint8_t *record) {
-    return get_u64(record + 16);
+int kvc_container_block_digest(const uint8_t *record, uint64_t *digest) {
+    *digest = get_u64(record + 16);
+    return !(record[1] & KVC_RECORD_NO_DIGEST);
 }
 
 const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uint32_t tensor) {

@@ -112,13 +112,14 @@ static int read_arg(const struct kvc_arg *arg, const uint8_t **p, const uint8_t 
     case KVC_ARG_INTEGER:
         if (get_varint(p, end, &bits) || bits > INT64_MAX) return -1;
         *i = (int64_t)bits;
-        return *i < arg->min || *i > arg->max ? -1 : 0;
+        return (*i < arg->min || *i > arg->max) && *i != arg->fallback ? -1 : 0;
     case KVC_ARG_REAL:
         if (end - *p < 8) return -1;
         bits = get_u64(*p);
         memcpy(f, &bits, sizeof *f);
         *p += 8;
-        return *f >= arg->least && *f <= arg->most ? 0 : -1;
+        if (*f >= arg->least && *f <= arg->most) return 0;
+        return *f == arg->otherwise && !arg->required ? 0 : -1;
     case KVC_ARG_WORD:
         if (*p == end) return -1;
         for (*i = 0; arg->words[*i] && *i < **p;) ++*i;
