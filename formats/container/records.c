@@ -261,10 +261,12 @@ int kvc_records_footer(const struct kvc_input *in, uint64_t *index, uint8_t id[K
                              "truncated, or bytes follow the end: no footer in the last %d bytes",
                              KVC_FOOTER_SIZE);
     *index = get_u64(f);
-    const int is_there = *index >= KVC_HEADER_SIZE && *index % KVC_UNIT == 0 &&
-                         *index <= in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER;
-    uint8_t seed[8] = {0}; /* the check of the INDEX record */
-    if (is_there && kvc_input_copy(in, *index + 24, seed, sizeof seed, e)) return -1;
+    uint8_t seed[8]; /* the check of the INDEX record */
+    if (*index < KVC_HEADER_SIZE || *index % KVC_UNIT != 0 ||
+        *index > in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER)
+        return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE,
+                             "footer: the index offset %" PRIu64 " is not in the file", *index);
+    if (kvc_input_copy(in, *index + 24, seed, sizeof seed, e)) return -1;
     if (get_u64(f + 56) != XXH3_64bits_withSeed(f, 56, get_u64(seed)))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "footer: checksum mismatch, or it is the footer of another index");
@@ -272,9 +274,6 @@ int kvc_records_footer(const struct kvc_input *in, uint64_t *index, uint8_t id[K
         return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE,
                              "the footer says %" PRIu64 " bytes, the file has %" PRIu64,
                              get_u64(f + 8), in->size);
-    if (!is_there)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "footer: the index offset %" PRIu64 " is not in the file", *index);
     memcpy(id, f + 16, KVC_CONTENT_ID);
     return 0;
 }
@@ -351,10 +350,10 @@ static int lay_out(struct kvc_records *k, const uint8_t *p, const uint8_t *stop,
 static int parse_index(struct kvc_records *k, const uint8_t *p, size_t size, uint64_t end,
                        struct kvc_error *e) {
     const uint8_t *const stop = p + size;
-    /* an entry takes at least 8 bytes here, and its record a header in the file */
+    /* each record has at least a header in the file */
     const uint64_t most = (end - KVC_HEADER_SIZE) / KVC_RECORD_HEADER;
     uint64_t n;
-    if (get_varint(&p, stop, &n) || n > most || n > size / 8)
+    if (get_varint(&p, stop, &n) || n > most)
         return kvc_fail(e, KVC_ERR_DAMAGED, "index: its number of records does not fit");
     struct kvc_record *all = kvc_alloc(n + 1, sizeof *all);
     uint64_t *column = kvc_alloc(n + 1, sizeof *column);
