@@ -47,7 +47,7 @@ static const struct command {
      "from a cache file"},
     {"ls", "", store_ls, OLD_STORE, 0, WHICH | SPACE, 1, "list namespaces; with -v objects"},
     {"stat", " NAME...", store_stat, OLD_STORE, MANY, 0, 0, "what is known of objects"},
-    {"stats", "", store_stats, OLD_STORE, 0, 0, 0, "what the levels hold"},
+    {"stats", "", store_stats, OLD_STORE, 0, 0, 0, "what the tiers hold"},
     {"config", " [KEY=VALUE]...", store_config, OLD_STORE, MANY, 0, 0,
      "print or change the limits of a directory, for all who use it"},
     {"gc", "", store_gc, OLD_STORE, 0, LIMIT, 1,
@@ -97,8 +97,8 @@ static int store_take_bytes(const struct cli_option *o, void *into, const char *
 
 static int take_chunk(const struct cli_option *o, void *into, const char *arg) {
     struct store_tool *t = into;
-    if (!cli_parse_u64(arg, &t->of_space.chunk) && t->of_space.chunk &&
-        t->of_space.chunk % 256 == 0)
+    if (!cli_parse_u64(arg, &t->of_namespace.chunk) && t->of_namespace.chunk &&
+        t->of_namespace.chunk % 256 == 0)
         return 0;
     return cli_usage("--%s takes a multiple of 256, not '%s'", o->name, arg);
 }
@@ -113,15 +113,15 @@ static const struct cli_option options[] = {
      CLI_TEXT(struct store_tool, tokens), .group = TOKENS},
     {"recipe", 'r', "RECIPE",
      "how chunks are coded (default split); lossy ones have their own namespace",
-     CLI_TEXT(struct store_tool, of_space.recipe), .group = SPACE, .names = cli_recipe_names},
+     CLI_TEXT(struct store_tool, of_namespace.recipe), .group = SPACE, .names = cli_recipe_names},
     {"chunk", 0, "N", "tokens of a chunk, a multiple of 256 (default by the size of a token)",
      .take = take_chunk, .group = SPACE},
     {"like", 0, "FILE", "the namespace of a cache file", CLI_TEXT(struct store_tool, like),
      .group = WHICH},
-    {"space", 0, "NAME", "a namespace by the first digits of its name",
-     CLI_TEXT(struct store_tool, space), .group = WHICH},
+    {"namespace", 0, "NAME", "a namespace by the first digits of its name",
+     CLI_TEXT(struct store_tool, ns), .group = WHICH},
     {"tenant-file", 0, "FILE", "a secret: caches of its owner only",
-     CLI_TEXT(struct store_tool, of_space.tenant_file), .group = SPACE},
+     CLI_TEXT(struct store_tool, of_namespace.tenant_file), .group = SPACE},
     {"key-file", 0, "FILE", "a secret: signs objects, and refuses those without its signature",
      CLI_TEXT(struct store_tool, open.key_file)},
     {"output", 'o', "OUTPUT", "write to OUTPUT (default: standard output)",
@@ -247,7 +247,7 @@ int main(int argc, char **argv) {
     cli_input_environment(&t.input);
     t.store = environment("KVC_STORE");
     t.open.size = sizeof t.open;
-    t.of_space.size = sizeof t.of_space;
+    t.of_namespace.size = sizeof t.of_namespace;
     t.open.backends = environment("KVC_STORE_BACKENDS");
     if (cli_take_options(&line, argc, argv) ||
         cli_threads_environment(MOST_THREADS, &t.open.threads))
@@ -258,7 +258,7 @@ int main(int argc, char **argv) {
     t.quiet = t.input.quiet;
     t.operand = argv + optind + 1;
     t.n = argc - optind - 1;
-    t.of_space.profile = t.input.import.profile;
+    t.of_namespace.profile = t.input.import.profile;
     const int status = check_usage(&t, *c);
     return cli_finish(status ? status : store_run(&t, c));
 }

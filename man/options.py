@@ -3,8 +3,9 @@
 programs in the folder TOOLS (--list-options).
 
 The head of an entry (letter, name, argument) is made from the table. Its text is the page's own, unless a line `.\\" help` begins it:
-then it is the help of the table. An option that the page does not name gets such an entry, after that of the option before it in the
-table, and an entry of an option that is gone is removed. --check writes nothing and returns 1 if a page is stale."""
+then it is the help of the table, up to the first "; ". An option that the page does not name gets such an entry, after that of the
+option before it in the table, and an entry of an option that is gone is removed. --check writes nothing and returns 1 if a page is
+stale."""
 
 import os
 import re
@@ -43,9 +44,9 @@ def marked(argument):
 
 
 def head(name, option):
-    """Returns the head of an entry: "Fl r Ar recipe , Fl -recipe Ns = Ns Ar recipe"."""
+    """Returns the head of an entry: "Fl r Ar recipe , Fl -recipe= Ns Ar recipe"."""
     letter, argument, _ = option
-    between = " Ns " if argument.startswith("[=") else " Ns = Ns "
+    between = " Ns " if argument.startswith("[=") else "= Ns "
     long = "-" + name + (between + marked(argument) if argument else "")
     if letter == "-":
         return "Fl " + long
@@ -53,9 +54,9 @@ def head(name, option):
 
 
 def help_lines(option):
-    """Returns the text of an entry out of the help: options and the name of the argument get their macros."""
-    words, argument = option[2].replace("\\", "\\e"), re.escape(option[1])
-    pattern = r" ?(?<![^\s(])(--?[a-zA-Z][a-z-]*|%s)([,.;:]?)(?![^\s,.;:])" % (argument or "(?!)")
+    """Returns the text of an entry: the help before "; ", as -h has it. Options and the name of the argument get their macros."""
+    words, argument = option[2].split("; ")[0].replace("\\", "\\e"), re.escape(option[1])
+    pattern = r" ?(?<![^\s(])(--?[a-zA-Z][a-z-]*|%s)([,.;:]?)(?!\S)" % (argument or "(?!)")
 
     def macro(match):
         word, delimiter = match.groups()
@@ -64,6 +65,7 @@ def help_lines(option):
 
     text = re.sub(pattern, macro, words[0].upper() + words[1:] + ".")
     lines = [line.strip() for line in text.split("\n")]
+    lines = ["\\&" + line if re.match(r"\.[^A-Z]", line) else line for line in lines]  # a suffix, and no macro
     return [HELP] + [line + "\n" for line in lines if line]
 
 

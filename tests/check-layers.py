@@ -38,15 +38,15 @@ ROOMS = {
     "formats/device": (["formats/device/*"], ["formats/container", "formats/model", "formats/cache", "formats/io"]),
     "formats/store/backends": (
         ["formats/store/*/*"],
-        ["formats/store/level", "formats/cache", "formats/io"],
+        ["formats/store/tier", "formats/cache", "formats/io"],
     ),
-    "formats/store/level": (
-        ["formats/store/level.*", "formats/store/object.*", "formats/store/url.*"],
+    "formats/store/tier": (
+        ["formats/store/tier.*", "formats/store/object.*", "formats/store/url.*"],
         ["formats/io"],
     ),
     "formats/store": (
         ["formats/store/*"],
-        ["formats/store/level", "formats/store/backends", "formats/api", "formats/file", "formats/container", "formats/model", "formats/cache", "formats/io"],
+        ["formats/store/tier", "formats/store/backends", "formats/api", "formats/file", "formats/container", "formats/model", "formats/cache", "formats/io"],
     ),
     "formats/file": (
         ["formats/file/*"],
@@ -87,7 +87,7 @@ BUDGET = {
     "formats/device/cuda": 500,
     "formats/api": 3500,
     "formats/store": 4450,
-    "formats/store/level": 550,
+    "formats/store/tier": 550,
     "formats/store/backends": 9300,
     "cli": 14250,
 }

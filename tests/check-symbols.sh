@@ -39,8 +39,8 @@ while [ $# -gt 1 ] && [ "$1" != -- ]; do
 done
 [ "${1-}" != -- ] || shift
 for backend; do note_defined "$backend"; done
-# kvc_store_level is what each backend is found by
-sort -u "$scratch/global" | grep -vx kvc_store_level >"$scratch/shared"
+# kvc_store_tier is what each backend is found by
+sort -u "$scratch/global" | grep -vx kvc_store_tier >"$scratch/shared"
 sort "$scratch/defined" | join - "$scratch/shared" |
     awk '$1 == last { print $1 ": in " library " and in " $2; bad = 1 } { last = $1; library = $2 } END { exit bad }' >&2 || {
     echo "these symbols are defined in two libraries" >&2

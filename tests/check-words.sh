@@ -1,6 +1,6 @@
 #!/bin/sh
 # check-words.sh [FILE...]: finds words in comments and documents that CONTRIBUTING.md asks not to use, pages that documents name and that
-# do not exist, and stages without a row in codecs/README.md. Without FILE it checks all files of the tree. Of C files only comments
+# do not exist, links that lead nowhere, and stages without a row in codecs/README.md. Without FILE it checks all files of the tree. Of C files only comments
 # count; of documents everything outside of code blocks.
 set -eu
 
@@ -51,7 +51,7 @@ prose() {
 
 if [ $# = 0 ]; then
     # shellcheck disable=SC2046
-    set -- $(find kernels codecs formats cli tests samples man README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md BENCHMARKS.md Makefile -type f ! -name check-words.sh \( -name '*.[ch]' -o \
+    set -- $(find kernels codecs formats cli tests samples man README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md BENCHMARKS.md python/*.md share/*.md Makefile -type f ! -name check-words.sh \( -name '*.[ch]' -o \
         -name '*.cu' -o -name '*.md' -o -name '*.[157]' -o -name '*.py' -o -name '*.sh' -o -name '*.mk' -o -name cmd -o \
         -name Makefile \) | sed 's|^[.]/||' | sort)
 fi
@@ -97,7 +97,26 @@ missing_pages() {
         done
     done
 }
-missing=$(missing_pages "$@")
+
+# Prints the anchors of a page in Markdown: its headings in lower case, without punctuation, with dashes for spaces.
+anchors() {
+    awk '/^```/ { code = !code } !code && sub(/^#+ /, "") { h = tolower($0); gsub(/[^a-z0-9 _-]/, "", h); gsub(/ /, "-", h); print h }' "$1"
+}
+
+# Prints FILE: LINK for each relative link of a page in Markdown that leads to no file, or to no heading of one.
+broken_links() {
+    for document; do
+        case $document in *.md) ;; *) continue ;; esac
+        grep -oE '\]\([^) ]+\)' "$document" | sed 's/^](//; s/)$//' | sort -u | while read -r link; do
+            case $link in *://* | mailto:*) continue ;; esac
+            page=$document path=${link%%#*}
+            [ -z "$path" ] || page=$(dirname "$document")/$path
+            case $link in *#*) anchors "$page" | grep -qxF "${link#*#}" ;; *) [ -e "$page" ] ;; esac 2>/dev/null ||
+                echo "$document: the link $link leads nowhere"
+        done
+    done
+}
+missing=$(missing_pages "$@"; broken_links "$@")
 for stage in $stages; do
     grep -q "^| \`$stage\` |" codecs/README.md || missing="$missing
 codecs/README.md: no row of the stage $stage"

@@ -43,7 +43,7 @@ printf '\nA slot of llama.cpp, and the same prompt in the cache of another engin
 run kvc-pack -v slot.bin
 run kvc-diff --abs=0.02 --layers=0-1 slot.bin transformers.safetensors || [ $? = 1 ]
 
-printf '\nEvery preset on the prompt: bytes, and how many times smaller. What each costs the model: BENCHMARKS.md.\n\n'
+printf '\nEvery preset on the prompt: bytes, and how many times smaller. What each costs the model: kvc-quality(7).\n\n'
 printf '%-16s %8s %7s\n' recipe bytes ratio
 for recipe in fast split; do row $recipe -r $recipe; done
 echo "lossy, no profile:"

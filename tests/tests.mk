@@ -20,7 +20,7 @@ $B/tests/unit/test_libraries: $B/tests/unit/test_libraries.o $(FAKE_CUDA) $B/$(S
 $B/tests/unit/test_npz: override KVC_LDLIBS += -larchive
 
 # drives the backends of the store, which are loaded on demand
-$B/tests/store/level_driver: $B/tests/store/level_driver.o $B/libkvc_store.a $B/libkvc.a
+$B/tests/store/tier_driver: $B/tests/store/tier_driver.o $B/libkvc_store.a $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
@@ -95,7 +95,7 @@ demo:
 
 ## check: the quick tests: unit tests, layers, words, symbols, options of the man pages
 .PHONY: check
-check: all $(UNIT_BIN) check-layers check-words check-symbols check-options
+check: all $(UNIT_BIN) check-layers check-words check-files check-symbols check-options
 	@sh tests/run.sh unit $B
 
 ## test: install missing packages as demo does, then everything: unit, CLI, golden, fixtures, fuzz replay, layers, symbols, install, man pages
@@ -106,7 +106,7 @@ test:
 
 .PHONY: test-all
 test-all: all $(ATTACKS) $(FAKE_CUDA) $(FAKE_TEST) $(UNIT_BIN) $(FUZZ_NAMES:%=$B/replay/%) $B/tests/golden/golden \
-  $(if $(HAVE_redis),$B/kvc_store_redis.so $B/tests/store/level_driver) $(if $(HAVE_s3),$B/tests/store/s3_driver)
+  $(if $(HAVE_redis),$B/kvc_store_redis.so $B/tests/store/tier_driver) $(if $(HAVE_s3),$B/tests/store/s3_driver)
 	@sh tests/run.sh all $B
 
 ATTACK_SEED ?= 1
@@ -310,6 +310,11 @@ check-layers-test:
 check-words:
 	@sh tests/check-words.sh
 
+## check-files: every container of tests/files is explained by the script that makes it
+.PHONY: check-files
+check-files:
+	@"$(PYTHON)" tests/files/make_files.py --check
+
 ## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
 .PHONY: analyze
 analyze:
@@ -452,5 +457,5 @@ man-lint:
 	else echo "man-lint: mandoc is not installed" >&2; exit 1; fi
 
 -include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
--include $(ATTACKS:%=%.d) $B/tests/store/level_driver.d $B/tests/store/s3_driver.d
+-include $(ATTACKS:%=%.d) $B/tests/store/tier_driver.d $B/tests/store/s3_driver.d
 -include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/tests/simt/make_inputs.d $B/formats/api/cuda/kvc_cuda.d

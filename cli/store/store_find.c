@@ -12,20 +12,21 @@
 
 /* --- namespaces --- */
 
-void store_free_spaces(struct store_spaces *spaces) {
-    for (size_t i = 0; i < spaces->n; i++) kvc_store_space_close(spaces->item[i]);
-    free(spaces->item);
-    *spaces = (struct store_spaces){.n = 0};
+void store_free_namespaces(struct store_namespaces *namespaces) {
+    for (size_t i = 0; i < namespaces->n; i++) kvc_store_namespace_close(namespaces->item[i]);
+    free(namespaces->item);
+    *namespaces = (struct store_namespaces){.n = 0};
 }
 
-static int add_space(struct store_spaces *spaces, struct kvc_store_space *space) {
-    struct kvc_store_space **more = kvc_room_for_one(spaces->item, spaces->n, sizeof *more);
+static int add_namespace(struct store_namespaces *namespaces, struct kvc_store_namespace *ns) {
+    struct kvc_store_namespace **more = kvc_room_for_one(namespaces->item, namespaces->n,
+                                                         sizeof *more);
     if (!more) {
-        kvc_store_space_close(space);
+        kvc_store_namespace_close(ns);
         return -1;
     }
-    spaces->item = more;
-    spaces->item[spaces->n++] = space;
+    namespaces->item = more;
+    namespaces->item[namespaces->n++] = ns;
     return 0;
 }
 
@@ -35,12 +36,12 @@ struct names {
     int failed;
 };
 
-static int see_name(void *state, unsigned level, const char *name, uint64_t bytes, int64_t used) {
+static int see_name(void *state, unsigned tier, const char *name, uint64_t bytes, int64_t used) {
     struct names *x = state;
     struct kvc_object o;
     char hex[2 * KVC_OBJECT_KEY + 1];
-    (void)level, (void)bytes, (void)used;
-    if (kvc_object_parse(name, &o) || o.kind != KVC_OBJECT_SPACE_FACTS) return 0;
+    (void)tier, (void)bytes, (void)used;
+    if (kvc_object_parse(name, &o) || o.kind != KVC_OBJECT_NAMESPACE) return 0;
     kvc_hex(o.key, sizeof o.key, hex);
     for (size_t i = 0; i < x->n; i++)
         if (strcmp(x->name[i], hex) == 0) return 0;
@@ -57,11 +58,11 @@ static int by_name(const void *a, const void *b) {
 }
 
 /* Opens all namespaces of the store that the caller can read: not those of other tenants. */
-static int take_all(struct store_tool *t, struct store_spaces *spaces) {
+static int take_all(struct store_tool *t, struct store_namespaces *namespaces) {
     struct kvc_error e;
     struct names names = {.n = 0};
     int status = EXIT_SAME;
-    /* a slower level is down: the faster ones may do */
+    /* a slower tier is down: the faster ones may do */
     if (kvc_store_walk(t->s, NULL, see_name, &names, &e)) {
         cli_error(&e);
         if (!names.n) status = EXIT_TROUBLE;
@@ -69,10 +70,10 @@ static int take_all(struct store_tool *t, struct store_spaces *spaces) {
     if (names.failed) status = EXIT_TROUBLE;
     if (names.n) qsort(names.name, names.n, sizeof *names.name, by_name);
     for (size_t i = 0; i < names.n && !status; i++) {
-        struct kvc_store_space *space = kvc_store_space_named(t->s, names.name[i], &t->of_space,
-                                                              &e);
-        if (space && add_space(spaces, space)) status = EXIT_TROUBLE;
-        if (space) continue;
+        struct kvc_store_namespace *ns = kvc_store_namespace_named(t->s, names.name[i],
+                                                                   &t->of_namespace, &e);
+        if (ns && add_namespace(namespaces, ns)) status = EXIT_TROUBLE;
+        if (ns) continue;
         const int damaged =
             e.code == KVC_ERR_DAMAGED ||
             e.code ==
@@ -90,28 +91,28 @@ static int take_all(struct store_tool *t, struct store_spaces *spaces) {
 static int check_recipe(const struct store_tool *t) {
     struct kvc_recipe recipe;
     struct kvc_error e;
-    return t->of_space.recipe && kvc_recipe_parse(t->of_space.recipe, &recipe, &e)
+    return t->of_namespace.recipe && kvc_recipe_parse(t->of_namespace.recipe, &recipe, &e)
                ? store_trouble(&e)
                : EXIT_SAME;
 }
 
-int store_take_spaces(struct store_tool *t, struct store_spaces *spaces) {
+int store_take_namespaces(struct store_tool *t, struct store_namespaces *namespaces) {
     struct kvc_error e;
-    struct kvc_store_space *space = NULL;
-    *spaces = (struct store_spaces){.n = 0};
+    struct kvc_store_namespace *ns = NULL;
+    *namespaces = (struct store_namespaces){.n = 0};
     if (check_recipe(t)) return EXIT_TROUBLE;
-    if (!t->space && !t->like) return take_all(t, spaces);
-    if (t->space && t->like) return cli_usage("name one namespace: --space=NAME or --like=FILE");
-    if (t->space) {
-        space = kvc_store_space_named(t->s, t->space, &t->of_space, &e);
+    if (!t->ns && !t->like) return take_all(t, namespaces);
+    if (t->ns && t->like) return cli_usage("name one namespace: --namespace=NAME or --like=FILE");
+    if (t->ns) {
+        ns = kvc_store_namespace_named(t->s, t->ns, &t->of_namespace, &e);
     } else {
         struct kvc_file *like = store_open_file(t, t->like);
         if (!like) return EXIT_TROUBLE;
-        space = kvc_store_space_like(t->s, like, &t->of_space, &e);
+        ns = kvc_store_namespace_like(t->s, like, &t->of_namespace, &e);
         kvc_file_close(like);
     }
-    if (!space) return store_trouble(&e);
-    return add_space(spaces, space) ? EXIT_TROUBLE : EXIT_SAME;
+    if (!ns) return store_trouble(&e);
+    return add_namespace(namespaces, ns) ? EXIT_TROUBLE : EXIT_SAME;
 }
 
 /* --- finding --- */
@@ -124,17 +125,17 @@ int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
     return store_trouble(&e);
 }
 
-int store_find_longest(struct store_tool *t, const struct store_spaces *spaces,
+int store_find_longest(struct store_tool *t, const struct store_namespaces *namespaces,
                        struct kvc_store_hit **hit) {
-    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+    const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
     struct kvc_error e;
     struct cli_token_ids ids = {.id = NULL};
     uint64_t best = 0;
     *hit = NULL;
     int status = store_take_tokens(t, &ids);
     if (status) return status;
-    for (size_t i = 0; i < spaces->n && !status; i++) {
-        struct kvc_store_hit *h = kvc_store_find(spaces->item[i], ids.id, ids.n, &o, &e);
+    for (size_t i = 0; i < namespaces->n && !status; i++) {
+        struct kvc_store_hit *h = kvc_store_find(namespaces->item[i], ids.id, ids.n, &o, &e);
         struct kvc_store_hit_info info = {.size = sizeof info};
         if (!h) {
             status = store_trouble(&e);
@@ -142,8 +143,8 @@ int store_find_longest(struct store_tool *t, const struct store_spaces *spaces,
         }
         kvc_store_hit_info(h, &info);
         /* of equal prefixes, an exact one */
-        if (info.tokens > best || (*hit && info.tokens == best && spaces->item[i]->lossless &&
-                                   !(*hit)->space->lossless)) {
+        if (info.tokens > best || (*hit && info.tokens == best && namespaces->item[i]->lossless &&
+                                   !(*hit)->ns->lossless)) {
             kvc_store_hit_free(*hit);
             *hit = h;
             best = info.tokens;
@@ -164,20 +165,19 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
         cli_json_u64(&t->report, "chunks", info.chunks);
         cli_json_u64(&t->report, "bytes", info.bytes);
         cli_json_u64(&t->report, "asked", info.asked);
-        cli_json_i64(&t->report, "microseconds", info.seconds_us);
+        cli_json_i64(&t->report, "microseconds", info.took_us);
         cli_json_bool(&t->report, "late", info.late);
-        cli_json_text(&t->report, "levels", info.levels);
-        cli_json_text(&t->report, "namespace", hit ? kvc_store_space_name(hit->space) : NULL);
-        cli_json_bool(&t->report, "lossless", hit && hit->space->lossless);
+        cli_json_text(&t->report, "tiers", info.tiers);
+        cli_json_text(&t->report, "namespace", hit ? kvc_store_namespace_name(hit->ns) : NULL);
+        cli_json_bool(&t->report, "lossless", hit && hit->ns->lossless);
         return;
     }
     if (t->quiet) return;
     cli_size_text(info.bytes, size);
     if (hit)
         printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s%s%s\n",
-               info.tokens, info.chunks, size, info.levels, kvc_store_space_name(hit->space),
-               hit->space->lossless ? "" : ", lossy: ",
-               hit->space->lossless ? "" : hit->space->recipe);
+               info.tokens, info.chunks, size, info.tiers, kvc_store_namespace_name(hit->ns),
+               hit->ns->lossless ? "" : ", lossy: ", hit->ns->lossless ? "" : hit->ns->recipe);
     else printf("0 tokens\n");
 }
 
@@ -196,23 +196,23 @@ static void explain_loss(const struct kvc_error *e) {
 
 /* Finds the longest cache that cannot be cut. NULL, with messages about what is bad, if there is
  * none. */
-static struct kvc_file *find_whole(struct store_tool *t, const struct store_spaces *spaces,
-                                   const struct kvc_store_space **of) {
-    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+static struct kvc_file *find_whole(struct store_tool *t, const struct store_namespaces *namespaces,
+                                   const struct kvc_store_namespace **of) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
     struct cli_token_ids ids;
     struct kvc_file *best = NULL;
     uint64_t most = 0, n;
     struct kvc_error e;
     if (store_take_tokens(t, &ids)) return NULL;
-    for (size_t i = 0; i < spaces->n; i++) {
-        struct kvc_file *f = kvc_store_get_whole(spaces->item[i], ids.id, ids.n, &o, &e);
+    for (size_t i = 0; i < namespaces->n; i++) {
+        struct kvc_file *f = kvc_store_get_whole(namespaces->item[i], ids.id, ids.n, &o, &e);
         if (!f && e.code) explain_loss(&e);
         if (f) kvc_file_tokens(f, &n);
         if (f && n > most) {
             kvc_file_close(best);
             best = f;
             most = n;
-            *of = spaces->item[i];
+            *of = namespaces->item[i];
         } else {
             kvc_file_close(f);
         }
@@ -222,32 +222,32 @@ static struct kvc_file *find_whole(struct store_tool *t, const struct store_spac
 }
 
 static void print_whole(struct store_tool *t, const struct kvc_file *f,
-                        const struct kvc_store_space *space) {
+                        const struct kvc_store_namespace *ns) {
     uint64_t n = 0;
     kvc_file_tokens(f, &n);
     if (t->json) {
         cli_json_u64(&t->report, "tokens", n);
         cli_json_bool(&t->report, "whole", 1);
-        cli_json_text(&t->report, "namespace", kvc_store_space_name(space));
+        cli_json_text(&t->report, "namespace", kvc_store_namespace_name(ns));
     } else {
         printf("%" PRIu64 " tokens in one object, namespace %.16s\n", n,
-               kvc_store_space_name(space));
+               kvc_store_namespace_name(ns));
     }
 }
 
 int store_find(struct store_tool *t) {
-    struct store_spaces spaces;
+    struct store_namespaces namespaces;
     struct kvc_store_hit *hit = NULL;
-    const struct kvc_store_space *space = NULL;
-    int status = store_take_spaces(t, &spaces);
-    if (!status) status = store_find_longest(t, &spaces, &hit);
-    struct kvc_file *whole = !status && !hit ? find_whole(t, &spaces, &space) : NULL;
-    if (whole) print_whole(t, whole, space);
+    const struct kvc_store_namespace *ns = NULL;
+    int status = store_take_namespaces(t, &namespaces);
+    if (!status) status = store_find_longest(t, &namespaces, &hit);
+    struct kvc_file *whole = !status && !hit ? find_whole(t, &namespaces, &ns) : NULL;
+    if (whole) print_whole(t, whole, ns);
     else if (!status) print_hit(t, hit);
     if (!status && !hit && !whole) status = EXIT_DIFFER;
     kvc_file_close(whole);
     kvc_store_hit_free(hit);
-    store_free_spaces(&spaces);
+    store_free_namespaces(&namespaces);
     return status;
 }
 
@@ -298,10 +298,10 @@ static int store_find_write_file(struct store_tool *t, const struct kvc_file *f)
 /* Reads what was found. NULL: a message was printed. */
 static struct kvc_file *read_hit(struct store_tool *t, struct kvc_store_hit *hit) {
     const struct kvc_store_load_options o = {.size = sizeof o,
-                                             .deadline = 600000000,
+                                             .timeout_us = 600000000,
                                              .progress = store_show,
                                              .progress_state = t};
-    const uint64_t chunk = hit->space->chunk, found = hit->chunks * chunk;
+    const uint64_t chunk = hit->ns->chunk, found = hit->chunks * chunk;
     struct kvc_error e;
     cli_progress_start(&t->progress, t->store, t->quiet);
     struct kvc_file *f = kvc_store_get(hit, &o, &e);
@@ -314,20 +314,20 @@ static struct kvc_file *read_hit(struct store_tool *t, struct kvc_store_hit *hit
 }
 
 int store_get(struct store_tool *t) {
-    struct store_spaces spaces;
+    struct store_namespaces namespaces;
     struct kvc_store_hit *hit = NULL;
-    const struct kvc_store_space *space = NULL;
-    int status = store_take_spaces(t, &spaces);
-    if (!status) status = store_find_longest(t, &spaces, &hit);
-    struct kvc_file *f = status ? NULL : hit ? read_hit(t, hit) : find_whole(t, &spaces, &space);
+    const struct kvc_store_namespace *ns = NULL;
+    int status = store_take_namespaces(t, &namespaces);
+    if (!status) status = store_find_longest(t, &namespaces, &hit);
+    struct kvc_file *f = status ? NULL : hit ? read_hit(t, hit) : find_whole(t, &namespaces, &ns);
     if (!status && !hit && !f && !t->quiet)
         cli_warn("the store has no prefix of these tokens; kvc-store why says more");
     if (!status) status = f ? store_find_write_file(t, f) : EXIT_DIFFER;
     if (f && !status && t->output && hit) print_hit(t, hit);
-    else if (f && !status && t->output) print_whole(t, f, space);
+    else if (f && !status && t->output) print_whole(t, f, ns);
     else if (t->json) print_hit(t, NULL);
     kvc_file_close(f);
     kvc_store_hit_free(hit);
-    store_free_spaces(&spaces);
+    store_free_namespaces(&namespaces);
     return status;
 }

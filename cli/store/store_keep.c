@@ -5,7 +5,7 @@
 #include "formats/container/container.h"
 #include "formats/model/profile.h"
 #include "formats/store/dir/dir.h"
-#include "formats/store/space_text.h"
+#include "formats/store/namespace_text.h"
 #include "formats/store/store.h"
 
 #include <inttypes.h>
@@ -56,12 +56,12 @@ int store_gc(struct store_tool *t) {
                                       .dry_run = t->dry_run};
     int any = 0, status = EXIT_SAME;
     if (t->json) cli_json_open(&t->report, "directories", '[');
-    for (unsigned i = 0; i < t->s->n_levels && !status; i++) {
+    for (unsigned i = 0; i < t->s->n_tiers && !status; i++) {
         struct kvc_dir_counts counts;
         struct kvc_error e;
-        if (t->s->level[i].ops != &kvc_level_dir) continue;
+        if (t->s->tier[i].ops != &kvc_tier_dir) continue;
         any = 1;
-        if (kvc_dir_clean((struct kvc_dir *)t->s->level[i].level, &how, &counts, &e))
+        if (kvc_dir_clean((struct kvc_dir *)t->s->tier[i].tier, &how, &counts, &e))
             status = store_trouble(&e);
         else print_counts(t, &counts);
     }
@@ -75,13 +75,13 @@ int store_gc(struct store_tool *t) {
 
 struct verifying {
     struct store_tool *t;
-    struct store_spaces spaces; /* those that can be read */
-    unsigned level;
+    struct store_namespaces namespaces; /* those that can be read */
+    unsigned tier;
     struct kvc_object *bad;
     size_t n_bad;
     uint64_t n, bytes;
-    uint64_t total; /* bytes of the level, of progress; 0: unknown */
-    uint64_t seen;  /* bytes of the level that were read */
+    uint64_t total; /* bytes of the tier, of progress; 0: unknown */
+    uint64_t seen;  /* bytes of the tier that were read */
     int failed;
 };
 
@@ -90,11 +90,11 @@ struct verifying {
 static int check_name(const struct verifying *v, const struct kvc_object *o,
                       const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_object own;
-    for (size_t i = 0; i < v->spaces.n; i++) {
-        const struct kvc_store_space *space = v->spaces.item[i];
-        if (memcmp(space->ns, o->space, sizeof o->space) != 0) continue;
-        const int chunk = c->n_prefix_keys == space->chunk / KVC_PREFIX_TOKENS;
-        if (chunk && kvc_chunk_object(space, c->prefix_keys, 0, &own, e)) return -1;
+    for (size_t i = 0; i < v->namespaces.n; i++) {
+        const struct kvc_store_namespace *ns = v->namespaces.item[i];
+        if (memcmp(ns->hash, o->ns, sizeof o->ns) != 0) continue;
+        const int chunk = c->n_prefix_keys == ns->chunk / KVC_PREFIX_TOKENS;
+        if (chunk && kvc_chunk_object(ns, c->prefix_keys, 0, &own, e)) return -1;
         if (!chunk || !kvc_object_equal(&own, o))
             return kvc_fail(e, KVC_ERR_DAMAGED, "its tokens are of another name");
     }
@@ -108,9 +108,9 @@ static int check_chosen_name(const struct verifying *v, const struct kvc_object 
     struct kvc_object own;
     if (!entry) return kvc_fail(e, KVC_ERR_DAMAGED, "it does not say its name");
     const struct kvc_store_name name = {entry->value, entry->size};
-    for (size_t i = 0; i < v->spaces.n; i++) {
-        if (memcmp(v->spaces.item[i]->ns, o->space, sizeof o->space) != 0) continue;
-        if (kvc_named_object(v->spaces.item[i], &name, &own, e)) return -1;
+    for (size_t i = 0; i < v->namespaces.n; i++) {
+        if (memcmp(v->namespaces.item[i]->hash, o->ns, sizeof o->ns) != 0) continue;
+        if (kvc_named_object(v->namespaces.item[i], &name, &own, e)) return -1;
         if (!kvc_object_equal(&own, o))
             return kvc_fail(e, KVC_ERR_DAMAGED, "it is of another name");
     }
@@ -134,12 +134,12 @@ static int check_chunk(const struct verifying *v, const struct kvc_object *o, co
 static int check_bytes(const struct verifying *v, const struct kvc_object *o, const void *data,
                        size_t size, struct kvc_error *e) {
     const struct kvc_store *s = v->t->s;
-    struct kvc_space_facts facts;
+    struct kvc_namespace_facts facts;
     if (o->kind == KVC_OBJECT_CHUNK || o->kind == KVC_OBJECT_STATE || o->kind == KVC_OBJECT_NAMED)
         return check_chunk(v, o, data, size, e);
     if (kvc_chunk_signature(s, o, data, &size, e)) return -1;
-    if (o->kind == KVC_OBJECT_SPACE_FACTS) {
-        if (kvc_space_text_read(data, size, &facts, e)) return -1;
+    if (o->kind == KVC_OBJECT_NAMESPACE) {
+        if (kvc_namespace_text_read(data, size, &facts, e)) return -1;
         return memcmp(facts.ns, o->key, sizeof facts.ns)
                    ? kvc_fail(e, KVC_ERR_DAMAGED, "its facts are of another name")
                    : 0;
@@ -162,7 +162,7 @@ static int store_keep_take_bytes(void *state, size_t i, void *data, size_t size,
 
 static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t used) {
     struct verifying *v = state;
-    struct kvc_level *l = v->t->s->level[v->level].level;
+    struct kvc_tier *l = v->t->s->tier[v->tier].tier;
     size_t size = 0;
     struct kvc_error e = {.code = KVC_OK};
     void *to[3] = {NULL, &size, &e};
@@ -187,11 +187,11 @@ static int see(void *state, const struct kvc_object *o, uint64_t bytes, int64_t 
     return 0;
 }
 
-/* Reads the objects of all levels. */
-static int verify_levels(struct verifying *v) {
+/* Reads the objects of all tiers. */
+static int verify_tiers(struct verifying *v) {
     struct kvc_error e;
-    for (; v->level < v->t->s->n_levels; v->level++) {
-        struct kvc_level *l = v->t->s->level[v->level].level;
+    for (; v->tier < v->t->s->n_tiers; v->tier++) {
+        struct kvc_tier *l = v->t->s->tier[v->tier].tier;
         const size_t before = v->n_bad;
         v->total = store_show_walk(v->t, l, NULL);
         v->seen = 0;
@@ -210,10 +210,10 @@ int store_verify(struct store_tool *t) {
     const int quiet = t->quiet;
     char size[32];
     t->quiet = 1; /* damaged facts are reported as objects */
-    int status = store_take_spaces(t, &v.spaces);
+    int status = store_take_namespaces(t, &v.namespaces);
     t->quiet = quiet;
-    if (!status) status = verify_levels(&v);
-    store_free_spaces(&v.spaces);
+    if (!status) status = verify_tiers(&v);
+    store_free_namespaces(&v.namespaces);
     free(v.bad);
     if (status) return status;
     cli_size_text(v.bytes, size);
@@ -222,9 +222,9 @@ int store_verify(struct store_tool *t) {
         cli_json_u64(&t->report, "bytes", v.bytes);
         cli_json_u64(&t->report, "bad", v.n_bad);
     } else if (!t->quiet) {
-        char levels[32] = "";
-        if (t->s->n_levels > 1) snprintf(levels, sizeof levels, " in %u levels", t->s->n_levels);
-        printf("%" PRIu64 " objects%s, %s: %zu bad%s\n", v.n, levels, size, v.n_bad,
+        char tiers[32] = "";
+        if (t->s->n_tiers > 1) snprintf(tiers, sizeof tiers, " in %u tiers", t->s->n_tiers);
+        printf("%" PRIu64 " objects%s, %s: %zu bad%s\n", v.n, tiers, size, v.n_bad,
                v.n_bad && t->repair ? ", put aside" : "");
     }
     return v.n_bad ? EXIT_DIFFER : EXIT_SAME;
@@ -233,23 +233,23 @@ int store_verify(struct store_tool *t) {
 /* --- pins --- */
 
 static int change_pin(struct store_tool *t, int pin) {
-    struct store_spaces spaces;
+    struct store_namespaces namespaces;
     struct kvc_store_hit *hit = NULL;
     struct kvc_error e;
-    int status = store_take_spaces(t, &spaces);
-    if (!status) status = store_find_longest(t, &spaces, &hit);
+    int status = store_take_namespaces(t, &namespaces);
+    if (!status) status = store_find_longest(t, &namespaces, &hit);
     if (!status && !hit) {
         cli_warn("the store has no prefix of these tokens");
         status = EXIT_DIFFER;
     }
     if (hit && (pin ? kvc_store_pin(hit, t->seconds, &e) : kvc_store_unpin(hit, &e)))
         status = store_trouble(&e);
-    if (hit && t->json) cli_json_u64(&t->report, "tokens", hit->chunks * hit->space->chunk);
+    if (hit && t->json) cli_json_u64(&t->report, "tokens", hit->chunks * hit->ns->chunk);
     if (hit && !status && !t->quiet && !t->json)
-        printf("%" PRIu64 " tokens %s\n", (uint64_t)(hit->chunks * hit->space->chunk),
+        printf("%" PRIu64 " tokens %s\n", (uint64_t)(hit->chunks * hit->ns->chunk),
                pin ? "pinned" : "unpinned");
     kvc_store_hit_free(hit);
-    store_free_spaces(&spaces);
+    store_free_namespaces(&namespaces);
     return status;
 }
 
@@ -264,9 +264,9 @@ int store_unpin(struct store_tool *t) {
 /* --- drop --- */
 
 /* Removes a namespace. */
-static int drop_space(struct store_tool *t, struct kvc_store_space *space) {
+static int drop_namespace(struct store_tool *t, struct kvc_store_namespace *ns) {
     struct kvc_error e;
-    const int64_t n = kvc_store_drop(space, &e);
+    const int64_t n = kvc_store_drop(ns, &e);
     if (n < 0) return store_trouble(&e);
     if (t->json) cli_json_i64(&t->report, "objects", n);
     else if (!t->quiet) printf("%" PRId64 " objects removed\n", n);
@@ -274,7 +274,7 @@ static int drop_space(struct store_tool *t, struct kvc_store_space *space) {
 }
 
 /* Removes a prompt from a namespace. Adds up what was removed and kept. */
-static int drop_prompt(struct store_tool *t, struct kvc_store_space *space,
+static int drop_prompt(struct store_tool *t, struct kvc_store_namespace *ns,
                        const struct cli_token_ids *ids, struct kvc_store_dropped *sum) {
     const struct kvc_store_drop_options o = {.size = sizeof o,
                                              .progress = store_show,
@@ -282,8 +282,8 @@ static int drop_prompt(struct store_tool *t, struct kvc_store_space *space,
     struct kvc_store_dropped d = {.size = sizeof d};
     struct kvc_error e;
     char size[32];
-    cli_progress_start(&t->progress, space->name, t->quiet);
-    const int failed = kvc_store_drop_tokens(space, ids->id, ids->n, &o, &d, &e);
+    cli_progress_start(&t->progress, ns->name, t->quiet);
+    const int failed = kvc_store_drop_tokens(ns, ids->id, ids->n, &o, &d, &e);
     cli_progress_end(&t->progress);
     if (failed) return store_trouble(&e);
     sum->removed += d.removed;
@@ -292,28 +292,28 @@ static int drop_prompt(struct store_tool *t, struct kvc_store_space *space,
     cli_size_text(d.bytes, size);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
-        cli_json_text(&t->report, "namespace", space->name);
+        cli_json_text(&t->report, "namespace", ns->name);
         cli_json_u64(&t->report, "removed", d.removed);
         cli_json_u64(&t->report, "kept", d.kept);
         cli_json_u64(&t->report, "bytes", d.bytes);
         cli_json_close(&t->report);
     } else if (!t->quiet) {
-        printf("namespace %.16s: %" PRIu64 " chunks of %s%s removed", space->name, d.removed, size,
-               t->s->n_levels > 1 ? " in all levels" : "");
+        printf("namespace %.16s: %" PRIu64 " chunks of %s%s removed", ns->name, d.removed, size,
+               t->s->n_tiers > 1 ? " in all tiers" : "");
         if (d.kept) printf(", %" PRIu64 " kept, after which other prompts go on", d.kept);
         printf("\n");
     }
     return EXIT_SAME;
 }
 
-static int drop_tokens(struct store_tool *t, const struct store_spaces *spaces) {
+static int drop_tokens(struct store_tool *t, const struct store_namespaces *namespaces) {
     struct kvc_store_dropped sum = {.size = sizeof sum};
     struct cli_token_ids ids = {.id = NULL};
     int status = store_take_tokens(t, &ids);
     if (status) return status;
     if (t->json) cli_json_open(&t->report, "namespaces", '[');
-    for (size_t i = 0; i < spaces->n && !status; i++)
-        status = drop_prompt(t, spaces->item[i], &ids, &sum);
+    for (size_t i = 0; i < namespaces->n && !status; i++)
+        status = drop_prompt(t, namespaces->item[i], &ids, &sum);
     if (t->json) cli_json_close(&t->report);
     free(ids.id);
     if (status || sum.removed) return status;
@@ -324,14 +324,14 @@ static int drop_tokens(struct store_tool *t, const struct store_spaces *spaces) 
 }
 
 int store_drop(struct store_tool *t) {
-    struct store_spaces spaces;
-    if (!t->space && !t->like && !t->tokens)
+    struct store_namespaces namespaces;
+    if (!t->ns && !t->like && !t->tokens)
         return cli_usage(
-            "name the prompt (--tokens=FILE), or the namespace (--space=NAME or --like=FILE)");
-    int status = store_take_spaces(t, &spaces);
-    if (!status && t->tokens) status = drop_tokens(t, &spaces);
-    for (size_t i = 0; i < spaces.n && !status && !t->tokens; i++)
-        status = drop_space(t, spaces.item[i]);
-    store_free_spaces(&spaces);
+            "name the prompt (--tokens=FILE), or the namespace (--namespace=NAME or --like=FILE)");
+    int status = store_take_namespaces(t, &namespaces);
+    if (!status && t->tokens) status = drop_tokens(t, &namespaces);
+    for (size_t i = 0; i < namespaces.n && !status && !t->tokens; i++)
+        status = drop_namespace(t, namespaces.item[i]);
+    store_free_namespaces(&namespaces);
     return status;
 }

@@ -2,7 +2,7 @@
 #include "cli/store/store_tool.h"
 #include "cli/text.h"
 #include "formats/store/dir/dir.h"
-#include "formats/store/space_text.h"
+#include "formats/store/namespace_text.h"
 #include "formats/store/store.h"
 
 #include <errno.h>
@@ -14,10 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Returns the directory among the levels, the first one; NULL: there is none. */
+/* Returns the directory among the tiers, the first one; NULL: there is none. */
 static struct kvc_dir *directory(const struct kvc_store *s) {
-    for (unsigned i = 0; i < s->n_levels; i++)
-        if (s->level[i].ops == &kvc_level_dir) return (struct kvc_dir *)s->level[i].level;
+    for (unsigned i = 0; i < s->n_tiers; i++)
+        if (s->tier[i].ops == &kvc_tier_dir) return (struct kvc_dir *)s->tier[i].tier;
     return NULL;
 }
 
@@ -30,12 +30,12 @@ int store_init(struct store_tool *t) {
 
 struct listing {
     struct store_tool *tool;
-    const struct kvc_store_space *space; /* NULL: all */
+    const struct kvc_store_namespace *ns; /* NULL: all */
     uint64_t n, bytes;
     int print;
 };
 
-static int see_object(void *state, unsigned level, const char *name, uint64_t bytes, int64_t used) {
+static int see_object(void *state, unsigned tier, const char *name, uint64_t bytes, int64_t used) {
     struct listing *x = state;
     char size[32], age[32] = "-";
     x->n++;
@@ -44,7 +44,7 @@ static int see_object(void *state, unsigned level, const char *name, uint64_t by
     if (x->tool->json) {
         cli_json_open(&x->tool->report, NULL, '{');
         cli_json_text(&x->tool->report, "name", name);
-        cli_json_u64(&x->tool->report, "level", level);
+        cli_json_u64(&x->tool->report, "tier", tier);
         cli_json_u64(&x->tool->report, "bytes", bytes);
         cli_json_i64(&x->tool->report, "written", used);
         cli_json_close(&x->tool->report);
@@ -52,7 +52,7 @@ static int see_object(void *state, unsigned level, const char *name, uint64_t by
     }
     cli_size_text(bytes, size);
     if (used) store_age_text((int64_t)time(NULL) - used, age);
-    printf("%u  %10s  %8s  %s\n", level, size, age, name);
+    printf("%u  %10s  %8s  %s\n", tier, size, age, name);
     return 0;
 }
 
@@ -65,49 +65,48 @@ static void print_comments(const char *facts) {
     }
 }
 
-static int list_space(struct store_tool *t, const struct kvc_store_space *space) {
+static int list_namespace(struct store_tool *t, const struct kvc_store_namespace *ns) {
     struct kvc_error e;
     struct listing x = {.tool = t};
-    struct kvc_space_facts facts;
+    struct kvc_namespace_facts facts;
     char size[32];
-    if (kvc_store_walk(t->s, space, see_object, &x, &e)) return store_trouble(&e);
-    if (kvc_space_text_read(space->facts, strlen(space->facts), &facts, &e))
-        return store_trouble(&e);
+    if (kvc_store_walk(t->s, ns, see_object, &x, &e)) return store_trouble(&e);
+    if (kvc_namespace_text_read(ns->facts, strlen(ns->facts), &facts, &e)) return store_trouble(&e);
     cli_size_text(x.bytes, size);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
-        cli_json_text(&t->report, "namespace", space->name);
+        cli_json_text(&t->report, "namespace", ns->name);
         cli_json_u64(&t->report, "objects", x.n);
         cli_json_u64(&t->report, "bytes", x.bytes);
-        cli_json_u64(&t->report, "chunk", space->chunk);
+        cli_json_u64(&t->report, "chunk", ns->chunk);
         cli_json_text(&t->report, "fidelity", facts.fidelity);
-        cli_json_text(&t->report, "facts", space->facts);
+        cli_json_text(&t->report, "facts", ns->facts);
         cli_json_close(&t->report);
         return EXIT_SAME;
     }
-    printf("%.16s  %" PRIu64 " objects, %s, chunks of %" PRIu64 " tokens, ", space->name, x.n, size,
-           space->chunk);
+    printf("%.16s  %" PRIu64 " objects, %s, chunks of %" PRIu64 " tokens, ", ns->name, x.n, size,
+           ns->chunk);
     cli_print_safe(stdout, facts.fidelity);
-    print_comments(space->facts);
+    print_comments(ns->facts);
     printf("\n");
     return EXIT_SAME;
 }
 
 int store_ls(struct store_tool *t) {
     struct kvc_error e;
-    struct store_spaces spaces = {.n = 0};
+    struct store_namespaces namespaces = {.n = 0};
     int status = EXIT_SAME;
     if (t->json) cli_json_open(&t->report, t->verbose ? "objects" : "namespaces", '[');
-    if (!t->verbose || t->space || t->like) status = store_take_spaces(t, &spaces);
-    for (size_t i = 0; i < spaces.n && !status && !t->verbose; i++)
-        status = list_space(t, spaces.item[i]);
+    if (!t->verbose || t->ns || t->like) status = store_take_namespaces(t, &namespaces);
+    for (size_t i = 0; i < namespaces.n && !status && !t->verbose; i++)
+        status = list_namespace(t, namespaces.item[i]);
     if (t->verbose && !status) {
         struct listing x = {.tool = t, .print = 1};
-        if (kvc_store_walk(t->s, spaces.n ? spaces.item[0] : NULL, see_object, &x, &e))
+        if (kvc_store_walk(t->s, namespaces.n ? namespaces.item[0] : NULL, see_object, &x, &e))
             status = store_trouble(&e);
     }
     if (t->json) cli_json_close(&t->report);
-    store_free_spaces(&spaces);
+    store_free_namespaces(&namespaces);
     return status;
 }
 
@@ -184,16 +183,16 @@ static int store_look_add(void *state, const struct kvc_object *o, uint64_t byte
     return 0;
 }
 
-/* Prints what a level holds of the store: its objects are counted, for a server's own counts are
+/* Prints what a tier holds of the store: its objects are counted, for a server's own counts are
  * those of all that it has. */
-static int print_level(struct store_tool *t, unsigned i) {
-    struct kvc_level_facts f;
+static int print_tier(struct store_tool *t, unsigned i) {
+    struct kvc_tier_facts f;
     struct kvc_error e;
-    const struct kvc_store_level *l = &t->s->level[i];
+    const struct kvc_store_tier *l = &t->s->tier[i];
     struct total sum = {0};
     char size[32], limit[32] = "";
-    if (l->ops->facts(l->level, &f, kvc_now() + 10000000, &e) ||
-        l->ops->walk(l->level, NULL, store_look_add, &sum, &e))
+    if (l->ops->facts(l->tier, &f, kvc_now() + 10000000, &e) ||
+        l->ops->walk(l->tier, NULL, store_look_add, &sum, &e))
         return store_trouble(&e);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
@@ -238,9 +237,9 @@ static void print_index(struct store_tool *t, const struct kvc_dir *d) {
 
 int store_stats(struct store_tool *t) {
     int worst = EXIT_SAME;
-    if (t->json) cli_json_open(&t->report, "levels", '[');
-    for (unsigned i = 0; i < t->s->n_levels; i++) {
-        const int status = print_level(t, i);
+    if (t->json) cli_json_open(&t->report, "tiers", '[');
+    for (unsigned i = 0; i < t->s->n_tiers; i++) {
+        const int status = print_tier(t, i);
         if (status > worst) worst = status;
     }
     if (t->json) cli_json_close(&t->report);
@@ -359,17 +358,17 @@ static void examine_folder(struct doctor *x, const struct kvc_dir *d) {
 
 int store_doctor(struct store_tool *t) {
     struct doctor x = {.t = t};
-    struct kvc_level_facts f;
+    struct kvc_tier_facts f;
     struct kvc_error e;
     char text[128];
     if (t->json) cli_json_open(&t->report, "checks", '[');
-    for (unsigned i = 0; i < t->s->n_levels; i++) {
-        const struct kvc_store_level *l = &t->s->level[i];
+    for (unsigned i = 0; i < t->s->n_tiers; i++) {
+        const struct kvc_store_tier *l = &t->s->tier[i];
         const kvc_instant began = kvc_now();
-        const int failed = l->ops->facts(l->level, &f, began + 5000000, &e);
+        const int failed = l->ops->facts(l->tier, &f, began + 5000000, &e);
         snprintf(text, sizeof text, "answers in %.1f ms", (double)(kvc_now() - began) / 1000);
         say(&x, !failed, l->url, failed ? e.message : text);
-        if (l->ops == &kvc_level_dir) examine_folder(&x, (const struct kvc_dir *)l->level);
+        if (l->ops == &kvc_tier_dir) examine_folder(&x, (const struct kvc_dir *)l->tier);
     }
     if (t->json) cli_json_close(&t->report);
     return x.worst;

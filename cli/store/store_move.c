@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where objects of a walk go: a tar archive, or a level. */
+/* Where objects of a walk go: a tar archive, or a tier. */
 struct moving {
     struct store_tool *t;
-    struct kvc_level *from, *to;
+    struct kvc_tier *from, *to;
     const struct kvc_member_sink *members;
     uint64_t n, bytes, there;
     uint64_t total; /* bytes, of progress; 0: unknown */
@@ -38,7 +38,7 @@ static int store_move_take(void *state, size_t i, void *data, size_t size,
 
 static int move_bytes(struct moving *m, const struct kvc_object *o, const struct taken *x,
                       struct kvc_error *e) {
-    static const struct kvc_level_put how = {.parent = NULL};
+    static const struct kvc_tier_put how = {.parent = NULL};
     char name[KVC_OBJECT_NAME];
     int there = 0;
     if (m->to) {
@@ -72,16 +72,16 @@ static int move(void *state, const struct kvc_object *o, uint64_t size, int64_t 
 }
 
 /* Takes the one namespace that is moved, if one is named. */
-static int take_space(struct store_tool *t, struct store_spaces *spaces) {
-    *spaces = (struct store_spaces){.n = 0};
-    return t->space || t->like ? store_take_spaces(t, spaces) : EXIT_SAME;
+static int take_namespace(struct store_tool *t, struct store_namespaces *namespaces) {
+    *namespaces = (struct store_namespaces){.n = 0};
+    return t->ns || t->like ? store_take_namespaces(t, namespaces) : EXIT_SAME;
 }
 
-static int walk(struct moving *m, const struct store_spaces *spaces) {
+static int walk(struct moving *m, const struct store_namespaces *namespaces) {
     struct kvc_error e;
-    const uint8_t *space = spaces->n ? spaces->item[0]->ns : NULL;
-    m->total = store_show_walk(m->t, m->from, space);
-    const int failed = m->from->ops->walk(m->from, space, move, m, &e);
+    const uint8_t *ns = namespaces->n ? namespaces->item[0]->hash : NULL;
+    m->total = store_show_walk(m->t, m->from, ns);
+    const int failed = m->from->ops->walk(m->from, ns, move, m, &e);
     cli_progress_end(&m->t->progress);
     if (failed) store_trouble(&e);
     return failed || m->failed ? EXIT_TROUBLE : EXIT_SAME;
@@ -107,13 +107,13 @@ int store_export(struct store_tool *t) {
     struct cli_output out = {.fd = -1};
     struct kvc_member_sink members;
     struct kvc_error e;
-    struct moving m = {.t = t, .from = t->s->level[0].level, .members = &members};
-    struct store_spaces spaces;
-    int status = take_space(t, &spaces);
+    struct moving m = {.t = t, .from = t->s->tier[0].tier, .members = &members};
+    struct store_namespaces namespaces;
+    int status = take_namespace(t, &namespaces);
     if (!status && cli_output_open(&out, t->output, t->force, 0600, &e)) status = store_trouble(&e);
     struct kvc_tar *tar = status ? NULL : kvc_tar_open(&out.sink, &members, &e);
-    if (!status) status = tar ? walk(&m, &spaces) : store_trouble(&e);
-    store_free_spaces(&spaces);
+    if (!status) status = tar ? walk(&m, &namespaces) : store_trouble(&e);
+    store_free_namespaces(&namespaces);
     if (tar && kvc_tar_close(tar, status ? -1 : 0, &e) && !status) status = store_trouble(&e);
     if (!status && cli_output_commit(&out, &e)) status = store_trouble(&e);
     if (status) cli_output_abandon(&out);
@@ -150,7 +150,7 @@ static int import_all(struct moving *m, const struct kvc_bundle *b) {
     for (size_t i = 0; i < b->n; i++)
         if (read_name(b, i, &o, &e)) return store_trouble(&e);
     if (!m->t->s && store_open(m->t, 0)) return EXIT_TROUBLE;
-    m->to = m->t->s->level[0].level;
+    m->to = m->t->s->tier[0].tier;
     cli_progress_start(&m->t->progress, b->name, m->t->quiet);
     m->total = kvc_bundle_size(b);
     for (size_t i = 0; i < b->n && !failed; i++) failed = import_member(m, b, i, &e);
@@ -171,14 +171,14 @@ int store_import(struct store_tool *t) {
 }
 
 int store_sync(struct store_tool *t) {
-    struct store_spaces spaces;
+    struct store_namespaces namespaces;
     if (t->n != 1) return cli_usage("name the store that gets the objects of --store");
-    int status = take_space(t, &spaces);
-    struct kvc_store *to = status ? NULL : store_open_levels(t, t->operand[0]);
+    int status = take_namespace(t, &namespaces);
+    struct kvc_store *to = status ? NULL : store_open_tiers(t, t->operand[0]);
     if (!status && !to) status = EXIT_TROUBLE;
-    struct moving m = {.t = t, .from = t->s->level[0].level, .to = to ? to->level[0].level : NULL};
-    if (!status) status = walk(&m, &spaces);
-    store_free_spaces(&spaces);
+    struct moving m = {.t = t, .from = t->s->tier[0].tier, .to = to ? to->tier[0].tier : NULL};
+    if (!status) status = walk(&m, &namespaces);
+    store_free_namespaces(&namespaces);
     kvc_store_close(to);
     return status ? status : say(&m, "read");
 }

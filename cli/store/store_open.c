@@ -40,16 +40,16 @@ static int is_store(const char *folder) {
            cli_output_exists(path);
 }
 
-/* Finds the directories of a chain that are no stores. Returns how many levels there are, -1 with
- * *e; bit i of *missing is level i. */
+/* Finds the directories of a chain that are no stores. Returns how many tiers there are, -1 with
+ * *e; bit i of *missing is tier i. */
 static int find_missing(const char *store, uint32_t *missing, struct kvc_error *e) {
     struct kvc_url url;
     char **list = NULL;
     const int n = kvc_url_split(store, &list, e);
-    int status = n < 0 || n > KVC_MAX_LEVELS ? -1 : 0;
+    int status = n < 0 || n > KVC_MAX_TIERS ? -1 : 0;
     *missing = 0;
-    if (n > KVC_MAX_LEVELS)
-        kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d levels", KVC_MAX_LEVELS);
+    if (n > KVC_MAX_TIERS)
+        kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d tiers", KVC_MAX_TIERS);
     for (int i = 0; i < n && !status; i++) {
         if ((status = kvc_url_parse(&url, list[i], e)) != 0) break;
         if (strcmp(url.scheme, "dir") == 0 && !is_store(url.place)) *missing |= UINT32_C(1) << i;
@@ -109,26 +109,25 @@ static char *url_with_limits(const struct store_tool *t) {
 static int check_limits(const struct store_tool *t) {
     struct kvc_error e;
     char **list = NULL;
-    const int levels = t->n ? kvc_url_split(t->store, &list, &e) : 1;
-    if (levels < 0) return store_trouble(&e);
+    const int tiers = t->n ? kvc_url_split(t->store, &list, &e) : 1;
+    if (tiers < 0) return store_trouble(&e);
     free(list);
-    if (levels > 1)
+    if (tiers > 1)
         return cli_usage("init takes limits of one directory: make each store by itself");
     for (int i = 0; i < t->n; i++)
         if (!strchr(t->operand[i], '=')) return cli_usage("'%s' is not KEY=VALUE", t->operand[i]);
     return EXIT_SAME;
 }
 
-struct kvc_store *store_open_levels(struct store_tool *t, const char *levels) {
+struct kvc_store *store_open_tiers(struct store_tool *t, const char *tiers) {
     struct kvc_error e;
     uint32_t missing = 0;
     char size[32];
-    if (find_missing(levels, &missing, &e) < 0) missing = 0; /* opening it says what is wrong */
-    struct kvc_store *s = kvc_store_open(levels, &t->open, &e);
+    if (find_missing(tiers, &missing, &e) < 0) missing = 0; /* opening it says what is wrong */
+    struct kvc_store *s = kvc_store_open(tiers, &t->open, &e);
     if (!s) store_trouble(&e);
-    for (unsigned i = 0; s && i < s->n_levels && !t->quiet; i++) {
-        const struct kvc_dir *d = missing >> i & 1 ? (const struct kvc_dir *)s->level[i].level
-                                                   : NULL;
+    for (unsigned i = 0; s && i < s->n_tiers && !t->quiet; i++) {
+        const struct kvc_dir *d = missing >> i & 1 ? (const struct kvc_dir *)s->tier[i].tier : NULL;
         if (!d) continue;
         const uint64_t limit = d->root.conf->max_size;
         cli_size_text(limit, size);
@@ -141,7 +140,7 @@ struct kvc_store *store_open_levels(struct store_tool *t, const char *levels) {
 int store_open(struct store_tool *t, int with_limits) {
     struct kvc_error e;
     if (!with_limits)
-        return (t->s = store_open_levels(t, t->store)) != NULL ? EXIT_SAME : EXIT_TROUBLE;
+        return (t->s = store_open_tiers(t, t->store)) != NULL ? EXIT_SAME : EXIT_TROUBLE;
     const int status = check_limits(t);
     if (status) return status;
     char *url = url_with_limits(t);

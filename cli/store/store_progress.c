@@ -16,9 +16,9 @@ static int add_bytes(void *state, const struct kvc_object *o, uint64_t bytes, in
     return 0;
 }
 
-uint64_t store_show_walk(struct store_tool *t, struct kvc_level *l, const uint8_t *space) {
+uint64_t store_show_walk(struct store_tool *t, struct kvc_tier *l, const uint8_t *ns) {
     struct kvc_error e;
     uint64_t bytes = 0;
     cli_progress_start(&t->progress, t->store, t->quiet);
-    return t->progress.on && !l->ops->walk(l, space, add_bytes, &bytes, &e) ? bytes : 0;
+    return t->progress.on && !l->ops->walk(l, ns, add_bytes, &bytes, &e) ? bytes : 0;
 }

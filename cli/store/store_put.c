@@ -7,46 +7,46 @@
 #include <string.h>
 
 /* How many tokens of a cache the store has. */
-static uint64_t tokens_there(struct kvc_store_space *space, const int32_t *tokens, uint64_t n) {
-    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
+static uint64_t tokens_there(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n) {
+    const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
     struct kvc_store_hit_info info = {.size = sizeof info};
-    struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &o, NULL);
+    struct kvc_store_hit *hit = kvc_store_find(ns, tokens, n, &o, NULL);
     if (hit) kvc_store_hit_info(hit, &info);
     kvc_store_hit_free(hit);
     if (info.tokens) return info.tokens;
-    struct kvc_file *whole = kvc_store_get_whole(space, tokens, n, &o, NULL);
+    struct kvc_file *whole = kvc_store_get_whole(ns, tokens, n, &o, NULL);
     uint64_t there = 0;
     if (whole) kvc_file_tokens(whole, &there);
     kvc_file_close(whole);
     return there;
 }
 
-static void report_put(struct store_tool *t, const char *path, const struct kvc_store_space *space,
+static void report_put(struct store_tool *t, const char *path, const struct kvc_store_namespace *ns,
                        uint64_t n, uint64_t there) {
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
         cli_json_text(&t->report, "file", path);
         cli_json_u64(&t->report, "tokens", n);
         cli_json_u64(&t->report, "stored", there);
-        cli_json_u64(&t->report, "chunk", kvc_store_space_chunk(space));
-        cli_json_text(&t->report, "namespace", kvc_store_space_name(space));
+        cli_json_u64(&t->report, "chunk", kvc_store_namespace_chunk(ns));
+        cli_json_text(&t->report, "namespace", kvc_store_namespace_name(ns));
         cli_json_close(&t->report);
     } else if (!t->quiet) {
         cli_print_safe(stdout, path);
         printf(": %" PRIu64 " of %" PRIu64 " tokens, namespace %.16s\n", there, n,
-               kvc_store_space_name(space));
+               kvc_store_namespace_name(ns));
     }
 }
 
 /* Refuses a cache of which nothing would be stored. Sets *whole to the tokens that can be. Before a
  * store is made, a recipe is tried. */
 static int check_put(struct store_tool *t, const char *path, struct kvc_file *f,
-                     struct kvc_store_space *space, uint64_t *whole, struct kvc_error *e) {
-    const uint64_t chunk = kvc_store_space_chunk(space);
+                     struct kvc_store_namespace *ns, uint64_t *whole, struct kvc_error *e) {
+    const uint64_t chunk = kvc_store_namespace_chunk(ns);
     size_t chunks;
     uint64_t n;
-    if (kvc_put_check(space, f, &chunks, whole, e)) return EXIT_TROUBLE;
-    if (!t->s && t->of_space.recipe && (chunks || *whole) && kvc_put_try(space, f, *whole, e))
+    if (kvc_put_check(ns, f, &chunks, whole, e)) return EXIT_TROUBLE;
+    if (!t->s && t->of_namespace.recipe && (chunks || *whole) && kvc_put_try(ns, f, *whole, e))
         return EXIT_TROUBLE;
     if (*whole) return EXIT_SAME;
     *whole = chunks * chunk;
@@ -58,19 +58,19 @@ static int check_put(struct store_tool *t, const char *path, struct kvc_file *f,
 }
 
 /* Says why the store has no more chunks of what was put. */
-static void explain_put(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+static void explain_put(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
                         char *text, size_t size) {
-    const struct kvc_store_find_options o = {.size = sizeof o, .deadline = 30000000};
-    struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &o, NULL);
-    if (hit && hit->chunks * space->chunk < hit->asked)
-        store_explain(space->store, &hit->object[hit->chunks], text, size);
+    const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
+    struct kvc_store_hit *hit = kvc_store_find(ns, tokens, n, &o, NULL);
+    if (hit && hit->chunks * ns->chunk < hit->asked)
+        store_explain(ns->store, &hit->object[hit->chunks], text, size);
     kvc_store_hit_free(hit);
 }
 
-/* Puts an open cache, and asks the store what it has of it then: levels may refuse chunks, or fail.
+/* Puts an open cache, and asks the store what it has of it then: tiers may refuse chunks, or fail.
  */
 static int put_file(struct store_tool *t, const char *path, struct kvc_file *f,
-                    struct kvc_store_space *space, uint64_t whole, struct kvc_error *e) {
+                    struct kvc_store_namespace *ns, uint64_t whole, struct kvc_error *e) {
     const struct kvc_store_put_options o = {.size = sizeof o,
                                             .wait = 1,
                                             .seconds = t->seconds,
@@ -82,11 +82,11 @@ static int put_file(struct store_tool *t, const char *path, struct kvc_file *f,
     uint64_t n = 0;
     const int32_t *tokens = kvc_file_tokens(f, &n);
     cli_progress_start(&t->progress, path, t->quiet);
-    const int failed = kvc_store_put(space, f, &o, e);
+    const int failed = kvc_store_put(ns, f, &o, e);
     cli_progress_end(&t->progress);
     if (failed) return EXIT_TROUBLE;
-    const uint64_t there = tokens_there(space, tokens, n);
-    report_put(t, path, space, n, there);
+    const uint64_t there = tokens_there(ns, tokens, n);
+    report_put(t, path, ns, n, there);
     if (there >= whole) return EXIT_SAME;
     if (kvc_error_code(e)) cli_error(e);
     else if (t->s->count[KVC_COUNT_REFUSED] > refused)
@@ -94,7 +94,7 @@ static int put_file(struct store_tool *t, const char *path, struct kvc_file *f,
                  "refused: a directory at its limit expects fewer hits of the next chunk than of "
                  "what it has; "
                  "put it again, or raise max-size by kvc-store config");
-    else explain_put(space, tokens, n, reason, sizeof reason);
+    else explain_put(ns, tokens, n, reason, sizeof reason);
     cli_warn("%s: of %" PRIu64 " tokens in whole chunks the store has %" PRIu64 "%s%s", path, whole,
              there, *reason ? "; then: " : "", reason);
     return EXIT_DIFFER;
@@ -107,22 +107,22 @@ static int put_one(struct store_tool *t, const char *path) {
     uint64_t whole;
     struct kvc_file *f = store_open_file(t, path);
     if (!f) return EXIT_TROUBLE;
-    struct kvc_store_space *space = kvc_store_space_like(t->s, f, &t->of_space, &e);
-    int status = space ? check_put(t, path, f, space, &whole, &e) : EXIT_TROUBLE;
+    struct kvc_store_namespace *ns = kvc_store_namespace_like(t->s, f, &t->of_namespace, &e);
+    int status = ns ? check_put(t, path, f, ns, &whole, &e) : EXIT_TROUBLE;
     if (!status && !t->s && store_open(t, 0)) {
-        kvc_store_space_close(space);
+        kvc_store_namespace_close(ns);
         kvc_file_close(f);
         return -1;
     }
     if (!status) {
-        space->store = t->s;
-        status = put_file(t, path, f, space, whole, &e);
+        ns->store = t->s;
+        status = put_file(t, path, f, ns, whole, &e);
     }
     if (status == EXIT_TROUBLE) {
         cli_error_about(&e, path);
         store_trouble(&e);
     }
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_file_close(f);
     return status;
 }

@@ -6,14 +6,14 @@
 #include "cli/progress.h"
 #include "cli/token_ids.h"
 #include "formats/api/kvc_store.h"
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 
 struct store_tool {
     struct cli_input input;
-    const char *store; /* --store: levels */
-    const char *tokens, *output, *to, *like, *space;
+    const char *store; /* --store: tiers */
+    const char *tokens, *output, *to, *like, *ns;
     struct kvc_store_options open;
-    struct kvc_store_space_options of_space;
+    struct kvc_store_namespace_options of_namespace;
     int json, quiet, verbose, dry_run, repair, force, pin, lossy_metadata;
     uint64_t max_size; /* UINT64_MAX: as configured */
     int64_t seconds, older;
@@ -35,10 +35,10 @@ store_command store_init, store_put, store_get, store_find, store_why, store_ls,
 int store_trouble(const struct kvc_error *e);
 /* Shows progress; a kvc_progress_fn whose state is the struct store_tool. */
 int store_show(void *state, uint64_t done, uint64_t total);
-/* Begins to show progress of a walk through the objects of a level, of one namespace or all (NULL).
+/* Begins to show progress of a walk through the objects of a tier, of one namespace or all (NULL).
  * Returns their bytes, which costs a walk of its own; 0 if no progress is shown, or the bytes are
  * not known. */
-uint64_t store_show_walk(struct store_tool *t, struct kvc_level *l, const uint8_t *space);
+uint64_t store_show_walk(struct store_tool *t, struct kvc_tier *l, const uint8_t *ns);
 /* Returns 1 if a directory of the store is to be made; -1: the store's text is wrong, and a message
  * was printed. */
 int store_is_new(struct store_tool *t);
@@ -46,24 +46,24 @@ int store_is_new(struct store_tool *t);
 int store_refuse_new(const struct store_tool *t);
 /* Opens the store, with the operands of init as limits; an exit status. */
 int store_open(struct store_tool *t, int with_limits);
-/* Opens a chain of levels, and says which directories it makes. NULL: a message was printed. */
-struct kvc_store *store_open_levels(struct store_tool *t, const char *levels);
+/* Opens a chain of tiers, and says which directories it makes. NULL: a message was printed. */
+struct kvc_store *store_open_tiers(struct store_tool *t, const char *tiers);
 /* Opens an input file as the options say. NULL: a message was printed. */
 struct kvc_file *store_open_file(struct store_tool *t, const char *path);
-/* The namespaces that --space, --like or the whole store gives. */
-struct store_spaces {
-    struct kvc_store_space **item;
+/* The namespaces that --namespace, --like or the whole store gives. */
+struct store_namespaces {
+    struct kvc_store_namespace **item;
     size_t n;
 };
-int store_take_spaces(struct store_tool *t, struct store_spaces *spaces);
-void store_free_spaces(struct store_spaces *spaces);
+int store_take_namespaces(struct store_tool *t, struct store_namespaces *namespaces);
+void store_free_namespaces(struct store_namespaces *namespaces);
 /* Reads --tokens. The caller frees ids->id. */
 int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids);
 /* Finds the longest prefix of --tokens in these namespaces. *hit is NULL, without a message, if
  * there is none. */
-int store_find_longest(struct store_tool *t, const struct store_spaces *spaces,
+int store_find_longest(struct store_tool *t, const struct store_namespaces *namespaces,
                        struct kvc_store_hit **hit);
-/* Says why no level has an object, as far as the levels know. */
+/* Says why no tier has an object, as far as the tiers know. */
 void store_explain(const struct kvc_store *s, const struct kvc_object *o, char *text, size_t size);
 /* Seconds as "3 min". */
 void store_age_text(int64_t seconds, char text[32]);

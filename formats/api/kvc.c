@@ -107,8 +107,6 @@ static int fill(struct kvc_file *f, const struct source *s, const struct kvc_ope
     if (o->n_token_ids && kvc_cache_give_tokens(f->opened.cache, o->token_ids, o->n_token_ids, e))
         return kvc_error_prefix(e, f->name);
     if (o->damaged && kvc_cache_is_container(f->cache) && survey(f, e)) return -1;
-    if (kvc_cache_is_container(f->cache) && !(f->blocks = kvc_block_cache_new(f->cache, e)))
-        return -1;
     return 0;
 }
 
@@ -191,7 +189,6 @@ struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part
 
 void kvc_file_close(struct kvc_file *f) {
     if (!f) return;
-    kvc_block_cache_free(f->blocks);
     if (f->cache) kvc_close(&f->opened);
     kvc_weights_close(f->weights);
     free(f->joined);
@@ -275,9 +272,7 @@ int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t first, uin
     if (tensor >= c->n_tensors || first > c->tensor[tensor].shape.tokens ||
         n > c->tensor[tensor].shape.tokens - first)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: there are no such rows", f->name);
-    const int status = f->blocks ? kvc_block_cache_read(f->blocks, tensor, first, n, dst, e)
-                                 : c->read(c, tensor, first, n, dst, e);
-    return status ? kvc_error_prefix(e, f->name) : 0;
+    return c->read(c, tensor, first, n, dst, e) ? kvc_error_prefix(e, f->name) : 0;
 }
 
 int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e) {

@@ -2,7 +2,6 @@
 #ifndef KVC_FILE_H
 #define KVC_FILE_H
 
-#include "formats/cache/block_cache.h"
 #include "formats/container/salvage.h"
 #include "formats/file/open.h"
 #include "formats/model/weights.h"
@@ -26,7 +25,6 @@ struct kvc_file {
     /* what the file's rows are read from, freed after it by free_owned(); NULL: nothing */
     void *owned;
     void (*free_owned)(void *owned);
-    struct kvc_block_cache *blocks; /* of which rows were read; NULL unless it is a whole .kvc */
 };
 
 /* Returns the file that was opened. */

@@ -3,17 +3,16 @@
  * struct kvc_file it takes; not needed by anything else of kvc.
  *
  *   struct kvc_store *s = kvc_store_open("dir:/var/cache/kvc", NULL, e);
- *   struct kvc_store_space *space = kvc_store_space_like(s, f, &options, e);      what can stand
- * for f kvc_store_put(space, f, NULL, e);                                             chunks of f,
- * in the background struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, NULL, e); the
- * longest prefix uint64_t there = kvc_store_load(hit, &memory, NULL, e);                       into
- * the program's memory
+ *   struct kvc_store_namespace *ns = kvc_store_namespace_like(s, f, &options, e);
+ *   kvc_store_put(ns, f, NULL, e);                             // packs in the background
+ *   struct kvc_store_hit *hit = kvc_store_find(ns, tokens, n, NULL, e);
+ *   uint64_t end = kvc_store_load(hit, &memory, NULL, e);      // into the program's memory
  *
- * Whatever fails in a store makes a prefix shorter, and is counted: finding and loading return
- * errors only for requests that make no sense. All that is delivered has been checked against the
- * tokens that were asked for, the facts of the namespace, and the checksums of the container. No
- * call waits longer than its deadline. Handles may be used by several threads at once, but a hit
- * only by one. After fork() the child must not use them. */
+ * Failures of a store make a prefix shorter, and are counted: finding and loading return errors
+ * only for requests that make no sense. Rows that are delivered have been checked against the
+ * tokens of the request, the facts of the namespace, and the checksums of the container. No call
+ * exceeds its timeout. Handles may be used by several threads at once, but a hit only by one. After
+ * fork() the child must not use them. */
 #ifndef KVC_STORE_H
 #define KVC_STORE_H
 
@@ -26,7 +25,7 @@ extern "C" {
 #define KVC_STORE_API __attribute__((visibility("default")))
 
 struct kvc_store;
-struct kvc_store_space;
+struct kvc_store_namespace;
 struct kvc_store_hit;
 
 KVC_STORE_API const char *kvc_store_version(void); /* "0.1.0": that of libkvc */
@@ -34,30 +33,29 @@ KVC_STORE_API const char *kvc_store_version(void); /* "0.1.0": that of libkvc */
 /* --- stores --- */
 
 struct kvc_store_options {
-    size_t size;          /* of this struct (kvc.h) */
-    unsigned threads;     /* that read and write; 0: 4 */
-    uint64_t queue_bytes; /* of caches that wait to be put; more are dropped. 0: 1 GiB */
-    /* of finding, in microseconds, while only directories are asked; 0: 20 ms */
-    int64_t local_deadline;
-    int64_t deadline;      /* while remote levels are asked too; 0: 50 ms */
-    int64_t load_deadline; /* of loading; 0: 10 s */
+    size_t size;              /* of this struct (kvc.h) */
+    unsigned threads;         /* that read and write; 0: 4 */
+    uint64_t queue_bytes;     /* of caches that wait to be put; more are dropped. 0: 1 GiB */
+    int64_t local_timeout_us; /* of finding, while only directories are asked; 0: 20 ms */
+    int64_t timeout_us;       /* of finding, once remote tiers are asked; 0: 50 ms */
+    int64_t load_timeout_us;  /* of loading; 0: 10 s */
     /* of a secret that signs objects: those without its signature are refused; NULL: none */
     const char *key_file;
     /* folder of kvc_store_redis.so and kvc_store_s3.so; NULL: where kvc was installed */
     const char *backends;
 };
-/* Opens a chain of levels, the fastest first:
+/* Opens a chain of tiers, the fastest first:
  * "dir:/var/cache/kvc,redis://h1,h2,s3://bucket/prefix". Directories that do not exist are made,
- * once all of the text is checked. kvc-store(1) lists the options of each level. */
+ * once all of the text is checked. kvc-store(1) lists the options of each tier. */
 KVC_STORE_API struct kvc_store *
-kvc_store_open(const char *levels, const struct kvc_store_options *options, struct kvc_error *e);
+kvc_store_open(const char *tiers, const struct kvc_store_options *options, struct kvc_error *e);
 /* Ends what is under way, without writing what waits: kvc_store_flush() does. kvc_store_close(NULL)
  * is legal. */
 KVC_STORE_API void kvc_store_close(struct kvc_store *s);
 
 /* --- namespaces --- */
 
-struct kvc_store_space_options {
+struct kvc_store_namespace_options {
     size_t size; /* of this struct */
     /* that chunks are packed with; NULL: split. Lossless recipes share a namespace, whatever they
      * are */
@@ -72,19 +70,19 @@ struct kvc_store_space_options {
 /* Opens the namespace of caches that can stand for f: the same model, tokenizer, adapters, layers,
  * dtypes, RoPE, rotation and windows, and the same fidelity (kvc.5, "Namespace"). f needs no tokens
  * and no rows. */
-KVC_STORE_API struct kvc_store_space *
-kvc_store_space_like(struct kvc_store *s, const struct kvc_file *f,
-                     const struct kvc_store_space_options *options, struct kvc_error *e);
+KVC_STORE_API struct kvc_store_namespace *
+kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
+                         const struct kvc_store_namespace_options *options, struct kvc_error *e);
 /* Opens a namespace that is in the store, by the first hex digits of its name. */
-KVC_STORE_API struct kvc_store_space *
-kvc_store_space_named(struct kvc_store *s, const char *name,
-                      const struct kvc_store_space_options *options, struct kvc_error *e);
-KVC_STORE_API void kvc_store_space_close(struct kvc_store_space *space); /* NULL is legal */
+KVC_STORE_API struct kvc_store_namespace *
+kvc_store_namespace_named(struct kvc_store *s, const char *name,
+                          const struct kvc_store_namespace_options *options, struct kvc_error *e);
+KVC_STORE_API void kvc_store_namespace_close(struct kvc_store_namespace *ns); /* NULL is legal */
 /* Its name, 64 hex digits; its facts, a line each, as the store keeps them; the tokens of a chunk.
  */
-KVC_STORE_API const char *kvc_store_space_name(const struct kvc_store_space *space);
-KVC_STORE_API const char *kvc_store_space_facts(const struct kvc_store_space *space);
-KVC_STORE_API uint64_t kvc_store_space_chunk(const struct kvc_store_space *space);
+KVC_STORE_API const char *kvc_store_namespace_name(const struct kvc_store_namespace *ns);
+KVC_STORE_API const char *kvc_store_namespace_facts(const struct kvc_store_namespace *ns);
+KVC_STORE_API uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns);
 
 /* --- finding and loading --- */
 
@@ -98,14 +96,14 @@ struct kvc_store_extra {
 };
 struct kvc_store_find_options {
     size_t size;                          /* of this struct */
-    int64_t deadline;                     /* microseconds from now; 0: the store's */
+    int64_t timeout_us;                   /* 0: the store's */
     const struct kvc_store_extra *extras; /* ascending by position */
     size_t n_extras;
 };
 /* Finds the longest prefix of n tokens that the store has, in whole chunks. The tokens are copied.
  * NULL only if the request makes no sense or memory is short; a hit of 0 tokens is none. What was
- * found stays readable for the grace of the level (30 s in a directory). */
-KVC_STORE_API struct kvc_store_hit *kvc_store_find(struct kvc_store_space *space,
+ * found stays readable for the grace of the tier (30 s in a directory). */
+KVC_STORE_API struct kvc_store_hit *kvc_store_find(struct kvc_store_namespace *ns,
                                                    const int32_t *tokens, uint64_t n,
                                                    const struct kvc_store_find_options *options,
                                                    struct kvc_error *e);
@@ -115,10 +113,10 @@ struct kvc_store_hit_info {
     size_t size;     /* of this struct; set by the caller */
     uint64_t tokens; /* found */
     uint64_t chunks, bytes;
-    uint64_t asked;     /* tokens in whole chunks that were looked for */
-    int64_t seconds_us; /* that finding took, microseconds */
-    int late;           /* the deadline ended the search */
-    const char *levels; /* "dir 1024, redis 512": tokens by level */
+    uint64_t asked;    /* tokens in whole chunks that were looked for */
+    int64_t took_us;   /* time of the search */
+    int late;          /* the timeout ended the search */
+    const char *tiers; /* "dir 1024, redis 512": tokens by tier */
 };
 KVC_STORE_API int kvc_store_hit_info(const struct kvc_store_hit *hit,
                                      struct kvc_store_hit_info *info);
@@ -126,7 +124,7 @@ KVC_STORE_API int kvc_store_hit_info(const struct kvc_store_hit *hit,
 struct kvc_store_load_options {
     size_t size;         /* of this struct */
     uint64_t first, end; /* positions; end 0: to the last. Whole chunks that touch them are read */
-    int64_t deadline;    /* microseconds from now; 0: the store's */
+    int64_t timeout_us;  /* 0: the store's */
     unsigned threads;    /* that decode; 0: one per core */
     int convert;         /* these two as in struct kvc_load_how */
     const char *pairing;
@@ -159,7 +157,7 @@ KVC_STORE_API uint64_t kvc_store_chunks(struct kvc_store_hit *hit,
  * chunks because layers keep a window or a state. It is one object; of several that share all whole
  * runs of 256 tokens the store keeps the last one. NULL if there is none. *e tells then what was
  * bad, or is 0. */
-KVC_STORE_API struct kvc_file *kvc_store_get_whole(struct kvc_store_space *space,
+KVC_STORE_API struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns,
                                                    const int32_t *tokens, uint64_t n,
                                                    const struct kvc_store_find_options *options,
                                                    struct kvc_error *e);
@@ -169,7 +167,7 @@ KVC_STORE_API struct kvc_file *kvc_store_get_whole(struct kvc_store_space *space
 struct kvc_store_put_options {
     size_t size;     /* of this struct */
     int wait;        /* return when it is stored, or was not */
-    int64_t seconds; /* to live; 0: as the levels say */
+    int64_t seconds; /* to live; 0: as the tiers say */
     int pin;
     /* to compute it anew, relative to other prefixes of its size; 0: 1 */
     double cost;
@@ -184,20 +182,20 @@ struct kvc_store_put_options {
      * before are stored, but not in Redis, which gets the last one first. NULL: none. */
     kvc_progress_fn *progress;
     void *progress_state;
-    /* Gets the bytes of the object of kvc_store_put_name(), as it is stored; 0 if no level keeps
-     * it, or if it was there and its level does not tell. NULL: nobody asks. */
+    /* Gets the bytes of the object of kvc_store_put_name(), as it is stored; 0 if no tier keeps
+     * it, or if it was there and its tier does not tell. NULL: nobody asks. */
     uint64_t *stored_bytes;
 };
 /* Puts the whole chunks of a cache that begins at position 0 and has its token ids. Chunks that the
  * store has are not packed again. A cache with layers that keep a window or a state is put as it
  * is, for kvc_store_get_whole(). Returns 0; 1 if the queue is full and it was dropped (counted); -1
  * if f does not belong to the namespace, cannot be cut, or if `progress` cancelled it. If it waited
- * and a level failed, *e tells why after 0 too; kvc_store_find() tells what is there. */
-KVC_STORE_API int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f,
+ * and a tier failed, *e tells why after 0 too; kvc_store_find() tells what is there. */
+KVC_STORE_API int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
                                 const struct kvc_store_put_options *options, struct kvc_error *e);
-/* Waits until everything that was put is stored. 0, or -1 at the deadline (microseconds from now;
- * 0: no deadline). */
-KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t deadline);
+/* Waits until everything that was put is stored. Returns 0, or -1 after `timeout_us` (0: waits
+ * without a limit). */
+KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t timeout_us);
 
 /* --- caches by names --- */
 
@@ -210,56 +208,58 @@ struct kvc_store_name {
     size_t size; /* 1 to KVC_STORE_MAX_NAME */
 };
 /* Sets there[i] to 1 for each of n names that the store has a cache of, else to 0. What is not
- * known at the deadline counts as missing. Returns how many are there, or -1 for a request that
+ * known after the timeout counts as missing. Returns how many are there, or -1 for a request that
  * makes no sense. */
-KVC_STORE_API int64_t kvc_store_find_names(struct kvc_store_space *space,
+KVC_STORE_API int64_t kvc_store_find_names(struct kvc_store_namespace *ns,
                                            const struct kvc_store_name *names, size_t n,
                                            uint8_t *there,
                                            const struct kvc_store_find_options *options,
                                            struct kvc_error *e);
 /* Puts a cache under a name, as one object; it needs no tokens, and may begin at any position.
- * Packs it in the calling thread, and returns when it is stored: 0 if a level has it now, 1 if none
- * keeps it (counted; *e tells why, code 0: it is expected to be asked for less than what is there),
- * -1 if f does not belong to the namespace. Of the options `seconds`, `pin`, `cost` and
- * `stored_bytes` count. */
-KVC_STORE_API int kvc_store_put_name(struct kvc_store_space *space,
+ * Packs it in the calling thread, and returns when it is stored: 0 if a tier has it now, 1 if every
+ * tier failed or declined it (counted; *e tells why; code 0: the eviction policy ranks it below
+ * what is stored), -1 if f does not belong to the namespace. Of the options `seconds`, `pin`,
+ * `cost` and `stored_bytes` count. */
+KVC_STORE_API int kvc_store_put_name(struct kvc_store_namespace *ns,
                                      const struct kvc_store_name *name, struct kvc_file *f,
                                      const struct kvc_store_put_options *options,
                                      struct kvc_error *e);
 /* Reads the cache of a name; its rows are decoded when they are read. NULL if there is none. *e
- * tells then what was bad, or is 0. Of the options `deadline` counts. */
-KVC_STORE_API struct kvc_file *kvc_store_get_name(struct kvc_store_space *space,
+ * tells then what was bad, or is 0. Of the options `timeout_us` counts. */
+KVC_STORE_API struct kvc_file *kvc_store_get_name(struct kvc_store_namespace *ns,
                                                   const struct kvc_store_name *name,
                                                   const struct kvc_store_load_options *options,
                                                   struct kvc_error *e);
 /* Decodes the cache of a name into memory, whose index 0 gets its first position. Returns 1, or 0
  * if there is none: memory is rubbish then, and *e as above. -1 for a request that makes no sense.
  * `first` and `end` of the options do not count. */
-KVC_STORE_API int kvc_store_load_name(struct kvc_store_space *space,
+KVC_STORE_API int kvc_store_load_name(struct kvc_store_namespace *ns,
                                       const struct kvc_store_name *name, const struct kvc_memory *m,
                                       const struct kvc_store_load_options *options,
                                       struct kvc_error *e);
-/* Removes the caches of n names. Returns 0, or -1 if a level failed. */
-KVC_STORE_API int kvc_store_drop_names(struct kvc_store_space *space,
+/* Removes the caches of n names. Returns 0, or -1 if a tier failed. */
+KVC_STORE_API int kvc_store_drop_names(struct kvc_store_namespace *ns,
                                        const struct kvc_store_name *names, size_t n,
                                        struct kvc_error *e);
 
 /* --- hints --- */
 
 /* Keeps what was found for so many seconds; 0: for good. kvc_store_unpin() ends that. Both wait for
- * the levels. */
+ * the tiers. */
 KVC_STORE_API int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e);
 KVC_STORE_API int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e);
-/* Say that the prefix will be asked for again within so many seconds (an hour at most), or, of what
- * no other prompt shares, never again. They do not wait. */
+/* Keeps the prefix for so many seconds (an hour at most), in which a request for it is expected.
+ * Does not wait. */
 KVC_STORE_API void kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds);
-KVC_STORE_API void kvc_store_done(struct kvc_store_hit *hit);
+/* Makes the chunks of the prefix that no other prompt shares the first to be evicted. Does not
+ * wait. */
+KVC_STORE_API void kvc_store_evict_soon(struct kvc_store_hit *hit);
 
 /* --- in an engine's loop --- */
 
 /* Finds and loads in the background. `m`, its arrays and their memory must stay until the event
  * came; tokens are copied. Returns a number above 0, or -1. */
-KVC_STORE_API int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens,
+KVC_STORE_API int64_t kvc_store_submit(struct kvc_store_namespace *ns, const int32_t *tokens,
                                        uint64_t n, const struct kvc_memory *m,
                                        const struct kvc_store_load_options *options,
                                        struct kvc_error *e);
@@ -276,8 +276,8 @@ KVC_STORE_API int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *ev
 
 /* --- looking after a store --- */
 
-/* Removes all objects of a namespace, from all levels. Returns how many, or -1. */
-KVC_STORE_API int64_t kvc_store_drop(struct kvc_store_space *space, struct kvc_error *e);
+/* Removes all objects of a namespace, from all tiers. Returns how many, or -1. */
+KVC_STORE_API int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e);
 
 struct kvc_store_drop_options {
     size_t size;                          /* of this struct */
@@ -290,29 +290,29 @@ struct kvc_store_drop_options {
 };
 struct kvc_store_dropped {
     size_t size; /* of this struct; set by the caller */
-    /* chunks, each counted once, however many levels had it; a cache that cannot be cut is one */
+    /* chunks, each counted once, however many tiers had it; a cache that cannot be cut is one */
     uint64_t removed;
     uint64_t kept;  /* chunks that were left, as others go on after them */
-    uint64_t bytes; /* of what was removed, in all levels */
+    uint64_t bytes; /* of what was removed, in all tiers */
 };
-/* Removes the whole chunks of one prompt from all levels, and a cache of its last key that cannot
+/* Removes the whole chunks of one prompt from all tiers, and a cache of its last key that cannot
  * be cut and has no other tokens. A chunk stays if the store has a chunk of another prompt that
  * goes on after it, and with it those before it; to know this, the other chunks of the namespace
  * are read. A prompt that ends within this one is not known as such: its chunks are removed. What
  * is put meanwhile may lose its beginning. Returns 0 with what was done in *dropped (NULL: nobody
- * asks), or -1 if a level failed: then a part may be removed, the end of the prompt first. */
-KVC_STORE_API int kvc_store_drop_tokens(struct kvc_store_space *space, const int32_t *tokens,
+ * asks), or -1 if a tier failed: then a part may be removed, the end of the prompt first. */
+KVC_STORE_API int kvc_store_drop_tokens(struct kvc_store_namespace *ns, const int32_t *tokens,
                                         uint64_t n, const struct kvc_store_drop_options *options,
                                         struct kvc_store_dropped *dropped, struct kvc_error *e);
 /* Counters: "json" or "prometheus" text into a caller's buffer. Returns the bytes that the text
  * takes with its NUL, which may be more than `size`. */
 KVC_STORE_API size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text,
                                      size_t size);
-/* Gets an object of a level: its name, bytes, and when it was used last, seconds since 1970.
+/* Gets an object of a tier: its name, bytes, and when it was used last, seconds since 1970.
  * Returns 0, or another number to stop. */
-typedef int kvc_store_walk_fn(void *state, unsigned level, const char *name, uint64_t bytes,
+typedef int kvc_store_walk_fn(void *state, unsigned tier, const char *name, uint64_t bytes,
                               int64_t used);
-KVC_STORE_API int kvc_store_walk(struct kvc_store *s, const struct kvc_store_space *space,
+KVC_STORE_API int kvc_store_walk(struct kvc_store *s, const struct kvc_store_namespace *ns,
                                  kvc_store_walk_fn *fn, void *state, struct kvc_error *e);
 
 /* --- keys, for routers and indexers --- */

@@ -39,7 +39,8 @@ static void cells_free(struct kvc_cells *cells) {
 }
 
 void *kvc_cache_impl(const struct kvc_cache *c, const char *kind) {
-    return c->kind && strcmp(c->kind, kind) == 0 ? c->impl : NULL;
+    const int same = c->kind == kind || (c->kind && strcmp(c->kind, kind) == 0);
+    return same ? c->impl : NULL;
 }
 
 void kvc_cache_free(struct kvc_cache *c) {

@@ -138,8 +138,6 @@ struct kvc_cache {
     /* Returns how many of `threads` threads (0: one per core) may read rows at a time, for want of
      * memory; NULL: all. */
     unsigned (*threads)(const struct kvc_cache *cache, unsigned threads);
-    /* of decoded blocks that readers may keep (block_cache.h); 0: one block of each tensor */
-    uint64_t kept_bytes;
     /* Reads literal bytes [offset, offset + n). */
     int (*read_literal)(const struct kvc_cache *cache, uint64_t offset, uint64_t n, uint8_t *dst,
                         struct kvc_error *e);

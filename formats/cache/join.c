@@ -407,7 +407,6 @@ struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n,
     c->close = join_close;
     c->read = join_read;
     c->threads = join_threads;
-    c->kept_bytes = n ? from[0].cache->kept_bytes : 0;
     c->read_literal = join_read_literal;
     int status = -1;
     if (j)

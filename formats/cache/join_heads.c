@@ -74,7 +74,6 @@ static struct kvc_cache *new_view(const struct kvc_join_operand *from, size_t n,
     c->close = heads_close;
     c->read = heads_read;
     c->threads = heads_threads;
-    c->kept_bytes = n ? from[0].cache->kept_bytes : 0;
     c->read_literal = heads_read_literal;
     if (h) *h = (struct heads){.n = n, .from = kvc_alloc(n, sizeof *from)};
     if (h && h->from) {

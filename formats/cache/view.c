@@ -191,7 +191,6 @@ static struct kvc_cache *make_view(const struct kvc_cache *parent, const struct 
     c->read = view_read;
     c->read_literal = view_read_literal;
     c->threads = view_threads;
-    c->kept_bytes = parent->kept_bytes;
     v->parent = parent;
     v->transform = transform;
     v->tensor = kvc_alloc((size_t)parent->n_tensors + 1, sizeof *v->tensor);

@@ -5,6 +5,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/container/decode_memory.h"
+#include "formats/container/decoded.h"
 #include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/io/parallel.h"
@@ -79,7 +80,7 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
 /* Returns 1 and sets *first where `tensor` is the second one of a pair, or else 0. */
 static int is_second(const struct kvc_records *k, uint32_t tensor, const struct coded *x,
                      uint32_t *first, struct kvc_error *e) {
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_PAIR);
     if (step == line->n) return 0;
     const struct kvc_stored stored = kvc_pipeline_side(x->side, x->n_side, step);
@@ -124,7 +125,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
                        struct kvc_error *e) {
     const struct kvc_cache *c = owner;
     const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "tensor %" PRIu32 " is rebuilt itself: nothing can be rebuilt from it",
@@ -182,7 +183,7 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
                           const struct kvc_inputs_held *held, unsigned depth,
                           const struct rows *dst, struct prepared *p, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const unsigned ahead = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
     const int predicts = ahead < line->n;
@@ -236,7 +237,7 @@ static int decode_stages(const struct kvc_cache *c, uint32_t tensor, uint64_t bl
                          const struct kvc_inputs_held *held, unsigned depth, struct rows *dst,
                          struct kvc_program *program, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     const unsigned skip = split->n_same != 0;
     struct prepared p;
     struct coded other = {0};
@@ -283,7 +284,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     int status = coded_read(c, tensor, block, NULL, &x, e);
     const unsigned first = !status && x.n && x.list[0].type == KVC_SECTION_SAME;
     const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
     else if (first && kvc_same_read(c, tensor, rows, &x.list[0], split, e))
@@ -345,7 +346,7 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     free(split.same);
     const struct kvc_records *k = kvc_records_of(c);
     if (!status && kvc_blocks_verify(c)) status = kvc_blocks_check_digest(c, tensor, block, dst, e);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     if (!status && !held && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n)
         kvc_inputs_offer(c, tensor, block, dst);
     return status;
@@ -360,7 +361,7 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
                         const uint8_t *bytes, struct kvc_program *p, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct kvc_split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
@@ -394,7 +395,7 @@ static int begin_block(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
 static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                              uint8_t *dst) {
     const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
     struct prepared p[2];
     struct coded x[2];
@@ -427,36 +428,63 @@ static int may_decode_two(const struct kvc_cache *c, uint32_t tensor, uint64_t b
     const uint64_t bytes = (cells->block[b + 1] - cells->block[b]) *
                            kvc_row_bytes(&c->tensor[tensor].shape);
     return ((uintptr_t)dst | bytes) % ROW_ALIGN == 0 &&
-           kvc_pipeline_decodes_two(&k->pipeline[k->pipeline_of[tensor]]);
+           kvc_pipeline_decodes_two(kvc_records_pipeline(k, tensor));
+}
+
+/* Decodes a block into the store, which holds it for the caller. NULL: *e. */
+static struct kvc_decoded_block *decode_into_store(const struct kvc_cache *c, uint32_t tensor,
+                                                   uint64_t block, int kind, uint64_t bytes,
+                                                   struct kvc_error *e) {
+    struct kvc_decoded *const rows = kvc_records_of(c)->rows;
+    if (kvc_decode_memory_check(c, tensor, e)) return NULL;
+    struct kvc_decoded_block *b = kvc_decoded_block(rows, tensor, block, kind, (size_t)bytes, e);
+    if (b && decode_block(c, tensor, block, b->bytes, NULL, e)) {
+        free(b);
+        return NULL;
+    }
+    if (b) kvc_decoded_put(rows, b);
+    return b;
+}
+
+/* Copies rows [first, first + n) of a block, which stays in the store for the next ones. */
+static int read_part(const struct kvc_cache *c, const struct kvc_records *k, uint32_t tensor,
+                     uint64_t block, uint64_t first, uint64_t n, uint8_t *dst,
+                     struct kvc_error *e) {
+    const uint64_t *const start = &kvc_tensor_part(c, tensor)->cells.block[block],
+                          row = kvc_row_bytes(&c->tensor[tensor].shape);
+    const int kind = c->read == read_unverified;
+    struct kvc_decoded_block *b = kvc_decoded_find(k->rows, tensor, block, kind);
+    if (!b) b = decode_into_store(c, tensor, block, kind, (start[1] - start[0]) * row, e);
+    if (!b) return -1;
+    memcpy(dst, b->bytes + (first - start[0]) * row, (size_t)(n * row));
+    kvc_decoded_release(b, 1);
+    return 0;
 }
 
 int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
                     uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k) return kvc_records_none(e);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
-    uint8_t *whole = NULL;
-    int status = kvc_records_of(c) ? kvc_decode_memory_check(c, tensor, e) : kvc_records_none(e);
-    for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0; first < end && !status; b++) {
-        uint64_t start = cells->block[b], stop = cells->block[b + 1],
-                 take = (stop < end ? stop : end) - first;
-        if (start == first && may_decode_two(c, tensor, b, end, dst) &&
-            !decode_two_blocks(c, tensor, b, dst)) {
-            if (kvc_blocks_verify(c)) status = kvc_blocks_check_digests(c, tensor, b, dst, e);
-            take = cells->block[b + 2] - first;
-            b++;
-        } else if (take == stop - start && (uintptr_t)dst % ROW_ALIGN == 0) {
-            status = decode_block(c, tensor, b, dst, NULL, e);
-        } else {
-            if (!whole && !(whole = kvc_alloc(row, KVC_BLOCK)))
-                status = kvc_fail_memory(e, "a block");
-            else status = decode_block(c, tensor, b, whole, NULL, e);
-            if (!status) memcpy(dst, whole + (first - start) * row, (size_t)(take * row));
+    const uint64_t row = kvc_row_bytes(&c->tensor[tensor].shape), end = first + n;
+    for (uint64_t b = n ? kvc_cells_block_of(cells, first) : 0, stop; first < end; b++) {
+        stop = cells->block[b + 1] < end ? cells->block[b + 1] : end;
+        if (first != cells->block[b] || stop != cells->block[b + 1] ||
+            (uintptr_t)dst % ROW_ALIGN != 0) {
+            if (read_part(c, k, tensor, b, first, stop - first, dst, e)) return -1;
+        } else if (kvc_decode_memory_check(c, tensor, e)) {
+            return -1;
+        } else if (may_decode_two(c, tensor, b, end, dst) &&
+                   !decode_two_blocks(c, tensor, b, dst)) {
+            if (kvc_blocks_verify(c) && kvc_blocks_check_digests(c, tensor, b, dst, e)) return -1;
+            stop = cells->block[++b + 1];
+        } else if (decode_block(c, tensor, b, dst, NULL, e)) {
+            return -1;
         }
-        dst += take * row;
-        first += take;
+        dst += (stop - first) * row;
+        first = stop;
     }
-    free(whole);
-    return status;
+    return 0;
 }
 
 int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
@@ -466,7 +494,7 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
     if (kvc_decode_memory_check(c, tensor, e)) return -1;
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
     const struct kvc_shape *shape = &c->tensor[tensor].shape;
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted
      * from this one, need its rows; strides are of the cache's shape. */
     const int alone = !kvc_pipeline_decodes_two(line) && !kvc_blocks_verify(c) &&

@@ -5,8 +5,8 @@
 
 #include "codecs/shared.h"
 #include "formats/cache/facts.h"
-#include "formats/container/closed_loop.h"
 #include "formats/container/container.h"
+#include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/container/plan.h"
 #include "formats/model/predict_source.h"
@@ -86,7 +86,7 @@ static inline const struct kvc_cells *kvc_coder_cells(const struct kvc_cache *c,
 
 static inline const struct kvc_pipeline *kvc_coder_pipeline(const struct kvc_encode *x,
                                                             uint32_t tensor) {
-    return &x->plan->pipeline[x->plan->pipeline_of[tensor]];
+    return kvc_plan_pipeline(x->plan, tensor);
 }
 
 static inline int kvc_coder_looks(const struct kvc_pipeline *p) {

@@ -1,129 +1,50 @@
-/* inputs.c: inputs of predictions, decoded, held and kept. */
+/* inputs.c: inputs of predictions, kept as decoded blocks whose kind is the rotation of K. */
 #include "formats/container/inputs.h"
 
-#include "codecs/floats.h"
 #include "codecs/memory.h"
-#include "formats/container/offsets.h"
+#include "formats/container/decoded.h"
 #include "formats/container/records.h"
 #include "formats/model/predict_source.h"
 #include "formats/model/predictor.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT_BYTES (UINT64_C(256) << 20) /* of inputs that nobody holds */
-/* blocks that repeat rows of blocks that stand on others, and so on */
+/* blocks that repeat rows of blocks that depend on others, and so on */
 enum { MAX_DEPTH = 8 };
 
-/* Inputs of one block of a tensor. */
-struct entry {
-    uint32_t tensor;
-    uint64_t block;
-    enum kvc_pairing rotation;
-    size_t bytes;
-    unsigned holders;
-    struct entry *older, *newer;
-    int8_t small[]; /* [row][channel] */
-};
+/* Makes inputs of the decoded rows of a block. */
+static struct kvc_decoded_block *make_inputs(struct kvc_decoded *d,
+                                             const struct kvc_predict_source *s, uint32_t tensor,
+                                             uint64_t block, enum kvc_pairing rotation,
+                                             const uint8_t *rows, struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(s->cache, tensor)->cells;
+    const struct kvc_shape *shape = s->shape ? &s->shape[tensor] : &s->cache->tensor[tensor].shape;
+    const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
+    struct kvc_decoded_block *x = kvc_decoded_block(d, tensor, block, (int)rotation,
+                                                    (size_t)(n * shape->heads * shape->dim), e);
+    if (!x) return NULL;
+    if (!kvc_small_rows(s, tensor, rotation, first, n, rows, (int8_t *)x->bytes, e)) return x;
+    free(x);
+    return NULL;
+}
 
-struct kvc_inputs {
-    pthread_mutex_t lock;
-    /* of K in the container, as the first INPUTS that was read says; -1: none was read */
-    int rotation;
-    struct entry *oldest, *newest; /* all that are kept, by last use */
-    uint64_t bytes;
-    uint64_t kept_bytes; /* at most, of inputs that nobody holds */
-};
+/* --- the blocks on which a block depends --- */
 
 struct kvc_inputs_held {
     const struct kvc_cache *cache;
     uint64_t block;
     unsigned depth;
-    struct entry **entry; /* by tensor, NULL: none is held */
     uint32_t n;
+    struct kvc_decoded_block *inputs[]; /* by tensor, NULL: none is held */
 };
-
-struct kvc_inputs *kvc_inputs_new(struct kvc_error *e) {
-    struct kvc_inputs *k = calloc(1, sizeof *k);
-    if (k) *k = (struct kvc_inputs){.rotation = -1, .kept_bytes = KEPT_BYTES};
-    if (k && !pthread_mutex_init(&k->lock, NULL)) return k;
-    kvc_fail_memory(e, "a container");
-    free(k);
-    return NULL;
-}
-
-void kvc_inputs_set_kept(struct kvc_inputs *k, uint64_t bytes) {
-    k->kept_bytes = bytes < KEPT_BYTES ? bytes : KEPT_BYTES;
-}
-
-void kvc_inputs_free(struct kvc_inputs *k) {
-    if (!k) return;
-    for (struct entry *x = k->oldest, *next; x; x = next) {
-        next = x->newer;
-        free(x);
-    }
-    pthread_mutex_destroy(&k->lock);
-    free(k);
-}
-
-/* --- what is kept; under the lock --- */
-
-static void take_out(struct kvc_inputs *k, struct entry *x) {
-    *(x->older ? &x->older->newer : &k->oldest) = x->newer;
-    *(x->newer ? &x->newer->older : &k->newest) = x->older;
-    k->bytes -= x->bytes;
-}
-
-static void put_in(struct kvc_inputs *k, struct entry *x) {
-    x->older = k->newest;
-    x->newer = NULL;
-    *(k->newest ? &k->newest->newer : &k->oldest) = x;
-    k->newest = x;
-    k->bytes += x->bytes;
-}
-
-/* Frees what was not used for longest and is not held. */
-static void inputs_make_room(struct kvc_inputs *k) {
-    for (struct entry *x = k->oldest, *next; x && k->bytes > k->kept_bytes; x = next) {
-        next = x->newer;
-        if (x->holders) continue;
-        take_out(k, x);
-        free(x);
-    }
-}
-
-/* Returns what is kept of a block, now held, or NULL. */
-static struct entry *inputs_find(struct kvc_inputs *k, uint32_t tensor, uint64_t block,
-                                 enum kvc_pairing rotation) {
-    pthread_mutex_lock(&k->lock);
-    struct entry *x = k->newest;
-    while (x && !(x->tensor == tensor && x->block == block && x->rotation == rotation))
-        x = x->older;
-    if (x) {
-        x->holders++;
-        take_out(k, x);
-        put_in(k, x);
-    }
-    pthread_mutex_unlock(&k->lock);
-    return x;
-}
-
-static void inputs_keep(struct kvc_inputs *k, struct entry *x) {
-    pthread_mutex_lock(&k->lock);
-    put_in(k, x);
-    inputs_make_room(k);
-    pthread_mutex_unlock(&k->lock);
-}
-
-/* --- what a block stands on --- */
 
 /* Reads the tensors that a segment is predicted from. Returns 1, 0 where it is from none, or -1. */
 static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                        struct kvc_ahead_inputs *to, struct kvc_error *e) {
-    const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
     const uint64_t record = k->side_record[k->first_side[tensor] + block / KVC_SEGMENT_BLOCKS];
     struct kvc_section *list;
@@ -139,11 +60,7 @@ static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
             status = kvc_fail(e, KVC_ERR_DAMAGED,
                               "section INPUTS names a tensor that comes later, or of another part");
     kvc_records_release(k, record, list);
-    if (status > 0) {
-        pthread_mutex_lock(&k->inputs->lock);
-        if (k->inputs->rotation < 0) k->inputs->rotation = (int)to->rotation;
-        pthread_mutex_unlock(&k->inputs->lock);
-    }
+    if (status > 0) atomic_compare_exchange_strong(&k->rotation, &(int){-1}, (int)to->rotation);
     return status < 0 ? kvc_record_context(e, record, "SIDE") : status;
 }
 
@@ -164,70 +81,51 @@ static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint
     return has < 0 ? -1 : 0;
 }
 
-/* Makes inputs of the decoded rows of a block. */
-static struct entry *make(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
-                          enum kvc_pairing rotation, const uint8_t *rows, struct kvc_error *e) {
+/* Makes inputs of the decoded rows of a block of a container. */
+static struct kvc_decoded_block *inputs_of(const struct kvc_cache *c, uint32_t tensor,
+                                           uint64_t block, enum kvc_pairing rotation,
+                                           const uint8_t *rows, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
-    const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
-    const size_t bytes = (size_t)(n * k->shape[tensor].heads * k->shape[tensor].dim);
-    struct entry *x = kvc_alloc(sizeof *x + bytes, 1);
     struct kvc_predict_source s;
-    int status = x ? 0 : kvc_fail_memory(e, "inputs");
+    if (!k->profile) {
+        if (e) *e = k->no_profile;
+        return NULL;
+    }
     kvc_predict_source_init(&s, c, tensor, k->profile, k->pairing, NULL, NULL);
     s.shape = k->shape;
-    if (!status && !k->profile) {
-        if (e) *e = k->no_profile;
-        status = -1;
-    }
-    if (!status)
-        *x = (struct entry){
-            .tensor = tensor, .block = block, .rotation = rotation, .bytes = bytes, .holders = 1};
-    if (!status) status = kvc_small_rows(&s, tensor, rotation, first, n, rows, x->small, e);
-    if (!status) return x;
-    free(x);
-    return NULL;
+    return make_inputs(k->inputs, &s, tensor, block, rotation, rows, e);
 }
 
-/* Decodes a block that others stand on, and makes inputs of it. */
-static struct entry *decode_and_make(const struct kvc_cache *c, uint32_t tensor,
-                                     enum kvc_pairing rotation, const struct kvc_inputs_held *held,
-                                     kvc_inputs_decode_fn *decode, struct kvc_error *e) {
+/* Decodes a block on which others depend, and makes inputs of it. */
+static struct kvc_decoded_block *decode_inputs(const struct kvc_cache *c, uint32_t tensor,
+                                               enum kvc_pairing rotation,
+                                               const struct kvc_inputs_held *held,
+                                               kvc_inputs_decode_fn *decode, struct kvc_error *e) {
     uint8_t *rows = kvc_alloc(KVC_BLOCK, kvc_row_bytes(&c->tensor[tensor].shape));
-    struct entry *x = NULL;
+    struct kvc_decoded_block *x = NULL;
     if (!rows) kvc_fail_memory(e, "inputs");
     else if (decode(c, tensor, held->block, rows, held, e))
         kvc_error_prefix(e, "stands on a block that cannot be read");
-    else x = make(c, tensor, held->block, rotation, rows, e);
+    else x = inputs_of(c, tensor, held->block, rotation, rows, e);
     free(rows);
     return x;
 }
 
 void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                       const uint8_t *rows) {
-    const struct kvc_records *k = kvc_records_of(c);
-    pthread_mutex_lock(&k->inputs->lock);
-    const int rotation = k->inputs->rotation;
-    pthread_mutex_unlock(&k->inputs->lock);
+    struct kvc_records *k = kvc_records_of(c);
+    const int rotation = k->rotation;
     if (rotation < 0 || !k->profile || !kvc_predict_takes(c, tensor)) return;
-    struct entry *x = inputs_find(k->inputs, tensor, block, (enum kvc_pairing)rotation);
-    if (!x && (x = make(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL)))
-        inputs_keep(k->inputs, x);
-    if (!x) return;
-    pthread_mutex_lock(&k->inputs->lock);
-    x->holders--;
-    pthread_mutex_unlock(&k->inputs->lock);
+    struct kvc_decoded_block *x = kvc_decoded_find(k->inputs, tensor, block, rotation);
+    if (!x && (x = inputs_of(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL)))
+        kvc_decoded_put(k->inputs, x);
+    if (x) kvc_decoded_release(x, 1);
 }
 
 void kvc_inputs_release(struct kvc_inputs_held *held) {
     if (!held) return;
-    struct kvc_inputs *k = kvc_records_of(held->cache)->inputs;
-    pthread_mutex_lock(&k->lock);
     for (uint32_t t = 0; t < held->n; t++)
-        if (held->entry[t]) held->entry[t]->holders--;
-    inputs_make_room(k);
-    pthread_mutex_unlock(&k->lock);
-    free(held->entry);
+        if (held->inputs[t]) kvc_decoded_release(held->inputs[t], 1);
     free(held);
 }
 
@@ -235,44 +133,65 @@ unsigned kvc_inputs_depth(const struct kvc_inputs_held *held) {
     return held->depth;
 }
 
+/* Holds the inputs of all blocks on which held->block of tensor held->n depends. */
+static int hold_inputs(struct kvc_inputs_held *held, uint8_t *wanted, kvc_inputs_decode_fn *decode,
+                       struct kvc_error *e) {
+    const struct kvc_cache *c = held->cache;
+    struct kvc_decoded *inputs = kvc_records_of(c)->inputs;
+    if (held->depth > MAX_DEPTH)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "blocks stand on repeated rows of too many others");
+    if (want(c, held->n, held->block, wanted, e)) return -1;
+    for (uint32_t t = held->n; t-- > 0;) { /* a tensor depends on lower ones alone */
+        if (wanted[t] == UNUSED) continue;
+        held->inputs[t] = kvc_decoded_find(inputs, t, held->block, wanted[t] - WANTED);
+        if (!held->inputs[t] && want(c, t, held->block, wanted, e)) return -1;
+    }
+    for (uint32_t t = 0; t < held->n; t++) {
+        if (wanted[t] == UNUSED || held->inputs[t]) continue;
+        held->inputs[t] = decode_inputs(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode,
+                                        e);
+        if (!held->inputs[t]) return -1;
+        kvc_decoded_put(inputs, held->inputs[t]);
+    }
+    return 0;
+}
+
 struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t tensor,
                                            uint64_t block, unsigned depth,
                                            kvc_inputs_decode_fn *decode, struct kvc_error *e) {
-    struct kvc_inputs *k = kvc_records_of(c)->inputs;
-    struct kvc_inputs_held *held = calloc(1, sizeof *held);
     uint8_t *wanted = kvc_alloc_zeros((uint64_t)tensor + 1, 1);
-    if (held)
-        *held = (struct kvc_inputs_held){.cache = c, .block = block, .depth = depth, .n = tensor};
-    if (held) held->entry = kvc_alloc_zeros((uint64_t)tensor + 1, sizeof *held->entry);
-    int status = held && wanted && held->entry ? 0 : kvc_fail_memory(e, "inputs");
-    if (!status && depth > MAX_DEPTH)
-        status = kvc_fail(e, KVC_ERR_DAMAGED, "blocks stand on repeated rows of too many others");
-    if (!status) status = want(c, tensor, block, wanted, e);
-    for (uint32_t t = tensor; t-- > 0 && !status;) /* a tensor stands on lower ones alone */
-        if (wanted[t] != UNUSED &&
-            !(held->entry[t] = inputs_find(k, t, block, (enum kvc_pairing)(wanted[t] - WANTED))))
-            status = want(c, t, block, wanted, e);
-    for (uint32_t t = 0; t < tensor && !status; t++) {
-        if (wanted[t] == UNUSED || held->entry[t]) continue;
-        held->entry[t] = decode_and_make(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode,
-                                         e);
-        if (held->entry[t]) inputs_keep(k, held->entry[t]);
-        else status = -1;
-    }
+    struct kvc_inputs_held
+        *held = kvc_alloc_zeros(1, sizeof *held + (uint64_t)tensor * sizeof *held->inputs);
+    if (held) *held = (struct kvc_inputs_held){c, block, depth, tensor};
+    const int status = held && wanted ? hold_inputs(held, wanted, decode, e)
+                                      : kvc_fail_memory(e, "inputs");
     free(wanted);
     if (!status) return held;
-    if (held && !held->entry) {
-        free(held);
-        held = NULL;
-    }
     kvc_inputs_release(held);
     return NULL;
 }
 
+int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation,
+                     const uint64_t *row, size_t n, int8_t *to, size_t stride,
+                     struct kvc_error *e) {
+    const struct kvc_inputs_held *held = owner;
+    const struct kvc_decoded_block *x = tensor < held->n ? held->inputs[tensor] : NULL;
+    if (!x || x->kind != (int)rotation)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not what section INPUTS names",
+                        tensor);
+    const struct kvc_shape *shape = &kvc_records_of(held->cache)->shape[tensor];
+    const uint64_t start = kvc_tensor_part(held->cache, tensor)->cells.block[held->block];
+    kvc_small_spread((const int8_t *)x->bytes, (size_t)(shape->heads * shape->dim), start, row, n,
+                     to, stride);
+    return 0;
+}
+
+/* --- for devices --- */
+
 int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                           struct kvc_ahead_inputs *to, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     const unsigned step = kvc_pipeline_first(line, KVC_STAGE_AHEAD);
     return step < line->n && line->step[step].stage->lower ? read_inputs(c, tensor, block, to, e)
                                                            : 0;
@@ -294,16 +213,123 @@ int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct 
     return 0;
 }
 
-int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation,
-                     const uint64_t *row, size_t n, int8_t *to, size_t stride,
+/* --- for encoders --- */
+
+/* A tensor, and what others need of it. */
+struct loop_tensor {
+    uint32_t from[KVC_AHEAD_MOST]; /* lossy tensors that it may be predicted from, n of them */
+    size_t n;
+    unsigned users; /* tensors that may be predicted from this one, each of which holds its blocks */
+    int failed;
+};
+
+struct kvc_loop {
+    const struct kvc_cache *c;
+    struct kvc_profile *profile;
+    enum kvc_pairing pairing, rotation;
+    /* 1: blocks may be encoded again, for rows that repeat them, so that nothing is freed before
+     * the end */
+    int keeps;
+    struct kvc_decoded *inputs;
+    struct loop_tensor *tensor;
+};
+
+static void loop_source(const struct kvc_loop *loop, uint32_t tensor,
+                        struct kvc_predict_source *s) {
+    kvc_predict_source_init(s, loop->c, tensor, loop->profile, loop->pairing, NULL, NULL);
+}
+
+/* Lists the lossy tensors from which a tensor may be predicted, and counts it among their users. */
+static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint32_t tensor,
+                       int *any, struct kvc_error *e) {
+    struct kvc_predict_source s;
+    uint32_t from[KVC_AHEAD_MOST];
+    const struct kvc_pipeline *line = kvc_plan_pipeline(plan, tensor);
+    if (kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n ||
+        !kvc_plan_select(&loop->c->tensor[tensor]))
+        return 0;
+    loop_source(loop, tensor, &s);
+    const int n = kvc_predict_inputs(&s, from, e);
+    for (int i = 0; i < n; i++) {
+        if (from[i] == KVC_AHEAD_NONE || kvc_pipeline_lossless(kvc_plan_pipeline(plan, from[i])))
+            continue;
+        struct loop_tensor *t = &loop->tensor[tensor];
+        t->from[t->n++] = from[i];
+        loop->tensor[from[i]].users++;
+        *any = 1;
+    }
+    return n < 0 ? -1 : 0;
+}
+
+int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct kvc_plan *plan,
+                 struct kvc_profile *profile, enum kvc_pairing pairing, enum kvc_pairing rotation,
+                 struct kvc_error *e) {
+    int any = 0;
+    uint32_t parts = 0;
+    *to = NULL;
+    if (!profile) return 0;
+    for (uint32_t p = 0; p < c->n_parts; p++) parts += c->part[p].kind != KVC_PART_COMPANION;
+    struct kvc_loop *loop = malloc(sizeof *loop);
+    if (!loop) return kvc_fail_memory(e, "inputs");
+    *loop = (struct kvc_loop){c, profile, pairing, rotation, .keeps = parts > 1};
+    loop->inputs = kvc_decoded_new(UINT64_MAX, 0, e);
+    loop->tensor = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *loop->tensor);
+    int status = loop->inputs && loop->tensor ? 0 : kvc_fail_memory(e, "inputs");
+    for (uint32_t t = 0; t < c->n_tensors && !status; t++)
+        status = list_inputs(loop, plan, t, &any, e);
+    if (!status && any) *to = loop;
+    else kvc_loop_free(loop);
+    return status;
+}
+
+void kvc_loop_free(struct kvc_loop *loop) {
+    if (!loop) return;
+    kvc_decoded_free(loop->inputs);
+    free(loop->tensor);
+    free(loop);
+}
+
+int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, const uint8_t *rows,
                      struct kvc_error *e) {
-    const struct kvc_inputs_held *held = owner;
-    const struct entry *x = tensor < held->n ? held->entry[tensor] : NULL;
-    if (!x || x->rotation != rotation)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not what section INPUTS names",
-                        tensor);
-    const struct kvc_shape *shape = &kvc_records_of(held->cache)->shape[tensor];
-    const uint64_t start = kvc_tensor_part(held->cache, tensor)->cells.block[held->block];
-    kvc_small_spread(x->small, (size_t)(shape->heads * shape->dim), start, row, n, to, stride);
+    struct kvc_predict_source s;
+    if (!loop || !loop->tensor[tensor].users) return 0;
+    loop_source(loop, tensor, &s);
+    struct kvc_decoded_block *x = make_inputs(loop->inputs, &s, tensor, block, loop->rotation, rows,
+                                              e);
+    if (!x) return -1;
+    x->holders = loop->tensor[tensor].users;
+    kvc_decoded_put(loop->inputs, x);
+    return 0;
+}
+
+void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint64_t end,
+                   int failed) {
+    if (!loop) return;
+    struct loop_tensor *t = &loop->tensor[tensor];
+    if (failed) kvc_decoded_fail(loop->inputs, &t->failed);
+    for (size_t i = 0; i < t->n && !loop->keeps; i++)
+        for (uint64_t b = block; b < end; b++) {
+            struct kvc_decoded_block *x = kvc_decoded_find(loop->inputs, t->from[i], b,
+                                                           (int)loop->rotation);
+            if (!x) continue; /* not encoded yet: nothing was predicted from it */
+            kvc_decoded_release(x, 2); /* it is held for this tensor since it was published */
+        }
+    if (!loop->keeps) kvc_decoded_trim(loop->inputs, 0);
+}
+
+int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n,
+                   int8_t *to, size_t stride, struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(loop->c, tensor)->cells;
+    const struct kvc_shape *shape = &loop->c->tensor[tensor].shape;
+    const uint64_t block = kvc_cells_block_of(cells, row[0]);
+    struct kvc_decoded_block *x = kvc_decoded_await(loop->inputs, tensor, block,
+                                                    (int)loop->rotation,
+                                                    &loop->tensor[tensor].failed);
+    if (!x)
+        return kvc_fail(e, KVC_ERR_VERIFY,
+                        "a layer that this one is predicted from could not be encoded");
+    kvc_small_spread((const int8_t *)x->bytes, (size_t)(shape->heads * shape->dim),
+                     cells->block[block], row, n, to, stride);
+    kvc_decoded_release(x, 1);
     return 0;
 }

@@ -1,41 +1,42 @@
-/* inputs.h: inputs of predictions, made of decoded blocks of earlier tensors. A block of a layer
- * may depend on the same block of the layer before it, recursively: all of them are decoded once,
- * from the first on, and the last ones are kept for the blocks that follow. Not for the arithmetic
+/* inputs.h: inputs of predictions, made of decoded blocks of earlier tensors: for a reader, which
+ * decodes these blocks first, and for an encoder, which makes the inputs of the rows that its own
+ * lossy output decodes to, so that both predict alike. Not for the arithmetic
  * (formats/model/predictor.h). */
 #ifndef KVC_CONTAINER_INPUTS_H
 #define KVC_CONTAINER_INPUTS_H
 
 #include "codecs/ahead.h"
-#include "formats/cache/cache.h"
+#include "formats/container/plan.h"
 #include "formats/model/predictor_part.h"
+#include "formats/model/profile.h"
 
-/* The inputs that a container keeps. For several threads. */
-struct kvc_inputs;
-struct kvc_inputs *kvc_inputs_new(struct kvc_error *e);
-void kvc_inputs_free(struct kvc_inputs *k);
-/* Lowers the bytes of inputs that are kept though nobody holds them, from 256 MiB. */
-void kvc_inputs_set_kept(struct kvc_inputs *k, uint64_t bytes);
+/* --- for readers --- */
 
-/* All that one block of a tensor stands on. */
+#define KVC_INPUTS_BYTES (UINT64_C(256) << 20) /* that a container keeps at most */
+
+/* All that one block of a tensor depends on: the same block of earlier tensors, recursively. */
 struct kvc_inputs_held;
 
-/* Decodes block `block` of a tensor into dst, with what it stands on. */
+/* Decodes block `block` of a tensor into dst, with the inputs that it depends on. */
 typedef int kvc_inputs_decode_fn(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                                  uint8_t *dst, const struct kvc_inputs_held *held,
                                  struct kvc_error *e);
 
-/* Decodes all that a block stands on, and holds it until kvc_inputs_release(). `depth`: 0, or 1 +
- * that of the block for whose sake this one is decoded. Memory: the inputs of the blocks, one byte
- * a value. Returns NULL on failure. */
+/* Decodes all that a block depends on, from the first tensor on, and holds it until
+ * kvc_inputs_release(). `depth`: 0, or 1 + that of the block for whose sake this one is decoded.
+ * Memory: the inputs of the blocks, one byte a value. Returns NULL on failure. */
 struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t tensor,
                                            uint64_t block, unsigned depth,
                                            kvc_inputs_decode_fn *decode, struct kvc_error *e);
 void kvc_inputs_release(struct kvc_inputs_held *held);
-/* Keeps inputs of the decoded rows of a block that others may stand on, so that it need not be
+/* Keeps inputs of the decoded rows of a block on which others may depend, so that it need not be
  * decoded for them again. Does nothing where that is not known, or without memory. */
 void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                       const uint8_t *rows);
 unsigned kvc_inputs_depth(const struct kvc_inputs_held *held);
+/* The kvc_small_fn (predict_source.h) of the inputs that are held, its owner. */
+int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation,
+                     const uint64_t *row, size_t n, int8_t *to, size_t stride, struct kvc_error *e);
 
 /* Reads which tensors the segment of a block is predicted from by a device. Returns 1, 0 where it
  * is from none or the CPU predicts it, or -1. */
@@ -46,8 +47,30 @@ int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t b
 int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small,
                        const double **angle, size_t *half, struct kvc_error *e);
 
-/* The kvc_small_fn (predict_source.h) of what is held, its owner. */
-int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation,
-                     const uint64_t *row, size_t n, int8_t *to, size_t stride, struct kvc_error *e);
+/* --- for encoders --- */
+
+/* The inputs from lossy tensors. Several threads encode tensors at once. A thread that needs the
+ * inputs of a block waits for the thread that encodes the block; tensors are handed out in their
+ * order and are predicted from lower ones, so that some thread can always go on. */
+struct kvc_loop;
+
+/* Makes *loop, NULL where no tensor is predicted from lossy ones. All arguments must outlive it.
+ * `rotation`: how K of the cache is rotated, or UNKNOWN. Memory: one byte a value of the tensors
+ * that others still wait for. */
+int kvc_loop_new(struct kvc_loop **loop, const struct kvc_cache *c, const struct kvc_plan *plan,
+                 struct kvc_profile *profile, enum kvc_pairing pairing, enum kvc_pairing rotation,
+                 struct kvc_error *e);
+void kvc_loop_free(struct kvc_loop *loop);
+/* Makes inputs of all decoded rows of a block, where a tensor is predicted from them. */
+int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, const uint8_t *rows,
+                     struct kvc_error *e);
+/* Says that blocks [block, end) of a tensor are encoded, or that this failed. Threads that wait for
+ * them then fail as well. */
+void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint64_t end,
+                   int failed);
+/* Waits for inputs of n rows of one block of a tensor, and copies them to to[i * stride + channel].
+ */
+int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, size_t n,
+                   int8_t *to, size_t stride, struct kvc_error *e);
 
 #endif

@@ -66,7 +66,7 @@ int kvc_container_lossless(const struct kvc_cache *c) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return 0;
     for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (!kvc_pipeline_lossless(&k->pipeline[k->pipeline_of[t]])) return 0;
+        if (!kvc_pipeline_lossless(kvc_records_pipeline(k, t))) return 0;
     return 1;
 }
 
@@ -194,7 +194,7 @@ int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *te
                             struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
-    const struct kvc_pipeline *line = &k->pipeline[k->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     const uint64_t side = k->first_side[tensor] < k->first_side[tensor + 1]
                               ? k->side_record[k->first_side[tensor]]
                               : 0;

@@ -22,6 +22,11 @@ int kvc_plan_make(struct kvc_plan *plan, const struct kvc_cache *c, const struct
                   struct kvc_error *e);
 void kvc_plan_free(struct kvc_plan *plan);
 
+static inline const struct kvc_pipeline *kvc_plan_pipeline(const struct kvc_plan *plan,
+                                                           uint32_t tensor) {
+    return &plan->pipeline[plan->pipeline_of[tensor]];
+}
+
 /* Returns the tensor of hidden states from which a tensor with this pipeline is rebuilt, or
  * KVC_NONE: the states of the tensor's layer, or of the next layer that keeps its own. */
 uint32_t kvc_plan_hidden(const struct kvc_cache *c, const struct kvc_pipeline *line,

@@ -6,6 +6,7 @@
 #include "codecs/memory.h"
 #include "formats/container/decode_memory.h"
 #include "formats/cache/keys.h"
+#include "formats/container/decoded.h"
 #include "formats/container/extents_section.h"
 #include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
@@ -326,7 +327,8 @@ static void container_close(struct kvc_cache *c) {
     kvc_survey_free(k->survey);
     kvc_profile_free(k->profile);
     kvc_projections_free(&k->projections);
-    kvc_inputs_free(k->inputs);
+    kvc_decoded_free(k->rows);
+    kvc_decoded_free(k->inputs);
     pthread_mutex_destroy(&k->literal_lock);
     free(k->literal);
     free(k);
@@ -342,7 +344,12 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
         free(k);
         return NULL;
     }
-    if (!(k->inputs = kvc_inputs_new(e))) {
+    k->rows = kvc_decoded_new(0, 1, e);
+    k->inputs = kvc_decoded_new(0, 0, e);
+    k->rotation = -1;
+    if (!k->rows || !k->inputs) {
+        kvc_decoded_free(k->rows);
+        kvc_decoded_free(k->inputs);
         kvc_projections_free(&k->projections);
         kvc_cache_free(c);
         free(k);
@@ -401,8 +408,9 @@ void kvc_container_set_memory(struct kvc_cache *c, uint64_t bytes) {
     struct kvc_records *k = kvc_records_of(c);
     if (!k) return;
     k->max_memory = bytes ? bytes : kvc_decode_memory_default();
-    c->kept_bytes = kvc_decode_memory_kept(c);
-    kvc_inputs_set_kept(k->inputs, c->kept_bytes);
+    const uint64_t kept = kvc_decode_memory_kept(c);
+    kvc_decoded_set_bytes(k->rows, kept);
+    kvc_decoded_set_bytes(k->inputs, kept < KVC_INPUTS_BYTES ? kept : KVC_INPUTS_BYTES);
 }
 
 /* --- the profile --- */

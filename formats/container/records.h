@@ -13,8 +13,9 @@
 #include "formats/model/rebuild_source.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
-struct kvc_inputs;
+struct kvc_decoded;
 struct kvc_survey;
 
 /* A rotation of the TABLE. */
@@ -57,7 +58,10 @@ struct kvc_records {
     /* by tensor, as coded: the cache's own may since have got another number of heads */
     struct kvc_shape *shape;
     struct kvc_projections projections; /* for rows that are rebuilt */
-    struct kvc_inputs *inputs;          /* for rows that are predicted */
+    struct kvc_decoded *rows;           /* blocks of which a part was read; kind: see blocks.c */
+    struct kvc_decoded *inputs;         /* of predictions, kind: how K is rotated */
+    /* of K, as the first INPUTS that was read says; -1: none was read */
+    _Atomic int rotation;
     /* of K, as coded: the caller may have set another in the metadata */
     enum kvc_pairing pairing;
     struct kvc_profile *profile; /* with which the file was packed; NULL: not found */
@@ -82,6 +86,10 @@ struct kvc_records {
 
 /* Returns the records of a cache that kvc_container_open() made; NULL for any other cache. */
 struct kvc_records *kvc_records_of(const struct kvc_cache *c);
+static inline const struct kvc_pipeline *kvc_records_pipeline(const struct kvc_records *k,
+                                                              uint32_t tensor) {
+    return &k->pipeline[k->pipeline_of[tensor]];
+}
 extern const char kvc_records_kind[]; /* `kind` of such a cache */
 /* Fails, because a cache is not a container's. */
 int kvc_records_none(struct kvc_error *e);

@@ -25,7 +25,7 @@ static int is_alike(const struct kvc_cache *c, const struct kvc_plan *plan,
     const struct kvc_layer *layer = &c->layer[x->layer], *other = &from->layer[y->layer];
     const struct kvc_shape *s = &x->shape, *r = &k->shape[tensor];
     return codes_blocks_alone(line) &&
-           kvc_pipeline_same(line, &k->pipeline[k->pipeline_of[tensor]]) && x->role == y->role &&
+           kvc_pipeline_same(line, kvc_records_pipeline(k, tensor)) && x->role == y->role &&
            layer->part == other->part && layer->index == other->index && s->dtype == r->dtype &&
            s->heads == r->heads && s->dim == r->dim;
 }

@@ -74,20 +74,18 @@ int kvc_uniform_open(struct kvc_uniform *u, const struct kvc_cache *c,
 
 void kvc_uniform_close(struct kvc_uniform *u) {
     free(u->rows);
-    kvc_block_cache_free(u->blocks);
     kvc_arrays_free(&u->arrays);
 }
 
 int kvc_uniform_place(struct kvc_uniform *u, const struct kvc_place *place, uint8_t *base,
                       struct kvc_error *e) {
-    const struct kvc_shape *shape = &u->arrays.cache->tensor[place->tensor].shape;
-    if (!u->blocks && !(u->blocks = kvc_block_cache_new(u->arrays.cache, e))) return -1;
+    const struct kvc_cache *c = u->arrays.cache;
+    const struct kvc_shape *shape = &c->tensor[place->tensor].shape;
     if (!u->rows && !(u->rows = kvc_alloc(KVC_BLOCK, kvc_row_bytes(shape))))
         return kvc_fail_memory(e, "rows");
     for (uint64_t i = 0, run; i < place->n; i += run) {
         run = place->n - i < KVC_BLOCK ? place->n - i : KVC_BLOCK;
-        if (kvc_block_cache_read(u->blocks, place->tensor, place->cell + i, run, u->rows, e))
-            return -1;
+        if (c->read(c, place->tensor, place->cell + i, run, u->rows, e)) return -1;
         kvc_rows_scatter(base + place->offset, u->rows, shape, &place->strides, i, run, 0);
     }
     return 0;

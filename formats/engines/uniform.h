@@ -3,7 +3,6 @@
 #ifndef KVC_UNIFORM_H
 #define KVC_UNIFORM_H
 
-#include "formats/cache/block_cache.h"
 #include "formats/engines/arrays_write.h"
 
 struct kvc_uniform {
@@ -15,7 +14,6 @@ struct kvc_uniform {
     uint64_t heads, dim; /* of K and of V; heads = 1 where heads_known is 0: all of a row */
     int latent;          /* 1: a layer has a latent in place of K and V */
     int heads_known;
-    struct kvc_block_cache *blocks; /* of kvc_uniform_place() */
     uint8_t *rows;
 };
 

@@ -11,7 +11,6 @@
 #include "formats/file/restore.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/block_cache.h"
 #include "formats/cache/extents.h"
 #include "formats/container/container.h"
 #include "formats/io/parallel.h"
@@ -26,7 +25,6 @@ enum { LITERAL_PIECE = 1 << 20 };
 struct source {
     const struct kvc_cache *cache;
     const struct kvc_member_sink *out;
-    struct kvc_block_cache *blocks;
     uint64_t *first; /* by extent: number of its first item; n_extents + 1 entries */
     /* by extent: its place in the output; NULL: the output is written front to back */
     uint64_t *offset;
@@ -171,7 +169,7 @@ static int fill_place(const struct source *s, const struct kvc_place *p, uint8_t
         for (run = 1; run < KVC_BLOCK && i + run < p->n &&
                       (!row_of || row_of[p->cell + i + run] == first + run);)
             run++;
-        if (kvc_block_cache_read(s->blocks, p->tensor, first, run, rows, e)) return -1;
+        if (c->read(c, p->tensor, first, run, rows, e)) return -1;
         kvc_rows_scatter(region + p->offset, rows, shape, &p->strides, i, run, 0);
     }
     return 0;
@@ -438,7 +436,7 @@ int kvc_source_write_members(const struct kvc_cache *c, unsigned threads,
     if (c->n_members && !out->begin)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "the source is %u files: they need a folder or an archive", c->n_members);
-    int status = invert_orders(&s, e) || !(s.blocks = kvc_block_cache_new(c, e)) ? -1 : 0;
+    int status = invert_orders(&s, e);
     if (!status && (!(s.first = kvc_alloc(c->n_extents + 1, sizeof *s.first)) ||
                     !(s.tensor = kvc_alloc_zeros(c->n_extents, sizeof *s.tensor))))
         status = kvc_fail_memory(e, "extents");
@@ -458,7 +456,6 @@ int kvc_source_write_members(const struct kvc_cache *c, unsigned threads,
     free(s.row_of);
     free_rooms(&s);
     free(s.first);
-    kvc_block_cache_free(s.blocks);
     if (status) return -1;
     return kvc_cache_is_container(c) ? kvc_container_check_rest(c, e) : 0;
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
-    const uint64_t tokens = x->space->chunk, first = x->i * tokens;
+    const uint64_t tokens = x->ns->chunk, first = x->i * tokens;
     const size_t per_chunk = (size_t)(tokens / KVC_PREFIX_TOKENS);
     const uint8_t *keys = x->keys + x->i * per_chunk * KVC_KEY_BYTES;
     const uint64_t begins = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
@@ -55,8 +55,9 @@ static int check_whole(const struct kvc_chunk *x, const struct kvc_cache *c, str
                         "the object has other prefix keys than its name stands for");
     if (c->n_tokens > x->whole ||
         memcmp(c->tokens, x->tokens, (size_t)c->n_tokens * sizeof *c->tokens) != 0)
-        return kvc_fail(e, KVC_ERR_MODEL,
-                        "the cache goes on with other tokens"); /* of another prompt, and sound */
+        return kvc_fail(
+            e, KVC_ERR_MODEL,
+            "the tokens differ from those of the request"); /* of another prompt, and sound */
     return kvc_prefix_verify(c, e);
 }
 
@@ -69,13 +70,14 @@ static int check_name(const struct kvc_chunk *x, const struct kvc_cache *c, stru
     return kvc_prefix_verify(c, e);
 }
 
-static int check_space(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
+static int check_namespace(const struct kvc_chunk *x, const struct kvc_cache *c,
+                           struct kvc_error *e) {
     const struct kvc_space facts = {.lossless = kvc_container_lossless(c),
-                                    .chunk = x->space->chunk,
-                                    .tenant = x->space->has_tenant ? x->space->tenant : NULL};
+                                    .chunk = x->ns->chunk,
+                                    .tenant = x->ns->has_tenant ? x->ns->tenant : NULL};
     uint8_t ns[KVC_KEY_BYTES];
     if (kvc_prefix_space(c, &c->meta, &facts, ns, e)) return -1;
-    if (memcmp(ns, x->space->ns, sizeof ns) == 0) return 0;
+    if (memcmp(ns, x->ns->hash, sizeof ns) == 0) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED,
                     "the object is of another namespace than its name stands for");
 }
@@ -85,16 +87,16 @@ static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct k
     const struct kvc_meta_entry *hash = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
     int embedded;
     if (!hash || hash->size != KVC_SHA256_BYTES || kvc_container_profile(c, &embedded)) return 0;
-    struct kvc_profile *p = kvc_space_profile(x->space, hash->value, e);
+    struct kvc_profile *p = kvc_namespace_profile(x->ns, hash->value, e);
     if (!p) return -1;
     kvc_container_set_profile(c, &(struct kvc_profile_places){.open = p});
     return 0;
 }
 
 static int chunk_name_of(const struct kvc_chunk *x, struct kvc_object *o, struct kvc_error *e) {
-    if (x->name) return kvc_named_object(x->space, x->name, o, e);
-    return x->whole ? kvc_whole_object(x->space, x->keys, x->i, o, e)
-                    : kvc_chunk_object(x->space, x->keys, x->i, o, e);
+    if (x->name) return kvc_named_object(x->ns, x->name, o, e);
+    return x->whole ? kvc_whole_object(x->ns, x->keys, x->i, o, e)
+                    : kvc_chunk_object(x->ns, x->keys, x->i, o, e);
 }
 
 void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e) {
@@ -115,7 +117,8 @@ static int prove(const struct kvc_chunk *chunk, const struct kvc_file *f, int ha
     const int failed = chunk->name    ? check_name(chunk, c, e)
                        : chunk->whole ? check_whole(chunk, c, e)
                                       : check_tokens(chunk, c, e);
-    if (failed || check_space(chunk, c, e) || find_profile(chunk, f->opened.cache, e)) return -1;
+    if (failed || check_namespace(chunk, c, e) || find_profile(chunk, f->opened.cache, e))
+        return -1;
     return hashes ? kvc_container_check_hashes(c, e) : 0;
 }
 
@@ -127,7 +130,7 @@ struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data,
                                              .no_verify = 1};
     if (chunk_name_of(chunk, &o, e)) return NULL;
     struct kvc_file *f = NULL;
-    if (!kvc_chunk_signature(chunk->space->store, &o, data, size, e))
+    if (!kvc_chunk_signature(chunk->ns->store, &o, data, size, e))
         f = kvc_file_open_memory(data, *size, &options, e);
     if (f && !prove(chunk, f, hashes, e)) return f;
     kvc_file_close(f);

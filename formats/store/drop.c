@@ -1,5 +1,5 @@
 /* drop.c: removes what a store has of a namespace, or of one prompt. Spec: STORE.md, "Deleting".
- * Not for evicting, which levels do by themselves. */
+ * Not for evicting, which tiers do by themselves. */
 #include "formats/store/store.h"
 
 #include "codecs/memory.h"
@@ -13,11 +13,11 @@
 #define AT_ONCE 32         /* objects that one call reads */
 #define REMOVING 600000000 /* microseconds of a call */
 
-/* An object of a namespace in a level. */
+/* An object of a namespace in a tier. */
 struct listed {
     struct kvc_object object;
     uint64_t bytes;
-    unsigned level;
+    unsigned tier;
     size_t number; /* of one that belongs to the prompt */
 };
 
@@ -34,15 +34,15 @@ static int drop_add(struct list *x, const struct listed *item) {
     return 0;
 }
 
-/* Removes the objects of a list from their levels, in the order of the list. */
+/* Removes the objects of a list from their tiers, in the order of the list. */
 static int remove_listed(struct kvc_store *s, const struct list *x, struct kvc_error *e) {
     struct kvc_object *o = malloc(BATCH * sizeof *o);
     int status = o ? 0 : kvc_fail_memory(e, "a list of objects");
-    for (unsigned level = 0; level < s->n_levels && !status; level++) {
-        struct kvc_level *l = s->level[level].level;
+    for (unsigned tier = 0; tier < s->n_tiers && !status; tier++) {
+        struct kvc_tier *l = s->tier[tier].tier;
         size_t n = 0;
         for (size_t i = 0; i < x->n && !status; i++) {
-            if (x->item[i].level == level) o[n++] = x->item[i].object;
+            if (x->item[i].tier == tier) o[n++] = x->item[i].object;
             if (!n || (n < BATCH && i + 1 < x->n)) continue;
             status = l->ops->drop(l, o, n, kvc_now() + REMOVING, e);
             n = 0;
@@ -56,25 +56,24 @@ static int remove_listed(struct kvc_store *s, const struct list *x, struct kvc_e
 
 struct all {
     struct list list;
-    unsigned level;
+    unsigned tier;
     int failed;
 };
 
 static int see(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
     struct all *x = state;
     (void)used;
-    x->failed = drop_add(&x->list,
-                         &(struct listed){.object = *o, .bytes = size, .level = x->level});
+    x->failed = drop_add(&x->list, &(struct listed){.object = *o, .bytes = size, .tier = x->tier});
     return x->failed;
 }
 
-int64_t kvc_store_drop(struct kvc_store_space *space, struct kvc_error *e) {
-    struct kvc_store *s = space->store;
-    struct all x = {.level = 0};
+int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    struct all x = {.tier = 0};
     int status = 0;
-    for (; x.level < s->n_levels && !status; x.level++) {
-        struct kvc_level *l = s->level[x.level].level;
-        status = l->ops->walk(l, space->ns, see, &x, e);
+    for (; x.tier < s->n_tiers && !status; x.tier++) {
+        struct kvc_tier *l = s->tier[x.tier].tier;
+        status = l->ops->walk(l, ns->hash, see, &x, e);
         if (x.failed) status = kvc_fail_memory(e, "a list of objects");
     }
     if (!status) status = remove_listed(s, &x.list, e);
@@ -85,7 +84,7 @@ int64_t kvc_store_drop(struct kvc_store_space *space, struct kvc_error *e) {
 /* --- one prompt --- */
 
 struct prompt {
-    struct kvc_store_space *space;
+    struct kvc_store_namespace *ns;
     struct kvc_store_drop_options options;
     const int32_t *tokens;
     uint64_t n;
@@ -95,7 +94,7 @@ struct prompt {
     /* of its chunks, and of a cache that cannot be cut, with number `chunks`; sorted by key */
     struct listed *name;
     struct list own, others;
-    unsigned level; /* that is listed or read now */
+    unsigned tier; /* that is listed or read now */
     int failed, cancelled;
     uint64_t read, total; /* bytes of others */
 };
@@ -103,7 +102,7 @@ struct prompt {
 static int by_key(const void *a, const void *b) {
     const struct listed *x = a, *y = b;
     const int order = memcmp(x->object.key, y->object.key, sizeof x->object.key);
-    return order ? order : x->level < y->level ? -1 : x->level > y->level;
+    return order ? order : x->tier < y->tier ? -1 : x->tier > y->tier;
 }
 
 static int from_last(const void *a, const void *b) {
@@ -115,13 +114,13 @@ static int name_objects(struct prompt *p, struct kvc_error *e) {
     const struct kvc_store_drop_options *o = &p->options;
     const size_t last = (size_t)(p->n / KVC_PREFIX_TOKENS);
     if (p->n > SIZE_MAX / 8) return kvc_fail(e, KVC_ERR_USAGE, "there are too many tokens");
-    p->chunks = (size_t)(p->n / p->space->chunk);
-    if (kvc_space_keys(p->space, p->tokens, p->n, o->extras, o->n_extras, &p->keys, e)) return -1;
+    p->chunks = (size_t)(p->n / p->ns->chunk);
+    if (kvc_namespace_keys(p->ns, p->tokens, p->n, o->extras, o->n_extras, &p->keys, e)) return -1;
     if (!(p->name = calloc(p->chunks + 1, sizeof *p->name))) return kvc_fail_memory(e, "a prompt");
     for (size_t i = 0; i <= p->chunks; i++) {
         p->name[i].number = i;
-        if (i < p->chunks ? kvc_chunk_object(p->space, p->keys, i, &p->name[i].object, e)
-                          : kvc_whole_object(p->space, p->keys, last, &p->name[i].object, e))
+        if (i < p->chunks ? kvc_chunk_object(p->ns, p->keys, i, &p->name[i].object, e)
+                          : kvc_whole_object(p->ns, p->keys, last, &p->name[i].object, e))
             return -1;
     }
     qsort(p->name, p->chunks + 1, sizeof *p->name, by_key);
@@ -134,7 +133,7 @@ static int sort_out(void *state, const struct kvc_object *o, uint64_t size, int6
     struct listed item = {.object = *o, .bytes = size};
     (void)used;
     const struct listed *own = bsearch(&item, p->name, p->chunks + 1, sizeof *p->name, by_key);
-    item.level = p->level;
+    item.tier = p->tier;
     if (own) item.number = own->number;
     if (own) p->failed = drop_add(&p->own, &item);
     else if (o->kind == KVC_OBJECT_CHUNK) p->failed = drop_add(&p->others, &item);
@@ -142,10 +141,10 @@ static int sort_out(void *state, const struct kvc_object *o, uint64_t size, int6
 }
 
 static int list_all(struct prompt *p, struct kvc_error *e) {
-    struct kvc_store *s = p->space->store;
-    for (p->level = 0; p->level < s->n_levels; p->level++) {
-        struct kvc_level *l = s->level[p->level].level;
-        if (l->ops->walk(l, p->space->ns, sort_out, p, e)) return -1;
+    struct kvc_store *s = p->ns->store;
+    for (p->tier = 0; p->tier < s->n_tiers; p->tier++) {
+        struct kvc_tier *l = s->tier[p->tier].tier;
+        if (l->ops->walk(l, p->ns->hash, sort_out, p, e)) return -1;
         if (p->failed) return kvc_fail_memory(e, "a list of objects");
     }
     return 0;
@@ -155,12 +154,12 @@ static int list_all(struct prompt *p, struct kvc_error *e) {
 static void note_parent(struct prompt *p, const struct kvc_object *o, const void *data,
                         size_t size) {
     const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
-    struct kvc_file *f = kvc_chunk_signature(p->space->store, o, data, &size, NULL)
+    struct kvc_file *f = kvc_chunk_signature(p->ns->store, o, data, &size, NULL)
                              ? NULL
                              : kvc_file_open_memory(data, size, &open, NULL);
     if (!f) return; /* a damaged or forged chunk is nobody's */
     const uint64_t first = kvc_meta_u64(&f->cache->meta, KVC_KEY_TOKENS_FIRST, 0),
-                   chunk = p->space->chunk, i = first / chunk;
+                   chunk = p->ns->chunk, i = first / chunk;
     const struct kvc_meta_entry *parent = kvc_meta_find(&f->cache->meta, KVC_KEY_PREFIX_PARENT);
     if (parent && parent->size == KVC_KEY_BYTES && first % chunk == 0 && i > p->kept &&
         i <= p->chunks) {
@@ -187,7 +186,7 @@ static int drop_take(void *state, size_t i, void *data, size_t size, const struc
     return p->cancelled || p->kept == p->chunks;
 }
 
-/* Leaves each of the other chunks once, in the fastest level that has it. */
+/* Leaves each of the other chunks once, in the fastest tier that has it. */
 static void drop_doubles(struct prompt *p) {
     struct list *x = &p->others;
     size_t n = 0;
@@ -203,15 +202,15 @@ static void drop_doubles(struct prompt *p) {
 
 /* Reads the other chunks of the namespace, of which each says what it goes on after. */
 static int read_others(struct prompt *p, struct kvc_error *e) {
-    struct kvc_store *s = p->space->store;
+    struct kvc_store *s = p->ns->store;
     struct kvc_object o[AT_ONCE];
     struct reading r = {.p = p, .object = o};
     drop_doubles(p);
-    for (p->level = 0; p->level < s->n_levels; p->level++) {
-        struct kvc_level *l = s->level[p->level].level;
+    for (p->tier = 0; p->tier < s->n_tiers; p->tier++) {
+        struct kvc_tier *l = s->tier[p->tier].tier;
         size_t n = 0;
         for (size_t i = 0; i < p->others.n && p->kept < p->chunks; i++) {
-            if (p->others.item[i].level == p->level) o[n++] = p->others.item[i].object;
+            if (p->others.item[i].tier == p->tier) o[n++] = p->others.item[i].object;
             if (!n || (n < AT_ONCE && i + 1 < p->others.n)) continue;
             if (l->ops->get(l, o, n, kvc_now() + REMOVING, drop_take, &r, e)) return -1;
             if (p->cancelled) return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
@@ -223,14 +222,14 @@ static int read_others(struct prompt *p, struct kvc_error *e) {
 
 /* Returns 1 if an object that cannot be cut holds tokens of the prompt, and no others. */
 static int is_of_prompt(const struct prompt *p, const struct listed *x) {
-    const struct kvc_chunk chunk = {.space = p->space,
+    const struct kvc_chunk chunk = {.ns = p->ns,
                                     .i = (size_t)(p->n / KVC_PREFIX_TOKENS),
                                     .tokens = p->tokens,
                                     .keys = p->keys,
                                     .whole = p->n};
     size_t size;
-    void *data = kvc_store_read_level(p->space->store, x->level, &x->object, kvc_now() + REMOVING,
-                                      &size, NULL);
+    void *data = kvc_store_read_tier(p->ns->store, x->tier, &x->object, kvc_now() + REMOVING, &size,
+                                     NULL);
     struct kvc_file *f = data ? kvc_chunk_open(&chunk, data, &size, 0, NULL) : NULL;
     const int is = f != NULL;
     kvc_file_close(f);
@@ -257,17 +256,17 @@ static void choose(struct prompt *p, struct kvc_store_dropped *d) {
     x->n = n;
 }
 
-int kvc_store_drop_tokens(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+int kvc_store_drop_tokens(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
                           const struct kvc_store_drop_options *options,
                           struct kvc_store_dropped *dropped, struct kvc_error *e) {
-    struct prompt p = {.space = space, .tokens = tokens, .n = n};
+    struct prompt p = {.ns = ns, .tokens = tokens, .n = n};
     struct kvc_store_dropped own = {.size = sizeof own};
     int status = kvc_sized_take(&p.options, sizeof p.options, options, "kvc_store_drop_options",
                                 e) ||
                  name_objects(&p, e) || list_all(&p, e);
     if (!status && p.own.n && p.chunks) status = read_others(&p, e);
     if (!status) choose(&p, &own);
-    if (!status) status = remove_listed(space->store, &p.own, e);
+    if (!status) status = remove_listed(ns->store, &p.own, e);
     free(p.own.item);
     free(p.others.item);
     free(p.name);

@@ -9,16 +9,16 @@
 
 static void events_run(struct kvc_task *task) {
     struct kvc_event *x = (struct kvc_event *)task;
-    struct kvc_store *s = x->space->store;
+    struct kvc_store *s = x->ns->store;
     const uint64_t one = 1;
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_store_hit *hit = s->closing ? NULL
-                                           : kvc_store_find(x->space, x->tokens, x->n, NULL, &e);
+                                           : kvc_store_find(x->ns, x->tokens, x->n, NULL, &e);
     x->end = (uint64_t)x->memory.first_position;
     if (hit) x->end = kvc_store_load(hit, &x->memory, &x->options, &e);
     x->code = e.code == KVC_ERR_USAGE || e.code == KVC_ERR_SLICE ? (int)e.code : 0;
     kvc_store_hit_free(hit);
-    kvc_store_space_close(x->space);
+    kvc_store_namespace_close(x->ns);
     pthread_mutex_lock(&s->lock);
     x->next = NULL;
     *s->last_event = x;
@@ -27,10 +27,10 @@ static void events_run(struct kvc_task *task) {
     (void)!write(s->event_fd, &one, sizeof one);
 }
 
-int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+int64_t kvc_store_submit(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
                          const struct kvc_memory *m, const struct kvc_store_load_options *options,
                          struct kvc_error *e) {
-    struct kvc_store *s = space->store;
+    struct kvc_store *s = ns->store;
     struct kvc_store_load_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e)) return -1;
     if (m->size != sizeof *m)
@@ -43,12 +43,12 @@ int64_t kvc_store_submit(struct kvc_store_space *space, const int32_t *tokens, u
     }
     memcpy(x->tokens, tokens, (size_t)n * sizeof *tokens);
     x->task.run = events_run;
-    x->space = space;
+    x->ns = ns;
     x->n = n;
     x->memory = *m;
     x->options = o;
     x->options.progress = NULL; /* it would be called from another thread */
-    kvc_space_hold(space);
+    kvc_namespace_hold(ns);
     pthread_mutex_lock(&s->lock);
     const int64_t number = x->number = ++s->number;
     pthread_mutex_unlock(&s->lock);

@@ -1,4 +1,4 @@
-/* fetch.c: reads the chunks of a hit from their levels, several at a time, proves them, and hands
+/* fetch.c: reads the chunks of a hit from their tiers, several at a time, proves them, and hands
  * them over in order. Spec: STORE.md, "Reading". Not for what is done with them (load.c). */
 #include "formats/store/store.h"
 
@@ -8,7 +8,7 @@
 #define AHEAD (UINT64_C(128) << 20) /* bytes that are read before they are used */
 #define PART 32                     /* chunks of a remote request, at most */
 
-/* Chunks [first, end) of a level, one request. Its slots belong to the request, which may outlive
+/* Chunks [first, end) of a tier, one request. Its slots belong to the request, which may outlive
  * the fetch. */
 struct part {
     struct kvc_request base;
@@ -47,7 +47,7 @@ static int fetch_take(void *state, size_t i, void *data, size_t size, const stru
     return stop;
 }
 
-static int fetch_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int fetch_run(struct kvc_request *base, struct kvc_tier *l, struct kvc_error *e) {
     struct part *p = (struct part *)base;
     return l->ops->get(l, p->object, p->n, base->deadline, fetch_take, p, e);
 }
@@ -63,20 +63,20 @@ struct fetch {
 /* Asks for more, until enough is under way. */
 static void fetch_ask(struct fetch *f) {
     const struct kvc_store_hit *hit = f->hit;
-    struct kvc_store *s = hit->space->store;
+    struct kvc_store *s = hit->ns->store;
     while (f->asked < f->end && (f->ahead < AHEAD || !f->first)) {
-        const unsigned level = hit->level[f->asked];
-        const size_t most = s->level[level].ops->remote ? PART : 1;
+        const unsigned tier = hit->tier[f->asked];
+        const size_t most = s->tier[tier].ops->remote ? PART : 1;
         struct part *p = calloc(1, sizeof *p);
         if (!p) {
             f->end = f->asked;
             return;
         }
-        kvc_request_init(&p->base, s, level, f->deadline);
+        kvc_request_init(&p->base, s, tier, f->deadline);
         p->base.run = fetch_run;
         p->base.clear = fetch_clear;
         p->first = f->asked;
-        while (p->n < most && f->asked < f->end && hit->level[f->asked] == level &&
+        while (p->n < most && f->asked < f->end && hit->tier[f->asked] == tier &&
                (!p->n || p->bytes < AHEAD / 4)) {
             p->object[p->n++] = hit->object[f->asked];
             p->bytes += hit->bytes[f->asked++];
@@ -108,10 +108,10 @@ static void fail(struct part *p, struct kvc_error *e) {
 static int use_one(struct fetch *f, struct part *p, size_t slot, int hashes, kvc_use_chunk *use,
                    void *state, struct kvc_error *e) {
     struct kvc_store_hit *hit = f->hit;
-    struct kvc_store *s = hit->space->store;
+    struct kvc_store *s = hit->ns->store;
     struct slot *x = &p->slot[slot];
     const size_t i = p->first + slot;
-    const struct kvc_chunk chunk = {.space = hit->space,
+    const struct kvc_chunk chunk = {.ns = hit->ns,
                                     .i = i,
                                     .tokens = hit->tokens,
                                     .keys = hit->keys};
@@ -120,7 +120,7 @@ static int use_one(struct fetch *f, struct part *p, size_t slot, int hashes, kvc
         return -1;
     }
     if (x->failed) {
-        kvc_store_bad(s, hit->level[i], &hit->object[i], &x->why);
+        kvc_store_mark_bad(s, hit->tier[i], &hit->object[i], &x->why);
         if (e) *e = x->why;
         return -1;
     }
@@ -132,7 +132,7 @@ static int use_one(struct fetch *f, struct part *p, size_t slot, int hashes, kvc
     struct kvc_file *file = kvc_chunk_open(&chunk, data, &size, hashes, &why);
     if (file) return use(state, i, file, data, size, e);
     free(data);
-    kvc_store_bad(s, hit->level[i], &hit->object[i], &why);
+    kvc_store_mark_bad(s, hit->tier[i], &hit->object[i], &why);
     if (e) *e = why;
     return -1;
 }

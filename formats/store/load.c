@@ -16,13 +16,14 @@ struct range {
 
 static int take_range(struct range *r, const struct kvc_store_hit *hit,
                       const struct kvc_store_load_options *o, struct kvc_error *e) {
-    const uint64_t chunk = hit->space->chunk, tokens = hit->chunks * chunk;
+    const uint64_t chunk = hit->ns->chunk, tokens = hit->chunks * chunk;
     const uint64_t end = o->end && o->end < tokens ? o->end : tokens;
     if (o->end && o->first >= o->end)
         return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
     r->cancelled = 0;
     r->began = kvc_now();
-    r->deadline = r->began + (o->deadline ? o->deadline : hit->space->store->options.load_deadline);
+    r->deadline = r->began +
+                  (o->timeout_us ? o->timeout_us : hit->ns->store->options.load_timeout_us);
     r->first = (size_t)(o->first / chunk);
     r->end = (size_t)((end + chunk - 1) / chunk);
     if (r->first > r->end) r->first = r->end;
@@ -67,41 +68,41 @@ static size_t fetch(struct kvc_store_hit *hit, struct range *r,
     return used;
 }
 
-/* Returns 1 if the chunks that were read came from a level, or were copied to it. Directories learn
+/* Returns 1 if the chunks that were read came from a tier, or were copied to it. Directories learn
  * of all that is read. */
 static int was_used(const struct kvc_store_hit *hit, const struct range *r, size_t used,
-                    unsigned level) {
-    int any = !hit->space->store->level[level].ops->remote;
-    for (size_t i = r->first; i < r->first + used && !any; i++) any = hit->level[i] >= level;
+                    unsigned tier) {
+    int any = !hit->ns->store->tier[tier].ops->remote;
+    for (size_t i = r->first; i < r->first + used && !any; i++) any = hit->tier[i] >= tier;
     return any;
 }
 
-/* Counts what was loaded, and tells the levels. */
+/* Counts what was loaded, and tells the tiers. */
 static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used, uint64_t bytes) {
-    struct kvc_store *s = hit->space->store;
-    const uint64_t chunk = hit->space->chunk;
+    struct kvc_store *s = hit->ns->store;
+    const uint64_t chunk = hit->ns->chunk;
     kvc_count(s, KVC_COUNT_LOADED, used * chunk);
     kvc_count(s, KVC_COUNT_LOADED_BYTES, bytes);
     kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - r->began));
     kvc_count(s, KVC_COUNT_SHORT, (r->end - r->first - used) * chunk);
-    for (unsigned i = 0; i < s->n_levels; i++) {
+    for (unsigned i = 0; i < s->n_tiers; i++) {
         if (!used || !was_used(hit, r, used, i)) continue;
-        kvc_store_tell(s, i, KVC_TOUCH, hit->object, r->first + used, 0);
-        if (s->level[i].ops->last_first) kvc_space_touch(hit->space, i);
+        kvc_store_notify(s, i, KVC_TOUCH, hit->object, r->first + used, 0);
+        if (s->tier[i].ops->last_first) kvc_namespace_touch(hit->ns, i);
     }
     if (r->first + used < hit->chunks && used < r->end - r->first) { /* the rest is not there */
         hit->chunks = r->first + used;
-        kvc_hit_list_levels(hit);
+        kvc_hit_list_tiers(hit);
     }
 }
 
-/* Copies the bytes of a chunk that came from a slower level, with their signature, to the faster
+/* Copies the bytes of a chunk that came from a slower tier, with their signature, to the faster
  * ones; else frees them. */
 static void keep_or_free(struct kvc_store_hit *hit, size_t i, void *data) {
     const struct kvc_object *o = &hit->object[i];
-    if (hit->level[i]) kvc_space_copy_facts(hit->space, hit->level[i]);
-    if (hit->level[i])
-        kvc_store_backfill(hit->space->store, hit->level[i], o, i ? o - 1 : NULL, data,
+    if (hit->tier[i]) kvc_namespace_copy_facts(hit->ns, hit->tier[i]);
+    if (hit->tier[i])
+        kvc_store_backfill(hit->ns->store, hit->tier[i], o, i ? o - 1 : NULL, data,
                            (size_t)hit->bytes[i]);
     else free(data);
 }
@@ -119,7 +120,7 @@ struct giving {
 static int give(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
                 struct kvc_error *e) {
     struct giving *g = state;
-    const uint64_t chunk = g->hit->space->chunk;
+    const uint64_t chunk = g->hit->ns->chunk;
     (void)e;
     g->stopped = g->take(g->state, i * chunk, chunk, data, size) != 0;
     g->bytes += size;
@@ -140,7 +141,7 @@ uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load
     const size_t used = fetch(hit, &r, &o, 1, give, &g, e);
     if (g.stopped) r.end = r.first + used; /* the rest is not asked for */
     finish(hit, &r, used, g.bytes);
-    return used * hit->space->chunk;
+    return used * hit->ns->chunk;
 }
 
 /* --- a cache --- */
@@ -162,7 +163,7 @@ static int load_collect(void *state, size_t i, struct kvc_file *f, void *data, s
     p->file[p->n] = f;
     p->data[p->n++] = data;
     p->bytes += size;
-    if (p->hit->level[i] && (copy = malloc((size_t)p->hit->bytes[i] + 1)) != NULL) {
+    if (p->hit->tier[i] && (copy = malloc((size_t)p->hit->bytes[i] + 1)) != NULL) {
         memcpy(copy, data, (size_t)p->hit->bytes[i]);
         keep_or_free(p->hit, i, copy);
     }
@@ -230,7 +231,7 @@ struct loading {
 
 /* Decodes the positions that a chunk and the memory share. */
 static int load_decode(struct loading *l, size_t i, const struct kvc_file *f, struct kvc_error *e) {
-    const uint64_t chunk = l->hit->space->chunk, begins = i * chunk;
+    const uint64_t chunk = l->hit->ns->chunk, begins = i * chunk;
     const uint64_t first = (uint64_t)l->m->first_position, end = first + l->m->tokens;
     const uint64_t from = begins > first ? begins : first,
                    to = begins + chunk < end ? begins + chunk : end;
@@ -267,7 +268,7 @@ static int load_one(void *state, size_t i, struct kvc_file *f, void *data, size_
     }
     free(data);
     if (why.code == KVC_ERR_DAMAGED)
-        kvc_store_bad(l->hit->space->store, l->hit->level[i], &l->hit->object[i], &why);
+        kvc_store_mark_bad(l->hit->ns->store, l->hit->tier[i], &l->hit->object[i], &why);
     if (e) *e = why;
     return -1;
 }
@@ -291,7 +292,7 @@ uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
     struct kvc_store_load_options o;
     struct range r;
     const uint64_t first = m->first_position > 0 ? (uint64_t)m->first_position : 0,
-                   chunk = hit->space->chunk;
+                   chunk = hit->ns->chunk;
     struct loading l = {.hit = hit, .m = m, .o = &o};
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||

@@ -11,7 +11,7 @@
 
 /* --- finding --- */
 
-/* Asks a level for objects, each by itself. */
+/* Asks a tier for objects, each by itself. */
 struct each_request {
     struct kvc_request base;
     struct kvc_object *object;
@@ -27,9 +27,9 @@ static void named_clear(struct kvc_request *base) {
     free(r->size);
 }
 
-/* Levels count objects up to the first that they lack, so the search goes on after each of these.
+/* Tiers count objects up to the first that they lack, so the search goes on after each of these.
  */
-static int named_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int named_run(struct kvc_request *base, struct kvc_tier *l, struct kvc_error *e) {
     struct each_request *r = (struct each_request *)base;
     int status = 0;
     for (size_t i = 0, found; i < r->n && !status; i += found + 1) {
@@ -40,11 +40,11 @@ static int named_run(struct kvc_request *base, struct kvc_level *l, struct kvc_e
     return status;
 }
 
-static struct each_request *named_ask(struct kvc_store *s, unsigned level,
+static struct each_request *named_ask(struct kvc_store *s, unsigned tier,
                                       const struct kvc_object *o, size_t n, kvc_instant deadline) {
     struct each_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
-    kvc_request_init(&r->base, s, level, deadline);
+    kvc_request_init(&r->base, s, tier, deadline);
     r->base.run = named_run;
     r->base.clear = named_clear;
     r->n = n;
@@ -60,7 +60,7 @@ static struct each_request *named_ask(struct kvc_store *s, unsigned level,
     return NULL;
 }
 
-/* Takes what a level has. A request that is still under way tells nothing. */
+/* Takes what a tier has. A request that is still under way tells nothing. */
 static void answer(struct each_request *r, uint8_t *there) {
     if (!r) return;
     kvc_request_wait(&r->base, NULL);
@@ -80,26 +80,26 @@ static int64_t named_count(struct kvc_store *s, const struct kvc_object *o, size
     return found;
 }
 
-/* Asks directories one after the other, and all other levels at the same time if something is left.
+/* Asks directories one after the other, and all other tiers at the same time if something is left.
  */
 static int64_t search(struct kvc_store *s, const struct kvc_object *o, size_t n, uint8_t *there,
                       int64_t time) {
-    struct each_request *remote[KVC_MAX_LEVELS] = {NULL};
+    struct each_request *remote[KVC_MAX_TIERS] = {NULL};
     const kvc_instant now = kvc_now();
     memset(there, 0, n);
-    for (unsigned i = 0; i < s->n_levels; i++)
-        if (!s->level[i].ops->remote && (!i || memchr(there, 0, n)))
-            answer(named_ask(s, i, o, n, now + (time ? time : s->options.local_deadline)), there);
+    for (unsigned i = 0; i < s->n_tiers; i++)
+        if (!s->tier[i].ops->remote && (!i || memchr(there, 0, n)))
+            answer(named_ask(s, i, o, n, now + (time ? time : s->options.local_timeout_us)), there);
     const int left = memchr(there, 0, n) != NULL;
-    for (unsigned i = 0; i < s->n_levels && left; i++)
-        if (s->level[i].ops->remote)
-            remote[i] = named_ask(s, i, o, n, now + (time ? time : s->options.deadline));
-    for (unsigned i = 0; i < s->n_levels; i++) answer(remote[i], there);
+    for (unsigned i = 0; i < s->n_tiers && left; i++)
+        if (s->tier[i].ops->remote)
+            remote[i] = named_ask(s, i, o, n, now + (time ? time : s->options.timeout_us));
+    for (unsigned i = 0; i < s->n_tiers; i++) answer(remote[i], there);
     return named_count(s, o, n, there);
 }
 
 /* Returns the objects of names; the caller frees them. */
-static struct kvc_object *objects_of(const struct kvc_store_space *space,
+static struct kvc_object *objects_of(const struct kvc_store_namespace *ns,
                                      const struct kvc_store_name *names, size_t n,
                                      struct kvc_error *e) {
     struct kvc_object *o = calloc(n, sizeof *o);
@@ -108,75 +108,75 @@ static struct kvc_object *objects_of(const struct kvc_store_space *space,
         return NULL;
     }
     for (size_t i = 0; i < n; i++)
-        if (kvc_named_object(space, &names[i], &o[i], e)) {
+        if (kvc_named_object(ns, &names[i], &o[i], e)) {
             free(o);
             return NULL;
         }
     return o;
 }
 
-int64_t kvc_store_find_names(struct kvc_store_space *space, const struct kvc_store_name *names,
+int64_t kvc_store_find_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
                              size_t n, uint8_t *there, const struct kvc_store_find_options *options,
                              struct kvc_error *e) {
     struct kvc_store_find_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_find_options", e)) return -1;
     if (!n) return 0;
-    struct kvc_object *object = objects_of(space, names, n, e);
+    struct kvc_object *object = objects_of(ns, names, n, e);
     if (!object) return -1;
-    kvc_count(space->store, KVC_COUNT_LOOKUPS, 1);
-    const int64_t found = search(space->store, object, n, there, o.deadline);
+    kvc_count(ns->store, KVC_COUNT_LOOKUPS, 1);
+    const int64_t found = search(ns->store, object, n, there, o.timeout_us);
     free(object);
     return found;
 }
 
 /* --- reading --- */
 
-/* Reads and proves the object of a level. NULL: it has none, or a bad one. */
-static struct kvc_file *read_from(const struct kvc_chunk *chunk, unsigned level,
+/* Reads and proves the object of a tier. NULL: it has none, or a bad one. */
+static struct kvc_file *read_from(const struct kvc_chunk *chunk, unsigned tier,
                                   const struct kvc_object *o, kvc_instant deadline,
                                   struct kvc_error *e) {
-    struct kvc_store_space *space = (struct kvc_store_space *)(uintptr_t)chunk->space;
-    struct kvc_store *s = space->store;
+    struct kvc_store_namespace *ns = (struct kvc_store_namespace *)(uintptr_t)chunk->ns;
+    struct kvc_store *s = ns->store;
     struct kvc_error why;
     size_t size;
-    void *data = kvc_store_read_level(s, level, o, deadline, &size, &why);
+    void *data = kvc_store_read_tier(s, tier, o, deadline, &size, &why);
     if (!data) return NULL;
     const size_t stored = size; /* with its signature */
     struct kvc_file *f = kvc_chunk_open(chunk, data, &size, 1, &why);
     if (!f) {
         free(data);
-        kvc_store_bad(s, level, o, &why);
+        kvc_store_mark_bad(s, tier, o, &why);
         if (e) *e = why;
         return NULL;
     }
     f->owned = data;
     f->free_owned = free;
     kvc_count(s, KVC_COUNT_LOADED_BYTES, stored);
-    kvc_store_tell(s, level, KVC_TOUCH, o, 1, 0);
-    void *copy = level ? malloc(stored) : NULL; /* faster levels lack it */
+    kvc_store_notify(s, tier, KVC_TOUCH, o, 1, 0);
+    void *copy = tier ? malloc(stored) : NULL; /* faster tiers lack it */
     if (copy) {
-        kvc_space_copy_facts(space, level);
-        kvc_store_backfill(s, level, o, NULL, memcpy(copy, data, stored), stored);
+        kvc_namespace_copy_facts(ns, tier);
+        kvc_store_backfill(s, tier, o, NULL, memcpy(copy, data, stored), stored);
     }
     return f;
 }
 
-struct kvc_file *kvc_store_get_name(struct kvc_store_space *space,
+struct kvc_file *kvc_store_get_name(struct kvc_store_namespace *ns,
                                     const struct kvc_store_name *name,
                                     const struct kvc_store_load_options *options,
                                     struct kvc_error *e) {
-    struct kvc_store *s = space->store;
+    struct kvc_store *s = ns->store;
     struct kvc_store_load_options o;
     struct kvc_object object;
-    const struct kvc_chunk chunk = {.space = space, .name = name};
+    const struct kvc_chunk chunk = {.ns = ns, .name = name};
     const kvc_instant began = kvc_now();
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
-        kvc_named_object(space, name, &object, e))
+        kvc_named_object(ns, name, &object, e))
         return NULL;
-    const kvc_instant deadline = began + (o.deadline ? o.deadline : s->options.load_deadline);
-    for (unsigned i = 0; i < s->n_levels && !f && !kvc_store_is_bad(s, object.key); i++)
+    const kvc_instant deadline = began + (o.timeout_us ? o.timeout_us : s->options.load_timeout_us);
+    for (unsigned i = 0; i < s->n_tiers && !f && !kvc_store_is_bad(s, object.key); i++)
         f = read_from(&chunk, i, &object, deadline, e);
     kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - began));
     return f;
@@ -197,7 +197,7 @@ static int begin_with(struct kvc_memory *m, const struct kvc_cache *c, struct kv
     return 0;
 }
 
-int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_name *name,
+int kvc_store_load_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
                         const struct kvc_memory *m, const struct kvc_store_load_options *options,
                         struct kvc_error *e) {
     struct kvc_store_load_options o;
@@ -208,7 +208,7 @@ int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_na
         if (e) *e = why;
         return -1;
     }
-    struct kvc_file *f = kvc_store_get_name(space, name, &o, &why);
+    struct kvc_file *f = kvc_store_get_name(ns, name, &o, &why);
     if (f) {
         const kvc_instant began = kvc_now();
         const struct kvc_load_how how = {.size = sizeof how,
@@ -220,9 +220,9 @@ int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_na
             f = NULL;
         } else {
             why.code = KVC_OK;
-            kvc_count(space->store, KVC_COUNT_LOADED, memory.tokens);
+            kvc_count(ns->store, KVC_COUNT_LOADED, memory.tokens);
         }
-        kvc_count(space->store, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - began));
+        kvc_count(ns->store, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - began));
     }
     if (e) *e = why;
     kvc_file_close(f);
@@ -232,13 +232,13 @@ int kvc_store_load_name(struct kvc_store_space *space, const struct kvc_store_na
 /* --- putting and removing --- */
 
 /* Packs a cache with its name. */
-static int pack(const struct kvc_store_space *space, const struct kvc_store_name *name,
+static int pack(const struct kvc_store_namespace *ns, const struct kvc_store_name *name,
                 struct kvc_file *f, void **data, size_t *size, struct kvc_error *e) {
     const struct kvc_part_options all = {.size = sizeof all, .no_companions = 1};
     const struct kvc_write_options how = {.size = sizeof how,
                                           .threads = 1, /* programs put from several threads */
-                                          .recipe = space->recipe,
-                                          .shared_profile = space->packs_with};
+                                          .recipe = ns->recipe,
+                                          .shared_profile = ns->packs_with};
     struct kvc_file *named = kvc_file_select(f, &all, e);
     if (!named) return -1;
     int status = kvc_meta_set_bytes(&named->opened.cache->meta, KVC_KEY_STORE_NAME, name->bytes,
@@ -248,14 +248,14 @@ static int pack(const struct kvc_store_space *space, const struct kvc_store_name
     return status;
 }
 
-/* Writes an object to every level. Returns how many have it now. */
-static unsigned write_levels(struct kvc_store *s, const struct kvc_object *o, const void *data,
-                             size_t size, const struct kvc_level_put *how, struct kvc_error *e) {
+/* Writes an object to every tier. Returns how many have it now. */
+static unsigned write_tiers(struct kvc_store *s, const struct kvc_object *o, const void *data,
+                            size_t size, const struct kvc_tier_put *how, struct kvc_error *e) {
     unsigned stored = 0;
-    for (unsigned l = 0; l < s->n_levels; l++) {
+    for (unsigned l = 0; l < s->n_tiers; l++) {
         int there;
-        const int failed = kvc_store_put_level(s, l, o, data, size, how,
-                                               kvc_now() + KVC_OBJECT_TIME, &there, e);
+        const int failed = kvc_store_put_tier(s, l, o, data, size, how, kvc_now() + KVC_OBJECT_TIME,
+                                              &there, e);
         kvc_count(s,
                   failed                     ? KVC_COUNT_FAILED
                   : there == KVC_PUT_REFUSED ? KVC_COUNT_REFUSED
@@ -269,7 +269,7 @@ static unsigned write_levels(struct kvc_store *s, const struct kvc_object *o, co
     return stored;
 }
 
-/* Returns 1 if the first level has the object already, and its bytes; slower levels were given it
+/* Returns 1 if the first tier has the object already, and its bytes; slower tiers were given it
  * by whoever put it there. */
 static int is_there(struct kvc_store *s, const struct kvc_object *o, uint64_t *size) {
     struct each_request *r = kvc_store_is_bad(s, o->key)
@@ -283,51 +283,51 @@ static int is_there(struct kvc_store *s, const struct kvc_object *o, uint64_t *s
     return there;
 }
 
-int kvc_store_put_name(struct kvc_store_space *space, const struct kvc_store_name *name,
+int kvc_store_put_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
                        struct kvc_file *f, const struct kvc_store_put_options *options,
                        struct kvc_error *e) {
-    struct kvc_store *s = space->store;
+    struct kvc_store *s = ns->store;
     struct kvc_store_put_options o;
     struct kvc_object object;
     struct kvc_error why = {.code = KVC_OK};
-    const struct kvc_chunk chunk = {.space = space, .name = name};
+    const struct kvc_chunk chunk = {.ns = ns, .name = name};
     void *data = NULL;
     size_t size;
     uint64_t unasked, *told;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e) ||
-        kvc_named_object(space, name, &object, e))
+        kvc_named_object(ns, name, &object, e))
         return -1;
     told = o.stored_bytes ? o.stored_bytes : &unasked;
     *told = 0;
     if (is_there(s, &object, told)) return 0;
-    const struct kvc_level_put how = {.seconds = o.seconds,
-                                      .pin = o.pin,
-                                      .cost = o.cost,
-                                      .replace = kvc_store_is_bad(s, object.key)};
-    if (pack(space, name, f, &data, &size, e) || kvc_chunk_sign(s, &object, &data, &size, e)) {
+    const struct kvc_tier_put how = {.seconds = o.seconds,
+                                     .pin = o.pin,
+                                     .cost = o.cost,
+                                     .replace = kvc_store_is_bad(s, object.key)};
+    if (pack(ns, name, f, &data, &size, e) || kvc_chunk_sign(s, &object, &data, &size, e)) {
         free(data);
         return -1;
     }
     size_t bare = size;
     struct kvc_file *proof = kvc_chunk_open(&chunk, data, &bare, 0, e);
     kvc_file_close(proof);
-    const int stored = proof && !kvc_space_store(space, &why) &&
-                       write_levels(s, &object, data, size, &how, &why);
+    const int stored = proof && !kvc_namespace_store(ns, &why) &&
+                       write_tiers(s, &object, data, size, &how, &why);
     free(data);
     if (!proof) return -1;
-    if (stored) kvc_store_mended(s, object.key);
+    if (stored) kvc_store_clear_bad(s, object.key);
     *told = stored ? size : 0;
     if (e) *e = why;
     return stored ? 0 : 1;
 }
 
-int kvc_store_drop_names(struct kvc_store_space *space, const struct kvc_store_name *names,
+int kvc_store_drop_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
                          size_t n, struct kvc_error *e) {
-    struct kvc_store *s = space->store;
-    struct kvc_object *o = n ? objects_of(space, names, n, e) : NULL;
+    struct kvc_store *s = ns->store;
+    struct kvc_object *o = n ? objects_of(ns, names, n, e) : NULL;
     int status = n && !o ? -1 : 0;
-    for (unsigned i = 0; i < s->n_levels && n && !status; i++)
-        status = s->level[i].ops->drop(s->level[i].level, o, n, kvc_now() + KVC_OBJECT_TIME, e);
+    for (unsigned i = 0; i < s->n_tiers && n && !status; i++)
+        status = s->tier[i].ops->drop(s->tier[i].tier, o, n, kvc_now() + KVC_OBJECT_TIME, e);
     free(o);
     return status;
 }

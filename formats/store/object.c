@@ -7,13 +7,13 @@
 
 static const char *const word[KVC_OBJECT_KINDS] = {[KVC_OBJECT_CHUNK] = "kv",
                                                    [KVC_OBJECT_STATE] = "state",
-                                                   [KVC_OBJECT_SPACE_FACTS] = "space",
+                                                   [KVC_OBJECT_NAMESPACE] = "space",
                                                    [KVC_OBJECT_PROFILE] = "kvcp",
                                                    [KVC_OBJECT_NAMED] = "named"};
 
 void kvc_object_name(const struct kvc_object *o, char text[KVC_OBJECT_NAME]) {
-    kvc_hex(o->space, sizeof o->space, text);
-    text += 2 * sizeof o->space;
+    kvc_hex(o->ns, sizeof o->ns, text);
+    text += 2 * sizeof o->ns;
     *text++ = '-';
     kvc_hex(o->key, sizeof o->key, text);
     text += 2 * sizeof o->key;
@@ -37,8 +37,8 @@ static int bytes_of(const char *text, uint8_t *bytes, size_t n) {
 }
 
 int kvc_object_parse(const char *text, struct kvc_object *o) {
-    if (bytes_of(text, o->space, sizeof o->space) || text[2 * sizeof o->space] != '-') return -1;
-    text += 2 * sizeof o->space + 1;
+    if (bytes_of(text, o->ns, sizeof o->ns) || text[2 * sizeof o->ns] != '-') return -1;
+    text += 2 * sizeof o->ns + 1;
     if (bytes_of(text, o->key, sizeof o->key) || text[2 * sizeof o->key] != '.') return -1;
     text += 2 * sizeof o->key + 1;
     for (unsigned kind = 0; kind < KVC_OBJECT_KINDS; kind++)
@@ -50,6 +50,6 @@ int kvc_object_parse(const char *text, struct kvc_object *o) {
 }
 
 int kvc_object_equal(const struct kvc_object *a, const struct kvc_object *b) {
-    return a->kind == b->kind && memcmp(a->space, b->space, sizeof a->space) == 0 &&
+    return a->kind == b->kind && memcmp(a->ns, b->ns, sizeof a->ns) == 0 &&
            memcmp(a->key, b->key, sizeof a->key) == 0;
 }

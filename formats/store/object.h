@@ -1,5 +1,6 @@
 /* object.h: names of what a prefix store keeps: chunks of caches, states, namespaces, profiles. Not
- * for how keys come about (space.c), nor for where objects lie (level.h). STORE.md, "Objects". */
+ * for how keys come about (namespace.c), nor for where objects lie (tier.h). STORE.md, "Objects".
+ */
 #ifndef KVC_OBJECT_H
 #define KVC_OBJECT_H
 
@@ -7,20 +8,20 @@
 #include <stdint.h>
 
 #define KVC_OBJECT_KEY 32
-#define KVC_OBJECT_SPACE 8
+#define KVC_OBJECT_NS 8
 
 enum kvc_object_kind {
-    KVC_OBJECT_CHUNK,       /* a .kvc of the tokens of one chunk: "kv" */
-    KVC_OBJECT_STATE,       /* a .kvc of a whole cache that cannot be cut: "state" */
-    KVC_OBJECT_SPACE_FACTS, /* the facts of a namespace, as text: "space" */
-    KVC_OBJECT_PROFILE,     /* a profile: "kvcp" */
-    KVC_OBJECT_NAMED        /* a .kvc under a name that the program chose: "named" */
+    KVC_OBJECT_CHUNK,     /* a .kvc of the tokens of one chunk: "kv" */
+    KVC_OBJECT_STATE,     /* a .kvc of a whole cache that cannot be cut: "state" */
+    KVC_OBJECT_NAMESPACE, /* the facts of a namespace, as text: "space" */
+    KVC_OBJECT_PROFILE,   /* a profile: "kvcp" */
+    KVC_OBJECT_NAMED      /* a .kvc under a name that the program chose: "named" */
 };
 #define KVC_OBJECT_KINDS 5
 
 struct kvc_object {
     enum kvc_object_kind kind;
-    uint8_t space[KVC_OBJECT_SPACE]; /* the first bytes of the namespace; of a profile 0 */
+    uint8_t ns[KVC_OBJECT_NS]; /* the first bytes of the namespace; of a profile 0 */
     uint8_t key[KVC_OBJECT_KEY];
 };
 

@@ -12,7 +12,7 @@ struct object_request {
     size_t size;
     /* what is wrong with an object that was not read; code 0: it is not there */
     struct kvc_error why;
-    struct kvc_level_put how;
+    struct kvc_tier_put how;
     struct kvc_object parent;
     int there;
 };
@@ -31,7 +31,7 @@ static int object_io_take(void *state, size_t i, void *data, size_t size,
     return 0;
 }
 
-static int run_get(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int run_get(struct kvc_request *base, struct kvc_tier *l, struct kvc_error *e) {
     struct object_request *r = (struct object_request *)base;
     if (l->ops->get(l, &r->object, 1, base->deadline, object_io_take, r, e)) return -1;
     if (r->why.code == KVC_OK) return 0;
@@ -39,12 +39,12 @@ static int run_get(struct kvc_request *base, struct kvc_level *l, struct kvc_err
     return -1;
 }
 
-static int run_put(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int run_put(struct kvc_request *base, struct kvc_tier *l, struct kvc_error *e) {
     struct object_request *r = (struct object_request *)base;
     return l->ops->put(l, &r->object, r->data, r->size, &r->how, base->deadline, &r->there, e);
 }
 
-static struct object_request *new_request(struct kvc_store *s, unsigned level,
+static struct object_request *new_request(struct kvc_store *s, unsigned tier,
                                           const struct kvc_object *o, kvc_instant deadline,
                                           struct kvc_error *e) {
     struct object_request *r = calloc(1, sizeof *r);
@@ -52,15 +52,15 @@ static struct object_request *new_request(struct kvc_store *s, unsigned level,
         kvc_fail_memory(e, "a request");
         return NULL;
     }
-    kvc_request_init(&r->base, s, level, deadline);
+    kvc_request_init(&r->base, s, tier, deadline);
     r->base.clear = object_io_clear;
     r->object = *o;
     return r;
 }
 
-void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
-                           kvc_instant deadline, size_t *size, struct kvc_error *e) {
-    struct object_request *r = new_request(s, level, o, deadline, e);
+void *kvc_store_read_tier(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                          kvc_instant deadline, size_t *size, struct kvc_error *e) {
+    struct object_request *r = new_request(s, tier, o, deadline, e);
     void *data = NULL;
     if (!r) return NULL;
     kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
@@ -78,8 +78,8 @@ void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc
 void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size,
                             struct kvc_error *e) {
     void *data = NULL;
-    for (unsigned i = 0; i < s->n_levels && !data; i++) {
-        data = kvc_store_read_level(s, i, o, kvc_now() + KVC_OBJECT_TIME, size, e);
+    for (unsigned i = 0; i < s->n_tiers && !data; i++) {
+        data = kvc_store_read_tier(s, i, o, kvc_now() + KVC_OBJECT_TIME, size, e);
         if (!data) continue;
         const size_t stored = *size; /* with its signature */
         if (kvc_chunk_signature(s, o, data, size, e)) {
@@ -87,18 +87,18 @@ void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, siz
             data = NULL;
             continue;
         }
-        void *copy = i ? malloc(stored + 1) : NULL; /* faster levels lack it */
+        void *copy = i ? malloc(stored + 1) : NULL; /* faster tiers lack it */
         if (copy) kvc_store_backfill(s, i, o, NULL, memcpy(copy, data, stored), stored);
     }
     return data;
 }
 
-int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
-                        const void *data, size_t size, const struct kvc_level_put *how,
-                        kvc_instant deadline, int *there, struct kvc_error *e) {
-    struct object_request *r = new_request(s, level, o, deadline, e);
+int kvc_store_put_tier(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                       const void *data, size_t size, const struct kvc_tier_put *how,
+                       kvc_instant deadline, int *there, struct kvc_error *e) {
+    struct object_request *r = new_request(s, tier, o, deadline, e);
     if (!r) return -1;
-    /* a copy, as the call may return before the level has done */
+    /* a copy, as the call may return before the tier has done */
     if (!(r->data = malloc(size + 1))) {
         kvc_request_release(&r->base);
         return kvc_fail_memory(e, "an object");
@@ -121,15 +121,14 @@ int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_ob
 int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data,
                            size_t size, struct kvc_error *e) {
     /* without it many chunks cannot be read */
-    const struct kvc_level_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
+    const struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
     void *bytes = malloc(size + 1);
     int status = 0, there, stored = 0;
     if (!bytes) return kvc_fail_memory(e, "an object");
     memcpy(bytes, data, size);
     if (kvc_chunk_sign(s, o, &bytes, &size, e)) status = -1;
-    for (unsigned i = 0; i < s->n_levels && !status; i++)
-        if (!kvc_store_put_level(s, i, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there,
-                                 e))
+    for (unsigned i = 0; i < s->n_tiers && !status; i++)
+        if (!kvc_store_put_tier(s, i, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there, e))
             stored++;
     free(bytes);
     return stored ? 0 : -1;

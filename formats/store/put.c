@@ -15,13 +15,13 @@ static int run_put(struct kvc_put_job *job, struct kvc_error *e) {
     if (!(job->object = calloc(job->n, sizeof *job->object)))
         return kvc_fail_memory(e, "what is put");
     for (size_t i = 0; i < job->n; i++)
-        if (kvc_chunk_object(job->space, job->keys, i, &job->object[i], e)) return -1;
+        if (kvc_chunk_object(job->ns, job->keys, i, &job->object[i], e)) return -1;
     return kvc_put_chunks(job, e);
 }
 
 static void drop_job(struct kvc_put_job *job) {
     kvc_file_close(job->given);
-    kvc_store_space_close(job->space);
+    kvc_store_namespace_close(job->ns);
     pthread_cond_destroy(&job->changed);
     pthread_mutex_destroy(&job->lock);
     free(job->keys);
@@ -30,13 +30,13 @@ static void drop_job(struct kvc_put_job *job) {
 }
 
 static void free_job(struct kvc_put_job *job) {
-    kvc_store_leave(job->space->store, job->bytes);
+    kvc_queue_remove(job->ns->store, job->bytes);
     drop_job(job);
 }
 
 static void put_run(struct kvc_task *task) {
     struct kvc_put_job *job = (struct kvc_put_job *)task;
-    const int status = job->space->store->closing
+    const int status = job->ns->store->closing
                            ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
                            : run_put(job, &job->error);
     kvc_file_close(job->given); /* it reads from what the caller may close then */
@@ -59,8 +59,8 @@ static int take_extras(struct kvc_put_job *job, struct kvc_error *e) {
     if (!job->options.n_extras) return 0;
     if (!(job->given = kvc_file_select(job->file, &all, e))) return -1;
     job->file = job->given;
-    return kvc_space_extras(&job->given->opened.cache->meta, job->options.extras,
-                            job->options.n_extras, e);
+    return kvc_namespace_extras(&job->given->opened.cache->meta, job->options.extras,
+                                job->options.n_extras, e);
 }
 
 /* Returns the position after the last row of any part. */
@@ -75,7 +75,7 @@ static uint64_t end_of(const struct kvc_cache *c) {
     return end;
 }
 
-int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks,
+int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f, size_t *chunks,
                   uint64_t *whole, struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     struct kvc_rows rows;
@@ -96,7 +96,7 @@ int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f,
             "%s: it has rows of tokens whose ids it does not have, and cannot be cut before them",
             f->name);
     if (cut && end_of(c) < n) n = end_of(c); /* the last token may have no row yet */
-    *chunks = cut ? (size_t)(n / space->chunk) : 0;
+    *chunks = cut ? (size_t)(n / ns->chunk) : 0;
     *whole = cut ? 0 : n;
     return 0;
 }
@@ -105,9 +105,9 @@ static int check_file(struct kvc_put_job *job, struct kvc_error *e) {
     const struct kvc_cache *c = job->file->cache;
     uint64_t n;
     const int32_t *tokens = kvc_file_tokens(job->file, &n);
-    if (kvc_put_check(job->space, job->file, &job->n, &job->whole, e)) return -1;
-    n = job->whole ? job->whole : job->n * job->space->chunk;
-    if (kvc_space_keys_of(job->space, tokens, n, &c->meta, &job->keys, e)) return -1;
+    if (kvc_put_check(job->ns, job->file, &job->n, &job->whole, e)) return -1;
+    n = job->whole ? job->whole : job->n * job->ns->chunk;
+    if (kvc_namespace_keys_of(job->ns, tokens, n, &c->meta, &job->keys, e)) return -1;
     for (uint32_t t = 0; t < c->n_tensors; t++)
         job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
     return 0;
@@ -141,27 +141,27 @@ static int wait_for(struct kvc_put_job *job, struct kvc_error *e) {
     return status;
 }
 
-int kvc_store_put(struct kvc_store_space *space, struct kvc_file *f,
+int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
                   const struct kvc_store_put_options *options, struct kvc_error *e) {
     struct kvc_store_put_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e)) return -1;
     struct kvc_put_job *job = calloc(1, sizeof *job);
     if (!job) return kvc_fail_memory(e, "what is put");
     *job = (struct kvc_put_job){
-        .task.run = put_run, .space = space, .file = f, .options = o, .waits = o.wait || !o.done};
+        .task.run = put_run, .ns = ns, .file = f, .options = o, .waits = o.wait || !o.done};
     job->error.code = KVC_OK;
     pthread_mutex_init(&job->lock, NULL);
     pthread_cond_init(&job->changed, NULL);
-    kvc_space_hold(space);
+    kvc_namespace_hold(ns);
     int status = take_extras(job, e) || check_file(job, e) ? -1 : 0;
-    if (!status && kvc_store_enter(space->store, job->bytes)) {
-        kvc_count(space->store, KVC_COUNT_DROPPED, 1);
+    if (!status && kvc_queue_add(ns->store, job->bytes)) {
+        kvc_count(ns->store, KVC_COUNT_DROPPED, 1);
         status = 1;
     }
     if (status) {
         drop_job(job);
         return status;
     }
-    kvc_workers_add(space->store->jobs, &job->task);
+    kvc_workers_add(ns->store->jobs, &job->task);
     return job->waits ? wait_for(job, e) : 0;
 }

@@ -5,12 +5,12 @@
 
 #include "formats/store/store.h"
 
-#define KVC_PUT_TIME 60000000 /* microseconds, of an object on a level */
+#define KVC_PUT_TIME 60000000 /* microseconds, of an object on a tier */
 
 /* A cache that is to be put. */
 struct kvc_put_job {
     struct kvc_task task;
-    struct kvc_store_space *space;
+    struct kvc_store_namespace *ns;
     struct kvc_file *file;
     struct kvc_file *given; /* `file` with the caller's extras; NULL: it has its own */
     struct kvc_store_put_options options;
@@ -28,9 +28,9 @@ struct kvc_put_job {
     uint64_t packed, total; /* bytes of K and V; total 0: unknown yet */
 };
 
-/* Write the chunks that levels lack, and a cache that cannot be cut; and the facts of its
+/* Write the chunks that tiers lack, and a cache that cannot be cut; and the facts of its
  * namespace, once an object is packed. -1: it cannot be packed, or, of one that cannot be cut, no
- * level took it. *e may say why a level failed after 0, too. */
+ * tier took it. *e may say why a tier failed after 0, too. */
 int kvc_put_chunks(struct kvc_put_job *job, struct kvc_error *e);
 int kvc_put_whole(struct kvc_put_job *job, struct kvc_error *e);
 

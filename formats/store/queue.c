@@ -1,7 +1,7 @@
 /* queue.c: what waits to be put or copied: how much, and for how long. */
 #include "formats/store/store.h"
 
-int kvc_store_enter(struct kvc_store *s, uint64_t bytes) {
+int kvc_queue_add(struct kvc_store *s, uint64_t bytes) {
     pthread_mutex_lock(&s->lock);
     /* One that is larger than the queue has its turn when nothing else waits. */
     const int full = s->waiting && (s->waiting_bytes > s->options.queue_bytes ||
@@ -14,7 +14,7 @@ int kvc_store_enter(struct kvc_store *s, uint64_t bytes) {
     return full;
 }
 
-void kvc_store_leave(struct kvc_store *s, uint64_t bytes) {
+void kvc_queue_remove(struct kvc_store *s, uint64_t bytes) {
     pthread_mutex_lock(&s->lock);
     s->waiting--;
     s->waiting_bytes -= bytes;

@@ -1,5 +1,5 @@
-/* request.c: calls of a level from worker threads, with deadlines, and the breaker that leaves a
- * failing level alone. Spec: STORE.md, "Failures". */
+/* request.c: calls of a tier from worker threads, with deadlines, and the breaker that leaves a
+ * failing tier alone. Spec: STORE.md, "Failures". */
 #include "formats/store/store.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define FAILURES 3 /* in a row, before a level is left alone */
+#define FAILURES 3 /* in a row, before a tier is left alone */
 #define FIRST_PAUSE 1000000
 #define LONGEST_PAUSE 30000000
 
@@ -31,8 +31,8 @@ int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant unti
 
 /* --- the breaker --- */
 
-/* Returns 1 if the level is to be left alone now, and fills *e. */
-static int is_open(struct kvc_store_level *l, struct kvc_error *e) {
+/* Returns 1 if the tier is to be left alone now, and fills *e. */
+static int is_open(struct kvc_store_tier *l, struct kvc_error *e) {
     struct kvc_breaker *b = &l->breaker;
     pthread_mutex_lock(&b->lock);
     const int open = b->failures >= FAILURES && kvc_now() < b->until;
@@ -47,7 +47,7 @@ static int is_open(struct kvc_store_level *l, struct kvc_error *e) {
 }
 
 /* Counts a success (`why` NULL), or a failure. */
-static void note_outcome(struct kvc_store_level *l, const char *why) {
+static void note_outcome(struct kvc_store_tier *l, const char *why) {
     struct kvc_breaker *b = &l->breaker;
     pthread_mutex_lock(&b->lock);
     if (why) snprintf(b->why, sizeof b->why, "%.255s", why);
@@ -63,16 +63,16 @@ static void note_outcome(struct kvc_store_level *l, const char *why) {
                        (b->pause / 4);
     }
     pthread_mutex_unlock(&b->lock);
-    if (why) atomic_fetch_add(&l->count[KVC_LEVEL_FAILURES], 1);
+    if (why) atomic_fetch_add(&l->count[KVC_TIER_FAILURES], 1);
 }
 
 /* --- requests --- */
 
 static void request_run(struct kvc_task *task) {
     struct kvc_request *r = (struct kvc_request *)task;
-    struct kvc_store_level *l = &r->store->level[r->level];
+    struct kvc_store_tier *l = &r->store->tier[r->tier];
     struct kvc_error e = {.code = KVC_OK};
-    const int status = r->run(r, l->level, &e);
+    const int status = r->run(r, l->tier, &e);
     const int failed = status && e.severity == KVC_SEVERITY_RETRY && e.code != KVC_ERR_MEMORY;
     note_outcome(l, failed ? e.message : NULL);
     pthread_mutex_lock(&r->lock);
@@ -84,12 +84,12 @@ static void request_run(struct kvc_task *task) {
     kvc_request_release(r);
 }
 
-void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level,
+void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned tier,
                       kvc_instant deadline) {
     r->task.run = request_run;
     r->store = s;
     r->workers = s->io;
-    r->level = level;
+    r->tier = tier;
     r->deadline = deadline;
     atomic_init(&r->refs, 1);
     pthread_mutex_init(&r->lock, NULL);
@@ -97,14 +97,14 @@ void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level
 }
 
 int kvc_request_start(struct kvc_request *r) {
-    struct kvc_store_level *l = &r->store->level[r->level];
+    struct kvc_store_tier *l = &r->store->tier[r->tier];
     if (is_open(l, &r->error)) {
-        atomic_fetch_add(&l->count[KVC_LEVEL_REFUSED], 1);
+        atomic_fetch_add(&l->count[KVC_TIER_REFUSED], 1);
         r->done = 1;
         r->status = -1;
         return -1;
     }
-    atomic_fetch_add(&l->count[KVC_LEVEL_CALLS], 1);
+    atomic_fetch_add(&l->count[KVC_TIER_CALLS], 1);
     atomic_fetch_add(&r->refs, 1);
     kvc_workers_add(r->workers, &r->task);
     return 0;
@@ -118,8 +118,8 @@ int kvc_request_wait(struct kvc_request *r, struct kvc_error *e) {
     pthread_mutex_unlock(&r->lock);
     if (!late) return status;
     kvc_count(r->store, KVC_COUNT_LATE, 1);
-    note_outcome(&r->store->level[r->level], "it did not answer in time");
-    kvc_fail(e, KVC_ERR_IO, "%s: it did not answer in time", r->store->level[r->level].url);
+    note_outcome(&r->store->tier[r->tier], "it did not answer in time");
+    kvc_fail(e, KVC_ERR_IO, "%s: it did not answer in time", r->store->tier[r->tier].url);
     if (e) e->severity = KVC_SEVERITY_RETRY;
     return -1;
 }

@@ -1,4 +1,4 @@
-/* store.h: what the files of a store share: its levels, counters and namespaces. Not for users
+/* store.h: what the files of a store share: its tiers, counters and namespaces. Not for users
  * (kvc_store.h). */
 #ifndef KVC_STORE_STATE_H
 #define KVC_STORE_STATE_H
@@ -6,13 +6,13 @@
 #include "formats/api/kvc_file.h"
 #include "formats/api/kvc_store.h"
 #include "formats/cache/prefix.h"
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 #include "formats/store/workers.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define KVC_MAX_LEVELS 8
+#define KVC_MAX_TIERS 8
 
 /* Counters, by name in kvc_store_stats(). */
 enum kvc_counter {
@@ -30,23 +30,23 @@ enum kvc_counter {
     KVC_COUNT_PUT,   /* objects that were stored */
     KVC_COUNT_PUT_BYTES,
     KVC_COUNT_SHARED,   /* objects that were there already */
-    KVC_COUNT_REFUSED,  /* objects of which a level expects less than of what it has */
+    KVC_COUNT_REFUSED,  /* declined by a tier: it would evict them first */
     KVC_COUNT_DROPPED,  /* puts for which the queue had no room */
-    KVC_COUNT_FAILED,   /* objects that could not be packed, or that a level did not take */
-    KVC_COUNT_BACKFILL, /* objects that were copied to a faster level */
+    KVC_COUNT_FAILED,   /* objects that could not be packed, or that a tier did not take */
+    KVC_COUNT_BACKFILL, /* objects that were copied to a faster tier */
     KVC_COUNTERS
 };
 
-/* Of a level. */
-enum kvc_level_counter {
-    KVC_LEVEL_CALLS,
-    KVC_LEVEL_FAILURES,
-    KVC_LEVEL_REFUSED,
-    KVC_LEVEL_HITS,
-    KVC_LEVEL_COUNTERS
+/* Of a tier. */
+enum kvc_tier_counter {
+    KVC_TIER_CALLS,
+    KVC_TIER_FAILURES,
+    KVC_TIER_REFUSED,
+    KVC_TIER_HITS,
+    KVC_TIER_COUNTERS
 };
 
-/* Leaves a level alone that has failed several times: for a second, then for longer and longer. */
+/* Leaves a tier alone that has failed several times: for a second, then for longer and longer. */
 struct kvc_breaker {
     pthread_mutex_t lock;
     unsigned failures;
@@ -55,13 +55,13 @@ struct kvc_breaker {
     char why[256]; /* it failed the last time */
 };
 
-struct kvc_store_level {
-    struct kvc_level *level;
-    const struct kvc_level_ops *ops;
+struct kvc_store_tier {
+    struct kvc_tier *tier;
+    const struct kvc_tier_ops *ops;
     char *url;
     void *handle; /* NULL: built in */
     struct kvc_breaker breaker;
-    atomic_uint_fast64_t count[KVC_LEVEL_COUNTERS];
+    atomic_uint_fast64_t count[KVC_TIER_COUNTERS];
 };
 
 /* A key that was found to be bad, and for how long it counts as missing. */
@@ -72,10 +72,10 @@ struct kvc_bad_key {
 #define KVC_BAD_KEYS 256
 
 struct kvc_store {
-    struct kvc_store_level level[KVC_MAX_LEVELS];
-    unsigned n_levels;
+    struct kvc_store_tier tier[KVC_MAX_TIERS];
+    unsigned n_tiers;
     struct kvc_store_options options; /* with defaults filled in */
-    struct kvc_workers *io;           /* call the levels */
+    struct kvc_workers *io;           /* call the tiers */
     struct kvc_workers *copier;       /* one thread: a chunk is copied after the one before it */
     struct kvc_workers *jobs;         /* pack, find and load; they wait for io */
     uint8_t secret[32];               /* that signs objects */
@@ -93,9 +93,9 @@ struct kvc_store {
     atomic_int closing;
 };
 
-struct kvc_store_space {
+struct kvc_store_namespace {
     struct kvc_store *store;
-    uint8_t ns[KVC_KEY_BYTES];
+    uint8_t hash[KVC_KEY_BYTES]; /* of its facts */
     char name[2 * KVC_KEY_BYTES + 1];
     char *facts; /* the text of its object */
     char identity[KVC_IDENTITY_BYTES];
@@ -109,7 +109,7 @@ struct kvc_store_space {
     struct kvc_profile *packs_with; /* NULL: none */
     struct kvc_profile *profile[8]; /* that chunks were packed with */
     unsigned n_profiles;
-    atomic_int is_copied; /* its facts were copied to the faster levels */
+    atomic_int is_copied; /* its facts were copied to the faster tiers */
     atomic_uint refs;     /* of the user and of puts under way */
 };
 
@@ -118,20 +118,20 @@ static inline void kvc_count(struct kvc_store *s, enum kvc_counter c, uint64_t n
 }
 
 /* Checks everything that kvc_store_open() checks before it makes directories (chain.c). */
-int kvc_store_check(const char *levels, const struct kvc_store_options *options,
+int kvc_store_check(const char *tiers, const struct kvc_store_options *options,
                     struct kvc_error *e);
 
-/* --- calls of a level (request.c) --- */
+/* --- calls of a tier (request.c) --- */
 
-/* A call of a level from a worker thread. Part of the struct of a request, of which clear() frees
+/* A call of a tier from a worker thread. Part of the struct of a request, of which clear() frees
  * the rest. */
 struct kvc_request {
     struct kvc_task task;
     struct kvc_store *store;
     struct kvc_workers *workers; /* the store's io, unless the caller sets others */
-    unsigned level;
+    unsigned tier;
     kvc_instant deadline;
-    int (*run)(struct kvc_request *r, struct kvc_level *l, struct kvc_error *e);
+    int (*run)(struct kvc_request *r, struct kvc_tier *l, struct kvc_error *e);
     void (*clear)(struct kvc_request *r);
     atomic_uint refs;
     pthread_mutex_t lock;
@@ -140,9 +140,9 @@ struct kvc_request {
     struct kvc_error error;
 };
 /* Sets up a request of one reference, the caller's. */
-void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned level,
+void kvc_request_init(struct kvc_request *r, struct kvc_store *s, unsigned tier,
                       kvc_instant deadline);
-/* Queues it. If the level is left alone at present, it is done at once, and has failed; then -1. */
+/* Queues it. If the tier is left alone at present, it is done at once, and has failed; then -1. */
 int kvc_request_start(struct kvc_request *r);
 /* Waits until it is done, and returns its status; -1 at the deadline. */
 int kvc_request_wait(struct kvc_request *r, struct kvc_error *e);
@@ -152,57 +152,57 @@ int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant unti
 /* A condition whose waits end by CLOCK_MONOTONIC. */
 void kvc_condition_init(pthread_cond_t *cond);
 
-/* --- keys, namespaces and secrets (space.c, space_text.c, signature.c) --- */
+/* --- keys, namespaces and secrets (namespace.c, namespace_text.c, signature.c) --- */
 
 /* Names object i of a chain: the chunk that ends at prefix key (i + 1) * chunk / 256. keys[j] is
  * H_(j+1). */
-int kvc_chunk_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i,
+int kvc_chunk_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
                      struct kvc_object *o, struct kvc_error *e);
 /* Names a cache that cannot be cut: by its last prefix key, number i, or by the start of the chain
  * (i = 0). */
-int kvc_whole_object(const struct kvc_store_space *space, const uint8_t *keys, size_t i,
+int kvc_whole_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
                      struct kvc_object *o, struct kvc_error *e);
 /* Names a cache by the name that the program chose. */
-int kvc_named_object(const struct kvc_store_space *space, const struct kvc_store_name *name,
+int kvc_named_object(const struct kvc_store_namespace *ns, const struct kvc_store_name *name,
                      struct kvc_object *o, struct kvc_error *e);
 /* Computes the prefix keys of tokens from position 0 on. The caller frees *keys. */
-int kvc_space_keys(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
-                   const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
-                   struct kvc_error *e);
+int kvc_namespace_keys(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
+                       const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
+                       struct kvc_error *e);
 /* The same with the extras of a cache's metadata. */
-int kvc_space_keys_of(const struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
-                      const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e);
+int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
+                          const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e);
 /* Writes extras into metadata. */
-int kvc_space_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
-                     struct kvc_error *e);
+int kvc_namespace_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
+                         struct kvc_error *e);
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES],
                      struct kvc_error *e);
-void kvc_space_hold(struct kvc_store_space *space);
+void kvc_namespace_hold(struct kvc_store_namespace *ns);
 /* Names the object of its facts. */
-struct kvc_object kvc_space_object(const struct kvc_store_space *space);
+struct kvc_object kvc_namespace_object(const struct kvc_store_namespace *ns);
 /* Stores what the namespace needs to be read by others: its facts and its profile. Does it once. */
-int kvc_space_store(struct kvc_store_space *space, struct kvc_error *e);
-/* Puts the same to one level once more, which may have evicted it, and so touches it. */
-void kvc_space_keep(struct kvc_store_space *space, unsigned level);
-/* Tells a level that they were used: without them, nobody can name the namespace of the chunks that
+int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e);
+/* Puts the same to one tier once more, which may have evicted it, and so touches it. */
+void kvc_namespace_keep(struct kvc_store_namespace *ns, unsigned tier);
+/* Tells a tier that they were used: without them, nobody can name the namespace of the chunks that
  * were, or read these. */
-void kvc_space_touch(struct kvc_store_space *space, unsigned level);
-/* Copies the facts of a namespace to the levels before `level`, once: objects there would be of a
+void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier);
+/* Copies the facts of a namespace to the tiers before `tier`, once: objects there would be of a
  * namespace that nobody can name. */
-void kvc_space_copy_facts(struct kvc_store_space *space, unsigned level);
+void kvc_namespace_copy_facts(struct kvc_store_namespace *ns, unsigned tier);
 /* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's.
  */
-struct kvc_profile *kvc_space_profile(struct kvc_store_space *space, const uint8_t *sha256,
-                                      struct kvc_error *e);
+struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const uint8_t *sha256,
+                                          struct kvc_error *e);
 
 /* --- objects (chunk.c, signature.c) --- */
 
 /* A chunk as it was read. */
 struct kvc_chunk {
-    struct kvc_store_space *space; /* gets the profile that rows need */
-    size_t i;                      /* in the chain */
-    const int32_t *tokens;         /* of the whole prefix */
+    struct kvc_store_namespace *ns; /* gets the profile that rows need */
+    size_t i;                       /* in the chain */
+    const int32_t *tokens;          /* of the whole prefix */
     const uint8_t *keys;
     /* not 0: a cache that cannot be cut, of at most so many tokens, of which the first 256 i have
      * keys */
@@ -226,105 +226,105 @@ int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, c
 
 /* --- single objects (object_io.c) --- */
 
-/* Reads an object from the first level that has it. NULL with *e. The caller frees it. */
+/* Reads an object from the first tier that has it. NULL with *e. The caller frees it. */
 void *kvc_store_read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size,
                             struct kvc_error *e);
-/* The same of one level, with its signature. */
-void *kvc_store_read_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
-                           kvc_instant deadline, size_t *size, struct kvc_error *e);
+/* The same of one tier, with its signature. */
+void *kvc_store_read_tier(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                          kvc_instant deadline, size_t *size, struct kvc_error *e);
 /* microseconds, of a whole read or write that nobody waits for in a hurry */
 #define KVC_OBJECT_TIME 30000000
-/* Writes an object to every level that lacks it. -1 if no level took it. */
+/* Writes an object to every tier that lacks it. -1 if no tier took it. */
 int kvc_store_write_object(struct kvc_store *s, const struct kvc_object *o, const void *data,
                            size_t size, struct kvc_error *e);
-/* Writes signed bytes to one level; *there as in level.h. */
-int kvc_store_put_level(struct kvc_store *s, unsigned level, const struct kvc_object *o,
-                        const void *data, size_t size, const struct kvc_level_put *how,
-                        kvc_instant deadline, int *there, struct kvc_error *e);
+/* Writes signed bytes to one tier; *there as in tier.h. */
+int kvc_store_put_tier(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                       const void *data, size_t size, const struct kvc_tier_put *how,
+                       kvc_instant deadline, int *there, struct kvc_error *e);
 
 /* Refuses a cache that cannot be put into a namespace, and tells into how many chunks it is cut;
  * *whole is its tokens if it cannot be cut, else 0 (put.c). The namespace's store need not be open.
  */
-int kvc_put_check(const struct kvc_store_space *space, const struct kvc_file *f, size_t *chunks,
+int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f, size_t *chunks,
                   uint64_t *whole, struct kvc_error *e);
 /* Packs the first chunk, or a cache that cannot be cut, and keeps nothing: a recipe may refuse it.
  */
-int kvc_put_try(struct kvc_store_space *space, struct kvc_file *f, uint64_t whole,
+int kvc_put_try(struct kvc_store_namespace *ns, struct kvc_file *f, uint64_t whole,
                 struct kvc_error *e);
 
 /* --- hits (find.c, fetch.c) --- */
 
 struct kvc_store_hit {
-    struct kvc_store_space *space;
+    struct kvc_store_namespace *ns;
     int32_t *tokens;
     uint64_t asked; /* tokens in whole chunks, which `tokens` holds */
     uint8_t *keys;
     size_t chunks; /* found */
     struct kvc_object *object;
     uint64_t *bytes;
-    uint8_t *level; /* of each chunk */
+    uint8_t *tier; /* of each chunk */
     int64_t took;
     int late;
-    char levels[256];
+    char tiers[256];
 };
-/* Writes which levels its chunks come from. */
-void kvc_hit_list_levels(struct kvc_store_hit *hit);
+/* Writes which tiers its chunks come from. */
+void kvc_hit_list_tiers(struct kvc_store_hit *hit);
 /* Reads chunks [first, end) of a hit one after the other, proves them, and gives each to `use`,
- * which owns data then. Returns how many were used. *e is filled if a chunk was bad or a level
+ * which owns data then. Returns how many were used. *e is filled if a chunk was bad or a tier
  * failed. */
 typedef int kvc_use_chunk(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
                           struct kvc_error *e);
 size_t kvc_fetch(struct kvc_store_hit *hit, size_t first, size_t end, kvc_instant deadline,
                  int hashes, kvc_use_chunk *use, void *state, struct kvc_error *e);
-/* Counts the objects of a chain that a level has, from the first one on. -1 if it cannot be asked.
+/* Counts the objects of a chain that a tier has, from the first one on. -1 if it cannot be asked.
  */
-int kvc_store_count(struct kvc_store *s, unsigned level, const struct kvc_object *o, size_t n,
+int kvc_store_count(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t n,
                     kvc_instant deadline, size_t *found, struct kvc_error *e);
 
-/* --- in the background (errands.c) --- */
+/* --- in the background (background.c) --- */
 
-enum kvc_errand {
+enum kvc_background {
     KVC_TOUCH,
     KVC_MISSED,
-    KVC_ASIDE,
+    KVC_QUARANTINE,
     KVC_PIN,
     KVC_EXPECT,
-    KVC_GREET,
+    KVC_CONNECT,
     KVC_DROP,
     KVC_COPY
 };
-/* Tells a level something of n objects of a chain, where it wants to know (level.h); `value` is the
+/* Tells a tier something of n objects of a chain, where it wants to know (tier.h); `value` is the
  * size, time or seconds of what is told. A touch comes after the copies that were begun before it.
  */
-void kvc_store_tell(struct kvc_store *s, unsigned level, enum kvc_errand what,
-                    const struct kvc_object *o, size_t n, int64_t value);
-/* Has a level connect, by a longer deadline than finding has: a connection that takes longer than
+void kvc_store_notify(struct kvc_store *s, unsigned tier, enum kvc_background what,
+                      const struct kvc_object *o, size_t n, int64_t value);
+/* Has a tier connect, by a longer deadline than finding has: a connection that takes longer than
  * that would never come about. */
-void kvc_store_greet(struct kvc_store *s, unsigned level);
-/* Tells all levels, and waits for them. */
-int kvc_store_tell_all(struct kvc_store *s, enum kvc_errand what, const struct kvc_object *o,
-                       size_t n, int64_t value, struct kvc_error *e);
-/* Copies an object to the levels before `level`; frees data. */
-void kvc_store_backfill(struct kvc_store *s, unsigned level, const struct kvc_object *o,
+void kvc_store_connect(struct kvc_store *s, unsigned tier);
+/* Tells all tiers, and waits for them. */
+int kvc_store_notify_all(struct kvc_store *s, enum kvc_background what, const struct kvc_object *o,
+                         size_t n, int64_t value, struct kvc_error *e);
+/* Copies an object to the tiers before `tier`; frees data. */
+void kvc_store_backfill(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
                         const struct kvc_object *parent, void *data, size_t size);
-/* Takes what is wrong with an object: remembers a bad one as missing, and has its level put it
+/* Takes what is wrong with an object: remembers a bad one as missing, and has its tier put it
  * aside. */
-void kvc_store_bad(struct kvc_store *s, unsigned level, const struct kvc_object *o,
-                   const struct kvc_error *why);
+void kvc_store_mark_bad(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                        const struct kvc_error *why);
 int kvc_store_is_bad(struct kvc_store *s, const uint8_t *key);
 /* Notes that a sound object was written in place of a bad one. */
-void kvc_store_mended(struct kvc_store *s, const uint8_t *key);
+void kvc_store_clear_bad(struct kvc_store *s, const uint8_t *key);
 
 /* --- what waits (queue.c, events.c) --- */
 
 /* Adds to what waits, unless it would be more than the queue holds. 1: there is no room. */
-int kvc_store_enter(struct kvc_store *s, uint64_t bytes);
-void kvc_store_leave(struct kvc_store *s, uint64_t bytes);
+int kvc_queue_add(struct kvc_store *s, uint64_t bytes);
+void kvc_queue_remove(struct kvc_store *s, uint64_t bytes);
 
 /* A request in the background, and later its event. */
 struct kvc_event {
     struct kvc_task task;
-    struct kvc_store_space *space;
+    struct kvc_store_namespace *ns;
     int32_t *tokens;
     uint64_t n, end;
     struct kvc_memory memory;

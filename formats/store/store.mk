@@ -9,8 +9,8 @@ BACKENDSDIR ?= $(LIBDIR)/kvc
 # where backends are installed is compiled in; LIBDIR may have changed
 $B/backends-folder: FORCE
 	@mkdir -p $(@D) && { echo '$(BACKENDSDIR)' | cmp -s - $@ || echo '$(BACKENDSDIR)' >$@; }
-$B/formats/store/levels.o: ISA := '-DKVC_BACKENDS="$(BACKENDSDIR)"'
-$B/formats/store/levels.o: $B/backends-folder
+$B/formats/store/tiers.o: ISA := '-DKVC_BACKENDS="$(BACKENDSDIR)"'
+$B/formats/store/tiers.o: $B/backends-folder
 
 $B/libkvc_store.a: $(STORE_OBJ)
 	$(SAY) AR $@
@@ -29,9 +29,9 @@ $B/kvc-store: $B/cli/kvc-store.o $B/libcli.a $B/$(STORE_SO) $B/libkvc.so.$(VERSI
 BACKENDS := $(foreach m,$(sort $(wildcard formats/store/*/*.mk)),$(filter $(notdir $(basename $m)),$(notdir $(patsubst %/,%,$(dir $m)))))
 include $(foreach b,$(BACKENDS),formats/store/$b/$b.mk)
 BUILT_BACKENDS := $(foreach b,$(BACKENDS),$(if $(HAVE_$b),$b))
-$B/backend.map:
+$B/backend.map: formats/store/store.mk
 	@mkdir -p $(@D)
-	$(Q)echo '{ global: kvc_store_level; local: *; };' >$@
+	$(Q)echo '{ global: kvc_store_tier; local: *; };' >$@
 $B/kvc_store_%.so: $B/$(STORE_SO) $B/libkvc.so.$(VERSION) $B/backend.map
 	$(SAY) LD $@
 	$(LINK) -shared -Wl,-z,defs -Wl,--version-script=$B/backend.map $(filter %.o,$^) $(filter %.so.$(VERSION),$^) $(RPATH:%=-Wl,-rpath,%) $($*_LIBS) $(LIBS)

@@ -25,16 +25,16 @@ static const struct {
     [KVC_COUNT_PUT_BYTES] = {"put_bytes", "bytes of them"},
     [KVC_COUNT_SHARED] = {"shared_objects", "objects that somebody else had written already"},
     [KVC_COUNT_REFUSED] = {"refused_objects",
-                           "objects of which a level expects less than of what it has"},
+                           "objects that a tier declined, as it would evict them first"},
     [KVC_COUNT_DROPPED] = {"dropped_puts", "caches for which the queue had no room"},
     [KVC_COUNT_FAILED] = {"failed_puts",
-                          "objects that could not be packed, or that a level did not take"},
-    [KVC_COUNT_BACKFILL] = {"backfilled_objects", "objects that were copied to a faster level"},
+                          "objects that could not be packed, or that a tier did not take"},
+    [KVC_COUNT_BACKFILL] = {"backfilled_objects", "objects that were copied to a faster tier"},
 };
-static const char *const level_counters[KVC_LEVEL_COUNTERS] = {[KVC_LEVEL_CALLS] = "calls",
-                                                               [KVC_LEVEL_FAILURES] = "failures",
-                                                               [KVC_LEVEL_REFUSED] = "refused",
-                                                               [KVC_LEVEL_HITS] = "hits"};
+static const char *const tier_counters[KVC_TIER_COUNTERS] = {[KVC_TIER_CALLS] = "calls",
+                                                             [KVC_TIER_FAILURES] = "failures",
+                                                             [KVC_TIER_REFUSED] = "refused",
+                                                             [KVC_TIER_HITS] = "hits"};
 
 struct text {
     char *to;
@@ -59,12 +59,12 @@ static void add_prometheus(struct text *t, const struct kvc_store *s) {
                         "\n",
                         counters[i].name, counters[i].help, counters[i].name, counters[i].name,
                         (uint64_t)s->count[i]);
-    for (unsigned k = 0; k < KVC_LEVEL_COUNTERS; k++) {
-        store_stats_add(t, "# TYPE kvc_store_level_%s counter\n", level_counters[k]);
-        for (unsigned i = 0; i < s->n_levels; i++)
-            store_stats_add(t, "kvc_store_level_%s{level=\"%u\",scheme=\"%s\"} %" PRIu64 "\n",
-                            level_counters[k], i, s->level[i].ops->scheme,
-                            (uint64_t)s->level[i].count[k]);
+    for (unsigned k = 0; k < KVC_TIER_COUNTERS; k++) {
+        store_stats_add(t, "# TYPE kvc_store_tier_%s counter\n", tier_counters[k]);
+        for (unsigned i = 0; i < s->n_tiers; i++)
+            store_stats_add(t, "kvc_store_tier_%s{tier=\"%u\",scheme=\"%s\"} %" PRIu64 "\n",
+                            tier_counters[k], i, s->tier[i].ops->scheme,
+                            (uint64_t)s->tier[i].count[k]);
     }
 }
 
@@ -72,12 +72,12 @@ static void add_json(struct text *t, const struct kvc_store *s) {
     store_stats_add(t, "{");
     for (unsigned i = 0; i < KVC_COUNTERS; i++)
         store_stats_add(t, "\"%s\": %" PRIu64 ", ", counters[i].name, (uint64_t)s->count[i]);
-    store_stats_add(t, "\"levels\": [");
-    for (unsigned i = 0; i < s->n_levels; i++) {
-        store_stats_add(t, "%s{\"scheme\": \"%s\"", i ? ", " : "", s->level[i].ops->scheme);
-        for (unsigned k = 0; k < KVC_LEVEL_COUNTERS; k++)
-            store_stats_add(t, ", \"%s\": %" PRIu64, level_counters[k],
-                            (uint64_t)s->level[i].count[k]);
+    store_stats_add(t, "\"tiers\": [");
+    for (unsigned i = 0; i < s->n_tiers; i++) {
+        store_stats_add(t, "%s{\"scheme\": \"%s\"", i ? ", " : "", s->tier[i].ops->scheme);
+        for (unsigned k = 0; k < KVC_TIER_COUNTERS; k++)
+            store_stats_add(t, ", \"%s\": %" PRIu64, tier_counters[k],
+                            (uint64_t)s->tier[i].count[k]);
         store_stats_add(t, "}");
     }
     store_stats_add(t, "]}\n");
@@ -94,7 +94,7 @@ size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, 
 /* --- lists --- */
 
 struct walk {
-    unsigned level;
+    unsigned tier;
     kvc_store_walk_fn *fn;
     void *state;
     int stopped;
@@ -104,16 +104,16 @@ static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t 
     struct walk *w = state;
     char name[KVC_OBJECT_NAME];
     kvc_object_name(o, name);
-    w->stopped = w->fn(w->state, w->level, name, size, used);
+    w->stopped = w->fn(w->state, w->tier, name, size, used);
     return w->stopped;
 }
 
-int kvc_store_walk(struct kvc_store *s, const struct kvc_store_space *space, kvc_store_walk_fn *fn,
+int kvc_store_walk(struct kvc_store *s, const struct kvc_store_namespace *ns, kvc_store_walk_fn *fn,
                    void *state, struct kvc_error *e) {
     struct walk w = {.fn = fn, .state = state};
-    for (; w.level < s->n_levels && !w.stopped; w.level++) {
-        struct kvc_level *l = s->level[w.level].level;
-        if (l->ops->walk(l, space ? space->ns : NULL, seen, &w, e)) return -1;
+    for (; w.tier < s->n_tiers && !w.stopped; w.tier++) {
+        struct kvc_tier *l = s->tier[w.tier].tier;
+        if (l->ops->walk(l, ns ? ns->hash : NULL, seen, &w, e)) return -1;
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* url.c: reads the texts that name levels. Spec: STORE.md, "Levels". */
+/* url.c: reads the texts that name tiers. Spec: STORE.md, "Tiers". */
 #include "formats/store/url.h"
 
 #include "codecs/near.h"
@@ -155,7 +155,7 @@ int kvc_url_bytes(struct kvc_url *u, const char *key, uint64_t *value, struct kv
         end += strcmp(end + 1, "iB") == 0 ? 3 : 1;
     }
     if (!end || *end || !(v >= 0) || ldexp(v, (int)shift) >= 0x1p63)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: '%s' is no number of bytes, as 500M or 20G", key,
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: '%s' is not a size (examples: 500M, 20G)", key,
                         text);
     *value = (uint64_t)ldexp(v, (int)shift);
     return 0;
@@ -176,7 +176,8 @@ int kvc_url_time(struct kvc_url *u, const char *key, int64_t *microseconds, stru
             *microseconds = (int64_t)(v * unit[i].factor);
             return 0;
         }
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: '%s' is no time, as 50ms, 30s or 7d", key, text);
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: '%s' is not a time (examples: 50ms, 30s, 7d)", key,
+                    text);
 }
 
 int kvc_url_flag(struct kvc_url *u, const char *key, int *value, struct kvc_error *e) {
@@ -238,7 +239,7 @@ int kvc_url_split(const char *chain, char ***list, struct kvc_error *e) {
     for (const char *p = chain; *p; p++) n += *p == ',' && scheme_length(p + 1);
     /* the pointers first, then the text */
     char **item = malloc(n * sizeof *item + length + 1);
-    if (!item) return kvc_fail_memory(e, "names of levels");
+    if (!item) return kvc_fail_memory(e, "names of tiers");
     char *text = memcpy((char *)(item + n), chain, length + 1);
     n = 0;
     item[n++] = text;

@@ -1,6 +1,6 @@
-/* url.h: the text that names a level: "dir:/var/cache/kvc?max-size=20G",
+/* url.h: the text that names a tier: "dir:/var/cache/kvc?max-size=20G",
  * "redis://h1:7000,h2/?prefix=kvc". Not for what the words mean, which is each backend's own.
- * STORE.md, "Levels". */
+ * STORE.md, "Tiers". */
 #ifndef KVC_STORE_URL_H
 #define KVC_STORE_URL_H
 
@@ -22,7 +22,7 @@ struct kvc_url {
     size_t n_known;
 };
 
-/* Reads one level. A text without a scheme is a path, of scheme "dir". Refuses user names and
+/* Reads one tier. A text without a scheme is a path, of scheme "dir". Refuses user names and
  * passwords in it: URLs end up in logs. */
 int kvc_url_parse(struct kvc_url *u, const char *text, struct kvc_error *e);
 void kvc_url_free(struct kvc_url *u);
@@ -39,7 +39,7 @@ int kvc_url_flag(struct kvc_url *u, const char *key, int *value, struct kvc_erro
  * asked for: messages list these. */
 int kvc_url_rest(const struct kvc_url *u, struct kvc_error *e);
 
-/* Cuts a chain of levels at the commas before a scheme. Returns the number of levels, whose texts
+/* Cuts a chain of tiers at the commas before a scheme. Returns the number of tiers, whose texts
  * *list points to; the caller frees *list, which is one piece of memory. -1: none, or out of
  * memory. */
 int kvc_url_split(const char *chain, char ***list, struct kvc_error *e);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Asks a level for the object with the last key, of those before number `end`. */
+/* Asks a tier for the object with the last key, of those before number `end`. */
 struct last_request {
     struct kvc_request base;
     struct kvc_object *object; /* of all keys */
@@ -19,7 +19,7 @@ static void whole_clear(struct kvc_request *base) {
     free(((struct last_request *)base)->object);
 }
 
-static int whole_run(struct kvc_request *base, struct kvc_level *l, struct kvc_error *e) {
+static int whole_run(struct kvc_request *base, struct kvc_tier *l, struct kvc_error *e) {
     struct last_request *r = (struct last_request *)base;
     for (size_t i = r->end; i-- && kvc_now() < base->deadline;) {
         size_t found = 0;
@@ -32,14 +32,14 @@ static int whole_run(struct kvc_request *base, struct kvc_level *l, struct kvc_e
     return 0;
 }
 
-/* Returns the number of the last key before `end` of which a level has an object, plus 1; 0: it has
+/* Returns the number of the last key before `end` of which a tier has an object, plus 1; 0: it has
  * none. */
-static size_t last_there(struct kvc_store *s, unsigned level, const struct kvc_object *o,
-                         size_t end, kvc_instant deadline) {
+static size_t last_there(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t end,
+                         kvc_instant deadline) {
     struct last_request *r = calloc(1, sizeof *r);
     struct kvc_error e;
     if (!r) return 0;
-    kvc_request_init(&r->base, s, level, deadline);
+    kvc_request_init(&r->base, s, tier, deadline);
     r->base.run = whole_run;
     r->base.clear = whole_clear;
     r->end = end;
@@ -66,58 +66,58 @@ static struct kvc_file *open_whole(const struct kvc_chunk *chunk, void *data, si
     return f;
 }
 
-/* Goes through the objects that a level has, from the last key on, to the first that begins the
+/* Goes through the objects that a tier has, from the last key on, to the first that begins the
  * prompt. */
-static struct kvc_file *search_level(struct kvc_store_space *space, unsigned level,
-                                     const struct kvc_object *o, size_t n, struct kvc_chunk *chunk,
-                                     kvc_instant deadline, struct kvc_error *e) {
-    struct kvc_store *s = space->store;
-    for (size_t end = n, found; end && (found = last_there(s, level, o, end, deadline)) != 0;
+static struct kvc_file *search_tier(struct kvc_store_namespace *ns, unsigned tier,
+                                    const struct kvc_object *o, size_t n, struct kvc_chunk *chunk,
+                                    kvc_instant deadline, struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    for (size_t end = n, found; end && (found = last_there(s, tier, o, end, deadline)) != 0;
          end = found - 1) {
         size_t size;
         struct kvc_error why;
         chunk->i = found - 1;
         if (kvc_store_is_bad(s, o[chunk->i].key)) continue;
-        void *data = kvc_store_read_level(s, level, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME,
-                                          &size, &why);
+        void *data = kvc_store_read_tier(s, tier, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME, &size,
+                                         &why);
         if (!data) continue;
         struct kvc_file *f = open_whole(chunk, data, size, &why);
         if (f) {
-            kvc_store_tell(s, level, KVC_TOUCH, &o[chunk->i], 1, 0);
+            kvc_store_notify(s, tier, KVC_TOUCH, &o[chunk->i], 1, 0);
             return f;
         }
         if (why.code != KVC_ERR_MODEL) { /* else it is sound, and of another prompt */
-            kvc_store_bad(s, level, &o[chunk->i], &why);
+            kvc_store_mark_bad(s, tier, &o[chunk->i], &why);
             if (e) *e = why;
         }
     }
     return NULL;
 }
 
-struct kvc_file *kvc_store_get_whole(struct kvc_store_space *space, const int32_t *tokens,
+struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32_t *tokens,
                                      uint64_t n, const struct kvc_store_find_options *options,
                                      struct kvc_error *e) {
-    struct kvc_store *s = space->store;
+    struct kvc_store *s = ns->store;
     struct kvc_store_find_options o;
-    struct kvc_chunk chunk = {.space = space, .tokens = tokens, .whole = n};
+    struct kvc_chunk chunk = {.ns = ns, .tokens = tokens, .whole = n};
     const size_t keys = (size_t)(n / KVC_PREFIX_TOKENS) + 1;
     struct kvc_object *object = NULL;
     uint8_t *key = NULL;
     struct kvc_file *f = NULL;
     if (e) *e = (struct kvc_error){.code = KVC_OK};
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_find_options", e) || !n) return NULL;
-    int status = kvc_space_keys(space, tokens, n, o.extras, o.n_extras, &key, e);
+    int status = kvc_namespace_keys(ns, tokens, n, o.extras, o.n_extras, &key, e);
     if (!status && !(object = calloc(keys, sizeof *object))) status = kvc_fail_memory(e, "keys");
     for (size_t i = 0; i < keys && !status; i++)
-        status = kvc_whole_object(space, key, i, &object[i], e);
+        status = kvc_whole_object(ns, key, i, &object[i], e);
     chunk.keys = key;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, n);
-    for (unsigned l = 0; l < s->n_levels && !f && !status; l++) {
-        const int64_t time = o.deadline                ? o.deadline
-                             : s->level[l].ops->remote ? s->options.deadline
-                                                       : s->options.local_deadline;
-        f = search_level(space, l, object, keys, &chunk, kvc_now() + time, e);
+    for (unsigned l = 0; l < s->n_tiers && !f && !status; l++) {
+        const int64_t time = o.timeout_us             ? o.timeout_us
+                             : s->tier[l].ops->remote ? s->options.timeout_us
+                                                      : s->options.local_timeout_us;
+        f = search_tier(ns, l, object, keys, &chunk, kvc_now() + time, e);
     }
     if (f) kvc_count(s, KVC_COUNT_FOUND, f->cache->n_tokens);
     free(object);

@@ -17,9 +17,9 @@ from .compare import Comparison, compare
 from .errors import Code, Error
 from .file import File, Tensor, join, model_identity, open
 from .pack import open_arrays, pack
-from .store import Hit, Space, Store
+from .store import Hit, Namespace, Store
 
-__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Space", "Store", "Tensor", "arrays", "compare",
+__all__ = ["Code", "Comparison", "Error", "File", "Hit", "Prefix", "RawArray", "Namespace", "Store", "Tensor", "arrays", "compare",
            "cuda", "dtype_name", "join", "load", "model_identity", "open", "open_arrays", "pack", "save"]
 
 

@@ -99,11 +99,11 @@ class WriteOptions(Sized):
 
 
 class StoreOptions(Sized):
-    _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("queue_bytes", u64), ("local_deadline", i64), ("deadline", i64),
-                ("load_deadline", i64), ("key_file", text), ("backends", text)]
+    _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("queue_bytes", u64), ("local_timeout_us", i64), ("timeout_us", i64),
+                ("load_timeout_us", i64), ("key_file", text), ("backends", text)]
 
 
-class StoreSpaceOptions(Sized):
+class StoreNamespaceOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("recipe", text), ("profile", text), ("chunk", u64), ("tenant_file", text)]
 
 
@@ -112,16 +112,16 @@ class StoreExtra(c.Structure):
 
 
 class StoreFindOptions(Sized):
-    _fields_ = [("size", c.c_size_t), ("deadline", i64), ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t)]
+    _fields_ = [("size", c.c_size_t), ("timeout_us", i64), ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t)]
 
 
 class StoreHitInfo(Sized):
-    _fields_ = [("size", c.c_size_t), ("tokens", u64), ("chunks", u64), ("bytes", u64), ("asked", u64), ("seconds_us", i64),
-                ("late", c.c_int), ("levels", text)]
+    _fields_ = [("size", c.c_size_t), ("tokens", u64), ("chunks", u64), ("bytes", u64), ("asked", u64), ("took_us", i64),
+                ("late", c.c_int), ("tiers", text)]
 
 
 class StoreLoadOptions(Sized):
-    _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("deadline", i64), ("threads", c.c_uint), ("convert", c.c_int),
+    _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("timeout_us", i64), ("threads", c.c_uint), ("convert", c.c_int),
                 ("pairing", text), ("progress", PROGRESS_FN), ("progress_state", pointer)]
 
 
@@ -182,37 +182,37 @@ KVC = {
     "kvc_file_unpack_memory": (c.c_int, _f, text, c.POINTER(WriteOptions), pointer, c.c_size_t, c.POINTER(c.c_size_t), _e),
     "kvc_model_identity": (c.c_int, text, pointer, c.c_size_t, _e),
 }
-_s, _space, _hit = pointer, pointer, pointer
+_s, _namespace, _hit = pointer, pointer, pointer
 STORE = {
     "kvc_store_version": (text,),
     "kvc_store_open": (_s, text, c.POINTER(StoreOptions), _e),
     "kvc_store_close": (None, _s),
-    "kvc_store_space_like": (_space, _s, _f, c.POINTER(StoreSpaceOptions), _e),
-    "kvc_store_space_named": (_space, _s, text, c.POINTER(StoreSpaceOptions), _e),
-    "kvc_store_space_close": (None, _space),
-    "kvc_store_space_name": (text, _space),
-    "kvc_store_space_facts": (text, _space),
-    "kvc_store_space_chunk": (u64, _space),
-    "kvc_store_find": (_hit, _space, pointer, u64, c.POINTER(StoreFindOptions), _e),
+    "kvc_store_namespace_like": (_namespace, _s, _f, c.POINTER(StoreNamespaceOptions), _e),
+    "kvc_store_namespace_named": (_namespace, _s, text, c.POINTER(StoreNamespaceOptions), _e),
+    "kvc_store_namespace_close": (None, _namespace),
+    "kvc_store_namespace_name": (text, _namespace),
+    "kvc_store_namespace_facts": (text, _namespace),
+    "kvc_store_namespace_chunk": (u64, _namespace),
+    "kvc_store_find": (_hit, _namespace, pointer, u64, c.POINTER(StoreFindOptions), _e),
     "kvc_store_hit_free": (None, _hit),
     "kvc_store_hit_info": (c.c_int, _hit, c.POINTER(StoreHitInfo)),
     "kvc_store_get": (_f, _hit, c.POINTER(StoreLoadOptions), _e),
-    "kvc_store_get_whole": (_f, _space, pointer, u64, c.POINTER(StoreFindOptions), _e),
+    "kvc_store_get_whole": (_f, _namespace, pointer, u64, c.POINTER(StoreFindOptions), _e),
     "kvc_store_load": (u64, _hit, c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
     "kvc_store_chunks": (u64, _hit, c.POINTER(StoreLoadOptions), CHUNK_FN, pointer, _e),
-    "kvc_store_put": (c.c_int, _space, _f, c.POINTER(StorePutOptions), _e),
-    "kvc_store_find_names": (i64, _space, c.POINTER(StoreName), c.c_size_t, pointer, c.POINTER(StoreFindOptions), _e),
-    "kvc_store_put_name": (c.c_int, _space, c.POINTER(StoreName), _f, c.POINTER(StorePutOptions), _e),
-    "kvc_store_get_name": (_f, _space, c.POINTER(StoreName), c.POINTER(StoreLoadOptions), _e),
-    "kvc_store_load_name": (c.c_int, _space, c.POINTER(StoreName), c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
-    "kvc_store_drop_names": (c.c_int, _space, c.POINTER(StoreName), c.c_size_t, _e),
+    "kvc_store_put": (c.c_int, _namespace, _f, c.POINTER(StorePutOptions), _e),
+    "kvc_store_find_names": (i64, _namespace, c.POINTER(StoreName), c.c_size_t, pointer, c.POINTER(StoreFindOptions), _e),
+    "kvc_store_put_name": (c.c_int, _namespace, c.POINTER(StoreName), _f, c.POINTER(StorePutOptions), _e),
+    "kvc_store_get_name": (_f, _namespace, c.POINTER(StoreName), c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_load_name": (c.c_int, _namespace, c.POINTER(StoreName), c.POINTER(Memory), c.POINTER(StoreLoadOptions), _e),
+    "kvc_store_drop_names": (c.c_int, _namespace, c.POINTER(StoreName), c.c_size_t, _e),
     "kvc_store_flush": (c.c_int, _s, i64),
     "kvc_store_pin": (c.c_int, _hit, i64, _e),
     "kvc_store_unpin": (c.c_int, _hit, _e),
     "kvc_store_expect": (None, _hit, i64),
-    "kvc_store_done": (None, _hit),
-    "kvc_store_drop": (i64, _space, _e),
-    "kvc_store_drop_tokens": (c.c_int, _space, pointer, u64, c.POINTER(StoreDropOptions), c.POINTER(StoreDropped), _e),
+    "kvc_store_evict_soon": (None, _hit),
+    "kvc_store_drop": (i64, _namespace, _e),
+    "kvc_store_drop_tokens": (c.c_int, _namespace, pointer, u64, c.POINTER(StoreDropOptions), c.POINTER(StoreDropped), _e),
     "kvc_store_stats": (c.c_size_t, _s, text, pointer, c.c_size_t),
 }
 

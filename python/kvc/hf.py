@@ -17,7 +17,7 @@ from .facts import config_of, facts_of, fingerprint_of
 from .file import File
 from .handle import Unique
 from .options import OpenOptions, PackOptions, Path, Unpack, check_names
-from .store import Extra, Hit, Space, Store
+from .store import Extra, Hit, Namespace, Store
 
 _WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in tokens; 0: full attention, -1: no cache
 
@@ -240,7 +240,7 @@ class Prefix(Unique):
             prefix.put(out.past_key_values, out.sequences)
 
     The model is told apart by a digest of its parameters in memory, or by its `weights` file or folder, as all programs of kvc do. Make
-    a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and `tenant_file` are those of Store.space().
+    a new Prefix after a change of weights or adapters. `recipe`, `profile`, `chunk` and `tenant_file` are those of Store.namespace().
 
     Layers with a sliding window keep all tokens in memory while the cache of get() is used, so that prompts which begin alike share chunks.
     Without `keep_windows` they keep their window, and a cache longer than that is stored as a whole: for prompts that go on from its end.
@@ -269,13 +269,13 @@ class Prefix(Unique):
         self._device = self._only_device(cache)
         self._facts = _facts(cache, self._facts)
         options: Dict[str, Any] = dict(recipe=recipe, profile=profile, chunk=chunk, tenant_file=tenant_file)
-        self.space: Space = self._open_space(store, 2, options)
-        self.whole: Optional[Space] = None  # of caches in which layers have a window's tokens only
+        self.namespace: Namespace = self._open_namespace(store, 2, options)
+        self.whole: Optional[Namespace] = None  # of caches in which layers have a window's tokens only
         if any(w > 0 for w in self._windows):
-            self.whole = self._open_space(store, 1, options)
+            self.whole = self._open_namespace(store, 1, options)
 
     def __repr__(self) -> str:
-        chunk = "closed" if self.space.closed else f"chunks of {self.space.chunk} tokens"
+        chunk = "closed" if self.namespace.closed else f"chunks of {self.namespace.chunk} tokens"
         return f"<kvc.Prefix {type(self.model).__name__}, {chunk}, {self.loaded} tokens loaded>"
 
     @property
@@ -308,13 +308,13 @@ class Prefix(Unique):
             self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=self.model.device), past_key_values=cache, use_cache=True)
         return cache
 
-    def _open_space(self, store: Store, held: int, options: Mapping[str, Any]) -> Space:
+    def _open_namespace(self, store: Store, held: int, options: Mapping[str, Any]) -> Namespace:
         """Opens the namespace of caches of this model, of which layers with a window hold so many of 2 tokens."""
         like = {key: arrays.describe(arrays.empty((held if self._windows[key[0]] else 2, heads, dim), dtype))
                 for key, (dtype, heads, dim) in self._shapes.items()}
         m = arrays.memory(like, tokens=2, facts=self._facts)
         with File._of(call(kvc.kvc_file_open_arrays, m), m) as f:
-            return store.space(f, **options)
+            return store.namespace(f, **options)
 
     def get(self, ids: Any, *, extras: Sequence[Extra] = ()) -> cache_utils.DynamicCache:
         """Returns a DynamicCache with the longest prefix of `ids` that the store has: empty if there is none, and never all of them.
@@ -328,7 +328,7 @@ class Prefix(Unique):
             if window > 0 and self.keep_windows:
                 layer.activate_past_recording()
         self.loaded, self.decoded = 0, ""
-        self._hit = self.space.find(tokens, extras=extras)
+        self._hit = self.namespace.find(tokens, extras=extras)
         whole = self.whole.get_whole(tokens, extras=extras) if self.whole is not None else None
         if whole is not None:
             with whole:
@@ -354,30 +354,30 @@ class Prefix(Unique):
         tokens, length = arrays.token_ids(ids), _length(cache)
         if _windows(cache) != self._windows:
             raise Error(Code.OTHER_MODEL, "the cache has other layers than the model")
-        planes, space, n = _planes(cache), self.space, min(length, tokens.size)
+        planes, namespace, n = _planes(cache), self.namespace, min(length, tokens.size)
         if any(p.tokens < length for p in planes.values()):
             if n < length:
                 raise Error(Code.NOT_SLICEABLE, f"the cache has {length} tokens, ids names {n}, and layers with a window have the "
                                                 "last ones only")
-            space = self.whole or space
+            namespace = self.whole or namespace
         else:
-            n = n // space.chunk * space.chunk
+            n = n // namespace.chunk * namespace.chunk
             planes = {key: replace(p, tokens=n) for key, p in planes.items()}
         if not n:
             return 0
         m = arrays.memory(planes, tokens=n, ids=tokens[:n].copy(), facts=self._facts)
         f = File._of(call(kvc.kvc_file_open_arrays, m), m)
         try:
-            done = space.put(f, wait=wait, seconds=seconds, pin=pin, extras=extras)
+            done = namespace.put(f, wait=wait, seconds=seconds, pin=pin, extras=extras)
         finally:
             f.close()
         return n if done else 0
 
     def close(self) -> None:
         """Closes the namespaces; the store stays open."""
-        for space in (self.space, self.whole):
-            if space is not None:
-                space.close()
+        for namespace in (self.namespace, self.whole):
+            if namespace is not None:
+                namespace.close()
 
     def __enter__(self) -> "Prefix":
         return self

@@ -58,56 +58,56 @@ class _InStore(Handle):
 
 
 class Store(_InStore):
-    """A chain of levels, the fastest first: Store("dir:/var/cache/kvc,redis://h1"). kvc-store(1) lists the options of each.
+    """A chain of tiers, the fastest first: Store("dir:/var/cache/kvc,redis://h1"). kvc-store(1) lists the options of each.
 
-    Whatever fails in a store makes a prefix shorter and is counted (`stats`). `deadline` and `load_deadline` are seconds. Several threads may
+    Whatever fails in a store makes a prefix shorter and is counted (`stats`). `timeout` and `load_timeout` are seconds. Several threads may
     use a store; a process that was forked must open its own.
     """
 
-    _again = "open its levels again with kvc.Store()"
+    _again = "open its tiers again with kvc.Store()"
 
-    def __init__(self, levels: str, *, threads: int = 0, queue_bytes: int = 0, local_deadline: Optional[float] = None,
-                 deadline: Optional[float] = None, load_deadline: Optional[float] = None, key_file: Optional[Path] = None,
+    def __init__(self, tiers: str, *, threads: int = 0, queue_bytes: int = 0, local_timeout: Optional[float] = None,
+                 timeout: Optional[float] = None, load_timeout: Optional[float] = None, key_file: Optional[Path] = None,
                  backends: Optional[Path] = None) -> None:
-        if not isinstance(levels, str):
-            raise TypeError(f"a store is named by a text, as 'dir:/var/cache/kvc', not by {kind_of(levels)}")
+        if not isinstance(tiers, str):
+            raise TypeError(f"a store is named by a text, as 'dir:/var/cache/kvc', not by {kind_of(tiers)}")
         self._library = _lib.store()
         beside = _lib.store_folder()
         if backends is None and any(beside.glob("kvc_store_*.so")):
             backends = beside
-        o = _lib.StoreOptions(threads=threads, queue_bytes=queue_bytes, local_deadline=_microseconds(local_deadline),
-                              deadline=_microseconds(deadline), load_deadline=_microseconds(load_deadline), key_file=encode(key_file),
+        o = _lib.StoreOptions(threads=threads, queue_bytes=queue_bytes, local_timeout_us=_microseconds(local_timeout),
+                              timeout_us=_microseconds(timeout), load_timeout_us=_microseconds(load_timeout), key_file=encode(key_file),
                               backends=encode(backends))
         self._putting = _Putting()
-        self._levels = _shown(levels)
-        self._hold(call(self._library.kvc_store_open, encode(levels), c.byref(o)), _closer(self._library, self._putting))
+        self._tiers = _shown(tiers)
+        self._hold(call(self._library.kvc_store_open, encode(tiers), c.byref(o)), _closer(self._library, self._putting))
         _open.add(self)
 
     def __repr__(self) -> str:
-        return f"<kvc.Store {'closed' if self.closed else self._levels}>"
+        return f"<kvc.Store {'closed' if self.closed else self._tiers}>"
 
-    def space(self, like: Any, *, recipe: Optional[str] = None, profile: Optional[Path] = None, chunk: int = 0,
-              tenant_file: Optional[Path] = None) -> "Space":
+    def namespace(self, like: Any, *, recipe: Optional[str] = None, profile: Optional[Path] = None, chunk: int = 0,
+              tenant_file: Optional[Path] = None) -> "Namespace":
         """Opens a namespace: that of caches that can stand for the File `like`, or one that is there, by the first digits of its name.
 
         `recipe` packs the chunks (lossless by default), `chunk` is their tokens (a multiple of 256).
         """
-        o = _lib.StoreSpaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file))
+        o = _lib.StoreNamespaceOptions(recipe=encode(recipe), profile=encode(profile), chunk=chunk, tenant_file=encode(tenant_file))
         if not isinstance(like, (File, str)):
             raise TypeError(f"a namespace is that of an open kvc.File, or named by hex digits, not by {kind_of(like)}")
         pointer = self.pointer
         try:
             if isinstance(like, File):
-                address = call(self._library.kvc_store_space_like, pointer, like.pointer, c.byref(o))
+                address = call(self._library.kvc_store_namespace_like, pointer, like.pointer, c.byref(o))
             else:
-                address = call(self._library.kvc_store_space_named, pointer, encode(like), c.byref(o))
-            return Space._of_store(address, self, pointer, profile)
+                address = call(self._library.kvc_store_namespace_named, pointer, encode(like), c.byref(o))
+            return Namespace._of_store(address, self, pointer, profile)
         finally:
             del pointer  # a traceback that is kept must not keep the store open
 
-    def flush(self, deadline: Optional[float] = None) -> bool:
-        """Waits until everything that was put is stored, at most so many seconds. False: the time was over."""
-        return bool(self._library.kvc_store_flush(self.pointer, _microseconds(deadline)) == 0)
+    def flush(self, timeout: Optional[float] = None) -> bool:
+        """Waits until everything that was put is stored, at most so many seconds. False: the time is over."""
+        return bool(self._library.kvc_store_flush(self.pointer, _microseconds(timeout)) == 0)
 
     @property
     def stats(self) -> Dict[str, Any]:
@@ -128,10 +128,10 @@ class Store(_InStore):
                 return text.value.decode()
             size = needed + 256  # counters may have grown
 
-    def close(self, deadline: Optional[float] = 10) -> None:
+    def close(self, timeout: Optional[float] = 10) -> None:
         """Waits until everything that was put is stored, at most so many seconds (None: without end), and closes the store."""
         if not self.closed:
-            self._putting.deadline = _microseconds(deadline)
+            self._putting.timeout = _microseconds(timeout)
         super().close()
 
 
@@ -142,85 +142,85 @@ def _close_all() -> None:
     """Stores what waits to be put before the process ends, and lets calls end that threads make which nobody joins."""
     stores = [store for store in _open if not store.closed and store._process == os.getpid()]
     for store in stores:
-        store.close(store._putting.deadline / 1e6 or None)
+        store.close(store._putting.timeout / 1e6 or None)
     for store in stores:
-        store._putting.ended.wait(store._putting.deadline / 1e6 + _END if store._putting.deadline else None)
+        store._putting.ended.wait(store._putting.timeout / 1e6 + _END if store._putting.timeout else None)
 
 
 weakref.finalize(Store, _close_all)  # at the end of the process: after it, no finalizer runs, which closes a store
 
 
-def _shown(levels: str) -> str:
-    """Returns the levels of a store without the user names, passwords and options in their addresses."""
-    return re.sub(r"//[^,]*@", "//", re.sub(r"\?[^,]*", "", levels))
+def _shown(tiers: str) -> str:
+    """Returns the tiers of a store without the user names, passwords and options in their addresses."""
+    return re.sub(r"//[^,]*@", "//", re.sub(r"\?[^,]*", "", tiers))
 
 
 def _closer(library: c.CDLL, putting: "_Putting") -> Callable[[int], None]:
     """Returns what closes a store, which needs `putting` until then."""
 
     def close(address: int) -> None:
-        library.kvc_store_flush(address, putting.deadline)
+        library.kvc_store_flush(address, putting.timeout)
         library.kvc_store_close(address)
         putting.ended.set()
 
     return close
 
 
-class Space(_InStore):
-    """A namespace of a store: caches of one model that can stand for each other. Store.space() opens it."""
+class Namespace(_InStore):
+    """A namespace of a store: caches of one model that can stand for each other. Store.namespace() opens it."""
 
-    _again = "open the namespace again with Store.space()"
-    _made_by = "Store.space() opens a namespace"
+    _again = "open the namespace again with Store.namespace()"
+    _made_by = "Store.namespace() opens a namespace"
     _library: c.CDLL
     store: Store
     profile: Optional[Path]
 
     @classmethod
-    def _of_store(cls, address: int, store: Store, pointer: c.c_void_p, profile: Optional[Path]) -> "Space":
+    def _of_store(cls, address: int, store: Store, pointer: c.c_void_p, profile: Optional[Path]) -> "Namespace":
         self = cls.__new__(cls)
         self._library = store._library
         self.store, self.profile = store, profile
-        self._hold(address, self._library.kvc_store_space_close, parents=[store], held=[pointer])
+        self._hold(address, self._library.kvc_store_namespace_close, parents=[store], held=[pointer])
         return self
 
     def __repr__(self) -> str:
-        return f"<kvc.Space {'closed' if self.closed else f'{self.name[:16]}, chunks of {self.chunk} tokens'}>"
+        return f"<kvc.Namespace {'closed' if self.closed else f'{self.name[:16]}, chunks of {self.chunk} tokens'}>"
 
     @property
     def name(self) -> str:
-        return str(self._library.kvc_store_space_name(self.pointer), "utf-8")
+        return str(self._library.kvc_store_namespace_name(self.pointer), "utf-8")
 
     @property
     def facts(self) -> str:
         """The facts that its caches have in common, a line each."""
-        return str(self._library.kvc_store_space_facts(self.pointer), "utf-8")
+        return str(self._library.kvc_store_namespace_facts(self.pointer), "utf-8")
 
     @property
     def chunk(self) -> int:
         """The tokens of a chunk: only whole chunks are found."""
-        return int(self._library.kvc_store_space_chunk(self.pointer))
+        return int(self._library.kvc_store_namespace_chunk(self.pointer))
 
-    def find(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> "Hit":
+    def find(self, tokens: Any, *, timeout: Optional[float] = None, extras: Sequence[Extra] = ()) -> "Hit":
         """Finds the longest prefix of the tokens that the store has, in whole chunks. A hit of 0 tokens is none.
 
         `extras` tell prompts apart whose tokens are equal, as those with images: they have the position and a hash of each.
         """
         ids = arrays.token_ids(tokens)
-        o = _lib.StoreFindOptions(deadline=_microseconds(deadline), extras=_extras(extras), n_extras=len(extras))
+        o = _lib.StoreFindOptions(timeout_us=_microseconds(timeout), extras=_extras(extras), n_extras=len(extras))
         pointer = self.pointer
         try:
             address = call(self._library.kvc_store_find, pointer, ids.ctypes.data, ids.size, c.byref(o))
-            return Hit._of_space(address, self, pointer)
+            return Hit._of_namespace(address, self, pointer)
         finally:
             del pointer  # a traceback that is kept must not keep the store open
 
-    def get_whole(self, tokens: Any, *, deadline: Optional[float] = None, extras: Sequence[Extra] = ()) -> Optional[File]:
+    def get_whole(self, tokens: Any, *, timeout: Optional[float] = None, extras: Sequence[Extra] = ()) -> Optional[File]:
         """Reads the longest cache that the tokens begin with, of those that are put whole because layers keep a window.
 
         None: there is none.
         """
         ids = arrays.token_ids(tokens)
-        o = _lib.StoreFindOptions(deadline=_microseconds(deadline), extras=_extras(extras), n_extras=len(extras))
+        o = _lib.StoreFindOptions(timeout_us=_microseconds(timeout), extras=_extras(extras), n_extras=len(extras))
         with _lib.ErrorSlot() as e:
             address = self._library.kvc_store_get_whole(self.pointer, ids.ctypes.data, ids.size, c.byref(o), e)
             if address is None and e.code == Code.USAGE:
@@ -253,11 +253,11 @@ class Space(_InStore):
 
     # --- caches by names that the program chose, for engines that hand out hashes instead of tokens ---
 
-    def find_names(self, names: Sequence[bytes], *, deadline: Optional[float] = None) -> List[bool]:
-        """Says of each name whether the store has a cache of it. What is not known at the deadline counts as missing."""
+    def find_names(self, names: Sequence[bytes], *, timeout: Optional[float] = None) -> List[bool]:
+        """Says of each name whether the store has a cache of it. What is not known after the timeout counts as missing."""
         if not names:
             return []
-        o = _lib.StoreFindOptions(deadline=_microseconds(deadline))
+        o = _lib.StoreFindOptions(timeout_us=_microseconds(timeout))
         there = (c.c_uint8 * len(names))()
         call(self._library.kvc_store_find_names, self.pointer, _names(names), len(names), there, c.byref(o))
         return [bool(x) for x in there]
@@ -266,8 +266,8 @@ class Space(_InStore):
                  told: Optional[List[int]] = None) -> bool:
         """Puts a cache under a name of 1 to 256 bytes, as one object, and returns when it is stored. It needs no tokens.
 
-        Caches of one name must be the same. False: no level keeps it, which `stats` counts. The list `told` gets the bytes of the object, as
-        it is stored, at its end; 0 if it was there and its level does not tell.
+        Caches of one name must be the same. False: no tier keeps it, which `stats` counts. The list `told` gets the bytes of the object, as
+        it is stored, at its end; 0 if it was there and its tier does not tell.
         """
         size = c.c_uint64()
         o = _lib.StorePutOptions(seconds=seconds, pin=pin, cost=cost, stored_bytes=c.addressof(size))
@@ -276,9 +276,9 @@ class Space(_InStore):
             told.append(size.value)
         return bool(stored)
 
-    def get_name(self, name: bytes, *, deadline: Optional[float] = None) -> Optional[File]:
+    def get_name(self, name: bytes, *, timeout: Optional[float] = None) -> Optional[File]:
         """Reads the cache of a name. None: there is none, or it is damaged."""
-        o = _lib.StoreLoadOptions(deadline=_microseconds(deadline))
+        o = _lib.StoreLoadOptions(timeout_us=_microseconds(timeout))
         with _lib.ErrorSlot() as e:
             address = self._library.kvc_store_get_name(self.pointer, _names([name]), c.byref(o), e)
             if address is None and e.code == Code.USAGE:
@@ -286,13 +286,13 @@ class Space(_InStore):
             return None if address is None else File._of(address)
 
     def load_name(self, name: bytes, into: Any, *, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
-                  pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> bool:
+                  pairing: Optional[str] = None, timeout: Optional[float] = None, threads: int = 0) -> bool:
         """Decodes the cache of a name straight into arrays or CPU tensors (File.load()), whose index 0 gets its first position.
 
         False: there is none, or it is damaged; the arrays hold rubbish then.
         """
         m = arrays.memory(arrays.planes(into, layout, dtype, to_fill=True))
-        o = _lib.StoreLoadOptions(deadline=_microseconds(deadline), threads=threads, convert=convert, pairing=encode(pairing))
+        o = _lib.StoreLoadOptions(timeout_us=_microseconds(timeout), threads=threads, convert=convert, pairing=encode(pairing))
         with _lib.ErrorSlot() as e:
             status = self._library.kvc_store_load_name(self.pointer, _names([name]), c.byref(m), c.byref(o), e)
             if status < 0:
@@ -309,7 +309,7 @@ class Space(_InStore):
         return int(call(self._library.kvc_store_drop, self.pointer))
 
     def drop_tokens(self, tokens: Any, *, extras: Sequence[Extra] = ()) -> Tuple[int, int]:
-        """Removes the chunks of one prompt from all levels. Returns how many, and how many stay as other prompts go on after them."""
+        """Removes the chunks of one prompt from all tiers. Returns how many, and how many stay as other prompts go on after them."""
         ids = arrays.token_ids(tokens)
         o, dropped = _lib.StoreDropOptions(extras=_extras(extras), n_extras=len(extras)), _lib.StoreDropped()
         call(self._library.kvc_store_drop_tokens, self.pointer, ids.ctypes.data, ids.size, c.byref(o), c.byref(dropped))
@@ -324,7 +324,7 @@ class _Putting:
     """Files that a store reads in the background, by number. The library's callback refers to this object only."""
 
     def __init__(self) -> None:
-        self.deadline = _microseconds(10)  # of closing the store
+        self.timeout = _microseconds(10)  # of closing the store
         self.ended = threading.Event()  # the store is closed, and calls nothing back
         self._held: Dict[int, Tuple[Any, ...]] = {}
         self._numbers = itertools.count(1)
@@ -350,19 +350,19 @@ class _Putting:
 
 
 class Hit(_InStore):
-    """What a store has of a prompt. It is to be used soon (30 s in a directory), and by one thread. Space.find() makes it."""
+    """What a store has of a prompt. It is to be used soon (30 s in a directory), and by one thread. Namespace.find() makes it."""
 
-    _again = "find the tokens again with Space.find()"
-    _made_by = "Space.find() finds tokens"
+    _again = "find the tokens again with Namespace.find()"
+    _made_by = "Namespace.find() finds tokens"
     _library: c.CDLL
-    _space: Space
+    _namespace: Namespace
     decoded = ""  # what load() onto a device was decoded by: "cuda:0", or "cpu: " and why
 
     @classmethod
-    def _of_space(cls, address: int, space: Space, pointer: c.c_void_p) -> "Hit":
+    def _of_namespace(cls, address: int, namespace: Namespace, pointer: c.c_void_p) -> "Hit":
         self = cls.__new__(cls)
-        self._library, self._space = space._library, space
-        self._hold(address, self._library.kvc_store_hit_free, parents=[space], held=[pointer])
+        self._library, self._namespace = namespace._library, namespace
+        self._hold(address, self._library.kvc_store_hit_free, parents=[namespace], held=[pointer])
         self._read()
         return self
 
@@ -373,21 +373,21 @@ class Hit(_InStore):
         self.chunks: int = info.chunks
         self.bytes: int = info.bytes
         self.asked: int = info.asked  # tokens in whole chunks that were looked for
-        self.seconds: float = info.seconds_us / 1e6
-        self.late = bool(info.late)  # the deadline ended the search
-        self.levels: str = (info.levels or b"").decode()  # "dir 1024, redis 512": tokens by level
+        self.seconds: float = info.took_us / 1e6
+        self.late = bool(info.late)  # the timeout ended the search
+        self.tiers: str = (info.tiers or b"").decode()  # "dir 1024, redis 512": tokens by tier
 
     def __repr__(self) -> str:
-        return f"<kvc.Hit {self.tokens} of {self.asked} tokens{f' ({self.levels})' if self.levels else ''}>"
+        return f"<kvc.Hit {self.tokens} of {self.asked} tokens{f' ({self.tiers})' if self.tiers else ''}>"
 
-    def get(self, *, first: int = 0, end: int = 0, deadline: Optional[float] = None, threads: int = 0) -> Optional[File]:
+    def get(self, *, first: int = 0, end: int = 0, timeout: Optional[float] = None, threads: int = 0) -> Optional[File]:
         """Returns what was found as one cache, whose rows are decoded when they are read. None: it is not there any more."""
-        o = _lib.StoreLoadOptions(first=first, end=end, deadline=_microseconds(deadline), threads=threads)
+        o = _lib.StoreLoadOptions(first=first, end=end, timeout_us=_microseconds(timeout), threads=threads)
         address = call(self._library.kvc_store_get, self.pointer, c.byref(o))
         return None if address is None else File._of(address)
 
     def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
-             pairing: Optional[str] = None, deadline: Optional[float] = None, threads: int = 0) -> int:
+             pairing: Optional[str] = None, timeout: Optional[float] = None, threads: int = 0) -> int:
         """Decodes straight into arrays or tensors (File.load()), of which index 0 gets position `first`.
 
         Returns the position up to which everything is there: `first` if nothing is. What lies after it in the arrays is rubbish. Tensors
@@ -397,7 +397,7 @@ class Hit(_InStore):
 
         def by_cpu(planes: Mapping[Key, Plane]) -> int:
             m = arrays.memory(planes, first=first)
-            o = _lib.StoreLoadOptions(first=first, end=first + m.tokens, deadline=_microseconds(deadline), threads=threads,
+            o = _lib.StoreLoadOptions(first=first, end=first + m.tokens, timeout_us=_microseconds(timeout), threads=threads,
                                       convert=convert, pairing=encode(pairing))
             with _lib.ErrorSlot() as e:
                 there = int(self._library.kvc_store_load(self.pointer, c.byref(m), c.byref(o), e))
@@ -407,12 +407,12 @@ class Hit(_InStore):
 
         if not cuda.on_devices(views):
             return by_cpu(views)
-        there, self.decoded = cuda.either(into, layout, dtype, lambda: self._load_on_device(views, first, convert, pairing, deadline),
+        there, self.decoded = cuda.either(into, layout, dtype, lambda: self._load_on_device(views, first, convert, pairing, timeout),
                                           by_cpu)
         return there
 
     def _load_on_device(self, views: Mapping[Key, Plane], first: int, convert: bool, pairing: Optional[str],
-                        deadline: Optional[float]) -> int:
+                        timeout: Optional[float]) -> int:
         """Decodes the checked bytes of each chunk on devices. Raises kvc.Error if they cannot."""
         total = max((v.tokens for v in views.values()), default=0)
         cuda.kvc_cuda()  # before anything is read
@@ -422,11 +422,11 @@ class Hit(_InStore):
 
         def take(_: Any, at: int, tokens: int, data: int, size: int) -> None:
             nonlocal there
-            with cuda.in_memory(data, size, profile=encode(self._space.profile)) as source:
+            with cuda.in_memory(data, size, profile=encode(self._namespace.profile)) as source:
                 cuda.run(source, views, first=first, end=first + total, part=(at, at + tokens), convert=convert)
             there = min(at + tokens, first + total)
 
-        o = _lib.StoreLoadOptions(first=first, end=first + total, deadline=_microseconds(deadline))
+        o = _lib.StoreLoadOptions(first=first, end=first + total, timeout_us=_microseconds(timeout))
         back = _lib.Callback(_lib.CHUNK_FN, take)
         try:
             with _lib.ErrorSlot() as e, back:
@@ -447,6 +447,6 @@ class Hit(_InStore):
         """Says that the prefix will be asked for again within so many seconds."""
         self._library.kvc_store_expect(self.pointer, seconds)
 
-    def done(self) -> None:
-        """Says that what no other prompt shares will not be asked for again."""
-        self._library.kvc_store_done(self.pointer)
+    def evict_soon(self) -> None:
+        """Makes the chunks that no other prompt shares the first to be evicted."""
+        self._library.kvc_store_evict_soon(self.pointer)

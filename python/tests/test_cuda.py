@@ -307,18 +307,18 @@ class TestStore(DeviceCase):
     TOKENS = 700
 
     def open(self, kv, ids, **options):
-        self.store = kvc.Store(f"dir:{self.path('store')}", local_deadline=10)
+        self.store = kvc.Store(f"dir:{self.path('store')}", local_timeout=10)
         self.addCleanup(self.store.close)
         with kvc.open_arrays(kv, tokens=ids, facts={"model.name": "m", "rope.pairing": "halves", "rope.theta": 1e5}) as f:
-            space = self.store.space(f, chunk=256, **options)
-            space.put(f)
-        return space
+            namespace = self.store.namespace(f, chunk=256, **options)
+            namespace.put(f)
+        return namespace
 
-    def both(self, space, ids, kv):
+    def both(self, namespace, ids, kv):
         """What the device makes of a hit, and what the CPU makes of it."""
         mine = {key: Memory(np.zeros((512, *a.shape[1:]), a.dtype)) for key, a in kv.items()}
         due = {key: np.zeros((512, *a.shape[1:]), a.dtype) for key, a in kv.items()}
-        with space.find(ids) as hit:
+        with namespace.find(ids) as hit:
             self.assertEqual((hit.load(due), hit.decoded), (512, ""))
             self.assertEqual((hit.load(mine), hit.decoded), (512, "cuda:0"))
             for key, a in due.items():
@@ -340,15 +340,15 @@ class TestStore(DeviceCase):
         self.assertEqual(self.ways(), (4, 0))
 
     def test_chunks_with_a_profile(self):
-        """A chunk names its profile, which the device gets from the space's path."""
+        """A chunk names its profile, which the device gets from the namespace's path."""
         with kvc.open(SAMPLES / "prompt.safetensors.kvc") as f:
-            self.store = kvc.Store(f"dir:{self.path('store')}", local_deadline=10)
+            self.store = kvc.Store(f"dir:{self.path('store')}", local_timeout=10)
             self.addCleanup(self.store.close)
-            space, ids = self.store.space(f, chunk=256, recipe="small", profile=PROFILE), f.tokens
-            space.put(f)
+            namespace, ids = self.store.namespace(f, chunk=256, recipe="small", profile=PROFILE), f.tokens
+            namespace.put(f)
             due = {key: np.zeros(a.shape, np.uint16) for key, a in f.arrays().items()}
         mine = {key: Memory(np.zeros_like(a)) for key, a in due.items()}
-        with space.find(ids) as hit:
+        with namespace.find(ids) as hit:
             self.assertEqual(hit.load(due, dtype="bf16"), 512)
             self.assertEqual((hit.load(mine, dtype="bf16"), hit.decoded), (512, "cuda:0"))
         self.assertTrue(all(np.array_equal(bits(mine[key].array), bits(a)) for key, a in due.items()))
@@ -358,7 +358,7 @@ class TestStore(DeviceCase):
         random = np.random.default_rng(3)
         kv = {(0, role): random.normal(size=(self.TOKENS, 2, 16)).astype(np.float16) for role in "KV"}
         ids = random.integers(0, 1000, self.TOKENS)
-        space = self.open(kv, ids)
+        namespace = self.open(kv, ids)
         for folder, _, names in os.walk(self.path("store")):
             for name in names:
                 if name.endswith(".kv"):
@@ -368,7 +368,7 @@ class TestStore(DeviceCase):
                         f.seek(3000)
                         f.write(bytes([byte[0] ^ 1]))
         mine = {key: Memory(np.zeros((512, *a.shape[1:]), a.dtype)) for key, a in kv.items()}
-        self.assertEqual(space.find(ids).load(mine), 0)
+        self.assertEqual(namespace.find(ids).load(mine), 0)
         self.assertGreater(self.store.stats["bad_objects"], 0)
 
 
@@ -381,7 +381,7 @@ class TestTransformers(DeviceCase):
     def setUp(self):
         super().setUp()
         self.enterContext_(mock.patch.object(devices, "place", HostPlace()))
-        self.store = kvc.Store(f"dir:{self.path('store')}", local_deadline=10)
+        self.store = kvc.Store(f"dir:{self.path('store')}", local_timeout=10)
         self.addCleanup(self.store.close)
 
     def goes_on(self, model, prefix, ids, loaded, way):

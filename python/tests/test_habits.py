@@ -57,12 +57,12 @@ class TestTypes(Case):
         kv = {(0, role): np.ones((300, 2, 16), np.float16) for role in "KV"}
         into = {key: np.zeros((256, 2, 16), np.float32) for key in kv}
         named = {key: np.zeros((300, 2, 16), np.float32) for key in kv}
-        with kvc.Store(f"dir:{self.path('s')}", local_deadline=10) as store, kvc.open_arrays(kv, tokens=range(300)) as f:
-            with store.space(f, chunk=256) as space:
-                space.put(f)
-                space.put_name(b"n", f)
-                self.assertEqual(space.find(range(300)).load(into, dtype=np.float32, convert=True), 256)
-                self.assertTrue(space.load_name(b"n", named, dtype="float32", convert=True))
+        with kvc.Store(f"dir:{self.path('s')}", local_timeout=10) as store, kvc.open_arrays(kv, tokens=range(300)) as f:
+            with store.namespace(f, chunk=256) as namespace:
+                namespace.put(f)
+                namespace.put_name(b"n", f)
+                self.assertEqual(namespace.find(range(300)).load(into, dtype=np.float32, convert=True), 256)
+                self.assertTrue(namespace.load_name(b"n", named, dtype="float32", convert=True))
         self.assertTrue(all(a.all() for a in [*into.values(), *named.values()]))
 
 
@@ -222,13 +222,13 @@ class TestNames(Case):
     @needs_store
     def test_reprs(self):
         place = self.path("store")
-        with kvc.Store(f"dir:{place}?max-size=1G", local_deadline=10) as store:
+        with kvc.Store(f"dir:{place}?max-size=1G", local_timeout=10) as store:
             self.assertEqual(repr(store), f"<kvc.Store dir:{place}>")
-            with kvc.open_arrays({(0, "K"): np.ones((4, 2, 8), np.float32)}) as f, store.space(f, chunk=256) as space:
-                self.assertEqual(repr(space), f"<kvc.Space {space.name[:16]}, chunks of 256 tokens>")
-                with space.find([1, 2, 3]) as hit:
+            with kvc.open_arrays({(0, "K"): np.ones((4, 2, 8), np.float32)}) as f, store.namespace(f, chunk=256) as namespace:
+                self.assertEqual(repr(namespace), f"<kvc.Namespace {namespace.name[:16]}, chunks of 256 tokens>")
+                with namespace.find([1, 2, 3]) as hit:
                     self.assertEqual(repr(hit), "<kvc.Hit 0 of 0 tokens>")
-            self.assertEqual(repr(space), "<kvc.Space closed>")
+            self.assertEqual(repr(namespace), "<kvc.Namespace closed>")
         self.assertEqual(repr(store), "<kvc.Store closed>")
 
     def test_no_secrets(self):

@@ -73,10 +73,10 @@ class TestCopies(HandleCase):
     @needs_store
     def test_store(self):
         with kvc.Store(f"dir:{self.path('store')}") as store, kvc.open_arrays(cache(), tokens=range(300), facts=FACTS) as f:
-            with store.space(f) as space, space.find(range(300)) as hit:
+            with store.namespace(f) as namespace, namespace.find(range(300)) as hit:
                 self.refuses_copies(store, "kvc.Store()")
-                self.refuses_copies(space, "Store.space()")
-                self.refuses_copies(hit, "Space.find()")
+                self.refuses_copies(namespace, "Store.namespace()")
+                self.refuses_copies(hit, "Namespace.find()")
 
     def test_all_classes(self):
         """Each class that holds a pointer refuses copies, and says what to do."""
@@ -86,7 +86,7 @@ class TestCopies(HandleCase):
             kinds += kind.__subclasses__()
             found.append(kind)
         names = {kind.__name__ for kind in found}
-        self.assertLessEqual({"File", "Store", "Space", "Hit", "Plane"}, names)
+        self.assertLessEqual({"File", "Store", "Namespace", "Hit", "Plane"}, names)
         for kind in found:
             if kind.__name__[0] != "_" and kind not in (Unique, Handle):
                 self.assertTrue(kind._again, kind)
@@ -96,13 +96,13 @@ class TestConstructors(HandleCase):
     def test_no_addresses(self):
         """No handle is made of a number or a text, and nothing is freed when the program ends."""
         code = """
-for make, arguments in ((kvc.File, ("x",)), (kvc.File, (12345,)), (kvc.File, ()), (kvc.Space, (12345, None)), (kvc.Hit, (12345, None)),
+for make, arguments in ((kvc.File, ("x",)), (kvc.File, (12345,)), (kvc.File, ()), (kvc.Namespace, (12345, None)), (kvc.Hit, (12345, None)),
                         (kvc.Store, (12345,)), (kvc.File, (b"x", 1, 2))):
     try:
         make(*arguments)
     except TypeError as problem:
         print(problem)
-empty = [kind.__new__(kind) for kind in (kvc.File, kvc.Space, kvc.Hit, kvc.Store)]
+empty = [kind.__new__(kind) for kind in (kvc.File, kvc.Namespace, kvc.Hit, kvc.Store)]
 for one in empty:
     one.close()
     assert one.closed
@@ -112,10 +112,10 @@ for one in empty:
         print(problem)
 """
         self.runs(code, "kvc.File cannot be called: kvc.open() opens a path\n" * 3
-                  + "kvc.Space cannot be called: Store.space() opens a namespace\nkvc.Hit cannot be called: Space.find() finds tokens\n"
+                  + "kvc.Namespace cannot be called: Store.namespace() opens a namespace\nkvc.Hit cannot be called: Namespace.find() finds tokens\n"
                   "a store is named by a text, as 'dir:/var/cache/kvc', not by an int\n"
                   "kvc.File cannot be called: kvc.open() opens a path\n"
-                  "this File is closed\nthis Space is closed\nthis Hit is closed\nthis Store is closed\n")
+                  "this File is closed\nthis Namespace is closed\nthis Hit is closed\nthis Store is closed\n")
 
     def test_wrong_objects(self):
         """What takes a File takes nothing else."""
@@ -245,37 +245,37 @@ for _ in range(3):
     def test_end_with_a_store(self):
         code = """
 g = kvc.open_arrays({(0, r): np.ones((600, 2, 16), np.float32) for r in "KV"}, tokens=range(600), facts={"model.name": "m"})
-store = kvc.Store(f"dir:{FOLDER}/store", local_deadline=10)
-space = store.space(g, chunk=256)
-hit = space.find(range(600))
-space.put(g, wait=False)
-sys.kept = [store, space, hit]
+store = kvc.Store(f"dir:{FOLDER}/store", local_timeout=10)
+namespace = store.namespace(g, chunk=256)
+hit = namespace.find(range(600))
+namespace.put(g, wait=False)
+sys.kept = [store, namespace, hit]
 def work():
     try:
         while True:
-            space.find(range(600))
+            namespace.find(range(600))
     except kvc.Error as problem:
-        assert problem.message == "this Space is closed", problem.message
+        assert problem.message == "this Namespace is closed", problem.message
 for _ in range(2):
     threading.Thread(target=work, daemon=True).start()
 """
         self.runs(code)
-        with kvc.Store(f"dir:{self.path('store')}", local_deadline=10) as store, kvc.open_arrays(cache(), facts={"model.name": "m"}) as f:
-            self.assertEqual(store.space(f, chunk=256).find(range(600)).tokens, 512)
+        with kvc.Store(f"dir:{self.path('store')}", local_timeout=10) as store, kvc.open_arrays(cache(), facts={"model.name": "m"}) as f:
+            self.assertEqual(store.namespace(f, chunk=256).find(range(600)).tokens, 512)
 
     @needs_store
     def test_store_is_closed_by_another_thread(self):
         code = """
 g = kvc.open_arrays({(0, r): np.ones((600, 2, 16), np.float32) for r in "KV"}, tokens=range(600), facts={"model.name": "m"})
 for _ in range(10):
-    store = kvc.Store(f"dir:{FOLDER}/store", local_deadline=10)
-    space = store.space(g, chunk=256)
-    space.put(g)
+    store = kvc.Store(f"dir:{FOLDER}/store", local_timeout=10)
+    namespace = store.namespace(g, chunk=256)
+    namespace.put(g)
     begun = threading.Event()
     def work():
         try:
             while True:
-                hit = space.find(range(600))
+                hit = namespace.find(range(600))
                 hit.load({(0, r): np.empty((512, 2, 16), np.float32) for r in "KV"})
                 begun.set()
         except kvc.Error as problem:
@@ -315,26 +315,27 @@ print("good")
         """A forked child is refused, and does not wait for threads that it does not have."""
         code = """
 g = kvc.open_arrays({(0, r): np.ones((600, 2, 16), np.float32) for r in "KV"}, tokens=range(600), facts={"model.name": "m"})
-store = kvc.Store(f"dir:{FOLDER}/store", local_deadline=10)
-space = store.space(g, chunk=256)
-space.put(g)
-hit = space.find(range(600))
+store = kvc.Store(f"dir:{FOLDER}/store", local_timeout=10)
+namespace = store.namespace(g, chunk=256)
+namespace.put(g)
+hit = namespace.find(range(600))
 child = os.fork()
 if child == 0:
-    for use in (lambda: space.find(range(600)), lambda: space.put(g), lambda: store.space(g), store.flush, lambda: store.stats,
-                hit.get, hit.pin, space.drop, lambda: space.find_names([b"x"]), hit.done, lambda: space.put(g, wait=False)):
+    for use in (lambda: namespace.find(range(600)), lambda: namespace.put(g), lambda: store.namespace(g), store.flush, lambda: store.stats,
+                hit.get, hit.pin, namespace.drop, lambda: namespace.find_names([b"x"]), hit.evict_soon,
+                lambda: namespace.put(g, wait=False)):
         try:
             use()
             os._exit(3)
         except kvc.Error as problem:
             if "belongs to the process that opened it" not in problem.message:
                 os._exit(4)
-    with kvc.Store(f"dir:{FOLDER}/store", local_deadline=10) as own:
-        assert own.space(g, chunk=256).find(range(600)).tokens == 512
-    hit.close(); space.close(); store.close()
+    with kvc.Store(f"dir:{FOLDER}/store", local_timeout=10) as own:
+        assert own.namespace(g, chunk=256).find(range(600)).tokens == 512
+    hit.close(); namespace.close(); store.close()
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
-assert space.find(range(600)).tokens == 512
+assert namespace.find(range(600)).tokens == 512
 print("good")
 """
         self.runs(code, "good\n")

@@ -291,7 +291,7 @@ class TestFiles(Case):
 @unittest.skipIf(MISSING, MISSING)
 class TestPrefix(Case):
     def open(self, model, **options):
-        store = kvc.Store(f"dir:{self.path('store')}", local_deadline=10)
+        store = kvc.Store(f"dir:{self.path('store')}", local_timeout=10)
         self.addCleanup(store.close)
         return store, kvc.Prefix(store, model, chunk=CHUNK, **options)
 
@@ -306,7 +306,7 @@ class TestPrefix(Case):
         store.close()
         store, prefix = self.open(make())  # as another process would
         again = generate(prefix.model, ids, prefix.get(ids))
-        self.assertEqual((prefix.loaded, prefix.hit.levels), (2 * CHUNK, f"dir {2 * CHUNK}"))
+        self.assertEqual((prefix.loaded, prefix.hit.tiers), (2 * CHUNK, f"dir {2 * CHUNK}"))
         self.assertTrue(torch.equal(again.sequences, due))
         self.assertEqual(prefix.put(again.past_key_values, again.sequences, wait=True), 2 * CHUNK)
         self.assertEqual(store.stats["put_objects"], 0)  # they are there
@@ -335,7 +335,7 @@ class TestPrefix(Case):
         self.fails(kvc.Code.USAGE, "get() looks for a prompt", lambda: prefix.hit)
         prefix.close()
         self.assertIn("closed", repr(prefix))
-        self.fails(kvc.Code.USAGE, "this Space is closed", prefix.get, prompt(300))
+        self.fails(kvc.Code.USAGE, "this Namespace is closed", prefix.get, prompt(300))
 
     def test_full(self):
         store, prefix, ids = self.round_trip(llama)
@@ -343,7 +343,7 @@ class TestPrefix(Case):
         self.assertEqual(other.get(ids).get_seq_length(), 0)
         self.fails(kvc.Code.OTHER_MODEL, "other layers", prefix.put, cache_of(gemma(), ids), ids)
         prefix.close()
-        self.assertTrue(prefix.space.closed)
+        self.assertTrue(prefix.namespace.closed)
 
     def test_sliding(self):
         store, prefix, ids = self.round_trip(gemma)
@@ -398,7 +398,7 @@ class TestPrefix(Case):
         model, ids = llama(), prompt(300)
         model.save_pretrained(self.path("model"))
         store, prefix = self.open(model, weights=self.path("model"))
-        self.assertIn("safetensors.sampled", prefix.space.facts)
+        self.assertIn("safetensors.sampled", prefix.namespace.facts)
         self.assertEqual(prefix.put(cache_of(model, ids), ids, wait=True), CHUNK)
         again = transformers.LlamaForCausalLM.from_pretrained(self.path("model"))
         self.assertEqual(kvc.Prefix(store, again, weights=self.path("model"), chunk=CHUNK).get(ids).get_seq_length(), CHUNK)

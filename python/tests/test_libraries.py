@@ -30,11 +30,11 @@ class TestLibraries(Case):
             self.assertEqual(len({line.split()[-1] for line in maps if "/libkvc.so" in line}), 1)
 
     def test_a_handle_of_the_store_is_as_any_other(self):
-        with kvc.Store(f"dir:{self.path('store')}", deadline=10, local_deadline=10) as store:
+        with kvc.Store(f"dir:{self.path('store')}", timeout=10, local_timeout=10) as store:
             with kvc.open_arrays(KV, facts={"model.name": "m", "rope.pairing": "halves"}) as f:
-                space = store.space(f)
-                self.assertTrue(space.put_name(b"name", f))
-            with space.get_name(b"name") as f:
+                namespace = store.namespace(f)
+                self.assertTrue(namespace.put_name(b"name", f))
+            with namespace.get_name(b"name") as f:
                 f.check()
                 self.assertTrue(all(np.array_equal(f.arrays()[key], KV[key]) for key in KV))
                 again = f.pack(recipe="fast")

@@ -27,7 +27,7 @@ class TestFailures(ProxyCase):
     def test_store_fails(self):
         """Any exception of the store: the request is passed on."""
         self.fill()
-        self.proxy.prefixes._namespace.space.find = lambda *_: 1 / 0
+        self.proxy.prefixes._served.namespace.find = lambda *_: 1 / 0
         answer = self.ask()
         self.assertEqual((answer.prefix, answer.text, self.count("failures")), (0, self.right(), 1))
         self.stored()
@@ -87,7 +87,7 @@ class TestFailures(ProxyCase):
 
     def test_queue_full(self):
         """What the store has no room for is dropped and counted."""
-        self.proxy.prefixes.current(self.proxy.server.caller({})).space.put = lambda *_, **__: False
+        self.proxy.prefixes.current(self.proxy.server.caller({})).namespace.put = lambda *_, **__: False
         self.assertEqual(self.ask().text, self.right())
         self.stored()
         self.assertEqual((self.count("dropped"), self.count("failures")), (1, 0))

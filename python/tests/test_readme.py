@@ -24,7 +24,7 @@ class TestReadme(Case):
             usable = False
         names, before = {"kvc": kvc}, os.getcwd()
         # on a busy machine the default deadlines make a hit a miss
-        patient = functools.partial(kvc.Store, local_deadline=10, deadline=10, load_deadline=10)
+        patient = functools.partial(kvc.Store, local_timeout=10, timeout=10, load_timeout=10)
         patched = mock.patch.object(kvc, "Store", patient)
         patched.start()
         self.addCleanup(patched.stop)

@@ -149,13 +149,13 @@ class TestSglang(Case):
                 self.assertTrue(np.array_equal(pool.content()[:, [0, 5]], LATENTS[:, [3, 4]]))
                 self.assertFalse(pool.content()[:, 1:5].any())
             kept = storage._pools["kv"]
-            self.assertIn("latent", kept.space.facts)
+            self.assertIn("latent", kept.namespace.facts)
             self.assertEqual(kept.pool.page_bytes, LATENTS.nbytes // PAGES)
             self.assertEqual(storage.counters()["loaded_bytes"], LATENTS.nbytes // PAGES * 2)
             self.assertNotIn("rope.pairing", kept.facts)
             halves = pages.Geometry(LAYERS, 1, (RANK + ROPE) // 2, "bf16")
-            with pages.open_space(storage._store, halves, pages.facts_of_pages(halves, model="org/model")) as space:
-                self.assertNotEqual(space.name, kept.space.name)
+            with pages.open_namespace(storage._store, halves, pages.facts_of_pages(halves, model="org/model")) as namespace:
+                self.assertNotEqual(namespace.name, kept.namespace.name)
 
     def test_latents_of_ranks(self):
         """Latents are the same on all ranks of tensor parallelism.
@@ -308,15 +308,15 @@ class TestSglang(Case):
     def test_a_page_fails(self):
         """A page that cannot be stored leaves the others of its batch alone."""
         storage = self.storage(Pool("page_first", CONTENT))
-        space = storage._pools["kv"].space
-        put = space.put_name
+        namespace = storage._pools["kv"].namespace
+        put = namespace.put_name
 
         def failing(name, file, **options):
             if name.startswith(KEYS[2].encode()):
                 raise kvc.Error(kvc.Code.IO, "the disk is gone")
             return put(name, file, **options)
 
-        space.put_name = failing
+        namespace.put_name = failing
         self.assertEqual(storage.batch_set_v1(KEYS, ALL), [True, True, False, True, True, True])
         self.assertEqual(storage.batch_exists(KEYS), 2)
         self.assertEqual(storage.counters()["errors"], 1)

@@ -21,23 +21,23 @@ IDS = random.integers(0, 1000, TOKENS)
 class TestStore(Case):
     def setUp(self):
         super().setUp()
-        self.store = kvc.Store(f"dir:{self.path('store')}", deadline=10, local_deadline=10)
+        self.store = kvc.Store(f"dir:{self.path('store')}", timeout=10, local_timeout=10)
         self.addCleanup(self.store.close)
         with kvc.open_arrays(KV, tokens=IDS, facts=FACTS) as f:
-            self.space = self.store.space(f, chunk=256)
+            self.namespace = self.store.namespace(f, chunk=256)
 
     def open_arrays(self, **options):
         return kvc.open_arrays(KV, tokens=IDS, facts=FACTS, **options)
 
     def put(self):
         with self.open_arrays() as f:
-            self.assertTrue(self.space.put(f))
+            self.assertTrue(self.namespace.put(f))
 
     def test_round_trip(self):
-        self.assertEqual(self.space.find(IDS).tokens, 0)
+        self.assertEqual(self.namespace.find(IDS).tokens, 0)
         self.put()
-        with self.space.find(IDS) as hit:
-            self.assertEqual((hit.tokens, hit.chunks, hit.asked, hit.late, hit.levels), (512, 2, 512, False, "dir 512"))
+        with self.namespace.find(IDS) as hit:
+            self.assertEqual((hit.tokens, hit.chunks, hit.asked, hit.late, hit.tiers), (512, 2, 512, False, "dir 512"))
             into = {key: np.zeros((2, 512, 16), np.float16).transpose(1, 0, 2) for key in KV}
             self.assertEqual(hit.load(into), 512)
             self.assertTrue(all(np.array_equal(into[key], KV[key][:512]) for key in KV))
@@ -48,7 +48,7 @@ class TestStore(Case):
             self.assertTrue(np.array_equal(file.arrays()[1, "V"], KV[1, "V"][:512]))
         other = IDS.copy()
         other[400] += 1
-        self.assertEqual(self.space.find(other).tokens, 256)
+        self.assertEqual(self.namespace.find(other).tokens, 256)
         stats = self.store.stats
         self.assertEqual((stats["put_objects"], stats["loaded_tokens"] > 0), (2, True))
         self.assertIn("kvc_store_lookups", self.store.prometheus())
@@ -57,82 +57,82 @@ class TestStore(Case):
         names = [b"model@0@\x00\xff", b"other"]
         pages = {key: np.ascontiguousarray(a[:100].transpose(1, 2, 0)) for key, a in KV.items()}  # heads, channels, tokens
         with kvc.open_arrays(pages, layout="HDT", facts=FACTS) as f:
-            self.assertTrue(self.space.put_name(names[0], f))
-        self.assertEqual(self.space.find_names(names), [True, False])
+            self.assertTrue(self.namespace.put_name(names[0], f))
+        self.assertEqual(self.namespace.find_names(names), [True, False])
         into = {key: np.zeros_like(a) for key, a in pages.items()}
-        self.assertTrue(self.space.load_name(names[0], into, layout="HDT"))
+        self.assertTrue(self.namespace.load_name(names[0], into, layout="HDT"))
         self.assertTrue(all(np.array_equal(into[key], pages[key]) for key in pages))
-        self.assertFalse(self.space.load_name(names[1], into, layout="HDT"))
-        with self.space.get_name(names[0]) as f:
+        self.assertFalse(self.namespace.load_name(names[1], into, layout="HDT"))
+        with self.namespace.get_name(names[0]) as f:
             self.assertTrue(np.array_equal(f.arrays()[1, "V"], KV[1, "V"][:100]))
-        self.assertIsNone(self.space.get_name(names[1]))
-        self.fails(kvc.Code.USAGE, "1 to 256 bytes", self.space.find_names, [b""])
+        self.assertIsNone(self.namespace.get_name(names[1]))
+        self.fails(kvc.Code.USAGE, "1 to 256 bytes", self.namespace.find_names, [b""])
         tool = [ROOT / "kvc-store", "-s", f"dir:{self.path('store')}", "verify"]
         self.assertEqual(subprocess.run(tool, capture_output=True).returncode, 0)
-        self.space.drop_names(names)
-        self.assertEqual(self.space.find_names(names), [False, False])
+        self.namespace.drop_names(names)
+        self.assertEqual(self.namespace.find_names(names), [False, False])
 
     def test_background(self):
         f = self.open_arrays()
-        self.assertTrue(self.space.put(f, wait=False))
+        self.assertTrue(self.namespace.put(f, wait=False))
         f.close()  # it is the store's now
         self.assertTrue(self.store.flush(10))
         self.assertTrue(f.closed)
-        self.assertEqual(self.space.find(IDS).tokens, 512)
+        self.assertEqual(self.namespace.find(IDS).tokens, 512)
         with self.open_arrays() as f, f.select(0, 512) as part:
-            self.fails(kvc.Code.USAGE, "wait=True", self.space.put, part, wait=False)
+            self.fails(kvc.Code.USAGE, "wait=True", self.namespace.put, part, wait=False)
 
     def test_names_and_hints(self):
         self.put()
-        with self.store.space(self.space.name[:16]) as again:
-            self.assertEqual((again.name, again.chunk), (self.space.name, 256))
+        with self.store.namespace(self.namespace.name[:16]) as again:
+            self.assertEqual((again.name, again.chunk), (self.namespace.name, 256))
             self.assertTrue(again.facts.startswith("kvc namespace 1\n"))
-        hit = self.space.find(IDS)
+        hit = self.namespace.find(IDS)
         hit.pin(60)
         hit.unpin()
         hit.expect(30)
-        hit.done()
-        self.assertEqual(self.space.drop(), 3)
-        self.assertEqual(self.space.find(IDS).tokens, 0)
-        self.fails(kvc.Code.USAGE, "", self.store.space, "ffff")
+        hit.evict_soon()
+        self.assertEqual(self.namespace.drop(), 3)
+        self.assertEqual(self.namespace.find(IDS).tokens, 0)
+        self.fails(kvc.Code.USAGE, "", self.store.namespace, "ffff")
 
     def test_drop_tokens(self):
         self.put()
         other = IDS.copy()
         other[300] += 1
         with kvc.open_arrays(KV, tokens=other, facts=FACTS) as f:
-            self.space.put(f)
-        self.assertEqual(self.space.drop_tokens(IDS[:256]), (0, 1))
-        self.assertEqual(self.space.drop_tokens(IDS), (1, 1))
-        self.assertEqual((self.space.find(IDS).tokens, self.space.find(other).tokens), (256, 512))
-        self.assertEqual(self.space.drop_tokens(other), (2, 0))
-        self.assertEqual(self.space.drop_tokens(other), (0, 0))
+            self.namespace.put(f)
+        self.assertEqual(self.namespace.drop_tokens(IDS[:256]), (0, 1))
+        self.assertEqual(self.namespace.drop_tokens(IDS), (1, 1))
+        self.assertEqual((self.namespace.find(IDS).tokens, self.namespace.find(other).tokens), (256, 512))
+        self.assertEqual(self.namespace.drop_tokens(other), (2, 0))
+        self.assertEqual(self.namespace.drop_tokens(other), (0, 0))
 
     def test_extras(self):
         image = [(3, 1, bytes(range(32)))]
         with self.open_arrays() as f:
-            self.space.put(f, extras=image)
-        self.assertEqual(self.space.find(IDS).tokens, 0)
-        self.assertEqual(self.space.find(IDS, extras=image).tokens, 512)
+            self.namespace.put(f, extras=image)
+        self.assertEqual(self.namespace.find(IDS).tokens, 0)
+        self.assertEqual(self.namespace.find(IDS, extras=image).tokens, 512)
 
     def test_whole(self):
         """A cache with a window is one object, for prompts that go on from its end."""
         facts = {**FACTS, "sliding.window": 5}
         for layer in range(2):
             sliding = {key: a[-5:] if key[0] == layer else a for key, a in KV.items()}
-            with kvc.open_arrays(sliding, tokens=IDS, facts=facts) as f, self.store.space(f) as space:
-                self.assertIsNone(space.get_whole(IDS))
-                self.assertTrue(space.put(f))
-                self.assertIsNone(space.get_whole(IDS[:-1]))
-                with space.get_whole([*IDS, 7, 8, 9]) as found:
+            with kvc.open_arrays(sliding, tokens=IDS, facts=facts) as f, self.store.namespace(f) as namespace:
+                self.assertIsNone(namespace.get_whole(IDS))
+                self.assertTrue(namespace.put(f))
+                self.assertIsNone(namespace.get_whole(IDS[:-1]))
+                with namespace.get_whole([*IDS, 7, 8, 9]) as found:
                     self.assertTrue(kvc.compare(f, found))
                 with kvc.open_arrays(sliding, tokens=[*IDS, 7], facts=facts) as longer:  # the last token has no row yet
-                    self.assertTrue(space.put(longer))
-                self.assertIsNone(space.get_whole(IDS))
-                self.assertEqual(len(space.get_whole([*IDS, 7, 8]).tokens), TOKENS + 1)
+                    self.assertTrue(namespace.put(longer))
+                self.assertIsNone(namespace.get_whole(IDS))
+                self.assertEqual(len(namespace.get_whole([*IDS, 7, 8]).tokens), TOKENS + 1)
                 self.fails(kvc.Code.USAGE, "names 699", kvc.open_arrays, sliding, tokens=IDS[:-1], facts=facts)
                 with kvc.open_arrays(sliding, facts=facts) as unknown:
-                    self.fails(kvc.Code.USAGE, "token ids", space.put, unknown)
+                    self.fails(kvc.Code.USAGE, "token ids", namespace.put, unknown)
 
     def test_damage(self):
         """A chunk with a flipped bit is a shorter prefix, and counted."""
@@ -145,17 +145,17 @@ class TestStore(Case):
                 byte = f.read(1)
                 f.seek(2000)
                 f.write(bytes([byte[0] ^ 1]))
-        hit = self.space.find(IDS)
+        hit = self.namespace.find(IDS)
         self.assertEqual(hit.tokens, 512)
         self.assertEqual(hit.load({key: np.zeros((512, 2, 16), np.float16) for key in KV}), 0)
-        self.assertIsNone(self.space.find(IDS).get())
+        self.assertIsNone(self.namespace.find(IDS).get())
         self.assertGreater(self.store.stats["bad_objects"], 0)
 
     def test_stored_bytes(self):
         """put_name() tells the bytes of its object, also where it was there already."""
         told = []
         with kvc.open_arrays(KV, facts=FACTS) as f:
-            self.assertTrue(self.space.put_name(b"a", f, told=told) and self.space.put_name(b"a", f, told=told))
+            self.assertTrue(self.namespace.put_name(b"a", f, told=told) and self.namespace.put_name(b"a", f, told=told))
         paths = [os.path.join(folder, name) for folder, _, names in os.walk(self.path("store")) for name in names]
         [size] = [os.path.getsize(path) for path in paths if path.endswith(".named")]
         self.assertEqual(told, [size, size])
@@ -163,14 +163,14 @@ class TestStore(Case):
     def test_errors(self):
         self.fails(kvc.Code.IO, "cannot be made", kvc.Store, "dir:/proc/nowhere")
         with kvc.open_arrays(KV, facts=FACTS) as f:
-            self.fails(kvc.Code.USAGE, "token ids", self.space.put, f)
+            self.fails(kvc.Code.USAGE, "token ids", self.namespace.put, f)
         sliding = {**KV, (1, "K"): KV[1, "K"][-5:], (1, "V"): KV[1, "V"][-5:]}
         self.put()
-        hit = self.space.find(IDS)
+        hit = self.namespace.find(IDS)
         self.fails(kvc.Code.NOT_SLICEABLE, "last tokens", hit.load, sliding)
         self.store.close()
-        self.assertTrue(hit.closed and self.space.closed)
-        self.fails(kvc.Code.USAGE, "closed", self.space.find, IDS)
+        self.assertTrue(hit.closed and self.namespace.closed)
+        self.fails(kvc.Code.USAGE, "closed", self.namespace.find, IDS)
 
     def test_end_of_a_program(self):
         """What was put in the background is stored by a program that closes nothing, and a forked process does not hang."""
@@ -179,17 +179,17 @@ import os, sys, kvc, numpy as np
 kv = {{(0, role): np.ones((600, 2, 16), np.float32) for role in "KV"}}
 store = kvc.Store("dir:{self.path('other')}")
 f = kvc.open_arrays(kv, tokens=range(600), facts={{"model.name": "m"}})
-space = store.space(f, chunk=256)
-space.put(f, wait=False)
+namespace = store.namespace(f, chunk=256)
+namespace.put(f, wait=False)
 if os.fork() == 0:
     sys.exit(0)
 os.wait()
 """
         where = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=where)
-        with kvc.Store(f"dir:{self.path('other')}", local_deadline=10) as store:
+        with kvc.Store(f"dir:{self.path('other')}", local_timeout=10) as store:
             with kvc.open_arrays({(0, r): np.ones((1, 2, 16), np.float32) for r in "KV"}, layout="THD", facts={"model.name": "m"}) as f:
-                self.assertEqual(store.space(f, chunk=256).find(range(600)).tokens, 512)
+                self.assertEqual(store.namespace(f, chunk=256).find(range(600)).tokens, 512)
 
 
 if __name__ == "__main__":

@@ -63,13 +63,13 @@ with kvc.open("a.kvc", pairing="halves") as f:
     wrong: int = f.arrays()                                                     # wrong: assignment
     wrong = f.tokens                                                            # wrong: assignment
     f.source.path                                                               # wrong: union-attr
-with kvc.Store("dir:x") as store, store.space(f) as space:
-    hit = space.find([1])
-    size, text = hit.tokens, hit.levels
-    size = hit.levels                                                           # wrong: assignment
+with kvc.Store("dir:x") as store, store.namespace(f) as namespace:
+    hit = namespace.find([1])
+    size, text = hit.tokens, hit.tiers
+    size = hit.tiers                                                           # wrong: assignment
     store.nothing                                                               # wrong: attr-defined
 prefix = kvc.Prefix(store, None)
-size, text = prefix.loaded, prefix.hit.levels
+size, text = prefix.loaded, prefix.hit.tiers
 kvc.Prefix("dir:x", None)                                                       # wrong: arg-type
 kvc.nothing                                                                     # wrong: attr-defined
 text = kvc.annotations                                                          # wrong: attr-defined|assignment

@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 import unittest
+from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest import mock
 
@@ -47,7 +48,6 @@ NOTHING = SchedulerOutput([], CachedRequestData(), {})
 PROMPT = [7 * i * i % 997 + 2 for i in range(700)]
 
 
-@needs_store
 class Counter:
     """A counter of prometheus_client; `made` has the values of all by name and engine."""
 
@@ -67,6 +67,7 @@ class Counter:
         Counter.made[self.key] += n
 
 
+@needs_store
 class TestConnector(Case):
     def setUp(self):
         super().setUp()
@@ -105,6 +106,23 @@ class TestConnector(Case):
         stats = side.get_kv_connector_stats()
         return {} if stats is None else stats.reduce()
 
+    @contextmanager
+    def waiting_readers(self, side):
+        """Readers that begin at the end: a quick one would have read before matched() returns."""
+        begin = threading.Event()
+        held = [side._readers.submit(begin.wait, 30) for _ in range(side._readers._max_workers)]
+        try:
+            yield
+        finally:
+            begin.set()
+        self.assertTrue(all(reader.result(30) for reader in held))
+
+    def asks(self, side, request, computed):
+        """Asks for a prompt that is to be read, and waits until it is."""
+        with self.waiting_readers(side):
+            self.assertIsNone(side.matched(request, computed))
+        side._reading[request.request_id].future.result(30)
+
     # --- reuse ---
 
     def test_reload(self):
@@ -142,11 +160,9 @@ class TestConnector(Case):
         self.assertEqual(engine.steps[-1].loads[0].pages, 384 // BLOCK)
         engine.finish(request)
         side, request = engine.scheduler._scheduler, Request("third", PROMPT)
-        self.assertIsNone(side.matched(request, 128))
-        side._reading["third"].future.result()
+        self.asks(side, request, 128)
         self.assertEqual(side.matched(request, 192), 320)
-        self.assertIsNone(side.matched(request, 64))  # blocks of 128 were dropped: reads again
-        side._reading["third"].future.result()
+        self.asks(side, request, 64)  # blocks of 128 were dropped: reads again
         self.assertEqual(side.matched(request, 64), 448)
         self.assertEqual(side.matched(request, 512), 0)
 
@@ -158,8 +174,8 @@ class TestConnector(Case):
         engine, request = self.load(external=0)
         engine.finish(request)
         searches = []
-        find = kvc.Space.find
-        with mock.patch.object(kvc.Space, "find", lambda *a, **o: searches.append(1) or find(*a, **o)):
+        find = kvc.Namespace.find
+        with mock.patch.object(kvc.Namespace, "find", lambda *a, **o: searches.append(1) or find(*a, **o)):
             side, other = engine.scheduler._scheduler, Request("third", PROMPT)
             while side.matched(other, 0) is None:
                 pass
@@ -186,12 +202,12 @@ class TestConnector(Case):
 
     def test_store_fails(self):
         self.save()
-        with mock.patch.object(kvc.Space, "find", side_effect=kvc.Error(kvc.Code.IO, "the network is down")):
+        with mock.patch.object(kvc.Namespace, "find", side_effect=kvc.Error(kvc.Code.IO, "the network is down")):
             with self.assertLogs("vllm.kvc", "WARNING") as logged:
                 engine, _ = self.load(external=0)
         self.assertIn("the network is down", logged.output[0])
         self.assertEqual(self.counts(engine.scheduler)["read_failures"], 1)
-        with mock.patch.object(kvc.Space, "put", side_effect=kvc.Error(kvc.Code.IO, "the disk is full")):
+        with mock.patch.object(kvc.Namespace, "put", side_effect=kvc.Error(kvc.Code.IO, "the disk is full")):
             with self.assertLogs("vllm.kvc", "WARNING") as logged:
                 self.save([3] * 300)
         self.assertIn("the disk is full", logged.output[0])
@@ -254,7 +270,7 @@ class TestConnector(Case):
         """Where one of several ranks could not load, what others compute in that step may be rubbish: it is saved when all have loaded."""
         self.save()
         engine = self.engine()
-        engine.scheduler._scheduler._spaces *= 2
+        engine.scheduler._scheduler._namespaces *= 2
         with mock.patch.object(SchedulerSide, "_read", lambda *a: Found(0, 256, 256, 4, [vllm_jobs.Lent(10**6)] * 2)):
             engine.run(Request("second", PROMPT), budget=444)
         self.assertEqual([(len(meta.loads), len(meta.saves)) for meta in engine.steps if meta.loads or meta.saves], [(1, 0)])
@@ -294,15 +310,13 @@ class TestConnector(Case):
         self.save()
         engine = self.engine()
         side, waiting = engine.scheduler._scheduler, Request("waiting", PROMPT)
-        self.assertIsNone(side.matched(waiting, 0))
-        side._reading["waiting"].future.result()
+        self.asks(side, waiting, 0)
         self.assertEqual(side.matched(waiting, 0), 512)
         half = engine.add(Request("half", PROMPT[1:]))
         while not half.num_computed_tokens:
             engine.step(300)
         self.assertTrue(engine.change(5, preempt=False))
-        self.assertIsNone(side.matched(waiting, 0))
-        side._reading["waiting"].future.result()
+        self.asks(side, waiting, 0)
         self.assertEqual(side.matched(waiting, 0), 0)
         engine.run(half)
         engine.finish(half)
@@ -325,8 +339,8 @@ class TestConnector(Case):
     def test_copies(self):
         """Blocks are other requests' when wait_for_save() returns."""
         engine, wait = self.engine(), threading.Event()
-        put = kvc.Space.put
-        with mock.patch.object(kvc.Space, "put", lambda *a, **o: wait.wait(10) and put(*a, **o)):
+        put = kvc.Namespace.put
+        with mock.patch.object(kvc.Namespace, "put", lambda *a, **o: wait.wait(10) and put(*a, **o)):
             engine.run(Request("first", PROMPT))
             for memory in engine.memory:
                 memory[:] = 7
@@ -336,7 +350,7 @@ class TestConnector(Case):
 
     def test_twice(self):
         engine, wait, puts = self.engine(), threading.Event(), []
-        with mock.patch.object(kvc.Space, "put", lambda *a, **o: wait.wait(10) and puts.append(1) is None):
+        with mock.patch.object(kvc.Namespace, "put", lambda *a, **o: wait.wait(10) and puts.append(1) is None):
             for name in "first", "second":
                 engine.finish(engine.run(Request(name, PROMPT)))
             wait.set()
@@ -345,7 +359,7 @@ class TestConnector(Case):
 
     def test_queue(self):
         engine, wait = self.engine(), threading.Event()
-        with mock.patch.object(kvc.Space, "put", lambda *a, **o: wait.wait(10)), mock.patch.object(vllm_worker, "QUEUE_BYTES", 1):
+        with mock.patch.object(kvc.Namespace, "put", lambda *a, **o: wait.wait(10)), mock.patch.object(vllm_worker, "QUEUE_BYTES", 1):
             engine.run(Request("first", PROMPT))
             with self.assertLogs("vllm.kvc", "WARNING"):
                 engine.run(Request("second", PROMPT[1:]))
@@ -366,14 +380,16 @@ class TestConnector(Case):
         engine = self.engine(memory=1e-6)
         side = engine.scheduler._scheduler
         first, second = Request("first", PROMPT), Request("second", PROMPT[1:])
-        self.assertIsNone(side.matched(first, 0))
-        side._reading["first"].future.result()
-        self.assertIsNone(side.matched(second, 0))
+        with self.waiting_readers(side):
+            self.assertIsNone(side.matched(first, 0))
+            self.assertIsNone(side.matched(second, 0))
+            self.assertNotIn("second", side._reading)
+        side._reading["first"].future.result(30)
+        self.assertIsNone(side.matched(second, 0))  # what was read is held until it is promised
         self.assertNotIn("second", side._reading)
         self.assertEqual(side.matched(first, 0), 512)
         side.finished("first")
-        self.assertIsNone(side.matched(second, 0))
-        self.assertIn("second", side._reading)
+        self.asks(side, second, 0)
 
     def test_lent_memory(self):
         lent = vllm_jobs.Lent(5000)

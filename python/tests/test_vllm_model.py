@@ -38,7 +38,7 @@ class TestModel(Case):
             options = vllm_model.options_of(config)
             facts = vllm_model.facts_of_vllm(config, options.weights, rank)
             with options.open_store() as store:
-                return vllm_model.open_space(store, options, vllm_model.geometry_of(config, cache_config(**(spec or {}))), facts).name
+                return vllm_model.open_namespace(store, options, vllm_model.geometry_of(config, cache_config(**(spec or {}))), facts).name
 
         names = [name(), name(model="b/model"), name(revision="1"), name(dtype="torch.float32"), name(spec={"dtype": "torch.bfloat16"}),
                  name(tp=2), name(tp=2, rank=1), name({"recipe": "near-lossless"}), name(quantization="fp8"), name({"chunk": 512}),

@@ -304,8 +304,8 @@ class TestTier(Case):
         self.assertEqual(list(tier.take_events()), [])
         self.run_job(tier, [key(1), key(2)], [0, 1], True)
         self.run_job(tier, [key(1)], [5], False)
-        put = kvc.Space.put_name
-        with mock.patch.object(kvc.Space, "put_name", lambda space, name, f: b"03" * 32 not in name and put(space, name, f)):
+        put = kvc.Namespace.put_name
+        with mock.patch.object(kvc.Namespace, "put_name", lambda namespace, name, f: b"03" * 32 not in name and put(namespace, name, f)):
             self.assertFalse(self.run_job(tier, [key(3), key(4)], [2, 3], True).success)
             self.run_job(tier, [key(3)], [2], True)
         self.run_job(tier, [], [], True)

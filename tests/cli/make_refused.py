@@ -15,7 +15,7 @@ if len(sys.argv) > 1:
     with open(sys.argv[1], encoding="utf-8") as f:
         rows = [line.split(" | ") for line in f if line.startswith("| ")]
     for row in rows:
-        if len(row) == 4 and row[1].startswith("`"):
+        if len(row) == 3 and row[1].startswith("`"):
             print(row[1].strip("`"))  # row[0] is "| what"
     sys.exit()
 

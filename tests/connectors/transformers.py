@@ -62,7 +62,7 @@ class Run:
         return {**report, "tokens": out.sequences[0, self.prompt.shape[1]:].tolist()}, out
 
     def store(self, name="store", levels="dir:{}", **options):
-        return kvc.Store(levels.format(self.work / name), local_deadline=10, **options)
+        return kvc.Store(levels.format(self.work / name), local_timeout=10, **options)
 
     def without(self):
         return self.answer()[0]

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""make_files.py: makes the .kvc files beside it and their README.md. A second writer of the format, made from
+"""make_files.py: makes the .kvc files beside it, and expected.txt. A second writer of the format, made from
 formats/container/FORMAT.md alone and without a line of kvc's own code, so that a shared misreading shows.
 
-    make_files.py [DIRECTORY]
+    make_files.py [DIRECTORY]           writes the files
+    make_files.py --explain             prints what each file is
+    make_files.py --check [DIRECTORY]   finds files that no case explains, and another expected.txt
 
 Standard library only; XXH3 and zstd come from the shared libraries that kvc uses as well.
 """
@@ -3287,38 +3289,55 @@ def lossy_files():
         add()
 
 
-README = """# Container files
-
-Small .kvc files that every reader must take (`good-`), refuse as broken (`bad-`) or refuse as beyond it
-(`unsupported-`). `make_files.py` writes them and this page from `formats/container/FORMAT.md` and the stages' pages, without
-kvc's own code; `tests/unit/test_files.c` reads the tables below and holds the reader to them.
-
-A good file opens, reads whole and passes `--check`. Where it holds the key `x-test.source`, that is the XXH3 of its
-source file, which must come back. Any other file is refused by a message that contains the words given, when it is
-opened, when its rows and literals are read, or when `--check` reads all of it. A reader that compares digests finds those of
-the last kind when it reads the rows, too.
-"""
-
-
-def main(directory):
+def cases():
+    """All cases by name, each with an explanation: (name, where, words, sentence, make)."""
     for add in (good_files, prefix_files, frame_files, record_files, own_files, block_files, stage_files, lossy_files,
                 cross_files, predict_files):
         add()
     names = [name for name, *_ in CASES]
-    assert len(set(names)) == len(names)
-    page = README
-    for group, title in (("good", "Good"), ("bad", "Bad"), ("unsupported", "Unsupported")):
-        page += f"\n## {title}\n"
-        page += "| file | |\n| --- | --- |\n" if group == "good" else \
-                "| file | refused at | words | |\n| --- | --- | --- | --- |\n"
-        for name, where, words, sentence, make in sorted(CASES, key=lambda x: x[0]):
-            if name.split("-")[0] != group:
-                continue
-            data = make()
-            (directory / f"{name}.kvc").write_bytes(data if isinstance(data, bytes) else data.bytes())
-            page += f"| {name}.kvc | " + (f"{where} | {words} | " if where else "") + f"{sentence} |\n"
-    (directory / "README.md").write_text(page)
+    assert len(set(names)) == len(names), "two files have one name"
+    for name, _, _, sentence, _ in CASES:
+        assert len(sentence) > 1 and sentence.endswith("."), f"{name} has no explanation"
+    return sorted(CASES, key=lambda x: x[0])
+
+
+def expected(found):
+    """expected.txt: a line for each file, with the reader's answer for those that it refuses."""
+    return "".join(f"{name}.kvc {where} {words}".rstrip() + "\n" for name, where, words, _, _ in found)
+
+
+def check(directory):
+    """Ends with a message where the folder has a file that no case makes and explains, or lacks one."""
+    found = cases()
+    stored, made = {x.name for x in directory.glob("*.kvc")}, {f"{name}.kvc" for name, *_ in found}
+    if stored != made:
+        sys.exit(f"tests/files: without an explanation, or missing: {' '.join(sorted(stored ^ made))}")
+    if (directory / "expected.txt").read_text() != expected(found):
+        sys.exit("tests/files/expected.txt is not what make_files.py writes")
+
+
+def explain():
+    for name, where, words, sentence, _ in cases():
+        print(f"{name}.kvc: {sentence}" + (f" [{where}: {words}]" if where else ""))
+
+
+def write(directory):
+    found = cases()
+    for name, _, _, _, make in found:
+        data = make()
+        (directory / f"{name}.kvc").write_bytes(data if isinstance(data, bytes) else data.bytes())
+    (directory / "expected.txt").write_text(expected(found))
+
+
+def main(option="", *others):
+    here = pathlib.Path(__file__).parent
+    if option == "--explain":
+        explain()
+    elif option == "--check":
+        check(pathlib.Path(*others) if others else here)
+    else:
+        write(pathlib.Path(option) if option else here)
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent))
+    main(*sys.argv[1:])

@@ -1,7 +1,7 @@
 /* fuzz_redis.c: any bytes as a server's replies to finding, reading, writing, listing and to the
  * question for slots. A thread sends them to every connection. What is read has at most the bytes
  * that were sent. */
-#include "formats/store/redis/redis_level.h"
+#include "formats/store/redis/redis_tier.h"
 
 #include <netinet/in.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-const struct kvc_level_ops *kvc_store_level(void);
+const struct kvc_tier_ops *kvc_store_tier(void);
 
 enum { OBJECTS = 5, LIMIT = 64 << 10, DEADLINE = 500000 };
 
@@ -75,9 +75,9 @@ static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t 
     return used < 0;
 }
 
-static void call(const struct kvc_level_ops *ops, unsigned choice, int known) {
+static void call(const struct kvc_tier_ops *ops, unsigned choice, int known) {
     struct kvc_object o[OBJECTS] = {0};
-    struct kvc_level_facts facts;
+    struct kvc_tier_facts facts;
     struct kvc_url url;
     struct kvc_error e = {0};
     uint64_t size[OBJECTS];
@@ -86,10 +86,10 @@ static void call(const struct kvc_level_ops *ops, unsigned choice, int known) {
     int there, status = 0;
     snprintf(text, sizeof text, "redis://127.0.0.1:%u?max-object=1M", (unsigned)port);
     if (kvc_url_parse(&url, text, &e)) abort();
-    struct kvc_level *level = ops->open(&url, &e);
+    struct kvc_tier *tier = ops->open(&url, &e);
     kvc_url_free(&url);
-    if (!level) abort();
-    struct kvc_redis *l = (struct kvc_redis *)level;
+    if (!tier) abort();
+    struct kvc_redis *l = (struct kvc_redis *)tier;
     if (known) {
         memset(l->slot, 0, sizeof l->slot);
         l->known = l->node[0]->serves = 1;
@@ -98,17 +98,17 @@ static void call(const struct kvc_level_ops *ops, unsigned choice, int known) {
     const kvc_instant deadline = kvc_now() + DEADLINE;
     switch (choice % 6) {
     case 0:
-        status = ops->find(level, o, OBJECTS, deadline, &found, size, &e);
+        status = ops->find(tier, o, OBJECTS, deadline, &found, size, &e);
         if (found > OBJECTS) abort();
         break;
-    case 1: status = ops->get(level, o, OBJECTS, deadline, take, &next, &e); break;
-    case 2: status = ops->put(level, o, "value", 5, NULL, deadline, &there, &e); break;
-    case 3: status = ops->drop(level, o, OBJECTS, deadline, &e); break;
-    case 4: status = ops->walk(level, NULL, seen, NULL, &e); break;
-    default: status = ops->facts(level, &facts, deadline, &e);
+    case 1: status = ops->get(tier, o, OBJECTS, deadline, take, &next, &e); break;
+    case 2: status = ops->put(tier, o, "value", 5, NULL, deadline, &there, &e); break;
+    case 3: status = ops->drop(tier, o, OBJECTS, deadline, &e); break;
+    case 4: status = ops->walk(tier, NULL, seen, NULL, &e); break;
+    default: status = ops->facts(tier, &facts, deadline, &e);
     }
     if (status && !e.message[0]) abort();
-    ops->close(level);
+    ops->close(tier);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -119,6 +119,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     n_bytes = size - 1;
     memcpy(bytes, data + 1, n_bytes);
     pthread_mutex_unlock(&lock);
-    call(kvc_store_level(), data[0] & 7, !(data[0] & 8));
+    call(kvc_store_tier(), data[0] & 7, !(data[0] & 8));
     return 0;
 }

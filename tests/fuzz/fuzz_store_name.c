@@ -1,10 +1,10 @@
-/* fuzz_store_name.c: texts of a store from any bytes: names of objects, URLs and chains of levels,
+/* fuzz_store_name.c: texts of a store from any bytes: names of objects, URLs and chains of tiers,
  * configurations, facts of namespaces. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/store/dir/conf.h"
 #include "formats/store/object.h"
-#include "formats/store/space_text.h"
+#include "formats/store/namespace_text.h"
 
 static void names(const char *text) {
     struct kvc_object o;
@@ -20,10 +20,10 @@ static void urls(const char *text) {
     struct kvc_conf c = kvc_conf_default;
     char **list;
     const int n = kvc_url_split(text, &list, &e);
-    if (n < 1) fuzz_die("a chain of no levels", NULL);
+    if (n < 1) fuzz_die("a chain of no tiers", NULL);
     for (int i = 0; i < n; i++) {
         if (kvc_url_parse(&u, list[i], &e)) continue;
-        if (!*u.place) fuzz_die("a level without a place", NULL);
+        if (!*u.place) fuzz_die("a tier without a place", NULL);
         kvc_conf_take(&c, &u, &e);
         kvc_url_rest(&u, &e);
         kvc_url_free(&u);
@@ -42,7 +42,7 @@ static void configurations(const char *text) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct kvc_space_facts facts;
+    struct kvc_namespace_facts facts;
     struct kvc_error e;
     char *text = fuzz_alloc(size + 1);
     memcpy(text, data, size);
@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     names(text);
     urls(text);
     configurations(text);
-    kvc_space_text_read(text, size, &facts, &e);
+    kvc_namespace_text_read(text, size, &facts, &e);
     free(text);
     return 0;
 }

@@ -12,7 +12,7 @@
 
 enum { TOKENS = 256, DIM = 4, ROW = 2 * DIM };
 
-static struct kvc_store_space space = {.chunk = TOKENS, .lossless = 1};
+static struct kvc_store_namespace ns = {.chunk = TOKENS, .lossless = 1};
 static struct kvc_store store;
 static int32_t tokens[TOKENS];
 static uint8_t *keys;
@@ -33,7 +33,7 @@ static void make(void) {
                            .n_token_ids = TOKENS,
                            .facts = facts};
     const struct kvc_write_options how = {.size = sizeof how, .threads = 1};
-    const struct kvc_store_space_options like = {.size = sizeof like, .chunk = TOKENS};
+    const struct kvc_store_namespace_options like = {.size = sizeof like, .chunk = TOKENS};
     struct kvc_error e;
     for (unsigned i = 0; i < TOKENS; i++) tokens[i] = (int32_t)i;
     for (unsigned i = 0; i < 2; i++) {
@@ -50,14 +50,14 @@ static void make(void) {
     struct kvc_file *f = kvc_file_open_arrays(&m, &e);
     if (!f || kvc_file_pack_memory(f, &how, &good, &good_size, &e))
         fuzz_die("no chunk can be made", &e);
-    struct kvc_store_space *made = kvc_store_space_like(&store, f, &like, &e);
-    if (!made || kvc_space_keys(made, tokens, TOKENS, NULL, 0, &keys, &e))
+    struct kvc_store_namespace *made = kvc_store_namespace_like(&store, f, &like, &e);
+    if (!made || kvc_namespace_keys(made, tokens, TOKENS, NULL, 0, &keys, &e))
         fuzz_die("no namespace can be made", &e);
-    memcpy(space.ns, made->ns, sizeof space.ns);
-    memcpy(space.identity, made->identity, sizeof space.identity);
-    space.store = &store;
-    pthread_mutex_init(&space.lock, NULL);
-    kvc_store_space_close(made);
+    memcpy(ns.ns, made->ns, sizeof ns.ns);
+    memcpy(ns.identity, made->identity, sizeof ns.identity);
+    ns.store = &store;
+    pthread_mutex_init(&ns.lock, NULL);
+    kvc_store_namespace_close(made);
     kvc_file_close(f);
 }
 
@@ -74,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct kvc_error e = {.code = KVC_OK};
     if (!good) make();
     if (!size) return 0;
-    const struct kvc_chunk chunk = {.space = &space, .tokens = tokens, .keys = keys};
+    const struct kvc_chunk chunk = {.ns = &ns, .tokens = tokens, .keys = keys};
     const int own = data[0] & 8;
     const size_t n = own ? size - 1 : good_size;
     uint8_t *bytes = fuzz_alloc(n);

@@ -1,5 +1,5 @@
 /* fuzz_store_s3.c: what an S3 server may send: XML and headers; and the texts that name an S3
- * level. The first byte chooses. */
+ * tier. The first byte chooses. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/store/s3/s3_answer.h"
@@ -50,7 +50,7 @@ static void setup(char *text) {
     if (kvc_url_parse(&u, text, &e)) return;
     if (!strstr(text, "file") && !strstr(text, "profile") && !kvc_s3_setup(&s, &u, &e)) {
         if (!*s.bucket || strchr(s.base, '@') || !s.connections)
-            fuzz_die("a level that cannot be", NULL);
+            fuzz_die("a tier that cannot be", NULL);
         kvc_s3_setup_free(&s);
     }
     kvc_url_free(&u);

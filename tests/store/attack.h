@@ -1,4 +1,4 @@
-/* attack.h: what the attacks on the directory level share: objects whose bytes follow from their
+/* attack.h: what the attacks on the directory tier share: objects whose bytes follow from their
  * keys, a scratch store, and a store's books beside its files. Not for other tests.
  *
  * Objects stand in chains; object (chain, depth) continues (chain, depth - 1). */
@@ -53,7 +53,7 @@ static inline struct kvc_object attack_object(unsigned chain, unsigned depth) {
         const uint64_t x = attack_next(&r);
         memcpy(o.key + i, &x, 8);
     }
-    o.space[0] = (uint8_t)(chain % 4); /* of four namespaces */
+    o.ns[0] = (uint8_t)(chain % 4); /* of four namespaces */
     return o;
 }
 
@@ -109,7 +109,7 @@ static inline struct kvc_dir *attack_try_open(const char *options, struct kvc_er
     struct kvc_url url;
     snprintf(text, sizeof text, "dir:%s/store?%s", attack_folder, options);
     if (kvc_url_parse(&url, text, e)) return NULL;
-    struct kvc_level *l = kvc_level_dir.open(&url, e);
+    struct kvc_tier *l = kvc_tier_dir.open(&url, e);
     kvc_url_free(&url);
     return (struct kvc_dir *)l;
 }
@@ -122,14 +122,14 @@ static inline struct kvc_dir *attack_open(const char *options) {
 }
 
 static inline int attack_put(struct kvc_dir *d, unsigned chain, unsigned depth,
-                             const struct kvc_level_put *how, int *there, struct kvc_error *e) {
+                             const struct kvc_tier_put *how, int *there, struct kvc_error *e) {
     const struct kvc_object o = attack_object(chain, depth),
                             parent = attack_object(chain, depth - 1);
     uint8_t data[ATTACK_ROOM];
-    struct kvc_level_put own = how ? *how : (struct kvc_level_put){0};
+    struct kvc_tier_put own = how ? *how : (struct kvc_tier_put){0};
     own.parent = depth ? &parent : NULL;
     attack_fill(&o, data);
-    return kvc_level_dir.put(&d->level, &o, data, attack_size(&o), &own, INT64_MAX, there, e);
+    return kvc_tier_dir.put(&d->tier, &o, data, attack_size(&o), &own, INT64_MAX, there, e);
 }
 
 /* Finds a chain, and checks the sizes that are said. */
@@ -138,7 +138,7 @@ static inline size_t attack_find(struct kvc_dir *d, unsigned chain, struct kvc_e
     uint64_t size[ATTACK_DEPTH];
     size_t found = 0;
     attack_chain(chain, o);
-    if (kvc_level_dir.find(&d->level, o, ATTACK_DEPTH, INT64_MAX, &found, size, e)) return SIZE_MAX;
+    if (kvc_tier_dir.find(&d->tier, o, ATTACK_DEPTH, INT64_MAX, &found, size, e)) return SIZE_MAX;
     for (size_t i = 0; i < found; i++)
         if (size[i] != attack_size(&o[i]))
             DIE("find says %" PRIu64 " bytes of an object of %zu", size[i], attack_size(&o[i]));
@@ -171,7 +171,7 @@ static inline struct attack_got attack_get(struct kvc_dir *d, const struct kvc_o
                                            size_t n) {
     struct attack_got g = {.o = o};
     struct kvc_error e;
-    const int status = kvc_level_dir.get(&d->level, o, n, INT64_MAX, attack_take, &g, &e);
+    const int status = kvc_tier_dir.get(&d->tier, o, n, INT64_MAX, attack_take, &g, &e);
     if (!status && g.next != n) DIE("get ends after %zu of %zu objects", g.next, n);
     return g;
 }

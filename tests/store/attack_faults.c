@@ -169,29 +169,29 @@ static int ignore(void *state, const struct kvc_object *o, uint64_t size, int64_
 }
 
 static void work(struct kvc_dir *d) {
-    struct kvc_level *l = &d->level;
+    struct kvc_tier *l = &d->tier;
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_object o[ATTACK_DEPTH];
-    struct kvc_level_facts facts;
+    struct kvc_tier_facts facts;
     struct kvc_dir_counts counts;
     int there;
     for (unsigned c = 0; c < FEW_CHAINS; c++)
         for (unsigned i = 0; i < FEW; i++) {
-            const struct kvc_level_put how = {.replace = i == 3,
-                                              .pin = c == 1,
-                                              .seconds = c == 2 ? 1000 : 0};
+            const struct kvc_tier_put how = {.replace = i == 3,
+                                             .pin = c == 1,
+                                             .seconds = c == 2 ? 1000 : 0};
             expect(attack_put(d, c, i, &how, &there, &e), &e);
             if (i == 3) expect(attack_put(d, c, i, &how, &there, &e), &e);
         }
     read_all(d);
     attack_chain(3, o);
-    expect(kvc_level_dir.touch(l, o, 4, &e), &e);
-    expect(kvc_level_dir.missed(l, o, ATTACK_DEPTH, 1000, &e), &e);
-    if (d->index) expect(kvc_level_dir.pin(l, o, 2, INT64_MAX, &e), &e);
-    expect(kvc_level_dir.quarantine(l, &o[1], &e), &e);
-    expect(kvc_level_dir.drop(l, &o[2], 1, INT64_MAX, &e), &e);
-    expect(kvc_level_dir.walk(l, o->space, ignore, NULL, &e), &e);
-    expect(kvc_level_dir.facts(l, &facts, INT64_MAX, &e), &e);
+    expect(kvc_tier_dir.touch(l, o, 4, &e), &e);
+    expect(kvc_tier_dir.missed(l, o, ATTACK_DEPTH, 1000, &e), &e);
+    if (d->index) expect(kvc_tier_dir.pin(l, o, 2, INT64_MAX, &e), &e);
+    expect(kvc_tier_dir.quarantine(l, &o[1], &e), &e);
+    expect(kvc_tier_dir.drop(l, &o[2], 1, INT64_MAX, &e), &e);
+    expect(kvc_tier_dir.walk(l, o->ns, ignore, NULL, &e), &e);
+    expect(kvc_tier_dir.facts(l, &facts, INT64_MAX, &e), &e);
     expect(kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = FAULT_LIMIT / 2}, &counts, &e), &e);
     read_all(d);
 }
@@ -205,7 +205,7 @@ static uint64_t run(const char *how) {
     expect(!d, &e);
     if (d) {
         work(d);
-        kvc_level_dir.close(&d->level);
+        kvc_tier_dir.close(&d->tier);
     }
     failing = 0;
     d = attack_open(how); /* the next process */
@@ -214,7 +214,7 @@ static uint64_t run(const char *how) {
     if (d->index) attack_check_books(d);
     if (attack_names("trash")) DIE("the trash has %u files", attack_names("trash"));
     read_all(d);
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
     attack_remove();
     return atomic_load(&calls);
 }

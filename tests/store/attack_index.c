@@ -164,20 +164,20 @@ static void use(struct kvc_dir *d) {
     const unsigned chain = pick(CHAINS), n = due(chain),
                    at = n < ATTACK_DEPTH ? n : ATTACK_DEPTH - 1;
     struct kvc_object o[ATTACK_DEPTH];
-    struct kvc_level_facts facts;
+    struct kvc_tier_facts facts;
     struct kvc_error e = {.code = KVC_OK};
     int is = 0, status = 0;
     attack_chain(chain, o);
     switch (pick(9)) {
     case 0: status = attack_put(d, chain, at, NULL, &is, &e); break;
-    case 1: status = kvc_level_dir.touch(&d->level, o, n, &e); break;
-    case 2: status = kvc_level_dir.missed(&d->level, o + n, ATTACK_DEPTH - n, 1000, &e); break;
-    case 3: status = kvc_level_dir.pin(&d->level, o, n, INT64_MAX, &e); break;
-    case 4: status = kvc_level_dir.expect(&d->level, o, n, 0, &e); break;
-    case 5: status = kvc_level_dir.facts(&d->level, &facts, INT64_MAX, &e); break;
+    case 1: status = kvc_tier_dir.touch(&d->tier, o, n, &e); break;
+    case 2: status = kvc_tier_dir.missed(&d->tier, o + n, ATTACK_DEPTH - n, 1000, &e); break;
+    case 3: status = kvc_tier_dir.pin(&d->tier, o, n, INT64_MAX, &e); break;
+    case 4: status = kvc_tier_dir.expect(&d->tier, o, n, 0, &e); break;
+    case 5: status = kvc_tier_dir.facts(&d->tier, &facts, INT64_MAX, &e); break;
     case 6:
-        status = kvc_level_dir.drop(&d->level, &o[chain < FULL_CHAINS || !n ? at : n - 1], 1,
-                                    INT64_MAX, &e);
+        status = kvc_tier_dir.drop(&d->tier, &o[chain < FULL_CHAINS || !n ? at : n - 1], 1,
+                                   INT64_MAX, &e);
         break;
     case 7: attack_clean(d); break;
     default: find_all(d, chain);
@@ -207,7 +207,7 @@ static void fill_store(void) {
              i + 1 < ATTACK_DEPTH && i < (c < FULL_CHAINS ? ATTACK_DEPTH : c - FULL_CHAINS); i++)
             if (attack_put(d, c, i, NULL, &is, &e)) DIE("put: %s", e.message);
     look(d);
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
 }
 
 static int set_boot(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
@@ -226,7 +226,7 @@ static void alone(uint64_t damages, uint64_t *step) {
         attack_step = *step;
         alarm(PATIENCE);
         if (kvc_dir_run(d, 1, INT64_MAX, set_boot, boot, &e)) DIE("%s", e.message);
-        if (reopen) kvc_level_dir.close(&d->level);
+        if (reopen) kvc_tier_dir.close(&d->tier);
         damage((enum damage)pick(reopen ? DAMAGES + 1 : DAMAGES));
         if (reopen) d = attack_open(options);
         use(d);
@@ -236,7 +236,7 @@ static void alone(uint64_t damages, uint64_t *step) {
         attack_clean(d);
         attack_check_books(d);
     }
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
 }
 
 /* --- among others --- */
@@ -255,15 +255,15 @@ static void work_for_ever(void) {
         if (found != SIZE_MAX && found + 1 < ATTACK_DEPTH)
             DIE("chain %u has %zu objects", chain, found);
         if (what < 30) attack_put(d, chain, ATTACK_DEPTH - 1, NULL, &is, &e);
-        else if (what < 50) kvc_level_dir.drop(&d->level, &o[ATTACK_DEPTH - 1], 1, INT64_MAX, &e);
-        else if (what < 70) kvc_level_dir.touch(&d->level, o, ATTACK_DEPTH - 1, &e);
+        else if (what < 50) kvc_tier_dir.drop(&d->tier, &o[ATTACK_DEPTH - 1], 1, INT64_MAX, &e);
+        else if (what < 70) kvc_tier_dir.touch(&d->tier, o, ATTACK_DEPTH - 1, &e);
         else if (what < 75)
             kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e);
         else if (what < 98) {
             const struct attack_got g = attack_get(d, o, ATTACK_DEPTH - 1);
             if (g.missing) DIE("an object of chain %u is lost", chain);
         } else {
-            kvc_level_dir.close(&d->level);
+            kvc_tier_dir.close(&d->tier);
             d = attack_open(options);
         }
     }
@@ -297,7 +297,7 @@ static void crowd(uint64_t damages, uint64_t *step) {
     for (unsigned c = 0; c < CHAINS; c++) find_all(d, c);
     attack_clean(d);
     attack_check_books(d);
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
 }
 
 /* Runs it in a process of its own, whose end is what is looked at. */

@@ -40,16 +40,16 @@ static _Noreturn void write_for_ever(void) {
         struct kvc_object o[ATTACK_DEPTH];
         attack_chain(chain, o);
         const size_t found = find_chain(d, chain);
-        const struct kvc_level_put how = {.replace = !pick(10)};
+        const struct kvc_tier_put how = {.replace = !pick(10)};
         if (what < 70) {
             for (size_t i = found; i < ATTACK_DEPTH; i++)
                 if (attack_put(d, chain, (unsigned)i, &how, &there, &e) || there) break;
-        } else if (what < 85) kvc_level_dir.touch(&d->level, o, found, &e);
-        else if (what < 92) kvc_level_dir.drop(&d->level, o + found / 2, 1, INT64_MAX, &e);
+        } else if (what < 85) kvc_tier_dir.touch(&d->tier, o, found, &e);
+        else if (what < 92) kvc_tier_dir.drop(&d->tier, o + found / 2, 1, INT64_MAX, &e);
         else if (what < 96) {
             attack_clean(d);
         } else {
-            kvc_level_dir.close(&d->level);
+            kvc_tier_dir.close(&d->tier);
             d = attack_open(options);
         }
     }
@@ -115,7 +115,7 @@ static void check_rest(void) {
         if (attack_put(d, c, (unsigned)found % ATTACK_DEPTH, NULL, &there, &e))
             DIE("put: %s", e.message);
     }
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
     alarm(0);
 }
 

@@ -1,4 +1,4 @@
-/* attack_model.c: random operations on the directory level beside a model in memory.
+/* attack_model.c: random operations on the directory tier beside a model in memory.
  *
  *   attack_model [OPERATIONS [SEED [PROCESSES [PART]]]]
  *
@@ -31,7 +31,7 @@ static unsigned prefix_of_model(unsigned chain) {
 static void drop_one(struct kvc_dir *d, unsigned chain, unsigned depth) {
     const struct kvc_object o = attack_object(chain, depth);
     struct kvc_error e;
-    if (kvc_level_dir.drop(&d->level, &o, 1, INT64_MAX, &e)) DIE("drop: %s", e.message);
+    if (kvc_tier_dir.drop(&d->tier, &o, 1, INT64_MAX, &e)) DIE("drop: %s", e.message);
 }
 
 /* --- one process, no limit: all answers are known --- */
@@ -39,7 +39,7 @@ static void drop_one(struct kvc_dir *d, unsigned chain, unsigned depth) {
 static void put_known(struct kvc_dir *d, unsigned chain, unsigned depth) {
     struct kvc_error e;
     int there = 7;
-    const struct kvc_level_put how = {.replace = !pick(5), .pin = !pick(8), .cost = pick(3)};
+    const struct kvc_tier_put how = {.replace = !pick(5), .pin = !pick(8), .cost = pick(3)};
     const int is = model.there[chain][depth], parent = !depth || model.there[chain][depth - 1];
     const int status = attack_put(d, chain, depth, &how, &there, &e);
     if (!parent && (!is || how.replace) && !status)
@@ -67,13 +67,11 @@ static void hint(struct kvc_dir *d, unsigned chain, unsigned depth) {
     int status = 0;
     attack_chain(chain, o);
     switch (pick(3)) {
-    case 0: status = kvc_level_dir.touch(&d->level, o, depth + 1, &e); break;
+    case 0: status = kvc_tier_dir.touch(&d->tier, o, depth + 1, &e); break;
     case 1:
-        status = kvc_level_dir.missed(&d->level, o + depth, ATTACK_DEPTH - depth, 1000, &e);
+        status = kvc_tier_dir.missed(&d->tier, o + depth, ATTACK_DEPTH - depth, 1000, &e);
         break;
-    default:
-        status = kvc_level_dir.pin(&d->level, o, depth + 1, pick(2) ? INT64_MAX : 0, &e);
-        break;
+    default: status = kvc_tier_dir.pin(&d->tier, o, depth + 1, pick(2) ? INT64_MAX : 0, &e); break;
     }
     if (status) DIE("a hint: %s", e.message);
 }
@@ -100,15 +98,15 @@ static void known(uint64_t operations) {
         }
     }
     attack_check_books(d);
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
 }
 
 /* --- one process with a limit --- */
 
 static void check_limit(struct kvc_dir *d, uint64_t limit) {
-    struct kvc_level_facts facts;
+    struct kvc_tier_facts facts;
     struct kvc_error e;
-    if (kvc_level_dir.facts(&d->level, &facts, INT64_MAX, &e)) DIE("%s", e.message);
+    if (kvc_tier_dir.facts(&d->tier, &facts, INT64_MAX, &e)) DIE("%s", e.message);
     if (facts.bytes < 0 || (uint64_t)facts.bytes > limit)
         DIE("%" PRId64 " bytes over a limit of %" PRIu64, facts.bytes, limit);
 }
@@ -120,7 +118,7 @@ static void bounded_put(struct kvc_dir *d, unsigned chain) {
     const int pin = chain < 2; /* two chains are pinned, which take less than the limit */
     if (found == SIZE_MAX) DIE("find: %s", e.message);
     for (size_t i = found; i < ATTACK_DEPTH; i++) {
-        const struct kvc_level_put how = {.pin = pin, .cost = pick(3)};
+        const struct kvc_tier_put how = {.pin = pin, .cost = pick(3)};
         if (attack_put(d, chain, (unsigned)i, &how, &there, &e)) DIE("put: %s", e.message);
         if (there == KVC_PUT_REFUSED && pin) DIE("an object to be pinned is refused");
         if (there == KVC_PUT_REFUSED) break;
@@ -167,7 +165,7 @@ static void bounded(uint64_t operations) {
             const size_t found = attack_find(d, chain, &e);
             const struct attack_got g = attack_get(d, o, found);
             if (g.missing) DIE("an object was found, and is not there");
-            if (kvc_level_dir.touch(&d->level, o, found, &e)) DIE("touch: %s", e.message);
+            if (kvc_tier_dir.touch(&d->tier, o, found, &e)) DIE("touch: %s", e.message);
         } else if (what < 95 && chain > 1) {
             for (unsigned i = ATTACK_DEPTH; i--;) drop_one(d, chain, i);
         } else if (!pick(50)) {
@@ -181,7 +179,7 @@ static void bounded(uint64_t operations) {
         }
     }
     check_chains(d);
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
 }
 
 /* --- many processes --- */
@@ -200,7 +198,7 @@ static void crowd_member(uint64_t operations, uint64_t seed, const char *options
         if (found == SIZE_MAX) DIE("find: %s", e.message);
         if (what < 40) {
             for (size_t i = found; i < ATTACK_DEPTH; i++) {
-                const struct kvc_level_put how = {.replace = !pick(10)};
+                const struct kvc_tier_put how = {.replace = !pick(10)};
                 const int status = attack_put(d, chain, (unsigned)i, &how, &there, &e);
                 /* else its parent may have gone meanwhile */
                 if (status && !i) DIE("put: %s", e.message);
@@ -208,17 +206,17 @@ static void crowd_member(uint64_t operations, uint64_t seed, const char *options
             }
         } else if (what < 70) {
             attack_get(d, o, found);
-            if (kvc_level_dir.touch(&d->level, o, found, &e)) DIE("touch: %s", e.message);
+            if (kvc_tier_dir.touch(&d->tier, o, found, &e)) DIE("touch: %s", e.message);
         } else if (what < 80) hint(d, chain, depth);
         else if (what < 88) drop_one(d, chain, depth);
         else if (what < 89 && !pick(20)) attack_clean(d);
         else if (what < 90) {
-            kvc_level_dir.close(&d->level);
+            kvc_tier_dir.close(&d->tier);
             d = attack_open(options);
         }
         if (attack_step % 16 == 0) check_limit(d, LIMIT);
     }
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
 }
 
 static void crowd(uint64_t operations, unsigned processes) {
@@ -249,7 +247,7 @@ static void crowd(uint64_t operations, unsigned processes) {
             counts.missing);
     attack_check_books(d);
     check_limit(d, LIMIT);
-    kvc_level_dir.close(&d->level);
+    kvc_tier_dir.close(&d->tier);
 }
 
 static void run(const char *what, uint64_t operations, void (*attack)(uint64_t operations)) {

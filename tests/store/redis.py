@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""redis.py BUILD [TEST..]: the Redis level against real redis-servers on loopback. Prints "N passed, N failed, N skipped"."""
+"""redis.py BUILD [TEST..]: the Redis tier against real redis-servers on loopback. Prints "N passed, N failed, N skipped"."""
 import json
 import os
 import shutil
@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 
-from redis_servers import Client, Cluster, Folder, Level, Server, ServerError, SLOTS
+from redis_servers import Client, Cluster, Folder, Tier, Server, ServerError, SLOTS
 
 BUILD = os.path.abspath(sys.argv[1])
 MIB = 1 << 20
@@ -44,8 +44,8 @@ def retry(reply, text=""):
     check(text in reply["error"], reply)
 
 
-def level(url, **more):
-    made = Level(BUILD, url, **more)
+def tier(url, **more):
+    made = Tier(BUILD, url, **more)
     expect(made.opened, ok=True)
     return made
 
@@ -89,11 +89,11 @@ def round_trip(l):
 @test
 def single_server(folder):
     s = Server(folder)
-    l = level(f"redis://127.0.0.1:{s.port}/")
+    l = tier(f"redis://127.0.0.1:{s.port}/")
     round_trip(l)
     check("single server" in l("facts")["text"], l("facts"))
     l.end()
-    l = level(f"redis://localhost:{s.port}?db=3&prefix=a%3f*[x]:")
+    l = tier(f"redis://localhost:{s.port}?db=3&prefix=a%3f*[x]:")
     expect(l("put 0 3 10"), ok=True)
     c = s.client()
     c("SELECT", 3)
@@ -109,7 +109,7 @@ def single_server(folder):
 @test
 def cluster(folder):
     cluster = Cluster(folder)
-    l = level(cluster.url())
+    l = tier(cluster.url())
     round_trip(l)
     check("cluster of 3 masters" in l("facts")["text"], l("facts"))
     expect(l("put 100 512 1000"), ok=True, put=512)
@@ -129,10 +129,10 @@ def cluster(folder):
     expect(l("walk-space 7"), ok=True, n=40, bytes=400)
     expect(l("walk stop=5"), ok=True, n=5)
     # any one member is enough to begin with; further hosts may be dead
-    other = level(f"redis://127.0.0.1:1,127.0.0.1:{cluster.servers[2].port}")
+    other = tier(f"redis://127.0.0.1:1,127.0.0.1:{cluster.servers[2].port}")
     expect(other("find 101 30"), ok=True, found=30)
     other.end()
-    retry(level(cluster.url() + "?db=1")("find 0 1"), "SELECT")
+    retry(tier(cluster.url() + "?db=1")("find 0 1"), "SELECT")
     l.end()
     cluster.kill()
 
@@ -141,7 +141,7 @@ def cluster(folder):
 def time_to_live(folder):
     s = Server(folder)
     c = s.client()
-    l = level(f"redis://127.0.0.1:{s.port}?ttl=300ms&prefix=")
+    l = tier(f"redis://127.0.0.1:{s.port}?ttl=300ms&prefix=")
     expect(l("put 0 1 10"), ok=True)
     expect(l("put 1 1 10 seconds=100"), ok=True)
     expect(l("put 2 1 10 pin=1"), ok=True)
@@ -170,7 +170,7 @@ def time_to_live(folder):
 def finding_is_use(folder):
     s = Server(folder, "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru")
     c = s.client()
-    l = level(f"redis://127.0.0.1:{s.port}?prefix=")
+    l = tier(f"redis://127.0.0.1:{s.port}?prefix=")
     for command in ("find 0 1", "get 0 1"):
         expect(l("put 0 1 10 replace=1"), ok=True)
         key = c("KEYS", "*")[0]
@@ -186,12 +186,12 @@ def finding_is_use(folder):
 def passwords(folder):
     s = Server(folder, "--requirepass", "a b\"c'")
     url = f"redis://127.0.0.1:{s.port}"
-    retry(level(url)("find 0 1"), "NOAUTH")
-    l = level(url, environment={"KVC_REDIS_PASSWORD": "wrong-one"})
+    retry(tier(url)("find 0 1"), "NOAUTH")
+    l = tier(url, environment={"KVC_REDIS_PASSWORD": "wrong-one"})
     reply = l("find 0 1")
     retry(reply, "WRONGPASS")
     check("wrong-one" not in reply["error"], reply)
-    l = level(url, environment={"KVC_REDIS_PASSWORD": "a b\"c'"})
+    l = tier(url, environment={"KVC_REDIS_PASSWORD": "a b\"c'"})
     expect(l("put 0 3 10"), ok=True)
     c = s.client()
     c("AUTH", "a b\"c'")
@@ -200,15 +200,15 @@ def passwords(folder):
     with open(path, "w") as f:
         f.write("secret\n")
     os.chmod(path, 0o644)
-    expect(Level(BUILD, f"{url}?user=kv&password-file={path}").opened, ok=False, severity="item")
+    expect(Tier(BUILD, f"{url}?user=kv&password-file={path}").opened, ok=False, severity="item")
     os.chmod(path, 0o600)
-    l = level(f"{url}?user=kv&password-file={path}")
+    l = tier(f"{url}?user=kv&password-file={path}")
     expect(l("find 0 3"), ok=True, found=3)
     l.end()
     # no more rights than the page says
     words = "cluster|slots strlen get getrange set unlink scan asking info pexpire expireat persist select auth"
     c("ACL", "SETUSER", "few", "on", ">secret", "~kvc:*", "-@all", *("+" + word for word in words.split()))
-    l = level(f"{url}?user=few&password-file={path}&ttl=1h")
+    l = tier(f"{url}?user=few&password-file={path}&ttl=1h")
     expect(l("put 0 4 10 pin=1"), ok=True, there=3)
     expect(l("find 0 5"), ok=True, found=4)
     expect(l("get 0 5"), ok=True, there=4, wrong=0)
@@ -218,8 +218,8 @@ def passwords(folder):
     expect(l("facts"), ok=True, objects=-1)
     expect(l("drop 0 4"), ok=True)
     l.end()
-    expect(level(f"{url}?user=kv&password-file={path}")("put 0 3 10"), ok=True)
-    retry(level(f"{url}?user=kv&password-file={path}&prefix=other:")("put 0 1 5"), "NOPERM")
+    expect(tier(f"{url}?user=kv&password-file={path}")("put 0 3 10"), ok=True)
+    retry(tier(f"{url}?user=kv&password-file={path}&prefix=other:")("put 0 1 5"), "NOPERM")
     s.kill()
 
 
@@ -245,7 +245,7 @@ def wrong_options(_):
         "redis://h?timeout=0",
         "redis://me:pw@h",
     ):
-        expect(Level(BUILD, url, environment={"KVC_REDIS_PASSWORD": ""}).opened, ok=False, severity="item")
+        expect(Tier(BUILD, url, environment={"KVC_REDIS_PASSWORD": ""}).opened, ok=False, severity="item")
 
 
 @test
@@ -261,13 +261,13 @@ def tls(folder):
     options = ("--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate)
     s = Server(folder, *options, "--tls-auth-clients", "optional")
     for host in ("127.0.0.1", "localhost"):
-        l = level(f"rediss://{host}:{port}?ca={certificate}")
+        l = tier(f"rediss://{host}:{port}?ca={certificate}")
         round_trip(l)
         l.end()
-    retry(level(f"rediss://127.0.0.1:{port}")("find 0 1"), "TLS: ")
-    retry(level(f"rediss://127.0.0.2:{port}?ca={certificate}")("find 0 1"))
-    retry(level(f"rediss://127.0.0.1:{s.port}?ca={certificate}")("find 0 1 deadline=500"))
-    l = level(f"rediss://127.0.0.1:{port}?ca={certificate}&cert={certificate}&key={key}")
+    retry(tier(f"rediss://127.0.0.1:{port}")("find 0 1"), "TLS: ")
+    retry(tier(f"rediss://127.0.0.2:{port}?ca={certificate}")("find 0 1"))
+    retry(tier(f"rediss://127.0.0.1:{s.port}?ca={certificate}")("find 0 1 deadline=500"))
+    l = tier(f"rediss://127.0.0.1:{port}?ca={certificate}&cert={certificate}&key={key}")
     expect(l("put 100 10 100000"), ok=True)
     expect(l("load 0 40 3000000 threads=4 seconds=2"), wrong=0, errors=0)
     l.end()
@@ -281,7 +281,7 @@ def tls(folder):
 def refusals(folder):
     s = Server(folder, "--maxmemory", "30mb", "--maxmemory-policy", "noeviction")
     c = s.client()
-    l = level(f"redis://127.0.0.1:{s.port}?max-object=8M&prefix=")
+    l = tier(f"redis://127.0.0.1:{s.port}?max-object=8M&prefix=")
     expect(l(f"put 0 1 {8 * MIB + 1}"), ok=False, severity="item")
     expect(l("put 0 3 1000"), ok=True)
     key = sorted(c("KEYS", "*"))[0]
@@ -303,7 +303,7 @@ def refusals(folder):
         check(c("TYPE", keys[1]) == "string", how)
     expect(l("put 1 1 10"), ok=True, there=1)
     expect(l("put 1 1 100000"), ok=True, there=1)
-    # larger than what this level reads
+    # larger than what this tier reads
     c("SETRANGE", keys[2], 9 * MIB, "x")
     expect(l("get 2 1"), ok=True, there=0, missing=1, why=1)
     c("FLUSHALL")
@@ -331,7 +331,7 @@ def refusals(folder):
 def eviction_during_get(folder):
     s = Server(folder, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
     c = s.client()
-    l = level(f"redis://127.0.0.1:{s.port}")
+    l = tier(f"redis://127.0.0.1:{s.port}")
     stop = threading.Event()
 
     def fill():
@@ -362,7 +362,7 @@ def changes_during_get(folder):
     """Objects are dropped and replaced by others of another size while they are read."""
     s = Server(folder)
     c = s.client()
-    l = level(f"redis://127.0.0.1:{s.port}?prefix=")
+    l = tier(f"redis://127.0.0.1:{s.port}?prefix=")
     expect(l("put 0 1 30000000"), ok=True)
     key = c("KEYS", "*")[0]
     whole = c("GET", key)
@@ -399,13 +399,13 @@ def changes_during_get(folder):
 @test
 def slots_that_move(folder):
     cluster = Cluster(folder)
-    l = level(cluster.url())
+    l = tier(cluster.url())
     expect(l("load 0 200 3000000 threads=2 seconds=1"), wrong=0, errors=0)
     c = cluster.servers[0].client()
     slots = sorted({c("CLUSTER", "KEYSLOT", k) for s in cluster.servers for k in s.client()("KEYS", "*")})
     l.send("load 0 200 3000000 threads=6 seconds=8")
     end, moves = time.time() + 7, 0
-    walker = level(cluster.url())
+    walker = tier(cluster.url())
     walker.send("walk")
     while time.time() < end:
         for i, slot in enumerate(slots):
@@ -445,7 +445,7 @@ def slots_that_move(folder):
 @test
 def killed_master(folder):
     cluster = Cluster(folder)
-    l = level(cluster.url())
+    l = tier(cluster.url())
     expect(l("put 0 300 1000"), ok=True)
     l.send("load 1000 300 100000 threads=4 seconds=4 deadline=1000")
     time.sleep(1)
@@ -473,7 +473,7 @@ def killed_master(folder):
 @test
 def replica_takes_over(folder):
     cluster = Cluster(folder)
-    l = level(cluster.url())
+    l = tier(cluster.url())
     replica = Server(folder, cluster=True)
     cluster.servers.append(replica)
     c, master = replica.client(), cluster.servers[1]
@@ -501,7 +501,7 @@ def replica_takes_over(folder):
 @test
 def stopped_master(folder):
     cluster = Cluster(folder, "--cluster-require-full-coverage", "no")
-    l = level(cluster.url())
+    l = tier(cluster.url())
     expect(l("put 0 300 1000"), ok=True)
     stopped = cluster.servers[2]
     stopped.signal(signal.SIGSTOP)
@@ -534,7 +534,7 @@ def stopped_master(folder):
 
 @test
 def nobody_there(_):
-    l = level("redis://127.0.0.1:1")
+    l = tier("redis://127.0.0.1:1")
     for _ in range(3):
         retry(l("find 0 1 deadline=100"), "refused")
     reply = l("find 0 1 deadline=100")
@@ -546,7 +546,7 @@ def nobody_there(_):
     for command in ("put 0 1 10", "get 0 1", "drop 0 1", "walk", "facts", "quarantine 0"):
         retry(l(command))
     l.end()
-    l = level("redis://no-such-host.invalid")
+    l = tier("redis://no-such-host.invalid")
     reply = l("find 0 1 deadline=300")
     retry(reply)
     check(reply["us"] < 320_000, reply)
@@ -555,7 +555,7 @@ def nobody_there(_):
 @test
 def threads(folder):
     cluster = Cluster(folder)
-    l = level(cluster.url())
+    l = tier(cluster.url())
     reply = expect(l("load 0 100 4000000 threads=8 seconds=5"), wrong=0, errors=0)
     print(f"  {reply['calls']} calls, {reply['there']} objects read")
     l.end()
@@ -653,7 +653,7 @@ def last_chunk_first(folder):
     c("FLUSHALL")
     tools.store(f"dir:d,{url}", "put", "--chunk=256", p)
     check(m.words("SET") == order and tools.found("dir:d", p) == tools.found(url, p) == tools.CHUNKS, "a chain")
-    # copies to a faster level are touched after they are written
+    # copies to a faster tier are touched after they are written
     tools.store(f"{url},dir:d", "drop", "--like=p.kvc", "--chunk=256")
     tools.store("dir:d", "put", "--chunk=256", p)
     m.words("SET")
@@ -688,7 +688,7 @@ def one_prompt(folder):
     p, q = tools.cache("p", 1, common=600), tools.cache("q", 2, common=600)
     c("SET", "kvc:other", "x")
     tools.store(chain, "put", "--chunk=256", p, q)
-    stats = json.loads(tools.store(url, "stats", "--json"))["levels"][0]
+    stats = json.loads(tools.store(url, "stats", "--json"))["tiers"][0]
     check(stats["objects"] == 2 * tools.CHUNKS - 2 + 1 and c("DBSIZE") == stats["objects"] + 1, stats)  # the prefix's, without others' keys
     check(f"{stats['objects']} objects" in tools.store(url, "verify"), "verify")
     text = tools.store(chain, "drop", "--tokens=p.ids")
@@ -697,7 +697,7 @@ def one_prompt(folder):
         check((tools.found(store, p), tools.found(store, q)) == (2, tools.CHUNKS), store)
     check(c("DBSIZE") == tools.CHUNKS + 2, "keys")
     tools.store(url, "drop", "--tokens=q.ids")
-    check((tools.found("dir:d", q), tools.found(url, q)) == (tools.CHUNKS, 0), "one level")
+    check((tools.found("dir:d", q), tools.found(url, q)) == (tools.CHUNKS, 0), "one tier")
     check(c("DBSIZE") == 2, "keys")
     s.kill()
 
@@ -809,7 +809,7 @@ def bad_servers(_):
     ]
     for answer in answers:
         fake = Fake(answer, close=True)
-        l = level(f"redis://127.0.0.1:{fake.port}")
+        l = tier(f"redis://127.0.0.1:{fake.port}")
         for command in ("find 0 1 deadline=300", "put 0 1 10 deadline=300", "get 0 1 deadline=300", "walk", "facts deadline=300"):
             reply = l(command)
             check("ok" in reply, reply)
@@ -819,7 +819,7 @@ def bad_servers(_):
         l.end()
     # a late reply is not taken for that of the next question
     fake = Fake(b":77\r\n", delay=0.1)
-    l = level(f"redis://127.0.0.1:{fake.port}")
+    l = tier(f"redis://127.0.0.1:{fake.port}")
     retry(l("find 0 1 deadline=10"), "time limit")
     n = fake.connections
     time.sleep(0.15)
@@ -827,7 +827,7 @@ def bad_servers(_):
     check(fake.connections == n + 1, fake.connections)
     # an answer to no question
     fake = Fake(b":1\r\n:2\r\n")
-    l = level(f"redis://127.0.0.1:{fake.port}")
+    l = tier(f"redis://127.0.0.1:{fake.port}")
     expect(l("find 0 1"), ok=True, bytes=1)
     expect(l("find 0 1"), ok=True, bytes=1)
     l.end()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""redis_bench.py BUILD: rates of the Redis level on loopback, beside redis-benchmark's SET and GET of values of the same size, on the same
+"""redis_bench.py BUILD: rates of the Redis tier on loopback, beside redis-benchmark's SET and GET of values of the same size, on the same
 server in the same run. JSON lines."""
 import json
 import subprocess
 import sys
 
-from redis_servers import Cluster, Folder, Level, Server
+from redis_servers import Cluster, Folder, Tier, Server
 
 BUILD = sys.argv[1]
 MIB = 1 << 20
@@ -23,12 +23,12 @@ def median(values):
     return sorted(values)[len(values) // 2]
 
 
-def rates(level, size, n):
+def rates(tier, size, n):
     put, get = [], []
     for _ in range(5):
-        level(f"drop 0 {n}")
-        put.append(n * size / level(f"put 0 {n} {size} check=0")["us"] / 1e3)
-        reply = level(f"get 0 {n} check=0")
+        tier(f"drop 0 {n}")
+        put.append(n * size / tier(f"put 0 {n} {size} check=0")["us"] / 1e3)
+        reply = tier(f"get 0 {n} check=0")
         assert reply["there"] == n, reply
         get.append(reply["bytes"] / reply["us"] / 1e3)
     return {"put": median(put), "get": median(get)}
@@ -36,7 +36,7 @@ def rates(level, size, n):
 
 with Folder() as folder:
     single, cluster = Server(folder), Cluster(folder)
-    levels = {"single": Level(BUILD, f"redis://127.0.0.1:{single.port}"), "3 masters": Level(BUILD, cluster.url())}
+    tiers = {"single": Tier(BUILD, f"redis://127.0.0.1:{single.port}"), "3 masters": Tier(BUILD, cluster.url())}
     for size in (MIB, 4 * MIB, 16 * MIB):
         n = BYTES // size
         row = {"MiB": size // MIB}
@@ -44,11 +44,11 @@ with Folder() as folder:
             single.client()("FLUSHALL")
             row[f"redis-benchmark -c {c}"] = benchmark(single.port, size, n, c)
         single.client()("FLUSHALL")
-        for name, level in levels.items():
-            row[name] = rates(level, size, n)
-            level(f"drop 0 {n}")
+        for name, tier in tiers.items():
+            row[name] = rates(tier, size, n)
+            tier(f"drop 0 {n}")
         print(json.dumps(row, default=str), flush=True)
-    for name, level in levels.items():
-        level("put 10000 512 1000 check=0")
-        times = sorted(level("find 10000 512")["us"] for _ in range(200))
+    for name, tier in tiers.items():
+        tier("put 10000 512 1000 check=0")
+        times = sorted(tier("find 10000 512")["us"] for _ in range(200))
         print(json.dumps({"find of 512": name, "ms": {"min": times[0] / 1e3, "median": times[100] / 1e3, "p99": times[197] / 1e3}}))

@@ -1,5 +1,5 @@
 """redis_servers.py: real redis-servers on loopback for tests, single or as a cluster, a client for their administration, and the driver of
-a level. All processes end with the test, however it ends."""
+a tier. All processes end with the test, however it ends."""
 import ctypes
 import json
 import os
@@ -150,12 +150,12 @@ class Cluster:
             s.kill()
 
 
-class Level:
-    """The driver with one level open."""
+class Tier:
+    """The driver with one tier open."""
 
     def __init__(self, build, url, backend="redis", environment=None, wrap=()):
         self.process = subprocess.Popen(
-            [*wrap, f"{build}/tests/store/level_driver", f"{build}/kvc_store_{backend}.so"],
+            [*wrap, f"{build}/tests/store/tier_driver", f"{build}/kvc_store_{backend}.so"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

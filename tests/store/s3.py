@@ -20,7 +20,7 @@ LATE = 80  # ms that a call may take beyond its deadline, on a busy machine with
 
 
 class Driver:
-    """An open level. Calls return the numbers of the answer, its milliseconds and its message."""
+    """An open tier. Calls return the numbers of the answer, its milliseconds and its message."""
 
     def __init__(self, port, options="", scheme="http", key=KEY, prefix="p", host="127.0.0.1", token=""):
         env = {k: v for k, v in os.environ.items() if not k.startswith("AWS_") and not k.lower().endswith("_proxy")}
@@ -418,7 +418,7 @@ def test_parts(port):
         expect(d("walk"), [6])
         d("reopen")
         expect(d(f"put 0 1 {size} 20000"), [0, 1, 0])
-        # what is left is removed when the level is closed
+        # what is left is removed when the tier is closed
         PROXY.set(Fault("stall", "PUT", "partNumber=4"), Fault("status", "DELETE", status=503, times=2))
         expect(d(f"put 21 1 {size} 1000"), [0, 0, 1], 1000)
         PROXY.set()

@@ -1,4 +1,4 @@
-/* s3_driver.c: lets s3.py use an S3 level. `s3_driver URL` reads commands from its input and
+/* s3_driver.c: lets s3.py use an S3 tier. `s3_driver URL` reads commands from its input and
  * answers each with one line. Objects are numbered; their bytes follow from number and size, so
  * that a wrong byte is noticed here. Not for users.
  *
@@ -16,7 +16,7 @@
 #include <string.h>
 
 static const char *text;
-static struct kvc_level *level;
+static struct kvc_tier *tier;
 
 static struct kvc_object object(size_t i) {
     struct kvc_object o = {KVC_OBJECT_CHUNK, {0xab, 0xcd}, {0}};
@@ -26,7 +26,7 @@ static struct kvc_object object(size_t i) {
         z *= UINT64_C(0xbf58476d1ce4e5b9);
         o.key[k] = (uint8_t)(z >> 56);
     }
-    o.space[7] = (uint8_t)(i >> 20); /* numbers from 2^20 on are of another namespace */
+    o.ns[7] = (uint8_t)(i >> 20); /* numbers from 2^20 on are of another namespace */
     return o;
 }
 
@@ -96,7 +96,7 @@ static void *read_objects(void *state) {
     if (!o) exit(2);
     for (size_t i = 0; i < r->n; i++) o[i] = object(r->first + i);
     r->t = (struct taken){.first = r->first, .size = r->size, .check = r->check};
-    r->status = level->ops->get(level, o, r->n, in(r->ms), take, &r->t, &r->e);
+    r->status = tier->ops->get(tier, o, r->n, in(r->ms), take, &r->t, &r->e);
     if (!r->status && r->t.why.message[0]) r->e = r->t.why;
     free(o);
     return NULL;
@@ -142,14 +142,14 @@ static void put(const char *arguments) {
     char word_of[16] = "";
     if (sscanf(arguments, "%zu %zu %zu %ld %15s", &first, &n, &size, &ms, word_of) < 4) exit(2);
     struct kvc_error e = {0};
-    const struct kvc_level_put how = {.replace = strcmp(word_of, "replace") == 0};
+    const struct kvc_tier_put how = {.replace = strcmp(word_of, "replace") == 0};
     kvc_instant spent = 0;
     for (size_t i = first; i < first + n; i++) {
         const struct kvc_object o = object(i);
         uint8_t *data = make(i, size);
         int was = 0;
         const kvc_instant begun = kvc_now();
-        if (level->ops->put(level, &o, data, size, &how, in(ms), &was, &e)) failed++;
+        if (tier->ops->put(tier, &o, data, size, &how, in(ms), &was, &e)) failed++;
         else if (was) there++;
         else ok++;
         spent += kvc_now() - begun;
@@ -169,11 +169,11 @@ static void find(const char *arguments) {
     uint64_t *size = calloc(n, sizeof *size);
     if (!o || !size) exit(2);
     for (size_t i = 0; i < n; i++) o[i] = object(first + i);
-    kvc_s3_stats(level, &before);
+    kvc_s3_stats(tier, &before);
     const kvc_instant begun = kvc_now();
-    const int status = level->ops->find(level, o, n, in(ms), &found, size, &e);
+    const int status = tier->ops->find(tier, o, n, in(ms), &found, size, &e);
     const kvc_instant spent = kvc_now() - begun;
-    kvc_s3_stats(level, &after);
+    kvc_s3_stats(tier, &after);
     printf("find %zu %d %" PRIu64 " %" PRIu64, found, status, after.rounds - before.rounds,
            after.requests - before.requests);
     end_line(kvc_now() - spent, &e);
@@ -190,8 +190,8 @@ static void drop(const char *arguments, int bad) {
     if (!o) exit(2);
     for (size_t i = 0; i < n; i++) o[i] = object(first + i);
     const kvc_instant begun = kvc_now();
-    const int status = bad ? level->ops->quarantine(level, o, &e)
-                           : level->ops->drop(level, o, n, in(ms), &e);
+    const int status = bad ? tier->ops->quarantine(tier, o, &e)
+                           : tier->ops->drop(tier, o, n, in(ms), &e);
     printf("drop %d", status);
     end_line(begun, &e);
     free(o);
@@ -217,15 +217,15 @@ static void walk(const char *arguments) {
     struct kvc_error e = {0};
     const struct kvc_object o = object((size_t)strtoul(arguments, NULL, 10));
     const kvc_instant begun = kvc_now();
-    const int status = level->ops->walk(level, *arguments ? o.space : NULL, see, &s, &e);
+    const int status = tier->ops->walk(tier, *arguments ? o.ns : NULL, see, &s, &e);
     printf("walk %zu %" PRIu64 " %" PRId64 " %d", s.n, s.bytes, s.oldest, status);
     end_line(begun, &e);
 }
 
-static void open_level(void) {
+static void open_tier(void) {
     struct kvc_url u;
     struct kvc_error e = {0};
-    if (kvc_url_parse(&u, text, &e) || (level = kvc_store_level()->open(&u, &e)) == NULL) {
+    if (kvc_url_parse(&u, text, &e) || (tier = kvc_store_tier()->open(&u, &e)) == NULL) {
         printf("refused | 0 | %s\n", e.message);
         exit(0);
     }
@@ -245,19 +245,19 @@ static int run(char *line) {
     else if (strncmp(line, "bad ", 4) == 0) drop(arguments, 1);
     else if (strncmp(line, "walk", 4) == 0) walk(arguments);
     else if (strncmp(line, "facts", 5) == 0) {
-        struct kvc_level_facts f = {0};
-        const int status = level->ops->facts(level, &f, in(5000), &e);
+        struct kvc_tier_facts f = {0};
+        const int status = tier->ops->facts(tier, &f, in(5000), &e);
         printf("facts %d %s", status, f.text);
         end_line(begun, &e);
     } else if (strcmp(line, "stats") == 0) {
         struct kvc_s3_stats s;
-        kvc_s3_stats(level, &s);
+        kvc_s3_stats(tier, &s);
         printf("stats %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, s.rounds,
                s.requests, s.retries, s.hedges, s.hedges_won);
         end_line(begun, &e);
     } else if (strcmp(line, "reopen") == 0) {
-        level->ops->close(level);
-        open_level();
+        tier->ops->close(tier);
+        open_tier();
         printf("reopen");
         end_line(begun, &e);
     } else return 0;
@@ -268,10 +268,10 @@ int main(int argc, char **argv) {
     char line[256];
     if (argc != 2) return 2;
     text = argv[1];
-    open_level();
+    open_tier();
     printf("ready | 0 | \n");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin) && run(line)) {}
-    level->ops->close(level);
+    tier->ops->close(tier);
     return 0;
 }

@@ -211,6 +211,15 @@ static inline float *layer_values(const struct layer *l, unsigned role) {
 
 /* --- coding --- */
 
+/* Facts of the model, as struct kvc_encoding has them. */
+struct known {
+    const struct kvc_rope_facts *rope;
+    const struct kvc_profile_part *profile;
+    uint64_t window;
+    const float *query; /* of a profile */
+    uint64_t queries, query_heads;
+};
+
 struct wanted {
     const char *recipe;
     const struct layer *layer, *partner; /* partner: of a pair the other layer */
@@ -218,6 +227,7 @@ struct wanted {
     int second, deeper;  /* as struct kvc_encoding has them */
     uint64_t block_rows; /* 0: 256 */
     uint64_t first, n;   /* the segment; n 0: all rows */
+    struct known known;
 };
 
 struct coded {
@@ -288,6 +298,7 @@ static inline void free_block(struct own_block *o) {
 static inline int pass_block(struct coded *c, size_t b, unsigned i, struct kvc_sections *out,
                              struct kvc_error *e) {
     struct own_block own = load_block(c, c->w.layer, b), other = {.rows = NULL};
+    own.block.profile = c->w.known.profile;
     if (c->w.partner) {
         other = load_block(c, c->w.partner, b);
         own.block.partner = &other.block;
@@ -324,6 +335,11 @@ static inline int code(struct coded *c, const struct wanted *w, struct kvc_error
                                         .second = w->second,
                                         .deeper = w->deeper,
                                         .shared = &c->shared,
+                                        .rope = w->known.rope,
+                                        .window = w->known.window,
+                                        .profile_query = w->known.query,
+                                        .profile_queries = w->known.queries,
+                                        .profile_query_heads = w->known.query_heads,
                                         .owner = c};
     kvc_encoder_init(&c->encoder, &c->line, &c->encoding);
     c->blocks = (size_t)((c->w.n + c->w.block_rows - 1) / c->w.block_rows);
@@ -332,7 +348,9 @@ static inline int code(struct coded *c, const struct wanted *w, struct kvc_error
     if (!kvc_pipeline_accepts(&c->line, &l->shape[w->role], e)) return -1;
     for (unsigned i = 0; i < steps; i++) {
         const struct kvc_stage *s = c->line.step[i].stage;
-        const struct kvc_block like = {.shape = l->shape[w->role], .role = select_of(w->role)};
+        const struct kvc_block like = {.shape = l->shape[w->role],
+                                       .role = select_of(w->role),
+                                       .profile = w->known.profile};
         if (!(s->flags & KVC_STAGE_LOOKS)) continue;
         if (kvc_encoder_begin(&c->encoder, i, &like, e)) return -1;
         for (size_t b = 0; b < c->blocks && s->look; b++)
@@ -418,5 +436,31 @@ static inline const struct kvc_section *section_of(const struct kvc_sections *li
 static inline int bit(const uint8_t *bits, size_t i) {
     return bits[i / 8] >> i % 8 & 1;
 }
+
+/* --- bits --- */
+
+static const enum kvc_dtype float_dtypes[] = {KVC_F32, KVC_F16, KVC_BF16};
+
+static inline int same_bits(const uint8_t *a, const uint8_t *b, enum kvc_dtype dtype, size_t i) {
+    const size_t size = kvc_dtype_info(dtype)->size;
+    return memcmp(a + i * size, b + i * size, size) == 0;
+}
+
+static inline int same_row(const struct layer *l, unsigned role, const uint8_t *rows, size_t t) {
+    const size_t size = (size_t)kvc_row_bytes(&l->shape[role]);
+    return memcmp(rows + t * size, l->rows[role] + t * size, size) == 0;
+}
+
+static inline void put_pattern(uint8_t *rows, enum kvc_dtype dtype, size_t i, uint32_t bits) {
+    const size_t size = kvc_dtype_info(dtype)->size;
+    for (size_t b = 0; b < size; b++) rows[i * size + b] = (uint8_t)(bits >> 8 * b & 255);
+}
+
+/* Of each of these dtypes: NaNs, infinities, and values beyond what `finite` leaves. */
+static const uint32_t wild_patterns[3][7] = {
+    {0x7fc00001, 0xffa12345, 0x7f800000, 0xff800000, 0x58800000, 0xff7fffff, 0x7fffffff},
+    {0x7e01, 0xfd23, 0x7c00, 0xfc00, 0x7c01, 0xffff, 0x7fff},
+    {0x7fc1, 0xffa1, 0x7f80, 0xff80, 0x5880, 0xff7f, 0x7fff},
+};
 
 #endif

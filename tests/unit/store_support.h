@@ -106,54 +106,56 @@ static inline void unmake(struct made *x) {
 
 #define LONG INT64_C(60000000) /* a deadline that slow machines keep too */
 static const struct kvc_store_options patient = {.size = sizeof patient,
-                                                 .local_deadline = LONG,
-                                                 .deadline = LONG,
-                                                 .load_deadline = LONG};
+                                                 .local_timeout_us = LONG,
+                                                 .timeout_us = LONG,
+                                                 .load_timeout_us = LONG};
 
 #define LIMITS "min-free=0&durability=none"
 
-/* Opens the level of a name in the scratch folder, with further options. */
-static inline char *level_url(char *text, size_t size, const char *name, const char *more) {
+/* Opens the tier of a name in the scratch folder, with further options. */
+static inline char *tier_url(char *text, size_t size, const char *name, const char *more) {
     snprintf(text, size, "dir:%s/%s?" LIMITS "%s", folder, name, more);
     return text;
 }
 
-static inline struct kvc_store *open_store_with(const char *levels,
+static inline struct kvc_store *open_store_with(const char *tiers,
                                                 const struct kvc_store_options *o) {
     struct kvc_error e;
-    struct kvc_store *s = kvc_store_open(levels, o, &e);
+    struct kvc_store *s = kvc_store_open(tiers, o, &e);
     if (!s) fail_msg("%s", e.message);
     return s;
 }
 
 static inline struct kvc_store *open_store(const char *name, const char *more) {
     char url[300];
-    return open_store_with(level_url(url, sizeof url, name, more), &patient);
+    return open_store_with(tier_url(url, sizeof url, name, more), &patient);
 }
 
-static inline struct kvc_store_space *open_space_with(struct kvc_store *s, const struct made *x,
-                                                      const struct kvc_store_space_options *o) {
+static inline struct kvc_store_namespace *
+open_namespace_with(struct kvc_store *s, const struct made *x,
+                    const struct kvc_store_namespace_options *o) {
     struct kvc_error e;
-    struct kvc_store_space *space = kvc_store_space_like(s, x->f, o, &e);
-    if (!space) fail_msg("%s", e.message);
-    return space;
+    struct kvc_store_namespace *ns = kvc_store_namespace_like(s, x->f, o, &e);
+    if (!ns) fail_msg("%s", e.message);
+    return ns;
 }
 
-static inline struct kvc_store_space *open_space(struct kvc_store *s, const struct made *x) {
-    const struct kvc_store_space_options o = {.size = sizeof o, .chunk = CHUNK};
-    return open_space_with(s, x, &o);
+static inline struct kvc_store_namespace *open_namespace(struct kvc_store *s,
+                                                         const struct made *x) {
+    const struct kvc_store_namespace_options o = {.size = sizeof o, .chunk = CHUNK};
+    return open_namespace_with(s, x, &o);
 }
 
-static inline void put(struct kvc_store_space *space, const struct made *x) {
+static inline void put(struct kvc_store_namespace *ns, const struct made *x) {
     const struct kvc_store_put_options o = {.size = sizeof o, .wait = 1};
     struct kvc_error e = {.code = KVC_OK};
-    if (kvc_store_put(space, x->f, &o, &e) || e.code) fail_msg("%s", e.message);
+    if (kvc_store_put(ns, x->f, &o, &e) || e.code) fail_msg("%s", e.message);
 }
 
-static inline struct kvc_store_hit *find_n(struct kvc_store_space *space, const int32_t *tokens,
+static inline struct kvc_store_hit *find_n(struct kvc_store_namespace *ns, const int32_t *tokens,
                                            uint64_t n) {
     struct kvc_error e;
-    struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, NULL, &e);
+    struct kvc_store_hit *hit = kvc_store_find(ns, tokens, n, NULL, &e);
     if (!hit) fail_msg("%s", e.message);
     return hit;
 }
@@ -164,8 +166,8 @@ static inline uint64_t found_of(const struct kvc_store_hit *hit) {
     return info.tokens;
 }
 
-static inline uint64_t count_found(struct kvc_store_space *space, const struct made *x) {
-    struct kvc_store_hit *hit = find_n(space, x->ids, x->m.tokens);
+static inline uint64_t count_found(struct kvc_store_namespace *ns, const struct made *x) {
+    struct kvc_store_hit *hit = find_n(ns, x->ids, x->m.tokens);
     const uint64_t n = found_of(hit);
     kvc_store_hit_free(hit);
     return n;
@@ -197,20 +199,20 @@ static inline uint64_t load_and_compare(struct kvc_store_hit *hit, const struct 
 }
 
 /* Finds the prefix of x in what is stored, reads all of it, and returns how many tokens came. */
-static inline uint64_t read_back(struct kvc_store_space *space, const struct made *x) {
-    struct kvc_store_hit *hit = find_n(space, x->ids, x->m.tokens);
+static inline uint64_t read_back(struct kvc_store_namespace *ns, const struct made *x) {
+    struct kvc_store_hit *hit = find_n(ns, x->ids, x->m.tokens);
     const uint64_t n = found_of(hit) ? load_and_compare(hit, x, 0, found_of(hit)) : 0;
     kvc_store_hit_free(hit);
     return n;
 }
 
-/* Writes the path of chunk i of x in a level. */
-static inline void chunk_path(struct kvc_store_space *space, const struct made *x, size_t i,
-                              const char *level, char *path, size_t size) {
-    struct kvc_store_hit *hit = find_n(space, x->ids, x->m.tokens);
+/* Writes the path of chunk i of x in a tier. */
+static inline void chunk_path(struct kvc_store_namespace *ns, const struct made *x, size_t i,
+                              const char *tier, char *path, size_t size) {
+    struct kvc_store_hit *hit = find_n(ns, x->ids, x->m.tokens);
     char name[KVC_OBJECT_NAME];
     kvc_object_name(&hit->object[i], name);
-    snprintf(path, size, "%s/%s/obj/%.2s/%.2s/%s", folder, level, name + 17, name + 19, name);
+    snprintf(path, size, "%s/%s/obj/%.2s/%.2s/%s", folder, tier, name + 17, name + 19, name);
     kvc_store_hit_free(hit);
 }
 

@@ -1,6 +1,6 @@
 /* test_files.c: the container's reader against the files of tests/files: what is accepted, what is
- * refused, and with which words. The tables of README.md there say what is expected of each;
- * $KVC_TEST_FILES names another directory. */
+ * refused, and with which words. expected.txt there says what is expected of each; $KVC_TEST_FILES
+ * names another directory. */
 #include "formats/io/bytes.h"
 #include "formats/file/restore.h"
 #include "formats/container/container.h"
@@ -39,38 +39,21 @@ static int has_prefix(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* Copies the next column of "| a | b |" without the spaces around it; 0 at the line's end. */
-static int take_column(char **line, char *text, size_t size) {
-    char *begin = *line, *end = strstr(begin, " |");
-    if (!has_prefix(begin, "| ") || !end) return 0;
-    begin += 2;
-    assert_in_range(end - begin, 0, size - 1);
-    memcpy(text, begin, (size_t)(end - begin));
-    text[end - begin] = '\0';
-    *line = end + 1;
-    return 1;
-}
-
-/* Reads the rows of README.md's tables; returns their number. */
+/* Reads the lines of expected.txt: a good file's name; of another also the step at which it is
+ * refused, and words of the message. Returns their number. */
 static size_t read_expected(struct expected *list, size_t room) {
     char path[512], line[512];
     size_t n = 0;
-    snprintf(path, sizeof path, "%s/README.md", directory());
+    snprintf(path, sizeof path, "%s/expected.txt", directory());
     FILE *f = fopen(path, "r");
     if (!f) fail_msg("%s cannot be read", path);
     while (fgets(line, sizeof line, f)) {
-        char *at = line;
         struct expected *x = &list[n];
         memset(x, 0, sizeof *x);
-        if (!take_column(&at, x->name, sizeof x->name)) continue;
-        for (x->group = GOOD; x->group < GROUPS && !has_prefix(x->name, prefix[x->group]);)
-            x->group++;
-        if (x->group == GROUPS) continue;
-        if (x->group != GOOD) {
-            assert_true(take_column(&at, x->where, sizeof x->where));
-            assert_true(take_column(&at, x->words, sizeof x->words));
-            assert_true(*x->words);
-        }
+        const int fields = sscanf(line, "%63s %15s %79[^\n]", x->name, x->where, x->words);
+        while (x->group < GROUPS && !has_prefix(x->name, prefix[x->group])) x->group++;
+        if (x->group == GROUPS) fail_msg("%s: no group has a file %s", path, x->name);
+        assert_int_equal(fields, x->group == GOOD ? 1 : 3);
         assert_in_range(++n, 1, room - 1);
     }
     fclose(f);
@@ -231,8 +214,8 @@ static void unsupported_files(void **state) {
     judge_group(UNSUPPORTED);
 }
 
-/* README.md explains every file. */
-static void no_file_is_unexplained(void **state) {
+/* expected.txt names every file. */
+static void no_file_is_left_out(void **state) {
     (void)state;
     size_t n = read_expected(list, sizeof list / sizeof list[0]), files = 0;
     DIR *dir = opendir(directory());
@@ -241,7 +224,7 @@ static void no_file_is_unexplained(void **state) {
         size_t i = 0, length = strlen(d->d_name);
         if (length < 4 || strcmp(d->d_name + length - 4, ".kvc") != 0) continue;
         while (i < n && strcmp(list[i].name, d->d_name) != 0) i++;
-        if (i == n) fail_msg("%s is not in README.md", d->d_name);
+        if (i == n) fail_msg("%s is not in expected.txt", d->d_name);
         files++;
     }
     closedir(dir);
@@ -250,7 +233,7 @@ static void no_file_is_unexplained(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_file_is_unexplained),
+        cmocka_unit_test(no_file_is_left_out),
         cmocka_unit_test(good_files),
         cmocka_unit_test(unsupported_files),
         cmocka_unit_test(bad_files),

@@ -92,7 +92,7 @@ static struct kvc_file *open_made(void) {
 
 struct stored {
     struct kvc_store *store;
-    struct kvc_store_space *space;
+    struct kvc_store_namespace *ns;
 };
 static const struct kvc_store_name name = {"a cache", 7};
 
@@ -100,22 +100,22 @@ static struct stored open_stored(const char *place) {
     char url[256];
     struct stored s;
     struct kvc_file *f = open_made();
-    const struct kvc_store_space_options options = {.size = sizeof options, .recipe = "split"};
+    const struct kvc_store_namespace_options options = {.size = sizeof options, .recipe = "split"};
     snprintf(url, sizeof url, "dir:%s/%s?min-free=0&durability=none", folder, place);
     assert_good(s.store = kvc_store_open(url, NULL, e));
-    assert_good(s.space = kvc_store_space_like(s.store, f, &options, e));
-    assert_good(kvc_store_put_name(s.space, &name, f, NULL, e) == 0);
+    assert_good(s.ns = kvc_store_namespace_like(s.store, f, &options, e));
+    assert_good(kvc_store_put_name(s.ns, &name, f, NULL, e) == 0);
     kvc_file_close(f);
     return s;
 }
 
 static void close_stored(struct stored s) {
-    kvc_store_space_close(s.space);
+    kvc_store_namespace_close(s.ns);
     kvc_store_close(s.store);
 }
 
 static struct kvc_file *get_stored(struct stored s) {
-    return kvc_store_get_name(s.space, &name, NULL, e);
+    return kvc_store_get_name(s.ns, &name, NULL, e);
 }
 
 static void check_rows(const struct kvc_file *f) {
@@ -150,7 +150,7 @@ static void a_handle_of_the_store_is_whole(void **state) {
     assert_true(n > sizeof rows);
     /* back into the store under another name: the store takes a handle of its own */
     const struct kvc_store_name other = {"another", 7};
-    assert_good(kvc_store_put_name(s.space, &other, f, NULL, e) == 0);
+    assert_good(kvc_store_put_name(s.ns, &other, f, NULL, e) == 0);
     kvc_file_close(f);
     close_stored(s);
 }
@@ -238,9 +238,9 @@ static void a_file_of_the_device_is_whole(void **state) {
     /* through the store, and back onto the device */
     struct stored s = open_stored("device");
     const struct kvc_store_name of_device = {"of the device", 13};
-    assert_good(kvc_store_put_name(s.space, &of_device, f, NULL, e) == 0);
+    assert_good(kvc_store_put_name(s.ns, &of_device, f, NULL, e) == 0);
     kvc_file_close(f);
-    assert_good(f = kvc_store_get_name(s.space, &of_device, NULL, e));
+    assert_good(f = kvc_store_get_name(s.ns, &of_device, NULL, e));
     assert_good(kvc_file_check(f, 1, e) == 0);
     check_rows(f);
     kvc_file_close(f);

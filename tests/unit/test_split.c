@@ -5,6 +5,8 @@
  *
  * `test_split digest` prints a digest of all that is encoded: the test of kernel tables runs itself
  * so, once each. */
+#include "every_table.h"
+
 #include "codecs/stages/split/channels.h"
 #include "codecs/recipe.h"
 #include "codecs/registry.h"
@@ -595,7 +597,7 @@ static void turning_costs_little(void **state) {
 
 /* --- kernels --- */
 
-static XXH64_hash_t digest_of_all(void) {
+static unsigned long long digest_of_all(void) {
     random_state = 7;
     digest = 0;
     for (size_t d = 0; d < N_DTYPES; d++) {
@@ -608,27 +610,10 @@ static XXH64_hash_t digest_of_all(void) {
     return digest;
 }
 
-/* Every kernel table codes to the same bytes and gets them back. The table is chosen once a
- * process. */
+/* Every kernel table codes to the same bytes and gets them back. */
 static void every_kernel_table(void **state) {
     (void)state;
-    char command[4200], line[64]; /* PATH_MAX and a little */
-    unsigned long long first = 0;
-    unsigned tables = 0;
-    for (const char *const *name = kvc_kernels_names(); *name; name++) {
-        if (!kvc_kernels_find(*name)) continue;
-        int length = snprintf(command, sizeof command, "KVC_KERNEL=%s '%s' digest", *name, program);
-        assert_in_range(length, 1, sizeof command - 1);
-        FILE *f = popen(command, "r");
-        assert_non_null(f);
-        char *got = fgets(line, sizeof line, f);
-        int status = pclose(f);
-        if (status || !got) fail_msg("%s: status %d", command, status);
-        unsigned long long value = strtoull(line, NULL, 16);
-        if (tables++ && value != first) fail_msg("kernels %s: other bytes", *name);
-        first = value;
-    }
-    assert_true(tables > 0);
+    assert_every_table(program, NULL);
 }
 
 /* --- two blocks at once --- */
@@ -962,10 +947,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(damaged_split),
         cmocka_unit_test(damaged_fast),
     };
+    if (print_digest(argc, argv, digest_of_all)) return 0;
     program = argv[0];
-    if (argc == 2 && strcmp(argv[1], "digest") == 0) {
-        printf("%016llx\n", (unsigned long long)digest_of_all());
-        return 0;
-    }
     return cmocka_run_group_tests_name("split", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_store_drop.c: removing one prompt: what others share, images, a caller who cancels, levels
+/* test_store_drop.c: removing one prompt: what others share, images, a caller who cancels, tiers
  * that have other parts of it. */
 #include "store_support.h"
 
@@ -11,21 +11,21 @@ static struct made *prompt(uint64_t n, uint64_t common, int32_t seed) {
     return x;
 }
 
-static struct kvc_store_dropped drop_from(struct kvc_store_space *space, const struct made *x,
+static struct kvc_store_dropped drop_from(struct kvc_store_namespace *ns, const struct made *x,
                                           uint64_t n, const struct kvc_store_drop_options *o) {
     struct kvc_store_dropped d = {.size = sizeof d};
     struct kvc_error e;
-    if (kvc_store_drop_tokens(space, x->ids, n, o, &d, &e)) fail_msg("%s", e.message);
+    if (kvc_store_drop_tokens(ns, x->ids, n, o, &d, &e)) fail_msg("%s", e.message);
     return d;
 }
 
-static void check_drop(struct kvc_store_space *space, const struct made *x, uint64_t removed,
+static void check_drop(struct kvc_store_namespace *ns, const struct made *x, uint64_t removed,
                        uint64_t kept) {
-    const struct kvc_store_dropped d = drop_from(space, x, x->m.tokens, NULL);
+    const struct kvc_store_dropped d = drop_from(ns, x, x->m.tokens, NULL);
     assert_int_equal(d.removed, removed);
     assert_int_equal(d.kept, kept);
     assert_int_equal(d.bytes != 0, removed != 0);
-    assert_int_equal(count_found(space, x), kept * CHUNK);
+    assert_int_equal(count_found(ns, x), kept * CHUNK);
 }
 
 static void shared_beginnings(void **state) {
@@ -34,26 +34,26 @@ static void shared_beginnings(void **state) {
                 *d = prompt(7, 5, 0);
     memcpy(d->ids, a->ids, 5 * CHUNK * sizeof *d->ids);
     struct kvc_store *s = open_store("shared", "");
-    struct kvc_store_space *space = open_space(s, a);
+    struct kvc_store_namespace *ns = open_namespace(s, a);
     kvc_file_close(d->f);
     open_made(d, NULL);
-    put(space, a);
-    put(space, b);
-    put(space, c);
-    check_drop(space, a, 3, 2);
-    check_drop(space, a, 0, 2);
-    assert_int_equal(read_back(space, b), 4 * CHUNK);
-    assert_int_equal(read_back(space, c), 3 * CHUNK);
-    put(space, d); /* begins with all of a */
-    check_drop(space, a, 0, 5);
-    assert_int_equal(read_back(space, d), 7 * CHUNK);
-    check_drop(space, d, 5, 2);
-    check_drop(space, b, 4, 0);
-    assert_int_equal(drop_from(space, c, CHUNK - 1, NULL).removed, 0); /* less than a chunk */
-    assert_int_equal(drop_from(space, c, 2 * CHUNK, NULL).kept, 2);
-    check_drop(space, c, 3, 0);
-    assert_int_equal(kvc_store_drop(space, NULL), 1); /* the facts alone are left */
-    kvc_store_space_close(space);
+    put(ns, a);
+    put(ns, b);
+    put(ns, c);
+    check_drop(ns, a, 3, 2);
+    check_drop(ns, a, 0, 2);
+    assert_int_equal(read_back(ns, b), 4 * CHUNK);
+    assert_int_equal(read_back(ns, c), 3 * CHUNK);
+    put(ns, d); /* begins with all of a */
+    check_drop(ns, a, 0, 5);
+    assert_int_equal(read_back(ns, d), 7 * CHUNK);
+    check_drop(ns, d, 5, 2);
+    check_drop(ns, b, 4, 0);
+    assert_int_equal(drop_from(ns, c, CHUNK - 1, NULL).removed, 0); /* less than a chunk */
+    assert_int_equal(drop_from(ns, c, 2 * CHUNK, NULL).kept, 2);
+    check_drop(ns, c, 3, 0);
+    assert_int_equal(kvc_store_drop(ns, NULL), 1); /* the facts alone are left */
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(a);
     unmake(b);
@@ -72,22 +72,22 @@ static void cancelled(void **state) {
     (void)state;
     struct made *a = prompt(4, 1, 1000), *b = prompt(4, 1, 3000);
     struct kvc_store *s = open_store("cancelled", "");
-    struct kvc_store_space *space = open_space(s, a);
+    struct kvc_store_namespace *ns = open_namespace(s, a);
     struct kvc_error e;
     int calls = 0;
     const struct kvc_store_drop_options o = {.size = sizeof o,
                                              .progress = cancel,
                                              .progress_state = &calls};
-    put(space, a);
-    put(space, b);
-    assert_int_equal(kvc_store_drop_tokens(space, a->ids, 4 * CHUNK, &o, NULL, &e), -1);
+    put(ns, a);
+    put(ns, b);
+    assert_int_equal(kvc_store_drop_tokens(ns, a->ids, 4 * CHUNK, &o, NULL, &e), -1);
     assert_non_null(strstr(e.message, "cancelled"));
     assert_int_equal(calls, 2);
-    assert_int_equal(count_found(space, a), 4 * CHUNK);
+    assert_int_equal(count_found(ns, a), 4 * CHUNK);
     struct kvc_store_drop_options wrong = {.size = 3};
-    assert_int_equal(kvc_store_drop_tokens(space, a->ids, 4 * CHUNK, &wrong, NULL, &e), -1);
-    check_drop(space, a, 3, 1);
-    kvc_store_space_close(space);
+    assert_int_equal(kvc_store_drop_tokens(ns, a->ids, 4 * CHUNK, &wrong, NULL, &e), -1);
+    check_drop(ns, a, 3, 1);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(a);
     unmake(b);
@@ -98,7 +98,7 @@ static void images(void **state) {
     (void)state;
     struct made *a = prompt(3, 3, 0);
     struct kvc_store *s = open_store("images", "");
-    struct kvc_store_space *space = open_space(s, a);
+    struct kvc_store_namespace *ns = open_namespace(s, a);
     const struct kvc_store_extra cat = {.position = CHUNK + 3,
                                         .tag = 1,
                                         .bytes = "0123456789abcdef",
@@ -110,48 +110,48 @@ static void images(void **state) {
     const struct kvc_store_find_options find = {.size = sizeof find, .extras = &cat, .n_extras = 1};
     const struct kvc_store_drop_options drop = {.size = sizeof drop, .extras = &cat, .n_extras = 1};
     struct kvc_error e = {.code = KVC_OK};
-    put(space, a);
-    assert_int_equal(kvc_store_put(space, a->f, &with, &e), 0);
-    const struct kvc_store_dropped d = drop_from(space, a, 3 * CHUNK, &drop);
+    put(ns, a);
+    assert_int_equal(kvc_store_put(ns, a->f, &with, &e), 0);
+    const struct kvc_store_dropped d = drop_from(ns, a, 3 * CHUNK, &drop);
     assert_int_equal(d.removed, 2);
     assert_int_equal(d.kept, 1);
-    struct kvc_store_hit *hit = kvc_store_find(space, a->ids, 3 * CHUNK, &find, &e);
+    struct kvc_store_hit *hit = kvc_store_find(ns, a->ids, 3 * CHUNK, &find, &e);
     assert_int_equal(found_of(hit), CHUNK);
     kvc_store_hit_free(hit);
-    assert_int_equal(read_back(space, a), 3 * CHUNK);
-    kvc_store_space_close(space);
+    assert_int_equal(read_back(ns, a), 3 * CHUNK);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(a);
 }
 
-/* Levels that have different parts: what goes on in one keeps chunks in all, and each chunk counts
+/* Tiers that have different parts: what goes on in one keeps chunks in all, and each chunk counts
  * once. */
-static void levels(void **state) {
+static void tiers(void **state) {
     (void)state;
     struct made *a = prompt(4, 2, 1000), *b = prompt(3, 2, 3000);
     char one[300], two[300], both[620];
-    level_url(one, sizeof one, "one", "");
-    level_url(two, sizeof two, "two", "");
+    tier_url(one, sizeof one, "one", "");
+    tier_url(two, sizeof two, "two", "");
     snprintf(both, sizeof both, "%s,%s", one, two);
     struct kvc_store *s = open_store("one", ""), *t = open_store("two", "");
-    struct kvc_store_space *first = open_space(s, a), *second = open_space(t, a);
+    struct kvc_store_namespace *first = open_namespace(s, a), *second = open_namespace(t, a);
     put(first, a);
     put(second, a);
     put(second, b);
     struct kvc_store *chain = open_store_with(both, &patient);
-    struct kvc_store_space *space = open_space(chain, a);
-    struct kvc_store_dropped d = drop_from(space, a, a->m.tokens, NULL);
+    struct kvc_store_namespace *ns = open_namespace(chain, a);
+    struct kvc_store_dropped d = drop_from(ns, a, a->m.tokens, NULL);
     assert_int_equal(d.removed, 2);
     assert_int_equal(d.kept, 2);
     assert_int_equal(count_found(first, a), 2 * CHUNK);
     assert_int_equal(count_found(second, a), 2 * CHUNK);
-    d = drop_from(space, b, b->m.tokens, NULL);
+    d = drop_from(ns, b, b->m.tokens, NULL);
     assert_int_equal(d.removed, 3);
     assert_int_equal(d.kept, 0);
     assert_int_equal(count_found(first, b) + count_found(second, b), 0);
-    kvc_store_space_close(space);
-    kvc_store_space_close(first);
-    kvc_store_space_close(second);
+    kvc_store_namespace_close(ns);
+    kvc_store_namespace_close(first);
+    kvc_store_namespace_close(second);
     kvc_store_close(chain);
     kvc_store_close(s);
     kvc_store_close(t);
@@ -164,7 +164,7 @@ int main(void) {
         cmocka_unit_test(shared_beginnings),
         cmocka_unit_test(cancelled),
         cmocka_unit_test(images),
-        cmocka_unit_test(levels),
+        cmocka_unit_test(tiers),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

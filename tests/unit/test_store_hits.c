@@ -1,5 +1,5 @@
 /* test_store_hits.c: caches put into a directory store and found again: loads of all layouts,
- * ranges, extras, levels, hints, the queue, requests in the background, limits and times. */
+ * ranges, extras, tiers, hints, the queue, requests in the background, limits and times. */
 #include "store_support.h"
 
 #include "formats/cache/keys.h"
@@ -11,40 +11,40 @@ static void round_trip(void **state) {
     (void)state;
     struct made *x = make(5 * CHUNK + 10, 3, NULL), *y = make(3 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("a", "");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
-    assert_int_equal(count_found(space, x), 0);
-    put(space, y);
-    assert_int_equal(count_found(space, x), 3 * CHUNK);
-    put(space, x);
-    put(space, x);
+    assert_int_equal(count_found(ns, x), 0);
+    put(ns, y);
+    assert_int_equal(count_found(ns, x), 3 * CHUNK);
+    put(ns, x);
+    put(ns, x);
     assert_int_equal(counted(s, KVC_COUNT_PUT), 5);
-    assert_int_equal(read_back(space, x), 5 * CHUNK);
-    assert_int_equal(read_back(space, y), 3 * CHUNK);
+    assert_int_equal(read_back(ns, x), 5 * CHUNK);
+    assert_int_equal(read_back(ns, y), 3 * CHUNK);
     /* other tokens from the middle of a chunk on, from the first on; too few for a chunk */
     x->ids[2 * CHUNK + 1]++;
-    assert_int_equal(count_found(space, x), 2 * CHUNK);
+    assert_int_equal(count_found(ns, x), 2 * CHUNK);
     x->ids[0]++;
-    assert_int_equal(count_found(space, x), 0);
+    assert_int_equal(count_found(ns, x), 0);
     x->ids[0]--;
     x->ids[2 * CHUNK + 1]--;
-    struct kvc_store_hit *hit = find_n(space, x->ids, CHUNK - 1);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, CHUNK - 1);
     assert_int_equal(found_of(hit), 0);
     kvc_store_hit_free(hit);
-    hit = find_n(space, x->ids, 0);
+    hit = find_n(ns, x->ids, 0);
     assert_int_equal(found_of(hit), 0);
     assert_null(kvc_store_get(hit, NULL, &e));
     assert_int_equal(e.code, KVC_OK);
     kvc_store_hit_free(hit);
     /* a process of later on */
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     s = open_store("a", "");
-    space = open_space(s, y);
-    assert_int_equal(read_back(space, x), 5 * CHUNK);
-    assert_int_equal(kvc_store_drop(space, &e), 6); /* with the facts */
-    assert_int_equal(count_found(space, x), 0);
-    kvc_store_space_close(space);
+    ns = open_namespace(s, y);
+    assert_int_equal(read_back(ns, x), 5 * CHUNK);
+    assert_int_equal(kvc_store_drop(ns, &e), 6); /* with the facts */
+    assert_int_equal(count_found(ns, x), 0);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
     unmake(y);
@@ -56,9 +56,9 @@ static void ranges(void **state) {
     (void)state;
     struct made *x = make(4 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("r", "");
-    struct kvc_store_space *space = open_space(s, x);
-    put(space, x);
-    struct kvc_store_hit *hit = find_n(space, x->ids, 4 * CHUNK);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    put(ns, x);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, 4 * CHUNK);
     static const uint64_t firsts[] = {0, 1, 255, 256, 257, 511, 700, 1023, 1024};
     for (size_t i = 0; i < sizeof firsts / sizeof firsts[0]; i++)
         for (uint64_t n = 0; n <= 4 * CHUNK - firsts[i]; n += 151)
@@ -99,7 +99,7 @@ static void ranges(void **state) {
     assert_int_equal(e.code, KVC_ERR_USAGE);
     free(y);
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -111,9 +111,9 @@ static void pages(void **state) {
     enum { PAGE = 48, PAGES = 24, FIRST = 17, WIDE = 3 * ROW, TOKENS = 4 * CHUNK - 30 };
     struct made *x = make(4 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("p", "");
-    struct kvc_store_space *space = open_space(s, x);
-    put(space, x);
-    struct kvc_store_hit *hit = find_n(space, x->ids, 4 * CHUNK);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    put(ns, x);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, 4 * CHUNK);
     uint32_t table[PAGES];
     for (uint32_t i = 0; i < PAGES; i++) table[i] = i * 7 % PAGES;
     uint8_t *pool[ARRAYS];
@@ -155,7 +155,7 @@ static void pages(void **state) {
         free(pool[i]);
     }
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -179,10 +179,10 @@ static void chunks(void **state) {
     (void)state;
     struct made *x = make(4 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("c", "");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
-    put(space, x);
-    struct kvc_store_hit *hit = find_n(space, x->ids, 4 * CHUNK);
+    put(ns, x);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, 4 * CHUNK);
     struct chunks c = {.next = 0};
     assert_int_equal(kvc_store_chunks(hit, NULL, take_chunk, &c, &e), 4 * CHUNK);
     /* who stops does not make the rest missing */
@@ -193,7 +193,7 @@ static void chunks(void **state) {
     assert_int_equal(counted(s, KVC_COUNT_SHORT), 0);
     assert_int_equal(load_and_compare(hit, x, 0, 4 * CHUNK), 4 * CHUNK);
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -204,7 +204,7 @@ static void extras(void **state) {
     (void)state;
     struct made *x = make(3 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("e", "");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
     const struct kvc_store_extra image = {.position = CHUNK + 5,
                                           .tag = 1,
@@ -221,14 +221,14 @@ static void extras(void **state) {
                                             .extras = &image,
                                             .n_extras = 1};
     e.code = KVC_OK;
-    if (kvc_store_put(space, x->f, &o, &e) || e.code) fail_msg("%s", e.message);
+    if (kvc_store_put(ns, x->f, &o, &e) || e.code) fail_msg("%s", e.message);
     static const uint64_t due[] = {CHUNK, 3 * CHUNK, CHUNK};
     const struct kvc_store_extra *const asked[] = {NULL, &image, &other};
     for (unsigned i = 0; i < 3; i++) {
         const struct kvc_store_find_options f = {.size = sizeof f,
                                                  .extras = asked[i],
                                                  .n_extras = asked[i] != NULL};
-        struct kvc_store_hit *hit = kvc_store_find(space, x->ids, 3 * CHUNK, &f, &e);
+        struct kvc_store_hit *hit = kvc_store_find(ns, x->ids, 3 * CHUNK, &f, &e);
         assert_non_null(hit);
         assert_int_equal(found_of(hit), due[i]);
         assert_int_equal(load_and_compare(hit, x, 0, due[i]), due[i]);
@@ -238,58 +238,58 @@ static void extras(void **state) {
         const struct kvc_store_find_options f = {.size = sizeof f,
                                                  .extras = &wrong[i],
                                                  .n_extras = 1};
-        assert_null(kvc_store_find(space, x->ids, 3 * CHUNK, &f, &e));
+        assert_null(kvc_store_find(ns, x->ids, 3 * CHUNK, &f, &e));
         assert_int_equal(e.code, KVC_ERR_USAGE);
     }
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
 
-/* --- levels --- */
+/* --- tiers --- */
 
-static void two_levels(void **state) {
+static void two_tiers(void **state) {
     (void)state;
     char a[200], b[200], chain[500];
     struct made *x = make(6 * CHUNK, 3, NULL);
     struct kvc_store *slow = open_store("lb", "");
-    struct kvc_store_space *space = open_space(slow, x);
-    put(space, x);
-    kvc_store_space_close(space);
+    struct kvc_store_namespace *ns = open_namespace(slow, x);
+    put(ns, x);
+    kvc_store_namespace_close(ns);
     kvc_store_close(slow);
-    snprintf(chain, sizeof chain, "%s,%s", level_url(a, sizeof a, "la", ""),
-             level_url(b, sizeof b, "lb", ""));
+    snprintf(chain, sizeof chain, "%s,%s", tier_url(a, sizeof a, "la", ""),
+             tier_url(b, sizeof b, "lb", ""));
     struct kvc_store *s = open_store_with(chain, &patient);
-    space = open_space(s, x);
-    struct kvc_store_hit *hit = find_n(space, x->ids, 6 * CHUNK);
+    ns = open_namespace(s, x);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, 6 * CHUNK);
     struct kvc_store_hit_info info = {.size = sizeof info};
     kvc_store_hit_info(hit, &info);
-    assert_string_equal(info.levels, "dir 1536");
-    assert_int_equal(hit->level[0], 1);
+    assert_string_equal(info.tiers, "dir 1536");
+    assert_int_equal(hit->tier[0], 1);
     assert_int_equal(load_and_compare(hit, x, 0, 6 * CHUNK), 6 * CHUNK);
     kvc_store_hit_free(hit);
     wait_for_all(s);
     assert_true(counted(s, KVC_COUNT_BACKFILL) >= 6);
-    hit = find_n(space, x->ids, 6 * CHUNK);
+    hit = find_n(ns, x->ids, 6 * CHUNK);
     assert_int_equal(found_of(hit), 6 * CHUNK);
-    for (unsigned i = 0; i < 6; i++) assert_int_equal(hit->level[i], 0);
+    for (unsigned i = 0; i < 6; i++) assert_int_equal(hit->tier[i], 0);
     assert_int_equal(load_and_compare(hit, x, 0, 6 * CHUNK), 6 * CHUNK);
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
-    /* the faster level stands alone */
+    /* the faster tier stands alone */
     s = open_store("la", "");
-    space = open_space(s, x);
-    assert_int_equal(read_back(space, x), 6 * CHUNK);
+    ns = open_namespace(s, x);
+    assert_int_equal(read_back(ns, x), 6 * CHUNK);
     struct kvc_error e;
-    struct kvc_store_space *named = kvc_store_space_named(s, "", NULL, &e);
+    struct kvc_store_namespace *named = kvc_store_namespace_named(s, "", NULL, &e);
     if (!named) fail_msg("%s", e.message);
-    assert_string_equal(kvc_store_space_facts(named), kvc_store_space_facts(space));
-    assert_string_equal(kvc_store_space_name(named), kvc_store_space_name(space));
+    assert_string_equal(kvc_store_namespace_facts(named), kvc_store_namespace_facts(ns));
+    assert_string_equal(kvc_store_namespace_name(named), kvc_store_namespace_name(ns));
     assert_int_equal(read_back(named, x), 6 * CHUNK);
-    kvc_store_space_close(named);
-    assert_null(kvc_store_space_named(s, "zz", NULL, &e));
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(named);
+    assert_null(kvc_store_namespace_named(s, "zz", NULL, &e));
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -308,14 +308,14 @@ static void queue(void **state) {
     atomic_int done = 0;
     o.queue_bytes = 1; /* one at a time */
     o.threads = 1;
-    struct kvc_store *s = open_store_with(level_url(url, sizeof url, "q", ""), &o);
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store *s = open_store_with(tier_url(url, sizeof url, "q", ""), &o);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     const struct kvc_store_put_options later = {.size = sizeof later,
                                                 .done = count_done,
                                                 .state = &done};
     int dropped = 0, taken = 0;
     for (int i = 0; i < 50; i++) {
-        const int status = kvc_store_put(space, i % 2 ? y->f : x->f, &later, NULL);
+        const int status = kvc_store_put(ns, i % 2 ? y->f : x->f, &later, NULL);
         assert_true(status == 0 || status == 1);
         if (status) dropped++;
         else taken++;
@@ -327,11 +327,11 @@ static void queue(void **state) {
     /* nothing is left in the queue, and nothing more was taken off it than was put */
     assert_int_equal(s->waiting, 0);
     assert_int_equal(s->waiting_bytes, 0);
-    assert_int_equal(kvc_store_put(space, y->f, &later, NULL), 0);
+    assert_int_equal(kvc_store_put(ns, y->f, &later, NULL), 0);
     wait_for_all(s);
-    assert_int_equal(read_back(space, y), 8 * CHUNK);
+    assert_int_equal(read_back(ns, y), 8 * CHUNK);
     wait_for_all(s);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
     unmake(y);
@@ -342,19 +342,19 @@ static void events(void **state) {
     enum { REQUESTS = 12 };
     struct made *x = make(4 * CHUNK, 3, NULL), *y[REQUESTS];
     struct kvc_store *s = open_store("ev", "");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
     int64_t number[REQUESTS];
     int came[REQUESTS] = {0};
     struct kvc_store_event event = {.size = sizeof event};
-    put(space, x);
+    put(ns, x);
     assert_int_equal(kvc_store_poll(s, &event), 0);
     for (int i = 0; i < REQUESTS; i++) {
         y[i] = calloc(1, sizeof *y[i]);
         describe(y[i], 4 * CHUNK - 64 * (uint64_t)i);
         y[i]->m.first_position = 64 * i;
         if (i == 5) y[i]->m.first_position = 5 * CHUNK; /* makes no sense */
-        number[i] = kvc_store_submit(space, x->ids, 4 * CHUNK, &y[i]->m, NULL, &e);
+        number[i] = kvc_store_submit(ns, x->ids, 4 * CHUNK, &y[i]->m, NULL, &e);
         assert_true(number[i] > 0);
     }
     for (int n = 0; n < REQUESTS;) {
@@ -376,10 +376,10 @@ static void events(void **state) {
     struct pollfd p = {.fd = kvc_store_fd(s), .events = POLLIN};
     assert_int_equal(poll(&p, 1, 0), 0);
     /* a store that is closed forgets events that nobody took */
-    assert_true(kvc_store_submit(space, x->ids, 4 * CHUNK, &y[0]->m, NULL, &e) > 0);
+    assert_true(kvc_store_submit(ns, x->ids, 4 * CHUNK, &y[0]->m, NULL, &e) > 0);
     wait_for_all(s);
     for (int i = 0; i < REQUESTS && poll(&p, 1, 60000) != 1; i++) continue;
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     for (int i = 0; i < REQUESTS; i++) free(y[i]);
     unmake(x);
@@ -388,13 +388,13 @@ static void events(void **state) {
 /* --- limits and times --- */
 
 static struct kvc_dir *directory(const struct kvc_store *s) {
-    return (struct kvc_dir *)s->level[0].level;
+    return (struct kvc_dir *)s->tier[0].tier;
 }
 
 static uint64_t bytes_of(struct kvc_store *s) {
-    struct kvc_level_facts facts;
+    struct kvc_tier_facts facts;
     struct kvc_error e;
-    assert_int_equal(kvc_level_dir.facts(s->level[0].level, &facts, INT64_MAX, &e), 0);
+    assert_int_equal(kvc_tier_dir.facts(s->tier[0].tier, &facts, INT64_MAX, &e), 0);
     return (uint64_t)facts.bytes;
 }
 
@@ -402,40 +402,40 @@ static void limits(void **state) {
     (void)state;
     struct made *x = make(4 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("full", "&max-size=20000");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     for (int32_t i = 0; i < 12; i++) {
         struct made *y = make(4 * CHUNK, 10 * i, NULL);
-        put(space, y);
+        put(ns, y);
         assert_true(bytes_of(s) <= 20000);
-        const uint64_t n = count_found(space, y);
-        assert_int_equal(read_back(space, y), n);
+        const uint64_t n = count_found(ns, y);
+        assert_int_equal(read_back(ns, y), n);
         unmake(y);
     }
     assert_true(counted(s, KVC_COUNT_PUT) > 0);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
-    /* an object that is larger than the limit evicts nothing, and does not make the level a failing
+    /* an object that is larger than the limit evicts nothing, and does not make the tier a failing
      * one */
     struct made *big = make(8 * CHUNK, 3, NULL);
     s = open_store("small", "&max-size=9000");
-    space = open_space(s, x);
-    put(space, x);
-    const uint64_t before = count_found(space, x);
+    ns = open_namespace(s, x);
+    put(ns, x);
+    const uint64_t before = count_found(ns, x);
     assert_true(before > 0);
-    const struct kvc_store_space_options wide = {.size = sizeof wide,
-                                                 .chunk = 8 * CHUNK,
-                                                 .recipe = "store"};
-    struct kvc_store_space *huge = open_space_with(s, big, &wide);
+    const struct kvc_store_namespace_options wide = {.size = sizeof wide,
+                                                     .chunk = 8 * CHUNK,
+                                                     .recipe = "store"};
+    struct kvc_store_namespace *huge = open_namespace_with(s, big, &wide);
     const struct kvc_store_put_options wait = {.size = sizeof wait, .wait = 1};
     struct kvc_error e = {.code = KVC_OK};
     for (int i = 0; i < 5; i++) kvc_store_put(huge, big->f, &wait, &e);
     assert_non_null(strstr(e.message, "larger than the limit"));
     assert_int_equal(counted(s, KVC_COUNT_FAILED), 5);
     assert_int_equal(count_found(huge, big), 0);
-    assert_int_equal(count_found(space, x), before);
-    assert_int_equal(s->level[0].count[KVC_LEVEL_FAILURES], 0);
-    kvc_store_space_close(huge);
-    kvc_store_space_close(space);
+    assert_int_equal(count_found(ns, x), before);
+    assert_int_equal(s->tier[0].count[KVC_TIER_FAILURES], 0);
+    kvc_store_namespace_close(huge);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(big);
     unmake(x);
@@ -445,41 +445,41 @@ static void times(void **state) {
     (void)state;
     struct made *x = make(2 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("t", "&grace=1s");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     const struct kvc_store_put_options brief = {.size = sizeof brief, .wait = 1, .seconds = 1};
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_dir_counts counts;
     const struct kvc_dir_clean usual = {.max_size = UINT64_MAX}, all = {.max_size = 0};
-    assert_int_equal(kvc_store_put(space, x->f, &brief, &e), 0);
-    assert_int_equal(count_found(space, x), 2 * CHUNK);
+    assert_int_equal(kvc_store_put(ns, x->f, &brief, &e), 0);
+    assert_int_equal(count_found(ns, x), 2 * CHUNK);
     sleep(2);
-    assert_int_equal(count_found(space, x), 0);
+    assert_int_equal(count_found(ns, x), 0);
     /* what has expired is put again, though its files are still there */
-    put(space, x);
-    assert_int_equal(read_back(space, x), 2 * CHUNK);
+    put(ns, x);
+    assert_int_equal(read_back(ns, x), 2 * CHUNK);
     assert_int_equal(kvc_dir_clean(directory(s), &usual, &counts, &e), 0);
     assert_int_equal(counts.expired, 0);
     /* what was found can be read for the grace */
-    struct kvc_store_hit *hit = find_n(space, x->ids, 2 * CHUNK);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, 2 * CHUNK);
     assert_int_equal(kvc_dir_clean(directory(s), &all, &counts, &e), 0);
     assert_int_equal(counts.evicted, 2);
-    assert_int_equal(count_found(space, x), 0);
+    assert_int_equal(count_found(ns, x), 0);
     assert_int_equal(load_and_compare(hit, x, 0, 2 * CHUNK), 2 * CHUNK);
     sleep(3);
     assert_int_equal(kvc_dir_clean(directory(s), &usual, &counts, &e), 0);
     assert_int_equal(load_and_compare(hit, x, 0, 2 * CHUNK), 0);
     assert_int_equal(counted(s, KVC_COUNT_GONE), 1);
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     s = open_store("ta", "&max-age=1s");
-    space = open_space(s, x);
-    put(space, x);
+    ns = open_namespace(s, x);
+    put(ns, x);
     sleep(3);
-    assert_int_equal(count_found(space, x), 0);
-    put(space, x);
-    assert_int_equal(read_back(space, x), 2 * CHUNK);
-    kvc_store_space_close(space);
+    assert_int_equal(count_found(ns, x), 0);
+    put(ns, x);
+    assert_int_equal(read_back(ns, x), 2 * CHUNK);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -488,22 +488,22 @@ static void pins(void **state) {
     (void)state;
     struct made *x = make(2 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("pin", "");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
     struct kvc_dir_counts counts;
     const struct kvc_dir_clean all = {.max_size = 0};
-    put(space, x);
-    struct kvc_store_hit *hit = find_n(space, x->ids, 2 * CHUNK);
+    put(ns, x);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, 2 * CHUNK);
     assert_int_equal(kvc_store_pin(hit, 0, &e), 0);
     assert_int_equal(kvc_dir_clean(directory(s), &all, &counts, &e), 0);
     assert_int_equal(counts.evicted, 0);
-    assert_int_equal(read_back(space, x), 2 * CHUNK);
+    assert_int_equal(read_back(ns, x), 2 * CHUNK);
     assert_int_equal(kvc_store_unpin(hit, &e), 0);
     assert_int_equal(kvc_dir_clean(directory(s), &all, &counts, &e), 0);
     assert_int_equal(counts.evicted, 2);
-    assert_int_equal(count_found(space, x), 0);
+    assert_int_equal(count_found(ns, x), 0);
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -512,13 +512,13 @@ static void no_index(void **state) {
     (void)state;
     struct made *x = make(4 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("ni", "&index=no");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     assert_null(directory(s)->index);
-    put(space, x);
-    put(space, x);
+    put(ns, x);
+    put(ns, x);
     assert_int_equal(counted(s, KVC_COUNT_PUT), 4);
-    assert_int_equal(read_back(space, x), 4 * CHUNK);
-    kvc_store_space_close(space);
+    assert_int_equal(read_back(ns, x), 4 * CHUNK);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -526,7 +526,7 @@ static void no_index(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip), cmocka_unit_test(ranges), cmocka_unit_test(pages),
-        cmocka_unit_test(chunks),     cmocka_unit_test(extras), cmocka_unit_test(two_levels),
+        cmocka_unit_test(chunks),     cmocka_unit_test(extras), cmocka_unit_test(two_tiers),
         cmocka_unit_test(queue),      cmocka_unit_test(events), cmocka_unit_test(limits),
         cmocka_unit_test(times),      cmocka_unit_test(pins),   cmocka_unit_test(no_index),
     };

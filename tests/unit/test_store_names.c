@@ -1,10 +1,10 @@
-/* test_store_names.c: texts of a store: names of objects, URLs, chains of levels, the
+/* test_store_names.c: texts of a store: names of objects, URLs, chains of tiers, the
  * configuration, the facts of a namespace; and the keys of its chunks beside a computation of the
  * test's own. */
 #include "store_support.h"
 
 #include "formats/store/dir/conf.h"
-#include "formats/store/space_text.h"
+#include "formats/store/namespace_text.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -12,7 +12,7 @@
 static void names(void **state) {
     (void)state;
     char text[KVC_OBJECT_NAME], wrong[2 * KVC_OBJECT_NAME];
-    struct kvc_object o = {.space = {1, 0x23, 0xab}}, p;
+    struct kvc_object o = {.ns = {1, 0x23, 0xab}}, p;
     for (unsigned i = 0; i < sizeof o.key; i++) o.key[i] = (uint8_t)(i * 37);
     static const char *const end[KVC_OBJECT_KINDS] = {".kv", ".state", ".space", ".kvcp", ".named"};
     for (unsigned kind = 0; kind < KVC_OBJECT_KINDS; kind++) {
@@ -111,7 +111,7 @@ static void urls(void **state) {
     assert_null(strstr(e.message, "secret"));
 }
 
-/* Opens a level's text as a backend with two options does. Returns the message; "": it is good. */
+/* Opens a tier's text as a backend with two options does. Returns the message; "": it is good. */
 static const char *rest_of(const char *text) {
     static struct kvc_error e;
     struct kvc_url u;
@@ -158,7 +158,7 @@ static void wrong_options(void **state) {
     assert_string_equal(rest_of(text), "");
 }
 
-/* A chain of which a later level is refused leaves no folder of an earlier one. */
+/* A chain of which a later tier is refused leaves no folder of an earlier one. */
 static void refused_chains(void **state) {
     (void)state;
     static const char *const rest[] = {"?max=1",
@@ -283,7 +283,7 @@ static void configuration(void **state) {
     assert_int_equal(c.durability, KVC_DURABLE_FULL);
     assert_int_equal(c.indexed, 0);
     assert_int_equal(c.shared, 1);
-    assert_int_equal(c.max_space, 7168);
+    assert_int_equal(c.max_namespace_size, 7168);
     kvc_conf_print(&c, text, sizeof text);
     assert_int_equal(kvc_conf_parse(&d, text, &e), 0);
     assert_true(kvc_conf_equal(&c, &d));
@@ -313,34 +313,34 @@ static void keys(void **state) {
     const uint64_t wide = 2 * CHUNK; /* one chunk of two runs */
     struct made *x = make(4 * CHUNK, 5, NULL);
     struct kvc_store *s = open_store("k", "");
-    const struct kvc_store_space_options o = {.size = sizeof o, .chunk = wide};
-    struct kvc_store_space *space = open_space_with(s, x, &o);
-    struct kvc_store_hit *hit = find_n(space, x->ids, 4 * CHUNK + 0);
-    uint8_t h[32], text[2048], due[32], ns[32];
+    const struct kvc_store_namespace_options o = {.size = sizeof o, .chunk = wide};
+    struct kvc_store_namespace *ns = open_namespace_with(s, x, &o);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, 4 * CHUNK + 0);
+    uint8_t h[32], text[2048], due[32], hash[32];
     /* H_0 and the form of a step are checked against KEYS.md's examples in test_prefix.c; here only
      * what the store adds */
     for (unsigned i = 0; i < 32; i++) {
         unsigned byte;
-        assert_int_equal(sscanf(kvc_store_space_name(space) + 2 * i, "%2x", &byte), 1);
-        ns[i] = (uint8_t)byte;
+        assert_int_equal(sscanf(kvc_store_namespace_name(ns) + 2 * i, "%2x", &byte), 1);
+        hash[i] = (uint8_t)byte;
     }
     uint8_t chain[4 * 32];
     struct kvc_error e;
-    assert_int_equal(kvc_prefix_chain(space->identity, x->ids, 4 * CHUNK, chain, &e), 0);
+    assert_int_equal(kvc_prefix_chain(ns->identity, x->ids, 4 * CHUNK, chain, &e), 0);
     assert_int_equal(found_of(hit), 0);
     for (unsigned i = 0; i < 2; i++) {
         memcpy(h, chain + (2 * i + 1) * 32, 32);
         memcpy(text, "kvc object 1\n", 13);
-        memcpy(text + 13, ns, 32);
+        memcpy(text + 13, hash, 32);
         text[45] = 0;
         memcpy(text + 46, h, 32);
         sha256(text, 78, due);
         assert_memory_equal(hit->object[i].key, due, 32);
-        assert_memory_equal(hit->object[i].space, ns, 8);
+        assert_memory_equal(hit->object[i].ns, hash, 8);
         assert_int_equal(hit->object[i].kind, KVC_OBJECT_CHUNK);
     }
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -350,30 +350,30 @@ static void namespaces(void **state) {
     (void)state;
     struct made *x = make(CHUNK, 5, NULL);
     struct kvc_store *s = open_store("n", "");
-    struct kvc_store_space *space = open_space(s, x);
-    struct kvc_space_facts facts;
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    struct kvc_namespace_facts facts;
     struct kvc_error e;
-    const char *text = kvc_store_space_facts(space);
-    assert_int_equal(kvc_space_text_read(text, strlen(text), &facts, &e), 0);
-    assert_memory_equal(facts.ns, space->ns, 32);
+    const char *text = kvc_store_namespace_facts(ns);
+    assert_int_equal(kvc_namespace_text_read(text, strlen(text), &facts, &e), 0);
+    assert_memory_equal(facts.ns, ns->hash, 32);
     assert_int_equal(facts.chunk, CHUNK);
-    assert_string_equal(facts.identity, space->identity);
+    assert_string_equal(facts.identity, ns->identity);
     char *wrong = strdup(text);
     /* what is changed is refused, is another namespace, or is a comment */
     for (size_t i = 0; text[i]; i++) {
         wrong[i] ^= 1;
-        const int status = kvc_space_text_read(wrong, strlen(wrong), &facts, &e);
+        const int status = kvc_namespace_text_read(wrong, strlen(wrong), &facts, &e);
         const char *line = text + i;
         while (line > text && line[-1] != '\n') line--;
         const int word = *line != '#' && i > (size_t)(strchr(line, ' ') - text) &&
                          text + i < strchr(strchr(line, ' ') + 1, ' ');
         if (!status && *line != '#' && line != text && !word)
-            assert_memory_not_equal(facts.ns, space->ns, 32);
+            assert_memory_not_equal(facts.ns, ns->hash, 32);
         wrong[i] ^= 1;
     }
-    for (size_t i = 0; text[i]; i++) kvc_space_text_read(text, i, &facts, &e);
+    for (size_t i = 0; text[i]; i++) kvc_namespace_text_read(text, i, &facts, &e);
     free(wrong);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }

@@ -20,32 +20,32 @@ static int hear(void *state, uint64_t done, uint64_t total) {
     return ++h->calls == h->cancel_at;
 }
 
-static int put_heard(struct kvc_store_space *space, const struct made *x, struct heard *h,
+static int put_heard(struct kvc_store_namespace *ns, const struct made *x, struct heard *h,
                      struct kvc_error *e) {
     const struct kvc_store_put_options o = {.size = sizeof o,
                                             .wait = 1,
                                             .progress = hear,
                                             .progress_state = h};
-    return kvc_store_put(space, x->f, &o, e);
+    return kvc_store_put(ns, x->f, &o, e);
 }
 
 static void putting(void **state) {
     (void)state;
     struct made *x = make(5 * CHUNK + 10, 3, NULL), *y = make(2 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("put", "");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e = {.code = KVC_OK};
     struct heard first = {0}, rest = {0}, again = {0};
-    assert_int_equal(put_heard(space, y, &first, &e), 0);
+    assert_int_equal(put_heard(ns, y, &first, &e), 0);
     assert_int_equal(first.total, 2 * TENSOR_BYTES);
     assert_int_equal(first.done, first.total);
     /* what the store has is not packed */
-    assert_int_equal(put_heard(space, x, &rest, &e), 0);
+    assert_int_equal(put_heard(ns, x, &rest, &e), 0);
     assert_int_equal(rest.total, 3 * TENSOR_BYTES);
     assert_int_equal(rest.done, rest.total);
-    assert_int_equal(put_heard(space, x, &again, &e), 0);
+    assert_int_equal(put_heard(ns, x, &again, &e), 0);
     assert_int_equal(again.calls, 0);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
     unmake(y);
@@ -59,12 +59,12 @@ static void cancelled_puts(void **state) {
     for (int seed = 1; seed <= 20; seed++) {
         struct made *x = make(8 * CHUNK, 1000 * seed, NULL);
         struct kvc_store *s = open_store("cut", "");
-        struct kvc_store_space *space = open_space(s, x);
+        struct kvc_store_namespace *ns = open_namespace(s, x);
         struct kvc_error e = {.code = KVC_OK};
         struct heard h = {.cancel_at = 1};
-        const int status = put_heard(space, x, &h, &e);
+        const int status = put_heard(ns, x, &h, &e);
         assert_int_equal(h.calls, 1);
-        const uint64_t found = read_back(space, x);
+        const uint64_t found = read_back(ns, x);
         if (status) {
             assert_non_null(strstr(e.message, "cancelled by the caller"));
             assert_true(found < 8 * CHUNK);
@@ -72,7 +72,7 @@ static void cancelled_puts(void **state) {
         } else {
             assert_int_equal(found, 8 * CHUNK);
         }
-        kvc_store_space_close(space);
+        kvc_store_namespace_close(ns);
         kvc_store_close(s);
         unmake(x);
     }
@@ -89,17 +89,17 @@ static void whole_caches(void **state) {
     struct heard h = {0};
     struct kvc_file *f = kvc_file_select(x->f, &all, &e);
     assert_non_null(f);
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     for (uint32_t p = 0; p < f->cache->n_parts; p++) f->cache->part[p].kind = KVC_PART_SLIDING;
     const struct kvc_store_put_options o = {.size = sizeof o,
                                             .wait = 1,
                                             .progress = hear,
                                             .progress_state = &h};
-    kvc_store_put(space, f, &o, &e);
+    kvc_store_put(ns, f, &o, &e);
     assert_int_equal(h.total, TENSOR_BYTES);
     assert_int_equal(h.done, h.total);
     kvc_file_close(f);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -115,11 +115,11 @@ static void reading(void **state) {
     (void)state;
     struct made *x = make(4 * CHUNK, 3, NULL), *y = calloc(1, sizeof *y);
     struct kvc_store *s = open_store("get", "");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_store_hit_info info = {.size = sizeof info};
     struct kvc_error e;
-    put(space, x);
-    struct kvc_store_hit *hit = find_n(space, x->ids, 4 * CHUNK);
+    put(ns, x);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, 4 * CHUNK);
     assert_int_equal(kvc_store_hit_info(hit, &info), 0);
     describe(y, 4 * CHUNK);
     for (unsigned at = 0; at <= 4; at++) {
@@ -150,7 +150,7 @@ static void reading(void **state) {
     }
     free(y);
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }
@@ -160,23 +160,23 @@ static void in_background(void **state) {
     (void)state;
     struct made *x = make(2 * CHUNK, 3, NULL), *y = calloc(1, sizeof *y);
     struct kvc_store *s = open_store("back", "");
-    struct kvc_store_space *space = open_space(s, x);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
     struct heard h = {.cancel_at = 1};
     const struct kvc_store_load_options o = {.size = sizeof o,
                                              .progress = hear,
                                              .progress_state = &h};
     struct kvc_store_event event = {.size = sizeof event};
     struct kvc_error e;
-    put(space, x);
+    put(ns, x);
     describe(y, 2 * CHUNK);
-    assert_true(kvc_store_submit(space, x->ids, 2 * CHUNK, &y->m, &o, &e) > 0);
+    assert_true(kvc_store_submit(ns, x->ids, 2 * CHUNK, &y->m, &o, &e) > 0);
     struct pollfd wait = {.fd = kvc_store_fd(s), .events = POLLIN};
     assert_int_equal(poll(&wait, 1, 60000), 1);
     assert_int_equal(kvc_store_poll(s, &event), 1);
     assert_int_equal(event.end, 2 * CHUNK);
     assert_int_equal(h.calls, 0);
     free(y);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
 }

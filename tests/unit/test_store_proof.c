@@ -6,10 +6,10 @@
 
 #include <dirent.h>
 
-static unsigned count_names(const char *level, const char *sub) {
+static unsigned count_names(const char *tier, const char *sub) {
     char path[300];
     unsigned n = 0;
-    snprintf(path, sizeof path, "%s/%s/%s", folder, level, sub);
+    snprintf(path, sizeof path, "%s/%s/%s", folder, tier, sub);
     DIR *d = opendir(path);
     assert_non_null(d);
     for (const struct dirent *entry; (entry = readdir(d)) != NULL;) n += entry->d_name[0] != '.';
@@ -26,15 +26,15 @@ static void damage_at(size_t at, uint8_t flip, size_t cut) {
     size_t n;
     struct made *x = make(3 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("d", "&index=no");
-    struct kvc_store_space *space = open_space(s, x);
-    put(space, x);
-    assert_int_equal(count_found(space, x), 3 * CHUNK);
-    chunk_path(space, x, 1, "d", path, sizeof path);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    put(ns, x);
+    assert_int_equal(count_found(ns, x), 3 * CHUNK);
+    chunk_path(ns, x, 1, "d", path, sizeof path);
     uint8_t *data = read_file(path, &n);
     assert_true(at < n);
     data[at] ^= flip;
     write_file(path, data, n - cut);
-    const uint64_t came = read_back(space, x);
+    const uint64_t came = read_back(ns, x);
     if (came != CHUNK) fail_msg("byte %zu of %zu: %d tokens", at, n, (int)came);
     wait_for_all(s);
     assert_int_equal(counted(s, KVC_COUNT_BAD), 1);
@@ -42,18 +42,18 @@ static void damage_at(size_t at, uint8_t flip, size_t cut) {
     assert_int_not_equal(access(path, F_OK), 0);
     /* not asked again, though it is back */
     write_file(path, data, n);
-    assert_int_equal(count_found(space, x), CHUNK);
-    assert_int_equal(read_back(space, x), CHUNK);
+    assert_int_equal(count_found(ns, x), CHUNK);
+    assert_int_equal(read_back(ns, x), CHUNK);
     assert_int_equal(counted(s, KVC_COUNT_BAD), 1);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     /* another process puts it anew */
     unlink(path);
     s = open_store("d", "");
-    space = open_space(s, x);
-    put(space, x);
-    assert_int_equal(read_back(space, x), 3 * CHUNK);
-    kvc_store_space_close(space);
+    ns = open_namespace(s, x);
+    put(ns, x);
+    assert_int_equal(read_back(ns, x), 3 * CHUNK);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     free(data);
     unmake(x);
@@ -65,11 +65,11 @@ static void damaged(void **state) {
     size_t n;
     struct made *x = make(3 * CHUNK, 3, NULL);
     struct kvc_store *s = open_store("d", "&index=no");
-    struct kvc_store_space *space = open_space(s, x);
-    put(space, x);
-    chunk_path(space, x, 1, "d", path, sizeof path);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    put(ns, x);
+    chunk_path(ns, x, 1, "d", path, sizeof path);
     free(read_file(path, &n));
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     unmake(x);
     /* header, records, footer: every 97th byte, the first and the last */
@@ -82,7 +82,7 @@ static void damaged(void **state) {
 
 /* --- forgeries --- */
 
-/* Copies the bytes of a chunk under the name of another one; both begin at `x_folder`'s level. */
+/* Copies the bytes of a chunk under the name of another one; both begin at `x_folder`'s tier. */
 static void copy_chunk(const char *from, const char *to) {
     size_t n;
     uint8_t *data = read_file(from, &n);
@@ -92,11 +92,12 @@ static void copy_chunk(const char *from, const char *to) {
 
 /* Chunk i of x is replaced by chunk k of y, of the namespaces of both. */
 static uint64_t forge(struct made *x, size_t i, struct made *y, size_t k,
-                      const struct kvc_store_space_options *of_y) {
+                      const struct kvc_store_namespace_options *of_y) {
     char a[400], b[400];
     struct kvc_store *s = open_store("f", "&index=no");
-    struct kvc_store_space *own = open_space(s, x),
-                           *other = of_y ? open_space_with(s, y, of_y) : open_space(s, y);
+    struct kvc_store_namespace *own = open_namespace(s, x),
+                               *other = of_y ? open_namespace_with(s, y, of_y)
+                                             : open_namespace(s, y);
     put(own, x);
     put(other, y);
     chunk_path(own, x, i, "f", a, sizeof a);
@@ -104,8 +105,8 @@ static uint64_t forge(struct made *x, size_t i, struct made *y, size_t k,
     copy_chunk(b, a);
     const uint64_t came = read_back(own, x);
     wait_for_all(s);
-    kvc_store_space_close(own);
-    kvc_store_space_close(other);
+    kvc_store_namespace_close(own);
+    kvc_store_namespace_close(other);
     kvc_store_close(s);
     char command[300];
     snprintf(command, sizeof command, "%s/f", folder);
@@ -124,7 +125,7 @@ static void forged(void **state) {
     assert_int_equal(forge(x, 1, y, 1, NULL), CHUNK); /* other tokens */
     assert_int_equal(forge(x, 0, y, 0, NULL), 0);
     assert_int_equal(forge(x, 1, z, 1, NULL), CHUNK); /* another model */
-    const struct kvc_store_space_options wide = {.size = sizeof wide, .chunk = 3 * CHUNK};
+    const struct kvc_store_namespace_options wide = {.size = sizeof wide, .chunk = 3 * CHUNK};
     assert_int_equal(forge(x, 1, x, 0, &wide), CHUNK);
     /* the same tokens at the same positions after other ones */
     memcpy(y->ids + CHUNK, x->ids + CHUNK, CHUNK * sizeof *x->ids);
@@ -139,24 +140,26 @@ static void forged(void **state) {
 /* --- namespaces --- */
 
 /* Whether what x stored is found for y. */
-static uint64_t finds(struct made *x, const struct kvc_store_space_options *ox, struct made *y,
-                      const struct kvc_store_space_options *oy) {
+static uint64_t finds(struct made *x, const struct kvc_store_namespace_options *ox, struct made *y,
+                      const struct kvc_store_namespace_options *oy) {
     static unsigned stores;
     char name[32];
     snprintf(name, sizeof name, "ns%u", stores++);
     struct kvc_store *s = open_store(name, "");
-    struct kvc_store_space *own = open_space_with(s, x, ox), *other = open_space_with(s, y, oy);
+    struct kvc_store_namespace *own = open_namespace_with(s, x, ox),
+                               *other = open_namespace_with(s, y, oy);
     put(own, x);
     assert_int_equal(read_back(own, x), 2 * CHUNK);
     const uint64_t came = read_back(other, y);
-    assert_int_equal(strcmp(kvc_store_space_name(own), kvc_store_space_name(other)) == 0, came > 0);
-    kvc_store_space_close(own);
-    kvc_store_space_close(other);
+    assert_int_equal(strcmp(kvc_store_namespace_name(own), kvc_store_namespace_name(other)) == 0,
+                     came > 0);
+    kvc_store_namespace_close(own);
+    kvc_store_namespace_close(other);
     kvc_store_close(s);
     return came;
 }
 
-static const struct kvc_store_space_options plain = {.size = sizeof plain, .chunk = CHUNK};
+static const struct kvc_store_namespace_options plain = {.size = sizeof plain, .chunk = CHUNK};
 
 #define HASH "0011223344556677889900112233445566778899001122334455667788990011"
 #define HASH2 "1011223344556677889900112233445566778899001122334455667788990011"
@@ -241,21 +244,21 @@ static void forms_of_namespaces(void **state) {
         if (what == 5) y->a[1].dtype = "bf16";
         open_made(y, NULL);
         struct kvc_store *s = open_store("ns", "");
-        struct kvc_store_space *own = open_space(s, x), *other = open_space(s, y);
+        struct kvc_store_namespace *own = open_namespace(s, x), *other = open_namespace(s, y);
         put(own, x);
-        assert_string_not_equal(kvc_store_space_name(own), kvc_store_space_name(other));
+        assert_string_not_equal(kvc_store_namespace_name(own), kvc_store_namespace_name(other));
         assert_int_equal(count_found(other, y), 0);
         /* f of another namespace is refused, or its chunks are */
         const struct kvc_store_put_options wait = {.size = sizeof wait, .wait = 1};
         struct kvc_error e;
         assert_int_equal(kvc_store_put(own, y->f, &wait, &e) == 0 && read_back(own, x) != 2 * CHUNK,
                          0);
-        kvc_store_space_close(own);
-        kvc_store_space_close(other);
+        kvc_store_namespace_close(own);
+        kvc_store_namespace_close(other);
         kvc_store_close(s);
         unmake(y);
     }
-    struct kvc_store_space_options o = plain;
+    struct kvc_store_namespace_options o = plain;
     o.chunk = 2 * CHUNK;
     assert_int_equal(finds(x, &plain, x, &o), 0);
     o = plain;
@@ -281,30 +284,31 @@ static const char *secret_file(const char *name, const char *bytes, mode_t mode)
 static void tenants(void **state) {
     (void)state;
     struct made *x = make(2 * CHUNK, 3, NULL);
-    struct kvc_store_space_options a = plain, b = plain;
+    struct kvc_store_namespace_options a = plain, b = plain;
     a.tenant_file = secret_file("a", "0123456789abcdef", 0600);
     assert_int_equal(finds(x, &a, x, &a), 2 * CHUNK);
     assert_int_equal(finds(x, &a, x, &plain), 0);
     b.tenant_file = secret_file("b", "0123456789abcdeF", 0600);
     assert_int_equal(finds(x, &a, x, &b), 0);
     struct kvc_store *s = open_store("ns", "");
-    struct kvc_store_space *space = open_space_with(s, x, &a);
-    put(space, x);
+    struct kvc_store_namespace *ns = open_namespace_with(s, x, &a);
+    put(ns, x);
     struct kvc_error e;
-    assert_null(kvc_store_space_named(s, kvc_store_space_name(space), &b, &e));
-    assert_null(kvc_store_space_named(s, kvc_store_space_name(space), NULL, &e));
-    struct kvc_store_space *named = kvc_store_space_named(s, kvc_store_space_name(space), &a, &e);
+    assert_null(kvc_store_namespace_named(s, kvc_store_namespace_name(ns), &b, &e));
+    assert_null(kvc_store_namespace_named(s, kvc_store_namespace_name(ns), NULL, &e));
+    struct kvc_store_namespace *named = kvc_store_namespace_named(s, kvc_store_namespace_name(ns),
+                                                                  &a, &e);
     assert_non_null(named);
     assert_int_equal(read_back(named, x), 2 * CHUNK);
-    kvc_store_space_close(named);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(named);
+    kvc_store_namespace_close(ns);
     b.tenant_file = secret_file("c", "0123456789abcdef", 0640);
-    assert_null(kvc_store_space_like(s, x->f, &b, &e));
+    assert_null(kvc_store_namespace_like(s, x->f, &b, &e));
     assert_non_null(strstr(e.message, "others can read"));
     b.tenant_file = secret_file("e", "0123456789abcde", 0600);
-    assert_null(kvc_store_space_like(s, x->f, &b, &e));
+    assert_null(kvc_store_namespace_like(s, x->f, &b, &e));
     b.tenant_file = "/nonexistent";
-    assert_null(kvc_store_space_like(s, x->f, &b, &e));
+    assert_null(kvc_store_namespace_like(s, x->f, &b, &e));
     kvc_store_close(s);
     unmake(x);
 }
@@ -315,11 +319,11 @@ static uint64_t signed_read(const char *writer, const char *reader, int forge_by
     struct made *x = make(2 * CHUNK, 3, NULL);
     struct kvc_store_options o = patient;
     o.key_file = writer;
-    struct kvc_store *s = open_store_with(level_url(url, sizeof url, "sig", "&index=no"), &o);
-    struct kvc_store_space *space = open_space(s, x);
-    put(space, x);
-    chunk_path(space, x, 1, "sig", path, sizeof path);
-    kvc_store_space_close(space);
+    struct kvc_store *s = open_store_with(tier_url(url, sizeof url, "sig", "&index=no"), &o);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    put(ns, x);
+    chunk_path(ns, x, 1, "sig", path, sizeof path);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     if (forge_bytes) { /* of the signature; of its mark; none at all */
         size_t n;
@@ -330,10 +334,10 @@ static uint64_t signed_read(const char *writer, const char *reader, int forge_by
     }
     o.key_file = reader;
     s = open_store_with(url, &o);
-    space = open_space(s, x);
-    const uint64_t came = read_back(space, x);
+    ns = open_namespace(s, x);
+    const uint64_t came = read_back(ns, x);
     wait_for_all(s);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     snprintf(path, sizeof path, "%s/sig", folder);
     assert_int_equal(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
@@ -356,7 +360,7 @@ static void signatures(void **state) {
     char url[300];
     struct kvc_error e;
     o.key_file = secret_file("key", "0123456789abcdef", 0644);
-    assert_null(kvc_store_open(level_url(url, sizeof url, "sig", ""), &o, &e));
+    assert_null(kvc_store_open(tier_url(url, sizeof url, "sig", ""), &o, &e));
     assert_non_null(strstr(e.message, "others can read"));
 }
 
@@ -365,7 +369,7 @@ static void signatures(void **state) {
 static void refuse_folder(const char *words) {
     char url[300];
     struct kvc_error e;
-    assert_null(kvc_store_open(level_url(url, sizeof url, "x", ""), &patient, &e));
+    assert_null(kvc_store_open(tier_url(url, sizeof url, "x", ""), &patient, &e));
     if (!strstr(e.message, words)) fail_msg("%s", e.message);
 }
 
@@ -392,9 +396,9 @@ static void folders(void **state) {
     chmod(path, 0700);
     char url[300];
     struct kvc_error e;
-    assert_null(kvc_store_open(level_url(url, sizeof url, "x", "&max-size=1G"), &patient, &e));
+    assert_null(kvc_store_open(tier_url(url, sizeof url, "x", "&max-size=1G"), &patient, &e));
     assert_non_null(strstr(e.message, "other limits"));
-    assert_null(kvc_store_open(level_url(url, sizeof url, "x", "&what=1"), &patient, &e));
+    assert_null(kvc_store_open(tier_url(url, sizeof url, "x", "&what=1"), &patient, &e));
     assert_non_null(strstr(e.message, "'what'"));
     /* strangers in obj are counted, and links in it not followed */
     snprintf(other, sizeof other, "%s/x/obj/ab", folder);
@@ -403,7 +407,7 @@ static void folders(void **state) {
     assert_int_equal(symlink("/", other), 0);
     struct kvc_store *s = open_store("x", "");
     struct kvc_dir_counts counts;
-    assert_int_equal(kvc_dir_clean((struct kvc_dir *)s->level[0].level,
+    assert_int_equal(kvc_dir_clean((struct kvc_dir *)s->tier[0].tier,
                                    &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e),
                      0);
     assert_int_equal(counts.strangers, 2);

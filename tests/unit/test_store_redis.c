@@ -1,7 +1,7 @@
-/* test_store_redis.c: the parts of the Redis level that need no server: slots, redirections,
+/* test_store_redis.c: the parts of the Redis tier that need no server: slots, redirections,
  * replies that come in pieces, when a node is left alone. tests/store/redis.py has the rest. */
 #include "formats/store/redis/redis_command.h"
-#include "formats/store/redis/redis_level.h"
+#include "formats/store/redis/redis_tier.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-const struct kvc_level_ops *kvc_store_level(void);
+const struct kvc_tier_ops *kvc_store_tier(void);
 
 /* Vectors of the cluster specification and of redis-server's CLUSTER KEYSLOT. */
 static void slots(void **unused) {
@@ -199,19 +199,19 @@ static void lists_of_slots(void **unused) {
 
 /* --- nodes --- */
 
-static struct kvc_redis *open_level(const char *text) {
+static struct kvc_redis *open_tier(const char *text) {
     struct kvc_url url;
     struct kvc_error e;
     assert_int_equal(kvc_url_parse(&url, text, &e), 0);
-    struct kvc_level *level = kvc_store_level()->open(&url, &e);
+    struct kvc_tier *tier = kvc_store_tier()->open(&url, &e);
     kvc_url_free(&url);
-    if (!level) fail_msg("%s", e.message);
-    return (struct kvc_redis *)level;
+    if (!tier) fail_msg("%s", e.message);
+    return (struct kvc_redis *)tier;
 }
 
 static void left_alone(void **unused) {
     (void)unused;
-    struct kvc_redis *l = open_level("redis://127.0.0.1:1,[::1]:2,h3");
+    struct kvc_redis *l = open_tier("redis://127.0.0.1:1,[::1]:2,h3");
     struct kvc_error e;
     assert_int_equal(l->n_nodes, 3);
     assert_string_equal(l->node[1]->name, "[::1]:2");
@@ -234,7 +234,7 @@ static void left_alone(void **unused) {
     }
     kvc_redis_node_worked(l, n);
     assert_int_equal(kvc_redis_node_try(l, n, &e), 0);
-    l->level.ops->close(&l->level);
+    l->tier.ops->close(&l->tier);
 }
 
 /* Messages repeat nothing that is secret. */
@@ -255,23 +255,23 @@ static void secrets(void **unused) {
     char text[64], quoted[10];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         snprintf(text, sizeof text, "%s", cases[i].text);
-        kvc_level_blank(text, cases[i].secret);
+        kvc_tier_redact(text, cases[i].secret);
         assert_string_equal(text, cases[i].left);
     }
     setenv("KVC_REDIS_PASSWORD", "pa\xc3\xa4ss", 1);
-    struct kvc_redis *l = open_level("redis://h");
+    struct kvc_redis *l = open_tier("redis://h");
     unsetenv("KVC_REDIS_PASSWORD");
     kvc_redis_quote(l, quoted, sizeof quoted, "a\npa\xc3\xa4ss\033 and more");
     assert_string_equal(quoted, "a?******?");
     const int named = kvc_redis_node_add(l, "xpa\xc3\xa4ssy", 7);
     assert_string_equal(l->node[named]->name, "x******y:7");
     assert_string_equal(l->node[named]->host, "xpa\xc3\xa4ssy");
-    l->level.ops->close(&l->level);
+    l->tier.ops->close(&l->tier);
 }
 
 static void keys(void **unused) {
     (void)unused;
-    struct kvc_redis *l = open_level("redis://h?prefix=p:");
+    struct kvc_redis *l = open_tier("redis://h?prefix=p:");
     struct kvc_object o = {.kind = KVC_OBJECT_PROFILE};
     struct kvc_redis_request q = {0};
     struct kvc_error e;
@@ -284,7 +284,7 @@ static void keys(void **unused) {
     assert_int_equal(q.slot, kvc_redis_slot(key));
     assert_int_equal(strncmp(q.text, "*2\r\n$6\r\nSTRLEN\r\n$88\r\np:", 23), 0);
     kvc_redis_request_free(&q);
-    l->level.ops->close(&l->level);
+    l->tier.ops->close(&l->tier);
 }
 
 int main(void) {

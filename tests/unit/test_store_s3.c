@@ -279,7 +279,7 @@ static void test_memory(void **state) {
     kvc_s3_memory_free(m);
 }
 
-/* --- names of levels --- */
+/* --- names of tiers --- */
 
 static const struct {
     const char *url, *base, *path, *prefix; /* base NULL: refused */

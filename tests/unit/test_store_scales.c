@@ -20,7 +20,7 @@ static struct made *make_8_bits(int32_t seed, const char *const *facts) {
 
 #define USUAL "model.name=m", "model.architecture=llama", "rope.pairing=halves"
 /* Each row is a namespace of its own; facts of a row are the same in other words. */
-static const char *const spaces[][3][6] = {
+static const char *const namespaces[][3][6] = {
     {{USUAL, "scale.k=0.5", "scale.v=0.25"},
      {USUAL, "scale.k=5e-1,0.5:0.5", "scale.v=0.25,0.25,7"},
      {USUAL, "scale.k=0.5", "scale.v=.25"}},
@@ -41,26 +41,26 @@ static const char *const spaces[][3][6] = {
      {USUAL, "scale.source=a", "scale.v=1,"}},
     {{USUAL, "scale.source=b"}, {USUAL, "scale.source=b", "scale.k=1"}, {USUAL, "scale.source=b"}},
 };
-enum { SPACES = sizeof spaces / sizeof spaces[0] };
+enum { SPACES = sizeof namespaces / sizeof namespaces[0] };
 
 static void only_equal_scales_share(void **state) {
     (void)state;
     struct kvc_store *s = open_store("shared", "");
     for (int i = 0; i < SPACES; i++) {
-        struct made *x = make_8_bits(7, spaces[i][0]);
-        struct kvc_store_space *space = open_space(s, x);
-        assert_non_null(strstr(kvc_store_space_facts(space), "\n20 scales "));
-        assert_int_equal(count_found(space, x), 0); /* what others put has other scales */
-        put(space, x);
+        struct made *x = make_8_bits(7, namespaces[i][0]);
+        struct kvc_store_namespace *ns = open_namespace(s, x);
+        assert_non_null(strstr(kvc_store_namespace_facts(ns), "\n20 scales "));
+        assert_int_equal(count_found(ns, x), 0); /* what others put has other scales */
+        put(ns, x);
         for (int j = 0; j < 3; j++) {
-            struct made *y = make_8_bits(7, spaces[i][j]);
-            struct kvc_store_space *same = open_space(s, y);
-            assert_string_equal(kvc_store_space_name(same), kvc_store_space_name(space));
+            struct made *y = make_8_bits(7, namespaces[i][j]);
+            struct kvc_store_namespace *same = open_namespace(s, y);
+            assert_string_equal(kvc_store_namespace_name(same), kvc_store_namespace_name(ns));
             assert_int_equal(count_found(same, y), 2 * CHUNK);
-            kvc_store_space_close(same);
+            kvc_store_namespace_close(same);
             unmake(y);
         }
-        kvc_store_space_close(space);
+        kvc_store_namespace_close(ns);
         unmake(x);
     }
     kvc_store_close(s);
@@ -71,10 +71,10 @@ static void scales_stay_with_the_rows(void **state) {
     (void)state;
     struct kvc_error e;
     struct kvc_store *s = open_store("kept", "");
-    struct made *x = make_8_bits(9, spaces[2][0]);
-    struct kvc_store_space *space = open_space(s, x);
-    put(space, x);
-    struct kvc_store_hit *hit = find_n(space, x->ids, x->m.tokens);
+    struct made *x = make_8_bits(9, namespaces[2][0]);
+    struct kvc_store_namespace *ns = open_namespace(s, x);
+    put(ns, x);
+    struct kvc_store_hit *hit = find_n(ns, x->ids, x->m.tokens);
     struct kvc_file *f = kvc_store_get(hit, NULL, &e);
     if (!f) fail_msg("%s", e.message);
     char text[32];
@@ -82,7 +82,7 @@ static void scales_stay_with_the_rows(void **state) {
     assert_string_equal(kvc_file_meta(f, "scale.v", text, sizeof text), "0.25");
     kvc_file_close(f);
     kvc_store_hit_free(hit);
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     unmake(x);
     kvc_store_close(s);
 }
@@ -93,9 +93,9 @@ static void unknown_scales_of_nobody_have_no_namespace(void **state) {
     struct kvc_store *s = open_store("nobody", "");
     for (int i = 0; i < 3; i++) {
         struct made *x = make_8_bits(7, of_nobody[i]);
-        const struct kvc_store_space_options o = {.size = sizeof o, .chunk = CHUNK};
+        const struct kvc_store_namespace_options o = {.size = sizeof o, .chunk = CHUNK};
         struct kvc_error e;
-        assert_null(kvc_store_space_like(s, x->f, &o, &e));
+        assert_null(kvc_store_namespace_like(s, x->f, &o, &e));
         assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
         assert_int_equal(e.need, KVC_NEED_SCALES);
         assert_non_null(strstr(e.message, "scale.source"));
@@ -111,11 +111,11 @@ static void other_types_have_no_scales(void **state) {
     struct kvc_store *s = open_store("f16", "");
     for (int i = 0; i < 2; i++) {
         struct made *x = make(2 * CHUNK, 7, facts[i]);
-        struct kvc_store_space *space = open_space(s, x);
-        assert_null(strstr(kvc_store_space_facts(space), "scale"));
-        assert_string_equal(kvc_store_space_name(space),
+        struct kvc_store_namespace *ns = open_namespace(s, x);
+        assert_null(strstr(kvc_store_namespace_facts(ns), "scale"));
+        assert_string_equal(kvc_store_namespace_name(ns),
                             "ccf45a51619dc3ca7cab330ba0148b24cbf0bd2e633ed80921d7e590df5fc15d");
-        kvc_store_space_close(space);
+        kvc_store_namespace_close(ns);
         unmake(x);
     }
     kvc_store_close(s);

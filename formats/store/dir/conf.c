@@ -28,7 +28,8 @@ static int take_percent(struct kvc_url *url, double *value, struct kvc_error *e)
     if (!text) return 0;
     const char *end = kvc_number_begin(text, &v);
     if (!end || (*end && strcmp(end, "%") != 0) || !(v >= 0 && v <= 100))
-        return kvc_fail(e, KVC_ERR_USAGE, "min-free: '%s' is no percentage, as 5 or 2.5%%", text);
+        return kvc_fail(e, KVC_ERR_USAGE, "min-free: '%s' is not a percentage (examples: 5, 2.5%%)",
+                        text);
     *value = v;
     return 0;
 }
@@ -58,7 +59,7 @@ int kvc_conf_take(struct kvc_conf *c, struct kvc_url *url, struct kvc_error *e) 
         any |= kvc_url_text(url, keys[i], NULL) != NULL;
     if (kvc_url_bytes(url, "max-size", &c->max_size, e) || take_percent(url, &c->min_free, e) ||
         take_seconds(url, "max-age", &c->max_age, e) ||
-        kvc_url_bytes(url, "max-namespace-size", &c->max_space, e) ||
+        kvc_url_bytes(url, "max-namespace-size", &c->max_namespace_size, e) ||
         take_seconds(url, "grace", &c->grace, e) ||
         take_word(url, "durability", durability, 3, &durable, e) ||
         kvc_url_flag(url, "index", &c->indexed, e) || kvc_url_flag(url, "shared", &c->shared, e))
@@ -124,8 +125,8 @@ void kvc_conf_print(const struct kvc_conf *c, char *text, size_t size) {
              "index = %s\n"
              "# yes: others may own or write this folder\n"
              "shared = %s\n",
-             c->max_size, min_free, c->max_age, c->max_space, c->grace, durability[c->durability],
-             c->indexed ? "yes" : "no", c->shared ? "yes" : "no");
+             c->max_size, min_free, c->max_age, c->max_namespace_size, c->grace,
+             durability[c->durability], c->indexed ? "yes" : "no", c->shared ? "yes" : "no");
 }
 
 int kvc_conf_equal(const struct kvc_conf *a, const struct kvc_conf *b) {

@@ -14,11 +14,11 @@ enum kvc_durability {
 };
 
 struct kvc_conf {
-    uint64_t max_size;  /* bytes of objects; 0: no limit */
-    double min_free;    /* per cent of the file system that stay free */
-    int64_t max_age;    /* seconds since the last use; 0: no limit */
-    uint64_t max_space; /* bytes of objects of a namespace; 0: no limit */
-    int64_t grace;      /* seconds that evicted objects can still be read */
+    uint64_t max_size;           /* bytes of objects; 0: no limit */
+    double min_free;             /* per cent of the file system that stay free */
+    int64_t max_age;             /* seconds since the last use; 0: no limit */
+    uint64_t max_namespace_size; /* bytes of objects of a namespace; 0: no limit */
+    int64_t grace;               /* seconds that evicted objects can still be read */
     enum kvc_durability durability;
     int indexed; /* keep an index */
     int shared;  /* others may own or write the folder */

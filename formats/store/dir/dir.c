@@ -1,4 +1,4 @@
-/* dir.c: the functions of the directory level. Spec: STORE.md, "Directory". Not for eviction
+/* dir.c: the functions of the directory tier. Spec: STORE.md, "Directory". Not for eviction
  * (room.c). */
 #include "formats/store/dir/dir.h"
 
@@ -16,11 +16,11 @@
 
 #define MAX_OBJECT (UINT64_C(1) << 36) /* bytes; a larger file is no object */
 
-static struct kvc_dir *dir_of(struct kvc_level *l) {
+static struct kvc_dir *dir_of(struct kvc_tier *l) {
     return (struct kvc_dir *)l;
 }
 
-static void close_dir(struct kvc_level *l) {
+static void close_dir(struct kvc_tier *l) {
     struct kvc_dir *d = dir_of(l);
     kvc_index_close(d->reader);
     kvc_index_close(d->index);
@@ -28,14 +28,14 @@ static void close_dir(struct kvc_level *l) {
     free(d);
 }
 
-static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
+static struct kvc_tier *open_dir(struct kvc_url *url, struct kvc_error *e) {
     struct kvc_dir *d = calloc(1, sizeof *d);
     int made = 0;
     if (!d) {
         kvc_fail_memory(e, "a store");
         return NULL;
     }
-    d->level.ops = &kvc_level_dir;
+    d->tier.ops = &kvc_tier_dir;
     d->root.fd = -1;
     int status = kvc_root_open(&d->root, url, e);
     if (!status) status = kvc_url_rest(url, e);
@@ -46,8 +46,8 @@ static struct kvc_level *open_dir(struct kvc_url *url, struct kvc_error *e) {
     }
     /* one that is not full is filled by whoever opens it next */
     if (!status && made) kvc_dir_fill(d, NULL);
-    if (!status) return &d->level;
-    close_dir(&d->level);
+    if (!status) return &d->tier;
+    close_dir(&d->tier);
     return NULL;
 }
 
@@ -113,11 +113,11 @@ static int ask_index(struct kvc_dir *d, struct finding *f, kvc_instant deadline,
     }
 }
 
-static int dir_find(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+static int dir_find(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                     size_t *found, uint64_t *size, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct finding f = {.o = o, .n = n, .size = size};
-    const int indexed = d->index && n && o->kind != KVC_OBJECT_SPACE_FACTS;
+    const int indexed = d->index && n && o->kind != KVC_OBJECT_NAMESPACE;
     *found = 0;
     if (kvc_root_refresh(&d->root, e)) return -1;
     const int status = indexed ? ask_index(d, &f, deadline, e) : 0;
@@ -174,8 +174,8 @@ static void forget_one(struct kvc_dir *d, const struct kvc_object *o) {
     if (d->index) kvc_dir_run(d, 1, INT64_MAX, forget, &own, NULL);
 }
 
-static int get(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
-               kvc_level_take *take, void *state, struct kvc_error *e) {
+static int get(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+               kvc_tier_take *take, void *state, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     for (size_t i = 0; i < n; i++) {
         struct kvc_error why;
@@ -197,7 +197,7 @@ static int get(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_in
 }
 
 /* Finds chunks whose files are there. */
-static int count_files(struct kvc_level *l, const struct kvc_object *o, size_t n,
+static int count_files(struct kvc_tier *l, const struct kvc_object *o, size_t n,
                        kvc_instant deadline, size_t *found, uint64_t *size, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct stat st;
@@ -244,7 +244,7 @@ static int sync_name(struct kvc_dir *d, const struct kvc_object *o, struct kvc_e
     return kvc_root_sync(&d->root, path, e);
 }
 
-/* Fails for this object: the level itself is well. */
+/* Fails for this object: the tier itself is well. */
 static int refuse(struct kvc_error *e) {
     if (e) e->severity = KVC_SEVERITY_ITEM;
     return -1;
@@ -266,7 +266,7 @@ static int check_parent(struct kvc_dir *d, struct kvc_index_txn *t, const struct
 /* What a put knows of its object. */
 struct putting {
     const struct kvc_object *o;
-    const struct kvc_level_put *how;
+    const struct kvc_tier_put *how;
     uint64_t size;
     struct kvc_root_file file;
     const struct kvc_index_record *old; /* what is known of the key; NULL: nothing */
@@ -283,7 +283,7 @@ static struct kvc_index_record record_of(const struct putting *p) {
                                  .expires = p->how->seconds ? now + p->how->seconds : 0,
                                  .pinned = p->how->pin ? INT64_MAX : 0,
                                  .cost = p->how->cost > 0 ? p->how->cost : 1};
-    memcpy(r.space, p->o->space, sizeof r.space);
+    memcpy(r.ns, p->o->ns, sizeof r.ns);
     if (p->how->parent) {
         r.has_parent = 1;
         memcpy(r.parent, p->how->parent->key, sizeof r.parent);
@@ -331,9 +331,9 @@ static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct pu
     kvc_policy_tick(t, r.size);
     if (kvc_policy_insert(t, p->o->key, p->old, &r, e)) return -1;
     int gone = kvc_dir_make_room(d, t, limit, &choice, e);
-    if (!gone && d->root.conf->max_space) {
-        choice.space = p->o->space;
-        gone = kvc_dir_make_room(d, t, d->root.conf->max_space, &choice, e);
+    if (!gone && d->root.conf->max_namespace_size) {
+        choice.ns = p->o->ns;
+        gone = kvc_dir_make_room(d, t, d->root.conf->max_namespace_size, &choice, e);
     }
     if (gone > 0) { /* it is worth less than everything that is there */
         *p->there = KVC_PUT_REFUSED;
@@ -350,8 +350,9 @@ static int link_and_record(struct kvc_dir *d, struct kvc_index_txn *t, struct pu
 /* Refuses what would take the place of everything. */
 static int check_size(const struct kvc_dir *d, const struct putting *p, uint64_t limit,
                       struct kvc_error *e) {
-    const uint64_t most = d->root.conf->max_space && d->root.conf->max_space < limit
-                              ? d->root.conf->max_space
+    const uint64_t most = d->root.conf->max_namespace_size &&
+                                  d->root.conf->max_namespace_size < limit
+                              ? d->root.conf->max_namespace_size
                               : limit;
     if (p->size <= most) return 0;
     kvc_fail(e, KVC_ERR_IO,
@@ -393,13 +394,13 @@ static int look_up(struct kvc_dir *d, struct kvc_index_txn *t, void *state, stru
     return known < 0 ? -1 : 0;
 }
 
-static int put(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size,
-               const struct kvc_level_put *how, kvc_instant deadline, int *there,
+static int put(struct kvc_tier *l, const struct kvc_object *o, const void *data, size_t size,
+               const struct kvc_tier_put *how, kvc_instant deadline, int *there,
                struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct putting p = {.o = o, .how = how, .size = size, .file = {.fd = -1}, .there = there};
     struct stat st;
-    const int indexed = d->index && o->kind != KVC_OBJECT_SPACE_FACTS;
+    const int indexed = d->index && o->kind != KVC_OBJECT_NAMESPACE;
     *there = 0;
     if (kvc_root_refresh(&d->root, e)) return -1;
     if (!how->replace && !indexed) *there = !kvc_root_stat(&d->root, o, &st);
@@ -437,7 +438,7 @@ static int drop_indexed(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
     return 0;
 }
 
-static int drop(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+static int drop(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                 struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     struct dropping x = {.o = o, .n = n};
@@ -446,8 +447,8 @@ static int drop(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_i
 }
 
 struct walk {
-    const uint8_t *space;
-    kvc_level_seen *seen;
+    const uint8_t *ns;
+    kvc_tier_seen *seen;
     void *state;
 };
 
@@ -455,42 +456,42 @@ static int seen(void *state, const struct kvc_object *o, const struct stat *st,
                 struct kvc_error *e) {
     struct walk *w = state;
     (void)e;
-    if (w->space && memcmp(w->space, o->space, sizeof o->space) != 0) return 0;
+    if (w->ns && memcmp(w->ns, o->ns, sizeof o->ns) != 0) return 0;
     return w->seen(w->state, o, S_ISREG(st->st_mode) ? (uint64_t)st->st_size : 0,
                    st->st_mtim.tv_sec)
                ? 1
                : 0;
 }
 
-static int walk(struct kvc_level *l, const uint8_t *space, kvc_level_seen *see, void *state,
+static int walk(struct kvc_tier *l, const uint8_t *ns, kvc_tier_seen *see, void *state,
                 struct kvc_error *e) {
-    struct walk w = {.space = space, .seen = see, .state = state};
+    struct walk w = {.ns = ns, .seen = see, .state = state};
     return kvc_root_walk(&dir_of(l)->root, seen, &w, NULL, e);
 }
 
 static int take_facts(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
                       struct kvc_error *e) {
-    struct kvc_level_facts *f = state;
+    struct kvc_tier_facts *f = state;
     (void)d, (void)e;
     f->objects = (int64_t)kvc_index_sums(t)->records;
     f->bytes = (int64_t)kvc_index_sums(t)->bytes;
     return 0;
 }
 
-static int facts(struct kvc_level *l, struct kvc_level_facts *f, kvc_instant deadline,
+static int facts(struct kvc_tier *l, struct kvc_tier_facts *f, kvc_instant deadline,
                  struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     if (kvc_root_refresh(&d->root, e)) return -1;
-    *f = (struct kvc_level_facts){.objects = -1,
-                                  .bytes = -1,
-                                  .limit = d->root.conf->max_size ? (int64_t)d->root.conf->max_size
-                                                                  : -1};
+    *f = (struct kvc_tier_facts){.objects = -1,
+                                 .bytes = -1,
+                                 .limit = d->root.conf->max_size ? (int64_t)d->root.conf->max_size
+                                                                 : -1};
     snprintf(f->text, sizeof f->text, "%.200s%s", d->root.path,
              d->index ? "" : ", without an index");
     return d->index ? kvc_dir_run(d, 0, deadline, take_facts, f, e) : 0;
 }
 
-static int quarantine(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e) {
+static int quarantine(struct kvc_tier *l, const struct kvc_object *o, struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     if (kvc_root_quarantine(&d->root, o) && errno != ENOENT)
         return kvc_root_fail(&d->root, errno, "cannot put a bad object aside", e);
@@ -498,8 +499,8 @@ static int quarantine(struct kvc_level *l, const struct kvc_object *o, struct kv
     return 0;
 }
 
-const struct kvc_level_ops kvc_level_dir = {
-    .abi = KVC_LEVEL_ABI,
+const struct kvc_tier_ops kvc_tier_dir = {
+    .abi = KVC_TIER_ABI,
     .scheme = "dir",
     .what = "directory",
     .open = open_dir,

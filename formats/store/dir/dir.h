@@ -1,16 +1,16 @@
-/* dir.h: the directory level: objects are files, with an index beside them. Not for the index
+/* dir.h: the directory tier: objects are files, with an index beside them. Not for the index
  * (index.h) or the folder (root.h). */
 #ifndef KVC_STORE_DIR_H
 #define KVC_STORE_DIR_H
 
 #include "formats/store/dir/index.h"
 #include "formats/store/dir/root.h"
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 
-extern const struct kvc_level_ops kvc_level_dir;
+extern const struct kvc_tier_ops kvc_tier_dir;
 
 struct kvc_dir {
-    struct kvc_level level;
+    struct kvc_tier tier;
     struct kvc_root root;
     struct kvc_index *index; /* NULL: none */
     /* the same, opened once more: who reads does not wait for this process's own writers */
@@ -19,7 +19,7 @@ struct kvc_dir {
     int64_t trash_seen; /* when the trash was last looked at, seconds since 1970 */
 };
 
-/* What the tool does beside the level's functions. */
+/* What the tool does beside the tier's functions. */
 struct kvc_dir_counts {
     uint64_t objects, bytes;   /* that are there now */
     uint64_t adopted, missing; /* files that the index lacked, records whose file was gone */
@@ -38,13 +38,13 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
 
 /* --- among the files of this folder --- */
 
-/* Functions of the level, as level.h describes them. */
-int kvc_dir_touch(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
-int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size,
+/* Functions of the tier, as tier.h describes them. */
+int kvc_dir_touch(struct kvc_tier *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
+int kvc_dir_missed(struct kvc_tier *l, const struct kvc_object *o, size_t n, uint64_t size,
                    struct kvc_error *e);
-int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until,
+int kvc_dir_pin(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_t until,
                 struct kvc_error *e);
-int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds,
+int kvc_dir_expect(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_t seconds,
                    struct kvc_error *e);
 
 /* Runs `work` in a transaction of the index, which is committed if `work` returns 0. If the index

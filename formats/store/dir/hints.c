@@ -52,7 +52,7 @@ static int touch_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state
     return 0;
 }
 
-int kvc_dir_touch(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e) {
+int kvc_dir_touch(struct kvc_tier *l, const struct kvc_object *o, size_t n, struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
     struct hint h = {.o = o, .n = n};
@@ -73,7 +73,7 @@ static int remember_missed(struct kvc_dir *d, struct kvc_index_txn *t, void *sta
                                      .size = h->size,
                                      .used = (int64_t)time(NULL),
                                      .cost = 1};
-        memcpy(r.space, o->space, sizeof r.space);
+        memcpy(r.ns, o->ns, sizeof r.ns);
         const int found = kvc_index_get(t, o->key, &old, e);
         if (found < 0) return -1;
         if (found && !old.ghost) continue;
@@ -83,7 +83,7 @@ static int remember_missed(struct kvc_dir *d, struct kvc_index_txn *t, void *sta
     return 0;
 }
 
-int kvc_dir_missed(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size,
+int kvc_dir_missed(struct kvc_tier *l, const struct kvc_object *o, size_t n, uint64_t size,
                    struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     struct hint h = {.o = o, .n = n, .size = size};
@@ -105,7 +105,7 @@ static int pin_records(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
     return 0;
 }
 
-int kvc_dir_pin(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until,
+int kvc_dir_pin(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_t until,
                 struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     if (!d->index)
@@ -137,7 +137,7 @@ static int forget_soon(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
     return 0;
 }
 
-int kvc_dir_expect(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds,
+int kvc_dir_expect(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_t seconds,
                    struct kvc_error *e) {
     struct kvc_dir *d = (struct kvc_dir *)l;
     if (seconds > LONGEST_EXPECTED) seconds = LONGEST_EXPECTED;

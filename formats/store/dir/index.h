@@ -6,14 +6,14 @@
 #define KVC_STORE_INDEX_H
 
 #include "codecs/error.h"
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 
 /* Times are seconds since 1970. */
 struct kvc_index_record {
     uint8_t kind, has_parent;
     uint8_t ghost; /* 1: its file is gone, and it is remembered only; 0: it is resident */
     uint8_t uses;  /* how often it was put or read, from 1 to KVC_INDEX_USES */
-    uint8_t space[KVC_OBJECT_SPACE], parent[KVC_OBJECT_KEY];
+    uint8_t ns[KVC_OBJECT_NS], parent[KVC_OBJECT_KEY];
     uint32_t depth;    /* in its chain */
     uint32_t children; /* resident records whose parent this is */
     uint64_t touched;  /* the policy's clock when it was used last */
@@ -92,6 +92,6 @@ int kvc_index_walk(struct kvc_index_txn *t, unsigned list, int64_t *from, kvc_in
                    void *state, struct kvc_error *e);
 
 /* Bytes of resident records of a namespace. */
-uint64_t kvc_index_space_bytes(struct kvc_index_txn *t, const uint8_t *space);
+uint64_t kvc_index_namespace_bytes(struct kvc_index_txn *t, const uint8_t *ns);
 
 #endif

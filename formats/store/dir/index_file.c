@@ -7,7 +7,7 @@
 
 #include "formats/store/dir/below.h"
 #include "formats/store/dir/root.h"
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -90,7 +90,7 @@ static int open_database(struct kvc_index *ix, int alone) {
 
 /* Looks through an index of an earlier boot of the machine: a crash leaves some pages of one
  * time, and some of another. */
-static int index_open_settle(struct kvc_index *ix, struct kvc_error *e) {
+static int check_boot(struct kvc_index *ix, struct kvc_error *e) {
     char now[sizeof ix->txn.sums.boot] = "", text[16], *then = ix->txn.sums.boot;
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (f && !fgets(now, sizeof now, f)) now[0] = '\0';
@@ -124,8 +124,7 @@ static int open_once(struct kvc_index *ix, int alone, struct kvc_error *e) {
     ix->broken = 0;
     ix->file.code = 0;
     const int code = open_database(ix, alone);
-    const int status = code ? kvc_index_fail(ix, code, "cannot be opened", e)
-                            : index_open_settle(ix, e);
+    const int status = code ? kvc_index_fail(ix, code, "cannot be opened", e) : check_boot(ix, e);
     if (status) {
         kvc_index_roll_back(ix);
         disconnect(ix);

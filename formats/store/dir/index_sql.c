@@ -171,8 +171,8 @@ static int put(struct kvc_index *ix, const uint8_t *key, const struct kvc_index_
     return step(ix, KVC_SQL_PUT);
 }
 
-uint64_t kvc_index_space_bytes(struct kvc_index_txn *t, const uint8_t *space) {
-    bind_bytes(t->ix, KVC_SQL_SPACE, 1, space, KVC_OBJECT_SPACE);
+uint64_t kvc_index_namespace_bytes(struct kvc_index_txn *t, const uint8_t *ns) {
+    bind_bytes(t->ix, KVC_SQL_SPACE, 1, ns, KVC_OBJECT_NS);
     const int64_t bytes = step(t->ix, KVC_SQL_SPACE) == SQLITE_ROW
                               ? sqlite3_column_int64(t->ix->statement[KVC_SQL_SPACE], 0)
                               : 0;
@@ -180,9 +180,9 @@ uint64_t kvc_index_space_bytes(struct kvc_index_txn *t, const uint8_t *space) {
     return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-static int change_space(struct kvc_index *ix, const uint8_t *space, int64_t more,
-                        struct kvc_error *e) {
-    bind_bytes(ix, KVC_SQL_ADD_SPACE, 1, space, KVC_OBJECT_SPACE);
+static int change_namespace(struct kvc_index *ix, const uint8_t *ns, int64_t more,
+                            struct kvc_error *e) {
+    bind_bytes(ix, KVC_SQL_ADD_SPACE, 1, ns, KVC_OBJECT_NS);
     sqlite3_bind_int64(ix->statement[KVC_SQL_ADD_SPACE], 2, more);
     const int code = step(ix, KVC_SQL_ADD_SPACE);
     return code == SQLITE_DONE ? 0 : kvc_index_fail(ix, code, "cannot write", e);
@@ -222,7 +222,7 @@ static int change(struct kvc_index_txn *t, const uint8_t *key, const struct kvc_
     if (code != SQLITE_DONE) return kvc_index_fail(t->ix, code, "cannot write", e);
     if (old) change_sums(&t->sums, old, 0);
     if (r) change_sums(&t->sums, r, 1);
-    if (was != is && change_space(t->ix, (r ? r : old)->space, (int64_t)(is - was), e)) return -1;
+    if (was != is && change_namespace(t->ix, (r ? r : old)->ns, (int64_t)(is - was), e)) return -1;
     return was_here != is_here ? change_parent(t, r ? r : old, is_here, e) : 0;
 }
 
@@ -260,7 +260,7 @@ static int count_one(void *state, const uint8_t *key, const struct kvc_index_rec
     struct kvc_index *ix = state;
     (void)key;
     change_sums(&ix->txn.sums, r, 1);
-    return r->ghost ? 0 : change_space(ix, r->space, (int64_t)r->size, e);
+    return r->ghost ? 0 : change_namespace(ix, r->ns, (int64_t)r->size, e);
 }
 
 int kvc_index_recount(struct kvc_index *ix, struct kvc_error *e) {

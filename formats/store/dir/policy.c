@@ -204,7 +204,7 @@ static int see_leaf(void *state, const uint8_t *key, const struct kvc_index_reco
     const struct kvc_policy_choice *c = s->choice;
     (void)e;
     if (r->pinned > c->now || (c->keep && memcmp(key, c->keep, KVC_OBJECT_KEY) == 0)) return 0;
-    if (c->space && memcmp(r->space, c->space, KVC_OBJECT_SPACE) != 0) return 0;
+    if (c->ns && memcmp(r->ns, c->ns, KVC_OBJECT_NS) != 0) return 0;
     propose(s, key, r);
     return 1;
 }

@@ -27,7 +27,7 @@ int kvc_policy_touch(struct kvc_index_txn *t, const uint8_t *key, const struct k
  * that namespace. `own`: a new leaf that is in question too, though it is young. NULL: none. 1, 0:
  * there is none, -1. */
 struct kvc_policy_choice {
-    const uint8_t *keep, *own, *space;
+    const uint8_t *keep, *own, *ns;
     int64_t now;
 };
 int kvc_policy_victim(struct kvc_index_txn *t, const struct kvc_policy_choice *choice, uint8_t *key,

@@ -10,7 +10,7 @@
 
 struct kvc_object kvc_dir_object(const uint8_t *key, const struct kvc_index_record *r) {
     struct kvc_object o = {.kind = (enum kvc_object_kind)r->kind};
-    memcpy(o.space, r->space, sizeof o.space);
+    memcpy(o.ns, r->ns, sizeof o.ns);
     memcpy(o.key, key, sizeof o.key);
     return o;
 }
@@ -41,7 +41,7 @@ int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit
                       const struct kvc_policy_choice *choice, struct kvc_error *e) {
     uint8_t key[KVC_OBJECT_KEY];
     struct kvc_index_record r;
-    while ((choice->space ? kvc_index_space_bytes(t, choice->space) : kvc_index_sums(t)->bytes) >
+    while ((choice->ns ? kvc_index_namespace_bytes(t, choice->ns) : kvc_index_sums(t)->bytes) >
            limit) {
         const int found = kvc_policy_victim(t, choice, key, &r, e);
         if (found < 0) return -1;
@@ -50,7 +50,7 @@ int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit
                      "%s: there is no room: the limit is %" PRIu64
                      " bytes, and what is there is pinned",
                      d->root.path, limit);
-            if (e) e->severity = KVC_SEVERITY_ITEM; /* of this object: the level itself is well */
+            if (e) e->severity = KVC_SEVERITY_ITEM; /* of this object: the tier itself is well */
             return -1;
         }
         if (choice->own && memcmp(key, choice->own, sizeof key) == 0)
@@ -70,7 +70,7 @@ int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
     const int found = kvc_index_get(t, o->key, &old, e);
     if (found < 0) return -1;
     if (found && !old.ghost) return 0;
-    memcpy(r.space, o->space, sizeof r.space);
+    memcpy(r.ns, o->ns, sizeof r.ns);
     if (parent) {
         r.has_parent = 1;
         memcpy(r.parent, parent->key, sizeof r.parent);

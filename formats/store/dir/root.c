@@ -4,7 +4,7 @@
 
 #include "formats/io/sink.h"
 #include "formats/store/dir/below.h"
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -33,8 +33,8 @@ int kvc_root_fail(const struct kvc_root *r, int code, const char *what, struct k
 void kvc_root_path(const struct kvc_object *o, char path[KVC_ROOT_PATH]) {
     char name[KVC_OBJECT_NAME];
     kvc_object_name(o, name);
-    const char *hex = name + 2 * KVC_OBJECT_SPACE + 1;
-    if (o->kind == KVC_OBJECT_SPACE_FACTS) snprintf(path, KVC_ROOT_PATH, "ns/%s", name);
+    const char *hex = name + 2 * KVC_OBJECT_NS + 1;
+    if (o->kind == KVC_OBJECT_NAMESPACE) snprintf(path, KVC_ROOT_PATH, "ns/%s", name);
     else snprintf(path, KVC_ROOT_PATH, "obj/%.2s/%.2s/%s", hex, hex + 2, name);
 }
 
@@ -172,7 +172,7 @@ static int make_folders(const struct kvc_root *r, struct kvc_error *e) {
 }
 
 /* Reads the configuration, which the options must not contradict. Returns 1 if there is none. */
-static int settle_old(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
+static int read_old_conf(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
     struct stat st;
     const int fd = kvc_below_open(r->fd, KVC_CONF_NAME, O_RDONLY, 0, &st);
     if (fd < 0) return errno == ENOENT ? 1 : kvc_root_fail(r, errno, KVC_CONF_NAME, e);
@@ -190,14 +190,14 @@ static int settle_old(struct kvc_root *r, struct kvc_url *url, struct kvc_error 
 
 /* Reads the configuration, or writes that of a new store and reads what is there then: processes of
  * an engine make their store together. */
-static int root_settle(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
+static int open_conf(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) {
     struct kvc_conf wanted = kvc_conf_default;
-    int status = settle_old(r, url, e);
+    int status = read_old_conf(r, url, e);
     if (status <= 0) return status;
     if (kvc_conf_take(&wanted, url, e) < 0) return -1;
     if (set_conf(r, &wanted, e) || check_owner(r, e)) return -1;
     if (is_empty(r->fd) && write_conf(r, &wanted, 0, e)) return -1;
-    status = settle_old(r, url, e);
+    status = read_old_conf(r, url, e);
     if (status <= 0) return status;
     return kvc_fail(e, KVC_ERR_USAGE,
                     "%s: no store: the folder has files, and none is " KVC_CONF_NAME, r->path);
@@ -214,7 +214,7 @@ int kvc_root_open(struct kvc_root *r, struct kvc_url *url, struct kvc_error *e) 
         status = errno == ELOOP || errno == ENOTDIR
                      ? kvc_fail(e, KVC_ERR_USAGE, "%s: no folder, but a link or a file", r->path)
                      : kvc_root_fail(r, errno, "cannot be opened", e);
-    if (!status) status = root_settle(r, url, e);
+    if (!status) status = open_conf(r, url, e);
     if (!status) status = check_owner(r, e);
     if (!status) status = make_folders(r, e);
     if (!status) r->local = is_local(r->fd);

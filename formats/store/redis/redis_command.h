@@ -2,7 +2,7 @@
 #ifndef KVC_REDIS_COMMAND_H
 #define KVC_REDIS_COMMAND_H
 
-#include "formats/store/redis/redis_lane.h"
+#include "formats/store/redis/redis_connection.h"
 
 #define KVC_REDIS_PREFIX 256
 #define KVC_REDIS_KEY (KVC_REDIS_PREFIX + KVC_OBJECT_NAME)

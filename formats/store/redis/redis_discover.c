@@ -1,5 +1,5 @@
 /* redis_discover.c: asks all known servers for the slots; the first answer counts. */
-#include "formats/store/redis/redis_level.h"
+#include "formats/store/redis/redis_tier.h"
 
 #include "codecs/memory.h"
 

@@ -1,7 +1,7 @@
 /* redis_get.c: reads objects: several at a time, each in slices, so that no value of many megabytes
  * keeps other clients of its server waiting, and hands them over in order. Spec: REDIS.md,
  * "Reading". */
-#include "formats/store/redis/redis_level.h"
+#include "formats/store/redis/redis_tier.h"
 
 #include "codecs/memory.h"
 
@@ -248,7 +248,7 @@ static int is_complete(const struct object *o) {
 }
 
 /* Hands over what is complete. Returns 0, 1: no more are needed, -1: the next one failed. */
-static int hand_over(struct get *g, kvc_level_take *take, void *state) {
+static int hand_over(struct get *g, kvc_tier_take *take, void *state) {
     while (g->handed < g->begun) {
         struct object *o = object_of(g, g->handed);
         if (!is_complete(o)) return 0;
@@ -275,17 +275,17 @@ static int hand_over(struct get *g, kvc_level_take *take, void *state) {
 
 /* Ends the commands that are still under way, without their nodes being blamed. */
 static void give_up(struct get *g) {
-    for (size_t i = 0; i < g->run.n_lanes; i++) {
-        struct kvc_redis_lane *lane = g->run.lane[i];
-        for (struct kvc_redis_request *q = lane->sent.first, *next; q; q = next) {
+    for (size_t i = 0; i < g->run.n_connections; i++) {
+        struct kvc_redis_connection *connection = g->run.connection[i];
+        for (struct kvc_redis_request *q = connection->sent.first, *next; q; q = next) {
             next = q->next;
             free_slice(q);
         }
-        for (struct kvc_redis_request *q = lane->unsent.first, *next; q; q = next) {
+        for (struct kvc_redis_request *q = connection->unsent.first, *next; q; q = next) {
             next = q->next;
             free_slice(q);
         }
-        lane->unsent.first = NULL;
+        connection->unsent.first = NULL;
     }
     for (struct kvc_redis_request *q = g->run.later.first, *next; q; q = next) {
         next = q->next;
@@ -298,9 +298,9 @@ static void give_up(struct get *g) {
     }
 }
 
-int kvc_redis_get(struct kvc_level *level, const struct kvc_object *o, size_t n,
-                  kvc_instant deadline, kvc_level_take *take, void *state, struct kvc_error *e) {
-    struct kvc_redis *l = (struct kvc_redis *)level;
+int kvc_redis_get(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
+                  kvc_tier_take *take, void *state, struct kvc_error *e) {
+    struct kvc_redis *l = (struct kvc_redis *)tier;
     struct get *g;
     int status = 0;
     if (!n) return 0;

@@ -19,7 +19,7 @@ static int add_locked(struct kvc_redis *l, const char *host, uint16_t port) {
     memcpy(n->host, host, strlen(host) + 1);
     snprintf(n->name, sizeof n->name, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
              (unsigned)port);
-    kvc_level_blank(n->name, l->o.password); /* a server may have named the host */
+    kvc_tier_redact(n->name, l->o.password); /* a server may have named the host */
     n->port = port;
     n->of = l;
     l->node[l->n_nodes] = n;
@@ -37,52 +37,52 @@ void kvc_redis_nodes_free(struct kvc_redis *l) {
     for (size_t i = 0; i < l->n_nodes; i++) {
         struct kvc_redis_node *n = l->node[i];
         kvc_redis_lookup_end(n);
-        for (struct kvc_redis_link *link; (link = n->idle) != NULL;) {
-            n->idle = link->next;
-            kvc_redis_link_close(link);
+        for (struct kvc_redis_socket *socket; (socket = n->idle) != NULL;) {
+            n->idle = socket->next;
+            kvc_redis_socket_close(socket);
         }
         free(n);
     }
     free(l->node);
 }
 
-struct kvc_redis_link *kvc_redis_node_link(struct kvc_redis *l, struct kvc_redis_node *n,
-                                           unsigned address, kvc_instant deadline, int *fresh,
-                                           struct kvc_error *e) {
+struct kvc_redis_socket *kvc_redis_node_socket(struct kvc_redis *l, struct kvc_redis_node *n,
+                                               unsigned address, kvc_instant deadline, int *fresh,
+                                               struct kvc_error *e) {
     struct kvc_redis_address to = {.size = 0};
     *fresh = 0;
-    for (struct kvc_redis_link *link;;) {
+    for (struct kvc_redis_socket *socket;;) {
         pthread_mutex_lock(&l->lock);
-        link = n->idle;
-        if (link) {
-            n->idle = link->next;
+        socket = n->idle;
+        if (socket) {
+            n->idle = socket->next;
             n->n_idle--;
         } else if (address < n->n_addresses) to = n->address[address];
         pthread_mutex_unlock(&l->lock);
-        if (!link) break;
-        link->next = NULL;
-        if (kvc_redis_link_is_quiet(link)) return link;
-        kvc_redis_link_close(link);
+        if (!socket) break;
+        socket->next = NULL;
+        if (kvc_redis_socket_is_quiet(socket)) return socket;
+        kvc_redis_socket_close(socket);
     }
     *fresh = 1;
     if (!to.size && kvc_redis_lookup(l, n, address, deadline, &to, e)) return NULL;
-    return kvc_redis_link_open((const struct sockaddr *)&to.a, to.size, l->o.tls, n->host, e);
+    return kvc_redis_socket_open((const struct sockaddr *)&to.a, to.size, l->o.tls, n->host, e);
 }
 
 void kvc_redis_node_give(struct kvc_redis *l, struct kvc_redis_node *n,
-                         struct kvc_redis_link *link) {
+                         struct kvc_redis_socket *socket) {
     int kept = 0;
-    if (kvc_redis_link_is_quiet(link)) {
+    if (kvc_redis_socket_is_quiet(socket)) {
         pthread_mutex_lock(&l->lock);
         kept = n->n_idle < MAX_IDLE;
         if (kept) {
-            link->next = n->idle;
-            n->idle = link;
+            socket->next = n->idle;
+            n->idle = socket;
             n->n_idle++;
         }
         pthread_mutex_unlock(&l->lock);
     }
-    if (!kept) kvc_redis_link_close(link);
+    if (!kept) kvc_redis_socket_close(socket);
 }
 
 int kvc_redis_node_try(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc_error *e) {
@@ -126,7 +126,7 @@ void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsign
 
 void kvc_redis_quote(const struct kvc_redis *l, char *to, size_t room, const char *text) {
     snprintf(to, room, "%s", text);
-    kvc_level_blank(to, l->o.password);
+    kvc_tier_redact(to, l->o.password);
     for (; *to; to++)
         if (*to < ' ' || *to > '~') *to = '?';
 }

@@ -13,12 +13,12 @@ void kvc_redis_nodes_free(struct kvc_redis *l);
 /* Returns an idle connection, or a new one. *fresh: it is new. NULL: the node is to be left alone,
  * or cannot be reached. `address` is the number of the address to try, of which a node has up to
  * KVC_REDIS_MAX_ADDRESSES. */
-struct kvc_redis_link *kvc_redis_node_link(struct kvc_redis *l, struct kvc_redis_node *n,
-                                           unsigned address, kvc_instant deadline, int *fresh,
-                                           struct kvc_error *e);
+struct kvc_redis_socket *kvc_redis_node_socket(struct kvc_redis *l, struct kvc_redis_node *n,
+                                               unsigned address, kvc_instant deadline, int *fresh,
+                                               struct kvc_error *e);
 /* Gives a connection back; one that is not quiet is closed. */
 void kvc_redis_node_give(struct kvc_redis *l, struct kvc_redis_node *n,
-                         struct kvc_redis_link *link);
+                         struct kvc_redis_socket *socket);
 /* Fails, at once, if the node is to be left alone. */
 int kvc_redis_node_try(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc_error *e);
 /* Counts a success, or failures: at 3 of them the node is left alone, and messages say why. */

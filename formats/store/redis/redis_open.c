@@ -1,6 +1,6 @@
-/* redis_open.c: options of the level. It connects to nobody: the first call does, by its own
+/* redis_open.c: options of the tier. It connects to nobody: the first call does, by its own
  * deadline. */
-#include "formats/store/redis/redis_level.h"
+#include "formats/store/redis/redis_tier.h"
 #include "formats/store/redis/redis_tls.h"
 
 #include "codecs/memory.h"
@@ -88,25 +88,25 @@ static int read_password(const char *path, char password[MAX_PASSWORD], struct k
     return status;
 }
 
-static int add_greeting(struct kvc_redis_options *o, int words, const char **word,
-                        struct kvc_error *e) {
+static int add_setup(struct kvc_redis_options *o, int words, const char **word,
+                     struct kvc_error *e) {
     char *text;
     const int n = redisFormatCommandArgv(&text, words, word, NULL);
     if (n < 0) return kvc_fail_memory(e, "a command");
-    char *all = malloc(o->greeting_size + (size_t)n);
+    char *all = malloc(o->setup_size + (size_t)n);
     if (!all) {
         free(text);
         return kvc_fail_memory(e, "a command");
     }
-    if (o->greeting_size) memcpy(all, o->greeting, o->greeting_size);
-    memcpy(all + o->greeting_size, text, (size_t)n);
+    if (o->setup_size) memcpy(all, o->setup, o->setup_size);
+    memcpy(all + o->setup_size, text, (size_t)n);
     explicit_bzero(text, (size_t)n);
-    if (o->greeting) explicit_bzero(o->greeting, o->greeting_size);
+    if (o->setup) explicit_bzero(o->setup, o->setup_size);
     free(text);
-    free(o->greeting);
-    o->greeting = all;
-    o->greeting_size += (size_t)n;
-    o->greeting_replies++;
+    free(o->setup);
+    o->setup = all;
+    o->setup_size += (size_t)n;
+    o->setup_replies++;
     return 0;
 }
 
@@ -127,10 +127,10 @@ static int log_in(struct kvc_redis_options *o, struct kvc_url *url, struct kvc_e
             e, KVC_ERR_USAGE,
             "redis: user '%s' has no password: set KVC_REDIS_PASSWORD or password-file", user);
     const char *auth[] = {"AUTH", user ? user : password, password}, *select[] = {"SELECT", db};
-    if (!status && *password) status = add_greeting(o, user ? 3 : 2, auth, e);
+    if (!status && *password) status = add_setup(o, user ? 3 : 2, auth, e);
     if (!status && *password && !(o->password = strdup(password)))
         status = kvc_fail_memory(e, "a password");
-    if (!status && number) status = add_greeting(o, 2, select, e);
+    if (!status && number) status = add_setup(o, 2, select, e);
     explicit_bzero(password, sizeof password);
     return status;
 }
@@ -168,7 +168,7 @@ struct kvc_redis *kvc_redis_open(struct kvc_url *url, struct kvc_error *e) {
     pthread_condattr_t monotonic;
     if (!l || !(l->node = kvc_alloc(KVC_REDIS_MAX_NODES, sizeof(struct kvc_redis_node *)))) {
         free(l);
-        kvc_fail_memory(e, "a level");
+        kvc_fail_memory(e, "a tier");
         return NULL;
     }
     pthread_mutex_init(&l->lock, NULL);
@@ -179,20 +179,20 @@ struct kvc_redis *kvc_redis_open(struct kvc_url *url, struct kvc_error *e) {
     memset(l->slot, 0xff, sizeof l->slot);
     l->dice = (uint64_t)kvc_now() ^ (uint64_t)getpid() << 32;
     if (add_hosts(l, url->place, e) || read_options(l, url, e)) {
-        kvc_redis_close(&l->level);
+        kvc_redis_close(&l->tier);
         return NULL;
     }
     return l;
 }
 
-void kvc_redis_close(struct kvc_level *level) {
-    struct kvc_redis *l = (struct kvc_redis *)level;
+void kvc_redis_close(struct kvc_tier *tier) {
+    struct kvc_redis *l = (struct kvc_redis *)tier;
     kvc_redis_nodes_free(l);
     kvc_redis_tls_close(l->o.tls);
-    if (l->o.greeting) explicit_bzero(l->o.greeting, l->o.greeting_size);
+    if (l->o.setup) explicit_bzero(l->o.setup, l->o.setup_size);
     if (l->o.password) explicit_bzero(l->o.password, strlen(l->o.password));
     free(l->o.password);
-    free(l->o.greeting);
+    free(l->o.setup);
     free(l->o.prefix);
     pthread_cond_destroy(&l->looked);
     pthread_mutex_destroy(&l->lock);

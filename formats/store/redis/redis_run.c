@@ -1,5 +1,5 @@
 /* redis_run.c: requests, where they go, and what becomes of their replies. The bytes are moved by
- * redis_lane.c. */
+ * redis_connection.c. */
 #include "formats/store/redis/redis_run.h"
 
 #include "codecs/memory.h"
@@ -15,16 +15,18 @@
 enum { MAX_TRIES = 16, TRY_AGAIN = 5000, HUNG = 20000, SLOW = 2000, FAILURES = 3 };
 
 void kvc_redis_run_end(struct kvc_redis_run *run) {
-    for (size_t i = 0; i < run->n_lanes; i++) {
-        struct kvc_redis_lane *lane = run->lane[i];
-        if (lane->link && (lane->sent.first || lane->offset || lane->greetings))
-            kvc_redis_link_close(lane->link);
-        else if (lane->link) kvc_redis_node_give(run->l, lane->node, lane->link);
-        free(lane);
+    for (size_t i = 0; i < run->n_connections; i++) {
+        struct kvc_redis_connection *connection = run->connection[i];
+        if (connection->socket &&
+            (connection->sent.first || connection->offset || connection->setup_replies))
+            kvc_redis_socket_close(connection->socket);
+        else if (connection->socket)
+            kvc_redis_node_give(run->l, connection->node, connection->socket);
+        free(connection);
     }
-    free(run->lane);
-    run->lane = NULL;
-    run->n_lanes = 0;
+    free(run->connection);
+    run->connection = NULL;
+    run->n_connections = 0;
 }
 
 static void finish(struct kvc_redis_run *run, struct kvc_redis_request *q,
@@ -46,19 +48,20 @@ static void note(struct kvc_redis_run *run, const struct kvc_redis_node *node,
     kvc_error_prefix(&run->error, text);
 }
 
-static struct kvc_redis_lane *lane_of(struct kvc_redis_run *run, int number) {
-    for (size_t i = 0; i < run->n_lanes; i++)
-        if (run->lane[i]->number == number) return run->lane[i];
-    struct kvc_redis_lane **list = kvc_room_for_one(run->lane, run->n_lanes, sizeof *run->lane);
+static struct kvc_redis_connection *connection_of(struct kvc_redis_run *run, int number) {
+    for (size_t i = 0; i < run->n_connections; i++)
+        if (run->connection[i]->number == number) return run->connection[i];
+    struct kvc_redis_connection **list = kvc_room_for_one(run->connection, run->n_connections,
+                                                          sizeof *run->connection);
     if (!list) return NULL;
-    run->lane = list;
-    struct kvc_redis_lane *lane = calloc(1, sizeof *lane);
-    if (!lane) return NULL;
-    lane->number = number;
+    run->connection = list;
+    struct kvc_redis_connection *connection = calloc(1, sizeof *connection);
+    if (!connection) return NULL;
+    connection->number = number;
     pthread_mutex_lock(&run->l->lock);
-    lane->node = run->l->node[number];
+    connection->node = run->l->node[number];
     pthread_mutex_unlock(&run->l->lock);
-    return run->lane[run->n_lanes++] = lane;
+    return run->connection[run->n_connections++] = connection;
 }
 
 /* Puts a request into the queue of its node. */
@@ -72,16 +75,16 @@ static void route(struct kvc_redis_run *run, struct kvc_redis_request *q) {
         if (number < 0) l->stale = 1;
         pthread_mutex_unlock(&l->lock);
     }
-    struct kvc_redis_lane *lane = number < 0 ? NULL : lane_of(run, number);
-    if (!lane) {
+    struct kvc_redis_connection *connection = number < 0 ? NULL : connection_of(run, number);
+    if (!connection) {
         if (number < 0) kvc_fail(&e, KVC_ERR_IO, "no server of the cluster has slot %d", q->slot);
         else kvc_fail_memory(&e, "a connection");
         note(run, NULL, &e);
         finish(run, q, KVC_REDIS_FAILED);
-    } else if (lane->broken) finish(run, q, KVC_REDIS_FAILED);
+    } else if (connection->broken) finish(run, q, KVC_REDIS_FAILED);
     else {
-        if (!lane->unsent.first && !lane->sent.first) lane->since = kvc_now();
-        kvc_redis_list_add(&lane->unsent, q);
+        if (!connection->unsent.first && !connection->sent.first) connection->since = kvc_now();
+        kvc_redis_list_add(&connection->unsent, q);
     }
 }
 
@@ -95,27 +98,28 @@ void kvc_redis_run_add(struct kvc_redis_run *run, struct kvc_redis_request *q) {
     route(run, q);
 }
 
-static void lane_failed(struct kvc_redis_run *run, struct kvc_redis_lane *lane, unsigned failures,
-                        const struct kvc_error *e) {
+static void connection_failed(struct kvc_redis_run *run, struct kvc_redis_connection *connection,
+                              unsigned failures, const struct kvc_error *e) {
     struct kvc_redis_request *q;
-    note(run, lane->node, e);
-    if (lane->link) kvc_redis_link_close(lane->link);
-    lane->link = NULL;
-    lane->broken = 1;
-    lane->offset = 0;
-    if (failures) kvc_redis_node_failed(run->l, lane->node, failures, e->message);
-    while ((q = kvc_redis_list_take(&lane->sent)) != NULL) finish(run, q, KVC_REDIS_FAILED);
-    while ((q = kvc_redis_list_take(&lane->unsent)) != NULL) finish(run, q, KVC_REDIS_FAILED);
+    note(run, connection->node, e);
+    if (connection->socket) kvc_redis_socket_close(connection->socket);
+    connection->socket = NULL;
+    connection->broken = 1;
+    connection->offset = 0;
+    if (failures) kvc_redis_node_failed(run->l, connection->node, failures, e->message);
+    while ((q = kvc_redis_list_take(&connection->sent)) != NULL) finish(run, q, KVC_REDIS_FAILED);
+    while ((q = kvc_redis_list_take(&connection->unsent)) != NULL) finish(run, q, KVC_REDIS_FAILED);
 }
 
 /* Sends a request to where an error points. Returns 0; -1: it points nowhere. */
-static int redirect(struct kvc_redis_run *run, const struct kvc_redis_lane *lane,
+static int redirect(struct kvc_redis_run *run, const struct kvc_redis_connection *connection,
                     struct kvc_redis_request *q, int ask) {
     struct kvc_redis_place_of to;
     if (q->slot < 0 || q->tries++ == MAX_TRIES || kvc_redis_redirection(q->reply->str, &to) ||
         to.slot != (unsigned)q->slot)
         return -1;
-    const int number = kvc_redis_node_add(run->l, to.host[0] ? to.host : lane->node->host, to.port);
+    const int number = kvc_redis_node_add(run->l, to.host[0] ? to.host : connection->node->host,
+                                          to.port);
     if (number < 0) return -1;
     if (!ask) {
         pthread_mutex_lock(&run->l->lock);
@@ -131,7 +135,7 @@ static int redirect(struct kvc_redis_run *run, const struct kvc_redis_lane *lane
     return 0;
 }
 
-static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane,
+static void answer(struct kvc_redis_run *run, struct kvc_redis_connection *connection,
                    struct kvc_redis_request *q) {
     if (!q->reply || q->reply->type != REDIS_REPLY_ERROR) {
         finish(run, q, KVC_REDIS_ANSWERED);
@@ -142,7 +146,7 @@ static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane,
     /* a question to this very node is answered so */
     if (q->optional || (elsewhere && q->slot < 0)) verdict = KVC_REDIS_REFUSED;
     else if (elsewhere) {
-        if (redirect(run, lane, q, verdict == KVC_REDIS_ASK) == 0) return;
+        if (redirect(run, connection, q, verdict == KVC_REDIS_ASK) == 0) return;
     } else if (verdict == KVC_REDIS_AGAIN && q->tries++ < MAX_TRIES) {
         kvc_redis_quote(run->l, run->later_why, sizeof run->later_why, q->reply->str);
         freeReplyObject(q->reply);
@@ -155,7 +159,7 @@ static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane,
     if (verdict != KVC_REDIS_REFUSED) {
         struct kvc_error e;
         kvc_redis_explain(run, q, &e);
-        note(run, lane->node, &e);
+        note(run, connection->node, &e);
         pthread_mutex_lock(&run->l->lock);
         run->l->stale = 1;
         pthread_mutex_unlock(&run->l->lock);
@@ -164,8 +168,10 @@ static void answer(struct kvc_redis_run *run, struct kvc_redis_lane *lane,
 }
 
 void kvc_redis_run_init(struct kvc_redis_run *run, struct kvc_redis *l, kvc_instant deadline) {
-    *run =
-        (struct kvc_redis_run){.l = l, .deadline = deadline, .answer = answer, .lost = lane_failed};
+    *run = (struct kvc_redis_run){.l = l,
+                                  .deadline = deadline,
+                                  .answer = answer,
+                                  .lost = connection_failed};
 }
 
 int kvc_redis_is_wrong_type(const struct kvc_redis_request *q) {
@@ -191,13 +197,13 @@ int kvc_redis_explain(const struct kvc_redis_run *run, const struct kvc_redis_re
                     *run->later_why ? ": the server says: " : "", run->later_why);
 }
 
-/* Waits until one of the lanes can move bytes, or something is due. */
+/* Waits until one of the connections can move bytes, or something is due. */
 static void wait(struct kvc_redis_run *run, struct pollfd *p) {
     kvc_instant until = run->later.first && run->wake < run->deadline ? run->wake : run->deadline;
-    for (size_t i = 0; i < run->n_lanes; i++) {
-        const kvc_instant limit = run->lane[i]->since + run->l->o.timeout;
+    for (size_t i = 0; i < run->n_connections; i++) {
+        const kvc_instant limit = run->connection[i]->since + run->l->o.timeout;
         p[i] = (struct pollfd){.fd = -1};
-        if (kvc_redis_lane_wants(run->lane[i], &p[i]) && limit < until) until = limit;
+        if (kvc_redis_connection_wants(run->connection[i], &p[i]) && limit < until) until = limit;
     }
     const kvc_instant now = kvc_now(), left = until - now;
     const int64_t most = 3600 * INT64_C(1000000);
@@ -205,21 +211,21 @@ static void wait(struct kvc_redis_run *run, struct pollfd *p) {
     if (left > 0)
         t = (struct timespec){(left < most ? left : most) / 1000000,
                               (left < most ? left : most) % 1000000 * 1000};
-    if (ppoll(p, run->n_lanes, &t, NULL) < 0)
-        for (size_t i = 0; i < run->n_lanes; i++) p[i].revents = 0;
+    if (ppoll(p, run->n_connections, &t, NULL) < 0)
+        for (size_t i = 0; i < run->n_connections; i++) p[i].revents = 0;
 }
 
-/* Fails lanes that were silent for too long, and all of them at the deadline. */
+/* Fails connections that were silent for too long, and all of them at the deadline. */
 static void expire(struct kvc_redis_run *run) {
     const kvc_instant now = kvc_now();
-    for (size_t i = 0; i < run->n_lanes; i++) {
-        struct kvc_redis_lane *lane = run->lane[i];
+    for (size_t i = 0; i < run->n_connections; i++) {
+        struct kvc_redis_connection *connection = run->connection[i];
         struct kvc_error e;
-        if (!lane->unsent.first && !lane->sent.first) continue;
-        const int64_t silent = now - lane->since;
+        if (!connection->unsent.first && !connection->sent.first) continue;
+        const int64_t silent = now - connection->since;
         if (now < run->deadline && silent < run->l->o.timeout) continue;
         kvc_fail(&e, KVC_ERR_IO, "no answer within the time limit");
-        lane_failed(run, lane, silent >= HUNG ? FAILURES : silent >= SLOW, &e);
+        connection_failed(run, connection, silent >= HUNG ? FAILURES : silent >= SLOW, &e);
     }
     if (now < run->deadline && (!run->later.first || now < run->wake)) return;
     struct kvc_redis_list due = run->later;
@@ -233,15 +239,16 @@ static void expire(struct kvc_redis_run *run) {
 int kvc_redis_run_step(struct kvc_redis_run *run) {
     struct pollfd few[16], *p = few;
     if (!run->pending) return 0;
-    for (size_t i = 0; i < run->n_lanes; i++) kvc_redis_lane_start(run, run->lane[i]);
+    for (size_t i = 0; i < run->n_connections; i++)
+        kvc_redis_connection_start(run, run->connection[i]);
     if (!run->pending) return 0; /* all of their nodes are left alone */
-    const size_t n = run->n_lanes;
+    const size_t n = run->n_connections;
     if (n > sizeof few / sizeof few[0] && !(p = kvc_alloc(n, sizeof *p))) p = few;
     if (p != few || n <= sizeof few / sizeof few[0]) {
         wait(run, p);
-        /* lanes that are added meanwhile come in the next step */
+        /* connections that are added meanwhile come in the next step */
         for (size_t i = 0; i < n; i++)
-            if (p[i].revents) kvc_redis_lane_serve(run, run->lane[i]);
+            if (p[i].revents) kvc_redis_connection_serve(run, run->connection[i]);
     }
     if (p != few) free(p);
     expire(run);

@@ -4,7 +4,7 @@
 #ifndef KVC_REDIS_RUN_H
 #define KVC_REDIS_RUN_H
 
-#include "formats/store/redis/redis_lane.h"
+#include "formats/store/redis/redis_connection.h"
 
 void kvc_redis_run_init(struct kvc_redis_run *run, struct kvc_redis *l, kvc_instant deadline);
 /* Gives connections back; those that wait for replies are closed, as a late reply must not be taken

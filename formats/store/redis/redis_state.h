@@ -1,11 +1,11 @@
-/* redis_state.h: what a level knows of its cluster: servers, their idle connections, who has which
+/* redis_state.h: what a tier knows of its cluster: servers, their idle connections, who has which
  * slot, whom to leave alone. All of it is under one lock, which nobody holds while waiting.
  * REDIS.md, "Slots" and "Failures". */
 #ifndef KVC_REDIS_STATE_H
 #define KVC_REDIS_STATE_H
 
-#include "formats/store/level.h"
-#include "formats/store/redis/redis_link.h"
+#include "formats/store/tier.h"
+#include "formats/store/redis/redis_socket.h"
 #include "formats/store/redis/redis_slots.h"
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ struct kvc_redis_node {
     uint16_t port;
     char name[KVC_REDIS_HOST + 10]; /* for messages */
     int serves;                     /* has slots, or is the single server */
-    struct kvc_redis_link *idle;
+    struct kvc_redis_socket *idle;
     unsigned n_idle;
     unsigned failures; /* without a success since */
     kvc_instant until; /* is left alone; 0: is not */
@@ -37,9 +37,9 @@ struct kvc_redis_node {
 
 struct kvc_redis_options {
     char *prefix;
-    char *greeting; /* commands for a new connection: AUTH, SELECT */
-    size_t greeting_size;
-    unsigned greeting_replies;
+    char *setup; /* commands for a new connection: AUTH, SELECT */
+    size_t setup_size;
+    unsigned setup_replies;
     char *password; /* NULL: none. Messages must not repeat it */
     struct kvc_redis_tls *tls;
     int64_t ttl, timeout; /* microseconds; ttl 0: none */
@@ -47,7 +47,7 @@ struct kvc_redis_options {
 };
 
 struct kvc_redis {
-    struct kvc_level level;
+    struct kvc_tier tier;
     struct kvc_redis_options o; /* does not change */
     pthread_mutex_t lock;       /* of all that follows */
     pthread_cond_t looked;

@@ -1,6 +1,6 @@
 /* redis_walk.c: lists the objects of all servers, and what servers tell of themselves. Spec:
  * REDIS.md, "Listing". */
-#include "formats/store/redis/redis_level.h"
+#include "formats/store/redis/redis_tier.h"
 
 #include "codecs/memory.h"
 #include "codecs/number.h"
@@ -23,7 +23,7 @@ struct walk {
     struct kvc_redis *l;
     struct seen_set set;
     char pattern[2 * KVC_REDIS_KEY];
-    kvc_level_seen *seen;
+    kvc_tier_seen *seen;
     void *state;
     int stop;
 };
@@ -38,10 +38,10 @@ static void put_hash(struct seen_set *s, uint64_t h) {
 /* Returns 1 if the object is new, 0 if it is not, -1 without memory. Keys are hashes, so that 8
  * bytes of them tell objects apart. */
 static int is_new(struct seen_set *s, const struct kvc_object *o, struct kvc_error *e) {
-    uint64_t h, space;
+    uint64_t h, ns;
     memcpy(&h, o->key, sizeof h);
-    memcpy(&space, o->space, sizeof space);
-    h = (h ^ space * 0x9e3779b97f4a7c15u) + o->kind;
+    memcpy(&ns, o->ns, sizeof ns);
+    h = (h ^ ns * 0x9e3779b97f4a7c15u) + o->kind;
     if (!h) h = 1;
     for (size_t at = (size_t)h & (s->room - 1); s->room && s->hash[at];
          at = (at + 1) & (s->room - 1))
@@ -61,12 +61,12 @@ static int is_new(struct seen_set *s, const struct kvc_object *o, struct kvc_err
 
 /* Writes the pattern of all keys, or of those of a namespace: the prefix with its special
  * characters set apart. */
-static void write_pattern(const struct kvc_redis *l, const uint8_t *space, char *to) {
+static void write_pattern(const struct kvc_redis *l, const uint8_t *ns, char *to) {
     for (const char *p = l->o.prefix; *p; p++) {
         if (strchr("*?[]^\\-", *p)) *to++ = '\\';
         *to++ = *p;
     }
-    for (size_t i = 0; space && i < KVC_OBJECT_SPACE; i++) to += sprintf(to, "%02x", space[i]);
+    for (size_t i = 0; ns && i < KVC_OBJECT_NS; i++) to += sprintf(to, "%02x", ns[i]);
     memcpy(to, "*", 2);
 }
 
@@ -188,14 +188,14 @@ static int *serving(struct kvc_redis *l, size_t *n) {
     return list;
 }
 
-int kvc_redis_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *seen, void *state,
+int kvc_redis_walk(struct kvc_tier *tier, const uint8_t *ns, kvc_tier_seen *seen, void *state,
                    struct kvc_error *e) {
-    struct kvc_redis *l = (struct kvc_redis *)level;
+    struct kvc_redis *l = (struct kvc_redis *)tier;
     struct walk w = {.l = l, .seen = seen, .state = state};
     size_t n;
     if (kvc_redis_discover(l, kvc_now() + l->o.timeout, e)) return -1;
     int *node = serving(l, &n), status = node ? 0 : kvc_fail_memory(e, "a list of servers");
-    write_pattern(l, space, w.pattern);
+    write_pattern(l, ns, w.pattern);
     for (size_t i = 0; !status && i < n && !w.stop; i++) status = walk_node(&w, node[i], e);
     free(node);
     free(w.set.hash);
@@ -262,10 +262,10 @@ static void redis_walk_describe(struct kvc_redis *l, const struct about *x, size
     pthread_mutex_unlock(&l->lock);
 }
 
-int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_instant deadline,
+int kvc_redis_facts(struct kvc_tier *tier, struct kvc_tier_facts *facts, kvc_instant deadline,
                     struct kvc_error *e) {
     static const char *const server[] = {"INFO", "server"}, *const memory[] = {"INFO", "memory"};
-    struct kvc_redis *l = (struct kvc_redis *)level;
+    struct kvc_redis *l = (struct kvc_redis *)tier;
     struct about x = {.version = "?", .policy = "?"};
     size_t n;
     if (kvc_redis_discover(l, deadline, e)) return -1;
@@ -278,7 +278,7 @@ int kvc_redis_facts(struct kvc_level *level, struct kvc_level_facts *facts, kvc_
         q[i].node = node[i / 2];
     }
     if (!status) status = run_all(l, q, 2 * n, deadline, e);
-    *facts = (struct kvc_level_facts){.objects = -1, .bytes = -1, .limit = -1};
+    *facts = (struct kvc_tier_facts){.objects = -1, .bytes = -1, .limit = -1};
     for (size_t i = 0; i < n && !status; i++)
         add_server(l, &x, q[2 * i].reply, q[2 * i + 1].reply, i == 0);
     redis_walk_describe(l, &x, n, facts->text, sizeof facts->text);

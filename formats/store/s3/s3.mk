@@ -1,4 +1,4 @@
-# s3.mk: tests of the S3 level, and whether it can be built. Included by store.mk.
+# s3.mk: tests of the S3 tier, and whether it can be built. Included by store.mk.
 
 HAVE_s3 := $(shell $(PKG_CONFIG) --exists "libcurl >= 7.88" expat 2>/dev/null && echo 1)
 s3_LIBS = $(shell $(PKG_CONFIG) --libs libcurl expat)
@@ -7,7 +7,7 @@ S3_OBJ := $(S3_SRC:%.c=$B/%.o)
 # without its libraries, its tests are left out too
 NOT_BUILT += $(if $(HAVE_s3),,tests/unit/test_store_s3.c tests/fuzz/fuzz_store_s3.c)
 
-# A resolver of libcurl that hangs may outlast the level: its code must stay.
+# A resolver of libcurl that hangs may outlast the tier: its code must stay.
 $B/kvc_store_s3.so: private LDFLAGS += -Wl,-z,nodelete
 
 # its own tests: it is linked into them, so that they see its counters
@@ -18,7 +18,7 @@ $B/replay/fuzz_store_s3: $B/tests/fuzz/fuzz_store_s3.o $B/tests/fuzz/replay.o $(
 	@mkdir -p $(@D)
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
-$B/fuzz/fuzz_store_s3: $(S3_SRC) $(addprefix formats/store/,level.c object.c url.c)
+$B/fuzz/fuzz_store_s3: $(S3_SRC) $(addprefix formats/store/,tier.c object.c url.c)
 $B/replay/fuzz_store_s3 $B/fuzz/fuzz_store_s3: override KVC_LDLIBS += $(s3_LIBS)
 
 ## test-s3-sign: the signatures that libcurl makes for the S3 backend, computed again

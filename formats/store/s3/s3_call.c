@@ -114,10 +114,10 @@ void kvc_s3_request_free(struct kvc_s3_request *r) {
 
 /* --- the end of a try --- */
 
-void kvc_s3_blank(const struct kvc_s3 *l, char *text) {
+void kvc_s3_redact(const struct kvc_s3 *l, char *text) {
     const struct kvc_s3_key *k = &l->setup.key;
     const char *const secret[] = {k->secret, k->token, k->id};
-    for (size_t i = 0; i < sizeof secret / sizeof secret[0]; i++) kvc_level_blank(text, secret[i]);
+    for (size_t i = 0; i < sizeof secret / sizeof secret[0]; i++) kvc_tier_redact(text, secret[i]);
 }
 
 static void finish(struct kvc_s3_call *c, struct kvc_s3_request *r) {
@@ -199,14 +199,14 @@ static void take_answer(struct kvc_s3_call *c, struct kvc_s3_try *t) {
     t->text = NULL;
     r->code[0] = '\0';
     if (t->answer.status >= 300) kvc_s3_read_error(r->code, message, r->text, r->length);
-    kvc_s3_blank(c->l, r->code);
-    kvc_s3_blank(c->l, r->answer.region);
-    kvc_s3_blank(c->l, r->answer.server);
+    kvc_s3_redact(c->l, r->code);
+    kvc_s3_redact(c->l, r->answer.region);
+    kvc_s3_redact(c->l, r->answer.server);
     if (t->own && t->got) memcpy(r->into, t->own, (size_t)t->got);
     if (t->own) atomic_fetch_add(&c->l->counters.hedges_won, 1);
 }
 
-static void s3_call_settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
+static void try_ended(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code) {
     struct kvc_s3_request *r = t->r;
     const int64_t took = t->answered - t->started;
     const char *wrong = code == CURLE_OK || t->too_much ? check(t) : NULL;
@@ -217,7 +217,7 @@ static void s3_call_settle(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode
                  : *t->error ? t->error
                  : code      ? curl_easy_strerror(code)
                              : "no answer");
-        kvc_s3_blank(c->l, why);
+        kvc_s3_redact(c->l, why);
         const int final = code == CURLE_PEER_FAILED_VERIFICATION ||
                           code == CURLE_SSL_CACERT_BADFILE || code == CURLE_OUT_OF_MEMORY ||
                           code == CURLE_URL_MALFORMAT;
@@ -333,7 +333,7 @@ static void perform(struct kvc_s3_call *c) {
         if (m->msg != CURLMSG_DONE) continue;
         const CURLcode code = m->data.result;
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &t);
-        s3_call_settle(c, t, code);
+        try_ended(c, t, code);
     }
 }
 

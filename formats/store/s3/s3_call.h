@@ -32,7 +32,7 @@ void kvc_s3_cancel(struct kvc_s3_call *c, struct kvc_s3_request *r);
 void kvc_s3_request_free(struct kvc_s3_request *r);
 
 /* Takes what is secret out of a text that the server may have made. */
-void kvc_s3_blank(const struct kvc_s3 *l, char *text);
+void kvc_s3_redact(const struct kvc_s3 *l, char *text);
 /* Reports a request that failed, or was answered with a status that the caller did not expect.
  * Returns -1. */
 int kvc_s3_fail(const struct kvc_s3 *l, const struct kvc_s3_request *r, struct kvc_error *e);

@@ -58,9 +58,9 @@ static int s3_find_ask(struct kvc_s3_call *c, struct probe *p, const struct kvc_
     return status;
 }
 
-int kvc_s3_find(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
                 size_t *found, uint64_t *size, struct kvc_error *e) {
-    struct kvc_s3 *l = (struct kvc_s3 *)level;
+    struct kvc_s3 *l = (struct kvc_s3 *)tier;
     struct kvc_s3_search s;
     struct kvc_s3_call c;
     size_t probe[KVC_S3_PROBES], asked;

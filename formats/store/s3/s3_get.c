@@ -188,7 +188,7 @@ static int begin_more(struct get *g) {
 }
 
 /* Hands over what is complete. Returns 1 if no more is needed. */
-static int hand_over(struct get *g, kvc_level_take *take, void *state) {
+static int hand_over(struct get *g, kvc_tier_take *take, void *state) {
     while (g->first < g->next && g->f[g->first].over) {
         struct fetch *f = &g->f[g->first];
         uint8_t *data = f->data;
@@ -200,13 +200,13 @@ static int hand_over(struct get *g, kvc_level_take *take, void *state) {
     return 0;
 }
 
-int kvc_s3_get(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline,
-               kvc_level_take *take, void *state, struct kvc_error *e) {
+int kvc_s3_get(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
+               kvc_tier_take *take, void *state, struct kvc_error *e) {
     struct get g = {.o = o, .n = n, .e = e};
     if (!n) return 0;
     g.f = kvc_alloc_zeros(n, sizeof *g.f);
     if (!g.f) return kvc_fail_memory(e, "objects of S3");
-    int status = kvc_s3_call_begin(&g.c, (struct kvc_s3 *)level, deadline, e), stop = 0;
+    int status = kvc_s3_call_begin(&g.c, (struct kvc_s3 *)tier, deadline, e), stop = 0;
     if (!status) {
         while (!status && !stop && g.first < n) {
             struct kvc_s3_request *r = NULL;

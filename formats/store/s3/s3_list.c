@@ -16,8 +16,8 @@
 #define PAGE_TIME INT64_C(60000000)
 
 /* Gives the objects of one page. Returns 1 to stop. */
-static int take_page(const struct kvc_s3 *l, const struct kvc_s3_listing *list,
-                     kvc_level_seen *seen, void *state) {
+static int take_page(const struct kvc_s3 *l, const struct kvc_s3_listing *list, kvc_tier_seen *seen,
+                     void *state) {
     const size_t prefix = strlen(l->setup.prefix);
     for (size_t i = 0; i < list->n; i++) {
         struct kvc_object o = {0};
@@ -46,16 +46,16 @@ static int read_page(struct kvc_s3_call *c, const char *prefix, const char *toke
     return status;
 }
 
-int kvc_s3_walk(struct kvc_level *level, const uint8_t *space, kvc_level_seen *seen, void *state,
+int kvc_s3_walk(struct kvc_tier *tier, const uint8_t *ns, kvc_tier_seen *seen, void *state,
                 struct kvc_error *e) {
-    struct kvc_s3 *l = (struct kvc_s3 *)level;
+    struct kvc_s3 *l = (struct kvc_s3 *)tier;
     struct kvc_s3_call c;
-    char prefix[sizeof l->setup.prefix + 2 * KVC_OBJECT_SPACE + 2], *token = NULL;
+    char prefix[sizeof l->setup.prefix + 2 * KVC_OBJECT_NS + 2], *token = NULL;
     size_t n = strlen(l->setup.prefix);
     memcpy(prefix, l->setup.prefix, n + 1);
-    if (space) {
-        kvc_hex(space, KVC_OBJECT_SPACE, prefix + n);
-        n += 2 * KVC_OBJECT_SPACE;
+    if (ns) {
+        kvc_hex(ns, KVC_OBJECT_NS, prefix + n);
+        n += 2 * KVC_OBJECT_NS;
         memcpy(prefix + n, "-", 2);
     }
     if (kvc_s3_call_begin(&c, l, INT64_MAX, e)) return -1;
@@ -111,13 +111,13 @@ static int delete_some(struct kvc_s3_call *c, struct delete *d, const struct kvc
     return status;
 }
 
-int kvc_s3_drop(struct kvc_level *level, const struct kvc_object *o, size_t n, kvc_instant deadline,
+int kvc_s3_drop(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
                 struct kvc_error *e) {
     struct kvc_s3_call c;
     if (!n) return 0;
     struct delete *d = kvc_alloc_zeros(n < ROUND ? n : ROUND, sizeof *d);
     if (!d) return kvc_fail_memory(e, "requests to S3");
-    int status = kvc_s3_call_begin(&c, (struct kvc_s3 *)level, deadline, e);
+    int status = kvc_s3_call_begin(&c, (struct kvc_s3 *)tier, deadline, e);
     if (!status) {
         for (size_t i = 0; i < n && !status; i += ROUND)
             status = delete_some(&c, d, o + i, n - i < ROUND ? n - i : ROUND, e);
@@ -127,10 +127,10 @@ int kvc_s3_drop(struct kvc_level *level, const struct kvc_object *o, size_t n, k
     return status;
 }
 
-int kvc_s3_quarantine(struct kvc_level *level, const struct kvc_object *o, struct kvc_error *e) {
-    struct kvc_s3 *l = (struct kvc_s3 *)level;
+int kvc_s3_quarantine(struct kvc_tier *tier, const struct kvc_object *o, struct kvc_error *e) {
+    struct kvc_s3 *l = (struct kvc_s3 *)tier;
     /* also if it is deleted: until the server has done so, it is not read again */
-    const int status = l->setup.delete_bad ? kvc_s3_drop(level, o, 1, kvc_now() + 5000000, e) : 0;
+    const int status = l->setup.delete_bad ? kvc_s3_drop(tier, o, 1, kvc_now() + 5000000, e) : 0;
     if (!l->setup.delete_bad || status) kvc_s3_remember(l->memory, o, KVC_S3_BAD, 0, kvc_now());
     return status;
 }

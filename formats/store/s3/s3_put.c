@@ -25,7 +25,7 @@ struct put {
 };
 
 /* Reports a write that was refused. What is too large is the fault of the object, and not of the
- * level. */
+ * tier. */
 static int refused(struct put *p, const struct kvc_s3_request *r) {
     kvc_s3_fail(p->l, r, p->e);
     if (p->e && !*r->why && (r->answer.status == 413 || strcmp(r->code, "EntityTooLarge") == 0))
@@ -165,7 +165,7 @@ static int end_upload(struct put *p, const char *id, const char *body) {
         }
         enum verdict v = judge(&r);
         const int failed = v == WRITTEN && kvc_s3_read_error(r.code, message, r.text, r.length);
-        kvc_s3_blank(p->l, r.code);
+        kvc_s3_redact(p->l, r.code);
         if (failed) v = strcmp(r.code, "PreconditionFailed") == 0 ? THERE : CONFLICT;
         kvc_s3_request_free(&r);
         if (v == WRITTEN) return 0;
@@ -209,10 +209,10 @@ static int put_parts(struct put *p) {
     return status;
 }
 
-int kvc_s3_put(struct kvc_level *level, const struct kvc_object *o, const void *data, size_t size,
-               const struct kvc_level_put *how, kvc_instant deadline, int *there,
+int kvc_s3_put(struct kvc_tier *tier, const struct kvc_object *o, const void *data, size_t size,
+               const struct kvc_tier_put *how, kvc_instant deadline, int *there,
                struct kvc_error *e) {
-    struct put p = {.l = (struct kvc_s3 *)level,
+    struct put p = {.l = (struct kvc_s3 *)tier,
                     .data = data,
                     .size = size,
                     .replace = how && how->replace,

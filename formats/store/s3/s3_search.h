@@ -3,7 +3,7 @@
 #ifndef KVC_S3_SEARCH_H
 #define KVC_S3_SEARCH_H
 
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 
 /* Questions of a round. */
 #define KVC_S3_PROBES 32

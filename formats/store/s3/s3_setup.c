@@ -90,10 +90,9 @@ int kvc_s3_key_file(struct kvc_s3_key *k, const char *path, const char *profile,
     }
     if (st.st_mode & 077) {
         fclose(f);
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "s3: others can read the file of credentials '%s': chmod 600 makes it fit for use",
-            path);
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "s3: the file of credentials '%s' is readable by others: chmod 600 it",
+                        path);
     }
     read_profile(&read, f, profile, &long_value);
     fclose(f);

@@ -1,4 +1,4 @@
-/* s3_setup.h: what the text of an S3 level, the environment and files of credentials say. Not for
+/* s3_setup.h: what the text of an S3 tier, the environment and files of credentials say. Not for
  * what is done with it. */
 #ifndef KVC_S3_SETUP_H
 #define KVC_S3_SETUP_H

@@ -1,8 +1,8 @@
-/* s3_state.h: an open S3 level, as its files share it. */
+/* s3_state.h: an open S3 tier, as its files share it. */
 #ifndef KVC_S3_STATE_H
 #define KVC_S3_STATE_H
 
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 #include "formats/store/s3/s3_search.h"
 #include "formats/store/s3/s3_setup.h"
 
@@ -27,7 +27,7 @@ struct kvc_s3_channel;
 struct kvc_s3_aborts;
 
 struct kvc_s3 {
-    struct kvc_level level;
+    struct kvc_tier tier;
     struct kvc_s3_setup setup;
     struct kvc_s3_memory *memory;
     struct kvc_s3_counters counters;

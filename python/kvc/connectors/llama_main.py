@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
 
 def open_proxy(o: argparse.Namespace) -> Proxy:
     """Opens what the options name."""
-    store = Store(o.store, threads=o.threads, queue_bytes=o.queue, local_deadline=o.deadline, deadline=o.deadline,
-                  load_deadline=o.load_deadline, key_file=o.key_file)
+    store = Store(o.store, threads=o.threads, queue_bytes=o.queue, local_timeout=o.deadline, timeout=o.deadline,
+                  load_timeout=o.load_deadline, key_file=o.key_file)
     folder = SlotFolder(o.slots)
     prefixes = Prefixes(store, Slots(), folder, model=o.model, min_tokens=o.min_tokens, wait=o.wait, recipe=o.recipe, profile=o.profile,
                         chunk=o.chunk, tenant_file=o.tenant_file)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import Code, Error
 from ..file import File
-from ..store import Space, Store
+from ..store import Namespace, Store
 from .llama_http import Caller, Refused
 from .llama_slots import Slot, SlotFolder, Slots, add_streams, count_streams, open_slot
 
@@ -26,10 +26,10 @@ class Off(Exception):
 
 
 @dataclass
-class Namespace:
+class Served:
     """The caches of one model in the store."""
 
-    space: Space
+    namespace: Namespace
     model: str  # path of its weights
     whole: bool  # layers keep a window or a state: caches are stored as they are
     streams: int  # that the server's slot files have
@@ -48,7 +48,7 @@ class Prefixes:
     """Prefixes of the model that the server serves at the moment.
 
     Nothing of one model reaches another: the server is asked before each use whether it is still what it was. `options` are those of
-    Store.space(); `model` names the weights if the path that the server tells cannot be read.
+    Store.namespace(); `model` names the weights if the path that the server tells cannot be read.
     """
 
     def __init__(self, store: Store, slots: Slots, folder: SlotFolder, *, model: Optional[str] = None, min_tokens: int = 256,
@@ -58,40 +58,40 @@ class Prefixes:
         self._model, self._wait, self._options = model, wait, options
         self._lock = threading.Lock()
         self._props: Optional[Dict[str, Any]] = None
-        self._namespace: Optional[Namespace] = None
+        self._served: Optional[Served] = None
         self._why, self._again = "", 0.0
 
     @property
     def name(self) -> str:
-        return self._namespace.space.name if self._namespace else ""
+        return self._served.namespace.name if self._served else ""
 
     @property
     def why_off(self) -> str:
-        return "" if self._namespace else self._why
+        return "" if self._served else self._why
 
-    def current(self, caller: Caller) -> Namespace:
+    def current(self, caller: Caller) -> Served:
         """Returns the namespace of what the server serves now. Off: there is none."""
         with self._lock:
             props = self._ask(caller)
             if props != self._props:  # another server, or it was started again
-                self._props, self._namespace, self._again = props, None, 0
+                self._props, self._served, self._again = props, None, 0
                 self.slots.forget()
-            if self._namespace is None and time.monotonic() >= self._again:
+            if self._served is None and time.monotonic() >= self._again:
                 try:
-                    self._namespace = self._open(caller, props)
+                    self._served = self._open(caller, props)
                 except (Off, Error, Refused, OSError, ValueError, KeyError) as problem:
                     if isinstance(problem, Refused) and problem.status in _NOT_NOW:
                         raise
                     self._why = str(problem)
                     self._again = time.monotonic() + _RETRY
-            if self._namespace is None:
+            if self._served is None:
                 raise Off(self._why)
-            return self._namespace
+            return self._served
 
-    def check(self, caller: Caller, namespace: Namespace) -> None:
+    def check(self, caller: Caller, served: Served) -> None:
         """Raises Off if the server is not the one any more that this namespace was opened for."""
         with self._lock:
-            if self._ask(caller) != self._props or self._namespace is not namespace:
+            if self._ask(caller) != self._props or self._served is not served:
                 raise Off("the server was started again")
 
     @staticmethod
@@ -103,7 +103,7 @@ class Prefixes:
 
     # --- opening ---
 
-    def _open(self, caller: Caller, props: Dict[str, Any]) -> Namespace:
+    def _open(self, caller: Caller, props: Dict[str, Any]) -> Served:
         model = self._model or str(props.get("model_path", ""))
         if not os.access(model, os.R_OK):
             raise Off(f"the server's model '{model}' cannot be read: name its file with --model")
@@ -115,7 +115,7 @@ class Prefixes:
             with open_slot(path, model) as like:
                 whole = any(t.part in ("sliding", "recurrent") for t in like.tensors)
                 self._check(like, whole, streams, path)
-                return Namespace(self.store.space(like, **self._options), model, whole, streams)
+                return Served(self.store.namespace(like, **self._options), model, whole, streams)
         finally:
             self.folder.remove(os.path.basename(path))
 
@@ -149,14 +149,14 @@ class Prefixes:
 
     # --- reading and writing ---
 
-    def fetch(self, namespace: Namespace, tokens: np.ndarray, held: int) -> Found:
+    def fetch(self, served: Served, tokens: np.ndarray, held: int) -> Found:
         """Finds the longest prefix that the store has, and writes it as a slot file if it is worth more than what a slot holds."""
         asked = tokens[:-1]  # the last one must be computed
-        if namespace.whole:
-            file = namespace.space.get_whole(asked)
+        if served.whole:
+            file = served.namespace.get_whole(asked)
             found = len(file.tokens) if file is not None else 0
         else:
-            with namespace.space.find(asked) as hit:
+            with served.namespace.find(asked) as hit:
                 found = hit.tokens
                 file = hit.get() if found >= held + self.min_tokens else None
         if file is None:
@@ -167,21 +167,21 @@ class Prefixes:
                 return Found(found)
             name = self.folder.name()
             try:
-                size = file.unpack(self.folder.path(name), None if namespace.whole else "llama")
-                add_streams(self.folder.path(name), 1 if namespace.whole else namespace.streams)
+                size = file.unpack(self.folder.path(name), None if served.whole else "llama")
+                add_streams(self.folder.path(name), 1 if served.whole else served.streams)
             except BaseException:
                 self.folder.remove(name)
                 raise
         return Found(found, name, size)
 
-    def put(self, namespace: Namespace, name: str, prompt: np.ndarray) -> Tuple[bool, np.ndarray]:
+    def put(self, served: Served, name: str, prompt: np.ndarray) -> Tuple[bool, np.ndarray]:
         """Puts a saved slot in the background. Returns whether the store took it, and its tokens."""
-        file = open_slot(self.folder.path(name), namespace.model)
+        file = open_slot(self.folder.path(name), served.model)
         try:
             tokens = file.tokens
             if tokens is None or tokens.size < prompt.size or not np.array_equal(tokens[:prompt.size], prompt):
                 raise Error(Code.VERIFY, "the slot does not begin with the prompt, and is not stored")
-            return namespace.space.put(file, wait=False), tokens
+            return served.namespace.put(file, wait=False), tokens
         finally:
             file.close()  # does nothing while it is the store's
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import arrays
 from .llama_http import Caller, ClientGone, Outcome, Refused, Room, Server
-from .llama_model import Found, Namespace, Off, Prefixes, restore, save, state_of
+from .llama_model import Found, Served, Off, Prefixes, restore, save, state_of
 from .llama_slots import Busy, Mark, Slot, SlotFolder
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Task:
     """A completion that has a slot."""
 
     caller: Caller
-    namespace: Namespace
+    served: Served
     tokens: np.ndarray
     slot: Slot
     held: int = 0  # tokens that the slot held
@@ -229,7 +229,7 @@ class Proxy:
             raise Passed(reason)
         caller = self.server.caller(client.headers)
         try:
-            namespace = self.prefixes.current(caller)
+            served = self.prefixes.current(caller)
             tokens = prompt_tokens(caller, client.path.partition("?")[0], request)
             slot = self.slots.take(caller, tokens, self.wait)
         except Busy:
@@ -237,7 +237,7 @@ class Proxy:
         except Refused:
             raise Passed("refused") from None  # as the server will refuse the request itself
         try:
-            task = Task(caller, namespace, tokens, slot, held=slot.common(tokens))
+            task = Task(caller, served, tokens, slot, held=slot.common(tokens))
             self._restore(task)
             # without the shifted rows of n_cache_reuse: they are not those of the prompt, and would be stored as such
             request.update(id_slot=slot.number, cache_prompt=not slot.foreign, n_cache_reuse=0)
@@ -252,7 +252,7 @@ class Proxy:
         """Restores the prefix that the store has, unless the slot holds as much. A failure leaves a slot that is computed anew."""
         slot, began = task.slot, time.monotonic()
         try:
-            task.found = self.prefixes.fetch(task.namespace, task.tokens, task.held)
+            task.found = self.prefixes.fetch(task.served, task.tokens, task.held)
             if task.found.name:
                 task.restored = self._load(task, task.found.name)
         except Exception as problem:
@@ -275,7 +275,7 @@ class Proxy:
             self.folder.remove(name)
         if restored != task.found.tokens:
             raise ValueError(f"the server restored {restored} of {task.found.tokens} tokens")
-        self.prefixes.check(task.caller, task.namespace)
+        self.prefixes.check(task.caller, task.served)
         slot.foreign = False
         return restored
 
@@ -336,7 +336,7 @@ class Proxy:
         name = self.folder.name()
         try:
             save(task.caller, slot, name)
-            self.prefixes.check(task.caller, task.namespace)
+            self.prefixes.check(task.caller, task.served)
         except BaseException:
             self.folder.remove(name)
             raise
@@ -346,15 +346,15 @@ class Proxy:
         """Tells whether a slot of so many tokens has more than the store."""
         if total > self.max_tokens:
             return False
-        if task.namespace.whole:
+        if task.served.whole:
             return total >= task.found.tokens + self.prefixes.min_tokens
-        chunk = task.namespace.space.chunk
+        chunk = task.served.namespace.chunk
         return total // chunk * chunk > task.found.tokens
 
     def _put(self, task: Task, name: str, mark: Optional[Mark]) -> None:
         self.count("saves")
         self.count("saved_bytes", self.folder.size(name))
-        taken, tokens = self.prefixes.put(task.namespace, name, task.tokens)
+        taken, tokens = self.prefixes.put(task.served, name, task.tokens)
         self.slots.learn(task.slot, mark, tokens)
         if not taken:
             self.count("dropped")

@@ -21,8 +21,8 @@ from ..arrays import Key
 from ..errors import Code, Error
 from ..file import Path
 from ..pack import open_arrays
-from ..store import Space, Store
-from .pages import Counters, Geometry, Workers, facts_of_pages, name_of, open_space, scale_facts
+from ..store import Namespace, Store
+from .pages import Counters, Geometry, Workers, facts_of_pages, name_of, open_namespace, scale_facts
 
 Completion = Tuple[int, bool, str, Optional[List[bool]]]  # number, success, error, result of each key
 # [2, layers, tokens, heads * dim], [layers, tokens, heads * 2 * dim], [layers, tokens, dim] of latents
@@ -119,7 +119,7 @@ class KvcClient:
         self._chunks = {0: _Chunk(own)}
         self._chunks.update({int(str(group), 16): _Chunk({**own, **other}) for group, other in (groups or {}).items()})
         self._tokens, self._seconds, self._log_seconds = chunk, seconds, log_seconds
-        self._space_options = {"recipe": recipe, "tenant_file": tenant_file}
+        self._namespace_options = {"recipe": recipe, "tenant_file": tenant_file}
         self._log = _logger()
         self._about = {"pairing": pairing, "weights": weights}
         self._scales = {dtype: scale_facts(dtype, scale, scale_source, log=self._log)
@@ -127,16 +127,16 @@ class KvcClient:
         self._counters = Counters(self._log, "lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys",
                                   "stored_keys", "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
         self.stored: Optional[Dict[str, int]] = None  # bytes of chunks by their keys, as they are stored, for whoever asks for them
-        self._spaces: Dict[Tuple[str, int], Tuple[Space, Dict[str, Any]]] = {}
+        self._namespaces: Dict[Tuple[str, int], Tuple[Namespace, Dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._completions: List[Completion] = []
         self._number = 0
         self._closed = False
         self._logged = time.monotonic()
-        self._store = Store(levels, deadline=deadline, local_deadline=deadline, load_deadline=load_deadline, key_file=key_file)
+        self._store = Store(levels, timeout=deadline, local_timeout=deadline, load_timeout=load_deadline, key_file=key_file)
         for own_chunk in self._chunks.values():  # a wrong recipe or file is said now, and not at each chunk
-            open_space(self._store, own_chunk.geometry, self._facts(own_chunk.geometry, "any"), **self._space_options).close()
+            open_namespace(self._store, own_chunk.geometry, self._facts(own_chunk.geometry, "any"), **self._namespace_options).close()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._workers = Workers(threads, waiting, "kvc-lmcache")
 
@@ -193,8 +193,8 @@ class KvcClient:
             self._closed = True
             os.close(self._fd)
         self._log.info("%s", self._summary())
-        for space, _ in self._spaces.values():
-            space.close()
+        for namespace, _ in self._namespaces.values():
+            namespace.close()
         self._store.close()
 
     def stats(self) -> Dict[str, Any]:
@@ -245,15 +245,15 @@ class KvcClient:
     def _facts(self, geometry: Geometry, model: str) -> Dict[str, Any]:
         return facts_of_pages(geometry, model=model, scales=self._scales[geometry.dtype], **self._about)
 
-    def _space(self, key: str) -> Tuple[Space, Dict[str, Any], "_Chunk"]:
+    def _namespace(self, key: str) -> Tuple[Namespace, Dict[str, Any], "_Chunk"]:
         """Returns the namespace of a key, which is opened at the first key of its model and group."""
         model, group, chunk = self._chunk(key)
         with self._opening:
-            if (model, group) not in self._spaces:
+            if (model, group) not in self._namespaces:
                 facts = self._facts(chunk.geometry, model)
-                self._spaces[model, group] = open_space(self._store, chunk.geometry, facts, **self._space_options), facts
-            space, facts = self._spaces[model, group]
-        return space, facts, chunk
+                self._namespaces[model, group] = open_namespace(self._store, chunk.geometry, facts, **self._namespace_options), facts
+            namespace, facts = self._namespaces[model, group]
+        return namespace, facts, chunk
 
     def _fits(self, geometry: Geometry, key: str, buffer: Any) -> bool:
         size = memoryview(buffer).nbytes
@@ -265,12 +265,12 @@ class KvcClient:
         return False
 
     def _put(self, key: str, buffer: Any) -> bool:
-        space, facts, chunk = self._space(key)
+        namespace, facts, chunk = self._namespace(key)
         if not self._fits(chunk.geometry, key, buffer):
             return False
         told: List[int] = []
         with open_arrays(chunk.views(buffer), dtype=chunk.geometry.dtype, facts=facts) as f:
-            stored = space.put_name(name_of(key), f, seconds=self._seconds, told=told)
+            stored = namespace.put_name(name_of(key), f, seconds=self._seconds, told=told)
         if stored and self.stored is not None and told[0]:
             if len(self.stored) >= _SIZES:
                 self.stored.clear()
@@ -279,14 +279,14 @@ class KvcClient:
             self._counters.add("stored_keys")
             self._counters.add("stored_bytes", memoryview(buffer).nbytes)
         else:
-            self._counters.trouble("not_stored", f"no level of the store keeps chunk {key}")
+            self._counters.trouble("not_stored", f"no tier of the store keeps chunk {key}")
         return stored
 
     def _load(self, key: str, buffer: Any) -> bool:
-        space, _, chunk = self._space(key)
+        namespace, _, chunk = self._namespace(key)
         if not self._fits(chunk.geometry, key, buffer):
             return False
-        loaded = space.load_name(name_of(key), chunk.views(buffer), dtype=chunk.geometry.dtype, threads=1)
+        loaded = namespace.load_name(name_of(key), chunk.views(buffer), dtype=chunk.geometry.dtype, threads=1)
         if loaded:
             self._counters.add("loaded_keys")
             self._counters.add("loaded_bytes", memoryview(buffer).nbytes)
@@ -294,31 +294,31 @@ class KvcClient:
             self._counters.trouble("not_loaded", f"chunk {key} is not in the store, or damaged: it is computed again")
         return loaded
 
-    def _by_space(self, keys: Sequence[str]) -> Dict[Space, List[int]]:
+    def _by_namespace(self, keys: Sequence[str]) -> Dict[Namespace, List[int]]:
         """Returns the numbers of keys by namespace, without those that have no geometry."""
-        found: Dict[Space, List[int]] = {}
+        found: Dict[Namespace, List[int]] = {}
         for i, key in enumerate(keys):
             try:
-                found.setdefault(self._space(key)[0], []).append(i)
+                found.setdefault(self._namespace(key)[0], []).append(i)
             except (Error, ValueError) as problem:
                 self._counters.trouble("foreign", str(problem))
         return found
 
     def _find(self, keys: Sequence[str]) -> List[bool]:
         results = [False] * len(keys)
-        for space, numbers in self._by_space(keys).items():
-            for i, there in zip(numbers, space.find_names([name_of(keys[i]) for i in numbers])):
+        for namespace, numbers in self._by_namespace(keys).items():
+            for i, there in zip(numbers, namespace.find_names([name_of(keys[i]) for i in numbers])):
                 results[i] = there
         self._counters.add("found_keys", sum(results))
         return results
 
     def _drop(self, keys: Sequence[str]) -> List[bool]:
-        """Removes chunks. All that are in no level afterwards count as removed, as LMCache counts what it frees."""
+        """Removes chunks. All that are in no tier afterwards count as removed, as LMCache counts what it frees."""
         results = [False] * len(keys)
-        for space, numbers in self._by_space(keys).items():
+        for namespace, numbers in self._by_namespace(keys).items():
             names = [name_of(keys[i]) for i in numbers]
-            space.drop_names(names)
-            for i, there in zip(numbers, space.find_names(names)):
+            namespace.drop_names(names)
+            for i, there in zip(numbers, namespace.find_names(names)):
                 results[i] = not there
         self._counters.add("deleted_keys", sum(results))
         return results

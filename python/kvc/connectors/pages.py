@@ -22,7 +22,7 @@ from ..errors import Code, Error
 from ..facts import fingerprint_of
 from ..file import Path
 from ..pack import open_arrays
-from ..store import Space, Store
+from ..store import Namespace, Store
 
 _BITS = {"f32": np.uint32, "f16": np.uint16, "bf16": np.uint16, "f8e4m3": np.uint8, "f8e5m2": np.uint8, "u8": np.uint8, "i8": np.uint8}
 _OTHER_NAMES = {"float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
@@ -173,14 +173,14 @@ def facts_of_pages(geometry: Geometry, *, model: Optional[str] = None, weights: 
     return {key: value for key, value in facts.items() if value not in (None, "")}
 
 
-def open_space(store: Store, geometry: Geometry, facts: Mapping[str, Any], **options: Any) -> Space:
-    """Opens the namespace of caches of a geometry and facts. Options are those of Store.space().
+def open_namespace(store: Store, geometry: Geometry, facts: Mapping[str, Any], **options: Any) -> Namespace:
+    """Opens the namespace of caches of a geometry and facts. Options are those of Store.namespace().
 
     A profile needs the positions of tokens: pages that begin elsewhere than they say do not fit it.
     """
     like = geometry.views(bytes(geometry.token_bytes))
     with open_arrays(like, dtype=geometry.dtype, facts=facts) as f:
-        return store.space(f, **options)
+        return store.namespace(f, **options)
 
 
 def name_of(key: str) -> bytes:

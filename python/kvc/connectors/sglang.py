@@ -22,8 +22,8 @@ import numpy as np
 from ..arrays import Key
 from ..errors import Code, Error
 from ..pack import open_arrays
-from ..store import Space, Store
-from .pages import Counters, facts_of_pages, name_of, open_space, scale_facts
+from ..store import Namespace, Store
+from .pages import Counters, facts_of_pages, name_of, open_namespace, scale_facts
 from .sglang_pool import KV, Foreign, HostPool, is_writer, shard_of
 
 try:
@@ -82,7 +82,7 @@ class KvcStorage(HiCacheStorage):
         self._config, self._options = storage_config, o
         self._threads = int(o.get("threads", 4))
         deadline = float(o.get("deadline", 1.0))
-        self._store = Store(o["levels"], deadline=deadline, local_deadline=deadline, load_deadline=float(o.get("load_deadline", 10.0)),
+        self._store = Store(o["levels"], timeout=deadline, local_timeout=deadline, load_timeout=float(o.get("load_deadline", 10.0)),
                             key_file=o.get("key_file"))
         self._loaders = ThreadPoolExecutor(self._threads, "kvc-sglang-load")
         self._storers = ThreadPoolExecutor(self._threads, "kvc-sglang-store")
@@ -107,8 +107,8 @@ class KvcStorage(HiCacheStorage):
         facts = facts_of_pages(pool.geometry, model=self._config.model_name, weights=o.get("weights"), pairing=o.get("pairing"),
                                shard=shard_of(self._config),
                                scales=scale_facts(pool.geometry.dtype, o.get("scale"), o.get("scale_source"), log=self._log))
-        space = open_space(self._store, pool.geometry, facts, recipe=o.get("recipe", "fast"), tenant_file=o.get("tenant_file"))
-        self._pools[name] = _Kept(pool, facts, space)
+        namespace = open_namespace(self._store, pool.geometry, facts, recipe=o.get("recipe", "fast"), tenant_file=o.get("tenant_file"))
+        self._pools[name] = _Kept(pool, facts, namespace)
 
     def _kept(self, name: str) -> "_Kept":
         if name not in self._pools:
@@ -118,7 +118,7 @@ class KvcStorage(HiCacheStorage):
     def _find(self, name: str, keys: Sequence[str]) -> List[bool]:
         """Says of each page whether the store has it."""
         kept = self._kept(name)
-        return kept.space.find_names([kept.name_of(key) for key in keys])
+        return kept.namespace.find_names([kept.name_of(key) for key in keys])
 
     # --- interface v1: pages of K and V, or of latents ---
 
@@ -205,7 +205,7 @@ class KvcStorage(HiCacheStorage):
 
     @_attempt(lambda self, key: False)
     def _load(self, key: str, page: Dict[Key, np.ndarray], kept: "_Kept") -> bool:
-        loaded = kept.space.load_name(kept.name_of(key), page, dtype=kept.pool.geometry.dtype, threads=1)
+        loaded = kept.namespace.load_name(kept.name_of(key), page, dtype=kept.pool.geometry.dtype, threads=1)
         if loaded:
             self._counters.add("loaded_pages")
             self._counters.add("loaded_bytes", kept.pool.page_bytes)
@@ -216,12 +216,12 @@ class KvcStorage(HiCacheStorage):
     @_attempt(lambda self, key: False)
     def _put(self, key: str, page: Dict[Key, np.ndarray], kept: "_Kept") -> bool:
         with open_arrays(page, dtype=kept.pool.geometry.dtype, facts=kept.facts) as f:
-            stored = kept.space.put_name(kept.name_of(key), f, seconds=int(self._options.get("seconds", 0)))
+            stored = kept.namespace.put_name(kept.name_of(key), f, seconds=int(self._options.get("seconds", 0)))
         if stored:
             self._counters.add("stored_pages")
             self._counters.add("stored_bytes", kept.pool.page_bytes)
         else:
-            self._counters.trouble("not_stored", f"no level of the store keeps page {key}")
+            self._counters.trouble("not_stored", f"no tier of the store keeps page {key}")
         return stored
 
     # --- the older interface, whose pages are tensors of their own ---
@@ -266,7 +266,7 @@ class KvcStorage(HiCacheStorage):
         """Removes the pages of the namespaces of all pools: of this model and geometry, of all ranks."""
         for kept in list(self._pools.values()):
             try:
-                kept.space.drop()
+                kept.namespace.drop()
             except Exception as problem:
                 self._counters.trouble("errors", f"clear: {problem}")
 
@@ -284,7 +284,7 @@ class _Kept:
 
     pool: HostPool
     facts: Dict[str, Any]
-    space: Space
+    namespace: Namespace
 
     def name_of(self, key: str) -> bytes:
         return name_of(key + self.pool.suffix)

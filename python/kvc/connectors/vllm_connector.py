@@ -111,21 +111,21 @@ class KvcConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: Optional[SchedulerSide] = None
         self._worker: Optional[WorkerSide] = None
 
-        def open_space(rank: int) -> Any:
+        def open_namespace(rank: int) -> Any:
             facts = vllm_model.facts_of_vllm(vllm_config, options.weights, rank)
-            return facts, vllm_model.open_space(self._store, options, geometry, facts)
+            return facts, vllm_model.open_namespace(self._store, options, geometry, facts)
 
         if role == KVConnectorRole.SCHEDULER:
-            spaces = [open_space(rank)[1] for rank in range(ranks)]
+            namespaces = [open_namespace(rank)[1] for rank in range(ranks)]
             transfer = vllm_config.kv_transfer_config
-            self._scheduler = SchedulerSide(geometry, spaces, options, loads=transfer.is_kv_consumer, saves=transfer.is_kv_producer)
+            self._scheduler = SchedulerSide(geometry, namespaces, options, loads=transfer.is_kv_consumer, saves=transfer.is_kv_producer)
         else:
             rank = _rank(vllm_config)
-            facts, space = open_space(rank)
-            spaces = [space]
-            self._worker = WorkerSide(geometry, space, facts, rank)
+            facts, namespace = open_namespace(rank)
+            namespaces = [namespace]
+            self._worker = WorkerSide(geometry, namespace, facts, rank)
         log.info("kvc %s: store %s, namespace %s, chunks of %d tokens, blocks of %d (%s)", role.name.lower(), options.store,
-                 spaces[0].name[:16], spaces[0].chunk, geometry.block, geometry.layout)
+                 namespaces[0].name[:16], namespaces[0].chunk, geometry.block, geometry.layout)
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -13,7 +13,7 @@ from ..errors import Code, Error
 from ..facts import facts_of
 from ..file import model_identity
 from ..pack import open_arrays
-from ..store import Space, Store
+from ..store import Namespace, Store
 from . import vllm_pages
 from .pages import dtype_of
 
@@ -38,7 +38,7 @@ class Options:
     memory: float  # GiB of caches that are read before their request is scheduled
 
     def open_store(self) -> Store:
-        return Store(self.store, deadline=self.deadline, local_deadline=self.deadline, load_deadline=self.load_deadline,
+        return Store(self.store, timeout=self.deadline, local_timeout=self.deadline, load_timeout=self.load_deadline,
                      key_file=self.key_file)
 
 
@@ -48,7 +48,7 @@ def options_of(vllm_config: Any) -> Options:
     if unknown:
         raise Error(Code.USAGE, f"kv_connector_extra_config has unknown options: {', '.join(unknown)}; {', '.join(_DEFAULTS)} are known")
     if not given.get("store"):
-        raise Error(Code.USAGE, 'kv_connector_extra_config lacks the levels of the store, as in {"store": "dir:/var/cache/kvc"}')
+        raise Error(Code.USAGE, 'kv_connector_extra_config lacks the tiers of the store, as in {"store": "dir:/var/cache/kvc"}')
     return Options(**{**_DEFAULTS, **given})
 
 
@@ -165,14 +165,14 @@ def facts_of_vllm(vllm_config: Any, weights: Optional[str], rank: int) -> Dict[s
     return facts
 
 
-def open_space(store: Store, options: Options, geometry: Geometry, facts: Dict[str, Any]) -> Space:
+def open_namespace(store: Store, options: Options, geometry: Geometry, facts: Dict[str, Any]) -> Namespace:
     """Opens the namespace of a rank's caches."""
     like = {(layer, role): arrays.empty((1, geometry.heads, geometry.dim), geometry.dtype) for layer in geometry.layers for role in "KV"}
     with open_arrays(like, facts=facts) as f:
-        space = store.space(f, recipe=options.recipe, profile=options.profile, chunk=options.chunk, tenant_file=options.tenant_file)
-    chunk = space.chunk
+        namespace = store.namespace(f, recipe=options.recipe, profile=options.profile, chunk=options.chunk, tenant_file=options.tenant_file)
+    chunk = namespace.chunk
     if chunk % geometry.block:
-        space.close()
+        namespace.close()
         raise Error(Code.USAGE, f"chunks of {chunk} tokens are not whole blocks of {geometry.block}: set vLLM's block_size to a power of "
                                 "two up to 256")
-    return space
+    return namespace

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from ..store import Extra, Space
+from ..store import Extra, Namespace
 from . import vllm_pages
 from .vllm_jobs import Counts, Lent, Load, Save
 from .vllm_model import Geometry, Options
@@ -58,11 +58,12 @@ def passed_by(request: Any) -> bool:
 
 
 class SchedulerSide:
-    """Promises only what it holds in memory, checked and decoded. `spaces` are those of the ranks."""
+    """Promises only what it holds in memory, checked and decoded. `namespaces` are those of the ranks."""
 
-    def __init__(self, geometry: Geometry, spaces: Sequence[Space], options: Options, *, loads: bool = True, saves: bool = True) -> None:
-        self._geometry, self._spaces, self._options = geometry, spaces, options
-        self._chunk = spaces[0].chunk
+    def __init__(self, geometry: Geometry, namespaces: Sequence[Namespace], options: Options, *, loads: bool = True,
+                 saves: bool = True) -> None:
+        self._geometry, self._namespaces, self._options = geometry, namespaces, options
+        self._chunk = namespaces[0].chunk
         self._loads, self._saves = loads, saves
         self._limit = int(options.memory * 2**30)
         self._reading: Dict[str, Reading] = {}
@@ -101,7 +102,7 @@ class SchedulerSide:
 
     def _start(self, request: Any, computed: int, cap: int) -> Optional[Reading]:
         """Begins to read, if there is memory for it or nothing else has any."""
-        size = (cap - computed) * self._geometry.token_bytes * len(self._spaces)
+        size = (cap - computed) * self._geometry.token_bytes * len(self._namespaces)
         held = sum(r.bytes for name, r in self._reading.items() if name != request.request_id)
         if held and held + size > self._limit:
             return None
@@ -116,7 +117,7 @@ class SchedulerSide:
         """Finds and decodes, in a thread. Whatever fails is a shorter prefix, or none."""
         found, started = Found(first, first), time.perf_counter()
         try:
-            hits = [space.find(tokens, extras=extras) for space in self._spaces]
+            hits = [namespace.find(tokens, extras=extras) for namespace in self._namespaces]
             found.stored = min(hit.tokens for hit in hits)
             end = min(found.stored, cap)
             if end - first >= max(self._options.min_tokens, 1):
@@ -125,7 +126,7 @@ class SchedulerSide:
                 self.counts.add("hits")
                 self.counts.add("hit_tokens", found.end - first)
                 log.info("kvc: %s: %d of %d tokens are stored (%s), read from %d to %d, %.3f s", name, found.stored, len(tokens),
-                         hits[0].levels, first, found.end, time.perf_counter() - started)
+                         hits[0].tiers, first, found.end, time.perf_counter() - started)
         except Exception as problem:  # also MemoryError and OSError of the memory that is lent
             found = Found(first, first)
             self.counts.add("read_failures")
@@ -175,7 +176,7 @@ class SchedulerSide:
         try:
             if self._saves:
                 names, self._later = [*self._later, *self._complete(output)], []
-                if loads and len(self._spaces) > 1:  # a rank does not know in this step whether another one could load
+                if loads and len(self._namespaces) > 1:  # a rank does not know in this step whether another one could load
                     names, self._later = [], names
                 saves = [self._save(name, output) for name in names if name in output.num_scheduled_tokens]
         except Exception as problem:

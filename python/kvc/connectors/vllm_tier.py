@@ -29,7 +29,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from ..arrays import Key
 from ..errors import Code, Error
 from ..pack import open_arrays
-from ..store import Space, Store
+from ..store import Namespace, Store
 from . import vllm_pages
 from .pages import Counters, Geometry, Workers, dtype_of, facts_of_pages, scale_facts
 
@@ -208,12 +208,12 @@ class KvcTier(SecondaryTierManager):
         self._forgets, self._generation, self._closed = forget_on_reset, "", False
         self._host = host_layout(offloading_spec, heads, dim, layout)
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
-        self._store = Store(store, deadline=deadline, load_deadline=load_deadline, key_file=key_file)
+        self._store = Store(store, timeout=deadline, load_timeout=load_deadline, key_file=key_file)
         model = offloading_spec.config.model.name
         weights = weights or (model if Path(model).is_dir() else None)
         self._facts = [facts_of_pages(group.geometry, model=model, weights=weights, pairing=pairing,
                                       scales=self._scales(group, scale, scale_source)) for group in self._host.groups]
-        self._spaces = [self._open(group, facts, recipe=recipe, profile=profile, tenant_file=tenant_file)
+        self._namespaces = [self._open(group, facts, recipe=recipe, profile=profile, tenant_file=tenant_file)
                         for group, facts in zip(self._host.groups, self._facts)]
         self.counters = Counters(log, "hits", "lookups", "loaded", "not_loaded", "stored", "not_stored", "dropped")
         self._jobs: Dict[int, _Job] = {}
@@ -221,7 +221,7 @@ class KvcTier(SecondaryTierManager):
         self._changed = threading.Condition()
         self._workers = Workers(threads, waiting, "kvc-tier")
         self._lookup = _Lookup(self)
-        log.info("kvc: tier in %s, namespaces %s, chunks of %s tokens", store, ", ".join(space.name[:16] for space in self._spaces),
+        log.info("kvc: tier in %s, namespaces %s, chunks of %s tokens", store, ", ".join(n.name[:16] for n in self._namespaces),
                  ", ".join(str(group.tokens) for group in self._host.groups))
 
     @staticmethod
@@ -241,10 +241,10 @@ class KvcTier(SecondaryTierManager):
             scale = engine_scales(group.names, group.layers)
         return scale_facts(dtype, scale, source, log=log)
 
-    def _open(self, group: Pages, facts: Dict[str, Any], **options: Any) -> Space:
+    def _open(self, group: Pages, facts: Dict[str, Any], **options: Any) -> Namespace:
         """Opens the namespace of a group: model, types and geometry."""
         with open_arrays(group.views(np.zeros(group.size, np.uint8)), layout=group.axes, dtype=group.geometry.dtype, facts=facts) as f:
-            return self._store.space(f, **options)
+            return self._store.namespace(f, **options)
 
     # --- names ---
 
@@ -257,10 +257,10 @@ class KvcTier(SecondaryTierManager):
     def find(self, keys: Sequence[bytes]) -> List[bool]:
         """Says of each chunk whether the store has all of its parts. Waits, at most to the deadline of the store."""
         found = [True] * len(keys)
-        for group, space in enumerate(self._spaces):
+        for group, namespace in enumerate(self._namespaces):
             at = [i for i, key in enumerate(keys) if get_offload_group_idx(key) == group]
             names = [name for i in at for name in self._names(keys[i])]
-            there = space.find_names(names)
+            there = namespace.find_names(names)
             for n, i in enumerate(at):
                 found[i] = all(there[n * self._host.parts:(n + 1) * self._host.parts])
         self.counters.add("lookups", len(keys))
@@ -357,13 +357,13 @@ class KvcTier(SecondaryTierManager):
 
     def _part(self, job: _Job, key: bytes, name: bytes, chunk: int, worker: int) -> bool:
         group = get_offload_group_idx(key)
-        pages, space = self._host.groups[group], self._spaces[group]
+        pages, namespace = self._host.groups[group], self._namespaces[group]
         views = pages.views(self._rows[chunk, worker * self._host.cell:])
         if not job.store:
-            return space.load_name(name, views, layout=pages.axes, dtype=pages.geometry.dtype, threads=1)
+            return namespace.load_name(name, views, layout=pages.axes, dtype=pages.geometry.dtype, threads=1)
         end = job.job.req_context.get_offload_key_position(key) or pages.tokens  # recipes with a profile need true positions
         with open_arrays(views, first=end - pages.tokens, layout=pages.axes, dtype=pages.geometry.dtype, facts=self._facts[group]) as f:
-            return space.put_name(name, f)
+            return namespace.put_name(name, f)
 
     def _done(self, job: _Job, key: bytes, good: bool) -> None:
         with self._changed:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import Code, Error
 from ..pack import open_arrays
-from ..store import Space
+from ..store import Namespace
 from . import vllm_pages
 from .vllm_jobs import Counts, Load, Save, borrow
 from .vllm_model import Geometry
@@ -25,8 +25,8 @@ QUEUE_BYTES = 1 << 30  # of copies that wait to be put; what is more is dropped
 class WorkerSide:
     """Copies of one rank. What fails is reported and ends the connector's work: blocks that may hold rubbish are never put."""
 
-    def __init__(self, geometry: Geometry, space: Space, facts: Dict[str, Any], rank: int) -> None:
-        self._geometry, self._space, self._facts, self._rank = geometry, space, facts, rank
+    def __init__(self, geometry: Geometry, namespace: Namespace, facts: Dict[str, Any], rank: int) -> None:
+        self._geometry, self._namespace, self._facts, self._rank = geometry, namespace, facts, rank
         self._owners: List[Any] = []
         self._layers: List[np.ndarray] = []  # [blocks, page_bytes] of each
         self._bad: Set[int] = set()
@@ -117,7 +117,7 @@ class WorkerSide:
         try:
             views = self._geometry.views(copy, len(job.blocks))
             with open_arrays(views, tokens=job.tokens, facts=self._facts, layout=vllm_pages.AXES) as f:
-                stored = self._space.put(f, extras=job.extras)
+                stored = self._namespace.put(f, extras=job.extras)
             if not stored:
                 raise Error(Code.IO, "the store's queue is full")
             self.counts.add("saved_tokens", len(job.tokens))

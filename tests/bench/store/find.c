@@ -55,20 +55,20 @@ static struct kvc_file *make_cache(struct kvc_error *e) {
 }
 
 /* Adds the records of a prompt's chunks. */
-static int add_prompt(struct kvc_dir *d, const struct kvc_store_space *space, const int32_t *tokens,
-                      struct kvc_object *o, struct kvc_error *e) {
+static int add_prompt(struct kvc_dir *d, const struct kvc_store_namespace *ns,
+                      const int32_t *tokens, struct kvc_object *o, struct kvc_error *e) {
     uint8_t *keys;
     struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
-    int status = !t || kvc_space_keys(space, tokens, TOKENS, NULL, 0, &keys, e) ? -1 : 0;
+    int status = !t || kvc_namespace_keys(ns, tokens, TOKENS, NULL, 0, &keys, e) ? -1 : 0;
     if (!status) kvc_policy_begin(t, UINT64_C(1) << 40);
     for (size_t i = 0; i < CHUNKS && !status; i++) {
         struct kvc_index_record r = {.size = 1000,
                                      .cost = 1,
                                      .used = (int64_t)time(NULL),
                                      .has_parent = i > 0};
-        status = kvc_chunk_object(space, keys, i, &o[i], e);
+        status = kvc_chunk_object(ns, keys, i, &o[i], e);
         if (i) memcpy(r.parent, o[i - 1].key, sizeof r.parent);
-        memcpy(r.space, o[i].space, sizeof r.space);
+        memcpy(r.ns, o[i].ns, sizeof r.ns);
         kvc_policy_tick(t, r.size);
         if (!status) status = kvc_policy_insert(t, o[i].key, NULL, &r, e);
     }
@@ -93,28 +93,27 @@ int main(int argc, char **argv) {
     }
     struct kvc_store *s = kvc_store_open(url, NULL, &e);
     struct kvc_file *f = s ? make_cache(&e) : NULL;
-    const struct kvc_store_space_options o = {.size = sizeof o, .chunk = CHUNK};
-    const struct kvc_store_find_options patient = {.size = sizeof patient, .deadline = 10000000};
-    struct kvc_store_space *space = f ? kvc_store_space_like(s, f, &o, &e) : NULL;
-    struct kvc_dir *d = space ? (struct kvc_dir *)s->level[0].level : NULL;
+    const struct kvc_store_namespace_options o = {.size = sizeof o, .chunk = CHUNK};
+    const struct kvc_store_find_options patient = {.size = sizeof patient, .timeout_us = 10000000};
+    struct kvc_store_namespace *ns = f ? kvc_store_namespace_like(s, f, &o, &e) : NULL;
+    struct kvc_dir *d = ns ? (struct kvc_dir *)s->tier[0].tier : NULL;
     int status = d ? 0 : -1;
     for (uint64_t i = 0; i < prompts && !status; i++) {
         make_prompt(tokens, i);
-        status = add_prompt(d, space, tokens, object, &e);
+        status = add_prompt(d, ns, tokens, object, &e);
     }
     srand(1);
     for (size_t i = 0; i < FINDS && !status; i++) {
         size_t found = 0;
         make_prompt(tokens, (uint64_t)rand() % prompts);
         const kvc_instant began = kvc_now();
-        struct kvc_store_hit *hit = kvc_store_find(space, tokens, TOKENS, &patient, &e);
+        struct kvc_store_hit *hit = kvc_store_find(ns, tokens, TOKENS, &patient, &e);
         all[i] = (double)(kvc_now() - began);
         if (!hit || hit->chunks != CHUNKS)
             status = kvc_fail(&e, KVC_ERR_VERIFY, "a prompt that was put is not found");
         const kvc_instant then = kvc_now();
         if (!status)
-            status = kvc_level_dir.find(&d->level, hit->object, CHUNKS, INT64_MAX, &found, size,
-                                        &e);
+            status = kvc_tier_dir.find(&d->tier, hit->object, CHUNKS, INT64_MAX, &found, size, &e);
         index[i] = (double)(kvc_now() - then);
         kvc_store_hit_free(hit);
     }
@@ -128,7 +127,7 @@ int main(int argc, char **argv) {
     } else {
         fprintf(stderr, "%s\n", e.message);
     }
-    kvc_store_space_close(space);
+    kvc_store_namespace_close(ns);
     kvc_file_close(f);
     kvc_store_close(s);
     return status ? 2 : 0;

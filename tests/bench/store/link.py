@@ -71,14 +71,14 @@ def main():
 
     with ThreadPoolExecutor(THREADS) as pool:
         for recipe in ("fast", "split"):
-            store = kvc.Store(f"redis://127.0.0.1:{port}", deadline=30, load_deadline=30)
+            store = kvc.Store(f"redis://127.0.0.1:{port}", timeout=30, load_timeout=30)
             for i in range(n):
                 with kvc.open_arrays(views(rows[i]), dtype=dtype, facts={"model.name": recipe}) as f:
-                    space = space if i else store.space(f, recipe=recipe)
-                    assert space.put_name(b"%d" % i, f)
+                    namespace = namespace if i else store.namespace(f, recipe=recipe)
+                    assert namespace.put_name(b"%d" % i, f)
 
             def packed(i):
-                assert space.load_name(b"%d" % i, views(out[i]), dtype=dtype, threads=1)
+                assert namespace.load_name(b"%d" % i, views(out[i]), dtype=dtype, threads=1)
 
             times = {raw: [], packed: []}
             for _ in range(ROUNDS):

@@ -74,11 +74,11 @@ static int make_rows(struct rows *r, const struct kvc_file *f, uint64_t tokens) 
 /* Returns 1 and the path of an object if it is a file. */
 static int path_of(const struct kvc_store *s, const struct kvc_store_hit *hit, size_t i,
                    char path[4096]) {
-    const struct kvc_store_level *l = &s->level[hit->level[i]];
+    const struct kvc_store_tier *l = &s->tier[hit->tier[i]];
     char below[KVC_ROOT_PATH];
-    if (l->ops != &kvc_level_dir) return 0;
+    if (l->ops != &kvc_tier_dir) return 0;
     kvc_root_path(&hit->object[i], below);
-    return snprintf(path, 4096, "%s/%s", ((const struct kvc_dir *)l->level)->root.path, below) <
+    return snprintf(path, 4096, "%s/%s", ((const struct kvc_dir *)l->tier)->root.path, below) <
            4096;
 }
 
@@ -117,24 +117,23 @@ static int take_chunk(void *state, uint64_t first, uint64_t tokens, const void *
 enum { FIND, PLAIN, CHECKED, LOADED, WAYS };
 
 /* Times each way once. The files lie in the page cache, or do not. */
-static int measure_once(struct kvc_store_space *space, const int32_t *tokens, uint64_t n,
+static int measure_once(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
                         struct rows *rows, int cold, double s[WAYS], uint64_t *bytes,
                         struct kvc_error *e) {
-    const struct kvc_store_load_options load = {.size = sizeof load, .deadline = 600000000};
-    const struct kvc_store_find_options find = {.size = sizeof find, .deadline = 10000000};
+    const struct kvc_store_load_options load = {.size = sizeof load, .timeout_us = 600000000};
+    const struct kvc_store_find_options find = {.size = sizeof find, .timeout_us = 10000000};
     static uint8_t buffer[4 << 20];
     uint64_t checked = 0;
     kvc_instant began = kvc_now();
-    struct kvc_store_hit *hit = kvc_store_find(space, tokens, n, &find, e);
+    struct kvc_store_hit *hit = kvc_store_find(ns, tokens, n, &find, e);
     s[FIND] = (double)(kvc_now() - began) / 1e6;
     int status = hit ? 0 : -1;
     if (hit && !hit->chunks)
-        status = kvc_fail(e, KVC_ERR_USAGE, "no chunk of %" PRIu64 " tokens was found",
-                          space->chunk);
+        status = kvc_fail(e, KVC_ERR_USAGE, "no chunk of %" PRIu64 " tokens was found", ns->chunk);
     for (int way = PLAIN; way < WAYS && !status; way++) {
-        if (cold) make_cold(space->store, hit);
+        if (cold) make_cold(ns->store, hit);
         began = kvc_now();
-        if (way == PLAIN) *bytes = read_plainly(space->store, hit, buffer, sizeof buffer);
+        if (way == PLAIN) *bytes = read_plainly(ns->store, hit, buffer, sizeof buffer);
         else if (way == CHECKED)
             status = kvc_store_chunks(hit, &load, take_chunk, &checked, e) ? 0 : -1;
         else status = kvc_store_load(hit, &rows->memory, &load, e) ? 0 : -1;
@@ -146,7 +145,7 @@ static int measure_once(struct kvc_store_space *space, const int32_t *tokens, ui
 }
 
 /* Finds, reads plainly, reads with all checks, and loads, again and again. */
-static int measure(struct kvc_store_space *space, const struct kvc_file *f, struct kvc_error *e) {
+static int measure(struct kvc_store_namespace *ns, const struct kvc_file *f, struct kvc_error *e) {
     static const char *const what[2][WAYS] = {{"find", "plain reading of the files",
                                                "read and check objects", "load into memory"},
                                               {"find", "plain reading, not in the page cache",
@@ -157,13 +156,12 @@ static int measure(struct kvc_store_space *space, const struct kvc_file *f, stru
     uint64_t n = 0, bytes = 0;
     const int32_t *tokens = kvc_file_tokens(f, &n);
     /* only these can be read by other means */
-    const int files = space->store->level[0].ops == &kvc_level_dir;
-    int status = make_rows(&rows, f, n / space->chunk * space->chunk) ? kvc_fail_memory(e, "rows")
-                                                                      : 0;
+    const int files = ns->store->tier[0].ops == &kvc_tier_dir;
+    int status = make_rows(&rows, f, n / ns->chunk * ns->chunk) ? kvc_fail_memory(e, "rows") : 0;
     for (int cold = 0; cold <= files && !status; cold++) {
         const size_t runs = cold ? RUNS / 3 : RUNS;
         for (size_t i = 0; i < runs && !status; i++) {
-            status = measure_once(space, tokens, n, &rows, cold, one, &bytes, e);
+            status = measure_once(ns, tokens, n, &rows, cold, one, &bytes, e);
             for (int way = 0; way < WAYS; way++) s[way][i] = one[way];
         }
         for (int way = cold ? PLAIN : FIND; way < WAYS && !status; way++)
@@ -176,25 +174,25 @@ static int measure(struct kvc_store_space *space, const struct kvc_file *f, stru
 }
 
 /* Puts the file, and measures. */
-static int run(const char *levels, const char *recipe, const char *path, uint64_t chunk,
+static int run(const char *tiers, const char *recipe, const char *path, uint64_t chunk,
                struct kvc_error *e) {
     const struct kvc_store_options open = {.size = sizeof open,
                                            .backends = getenv("KVC_STORE_BACKENDS"),
                                            .threads = 4};
-    const struct kvc_store_space_options like = {.size = sizeof like,
-                                                 .recipe = recipe,
-                                                 .chunk = chunk};
+    const struct kvc_store_namespace_options like = {.size = sizeof like,
+                                                     .recipe = recipe,
+                                                     .chunk = chunk};
     const struct kvc_store_put_options put = {.size = sizeof put, .wait = 1};
     struct kvc_file *f = kvc_file_open(path, NULL, e);
-    struct kvc_store *s = f ? kvc_store_open(levels, &open, e) : NULL;
-    struct kvc_store_space *space = s ? kvc_store_space_like(s, f, &like, e) : NULL;
-    int status = space ? 0 : -1;
+    struct kvc_store *s = f ? kvc_store_open(tiers, &open, e) : NULL;
+    struct kvc_store_namespace *ns = s ? kvc_store_namespace_like(s, f, &like, e) : NULL;
+    int status = ns ? 0 : -1;
     const kvc_instant began = kvc_now();
-    if (!status) status = kvc_store_put(space, f, &put, e);
+    if (!status) status = kvc_store_put(ns, f, &put, e);
     double took = (double)(kvc_now() - began) / 1e6;
     if (!status) print_times("put (what was lacking)", &took, 1, 0);
-    if (!status) status = measure(space, f, e);
-    kvc_store_space_close(space);
+    if (!status) status = measure(ns, f, e);
+    kvc_store_namespace_close(ns);
     kvc_store_close(s);
     kvc_file_close(f);
     return status;

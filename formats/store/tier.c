@@ -1,5 +1,5 @@
-/* level.c: what all backends need: the clock of deadlines, and messages without secrets. */
-#include "formats/store/level.h"
+/* tier.c: what all backends need: the clock of deadlines, and messages without secrets. */
+#include "formats/store/tier.h"
 
 #include <string.h>
 #include <time.h>
@@ -19,7 +19,7 @@ static size_t common(const char *a, const char *b) {
     return n;
 }
 
-void kvc_level_blank(char *text, const char *secret) {
+void kvc_tier_redact(char *text, const char *secret) {
     const size_t length = secret ? strlen(secret) : 0,
                  least = length < REPEATED ? length : REPEATED;
     for (size_t longest; length && *text; text += longest ? longest : 1) {

@@ -1,6 +1,6 @@
-/* redis_level.c: the level of the schemes redis and rediss: its table of functions, finding,
+/* redis_tier.c: the tier of the schemes redis and rediss: its table of functions, finding,
  * writing and removing. Spec: REDIS.md. */
-#include "formats/store/redis/redis_level.h"
+#include "formats/store/redis/redis_tier.h"
 
 #include "codecs/memory.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct kvc_level *open_level(struct kvc_url *url, struct kvc_error *e);
+static struct kvc_tier *open_tier(struct kvc_url *url, struct kvc_error *e);
 
 struct batch {
     struct kvc_redis_run run;
@@ -82,9 +82,9 @@ static int redis_level_find(struct kvc_redis *l, const struct kvc_object *o, siz
     return status;
 }
 
-static int level_find(struct kvc_level *level, const struct kvc_object *o, size_t n,
-                      kvc_instant deadline, size_t *found, uint64_t *size, struct kvc_error *e) {
-    struct kvc_redis *l = (struct kvc_redis *)level;
+static int tier_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
+                     kvc_instant deadline, size_t *found, uint64_t *size, struct kvc_error *e) {
+    struct kvc_redis *l = (struct kvc_redis *)tier;
     struct finding more;
     const int status = redis_level_find(l, o, n, deadline, found, size, &more, e);
     pthread_mutex_lock(&l->lock);
@@ -95,12 +95,11 @@ static int level_find(struct kvc_level *level, const struct kvc_object *o, size_
 }
 
 /* Sends a command to all objects, whose replies are integers that do not matter. */
-static int for_all(struct kvc_level *level, const char *verb, const char *second, const char *third,
+static int for_all(struct kvc_tier *tier, const char *verb, const char *second, const char *third,
                    const struct kvc_object *o, size_t n, kvc_instant deadline,
                    struct kvc_error *e) {
     struct batch b = {0};
-    int status = n ? batch_run(&b, (struct kvc_redis *)level, verb, second, third, o, n, deadline,
-                               e)
+    int status = n ? batch_run(&b, (struct kvc_redis *)tier, verb, second, third, o, n, deadline, e)
                    : 0;
     for (size_t i = 0; !status && i < n; i++)
         if (!is_integer(&b.q[i])) status = unexpected(&b, &b.q[i], e);
@@ -108,50 +107,49 @@ static int for_all(struct kvc_level *level, const char *verb, const char *second
     return status;
 }
 
-static int level_drop(struct kvc_level *level, const struct kvc_object *o, size_t n,
-                      kvc_instant deadline, struct kvc_error *e) {
-    return for_all(level, "UNLINK", NULL, NULL, o, n, deadline, e);
+static int tier_drop(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
+                     kvc_instant deadline, struct kvc_error *e) {
+    return for_all(tier, "UNLINK", NULL, NULL, o, n, deadline, e);
 }
 
-static kvc_instant limit_of(const struct kvc_level *level) {
-    return kvc_now() + ((const struct kvc_redis *)level)->o.timeout;
+static kvc_instant limit_of(const struct kvc_tier *tier) {
+    return kvc_now() + ((const struct kvc_redis *)tier)->o.timeout;
 }
 
-static int level_quarantine(struct kvc_level *level, const struct kvc_object *o,
-                            struct kvc_error *e) {
-    return for_all(level, "UNLINK", NULL, NULL, o, 1, limit_of(level), e);
+static int tier_quarantine(struct kvc_tier *tier, const struct kvc_object *o, struct kvc_error *e) {
+    return for_all(tier, "UNLINK", NULL, NULL, o, 1, limit_of(tier), e);
 }
 
-static int level_touch(struct kvc_level *level, const struct kvc_object *o, size_t n,
-                       struct kvc_error *e) {
-    return for_all(level, "STRLEN", NULL, NULL, o, n, limit_of(level), e);
+static int tier_touch(struct kvc_tier *tier, const struct kvc_object *o, size_t n,
+                      struct kvc_error *e) {
+    return for_all(tier, "STRLEN", NULL, NULL, o, n, limit_of(tier), e);
 }
 
-static int level_pin(struct kvc_level *level, const struct kvc_object *o, size_t n, int64_t until,
-                     struct kvc_error *e) {
-    const struct kvc_redis *l = (const struct kvc_redis *)level;
+static int tier_pin(struct kvc_tier *tier, const struct kvc_object *o, size_t n, int64_t until,
+                    struct kvc_error *e) {
+    const struct kvc_redis *l = (const struct kvc_redis *)tier;
     char number[32];
     if (!until && !l->o.ttl) return 0;
     if (until) {
         /* GT: a key that lives longer is left so */
         snprintf(number, sizeof number, "%" PRId64, until);
-        return for_all(level, "EXPIREAT", number, "GT", o, n, limit_of(level), e);
+        return for_all(tier, "EXPIREAT", number, "GT", o, n, limit_of(tier), e);
     }
     snprintf(number, sizeof number, "%" PRId64, l->o.ttl / 1000);
-    return for_all(level, "PEXPIRE", number, NULL, o, n, limit_of(level), e);
+    return for_all(tier, "PEXPIRE", number, NULL, o, n, limit_of(tier), e);
 }
 
 /* Takes the end of life from an object that was there before it was put to stay. */
-static int redis_level_keep(struct kvc_level *level, const struct kvc_object *o,
-                            kvc_instant deadline, struct kvc_error *e) {
-    return for_all(level, "PERSIST", NULL, NULL, o, 1, deadline, e);
+static int redis_level_keep(struct kvc_tier *tier, const struct kvc_object *o, kvc_instant deadline,
+                            struct kvc_error *e) {
+    return for_all(tier, "PERSIST", NULL, NULL, o, 1, deadline, e);
 }
 
 /* Writes SET's words around the value, which is sent from where it is. */
 static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const struct kvc_object *o,
-                       const void *data, size_t size, const struct kvc_level_put *how,
+                       const void *data, size_t size, const struct kvc_tier_put *how,
                        char tail[128], struct kvc_error *e) {
-    static const struct kvc_level_put nothing = {0};
+    static const struct kvc_tier_put nothing = {0};
     if (!how) how = &nothing;
     char key[KVC_REDIS_KEY], number[32];
     const int64_t seconds = how->seconds < INT64_C(1000000000000) ? how->seconds
@@ -179,7 +177,7 @@ static int set_command(struct kvc_redis *l, struct kvc_redis_request *q, const s
 
 /* Sends SET. Sets *there to 1 if the key is there, of whatever type. */
 static int set(struct kvc_redis *l, const struct kvc_object *o, const void *data, size_t size,
-               const struct kvc_level_put *how, kvc_instant deadline, int *there,
+               const struct kvc_tier_put *how, kvc_instant deadline, int *there,
                struct kvc_error *e) {
     struct kvc_redis_request q = {0};
     struct batch b = {0};
@@ -202,12 +200,12 @@ static int set(struct kvc_redis *l, const struct kvc_object *o, const void *data
     return status;
 }
 
-static int level_put(struct kvc_level *level, const struct kvc_object *o, const void *data,
-                     size_t size, const struct kvc_level_put *how, kvc_instant deadline, int *there,
-                     struct kvc_error *e) {
+static int tier_put(struct kvc_tier *tier, const struct kvc_object *o, const void *data,
+                    size_t size, const struct kvc_tier_put *how, kvc_instant deadline, int *there,
+                    struct kvc_error *e) {
     enum { LARGE = 64 << 10 };
-    struct kvc_redis *l = (struct kvc_redis *)level;
-    struct kvc_level_put own = how ? *how : (struct kvc_level_put){0};
+    struct kvc_redis *l = (struct kvc_redis *)tier;
+    struct kvc_tier_put own = how ? *how : (struct kvc_tier_put){0};
     struct finding more = {0};
     size_t found = 0;
     uint64_t old;
@@ -230,35 +228,35 @@ static int level_put(struct kvc_level *level, const struct kvc_object *o, const 
         own.replace = 1;
         if (set(l, o, data, size, &own, deadline, there, e)) return -1;
     }
-    return *there && own.pin ? redis_level_keep(level, o, deadline, e) : 0;
+    return *there && own.pin ? redis_level_keep(tier, o, deadline, e) : 0;
 }
 
-static const struct kvc_level_ops ops = {.abi = KVC_LEVEL_ABI,
-                                         .scheme = "redis",
-                                         .what = "Redis",
-                                         .remote = 1,
-                                         .last_first = 1,
-                                         .open = open_level,
-                                         .close = kvc_redis_close,
-                                         .find = level_find,
-                                         .get = kvc_redis_get,
-                                         .put = level_put,
-                                         .drop = level_drop,
-                                         .walk = kvc_redis_walk,
-                                         .facts = kvc_redis_facts,
-                                         .quarantine = level_quarantine,
-                                         .touch = level_touch,
-                                         .pin = level_pin};
+static const struct kvc_tier_ops ops = {.abi = KVC_TIER_ABI,
+                                        .scheme = "redis",
+                                        .what = "Redis",
+                                        .remote = 1,
+                                        .last_first = 1,
+                                        .open = open_tier,
+                                        .close = kvc_redis_close,
+                                        .find = tier_find,
+                                        .get = kvc_redis_get,
+                                        .put = tier_put,
+                                        .drop = tier_drop,
+                                        .walk = kvc_redis_walk,
+                                        .facts = kvc_redis_facts,
+                                        .quarantine = tier_quarantine,
+                                        .touch = tier_touch,
+                                        .pin = tier_pin};
 
-static struct kvc_level *open_level(struct kvc_url *url, struct kvc_error *e) {
+static struct kvc_tier *open_tier(struct kvc_url *url, struct kvc_error *e) {
     struct kvc_redis *l = kvc_redis_open(url, e);
     if (!l) return NULL;
-    l->level.ops = &ops;
-    return &l->level;
+    l->tier.ops = &ops;
+    return &l->tier;
 }
 
 /* Both schemes have this one table: which of them it is, the URL says. */
-const struct kvc_level_ops *kvc_store_level(void);
-__attribute__((visibility("default"))) const struct kvc_level_ops *kvc_store_level(void) {
+const struct kvc_tier_ops *kvc_store_tier(void);
+__attribute__((visibility("default"))) const struct kvc_tier_ops *kvc_store_tier(void) {
     return &ops;
 }

@@ -1,6 +1,6 @@
-/* space_text.c: writes and reads the facts of a namespace as lines "TAG WORD VALUE". Spec:
+/* namespace_text.c: writes and reads the facts of a namespace as lines "TAG WORD VALUE". Spec:
  * STORE.md, "Namespaces". */
-#include "formats/store/space_text.h"
+#include "formats/store/namespace_text.h"
 
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
@@ -78,20 +78,20 @@ static void add_comments(struct text *t, const struct kvc_cache *c, const struct
     space_text_add(t, "\n");
 }
 
-char *kvc_space_text_write(const struct kvc_cache *c, const struct kvc_meta *meta,
-                           const struct kvc_space *space, uint8_t *ns, struct kvc_error *e) {
+char *kvc_namespace_text_write(const struct kvc_cache *c, const struct kvc_meta *meta,
+                               const struct kvc_space *more, uint8_t *ns, struct kvc_error *e) {
     struct text t = {.failed = 0};
     space_text_add(&t, FIRST_LINE);
     add_comments(&t, c, meta);
-    const int status = kvc_prefix_space_items(c, meta, space, ns, add_item, &t, e);
+    const int status = kvc_prefix_space_items(c, meta, more, ns, add_item, &t, e);
     struct kvc_sink sink = kvc_sink_buffer(&t.buffer);
     t.failed |= kvc_sink_write(&sink, "", 1, NULL) != 0;
-    if (!status && !t.failed && t.buffer.n <= KVC_SPACE_TEXT) return (char *)t.buffer.data;
+    if (!status && !t.failed && t.buffer.n <= KVC_NAMESPACE_TEXT) return (char *)t.buffer.data;
     free(t.buffer.data);
     if (!status && t.failed) kvc_fail_memory(e, "the facts of a namespace");
     else if (!status)
         kvc_fail(e, KVC_ERR_UNSUPPORTED, "the facts of the namespace take more than %d bytes",
-                 KVC_SPACE_TEXT);
+                 KVC_NAMESPACE_TEXT);
     return NULL;
 }
 
@@ -133,7 +133,7 @@ static int keep_hash(uint8_t *to, int *has, const uint8_t *bytes, size_t n) {
 }
 
 /* Keeps what readers need. */
-static int space_text_keep(struct kvc_space_facts *f, unsigned tag, const uint8_t *bytes,
+static int space_text_keep(struct kvc_namespace_facts *f, unsigned tag, const uint8_t *bytes,
                            size_t n) {
     if (tag == IDENTITY) return keep_text(f->identity, sizeof f->identity, bytes, n);
     if (tag == FIDELITY) return keep_text(f->fidelity, sizeof f->fidelity, bytes, n);
@@ -156,13 +156,13 @@ static int split_line(const char *p, const char *end, const char **value) {
     return tag;
 }
 
-int kvc_space_text_read(const char *text, size_t size, struct kvc_space_facts *facts,
-                        struct kvc_error *e) {
+int kvc_namespace_text_read(const char *text, size_t size, struct kvc_namespace_facts *facts,
+                            struct kvc_error *e) {
     const size_t first = sizeof FIRST_LINE - 1;
-    uint8_t *bytes = size <= KVC_SPACE_TEXT ? malloc(size + 1) : NULL;
+    uint8_t *bytes = size <= KVC_NAMESPACE_TEXT ? malloc(size + 1) : NULL;
     struct kvc_sha256 hash;
     int last = 0, bad = !bytes || size < first || memcmp(text, FIRST_LINE, first) != 0;
-    *facts = (struct kvc_space_facts){0};
+    *facts = (struct kvc_namespace_facts){0};
     kvc_prefix_space_begin(&hash);
     if (size && !text[size - 1]) size--;
     for (const char *p = bad ? text : text + first, *end; !bad && p < text + size; p = end + 1) {
@@ -199,7 +199,7 @@ static const char *line_of(const char *text, int tag) {
     return NULL;
 }
 
-int kvc_space_text_differ(const char *a, const char *b, size_t *at, char *text, size_t size) {
+int kvc_namespace_text_differ(const char *a, const char *b, size_t *at, char *text, size_t size) {
     for (const char *p = a + *at, *end; *p; p = end + 1) {
         const char *mine, *its;
         end = strchr(p, '\n');

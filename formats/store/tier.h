@@ -1,38 +1,38 @@
-/* level.h: what keeps the objects of a store: a directory, Redis, S3. Each backend is a row of
+/* tier.h: what keeps the objects of a store: a directory, Redis, S3. Each backend is a row of
  * functions. The store (store.h) calls them from its worker threads, several at once, and from the
  * program's threads only to look after a store (walks, facts, drops). Not for what objects hold: a
- * level moves bytes. */
-#ifndef KVC_LEVEL_H
-#define KVC_LEVEL_H
+ * tier moves bytes. */
+#ifndef KVC_TIER_H
+#define KVC_TIER_H
 
 #include "formats/store/object.h"
 #include "formats/store/url.h"
 
 /* Backends in shared objects tell by it for which version of this header they were built. */
-#define KVC_LEVEL_ABI 2
+#define KVC_TIER_ABI 3
 
 /* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has;
  * INT64_MAX: there is none. */
 typedef int64_t kvc_instant;
 
 /* Opaque; a backend's own struct begins with it. */
-struct kvc_level {
-    const struct kvc_level_ops *ops;
+struct kvc_tier {
+    const struct kvc_tier_ops *ops;
 };
 
-/* Takes object i of a get, whose bytes become the callee's to free(). NULL: the level does not have
+/* Takes object i of a get, whose bytes become the callee's to free(). NULL: the tier does not have
  * it, and then `why` may say what went wrong with it (NULL: nothing, it is not there). Returns 0,
  * or another number if no further objects are needed. Calls come one at a time, in the order of the
  * objects. */
-typedef int kvc_level_take(void *state, size_t i, void *data, size_t size,
-                           const struct kvc_error *why);
+typedef int kvc_tier_take(void *state, size_t i, void *data, size_t size,
+                          const struct kvc_error *why);
 /* Gets an object that a walk meets; `used` is when it was last read or written, seconds since 1970
  * (0: unknown). Returns 0, or another number to stop. */
-typedef int kvc_level_seen(void *state, const struct kvc_object *o, uint64_t size, int64_t used);
+typedef int kvc_tier_seen(void *state, const struct kvc_object *o, uint64_t size, int64_t used);
 
-struct kvc_level_put {
+struct kvc_tier_put {
     const struct kvc_object *parent; /* the chunk before it; NULL: it is the first, or no chunk */
-    int64_t seconds;                 /* to live; 0: as the level is configured */
+    int64_t seconds;                 /* to live; 0: as the tier is configured */
     int pin;                         /* is not evicted */
     int replace;                     /* take the place of an object that is there */
     double cost;                     /* to compute it anew, relative to others of its size; 0: 1 */
@@ -40,70 +40,70 @@ struct kvc_level_put {
 
 #define KVC_PUT_REFUSED 2
 
-/* What a level knows of its objects without listing them; -1: nothing. Another's keys in the same
+/* What a tier knows of its objects without listing them; -1: nothing. Another's keys in the same
  * server or bucket do not count. */
-struct kvc_level_facts {
+struct kvc_tier_facts {
     int64_t objects, bytes, limit;
     char text[256]; /* what it is: "Redis 7.0.15, cluster of 3 masters"; for people */
 };
 
-/* Functions return 0, or -1 with *e. KVC_SEVERITY_RETRY says that the level cannot be reached or
+/* Functions return 0, or -1 with *e. KVC_SEVERITY_RETRY says that the tier cannot be reached or
  * used at present (network, full or read-only disk, deadline): the store leaves it alone for a
  * while. Any other severity is about these objects only. */
-struct kvc_level_ops {
-    unsigned abi; /* KVC_LEVEL_ABI */
+struct kvc_tier_ops {
+    unsigned abi; /* KVC_TIER_ABI */
     const char *scheme;
     const char *what; /* "directory" */
-    /* across a network: deadlines are longer, and found objects are copied to faster levels */
+    /* across a network: deadlines are longer, and found objects are copied to faster tiers */
     int remote;
     /* chains are put from their last chunk on: it evicts what was put or used longest ago, chains
      * or not */
     int last_first;
 
     /* Connects to nobody and makes nothing, unless it is a directory's: the first call does. */
-    struct kvc_level *(*open)(struct kvc_url *url, struct kvc_error *e);
-    void (*close)(struct kvc_level *l);
+    struct kvc_tier *(*open)(struct kvc_url *url, struct kvc_error *e);
+    void (*close)(struct kvc_tier *l);
 
     /* Finds how many of n chained objects are there, from the first one on without a gap, and their
      * sizes (0: unknown). At the deadline: as many as are known to be there, and -1. */
-    int (*find)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+    int (*find)(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                 size_t *found, uint64_t *size, struct kvc_error *e);
     /* Reads n objects, several at a time where this is faster, and hands them over in order. -1:
      * what was not handed over could not be read. */
-    int (*get)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
-               kvc_level_take *take, void *state, struct kvc_error *e);
+    int (*get)(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+               kvc_tier_take *take, void *state, struct kvc_error *e);
     /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already, to
-     * KVC_PUT_REFUSED if the level does not keep it now: it expects less of it than of what it has.
+     * KVC_PUT_REFUSED if the tier does not keep it now: it expects less of it than of what it has.
      */
-    int (*put)(struct kvc_level *l, const struct kvc_object *o, const void *data, size_t size,
-               const struct kvc_level_put *how, kvc_instant deadline, int *there,
+    int (*put)(struct kvc_tier *l, const struct kvc_object *o, const void *data, size_t size,
+               const struct kvc_tier_put *how, kvc_instant deadline, int *there,
                struct kvc_error *e);
     /* Removes objects; those that are not there are no error. */
-    int (*drop)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+    int (*drop)(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                 struct kvc_error *e);
     /* Lists all objects, or those of one namespace (its first bytes). */
-    int (*walk)(struct kvc_level *l, const uint8_t *space, kvc_level_seen *seen, void *state,
+    int (*walk)(struct kvc_tier *l, const uint8_t *ns, kvc_tier_seen *seen, void *state,
                 struct kvc_error *e);
-    int (*facts)(struct kvc_level *l, struct kvc_level_facts *facts, kvc_instant deadline,
+    int (*facts)(struct kvc_tier *l, struct kvc_tier_facts *facts, kvc_instant deadline,
                  struct kvc_error *e);
 
-    /* These may be NULL: the level has nothing of the kind. */
+    /* These may be NULL: the tier has nothing of the kind. */
     /* As `find`, for who is about to put: an index is not believed. NULL: find has none. */
-    int (*count)(struct kvc_level *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
+    int (*count)(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                  size_t *found, uint64_t *size, struct kvc_error *e);
     /* Puts a damaged or forged object aside, or removes it. */
-    int (*quarantine)(struct kvc_level *l, const struct kvc_object *o, struct kvc_error *e);
+    int (*quarantine)(struct kvc_tier *l, const struct kvc_object *o, struct kvc_error *e);
     /* Notes that the n objects of a chain were read: the first ones are to stay longest. */
-    int (*touch)(struct kvc_level *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
+    int (*touch)(struct kvc_tier *l, const struct kvc_object *o, size_t n, struct kvc_error *e);
     /* Notes that n objects of a chain, of about `size` bytes each, were asked for and are not going
      * to be put now. */
-    int (*missed)(struct kvc_level *l, const struct kvc_object *o, size_t n, uint64_t size,
+    int (*missed)(struct kvc_tier *l, const struct kvc_object *o, size_t n, uint64_t size,
                   struct kvc_error *e);
     /* Keeps objects until a time in seconds since 1970; 0: no longer. */
-    int (*pin)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t until,
+    int (*pin)(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_t until,
                struct kvc_error *e);
     /* Notes that a chain will be asked for within so many seconds; 0: never again. */
-    int (*expect)(struct kvc_level *l, const struct kvc_object *o, size_t n, int64_t seconds,
+    int (*expect)(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_t seconds,
                   struct kvc_error *e);
 };
 
@@ -112,10 +112,10 @@ kvc_instant kvc_now(void);
 
 /* Writes '*' over a secret in a text that a server sent, as far as the text repeats it: 12 bytes of
  * the secret in a row, or all of a shorter one. `secret` NULL or "": there is none. */
-void kvc_level_blank(char *text, const char *secret);
+void kvc_tier_redact(char *text, const char *secret);
 
 /* A backend in a shared object exports this one function. */
-#define KVC_LEVEL_ENTRY "kvc_store_level"
-typedef const struct kvc_level_ops *kvc_level_entry(void);
+#define KVC_TIER_ENTRY "kvc_store_tier"
+typedef const struct kvc_tier_ops *kvc_tier_entry(void);
 
 #endif

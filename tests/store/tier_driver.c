@@ -1,14 +1,14 @@
-/* level_driver.c: drives a level for tests: a backend's shared object, by lines of commands.
+/* tier_driver.c: drives a tier for tests: a backend's shared object, by lines of commands.
  * Replies are lines of JSON. Objects have numbers; what an object holds follows from its number,
  * its size and a seed, so that wrong bytes are found.
  *
- *   level_driver BACKEND.so
+ *   tier_driver BACKEND.so
  *   open URL | close | facts | walk | walk-space SPACE
  *   put FIRST N SIZE [OPTION=..]   find FIRST N   get FIRST N   drop FIRST N   pin FIRST N UNTIL
  * quarantine FIRST load FIRST N SIZE threads=T seconds=S: puts, finds, gets and drops of random
  * objects Options: deadline=MS seed=N seconds=N replace=1 pin=1 check=0 space=N stop=N (get: no
  * more objects after so many) */
-#include "formats/store/level.h"
+#include "formats/store/tier.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -20,13 +20,11 @@
 
 enum { MAX_THREADS = 64 };
 
-static const struct kvc_level_ops *ops;
-static struct kvc_level *level;
+static const struct kvc_tier_ops *ops;
+static struct kvc_tier *tier;
 static struct kvc_url url;
 
-static struct {
-    uint64_t deadline, seed, seconds, replace, pin, check, space, stop, threads;
-} option;
+static struct { uint64_t deadline, seed, seconds, replace, pin, check, ns, stop, threads; } option;
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -36,7 +34,7 @@ static uint64_t mix(uint64_t x) {
 
 static struct kvc_object object(uint64_t i) {
     struct kvc_object o = {.kind = KVC_OBJECT_CHUNK};
-    memset(o.space, (int)option.space, sizeof o.space);
+    memset(o.ns, (int)option.ns, sizeof o.ns);
     for (uint64_t w = 0; w < KVC_OBJECT_KEY / 8; w++) {
         const uint64_t word = mix(i * 4 + w + 1);
         memcpy(o.key + 8 * w, &word, 8);
@@ -124,9 +122,9 @@ static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t 
 
 static void put(uint64_t first, size_t n, size_t size) {
     struct kvc_error e;
-    const struct kvc_level_put how = {.seconds = (int64_t)option.seconds,
-                                      .replace = (int)option.replace,
-                                      .pin = (int)option.pin};
+    const struct kvc_tier_put how = {.seconds = (int64_t)option.seconds,
+                                     .replace = (int)option.replace,
+                                     .pin = (int)option.pin};
     uint8_t *data = malloc(size ? size : 1);
     uint64_t done = 0, already = 0;
     int status = 0;
@@ -137,7 +135,7 @@ static void put(uint64_t first, size_t n, size_t size) {
         int there = 0;
         if (option.check || !i) fill(data, size, first + i, option.seed);
         const kvc_instant begin = kvc_now();
-        status = ops->put(level, &o, data, size, &how, deadline(), &there, &e);
+        status = ops->put(tier, &o, data, size, &how, deadline(), &there, &e);
         spent += kvc_now() - begin;
         done += !status;
         already += there != 0;
@@ -154,7 +152,7 @@ static void find(uint64_t first, size_t n) {
     size_t found = 0;
     if (!size) abort();
     const kvc_instant begin = kvc_now();
-    const int status = ops->find(level, o, n, deadline(), &found, size, &e);
+    const int status = ops->find(tier, o, n, deadline(), &found, size, &e);
     const kvc_instant spent = kvc_now() - begin;
     for (size_t i = 0; i < found; i++) bytes += size[i];
     printf("{\"found\": %zu, \"bytes\": %" PRIu64 ", ", found, bytes);
@@ -168,7 +166,7 @@ static void get(uint64_t first, size_t n) {
     struct kvc_object *o = objects(first, n);
     struct taken t = {.first = first};
     const kvc_instant begin = kvc_now();
-    const int status = ops->get(level, o, n, deadline(), take, &t, &e);
+    const int status = ops->get(tier, o, n, deadline(), take, &t, &e);
     printf("{\"there\": %" PRIu64 ", \"missing\": %" PRIu64 ", \"wrong\": %" PRIu64
            ", \"bytes\": %" PRIu64 ", \"why\": %" PRIu64 ", \"order\": %s, ",
            t.there, t.missing, t.wrong, t.bytes, t.why, t.out_of_order ? "false" : "true");
@@ -181,19 +179,19 @@ static void simple(const char *verb, uint64_t first, size_t n, int64_t until) {
     struct kvc_object *o = objects(first, n);
     const kvc_instant begin = kvc_now();
     int status;
-    if (strcmp(verb, "drop") == 0) status = ops->drop(level, o, n, deadline(), &e);
-    else if (strcmp(verb, "pin") == 0) status = ops->pin ? ops->pin(level, o, n, until, &e) : 0;
-    else status = ops->quarantine ? ops->quarantine(level, o, &e) : 0;
+    if (strcmp(verb, "drop") == 0) status = ops->drop(tier, o, n, deadline(), &e);
+    else if (strcmp(verb, "pin") == 0) status = ops->pin ? ops->pin(tier, o, n, until, &e) : 0;
+    else status = ops->quarantine ? ops->quarantine(tier, o, &e) : 0;
     printf("{");
     end_reply(status, &e, begin);
     free(o);
 }
 
-static void walk(const uint8_t *space) {
+static void walk(const uint8_t *ns) {
     struct kvc_error e;
     struct walked w = {0};
     const kvc_instant begin = kvc_now();
-    const int status = ops->walk(level, space, seen, &w, &e);
+    const int status = ops->walk(tier, ns, seen, &w, &e);
     printf("{\"n\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"used\": %" PRIu64 ", ", w.n, w.bytes,
            w.used);
     end_reply(status, &e, begin);
@@ -201,22 +199,22 @@ static void walk(const uint8_t *space) {
 
 static void facts(void) {
     struct kvc_error e;
-    struct kvc_level_facts f = {0};
+    struct kvc_tier_facts f = {0};
     const kvc_instant begin = kvc_now();
-    const int status = ops->facts(level, &f, deadline(), &e);
+    const int status = ops->facts(tier, &f, deadline(), &e);
     printf("{\"objects\": %" PRId64 ", \"bytes\": %" PRId64 ", \"limit\": %" PRId64
            ", \"text\": \"%s\", ",
            f.objects, f.bytes, f.limit, f.text);
     end_reply(status, &e, begin);
 }
 
-static void open_level(const char *text) {
+static void open_tier(const char *text) {
     struct kvc_error e;
     const kvc_instant begin = kvc_now();
     int status = kvc_url_parse(&url, text, &e);
     if (!status) {
-        level = ops->open(&url, &e);
-        status = level ? 0 : -1;
+        tier = ops->open(&url, &e);
+        status = tier ? 0 : -1;
         kvc_url_free(&url);
     }
     printf("{");
@@ -256,7 +254,7 @@ static void *worker(void *arg) {
         switch (dice >> 60) {
         case 0: {
             struct kvc_object o = object(i);
-            status = ops->drop(level, &o, 1, deadline(), &e);
+            status = ops->drop(tier, &o, 1, deadline(), &e);
             break;
         }
         case 1:
@@ -265,9 +263,9 @@ static void *worker(void *arg) {
         case 4:
         case 5: {
             struct kvc_object o = object(i);
-            const struct kvc_level_put how = {.replace = (int)option.replace};
+            const struct kvc_tier_put how = {.replace = (int)option.replace};
             fill(data, size, i, option.seed);
-            status = ops->put(level, &o, data, size, &how, deadline(), &there, &e);
+            status = ops->put(tier, &o, data, size, &how, deadline(), &there, &e);
             break;
         }
         case 6:
@@ -275,7 +273,7 @@ static void *worker(void *arg) {
             struct kvc_object *o = objects(i, RUN);
             uint64_t sizes[RUN];
             size_t found;
-            status = ops->find(level, o, RUN, deadline(), &found, sizes, &e);
+            status = ops->find(tier, o, RUN, deadline(), &found, sizes, &e);
             for (size_t k = 0; !status && k < found; k++)
                 load_of.wrong += sizes[k] != mix(i + k) % (load_of.size + 1);
             free(o);
@@ -284,7 +282,7 @@ static void *worker(void *arg) {
         default: {
             struct kvc_object *o = objects(i, RUN);
             struct taken t = {.first = i};
-            status = ops->get(level, o, RUN, deadline(), take, &t, &e);
+            status = ops->get(tier, o, RUN, deadline(), take, &t, &e);
             load_of.wrong += t.wrong + (t.out_of_order != 0);
             load_of.there += t.there;
             free(o);
@@ -322,12 +320,12 @@ static void read_options(char *text) {
     } known[] = {{"deadline", &option.deadline}, {"seed", &option.seed},
                  {"seconds", &option.seconds},   {"replace", &option.replace},
                  {"pin", &option.pin},           {"check", &option.check},
-                 {"space", &option.space},       {"stop", &option.stop},
+                 {"space", &option.ns},          {"stop", &option.stop},
                  {"threads", &option.threads}};
     memset(&option, 0, sizeof option);
     option.check = 1;
     option.threads = 4;
-    option.space = 0x51;
+    option.ns = 0x51;
     for (char *word = strtok(text, " \n"); word; word = strtok(NULL, " \n")) {
         char *value = strchr(word, '=');
         if (!value) continue;
@@ -345,8 +343,8 @@ static void command(char *text) {
     free(copy);
     text[strcspn(text, "\n")] = '\0';
     sscanf(text, "%31s %" SCNu64 " %" SCNu64 " %" SCNu64, verb, &first, &n, &third);
-    if (strcmp(verb, "open") == 0) open_level(text + 5);
-    else if (!level) puts("{\"ok\": false, \"error\": \"no level is open\"}");
+    if (strcmp(verb, "open") == 0) open_tier(text + 5);
+    else if (!tier) puts("{\"ok\": false, \"error\": \"no tier is open\"}");
     else if (strcmp(verb, "put") == 0) put(first, n, third);
     else if (strcmp(verb, "find") == 0) find(first, n);
     else if (strcmp(verb, "get") == 0) get(first, n);
@@ -355,14 +353,14 @@ static void command(char *text) {
     else if (strcmp(verb, "quarantine") == 0) simple(verb, first, 1, 0);
     else if (strcmp(verb, "walk") == 0) walk(NULL);
     else if (strcmp(verb, "walk-space") == 0) {
-        uint8_t space[KVC_OBJECT_SPACE];
-        memset(space, (int)first, sizeof space);
-        walk(space);
+        uint8_t ns[KVC_OBJECT_NS];
+        memset(ns, (int)first, sizeof ns);
+        walk(ns);
     } else if (strcmp(verb, "facts") == 0) facts();
     else if (strcmp(verb, "load") == 0) load(first, n, third);
     else if (strcmp(verb, "close") == 0) {
-        ops->close(level);
-        level = NULL;
+        ops->close(tier);
+        tier = NULL;
         puts("{\"ok\": true}");
     } else puts("{\"ok\": false, \"error\": \"there is no such command\"}");
     fflush(stdout);
@@ -373,16 +371,16 @@ int main(int argc, char **argv) {
     void *library = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     union {
         void *symbol;
-        kvc_level_entry *entry;
-    } of = {.symbol = library ? dlsym(library, KVC_LEVEL_ENTRY) : NULL};
+        kvc_tier_entry *entry;
+    } of = {.symbol = library ? dlsym(library, KVC_TIER_ENTRY) : NULL};
     if (!of.symbol) {
-        fprintf(stderr, "usage: level_driver BACKEND.so (%s)\n",
+        fprintf(stderr, "usage: tier_driver BACKEND.so (%s)\n",
                 argc == 2 ? dlerror() : "no backend");
         return 2;
     }
     ops = of.entry();
-    if (ops->abi != KVC_LEVEL_ABI) return 2;
+    if (ops->abi != KVC_TIER_ABI) return 2;
     while (fgets(line, sizeof line, stdin)) command(line);
-    if (level) ops->close(level);
+    if (tier) ops->close(tier);
     return 0;
 }

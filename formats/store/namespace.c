@@ -1,0 +1,471 @@
+/* namespace.c: namespaces of a store, and the keys of their chunks. Spec: STORE.md, "Namespaces"
+ * and "Keys". Not for the text of the facts (namespace_text.c). */
+#include "formats/store/store.h"
+
+#include "codecs/recipe.h"
+#include "formats/api/sized.h"
+#include "formats/cache/facts.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/values.h"
+#include "formats/io/bytes.h"
+#include "formats/file/given.h"
+#include "formats/file/rate.h"
+#include "formats/model/predictor.h"
+#include "formats/model/profile.h"
+#include "formats/store/namespace_text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OBJECT_TAG "kvc object 1\n"
+#define TENANT_TAG "kvc tenant 1"
+
+/* --- keys --- */
+
+static int name_object(const struct kvc_store_namespace *ns, enum kvc_object_kind kind,
+                       const uint8_t *key, struct kvc_object *o, struct kvc_error *e) {
+    uint8_t text[sizeof OBJECT_TAG - 1 + KVC_KEY_BYTES + 1 + KVC_KEY_BYTES], *p = text;
+    o->kind = kind;
+    memcpy(o->ns, ns->hash, sizeof o->ns);
+    memcpy(p, OBJECT_TAG, sizeof OBJECT_TAG - 1);
+    p += sizeof OBJECT_TAG - 1;
+    memcpy(p, ns->hash, KVC_KEY_BYTES);
+    p += KVC_KEY_BYTES;
+    *p++ = (uint8_t)kind;
+    memcpy(p, key, KVC_KEY_BYTES);
+    return kvc_sha256(text, sizeof text, o->key, e);
+}
+
+int kvc_chunk_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
+                     struct kvc_object *o, struct kvc_error *e) {
+    const size_t per_chunk = (size_t)(ns->chunk / KVC_PREFIX_TOKENS);
+    return name_object(ns, KVC_OBJECT_CHUNK, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, o,
+                       e);
+}
+
+int kvc_whole_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
+                     struct kvc_object *o, struct kvc_error *e) {
+    struct kvc_prefix p;
+    if (!i && kvc_prefix_begin(&p, ns->identity, e)) return -1;
+    return name_object(ns, KVC_OBJECT_STATE, i ? keys + (i - 1) * KVC_KEY_BYTES : p.start, o, e);
+}
+
+int kvc_named_object(const struct kvc_store_namespace *ns, const struct kvc_store_name *name,
+                     struct kvc_object *o, struct kvc_error *e) {
+    uint8_t hash[KVC_KEY_BYTES];
+    if (!name->size || name->size > KVC_STORE_MAX_NAME)
+        return kvc_fail(e, KVC_ERR_USAGE, "the name of a cache has 1 to %d bytes",
+                        KVC_STORE_MAX_NAME);
+    if (kvc_sha256(name->bytes, name->size, hash, e)) return -1;
+    if (name_object(ns, KVC_OBJECT_NAMED, hash, o, e)) return -1;
+    return 0;
+}
+
+int kvc_namespace_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
+                         struct kvc_error *e) {
+    struct kvc_extra *item = calloc(n, sizeof *item);
+    if (!item) return kvc_fail_memory(e, "extras");
+    int status = 0;
+    for (size_t i = 0; i < n && !status; i++) {
+        if (extras[i].tag < 1 || extras[i].tag > 255 || extras[i].size > UINT16_MAX)
+            status = kvc_fail(e, KVC_ERR_USAGE,
+                              "an extra has a tag of 1 to 255 and at most 65535 bytes");
+        item[i] = (struct kvc_extra){.position = extras[i].position,
+                                     .tag = (uint8_t)extras[i].tag,
+                                     .size = (uint16_t)extras[i].size,
+                                     .bytes = extras[i].bytes};
+    }
+    if (!status) status = kvc_extras_store(meta, item, n, e);
+    free(item);
+    return status;
+}
+
+int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
+                          const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e) {
+    struct kvc_prefix p;
+    *keys = NULL;
+    if (n / KVC_PREFIX_TOKENS > SIZE_MAX / KVC_KEY_BYTES - 1) return kvc_fail_memory(e, "keys");
+    if (!(*keys = malloc((size_t)(n / KVC_PREFIX_TOKENS) * KVC_KEY_BYTES + 1)))
+        return kvc_fail_memory(e, "keys");
+    int status = kvc_prefix_begin(&p, ns->identity, e);
+    if (!status) status = kvc_extras_of(meta, &p.extras, e);
+    if (!status) status = kvc_prefix_keys(&p, tokens, n, *keys, e);
+    if (!status) return 0;
+    free(*keys);
+    *keys = NULL;
+    return -1;
+}
+
+int kvc_namespace_keys(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
+                       const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
+                       struct kvc_error *e) {
+    struct kvc_meta meta = {0};
+    *keys = NULL;
+    int status = n_extras ? kvc_namespace_extras(&meta, extras, n_extras, e) : 0;
+    if (!status) status = kvc_namespace_keys_of(ns, tokens, n, &meta, keys, e);
+    kvc_meta_free(&meta);
+    return status;
+}
+
+/* --- opening --- */
+
+void kvc_namespace_hold(struct kvc_store_namespace *ns) {
+    atomic_fetch_add(&ns->refs, 1);
+}
+
+void kvc_store_namespace_close(struct kvc_store_namespace *ns) {
+    if (!ns || atomic_fetch_sub(&ns->refs, 1) != 1) return;
+    for (unsigned i = 0; i < ns->n_profiles; i++) kvc_profile_free(ns->profile[i]);
+    kvc_profile_free(ns->packs_with);
+    pthread_mutex_destroy(&ns->lock);
+    free(ns->recipe);
+    free(ns->facts);
+    free(ns);
+}
+
+const char *kvc_store_namespace_name(const struct kvc_store_namespace *ns) {
+    return ns->name;
+}
+
+const char *kvc_store_namespace_facts(const struct kvc_store_namespace *ns) {
+    return ns->facts;
+}
+
+uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns) {
+    return ns->chunk;
+}
+
+static struct kvc_store_namespace *new_namespace(struct kvc_store *s,
+                                                 const struct kvc_store_namespace_options *o,
+                                                 struct kvc_error *e) {
+    struct kvc_store_namespace *ns = calloc(1, sizeof *ns);
+    if (!ns) {
+        kvc_fail_memory(e, "a namespace");
+        return NULL;
+    }
+    ns->store = s;
+    atomic_init(&ns->refs, 1);
+    pthread_mutex_init(&ns->lock, NULL);
+    if (o->tenant_file && kvc_store_secret(o->tenant_file, TENANT_TAG, ns->tenant, e)) {
+        kvc_store_namespace_close(ns);
+        return NULL;
+    }
+    ns->has_tenant = o->tenant_file != NULL;
+    return ns;
+}
+
+/* Returns the bytes of a token's rows in the live part. */
+static uint64_t token_bytes(const struct kvc_cache *c) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < c->n_tensors; t++)
+        if (kvc_tensor_part(c, t)->kind == KVC_PART_LIVE)
+            bytes += kvc_row_bytes(&c->tensor[t].shape);
+    return bytes;
+}
+
+/* bytes: below that, requests cost more than what they move */
+#define GOOD_OBJECT (UINT64_C(2) << 20)
+#define MAX_RUNS 4 /* 1024 tokens */
+
+/* The smallest chunk whose object takes 2 MiB or more, as packing usually makes it smaller.
+ * Everybody computes the same. */
+static uint64_t choose_chunk(const struct kvc_cache *c, int lossless) {
+    const uint64_t run = token_bytes(c) * KVC_PREFIX_TOKENS,
+                   packed = lossless ? run / 3 * 2 : run / 8;
+    uint64_t runs = 1;
+    while (runs < MAX_RUNS && runs * packed < GOOD_OBJECT) runs++;
+    return runs * KVC_PREFIX_TOKENS;
+}
+
+#define NO_STEP 1. /* stands for every step, where they are not compared */
+
+/* Compares a recipe that was asked for with the text of a settled one. A step that packing finds is
+ * no difference. */
+static int is_fidelity(const char *asked, const char *settled) {
+    struct kvc_recipe a, b;
+    char x[KVC_MAX_RECIPE_TEXT], y[KVC_MAX_RECIPE_TEXT];
+    double kld;
+    if (kvc_recipe_parse(asked, &a, NULL) || kvc_recipe_parse(settled, &b, NULL)) return 0;
+    for (unsigned i = 0; i < a.n && i < b.n; i++) {
+        const struct kvc_stage *stage = a.item[i].stage;
+        if (stage != b.item[i].stage || !stage->step || stage->step(&a.item[i].args, &kld) > 0)
+            continue;
+        stage->set_step(&a.item[i].args, NO_STEP);
+        stage->set_step(&b.item[i].args, NO_STEP);
+    }
+    return !kvc_recipe_print(&a, x, sizeof x) && !kvc_recipe_print(&b, y, sizeof y) &&
+           strcmp(x, y) == 0;
+}
+
+/* Sets what decides about the fidelity: the recipe, with its step settled as packing settles it,
+ * and the profile. */
+static int take_recipe(struct kvc_store_namespace *ns, const struct kvc_file *f,
+                       const struct kvc_store_namespace_options *o, struct kvc_meta *meta,
+                       struct kvc_error *e) {
+    static const struct kvc_rate rate = {.kld = 0};
+    struct kvc_recipe recipe, settled;
+    struct kvc_rate_report report;
+    char text[KVC_MAX_RECIPE_TEXT];
+    if (o->profile && !(ns->packs_with = kvc_given_profile(o->profile, e))) return -1;
+    ns->lossless = 1;
+    if (!o->recipe) return 0;
+    if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
+    const struct kvc_pack_options pack = {.recipe = &recipe, .profile = ns->packs_with};
+    if (kvc_rate_settle(f->cache, &pack, &rate, &settled, &report, e)) return -1;
+    if (kvc_recipe_print(&settled, text, sizeof text))
+        return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
+    if (!(ns->recipe = strdup(text))) return kvc_fail_memory(e, "a recipe");
+    ns->lossless = !kvc_recipe_is_lossy(&settled);
+    if (ns->lossless) return 0;
+    kvc_meta_remove(meta, KVC_KEY_PROFILE);
+    if (kvc_meta_set_text(meta, KVC_KEY_RECIPE, text, e)) return -1;
+    if (!ns->packs_with) return 0;
+    if (!(kvc_recipe_profile_need(&settled, kvc_profile_predicts(ns->packs_with)) &
+          KVC_PROFILE_DECODES))
+        return 0;
+    return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(ns->packs_with),
+                              KVC_SHA256_BYTES, e);
+}
+
+static int name_namespace(struct kvc_store_namespace *ns) {
+    kvc_hex(ns->hash, sizeof ns->hash, ns->name);
+    return 0;
+}
+
+static int space_describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
+                          const struct kvc_store_namespace_options *o, struct kvc_error *e) {
+    struct kvc_meta meta = {0};
+    /* as packing does */
+    int status = kvc_meta_copy(&meta, &f->cache->meta, e) || kvc_values_pass(&meta, e) ? -1 : 0;
+    if (!status) {
+        kvc_meta_remove(&meta, KVC_KEY_PREFIX_IDENTITY);
+        kvc_prefix_identity_of_model(&meta, ns->identity, sizeof ns->identity);
+        status = take_recipe(ns, f, o, &meta, e);
+    }
+    if (!status) {
+        ns->chunk = o->chunk ? o->chunk : choose_chunk(f->cache, ns->lossless);
+        const struct kvc_space facts = {.lossless = ns->lossless,
+                                        .chunk = ns->chunk,
+                                        .tenant = ns->has_tenant ? ns->tenant : NULL};
+        ns->facts = kvc_namespace_text_write(f->cache, &meta, &facts, ns->hash, e);
+        status = ns->facts ? name_namespace(ns) : -1;
+    }
+    kvc_meta_free(&meta);
+    return status;
+}
+
+struct kvc_store_namespace *
+kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
+                         const struct kvc_store_namespace_options *options, struct kvc_error *e) {
+    struct kvc_store_namespace_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
+    if (o.chunk % KVC_PREFIX_TOKENS || o.chunk > (UINT64_C(1) << 32)) {
+        kvc_fail(e, KVC_ERR_USAGE, "a chunk has a multiple of %d tokens", KVC_PREFIX_TOKENS);
+        return NULL;
+    }
+    struct kvc_store_namespace *ns = new_namespace(s, &o, e);
+    if (!ns || !space_describe(ns, f, &o, e)) return ns;
+    kvc_store_namespace_close(ns);
+    return NULL;
+}
+
+/* --- namespaces that are in the store --- */
+
+struct search {
+    const char *name;
+    struct kvc_object found;
+    unsigned n;
+};
+
+static int see_namespace(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
+    struct search *s = state;
+    char hex[2 * KVC_OBJECT_KEY + 1];
+    (void)size, (void)used;
+    if (o->kind != KVC_OBJECT_NAMESPACE) return 0;
+    kvc_hex(o->key, sizeof o->key, hex);
+    if (strncmp(hex, s->name, strlen(s->name)) != 0) return 0;
+    s->n += !s->n || !kvc_object_equal(o, &s->found);
+    s->found = *o;
+    return 0;
+}
+
+static int take_facts(struct kvc_store_namespace *ns, const struct kvc_store_namespace_options *o,
+                      const struct kvc_object *object, struct kvc_error *e) {
+    struct kvc_namespace_facts facts;
+    struct kvc_recipe recipe;
+    size_t size;
+    if (!(ns->facts = kvc_store_read_object(ns->store, object, &size, e))) return -1;
+    char *text = realloc(ns->facts, size + 1); /* a signature followed, or nothing */
+    if (!text) return kvc_fail_memory(e, "the facts of a namespace");
+    ns->facts = text;
+    text[size] = '\0';
+    if (strlen(text) + 1 < size)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are no text", ns->name);
+    if (kvc_namespace_text_read(ns->facts, size, &facts, e)) return -1;
+    if (memcmp(facts.ns, object->key, sizeof facts.ns) != 0)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "the facts of namespace %.16s are not those that its name stands for",
+                        ns->name);
+    if (facts.has_tenant != ns->has_tenant ||
+        (facts.has_tenant && memcmp(facts.tenant, ns->tenant, KVC_KEY_BYTES) != 0))
+        return kvc_fail(e, KVC_ERR_USAGE, "namespace %.16s belongs to %s", ns->name,
+                        facts.has_tenant ? "a tenant, whose secret is needed" : "no tenant");
+    memcpy(ns->hash, facts.ns, sizeof ns->hash);
+    memcpy(ns->identity, facts.identity, sizeof ns->identity);
+    ns->chunk = facts.chunk;
+    ns->lossless = strcmp(facts.fidelity, "lossless") == 0;
+    ns->is_stored = 1;
+    if (o->profile && !(ns->packs_with = kvc_given_profile(o->profile, e))) return -1;
+    if (!o->recipe && ns->lossless) return 0;
+    /* of values with a past; to be read */
+    if (!o->recipe && kvc_recipe_parse(facts.fidelity, &recipe, NULL)) return 0;
+    if (!(ns->recipe = strdup(o->recipe ? o->recipe : facts.fidelity)))
+        return kvc_fail_memory(e, "a recipe");
+    if (kvc_recipe_parse(ns->recipe, &recipe, e)) return -1;
+    if (ns->lossless ? !kvc_recipe_is_lossy(&recipe)
+                     : !o->recipe || is_fidelity(o->recipe, facts.fidelity))
+        return 0;
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'",
+                    o->recipe, ns->name, facts.fidelity);
+}
+
+struct kvc_store_namespace *
+kvc_store_namespace_named(struct kvc_store *s, const char *name,
+                          const struct kvc_store_namespace_options *options, struct kvc_error *e) {
+    struct kvc_store_namespace_options o;
+    struct search search = {.name = name};
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
+    for (unsigned i = 0; i < s->n_tiers && !search.n; i++)
+        if (s->tier[i].ops->walk(s->tier[i].tier, NULL, see_namespace, &search, e)) return NULL;
+    if (search.n != 1) {
+        kvc_fail(e, KVC_ERR_USAGE,
+                 search.n ? "there are several namespaces whose names begin with '%s'"
+                          : "there is no namespace '%s'",
+                 name);
+        return NULL;
+    }
+    struct kvc_store_namespace *ns = new_namespace(s, &o, e);
+    if (!ns) return NULL;
+    memcpy(ns->hash, search.found.key, sizeof ns->hash);
+    name_namespace(ns);
+    if (!take_facts(ns, &o, &search.found, e)) return ns;
+    kvc_store_namespace_close(ns);
+    return NULL;
+}
+
+/* --- what a namespace needs in the store --- */
+
+static struct kvc_object profile_object(const uint8_t *sha256) {
+    struct kvc_object o = {.kind = KVC_OBJECT_PROFILE};
+    memcpy(o.key, sha256, sizeof o.key);
+    return o;
+}
+
+struct kvc_object kvc_namespace_object(const struct kvc_store_namespace *ns) {
+    struct kvc_object o = {.kind = KVC_OBJECT_NAMESPACE};
+    memcpy(o.ns, ns->hash, sizeof o.ns);
+    memcpy(o.key, ns->hash, sizeof o.key);
+    return o;
+}
+
+int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e) {
+    const struct kvc_object o = kvc_namespace_object(ns);
+    size_t size;
+    int status = 0;
+    pthread_mutex_lock(&ns->lock);
+    if (!ns->is_stored) {
+        if (ns->packs_with) {
+            const struct kvc_object p = profile_object(kvc_profile_sha256(ns->packs_with));
+            const uint8_t *bytes = kvc_profile_bytes(ns->packs_with, &size);
+            status = kvc_store_write_object(ns->store, &p, bytes, size, e);
+        }
+        if (!status)
+            status = kvc_store_write_object(ns->store, &o, ns->facts, strlen(ns->facts), e);
+        ns->is_stored = !status;
+    }
+    pthread_mutex_unlock(&ns->lock);
+    return status;
+}
+
+/* Puts an object to a tier as kvc_store_write_object() does. */
+static void space_keep(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
+                       const void *data, size_t size) {
+    const struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
+    void *bytes = malloc(size + 1);
+    int there;
+    if (!bytes) return;
+    memcpy(bytes, data, size);
+    if (!kvc_chunk_sign(s, o, &bytes, &size, NULL))
+        kvc_store_put_tier(s, tier, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there,
+                           NULL);
+    free(bytes);
+}
+
+void kvc_namespace_keep(struct kvc_store_namespace *ns, unsigned tier) {
+    const struct kvc_object o = kvc_namespace_object(ns);
+    size_t size;
+    if (ns->packs_with) {
+        const struct kvc_object p = profile_object(kvc_profile_sha256(ns->packs_with));
+        const uint8_t *bytes = kvc_profile_bytes(ns->packs_with, &size);
+        space_keep(ns->store, tier, &p, bytes, size);
+    }
+    space_keep(ns->store, tier, &o, ns->facts, strlen(ns->facts));
+}
+
+void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier) {
+    struct kvc_object o[sizeof ns->profile / sizeof ns->profile[0] + 2] = {
+        kvc_namespace_object(ns)};
+    size_t n = 1;
+    pthread_mutex_lock(&ns->lock);
+    if (ns->packs_with) o[n++] = profile_object(kvc_profile_sha256(ns->packs_with));
+    for (unsigned i = 0; i < ns->n_profiles; i++)
+        o[n++] = profile_object(kvc_profile_sha256(ns->profile[i]));
+    pthread_mutex_unlock(&ns->lock);
+    kvc_store_notify(ns->store, tier, KVC_TOUCH, o, n, 0);
+}
+
+static struct kvc_profile *known_profile(const struct kvc_store_namespace *ns,
+                                         const uint8_t *sha256) {
+    struct kvc_profile *p = ns->packs_with;
+    if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;
+    for (unsigned i = 0; i < ns->n_profiles; i++)
+        if (memcmp(kvc_profile_sha256(ns->profile[i]), sha256, KVC_SHA256_BYTES) == 0)
+            return ns->profile[i];
+    return NULL;
+}
+
+void kvc_namespace_copy_facts(struct kvc_store_namespace *ns, unsigned tier) {
+    const struct kvc_object o = kvc_namespace_object(ns);
+    size_t size = strlen(ns->facts);
+    void *data = atomic_exchange(&ns->is_copied, 1) ? NULL : strdup(ns->facts);
+    if (data && !kvc_chunk_sign(ns->store, &o, &data, &size, NULL))
+        kvc_store_backfill(ns->store, tier, &o, NULL, data, size);
+    else free(data);
+}
+
+struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const uint8_t *sha256,
+                                          struct kvc_error *e) {
+    const struct kvc_object o = profile_object(sha256);
+    const unsigned room = sizeof ns->profile / sizeof ns->profile[0];
+    size_t size;
+    pthread_mutex_lock(&ns->lock);
+    struct kvc_profile *p = known_profile(ns, sha256);
+    if (!p && ns->n_profiles == room) {
+        kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                 "the chunks of a namespace were packed with more than %u profiles", room);
+    } else if (!p) {
+        void *bytes = kvc_store_read_object(ns->store, &o, &size, e);
+        if (bytes) p = kvc_profile_open_memory(bytes, size, e);
+        free(bytes);
+        if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
+            kvc_profile_free(p);
+            p = NULL;
+            kvc_fail(e, KVC_ERR_DAMAGED,
+                     "a profile in the store is not the one that its name stands for");
+        }
+        if (p) ns->profile[ns->n_profiles++] = p;
+    }
+    pthread_mutex_unlock(&ns->lock);
+    return p;
+}
