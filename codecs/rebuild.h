@@ -44,8 +44,6 @@ struct kvc_rebuild_source {
     int is_hidden; /* 1: hidden states are rebuilt from another layer's */
     int normed;    /* states are stored after the norm: 1, before it: 0, unknown: -1 */
     enum kvc_rope_type rope_type;
-    double theta, factor; /* 0: unknown, none */
-    size_t rotated;
     enum kvc_pairing pairing; /* of K; UNKNOWN or NONE: no RoPE */
 };
 

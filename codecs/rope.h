@@ -48,7 +48,7 @@ const char *kvc_rope_type_name(enum kvc_rope_type type);
 /* Returns UNKNOWN for the empty text, OTHER for a name that kvc does not know. */
 enum kvc_rope_type kvc_rope_type_parse(const char *name);
 
-/* How K was rotated, for encoders. */
+/* How an engine rotated rows of K. */
 struct kvc_rope_facts {
     enum kvc_pairing pairing;
     size_t half;         /* pairs of a head */

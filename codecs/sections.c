@@ -29,7 +29,6 @@ const char *kvc_section_name(unsigned type) {
     case KVC_SECTION_TAIL: return "TAIL";
     case KVC_SECTION_TABLES: return "TABLES";
     case KVC_SECTION_HIDDEN: return "HIDDEN";
-    case KVC_SECTION_ROPE: return "ROPE";
     case KVC_SECTION_INPUTS: return "INPUTS";
     case KVC_SECTION_SAME: return "SAME";
     case KVC_SECTION_META: return "META";

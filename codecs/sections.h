@@ -30,7 +30,6 @@ enum kvc_section_type {
     KVC_SECTION_TAIL = 17,     /* number of last rows that are kept unchanged */
     KVC_SECTION_TABLES = 18,   /* indices of frequency tables */
     KVC_SECTION_HIDDEN = 20,   /* the hidden states and weights that rows are rebuilt from */
-    KVC_SECTION_ROPE = 21,     /* how K was rotated */
     KVC_SECTION_INPUTS = 22,   /* the tensors that rows are predicted from */
     KVC_SECTION_SAME = 32,     /* rows that equal rows of an earlier record */
     KVC_SECTION_NEEDS = 33,    /* what blocks stand on; of stages to come */

@@ -211,6 +211,9 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
     if (!status && kvc_pipeline_first(line, KVC_STAGE_POSITIONS) < line->n)
         status = list_positions(cells, block, &p->position, e);
     b->position = p->position;
+    if (k->turn[tensor].half &&
+        kvc_pipeline_first(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS) < line->n)
+        b->turn = &k->turn[tensor];
     if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n)
         status = find_profile(c, tensor, &b->profile, e);
     if (predicts && !status && !k->profile && kvc_pipeline_side(x->side, x->n_side, ahead).n_side) {
@@ -225,6 +228,7 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
         kvc_predict_source_init(&p->predict, c, tensor, k->profile, k->pairing, kvc_inputs_small,
                                 held);
         p->predict.shape = k->shape;
+        p->predict.turn = k->turn;
         b->ahead = &p->predict.ahead;
     }
     return status;

@@ -22,8 +22,8 @@ struct kvc_encode {
     const struct kvc_pack_options *options;
     struct kvc_shared *shared; /* by layer */
     struct kvc_projections *projections;
-    /* of K, for predictions; UNKNOWN: K is not rotated, or not known to be */
-    enum kvc_pairing rotation;
+    /* by tensor, how the engine rotated its rows; half 0: it did not, or nothing is known */
+    const struct kvc_rope_facts *turn;
     struct kvc_loop *loop; /* inputs of predictions from lossy tensors; NULL: there are none */
 };
 
@@ -34,8 +34,6 @@ struct kvc_coder_facts {
     float *query;
     int64_t *query_position;
     const struct kvc_profile_part *profile; /* of the tensor, or NULL */
-    struct kvc_rope_facts rope;             /* of the layer's K */
-    double *rope_room;
     float *profile_query;
     struct kvc_rebuilder rebuilder;
     struct kvc_rebuild_source source;
@@ -96,5 +94,10 @@ static inline int kvc_coder_looks(const struct kvc_pipeline *p) {
 /* Fills r->facts for blocks [r->first_block, r->end_block). `read_hidden` gets r as its owner. */
 int kvc_coder_describe(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, struct kvc_error *e);
 void kvc_coder_facts_free(struct kvc_coder_facts *facts);
+
+/* Returns how the engine rotated the rows of the coder's tensor; NULL: it did not. */
+static inline const struct kvc_rope_facts *kvc_coder_turn(const struct kvc_tensor_coder *r) {
+    return r->x->turn[r->tensor].half ? &r->x->turn[r->tensor] : NULL;
+}
 
 #endif

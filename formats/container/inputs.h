@@ -35,17 +35,17 @@ void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block
                       const uint8_t *rows);
 unsigned kvc_inputs_depth(const struct kvc_inputs_held *held);
 /* The kvc_small_fn (predict_source.h) of the inputs that are held, its owner. */
-int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation,
-                     const uint64_t *row, size_t n, int8_t *to, size_t stride, struct kvc_error *e);
+int kvc_inputs_small(const void *held, uint32_t tensor, const uint64_t *row, size_t n, int8_t *to,
+                     size_t stride, struct kvc_error *e);
 
 /* Reads which tensors the segment of a block is predicted from by a device. Returns 1, 0 where it
  * is from none or the CPU predicts it, or -1. */
 int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                           struct kvc_ahead_inputs *to, struct kvc_error *e);
-/* Finds what makes inputs of a tensor's rows, for devices: *angle of each of *half pairs, NULL
- * where RoPE rotates none. */
+/* Finds what makes inputs of a tensor's rows, for devices: *turn is the rotation to undo first, NULL
+ * where there is none. */
 int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small,
-                       const double **angle, size_t *half, struct kvc_error *e);
+                       const struct kvc_rope_facts **turn, struct kvc_error *e);
 
 /* --- for encoders --- */
 
@@ -55,11 +55,11 @@ int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct 
 struct kvc_loop;
 
 /* Makes *loop, NULL where no tensor is predicted from lossy ones. All arguments must outlive it.
- * `rotation`: how K of the cache is rotated, or UNKNOWN. Memory: one byte a value of the tensors
+ * `turn`: by tensor, how the engine rotated its rows. Memory: one byte a value of the tensors
  * that others still wait for. */
 int kvc_loop_new(struct kvc_loop **loop, const struct kvc_cache *c, const struct kvc_plan *plan,
-                 struct kvc_profile *profile, enum kvc_pairing pairing, enum kvc_pairing rotation,
-                 struct kvc_error *e);
+                 struct kvc_profile *profile, enum kvc_pairing pairing,
+                 const struct kvc_rope_facts *turn, struct kvc_error *e);
 void kvc_loop_free(struct kvc_loop *loop);
 /* Makes inputs of all decoded rows of a block, where a tensor is predicted from them. */
 int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, const uint8_t *rows,

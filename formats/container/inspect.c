@@ -206,7 +206,7 @@ int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *te
     if (!side || !described) return 0;
     if (kvc_records_sections(k, side, &list, &n, e)) return kvc_record_context(e, side, "SIDE");
     const unsigned role = c->tensor[tensor].role == KVC_ROLE_K ? KVC_SELECT_K : KVC_SELECT_V;
-    kvc_pipeline_describe(line, role, list, n, text, size);
+    kvc_pipeline_describe(line, role, k->turn[tensor].half != 0, list, n, text, size);
     kvc_records_release(k, side, list);
     return 0;
 }

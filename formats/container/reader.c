@@ -313,9 +313,9 @@ static void container_close(struct kvc_cache *c) {
     free(k->pipeline_text);
     free(k->pipeline);
     free(k->pipeline_of);
-    for (uint32_t i = 0; i < k->n_rotations; i++) free(k->rotation[i].angle);
-    free(k->rotation);
-    free(k->rotation_of);
+    for (uint32_t i = 0; i < k->n_angles; i++) free(k->angles[i]);
+    free(k->angles);
+    free(k->turn);
     free(k->shape);
     free(k->record);
     free(k->first_block);
@@ -346,7 +346,6 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
     }
     k->rows = kvc_decoded_new(0, 1, e);
     k->inputs = kvc_decoded_new(0, 0, e);
-    k->rotation = -1;
     if (!k->rows || !k->inputs) {
         kvc_decoded_free(k->rows);
         kvc_decoded_free(k->inputs);
@@ -434,6 +433,19 @@ static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint
     return p;
 }
 
+/* Takes the angles of rotations from the profile: of layers that it knows, with as many pairs. */
+static void find_angles(const struct kvc_cache *c, struct kvc_records *k) {
+    for (uint32_t t = 0; t < c->n_tensors && k->turn; t++) {
+        struct kvc_rope_facts *r = &k->turn[t];
+        size_t half = 0;
+        if (!r->of_profile) continue;
+        r->angle = k->profile ? kvc_profile_angles(k->profile,
+                                                   c->layer[c->tensor[t].layer].index, &half)
+                              : NULL;
+        if (half != r->half) r->angle = NULL;
+    }
+}
+
 void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places) {
     static const struct kvc_profile_places nowhere;
     struct kvc_records *k = kvc_records_of(c);
@@ -453,9 +465,11 @@ void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_pla
     /* the profile in the file is damaged; there may be another copy */
     if (k->survey && k->profile_record && !k->profile)
         k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, NULL);
-    if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
-    kvc_profile_free(k->profile);
-    k->profile = NULL;
+    if (k->profile && kvc_profile_fits(k->profile, c, &k->no_profile)) {
+        kvc_profile_free(k->profile);
+        k->profile = NULL;
+    }
+    find_angles(c, k);
 }
 
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {

@@ -18,14 +18,6 @@
 struct kvc_decoded;
 struct kvc_survey;
 
-/* A rotation of the TABLE. */
-struct kvc_rotation {
-    enum kvc_pairing pairing;
-    int of_profile; /* 1: the angles are those of the layer in the profile */
-    size_t half;    /* pairs of a head */
-    double *angle;  /* of each; NULL: of_profile */
-};
-
 struct kvc_record {
     uint64_t offset;
     uint64_t size;
@@ -52,16 +44,17 @@ struct kvc_records {
     char **pipeline_text;
     uint32_t n_pipelines;
     uint16_t *pipeline_of; /* by tensor */
-    struct kvc_rotation *rotation; /* as the engine rotated K */
-    uint32_t n_rotations;
-    uint16_t *rotation_of; /* by tensor: one more than the number of its rotation; 0: it has none */
+    /* By tensor, how the engine rotated its rows; half 0: it did not. Angles of the profile are NULL
+     * until it is found. */
+    struct kvc_rope_facts *turn;
+    double **angles; /* n_angles arrays that the file has itself */
+    uint32_t n_angles;
     /* by tensor, as coded: the cache's own may since have got another number of heads */
     struct kvc_shape *shape;
     struct kvc_projections projections; /* for rows that are rebuilt */
     struct kvc_decoded *rows;           /* blocks of which a part was read; kind: see blocks.c */
-    struct kvc_decoded *inputs;         /* of predictions, kind: how K is rotated */
-    /* of K, as the first INPUTS that was read says; -1: none was read */
-    _Atomic int rotation;
+    struct kvc_decoded *inputs;         /* of predictions */
+    _Atomic int predicts;               /* 1: a section INPUTS was read */
     /* of K, as coded: the caller may have set another in the metadata */
     enum kvc_pairing pairing;
     struct kvc_profile *profile; /* with which the file was packed; NULL: not found */

@@ -15,11 +15,6 @@
 
 enum { ARG_BYTES = 10 }; /* at most, of an argument in a file */
 
-/* Bytes of an entry in this file: at least those that this reader knows. */
-struct entry_sizes {
-    uint64_t part, layer, tensor;
-};
-
 /* Each function reads one table at *at and moves *at to its end; kvc_reader_table() has checked
  * that fixed entries fit. */
 static int read_parts(struct kvc_cache *c, const struct kvc_records *k, const uint8_t **at,
@@ -64,10 +59,10 @@ static int read_layers(struct kvc_cache *c, const uint8_t **at, uint64_t n, uint
 
 static int read_tensors(struct kvc_cache *c, struct kvc_records *k, const uint8_t **at, uint64_t n,
                         uint64_t size, uint64_t pipelines, uint64_t rotations,
-                        struct kvc_error *e) {
+                        uint16_t *rotation_of, struct kvc_error *e) {
     k->pipeline_of = kvc_alloc(n + 1, sizeof *k->pipeline_of);
-    k->rotation_of = kvc_alloc(n + 1, sizeof *k->rotation_of);
-    if (!k->pipeline_of || !k->rotation_of) return kvc_fail_memory(e, "the table of tensors");
+    k->turn = kvc_alloc_zeros(n + 1, sizeof *k->turn);
+    if (!k->pipeline_of || !k->turn) return kvc_fail_memory(e, "the table of tensors");
     for (uint64_t i = 0; i < n; i++, *at += size) {
         const uint8_t *p = *at;
         uint32_t layer = get_u32(p);
@@ -97,7 +92,7 @@ static int read_tensors(struct kvc_cache *c, struct kvc_records *k, const uint8_
             return kvc_fail(e, KVC_ERR_DAMAGED,
                             "table: tensor %" PRIu64 " reaches beyond its region of the source", i);
         k->pipeline_of[i] = get_u16(p + 6);
-        k->rotation_of[i] = get_u16(p + 8);
+        rotation_of[i] = get_u16(p + 8);
     }
     return 0;
 }
@@ -216,11 +211,11 @@ static int read_pipelines(struct kvc_records *k, const uint8_t **at, const uint8
 
 /* --- rotations --- */
 
-static int read_rotation(struct kvc_rotation *r, const uint8_t **at, const uint8_t *end,
-                         struct kvc_error *e) {
+static int read_rotation(struct kvc_rope_facts *r, struct kvc_records *k, const uint8_t **at,
+                         const uint8_t *end, struct kvc_error *e) {
     const uint8_t *p = *at;
     if (end - p < 4) return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
-    *r = (struct kvc_rotation){
+    *r = (struct kvc_rope_facts){
         .pairing = (enum kvc_pairing)p[0], .of_profile = p[1], .half = get_u16(p + 2)};
     if (!kvc_pairing_turns(r->pairing) || p[1] > 1 || !r->half)
         return kvc_fail(e, KVC_ERR_DAMAGED, "table: a rotation is out of range");
@@ -228,59 +223,72 @@ static int read_rotation(struct kvc_rotation *r, const uint8_t **at, const uint8
     if (r->of_profile) return 0;
     if ((uint64_t)(end - p) < 8 * r->half)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
-    if (!(r->angle = kvc_alloc(r->half, sizeof *r->angle))) return kvc_fail_memory(e, "rotations");
+    double *angle = kvc_alloc(r->half, sizeof *angle);
+    if (!angle) return kvc_fail_memory(e, "rotations");
+    r->angle = k->angles[k->n_angles++] = angle;
     for (size_t i = 0; i < r->half; i++, p += 8) {
         const uint64_t bits = get_u64(p);
-        memcpy(&r->angle[i], &bits, sizeof bits);
-        if (!kvc_rope_angle_is_sane(r->angle[i]))
+        memcpy(&angle[i], &bits, sizeof bits);
+        if (!kvc_rope_angle_is_sane(angle[i]))
             return kvc_fail(e, KVC_ERR_DAMAGED, "table: an angle is not between 0 and 1");
     }
     *at = p;
     return 0;
 }
 
-/* Reads the rotations, and checks that the tensors which have them have as many channels. */
+/* Reads n rotations, and gives each tensor its own, for which it must have channels enough. */
 static int read_rotations(const struct kvc_cache *c, struct kvc_records *k, const uint8_t **at,
-                          const uint8_t *end, uint64_t n, struct kvc_error *e) {
-    if (!(k->rotation = kvc_alloc_zeros(n + 1, sizeof *k->rotation)))
-        return kvc_fail_memory(e, "rotations");
-    for (; k->n_rotations < n; k->n_rotations++)
-        if (read_rotation(&k->rotation[k->n_rotations], at, end, e)) {
-            free(k->rotation[k->n_rotations].angle);
-            return -1;
-        }
-    for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (k->rotation_of[t] &&
-            2 * k->rotation[k->rotation_of[t] - 1].half > c->tensor[t].shape.dim)
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "table: tensor %" PRIu32 " has fewer channels than its rotation", t);
-    return 0;
+                          const uint8_t *end, uint64_t n, const uint16_t *rotation_of,
+                          struct kvc_error *e) {
+    struct kvc_rope_facts *r = kvc_alloc(n + 1, sizeof *r);
+    k->angles = kvc_alloc(n + 1, sizeof *k->angles);
+    int status = r && k->angles ? 0 : kvc_fail_memory(e, "rotations");
+    for (uint64_t i = 0; i < n && !status; i++) status = read_rotation(&r[i], k, at, end, e);
+    for (uint32_t t = 0; t < c->n_tensors && !status; t++) {
+        if (!rotation_of[t]) continue;
+        k->turn[t] = r[rotation_of[t] - 1];
+        if (2 * k->turn[t].half > c->tensor[t].shape.dim)
+            status = kvc_fail(e, KVC_ERR_DAMAGED,
+                              "table: tensor %" PRIu32 " has fewer channels than its rotation", t);
+    }
+    free(r);
+    return status;
+}
+
+/* Reads all tables. rotation_of has room for a number a tensor. */
+static int read_tables(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p,
+                       const uint8_t *end, uint16_t *rotation_of, struct kvc_error *e) {
+    const uint64_t parts = get_u32(p), layers = get_u32(p + 4), tensors = get_u32(p + 8),
+                   pipelines = get_u32(p + 12), rotations = get_u32(p + 16);
+    const uint64_t part = get_u16(p + 20), layer = get_u16(p + 22), tensor = get_u16(p + 24);
+    p += KVC_TABLE_HEADER;
+    if (read_parts(c, k, &p, parts, part, e)) return -1;
+    if (read_layers(c, &p, layers, layer, e)) return -1;
+    if (read_tensors(c, k, &p, tensors, tensor, pipelines, rotations, rotation_of, e)) return -1;
+    if (read_pipelines(k, &p, end, pipelines, e)) return -1;
+    if (read_rotations(c, k, &p, end, rotations, rotation_of, e)) return -1;
+    return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the table");
 }
 
 int kvc_reader_table(struct kvc_cache *c, struct kvc_records *k, const uint8_t *p, size_t n,
                      struct kvc_error *e) {
-    const uint8_t *end = p + n;
     if (n < KVC_TABLE_HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
-    const uint64_t parts = get_u32(p), layers = get_u32(p + 4), tensors = get_u32(p + 8),
-                   pipelines = get_u32(p + 12), rotations = get_u32(p + 16);
-    const struct entry_sizes size = {get_u16(p + 20), get_u16(p + 22), get_u16(p + 24)};
+    const uint64_t tensors = get_u32(p + 8), rotations = get_u32(p + 16);
+    const uint64_t part = get_u16(p + 20), layer = get_u16(p + 22), tensor = get_u16(p + 24);
     if (get_u16(p + 26)) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "table: reserved bytes are set");
-    if (size.part < KVC_PART_ENTRY || size.layer < KVC_LAYER_ENTRY ||
-        size.tensor < KVC_TENSOR_ENTRY)
+    if (part < KVC_PART_ENTRY || layer < KVC_LAYER_ENTRY || tensor < KVC_TENSOR_ENTRY)
         return kvc_fail(e, KVC_ERR_DAMAGED, "table: its entries are too short");
-    p += KVC_TABLE_HEADER;
-    if (parts * size.part + layers * size.layer + tensors * size.tensor + pipelines +
+    if (get_u32(p) * part + get_u32(p + 4) * layer + tensors * tensor + get_u32(p + 12) +
             4 * rotations >
-        (uint64_t)(end - p))
+        n - KVC_TABLE_HEADER)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
     if (rotations > KVC_MAX_PIPELINES)
         return kvc_fail(e, KVC_ERR_DAMAGED, "table: too many rotations");
-    if (read_parts(c, k, &p, parts, size.part, e)) return -1;
-    if (read_layers(c, &p, layers, size.layer, e)) return -1;
-    if (read_tensors(c, k, &p, tensors, size.tensor, pipelines, rotations, e)) return -1;
-    if (read_pipelines(k, &p, end, pipelines, e)) return -1;
-    if (read_rotations(c, k, &p, end, rotations, e)) return -1;
-    return p == end ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "bytes follow the table");
+    uint16_t *rotation_of = kvc_alloc(tensors + 1, sizeof *rotation_of);
+    if (!rotation_of) return kvc_fail_memory(e, "the table of tensors");
+    const int status = read_tables(c, k, p, p + n, rotation_of, e);
+    free(rotation_of);
+    return status;
 }
 
 /* --- writing --- */
@@ -305,13 +313,56 @@ static uint8_t *put_layers(uint8_t *p, const struct kvc_cache *c) {
     return p;
 }
 
-static uint8_t *put_tensors(uint8_t *p, const struct kvc_cache *c, const struct kvc_plan *plan) {
+/* --- rotations of tensors, each listed once --- */
+
+static int same_rotation(const struct kvc_rope_facts *a, const struct kvc_rope_facts *b) {
+    return a->pairing == b->pairing && a->half == b->half && a->of_profile == b->of_profile &&
+           (a->of_profile || memcmp(a->angle, b->angle, a->half * sizeof *a->angle) == 0);
+}
+
+/* Returns the first tensor that has the rotation of tensor t. */
+static uint32_t first_with(const struct kvc_rope_facts *turn, uint32_t t) {
+    uint32_t first = 0;
+    while (!turn[first].half || !same_rotation(&turn[first], &turn[t])) first++;
+    return first;
+}
+
+/* Sets number[t] to one more than the number of the tensor's rotation, or to 0. Returns how many
+ * there are. */
+static uint32_t number_rotations(const struct kvc_rope_facts *turn, uint32_t n, uint16_t *number) {
+    uint32_t rotations = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        const uint32_t first = turn[t].half ? first_with(turn, t) : t;
+        number[t] = !turn[t].half ? 0 : first < t ? number[first] : (uint16_t)++rotations;
+    }
+    return rotations;
+}
+
+static uint8_t *put_rotations(uint8_t *p, const struct kvc_rope_facts *turn, uint32_t n) {
+    for (uint32_t t = 0; t < n; t++) {
+        if (!turn[t].half || first_with(turn, t) < t) continue;
+        p[0] = (uint8_t)turn[t].pairing;
+        p[1] = (uint8_t)turn[t].of_profile;
+        put_u16(p + 2, (uint16_t)turn[t].half);
+        p += 4;
+        for (size_t i = 0; i < turn[t].half && !turn[t].of_profile; i++, p += 8) {
+            uint64_t bits;
+            memcpy(&bits, &turn[t].angle[i], sizeof bits);
+            put_u64(p, bits);
+        }
+    }
+    return p;
+}
+
+static uint8_t *put_tensors(uint8_t *p, const struct kvc_cache *c, const struct kvc_plan *plan,
+                            const uint16_t *rotation) {
     for (uint32_t i = 0; i < c->n_tensors; i++, p += KVC_TENSOR_ENTRY) {
         const struct kvc_tensor *t = &c->tensor[i];
         put_u32(p, t->layer);
         p[4] = (uint8_t)t->role;
         p[5] = (uint8_t)t->shape.dtype;
         put_u16(p + 6, (uint16_t)plan->pipeline_of[i]);
+        put_u16(p + 8, rotation[i]);
         put_u64(p + 16, t->shape.heads);
         put_u64(p + 24, t->shape.dim);
         put_u64(p + 32, t->source.token);
@@ -338,23 +389,34 @@ static uint8_t *put_pipelines(uint8_t *p, const struct kvc_plan *plan) {
 }
 
 int kvc_write_table(struct kvc_record_writer *w, const struct kvc_cache *c,
-                    const struct kvc_plan *plan, struct kvc_error *e) {
-    size_t n = KVC_TABLE_HEADER + (size_t)c->n_parts * KVC_PART_ENTRY + (size_t)c->n_layers * KVC_LAYER_ENTRY +
-               (size_t)c->n_tensors * KVC_TENSOR_ENTRY +
+                    const struct kvc_plan *plan, const struct kvc_rope_facts *turn,
+                    struct kvc_error *e) {
+    size_t n = KVC_TABLE_HEADER + (size_t)c->n_parts * KVC_PART_ENTRY +
+               (size_t)c->n_layers * KVC_LAYER_ENTRY + (size_t)c->n_tensors * KVC_TENSOR_ENTRY +
                (size_t)plan->n_pipelines * (1 + KVC_MAX_STEPS * (3 + 8 * ARG_BYTES));
+    for (uint32_t t = 0; t < c->n_tensors; t++) n += 4 + 8 * turn[t].half;
     uint8_t *bytes = calloc(1, n), *p = bytes;
-    if (!bytes) return kvc_fail_memory(e, "the table of tensors");
-    put_u32(p, c->n_parts);
-    put_u32(p + 4, c->n_layers);
-    put_u32(p + 8, c->n_tensors);
-    put_u32(p + 12, plan->n_pipelines);
-    put_u16(p + 20, KVC_PART_ENTRY);
-    put_u16(p + 22, KVC_LAYER_ENTRY);
-    put_u16(p + 24, KVC_TENSOR_ENTRY);
-    p += KVC_TABLE_HEADER;
-    p = put_pipelines(put_tensors(put_layers(put_parts(p, c), c), c, plan), plan);
-    int status = kvc_write_simple(w, KVC_RECORD_TABLE, KVC_SECTION_TABLE, bytes,
+    uint16_t *rotation = kvc_alloc((uint64_t)c->n_tensors + 1, sizeof *rotation);
+    int status = bytes && rotation ? 0 : kvc_fail_memory(e, "the table of tensors");
+    const uint32_t rotations = status ? 0 : number_rotations(turn, c->n_tensors, rotation);
+    if (rotations > KVC_MAX_PIPELINES)
+        status = kvc_fail(e, KVC_ERR_UNSUPPORTED, "more than %d rotations", KVC_MAX_PIPELINES);
+    if (!status) {
+        put_u32(p, c->n_parts);
+        put_u32(p + 4, c->n_layers);
+        put_u32(p + 8, c->n_tensors);
+        put_u32(p + 12, plan->n_pipelines);
+        put_u32(p + 16, rotations);
+        put_u16(p + 20, KVC_PART_ENTRY);
+        put_u16(p + 22, KVC_LAYER_ENTRY);
+        put_u16(p + 24, KVC_TENSOR_ENTRY);
+        p = put_layers(put_parts(p + KVC_TABLE_HEADER, c), c);
+        p = put_pipelines(put_tensors(p, c, plan, rotation), plan);
+        p = put_rotations(p, turn, c->n_tensors);
+        status = kvc_write_simple(w, KVC_RECORD_TABLE, KVC_SECTION_TABLE, bytes,
                                   (size_t)(p - bytes), e);
+    }
+    free(rotation);
     free(bytes);
     return status;
 }

@@ -39,12 +39,10 @@ static int hidden(const struct kvc_stage_args *args, uint32_t layer, uint32_t la
 /* The HIDDEN section, read. */
 struct plan {
     uint32_t from;
-    size_t in, rotated;
-    enum kvc_pairing pairing;
+    size_t in;
     int norm;
     float epsilon;
     uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
-    const uint8_t *steps; /* f64 pairs */
 };
 
 static void project_put(uint8_t *p, uint64_t v, unsigned bytes) {
@@ -55,19 +53,6 @@ static uint64_t project_get(const uint8_t *p, unsigned bytes) {
     uint64_t v = 0;
     for (unsigned b = bytes; b-- > 0;) v = v << 8 | p[b];
     return v;
-}
-
-static void put_double(uint8_t *p, double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    project_put(p, bits, 8);
-}
-
-static double get_double(const uint8_t *p) {
-    const uint64_t bits = project_get(p, 8);
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
 }
 
 /* --- encoding --- */
@@ -107,31 +92,26 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
                         "the file does not say whether hidden states are stored before or after "
                         "the norm: give norm=none "
                         "or norm=rms");
-    if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->pairing)) return 0;
+    if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->pairing) || like->turn) return 0;
     if (s->rope_type != KVC_ROPE_TYPE_DEFAULT && s->rope_type != KVC_ROPE_TYPE_LINEAR)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "RoPE of type '%s' cannot be rebuilt, only default and linear",
                         kvc_rope_type_name(s->rope_type));
-    if (!(s->theta > 1) || !s->rotated || s->rotated % 2 || s->rotated > like->shape.dim)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
-                             "the base or the dimension of RoPE is unknown");
-    return 0;
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
+                         "the base or the dimension of RoPE is unknown");
 }
 
 static int project_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                          const struct kvc_block *like, void **state, struct kvc_error *e) {
     if (check_source(args, x, like, e)) return -1;
     const struct kvc_rebuild_source *source = x->source;
-    const int turns = like->role == KVC_SELECT_K && kvc_pairing_turns(source->pairing) &&
-                      !source->is_hidden;
     const int norm = !source->is_hidden &&
                      (args->i[NORM] == NORM_RMS || (args->i[NORM] == NORM_AUTO && !source->normed));
-    const size_t rotated = turns ? source->rotated : 0;
     struct kvc_matrix m = {.weight = NULL};
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "a projection");
     *state = s;
-    s->size = HEADER + 8 * rotated;
+    s->size = HEADER;
     if (!(s->section = calloc(1, s->size))) return kvc_fail_memory(e, "a projection");
     if (!source->is_hidden) {
         if (source->rebuild->matrix(source->rebuild, source->in, &m, e)) return -1;
@@ -145,17 +125,9 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
     project_put(s->section, source->from, 4);
     project_put(s->section + 4, source->in, 4);
     s->section[40] = (uint8_t)norm;
-    s->section[41] = (uint8_t)(turns ? source->pairing : 0);
-    project_put(s->section + 42, rotated, 2);
     uint32_t epsilon;
     memcpy(&epsilon, &m.epsilon, sizeof epsilon);
     if (norm) project_put(s->section + 44, epsilon, 4);
-    for (size_t i = 0; i < rotated / 2; i++) {
-        const double angle = pow(source->theta, -2.0 * (double)i / (double)rotated) /
-                             (source->factor > 0 ? source->factor : 1);
-        put_double(s->section + HEADER + 16 * i, cos(angle));
-        put_double(s->section + HEADER + 16 * i + 8, sin(angle));
-    }
     s->one = (struct kvc_section){.type = KVC_SECTION_HIDDEN,
                                   .size = (uint32_t)s->size,
                                   .raw_size = s->size,
@@ -179,8 +151,8 @@ static int copies(const struct plan *p) {
     return memcmp(p->fingerprint, none, sizeof none) == 0;
 }
 
-static int read_plan(struct plan *p, const struct kvc_stored *stored, const struct kvc_shape *shape,
-                     unsigned role, struct kvc_error *e) {
+static int read_plan(struct plan *p, const struct kvc_stored *stored, unsigned role,
+                     struct kvc_error *e) {
     const struct kvc_section *s;
     if (stored->n && kvc_section_none_left(stored->section, stored->section + stored->n, e))
         return -1;
@@ -190,55 +162,16 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     uint32_t epsilon = (uint32_t)project_get(d + 44, 4);
     *p = (struct plan){.from = (uint32_t)project_get(d, 4),
                        .in = (size_t)project_get(d + 4, 4),
-                       .norm = d[40],
-                       .pairing = (enum kvc_pairing)d[41],
-                       .rotated = (size_t)project_get(d + 42, 2),
-                       .steps = d + HEADER};
+                       .norm = d[40]};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
     memcpy(&p->epsilon, &epsilon, sizeof epsilon);
-    if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim ||
-        d[40] > 1 || (p->pairing && !kvc_pairing_turns(p->pairing)) ||
-        (p->rotated != 0) != (p->pairing != 0) || (p->rotated && role != KVC_SELECT_K) || !p->in ||
-        p->in > 1 << 24 || !isfinite(p->epsilon) || p->epsilon < 0)
+    if (s->size != HEADER || d[40] > 1 || d[41] || d[42] || d[43] || !p->in || p->in > 1 << 24 ||
+        !isfinite(p->epsilon) || p->epsilon < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is out of range");
     /* hidden states out of others are copies; K and V never are */
-    if (copies(p) != (role == 0) || (copies(p) && (p->norm || p->rotated)))
+    if (copies(p) != (role == 0) || (copies(p) && p->norm))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN has the fingerprint of something else");
-    for (size_t i = 0; i < p->rotated; i++)
-        if (!(fabs(get_double(p->steps + 8 * i)) <= 1))
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "section HIDDEN: a cosine or sine is not between -1 and 1");
     return 0;
-}
-
-/* The base to the power of a position, as cosine and sine (project.md, 3). */
-static void power(const uint8_t *step, uint64_t position, float *cosine, float *sine) {
-    double c = 1, s = 0, bc = get_double(step), bs = get_double(step + 8);
-    for (; position; position >>= 1) {
-        if (position & 1) {
-            const double next = c * bc - s * bs;
-            s = c * bs + s * bc;
-            c = next;
-        }
-        const double next = bc * bc - bs * bs;
-        bs = bc * bs + bs * bc;
-        bc = next;
-    }
-    *cosine = (float)c;
-    *sine = (float)s;
-}
-
-static void project_turn(const struct plan *p, float *row, size_t heads, size_t dim,
-                         const float *cosine, const float *sine) {
-    const size_t half = p->rotated / 2;
-    for (size_t h = 0; h < heads; h++)
-        for (size_t i = 0; i < half; i++) {
-            float *u = row + h * dim + kvc_pair_first(p->pairing, i),
-                  *v = row + h * dim + kvc_pair_second(p->pairing, i, half);
-            const float a = *u, b = *v;
-            *u = a * cosine[i] - b * sine[i];
-            *v = b * cosine[i] + a * sine[i];
-        }
 }
 
 static void norm_row(const struct plan *p, const struct kvc_matrix *m, float *x) {
@@ -248,17 +181,12 @@ static void norm_row(const struct plan *p, const struct kvc_matrix *m, float *x)
     kvc_kernels_get()->multiply(x, m->norm, p->in);
 }
 
-/* Row t of the block, out of its hidden state x, into y. */
-static void rebuild_row(const struct plan *p, const struct kvc_matrix *m,
-                        const struct kvc_shape *shape, float *x, uint64_t position, float *y,
-                        float *angles) {
-    const size_t out = (size_t)(shape->heads * shape->dim), half = p->rotated / 2;
+/* Rebuilds a row out of its hidden state x into y, K before RoPE. */
+static void rebuild_row(const struct plan *p, const struct kvc_matrix *m, size_t out, float *x,
+                        float *y) {
     if (p->norm) norm_row(p, m, x);
     kvc_kernels_get()->multiply_rows(y, x, m->weight, p->in, out, out);
     if (m->bias) kvc_kernels_get()->add_scaled(y, m->bias, 1, out);
-    for (size_t i = 0; i < half; i++)
-        power(p->steps + 16 * i, position, &angles[i], &angles[half + i]);
-    if (half) project_turn(p, y, (size_t)shape->heads, (size_t)shape->dim, angles, angles + half);
 }
 
 /* Rebuilds the block's rows, and adds them to the matrix (sign 1), subtracts them (-1), or puts
@@ -268,13 +196,17 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     const size_t rows = (size_t)block->shape.tokens,
                  out = (size_t)(block->shape.heads * block->shape.dim);
     const int copied = copies(p);
+    const struct kvc_rope_facts *turn = copied ? NULL : block->turn;
     struct kvc_matrix m = {.weight = NULL};
+    struct kvc_rope rope = {.half = 0};
     float *x = (float *)(void *)block->rows;
     if (!r)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "hidden states and weights are needed to rebuild this");
     if (copied && p->in != out)
         return kvc_fail(e, KVC_ERR_DAMAGED, "hidden states of other layers have other sizes");
+    if (turn && (!turn->angle || 2 * turn->half > block->shape.dim))
+        return kvc_fail(e, KVC_ERR_MODEL, "the angles of the tensor's RoPE are missing");
     if (!copied && r->matrix(r, p->in, &m, e)) return -1;
     int status = 0;
     if (!copied && memcmp(m.fingerprint, p->fingerprint, sizeof p->fingerprint) != 0)
@@ -283,23 +215,31 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
                      "these are not the weights that the file was packed with (other fingerprint)");
     if (!status && p->norm && !m.norm)
         status = kvc_fail(e, KVC_ERR_MODEL, "the weights have no norm");
-    float *hidden = kvc_alloc(rows * p->in + out + p->rotated, sizeof *hidden);
+    float *hidden = kvc_alloc(rows * p->in + out, sizeof *hidden);
     if (!status && !hidden) status = kvc_fail_memory(e, "hidden states");
     if (!status) status = r->hidden(r, p->from, block->row, rows, p->in, hidden, e);
-    float *y = hidden ? hidden + rows * p->in : NULL, *angles = y ? y + out : NULL;
+    if (!status && turn) status = kvc_rope_init(&rope, turn->angle, turn->half, turn->pairing, e);
+    float *y = hidden ? hidden + rows * p->in : NULL;
     for (size_t t = 0; t < rows && !status; t++) {
         const int64_t position = r->position[block->row[t]];
         float *to = x + t * out, *from = hidden + t * p->in;
-        if (position < 0)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0", (long long)position);
-        else if (copied) memcpy(y, from, out * sizeof *y);
-        else rebuild_row(p, &m, &block->shape, from, (uint64_t)position, y, angles);
-        if (status) break;
+        if (position < 0 || (turn && position >= KVC_ROPE_POSITIONS)) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0 or from 2^32 on",
+                              (long long)position);
+            break;
+        }
+        if (copied) memcpy(y, from, out * sizeof *y);
+        else rebuild_row(p, &m, out, from, y);
+        if (turn) {
+            kvc_rope_at(&rope, position);
+            kvc_rope_turn(&rope, y, (size_t)block->shape.heads, (size_t)block->shape.dim);
+        }
         /* of states that are not finite */
         for (size_t i = 0; i < out; i++) y[i] = isfinite(y[i]) ? y[i] : 0;
         if (sign == 0) memcpy(to, y, out * sizeof *to);
         else kvc_kernels_get()->add_scaled(to, y, sign, out);
     }
+    kvc_rope_free(&rope);
     free(hidden);
     if (m.weight) r->release(r, &m);
     return status;
@@ -312,8 +252,8 @@ static int project_encode(const struct kvc_stage_args *args, void *state, struct
     (void)args, (void)stage, (void)out;
     if (!block->residual || !block->shape.tokens) return 0;
     block->rebuild = block->encoding->source->rebuild;
-    return read_plan(&p, &s->stored, &block->shape, block->role, e) ? -1
-                                                                    : rebuild(&p, block, -1, e);
+    if (read_plan(&p, &s->stored, block->role, e)) return -1;
+    return rebuild(&p, block, -1, e);
 }
 
 static int project_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
@@ -323,9 +263,8 @@ static int project_decode(const struct kvc_stage_args *args, const struct kvc_st
     if (!block->shape.tokens)
         return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e)
                          : 0;
-    return read_plan(&p, stored, &block->shape, block->role, e)
-               ? -1
-               : rebuild(&p, block, block->residual ? 1 : 0, e);
+    if (read_plan(&p, stored, block->role, e)) return -1;
+    return rebuild(&p, block, block->residual ? 1 : 0, e);
 }
 
 const struct kvc_stage kvc_stage_project = {
