@@ -3,15 +3,6 @@
 #include "cli/cli.h"
 #include "cli/text.h"
 
-#include "codecs/presets.h"
-#include "codecs/registry.h"
-#include "formats/file/given.h"
-#include "formats/file/open.h"
-#include "formats/container/container.h"
-#include "formats/cache/keys.h"
-#include "formats/cache/view.h"
-#include "kernels/kernels.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #if defined(__GLIBC__)
@@ -129,24 +120,30 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_SALVAGE] = "kvc-unpack --salvage writes what is whole of it",
         [KVC_NEED_SCALES] = "give --scale=K:S,V:S (1: it stores the values themselves)",
     };
-    const unsigned need = (unsigned)e->need;
+    const unsigned need = (unsigned)kvc_error_need(e);
     const char *hint = need < sizeof hints / sizeof hints[0] ? hints[need] : NULL;
     if (need == KVC_NEED_EACH && !has_recursive()) hint = NULL;
     /* its objects are no files of the user */
     if (need == KVC_NEED_SALVAGE && strcmp(tool, "kvc-store") == 0) hint = NULL;
-    snprintf(text, size, "%s%s%s", e->message, hint ? "; " : "", hint ? hint : "");
+    snprintf(text, size, "%s%s%s", kvc_error_message(e), hint ? "; " : "", hint ? hint : "");
     return text;
 }
 
 void cli_error(const struct kvc_error *e) {
-    char text[sizeof e->message + 160];
+    char text[CLI_ERROR_TEXT];
     print_message(cli_error_text(e, text, sizeof text));
 }
 
-int cli_error_about(struct kvc_error *e, const char *name) {
-    size_t n = strlen(name);
-    if (strncmp(e->message, name, n) == 0 && strncmp(e->message + n, ": ", 2) == 0) return -1;
-    return kvc_error_prefix(e, name);
+struct kvc_error *cli_error_new(void) {
+    struct kvc_error *e = kvc_error_new();
+    if (e) return e;
+    cli_warn("out of memory");
+    exit(EXIT_TROUBLE);
+}
+
+void *cli_room_for_one(void *array, size_t n, size_t size) {
+    /* it doubles at powers of 2 */
+    return n & (n - 1) ? array : reallocarray(array, n ? 2 * n : 1, size);
 }
 
 int cli_try_help(void) {
@@ -164,23 +161,35 @@ int cli_usage(const char *format, ...) {
     return cli_try_help();
 }
 
+static void print_names(const char *heading, const char *(*name)(size_t i)) {
+    printf("%s:", heading);
+    for (size_t i = 0; name(i); i++) printf(" %s", name(i));
+    putchar('\n');
+}
+
+static const char *preset_name(size_t i) {
+    return kvc_preset_name(i, NULL);
+}
+
+static const char *format_name(size_t i) {
+    struct kvc_format_info f = {.size = sizeof f};
+    return kvc_format_info(i, &f) ? NULL : f.name;
+}
+
 int cli_version(int verbose, void (*more)(void)) {
-    printf("%s %s (format %d)\n", tool, KVC_VERSION, KVC_FORMAT_VERSION);
+    printf("%s %s (format %u)\n", tool, kvc_version(), kvc_version_of_format());
     if (verbose) {
-        const struct kvc_kernels_choice kernels = kvc_kernels_choice();
+        struct kvc_kernels_info kernels = {.size = sizeof kernels};
+        kvc_kernels_describe(&kernels);
         printf("kernels: %s (of", kernels.name ? kernels.name : "none");
-        for (const char *const *name = kvc_kernels_names(); *name; name++) printf(" %s", *name);
+        for (size_t i = 0; kvc_kernel_name(i); i++) printf(" %s", kvc_kernel_name(i));
         printf(")\n");
         if (kernels.name)
             printf("rANS: %s encodes, %s decodes (%s)\n", kernels.rans_encode, kernels.rans_decode,
                    kernels.by_trial ? "by trial" : "by KVC_KERNEL");
-        printf("stages:");
-        for (size_t i = 0; kvc_stage_at(i); i++) printf(" %s", kvc_stage_at(i)->name);
-        printf("\npresets:");
-        for (size_t i = 0; kvc_preset_at(i); i++) printf(" %s", kvc_preset_at(i)->name);
-        printf("\nformats:");
-        for (size_t i = 0; kvc_format_at(i); i++) printf(" %s", kvc_format_at(i)->name);
-        putchar('\n');
+        print_names("stages", kvc_stage_name);
+        print_names("presets", preset_name);
+        print_names("formats", format_name);
         if (more) more();
     }
     return cli_finish(EXIT_SAME);
@@ -198,51 +207,49 @@ int cli_finish(int status) {
     return status;
 }
 
-static struct kvc_weights *open_weights;
+/* --- opening --- */
 
-static void close_weights(void) {
-    kvc_weights_close(open_weights);
+void cli_note(void *state, int number, const char *name, const char *text) {
+    static const char *const hints[] = {
+        [KVC_NOTE_HEADS_UNKNOWN] = "; give --model or --kv-heads",
+        [KVC_NOTE_PAIRING_UNKNOWN] = "; give --model or --pairing",
+    };
+    const size_t n = (size_t)number;
+    (void)state;
+    cli_warn("%s: %s%s", name, text, n < sizeof hints / sizeof *hints && hints[n] ? hints[n] : "");
 }
 
-static int open_given_weights(struct cli_input *options, struct kvc_error *e) {
-    if (!options->weights_path || options->weights) return 0;
-    options->weights = open_weights = kvc_given_weights(options->weights_path, e);
-    if (!open_weights) return -1;
-    atexit(close_weights);
-    return 0;
-}
-
-int cli_open_given(struct cli_input *options, struct kvc_error *e) {
-    if (open_given_weights(options, e)) return -1;
-    if (options->profile_checked || !options->import.profile) return 0;
-    if (kvc_given_profile_check(options->import.profile, e)) return -1;
-    options->profile_checked = 1;
-    return 0;
-}
-
-int cli_read_model(struct cli_input *options, struct kvc_error *e) {
-    if (!options->model_path || options->has_model) return 0;
-    if (kvc_given_model(options->model_path, options->full_fingerprint, &options->model, e))
+int cli_given_open(struct cli_input *in, struct kvc_open_options *o, struct kvc_error *e) {
+    if (in->open.model && !in->model &&
+        !(in->model = kvc_shared_model_open(in->open.model, in->full_fingerprint, e)))
         return -1;
-    options->has_model = 1;
+    if (in->open.weights && !in->weights &&
+        !(in->weights = kvc_shared_weights_open(in->open.weights, e)))
+        return -1;
+    *o = in->open;
+    o->size = sizeof *o;
+    o->shared_model = in->open.model ? in->model : NULL;
+    o->shared_weights = in->weights;
+    o->map = 1;
+    o->note = in->quiet ? NULL : cli_note;
     return 0;
 }
 
 int cli_refuse_terminal(const char *path, struct kvc_error *e) {
     if (strcmp(path, "-") != 0 || !isatty(STDIN_FILENO)) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "standard input is a terminal: give a FILE or a pipe");
+    return cli_usage_error(e, "standard input is a terminal: give a FILE or a pipe");
 }
 
-int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options,
-             struct kvc_error *e) {
-    memset(f, 0, sizeof *f);
-    if (cli_refuse_terminal(path, e) || cli_read_model(options, e) || cli_open_given(options, e))
-        return -1;
-    struct kvc_opening o = {.import = options->import,
-                            .model = options->has_model ? &options->model : NULL,
-                            .maps_files = 1};
-    o.import.weights = options->weights;
-    if (kvc_open_path(f, path, &o, e)) return -1;
-    if (*f->note && !options->quiet) cli_warn("%s: %s", f->input.name, f->note);
-    return 0;
+struct kvc_file *cli_open(const char *path, struct cli_input *in, struct kvc_error *e) {
+    struct kvc_open_options o;
+    if (cli_refuse_terminal(path, e) || cli_given_open(in, &o, e)) return NULL;
+    return kvc_file_open(path, &o, e);
+}
+
+int cli_token_ids(struct cli_token_ids *ids, const char *path, const struct cli_input *in,
+                  struct kvc_error *e) {
+    struct kvc_open_options o = in->open;
+    o.size = sizeof o;
+    o.model = o.weights = NULL; /* no values are read */
+    return kvc_token_ids_read(path, &o, &ids->id, &ids->n, e);
 }

@@ -3,10 +3,11 @@
 #ifndef KVC_CLI_H
 #define KVC_CLI_H
 
-#include "formats/file/open.h"
-#include "formats/io/member_sink.h"
+#include "formats/api/kvc.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
+#include <time.h>
 
 #define EXIT_SAME 0
 #define EXIT_DIFFER 1
@@ -21,10 +22,19 @@ const char *cli_tool(void); /* the tool's name */
 /* Prints "kvc-dump: MESSAGE" on stderr. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_error(const struct kvc_error *e);
+enum { CLI_ERROR_TEXT = 1200 }; /* bytes of a message */
 /* Writes the message into `text`, with the tools' options that would help. Returns `text`. */
 const char *cli_error_text(const struct kvc_error *e, char *text, size_t size);
-/* Puts "name: " before the message, unless the message begins so already. Returns -1. */
-int cli_error_about(struct kvc_error *e, const char *name);
+/* Returns a new error; ends the program where there is no memory for it. kvc_error_free() frees it.
+ */
+struct kvc_error *cli_error_new(void);
+/* Fill *e: there is no memory for `what`; the system refused something. Return -1. */
+#define cli_no_memory(e, what) \
+    kvc_error_set(e, KVC_ERR_MEMORY, KVC_NEED_NOTHING, "out of memory for %s", what)
+#define cli_io_error(e, ...) kvc_error_set(e, KVC_ERR_IO, KVC_NEED_NOTHING, __VA_ARGS__)
+#define cli_usage_error(e, ...) kvc_error_set(e, KVC_ERR_USAGE, KVC_NEED_NOTHING, __VA_ARGS__)
+/* Returns an array of items of `size` bytes with room for one more than its n; NULL: no memory. */
+void *cli_room_for_one(void *array, size_t n, size_t size);
 /* Prints a line with the reason and "Try 'kvc-dump --help' for more information." Returns
  * EXIT_TROUBLE. */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -46,55 +56,50 @@ struct cli_settings {
     unsigned n;
 };
 struct cli_input {
-    struct kvc_import_options import;
+    struct kvc_open_options open;
     struct cli_settings settings; /* of formats, for reading */
     struct cli_settings facts;    /* of --fact and --scale */
-    const char *model_path, *weights_path;
-    struct kvc_weights *weights; /* opened by the first cli_open() if weights_path is set */
-    struct kvc_model model;      /* filled by the first cli_open() if model_path is set */
-    int has_model;
-    int profile_checked;  /* --profile names no file that is known to be something else */
+    /* --model and --weights, which the first cli_given_open() opens */
+    struct kvc_model *model;
+    struct kvc_weights *weights;
     int full_fingerprint; /* hash every byte of the weights, not samples */
     int quiet;            /* no notes from cli_open() */
 };
-/* Opens --weights=FILE, and refuses a --profile=FILE that is weights or a cache, once. The weights
- * are closed when the program ends. */
-int cli_open_given(struct cli_input *options, struct kvc_error *e);
-/* Reads --model=FILE, once. */
-int cli_read_model(struct cli_input *options, struct kvc_error *e);
-
+/* Opens --model=FILE and --weights=FILE, once, and fills *o with the options of opening. */
+int cli_given_open(struct cli_input *in, struct kvc_open_options *o, struct kvc_error *e);
 /* Refuses "-" if standard input is a terminal. cli_open() and cli_check() call it. */
 int cli_refuse_terminal(const char *path, struct kvc_error *e);
-/* Opens a file, a folder or an archive as the options say; kvc_close() closes it. On failure *e is
- * filled, *f is empty and nothing is printed. Prints a note on stderr if --model could not be
- * compared by fingerprints. */
-int cli_open(struct kvc_opened *f, const char *path, struct cli_input *options,
-             struct kvc_error *e);
+/* Opens a file, a folder or an archive as the options say. Prints its notes on stderr. */
+struct kvc_file *cli_open(const char *path, struct cli_input *in, struct kvc_error *e);
+/* Prints a note on stderr, with the tools' options that would help: a kvc_note_fn. */
+kvc_note_fn cli_note;
 
-struct kvc_survey;
-/* Reads all of a file and checks it. Returns EXIT_SAME, EXIT_DIFFER for a damaged .kvc, or
- * EXIT_TROUBLE; *e says why. *checksums is 1 for a .kvc, and then the message does not name the
- * file. Other formats have no checksums: they are only read. *damage lists all damage, and the
- * caller frees it; it is NULL if *e says everything. */
-int cli_check(const char *path, struct cli_input *options, unsigned threads, int *checksums,
-              struct kvc_survey **damage, struct kvc_error *e);
-/* Checks an open container as kvc_container_check() does, with a line of progress. */
-int cli_check_container(const struct kvc_cache *c, const char *name, unsigned threads, int quiet,
-                        struct kvc_error *e);
-/* Checks an open container, as kvc_container_check() does. */
-typedef int cli_checker(void *state, const struct kvc_input *in, const struct kvc_cache *c,
-                        struct kvc_error *e);
-/* Does the same with another checker, and finds the first damage only. */
-int cli_check_with(const char *path, struct cli_input *options, cli_checker *check, void *state,
-                   int *checksums, struct kvc_error *e);
+/* Token ids that the user gives: kvc-dump --match, kvc-store. */
+struct cli_token_ids {
+    int32_t *id; /* the caller frees them, also after a failure */
+    uint64_t n;
+};
+/* Reads them from a file as kvc_token_ids_read() does; `in` is for a cache file. */
+int cli_token_ids(struct cli_token_ids *ids, const char *path, const struct cli_input *in,
+                  struct kvc_error *e);
+
+/* Reads all of a file and checks it, by check() or where that is NULL by kvc_file_check(). Returns
+ * EXIT_SAME, EXIT_DIFFER for a damaged .kvc, or EXIT_TROUBLE; *e says why. report->has_checksums is
+ * 1 for a .kvc, and then the message does not name the file. The caller closes report->damaged. */
+int cli_check(const char *path, struct cli_input *in, unsigned threads, kvc_check_fn *check,
+              void *state, struct kvc_check_report *report, struct kvc_error *e);
 
 /* An output file that appears complete or not at all. It has no name, or a temporary name, until
  * cli_output_commit() makes it durable and names it. path NULL: stdout, which is refused if it is a
  * terminal, except with `force`. */
 struct cli_output {
-    struct kvc_sink sink, raw; /* `sink` is for callers, `raw` writes to the descriptor */
-    const char *name;          /* for messages: the caller's path, or "standard output" */
-    int fd;
+    const char *name;  /* for messages: the caller's path, or "standard output" */
+    int fd;            /* -1: the output goes nowhere */
+    uint64_t offset;   /* bytes that cli_output_write() wrote */
+    atomic_int failed; /* errno of a write that failed; 0: none did */
+    /* is told of written bytes, from any thread; NULL: is not called */
+    void (*count)(void *state, size_t n);
+    void *count_state;
     char *path;                   /* NULL for standard output and devices */
     char *temporary;              /* the file's name until it is committed, or NULL */
     const struct timespec *times; /* of last access and modification that a file gets; NULL: now */
@@ -106,22 +111,26 @@ int cli_output_open(struct cli_output *o, const char *path, int force, unsigned 
  * without names. */
 int cli_output_open_named(struct cli_output *o, const char *path, int force, unsigned mode,
                           struct kvc_error *e);
+/* Write, as kvc_write_fn and kvc_put_fn do; `state` is the struct cli_output. */
+kvc_write_fn cli_output_write;
+kvc_put_fn cli_output_put;
+/* Returns cli_output_put() where the output takes bytes in any order, or NULL. */
+kvc_put_fn *cli_output_any_order(const struct cli_output *o);
+/* Says in *e why a write failed, if one did; else leaves *e as it is. Returns -1. */
+int cli_output_error(const struct cli_output *o, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary file; may be called twice */
 int cli_output_exists(const char *path);       /* 1 if path is a regular file */
-/* For --rm: removes an input file after its output is complete, except if the output replaced it.
- */
-int cli_remove_input(const struct kvc_input *in, struct kvc_error *e);
+/* Makes the folders that a path names before its last slash. The path is the same afterwards. */
+int cli_make_folders(char *path, struct kvc_error *e);
 /* for signal handlers: removes the temporary file of the open output */
 void cli_output_remove_all(void);
 
 /* An output folder of several files that appears complete or not at all. It must not exist. Signals
  * leave its temporary folder. */
 struct cli_folder {
-    struct kvc_member_sink members; /* for callers */
-    struct kvc_folder *folder;
-    char *path, *temporary;
-    int made; /* the temporary folder exists */
+    char *path, *temporary; /* callers write into the latter */
+    int made;               /* it exists */
 };
 int cli_folder_exists(const char *path); /* 1 if path is a folder */
 int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e);

@@ -38,11 +38,11 @@ void curve_print_table(const struct curve *c, FILE *out) {
             "recall");
     for (size_t i = 0; i < c->n; i++) {
         const struct curve_point *p = &c->point[i];
-        char text[sizeof p->why.message + 160];
+        char text[CLI_ERROR_TEXT];
         fprintf(out, "%c%c %-28s", letter(c, i), p->chosen ? '*' : ' ', p->name);
         if (p->failed) {
             fputs("       - ", out);
-            cli_print_safe(out, cli_error_text(&p->why, text, sizeof text));
+            cli_print_safe(out, cli_error_text(p->why, text, sizeof text));
         } else {
             fprintf(out, " %7.3f", p->ratio);
             for (int k = 0; k < 2; k++) number(out, p->error[k], 1);

@@ -3,7 +3,7 @@
 #ifndef KVC_CURVE_H
 #define KVC_CURVE_H
 
-#include "codecs/error.h"
+#include "formats/api/kvc.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -14,9 +14,9 @@ struct curve_point {
     int lossless;
     uint64_t stored; /* bytes */
     double ratio;
-    double error[2];      /* of K and V: relative, measured */
-    double kld[2];        /* of the continuation and of recall, estimated; 0: unknown */
-    struct kvc_error why; /* if it failed */
+    double error[2];       /* of K and V: relative, measured */
+    double kld[2];         /* of the continuation and of recall, estimated; 0: unknown */
+    struct kvc_error *why; /* if it failed */
 };
 
 struct curve {

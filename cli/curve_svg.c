@@ -1,8 +1,8 @@
 /* curve_svg.c: draws points of ratio against error as an SVG picture, which needs nothing beside
  * itself. Not for text (curve.c). */
 #include "cli/curve.h"
+#include "cli/cli.h"
 
-#include "codecs/memory.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -197,8 +197,8 @@ static void draw_title(const struct curve *c, FILE *out) {
 
 int curve_write_svg(const struct curve *c, FILE *out, struct kvc_error *e) {
     const struct axes a = axes_of(c);
-    struct label *l = kvc_alloc(c->n, sizeof *l);
-    if (!l) return kvc_fail_memory(e, "a picture");
+    struct label *l = calloc(c->n + 1, sizeof *l);
+    if (!l) return cli_no_memory(e, "a picture");
     fprintf(out,
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' "
             "font-size='12'>\n"

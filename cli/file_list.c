@@ -2,8 +2,6 @@
  * opening them (cli.c). */
 #include "cli/file_list.h"
 
-#include "codecs/memory.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -23,10 +21,10 @@ const struct cli_option cli_files_options[] = {
 
 /* Adds an input. Takes the path, which may be NULL. */
 static int file_list_add(struct cli_files *f, char *path, size_t below) {
-    char **paths = path && f->n < INT_MAX ? kvc_room_for_one(f->path, (uint64_t)f->n, sizeof *paths)
+    char **paths = path && f->n < INT_MAX ? cli_room_for_one(f->path, (size_t)f->n, sizeof *paths)
                                           : NULL;
     if (paths) f->path = paths;
-    size_t *belows = paths ? kvc_room_for_one(f->below, (uint64_t)f->n, sizeof *belows) : NULL;
+    size_t *belows = paths ? cli_room_for_one(f->below, (size_t)f->n, sizeof *belows) : NULL;
     if (belows) f->below = belows;
     if (!belows) {
         free(path);

@@ -1,11 +1,13 @@
-/* gpu.c: finds libkvc_cuda, which is loaded at run time, and the device of --device. Not for
- * loading files onto it (gpu_load.c). */
+/* gpu.c: finds libkvc_cuda, which is loaded at run time, and the device of --device; says what was
+ * loaded. */
 #include "cli/gpu.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define cli_unsupported(e, ...) kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING, __VA_ARGS__)
 
 static const char soname[] = "libkvc_cuda.so.0", file_name[] = "libkvc_cuda.so." KVC_VERSION;
 
@@ -23,19 +25,18 @@ static int take_functions(struct cli_cuda *c, void *library, const char *name,
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *symbol = dlsym(library, functions[i].symbol);
         if (!symbol)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s is no libkvc_cuda: it lacks %s", name,
-                            functions[i].symbol);
+            return cli_unsupported(e, "%s is no libkvc_cuda: it lacks %s", name,
+                                   functions[i].symbol);
         memcpy((char *)c + functions[i].offset, &symbol, sizeof symbol);
     }
     const char *version = c->version();
     if (strcmp(version, KVC_VERSION) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has version %s, but this is kvc %s", name, version,
-                    KVC_VERSION);
+    return cli_unsupported(e, "%s has version %s, but this is kvc %s", name, version, KVC_VERSION);
 }
 
 static int take_library(struct cli_cuda *c, const char *name, struct kvc_error *e) {
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (!library) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s", dlerror());
+    if (!library) return cli_unsupported(e, "%s", dlerror());
     int status = take_functions(c, library, name, e);
     if (status) dlclose(library);
     return status;
@@ -55,40 +56,42 @@ static int take_near(struct cli_cuda *c, const char *folder, struct kvc_error *e
 
 static int find_library(struct cli_cuda *c, struct kvc_error *e) {
     const char *named = getenv("KVC_CUDA_LIBRARY");
-    struct kvc_error near;
     if (named && *named) return take_library(c, named, e);
     if (!take_library(c, soname, e)) return 0;
-    int status = take_near(c, "", &near);
-    if (status > 0) status = take_near(c, "../lib/", &near);
-    if (status < 0) *e = near;
+    struct kvc_error *near = cli_error_new();
+    int status = take_near(c, "", near);
+    if (status > 0) status = take_near(c, "../lib/", near);
+    if (status < 0) kvc_error_copy(e, near);
+    kvc_error_free(near);
     return status ? -1 : 0;
 }
 
 const struct cli_cuda *cli_cuda_get(struct kvc_error *e) {
     static struct cli_cuda cuda;
     static int tried, status;
-    static struct kvc_error why;
-    if (!tried) status = find_library(&cuda, &why);
+    static char why[1024];
+    if (!tried && (status = find_library(&cuda, e)) != 0)
+        snprintf(why, sizeof why, "%s", kvc_error_message(e));
+    if (tried && status) cli_unsupported(e, "%s", why);
     tried = 1;
-    if (status) *e = why;
     return status ? NULL : &cuda;
 }
 
 void cli_cuda_version(void) {
-    struct kvc_error e;
+    struct kvc_error *e = cli_error_new(), *why = cli_error_new();
     char text[256];
-    const struct cli_cuda *cuda = cli_cuda_get(&e);
-    int n = cuda ? cuda->devices(&e) : 0;
+    const struct cli_cuda *cuda = cli_cuda_get(e);
+    int n = cuda ? cuda->devices(e) : 0;
     printf("devices: cpu");
-    for (int i = 0; i < n; i++) {
-        struct kvc_error why;
+    for (int i = 0; i < n; i++)
         printf("; cuda:%d %s", i,
-               cuda->device_text(i, text, sizeof text, &why) ? why.message : text);
-    }
+               cuda->device_text(i, text, sizeof text, why) ? kvc_error_message(why) : text);
     if (cuda)
         printf("\ncuda: %s%s%s\n", cuda->build(), n < 0 ? "; no devices: " : "",
-               n < 0 ? e.message : "");
-    else printf("\ncuda: not available: %s\n", e.message);
+               n < 0 ? kvc_error_message(e) : "");
+    else printf("\ncuda: not available: %s\n", kvc_error_message(e));
+    kvc_error_free(why);
+    kvc_error_free(e);
 }
 
 int cli_device_parse(struct cli_device *d, const char *text) {
@@ -108,9 +111,8 @@ static int open_cuda(struct cli_device *d, struct kvc_error *e) {
     int n = cuda ? cuda->devices(e) : -1;
     if (n < 0) return -1;
     if (d->number >= n) {
-        if (!n) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no CUDA device");
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "there is no such device; the last is cuda:%d",
-                        n - 1);
+        if (!n) return cli_unsupported(e, "there is no CUDA device");
+        return cli_unsupported(e, "there is no such device; the last is cuda:%d", n - 1);
     }
     d->cuda = cuda;
     snprintf(d->name, sizeof d->name, "cuda:%d", d->number);
@@ -127,5 +129,35 @@ int cli_device_open(struct cli_device *d, struct kvc_error *why, struct kvc_erro
     if (!open_cuda(d, e)) return 0;
     char option[32];
     snprintf(option, sizeof option, "--device=cuda:%d", d->number);
-    return kvc_error_prefix(e, option);
+    return kvc_error_about(e, option);
+}
+
+/* --- loading --- */
+
+struct kvc_file *cli_load(struct cli_load *l, const struct cli_device *d, const struct kvc_file *f,
+                          const struct kvc_cuda_options *options, struct kvc_error *e) {
+    *l = (struct cli_load){.device = d->name, .info = {.size = sizeof l->info}};
+    return d->cuda->file_open(f, options, &l->info, e);
+}
+
+static double rate(const struct cli_load *l) {
+    return l->info.seconds > 0 ? (double)l->info.decoded / l->info.seconds / 1e9 : 0;
+}
+
+void cli_load_say(const struct cli_load *l, const char *name) {
+    char stored[32], decoded[32], on_host[32];
+    cli_size_text(l->info.stored, stored);
+    cli_size_text(l->info.decoded, decoded);
+    cli_size_text(l->info.on_host, on_host);
+    cli_warn("%s: %s: %s -> %s, %s of it decoded by the CPU, %.3f s, %.2f GB/s", name, l->device,
+             stored, decoded, on_host, l->info.seconds, rate(l));
+}
+
+void cli_load_json(const struct cli_load *l, struct cli_json *j) {
+    cli_json_text(j, "device", l->device);
+    cli_json_u64(j, "stored", l->info.stored);
+    cli_json_u64(j, "decoded", l->info.decoded);
+    cli_json_u64(j, "decoded_by_cpu", l->info.on_host);
+    cli_json_f64(j, "seconds", l->info.seconds);
+    cli_json_f64(j, "gb_per_s", rate(l));
 }

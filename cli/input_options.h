@@ -5,7 +5,6 @@
 
 #include "cli/cli.h"
 #include "cli/options.h"
-#include "formats/cache/view.h"
 
 #define CLI_PAIRING_WORDS "halves|interleaved|none"
 /* The options about reading input, which every tool has; their state is a struct cli_input. */
@@ -20,7 +19,7 @@ const char *cli_target_names(void);
 const char *cli_recipe_names(void);
 /* Takes a range "A:B" of positions, or a list of layers, into a struct cli_selection. */
 struct cli_selection {
-    struct kvc_selection selection;
+    struct kvc_part_options selection;
     uint8_t *layers; /* of the selection; the caller frees it */
     int given;       /* 1: only a part is wanted */
 };
@@ -28,10 +27,11 @@ extern const struct cli_option cli_selection_options[];
 /* Refuses --OPTION=NAME, because there is no such format. Names a similar format, or lists the
  * formats. Returns EXIT_TROUBLE. */
 int cli_no_such_format(const char *option, const char *name, int writing);
-/* Takes the value "KEY=VALUE,KEY=VALUE" of --OPTION; the format must have each key. 0, or
- * EXIT_TROUBLE (message printed). */
-int cli_take_settings(struct cli_settings *s, const struct kvc_format *f, int writing,
-                      const char *option, const char *text);
+/* Fills *f with the row of a format NAME, also with options after a colon; -1 if there is none. */
+int cli_find_format(const char *name, struct kvc_format_info *f);
+/* Checks the options that follow a format's name and a colon, given to --OPTION. 0, or EXIT_TROUBLE
+ * (message printed). */
+int cli_check_format(const char *option, const char *name, int writing);
 /* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed
  * one. Must be called before the options are taken, which replace them. */
 void cli_input_environment(struct cli_input *in);

@@ -1,19 +1,23 @@
 /* job.c: opens inputs and completes outputs of kvc-pack and kvc-unpack. Not for packing or
  * unpacking. */
 #include "cli/job.h"
+#include "cli/progress.h"
 
-#include "formats/io/make_folders.h"
-
+#include <errno.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-double job_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+/* A file that is converted. */
+struct job_input {
+    const struct kvc_file *f;
+    struct kvc_source_info source;
+    unsigned mode; /* for the output */
+    int is_named;  /* its path is a regular file, of which this was known before it was opened */
+    struct stat was;
+};
 
 static int take_suffix(const struct cli_option *o, void *state, const char *arg) {
     struct cli_job *j = state;
@@ -79,9 +83,10 @@ int job_check(struct cli_job *j) {
     return 0;
 }
 
-static int discard(void *state, const void *data, size_t n, struct kvc_error *e) {
-    (void)state, (void)data, (void)n, (void)e;
-    return 0;
+struct kvc_source_info job_source(const struct kvc_file *f) {
+    struct kvc_source_info source = {.size = sizeof source};
+    kvc_file_source(f, &source);
+    return source;
 }
 
 void job_skip(struct cli_job *j, const char *path) {
@@ -99,69 +104,78 @@ static int ends_in_tar(const char *path) {
 
 /* Writes an output that is a folder. --rm is refused, because folders below it are not made
  * durable. */
-static int convert_to_folder(struct cli_job *j, const char *target, const struct kvc_opened *f,
+static int convert_to_folder(struct cli_job *j, const char *target, const struct job_input *in,
                              struct kvc_error *e) {
     struct cli_folder out;
     if (j->remove)
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "%s: --rm removes no input whose output is a folder: use -o FILE.tar",
-                        f->input.name);
+        return cli_usage_error(
+            e, "%s: --rm removes no input whose output is a folder: use -o FILE.tar",
+            in->source.name);
     if (cli_folder_open(&out, target, e)) return -1;
-    if (j->write_members(j->state, f, &out.members, e)) {
-        cli_error_about(e, f->input.name);
+    if (j->write_folder(j->state, in->f, out.temporary, e)) {
+        kvc_error_about(e, in->source.name);
         cli_folder_abandon(&out);
         return -1;
     }
-    j->total.out += out.members.out->offset;
+    j->total.out += j->bytes;
     return cli_folder_commit(&out, e);
 }
 
 /* Refuses --rm for an input that is a folder or an archive: unpacking does not restore its links,
  * times and modes. */
-static int refuse_removal(const struct cli_job *j, const struct kvc_opened *f,
+static int refuse_removal(const struct cli_job *j, const struct job_input *in,
                           struct kvc_error *e) {
-    if (!j->remove || f->bundle.is_file) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "%s: --rm removes single files, not folders or archives",
-                    f->input.name);
+    if (!j->remove || in->source.is_file) return 0;
+    return cli_usage_error(e, "%s: --rm removes single files, not folders or archives",
+                           in->source.name);
 }
 
 static int compare_names(const void *a, const void *b) {
     return strcmp(a, b);
 }
 
+/* For --rm: removes an input file, except if the output replaced it. */
+static int remove_input(const char *path, const struct job_input *in, struct kvc_error *e) {
+    struct stat st;
+    if (!in->is_named || stat(path, &st)) return 0;
+    if (st.st_dev != in->was.st_dev || st.st_ino != in->was.st_ino || !unlink(path)) return 0;
+    return cli_io_error(e, "%s: cannot be removed: %s", path, strerror(errno));
+}
+
 /* Opens, writes and completes an output file, or writes to nowhere with -t. */
-static int convert_to_file(struct cli_job *j, const char *target, const struct kvc_opened *f,
-                           struct kvc_error *e) {
+static int convert_to_file(struct cli_job *j, const char *path, const char *target,
+                           const struct job_input *in, struct kvc_error *e) {
+    const struct timespec times[2] = {in->was.st_atim, in->was.st_mtim};
     struct cli_output out = {.fd = -1};
-    struct kvc_sink nowhere = {.write = discard};
-    if (!j->test && cli_output_open(&out, target, j->force, f->input.mode, e)) return -1;
+    if (!j->test && cli_output_open(&out, target, j->force, in->mode, e)) return -1;
     const int is_file = out.path != NULL;
-    out.times = f->input.has_times ? f->input.times : NULL;
-    int status = j->write(j->state, f, j->test ? &nowhere : &out.sink, e);
-    if (status) cli_error_about(e, f->input.name);
-    else if (!j->test) status = cli_output_commit(&out, e);
+    out.times = in->is_named ? times : NULL;
+    int status = j->write(j->state, in->f, &out, e);
+    if (status) {
+        cli_output_error(&out, e);
+        kvc_error_about(e, in->source.name);
+    } else if (!j->test) status = cli_output_commit(&out, e);
     if (status && !j->test) cli_output_abandon(&out);
-    if (!status && j->remove && is_file) status = cli_remove_input(&f->input, e);
-    if (!status) j->total.out += j->test ? nowhere.offset : out.sink.offset;
+    if (!status && j->remove && is_file) status = remove_input(path, in, e);
+    if (!status) j->total.out += j->bytes;
     return status;
 }
 
 /* Returns the name of an input's output: the default name, below --output-dir if that is given. The
  * caller frees it. */
-static char *output_name(struct cli_job *j, const char *path, const struct kvc_opened *f,
+static char *output_name(struct cli_job *j, const char *path, const struct job_input *in,
                          struct kvc_error *e) {
-    char *name = j->name(j->state, path, f, e), *below = NULL;
+    char *name = j->name(j->state, path, in->f, e), *below = NULL;
     if (name && j->output_dir) {
         if (asprintf(&below, "%s/%s", j->output_dir, name + j->below) < 0) {
             below = NULL;
-            kvc_fail_memory(e, "a name");
+            cli_no_memory(e, "a name");
         }
         free(name);
         name = below;
     }
     if (name && !j->test && tfind(name, &j->written, compare_names)) {
-        kvc_fail(e, KVC_ERR_USAGE, "%s: its output %s is that of another input", f->input.name,
-                 name);
+        cli_usage_error(e, "%s: its output %s is that of another input", in->source.name, name);
         free(name);
         name = NULL;
     }
@@ -169,27 +183,27 @@ static char *output_name(struct cli_job *j, const char *path, const struct kvc_o
 }
 
 /* Names, opens, writes and completes the output of an open input. */
-static int convert(struct cli_job *j, const char *path, int to_stdout, const struct kvc_opened *f,
+static int convert(struct cli_job *j, const char *path, int to_stdout, const struct job_input *in,
                    struct kvc_error *e) {
-    char *name = j->output || to_stdout ? NULL : output_name(j, path, f, e);
+    char *name = j->output || to_stdout ? NULL : output_name(j, path, in, e);
     const char *target = j->output ? j->output : name;
     int status = target || to_stdout ? 0 : -1;
     const int to_folder = target && !j->test && !ends_in_tar(target) && j->is_folder &&
-                          j->is_folder(j->state, f);
+                          j->is_folder(j->state, in->f);
     if (target && j->skip_existing &&
         (to_folder ? cli_folder_exists(target) : cli_output_exists(target))) {
-        job_skip(j, f->input.name);
+        job_skip(j, in->source.name);
         free(name);
         return 0;
     }
-    if (!status) status = refuse_removal(j, f, e);
-    if (!status && name && j->output_dir && !j->test)
-        status = kvc_make_folders(name, 1, e); /* a slash at its begin is the root's */
+    if (!status) status = refuse_removal(j, in, e);
+    if (!status && name && j->output_dir && !j->test) status = cli_make_folders(name, e);
     if (!status)
-        status = to_folder ? convert_to_folder(j, target, f, e) : convert_to_file(j, target, f, e);
+        status = to_folder ? convert_to_folder(j, target, in, e)
+                           : convert_to_file(j, path, target, in, e);
     if (!status) {
-        j->total.in += kvc_opened_size(f);
-        j->done(j->state, f);
+        j->total.in += in->source.bytes;
+        j->done(j->state, in->f);
         /* belongs to the tree */
         if (name && !j->test && tsearch(name, &j->written, compare_names)) name = NULL;
     }
@@ -197,14 +211,26 @@ static int convert(struct cli_job *j, const char *path, int to_stdout, const str
     return status;
 }
 
+/* Looks at a file before it is opened: files of /proc have size 0, and pipes no mode. */
+static void look_at(struct job_input *in, const struct cli_job *j, const char *path) {
+    const int is_stdin = strcmp(path, "-") == 0,
+              found = is_stdin ? fstat(STDIN_FILENO, &in->was) : stat(path, &in->was);
+    const int is_regular = !j->joins && !found && S_ISREG(in->was.st_mode) && in->was.st_size;
+    in->mode = is_regular ? in->was.st_mode & 07777 : 0666;
+    in->is_named = is_regular && !is_stdin;
+}
+
 int job_file(struct cli_job *j, const char *path, struct kvc_error *e) {
-    struct kvc_opened f;
+    struct job_input in = {.f = NULL};
     int to_stdout = j->to_stdout || (strcmp(path, "-") == 0 && !j->output);
-    if (to_stdout && j->json && !j->test)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s", json_needs_stdout);
-    if (j->open ? j->open(j->state, &f, path, e) : cli_open(&f, path, &j->input, e)) return -1;
-    int status = convert(j, path, to_stdout, &f, e);
-    kvc_close(&f);
+    if (to_stdout && j->json && !j->test) return cli_usage_error(e, "%s", json_needs_stdout);
+    look_at(&in, j, path);
+    struct kvc_file *f = j->open ? j->open(j->state, path, e) : cli_open(path, &j->input, e);
+    if (!f) return -1;
+    in.f = f;
+    in.source = job_source(f);
+    int status = convert(j, path, to_stdout, &in, e);
+    kvc_file_close(f);
     return status;
 }
 
@@ -219,24 +245,27 @@ static void say_total(const struct cli_job *j, int n) {
                  (double)t->in / (double)t->out);
     if (t->failed) snprintf(failed, sizeof failed, ", %u failed", t->failed);
     if (t->skipped) snprintf(skipped, sizeof skipped, ", %u skipped", t->skipped);
-    cli_warn("%d files%s%s%s, %.2f s", n, sizes, failed, skipped, job_now() - t->start);
+    cli_warn("%d files%s%s%s, %.2f s", n, sizes, failed, skipped, cli_now() - t->start);
 }
 
-int job_run(struct cli_job *j, int (*one)(struct cli_job *j, const char *path)) {
+int job_run(struct cli_job *j,
+            int (*one)(struct cli_job *j, const char *path, struct kvc_error *e)) {
     static char standard_input[] = "-";
     const int n = j->joins || (!j->files.n && !j->files.named) ? 1 : j->files.n;
+    struct kvc_error *e = cli_error_new();
     int worst = EXIT_SAME;
-    j->total = (struct cli_job_total){.start = job_now()};
+    j->total = (struct cli_job_total){.start = cli_now()};
     if (j->json) cli_report_start(&j->report, stdout);
     for (int i = 0; i < n; i++) {
         j->below = j->files.n ? j->files.below[i] : 0;
-        int status = one(j, j->files.n ? j->files.path[i] : standard_input);
+        int status = one(j, j->files.n ? j->files.path[i] : standard_input, e);
         if (status > worst) worst = status;
         if (status != EXIT_SAME) j->total.failed++;
     }
     if (j->verbose && n > 1) say_total(j, n);
     if (j->json) cli_report_end(&j->report);
     tdestroy(j->written, free);
+    kvc_error_free(e);
     cli_files_free(&j->files);
     return worst;
 }

@@ -30,23 +30,24 @@ struct cli_job {
 
     void *state; /* the tool's own state, for the functions below */
     /* Opens an input as cli_open() does; NULL: cli_open(). */
-    int (*open)(void *state, struct kvc_opened *f, const char *path, struct kvc_error *e);
+    struct kvc_file *(*open)(void *state, const char *path, struct kvc_error *e);
     /* Returns the default name of the output of an input; the caller frees it. */
-    char *(*name)(void *state, const char *path, const struct kvc_opened *f, struct kvc_error *e);
-    /* Writes the output of an input. */
-    int (*write)(void *state, const struct kvc_opened *f, struct kvc_sink *out,
+    char *(*name)(void *state, const char *path, const struct kvc_file *f, struct kvc_error *e);
+    /* Writes the output of an input, and counts its bytes in `bytes`. */
+    int (*write)(void *state, const struct kvc_file *f, struct cli_output *out,
                  struct kvc_error *e);
     /* For inputs with several output files: is_folder() returns 1 for such an input, and
-     * write_members() writes the files. NULL: each input has one output file. */
-    int (*is_folder)(void *state, const struct kvc_opened *f);
-    int (*write_members)(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out,
-                         struct kvc_error *e);
+     * write_folder() writes the files into a folder. NULL: each input has one output file. */
+    int (*is_folder)(void *state, const struct kvc_file *f);
+    int (*write_folder)(void *state, const struct kvc_file *f, const char *folder,
+                        struct kvc_error *e);
     /* Reports a finished input according to job->json and job->verbose. */
-    void (*done)(void *state, const struct kvc_opened *f);
+    void (*done)(void *state, const struct kvc_file *f);
+    uint64_t bytes; /* of the current output */
 };
 
-/* Returns seconds of a monotonic clock. */
-double job_now(void);
+/* Returns where a file came from. */
+struct kvc_source_info job_source(const struct kvc_file *f);
 
 /* The options; their state is a struct cli_job. */
 extern const struct cli_option job_options[];
@@ -62,6 +63,7 @@ int job_file(struct cli_job *j, const char *path, struct kvc_error *e);
 /* Calls `one` for each input, or for standard input if none was asked for; if all are joined, once.
  * `one` prints messages, reports with json and returns an exit status. Returns the worst status,
  * and frees j->files. */
-int job_run(struct cli_job *j, int (*one)(struct cli_job *j, const char *path));
+int job_run(struct cli_job *j,
+            int (*one)(struct cli_job *j, const char *path, struct kvc_error *e));
 
 #endif

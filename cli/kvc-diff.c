@@ -26,15 +26,15 @@ struct settings {
 static int open_files(struct settings *s, char **path, struct kvc_error *e) {
     struct diff_comparison *d = &s->diff;
     for (int i = 0; i < 2; i++) {
-        s->input.import.pairing = s->pairing[i];
-        if (cli_open(&d->file[i], path[i], &s->input, e)) return -1;
+        s->input.open.pairing = s->pairing[i] ? kvc_pairing_name(s->pairing[i]) : NULL;
+        if (cli_open_cache(&d->file[i], path[i], &s->input, e)) return -1;
         d->cache[i] = d->file[i].cache;
         d->compare.name[i] = d->file[i].input.name;
     }
-    s->input.import.pairing = KVC_PAIRING_UNKNOWN;
+    s->input.open.pairing = NULL;
     for (int i = 0; i < 2; i++)
         if (kvc_layers_borrow(d->file[i].cache, d->file[1 - i].cache, e)) return -1;
-    return s->queries ? cli_open(&d->queries, s->queries, &s->input, e) : 0;
+    return s->queries ? cli_open_cache(&d->queries, s->queries, &s->input, e) : 0;
 }
 
 /* Matches the parts and tensors; refuses a selection of nothing. */
@@ -103,7 +103,9 @@ static int take_pairing(const struct cli_option *o, void *into, const char *arg)
     const char *comma = strchrnul(arg, ','), *second = *comma ? comma + 1 : arg;
     char first[32];
     snprintf(first, sizeof first, "%.*s", (int)(comma - arg), arg);
-    if (!kvc_pairing_parse(first, &pairing[0]) || !kvc_pairing_parse(second, &pairing[1]))
+    pairing[0] = kvc_pairing_parse(first);
+    pairing[1] = kvc_pairing_parse(second);
+    if (!pairing[0] || !pairing[1])
         return cli_usage(
             "--%s=%s is not halves, interleaved or none, or two of them separated by a comma",
             o->name, arg);
@@ -118,7 +120,7 @@ static const struct cli_option what[] = {
     {"all", 0, NULL, "also compare provenance, other metadata and private bytes",
      CLI_FLAG(struct settings, diff.all)},
     {"no-verify", 0, NULL, ".kvc: do not compare decoded values with their digests",
-     CLI_FLAG(struct settings, input.import.no_verify)},
+     CLI_FLAG(struct settings, input.open.no_verify)},
     {"attention", 0, NULL,
      "measure the effect of the differences on attention; with the queries of A or B",
      CLI_FLAG(struct settings, diff.attention)},

@@ -47,7 +47,7 @@ static const struct dump_column cells_of_damage[] = {
  * NULL. */
 static void print_check(struct dump_out *o, const struct settings *s, const char *name,
                         const char *verdict, const char *message, const struct kvc_error *e,
-                        const struct kvc_survey *damage) {
+                        const struct kvc_file *damage) {
     if (o->style == DUMP_JSON) {
         dump_begin(o, name);
         cli_json_text(&o->report.json, "check", verdict);
@@ -78,21 +78,23 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
 
 static int check_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_error e = {.code = KVC_OK};
-    struct kvc_survey *damage;
-    int checksums = 0, status = cli_check(path, &s->input, s->threads, &checksums, &damage, &e);
+    struct kvc_check_report report;
+    const int status = cli_check(path, &s->input, s->threads, NULL, NULL, &report, &e);
+    struct kvc_file *damage = report.damaged;
     const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
     if (status == EXIT_SAME) {
         print_check(o, s, name, "ok",
-                    checksums ? NULL : "structure only: the format has no checksums", NULL, NULL);
+                    report.has_checksums ? NULL : "structure only: the format has no checksums",
+                    NULL, NULL);
         return status;
     }
     char text[sizeof e.message + 160];
     print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble",
                 cli_error_text(&e, text, sizeof text), &e, damage);
     if (damage) cli_say_damage(name, damage);
-    if (checksums) kvc_error_prefix(&e, name);
+    if (report.has_checksums) kvc_error_prefix(&e, name);
     if (!damage || status == EXIT_TROUBLE) cli_error(&e);
-    kvc_survey_free(damage);
+    kvc_file_close(damage);
     return status;
 }
 
@@ -100,8 +102,8 @@ static int show_file(struct dump_out *o, const char *path, struct settings *s) {
     struct kvc_opened f;
     struct kvc_error e = {.code = KVC_OK};
     int status = EXIT_SAME;
-    s->options.start = job_now();
-    if (cli_open(&f, path, &s->input, &e)) {
+    s->options.start = cli_now();
+    if (cli_open_cache(&f, path, &s->input, &e)) {
         const int no_cache = e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_UNSUPPORTED;
         if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, &e)) return status;
         dump_failed(o, path, &e);
@@ -196,7 +198,7 @@ static const struct cli_option how[] = {
      "print in colours; WHEN: auto (on a terminal, and no $NO_COLOR), always, never",
      CLI_CHOICE(struct settings, color, CLI_WHEN_WORDS)},
     {"no-verify", 0, NULL, "do not compare decoded values with their digests; --check always does",
-     CLI_FLAG(struct settings, input.import.no_verify)},
+     CLI_FLAG(struct settings, input.open.no_verify)},
     {"threads", 'T', "N", "threads for --check (default: one for each core)",
      .take = cli_take_threads, .field = offsetof(struct settings, threads), .max = MOST_THREADS},
     {"quiet", 'q', NULL, "print nothing but errors", CLI_FLAG(struct settings, input.quiet)},
@@ -220,7 +222,7 @@ static int dump_run(struct settings *s, struct dump_out *o) {
         cli_warn("KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
         return EXIT_TROUBLE;
     }
-    if (s->tokens_path && cli_token_ids(&s->options.tokens, s->tokens_path, &s->input.import, &e)) {
+    if (s->tokens_path && cli_token_ids(&s->options.tokens, s->tokens_path, &s->input, &e)) {
         cli_error(&e);
         return EXIT_TROUBLE;
     }
@@ -229,9 +231,9 @@ static int dump_run(struct settings *s, struct dump_out *o) {
         return EXIT_TROUBLE;
     }
     struct kvc_token_texts *texts = NULL;
-    if (s->mode == TOKENS && s->input.model_path &&
-        kvc_token_texts_read(s->input.model_path, &texts, &e)) {
-        kvc_given_no_weights(s->input.model_path, &e);
+    if (s->mode == TOKENS && s->input.open.model &&
+        kvc_token_texts_read(s->input.open.model, &texts, &e)) {
+        kvc_given_no_weights(s->input.open.model, &e);
         cli_error(&e);
         return EXIT_TROUBLE;
     }

@@ -2,13 +2,6 @@
 #include "cli/pack_job.h"
 #include "cli/gpu.h"
 
-#include "codecs/presets.h"
-#include "codecs/recipe.h"
-#include "formats/model/profile_learn.h"
-#include "formats/cache/give_tokens.h"
-#include "formats/file/given.h"
-#include "formats/container/plan.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,34 +13,34 @@ static int pack_ends_in(const char *path, size_t n, const char *suffix) {
 
 /* 1 when the options ask for something that packing a container again gives. */
 static int packs_anew(const struct cli_pack *p) {
-    const struct kvc_pack_options *o = &p->how.options;
-    const struct kvc_rate *rate = &p->how.rate;
+    const struct kvc_write_options *o = &p->how;
     return cli_given("recipe") || o->align || o->no_tokens || p->token_ids_path || p->part.given ||
-           o->embed_profile || p->how.dequantize || rate->kld > 0 || rate->ratio > 0 ||
-           rate->output_error > 0 || rate->logit_error > 0;
+           o->embed_profile || o->dequantize || o->target_kld > 0 || o->target_ratio > 0 ||
+           o->max_output_error > 0 || o->max_logit_error > 0;
 }
 
 /* FILE.kvc, or with another suffix; of compressed input without .gz, .xz or .zst, as unpacking
  * returns what was inside. A container keeps its name. */
-static char *default_name(void *state, const char *path, const struct kvc_opened *f,
+static char *default_name(void *state, const char *path, const struct kvc_file *f,
                           struct kvc_error *e) {
     static const char *const outer[] = {".gz", ".xz", ".zst"};
     const struct cli_pack *p = state;
-    const int packed = kvc_cache_is_container(f->cache);
+    const struct kvc_source_info source = job_source(f);
+    const int packed = source.packed;
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--; /* of a folder */
     if (packed && !packs_anew(p) && !p->job.skip_existing) {
-        kvc_fail(e, KVC_ERR_USAGE, "%s: is packed already; -r RECIPE packs it anew", path);
+        cli_usage_error(e, "%s: is packed already; -r RECIPE packs it anew", path);
         return NULL;
     }
     char *name = malloc(n + strlen(p->job.suffix) + 1);
     if (!name) {
-        kvc_fail_memory(e, "a name");
+        cli_no_memory(e, "a name");
         return NULL;
     }
     memcpy(name, path, n);
     name[n] = '\0';
-    for (int i = 0; *f->input.filter && i < 3; i++)
+    for (int i = 0; *source.filter && i < 3; i++)
         if (pack_ends_in(name, n, outer[i])) {
             n -= strlen(outer[i]);
             break;
@@ -59,95 +52,49 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
 
 /* --- packing --- */
 
-/* For --rm: refuses a recipe that would leave nothing of the exact values. */
-static int refuse_loss(void *state, const struct kvc_cache *c, struct kvc_error *e) {
+static void say_note(void *state, int number, const char *name, const char *text) {
     const struct cli_pack *p = state;
-    const struct kvc_recipe *recipe = kvc_recipe_or_default(p->how.options.recipe);
-    struct kvc_plan plan;
-    if (!p->job.remove || p->job.force || !kvc_recipe_is_lossy(recipe)) return 0;
-    /* A recipe that fits no tensor is refused later, with the reason. */
-    const int lossy = !kvc_plan_make(&plan, c, recipe, e) && !plan.lossless;
-    kvc_plan_free(&plan);
-    if (!lossy) return 0;
-    return kvc_fail(
-        e, KVC_ERR_USAGE,
-        "recipe %s is lossy, and --rm would remove the only exact copy: add -f if that is meant",
-        p->recipe_text);
+    if (number != KVC_NOTE_PAIRING || p->job.verbose) cli_note(NULL, number, name, text);
 }
 
-static void say_note(void *state, enum kvc_pack_note note, const struct kvc_cache *c) {
-    struct cli_pack *p = state;
-    const char *name = p->file->input.name;
-    if (note == KVC_PACK_ROWS) pack_say_rows(p, c);
-    if (p->job.input.quiet) return;
-    switch (note) {
-    case KVC_PACK_ROTATION_UNKNOWN:
-        cli_warn("%s: whether the quantised K or V is Hadamard-rotated is unknown (llama.cpp "
-                 "before version 4 does not "
-                 "say), so nothing is rotated back",
-                 name);
-        break;
-    case KVC_PACK_PAIRING_CHOSEN:
-        if (!p->job.verbose) break;
-        cli_warn("%s: K is taken as paired in %s, which fits the profile", name,
-                 kvc_pairing_name(kvc_cache_pairing(c)));
-        break;
-    case KVC_PACK_PROFILE_UNUSED:
-        cli_warn("%s: no stage of the recipe takes the profile: it is left aside", name);
-        break;
-    case KVC_PACK_ROWS: break;
-    case KVC_PACK_OTHER_QUERIES:
-        cli_warn("%s: the queries of %s are those of other tokens", name, p->queries.input.name);
-        break;
-    }
-}
-
-static void say_coded(void *state, const struct kvc_cache *c, const struct kvc_recipe *recipe) {
-    struct cli_pack *p = state;
-    cli_progress_end(&p->progress);
-    if (p->job.verbose && !p->done.report.lossless)
-        pack_say_lossy(p, p->file->input.name, c, recipe);
-}
-
-/* Packs the selected part of a cache. */
-static int pack_part(struct cli_pack *p, const struct kvc_cache *c, struct kvc_sink *out,
+/* Packs a file by the options of *p, and fills p->done. */
+static int pack_file(void *state, const struct kvc_file *f, struct cli_output *out,
                      struct kvc_error *e) {
-    struct kvc_cache *part = kvc_view_select(c, &p->part.selection, e);
-    const int status = part ? kvc_pack_cache(part, &p->how, out, &p->done, e) : -1;
-    kvc_cache_free(part);
+    struct cli_pack *p = state;
+    struct cli_progress progress;
+    struct kvc_write_options how = p->how;
+    struct kvc_file *part = p->part.given ? kvc_file_select(f, &p->part.selection, e) : NULL;
+    if (p->part.given && !part) return -1;
+    kvc_write_report_free(&p->done);
+    cli_progress_start(&progress, job_source(f).name, p->job.input.quiet);
+    p->start = progress.start;
+    how.threads = p->job.threads;
+    how.measure = p->job.verbose || p->job.json || cli_given("curve");
+    how.progress = progress.on ? cli_progress_show : NULL;
+    how.progress_state = &progress;
+    how.put = cli_output_any_order(out);
+    how.report = &p->done;
+    const int status = kvc_file_pack(part ? part : f, &how, cli_output_write, out, e);
+    cli_progress_end(&progress);
+    kvc_file_close(part);
+    p->job.bytes = p->done.bytes;
+    if (status && kvc_error_need(e) == KVC_NEED_EXACT)
+        cli_usage_error(e,
+                        "recipe %s is lossy, and --rm would remove the only exact copy: add -f "
+                        "if that is meant",
+                        p->recipe_text);
     return status;
 }
 
-static int pack_file(void *state, const struct kvc_opened *f, struct kvc_sink *out,
-                     struct kvc_error *e) {
-    struct cli_pack *p = state;
-    struct kvc_pack_options *o = &p->how.options;
-    p->file = f;
-    cli_progress_start(&p->progress, f->input.name, p->job.input.quiet);
-    o->threads = p->job.threads;
-    o->weights = p->job.input.weights;
-    o->measure = p->job.verbose || p->job.json || cli_given("curve");
-    o->progress = p->progress.on ? cli_progress_show : NULL;
-    o->progress_state = &p->progress;
-    kvc_packed_free(&p->done);
-    if (p->token_ids.n && kvc_cache_give_tokens(f->cache, p->token_ids.id, p->token_ids.n, e))
-        return kvc_error_prefix(e, f->input.name);
-    const int status = p->part.given ? pack_part(p, f->cache, out, e)
-                                     : kvc_pack_cache(f->cache, &p->how, out, &p->done, e);
-    cli_progress_end(&p->progress);
-    return status;
-}
-
-static int pack_one(struct cli_job *j, const char *path) {
-    struct kvc_error e;
-    if (!job_file(j, path, &e)) return EXIT_SAME;
-    if (e.need == KVC_NEED_MAIN_FILE && j->files.n > 1) {
+static int pack_one(struct cli_job *j, const char *path, struct kvc_error *e) {
+    if (!job_file(j, path, e)) return EXIT_SAME;
+    if (kvc_error_need(e) == KVC_NEED_MAIN_FILE && j->files.n > 1) {
         job_skip(j, path);
-        if (!j->input.quiet) cli_warn("left out: %s", e.message);
+        if (!j->input.quiet) cli_warn("left out: %s", kvc_error_message(e));
         return EXIT_SAME;
     }
-    cli_error(&e);
-    if (j->json) cli_report_failed(&j->report, path, &e);
+    cli_error(e);
+    if (j->json) cli_report_failed(&j->report, path, e);
     return EXIT_TROUBLE;
 }
 
@@ -157,10 +104,10 @@ static int pack_one(struct cli_job *j, const char *path) {
 static int take_max_error(const struct cli_option *o, void *into, const char *arg) {
     static const char output[] = "output:", logit[] = "logit:";
     struct cli_pack *p = into;
-    struct kvc_rate *rate = &p->how.rate;
+    struct kvc_write_options *how = &p->how;
     const int of_logits = strncmp(arg, logit, sizeof logit - 1) == 0;
-    double *error = of_logits ? &rate->logit_error : &rate->output_error;
-    if (of_logits ? rate->output_error > 0 : rate->logit_error > 0)
+    double *error = of_logits ? &how->max_logit_error : &how->max_output_error;
+    if (of_logits ? how->max_output_error > 0 : how->max_logit_error > 0)
         return cli_usage("--max-error=E and --max-error=logit:E exclude each other");
     if (of_logits) arg += sizeof logit - 1;
     else if (strncmp(arg, output, sizeof output - 1) == 0) arg += sizeof output - 1;
@@ -170,14 +117,16 @@ static int take_max_error(const struct cli_option *o, void *into, const char *ar
 
 static int take_recipe(const struct cli_option *o, void *into, const char *arg) {
     struct cli_pack *p = into;
-    struct kvc_error e;
-    p->recipe_text = arg;
-    p->how.options.recipe = &p->recipe;
-    if (!kvc_recipe_parse(arg, &p->recipe, &e)) return 0;
-    if (cli_folder_exists(arg))
-        return cli_usage("-%c %s: is a folder, not a recipe; --recursive takes a folder", o->letter,
-                         arg);
-    return cli_usage("%s", e.message);
+    struct kvc_error *e = cli_error_new();
+    int status = 0;
+    p->recipe_text = p->how.recipe = arg;
+    if (kvc_recipe_describe(arg, NULL, e))
+        status = cli_folder_exists(arg)
+                     ? cli_usage("-%c %s: is a folder, not a recipe; --recursive takes a folder",
+                                 o->letter, arg)
+                     : cli_usage("%s", kvc_error_message(e));
+    kvc_error_free(e);
+    return status;
 }
 
 static int take_align(const struct cli_option *o, void *into, const char *arg) {
@@ -185,7 +134,7 @@ static int take_align(const struct cli_option *o, void *into, const char *arg) {
     uint64_t n;
     if (cli_parse_u64(arg, &n) || n < 16 || n > 1 << 20 || (n & (n - 1)))
         return cli_usage("--%s=%s is not a power of two from 16 to 1M", o->name, arg);
-    p->how.options.align = (unsigned)n;
+    p->how.align = (unsigned)n;
     return 0;
 }
 
@@ -196,9 +145,9 @@ static const struct cli_option coding[] = {
      "default is cross with a --profile that predicts",
      .take = take_recipe, .names = cli_recipe_names},
     {"target-kld", 0, "K", "transform codec: the step that drifts by about K nats (an estimate)",
-     CLI_DOUBLE(struct cli_pack, how.rate.kld, 1e-7, 10)},
+     CLI_DOUBLE(struct cli_pack, how.target_kld, 1e-7, 10)},
     {"target-ratio", 0, "R", "transform codec: make the file R times smaller",
-     CLI_DOUBLE(struct cli_pack, how.rate.ratio, 1, 1e4)},
+     CLI_DOUBLE(struct cli_pack, how.target_ratio, 1, 1e4)},
     {"max-error", 0, "[MEASURE:]E",
      "transform codec: the coarsest step with an attention output error (p99, as kvc-diff has it) "
      "of at most E; MEASURE "
@@ -207,7 +156,7 @@ static const struct cli_option coding[] = {
     {"queries", 0, "FILE", "queries for recipes that ask attention, out of another cache file",
      CLI_TEXT(struct cli_pack, queries_path)},
     {"embed-profile", 0, NULL, "carry the --profile inside, so that the .kvc stands alone",
-     CLI_FLAG(struct cli_pack, how.options.embed_profile)},
+     CLI_FLAG(struct cli_pack, how.embed_profile)},
     {"force-profile", 0, NULL, "pack with a --profile that does not fit the cache's numbers",
      CLI_FLAG(struct cli_pack, how.force_profile)},
     {"learn-profile", 0, "OUTPUT",
@@ -248,11 +197,11 @@ static const struct cli_option data[] = {
     {"no-verify", 0, NULL,
      "do not decode what was encoded, nor compare values of a .kvc that is packed anew with their "
      "digests",
-     CLI_FLAG(struct cli_pack, job.input.import.no_verify)},
+     CLI_FLAG(struct cli_pack, job.input.open.no_verify)},
     {"no-tokens", 0, NULL,
      "leave the token ids out, and with them the source file's own bytes, which hold them too; "
      "their prefix keys stay",
-     CLI_FLAG(struct cli_pack, how.options.no_tokens)},
+     CLI_FLAG(struct cli_pack, how.no_tokens)},
     {"token-ids", 0, "FILE",
      "the token ids of a cache that holds none: a file of numbers, JSON of an engine, or another "
      "cache",
@@ -270,112 +219,124 @@ static const struct cli_option data[] = {
 /* Prints the presets at the end of --help. */
 static void print_presets(void) {
     enum { SUMMARY_COLUMN = 19 };
+    const char *what, *name;
     puts("\nPresets, recipes of the papers (lossy):");
-    for (size_t i = 0; kvc_preset_at(i); i++)
-        cli_print_wrapped(printf("  %s", kvc_preset_at(i)->name), SUMMARY_COLUMN,
-                          kvc_preset_at(i)->summary);
+    for (size_t i = 0; (name = kvc_preset_name(i, &what)) != NULL; i++)
+        cli_print_wrapped(printf("  %s", name), SUMMARY_COLUMN, what);
 }
 
 static struct cli_pack pack = {
     .job = {.name = default_name, .write = pack_file, .done = pack_say_done, .suffix = ".kvc"},
-    .recipe_text = KVC_DEFAULT_STAGE,
+    .recipe_text = "split",
     .learn_layers = 1,
-    .how = {.note = say_note, .check = refuse_loss, .coded = say_coded},
+    .how = {.size = sizeof pack.how},
+    .part = {.selection = {.size = sizeof pack.part.selection}},
+    .profile = {.size = sizeof pack.profile},
+    .done = {.size = sizeof pack.done},
 };
+
+static int has_queries(const struct kvc_file *f) {
+    struct kvc_tensor_info t = {.size = sizeof t};
+    for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++)
+        if (strcmp(t.role, "queries") == 0) return 1;
+    return 0;
+}
 
 /* How the input is to be read says nothing of the file with the queries, but for names of arrays
  * and the model. */
 static int open_queries(struct cli_pack *p, struct kvc_error *e) {
     struct cli_input *in = &p->job.input;
-    const struct kvc_import_options of_input = in->import;
-    in->import = (struct kvc_import_options){.set = of_input.set,
-                                             .profile_folders = of_input.profile_folders};
-    const int status = cli_open(&p->queries, p->queries_path, in, e);
-    in->import = of_input;
-    p->how.options.queries = p->queries.cache;
-    if (status || kvc_cache_has_queries(p->queries.cache)) return status;
-    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", p->queries.input.name);
+    const struct kvc_open_options of_input = in->open;
+    in->open = (struct kvc_open_options){.set = of_input.set,
+                                         .model = of_input.model,
+                                         .weights = of_input.weights,
+                                         .profile_folders = of_input.profile_folders};
+    p->how.queries = p->queries = cli_open(p->queries_path, in, e);
+    in->open = of_input;
+    if (!p->queries) return -1;
+    if (has_queries(p->queries)) return 0;
+    return kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING, "%s has no queries",
+                         job_source(p->queries).name);
 }
 
 static int open_profile(struct cli_pack *p, struct kvc_error *e) {
-    p->how.options.profile = kvc_given_profile(p->job.input.import.profile, e);
-    return p->how.options.profile ? 0 : -1;
+    p->how.shared_profile = kvc_shared_profile_open(p->job.input.open.profile, e);
+    return p->how.shared_profile ? kvc_shared_profile_describe(p->how.shared_profile, &p->profile)
+                                 : -1;
+}
+
+static int read_token_ids(struct cli_pack *p, struct kvc_error *e) {
+    const struct kvc_open_options plain = {.size = sizeof plain, .map = 1};
+    if (kvc_token_ids_read(p->token_ids_path, &plain, &p->token_ids, &p->n_token_ids, e)) return -1;
+    if (p->job.joins) return 0; /* they are those of the joined cache */
+    p->job.input.open.token_ids = p->token_ids;
+    p->job.input.open.n_token_ids = p->n_token_ids;
+    return 0;
 }
 
 /* --- learning a profile --- */
 
 /* What was not there, and what that costs (measured on SmolLM2: man/kvc-profile.5). */
-static void say_learnt(const struct cli_pack *p, const struct kvc_learner *l) {
+static void say_learnt(const struct cli_pack *p, const struct kvc_learning *l) {
+    struct kvc_learning_info info = {.size = sizeof info};
+    kvc_learning_describe(l, &info);
     /* a profile that got predictors keeps its own metric */
-    if (p->job.input.quiet || p->how.options.profile) return;
+    if (p->job.input.quiet || p->how.shared_profile) return;
     cli_warn("%s: made without gradients: files come out about 1.3 to 1.9 times larger, at equal "
              "quality, than with a profile of "
              "make_profile.py",
              p->learn_path);
-    if (!kvc_learner_has_queries(l))
+    if (!info.has_queries)
         cli_warn("%s: made without queries: no token is told from another when packing, which "
                  "costs about as much again",
                  p->learn_path);
-    if (!kvc_learner_knows_rope(l))
+    if (!info.knows_rope)
         cli_warn("%s: made of K behind RoPE, as its base or pairing is unknown (--model tells): K "
                  "takes about 40 %% more",
                  p->learn_path);
 }
 
-/* Gives a cache the heads, layers and pairing that the profile has which gets predictors, and
- * checks that it is of its model. */
-static int fit_base(const struct cli_pack *p, struct kvc_cache *c, struct kvc_error *e) {
-    struct kvc_fit fit;
-    if (!p->how.options.profile) return 0;
-    if (kvc_profile_adopt(p->how.options.profile, c, e) ||
-        kvc_profile_settle(p->how.options.profile, c, p->job.threads, p->how.force_profile, &fit,
-                           e))
-        return -1;
-    kvc_fit_free(&fit);
-    return 0;
-}
-
-static int learn_files(struct cli_pack *p, struct kvc_learner *l, int n, char **paths,
+static int learn_files(struct cli_pack *p, struct kvc_learning *l, int n, char **paths,
                        struct kvc_error *e) {
     for (int i = 0; i < n; i++) {
-        struct kvc_opened f;
-        if (cli_open(&f, paths[i], &p->job.input, e)) return -1;
-        const int status = fit_base(p, f.cache, e) || kvc_learner_add(l, f.cache, e)
-                               ? kvc_error_prefix(e, f.input.name)
-                               : 0;
-        kvc_close(&f);
+        struct kvc_file *f = cli_open(paths[i], &p->job.input, e);
+        const int status = f ? kvc_learning_add(l, f, e) : -1;
+        kvc_file_close(f);
         if (status) return -1;
     }
     return 0;
 }
 
-static int learn(struct cli_pack *p, int n, char **paths) {
-    struct kvc_error e;
+static int write_learnt(const struct cli_pack *p, struct kvc_learning *l, struct kvc_error *e) {
     struct cli_output out;
-    struct kvc_learner *l = kvc_learner_new(&e);
-    int status = l ? 0 : -1;
-    if (!status && p->job.input.import.profile) status = open_profile(p, &e);
-    if (!status) {
-        kvc_learner_predict(l, p->learn_layers, p->how.options.profile);
-        status = learn_files(p, l, n, paths, &e);
-    }
     const char *path = strcmp(p->learn_path, "-") == 0 ? NULL : p->learn_path;
-    if (!status) status = cli_output_open(&out, path, p->job.force, 0666, &e);
-    if (!status) {
-        status = kvc_learner_write(l, &out.sink, &e) || cli_output_commit(&out, &e);
-        cli_output_abandon(&out);
-    }
-    if (status) cli_error(&e);
+    if (cli_output_open(&out, path, p->job.force, 0666, e)) return -1;
+    int status = kvc_learning_write(l, cli_output_write, &out, e);
+    if (status) cli_output_error(&out, e);
+    else status = cli_output_commit(&out, e);
+    cli_output_abandon(&out);
+    return status;
+}
+
+static int learn(struct cli_pack *p, int n, char **paths, struct kvc_error *e) {
+    int status = p->job.input.open.profile ? open_profile(p, e) : 0;
+    const struct kvc_learning_options o = {.size = sizeof o,
+                                           .back = p->learn_layers,
+                                           .base = p->how.shared_profile,
+                                           .force_profile = p->how.force_profile,
+                                           .threads = p->job.threads};
+    struct kvc_learning *l = status ? NULL : kvc_learning_start(&o, e);
+    status = l ? learn_files(p, l, n, paths, e) : -1;
+    if (!status) status = write_learnt(p, l, e);
+    if (status) cli_error(e);
     else say_learnt(p, l);
-    kvc_learner_free(l);
-    kvc_profile_free(p->how.options.profile);
+    kvc_learning_free(l);
     return status ? EXIT_TROUBLE : EXIT_SAME;
 }
 
-static int pack_run(struct cli_pack *p) {
-    struct kvc_error e;
+/* Packs, learns or measures. */
+static int pack_run(struct cli_pack *p, struct kvc_error *e) {
     const int n = p->job.files.n, curve = cli_given("curve");
-    int status = EXIT_TROUBLE;
     if (curve && (n != 1 || strcmp(p->job.files.path[0], "-") == 0))
         return cli_usage("--curve needs one FILE, which is read several times");
     if (curve && (p->learn_path || p->job.output || p->job.to_stdout || p->job.test ||
@@ -387,39 +348,44 @@ static int pack_run(struct cli_pack *p) {
                           p->token_ids_path || p->part.given || p->job.json))
         return cli_usage("--learn-profile packs nothing: of the options of packing, only --profile "
                          "goes with it");
-    if (p->learn_path && p->job.input.import.profile && !p->learn_layers)
+    if (p->learn_path && p->job.input.open.profile && !p->learn_layers)
         return cli_usage("--learn-layers=0 adds nothing to the profile that --profile names");
     if (p->learn_path)
-        return *p->learn_path ? learn(p, n, p->job.files.path)
+        return *p->learn_path ? learn(p, n, p->job.files.path, e)
                               : cli_usage("--learn-profile wants a file to write");
-    if ((p->job.input.import.profile && open_profile(p, &e)) ||
-        (p->queries_path && open_queries(p, &e)) ||
-        (p->token_ids_path && cli_token_ids(&p->token_ids, p->token_ids_path, NULL, &e)))
-        cli_error(&e);
-    else if (curve) status = pack_curve(p, p->job.files.path[0]);
-    else status = job_run(&p->job, pack_one);
+    if ((p->job.input.open.profile && open_profile(p, e)) ||
+        (p->queries_path && open_queries(p, e)) || (p->token_ids_path && read_token_ids(p, e))) {
+        cli_error(e);
+        return EXIT_TROUBLE;
+    }
+    p->how.exact = p->job.remove && !p->job.force;
+    return curve ? pack_curve(p, p->job.files.path[0], e) : job_run(&p->job, pack_one);
+}
+
+static int pack_all(struct cli_pack *p) {
+    struct kvc_error *e = cli_error_new();
+    const int status = pack_run(p, e);
     pack_join_close(p);
-    if (p->queries.cache) kvc_close(&p->queries);
-    free(p->token_ids.id);
+    kvc_write_report_free(&p->done);
+    kvc_file_close(p->queries);
+    free(p->token_ids);
     free(p->part.layers);
-    kvc_packed_free(&p->done);
-    kvc_profile_free(p->how.options.profile);
+    kvc_shared_profile_close(p->how.shared_profile);
+    kvc_error_free(e);
     return status;
 }
 
 /* Takes $KVC_RECIPE if no option decides about the recipe. 0, or EXIT_TROUBLE (message printed). */
 static int take_environment(struct cli_pack *p) {
     const char *variable = getenv("KVC_RECIPE");
-    struct kvc_error e;
     if (!variable || !*variable || cli_given("recipe") || p->joined.append || p->learn_path)
         return 0;
-    if (kvc_recipe_parse(variable, &p->recipe, &e)) {
-        cli_warn("KVC_RECIPE=%s: %s", variable, e.message);
-        return EXIT_TROUBLE;
-    }
-    p->recipe_text = variable;
-    p->how.options.recipe = &p->recipe;
-    return 0;
+    struct kvc_error *e = cli_error_new();
+    p->recipe_text = p->how.recipe = variable;
+    const int refused = kvc_recipe_describe(variable, NULL, e);
+    if (refused) cli_warn("KVC_RECIPE=%s: %s", variable, kvc_error_message(e));
+    kvc_error_free(e);
+    return refused ? EXIT_TROUBLE : 0;
 }
 
 /* Standard input can be one of them: 0, or EXIT_TROUBLE (message printed). */
@@ -443,6 +409,13 @@ static int check_remove(void) {
     for (size_t i = sizeof leaving / sizeof leaving[0]; i--;)
         if (cli_given(leaving[i])) left = leaving[i];
     return left ? cli_usage("--%s leaves out what --rm would remove for good", left) : 0;
+}
+
+/* Returns 1 if the recipe rebuilds K and V from hidden states. */
+static int rebuilds(const struct cli_pack *p) {
+    struct kvc_recipe_info info = {.size = sizeof info};
+    if (p->how.recipe) kvc_recipe_describe(p->how.recipe, &info, NULL);
+    return info.rebuilds;
 }
 
 int main(int argc, char **argv) {
@@ -475,22 +448,23 @@ int main(int argc, char **argv) {
                "  kvc-pack --skip-existing *.bin          only what was not packed before\n"
                "  tar c folder | kvc-pack >folder.kvc     a cache of several files, in a pipe\n"};
     cli_start(argv, "kvc-pack");
-    p->job.state = p->how.state = p;
+    p->job.state = p->how.note_state = p;
     cli_input_environment(&p->job.input);
     if (cli_take_options(&line, argc, argv) || cli_exclusive("target-kld target-ratio max-error"))
         return EXIT_TROUBLE;
     if (take_environment(p)) return EXIT_TROUBLE;
-    p->how.options.no_verify = p->job.input.import.no_verify;
+    p->how.no_verify = p->job.input.open.no_verify;
     p->job.joins = cli_given("join") || p->joined.append;
     p->job.files.others = 1;
     if (job_collect(&p->job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (job_check(&p->job) || pack_check_join(p) || check_stdin(p)) return EXIT_TROUBLE;
-    if ((p->how.options.embed_profile || p->how.force_profile) && !p->job.input.import.profile)
+    if ((p->how.embed_profile || p->how.force_profile) && !p->job.input.open.profile)
         return cli_usage("--%s-profile wants a --profile=FILE",
                          p->how.force_profile ? "force" : "embed");
     if (p->job.remove && check_remove()) return EXIT_TROUBLE;
-    if (p->how.no_companions && kvc_recipe_has(p->how.options.recipe, KVC_STAGE_REBUILDS))
+    if (!p->job.input.quiet) p->how.note = say_note;
+    if (p->how.no_companions && rebuilds(p))
         return cli_usage(
             "--companions=no leaves out the hidden states that this recipe rebuilds K and V from");
-    return cli_finish(pack_run(p));
+    return cli_finish(pack_all(p));
 }

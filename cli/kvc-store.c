@@ -258,7 +258,7 @@ int main(int argc, char **argv) {
     t.quiet = t.input.quiet;
     t.operand = argv + optind + 1;
     t.n = argc - optind - 1;
-    t.of_namespace.profile = t.input.import.profile;
+    t.of_namespace.profile = t.input.open.profile;
     const int status = check_usage(&t, *c);
     return cli_finish(status ? status : store_run(&t, c));
 }

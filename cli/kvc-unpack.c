@@ -3,11 +3,11 @@
 #include "cli/damage.h"
 #include "cli/unpack.h"
 
-#include "formats/file/restore.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define MOST_TOKENS (UINT64_C(1) << 31) /* of a block */
 
 /* Returns the length of a name without .kvc or --suffix, or its whole length. */
 static size_t stem_length(const struct cli_unpack *u, const char *path) {
@@ -20,26 +20,32 @@ static size_t stem_length(const struct cli_unpack *u, const char *path) {
     return n;
 }
 
+/* Says what will be written, or why nothing can be. */
+static int find_target(const struct cli_unpack *u, const struct kvc_file *f,
+                       struct kvc_target_info *target, struct kvc_error *e) {
+    const struct kvc_write_options o = unpack_options(u);
+    *target = (struct kvc_target_info){.size = sizeof *target};
+    return kvc_file_target(f, u->to, &o, target, e);
+}
+
 /* Returns FILE.kvc without .kvc, or with the target's suffix instead; the caller frees it. */
-static char *default_name(void *state, const char *path, const struct kvc_opened *f,
+static char *default_name(void *state, const char *path, const struct kvc_file *f,
                           struct kvc_error *e) {
     const struct cli_unpack *u = state;
-    const struct kvc_format *to = u->to;
+    struct kvc_target_info target;
     const size_t n = strlen(path), stem = stem_length(u, path);
-    if (!to && stem == n) {
-        kvc_fail(e, KVC_ERR_USAGE, "%s: the name does not end in %s: use -o FILE", path,
-                 u->job.suffix);
+    if (!u->to && stem == n) {
+        cli_usage_error(e, "%s: the name does not end in %s: use -o FILE", path, u->job.suffix);
         return NULL;
     }
     /* What is whole of several files is one archive. */
-    const char *suffix = to ? to->suffix
-                         : u->salvage && f->cache->n_members && unpack_wants_source(u, f->cache)
-                             ? ".tar"
-                             : "";
+    const int archive = u->salvage && job_source(f).members && !u->part.given &&
+                        !find_target(u, f, &target, e);
+    const char *suffix = u->to ? u->target.suffix : archive ? ".tar" : "";
     const size_t length = strlen(suffix);
     char *name = malloc(n + length + 1);
     if (!name) {
-        kvc_fail_memory(e, "a name");
+        cli_no_memory(e, "a name");
         return NULL;
     }
     memcpy(name, path, stem);
@@ -48,114 +54,100 @@ static char *default_name(void *state, const char *path, const struct kvc_opened
     return name;
 }
 
-static int becomes_folder(void *state, const struct kvc_opened *f) {
+static int becomes_folder(void *state, const struct kvc_file *f) {
     const struct cli_unpack *u = state;
-    const struct kvc_format *to = unpack_target(u, f->cache);
-    return !u->salvage && (u->blocks ? 1
-                           : to      ? to->export_members != NULL
-                                     : f->cache->n_members != 0);
+    struct kvc_target_info target;
+    return !u->salvage && !find_target(u, f, &target, NULL) && target.members;
 }
 
 /* --- one input --- */
 
-static int write_one(struct cli_unpack *u, const struct kvc_opened *f, struct kvc_sink *out,
-                     struct kvc_error *e) {
-    const int device = unpack_on_device(u, &f->input, e);
+static int write_to(struct cli_unpack *u, const struct kvc_file *f,
+                    const struct unpack_place *place, struct kvc_error *e) {
     u->loaded = 0;
-    if (u->salvage) return unpack_write_salvaged(u, f, out, e);
-    if (device < 0) return -1;
-    return device ? unpack_write_from_device(u, f, out, e) : unpack_write(u, f, f->cache, out, e);
+    return u->salvage ? unpack_write_salvaged(u, f, place, e)
+                      : unpack_write_from_device(u, f, place, e);
 }
 
-/* Returns the size of the output: of the source, or else about that of the tensors; 0 for a part,
- * whose size is not known. */
-static uint64_t expected_size(const struct cli_unpack *u, const struct kvc_cache *c) {
-    uint64_t bytes = 0;
-    if (u->part.given || u->ranks) return 0;
-    if (unpack_wants_source(u, c) && !c->n_members) return kvc_source_size(c, 0);
-    for (uint32_t t = 0; t < c->n_tensors; t++) bytes += kvc_tensor_bytes(&c->tensor[t]);
-    return bytes;
-}
-
-static int write_and_count(void *state, const struct kvc_opened *f, struct kvc_sink *out,
-                           struct kvc_error *e) {
+static int write_file(void *state, const struct kvc_file *f, struct cli_output *out,
+                      struct kvc_error *e) {
     struct cli_unpack *u = state;
+    const struct unpack_place place = {.out = out};
+    struct kvc_target_info target;
     struct cli_progress progress;
     struct cli_counted counted;
-    uint64_t start = out->offset;
-    int status;
-    cli_progress_start(&progress, f->input.name, u->job.input.quiet);
+    cli_progress_start(&progress, job_source(f).name, u->job.input.quiet);
     if (progress.on) {
-        struct kvc_sink shown = cli_counted_begin(&counted, &progress, out,
-                                                  expected_size(u, f->cache));
-        status = write_one(u, f, &shown, e);
-        cli_counted_end(&counted, &shown);
-    } else {
-        status = write_one(u, f, out, e);
+        const int known = !u->part.given && !u->ranks && !find_target(u, f, &target, e);
+        cli_counted_begin(&counted, &progress, known ? target.bytes : 0);
+        out->count = cli_counted_add;
+        out->count_state = &counted;
     }
-    if (!status) u->written = out->offset - start;
+    const int status = write_to(u, f, &place, e);
+    if (progress.on) cli_counted_end(&counted);
+    out->count = NULL;
     return status;
 }
 
-static int write_members(void *state, const struct kvc_opened *f, const struct kvc_member_sink *out,
-                         struct kvc_error *e) {
-    struct cli_unpack *u = state;
-    u->loaded = 0;
-    if (unpack_write_members(u, f, out, e)) return -1;
-    u->written = out->out->offset;
-    return 0;
+static int write_folder(void *state, const struct kvc_file *f, const char *folder,
+                        struct kvc_error *e) {
+    const struct unpack_place place = {.folder = folder};
+    return write_to(state, f, &place, e);
 }
 
-static void say_done(void *state, const struct kvc_opened *f) {
+static void say_done(void *state, const struct kvc_file *f) {
     struct cli_unpack *u = state;
+    const char *name = job_source(f).name;
     if (u->job.json) {
         struct cli_json *j = &u->job.report.json;
-        cli_report_file(&u->job.report, f->input.name);
-        cli_json_text(j, "to", u->to ? u->to->name : "source");
-        cli_json_u64(j, "bytes", u->written);
+        cli_report_file(&u->job.report, name);
+        cli_json_text(j, "to", u->to ? u->target.name : "source");
+        cli_json_u64(j, "bytes", u->job.bytes);
         if (u->loaded) cli_load_json(&u->load, j);
         if (u->salvage) cli_json_bool(j, "complete", !u->incomplete);
-        if (u->salvage) cli_json_damage(j, u->survey);
+        if (u->salvage) cli_json_damage(j, f);
         cli_report_file_end(&u->job.report);
     }
     if (u->job.verbose) {
         char size[32];
-        if (u->loaded) cli_load_say(&u->load, f->input.name);
-        cli_size_text(u->written, size);
-        cli_warn("%s: %s written", f->input.name, size);
+        if (u->loaded) cli_load_say(&u->load, name);
+        cli_size_text(u->job.bytes, size);
+        cli_warn("%s: %s written", name, size);
     }
 }
 
 static int test_one(struct cli_job *j, const char *path, struct kvc_error *e) {
     struct cli_unpack *u = j->state;
+    struct kvc_check_report report;
     u->loaded = 0;
-    int checksums = 0,
-        status = cli_check_with(path, &j->input, unpack_check_container, u, &checksums, e);
-    struct kvc_opened f;
-    if (status != EXIT_SAME && checksums)
-        cli_error_about(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
-    if (status == EXIT_SAME && !checksums && u->device.kind == CLI_DEVICE_CUDA) {
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: only .kvc files are decoded on a device", path);
+    int status = cli_check(path, &j->input, j->threads,
+                           u->device.cuda ? unpack_check_container : NULL, u, &report, e);
+    kvc_file_close(report.damaged);
+    if (status != EXIT_SAME && report.has_checksums)
+        kvc_error_about(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
+    if (status == EXIT_SAME && !report.has_checksums && u->device.kind == CLI_DEVICE_CUDA) {
+        kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING,
+                      "%s: only .kvc files are decoded on a device", path);
         status = EXIT_TROUBLE;
     }
-    if (status == EXIT_SAME && j->input.model_path) { /* a whole file must also be of this model */
-        if (cli_open(&f, path, &j->input, e)) status = EXIT_TROUBLE;
-        else kvc_close(&f);
+    if (status == EXIT_SAME && j->input.open.model) { /* a whole file must also be of this model */
+        struct kvc_file *f = cli_open(path, &j->input, e);
+        if (!f) status = EXIT_TROUBLE;
+        kvc_file_close(f);
     }
     if (status == EXIT_SAME && j->verbose && u->loaded) cli_load_say(&u->load, path);
     if (status == EXIT_SAME && j->verbose)
         cli_warn("%s: ok%s", path,
-                 checksums ? "" : " (structure only: the format has no checksums)");
+                 report.has_checksums ? "" : " (structure only: the format has no checksums)");
     return status;
 }
 
-static int unpack_one(struct cli_job *j, const char *path) {
+static int unpack_one(struct cli_job *j, const char *path, struct kvc_error *e) {
     struct cli_unpack *u = j->state;
-    struct kvc_error e;
     int status;
-    if (j->test) status = test_one(j, path, &e);
-    else status = job_file(j, path, &e) ? EXIT_TROUBLE : EXIT_SAME;
-    if (status != EXIT_SAME) cli_error(&e);
+    if (j->test) status = test_one(j, path, e);
+    else status = job_file(j, path, e) ? EXIT_TROUBLE : EXIT_SAME;
+    if (status != EXIT_SAME) cli_error(e);
     else if (u->salvage && u->incomplete) status = EXIT_DIFFER;
     if (j->test && j->json) {
         cli_report_file(&j->report, path);
@@ -163,11 +155,11 @@ static int unpack_one(struct cli_job *j, const char *path) {
                       status == EXIT_SAME     ? "ok"
                       : status == EXIT_DIFFER ? "damaged"
                                               : "trouble");
-        if (status != EXIT_SAME) cli_json_error(&j->report.json, &e);
+        if (status != EXIT_SAME) cli_json_error(&j->report.json, e);
         else if (u->loaded) cli_load_json(&u->load, &j->report.json);
         cli_report_file_end(&j->report);
     } else if (j->json && status != EXIT_SAME) {
-        cli_report_failed(&j->report, path, &e);
+        cli_report_failed(&j->report, path, e);
     }
     return status;
 }
@@ -177,10 +169,15 @@ static int unpack_one(struct cli_job *j, const char *path) {
 /* Takes --to=FORMAT[:KEY=VALUE,...]. */
 static int take_target(const struct cli_option *o, void *into, const char *arg) {
     struct cli_unpack *u = into;
-    const char *colon = strchr(arg, ':');
-    u->to = kvc_format_find(arg);
-    if (!u->to || !kvc_format_is_written(u->to)) return cli_no_such_format(o->name, arg, 1);
-    return colon ? cli_take_settings(&u->settings, u->to, 1, o->name, colon + 1) : 0;
+    struct kvc_error *e = cli_error_new();
+    int status = 0;
+    u->to = arg;
+    if (cli_find_format(arg, &u->target) || !u->target.written)
+        status = cli_no_such_format(o->name, arg, 1);
+    else if (kvc_format_check(arg, 1, NULL, e))
+        status = cli_usage("--%s: %s", o->name, kvc_error_message(e));
+    kvc_error_free(e);
+    return status;
 }
 
 /* Takes --shard=RANK/RANKS. */
@@ -212,8 +209,7 @@ static const struct cli_option what[] = {
     {"to-pairing", 0, "P",
      "RoPE pairing of K in the output: halves, interleaved or none (default: the pairing of "
      "FORMAT's engine)",
-     CLI_CHOICE(struct cli_unpack, export.pairing, CLI_PAIRING_WORDS),
-     .min = KVC_PAIRING_UNKNOWN + 1},
+     CLI_WORD(struct cli_unpack, pairing, CLI_PAIRING_WORDS)},
     {"lossy-metadata", 0, NULL,
      "write FORMAT also if it does not hold all that the input has beside K and V (token ids, "
      "facts of the model), and say "
@@ -222,7 +218,7 @@ static const struct cli_option what[] = {
     {"blocks", 0, "N",
      "with --to: write files of N tokens each, as a folder or a tar archive; kvc-pack --join makes "
      "them one cache again",
-     CLI_NUMBER(struct cli_unpack, blocks, 1, KVC_MAX_CELLS), .wants = "a number of tokens"},
+     CLI_NUMBER(struct cli_unpack, blocks, 1, MOST_TOKENS), .wants = "a number of tokens"},
     {"shard", 0, "R/N", "with --to: write only the KV heads of rank R (0, 1, ...) of N",
      .take = take_shard},
     {"device", 0, "D", "decode on cpu (default), cuda, cuda:N, or auto; auto: cuda if there is one",
@@ -238,7 +234,7 @@ static const struct cli_option files[] = {
      "write what is whole of a damaged .kvc; say what is lost, and exit 1 if anything is",
      CLI_FLAG(struct cli_unpack, salvage)},
     {"no-verify", 0, NULL, "do not compare decoded values with their digests",
-     CLI_FLAG(struct cli_unpack, job.input.import.no_verify)},
+     CLI_FLAG(struct cli_unpack, job.input.open.no_verify)},
     {"test", 't', NULL, "check everything, write nothing, exit 1 if damaged",
      CLI_FLAG(struct cli_unpack, job.test)},
     {.name = NULL},
@@ -246,11 +242,12 @@ static const struct cli_option files[] = {
 
 static struct cli_unpack unpack = {
     .job = {.name = default_name,
-            .write = write_and_count,
+            .write = write_file,
             .is_folder = becomes_folder,
-            .write_members = write_members,
+            .write_folder = write_folder,
             .done = say_done,
             .suffix = ".kvc"},
+    .part = {.selection = {.size = sizeof unpack.part.selection}},
 };
 
 int main(int argc, char **argv) {
@@ -290,7 +287,6 @@ int main(int argc, char **argv) {
     u->job.state = u;
     cli_input_environment(&u->job.input);
     if (cli_take_options(&line, argc, argv)) return EXIT_TROUBLE;
-    u->job.input.import.salvage = u->salvage;
     if (job_collect(&u->job, argc - optind, argv + optind) || job_check(&u->job))
         return EXIT_TROUBLE;
     if (unpack_check_dividing(u) || unpack_check_salvage(u) || unpack_open_device(u))

@@ -1,8 +1,6 @@
 /* numbers.c: parses and prints numbers of options and text. Not for JSON (json.c). */
 #include "cli/cli.h"
 
-#include "codecs/number.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -40,7 +38,13 @@ int cli_parse_u64(const char *text, uint64_t *v) {
 }
 
 int cli_parse_f64(const char *text, double *v) {
-    return kvc_number_read(text, v);
+    char *end;
+    /* no white space, hexadecimal digits, "inf" or "nan" */
+    if (text[strspn(text, "0123456789+-.eE")] || !*text) return -1;
+    const double x = strtod(text, &end);
+    if (*end || !isfinite(x)) return -1;
+    *v = x;
+    return 0;
 }
 
 int cli_parse_range(const char *text, uint64_t *first, uint64_t *end) {
@@ -122,8 +126,8 @@ void cli_float_text(float v, char text[32]) {
     }
     for (int digits = 6; digits <= 9; digits++) { /* 9 digits always read back */
         double back;
-        kvc_number_print(text, 32, digits, (double)v);
-        if (!kvc_number_read(text, &back) && (float)back == v) return;
+        snprintf(text, 32, "%.*g", digits, (double)v);
+        if (!cli_parse_f64(text, &back) && (float)back == v) return;
     }
 }
 
@@ -134,8 +138,8 @@ void cli_double_text(double v, char text[32]) {
     }
     for (int digits = 15; digits <= 17; digits++) { /* 17 digits always read back */
         double back;
-        kvc_number_print(text, 32, digits, v);
-        if (!kvc_number_read(text, &back) && back == v) return;
+        snprintf(text, 32, "%.*g", digits, v);
+        if (!cli_parse_f64(text, &back) && back == v) return;
     }
 }
 

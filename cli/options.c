@@ -4,7 +4,6 @@
 
 #include "cli/cli.h"
 #include "cli/habits.h"
-#include "codecs/near.h"
 
 #include <getopt.h>
 #include <math.h>
@@ -91,6 +90,13 @@ static int take_choice(const struct cli_option *o, unsigned *field, const char *
     return cli_usage("--%s=%s is %s %s", o->name, arg, two ? "neither" : "not", words);
 }
 
+/* Takes one of the words of o->wants as a text. */
+static int take_word(const struct cli_option *o, const char **field, const char *arg) {
+    unsigned at;
+    *field = arg;
+    return take_choice(o, &at, arg);
+}
+
 static int take_number(const struct cli_option *o, void *field, const char *arg) {
     uint32_t *u32 = field;
     uint64_t *u64 = field, v;
@@ -125,6 +131,7 @@ static int options_take(const struct cli_row *row, const char *arg) {
     case CLI_IS_TEXT: *text = arg; return 0;
     case CLI_IS_F64: return take_double(o, field, arg);
     case CLI_IS_CHOICE: return take_choice(o, field, arg);
+    case CLI_IS_WORD: return take_word(o, text, arg);
     default: return take_number(o, field, arg);
     }
 }
@@ -168,7 +175,9 @@ static int is_ambiguous(const char *word) {
  * that resemble it. */
 static void propose(const char *argument) {
     char word[64];
-    struct kvc_near near = {.word = word};
+    const char *names[MAX_OPTIONS];
+    char near[160];
+    size_t n_names = 0;
     const int n = snprintf(word, sizeof word, "%.*s", (int)strcspn(argument + 2, "="),
                            argument + 2);
     if (n < 0 || (size_t)n >= sizeof word || is_ambiguous(word)) return;
@@ -178,8 +187,9 @@ static void propose(const char *argument) {
         return;
     }
     for (size_t i = 0; i < n_rows; i++)
-        if (rows[i].option->name) kvc_near_offer(&near, rows[i].option->name);
-    if (*near.text) cli_warn("did you mean --%s?", near.text);
+        if (rows[i].option->name) names[n_names++] = rows[i].option->name;
+    names[n_names] = NULL;
+    if (*kvc_similar_names(word, names, near, sizeof near)) cli_warn("did you mean --%s?", near);
 }
 
 /* Prints what to use in place of an option that getopt_long() refused. */
@@ -276,7 +286,8 @@ static void print_list(const struct cli_command_line *line) {
         char help[1024], words[128] = "";
         if (!o->name) continue;
         const char *names = o->names ? o->names() : words;
-        if (o->wants && (o->kind == CLI_IS_CHOICE || strchr(o->wants, '|')))
+        if (o->wants &&
+            (o->kind == CLI_IS_CHOICE || o->kind == CLI_IS_WORD || strchr(o->wants, '|')))
             snprintf(words, sizeof words, "%s", o->wants);
         for (char *p = words; *p; p++)
             if (*p == '|') *p = ' ';

@@ -24,6 +24,7 @@ enum cli_kind {
     /* the int or enum becomes `min` for the first of the words, one more for the next; 0 if it was
        left out */
     CLI_IS_CHOICE,
+    CLI_IS_WORD, /* the const char * points to it, which is one of the words */
 };
 
 /* A row; a row without a name and a letter ends the table. */
@@ -61,6 +62,8 @@ struct cli_option {
     .max = (to), CLI_FIELD(type, member, uint32_t : 1, uint64_t : 1)
 #define CLI_DOUBLE(type, member, from, to) \
     .kind = CLI_IS_F64, CLI_FIELD(type, member, double : 1), .low = (from), .high = (to)
+#define CLI_WORD(type, member, words) \
+    .kind = CLI_IS_WORD, CLI_FIELD(type, member, const char * : 1), .wants = (words)
 #define CLI_CHOICE(type, member, words) \
     .kind = CLI_IS_CHOICE, CLI_FIELD(type, member, int : 1, unsigned : 1), .wants = (words)
 

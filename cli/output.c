@@ -25,9 +25,9 @@ void cli_output_remove_all(void) {
 static int directory_of(const char *path, int flags, struct kvc_error *e) {
     const char *slash = strrchr(path, '/');
     char *dir = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
-    if (!dir) return kvc_fail_memory(e, "a path");
+    if (!dir) return cli_no_memory(e, "a path");
     int fd = open(dir, flags | O_CLOEXEC, 0600);
-    if (fd < 0) kvc_fail(e, KVC_ERR_IO, "%s: %s", dir, strerror(errno));
+    if (fd < 0) cli_io_error(e, "%s: %s", dir, strerror(errno));
     free(dir);
     return fd;
 }
@@ -38,7 +38,7 @@ static int temporary_name(struct cli_output *o, struct kvc_error *e) {
     const char *slash = strrchr(o->path, '/');
     int dir = slash ? (int)(slash + 1 - o->path) : 0;
     o->temporary = malloc(size);
-    if (!o->temporary) return kvc_fail_memory(e, "a path");
+    if (!o->temporary) return cli_no_memory(e, "a path");
     snprintf(o->temporary, size, "%.*s.%.200s.XXXXXX", dir, o->path, o->path + dir);
     return 0;
 }
@@ -67,7 +67,7 @@ static int open_named(struct cli_output *o, struct kvc_error *e) {
         pending = o->temporary;
         return 0;
     }
-    kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", o->path, strerror(errno));
+    cli_io_error(e, "%s: cannot create the file: %s", o->path, strerror(errno));
     drop_temporary(o);
     return -1;
 }
@@ -76,9 +76,8 @@ static int open_file(struct cli_output *o, int named, unsigned mode, struct kvc_
     if ((named || open_unnamed(o)) && open_named(o, e)) return -1;
     mode_t mask = umask(0);
     umask(mask);
-    return fchmod(o->fd, mode & 0777 & ~mask)
-               ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno))
-               : 0;
+    return fchmod(o->fd, mode & 0777 & ~mask) ? cli_io_error(e, "%s: %s", o->path, strerror(errno))
+                                              : 0;
 }
 
 /* Returns 1 for existing devices and pipes (/dev/null, /dev/stdout), which are written to directly.
@@ -98,20 +97,43 @@ static int is_directory(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Writes to the descriptor; the message of a failure names the output. */
-static int write_named(void *state, const void *data, size_t n, struct kvc_error *e) {
-    struct cli_output *o = state;
-    if (!kvc_sink_write(&o->raw, data, n, e)) return 0;
-    return kvc_error_prefix(e, o->name);
+/* Writes all n bytes, also after interrupts: at an offset, or with UINT64_MAX where the descriptor
+ * is. */
+static int write_all(struct cli_output *o, uint64_t offset, const char *data, size_t n) {
+    const size_t all = n;
+    while (n && o->fd >= 0) {
+        const ssize_t done = offset == UINT64_MAX ? write(o->fd, data, n)
+                                                  : pwrite(o->fd, data, n, (off_t)offset);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) {
+            o->failed = errno;
+            return -1;
+        }
+        data += done;
+        n -= (size_t)done;
+        if (offset != UINT64_MAX) offset += (uint64_t)done;
+    }
+    if (o->count) o->count(o->count_state, all);
+    return 0;
 }
 
-/* The same at an offset. */
-static int put_named(void *state, uint64_t offset, const void *data, size_t n,
-                     struct kvc_error *e) {
-    const struct cli_output *o = state;
-    if (!kvc_put_all(o->fd, data, n, offset)) return 0;
-    kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno));
-    return kvc_error_prefix(e, o->name);
+int cli_output_write(void *state, const void *data, size_t n) {
+    struct cli_output *o = state;
+    o->offset += n;
+    return write_all(o, UINT64_MAX, data, n);
+}
+
+int cli_output_put(void *state, uint64_t offset, const void *data, size_t n) {
+    return write_all(state, offset, data, n);
+}
+
+kvc_put_fn *cli_output_any_order(const struct cli_output *o) {
+    return o->path ? cli_output_put : NULL;
+}
+
+int cli_output_error(const struct cli_output *o, struct kvc_error *e) {
+    if (o->failed) cli_io_error(e, "%s: write error: %s", o->name, strerror(o->failed));
+    return -1;
 }
 
 static int open_output(struct cli_output *o, const char *path, int named, int force, unsigned mode,
@@ -122,32 +144,27 @@ static int open_output(struct cli_output *o, const char *path, int named, int fo
     o->fd = STDOUT_FILENO;
     if (!path) {
         if (!force && isatty(STDOUT_FILENO))
-            return kvc_fail(
-                e, KVC_ERR_USAGE,
-                "standard output is a terminal: use -o FILE, a pipe, or -f to force it");
+            return cli_usage_error(
+                e, "standard output is a terminal: use -o FILE, a pipe, or -f to force it");
     } else if (is_special(path)) {
         o->fd = open(path, O_WRONLY | O_CLOEXEC);
-        if (o->fd < 0) return kvc_fail(e, KVC_ERR_IO, "%s: %s", path, strerror(errno));
+        if (o->fd < 0) return cli_io_error(e, "%s: %s", path, strerror(errno));
     } else if (is_directory(path)) {
-        return kvc_fail(e, KVC_ERR_USAGE, "%s is a directory: name a file in it", path);
+        return cli_usage_error(e, "%s is a directory: name a file in it", path);
     } else if (lstat(path, &st) &&
                errno != ENOENT) { /* a name that could not be given at the end */
-        return kvc_fail(e, KVC_ERR_IO, "%s: cannot create the file: %s", path, strerror(errno));
+        return cli_io_error(e, "%s: cannot create the file: %s", path, strerror(errno));
     } else {
         if (!force && access(path, F_OK) == 0)
-            return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", path);
+            return cli_usage_error(e, "%s exists already: use -f to replace it", path);
         o->path = strdup(path);
-        if (!o->path) return kvc_fail_memory(e, "a path");
+        if (!o->path) return cli_no_memory(e, "a path");
         if (open_file(o, named, mode, e)) {
             cli_output_abandon(o);
             return -1;
         }
     }
     o->name = path ? path : "standard output";
-    o->raw = kvc_sink_fd(&o->fd);
-    o->sink = (struct kvc_sink){.write = o->path ? NULL : write_named,
-                                .put = o->path ? put_named : NULL,
-                                .state = o};
     return 0;
 }
 
@@ -182,13 +199,13 @@ static int link_temporary(struct cli_output *o, struct kvc_error *e) {
         if (errno != EEXIST) break;
         drop_temporary(o);
     }
-    kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+    cli_io_error(e, "%s: %s", o->path, strerror(errno));
     drop_temporary(o);
     return -1;
 }
 
 static int exists_already(const struct cli_output *o, struct kvc_error *e) {
-    return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: use -f to replace it", o->path);
+    return cli_usage_error(e, "%s exists already: use -f to replace it", o->path);
 }
 
 /* Names the complete file. link() and linkat() never replace a file that appeared meanwhile, as
@@ -196,30 +213,26 @@ static int exists_already(const struct cli_output *o, struct kvc_error *e) {
 static int take_name(struct cli_output *o, struct kvc_error *e) {
     if (!o->temporary) {
         if (link_fd(o, o->path) == 0) return 0;
-        if (errno != EEXIST) return kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+        if (errno != EEXIST) return cli_io_error(e, "%s: %s", o->path, strerror(errno));
         if (!o->force) return exists_already(o, e);
         if (link_temporary(o, e)) return -1;
     }
     if (!o->force && link(o->temporary, o->path) == 0) return 0;
     if (!o->force && errno == EEXIST) return exists_already(o, e);
-    return rename(o->temporary, o->path)
-               ? kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno))
-               : 0;
+    return rename(o->temporary, o->path) ? cli_io_error(e, "%s: %s", o->path, strerror(errno)) : 0;
 }
 
 int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
     if (!o->path) {
         int fd = o->fd, special = fd != STDOUT_FILENO;
         o->fd = -1;
-        if (special && close(fd))
-            return kvc_fail(e, KVC_ERR_IO, "write error: %s", strerror(errno));
+        if (special && close(fd)) return cli_io_error(e, "write error: %s", strerror(errno));
         return 0;
     }
     int status = 0, dir = directory_of(o->path, O_RDONLY | O_DIRECTORY, e);
     if (dir < 0) return -1;
     if (o->times) futimens(o->fd, o->times); /* a file system without times is no error */
-    if (fsync(o->fd))
-        status = kvc_fail(e, KVC_ERR_IO, "%s: write error: %s", o->path, strerror(errno));
+    if (fsync(o->fd)) status = cli_io_error(e, "%s: write error: %s", o->path, strerror(errno));
     if (!status) status = take_name(o, e);
     close(o->fd); /* fsync() has reported all errors */
     o->fd = -1;
@@ -227,7 +240,7 @@ int cli_output_commit(struct cli_output *o, struct kvc_error *e) {
         if (o->temporary) unlink(o->temporary); /* left by link(), already gone after rename() */
         pending = NULL;
         if (fsync(dir) && errno != EINVAL)
-            status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+            status = cli_io_error(e, "%s: %s", o->path, strerror(errno));
         drop_temporary(o);
         free(o->path);
         o->path = NULL;
@@ -246,11 +259,14 @@ void cli_output_abandon(struct cli_output *o) {
     o->fd = -1;
 }
 
-int cli_remove_input(const struct kvc_input *in, struct kvc_error *e) {
-    struct stat st;
-    if (!in->path || stat(in->path, &st)) return 0;
-    if (st.st_dev != in->device || st.st_ino != in->inode) return 0;
-    return unlink(in->path)
-               ? kvc_fail(e, KVC_ERR_IO, "%s: cannot be removed: %s", in->path, strerror(errno))
-               : 0;
+int cli_make_folders(char *path, struct kvc_error *e) {
+    /* a slash at its begin is the root's */
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        const int failed = mkdir(path, 0777) && errno != EEXIST;
+        if (failed) cli_io_error(e, "%s: cannot create the folder: %s", path, strerror(errno));
+        *slash = '/';
+        if (failed) return -1;
+    }
+    return 0;
 }

@@ -6,8 +6,6 @@
  * begins with a dot. */
 #include "cli/cli.h"
 
-#include "formats/io/member_sink.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -33,19 +31,16 @@ int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e)
     const size_t n = strlen(path), dir = slash ? (size_t)(slash + 1 - path) : 0;
     memset(o, 0, sizeof *o);
     if (lstat(path, &st) == 0)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s exists already: a folder of files replaces nothing",
-                        path);
+        return cli_usage_error(e, "%s exists already: a folder of files replaces nothing", path);
     o->path = strdup(path);
     o->temporary = malloc(n + sizeof "..XXXXXX");
-    int status = o->path && o->temporary ? 0 : kvc_fail_memory(e, "a path");
+    int status = o->path && o->temporary ? 0 : cli_no_memory(e, "a path");
     if (!status) {
         snprintf(o->temporary, n + sizeof "..XXXXXX", "%.*s.%s.XXXXXX", (int)dir, path, path + dir);
         o->made = mkdtemp(o->temporary) != NULL;
         if (!o->made)
-            status = kvc_fail(e, KVC_ERR_IO, "%s: cannot create the folder: %s", path,
-                              strerror(errno));
+            status = cli_io_error(e, "%s: cannot create the folder: %s", path, strerror(errno));
     }
-    if (!status && !(o->folder = kvc_folder_open(o->temporary, &o->members, e))) status = -1;
     if (status) cli_folder_abandon(o);
     return status;
 }
@@ -53,21 +48,19 @@ int cli_folder_open(struct cli_folder *o, const char *path, struct kvc_error *e)
 int cli_folder_commit(struct cli_folder *o, struct kvc_error *e) {
     const mode_t mask = umask(0);
     umask(mask);
-    int status = kvc_folder_close(o->folder, 0, e);
-    o->folder = NULL;
+    int status = 0;
     const int fd = open(o->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (!status && (fd < 0 || fchmod(fd, 0777 & ~mask) || (fsync(fd) && errno != EINVAL)))
-        status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+    if (fd < 0 || fchmod(fd, 0777 & ~mask) || (fsync(fd) && errno != EINVAL))
+        status = cli_io_error(e, "%s: %s", o->path, strerror(errno));
     if (fd >= 0) close(fd);
     if (!status && rename(o->temporary, o->path))
-        status = kvc_fail(e, KVC_ERR_IO, "%s: %s", o->path, strerror(errno));
+        status = cli_io_error(e, "%s: %s", o->path, strerror(errno));
     if (!status) o->made = 0;
     cli_folder_abandon(o);
     return status;
 }
 
 void cli_folder_abandon(struct cli_folder *o) {
-    if (o->folder) kvc_folder_close(o->folder, -1, NULL);
     if (o->made) nftw(o->temporary, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(o->temporary);
     free(o->path);

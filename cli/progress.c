@@ -1,20 +1,26 @@
 /* progress.c: shows how far work has come on standard error. Not for drawing (terminal.c). */
 #include "cli/progress.h"
 #include "cli/cli.h"
-#include "cli/job.h"
 #include "cli/text.h"
 
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { NAME = 30 }; /* bytes of the name at most */
 #define WAIT 1.0    /* seconds of work without a line */
 #define EACH 0.1    /* seconds between two lines */
 
+double cli_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 void cli_progress_start(struct cli_progress *p, const char *name, int quiet) {
     *p = (struct cli_progress){.name = name,
-                               .start = job_now(),
+                               .start = cli_now(),
                                .on = !quiet && isatty(STDERR_FILENO)};
 }
 
@@ -26,11 +32,11 @@ static const char *short_name(const char *name) {
     return name;
 }
 
-void cli_progress_show(void *state, uint64_t done, uint64_t total) {
+int cli_progress_show(void *state, uint64_t done, uint64_t total) {
     struct cli_progress *p = state;
-    const double now = job_now(), seconds = now - p->start;
+    const double now = cli_now(), seconds = now - p->start;
     char rate[32], text[128];
-    if (!p->on || seconds < WAIT || now - p->shown < EACH) return;
+    if (!p->on || seconds < WAIT || now - p->shown < EACH) return 0;
     p->shown = now;
     cli_size_text((uint64_t)((double)done / seconds), rate);
     if (total && done <= total) {
@@ -47,6 +53,7 @@ void cli_progress_show(void *state, uint64_t done, uint64_t total) {
     if (width < p->width) fprintf(stderr, "%*s", p->width - width, "");
     p->width = width;
     fflush(stderr);
+    return 0;
 }
 
 void cli_progress_end(struct cli_progress *p) {
@@ -54,42 +61,22 @@ void cli_progress_end(struct cli_progress *p) {
     p->width = 0;
 }
 
-/* --- counted sinks --- */
+/* --- counted bytes --- */
 
-static void progress_count(struct cli_counted *c, size_t n) {
+void cli_counted_begin(struct cli_counted *c, struct cli_progress *p, uint64_t total) {
+    *c = (struct cli_counted){.progress = p, .total = total};
+    pthread_mutex_init(&c->lock, NULL);
+}
+
+void cli_counted_add(void *state, size_t n) {
+    struct cli_counted *c = state;
     const uint64_t done = atomic_fetch_add(&c->done, n) + n;
     if (pthread_mutex_trylock(&c->lock)) return; /* another thread shows a line */
     cli_progress_show(c->progress, done, c->total);
     pthread_mutex_unlock(&c->lock);
 }
 
-static int write_counted(void *state, const void *data, size_t n, struct kvc_error *e) {
-    struct cli_counted *c = state;
-    if (c->to->write(c->to->state, data, n, e)) return -1;
-    progress_count(c, n);
-    return 0;
-}
-
-static int put_counted(void *state, uint64_t offset, const void *data, size_t n,
-                       struct kvc_error *e) {
-    struct cli_counted *c = state;
-    if (c->to->put(c->to->state, offset, data, n, e)) return -1;
-    progress_count(c, n);
-    return 0;
-}
-
-struct kvc_sink cli_counted_begin(struct cli_counted *c, struct cli_progress *p,
-                                  struct kvc_sink *to, uint64_t total) {
-    *c = (struct cli_counted){.progress = p, .to = to, .total = total};
-    pthread_mutex_init(&c->lock, NULL);
-    return (struct kvc_sink){.write = to->write ? write_counted : NULL,
-                             .put = to->put ? put_counted : NULL,
-                             .state = c,
-                             .offset = to->offset};
-}
-
-void cli_counted_end(struct cli_counted *c, const struct kvc_sink *s) {
-    c->to->offset = s->offset;
+void cli_counted_end(struct cli_counted *c) {
     pthread_mutex_destroy(&c->lock);
     cli_progress_end(c->progress);
 }

@@ -66,7 +66,7 @@ void cli_report_alone_end(struct cli_report *r, const struct kvc_error *e) {
     cli_json_end(&r->json);
 }
 
-static const char *kind_of(enum kvc_code code) {
+static const char *kind_of(int code) {
     switch (code) {
     case KVC_ERR_USAGE: return "usage";
     case KVC_ERR_MEMORY: return "memory";
@@ -83,8 +83,8 @@ static const char *kind_of(enum kvc_code code) {
 
 void cli_json_error(struct cli_json *j, const struct kvc_error *e) {
     cli_json_open(j, "error", '{');
-    cli_json_text(j, "kind", kind_of(e->code));
-    char text[sizeof e->message + 160];
+    cli_json_text(j, "kind", kind_of(kvc_error_code(e)));
+    char text[CLI_ERROR_TEXT];
     cli_json_text(j, "message", cli_error_text(e, text, sizeof text));
     cli_json_close(j);
 }

@@ -26,6 +26,10 @@ int kvc_pipeline_same(const struct kvc_pipeline *a, const struct kvc_pipeline *b
 int kvc_pipeline_lossless(const struct kvc_pipeline *pipeline);
 /* Returns the step of the first stage with any of these flags; pipeline->n when there is none. */
 unsigned kvc_pipeline_first(const struct kvc_pipeline *pipeline, unsigned flags);
+/* Returns 1 when a stage has any of these flags. */
+static inline int kvc_pipeline_has(const struct kvc_pipeline *pipeline, unsigned flags) {
+    return kvc_pipeline_first(pipeline, flags) < pipeline->n;
+}
 /* Returns what the stages need a profile for (enum kvc_profile_need bits), where the profile does,
  * or does not, predict. */
 unsigned kvc_pipeline_profile_need(const struct kvc_pipeline *pipeline, int predicts);

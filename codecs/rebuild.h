@@ -39,12 +39,11 @@ struct kvc_rebuild {
 /* Further facts for encoders. */
 struct kvc_rebuild_source {
     const struct kvc_rebuild *rebuild;
-    uint32_t from; /* the tensor of hidden states; UINT32_MAX: the layer has none */
-    size_t in;     /* its channels */
-    int is_hidden; /* 1: hidden states are rebuilt from another layer's */
-    int normed;    /* states are stored after the norm: 1, before it: 0, unknown: -1 */
-    enum kvc_rope_type rope_type;
-    enum kvc_pairing pairing; /* of K; UNKNOWN or NONE: no RoPE */
+    uint32_t from;              /* the tensor of hidden states; UINT32_MAX: the layer has none */
+    size_t in;                  /* its channels */
+    int is_hidden;              /* 1: hidden states are rebuilt from another layer's */
+    int normed;                 /* states are stored after the norm: 1, before it: 0, unknown: -1 */
+    struct kvc_rope_facts rope; /* of K; pairing UNKNOWN or NONE: no RoPE */
 };
 
 #endif

@@ -48,13 +48,33 @@ const char *kvc_rope_type_name(enum kvc_rope_type type);
 /* Returns UNKNOWN for the empty text, OTHER for a name that kvc does not know. */
 enum kvc_rope_type kvc_rope_type_parse(const char *name);
 
-/* How an engine rotated rows of K. */
+/* How K was rotated: as the metadata of its cache tell, and for encoders with the angles of one
+ * layer. A zeroed struct knows nothing. */
 struct kvc_rope_facts {
     enum kvc_pairing pairing;
+    int assumed; /* 1: the pairing is a habit of the source format, not recorded */
+    int before;  /* 1: K is stored before RoPE */
+    enum kvc_rope_type type;
+    double theta;  /* base of the angles; 0: unknown */
+    double factor; /* scaling; 0: none, or unknown */
+    uint64_t dim;  /* rotated channels of a head */
+    int dim_known; /* 0: `dim` is 0 and means nothing */
+    /* Of a layer: */
     size_t half;         /* pairs of a head */
     const double *angle; /* of each, radians a position, 0 to 1; NULL: unknown */
     int of_profile;      /* 1: the angles are the profile's */
 };
+
+/* Returns the rotated channels of a head of `dim` channels: all of them where the number is
+ * unknown. */
+static inline uint64_t kvc_rope_channels(const struct kvc_rope_facts *rope, uint64_t dim) {
+    return rope->dim_known ? rope->dim : dim;
+}
+/* Returns the pairs in which stored rows of K are rotated. UNKNOWN: rows are not rotated, or not
+ * known to be. */
+static inline enum kvc_pairing kvc_rope_stored(const struct kvc_rope_facts *rope) {
+    return kvc_pairing_turns(rope->pairing) && !rope->before ? rope->pairing : KVC_PAIRING_UNKNOWN;
+}
 
 struct kvc_rope {
     enum kvc_pairing pairing; /* halves or interleaved */

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""options.py [--check] TOOLS PAGE...: writes the entries of the section OPTIONS of man pages from the tables of options of the
-programs in the folder TOOLS (--list-options).
+"""options.py [--check] TOOLS PAGE...: writes the section OPTIONS of man pages from the tables of options of the programs in the
+folder TOOLS (--list-options).
 
-The head of an entry (letter, name, argument) is made from the table. Its text is the page's own, unless a line `.\\" help` begins it:
-then it is the help of the table, up to the first "; ". An option that the page does not name gets such an entry, after that of the
-option before it in the table, and an entry of an option that is gone is removed. --check writes nothing and returns 1 if a page is
-stale."""
+The head of an entry (letter, name, argument) is made from the table, and an entry of an option that is gone is removed. Options without an
+entry are listed with their help, up to the first "; ", in the literal block after the line `.\\" other options`. --check writes nothing
+and returns 1 if a page is stale."""
 
 import os
 import re
 import subprocess
 import sys
+import textwrap
 
-HELP = '.\\" help\n'
+OTHERS = '.\\" other options\n'
 
 
 def table(program):
@@ -44,29 +44,29 @@ def marked(argument):
 
 
 def head(name, option):
-    """Returns the head of an entry: "Fl r Ar recipe , Fl -recipe= Ns Ar recipe"."""
+    """Returns the head of an entry: "Fl r , -recipe= Ns Ar recipe"."""
     letter, argument, _ = option
     between = " Ns " if argument.startswith("[=") else "= Ns "
     long = "-" + name + (between + marked(argument) if argument else "")
     if letter == "-":
         return "Fl " + long
-    return "Fl %s%s %s" % (letter, " Ar %s , Fl" % argument.lower() if argument else " ,", long)
+    return "Fl %s , %s" % (letter, long)
 
 
-def help_lines(option):
-    """Returns the text of an entry: the help before "; ", as -h has it. Options and the name of the argument get their macros."""
-    words, argument = option[2].split("; ")[0].replace("\\", "\\e"), re.escape(option[1])
-    pattern = r" ?(?<![^\s(])(--?[a-zA-Z][a-z-]*|%s)([,.;:]?)(?!\S)" % (argument or "(?!)")
-
-    def macro(match):
-        word, delimiter = match.groups()
-        name = ("Fl " + word[1:]) if word.startswith("-") else ("Ar " + word.lower())
-        return "\n.%s%s\n" % (name, " " + delimiter if delimiter else "")
-
-    text = re.sub(pattern, macro, words[0].upper() + words[1:] + ".")
-    lines = [line.strip() for line in text.split("\n")]
-    lines = ["\\&" + line if re.match(r"\.[^A-Z]", line) else line for line in lines]  # a suffix, and no macro
-    return [HELP] + [line + "\n" for line in lines if line]
+def listing(options):
+    """Returns the lines of options with their help, as --help has them."""
+    lines = []
+    for name, (letter, argument, words) in options.items():
+        short = "   " if letter == "-" else "-%s," % letter
+        left = "%s --%s%s" % (short, name, argument if not argument or argument.startswith("[=") else "=" + argument)
+        text = textwrap.wrap(words.split("; ")[0].replace("\\", "\\e"), 50, break_long_words=False, break_on_hyphens=False)
+        if len(left) > 22:
+            lines.append(left)
+            left = ""
+        lines += ["%-22s %s" % (left, text[0])] + [" " * 23 + line for line in text[1:]]
+        if name == "help":
+            lines.append("%-22s %s" % ("-h", "print the most used options"))
+    return [line + "\n" for line in lines]
 
 
 def names_of(line):
@@ -85,7 +85,7 @@ def entries(lines):
     return parts
 
 
-def section(lines, options):
+def section(page, lines, options):
     """Returns the section OPTIONS as it should be."""
     seen, parts = set(), []
     for part in entries(lines):
@@ -95,18 +95,14 @@ def section(lines, options):
             if not known:
                 continue
             part[0] = ".It %s\n" % " , ".join(head(name, options[name]) for name in known)
-            if part[1:2] == [HELP]:
-                part[1:] = help_lines(options[known[0]])
             seen.update(names)
         parts.append(part)
-    mentioned = set(re.findall(r"(?:Fl|,) -([a-z][a-z-]*)", "".join(line for part in parts for line in part)))
-    before = None
-    for name, option in options.items():
-        if name not in mentioned:
-            at = next((i for i, part in enumerate(parts) if before in names_of(part[0])), len(parts) - 2)
-            parts.insert(at + 1, [".It %s\n" % head(name, option)] + help_lines(option))
-        before = name
-    return [line for part in parts for line in part]
+    new = [line for part in parts for line in part]
+    if OTHERS not in new:
+        sys.exit("%s: no line %s" % (page, OTHERS.strip()))
+    begin = new.index(OTHERS) + 2
+    new[begin:new.index(".Ed\n", begin)] = listing({name: option for name, option in options.items() if name not in seen})
+    return new
 
 
 def main():
@@ -120,7 +116,7 @@ def main():
             lines = f.readlines()
         begin = lines.index(".Sh OPTIONS\n")
         end = next(i for i in range(begin + 1, len(lines)) if lines[i].startswith(".Sh"))
-        new = lines[:begin] + section(lines[begin:end], options) + lines[end:]
+        new = lines[:begin] + section(page, lines[begin:end], options) + lines[end:]
         if new == lines:
             continue
         stale = 1

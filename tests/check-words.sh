@@ -1,5 +1,5 @@
 #!/bin/sh
-# check-words.sh [FILE...]: finds words in comments and documents that CONTRIBUTING.md asks not to use, pages that documents name and that
+# check-words.sh [FILE...]: finds words in comments and documents that are not to be used, pages that documents name and that
 # do not exist, links that lead nowhere, and stages without a row in codecs/README.md. Without FILE it checks all files of the tree. Of C files only comments
 # count; of documents everything outside of code blocks.
 set -eu
@@ -41,8 +41,8 @@ prose() {
         }' "$1"
         ;;
     *.md)
-        awk -v f="$1" '/<!-- words not to use -->/ { skip = 1 } /<!-- end of words -->/ { skip = 0 } /^```/ { code = !code }
-            !skip && !code { gsub(/`[^`]*`/, ""); print f ":" NR ":" $0 }' "$1"
+        awk -v f="$1" '/^```/ { code = !code }
+            !code { gsub(/`[^`]*`/, ""); print f ":" NR ":" $0 }' "$1"
         ;;
     *.[1-9]) awk -v f="$1" '/^\.Bd -literal/ { code = 1 } /^\.Ed/ { code = 0 } !code { print f ":" NR ":" $0 }' "$1" ;;
     *) awk -v f="$1" '/^[ \t]*#/ { print f ":" NR ":" $0 }' "$1" ;;

@@ -4,6 +4,8 @@ UNIT_SRC := $(filter-out $(NOT_BUILT),$(sort $(wildcard tests/unit/*.c)))
 UNIT_BIN := $(UNIT_SRC:%.c=$B/%)
 FUZZ_SRC := $(filter-out $(NOT_BUILT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/%.c=%)
+# what libkvc_cuda is made of beside CUDA
+CUDA_API := $(patsubst %.c,$B/%.o,$(wildcard formats/api/cuda/*.c))
 FAKE_CUDA := $B/tests/cuda/libkvc_cuda_fake.so
 BENCH_OBJ := $(patsubst %.c,$B/%.o,$(wildcard tests/bench/*.c))
 
@@ -44,14 +46,14 @@ $B/tests/store/attack_faults: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc ca
 $B/tests/unit/test_alloc: WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc strdup)
 
 # libkvc_cuda over the host in a GPU's place
-$(FAKE_CUDA): $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.so.$(VERSION)
+$(FAKE_CUDA): $B/tests/cuda/fake.o $(CUDA_API) $B/libkvc.so.$(VERSION)
 	$(SAY) LD $@
 	$(LINK) -shared -Wl,-soname,$(@F) $^ '-Wl,-rpath,$$ORIGIN/../..' $(LIBS)
 
 # the GPU's tests; over the host too, so that they stay sound where there is no GPU
 CUDA_TEST := $B/tests/cuda/test_cuda.o $B/tests/cuda/made.o
 FAKE_TEST := $B/tests/cuda/test_cuda_fake
-$(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $B/libkvc.a
+$(FAKE_TEST): $(CUDA_TEST) $B/tests/cuda/fake.o $(CUDA_API) $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
@@ -73,7 +75,7 @@ $B/tests/simt/simt.o: ISA := -fno-sanitize=thread -U_FORTIFY_SOURCE
 $B/tests/simt/test_simt: $B/tests/simt/test_simt.o $B/tests/simt/simt.o
 $B/tests/simt/test_load $B/tests/simt/test_device_pack: $B/tests/simt/%: $B/tests/unit/%.o $(SIMT_OBJ) $B/libkvc.a
 $B/tests/simt/make_inputs: $B/tests/simt/make_inputs.o $B/tests/cuda/made.o $B/libkvc.a
-$B/tests/simt/test_cuda: $(CUDA_TEST) $B/tests/cuda/fake.o $B/formats/api/cuda/kvc_cuda.o $(SIMT_OBJ) $B/libkvc.a
+$B/tests/simt/test_cuda: $(CUDA_TEST) $B/tests/cuda/fake.o $(CUDA_API) $(SIMT_OBJ) $B/libkvc.a
 $B/tests/simt/test_simt $B/tests/simt/test_load $B/tests/simt/test_device_pack $B/tests/simt/make_inputs $B/tests/simt/test_cuda:
 	$(SAY) LD $@
 	$(LINK) $(SIMT_UNDEFINED) $^ -lcmocka $(LIBS)
@@ -305,7 +307,7 @@ check-size:
 check-layers-test:
 	@CC="$(CC)" "$(PYTHON)" tests/check-layers-test.py
 
-## check-words: comments and documents keep CONTRIBUTING.md's list of words
+## check-words: words not to use in comments and documents, and links that lead nowhere
 .PHONY: check-words
 check-words:
 	@sh tests/check-words.sh
@@ -433,7 +435,7 @@ check-simde:
 	else echo "SKIPPED: AVX-512's encoder of rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
 	  echo "0 passed, 0 failed, 1 skipped"; fi
 
-ARM_TESTS ?= test_kernels test_rans test_dispatch test_codecs
+ARM_TESTS ?= test_kernels test_kernels_model test_kernels_lossy test_kernels_transform test_rans test_dispatch test_codecs
 ## test-arm: ARM64's kernels under qemu: ARM_TESTS, golden files, files beside those of this machine; skipped without a cross compiler
 .PHONY: test-arm
 test-arm: $(TOOLS:%=$B/%)
@@ -458,4 +460,4 @@ man-lint:
 
 -include $(UNIT_BIN:%=%.d) $(FUZZ_SRC:%.c=$B/%.d) $B/tests/fuzz/replay.d $(BENCH_OBJ:.o=.d) $B/tests/golden/golden.d
 -include $(ATTACKS:%=%.d) $B/tests/store/tier_driver.d $B/tests/store/s3_driver.d
--include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/tests/simt/make_inputs.d $B/formats/api/cuda/kvc_cuda.d
+-include $B/tests/cuda/fake.d $(CUDA_TEST:.o=.d) $B/tests/simde/emulated.d $(SIMT_OBJ:.o=.d) $B/tests/simt/test_simt.d $B/tests/simt/make_inputs.d $(CUDA_API:.o=.d)

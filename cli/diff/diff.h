@@ -8,6 +8,7 @@
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
+#include "cli/open_cache.h"
 #include "cli/diff/diff_collect.h"
 #include "cli/progress.h"
 #include "cli/terminal.h"

@@ -73,7 +73,7 @@ static void fact_text(const struct kvc_cache *c, const struct kvc_tensor *t, enu
                       char *text, size_t size) {
     if (which == DTYPE) snprintf(text, size, "%s", kvc_dtype_info(t->shape.dtype)->name);
     else if (which == WINDOW) snprintf(text, size, "%" PRIu32, c->layer[t->layer].window);
-    else if (kvc_cache_heads_known(c))
+    else if (!c->meta.facts.heads_unknown)
         snprintf(text, size, "%" PRIu64 " x %" PRIu64, t->shape.heads, t->shape.dim);
     else snprintf(text, size, "%" PRIu64, t->shape.heads * t->shape.dim);
 }

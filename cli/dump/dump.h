@@ -12,8 +12,9 @@
 #define KVC_DUMP_H
 
 #include "cli/cli.h"
+#include "cli/open_cache.h"
+#include "cli/progress.h"
 #include "cli/terminal.h"
-#include "cli/token_ids.h"
 #include "formats/model/token_text.h"
 
 enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV, DUMP_HTML };
@@ -68,7 +69,7 @@ struct dump_options {
     int verbose, quiet;
     struct dump_values values;
     const char *html;             /* of --html: where the page is written */
-    double start;                 /* seconds of job_now() when the file was opened */
+    double start;                 /* seconds of cli_now() when the file was opened */
     struct cli_token_ids tokens;  /* of --match */
     struct dump_matched *matched; /* --match: the result of each file */
     uint64_t n_matched;

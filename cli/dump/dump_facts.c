@@ -118,7 +118,7 @@ static int scales_known(const struct kvc_cache *c) {
 
 /* Lists what the type of RoPE needs to rotate K back, and is not there. */
 static void gather_unknown_scaling(struct dump_facts *x, const char *model) {
-    const enum kvc_rope_type type = kvc_facts_of(x->meta).rope_type;
+    const enum kvc_rope_type type = x->meta->facts.rope.type;
     const int dynamic = strcmp(kvc_meta_text(x->meta, KVC_KEY_ROPE_TYPE, ""), "dynamic") == 0;
     const int yarn = type == KVC_ROPE_TYPE_YARN,
               several = type == KVC_ROPE_TYPE_MROPE || type == KVC_ROPE_TYPE_IMROPE;
@@ -140,7 +140,7 @@ static void gather_unknown(struct dump_facts *x) {
     missing(x, absent(x, KVC_KEY_MODEL_NAME) && !has_fingerprint(x->meta), "model", model);
     missing(x, x->has_k && !x->heads_known, "number of KV heads",
             given ? "--kv-heads=N" : "--kv-heads=N or --model=FILE");
-    missing(x, !kvc_meta_bool(x->meta, KVC_KEY_LAYERS_KNOWN, 1),
+    missing(x, x->meta->facts.layers_unknown,
             "layer numbers (each cache of the file counts its own from 0)", NULL);
     missing(x, rope && !pairing, "RoPE pairing",
             given ? "--pairing=P" : "--pairing=P or --model=FILE");
@@ -162,7 +162,7 @@ int dump_facts_gather(struct dump_facts *x, const struct kvc_opened *f, struct k
     if (kvc_extras_list(x->meta, &extra, &x->extras, e)) return -1;
     free(extra);
     x->is_container = kvc_cache_is_container(f->cache);
-    x->heads_known = kvc_cache_heads_known(f->cache);
+    x->heads_known = !f->cache->meta.facts.heads_unknown;
     x->part = calloc((size_t)f->cache->n_parts + 1, sizeof *x->part);
     if (!x->part) return kvc_fail_memory(e, "a summary");
     gather_layers(x);

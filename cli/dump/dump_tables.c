@@ -72,7 +72,7 @@ static void layer_row(struct dump_out *o, const struct kvc_cache *c, const struc
     dump_text(o, text);
     if (layer->window) dump_u64(o, layer->window);
     else dump_none(o);
-    if (first && kvc_cache_heads_known(c)) dump_u64(o, first->shape.heads);
+    if (first && !c->meta.facts.heads_unknown) dump_u64(o, first->shape.heads);
     else dump_none(o);
     for (unsigned i = 0; i < 2; i++) {
         if (tensor[i]) dump_u64(o, tensor[i]->shape.dim);

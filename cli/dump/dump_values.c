@@ -119,7 +119,7 @@ int dump_values(struct dump_out *o, const struct kvc_opened *f, struct dump_opti
                         "layer %" PRIu32 " %s has no head %" PRIu64 ": there %s %" PRIu64 "%s",
                         v->layer, kvc_role_name(v->role), v->head,
                         tensor->shape.heads == 1 ? "is" : "are", tensor->shape.heads,
-                        kvc_cache_heads_known(c)
+                        !c->meta.facts.heads_unknown
                             ? ""
                             : " (the number is not known: --kv-heads gives it)");
     uint64_t row = row_at(cells, v->first),

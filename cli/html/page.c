@@ -91,7 +91,8 @@ static int write_text(const char *path, const char *text, size_t size, struct kv
     if (html_may_write(path, e) ||
         cli_output_open(&o, strcmp(path, "-") == 0 ? NULL : path, 1, 0666, e))
         return -1;
-    if (kvc_sink_write(&o.sink, text, size, e) == 0 && cli_output_commit(&o, e) == 0) return 0;
+    int status = cli_output_write(&o, text, size) ? cli_output_error(&o, e) : 0;
+    if (!status && cli_output_commit(&o, e) == 0) return 0;
     cli_output_abandon(&o);
     return -1;
 }

@@ -1,7 +1,6 @@
 /* store_find.c: kvc-store get and find, and the namespaces and tokens that commands take. */
 #include "cli/store/store_tool.h"
 #include "cli/text.h"
-#include "cli/token_ids.h"
 #include "codecs/recipe.h"
 #include "codecs/memory.h"
 #include "formats/store/store.h"
@@ -120,7 +119,7 @@ int store_take_namespaces(struct store_tool *t, struct store_namespaces *namespa
 int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
     struct kvc_error e;
     if (!t->tokens) return cli_usage("name the tokens: --tokens=FILE");
-    if (!cli_token_ids(ids, t->tokens, &t->input.import, &e)) return EXIT_SAME;
+    if (!cli_token_ids(ids, t->tokens, &t->input, &e)) return EXIT_SAME;
     free(ids->id);
     return store_trouble(&e);
 }
@@ -269,8 +268,8 @@ static int show_written(void *state, uint64_t done, uint64_t total) {
 
 static int write_output(void *state, const void *data, size_t n) {
     struct writing *w = state;
-    w->failed = kvc_sink_write(&w->out.sink, data, n, &w->why) != 0;
-    return w->failed;
+    w->failed = cli_output_write(&w->out, data, n);
+    return w->failed ? cli_output_error(&w->out, &w->why) : 0;
 }
 
 static int store_find_write_file(struct store_tool *t, const struct kvc_file *f) {

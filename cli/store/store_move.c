@@ -103,6 +103,10 @@ static int say(struct moving *m, const char *done) {
     return EXIT_SAME;
 }
 
+static int write_out(void *state, const void *data, size_t n, struct kvc_error *e) {
+    return cli_output_write(state, data, n) ? cli_output_error(state, e) : 0;
+}
+
 int store_export(struct store_tool *t) {
     struct cli_output out = {.fd = -1};
     struct kvc_member_sink members;
@@ -111,7 +115,8 @@ int store_export(struct store_tool *t) {
     struct store_namespaces namespaces;
     int status = take_namespace(t, &namespaces);
     if (!status && cli_output_open(&out, t->output, t->force, 0600, &e)) status = store_trouble(&e);
-    struct kvc_tar *tar = status ? NULL : kvc_tar_open(&out.sink, &members, &e);
+    struct kvc_sink sink = {.write = write_out, .state = &out};
+    struct kvc_tar *tar = status ? NULL : kvc_tar_open(&sink, &members, &e);
     if (!status) status = tar ? walk(&m, &namespaces) : store_trouble(&e);
     store_free_namespaces(&namespaces);
     if (tar && kvc_tar_close(tar, status ? -1 : 0, &e) && !status) status = store_trouble(&e);

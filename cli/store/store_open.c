@@ -15,19 +15,9 @@ int store_trouble(const struct kvc_error *e) {
 struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
     struct kvc_error e;
     const struct cli_input *in = &t->input;
-    const struct kvc_open_options o = {.size = sizeof o,
-                                       .format = in->import.format,
-                                       .set = in->settings.n ? in->settings.item : NULL,
-                                       .model = in->model_path,
-                                       .kv_heads = in->import.kv_heads,
-                                       .pairing = in->import.pairing
-                                                      ? kvc_pairing_name(in->import.pairing)
-                                                      : NULL,
-                                       .weights = in->weights_path,
-                                       .profile = in->import.profile,
-                                       .profile_folders = in->import.profile_folders,
-                                       .max_memory = in->import.max_memory,
-                                       .facts = in->import.facts};
+    struct kvc_open_options o = in->open;
+    o.size = sizeof o;
+    o.set = in->settings.n ? in->settings.item : NULL;
     struct kvc_file *f = kvc_file_open(path, &o, &e);
     if (!f) store_trouble(&e);
     return f;

@@ -119,7 +119,7 @@ static int put_one(struct store_tool *t, const char *path) {
         status = put_file(t, path, f, ns, whole, &e);
     }
     if (status == EXIT_TROUBLE) {
-        cli_error_about(&e, path);
+        kvc_error_about(&e, path);
         store_trouble(&e);
     }
     kvc_store_namespace_close(ns);

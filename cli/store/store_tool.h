@@ -4,7 +4,6 @@
 
 #include "cli/cli.h"
 #include "cli/progress.h"
-#include "cli/token_ids.h"
 #include "formats/api/kvc_store.h"
 #include "formats/store/tier.h"
 

@@ -14,9 +14,13 @@
  * Structs of options and results begin with their size, which the caller sets: {.size = sizeof
  * options}. Later versions add fields at the end. Programs that were built with an earlier kvc.h
  * keep working: fields that they do not know are zero. A library that is older than the program
- * refuses fields that it does not know, where they are not zero. */
+ * refuses fields that it does not know, where they are not zero.
+ *
+ * Longer than 700 lines: it is all of the interface. */
 #ifndef KVC_H
 #define KVC_H
+
+#include "kvc_error.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,33 +46,61 @@ struct kvc_error;
 /* NULL when out of memory; kvc_error_free(NULL) is legal */
 KVC_API struct kvc_error *kvc_error_new(void);
 KVC_API void kvc_error_free(struct kvc_error *e);
-/* Stable numbers: 0 none, 10 usage, 20 memory, 21 input/output, 30 unknown format, 31 damaged, 32
- * unsupported, 33 not sliceable (a layer lacks these tokens: only the whole cache can be had), 40
- * another model, 50 verification failed. */
-KVC_API int kvc_error_code(const struct kvc_error *e);
-/* 0 retry later, 1 this item failed, 2 nothing more can be had from the file. */
-KVC_API int kvc_error_severity(const struct kvc_error *e);
+KVC_API int kvc_error_code(const struct kvc_error *e);     /* enum kvc_code */
+KVC_API int kvc_error_severity(const struct kvc_error *e); /* enum kvc_severity */
 /* Byte offset in the input, or UINT64_MAX. */
 KVC_API uint64_t kvc_error_offset(const struct kvc_error *e);
-/* What the caller has to give for the call to succeed. Stable numbers: 0 nothing, 1 the number of
- * KV heads, 2 the RoPE pairing of K, 3 the model's weights file for its facts, 4 the same for its
- * values, 5 the profile that a file was packed with, 6 queries, 7 a format to write, 8 the format
- * of the input, 9 which arrays are K and V (`map` of the format), 10 the RoPE pairing to write, 11
- * a step or a target to find it by, 12 K and V that are not of block types (`dequantize`), 13
- * consent
- * (`force_profile`), 14 consent to lose what a format does not hold (`lossy_metadata`), 15, 16, 17
- * to give the file that the message names as the model's weights, as the profile, as the cache, 18
- * to open a file that was cut short for what is whole of it (`damaged`), 19 to open the files of
- * the folder one by one, 20 to allow more memory
- * (`max_memory`), 21 the scales of values of 8 bits (`facts`: scale.k and scale.v). */
-KVC_API int kvc_error_need(const struct kvc_error *e);
+KVC_API int kvc_error_need(const struct kvc_error *e); /* enum kvc_need */
 /* Plain words that name the file, the place and what is wrong; owned by e. */
 KVC_API const char *kvc_error_message(const struct kvc_error *e);
+/* A program's own errors, for one way of reporting: fills e (may be NULL) with a message in the
+ * form of printf(). Returns -1. */
+KVC_API int kvc_error_set(struct kvc_error *e, enum kvc_code code, enum kvc_need need,
+                          const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Puts "name: " before the message, unless it begins so already. Returns -1. */
+KVC_API int kvc_error_about(struct kvc_error *e, const char *name);
+KVC_API void kvc_error_copy(struct kvc_error *to, const struct kvc_error *from);
+
+/* What a call did that its caller may want to know, and that is no error. Stable numbers. */
+enum kvc_note {
+    KVC_NOTE_MODEL = 1,         /* the model was compared only in part: there are no fingerprints */
+    KVC_NOTE_BY_ORDER = 2,      /* files were joined in their order: they do not record positions */
+    KVC_NOTE_NO_TOKENS = 3,     /* files were joined without token ids, which not all have */
+    KVC_NOTE_NO_QUERIES = 4,    /* the same, without queries and hidden states */
+    KVC_NOTE_UNROTATED = 10,    /* packing: Hadamard rotation is unknown: nothing is rotated back */
+    KVC_NOTE_PAIRING = 11,      /* K is taken as paired in the way that fits the profile */
+    KVC_NOTE_NO_STAGE = 12,     /* no stage of the recipe uses the profile */
+    KVC_NOTE_ROWS = 13,         /* rows are doubtful: padding, zeros, other token ids */
+    KVC_NOTE_OTHER_TEXT = 14,   /* the queries are those of other tokens */
+    KVC_NOTE_LOST = 20,         /* unpacking: the format does not hold all of the cache */
+    KVC_NOTE_CASTS = 21,        /* values are written in another type */
+    KVC_NOTE_CHECKPOINTS = 22,  /* checkpoints are not written */
+    KVC_NOTE_NO_POSITIONS = 23, /* only names of files tell the order of blocks */
+    KVC_NOTE_HEADS_UNKNOWN = 24,   /* a row is written as one head */
+    KVC_NOTE_ROTATION_KEPT = 25,   /* K or V may be rotated, and are written as they are */
+    KVC_NOTE_PAIRING_UNKNOWN = 26, /* K is written as it is */
+    /* the source's own bytes are not there: a new file of its format is written; 28: they were left
+     * out with the token ids; 29: the format has none */
+    KVC_NOTE_NEW_FILE = 27,
+    KVC_NOTE_NEW_FILE_NO_TOKENS = 28,
+    KVC_NOTE_NEW_FILE_OF_FORMAT = 29
+};
+/* Gets a note: its number, the name of the file it is about, and a line of text. */
+typedef void kvc_note_fn(void *state, int number, const char *name, const char *text);
+
+/* Gets the progress of a call in bytes; `total` is 0 if it is unknown. Returns 0, or another number
+ * to cancel the call. It is called in the thread of the caller. */
+typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
 
 /* --- opening and looking --- */
 
 struct kvc_file;
+/* Opened once for many files, which several threads may use them for; may be closed while those
+ * files are open: */
 struct kvc_profile;
+/* these must stay open as long as the files: */
+struct kvc_model;   /* facts of a model's weights file */
+struct kvc_weights; /* their values */
 
 /* Facts that the caller knows and the file may lack. */
 struct kvc_open_options {
@@ -109,6 +141,15 @@ struct kvc_open_options {
      * `model`, as "scale.k=0.5", "rope.factor=4"; NULL-terminated; NULL: none. Keys that are no
      * facts are refused. */
     const char *const *facts;
+    /* `model` and `weights` that are open already; NULL: none */
+    const struct kvc_model *shared_model;
+    const struct kvc_weights *shared_weights;
+    /* 1: files are mapped. Faster; but a file that is cut short raises SIGBUS, which the program
+     * must catch. */
+    int map;
+    unsigned threads; /* of looking for damage; 0: one per core */
+    kvc_note_fn *note;
+    void *note_state;
 };
 
 /* Opens a file ("-": standard input), a folder or a tar archive. A .kvc of another model than
@@ -152,9 +193,43 @@ KVC_API struct kvc_file *kvc_file_select(const struct kvc_file *f,
  * copied. Such a handle can be packed, and unpacked into a format that is named. */
 KVC_API struct kvc_file *kvc_file_join(const struct kvc_file *const *files, size_t n,
                                        const char *how, struct kvc_error *e);
+struct kvc_join_options {
+    size_t size;     /* of this struct */
+    const char *how; /* as above */
+    /* 1: the blocks of the first file, a .kvc, will be copied (`reuse` of kvc_write_options) */
+    int keeps_first;
+    /* of the joined cache, as in kvc_open_options: heads of all ranks are compared with the model
+     */
+    const struct kvc_model *shared_model;
+    const char *const *facts;
+    const int32_t *token_ids;
+    uint64_t n_token_ids;
+    kvc_note_fn *note;
+    void *note_state;
+};
+KVC_API struct kvc_file *kvc_file_join_by(const struct kvc_file *const *files, size_t n,
+                                          const struct kvc_join_options *options,
+                                          struct kvc_error *e);
+/* Returns a handle of the KV heads of rank 0, 1, ... of `ranks`, which must divide the number of
+ * heads; queries and hidden states, which have no KV heads, are left out. f must stay open. */
+KVC_API struct kvc_file *kvc_file_shard(const struct kvc_file *f, uint32_t rank, uint32_t ranks,
+                                        struct kvc_error *e);
 KVC_API void kvc_file_close(struct kvc_file *f); /* kvc_file_close(NULL) is legal */
 
 KVC_API const char *kvc_file_format(const struct kvc_file *f); /* "kvc", "llama", ... */
+/* Where a file came from. Texts belong to it. */
+struct kvc_source_info {
+    size_t size;        /* of this struct; set by the caller */
+    const char *name;   /* for messages: the path, "(stdin)", "a.bin and 2 more" */
+    uint64_t bytes;     /* of the file after decompression, or of all its members */
+    const char *filter; /* "gzip", "xz", "zstd": it was compressed; "" */
+    int is_file;        /* it is one file: no folder, archive or joined files */
+    uint32_t members;   /* of the source; 0: it is one file */
+    int packed;         /* it is a .kvc, whole */
+    int has_bytes;      /* the source's own bytes can be given back */
+};
+/* -1 when info->size is not set. */
+KVC_API int kvc_file_source(const struct kvc_file *f, struct kvc_source_info *info);
 /* Name of metadata entry i, or NULL past the last. */
 KVC_API const char *kvc_file_meta_key(const struct kvc_file *f, size_t i);
 /* Bytes that the value of a metadata key (kvc.5) takes as text, with the NUL at its end; 0 when the
@@ -206,6 +281,30 @@ KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t fi
 /* Reads everything and verifies every hash and digest of a .kvc; other formats have none and give
  * 0. threads 0: one per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
+/* Checks an open file in the place of kvc_file_check(). */
+typedef int kvc_check_fn(void *state, const struct kvc_file *f, struct kvc_error *e);
+struct kvc_check_options {
+    size_t size;               /* of this struct */
+    unsigned threads;          /* 0: one per core */
+    kvc_progress_fn *progress; /* gets bytes; cannot cancel; NULL: none */
+    void *progress_state;
+    kvc_check_fn *check; /* NULL: kvc_file_check() */
+    void *check_state;
+};
+struct kvc_check_report {
+    size_t size; /* of this struct; set by the caller */
+    /* the file is a .kvc by its first bytes, its name or the options; other formats have no
+     * checksums, and are only opened */
+    int has_checksums;
+    /* of a damaged .kvc, for kvc_file_survey() and kvc_file_damage(); the caller closes it. NULL:
+     * the error says all */
+    struct kvc_file *damaged;
+};
+/* Opens a path and checks it. Returns 0: it is whole; 1: it is a damaged .kvc, and *e has the first
+ * damage, without the file's name; -1: trouble. */
+KVC_API int kvc_check(const char *path, const struct kvc_open_options *options,
+                      const struct kvc_check_options *how, struct kvc_check_report *report,
+                      struct kvc_error *e);
 
 /* Statistics of one head's values, as kvc-dump --stats prints them. Block types are dequantised,
  * not rotated back. Values of 8 bits are multiplied by their scales where these are known, and else
@@ -238,6 +337,7 @@ struct kvc_survey_info {
         /* "0-6,8": whole layers; "0:512,768:2000": tokens whole in every layer, A:B without B;
            NULL: unknown */
         *tokens;
+    int whole; /* every row is whole */
 };
 /* One damaged place: a record, the header, the footer, or bytes that belong to no record. */
 struct kvc_damage_info {
@@ -247,6 +347,10 @@ struct kvc_damage_info {
     const char *reason;     /* in words */
     uint64_t record;        /* number in the file; UINT64_MAX: none, or a missing one */
     uint64_t offset, bytes; /* in the file; offset UINT64_MAX: missing */
+    const char *part, *role; /* of the tensor (kvc_tensor_info); NULL: none is known */
+    uint32_t layer;
+    int has_tokens; /* positions [first, end) are lost with it */
+    int64_t first, end;
 };
 /* -1 when the file was not opened as damaged, or info->size is not set. */
 KVC_API int kvc_file_survey(const struct kvc_file *f, struct kvc_survey_info *info);
@@ -259,6 +363,18 @@ KVC_API int kvc_file_damage(const struct kvc_file *f, uint64_t i, struct kvc_dam
  * text of at most 128 bytes with its NUL: what prefix keys (kvc.5) are chained over, the same for
  * all programs that ask kvc. */
 KVC_API int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e);
+
+/* Open a weights file once for many files: for its facts, which are compared by a fingerprint of
+ * samples, or with `full` of every byte; for its values. */
+KVC_API struct kvc_model *kvc_shared_model_open(const char *path, int full, struct kvc_error *e);
+KVC_API void kvc_shared_model_close(struct kvc_model *m);
+KVC_API struct kvc_weights *kvc_shared_weights_open(const char *path, struct kvc_error *e);
+KVC_API void kvc_shared_weights_close(struct kvc_weights *w);
+/* Reads token ids from a file ("-": standard input): numbers in text, the JSON of an engine, 32-bit
+ * numbers in a file that is named *tokens.bin, or a cache file, opened with the options. The caller
+ * frees *ids with free(). No ids are an error. */
+KVC_API int kvc_token_ids_read(const char *path, const struct kvc_open_options *options,
+                               int32_t **ids, uint64_t *n, struct kvc_error *e);
 
 /* --- comparing --- */
 
@@ -357,10 +473,6 @@ struct kvc_memory {
  * the facts need not. */
 KVC_API struct kvc_file *kvc_file_open_arrays(const struct kvc_memory *m, struct kvc_error *e);
 
-/* Gets the progress of a call in bytes; `total` is 0 if it is unknown. Returns 0, or another number
- * to cancel the call. It is called in the thread of the caller. */
-typedef int kvc_progress_fn(void *state, uint64_t done, uint64_t total);
-
 struct kvc_load_how {
     size_t size;      /* of this struct */
     unsigned threads; /* 0: one per core */
@@ -427,6 +539,46 @@ KVC_API int kvc_pool_arrays(const struct kvc_pool_layout *layout, const struct k
 
 /* Takes n bytes of output. Returns 0, or another number to stop with an input/output error. */
 typedef int kvc_write_fn(void *state, const void *data, size_t n);
+/* Takes n bytes of output that begin at an offset, from any thread and in any order. Returns as
+ * kvc_write_fn does. */
+typedef int kvc_put_fn(void *state, uint64_t offset, const void *data, size_t n);
+
+/* The fit of a profile to the numbers of a layer: mean square of coefficients of K and of V to the
+ * profile's. */
+struct kvc_layer_fit {
+    uint32_t layer;
+    double ratio[2];
+};
+/* What was written. Texts and layers are freed by kvc_write_report_free(). */
+struct kvc_write_report {
+    size_t size;    /* of this struct; set by the caller */
+    uint64_t bytes; /* of the output */
+    /* For packing. */
+    /* of all rows in the source's types, without companions that were left out: ratios are of them;
+     * of these, those of the last rows that are zeros */
+    uint64_t row_bytes, zero_bytes;
+    uint64_t tensor_bytes; /* of the rows that were coded */
+    uint64_t records, sections;
+    uint64_t same_rows; /* stored as references to others */
+    int lossless;       /* the rows that were coded */
+    int dequantized;    /* they are not the source's own: K or V were dequantised */
+    int no_companions;  /* queries and hidden states were left out */
+    int needs_profile;  /* to be read */
+    /* of the stage code: the step, 0: there is no such stage; estimated drift of the text's own
+     * continuation and of recall, 0: unknown; the error that was asked for, measured */
+    double step, kld[2], target_error;
+    /* with `measure`: error left in K and in V, relative, of lossy rows; the recipe with its step;
+     * which tensors it left as they were, as "K of layers 0-14,20; V of layer 3" */
+    double error[2];
+    const char *recipe, *exact;
+    const char *fit; /* "good", "doubtful", "bad", "unknown"; NULL: no stage uses a profile */
+    double fit_ratio[2];
+    const struct kvc_layer_fit *layers;
+    uint32_t n_layers;
+    void *owned;
+};
+/* Frees what the report points to, also of one that was never filled but for its size. */
+KVC_API void kvc_write_report_free(struct kvc_write_report *r);
 
 struct kvc_write_options {
     size_t size;               /* of this struct */
@@ -467,6 +619,25 @@ struct kvc_write_options {
 
     /* for packing, instead of `profile`: one that is open already */
     struct kvc_profile *shared_profile;
+
+    kvc_put_fn *put; /* takes the output in the place of the write function, faster; NULL: none */
+    kvc_note_fn *note;
+    void *note_state;
+    struct kvc_write_report *report; /* NULL: none is wanted */
+    /* For packing. */
+    int measure; /* measure errors for the report, which takes time */
+    int exact;   /* refuse a recipe that would lose values */
+    /* a .kvc whose rows are the first of f, and whose blocks are copied as they are; NULL: none */
+    const struct kvc_file *reuse;
+    /* For unpacking. */
+    /* 1: format NULL also writes a new file of the source's format, with equal values, where the
+     * source's own bytes are not there; and a format that is the source's own, without options,
+     * gives the source's own bytes */
+    int nearest;
+    /* write files of so many tokens each, named STEM-POSITION, with a format that is named; 0: one
+     * file */
+    uint64_t blocks;
+    const char *stem; /* NULL: "block" */
 };
 
 /* Writes f as a .kvc. What a profile tells of the cache (the number of heads, layer numbers, the
@@ -500,6 +671,18 @@ KVC_API int kvc_file_unpack_memory(const struct kvc_file *f, const char *format,
 KVC_API int kvc_file_unpack_folder(const struct kvc_file *f, const char *format, const char *path,
                                    const struct kvc_write_options *options, struct kvc_error *e);
 
+/* What unpacking will write. */
+struct kvc_target_info {
+    size_t size;        /* of this struct; set by the caller */
+    const char *format; /* NULL: the source's own bytes */
+    const char *suffix; /* usual for its files, with the dot; NULL likewise */
+    int members;        /* several files: a folder or an archive */
+    uint64_t bytes;     /* of the source, or about those of the values; 0: unknown */
+};
+KVC_API int kvc_file_target(const struct kvc_file *f, const char *format,
+                            const struct kvc_write_options *options, struct kvc_target_info *info,
+                            struct kvc_error *e);
+
 /* --- profiles --- */
 
 /* Opens a profile once for many files, which several threads may pack and open with it. Files hold
@@ -507,17 +690,99 @@ KVC_API int kvc_file_unpack_folder(const struct kvc_file *f, const char *format,
 KVC_API struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e);
 /* kvc_shared_profile_close(NULL) is legal */
 KVC_API void kvc_shared_profile_close(struct kvc_profile *p);
+struct kvc_profile_info {
+    size_t size;       /* of this struct; set by the caller */
+    const char *model; /* ""; texts belong to the profile */
+    uint8_t sha256[32];
+    const char *metric; /* "fisher", "query", "covariance" */
+    int predicts;       /* layers from others: the default recipe uses it */
+};
+KVC_API int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_info *info);
 
 /* A profile that is learnt from caches of one model, as by kvc-pack --learn-profile
  * (kvc-profile.5). */
 struct kvc_learning;
 KVC_API struct kvc_learning *kvc_learning_new(struct kvc_error *e);
+struct kvc_learning_options {
+    size_t size;   /* of this struct */
+    unsigned back; /* predict each layer from so many before it, at most 7; 0: not at all */
+    /* a profile, open as long as the learning, to which predictors are added; NULL: all is learnt
+     */
+    struct kvc_profile *base;
+    int force_profile; /* add also from caches that do not fit it */
+    unsigned threads;  /* of comparing caches with it; 0: one per core */
+};
+/* kvc_learning_new() predicts each layer from the one before. */
+KVC_API struct kvc_learning *kvc_learning_start(const struct kvc_learning_options *options,
+                                                struct kvc_error *e);
 KVC_API void kvc_learning_free(struct kvc_learning *l); /* kvc_learning_free(NULL) is legal */
 /* Adds a cache; f may be closed afterwards. */
 KVC_API int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e);
 /* Writes the profile. */
 KVC_API int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state,
                                struct kvc_error *e);
+struct kvc_learning_info {
+    size_t size;     /* of this struct; set by the caller */
+    int has_queries; /* of every layer; without, files come out larger */
+    int knows_rope;  /* of all caches; without, K is learnt as it is rotated */
+};
+KVC_API int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info *info);
+
+/* --- what this library knows, for help texts and lists --- */
+
+/* Format i; -1 past the last, or when info->size is not set. */
+struct kvc_format_info {
+    size_t size;      /* of this struct; set by the caller */
+    const char *name; /* as kvc_open_options and kvc_file_unpack() take it */
+    const char *what; /* in a line */
+    const char *suffix;
+    int written; /* it can be written as well as read */
+    /* an option of the tools that takes all options of reading, without "--"; NULL: none */
+    const char *tool;
+};
+KVC_API int kvc_format_info(size_t i, struct kvc_format_info *info);
+/* Option i of reading, or of writing, a format; -1 past the last. */
+struct kvc_format_option_info {
+    size_t size;       /* of this struct; set by the caller */
+    const char *key;   /* "KEY=VALUE" in `set` */
+    const char *value; /* a word for it */
+    int is_flag;       /* "KEY" alone */
+    const char *tool;  /* an option of the tools that means the same; NULL: none */
+    const char *what;  /* in a line */
+};
+KVC_API int kvc_format_option_info(const char *format, int writing, size_t i,
+                                   struct kvc_format_option_info *info);
+/* Checks a format "NAME:KEY=VALUE,KEY=VALUE", and those of `set` (NULL: none) that are its options.
+ */
+KVC_API int kvc_format_check(const char *format, int writing, const char *const *set,
+                             struct kvc_error *e);
+/* Checks a fact "KEY=VALUE" (`facts` of kvc_open_options). */
+KVC_API int kvc_fact_check(const char *fact, struct kvc_error *e);
+/* Names of presets, whose meaning in a line *what gets (may be NULL), and of stages: both are
+ * recipes. NULL past the last. */
+KVC_API const char *kvc_preset_name(size_t i, const char **what);
+KVC_API const char *kvc_stage_name(size_t i);
+struct kvc_recipe_info {
+    size_t size;  /* of this struct; set by the caller */
+    int lossy;    /* some stage is */
+    int rebuilds; /* K and V from hidden states */
+};
+/* Reads a recipe; -1 with *e where it is none. info may be NULL. */
+KVC_API int kvc_recipe_describe(const char *recipe, struct kvc_recipe_info *info,
+                                struct kvc_error *e);
+/* Kernels: name i of those in this build, NULL past the last; and those that are used. */
+KVC_API const char *kvc_kernel_name(size_t i);
+struct kvc_kernels_info {
+    size_t size;      /* of this struct; set by the caller */
+    const char *name; /* NULL: $KVC_KERNEL names none that this CPU can run */
+    const char *rans_encode, *rans_decode;
+    int by_trial; /* these were found by a trial */
+};
+KVC_API int kvc_kernels_describe(struct kvc_kernels_info *info);
+/* Writes the names that resemble `word` most, of those that `names` lists with a NULL at its end,
+ * as "kivi2, kivi4"; "" where none does. Returns text. */
+KVC_API const char *kvc_similar_names(const char *word, const char *const *names, char *text,
+                                      size_t size);
 
 #ifdef __cplusplus
 }

@@ -101,6 +101,9 @@ struct kvc_cuda_plan_info {
     uint64_t on_host;      /* bytes of those that the CPU decodes, as no kernel does */
     uint64_t device_bytes; /* that the plan has allocated, the destination not counted */
     uint32_t tensors;
+    /* from the first byte read to the last decoded; only of kvc_cuda_file_open(), whose bytes count
+     * what the CPU decodes when it is read, too */
+    double seconds;
 };
 /* -1 when info->size is not set. */
 KVC_CUDA_API int kvc_cuda_plan_describe(const struct kvc_cuda_plan *p,
@@ -136,6 +139,19 @@ KVC_CUDA_API void kvc_cuda_cancel(struct kvc_cuda_plan *p);
  * own, once finished. */
 KVC_CUDA_API int kvc_cuda_read(struct kvc_cuda_plan *p, uint32_t i, uint64_t first, uint64_t n,
                                void *dst, struct kvc_error *e);
+
+/* --- files whose rows come from a device --- */
+
+/* Returns 0 if kvc_cuda_file_open() takes a handle: of a whole .kvc that is a file; else -1 and the
+ * reason. */
+KVC_CUDA_API int kvc_cuda_file_takes(const struct kvc_file *f, struct kvc_error *e);
+/* Loads f onto the device, and returns a handle of it whose K, V and latents are read back from
+ * there: to be unpacked, compared and so on. kvc_file_check() of it checks what was not loaded;
+ * load with `verify`. f must stay open. `info` may be NULL. */
+KVC_CUDA_API struct kvc_file *kvc_cuda_file_open(const struct kvc_file *f,
+                                                 const struct kvc_cuda_options *options,
+                                                 struct kvc_cuda_plan_info *info,
+                                                 struct kvc_error *e);
 
 /* --- packing: out of a GPU's memory --- */
 

@@ -16,6 +16,7 @@ int kvc_file_survey(const struct kvc_file *f, struct kvc_survey_info *info) {
         .no_source = s->no_source,
         .layers = s->whole_layers,
         .tokens = s->whole_tokens,
+        .whole = kvc_survey_all_whole(s, kvc_file_whole(f)->cache),
     };
     return kvc_sized_give(info, &own, sizeof own, "kvc_survey_info", NULL);
 }
@@ -31,6 +32,12 @@ int kvc_file_damage(const struct kvc_file *f, uint64_t i, struct kvc_damage_info
         .record = d->record,
         .offset = d->offset,
         .bytes = d->size,
+        .part = d->has_tensor ? kvc_part_kind_name(d->part) : NULL,
+        .role = d->has_tensor ? kvc_role_name(d->role) : NULL,
+        .layer = d->layer,
+        .has_tokens = d->has_tokens,
+        .first = d->first,
+        .end = d->end,
     };
     return kvc_sized_give(info, &own, sizeof own, "kvc_damage_info", NULL);
 }

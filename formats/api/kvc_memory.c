@@ -8,7 +8,7 @@
 #include "formats/api/sized.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
-#include "formats/cache/meta_parse.h"
+#include "formats/cache/meta.h"
 #include "formats/cache/scales.h"
 #include "formats/cache/view.h"
 #include "formats/container/container.h"
@@ -488,7 +488,7 @@ static int make_views(const struct kvc_cache *c, const struct kvc_load_how *o,
     if (kvc_file_pairing(o->pairing, &pairing, e)) return -1;
     if (o->convert && has_blocks(c) && !(view[0] = kvc_view_float(c, e))) return -1;
     if (view[0]) c = view[0];
-    if (pairing == KVC_PAIRING_UNKNOWN || pairing == kvc_cache_pairing(c)) return 0;
+    if (pairing == KVC_PAIRING_UNKNOWN || pairing == c->meta.facts.rope.pairing) return 0;
     return (view[1] = kvc_view_pairing(c, pairing, e)) ? 0 : -1;
 }
 

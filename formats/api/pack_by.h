@@ -1,4 +1,4 @@
-/* pack_by.h: packs an open file by another coder of blocks than the CPU's (kvc_write.c). Not for
+/* pack_by.h: packs an open file by another coder of blocks than the CPU's (kvc_pack.c). Not for
  * users. */
 #ifndef KVC_PACK_BY_H
 #define KVC_PACK_BY_H

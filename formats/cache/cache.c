@@ -335,7 +335,7 @@ static int64_t token_position(const struct kvc_cache *c, int by_row, uint64_t fi
 }
 
 static uint64_t first_token(const struct kvc_cache *c) {
-    uint64_t first = kvc_facts_of(&c->meta).tokens_first;
+    uint64_t first = c->meta.facts.tokens_first;
     /* a position that no token can have counts as unknown */
     return first <= INT64_MAX - c->n_tokens ? first : 0;
 }
@@ -354,14 +354,6 @@ uint64_t kvc_cache_tokens_from(const struct kvc_cache *c, uint64_t first) {
     uint64_t n = 0, begin = first_token(c);
     while (n < c->n_tokens && (uint64_t)token_position(c, by_row, begin, n) == first + n) n++;
     return n;
-}
-
-int kvc_cache_heads_known(const struct kvc_cache *c) {
-    return kvc_facts_of(&c->meta).heads_known;
-}
-
-enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c) {
-    return kvc_facts_of(&c->meta).pairing;
 }
 
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e) {

@@ -199,11 +199,6 @@ int kvc_cells_copy(struct kvc_cells *to, uint64_t at, const struct kvc_cells *fr
  * number is known. Refuses rows that `heads` does not divide. The rows' bytes stay the same. */
 int kvc_cache_set_heads(struct kvc_cache *c, uint32_t heads, struct kvc_error *e);
 
-/* Single facts (facts.h) of a cache: 0 when heads = 1 means an unknown number of KV heads; the RoPE
- * pairing of K. */
-int kvc_cache_heads_known(const struct kvc_cache *c);
-enum kvc_pairing kvc_cache_pairing(const struct kvc_cache *c);
-
 /* Returns the block after the run of up to KVC_RUN_BLOCKS blocks that begins with `block`. */
 uint64_t kvc_cells_run_end(const struct kvc_cells *cells, uint64_t block);
 /* Returns the rows that a run has at most. */

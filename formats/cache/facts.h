@@ -1,14 +1,31 @@
-/* facts.h: the metadata of a cache as typed facts, for code that decides by them. Not for storing
- * or printing metadata (meta.h), and not for facts of a weights file (formats/model/model.h).
+/* facts.h: the keys of metadata that kvc knows, and what they tell of a cache as typed values, for
+ * code that decides by them. Not for storing or printing metadata (meta.h), and not for facts of a
+ * weights file (formats/model/model.h).
  *
- * Facts are a copy: whoever changes metadata decodes them again. An operation decodes them once and
- * hands them on. */
+ * Every list of metadata holds its facts: c->meta.facts. The list is the stored form. Only meta.c
+ * changes a list, and each change of an entry decodes the fact of its key (kvc_facts_note()). So
+ * nobody decodes facts a second time, and facts are never older than the list. Code that supposes
+ * other facts than a cache has changes a copy of the struct.
+ *
+ * To add a fact: its key in keys.h, a field here, a row of the table in facts.c. */
 #ifndef KVC_FACTS_H
 #define KVC_FACTS_H
 
+#include "codecs/error.h"
 #include "codecs/rope.h"
-#include "formats/cache/hidden_states.h"
-#include "formats/cache/meta.h"
+
+#include <stdint.h>
+
+/* The types of values. The numbers are stored in .kvc files. */
+enum kvc_meta_type {
+    KVC_META_BOOL = 1,
+    KVC_META_U64 = 2,
+    KVC_META_I64 = 3,
+    KVC_META_F64 = 4,
+    KVC_META_TEXT = 5, /* UTF-8 without NUL */
+    KVC_META_BYTES = 6,
+    KVC_META_U64S = 7 /* array of u64 */
+};
 
 /* The file format that a cache was read from first: a .kvc keeps the format of the file that was
  * packed. */
@@ -27,34 +44,38 @@ enum kvc_source {
     KVC_SOURCE_HICACHE
 };
 
+/* Where in a layer hidden states were taken, relative to the norm before attention. */
+enum kvc_hidden_place { KVC_HIDDEN_UNKNOWN, KVC_HIDDEN_BEFORE_NORM, KVC_HIDDEN_AFTER_NORM };
+
+/* A zeroed struct knows nothing. Texts and hashes, which have 32 bytes, are owned by the metadata;
+ * NULL: unknown, or empty. */
 struct kvc_facts {
     enum kvc_source source;
-
-    enum kvc_pairing pairing; /* RoPE pairing of K */
-    int pairing_assumed;      /* 1: the pairing is a habit of the source format, not recorded */
-    /* 1: K is stored after RoPE, which is also assumed where the metadata do not say */
-    int after_rope;
-    enum kvc_rope_type rope_type;
-    double theta;      /* base of the angles; 0: unknown */
-    double factor;     /* scaling; 1: none, or unknown */
-    uint64_t rotated;  /* rotated channels of a head, see kvc_facts_rotated() */
-    int rotated_known; /* 0: `rotated` is 0 and means nothing */
+    struct kvc_rope_facts rope; /* of K; without the angles of a layer (layer_rope.h) */
 
     uint64_t tile[2]; /* Hadamard tiles by which K and V are rotated; 0: not rotated, or unknown */
     int tile_known[2];
 
-    int heads_known;  /* 0: K and V with one head stand for an unknown number of KV heads */
-    int layers_known; /* 0: layer numbers are in cache order */
+    int heads_unknown;  /* 1: K and V with one head stand for an unknown number of KV heads */
+    int layers_unknown; /* 1: layer numbers are in cache order */
     /* tokens of the sliding window, where a layer has no window of its own; 0: unknown */
     uint64_t window;
+    int window_assumed;  /* 1: layers are shorter than others, and no name says why */
+    int positions_given; /* 1: the file says them, though it has more ids than rows */
     enum kvc_hidden_place hidden_place;
     uint64_t tokens_first; /* position of the first token id */
-    /* 1: rows were packed with a profile, and layers have the numbers that it gave them */
-    int has_profile;
+    /* hash of the profile that rows were packed with: layers have the numbers that it gave them */
+    const uint8_t *profile;
+    const uint8_t *parent; /* the prefix key at tokens_first (prefix.h) */
+    const char *shard;     /* "rank/size" */
+    const char *rows_used; /* positions that are no padding */
+    const char *scale[2];  /* of values of 8 bits: K and latents, V (scales.h) */
+    const char *identity;  /* at the start of the chain of prefix keys (prefix.h) */
 
     /* Of the model; 0: unknown. */
-    uint64_t layers, query_heads, kv_heads, head_dim, head_dim_v;
-    const char *architecture; /* "": unknown; owned by the metadata */
+    const char *model, *architecture, *adapters;
+    uint64_t layers, query_heads, kv_heads, head_dim;
+    uint64_t head_dim_v; /* of V, where it differs; see kvc_facts_head_dim_v() */
 
     /* Of llama.cpp's files. */
     int had_tokens;      /* 1: the file had token ids */
@@ -62,10 +83,30 @@ struct kvc_facts {
     uint64_t cell_words; /* words of a cell before its sequence ids (M-RoPE) */
 };
 
-struct kvc_facts kvc_facts_of(const struct kvc_meta *meta);
+/* Decodes the fact of a key from its value of n bytes in the list, as meta.c keeps it; NULL: the
+ * list has none. A value of another type than the key has counts as absent. For meta.c. */
+void kvc_facts_note(struct kvc_facts *facts, const char *key, enum kvc_meta_type type,
+                    const uint8_t *value, uint64_t n);
 
-/* Returns the rotated channels of a head of `dim` channels: all of them where the number is
- * unknown. */
-uint64_t kvc_facts_rotated(const struct kvc_facts *facts, uint64_t dim);
+/* Returns the type that values of a key have; text for keys that kvc does not know. */
+enum kvc_meta_type kvc_fact_type(const char *key);
+/* Refuses a key that is no fact of the model and its values, and names similar ones. */
+int kvc_fact_need(const char *key, struct kvc_error *e);
+/* Refuses a text that somebody gives for a key: words that mean nothing, and keys that kvc keeps
+ * for itself. */
+int kvc_fact_value_check(const char *key, const char *value, struct kvc_error *e);
+
+/* Checks the value of scale.k or scale.v: numbers above 0, of layers 0, 1, ... with ',' between
+ * layers and ':' between heads; a layer without a number is unknown; one layer alone means all
+ * layers, one number of a layer all its heads. Returns 0 or -1. */
+int kvc_scales_check(const char *text);
+/* Reads the numbers of a layer, which ends with ',' or the text. Counts them in *n, and keeps the
+ * first `room`. Returns the rest, or NULL. */
+const char *kvc_scales_layer(const char *text, float *scale, uint64_t room, uint64_t *n);
+
+/* Returns the channels of a head of V. */
+static inline uint64_t kvc_facts_head_dim_v(const struct kvc_facts *facts) {
+    return facts->head_dim_v ? facts->head_dim_v : facts->head_dim;
+}
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "formats/cache/cache.h"
 #include "formats/cache/facts.h"
-#include "formats/cache/rope_pairing.h"
+#include "formats/cache/rope_names.h"
 #include "formats/io/bundle.h"
 #include "formats/io/member_sink.h"
 #include "formats/io/sink.h"
@@ -63,7 +63,7 @@ struct kvc_import_options {
     /* .kvc: the file may be damaged (salvage.h); only with `format` "kvc" */
     int salvage;
     const char *const *facts; /* "KEY=VALUE", which replace those of the file and of its model
-                                 (meta_parse.h), NULL-terminated; NULL: none */
+                                 (facts.h), NULL-terminated; NULL: none */
 };
 
 struct kvc_export_options {

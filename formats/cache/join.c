@@ -76,7 +76,7 @@ static const struct kvc_cells *live_cells(const struct kvc_cache *c) {
 static int are_without_positions(const struct join *j) {
     for (size_t i = 0; i < j->n; i++) {
         const struct kvc_cells *cells = live_cells(j->from[i].cache);
-        if (kvc_facts_of(&j->from[i].cache->meta).source == KVC_SOURCE_LLAMA) return 0;
+        if (j->from[i].cache->meta.facts.source == KVC_SOURCE_LLAMA) return 0;
         if (!cells->n || kvc_cells_position(cells, 0) ||
             kvc_cells_position(cells, cells->n - 1) != (int64_t)cells->n - 1)
             return 0;
@@ -181,18 +181,16 @@ static int join_extras(struct kvc_cache *c, const struct join *j, struct kvc_err
 /* Refuses operands whose parent keys are of other tokens than those that precede them. Only keys of
  * one identity are compared. */
 static int check_parents(const struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
-    const char *identity = kvc_meta_text(&c->meta, KVC_KEY_PREFIX_IDENTITY, NULL);
+    const char *identity = c->meta.facts.identity;
     uint8_t *keys = NULL;
     struct kvc_prefix p;
     int status = kvc_prefix_of(&p, &c->meta, e);
     const uint64_t n = kvc_cache_tokens_from(c, p.first) / KVC_PREFIX_TOKENS;
     for (size_t i = 1; i < j->n && !status; i++) {
-        const struct kvc_meta *meta = &j->from[i].cache->meta;
-        const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0),
-                       number = (first - p.first) / KVC_PREFIX_TOKENS;
-        const struct kvc_meta_entry *parent = kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
-        const char *its = kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, "");
-        if (!parent || parent->size != KVC_KEY_BYTES || first <= p.first || number > n ||
+        const struct kvc_facts *facts = &j->from[i].cache->meta.facts;
+        const uint64_t first = facts->tokens_first, number = (first - p.first) / KVC_PREFIX_TOKENS;
+        const char *its = facts->identity ? facts->identity : "";
+        if (!facts->parent || first <= p.first || number > n ||
             (identity && strcmp(identity, its) != 0))
             continue;
         /* the chain begins at position 0, with the identity of the first operand that has a parent
@@ -209,7 +207,7 @@ static int check_parents(const struct kvc_cache *c, const struct join *j, struct
                           : kvc_fail_memory(e, "prefix keys");
         }
         if (!status &&
-            memcmp(parent->value, keys + (number - 1) * KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)
+            memcmp(facts->parent, keys + (number - 1) * KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)
             status = kvc_fail(e, KVC_ERR_USAGE,
                               "%s does not continue %s: its prefix key (prefix.parent) is of other "
                               "tokens before it",
@@ -224,7 +222,7 @@ static int check_parents(const struct kvc_cache *c, const struct join *j, struct
 static int join_prefix(struct kvc_cache *c, const struct join *j, struct kvc_error *e) {
     static const char *const of_first[] = {KVC_KEY_PREFIX_PARENT, KVC_KEY_PREFIX_IDENTITY};
     const struct kvc_meta *meta = &j->from[0].cache->meta;
-    const int has_parent = c->tokens && kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT);
+    const int has_parent = c->tokens && meta->facts.parent;
     kvc_meta_remove(&c->meta, KVC_KEY_PREFIX_EXTRAS);
     for (size_t i = 0; i < sizeof of_first / sizeof of_first[0]; i++) {
         const struct kvc_meta_entry *entry = kvc_meta_find(meta, of_first[i]);

@@ -136,7 +136,7 @@ static int refuse_latent(const struct kvc_join_operand *x, struct kvc_error *e) 
 }
 
 static int share_tokens(struct kvc_cache *c, const struct kvc_cache *from, struct kvc_error *e) {
-    const uint64_t first = kvc_facts_of(&from->meta).tokens_first;
+    const uint64_t first = from->meta.facts.tokens_first;
     if (!from->n_tokens) return 0;
     if (kvc_cache_set_tokens(c, from->tokens, from->n_tokens, e)) return -1;
     return first ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, first, e) : 0;
@@ -212,9 +212,9 @@ static int check_same(const struct kvc_join_operand *a, const struct kvc_join_op
 static int check_rank(const struct kvc_join_operand *x, size_t rank, size_t ranks,
                       struct kvc_error *e) {
     char due[48];
-    const char *shard = kvc_meta_text(&x->cache->meta, KVC_KEY_SHARD, "");
+    const char *shard = x->cache->meta.facts.shard;
     snprintf(due, sizeof due, "%zu/%zu", rank, ranks);
-    if (!*shard || strcmp(shard, due) == 0) return 0;
+    if (!shard || strcmp(shard, due) == 0) return 0;
     return kvc_fail(e, KVC_ERR_USAGE,
                     "%s: is shard %s, and is given as %s: all ranks must be given, in their order",
                     x->name, shard, due);
@@ -223,9 +223,9 @@ static int check_rank(const struct kvc_join_operand *x, size_t rank, size_t rank
 /* Refuses scales of single heads: the cache that is made has other heads. */
 static int check_scales(const struct kvc_join_operand *x, struct kvc_error *e) {
     static const char *const keys[] = {KVC_KEY_SCALE_K, KVC_KEY_SCALE_V};
+    const char *const *scale = x->cache->meta.facts.scale;
     for (int i = 0; i < 2; i++)
-        if (strchr(kvc_meta_text(&x->cache->meta, keys[i], ""), ':') &&
-            kvc_cache_is_scaled(x->cache))
+        if (scale[i] && strchr(scale[i], ':') && kvc_cache_is_scaled(x->cache))
             return kvc_fail(
                 e, KVC_ERR_UNSUPPORTED,
                 "%s has scales of single heads (%s), which are neither joined nor divided", x->name,
@@ -252,7 +252,7 @@ static int join_heads_build(struct kvc_cache *c, const struct kvc_join_operand *
             return -1;
         if (i && (check_same(&from[0], &from[i], e) || check_same(&from[i], &from[0], e)))
             return -1;
-        heads_known &= kvc_cache_heads_known(from[i].cache);
+        heads_known &= !from[i].cache->meta.facts.heads_unknown;
     }
     if (add_parts(c, join_tensor, &heads_known, &report->left_out, e) || join_meta(c, from, n, e))
         return -1;
@@ -309,13 +309,13 @@ static int shard_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, vo
 
 static int build_shard(struct kvc_cache *c, const struct kvc_join_operand *from, struct rank *r,
                        int *left_out, struct kvc_error *e) {
-    const struct kvc_facts facts = kvc_facts_of(&from->cache->meta);
-    const char *shard = kvc_meta_text(&from->cache->meta, KVC_KEY_SHARD, "");
+    const struct kvc_facts *facts = &from->cache->meta.facts;
     char text[48];
-    memcpy(r->tile, facts.tile, sizeof r->tile);
-    if (*shard)
-        return kvc_fail(e, KVC_ERR_USAGE, "is shard %s already: it cannot be divided again", shard);
-    if (!facts.heads_known)
+    memcpy(r->tile, facts->tile, sizeof r->tile);
+    if (facts->shard)
+        return kvc_fail(e, KVC_ERR_USAGE, "is shard %s already: it cannot be divided again",
+                        facts->shard);
+    if (facts->heads_unknown)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
                              "dividing heads among ranks needs the number of KV heads");
     if (kvc_join_check_operand(from, e) || check_scales(from, e) ||

@@ -32,7 +32,7 @@ static int has_part(const struct kvc_cache *c, enum kvc_part_kind kind) {
 }
 
 static int are_known(const struct kvc_cache *c) {
-    return kvc_facts_of(&c->meta).layers_known;
+    return !c->meta.facts.layers_unknown;
 }
 
 int kvc_layers_ambiguous(const struct kvc_cache *c) {

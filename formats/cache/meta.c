@@ -1,10 +1,14 @@
-/* meta.c: the sorted list of typed metadata, and its encoding as a META section. */
+/* meta.c: the sorted list of typed metadata, from and to text, and as a META section. */
 #include "formats/cache/meta.h"
 
 #include "codecs/memory.h"
 #include "codecs/number.h"
+#include "formats/cache/keys.h"
+#include "formats/cache/rope_names.h"
 #include "formats/io/bytes.h"
+#include "formats/io/hash.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,6 +109,7 @@ static int set(struct kvc_meta *m, const char *key, enum kvc_meta_type type, int
         m->n++;
     }
     m->entry[at] = entry;
+    kvc_facts_note(&m->facts, entry.key, type, entry.value, size);
     return 0;
 memory:
     entry_free(&entry);
@@ -166,6 +171,7 @@ void kvc_meta_remove(struct kvc_meta *m, const char *key) {
     int found;
     size_t at = locate(m, key, &found);
     if (!found) return;
+    kvc_facts_note(&m->facts, key, m->entry[at].type, NULL, 0);
     entry_free(&m->entry[at]);
     memmove(m->entry + at, m->entry + at + 1, (m->n - at - 1) * sizeof *m->entry);
     m->n--;
@@ -223,6 +229,8 @@ int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise) {
     return x ? x->value[0] : otherwise;
 }
 
+/* --- to text --- */
+
 /* Converts the result of snprintf() to a size. */
 static size_t printed(int n) {
     return n > 0 ? (size_t)n : 0;
@@ -251,6 +259,98 @@ size_t kvc_meta_print(const struct kvc_meta_entry *x, char *text, size_t size) {
     }
     return 0;
 }
+
+/* --- from text --- */
+
+enum { MOST_KEY = 255, MOST_BYTES = 512, MOST_COUNTS = 16 };
+
+static int set_bytes(struct kvc_meta *m, const char *key, const char *value, struct kvc_error *e) {
+    uint8_t bytes[MOST_BYTES];
+    const size_t n = strlen(value);
+    int good = n && n % 2 == 0 && n / 2 <= sizeof bytes;
+    for (size_t i = 0; i < n / 2 && good; i++) {
+        const int high = kvc_hex_digit(value[2 * i]), low = kvc_hex_digit(value[2 * i + 1]);
+        good = high >= 0 && low >= 0;
+        bytes[i] = (uint8_t)(high * 16 + low);
+    }
+    return good ? kvc_meta_set_bytes(m, key, bytes, n / 2, e)
+                : kvc_fail(e, KVC_ERR_USAGE, "%s: is not up to %d bytes in hex", key, MOST_BYTES);
+}
+
+static int set_number(struct kvc_meta *m, const char *key, const char *value, int is_float,
+                      struct kvc_error *e) {
+    char *end;
+    double x;
+    if (is_float && kvc_number_read(value, &x))
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: is no number", key);
+    if (is_float) return kvc_meta_set_f64(m, key, x, e);
+    errno = 0;
+    const unsigned long long n = strtoull(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || errno)
+        return kvc_fail(e, KVC_ERR_USAGE, "%s: is no whole number from 0 to 2^64 - 1", key);
+    return kvc_meta_set_u64(m, key, n, e);
+}
+
+/* Sets whole numbers with spaces or commas between them. */
+static int set_counts(struct kvc_meta *m, const char *key, const char *value, struct kvc_error *e) {
+    uint64_t counts[MOST_COUNTS];
+    size_t n = 0;
+    while (*value) {
+        char *end;
+        errno = 0;
+        const unsigned long long count = strtoull(value, &end, 10);
+        const int more = (*end == ' ' || *end == ',') && end[1];
+        if (*value < '0' || *value > '9' || errno || n == MOST_COUNTS || (*end && !more)) {
+            n = 0;
+            break;
+        }
+        counts[n++] = count;
+        value = end + (*end != 0);
+    }
+    return n ? kvc_meta_set_u64s(m, key, counts, n, e)
+             : kvc_fail(e, KVC_ERR_USAGE, "%s: is no list of up to %d whole numbers, as 16 24 24",
+                        key, MOST_COUNTS);
+}
+
+int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e) {
+    char key[MOST_KEY + 1];
+    const char *value = strchr(text, '=');
+    if (!value || value == text || value - text > MOST_KEY)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "metadata are given as KEY=VALUE, with a key of at most %d bytes",
+                        MOST_KEY);
+    snprintf(key, sizeof key, "%.*s", (int)(value++ - text), text);
+    if (kvc_fact_value_check(key, value, e)) return -1;
+    switch (kvc_fact_type(key)) {
+    case KVC_META_BOOL:
+        if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
+            return kvc_fail(e, KVC_ERR_USAGE, "%s: is neither true nor false", key);
+        return kvc_meta_set_bool(m, key, *value == 't', e);
+    case KVC_META_U64: return set_number(m, key, value, 0, e);
+    case KVC_META_F64: return set_number(m, key, value, 1, e);
+    case KVC_META_U64S: return set_counts(m, key, value, e);
+    case KVC_META_BYTES: return set_bytes(m, key, value, e);
+    default: return kvc_meta_set_text(m, key, value, e);
+    }
+}
+
+int kvc_meta_give(struct kvc_meta *m, const char *const *facts, struct kvc_error *e) {
+    for (; facts && *facts; facts++) {
+        char key[MOST_KEY + 1];
+        const size_t n = strcspn(*facts, "=");
+        snprintf(key, sizeof key, "%.*s", (int)(n < MOST_KEY ? n : MOST_KEY), *facts);
+        if (kvc_fact_need(key, e) || kvc_meta_parse(m, *facts, e)) return -1;
+        if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0) kvc_meta_remove(m, KVC_KEY_ROPE_ASSUMED);
+    }
+    return 0;
+}
+
+int kvc_meta_set_pairing(struct kvc_meta *m, enum kvc_pairing pairing, struct kvc_error *e) {
+    kvc_meta_remove(m, KVC_KEY_ROPE_ASSUMED);
+    return kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e);
+}
+
+/* --- the section --- */
 
 int kvc_meta_encode(const struct kvc_meta *m, uint8_t **bytes, size_t *n, struct kvc_error *e) {
     size_t size = 4;

@@ -1,23 +1,13 @@
-/* meta.h: typed metadata: a sorted list of keys with values. Not for the meaning of keys
- * (FORMAT.md), nor for deciding by them (facts.h). */
+/* meta.h: typed metadata: a sorted list of keys with values, as a .kvc stores it. Not for the
+ * meaning of keys (FORMAT.md), nor for deciding by them (facts.h). */
 #ifndef KVC_META_H
 #define KVC_META_H
 
 #include "codecs/error.h"
+#include "formats/cache/facts.h"
 
 #include <stddef.h>
 #include <stdint.h>
-
-/* The numbers are stored in .kvc files. */
-enum kvc_meta_type {
-    KVC_META_BOOL = 1,
-    KVC_META_U64 = 2,
-    KVC_META_I64 = 3,
-    KVC_META_F64 = 4,
-    KVC_META_TEXT = 5, /* UTF-8 without NUL */
-    KVC_META_BYTES = 6,
-    KVC_META_U64S = 7 /* array of u64 */
-};
 
 struct kvc_meta_entry {
     char *key;
@@ -30,6 +20,7 @@ struct kvc_meta_entry {
 struct kvc_meta {
     struct kvc_meta_entry *entry; /* sorted by key, byte order, unique */
     size_t n, capacity;
+    struct kvc_facts facts; /* what the entries tell, always as they are now */
 };
 
 void kvc_meta_free(struct kvc_meta *m);
@@ -59,6 +50,16 @@ int kvc_meta_bool(const struct kvc_meta *m, const char *key, int otherwise);
 /* Writes one entry as text ("0.5", "true", bytes in hex), cut to `size` bytes with the NUL. Returns
  * the length of the whole text, as snprintf() does. `text` may be NULL if size is 0. */
 size_t kvc_meta_print(const struct kvc_meta_entry *entry, char *text, size_t size);
+
+/* Sets an entry from "KEY=VALUE", of the type that the key has: numbers are decimal, a bool is true
+ * or false, bytes are hex. Keys that kvc keeps for itself are refused. */
+int kvc_meta_parse(struct kvc_meta *m, const char *text, struct kvc_error *e);
+/* Sets facts of a cache that somebody knows who did not write its file: "KEY=VALUE",
+ * NULL-terminated; NULL: none. Refuses keys that are no facts, and names similar ones. What the
+ * metadata said before is replaced. */
+int kvc_meta_give(struct kvc_meta *m, const char *const *facts, struct kvc_error *e);
+/* Notes the RoPE pairing of K, which is known from now on. */
+int kvc_meta_set_pairing(struct kvc_meta *m, enum kvc_pairing pairing, struct kvc_error *e);
 
 /* The META section (FORMAT.md). kvc_meta_encode() allocates *bytes, which the caller frees.
  * kvc_meta_decode() refuses keys that are not sorted and unique, unknown types, and unknown

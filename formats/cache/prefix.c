@@ -1,5 +1,5 @@
-/* prefix.c: the hash chain over model identity and tokens. Spec: KEYS.md, "Prefix keys". Not for
- * choosing files by it (the tools do). */
+/* prefix.c: the hash chain over model identity and tokens, and token ids that are given to a cache.
+ * Spec: KEYS.md, "Prefix keys". Not for choosing files by it (the tools do). */
 #include "formats/cache/prefix.h"
 
 #include "codecs/memory.h"
@@ -39,18 +39,18 @@ static int by_fingerprint(const struct kvc_meta *meta, char *text, size_t size) 
 /* Writes "model:<hex of the hash of its name and geometry>"; returns 0 if the metadata have no
  * name. */
 static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) {
-    const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, "");
-    const char *arch = kvc_meta_text(meta, KVC_KEY_MODEL_ARCH, "");
-    if (!*name) return 0;
+    const struct kvc_facts *facts = &meta->facts;
+    const char *name = facts->model, *arch = facts->architecture ? facts->architecture : "";
+    if (!name) return 0;
     uint8_t hash[KVC_SHA256_BYTES];
     char hex[2 * KVC_SHA256_BYTES + 1];
     struct kvc_sha256 h;
     kvc_sha256_init(&h);
     kvc_sha256_update(&h, name, strlen(name) + 1); /* NULs between the texts */
     kvc_sha256_update(&h, arch, strlen(arch) + 1);
-    kvc_sha256_u64(&h, kvc_meta_u64(meta, KVC_KEY_MODEL_LAYERS, 0));
-    kvc_sha256_u64(&h, kvc_meta_u64(meta, KVC_KEY_MODEL_KV_HEADS, 0));
-    kvc_sha256_u64(&h, kvc_meta_u64(meta, KVC_KEY_MODEL_HEAD_DIM, 0));
+    kvc_sha256_u64(&h, facts->layers);
+    kvc_sha256_u64(&h, facts->kv_heads);
+    kvc_sha256_u64(&h, facts->head_dim);
     if (kvc_sha256_final(&h, hash, NULL)) return 0;
     kvc_hex(hash, sizeof hash, hex);
     snprintf(text, size, "model:%s", hex);
@@ -60,8 +60,8 @@ static int prefix_by_name(const struct kvc_meta *meta, char *text, size_t size) 
 void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_t size) {
     if (!by_fingerprint(meta, text, size) && !prefix_by_name(meta, text, size))
         snprintf(text, size, "unknown");
-    const char *adapters = kvc_meta_text(meta, KVC_KEY_MODEL_ADAPTERS, "");
-    if (!*adapters) return;
+    const char *adapters = meta->facts.adapters;
+    if (!adapters) return;
     /* Adapters change K and V of the same weights. */
     uint8_t hash[KVC_SHA256_BYTES];
     char hex[17];
@@ -75,8 +75,8 @@ void kvc_prefix_identity_of_model(const struct kvc_meta *meta, char *text, size_
 }
 
 void kvc_prefix_identity(const struct kvc_meta *meta, char *text, size_t size) {
-    const char *named = kvc_meta_text(meta, KVC_KEY_PREFIX_IDENTITY, "");
-    if (*named && strlen(named) < size) snprintf(text, size, "%s", named);
+    const char *named = meta->facts.identity;
+    if (named && strlen(named) < size) snprintf(text, size, "%s", named);
     else kvc_prefix_identity_of_model(meta, text, size);
 }
 
@@ -97,7 +97,7 @@ int kvc_prefix_of(struct kvc_prefix *p, const struct kvc_meta *meta, struct kvc_
     kvc_prefix_identity(meta, identity, sizeof identity);
     if (kvc_prefix_begin(p, identity, e) || kvc_extras_of(meta, &p->extras, e)) return -1;
     if (!parent) return 0;
-    const uint64_t first = kvc_meta_u64(meta, KVC_KEY_TOKENS_FIRST, 0);
+    const uint64_t first = meta->facts.tokens_first;
     if (parent->type != KVC_META_BYTES || parent->size != KVC_KEY_BYTES)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata key '" KVC_KEY_PREFIX_PARENT "' is not %d bytes", KVC_KEY_BYTES);
@@ -328,4 +328,110 @@ int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t 
         return -1;
     if (m->common) m->common += p.first;
     return 0;
+}
+
+/* --- token ids that the caller knows --- */
+
+/* The ids of a list that a cache keeps. */
+struct given {
+    const int32_t *id;
+    uint64_t n;
+    uint64_t first;  /* position of the first; 0 where ids follow rows that leave positions out */
+    uint64_t before; /* ids of the list before them: all positions before `first`, or none */
+};
+
+/* Returns 1 if the positions follow each other from one that is not negative on. */
+static int is_run(const struct kvc_cells *cells) {
+    const int64_t first = kvc_cells_position(cells, 0);
+    for (uint64_t i = 1; i < cells->n; i++)
+        if (kvc_cells_position(cells, i) - first != (int64_t)i) return 0;
+    return first >= 0;
+}
+
+static int give_tokens_take(struct given *g, const struct kvc_cache *c, const int32_t *tokens,
+                            uint64_t n, struct kvc_error *e) {
+    const struct kvc_cells *cells = c->n_parts ? &c->part[0].cells : NULL;
+    if (!cells || !cells->n)
+        return kvc_fail(e, KVC_ERR_USAGE, "token ids are given, and the cache has no tokens");
+    for (uint32_t i = 1; i < c->n_parts; i++)
+        if (c->part[i].stream && c->part[i].cells.n)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "token ids are given, and the cache holds several streams");
+    const int64_t first = kvc_cells_position(cells, 0),
+                  last = kvc_cells_position(cells, cells->n - 1);
+    const uint64_t begin = is_run(cells) ? (uint64_t)first : 0;
+    *g = (struct given){.id = tokens, .n = n};
+    if (n == cells->n) {
+        g->first = begin;
+        return 0;
+    }
+    if (last < 0 || n != (uint64_t)last + 1)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "%" PRIu64 " token ids are given, and the cache has %" PRIu64
+                        " tokens at positions %" PRId64 " to %" PRId64
+                        ": give one for each, or one for each position from 0 on",
+                        n, cells->n, first, last);
+    *g = (struct given){.id = tokens + begin, .n = n - begin, .first = begin, .before = begin};
+    return 0;
+}
+
+/* Compares the prefix keys of a cache without token ids. */
+static int check_keys(const struct kvc_cache *c, const struct given *g, struct kvc_error *e) {
+    struct kvc_prefix p;
+    uint64_t common = 0;
+    if (!c->n_prefix_keys) return 0;
+    if (kvc_prefix_of(&p, &c->meta, e)) return -1;
+    if (p.first >= g->first && p.first - g->first <= g->n &&
+        kvc_prefix_common(&p, c->prefix_keys, c->n_prefix_keys, g->id + (p.first - g->first),
+                          g->n - (p.first - g->first), &common, e))
+        return -1;
+    return common == c->n_prefix_keys * KVC_PREFIX_TOKENS
+               ? 0
+               : kvc_fail(e, KVC_ERR_USAGE,
+                          "the cache has prefix keys of other token ids than those that are given");
+}
+
+/* Records the prefix key at the begin of a cache, or compares it. */
+static int chain(struct kvc_cache *c, const struct given *g, struct kvc_error *e) {
+    const uint8_t *known = c->meta.facts.parent;
+    char identity[KVC_IDENTITY_BYTES];
+    struct kvc_prefix p;
+    if (!g->before || g->before % KVC_PREFIX_TOKENS) return 0;
+    if (known) kvc_prefix_identity(&c->meta, identity, sizeof identity);
+    else kvc_prefix_identity_of_model(&c->meta, identity, sizeof identity);
+    uint8_t *keys = kvc_alloc(g->before / KVC_PREFIX_TOKENS, KVC_KEY_BYTES);
+    const uint8_t *parent = keys + (g->before / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
+    int status = keys ? 0 : kvc_fail_memory(e, "prefix keys");
+    if (!status)
+        status = kvc_prefix_begin(&p, identity, e) ||
+                         kvc_prefix_keys(&p, g->id - g->before, g->before, keys, e)
+                     ? -1
+                     : 0;
+    if (!status && known && memcmp(known, parent, KVC_KEY_BYTES) != 0)
+        status = kvc_fail(e, KVC_ERR_USAGE,
+                          "the cache goes on from other token ids than those that are given "
+                          "(" KVC_KEY_PREFIX_PARENT ")");
+    if (!status && !known)
+        status = kvc_meta_set_bytes(&c->meta, KVC_KEY_PREFIX_PARENT, parent, KVC_KEY_BYTES, e) ||
+                         kvc_meta_set_text(&c->meta, KVC_KEY_PREFIX_IDENTITY, identity, e)
+                     ? -1
+                     : 0;
+    free(keys);
+    return status;
+}
+
+int kvc_cache_give_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
+                          struct kvc_error *e) {
+    struct given g;
+    if (give_tokens_take(&g, c, tokens, n, e)) return -1;
+    if (c->tokens && c->n_tokens) {
+        if (c->n_tokens == g.n && memcmp(c->tokens, g.id, (size_t)g.n * sizeof *g.id) == 0)
+            return 0;
+        return kvc_fail(e, KVC_ERR_USAGE, "has other token ids than those that are given");
+    }
+    if (check_keys(c, &g, e) || chain(c, &g, e) || kvc_cache_set_tokens(c, g.id, g.n, e)) return -1;
+    free(c->prefix_keys); /* the writer makes them of the ids */
+    c->prefix_keys = NULL;
+    c->n_prefix_keys = 0;
+    return g.first ? kvc_meta_set_u64(&c->meta, KVC_KEY_TOKENS_FIRST, g.first, e) : 0;
 }

@@ -66,4 +66,11 @@ struct kvc_prefix_matched {
 int kvc_prefix_match(const struct kvc_cache *c, const int32_t *tokens, uint64_t n,
                      struct kvc_prefix_matched *m, struct kvc_error *e);
 
+/* Gives a cache whose source holds no token ids n ids that the caller knows: one for each token of
+ * the cache, or one for each position from 0 on. If the cache begins later, the latter also give
+ * its first prefix key (prefix.parent), where one ends there; it must have its model's facts by
+ * then. Refuses another number of ids, and a cache that has other ids, or prefix keys of others. */
+int kvc_cache_give_tokens(struct kvc_cache *c, const int32_t *tokens, uint64_t n,
+                          struct kvc_error *e);
+
 #endif

@@ -25,28 +25,12 @@
 #define ROPE_ORIGINAL 21 /* and the next: only where they are there */
 #define ROPE_SECTIONS 22
 
-/* The facts 2 to 15 in order of their tags. REAL is an f64 of the metadata that is hashed as
- * binary32. */
-enum form { TEXT, COUNT, REAL, HASH };
-static const struct {
-    uint8_t tag;
-    enum form form;
-    const char *key;
-} facts[] = {
-    {2, HASH, KVC_KEY_TOKENIZER},
-    {3, TEXT, KVC_KEY_MODEL_ARCH},
-    {4, HASH, KVC_KEY_MODEL_ADAPTERS_HASH},
-    {LAYERS, HASH, NULL}, /* of the table */
-    {6, TEXT, KVC_KEY_ROPE_K},
-    {7, TEXT, KVC_KEY_ROPE_PAIRING},
-    {8, TEXT, KVC_KEY_ROPE_TYPE},
-    {9, REAL, KVC_KEY_ROPE_THETA},
-    {10, COUNT, KVC_KEY_ROPE_DIM},
-    {11, REAL, KVC_KEY_ROPE_FACTOR},
-    {12, COUNT, KVC_KEY_HADAMARD_K},
-    {13, COUNT, KVC_KEY_HADAMARD_V},
-    {14, COUNT, KVC_KEY_WINDOW},
-    {15, TEXT, KVC_KEY_SHARD},
+/* The facts of the tags 2 to 15. A f64 is hashed as binary32. */
+static const char *const facts[] = {
+    KVC_KEY_TOKENIZER, KVC_KEY_MODEL_ARCH,   KVC_KEY_MODEL_ADAPTERS_HASH, NULL /* LAYERS */,
+    KVC_KEY_ROPE_K,    KVC_KEY_ROPE_PAIRING, KVC_KEY_ROPE_TYPE,           KVC_KEY_ROPE_THETA,
+    KVC_KEY_ROPE_DIM,  KVC_KEY_ROPE_FACTOR,  KVC_KEY_HADAMARD_K,          KVC_KEY_HADAMARD_V,
+    KVC_KEY_WINDOW,    KVC_KEY_SHARD,
 };
 
 void kvc_prefix_space_begin(struct kvc_sha256 *h) {
@@ -83,22 +67,25 @@ static void put_real(uint8_t bytes[4], float v) {
     put_u32(bytes, bits);
 }
 
-/* Puts a fact of the metadata; one that is absent or of another type is unknown. */
-static void put_fact(struct items *out, uint8_t tag, enum form form, const struct kvc_meta *meta,
-                     const char *key) {
-    static const enum kvc_meta_type type[] = {[TEXT] = KVC_META_TEXT,
-                                              [COUNT] = KVC_META_U64,
-                                              [REAL] = KVC_META_F64,
-                                              [HASH] = KVC_META_BYTES};
+/* Returns the entry of a key; NULL: the key is absent, empty or of another type than it has. */
+static const struct kvc_meta_entry *prefix_space_find(const struct kvc_meta *meta,
+                                                      const char *key) {
     const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
+    return entry && entry->type == kvc_fact_type(key) && entry->size ? entry : NULL;
+}
+
+/* Puts a fact of the metadata; one that is unknown is empty. */
+static void put_fact(struct items *out, uint8_t tag, const struct kvc_meta *meta, const char *key) {
+    const struct kvc_meta_entry *entry = prefix_space_find(meta, key);
+    const int is_text = kvc_fact_type(key) == KVC_META_TEXT;
     uint8_t real[4];
-    if (!entry || entry->type != type[form]) {
-        prefix_space_put(out, tag, key, form == TEXT, NULL, 0);
-    } else if (form == REAL) {
+    if (!entry) {
+        prefix_space_put(out, tag, key, is_text, NULL, 0);
+    } else if (entry->type == KVC_META_F64) {
         put_real(real, (float)kvc_meta_f64(meta, key, 0));
         prefix_space_put(out, tag, key, 0, real, sizeof real);
     } else {
-        prefix_space_put(out, tag, key, form == TEXT, entry->value, (size_t)entry->size);
+        prefix_space_put(out, tag, key, is_text, entry->value, (size_t)entry->size);
     }
 }
 
@@ -118,8 +105,8 @@ static int compare(const void *a, const void *b) {
     return x->layer < y->layer ? -1 : x->layer > y->layer;
 }
 
-static uint8_t *put_tensor(uint8_t *p, const struct kvc_tensor *t, int heads_known) {
-    const int unknown = !heads_known && t->shape.heads == 1 &&
+static uint8_t *put_tensor(uint8_t *p, const struct kvc_tensor *t, int heads_unknown) {
+    const int unknown = heads_unknown && t->shape.heads == 1 &&
                         (t->role == KVC_ROLE_K || t->role == KVC_ROLE_V);
     p[0] = (uint8_t)t->role;
     p[1] = (uint8_t)t->shape.dtype;
@@ -129,7 +116,7 @@ static uint8_t *put_tensor(uint8_t *p, const struct kvc_tensor *t, int heads_kno
 }
 
 static uint8_t *put_layer(uint8_t *p, const struct kvc_cache *c, const struct place *place,
-                          int heads_known) {
+                          int heads_unknown) {
     const struct kvc_layer *layer = &c->layer[place->layer];
     p[0] = (uint8_t)place->kind;
     put_u32(p + 1, place->stream);
@@ -139,7 +126,7 @@ static uint8_t *put_layer(uint8_t *p, const struct kvc_cache *c, const struct pl
     p += 14;
     for (int t = 0; t < 2; t++)
         if (layer->tensor[t] != KVC_NONE)
-            p = put_tensor(p, &c->tensor[layer->tensor[t]], heads_known);
+            p = put_tensor(p, &c->tensor[layer->tensor[t]], heads_unknown);
     return p;
 }
 
@@ -164,8 +151,8 @@ static int put_layers(struct items *out, const struct kvc_cache *c, const struct
     uint8_t *bytes = kvc_alloc((uint64_t)c->n_layers + 1, 14 + 2 * 18), *p = bytes;
     const int status = place && bytes ? 0 : kvc_fail_memory(e, "a namespace");
     if (!status) {
-        *p++ = (uint8_t)known->layers_known;
-        for (size_t i = 0; i < n; i++) p = put_layer(p, c, &place[i], known->heads_known);
+        *p++ = (uint8_t)!known->layers_unknown;
+        for (size_t i = 0; i < n; i++) p = put_layer(p, c, &place[i], known->heads_unknown);
         prefix_space_put(out, LAYERS, "layers", 0, bytes, (size_t)(p - bytes));
     }
     free(bytes);
@@ -174,19 +161,6 @@ static int put_layers(struct items *out, const struct kvc_cache *c, const struct
 }
 
 /* --- all facts --- */
-
-static const struct kvc_meta_entry *prefix_space_find(const struct kvc_meta *meta, const char *key,
-                                                      enum kvc_meta_type type) {
-    const struct kvc_meta_entry *entry = kvc_meta_find(meta, key);
-    return entry && entry->type == type && entry->size ? entry : NULL;
-}
-
-/* Puts a fact that has an item only where it is known. */
-static void put_if_known(struct items *out, uint8_t tag, const struct kvc_meta *meta,
-                         const char *key, enum kvc_meta_type type) {
-    const struct kvc_meta_entry *entry = prefix_space_find(meta, key, type);
-    if (entry) prefix_space_put(out, tag, key, 0, entry->value, (size_t)entry->size);
-}
 
 /* Puts an item of two values of the metadata, of which either may be absent, with `between`. */
 static int put_joined(struct items *out, uint8_t tag, const char *word,
@@ -208,17 +182,13 @@ static int put_joined(struct items *out, uint8_t tag, const char *word,
  * values went through. */
 static int put_fidelity(struct items *out, const struct kvc_meta *meta, int lossless,
                         struct kvc_error *e) {
-    const struct kvc_meta_entry *past = prefix_space_find(meta, KVC_KEY_VALUES_RECIPE,
-                                                          KVC_META_TEXT);
-    const struct kvc_meta_entry *own = lossless
-                                           ? NULL
-                                           : prefix_space_find(meta, KVC_KEY_RECIPE, KVC_META_TEXT);
+    const struct kvc_meta_entry *past = prefix_space_find(meta, KVC_KEY_VALUES_RECIPE),
+                                *own = lossless ? NULL : prefix_space_find(meta, KVC_KEY_RECIPE);
     if (lossless && !past) put_text(out, FIDELITY, "fidelity", "lossless");
     else if (put_joined(out, FIDELITY, "fidelity", past, " then ", own, e)) return -1;
     return put_joined(out, PROFILE, KVC_KEY_PROFILE,
-                      prefix_space_find(meta, KVC_KEY_VALUES_PROFILE, KVC_META_BYTES), "",
-                      lossless ? NULL : prefix_space_find(meta, KVC_KEY_PROFILE, KVC_META_BYTES),
-                      e);
+                      prefix_space_find(meta, KVC_KEY_VALUES_PROFILE), "",
+                      lossless ? NULL : prefix_space_find(meta, KVC_KEY_PROFILE), e);
 }
 
 /* --- scales of values of 8 bits --- */
@@ -257,8 +227,7 @@ static int add_all_scales(struct kvc_sink *to, const struct kvc_cache *c,
  * somebody answers for it. */
 static int put_scales(struct items *out, const struct kvc_cache *c, const struct kvc_meta *meta,
                       struct kvc_error *e) {
-    const struct kvc_meta_entry *source = prefix_space_find(meta, KVC_KEY_SCALE_SOURCE,
-                                                            KVC_META_TEXT);
+    const struct kvc_meta_entry *source = prefix_space_find(meta, KVC_KEY_SCALE_SOURCE);
     struct kvc_buffer buffer = {0};
     struct kvc_sink sink = kvc_sink_buffer(&buffer);
     int status = kvc_sink_write(&sink, "\1", 1, e) ? -1 : 0;
@@ -286,7 +255,6 @@ static int put_scales(struct items *out, const struct kvc_cache *c, const struct
 int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta,
                            const struct kvc_space *space, uint8_t *out, kvc_space_item *item,
                            void *state, struct kvc_error *e) {
-    const struct kvc_facts known = kvc_facts_of(meta);
     char identity[KVC_IDENTITY_BYTES];
     struct items to = {.item = item, .state = state};
     uint8_t chunk[8];
@@ -294,16 +262,18 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     kvc_prefix_space_begin(&to.hash);
     kvc_prefix_identity(meta, identity, sizeof identity);
     put_text(&to, IDENTITY, KVC_KEY_PREFIX_IDENTITY, identity);
-    for (size_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
-        if (facts[i].key) put_fact(&to, facts[i].tag, facts[i].form, meta, facts[i].key);
-        else status = put_layers(&to, c, &known, e);
+    for (uint8_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
+        if (facts[i]) put_fact(&to, (uint8_t)(IDENTITY + 1 + i), meta, facts[i]);
+        else status = put_layers(&to, c, &meta->facts, e);
     if (!status) status = put_fidelity(&to, meta, space->lossless, e);
     put_u64(chunk, space->chunk);
     if (space->chunk) prefix_space_put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);
     if (space->tenant) prefix_space_put(&to, TENANT, "tenant", 0, space->tenant, KVC_KEY_BYTES);
     if (!status) status = put_scales(&to, c, meta, e);
-    put_if_known(&to, ROPE_ORIGINAL, meta, KVC_KEY_ROPE_ORIGINAL, KVC_META_U64);
-    put_if_known(&to, ROPE_SECTIONS, meta, KVC_KEY_ROPE_SECTIONS, KVC_META_U64S);
+    if (prefix_space_find(meta, KVC_KEY_ROPE_ORIGINAL))
+        put_fact(&to, ROPE_ORIGINAL, meta, KVC_KEY_ROPE_ORIGINAL);
+    if (prefix_space_find(meta, KVC_KEY_ROPE_SECTIONS))
+        put_fact(&to, ROPE_SECTIONS, meta, KVC_KEY_ROPE_SECTIONS);
     if (!status) return kvc_sha256_final(&to.hash, out, e);
     kvc_sha256_drop(&to.hash);
     return -1;

@@ -61,16 +61,15 @@ static int find_zeros(struct kvc_rows *r, const struct kvc_cache *c, struct kvc_
 /* --- the others --- */
 
 /* Returns 1 if the positions are 0, 1, 2, ... and no file has said so. */
-static int positions_assumed(const struct kvc_cache *c, const struct kvc_facts *facts) {
+static int positions_assumed(const struct kvc_cache *c) {
     const struct kvc_cells *cells = &c->part[0].cells;
-    if (facts->source == KVC_SOURCE_LLAMA || kvc_meta_bool(&c->meta, KVC_KEY_POSITIONS_GIVEN, 0))
-        return 0;
+    if (c->meta.facts.source == KVC_SOURCE_LLAMA || c->meta.facts.positions_given) return 0;
     return cells->n && !kvc_cells_position(cells, 0) &&
            kvc_cells_position(cells, cells->n - 1) == (int64_t)cells->n - 1;
 }
 
-static uint64_t find_short(const struct kvc_cache *c, const struct kvc_facts *facts) {
-    if (!kvc_meta_bool(&c->meta, KVC_KEY_WINDOW_ASSUMED, 0) || facts->window) return 0;
+static uint64_t find_short(const struct kvc_cache *c) {
+    if (!c->meta.facts.window_assumed || c->meta.facts.window) return 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (c->part[c->layer[i].part].kind == KVC_PART_SLIDING && !c->layer[i].window)
             return c->part[c->layer[i].part].cells.n;
@@ -78,23 +77,22 @@ static uint64_t find_short(const struct kvc_cache *c, const struct kvc_facts *fa
 }
 
 int kvc_rows_look(struct kvc_rows *r, const struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
     *r = (struct kvc_rows){.ids = c->n_tokens};
     if (!c->n_parts || c->part[0].kind > KVC_PART_SLIDING) return 0;
     for (uint32_t i = 1; i < c->n_parts; i++)
         if (c->part[i].stream && c->part[i].cells.n) return 0; /* ids are of one sequence */
     r->rows = c->part[0].cells.n;
-    r->used = kvc_meta_text(&c->meta, KVC_KEY_ROWS_USED, NULL);
-    r->has_model = *facts.architecture != '\0';
-    r->short_of = find_short(c, &facts);
-    r->other_ids = r->ids > r->rows + 1 && positions_assumed(c, &facts);
+    r->used = c->meta.facts.rows_used;
+    r->has_model = c->meta.facts.architecture != NULL;
+    r->short_of = find_short(c);
+    r->other_ids = r->ids > r->rows + 1 && positions_assumed(c);
     return find_zeros(r, c, e);
 }
 
 void kvc_rows_cut(struct kvc_meta *meta, uint64_t first, uint64_t end) {
     uint64_t from, to;
-    const char *used = kvc_meta_text(meta, KVC_KEY_ROWS_USED, "");
-    if (sscanf(used, "%" SCNu64 ":%" SCNu64, &from, &to) == 2 && first >= from && end <= to)
+    const char *used = meta->facts.rows_used;
+    if (used && sscanf(used, "%" SCNu64 ":%" SCNu64, &from, &to) == 2 && first >= from && end <= to)
         kvc_meta_remove(meta, KVC_KEY_ROWS_USED);
 }
 

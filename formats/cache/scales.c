@@ -2,11 +2,9 @@
 #include "formats/cache/scales.h"
 
 #include "codecs/memory.h"
-#include "codecs/number.h"
 #include "formats/cache/keys.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,45 +23,11 @@ int kvc_cache_is_scaled(const struct kvc_cache *c) {
     return 0;
 }
 
-/* --- the text --- */
-
-/* Reads a number as binary32. Returns the rest of the text, or NULL. */
-static const char *read_scale(const char *text, float *scale) {
-    double v;
-    const char *rest = kvc_number_begin(text, &v);
-    if (!rest || !((float)v > 0) || !isfinite((float)v)) return NULL;
-    *scale = (float)v;
-    return rest;
-}
-
-/* Reads the numbers of a layer, which ends with ',' or the text. Counts them in *n, and keeps the
- * first `room`. Returns the rest, or NULL. */
-static const char *read_layer(const char *text, float *scale, uint64_t room, uint64_t *n) {
-    for (*n = 0; *text && *text != ',';) {
-        float one;
-        if (*n && *text++ != ':') return NULL;
-        if (!(text = read_scale(text, &one))) return NULL;
-        if (*n < room) scale[*n] = one;
-        ++*n;
-    }
-    return text;
-}
-
-int kvc_scales_check(const char *text) {
-    uint64_t n;
-    if (!*text) return -1;
-    while ((text = read_layer(text, NULL, 0, &n)) && *text) text++;
-    return text ? 0 : -1;
-}
-
-static const char *key_of(const struct kvc_tensor *t) {
-    return t->role == KVC_ROLE_V ? KVC_KEY_SCALE_V : KVC_KEY_SCALE_K;
-}
-
 int kvc_scales_of(const struct kvc_cache *c, const struct kvc_meta *meta, uint32_t tensor,
                   float *scale, struct kvc_error *e) {
     const struct kvc_tensor *t = &c->tensor[tensor];
-    const char *key = key_of(t), *text = kvc_meta_text(meta, key, NULL);
+    const int v = t->role == KVC_ROLE_V;
+    const char *key = v ? KVC_KEY_SCALE_V : KVC_KEY_SCALE_K, *text = meta->facts.scale[v];
     const uint32_t layer = c->layer[t->layer].index;
     uint64_t n = 0;
     if (!text) return 0;
@@ -73,7 +37,7 @@ int kvc_scales_of(const struct kvc_cache *c, const struct kvc_meta *meta, uint32
         if (!(text = strchr(text, ','))) return 0;
         text++;
     }
-    read_layer(text, scale, t->shape.heads, &n);
+    kvc_scales_layer(text, scale, t->shape.heads, &n);
     if (n == 1)
         for (uint64_t h = 1; h < t->shape.heads; h++) scale[h] = scale[0];
     if (n <= 1 || n == t->shape.heads) return n > 0;

@@ -11,10 +11,6 @@ int kvc_tensor_is_scaled(const struct kvc_tensor *t);
 /* Returns 1 if a cache has such a tensor. */
 int kvc_cache_is_scaled(const struct kvc_cache *c);
 
-/* Checks the value of scale.k or scale.v: numbers above 0, of layers 0, 1, ... with ',' between
- * layers and ':' between heads; a layer without a number is unknown; one layer alone means all
- * layers, one number of a layer all its heads. Returns 0 or -1. */
-int kvc_scales_check(const char *text);
 /* Writes the scale of each head of a scaled tensor to scale[shape.heads], as metadata (mostly the
  * cache's own) tell them. Returns 1, or 0 if they do not. Fails where they are no such list, or are
  * those of another number of heads. */

@@ -24,7 +24,7 @@ struct view {
     uint32_t *tensor;        /* parent's number of each tensor */
     uint64_t *first;         /* by part: first row of the parent's part */
     enum transform transform;
-    struct kvc_facts facts; /* REPAIR: of the parent, known or supposed */
+    struct kvc_rope_facts rope; /* REPAIR: of the parent, known or supposed */
     enum kvc_pairing to;
     uint64_t tile[2]; /* rotation of K and of V to undo; 0: none */
 };
@@ -52,8 +52,8 @@ static int carries_rope(enum kvc_role role) {
     return role == KVC_ROLE_K || role == KVC_ROLE_QUERIES;
 }
 
-static uint64_t rotated_channels(const struct kvc_facts *facts, const struct kvc_shape *shape) {
-    const uint64_t n = kvc_facts_rotated(facts, shape->dim);
+static uint64_t rotated_channels(const struct kvc_rope_facts *rope, const struct kvc_shape *shape) {
+    const uint64_t n = kvc_rope_channels(rope, shape->dim);
     return n <= shape->dim ? n : shape->dim;
 }
 
@@ -111,7 +111,7 @@ static int view_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first,
     if (v->transform == REPAIR && carries_rope(t->role)) {
         uint8_t *head = kvc_alloc(shape->dim, kvc_dtype_info(shape->dtype)->size);
         if (!head) return kvc_fail_memory(e, "a head");
-        repair_rows(dst, shape, n, rotated_channels(&v->facts, shape), v->to, head);
+        repair_rows(dst, shape, n, rotated_channels(&v->rope, shape), v->to, head);
         free(head);
     }
     return 0;
@@ -275,7 +275,7 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
         return kvc_fail(e, KVC_ERR_USAGE, "no token lies in the range: positions go up to %" PRId64,
                         last);
     /* padding before the tokens has positions below 0 */
-    const int padded = kvc_meta_find(&c->meta, KVC_KEY_ROWS_USED) != NULL;
+    const int padded = c->meta.facts.rows_used != NULL;
     int everything = first <= 0 && end == last + 1 && !padded;
     for (uint32_t i = 0; i < c->n_parts && !everything; i++) {
         const struct kvc_part *part = &c->part[i];
@@ -341,7 +341,7 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
 
 static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts,
                         enum kvc_pairing to, struct kvc_error *e) {
-    const enum kvc_pairing have = facts->pairing;
+    const enum kvc_pairing have = facts->rope.pairing;
     if (have == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown");
@@ -349,7 +349,7 @@ static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts
     if (have == KVC_PAIRING_NONE || to == KVC_PAIRING_NONE || to == KVC_PAIRING_UNKNOWN)
         return kvc_fail(e, KVC_ERR_USAGE, "K in %s pairs cannot become %s", kvc_pairing_name(have),
                         kvc_pairing_name(to));
-    if (!facts->heads_known)
+    if (facts->heads_unknown)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
                              "changing K from %s to %s pairs needs the number of KV heads",
                              kvc_pairing_name(have), kvc_pairing_name(to));
@@ -364,7 +364,7 @@ static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts
                             "K is %s, whose 32 values share a scale: its RoPE pairing cannot be "
                             "changed without dequantising",
                             kvc_dtype_info(x->shape.dtype)->name);
-        if (rotated_channels(facts, &x->shape) % 2)
+        if (rotated_channels(&facts->rope, &x->shape) % 2)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED, "an odd number of rotated channels");
     }
     if (facts->tile[0])
@@ -375,19 +375,18 @@ static int check_repair(const struct kvc_cache *c, const struct kvc_facts *facts
 
 struct kvc_cache *kvc_view_pairing(const struct kvc_cache *c, enum kvc_pairing to,
                                    struct kvc_error *e) {
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    return kvc_view_pairing_as(c, &facts, to, e);
+    return kvc_view_pairing_as(c, &c->meta.facts, to, e);
 }
 
 struct kvc_cache *kvc_view_pairing_as(const struct kvc_cache *c, const struct kvc_facts *facts,
                                       enum kvc_pairing to, struct kvc_error *e) {
     struct keep k;
     if (check_repair(c, facts, to, e) || keep_all(c, &k, e)) return NULL;
-    struct kvc_cache *view = make_view(c, &k, facts->pairing == to ? AS_IT_IS : REPAIR, e);
+    struct kvc_cache *view = make_view(c, &k, facts->rope.pairing == to ? AS_IT_IS : REPAIR, e);
     keep_free(&k);
     if (!view) return NULL;
     ((struct view *)view->impl)->to = to;
-    ((struct view *)view->impl)->facts = *facts;
+    ((struct view *)view->impl)->rope = facts->rope;
     if (kvc_meta_set_text(&view->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(to), e)) {
         kvc_cache_free(view);
         return NULL;
@@ -432,8 +431,7 @@ static struct kvc_cache *view_unrotated(const struct kvc_cache *c, enum transfor
 }
 
 struct kvc_cache *kvc_view_float(const struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    return kvc_view_float_as(c, &facts, e);
+    return kvc_view_float_as(c, &c->meta.facts, e);
 }
 
 struct kvc_cache *kvc_view_float_as(const struct kvc_cache *c, const struct kvc_facts *facts,
@@ -448,8 +446,7 @@ int kvc_cache_is_quantized(const struct kvc_cache *c) {
 }
 
 struct kvc_cache *kvc_view_dequantize(const struct kvc_cache *c, struct kvc_error *e) {
-    struct kvc_facts facts = kvc_facts_of(&c->meta);
-    uint64_t *tile = facts.tile;
+    uint64_t tile[2] = {c->meta.facts.tile[0], c->meta.facts.tile[1]};
     if (check_tiles(c, tile, e)) return NULL;
     for (uint32_t t = 0; t < c->n_tensors; t++)
         if (kvc_scales_need(c, t, e)) return NULL;
@@ -483,7 +480,7 @@ int kvc_cache_has_queries(const struct kvc_cache *c) {
 
 struct kvc_cache *kvc_view_queries(const struct kvc_cache *c, enum kvc_pairing of_k,
                                    struct kvc_error *e) {
-    const enum kvc_pairing of_q = kvc_facts_of(&c->meta).pairing;
+    const enum kvc_pairing of_q = c->meta.facts.rope.pairing;
     if ((of_k == KVC_PAIRING_UNKNOWN) != (of_q == KVC_PAIRING_UNKNOWN)) {
         kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING, "the RoPE pairing of %s is unknown",
                       of_k == KVC_PAIRING_UNKNOWN ? "K" : "the queries");

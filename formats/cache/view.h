@@ -6,7 +6,7 @@
 
 #include "formats/cache/cache.h"
 #include "formats/cache/facts.h"
-#include "formats/cache/rope_pairing.h"
+#include "formats/cache/rope_names.h"
 
 struct kvc_selection {
     uint64_t first, end;   /* positions [first, end); end 0: all */

@@ -27,7 +27,7 @@ static void drop_views(struct kvc_align *a, int side, unsigned n) {
 
 /* Facts of a side as it is now: of the source, told or guessed, or of its last view. */
 static struct kvc_facts facts_of(const struct kvc_align *a, int side) {
-    return a->n_views[side] ? kvc_facts_of(&a->cache[side]->meta) : a->facts[side];
+    return a->n_views[side] ? a->cache[side]->meta.facts : a->facts[side];
 }
 
 static int use_floats(struct kvc_align *a, struct kvc_error *e) {
@@ -71,7 +71,7 @@ static int make_permutable(struct kvc_align *a, int side, struct kvc_error *e) {
 /* Returns the side to permute: A, or B where the heads of A are not known. -1 where the heads of
  * neither are. */
 static int side_to_permute(const struct kvc_align *a) {
-    return a->facts[0].heads_known ? 0 : a->facts[1].heads_known ? 1 : -1;
+    return !a->facts[0].heads_unknown ? 0 : !a->facts[1].heads_unknown ? 1 : -1;
 }
 
 /* Makes a view of `side` with K in the pairing of the other side, where the pairings are as
@@ -79,7 +79,7 @@ static int side_to_permute(const struct kvc_align *a) {
 static struct kvc_cache *permuted(const struct kvc_align *a, int side,
                                   const enum kvc_pairing supposed[2], struct kvc_error *e) {
     struct kvc_facts facts = facts_of(a, side);
-    facts.pairing = supposed[side];
+    facts.rope.pairing = supposed[side];
     return kvc_view_pairing_as(a->cache[side], &facts, supposed[!side], e);
 }
 
@@ -91,7 +91,7 @@ static const enum kvc_pairing guesses[2][2] = {{KVC_PAIRING_HALVES, KVC_PAIRING_
  * has an error on the sample below *best, sets *best and *found. The views stay as they were. */
 static int try_pairings(struct kvc_align *a, double *best, const enum kvc_pairing **found,
                         struct kvc_error *e) {
-    const enum kvc_pairing told[2] = {a->facts[0].pairing, a->facts[1].pairing};
+    const enum kvc_pairing told[2] = {a->facts[0].rope.pairing, a->facts[1].rope.pairing};
     const unsigned before[2] = {a->n_views[0], a->n_views[1]};
     const int side = side_to_permute(a);
     if (side < 0) return 0;
@@ -222,7 +222,7 @@ static int guess_pairing(struct kvc_align *a, const enum kvc_pairing told[2], st
 }
 
 static int align_pairing(struct kvc_align *a, struct kvc_error *e) {
-    const enum kvc_pairing told[2] = {a->facts[0].pairing, a->facts[1].pairing};
+    const enum kvc_pairing told[2] = {a->facts[0].rope.pairing, a->facts[1].rope.pairing};
     if (!a->sample[0].rows || told[0] == KVC_PAIRING_NONE || told[1] == KVC_PAIRING_NONE) return 0;
     if (!told[0] || !told[1]) return guess_pairing(a, told, e);
     if (told[0] == told[1]) return 0;
@@ -244,7 +244,7 @@ int kvc_align_caches(struct kvc_align *a, struct kvc_error *e) {
     for (int s = 0; s < 2; s++) {
         a->source[s] = a->cache[s];
         a->n_views[s] = 0;
-        a->facts[s] = kvc_facts_of(&a->cache[s]->meta);
+        a->facts[s] = a->cache[s]->meta.facts;
     }
     if (align_rotation(a, e) || align_pairing(a, e)) return -1;
     return 0;

@@ -35,8 +35,8 @@ struct views {
 
 static int open_views(struct views *x, struct kvc_error *e) {
     struct kvc_attended *a = x->attended;
-    enum kvc_pairing of_k = kvc_cache_pairing(a->cache[0]);
-    if (of_k == KVC_PAIRING_UNKNOWN) of_k = kvc_cache_pairing(a->cache[1]);
+    enum kvc_pairing of_k = a->cache[0]->meta.facts.rope.pairing;
+    if (of_k == KVC_PAIRING_UNKNOWN) of_k = a->cache[1]->meta.facts.rope.pairing;
     if (!(x->queries = kvc_view_queries(a->queries, of_k, e))) return -1;
     for (int s = 0; s < 2; s++)
         if (!(x->view[s] = kvc_view_float(a->cache[s], e))) return kvc_error_prefix(e, a->name[s]);

@@ -14,8 +14,8 @@ static int counts(const struct kvc_cache *const cache[2], enum kvc_meta_reach re
     static const char *const undone[] = {KVC_KEY_HADAMARD_K, KVC_KEY_HADAMARD_V, KVC_KEY_SCALE_K,
                                          KVC_KEY_SCALE_V};
     if (strcmp(key, KVC_KEY_ROPE_PAIRING) == 0)
-        return kvc_cache_pairing(cache[0]) == KVC_PAIRING_NONE ||
-               kvc_cache_pairing(cache[1]) == KVC_PAIRING_NONE;
+        return cache[0]->meta.facts.rope.pairing == KVC_PAIRING_NONE ||
+               cache[1]->meta.facts.rope.pairing == KVC_PAIRING_NONE;
     for (size_t i = 0; i < sizeof undone / sizeof undone[0]; i++)
         if (strcmp(key, undone[i]) == 0) return reach != KVC_META_MEANING;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)

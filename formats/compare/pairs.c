@@ -107,8 +107,8 @@ static uint64_t heads_of(const struct kvc_pairs *p, const uint32_t tensor[2]) {
                            *b = &p->cache[1]->tensor[tensor[1]].shape;
     if (a->heads * a->dim != b->heads * b->dim) return 0;
     if (a->heads == b->heads) return a->heads;
-    if (a->heads == 1 && !kvc_cache_heads_known(p->cache[0])) return b->heads;
-    if (b->heads == 1 && !kvc_cache_heads_known(p->cache[1])) return a->heads;
+    if (a->heads == 1 && p->cache[0]->meta.facts.heads_unknown) return b->heads;
+    if (b->heads == 1 && p->cache[1]->meta.facts.heads_unknown) return a->heads;
     return 0;
 }
 

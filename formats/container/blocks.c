@@ -126,7 +126,7 @@ static int read_hidden(const void *owner, uint32_t tensor, uint64_t first, uint6
     const struct kvc_cache *c = owner;
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
-    if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n)
+    if (kvc_pipeline_has(line, KVC_STAGE_REBUILDS))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "tensor %" PRIu32 " is rebuilt itself: nothing can be rebuilt from it",
                         tensor);
@@ -147,7 +147,7 @@ static int find_profile(const struct kvc_cache *c, uint32_t tensor,
                         const struct kvc_profile_part **part, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     *part = NULL;
-    if (!k->profile || !kvc_meta_find(&c->meta, KVC_KEY_PROFILE)) return 0;
+    if (!k->profile || !c->meta.facts.profile) return 0;
     return kvc_profile_part(k->profile, c->layer[c->tensor[tensor].layer].index,
                             c->tensor[tensor].role, k->pairing, 0, part, e);
 }
@@ -200,21 +200,20 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
         b->rows = dst->bytes;
         b->places = split->n_same ? NULL : dst->places;
     }
-    if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS) < line->n) {
+    if (kvc_pipeline_has(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS)) {
         list_own(cells, block, split, p->row);
         b->row = p->row;
     }
-    if (kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n) {
+    if (kvc_pipeline_has(line, KVC_STAGE_REBUILDS)) {
         status = kvc_rebuilder_init(&p->rebuilder, c, tensor, &k->projections, read_hidden, c, e);
         b->rebuild = &p->rebuilder.rebuild;
     }
-    if (!status && kvc_pipeline_first(line, KVC_STAGE_POSITIONS) < line->n)
+    if (!status && kvc_pipeline_has(line, KVC_STAGE_POSITIONS))
         status = list_positions(cells, block, &p->position, e);
     b->position = p->position;
-    if (k->turn[tensor].half &&
-        kvc_pipeline_first(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS) < line->n)
+    if (k->turn[tensor].half && kvc_pipeline_has(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS))
         b->turn = &k->turn[tensor];
-    if (!status && kvc_pipeline_first(line, KVC_STAGE_PROFILE) < line->n)
+    if (!status && kvc_pipeline_has(line, KVC_STAGE_PROFILE))
         status = find_profile(c, tensor, &b->profile, e);
     if (predicts && !status && !k->profile && kvc_pipeline_side(x->side, x->n_side, ahead).n_side) {
         if (e) *e = k->no_profile;
@@ -289,7 +288,7 @@ static int decode_coded(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const unsigned first = !status && x.n && x.list[0].type == KVC_SECTION_SAME;
     const struct kvc_records *k = kvc_records_of(c);
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
-    if (first && kvc_pipeline_first(line, KVC_STAGE_PAIR) < line->n)
+    if (first && kvc_pipeline_has(line, KVC_STAGE_PAIR))
         status = kvc_fail(e, KVC_ERR_DAMAGED, "a block of a pair has a SAME section");
     else if (first && kvc_same_read(c, tensor, rows, &x.list[0], split, e))
         status = kvc_record_section(e, 0);
@@ -351,7 +350,7 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_records *k = kvc_records_of(c);
     if (!status && kvc_blocks_verify(c)) status = kvc_blocks_check_digest(c, tensor, block, dst, e);
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
-    if (!status && !held && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n)
+    if (!status && !held && kvc_pipeline_has(line, KVC_STAGE_AHEAD))
         kvc_inputs_offer(c, tensor, block, dst);
     return status;
 }
@@ -370,8 +369,8 @@ int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const struct kvc_split split = {.own = cells->block[block + 1] - cells->block[block]};
     struct coded x;
     int status = coded_read(c, tensor, block, bytes, &x, e);
-    if (!status && ((x.n && x.list[0].type == KVC_SECTION_SAME) ||
-                    kvc_pipeline_first(line, KVC_STAGE_REBUILDS) < line->n))
+    if (!status &&
+        ((x.n && x.list[0].type == KVC_SECTION_SAME) || kvc_pipeline_has(line, KVC_STAGE_REBUILDS)))
         status = 1;
     if (!status) status = decode_stages(c, tensor, block, &x, &split, NULL, 0, NULL, p, e);
     coded_free(&x);
@@ -414,7 +413,7 @@ static int decode_two_blocks(const struct kvc_cache *c, uint32_t tensor, uint64_
     }
     const int status = n < 2 || kvc_pipeline_decode_two(line, b, own);
     for (unsigned i = 0; i < n; i++) {
-        if (!status && kvc_pipeline_first(line, KVC_STAGE_AHEAD) < line->n)
+        if (!status && kvc_pipeline_has(line, KVC_STAGE_AHEAD))
             kvc_inputs_offer(c, tensor, block + i, b[i].rows);
         prepared_free(&p[i]);
         coded_free(&x[i]);
@@ -502,7 +501,7 @@ int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t fir
     /* Blocks that are decoded two at once have no places. Digests, and blocks that are predicted
      * from this one, need its rows; strides are of the cache's shape. */
     const int alone = !kvc_pipeline_decodes_two(line) && !kvc_blocks_verify(c) &&
-                      kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n &&
+                      !kvc_pipeline_has(line, KVC_STAGE_AHEAD) &&
                       k->shape[tensor].heads == shape->heads && k->shape[tensor].dim == shape->dim;
     struct kvc_row_places at = *places;
     int status = 0;

@@ -77,11 +77,9 @@ struct kvc_pack_options {
     /* for stages that rebuild rows from hidden states; NULL: none */
     const struct kvc_weights *weights;
     struct kvc_profile *profile; /* for stages that take a profile; NULL: none */
-    const struct kvc_fit
-        *fit; /* its fit to the cache (kvc_profile_settle); NULL: kvc_container_write() measures the
-               * fit, and refuses a profile that does not fit */
-    int embed_profile; /* store the profile in the file */
-    int measure;       /* fill in the report's errors */
+    const struct kvc_fit *fit;   /* its fit to the cache (kvc_profile_settle); NULL: unknown */
+    int embed_profile;           /* store the profile in the file */
+    int measure;                 /* fill in the report's errors */
     /* store the namespace (prefix.space), as is done where the cache has one */
     int space;
     /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */

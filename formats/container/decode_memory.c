@@ -27,9 +27,7 @@ static uint64_t block_bytes(const struct kvc_shape *s) {
 static uint64_t input_bytes(const struct kvc_cache *c, uint32_t tensor) {
     const struct kvc_records *k = kvc_records_of(c);
     uint64_t values = 0;
-    if (kvc_pipeline_first(kvc_records_pipeline(k, tensor), KVC_STAGE_AHEAD) ==
-        k->pipeline[k->pipeline_of[tensor]].n)
-        return 0;
+    if (!kvc_pipeline_has(kvc_records_pipeline(k, tensor), KVC_STAGE_AHEAD)) return 0;
     for (uint32_t t = 0; t < tensor; t++)
         if (kvc_tensor_part(c, t) == kvc_tensor_part(c, tensor))
             values += k->shape[t].heads * k->shape[t].dim;

@@ -16,13 +16,14 @@ struct kvc_decoded_block {
     int kind; /* what the bytes are; the caller's numbers */
     uint64_t block;
     size_t size;
-    _Atomic unsigned holders; /* a block that is held stays where it is */
+    _Atomic unsigned holders;                       /* a block that is held stays where it is */
     struct kvc_decoded_block *older, *newer, *next; /* the store's */
     _Alignas(16) uint8_t bytes[];
 };
 
 /* A store of up to `bytes` bytes, beyond which the blocks used longest ago that nobody holds are
- * freed. `one_each`: 1: only the last block of each tensor stays, whose memory the next one gets. */
+ * freed. `one_each`: 1: only the last block of each tensor stays, whose memory the next one gets.
+ */
 struct kvc_decoded;
 struct kvc_decoded *kvc_decoded_new(uint64_t bytes, int one_each, struct kvc_error *e);
 /* Frees the blocks as well, held or not. kvc_decoded_free(NULL) is legal. */

@@ -3,7 +3,7 @@
 #ifndef KVC_ENCODE_H
 #define KVC_ENCODE_H
 
-#include "formats/container/encode_facts.h"
+#include "formats/container/coder.h"
 #include "formats/io/sink.h"
 
 /* The encoded records of consecutive blocks of one tensor. */

@@ -1,7 +1,7 @@
 /* encode_facts.c: collects the facts that stages may ask for when they encode a tensor: positions,
  * neighbouring tensors, queries, RoPE, the profile's part, sources of rebuilt rows. Not for
  * encoding (encode.c). */
-#include "formats/container/encode_facts.h"
+#include "formats/container/coder.h"
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
@@ -44,7 +44,7 @@ static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_shape *shape = &q->tensor[t].shape;
     if (shape->dim != key->dim || shape->heads % key->heads)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED,
-                             r->x->facts.heads_known ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
+                             c->meta.facts.heads_unknown ? KVC_NEED_HEADS : KVC_NEED_NOTHING,
                              "queries of %" PRIu64 " heads of %" PRIu64
                              " channels do not match K of %" PRIu64 " heads of %" PRIu64
                              " channels",
@@ -65,9 +65,9 @@ static int read_queries(struct kvc_tensor_coder *r, struct kvc_error *e) {
 /* Finds the hidden states and the projection that rows are rebuilt from, if a stage does that. */
 static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
-    if (kvc_pipeline_first(r->pipeline, KVC_STAGE_REBUILDS) == r->pipeline->n) return 0;
+    if (!kvc_pipeline_has(r->pipeline, KVC_STAGE_REBUILDS)) return 0;
     const uint32_t from = kvc_plan_hidden(c, r->pipeline, r->tensor);
-    const struct kvc_facts *facts = &r->x->facts;
+    const struct kvc_facts *facts = &c->meta.facts;
     if (kvc_rebuilder_init(&r->facts.rebuilder, c, r->tensor, r->x->projections, read_hidden, r, e))
         return -1;
     r->facts.source = (struct kvc_rebuild_source){
@@ -76,12 +76,11 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
         .in = from == KVC_NONE ? 0
                                : (size_t)(c->tensor[from].shape.heads * c->tensor[from].shape.dim),
         .is_hidden = c->tensor[r->tensor].role == KVC_ROLE_HIDDEN,
-        .normed = facts->hidden_place,
-        .rope_type = facts->rope_type,
-        .pairing = facts->pairing,
+        .normed = (int)facts->hidden_place - KVC_HIDDEN_BEFORE_NORM,
+        .rope = facts->rope,
     };
     r->facts.encoding.source = &r->facts.source;
-    if (!r->facts.source.is_hidden && facts->pairing == KVC_PAIRING_UNKNOWN)
+    if (!r->facts.source.is_hidden && facts->rope.pairing == KVC_PAIRING_UNKNOWN)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_PAIRING,
                              "the RoPE pairing of K is unknown");
     return 0;
@@ -111,12 +110,11 @@ static int small_rows(const void *owner, uint32_t tensor, const uint64_t *row, s
 /* Finds the tensors from which rows may be predicted. */
 static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
-    if (kvc_pipeline_first(r->pipeline, KVC_STAGE_AHEAD) == r->pipeline->n ||
-        !kvc_plan_select(&c->tensor[r->tensor]))
+    if (!kvc_pipeline_has(r->pipeline, KVC_STAGE_AHEAD) || !kvc_plan_select(&c->tensor[r->tensor]))
         return 0;
     if (kvc_tensor_part(c, r->tensor)->kind == KVC_PART_COMPANION || !r->facts.profile) return 0;
     kvc_predict_source_init(&r->facts.predict, c, r->tensor, r->x->options->profile,
-                            r->x->facts.pairing, small_rows, r);
+                            c->meta.facts.rope.pairing, small_rows, r);
     r->facts.predict.memo = &r->facts.predicted;
     r->facts.predict.turn = r->x->turn;
     const int n = kvc_predict_inputs(&r->facts.predict, r->facts.ahead.from, e);
@@ -178,15 +176,15 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
     const struct kvc_tensor *t = &c->tensor[r->tensor];
     const struct kvc_layer *layer = &c->layer[t->layer];
     const struct kvc_profile_part *key = NULL;
-    const struct kvc_facts *facts = &r->x->facts;
+    const struct kvc_facts *facts = &c->meta.facts;
     /* making the inverse of a basis takes time */
     const int encodes = (kvc_pipeline_profile_need(r->pipeline, 1) & KVC_PROFILE_ENCODES) != 0;
     if (!kvc_plan_select(t)) return 0;
     if (r->x->options->profile &&
-        (kvc_profile_part(r->x->options->profile, layer->index, t->role, facts->pairing, encodes,
-                          &r->facts.profile, e) ||
-         kvc_profile_part(r->x->options->profile, layer->index, KVC_ROLE_K, facts->pairing, encodes,
-                          &key, e)))
+        (kvc_profile_part(r->x->options->profile, layer->index, t->role, facts->rope.pairing,
+                          encodes, &r->facts.profile, e) ||
+         kvc_profile_part(r->x->options->profile, layer->index, KVC_ROLE_K, facts->rope.pairing,
+                          encodes, &key, e)))
         return -1;
     r->facts.encoding.window = window_of(facts, layer, &r->facts.encoding);
     const uint32_t k = layer->tensor[0];

@@ -1,7 +1,7 @@
 /* encode_rows.c: the blocks that stages take. Where stages look at a whole segment before they
  * encode, its blocks are kept between the looks as far as KEPT_BYTES go. The others are read, and
  * go through the stages before, once more for each such stage. */
-#include "formats/container/encode_rows.h"
+#include "formats/container/coder.h"
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
@@ -27,26 +27,27 @@ static int leaves_rows(const struct kvc_pipeline *p) {
     return p->n == 1 && kvc_pipeline_lossless(p);
 }
 
-/* Reads block `number` into r->read.rows, and lists in r->read.row the rows that repeat no earlier
- * row. Returns their number, or -1. */
-static int64_t encode_rows_read_rows(struct kvc_tensor_coder *r, uint64_t number,
-                                     struct kvc_error *e) {
+/* Reads block `number` into *r->now, and lists in r->read.row the rows that repeat no earlier row.
+ */
+static int read_rows(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
     const struct kvc_cache *c = r->x->cache;
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
-    int64_t own = 0;
-    if (c->read(c, r->tensor, first, n, r->read.rows, e)) return -1;
-    for (uint64_t i = 0; i < n; i++) r->read.from[i].tensor = KVC_NONE;
+    struct kvc_coded_block *const b = r->now;
+    b->number = number;
+    b->n = n;
+    b->own = 0;
+    if (c->read(c, r->tensor, first, n, b->rows, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) b->from[i].tensor = KVC_NONE;
     if (r->x->plan->partner[r->tensor] == KVC_NONE &&
-        kvc_same_find(c, r->tensor, first, n, r->read.rows, r->read.from, e))
+        kvc_same_find(c, r->tensor, first, n, b->rows, b->from, e))
         return -1;
     for (uint64_t i = 0; i < n; i++) {
-        if (r->read.from[i].tensor != KVC_NONE &&
-            !may_refer(r->x, r->tensor, r->read.from[i].tensor))
-            r->read.from[i].tensor = KVC_NONE;
-        if (r->read.from[i].tensor == KVC_NONE) r->read.row[own++] = first + i;
+        if (b->from[i].tensor != KVC_NONE && !may_refer(r->x, r->tensor, b->from[i].tensor))
+            b->from[i].tensor = KVC_NONE;
+        if (b->from[i].tensor == KVC_NONE) r->read.row[b->own++] = first + i;
     }
-    return own;
+    return 0;
 }
 
 int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block *block,
@@ -55,19 +56,20 @@ int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block
     const struct kvc_cells *cells = kvc_coder_cells(c, r->tensor);
     const uint64_t first = cells->block[number], n = cells->block[number + 1] - first;
     const uint32_t other = r->x->plan->partner[r->tensor];
-    const int64_t own = encode_rows_read_rows(r, number, e);
-    if (own < 0) return -1;
-    const int in_place = (uint64_t)own == n && leaves_rows(r->pipeline);
-    for (int64_t i = 0; i < own && !in_place; i++)
-        memcpy(r->read.own + (uint64_t)i * r->row_bytes,
-               r->read.rows + (r->read.row[i] - first) * r->row_bytes, (size_t)r->row_bytes);
+    if (read_rows(r, number, e)) return -1;
+    uint8_t *const rows = r->now->rows;
+    const uint64_t own = r->now->own;
+    const int in_place = own == n && leaves_rows(r->pipeline);
+    for (uint64_t i = 0; i < own && !in_place; i++)
+        memcpy(r->read.own + i * r->row_bytes, rows + (r->read.row[i] - first) * r->row_bytes,
+               (size_t)r->row_bytes);
     *block = (struct kvc_block){.shape = c->tensor[r->tensor].shape,
-                                .rows = in_place ? r->read.rows : r->read.own,
+                                .rows = in_place ? rows : r->read.own,
                                 .row = r->read.row,
                                 .profile = r->facts.profile,
                                 .turn = kvc_coder_turn(r),
                                 .role = kvc_plan_select(&c->tensor[r->tensor])};
-    block->shape.tokens = (uint64_t)own;
+    block->shape.tokens = own;
     if (other == KVC_NONE) return 0;
     if (c->read(c, other, first, n, r->read.other, e)) return -1;
     for (uint64_t i = 0; i < n; i++) r->read.other_row[i] = first + i;
@@ -79,8 +81,10 @@ int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block
 }
 
 /* Adds the SAME section for the rows found, if any. */
-static int add_same(struct kvc_sections *list, const struct kvc_same *from, uint64_t n,
+static int add_same(struct kvc_sections *list, const struct kvc_coded_block *b,
                     struct kvc_error *e) {
+    const struct kvc_same *from = b->from;
+    const uint64_t n = b->n;
     uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
     size_t used = 0;
     for (uint64_t i = 0; i < n;) {
@@ -143,13 +147,12 @@ static int may_keep(const struct kvc_tensor_coder *r, uint64_t number) {
 /* Keeps a block that kvc_coder_load() made. */
 static int encode_rows_keep(struct kvc_tensor_coder *r, uint64_t number,
                             const struct kvc_block *block, struct kvc_error *e) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
     struct kvc_kept_block *k = calloc(1, sizeof *k);
     if (!k) return kvc_fail_memory(e, "a block");
     kvc_sections_init(&k->done.list);
     k->block = *block;
     k->own = block->shape.tokens;
-    if (add_same(&k->done.list, r->read.from, cells->block[number + 1] - cells->block[number], e) ||
+    if (add_same(&k->done.list, r->now, e) ||
         kvc_encoder_keep(&r->encoder, &k->block, &k->done, e)) {
         kept_free(k);
         return -1;
@@ -173,31 +176,25 @@ struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number,
     return &(*k)->block;
 }
 
-int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, uint64_t *own,
-                       size_t *container_sections, struct kvc_error *e) {
-    const struct kvc_cells *cells = kvc_coder_cells(r->x->cache, r->tensor);
+int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e) {
     struct kvc_kept_block *k = r->read.kept ? r->read.kept[number - r->first_block] : NULL;
+    struct kvc_coded_block *const to = r->now;
     struct kvc_block block, partner;
     if (!k) {
-        kvc_sections_clear(&r->list);
-        if (kvc_coder_load(r, number, &block, &partner, e) ||
-            add_same(&r->list, r->read.from, cells->block[number + 1] - cells->block[number], e))
-            return -1;
-        *own = block.shape.tokens;
-        *container_sections = r->list.count;
-        if (*own && kvc_encoder_block(&r->encoder, &block, &r->list, e)) return -1;
-        return 0;
+        kvc_sections_clear(&to->list);
+        if (kvc_coder_load(r, number, &block, &partner, e) || add_same(&to->list, to, e)) return -1;
+        to->container_sections = to->list.count;
+        return to->own ? kvc_encoder_block(&r->encoder, &block, &to->list, e) : 0;
     }
     r->read.kept[number - r->first_block] = NULL;
-    const struct kvc_sections spare = r->list;
-    r->list = k->done.list;
+    const struct kvc_sections spare = to->list;
+    to->list = k->done.list;
     k->done.list = spare;
-    *own = k->own;
-    *container_sections = k->container_sections;
-    const int status = encode_rows_read_rows(r, number, e) < 0 ||
-                       (*own && kvc_encoder_block(&r->encoder, &k->block, &r->list, e));
+    to->container_sections = k->container_sections;
+    int status = read_rows(r, number, e);
+    if (!status && to->own) status = kvc_encoder_block(&r->encoder, &k->block, &to->list, e);
     kept_free(k);
-    return status ? -1 : 0;
+    return status;
 }
 
 void kvc_coder_drop(struct kvc_tensor_coder *r) {

@@ -151,8 +151,8 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
                                            uint64_t block, unsigned depth,
                                            kvc_inputs_decode_fn *decode, struct kvc_error *e) {
     uint8_t *wanted = kvc_alloc_zeros((uint64_t)tensor + 1, 1);
-    struct kvc_inputs_held
-        *held = kvc_alloc_zeros(1, sizeof *held + (uint64_t)tensor * sizeof *held->inputs);
+    struct kvc_inputs_held *held = kvc_alloc_zeros(1, sizeof *held +
+                                                          (uint64_t)tensor * sizeof *held->inputs);
     if (held) *held = (struct kvc_inputs_held){c, block, depth, tensor};
     const int status = held && wanted ? hold_inputs(held, wanted, decode, e)
                                       : kvc_fail_memory(e, "inputs");
@@ -207,14 +207,14 @@ int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct 
 struct loop_tensor {
     uint32_t from[KVC_AHEAD_MOST]; /* lossy tensors that it may be predicted from, n of them */
     size_t n;
-    unsigned users; /* tensors that may be predicted from this one, each of which holds its blocks */
+    unsigned
+        users; /* tensors that may be predicted from this one, each of which holds its blocks */
     int failed;
 };
 
 struct kvc_loop {
     const struct kvc_cache *c;
     struct kvc_profile *profile;
-    enum kvc_pairing pairing;
     const struct kvc_rope_facts *turn;
     /* 1: blocks may be encoded again, for rows that repeat them, so that nothing is freed before
      * the end */
@@ -225,7 +225,8 @@ struct kvc_loop {
 
 static void loop_source(const struct kvc_loop *loop, uint32_t tensor,
                         struct kvc_predict_source *s) {
-    kvc_predict_source_init(s, loop->c, tensor, loop->profile, loop->pairing, NULL, NULL);
+    kvc_predict_source_init(s, loop->c, tensor, loop->profile, loop->c->meta.facts.rope.pairing,
+                            NULL, NULL);
     s->turn = loop->turn;
 }
 
@@ -235,8 +236,7 @@ static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint3
     struct kvc_predict_source s;
     uint32_t from[KVC_AHEAD_MOST];
     const struct kvc_pipeline *line = kvc_plan_pipeline(plan, tensor);
-    if (kvc_pipeline_first(line, KVC_STAGE_AHEAD) == line->n ||
-        !kvc_plan_select(&loop->c->tensor[tensor]))
+    if (!kvc_pipeline_has(line, KVC_STAGE_AHEAD) || !kvc_plan_select(&loop->c->tensor[tensor]))
         return 0;
     loop_source(loop, tensor, &s);
     const int n = kvc_predict_inputs(&s, from, e);
@@ -252,8 +252,8 @@ static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint3
 }
 
 int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct kvc_plan *plan,
-                 struct kvc_profile *profile, enum kvc_pairing pairing,
-                 const struct kvc_rope_facts *turn, struct kvc_error *e) {
+                 struct kvc_profile *profile, const struct kvc_rope_facts *turn,
+                 struct kvc_error *e) {
     int any = 0;
     uint32_t parts = 0;
     *to = NULL;
@@ -261,7 +261,7 @@ int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct k
     for (uint32_t p = 0; p < c->n_parts; p++) parts += c->part[p].kind != KVC_PART_COMPANION;
     struct kvc_loop *loop = malloc(sizeof *loop);
     if (!loop) return kvc_fail_memory(e, "inputs");
-    *loop = (struct kvc_loop){c, profile, pairing, turn, .keeps = parts > 1};
+    *loop = (struct kvc_loop){c, profile, turn, .keeps = parts > 1};
     loop->inputs = kvc_decoded_new(UINT64_MAX, 0, e);
     loop->tensor = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *loop->tensor);
     int status = loop->inputs && loop->tensor ? 0 : kvc_fail_memory(e, "inputs");
@@ -299,7 +299,7 @@ void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint6
     for (size_t i = 0; i < t->n && !loop->keeps; i++)
         for (uint64_t b = block; b < end; b++) {
             struct kvc_decoded_block *x = kvc_decoded_find(loop->inputs, t->from[i], b, 0);
-            if (!x) continue; /* not encoded yet: nothing was predicted from it */
+            if (!x) continue;          /* not encoded yet: nothing was predicted from it */
             kvc_decoded_release(x, 2); /* it is held for this tensor since it was published */
         }
     if (!loop->keeps) kvc_decoded_trim(loop->inputs, 0);

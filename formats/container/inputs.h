@@ -58,8 +58,8 @@ struct kvc_loop;
  * `turn`: by tensor, how the engine rotated its rows. Memory: one byte a value of the tensors
  * that others still wait for. */
 int kvc_loop_new(struct kvc_loop **loop, const struct kvc_cache *c, const struct kvc_plan *plan,
-                 struct kvc_profile *profile, enum kvc_pairing pairing,
-                 const struct kvc_rope_facts *turn, struct kvc_error *e);
+                 struct kvc_profile *profile, const struct kvc_rope_facts *turn,
+                 struct kvc_error *e);
 void kvc_loop_free(struct kvc_loop *loop);
 /* Makes inputs of all decoded rows of a block, where a tensor is predicted from them. */
 int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, const uint8_t *rows,

@@ -3,7 +3,6 @@
 #include "formats/container/plan.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/facts.h"
 #include "formats/container/offsets.h"
 #include "formats/model/rebuild_source.h"
 
@@ -148,7 +147,7 @@ static void hidden_pipeline(const struct kvc_cache *c, const struct kvc_recipe *
 static int plan_choose(struct kvc_plan *plan, const struct kvc_cache *c,
                        const struct kvc_recipe *recipe, struct kvc_pipeline *line,
                        struct kvc_error *refusal, struct kvc_error *e) {
-    const int heads_known = kvc_facts_of(&c->meta).heads_known;
+    const int heads_known = !c->meta.facts.heads_unknown;
     refusal->code = KVC_OK;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         struct kvc_error why;

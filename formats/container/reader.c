@@ -293,7 +293,7 @@ static int read_all(struct kvc_cache *c, struct kvc_records *k, struct kvc_error
         if (kvc_reader_tokens(c, k, i, e)) return kvc_record_context(e, i, "TOKENS");
         i = skip(k, i + 1);
     }
-    k->pairing = kvc_cache_pairing(c);
+    k->pairing = c->meta.facts.rope.pairing;
     for (; i < k->n_records && k->record[i].type == KVC_RECORD_SOURCE; i = skip(k, i + 1))
         if (kvc_reader_source(c, k, i, e)) return kvc_record_context(e, i, "SOURCE");
     if (c->literal_size > k->n_chunks * (uint64_t)KVC_LITERAL_CHUNK)
@@ -449,7 +449,7 @@ static void find_angles(const struct kvc_cache *c, struct kvc_records *k) {
 void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places) {
     static const struct kvc_profile_places nowhere;
     struct kvc_records *k = kvc_records_of(c);
-    const struct kvc_meta_entry *m = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
+    const uint8_t *hash = c->meta.facts.profile;
     if (!k) return;
     k->profile_record = 0;
     for (uint64_t i = 0; i < k->n_records && !k->profile_record; i++)
@@ -458,13 +458,13 @@ void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_pla
     k->profile = NULL;
     kvc_fail(&k->no_profile, KVC_ERR_DAMAGED,
              "the metadata name no profile, and rows of this file need one");
-    if (!m || m->type != KVC_META_BYTES || m->size != KVC_SHA256_BYTES) return;
+    if (!hash) return;
     const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
-    if (k->profile_record) k->profile = open_embedded(k, m->value, &k->no_profile);
-    else k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, &k->no_profile);
+    if (k->profile_record) k->profile = open_embedded(k, hash, &k->no_profile);
+    else k->profile = kvc_profile_find(hash, model, places ? places : &nowhere, &k->no_profile);
     /* the profile in the file is damaged; there may be another copy */
     if (k->survey && k->profile_record && !k->profile)
-        k->profile = kvc_profile_find(m->value, model, places ? places : &nowhere, NULL);
+        k->profile = kvc_profile_find(hash, model, places ? places : &nowhere, NULL);
     if (k->profile && kvc_profile_fits(k->profile, c, &k->no_profile)) {
         kvc_profile_free(k->profile);
         k->profile = NULL;

@@ -9,9 +9,8 @@
 /* Returns 1 if a block depends on its own rows only, and not on other blocks, a profile or the
  * number of all rows. */
 static int codes_blocks_alone(const struct kvc_pipeline *line) {
-    return kvc_pipeline_first(line, KVC_STAGE_LOOKS | KVC_STAGE_PAIR | KVC_STAGE_TAKES |
-                                        KVC_STAGE_REBUILDS | KVC_STAGE_PROFILE | KVC_STAGE_AHEAD) ==
-           line->n;
+    return !kvc_pipeline_has(line, KVC_STAGE_LOOKS | KVC_STAGE_PAIR | KVC_STAGE_TAKES |
+                                       KVC_STAGE_REBUILDS | KVC_STAGE_PROFILE | KVC_STAGE_AHEAD);
 }
 
 /* Returns 1 if blocks of a tensor of `from` mean the same as blocks of the tensor of this number of
@@ -20,14 +19,13 @@ static int is_alike(const struct kvc_cache *c, const struct kvc_plan *plan,
                     const struct kvc_cache *from, uint32_t tensor) {
     const struct kvc_records *k = from ? kvc_records_of(from) : NULL;
     if (!k || tensor >= from->n_tensors) return 0;
-    const struct kvc_pipeline *line = &plan->pipeline[plan->pipeline_of[tensor]];
+    const struct kvc_pipeline *line = kvc_plan_pipeline(plan, tensor);
     const struct kvc_tensor *x = &c->tensor[tensor], *y = &from->tensor[tensor];
     const struct kvc_layer *layer = &c->layer[x->layer], *other = &from->layer[y->layer];
     const struct kvc_shape *s = &x->shape, *r = &k->shape[tensor];
-    return codes_blocks_alone(line) &&
-           kvc_pipeline_same(line, kvc_records_pipeline(k, tensor)) && x->role == y->role &&
-           layer->part == other->part && layer->index == other->index && s->dtype == r->dtype &&
-           s->heads == r->heads && s->dim == r->dim;
+    return codes_blocks_alone(line) && kvc_pipeline_same(line, kvc_records_pipeline(k, tensor)) &&
+           x->role == y->role && layer->part == other->part && layer->index == other->index &&
+           s->dtype == r->dtype && s->heads == r->heads && s->dim == r->dim;
 }
 
 uint64_t kvc_reuse_blocks(const struct kvc_cache *c, const struct kvc_plan *plan,
@@ -46,7 +44,7 @@ int kvc_reuse_check(const struct kvc_cache *c, const struct kvc_plan *plan,
     for (uint32_t t = 0; from && t < c->n_tensors && t < from->n_tensors; t++) {
         const uint64_t had = kvc_tensor_part(from, t)->cells.n_blocks;
         char label[64];
-        if (kvc_pipeline_lossless(&plan->pipeline[plan->pipeline_of[t]])) continue;
+        if (kvc_pipeline_lossless(kvc_plan_pipeline(plan, t))) continue;
         /* the last block may grow */
         if (is_alike(c, plan, from, t) && kvc_reuse_blocks(c, plan, from, t) + 1 >= had) continue;
         kvc_tensor_label(c, t, label, sizeof label);

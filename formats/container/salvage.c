@@ -400,7 +400,7 @@ static int forget_heads(struct kvc_cache *c, struct kvc_error *e) {
 static int read_rest(struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_records *k = kvc_records_of(c);
     if (read_cells(c, e) || read_tokens(c, e)) return -1;
-    k->pairing = kvc_cache_pairing(c);
+    k->pairing = c->meta.facts.rope.pairing;
     if (read_source(c, e) || kvc_cache_finish(c, e)) return -1;
     k->shape = kvc_alloc((uint64_t)c->n_tensors + 1, sizeof *k->shape);
     if (!k->shape) return kvc_fail_memory(e, "shapes");

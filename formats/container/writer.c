@@ -31,8 +31,6 @@ struct writer {
     struct kvc_pack_options options; /* the caller's; its queries may be made here */
     struct kvc_record_writer records;
     struct kvc_plan plan;
-    const struct kvc_fit *fit; /* of the profile, if one is used */
-    struct kvc_fit own_fit;    /* if the caller has not measured it */
     struct kvc_encode encode;
     struct kvc_projections projections;
     struct kvc_shared *shared; /* by layer, n_shared of them made */
@@ -140,7 +138,7 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
                           .state = w};
     /* tensors of a closed loop wait for those before */
     for (uint32_t i = 0; i < w->plan.n_pipelines && !w->encode.loop; i++)
-        if (kvc_coder_looks(&w->plan.pipeline[i])) job.group = layer_of_run;
+        if (kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS)) job.group = layer_of_run;
     for (uint32_t t = 0; t < w->cache->n_tensors; t++) {
         const uint64_t each = kvc_encode_run_blocks(&w->encode, t);
         const uint64_t runs = (kvc_tensor_part(w->cache, t)->cells.n_blocks + each - 1) / each;
@@ -153,13 +151,15 @@ static int write_blocks(struct writer *w, struct kvc_error *e) {
     return kvc_parallel(&job, kvc_cache_threads(w->cache, w->options.threads), e);
 }
 
-/* Returns 1 if rows are coded with the options' profile. */
-static int uses_profile(const struct writer *w) {
+/* Notes whether rows are coded with the options' profile, which must be of the cache's model. */
+static int check_profile(struct writer *w, struct kvc_error *e) {
     const struct kvc_profile *p = w->options.profile;
     unsigned use = 0;
-    for (uint32_t i = 0; i < w->plan.n_pipelines && p; i++)
+    if (!p) return 0;
+    for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
         use |= kvc_pipeline_profile_need(&w->plan.pipeline[i], kvc_profile_predicts(p));
-    return (use & KVC_PROFILE_DECODES) != 0;
+    w->report.uses_profile = (use & KVC_PROFILE_DECODES) != 0;
+    return kvc_profile_fits(p, w->cache, e) ? kvc_error_prefix(e, "profile") : 0;
 }
 
 /* Leaves the source's private bytes out together with the token ids, because they hold the ids as
@@ -170,7 +170,7 @@ static int write_source(struct writer *w, struct kvc_error *e) {
 
 static int write_profile(struct writer *w, struct kvc_error *e) {
     size_t n;
-    if (!uses_profile(w) || !w->options.embed_profile) return 0;
+    if (!w->report.uses_profile || !w->options.embed_profile) return 0;
     const uint8_t *bytes = kvc_profile_bytes(w->options.profile, &n);
     return kvc_write_simple(&w->records, KVC_RECORD_PROFILE, KVC_SECTION_PROFILE, bytes, n, e);
 }
@@ -185,30 +185,17 @@ static int name_profile(const struct writer *w, struct kvc_meta *meta, struct kv
     kvc_meta_remove(meta, KVC_KEY_PROFILE_MODEL);
     kvc_meta_remove(meta, KVC_KEY_PROFILE_FIT);
     for (int r = 0; r < 2; r++) kvc_meta_remove(meta, fit_key[r]);
-    if (!uses_profile(w)) return 0;
-    if (kvc_meta_set_text(meta, KVC_KEY_PROFILE_FIT, kvc_fit_name(w->fit->verdict), e)) return -1;
+    if (!w->report.uses_profile) return 0;
+    static const struct kvc_fit unknown = {.verdict = KVC_FIT_UNKNOWN};
+    const struct kvc_fit *fit = w->options.fit ? w->options.fit : &unknown;
+    if (kvc_meta_set_text(meta, KVC_KEY_PROFILE_FIT, kvc_fit_name(fit->verdict), e)) return -1;
     for (int r = 0; r < 2; r++)
-        if (w->fit->ratio[r] > 0 &&
-            kvc_meta_set_f64(meta, fit_key[r], round(1000 * w->fit->ratio[r]) / 1000, e))
+        if (fit->ratio[r] > 0 &&
+            kvc_meta_set_f64(meta, fit_key[r], round(1000 * fit->ratio[r]) / 1000, e))
             return -1;
     if (kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(p), KVC_SHA256_BYTES, e))
         return -1;
     return kvc_meta_set_text(meta, KVC_KEY_PROFILE_MODEL, kvc_profile_model(p), e);
-}
-
-/* Measures the fit if the caller did not, and refuses a profile that does not fit. The caller must
- * have settled pairing and layers. */
-static int find_fit(struct writer *w, struct kvc_error *e) {
-    struct kvc_profile *p = w->options.profile;
-    int status = p ? kvc_profile_fits(p, w->cache, e) : 0;
-    w->fit = w->options.fit;
-    if (!status && uses_profile(w) && !w->fit) {
-        status = kvc_fit_measure(&w->own_fit, p, w->cache, kvc_cache_pairing(w->cache),
-                                 w->options.threads, e) ||
-                 kvc_fit_accept(p, &w->own_fit, e);
-        w->fit = &w->own_fit;
-    }
-    return status ? kvc_error_prefix(e, "profile") : 0;
 }
 
 /* Computes the namespace again, as facts may have changed. It is left out where it cannot be
@@ -232,8 +219,7 @@ static int name_space(const struct writer *w, struct kvc_meta *meta, struct kvc_
 static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struct kvc_error *e) {
     char identity[KVC_IDENTITY_BYTES];
     if (!c->tokens) return 0;
-    if (kvc_meta_find(meta, KVC_KEY_PREFIX_PARENT))
-        kvc_prefix_identity(meta, identity, sizeof identity);
+    if (meta->facts.parent) kvc_prefix_identity(meta, identity, sizeof identity);
     else kvc_prefix_identity_of_model(meta, identity, sizeof identity);
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
@@ -252,7 +238,7 @@ static int writer_describe(const struct writer *w, const char *recipe, struct kv
 }
 
 /* Finds how the engine rotated K, if a stage asks that. */
-static int find_turns(struct writer *w, const struct kvc_facts *facts, struct kvc_error *e) {
+static int find_turns(struct writer *w, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     struct kvc_profile *profile = w->options.profile;
     int asked = 0;
@@ -260,18 +246,17 @@ static int find_turns(struct writer *w, const struct kvc_facts *facts, struct kv
     w->angles = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *w->angles);
     if (!w->turn || !w->angles) return kvc_fail_memory(e, "RoPE");
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
-        asked |= kvc_pipeline_first(&w->plan.pipeline[i],
-                                    KVC_STAGE_POSITIONS | KVC_STAGE_REBUILDS) <
-                 w->plan.pipeline[i].n;
+        asked |= kvc_pipeline_has(&w->plan.pipeline[i],
+                                  KVC_STAGE_POSITIONS | KVC_STAGE_REBUILDS);
     for (uint32_t t = 0; t < c->n_tensors && asked; t++) {
         const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
         const struct kvc_profile_part *part = NULL;
         struct kvc_rope_facts *turn = &w->turn[t];
         if (c->tensor[t].role != KVC_ROLE_K) continue;
-        if (profile && kvc_profile_part(profile, layer->index, KVC_ROLE_K, facts->pairing, 0, &part,
-                                        e))
+        if (profile && kvc_profile_part(profile, layer->index, KVC_ROLE_K,
+                                        c->meta.facts.rope.pairing, 0, &part, e))
             return -1;
-        if (kvc_rope_of_layer(c, facts, c->tensor[t].layer, part, turn, &w->angles[t], e))
+        if (kvc_rope_of_layer(c, c->tensor[t].layer, part, turn, &w->angles[t], e))
             return -1;
         if (!turn->angle || !turn->half || 2 * turn->half > c->tensor[t].shape.dim)
             *turn = (struct kvc_rope_facts){.half = 0};
@@ -289,23 +274,18 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
         if (kvc_shared_init(&w->shared[w->n_shared], e)) return -1;
     int looks = 0;
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
-        looks |= kvc_pipeline_first(&w->plan.pipeline[i], KVC_STAGE_LOOKS) < w->plan.pipeline[i].n;
+        looks |= kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS);
     if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e)))
         return -1;
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    if (find_turns(w, &facts, e)) return -1;
+    if (find_turns(w, e)) return -1;
     w->encode = (struct kvc_encode){.cache = c,
-                                    .facts = facts,
                                     .plan = &w->plan,
                                     .options = &w->options,
                                     .shared = w->shared,
                                     .projections = &w->projections,
                                     .turn = w->turn};
-    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, facts.pairing,
-                     w->turn, e))
-        return -1;
+    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, w->turn, e)) return -1;
     w->report.lossless = w->plan.lossless;
-    w->report.uses_profile = uses_profile(w);
     w->report.tensor_bytes = w->plan.tensor_bytes;
     return 0;
 }
@@ -315,8 +295,7 @@ static int ask_coder(const struct writer *w, struct kvc_error *e) {
     const struct kvc_block_coder *coder = w->options.coder;
     for (uint32_t t = 0; t < w->cache->n_tensors && coder; t++) {
         char label[64];
-        if (!coder->accept(coder->state, w->cache, t, &w->plan.pipeline[w->plan.pipeline_of[t]], e))
-            continue;
+        if (!coder->accept(coder->state, w->cache, t, kvc_plan_pipeline(&w->plan, t), e)) continue;
         kvc_tensor_label(w->cache, t, label, sizeof label);
         return kvc_error_prefix(e, label);
     }
@@ -339,7 +318,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = kvc_plan_make(&w.plan, cache, recipe, e) ||
                  kvc_reuse_check(cache, &w.plan, options->reuse, e) || ask_coder(&w, e) ||
-                 find_fit(&w, e) || writer_prepare(&w, &own_queries, e);
+                 check_profile(&w, e) || writer_prepare(&w, &own_queries, e);
     if (!status)
         status = writer_describe(&w, text, &meta, e) || kvc_write_header(r, e) ||
                  kvc_write_meta(r, &meta, e) || kvc_write_table(r, cache, &w.plan, w.turn, e) ||
@@ -358,7 +337,6 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
     free(w.turn);
     kvc_meta_free(&meta);
     kvc_cache_free(own_queries);
-    kvc_fit_free(&w.own_fit);
     kvc_plan_free(&w.plan);
     kvc_projections_free(&w.projections);
     for (uint32_t i = 0; i < w.n_shared; i++) kvc_shared_free(&w.shared[i]);

@@ -121,10 +121,9 @@ int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e) ||
-        (assumed && kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e)))
+        (pairing && kvc_meta_set_pairing(&c->meta, pairing, e)))
         return -1;
-    return pairing ? kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e)
-                   : 0;
+    return assumed ? kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e) : 0;
 }
 
 int kvc_names_first_token(struct kvc_cache *c, struct kvc_error *e) {

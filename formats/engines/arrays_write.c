@@ -36,7 +36,7 @@ static int same_sequences(const struct kvc_cells *cells, uint32_t a, uint32_t b,
 
 static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells *cells,
                               struct kvc_error *e) {
-    uint64_t ext = kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 0);
+    const uint64_t ext = c->meta.facts.cell_words;
     for (uint64_t i = 1; i < cells->n; i++) {
         uint32_t a = kvc_cell_at(cells, i - 1), b = kvc_cell_at(cells, i);
         if (cells->pos[a] == cells->pos[b] && !same_sequences(cells, a, b, ext))
@@ -77,10 +77,10 @@ int kvc_arrays_stream(const struct kvc_cache *c, uint32_t *stream, struct kvc_er
 
 int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kvc_cache **view,
                        struct kvc_error *e) {
-    enum kvc_pairing have = kvc_cache_pairing(c);
+    enum kvc_pairing have = c->meta.facts.rope.pairing;
     *view = NULL;
     if (!to || !have || have == KVC_PAIRING_NONE || have == to) return 0;
-    if (!kvc_facts_of(&c->meta).tile_known[0])
+    if (!c->meta.facts.tile_known[0])
         return kvc_fail(
             e, KVC_ERR_UNSUPPORTED,
             "whether K is Hadamard-rotated is unknown: its RoPE pairing cannot be changed");
@@ -91,21 +91,19 @@ int kvc_arrays_pairing(const struct kvc_cache *c, enum kvc_pairing to, struct kv
 /* Returns the pairing in which transformers keeps K. Unknown means that K stays unchanged, because
  * nothing is paired or the pairing cannot be changed. */
 static enum kvc_pairing default_pairing(const struct kvc_cache *c) {
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    enum kvc_pairing pairing = *facts.architecture ? kvc_pairing_of_transformers(facts.architecture)
-                                                   : KVC_PAIRING_HALVES;
-    int fixed = pairing == KVC_PAIRING_NONE || !facts.tile_known[0];
+    const struct kvc_facts *facts = &c->meta.facts;
+    enum kvc_pairing pairing = kvc_pairing_of_transformers(facts->architecture);
+    int fixed = pairing == KVC_PAIRING_NONE || !facts->tile_known[0];
     return fixed ? KVC_PAIRING_UNKNOWN : pairing;
 }
 
 int kvc_arrays_needs_float(const struct kvc_cache *c, uint32_t stream) {
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    const uint64_t *tile = c->meta.facts.tile;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];
         if (!is_exported(kvc_tensor_part(c, t), stream)) continue;
         if (kvc_dtype_info(tensor->shape.dtype)->block > 1) return 1;
-        if ((tensor->role == KVC_ROLE_K && facts.tile[0]) ||
-            (tensor->role == KVC_ROLE_V && facts.tile[1]))
+        if ((tensor->role == KVC_ROLE_K && tile[0]) || (tensor->role == KVC_ROLE_V && tile[1]))
             return 1;
     }
     return 0;

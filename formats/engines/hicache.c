@@ -35,7 +35,11 @@ static const struct kvc_format_option options[] = {
               .max = KVC_MAX_CELLS,
               .value = "TOKENS"},
     [FIRST] = {.key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION"},
-    [LATENT] = {.key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent", .help = "as of llama"},
+    [LATENT] = {.key = "latent",
+                .kind = KVC_OPTION_FLAG,
+                .tool = "latent",
+                .help = "the model has latent attention, and the cache no V (llama, hicache, "
+                        "arrays)"},
     {.key = NULL},
 };
 

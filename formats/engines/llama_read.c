@@ -14,7 +14,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
-#include "formats/cache/rope_pairing.h"
+#include "formats/cache/rope_names.h"
 #include "formats/engines/foreign.h"
 #include "formats/engines/llama.h"
 #include "formats/io/bytes.h"
@@ -287,9 +287,7 @@ static int llama_read_describe(struct kvc_cache *c, const struct kvc_llama_parse
     if (!*h->arch) return 0;
     if (kvc_meta_set_text(m, KVC_KEY_MODEL_ARCH, h->arch, e)) return -1;
     const enum kvc_pairing pairing = kvc_pairing_of_gguf_arch(h->arch);
-    return pairing != KVC_PAIRING_UNKNOWN
-               ? kvc_meta_set_text(m, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e)
-               : 0;
+    return pairing ? kvc_meta_set_pairing(m, pairing, e) : 0;
 }
 
 size_t kvc_llama_member(const struct kvc_bundle *b) {

@@ -4,7 +4,7 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/facts.h"
-#include "formats/cache/rope_pairing.h"
+#include "formats/cache/rope_names.h"
 #include "formats/cache/view.h"
 #include "formats/io/bytes.h"
 
@@ -243,7 +243,7 @@ static int find_pairing(const struct kvc_facts *facts, enum kvc_pairing *want,
                         struct kvc_error *e) {
     const int from_llama = facts->source == KVC_SOURCE_LLAMA;
     if (*want == KVC_PAIRING_UNKNOWN) *want = kvc_pairing_of_gguf_arch(facts->architecture);
-    if (*want == KVC_PAIRING_UNKNOWN && from_llama) *want = facts->pairing;
+    if (*want == KVC_PAIRING_UNKNOWN && from_llama) *want = facts->rope.pairing;
     if (*want != KVC_PAIRING_UNKNOWN || from_llama) return 0;
     return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_TARGET_PAIRING,
                          "llama: the RoPE pairing that llama.cpp uses for this model is unknown");
@@ -284,20 +284,20 @@ int kvc_llama_write(const struct kvc_cache *cache, const struct kvc_export_optio
                     .e = e};
     uint32_t live, sliding;
     int known[2];
-    const struct kvc_facts facts = kvc_facts_of(&cache->meta);
+    const struct kvc_facts *facts = &cache->meta.facts;
     enum kvc_pairing want = options->pairing;
-    if (find_streams(&o, value) || find_parts(cache, &facts, &live, &sliding, e) ||
-        find_tiles(&o, &facts, options, known) || check_tensors(&o, known) ||
-        find_pairing(&facts, &want, e))
+    if (find_streams(&o, value) || find_parts(cache, facts, &live, &sliding, e) ||
+        find_tiles(&o, facts, options, known) || check_tensors(&o, known) ||
+        find_pairing(facts, &want, e))
         return -1;
     struct kvc_cache *view = NULL;
-    if (want != facts.pairing) {
+    if (want != facts->rope.pairing) {
         view = kvc_view_pairing(cache, want, e);
         if (!view) return -1;
         o.cache = view;
     }
     const int status = emit_u32(&o, KVC_LLAMA_SEQUENCE) || emit_u32(&o, o.version) ||
-                       emit_tokens(&o, !facts.plain_tokens) || emit_body(&o, live) ||
+                       emit_tokens(&o, !facts->plain_tokens) || emit_body(&o, live) ||
                        (sliding != KVC_NONE && emit_body(&o, sliding));
     kvc_cache_free(view);
     return status ? -1 : 0;

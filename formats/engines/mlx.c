@@ -475,7 +475,7 @@ static int add_metadata(struct kvc_safetensors_writer *to, const struct writer *
                         const char *model, struct kvc_error *e) {
     const int old = w->layout == LAYOUT_031;
     if (kvc_safetensors_add_text(to, old ? "1.tokenizer_config" : "0.tokenizer_config", "{}", e) ||
-        (*model && kvc_safetensors_add_text(to, old ? "1.model" : "0.model", model, e)) ||
+        (model && *model && kvc_safetensors_add_text(to, old ? "1.model" : "0.model", model, e)) ||
         (!old && kvc_safetensors_add_text(to, "2.0", "", e)))
         return -1;
     for (uint32_t i = 0; i < w->n_layers; i++) {
@@ -544,9 +544,7 @@ static int mlx_export(const struct kvc_cache *c, const struct kvc_export_options
         return kvc_fail(e, KVC_ERR_USAGE, "mlx: layout=%s must be 0.32 or 0.31", layout);
     if (kvc_arrays_list(&w.list, c, o, mlx_keeps, e)) return -1;
     int status = choose_items(&w, e);
-    if (!status)
-        status = mlx_write_file(&w, model ? model : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, ""),
-                                out, e);
+    if (!status) status = mlx_write_file(&w, model ? model : c->meta.facts.model, out, e);
     kvc_arrays_free(&w.list);
     return status;
 }

@@ -105,9 +105,7 @@ static int raw_build(struct kvc_cache *c, const struct kvc_geometry *g, const st
         (kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
          kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e)))
         return -1;
-    if (o->pairing &&
-        kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e))
-        return -1;
+    if (o->pairing && kvc_meta_set_pairing(&c->meta, o->pairing, e)) return -1;
     return kvc_cache_finish(c, e);
 }
 

@@ -4,7 +4,7 @@
 #include "formats/engines/arrays_write.h"
 #include "codecs/memory.h"
 #include "codecs/number.h"
-#include "formats/cache/rope_scaling.h"
+#include "formats/cache/rope_names.h"
 #include "formats/io/bytes.h"
 #include "formats/io/hash.h"
 #include "formats/io/json_text.h"
@@ -251,12 +251,9 @@ static int read_headers(struct headers *h, const struct kvc_bundle *b,
 /* Returns the pairing that a file records, which may be "unknown", or else the one that
  * transformers keeps K in. *assumed is 1 where nothing in the file says so. */
 static enum kvc_pairing pairing_of(const struct headers *h, int *assumed) {
-    enum kvc_pairing pairing = KVC_PAIRING_UNKNOWN;
     const char *text = text_of(h, "rope_pairing"), *arch = text_of(h, "architecture");
     *assumed = !text && !arch;
-    if (!text) return kvc_pairing_of_transformers(arch ? arch : "");
-    if (strcmp(text, "half") == 0) return KVC_PAIRING_HALVES;
-    return kvc_pairing_parse(text, &pairing) ? pairing : KVC_PAIRING_UNKNOWN;
+    return text ? kvc_pairing_parse_tensor(text) : kvc_pairing_of_transformers(arch);
 }
 
 static int read_metadata(struct kvc_cache *c, const struct headers *h, uint64_t bytes,
@@ -365,15 +362,11 @@ static int write_facts(struct kvc_safetensors_writer *to, const struct kvc_cache
 
 static int write_metadata(struct kvc_safetensors_writer *to, const struct kvc_cache *c,
                           struct kvc_error *e) {
-    const struct kvc_facts of_cache = kvc_facts_of(&c->meta);
-    const enum kvc_pairing pairing = of_cache.pairing;
-    const char *name = pairing == KVC_PAIRING_HALVES ? "half"
-                       : pairing                     ? kvc_pairing_name(pairing)
-                                                     : "unknown";
+    const struct kvc_rope_facts *rope = &c->meta.facts.rope;
     if (kvc_safetensors_add_text(to, "format", "kvc", e) || write_facts(to, c, e)) return -1;
     /* a pairing that was only assumed does not become a record */
-    if (pairing == KVC_PAIRING_HALVES && of_cache.pairing_assumed) return 0;
-    return kvc_safetensors_add_text(to, "rope_pairing", name, e);
+    if (rope->pairing == KVC_PAIRING_HALVES && rope->assumed) return 0;
+    return kvc_safetensors_add_text(to, "rope_pairing", kvc_pairing_tensor_name(rope->pairing), e);
 }
 
 static int add_item(struct kvc_safetensors_writer *to, const struct kvc_arrays_item *item,

@@ -56,7 +56,7 @@ static int uniform_take_shape(struct kvc_uniform *u, int (*keeps)(enum kvc_dtype
     if (!keeps(u->info->dtype))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: the format has no dtype %s", format,
                         u->info->name);
-    u->heads_known = kvc_cache_heads_known(c);
+    u->heads_known = !c->meta.facts.heads_unknown;
     return 0;
 }
 

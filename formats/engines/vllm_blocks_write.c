@@ -249,8 +249,7 @@ static int write_files(struct out *o, struct kvc_error *e) {
 int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_options *options,
                           const struct kvc_member_sink *to, struct kvc_error *e) {
     const struct kvc_option_value *v = options->value;
-    const char *model = v[MODEL].text ? v[MODEL].text
-                                      : kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, NULL);
+    const char *model = v[MODEL].text ? v[MODEL].text : c->meta.facts.model;
     struct out o = {.to = to};
     if (kvc_uniform_open(&o.cache, c, options, kvc_vllm_blocks_keeps, "vllm-blocks", e)) return -1;
     const int status = vllm_blocks_write_take_shape(&o, v[SHAPE].text, e) || take_pages(&o, v, e) ||

@@ -78,7 +78,7 @@ static void read_metadata(struct folder *f, const struct kvc_safetensors *header
     f->said = shape ? kvc_vllm_shape_of(shape) : KVC_VLLM_SHAPES;
     f->said_heads = number_of(header, KVC_VLLM_KEY_HEADS);
     if (!f->cpu_block) f->cpu_block = number_of(header, KVC_VLLM_KEY_CPU_BLOCK);
-    if (pairing) kvc_pairing_parse(pairing, &f->said_pairing);
+    if (pairing) f->said_pairing = kvc_pairing_parse(pairing);
 }
 
 static int take_array(struct array *a, const struct kvc_safetensors *header, struct kvc_error *e) {

@@ -17,7 +17,6 @@ struct out {
     enum kvc_vllm_shape shape;
     uint64_t cpu_block;  /* tokens of a block of a CPU; 0: not for a CPU */
     const char *pattern; /* of the name of a layer, with "{i}" for its number */
-    struct kvc_facts facts;
 };
 
 int kvc_vllm_keeps(enum kvc_dtype dtype) {
@@ -74,12 +73,13 @@ static int write_header(const struct out *o, const struct kvc_shape *shape, stru
                                           kvc_vllm_shape_name[o->shape], e);
     if (!status && o->cpu_block)
         status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_CPU_BLOCK, block, e);
-    if (!status && o->shape == KVC_VLLM_ROWS && o->facts.heads_known)
+    if (!status && o->shape == KVC_VLLM_ROWS && !o->cache->meta.facts.heads_unknown)
         status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_HEADS, heads, e);
     /* an assumption does not become a record */
-    if (!status && o->facts.pairing && !o->facts.pairing_assumed)
+    const struct kvc_rope_facts *rope = &o->cache->meta.facts.rope;
+    if (!status && rope->pairing && !rope->assumed)
         status = kvc_safetensors_add_text(&header, KVC_VLLM_KEY_PAIRING,
-                                          kvc_pairing_name(o->facts.pairing), e);
+                                          kvc_pairing_name(rope->pairing), e);
     if (!status)
         status = kvc_safetensors_add(&header, KVC_VLLM_ARRAY,
                                      kvc_safetensors_type_of((int)shape->dtype)->name, dim,
@@ -203,14 +203,13 @@ int kvc_vllm_write(const struct kvc_cache *c, const struct kvc_export_options *o
     if (vllm_write_take_shape(&o, options->value[KVC_VLLM_TO_SHAPE].text, e) ||
         kvc_vllm_name_layer("vllm", o.pattern, 0, ".safetensors", name, sizeof name, e))
         return -1;
-    if (!kvc_cache_heads_known(c) && o.shape != KVC_VLLM_ROWS)
+    if (c->meta.facts.heads_unknown && o.shape != KVC_VLLM_ROWS)
         return kvc_fail_need(
             e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
             "vllm: the number of KV heads is unknown, and the arrays have an axis of heads");
     if (kvc_arrays_list(&list, c, options, kvc_vllm_keeps, e))
         return -1; /* for its views: plain values, paired as in transformers */
     o.cache = list.cache;
-    o.facts = kvc_facts_of(&list.cache->meta);
     const int status = write_layers(&o, e);
     kvc_arrays_free(&list);
     return status;

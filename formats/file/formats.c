@@ -159,11 +159,11 @@ int kvc_bundle_of(struct kvc_bundle *b, const struct kvc_input *in,
 
 /* Adds the facts that only the caller knows. */
 static int complete(struct kvc_cache *c, const struct kvc_import_options *o, struct kvc_error *e) {
-    if (o->kv_heads && !kvc_cache_heads_known(c) && kvc_cache_set_heads(c, o->kv_heads, e))
+    if (o->kv_heads && c->meta.facts.heads_unknown && kvc_cache_set_heads(c, o->kv_heads, e))
         return -1;
     if (o->pairing == KVC_PAIRING_UNKNOWN || kvc_meta_find(&c->meta, KVC_KEY_ROPE_PAIRING))
         return 0;
-    return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(o->pairing), e);
+    return kvc_meta_set_pairing(&c->meta, o->pairing, e);
 }
 
 /* Parses the options of a row and imports by it. */
@@ -212,7 +212,7 @@ struct kvc_cache *kvc_format_import(const struct kvc_format *f, const struct kvc
 }
 
 const struct kvc_format *kvc_format_of_source(const struct kvc_cache *c) {
-    const enum kvc_source source = kvc_facts_of(&c->meta).source;
+    const enum kvc_source source = c->meta.facts.source;
     for (size_t i = 0; source != KVC_SOURCE_OTHER && kvc_format_at(i); i++)
         if (kvc_format_at(i)->source == source) return kvc_format_at(i);
     return NULL;

@@ -54,7 +54,7 @@ static void say_facts(struct kvc_losses *l, const struct kvc_format *to,
         size_t f = 0;
         while (f < FACTS && strncmp(key, facts[f].key, strlen(facts[f].key)) != 0) f++;
         /* K after RoPE is assumed where nothing is recorded */
-        if (f < FACTS && (strcmp(key, KVC_KEY_ROPE_K) != 0 || !kvc_facts_of(meta).after_rope))
+        if (f < FACTS && (strcmp(key, KVC_KEY_ROPE_K) != 0 || meta->facts.rope.before))
             found[f] = 1;
     }
     for (size_t f = 0; f < FACTS; f++)
@@ -72,7 +72,7 @@ static int has_positions(const struct kvc_cache *c) {
 /* Returns 1 if the layers of a part have known numbers that are not 0, 1, 2, ... */
 static int has_layer_numbers(const struct kvc_cache *c, const struct kvc_facts *known) {
     uint32_t next = 0;
-    for (uint32_t i = 0; i < c->n_layers && known->layers_known; i++) {
+    for (uint32_t i = 0; i < c->n_layers && !known->layers_unknown; i++) {
         if (i && c->layer[i].part != c->layer[i - 1].part) next = 0;
         if (losses_is_attention(&c->part[c->layer[i].part]) && c->layer[i].index != next++)
             return 1;
@@ -108,10 +108,10 @@ static int has_hidden_windows(const struct kvc_cache *c) {
 static int lost_pairing(const struct kvc_facts *known, const struct kvc_export_options *o) {
     enum kvc_pairing written = o->pairing;
     /* rows that may be rotated stay as they are */
-    if (!written && !known->tile_known[0]) written = known->pairing;
-    else if (!written && *known->architecture)
+    if (!written && !known->tile_known[0]) written = known->rope.pairing;
+    else if (!written && known->architecture)
         written = kvc_pairing_of_transformers(known->architecture);
-    return known->pairing && known->pairing != KVC_PAIRING_NONE &&
+    return known->rope.pairing && known->rope.pairing != KVC_PAIRING_NONE &&
            written == KVC_PAIRING_INTERLEAVED;
 }
 
@@ -170,7 +170,7 @@ static void say_casts(struct kvc_losses *l, const struct kvc_format *to, const s
 
 void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const struct kvc_cache *c,
                      const struct kvc_export_options *o, int has_model) {
-    const struct kvc_facts known = kvc_facts_of(&c->meta);
+    const struct kvc_facts *known = &c->meta.facts;
     const unsigned checkpoints = count_parts(c, KVC_PART_CHECKPOINT);
     unsigned lacks = to->lacks;
     char text[48];
@@ -183,26 +183,26 @@ void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const st
     if (lacks & KVC_LACKS_TOKENS && c->n_tokens) losses_say(l, to, "token ids");
     if (lacks & KVC_LACKS_POSITIONS && has_positions(c))
         losses_say(l, to, "positions (not 0, 1, 2 and so on)");
-    if (lacks & KVC_LACKS_COORDINATES && known.cell_words)
+    if (lacks & KVC_LACKS_COORDINATES && known->cell_words)
         losses_say(l, to, "the M-RoPE coordinates of tokens");
     if (lacks & KVC_LACKS_COMPANIONS && count_parts(c, KVC_PART_COMPANION))
         losses_say(l, to, "queries and hidden states");
     snprintf(text, sizeof text, "server checkpoints (%u)", checkpoints);
     if (lacks & KVC_LACKS_CHECKPOINTS && checkpoints) losses_say(l, to, text);
-    if (lacks & KVC_LACKS_LAYERS && has_layer_numbers(c, &known))
+    if (lacks & KVC_LACKS_LAYERS && has_layer_numbers(c, known))
         losses_say(l, to, "the numbers of the layers");
     if (lacks & KVC_LACKS_WINDOWS && has_hidden_windows(c))
         losses_say(l, to, "which layers have sliding windows");
     if (lacks & KVC_LACKS_SHAPES && has_shapes(c))
         losses_say(l, to, "types or shapes that differ between tensors");
-    if (lacks & KVC_LACKS_PAIRING && lost_pairing(&known, o))
+    if (lacks & KVC_LACKS_PAIRING && lost_pairing(known, o))
         losses_say(l, to, "the pairing of K (interleaved)");
-    if (lacks & KVC_LACKS_ROTATION && (known.tile[0] || known.tile[1]))
+    if (lacks & KVC_LACKS_ROTATION && (known->tile[0] || known->tile[1]))
         losses_say(l, to, "the Hadamard rotation of its values");
     if (lacks & KVC_LACKS_SCALES && to != kvc_format_of_source(c) && has_scales(c, to))
         losses_say(l, to, "the scales of its values");
     say_facts(l, to, &c->meta, lacks);
-    say_casts(l, to, c, &known);
+    say_casts(l, to, c, known);
 }
 
 int kvc_losses_refuse(const struct kvc_losses *l, struct kvc_error *e) {

@@ -1,9 +1,9 @@
 /* open.c: opens files, folders and bytes as caches. */
 #include "formats/file/open.h"
 
-#include "formats/cache/facts.h"
+#include "formats/cache/meta.h"
 #include "formats/cache/keys.h"
-#include "formats/cache/meta_parse.h"
+#include "formats/cache/meta.h"
 #include "formats/container/container.h"
 #include "kernels/kernels.h"
 
@@ -40,7 +40,7 @@ static int check_rows(const struct kvc_model *m, const struct kvc_cache *c, stru
 static int settle_layers(const struct kvc_model *m, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern plain;
     /* its parts are found by number */
-    if (kvc_cache_is_container(c) && kvc_facts_of(&c->meta).has_profile) return 0;
+    if (kvc_cache_is_container(c) && c->meta.facts.profile) return 0;
     if (m->pattern.n) return kvc_layers_settle(c, &m->pattern, e) < 0 ? -1 : 0;
     kvc_pattern_repeat(&plain, m->layers <= KVC_MAX_PATTERN ? (uint32_t)m->layers : 0, 1, 0);
     return kvc_layers_settle(c, &plain, e) < 0 ? -1 : 0;
@@ -52,7 +52,7 @@ int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, 
     if (check_rows(m, c, e)) return -1;
     if (kvc_cache_is_container(c) && kvc_model_match(&c->meta, m, note, size, e)) return -1;
     if (settle_layers(m, c, e)) return -1;
-    return kvc_model_store(m, &c->meta, kvc_facts_of(&c->meta).source == KVC_SOURCE_LLAMA, e);
+    return kvc_model_store(m, &c->meta, c->meta.facts.source == KVC_SOURCE_LLAMA, e);
 }
 
 /* --- opening --- */
@@ -75,7 +75,7 @@ static int open_import(struct kvc_opened *f, const struct kvc_opening *o, struct
     if (!(f->cache = kvc_import(&f->bundle, &options, &f->format, e))) return -1;
     if (o->model && kvc_model_apply(o->model, f->cache, f->note, sizeof f->note, e))
         return kvc_error_prefix(e, f->input.name);
-    return kvc_facts_give(&f->cache->meta, options.facts, e);
+    return kvc_meta_give(&f->cache->meta, options.facts, e);
 }
 
 static int is_folder(const char *path) {

@@ -32,15 +32,14 @@ static int settle_profile(const struct pack_pack *p, struct kvc_cache *c, struct
     const struct kvc_packing *how = p->how;
     const struct kvc_profile_use use = {how->options.recipe, how->options.threads,
                                         how->force_profile};
-    const enum kvc_pairing was = kvc_cache_pairing(c);
+    const enum kvc_pairing was = c->meta.facts.rope.pairing;
     if (!how->options.profile) return 0;
     const int prepared = kvc_profile_prepare(how->options.profile, c, &use, &p->done->fit, e);
     if (prepared < 0) return -1;
     p->done->fitted = prepared;
-    if (prepared && kvc_cache_pairing(c) != was) pack_note(p, KVC_PACK_PAIRING_CHOSEN, c);
+    if (prepared && c->meta.facts.rope.pairing != was) pack_note(p, KVC_PACK_PAIRING_CHOSEN, c);
     /* the profile may be given to decode the source only */
-    if (!prepared && !kvc_facts_of(&p->source->meta).has_profile)
-        pack_note(p, KVC_PACK_PROFILE_UNUSED, c);
+    if (!prepared && !p->source->meta.facts.profile) pack_note(p, KVC_PACK_PROFILE_UNUSED, c);
     return 0;
 }
 
@@ -52,7 +51,7 @@ static int pack_find_queries(const struct pack_pack *p, const struct kvc_cache *
     const struct kvc_cache *asked = p->how->options.queries;
     *queries = NULL;
     if (!asked && c != full && kvc_cache_has_queries(full)) asked = full;
-    if (asked && !(*queries = kvc_view_queries(asked, kvc_cache_pairing(c), e))) return -1;
+    if (asked && !(*queries = kvc_view_queries(asked, c->meta.facts.rope.pairing, e))) return -1;
     if (p->how->options.queries && of_other_tokens(c, p->how->options.queries))
         pack_note(p, KVC_PACK_OTHER_QUERIES, c);
     return 0;
@@ -110,11 +109,6 @@ static int pack_chosen(const struct pack_pack *p, struct kvc_cache *c, struct kv
     return status;
 }
 
-static int rotation_is_known(const struct kvc_meta *m) {
-    const struct kvc_facts facts = kvc_facts_of(m);
-    return facts.tile_known[0] && facts.tile_known[1];
-}
-
 /* Packs *c, to which facts of the profile are added. */
 static int pack_own(struct pack_pack *p, struct kvc_cache *c, struct kvc_error *e) {
     p->source = c;
@@ -122,7 +116,8 @@ static int pack_own(struct pack_pack *p, struct kvc_cache *c, struct kvc_error *
     if (!p->done->dequantized) return pack_chosen(p, c, e);
     struct kvc_cache *view = kvc_view_dequantize(c, e);
     if (!view) return -1;
-    if (!rotation_is_known(&c->meta)) pack_note(p, KVC_PACK_ROTATION_UNKNOWN, c);
+    const int *known = c->meta.facts.tile_known;
+    if (!known[0] || !known[1]) pack_note(p, KVC_PACK_ROTATION_UNKNOWN, c);
     const int status = pack_chosen(p, view, e);
     kvc_cache_free(view);
     return status;

@@ -20,14 +20,13 @@ enum { TRIALS = 14 };
 static double coefficients_of(const struct kvc_cache *c, uint32_t stream, uint32_t layers) {
     double n = 0;
     uint32_t here = 0;
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
     for (uint32_t l = 0; l < c->n_layers; l++) {
         const struct kvc_layer *layer = &c->layer[l];
         const struct kvc_part *part = &c->part[layer->part];
         if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) ||
             part->stream != stream)
             continue;
-        const double window = (double)kvc_layer_window(&facts, layer),
+        const double window = (double)kvc_layer_window(&c->meta.facts, layer),
                      cells = (double)part->cells.n;
         const double rows = window > 0 && window < KVC_PROFILE_CONTEXT ? window
                             : part->kind == KVC_PART_SLIDING && cells < KVC_PROFILE_CONTEXT
@@ -226,7 +225,7 @@ static int by_trial(const struct kvc_cache *c, const struct kvc_pack_options *op
                 e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES,
                 "an error of attention is measured with queries, and there are none");
         if (!(t.view = kvc_view_float(c, e)) ||
-            !(t.queries = kvc_view_queries(from, kvc_cache_pairing(c), e)))
+            !(t.queries = kvc_view_queries(from, c->meta.facts.rope.pairing, e)))
             status = -1;
     }
     if (!status) {

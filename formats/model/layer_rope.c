@@ -7,53 +7,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the base of a layer's angles; 0 where the base is unknown. Layers with a window have
+/* Sets base and scaling of a layer's angles; base 0 where it is unknown. Layers with a window have
  * another base in Gemma 3, which its files do not carry: 10 000 (transformers,
  * configuration_gemma3.py: rope_local_base_freq; llama.cpp, llama-model.cpp:
  * rope_freq_base_train_swa). Scaling applies to the other layers only. */
-static double base_of(const struct kvc_facts *known, const struct kvc_layer *layer,
-                      double *factor) {
-    const int local = layer->kind == KVC_LAYER_SLIDING;
-    *factor = local ? 1 : known->factor;
-    if (!local) return known->theta;
-    if (strncmp(known->architecture, "gemma3", 6) == 0) return 10000;
-    return strncmp(known->architecture, "gemma", 5) == 0 ? known->theta : 0;
+static void find_base(const struct kvc_facts *known, const struct kvc_layer *layer,
+                      struct kvc_rope_facts *rope) {
+    const char *arch = known->architecture ? known->architecture : "";
+    if (layer->kind == KVC_LAYER_SLIDING) {
+        rope->factor = 1;
+        if (strncmp(arch, "gemma3", 6) == 0) rope->theta = 10000;
+        else if (strncmp(arch, "gemma", 5) != 0) rope->theta = 0;
+    }
+    if (!(rope->factor > 0)) rope->factor = 1;
 }
 
-int kvc_rope_of_layer(const struct kvc_cache *c, const struct kvc_facts *known, uint32_t layer,
-                      const struct kvc_profile_part *part, struct kvc_rope_facts *facts,
+int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer,
+                      const struct kvc_profile_part *part, struct kvc_rope_facts *rope,
                       double **room, struct kvc_error *e) {
     const uint32_t k = c->layer[layer].tensor[0];
     *room = NULL;
-    *facts = (struct kvc_rope_facts){.pairing = known->pairing};
-    if (!kvc_pairing_turns(known->pairing) || k == KVC_NONE || c->tensor[k].role != KVC_ROLE_K ||
-        !known->after_rope)
-        return 0;
-    if (part && part->angle) {
-        facts->half = part->half;
-        facts->angle = part->angle;
-        facts->of_profile = 1;
+    *rope = c->meta.facts.rope;
+    if (!kvc_rope_stored(rope) || k == KVC_NONE || c->tensor[k].role != KVC_ROLE_K) return 0;
+    if (part) { /* without angles it was made of K as it is stored */
+        rope->half = part->angle ? part->half : 0;
+        rope->angle = part->angle;
+        rope->of_profile = part->angle != NULL;
         return 0;
     }
-    if (part) return 0; /* the part was made of K as it is stored */
-    double factor;
-    const double base = base_of(known, &c->layer[layer], &factor);
-    const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_facts_rotated(known, dim);
+    find_base(&c->meta.facts, &c->layer[layer], rope);
+    const uint64_t dim = c->tensor[k].shape.dim, rotated = kvc_rope_channels(rope, dim);
     const struct kvc_cells *cells = &kvc_tensor_part(c, k)->cells;
-    const enum kvc_rope_type type = known->rope_type;
-    const int plain = type == KVC_ROPE_TYPE_DEFAULT || type == KVC_ROPE_TYPE_LINEAR ||
-                      type == KVC_ROPE_TYPE_MROPE || type == KVC_ROPE_TYPE_IMROPE;
+    const int plain = rope->type == KVC_ROPE_TYPE_DEFAULT || rope->type == KVC_ROPE_TYPE_LINEAR ||
+                      rope->type == KVC_ROPE_TYPE_MROPE || rope->type == KVC_ROPE_TYPE_IMROPE;
     if (cells->n && (kvc_cells_position(cells, 0) < 0 ||
                      kvc_cells_position(cells, cells->n - 1) >= KVC_ROPE_POSITIONS))
         return 0;
-    if (!plain || !(base > 1) || !(factor >= 1) || rotated % 2 || !rotated || rotated > dim ||
-        rotated / 2 > UINT16_MAX)
+    if (!plain || !(rope->theta > 1) || !(rope->factor >= 1) || rotated % 2 || !rotated ||
+        rotated > dim || rotated / 2 > UINT16_MAX)
         return 0;
-    facts->half = (size_t)(rotated / 2);
-    if (!(*room = kvc_alloc(facts->half, sizeof **room))) return kvc_fail_memory(e, "RoPE");
-    for (size_t i = 0; i < facts->half; i++)
-        (*room)[i] = pow(base, -2.0 * (double)i / (double)rotated) / factor;
-    facts->angle = *room;
+    rope->half = (size_t)(rotated / 2);
+    if (!(*room = kvc_alloc(rope->half, sizeof **room))) return kvc_fail_memory(e, "RoPE");
+    for (size_t i = 0; i < rope->half; i++)
+        (*room)[i] = pow(rope->theta, -2.0 * (double)i / (double)rotated) / rope->factor;
+    rope->angle = *room;
     return 0;
 }
 

@@ -6,14 +6,13 @@
 #include "codecs/profile_part.h"
 #include "codecs/rope.h"
 #include "formats/cache/cache.h"
-#include "formats/cache/facts.h"
 
-/* Fills *facts for a layer of the cache, of which `known` are the facts. Angles are those of
- * `part`, which may have none. Where part is NULL, they come from the metadata: RoPE of type
- * default or linear, of known base and dimension, and K stored after RoPE. facts->angle is NULL
- * where the angles are unknown. The caller frees *room. */
-int kvc_rope_of_layer(const struct kvc_cache *c, const struct kvc_facts *known, uint32_t layer,
-                      const struct kvc_profile_part *part, struct kvc_rope_facts *facts,
+/* Makes *rope that of the cache (facts.h) with the angles of a layer. Angles are those of `part`,
+ * which may have none. Where part is NULL, they come from the metadata: RoPE of type default or
+ * linear, of known base and dimension, and K stored after RoPE. rope->angle is NULL where the
+ * angles are unknown. The caller frees *room. */
+int kvc_rope_of_layer(const struct kvc_cache *c, uint32_t layer,
+                      const struct kvc_profile_part *part, struct kvc_rope_facts *rope,
                       double **room, struct kvc_error *e);
 
 /* Takes a row of K back to before RoPE, at a position that is not negative. */

@@ -7,8 +7,7 @@
 
 #include "formats/cache/cache.h"
 #include "formats/cache/layers.h"
-#include "formats/cache/rope_pairing.h"
-#include "formats/cache/rope_scaling.h"
+#include "formats/cache/rope_names.h"
 #include "formats/io/hash.h"
 
 /* The file format of weights. Fingerprints and names of architectures differ by it. */

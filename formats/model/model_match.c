@@ -67,12 +67,11 @@ static int store_pairing(const struct kvc_model *m, struct kvc_meta *meta, int e
     enum kvc_pairing pairing = m->pairing;
     if (engine && !is_gguf) pairing = kvc_pairing_of_gguf_arch(m->arch);
     if (!engine && is_gguf) pairing = kvc_pairing_of_transformers(m->arch);
-    /* by the format's habit: the model knows better */
-    int assumed = kvc_meta_bool(meta, KVC_KEY_ROPE_ASSUMED, 0);
-    if (pairing == KVC_PAIRING_UNKNOWN || (kvc_meta_find(meta, KVC_KEY_ROPE_PAIRING) && !assumed))
+    /* the model knows better than a format's habit */
+    if (pairing == KVC_PAIRING_UNKNOWN ||
+        (kvc_meta_find(meta, KVC_KEY_ROPE_PAIRING) && !meta->facts.rope.assumed))
         return 0;
-    kvc_meta_remove(meta, KVC_KEY_ROPE_ASSUMED);
-    return kvc_meta_set_text(meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e);
+    return kvc_meta_set_pairing(meta, pairing, e);
 }
 
 int kvc_model_store(const struct kvc_model *m, struct kvc_meta *meta, int engine,
@@ -177,12 +176,12 @@ static int has_kind(const struct kvc_meta *meta, enum kvc_model_kind kind) {
 
 static void compare_facts(struct comparison *c) {
     const struct kvc_model *m = c->model;
-    const char *arch = kvc_meta_text(c->meta, KVC_KEY_MODEL_ARCH, "");
+    const char *arch = c->meta->facts.architecture;
     /* GGUF and config.json name the same architecture differently. An engine's own file that names
      * one (llama.cpp's) names it as GGUF does. */
     int same_words = has_kind(c->meta, m->kind) ||
                      (m->kind == KVC_MODEL_GGUF && !has_kind(c->meta, other_kind(m->kind)));
-    if (*arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
+    if (arch && *m->arch && same_words) compared(c, KVC_KEY_MODEL_ARCH, arch, m->arch);
     compare_counts(c);
     compare_numbers(c);
     const char *type = kvc_meta_text(c->meta, KVC_KEY_ROPE_TYPE, "");

@@ -4,7 +4,6 @@
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
-#include "formats/cache/facts.h"
 #include "formats/model/layer_rope.h"
 #include "formats/model/predictor.h"
 #include "kernels/kernels.h"
@@ -44,11 +43,11 @@ static int find_tile(const struct kvc_cache *c, uint32_t tensor, size_t *tile) {
     *tile = 0;
     if (kvc_is_float(t->shape.dtype)) return 1;
     if (!is_q8_0(c, tensor) || (t->role != KVC_ROLE_K && t->role != KVC_ROLE_V)) return 0;
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    const struct kvc_facts *facts = &c->meta.facts;
     const int v = t->role == KVC_ROLE_V;
-    const uint64_t n = facts.tile[v];
+    const uint64_t n = facts->tile[v];
     *tile = (size_t)n;
-    return facts.tile_known[v] && !(n & (n - 1)) && (!n || t->shape.heads * t->shape.dim % n == 0);
+    return facts->tile_known[v] && !(n & (n - 1)) && (!n || t->shape.heads * t->shape.dim % n == 0);
 }
 
 int kvc_predict_takes(const struct kvc_cache *c, uint32_t tensor) {

@@ -58,8 +58,7 @@ static int other_angles(const struct kvc_profile *p, const struct kvc_cache *c, 
     const double *angle = kvc_profile_angles(p, layer, &half);
     int other = 0;
     if (!angle) return 0;
-    const struct kvc_facts known = kvc_facts_of(&c->meta);
-    if (kvc_rope_of_layer(c, &known, number, NULL, &facts, &room, e)) return -1;
+    if (kvc_rope_of_layer(c, number, NULL, &facts, &room, e)) return -1;
     if (facts.angle) other = facts.half != half;
     for (size_t i = 0; facts.angle && i < facts.half && !other; i++)
         other = fabs(facts.angle[i] - angle[i]) > 1e-5 * facts.angle[i];
@@ -76,7 +75,7 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
                        struct kvc_error *e) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const uint32_t layer = c->layer[tensor->layer].index, layers = kvc_profile_layers(p);
-    const enum kvc_pairing pairing = kvc_cache_pairing(c);
+    const enum kvc_pairing pairing = c->meta.facts.rope.pairing;
     const char *paired = kvc_profile_text(p, "rope.pairing");
     uint64_t heads, dim;
     size_t half;
@@ -89,7 +88,7 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
     if (found != 1) return found;
     if (heads != tensor->shape.heads || dim != tensor->shape.dim)
         return kvc_fail_need(e, KVC_ERR_MODEL,
-                             kvc_cache_heads_known(c) ? KVC_NEED_NOTHING : KVC_NEED_HEADS,
+                             c->meta.facts.heads_unknown ? KVC_NEED_HEADS : KVC_NEED_NOTHING,
                              "layer %" PRIu32 " has %" PRIu64 " head%s of %" PRIu64
                              " channels, the profile (%s) has %" PRIu64 " of %" PRIu64,
                              layer, tensor->shape.heads, tensor->shape.heads == 1 ? "" : "s",
@@ -105,7 +104,7 @@ static int tensor_fits(const struct kvc_profile *p, const struct kvc_cache *c, u
 }
 
 int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, struct kvc_error *e) {
-    const uint64_t layers = kvc_facts_of(&c->meta).layers;
+    const uint64_t layers = c->meta.facts.layers;
     int any = 0;
     if (layers && layers != kvc_profile_layers(p))
         return kvc_fail(e, KVC_ERR_MODEL,
@@ -204,8 +203,7 @@ static int measure_tensor(const struct measurement *m, uint32_t t, double *ratio
     const size_t width = part->heads * part->dim;
     double *sum = kvc_alloc_zeros(width, sizeof *sum);
     if (!sum) return kvc_fail_memory(e, "coefficients");
-    const int after_rope = kvc_facts_of(&c->meta).after_rope;
-    const int rotated = role == KVC_ROLE_K && part->angle && after_rope &&
+    const int rotated = role == KVC_ROLE_K && part->angle && !c->meta.facts.rope.before &&
                         kvc_pairing_turns(m->pairing);
     int64_t rows = 0;
     if (rotated && kvc_rope_init(&rope, part->angle, part->half, m->pairing, e)) rows = -1;
@@ -346,7 +344,7 @@ static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c,
  * profile have the same length. */
 static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     uint64_t heads = 0, dim = 0, all = 0;
-    if (kvc_cache_heads_known(c)) return 0;
+    if (!c->meta.facts.heads_unknown) return 0;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_tensor *tensor = &c->tensor[t];
         if (tensor->role != KVC_ROLE_K && tensor->role != KVC_ROLE_V) continue;
@@ -364,7 +362,7 @@ static int adopt_heads(const struct kvc_profile *p, struct kvc_cache *c, struct 
 int kvc_profile_adopt(const struct kvc_profile *p, struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_layer_pattern pattern;
     /* a container whose parts are found by number */
-    const int placed = kvc_facts_of(&c->meta).has_profile;
+    const int placed = c->meta.facts.profile != NULL;
     const int settled = placed || !pattern_of(p, c, &pattern) ? 0
                                                               : kvc_layers_settle(c, &pattern, e);
     return settled < 0 || adopt_heads(p, c, e) ? kvc_error_prefix(e, "profile") : 0;
@@ -412,10 +410,6 @@ static int profile_fit_refuse(const struct kvc_profile *p, const struct kvc_fit 
         role ? "V" : "K", fit->ratio[role], kvc_profile_model(p), worst, check);
 }
 
-int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e) {
-    return fit->verdict == KVC_FIT_BAD ? profile_fit_refuse(p, fit, KVC_PAIRING_UNKNOWN, e) : 0;
-}
-
 static int has_rope(const struct kvc_profile *p, const struct kvc_cache *c) {
     size_t half;
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -427,20 +421,14 @@ static int k_fits(const struct kvc_fit *fit) {
     return fit->ratio[0] > 0 && fit->ratio[0] <= MISFIT;
 }
 
-static int note_pairing(struct kvc_cache *c, enum kvc_pairing pairing, struct kvc_error *e) {
-    kvc_meta_remove(&c->meta, KVC_KEY_ROPE_ASSUMED);
-    return kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_PAIRING, kvc_pairing_name(pairing), e);
-}
-
 /* Measures the fit with K paired as the cache says, and where K does not fit so, the other way too.
  * Where the cache only assumes or does not know its pairing, the pairing that fits is noted.
  * *better gets the other pairing where a cache that tells its pairing would fit with it, else
  * KVC_PAIRING_UNKNOWN. */
 static int settle_pairing(struct kvc_profile *p, struct kvc_cache *c, unsigned threads,
                           struct kvc_fit *fit, enum kvc_pairing *better, struct kvc_error *e) {
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    const enum kvc_pairing said = facts.pairing;
-    const int told = said != KVC_PAIRING_UNKNOWN && !facts.pairing_assumed;
+    const enum kvc_pairing said = c->meta.facts.rope.pairing;
+    const int told = said != KVC_PAIRING_UNKNOWN && !c->meta.facts.rope.assumed;
     const enum kvc_pairing first = said != KVC_PAIRING_UNKNOWN ? said : KVC_PAIRING_HALVES;
     const enum kvc_pairing second = first == KVC_PAIRING_HALVES ? KVC_PAIRING_INTERLEAVED
                                                                 : KVC_PAIRING_HALVES;
@@ -457,9 +445,9 @@ static int settle_pairing(struct kvc_profile *p, struct kvc_cache *c, unsigned t
         const struct kvc_fit misfit = *fit;
         *fit = other;
         other = misfit;
-        status = note_pairing(c, second, e);
+        status = kvc_meta_set_pairing(&c->meta, second, e);
     } else if (k_fits(fit)) {
-        status = note_pairing(c, first, e);
+        status = kvc_meta_set_pairing(&c->meta, first, e);
     }
     kvc_fit_free(&other);
     return status;
@@ -472,7 +460,7 @@ int kvc_profile_settle(struct kvc_profile *p, struct kvc_cache *c, unsigned thre
     if (kvc_layers_need_numbers(c, e)) return -1;
     int status = settle_pairing(p, c, threads, fit, &better, e);
     const int misfit = !status && fit->verdict == KVC_FIT_BAD && !force,
-              unknown = kvc_cache_pairing(c) == KVC_PAIRING_UNKNOWN;
+              unknown = c->meta.facts.rope.pairing == KVC_PAIRING_UNKNOWN;
     if (misfit && unknown) status = profile_fit_refuse(p, fit, better, e);
     if (!status)
         status = kvc_profile_fits(p, c, e) || (misfit && profile_fit_refuse(p, fit, better, e));

@@ -40,9 +40,6 @@ int kvc_profile_fits(const struct kvc_profile *p, const struct kvc_cache *c, str
 int kvc_fit_measure(struct kvc_fit *fit, struct kvc_profile *p, const struct kvc_cache *c,
                     enum kvc_pairing pairing, unsigned threads, struct kvc_error *e);
 
-/* Refuses a bad fit: KVC_ERR_MODEL and what to check. */
-int kvc_fit_accept(const struct kvc_profile *p, const struct kvc_fit *fit, struct kvc_error *e);
-
 /* Gives a cache the facts that it lacks and the profile has: the number of heads, the layer numbers
  * of llama.cpp's two caches, windows. For caches as they were imported, before views of them are
  * made. Messages begin with "profile:". */

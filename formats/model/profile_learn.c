@@ -165,7 +165,7 @@ static int check_model(const struct kvc_learner *l, const struct kvc_cache *c,
             return kvc_fail(e, KVC_ERR_MODEL,
                             "the cache is of other weights than the caches before: %s", m->key);
     }
-    if (kvc_cache_pairing(c) != l->pairing && !l->rope_known)
+    if (c->meta.facts.rope.pairing != l->pairing && !l->rope_known)
         return kvc_fail(e, KVC_ERR_MODEL, "K is paired in another way than in the caches before");
     return 0;
 }
@@ -187,8 +187,7 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
     if (!to || kvc_learn_rope(l, c, number, to, &rope, e)) return -1;
     to->sliding = layer->kind == KVC_LAYER_SLIDING;
-    const struct kvc_facts known = kvc_facts_of(&c->meta);
-    to->window = (uint32_t)kvc_layer_window(&known, layer);
+    to->window = (uint32_t)kvc_layer_window(&c->meta.facts, layer);
     int status = 0;
     for (int r = 0; r < 2 && !status; r++) {
         struct kvc_rope none = {.half = 0};
@@ -203,7 +202,8 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
         if (queries->tensor[t].role == KVC_ROLE_QUERIES &&
             queries->layer[queries->tensor[t].layer].index == layer->index)
             status = add_queries(queries, t, to, &rope, e) ||
-                             kvc_learn_attention(c, number, queries, t, kvc_cache_pairing(c), to, e)
+                             kvc_learn_attention(c, number, queries, t, c->meta.facts.rope.pairing,
+                                                 to, e)
                          ? -1
                          : 0;
     kvc_rope_free(&rope);
@@ -212,15 +212,15 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
 
 int kvc_learner_add(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_cache *queries = NULL;
-    if (!kvc_cache_heads_known(c))
+    if (c->meta.facts.heads_unknown)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
                              "nothing says how many KV heads there are");
     if (kvc_layers_need_numbers(c, e)) return -1;
     if (!l->caches && kvc_meta_copy(&l->meta, &c->meta, e)) return -1;
-    if (!l->caches) l->pairing = kvc_cache_pairing(c);
+    if (!l->caches) l->pairing = c->meta.facts.rope.pairing;
     if (check_model(l, c, e)) return -1;
     const uint32_t layers = l->layers;
-    if (kvc_cache_has_queries(c) && !(queries = kvc_view_queries(c, kvc_cache_pairing(c), e)))
+    if (kvc_cache_has_queries(c) && !(queries = kvc_view_queries(c, c->meta.facts.rope.pairing, e)))
         return -1;
     int status = 0;
     for (uint32_t i = 0; i < c->n_layers && !status; i++) status = add_layer(l, c, queries, i, e);

@@ -30,12 +30,11 @@ int kvc_learn_rope(struct kvc_learner *l, const struct kvc_cache *c, uint32_t la
     struct kvc_rope_facts facts;
     double *room;
     memset(rope, 0, sizeof *rope);
-    const struct kvc_facts known = kvc_facts_of(&c->meta);
     const struct kvc_profile_part *key = NULL;
-    if (l->base &&
-        kvc_profile_part(l->base, c->layer[layer].index, KVC_ROLE_K, known.pairing, 0, &key, e))
+    if (l->base && kvc_profile_part(l->base, c->layer[layer].index, KVC_ROLE_K,
+                                    c->meta.facts.rope.pairing, 0, &key, e))
         return -1;
-    if (kvc_rope_of_layer(c, &known, layer, key, &facts, &room, e)) return -1;
+    if (kvc_rope_of_layer(c, layer, key, &facts, &room, e)) return -1;
     if (!facts.angle) {
         l->rope_unknown = 1;
         return 0;

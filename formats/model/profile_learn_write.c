@@ -188,13 +188,14 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
     snprintf(made, sizeof made,
              "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %s", l->caches,
              step);
+    const struct kvc_facts *facts = &l->meta.facts;
     int status = put_text(f, "kvc.profile", "0", e) || put_count(f, "model.layers", l->layers, e) ||
                  put_shape(f, l, e);
     if (!status && !l->rope_known && l->pairing)
         status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);
     if (!status)
-        status = put_text(f, "model.name", kvc_meta_text(&l->meta, KVC_KEY_MODEL_NAME, ""), e) ||
-                 put_text(f, "model.architecture", kvc_meta_text(&l->meta, KVC_KEY_MODEL_ARCH, ""),
+        status = put_text(f, "model.name", facts->model ? facts->model : "", e) ||
+                 put_text(f, "model.architecture", facts->architecture ? facts->architecture : "",
                           e) ||
                  put_text(f, "metric", kvc_learner_has_queries(l) ? "query" : "covariance", e) ||
                  put_text(f, "made", made, e) || put_fingerprints(f, l, e) || put_windows(f, l, e);

@@ -79,13 +79,13 @@ static int matrix(const struct kvc_rebuild *x, size_t in, struct kvc_matrix *m,
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a layer without K or V cannot be rebuilt");
     const struct kvc_shape *key = &c->tensor[layer->tensor[0]].shape,
                            *value = &c->tensor[layer->tensor[1]].shape;
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
+    const struct kvc_rope_facts *rope = &c->meta.facts.rope;
     const struct kvc_projection_shape shape = {.in = in,
                                                .heads = key->heads,
                                                .dim = key->dim,
                                                .dim_v = value->dim,
-                                               .rotated = facts.rotated,
-                                               .pairing = facts.pairing};
+                                               .rotated = rope->dim,
+                                               .pairing = rope->pairing};
     if (key->heads != value->heads)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "K and V differ in their number of heads");
     pthread_mutex_lock(&r->projections->lock);

@@ -1,11 +1,11 @@
 /* weights.c: checking and converting one layer's K and V projections. Not for finding their tensors
  * (weights_tensors.c), for facts about the model (model.c), or for the pairing that an engine uses
- * (rope_pairing.c). */
+ * (rope_names.c). */
 #include "formats/model/weights.h"
 
 #include "codecs/dtype.h"
 #include "codecs/memory.h"
-#include "formats/cache/rope_pairing.h"
+#include "formats/cache/rope_names.h"
 #include "formats/cache/view.h"
 #include "formats/io/json_text.h"
 #include "formats/io/printable.h"
@@ -100,8 +100,7 @@ static int safetensors_facts(struct kvc_weights *w, const struct kvc_model_files
     w->pairing = kvc_pairing_of_transformers(w->arch);
     const char *pairing = kvc_safetensors_text(header, "rope_pairing");
     if (!pairing) return 0;
-    w->pairing = KVC_PAIRING_UNKNOWN;
-    kvc_pairing_parse(strcmp(pairing, "half") == 0 ? "halves" : pairing, &w->pairing);
+    w->pairing = kvc_pairing_parse_tensor(pairing);
     return 0;
 }
 

@@ -1,23 +1,96 @@
-/* chain.c: opens a chain of tiers. Spec: STORE.md. Not for what is done in the background
- * (background.c). */
+/* chain.c: opens a chain of tiers and the backends of their schemes, requests in the background,
+ * and counters. Spec: STORE.md, "Tiers". Not for calls of tiers (call.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
-#include "formats/store/tiers.h"
+#include "formats/store/dir/dir.h"
 
+#include <dlfcn.h>
+#include <inttypes.h>
 #include <openssl/crypto.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #define SIGN_TAG "kvc sign 1"
+#ifndef KVC_BACKENDS
+#define KVC_BACKENDS "/usr/local/lib/kvc"
+#endif
 
 const char *kvc_store_version(void) {
     return KVC_VERSION;
 }
 
-/* --- opening --- */
+/* --- backends --- */
+
+/* Writes the path of a file beside this program: of a kvc that is not installed. */
+static void own_path(const char *file, char *path, size_t size) {
+    const ssize_t n = readlink("/proc/self/exe", path, size - 1);
+    path[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    const size_t folder = slash ? (size_t)(slash - path) : 0;
+    snprintf(path + folder, size - folder, "/%s", file);
+}
+
+/* Loads the backend of a scheme: kvc_store_SCHEME.so. The second s at the end of a scheme means
+ * TLS: rediss has redis' backend. */
+static int load_backend(const char *scheme, const char *folder, const struct kvc_tier_ops **ops,
+                        void **handle, struct kvc_error *e) {
+    char path[4096], file[64];
+    kvc_tier_entry *entry = NULL;
+    const size_t n = strlen(scheme), tls = n > 2 && strcmp(scheme + n - 2, "ss") == 0;
+    snprintf(file, sizeof file, "kvc_store_%.*s.so", (int)(n - tls), scheme);
+    own_path(file, path, sizeof path);
+    const int is_own = !folder && access(KVC_BACKENDS, F_OK) && access(path, F_OK) == 0;
+    if (!is_own && snprintf(path, sizeof path, "%s/%s", folder ? folder : KVC_BACKENDS, file) >=
+                       (int)sizeof path)
+        return kvc_fail(e, KVC_ERR_USAGE, "the folder of backends has too long a name");
+    if (access(path, F_OK))
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "there is no %s: this backend is not installed, or kvc was built without it", path);
+    *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!*handle)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED, "the backend cannot be loaded: %s", dlerror());
+    void *symbol = dlsym(*handle, KVC_TIER_ENTRY);
+    /* C has no conversion from an object's address to a function's */
+    memcpy(&entry, &symbol, sizeof entry);
+    *ops = entry ? entry() : NULL;
+    if (*ops && (*ops)->abi == KVC_TIER_ABI) return 0;
+    dlclose(*handle);
+    *handle = NULL;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: it is of another version of kvc", path);
+}
+
+/* Checks the text of a directory without making it. */
+static int check_dir(struct kvc_url *url, struct kvc_error *e) {
+    struct kvc_conf c = kvc_conf_default;
+    if (kvc_conf_take(&c, url, e) < 0 || kvc_url_rest(url, e)) return -1;
+    return 0;
+}
+
+/* --- opening and closing --- */
+
+/* A request in the background, and later its event. */
+struct kvc_event {
+    struct kvc_task task;
+    struct kvc_store_namespace *ns;
+    int32_t *tokens;
+    uint64_t n, end;
+    struct kvc_memory memory;
+    struct kvc_store_load_options options;
+    int64_t number;
+    int code;
+    struct kvc_event *next;
+};
+
+static void free_event(struct kvc_event *x) {
+    free(x->tokens);
+    free(x);
+}
 
 /* Finds the backend of a tier and checks the tier's text. Opens it, which makes nothing, unless
  * it is a directory. */
@@ -27,18 +100,21 @@ static int prepare_tier(struct kvc_store *s, const char *text, struct kvc_error 
     if (s->n_tiers == KVC_MAX_TIERS)
         return kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d tiers", KVC_MAX_TIERS);
     if (kvc_url_parse(&url, text, e)) return -1;
-    int status = kvc_tier_find(url.scheme, s->options.backends, &l->ops, &l->handle, e);
+    int status = 0;
+    l->ops = &kvc_tier_dir;
+    if (strcmp(url.scheme, kvc_tier_dir.scheme) != 0)
+        status = load_backend(url.scheme, s->options.backends, &l->ops, &l->handle, e);
     if (!status && !(l->url = strdup(text))) status = kvc_fail_memory(e, "a tier");
-    if (!status && !l->handle) status = kvc_tier_check(&url, e);
+    if (!status && !l->handle) status = check_dir(&url, e);
     else if (!status && !(l->tier = l->ops->open(&url, e))) status = -1;
     kvc_url_free(&url);
     if (status) {
-        kvc_tier_unload(l->handle);
+        if (l->handle) dlclose(l->handle);
         free(l->url);
         *l = (struct kvc_store_tier){.tier = NULL};
         return -1;
     }
-    pthread_mutex_init(&l->breaker.lock, NULL);
+    kvc_breaker_init(&l->breaker);
     s->n_tiers++;
     return 0;
 }
@@ -125,11 +201,6 @@ struct kvc_store *kvc_store_open(const char *tiers, const struct kvc_store_optio
     return NULL;
 }
 
-void kvc_event_free(struct kvc_event *x) {
-    free(x->tokens);
-    free(x);
-}
-
 void kvc_store_close(struct kvc_store *s) {
     if (!s) return;
     s->closing = 1;
@@ -138,17 +209,202 @@ void kvc_store_close(struct kvc_store *s) {
     kvc_workers_free(s->io);
     for (unsigned i = 0; i < s->n_tiers; i++) {
         if (s->tier[i].tier) s->tier[i].ops->close(s->tier[i].tier);
-        pthread_mutex_destroy(&s->tier[i].breaker.lock);
-        kvc_tier_unload(s->tier[i].handle);
+        kvc_breaker_free(&s->tier[i].breaker);
+        if (s->tier[i].handle) dlclose(s->tier[i].handle);
         free(s->tier[i].url);
     }
     if (s->event_fd >= 0) close(s->event_fd);
     for (struct kvc_event *x = s->events, *next; x; x = next) {
         next = x->next;
-        kvc_event_free(x);
+        free_event(x);
     }
     pthread_cond_destroy(&s->idle);
     pthread_mutex_destroy(&s->lock);
     OPENSSL_cleanse(s->secret, sizeof s->secret);
     free(s);
+}
+
+/* --- finding and loading in the background, for an engine's loop --- */
+
+static void events_run(struct kvc_task *task) {
+    struct kvc_event *x = (struct kvc_event *)task;
+    struct kvc_store *s = x->ns->store;
+    const uint64_t one = 1;
+    struct kvc_error e = {.code = KVC_OK};
+    struct kvc_store_hit *hit = s->closing ? NULL
+                                           : kvc_store_find(x->ns, x->tokens, x->n, NULL, &e);
+    x->end = (uint64_t)x->memory.first_position;
+    if (hit) x->end = kvc_store_load(hit, &x->memory, &x->options, &e);
+    x->code = e.code == KVC_ERR_USAGE || e.code == KVC_ERR_SLICE ? (int)e.code : 0;
+    kvc_store_hit_free(hit);
+    kvc_store_namespace_close(x->ns);
+    pthread_mutex_lock(&s->lock);
+    x->next = NULL;
+    *s->last_event = x;
+    s->last_event = &x->next;
+    pthread_mutex_unlock(&s->lock);
+    (void)!write(s->event_fd, &one, sizeof one);
+}
+
+int64_t kvc_store_submit(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
+                         const struct kvc_memory *m, const struct kvc_store_load_options *options,
+                         struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    struct kvc_store_load_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e)) return -1;
+    if (m->size != sizeof *m)
+        return kvc_fail(e, KVC_ERR_USAGE, "struct kvc_memory is of another version of kvc.h");
+    struct kvc_event *x = calloc(1, sizeof *x);
+    if (x && n < SIZE_MAX / 8) x->tokens = malloc((size_t)n * sizeof *tokens + 1);
+    if (!x || !x->tokens) {
+        free(x);
+        return kvc_fail_memory(e, "a request");
+    }
+    memcpy(x->tokens, tokens, (size_t)n * sizeof *tokens);
+    x->task.run = events_run;
+    x->ns = ns;
+    x->n = n;
+    x->memory = *m;
+    x->options = o;
+    x->options.progress = NULL; /* it would be called from another thread */
+    kvc_namespace_hold(ns);
+    pthread_mutex_lock(&s->lock);
+    const int64_t number = x->number = ++s->number;
+    pthread_mutex_unlock(&s->lock);
+    kvc_workers_add(s->jobs, &x->task);
+    return number;
+}
+
+int kvc_store_fd(const struct kvc_store *s) {
+    return s->event_fd;
+}
+
+int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *event) {
+    uint64_t count;
+    pthread_mutex_lock(&s->lock);
+    struct kvc_event *x = s->events;
+    if (x && !(s->events = x->next)) s->last_event = &s->events;
+    if (!s->events) (void)!read(s->event_fd, &count, sizeof count); /* nothing is left */
+    pthread_mutex_unlock(&s->lock);
+    if (!x) return 0;
+    const struct kvc_store_event own = {.size = sizeof own,
+                                        .number = x->number,
+                                        .end = x->end,
+                                        .code = x->code};
+    kvc_sized_give(event, &own, sizeof own, "kvc_store_event", NULL);
+    free_event(x);
+    return 1;
+}
+
+/* --- counters --- */
+
+static const struct {
+    const char *name, *help;
+} counters[KVC_COUNTERS] = {
+    [KVC_COUNT_LOOKUPS] = {"lookups", "prefixes that were looked for"},
+    [KVC_COUNT_ASKED] = {"lookup_tokens", "tokens of them, in whole chunks"},
+    [KVC_COUNT_FOUND] = {"hit_tokens", "tokens that were found"},
+    [KVC_COUNT_FIND_US] = {"lookup_microseconds", "time that looking took"},
+    [KVC_COUNT_LATE] = {"late_calls", "calls that a deadline ended"},
+    [KVC_COUNT_LOADED] = {"loaded_tokens", "tokens that were delivered"},
+    [KVC_COUNT_LOADED_BYTES] = {"loaded_bytes", "bytes of the objects they were in"},
+    [KVC_COUNT_LOAD_US] = {"load_microseconds", "time that reading and decoding took"},
+    [KVC_COUNT_SHORT] = {"short_tokens", "tokens that were found and not delivered"},
+    [KVC_COUNT_GONE] = {"gone_objects", "objects that were found, and then were not there"},
+    [KVC_COUNT_BAD] = {"bad_objects", "objects that were damaged, forged, or of other facts"},
+    [KVC_COUNT_PUT] = {"put_objects", "objects that were written"},
+    [KVC_COUNT_PUT_BYTES] = {"put_bytes", "bytes of them"},
+    [KVC_COUNT_SHARED] = {"shared_objects", "objects that somebody else had written already"},
+    [KVC_COUNT_REFUSED] = {"refused_objects",
+                           "objects that a tier declined, as it would evict them first"},
+    [KVC_COUNT_DROPPED] = {"dropped_puts", "caches for which the queue had no room"},
+    [KVC_COUNT_FAILED] = {"failed_puts",
+                          "objects that could not be packed, or that a tier did not take"},
+    [KVC_COUNT_BACKFILL] = {"backfilled_objects", "objects that were copied to a faster tier"},
+};
+static const char *const tier_counters[KVC_TIER_COUNTERS] = {[KVC_TIER_CALLS] = "calls",
+                                                             [KVC_TIER_FAILURES] = "failures",
+                                                             [KVC_TIER_REFUSED] = "refused",
+                                                             [KVC_TIER_HITS] = "hits"};
+
+struct text {
+    char *to;
+    size_t room, n;
+};
+
+static void store_stats_add(struct text *t, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void store_stats_add(struct text *t, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    const int n = vsnprintf(t->n < t->room ? t->to + t->n : NULL,
+                            t->n < t->room ? t->room - t->n : 0, format, list);
+    va_end(list);
+    if (n > 0) t->n += (size_t)n;
+}
+
+static void add_prometheus(struct text *t, const struct kvc_store *s) {
+    for (unsigned i = 0; i < KVC_COUNTERS; i++)
+        store_stats_add(t,
+                        "# HELP kvc_store_%s %s\n# TYPE kvc_store_%s counter\nkvc_store_%s %" PRIu64
+                        "\n",
+                        counters[i].name, counters[i].help, counters[i].name, counters[i].name,
+                        (uint64_t)s->count[i]);
+    for (unsigned k = 0; k < KVC_TIER_COUNTERS; k++) {
+        store_stats_add(t, "# TYPE kvc_store_tier_%s counter\n", tier_counters[k]);
+        for (unsigned i = 0; i < s->n_tiers; i++)
+            store_stats_add(t, "kvc_store_tier_%s{tier=\"%u\",scheme=\"%s\"} %" PRIu64 "\n",
+                            tier_counters[k], i, s->tier[i].ops->scheme,
+                            (uint64_t)s->tier[i].count[k]);
+    }
+}
+
+static void add_json(struct text *t, const struct kvc_store *s) {
+    store_stats_add(t, "{");
+    for (unsigned i = 0; i < KVC_COUNTERS; i++)
+        store_stats_add(t, "\"%s\": %" PRIu64 ", ", counters[i].name, (uint64_t)s->count[i]);
+    store_stats_add(t, "\"tiers\": [");
+    for (unsigned i = 0; i < s->n_tiers; i++) {
+        store_stats_add(t, "%s{\"scheme\": \"%s\"", i ? ", " : "", s->tier[i].ops->scheme);
+        for (unsigned k = 0; k < KVC_TIER_COUNTERS; k++)
+            store_stats_add(t, ", \"%s\": %" PRIu64, tier_counters[k],
+                            (uint64_t)s->tier[i].count[k]);
+        store_stats_add(t, "}");
+    }
+    store_stats_add(t, "]}\n");
+}
+
+size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, size_t size) {
+    struct text t = {.to = text, .room = size};
+    if (size) *text = '\0';
+    if (form && strcmp(form, "prometheus") == 0) add_prometheus(&t, s);
+    else add_json(&t, s);
+    return t.n + 1;
+}
+
+/* --- lists --- */
+
+struct walk {
+    unsigned tier;
+    kvc_store_walk_fn *fn;
+    void *state;
+    int stopped;
+};
+
+static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
+    struct walk *w = state;
+    char name[KVC_OBJECT_NAME];
+    kvc_object_name(o, name);
+    w->stopped = w->fn(w->state, w->tier, name, size, used);
+    return w->stopped;
+}
+
+int kvc_store_walk(struct kvc_store *s, const struct kvc_store_namespace *ns, kvc_store_walk_fn *fn,
+                   void *state, struct kvc_error *e) {
+    struct walk w = {.fn = fn, .state = state};
+    for (; w.tier < s->n_tiers && !w.stopped; w.tier++) {
+        struct kvc_tier *l = s->tier[w.tier].tier;
+        if (l->ops->walk(l, ns ? ns->hash : NULL, seen, &w, e)) return -1;
+    }
+    return 0;
 }

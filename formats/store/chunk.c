@@ -1,8 +1,7 @@
 /* chunk.c: proves that bytes are the chunk that was asked for. Spec: STORE.md, "Proof". Not for
- * signatures (signature.c), nor for reading or writing objects. */
+ * signatures (keys.c), nor for reading or writing objects. */
 #include "formats/store/store.h"
 
-#include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/prefix_space.h"
 #include "formats/container/container.h"
@@ -15,17 +14,15 @@ static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, st
     const uint64_t tokens = x->ns->chunk, first = x->i * tokens;
     const size_t per_chunk = (size_t)(tokens / KVC_PREFIX_TOKENS);
     const uint8_t *keys = x->keys + x->i * per_chunk * KVC_KEY_BYTES;
-    const uint64_t begins = kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0);
-    const struct kvc_meta_entry *parent = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT);
-    if (begins != first || c->n_tokens != tokens || !c->n_parts || c->part[0].cells.n != tokens)
+    const uint8_t *parent = c->meta.facts.parent;
+    if (c->meta.facts.tokens_first != first || c->n_tokens != tokens || !c->n_parts ||
+        c->part[0].cells.n != tokens)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the object holds other positions than its name stands for");
     if (memcmp(c->tokens, x->tokens + first, (size_t)tokens * sizeof *c->tokens) != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the object holds other tokens than its name stands for");
-    if (!first != !parent ||
-        (parent && (parent->size != KVC_KEY_BYTES ||
-                    memcmp(parent->value, keys - KVC_KEY_BYTES, KVC_KEY_BYTES) != 0)))
+    if (!first != !parent || (parent && memcmp(parent, keys - KVC_KEY_BYTES, KVC_KEY_BYTES) != 0))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the object continues other tokens than its name stands for");
     if (c->n_prefix_keys != per_chunk ||
@@ -45,8 +42,7 @@ static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, st
 /* The same of a cache that cannot be cut: it may be longer than its last key, but not than what was
  * asked for. */
 static int check_whole(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
-    if (kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT) ||
-        kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0) || !c->n_parts ||
+    if (c->meta.facts.parent || c->meta.facts.tokens_first || !c->n_parts ||
         c->n_tokens / KVC_PREFIX_TOKENS != x->i || c->n_prefix_keys != x->i)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the object holds other positions than its name stands for");
@@ -84,10 +80,10 @@ static int check_namespace(const struct kvc_chunk *x, const struct kvc_cache *c,
 
 /* Finds the profile that rows need, in the store. */
 static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_meta_entry *hash = kvc_meta_find(&c->meta, KVC_KEY_PROFILE);
+    const uint8_t *hash = c->meta.facts.profile;
     int embedded;
-    if (!hash || hash->size != KVC_SHA256_BYTES || kvc_container_profile(c, &embedded)) return 0;
-    struct kvc_profile *p = kvc_namespace_profile(x->ns, hash->value, e);
+    if (!hash || kvc_container_profile(c, &embedded)) return 0;
+    struct kvc_profile *p = kvc_namespace_profile(x->ns, hash, e);
     if (!p) return -1;
     kvc_container_set_profile(c, &(struct kvc_profile_places){.open = p});
     return 0;

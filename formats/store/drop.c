@@ -158,13 +158,12 @@ static void note_parent(struct prompt *p, const struct kvc_object *o, const void
                              ? NULL
                              : kvc_file_open_memory(data, size, &open, NULL);
     if (!f) return; /* a damaged or forged chunk is nobody's */
-    const uint64_t first = kvc_meta_u64(&f->cache->meta, KVC_KEY_TOKENS_FIRST, 0),
-                   chunk = p->ns->chunk, i = first / chunk;
-    const struct kvc_meta_entry *parent = kvc_meta_find(&f->cache->meta, KVC_KEY_PREFIX_PARENT);
-    if (parent && parent->size == KVC_KEY_BYTES && first % chunk == 0 && i > p->kept &&
-        i <= p->chunks) {
+    const uint64_t first = f->cache->meta.facts.tokens_first, chunk = p->ns->chunk,
+                   i = first / chunk;
+    const uint8_t *parent = f->cache->meta.facts.parent;
+    if (parent && first % chunk == 0 && i > p->kept && i <= p->chunks) {
         const uint8_t *key = p->keys + (first / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
-        if (memcmp(parent->value, key, KVC_KEY_BYTES) == 0) p->kept = (size_t)i;
+        if (memcmp(parent, key, KVC_KEY_BYTES) == 0) p->kept = (size_t)i;
     }
     kvc_file_close(f);
 }
@@ -227,13 +226,13 @@ static int is_of_prompt(const struct prompt *p, const struct listed *x) {
                                     .tokens = p->tokens,
                                     .keys = p->keys,
                                     .whole = p->n};
-    size_t size;
-    void *data = kvc_store_read_tier(p->ns->store, x->tier, &x->object, kvc_now() + REMOVING, &size,
-                                     NULL);
-    struct kvc_file *f = data ? kvc_chunk_open(&chunk, data, &size, 0, NULL) : NULL;
+    struct kvc_bytes *bytes = kvc_store_read_tier(p->ns->store, x->tier, &x->object,
+                                                  kvc_now() + REMOVING, NULL);
+    size_t size = bytes ? bytes->size : 0;
+    struct kvc_file *f = bytes ? kvc_chunk_open(&chunk, bytes->data, &size, 0, NULL) : NULL;
     const int is = f != NULL;
     kvc_file_close(f);
-    free(data);
+    kvc_bytes_release(bytes);
     return is;
 }
 

@@ -1,5 +1,5 @@
-/* find.c: finds the longest prefix over the tiers of a store. Spec: STORE.md, "Finding". Not for
- * reading it (fetch.c). */
+/* find.c: finds the longest prefix over the tiers of a store, and caches by their names. Spec:
+ * STORE.md, "Tiers". Not for reading them (load.c, whole.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
@@ -10,108 +10,78 @@
 #include <string.h>
 #include <time.h>
 
-/* Asks a tier for objects of a chain. It has its own copy of them, as it may go on after the
- * caller has left. */
-struct find_request {
-    struct kvc_request base;
-    size_t n, found;
-    struct kvc_object *object;
-    uint64_t *bytes;
-    int failed;
+/* --- over the tiers --- */
+
+/* A search for objects, of which a tier is asked for those from `from` on. */
+struct search {
+    struct kvc_store *s;
+    const struct kvc_object *object;
+    size_t from, n;
+    enum kvc_op op;
+    int64_t timeout_us; /* 0: the store's */
+    /* Takes what a call has found, and moves `from`; n: nothing is left. The call may still be
+     * under way, and NULL. */
+    void (*answer)(struct search *x, struct kvc_call *c, size_t from);
 };
 
-static void find_clear(struct kvc_request *base) {
-    struct find_request *r = (struct find_request *)base;
-    free(r->object);
-    free(r->bytes);
-}
-
-static int find_run(struct kvc_request *base, struct kvc_tier *l, struct kvc_error *e) {
-    struct find_request *r = (struct find_request *)base;
-    r->failed = l->ops->find(l, r->object, r->n, base->deadline, &r->found, r->bytes, e) != 0;
-    /* a tier of which a part answers is of use, and is not to be left alone */
-    return r->failed && !r->found ? -1 : 0;
-}
-
-static int run_count(struct kvc_request *base, struct kvc_tier *l, struct kvc_error *e) {
-    struct find_request *r = (struct find_request *)base;
-    if (!l->ops->count) return find_run(base, l, e);
-    return l->ops->count(l, r->object, r->n, base->deadline, &r->found, r->bytes, e);
-}
-
-static struct find_request *find_ask(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
-                                     size_t n, kvc_instant deadline,
-                                     int (*run_one)(struct kvc_request *r, struct kvc_tier *l,
-                                                    struct kvc_error *e)) {
-    struct find_request *r = calloc(1, sizeof *r);
-    if (!r) return NULL;
-    kvc_request_init(&r->base, s, tier, deadline);
-    r->base.clear = find_clear;
-    r->base.run = run_one;
-    r->n = n;
-    r->object = malloc(n * sizeof *r->object);
-    r->bytes = calloc(n, sizeof *r->bytes);
-    if (!r->object || !r->bytes) {
-        kvc_request_release(&r->base);
-        return NULL;
+/* Asks directories one after the other; then all other tiers at the same time, for what is left. */
+static void search_tiers(struct search *x) {
+    struct kvc_store *s = x->s;
+    struct kvc_call *remote[KVC_MAX_TIERS] = {NULL};
+    const kvc_instant now = kvc_now(),
+                      local = now + (x->timeout_us ? x->timeout_us : s->options.local_timeout_us),
+                      end = now + (x->timeout_us ? x->timeout_us : s->options.timeout_us);
+    for (unsigned i = 0; i < s->n_tiers; i++) {
+        const size_t from = x->from;
+        if (s->tier[i].ops->remote || from == x->n) continue;
+        struct kvc_call *c = kvc_call_ask(s, i, x->op, x->object + from, x->n - from, local);
+        if (c) x->answer(x, c, from);
+        kvc_call_release(c);
     }
-    memcpy(r->object, o, n * sizeof *o);
-    kvc_request_start(&r->base);
-    return r;
+    const size_t from = x->from;
+    for (unsigned i = 0; i < s->n_tiers && from < x->n; i++)
+        if (s->tier[i].ops->remote)
+            remote[i] = kvc_call_ask(s, i, x->op, x->object + from, x->n - from, end);
+    for (unsigned i = 0; i < s->n_tiers; i++) {
+        if (remote[i]) x->answer(x, remote[i], from);
+        kvc_call_release(remote[i]);
+    }
 }
 
-/* Takes what a tier has found, from chunk `from` on, for the chunks that no faster tier has. */
-static void answer(struct kvc_store_hit *hit, struct find_request *r, size_t from) {
+/* --- prefixes --- */
+
+struct prefix_search {
+    struct search base;
+    struct kvc_store_hit *hit;
+};
+
+/* Takes what a tier has found, for the chunks that no faster tier has. */
+static void prefix_answer(struct search *x, struct kvc_call *c, size_t from) {
+    struct kvc_store_hit *hit = ((struct prefix_search *)x)->hit;
     struct kvc_error e;
-    if (!r) return;
-    const int status = kvc_request_wait(&r->base, &e);
-    const unsigned tier = r->base.tier;
+    const int status = kvc_call_wait(c, &e);
     /* A tier that failed may have said what it knows; one that is late still writes. */
-    pthread_mutex_lock(&r->base.lock);
-    const size_t found = r->base.done ? r->found : 0;
-    hit->late |= !r->base.done || r->failed;
-    pthread_mutex_unlock(&r->base.lock);
-    hit->late |= status != 0;
-    if (status) kvc_store_connect(hit->ns->store, tier);
-    for (size_t i = hit->chunks; i < from + found; i++) {
-        hit->bytes[i] = r->bytes[i - from];
-        hit->tier[i] = (uint8_t)tier;
+    pthread_mutex_lock(&c->lock);
+    const size_t end = from + (c->done ? c->found : 0);
+    hit->late |= status || !c->done || c->partial;
+    pthread_mutex_unlock(&c->lock);
+    if (status) kvc_store_connect(x->s, c->tier);
+    if (end <= hit->chunks) return;
+    atomic_fetch_add(&x->s->tier[c->tier].count[KVC_TIER_HITS], end - hit->chunks);
+    for (; hit->chunks < end; hit->chunks++) {
+        hit->bytes[hit->chunks] = c->size[hit->chunks - from];
+        hit->tier[hit->chunks] = (uint8_t)c->tier;
     }
-    if (from + found > hit->chunks) {
-        atomic_fetch_add(&hit->ns->store->tier[tier].count[KVC_TIER_HITS],
-                         from + found - hit->chunks);
-        hit->chunks = from + found;
-    }
-    kvc_request_release(&r->base);
+    x->from = hit->chunks;
 }
 
 int kvc_store_count(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t n,
                     kvc_instant deadline, size_t *found, struct kvc_error *e) {
-    struct find_request *r = find_ask(s, tier, o, n, deadline, run_count);
-    if (!r) return kvc_fail_memory(e, "a request");
-    const int status = kvc_request_wait(&r->base, e);
-    *found = status ? 0 : r->found;
-    kvc_request_release(&r->base);
+    struct kvc_call *c = kvc_call_ask(s, tier, KVC_OP_COUNT, o, n, deadline);
+    const int status = kvc_call_wait(c, e);
+    *found = status ? 0 : c->found;
+    kvc_call_release(c);
     return status;
-}
-
-/* Directories are asked first, one after the other; then all others at the same time, for what is
- * left. */
-static void search(struct kvc_store_hit *hit, size_t n, kvc_instant local_deadline,
-                   kvc_instant deadline) {
-    struct kvc_store *s = hit->ns->store;
-    struct find_request *remote[KVC_MAX_TIERS] = {NULL};
-    for (unsigned i = 0; i < s->n_tiers && hit->chunks < n; i++)
-        if (!s->tier[i].ops->remote) {
-            const size_t from = hit->chunks;
-            answer(hit, find_ask(s, i, hit->object + from, n - from, local_deadline, find_run),
-                   from);
-        }
-    const size_t from = hit->chunks;
-    for (unsigned i = 0; i < s->n_tiers && from < n; i++)
-        if (s->tier[i].ops->remote)
-            remote[i] = find_ask(s, i, hit->object + from, n - from, deadline, find_run);
-    for (unsigned i = 0; i < s->n_tiers; i++) answer(hit, remote[i], from);
 }
 
 /* Says how many tokens come from which tier. */
@@ -170,8 +140,14 @@ struct kvc_store_hit *kvc_store_find(struct kvc_store_namespace *ns, const int32
     }
     for (size_t i = 0; i < chunks; i++)
         if (kvc_store_is_bad(s, hit->object[i].key)) chunks = i;
-    search(hit, chunks, now + (o.timeout_us ? o.timeout_us : s->options.local_timeout_us),
-           now + (o.timeout_us ? o.timeout_us : s->options.timeout_us));
+    struct prefix_search search = {.base = {.s = s,
+                                            .object = hit->object,
+                                            .n = chunks,
+                                            .op = KVC_OP_FIND,
+                                            .timeout_us = o.timeout_us,
+                                            .answer = prefix_answer},
+                                   .hit = hit};
+    search_tiers(&search.base);
     kvc_hit_list_tiers(hit);
     hit->took = kvc_now() - now;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
@@ -204,21 +180,66 @@ int kvc_store_hit_info(const struct kvc_store_hit *hit, struct kvc_store_hit_inf
     return kvc_sized_give(info, &own, sizeof own, "kvc_store_hit_info", NULL);
 }
 
+/* --- names --- */
+
+struct name_search {
+    struct search base;
+    uint8_t *there;
+};
+
+/* Takes what a tier has. A call that is still under way has no answer. */
+static void name_answer(struct search *x, struct kvc_call *c, size_t from) {
+    uint8_t *there = ((struct name_search *)x)->there;
+    kvc_call_wait(c, NULL);
+    pthread_mutex_lock(&c->lock);
+    for (size_t i = 0; i < c->n && c->done; i++) there[from + i] |= c->is_there[i];
+    pthread_mutex_unlock(&c->lock);
+    while (x->from < x->n && there[x->from]) x->from++;
+}
+
+int64_t kvc_store_find_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
+                             size_t n, uint8_t *there, const struct kvc_store_find_options *options,
+                             struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    struct kvc_store_find_options o;
+    int64_t found = 0;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_find_options", e)) return -1;
+    if (!n) return 0;
+    struct kvc_object *object = kvc_named_objects(ns, names, n, e);
+    if (!object) return -1;
+    struct name_search search = {.base = {.s = s,
+                                          .object = object,
+                                          .n = n,
+                                          .op = KVC_OP_EACH,
+                                          .timeout_us = o.timeout_us,
+                                          .answer = name_answer},
+                                 .there = there};
+    memset(there, 0, n);
+    kvc_count(s, KVC_COUNT_LOOKUPS, 1);
+    search_tiers(&search.base);
+    for (size_t i = 0; i < n; i++) {
+        if (there[i] && kvc_store_is_bad(s, object[i].key)) there[i] = 0;
+        found += there[i];
+    }
+    free(object);
+    return found;
+}
+
 /* --- hints --- */
 
 int kvc_store_pin(struct kvc_store_hit *hit, int64_t seconds, struct kvc_error *e) {
     const int64_t until = seconds > 0 ? (int64_t)time(NULL) + seconds : INT64_MAX;
-    return kvc_store_notify_all(hit->ns->store, KVC_PIN, hit->object, hit->chunks, until, e);
+    return kvc_store_notify_all(hit->ns->store, KVC_OP_PIN, hit->object, hit->chunks, until, e);
 }
 
 int kvc_store_unpin(struct kvc_store_hit *hit, struct kvc_error *e) {
-    return kvc_store_notify_all(hit->ns->store, KVC_PIN, hit->object, hit->chunks, 0, e);
+    return kvc_store_notify_all(hit->ns->store, KVC_OP_PIN, hit->object, hit->chunks, 0, e);
 }
 
 static void expect(struct kvc_store_hit *hit, int64_t seconds) {
     struct kvc_store *s = hit->ns->store;
     for (unsigned i = 0; i < s->n_tiers; i++)
-        kvc_store_notify(s, i, KVC_EXPECT, hit->object, hit->chunks, seconds);
+        kvc_store_notify(s, i, KVC_OP_EXPECT, hit->object, hit->chunks, seconds);
 }
 
 void kvc_store_expect(struct kvc_store_hit *hit, int64_t seconds) {

@@ -1,11 +1,121 @@
-/* load.c: what was found, as a cache, as bytes, or decoded into a program's memory. Not for reading
- * it (fetch.c). */
+/* load.c: reads what was found from its tiers, several chunks at a time, proves them, and delivers
+ * them in order: as a cache, as bytes, or decoded into a program's memory. Spec: STORE.md,
+ * "Reading". Not for caches that are one object (whole.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* --- reading --- */
+
+#define AHEAD (UINT64_C(128) << 20) /* bytes that are read before they are used */
+#define PART 32                     /* chunks of a remote call, at most */
+
+/* Uses a chunk, and owns its file and bytes then, of which `size` are without the signature. */
+typedef int use_chunk(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes,
+                      size_t size, struct kvc_error *e);
+
+struct fetch {
+    struct kvc_store_hit *hit;
+    kvc_instant deadline;
+    int hashes;
+    use_chunk *use;
+    void *state;
+    size_t asked, end;              /* chunks that are asked for, to be asked for */
+    uint64_t ahead;                 /* bytes that are asked for and not used */
+    struct kvc_call *first, **last; /* calls, each of consecutive chunks of one tier */
+};
+
+/* Asks for more, until enough is under way. */
+static void ask_more(struct fetch *f) {
+    const struct kvc_store_hit *hit = f->hit;
+    while (f->asked < f->end && (f->ahead < AHEAD || !f->first)) {
+        const unsigned tier = hit->tier[f->asked];
+        const size_t most = hit->ns->store->tier[tier].ops->remote ? PART : 1;
+        uint64_t bytes = 0;
+        size_t n = 0;
+        while (n < most && f->asked + n < f->end && hit->tier[f->asked + n] == tier &&
+               (!n || bytes < AHEAD / 4))
+            bytes += hit->bytes[f->asked + n++];
+        struct kvc_call *c = kvc_call_ask(hit->ns->store, tier, KVC_OP_GET, &hit->object[f->asked],
+                                          n, f->deadline);
+        if (!c) {
+            f->end = f->asked;
+            return;
+        }
+        c->value = (int64_t)bytes;
+        f->asked += n;
+        f->ahead += bytes;
+        *f->last = c;
+        f->last = &c->next;
+    }
+}
+
+/* Proves a chunk that has arrived, and hands it over. */
+static int use_one(struct fetch *f, size_t i, struct kvc_got *got, struct kvc_error *e) {
+    struct kvc_store_hit *hit = f->hit;
+    struct kvc_store *s = hit->ns->store;
+    const struct kvc_chunk chunk = {.ns = hit->ns,
+                                    .i = i,
+                                    .tokens = hit->tokens,
+                                    .keys = hit->keys};
+    if (!got->bytes && got->why.code == KVC_OK) {
+        kvc_count(s, KVC_COUNT_GONE, 1);
+        return -1;
+    }
+    struct kvc_error why = got->why;
+    if (got->bytes) {
+        struct kvc_bytes *bytes = got->bytes;
+        size_t size = hit->bytes[i] = bytes->size;
+        got->bytes = NULL;
+        struct kvc_file *file = kvc_chunk_open(&chunk, bytes->data, &size, f->hashes, &why);
+        if (file) return f->use(f->state, i, file, bytes, size, e);
+        kvc_bytes_release(bytes);
+    }
+    kvc_store_mark_bad(s, hit->tier[i], &hit->object[i], &why);
+    if (e) *e = why;
+    return -1;
+}
+
+/* Ends the first call, whether it is done or not. */
+static void end_first(struct fetch *f) {
+    struct kvc_call *c = f->first;
+    if (!(f->first = c->next)) f->last = &f->first;
+    f->ahead -= (uint64_t)c->value;
+    pthread_mutex_lock(&c->lock);
+    c->stop = 1;
+    pthread_mutex_unlock(&c->lock);
+    kvc_call_release(c);
+}
+
+/* Reads chunks one after the other, from f->asked to f->end, proves them, and gives each to f->use.
+ * Returns how many were used. *e is filled if a chunk was bad or a tier failed. */
+static size_t fetch_chunks(struct fetch *f, struct kvc_error *e) {
+    size_t used = 0;
+    const size_t first = f->asked;
+    int status = 0;
+    f->last = &f->first;
+    for (ask_more(f); f->first && !status; ask_more(f)) {
+        struct kvc_call *c = f->first;
+        for (size_t i = 0; i < c->n && !status; i++) {
+            if (kvc_call_arrives(c, i)) {
+                status = use_one(f, first + used, &c->got[i], e);
+                used += !status;
+            } else { /* it failed, or it is late, which this counts */
+                kvc_call_wait(c, e);
+                status = -1;
+            }
+        }
+        end_first(f);
+        if (status) break;
+    }
+    while (f->first) end_first(f);
+    return used;
+}
+
+/* --- ranges and progress --- */
 
 /* The chunks that a request takes. */
 struct range {
@@ -30,20 +140,20 @@ static int take_range(struct range *r, const struct kvc_store_hit *hit,
     return 0;
 }
 
-/* A use of chunks, after each of which the caller is told. */
-struct telling {
+/* A use of chunks that reports progress to the caller. */
+struct reporting {
     const struct kvc_store_hit *hit;
     const struct kvc_store_load_options *options;
-    kvc_use_chunk *use;
+    use_chunk *use;
     void *state;
     uint64_t done, total; /* stored bytes; total 0: unknown */
     int cancelled;
 };
 
-static int use_and_tell(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
-                        struct kvc_error *e) {
-    struct telling *t = state;
-    const int status = t->use(t->state, i, f, data, size, e);
+static int use_and_report(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes,
+                          size_t size, struct kvc_error *e) {
+    struct reporting *t = state;
+    const int status = t->use(t->state, i, f, bytes, size, e);
     t->done += t->hit->bytes[i];
     if (status || !t->options->progress ||
         !t->options->progress(t->options->progress_state, t->done, t->total))
@@ -52,18 +162,25 @@ static int use_and_tell(void *state, size_t i, struct kvc_file *f, void *data, s
     return kvc_fail(e, KVC_ERR_IO, "cancelled by the caller");
 }
 
-/* Calls kvc_fetch() with progress. */
-static size_t fetch(struct kvc_store_hit *hit, struct range *r,
-                    const struct kvc_store_load_options *o, int hashes, kvc_use_chunk *use,
-                    void *state, struct kvc_error *e) {
-    struct telling t = {.hit = hit, .options = o, .use = use, .state = state};
+/* Reads the chunks of a range with progress. */
+static size_t fetch_range(struct kvc_store_hit *hit, struct range *r,
+                          const struct kvc_store_load_options *o, int hashes, use_chunk *use,
+                          void *state, struct kvc_error *e) {
+    struct reporting t = {.hit = hit, .options = o, .use = use, .state = state};
+    struct fetch f = {.hit = hit,
+                      .deadline = r->deadline,
+                      .hashes = hashes,
+                      .use = use_and_report,
+                      .state = &t,
+                      .asked = r->first,
+                      .end = r->end};
     int known = 1;
     for (size_t i = r->first; i < r->end; i++) {
         t.total += hit->bytes[i];
         known &= hit->bytes[i] != 0;
     }
     if (!known) t.total = 0;
-    const size_t used = kvc_fetch(hit, r->first, r->end, r->deadline, hashes, use_and_tell, &t, e);
+    const size_t used = fetch_chunks(&f, e);
     if ((r->cancelled = t.cancelled)) r->end = r->first + used;
     return used;
 }
@@ -87,7 +204,7 @@ static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used
     kvc_count(s, KVC_COUNT_SHORT, (r->end - r->first - used) * chunk);
     for (unsigned i = 0; i < s->n_tiers; i++) {
         if (!used || !was_used(hit, r, used, i)) continue;
-        kvc_store_notify(s, i, KVC_TOUCH, hit->object, r->first + used, 0);
+        kvc_store_notify(s, i, KVC_OP_TOUCH, hit->object, r->first + used, 0);
         if (s->tier[i].ops->last_first) kvc_namespace_touch(hit->ns, i);
     }
     if (r->first + used < hit->chunks && used < r->end - r->first) { /* the rest is not there */
@@ -96,15 +213,12 @@ static void finish(struct kvc_store_hit *hit, const struct range *r, size_t used
     }
 }
 
-/* Copies the bytes of a chunk that came from a slower tier, with their signature, to the faster
- * ones; else frees them. */
-static void keep_or_free(struct kvc_store_hit *hit, size_t i, void *data) {
+/* Copies a chunk that came from a slower tier to the faster ones. */
+static void keep(struct kvc_store_hit *hit, size_t i, struct kvc_bytes *bytes) {
     const struct kvc_object *o = &hit->object[i];
-    if (hit->tier[i]) kvc_namespace_copy_facts(hit->ns, hit->tier[i]);
-    if (hit->tier[i])
-        kvc_store_backfill(hit->ns->store, hit->tier[i], o, i ? o - 1 : NULL, data,
-                           (size_t)hit->bytes[i]);
-    else free(data);
+    if (!hit->tier[i]) return;
+    kvc_namespace_copy_facts(hit->ns, hit->tier[i]);
+    kvc_store_backfill(hit->ns->store, hit->tier[i], o, i ? o - 1 : NULL, bytes);
 }
 
 /* --- bytes --- */
@@ -117,15 +231,16 @@ struct giving {
     int stopped;
 };
 
-static int give(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
+static int give(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes, size_t size,
                 struct kvc_error *e) {
     struct giving *g = state;
     const uint64_t chunk = g->hit->ns->chunk;
     (void)e;
-    g->stopped = g->take(g->state, i * chunk, chunk, data, size) != 0;
+    g->stopped = g->take(g->state, i * chunk, chunk, bytes->data, size) != 0;
     g->bytes += size;
     kvc_file_close(f);
-    keep_or_free(g->hit, i, data);
+    keep(g->hit, i, bytes);
+    kvc_bytes_release(bytes);
     return g->stopped;
 }
 
@@ -138,7 +253,7 @@ uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e) ||
         take_range(&r, hit, &o, e))
         return 0;
-    const size_t used = fetch(hit, &r, &o, 1, give, &g, e);
+    const size_t used = fetch_range(hit, &r, &o, 1, give, &g, e);
     if (g.stopped) r.end = r.first + used; /* the rest is not asked for */
     finish(hit, &r, used, g.bytes);
     return used * hit->ns->chunk;
@@ -150,23 +265,19 @@ uint64_t kvc_store_chunks(struct kvc_store_hit *hit, const struct kvc_store_load
 struct pieces {
     struct kvc_store_hit *hit;
     struct kvc_file **file;
-    void **data;
+    struct kvc_bytes **bytes;
     size_t n;
-    uint64_t bytes;
+    uint64_t total; /* bytes */
 };
 
-static int load_collect(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
-                        struct kvc_error *e) {
+static int load_collect(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes,
+                        size_t size, struct kvc_error *e) {
     struct pieces *p = state;
-    void *copy = NULL;
     (void)e;
+    keep(p->hit, i, bytes);
     p->file[p->n] = f;
-    p->data[p->n++] = data;
-    p->bytes += size;
-    if (p->hit->tier[i] && (copy = malloc((size_t)p->hit->bytes[i] + 1)) != NULL) {
-        memcpy(copy, data, (size_t)p->hit->bytes[i]);
-        keep_or_free(p->hit, i, copy);
-    }
+    p->bytes[p->n++] = bytes;
+    p->total += size;
     return 0;
 }
 
@@ -174,10 +285,10 @@ static void free_pieces(void *state) {
     struct pieces *p = state;
     for (size_t i = 0; i < p->n; i++) {
         kvc_file_close(p->file[i]);
-        free(p->data[i]);
+        kvc_bytes_release(p->bytes[i]);
     }
     free(p->file);
-    free(p->data);
+    free(p->bytes);
     free(p);
 }
 
@@ -194,15 +305,15 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit,
     if (p) {
         p->hit = hit;
         p->file = calloc(r.end - r.first + 1, sizeof *p->file);
-        p->data = calloc(r.end - r.first + 1, sizeof *p->data);
+        p->bytes = calloc(r.end - r.first + 1, sizeof *p->bytes);
     }
-    if (!p || !p->file || !p->data) {
+    if (!p || !p->file || !p->bytes) {
         if (p) free_pieces(p);
         kvc_fail_memory(e, "chunks");
         return NULL;
     }
-    const size_t used = fetch(hit, &r, &o, 1, load_collect, p, e);
-    finish(hit, &r, used, p->bytes);
+    const size_t used = fetch_range(hit, &r, &o, 1, load_collect, p, e);
+    finish(hit, &r, used, p->total);
     if (p->n && !r.cancelled)
         f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
     if (f) {
@@ -255,18 +366,16 @@ static int load_decode(struct loading *l, size_t i, const struct kvc_file *f, st
     return kvc_file_load(f, &m, &how, e);
 }
 
-static int load_one(void *state, size_t i, struct kvc_file *f, void *data, size_t size,
+static int load_one(void *state, size_t i, struct kvc_file *f, struct kvc_bytes *bytes, size_t size,
                     struct kvc_error *e) {
     struct loading *l = state;
     struct kvc_error why;
     const int status = load_decode(l, i, f, &why);
     kvc_file_close(f);
     l->bytes += size;
-    if (!status) {
-        keep_or_free(l->hit, i, data);
-        return 0;
-    }
-    free(data);
+    if (!status) keep(l->hit, i, bytes);
+    kvc_bytes_release(bytes);
+    if (!status) return 0;
     if (why.code == KVC_ERR_DAMAGED)
         kvc_store_mark_bad(l->hit->ns->store, l->hit->tier[i], &l->hit->object[i], &why);
     if (e) *e = why;
@@ -305,7 +414,7 @@ uint64_t kvc_store_load(struct kvc_store_hit *hit, const struct kvc_memory *m,
         kvc_fail_memory(e, "arrays");
         return first;
     }
-    const size_t used = fetch(hit, &r, &o, 0, load_one, &l, e);
+    const size_t used = fetch_range(hit, &r, &o, 0, load_one, &l, e);
     free(l.array);
     finish(hit, &r, used, l.bytes);
     const uint64_t end = (r.first + used) * chunk;

@@ -1,5 +1,5 @@
-/* namespace.c: namespaces of a store, and the keys of their chunks. Spec: STORE.md, "Namespaces"
- * and "Keys". Not for the text of the facts (namespace_text.c). */
+/* namespace.c: namespaces of a store. Spec: STORE.md, "Namespaces". Not for the text of their facts
+ * (namespace_text.c), nor for keys (keys.c). */
 #include "formats/store/store.h"
 
 #include "codecs/recipe.h"
@@ -17,95 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OBJECT_TAG "kvc object 1\n"
 #define TENANT_TAG "kvc tenant 1"
-
-/* --- keys --- */
-
-static int name_object(const struct kvc_store_namespace *ns, enum kvc_object_kind kind,
-                       const uint8_t *key, struct kvc_object *o, struct kvc_error *e) {
-    uint8_t text[sizeof OBJECT_TAG - 1 + KVC_KEY_BYTES + 1 + KVC_KEY_BYTES], *p = text;
-    o->kind = kind;
-    memcpy(o->ns, ns->hash, sizeof o->ns);
-    memcpy(p, OBJECT_TAG, sizeof OBJECT_TAG - 1);
-    p += sizeof OBJECT_TAG - 1;
-    memcpy(p, ns->hash, KVC_KEY_BYTES);
-    p += KVC_KEY_BYTES;
-    *p++ = (uint8_t)kind;
-    memcpy(p, key, KVC_KEY_BYTES);
-    return kvc_sha256(text, sizeof text, o->key, e);
-}
-
-int kvc_chunk_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
-                     struct kvc_object *o, struct kvc_error *e) {
-    const size_t per_chunk = (size_t)(ns->chunk / KVC_PREFIX_TOKENS);
-    return name_object(ns, KVC_OBJECT_CHUNK, keys + ((i + 1) * per_chunk - 1) * KVC_KEY_BYTES, o,
-                       e);
-}
-
-int kvc_whole_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
-                     struct kvc_object *o, struct kvc_error *e) {
-    struct kvc_prefix p;
-    if (!i && kvc_prefix_begin(&p, ns->identity, e)) return -1;
-    return name_object(ns, KVC_OBJECT_STATE, i ? keys + (i - 1) * KVC_KEY_BYTES : p.start, o, e);
-}
-
-int kvc_named_object(const struct kvc_store_namespace *ns, const struct kvc_store_name *name,
-                     struct kvc_object *o, struct kvc_error *e) {
-    uint8_t hash[KVC_KEY_BYTES];
-    if (!name->size || name->size > KVC_STORE_MAX_NAME)
-        return kvc_fail(e, KVC_ERR_USAGE, "the name of a cache has 1 to %d bytes",
-                        KVC_STORE_MAX_NAME);
-    if (kvc_sha256(name->bytes, name->size, hash, e)) return -1;
-    if (name_object(ns, KVC_OBJECT_NAMED, hash, o, e)) return -1;
-    return 0;
-}
-
-int kvc_namespace_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
-                         struct kvc_error *e) {
-    struct kvc_extra *item = calloc(n, sizeof *item);
-    if (!item) return kvc_fail_memory(e, "extras");
-    int status = 0;
-    for (size_t i = 0; i < n && !status; i++) {
-        if (extras[i].tag < 1 || extras[i].tag > 255 || extras[i].size > UINT16_MAX)
-            status = kvc_fail(e, KVC_ERR_USAGE,
-                              "an extra has a tag of 1 to 255 and at most 65535 bytes");
-        item[i] = (struct kvc_extra){.position = extras[i].position,
-                                     .tag = (uint8_t)extras[i].tag,
-                                     .size = (uint16_t)extras[i].size,
-                                     .bytes = extras[i].bytes};
-    }
-    if (!status) status = kvc_extras_store(meta, item, n, e);
-    free(item);
-    return status;
-}
-
-int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                          const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e) {
-    struct kvc_prefix p;
-    *keys = NULL;
-    if (n / KVC_PREFIX_TOKENS > SIZE_MAX / KVC_KEY_BYTES - 1) return kvc_fail_memory(e, "keys");
-    if (!(*keys = malloc((size_t)(n / KVC_PREFIX_TOKENS) * KVC_KEY_BYTES + 1)))
-        return kvc_fail_memory(e, "keys");
-    int status = kvc_prefix_begin(&p, ns->identity, e);
-    if (!status) status = kvc_extras_of(meta, &p.extras, e);
-    if (!status) status = kvc_prefix_keys(&p, tokens, n, *keys, e);
-    if (!status) return 0;
-    free(*keys);
-    *keys = NULL;
-    return -1;
-}
-
-int kvc_namespace_keys(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                       const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
-                       struct kvc_error *e) {
-    struct kvc_meta meta = {0};
-    *keys = NULL;
-    int status = n_extras ? kvc_namespace_extras(&meta, extras, n_extras, e) : 0;
-    if (!status) status = kvc_namespace_keys_of(ns, tokens, n, &meta, keys, e);
-    kvc_meta_free(&meta);
-    return status;
-}
 
 /* --- opening --- */
 
@@ -289,17 +201,34 @@ static int see_namespace(void *state, const struct kvc_object *o, uint64_t size,
     return 0;
 }
 
+/* Reads an object from the first tier that has it. *size is that without its signature. */
+static struct kvc_bytes *read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size,
+                                     struct kvc_error *e) {
+    for (unsigned i = 0; i < s->n_tiers; i++) {
+        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, kvc_now() + KVC_OBJECT_TIME, e);
+        if (!bytes) continue;
+        *size = bytes->size;
+        if (!kvc_chunk_signature(s, o, bytes->data, size, e)) {
+            kvc_store_backfill(s, i, o, NULL, bytes); /* faster tiers lack it */
+            return bytes;
+        }
+        kvc_bytes_release(bytes);
+    }
+    return NULL;
+}
+
 static int take_facts(struct kvc_store_namespace *ns, const struct kvc_store_namespace_options *o,
                       const struct kvc_object *object, struct kvc_error *e) {
     struct kvc_namespace_facts facts;
     struct kvc_recipe recipe;
     size_t size;
-    if (!(ns->facts = kvc_store_read_object(ns->store, object, &size, e))) return -1;
-    char *text = realloc(ns->facts, size + 1); /* a signature followed, or nothing */
-    if (!text) return kvc_fail_memory(e, "the facts of a namespace");
-    ns->facts = text;
-    text[size] = '\0';
-    if (strlen(text) + 1 < size)
+    struct kvc_bytes *bytes = read_object(ns->store, object, &size, e);
+    if (!bytes) return -1;
+    ns->facts = calloc(size + 1, 1);
+    if (ns->facts) memcpy(ns->facts, bytes->data, size);
+    kvc_bytes_release(bytes);
+    if (!ns->facts) return kvc_fail_memory(e, "the facts of a namespace");
+    if (strlen(ns->facts) + 1 < size)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are no text", ns->name);
     if (kvc_namespace_text_read(ns->facts, size, &facts, e)) return -1;
     if (memcmp(facts.ns, object->key, sizeof facts.ns) != 0)
@@ -369,48 +298,50 @@ struct kvc_object kvc_namespace_object(const struct kvc_store_namespace *ns) {
     return o;
 }
 
-int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e) {
-    const struct kvc_object o = kvc_namespace_object(ns);
-    size_t size;
-    int status = 0;
-    pthread_mutex_lock(&ns->lock);
-    if (!ns->is_stored) {
-        if (ns->packs_with) {
-            const struct kvc_object p = profile_object(kvc_profile_sha256(ns->packs_with));
-            const uint8_t *bytes = kvc_profile_bytes(ns->packs_with, &size);
-            status = kvc_store_write_object(ns->store, &p, bytes, size, e);
-        }
-        if (!status)
-            status = kvc_store_write_object(ns->store, &o, ns->facts, strlen(ns->facts), e);
-        ns->is_stored = !status;
+/* Writes an object to the tiers from `first` to `end` that lack it. -1: none took it. */
+static int put_object(struct kvc_store *s, unsigned first, unsigned end, const struct kvc_object *o,
+                      const void *data, size_t size, struct kvc_error *e) {
+    /* without a profile many chunks cannot be read */
+    const struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
+    void *copy = malloc(size + 1);
+    unsigned stored = 0;
+    if (!copy) return kvc_fail_memory(e, "an object");
+    memcpy(copy, data, size);
+    if (kvc_chunk_sign(s, o, &copy, &size, e)) {
+        free(copy);
+        return -1;
     }
+    struct kvc_bytes *bytes = kvc_bytes_of(copy, size);
+    if (!bytes) return kvc_fail_memory(e, "an object");
+    for (; first < end; first++)
+        stored += kvc_store_put_tier(s, first, o, bytes, &how, kvc_now() + KVC_OBJECT_TIME, e) >= 0;
+    kvc_bytes_release(bytes);
+    return stored ? 0 : -1;
+}
+
+/* Writes the profile that chunks are packed with, and the facts. */
+static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned end,
+                     struct kvc_error *e) {
+    const struct kvc_object o = kvc_namespace_object(ns);
+    if (ns->packs_with) {
+        const struct kvc_object p = profile_object(kvc_profile_sha256(ns->packs_with));
+        size_t size;
+        const uint8_t *bytes = kvc_profile_bytes(ns->packs_with, &size);
+        if (put_object(ns->store, first, end, &p, bytes, size, e)) return -1;
+    }
+    return put_object(ns->store, first, end, &o, ns->facts, strlen(ns->facts), e);
+}
+
+int kvc_namespace_store(struct kvc_store_namespace *ns, struct kvc_error *e) {
+    pthread_mutex_lock(&ns->lock);
+    if (!ns->is_stored) ns->is_stored = !put_facts(ns, 0, ns->store->n_tiers, e);
+    const int status = ns->is_stored ? 0 : -1;
     pthread_mutex_unlock(&ns->lock);
     return status;
 }
 
-/* Puts an object to a tier as kvc_store_write_object() does. */
-static void space_keep(struct kvc_store *s, unsigned tier, const struct kvc_object *o,
-                       const void *data, size_t size) {
-    const struct kvc_tier_put how = {.pin = o->kind == KVC_OBJECT_PROFILE};
-    void *bytes = malloc(size + 1);
-    int there;
-    if (!bytes) return;
-    memcpy(bytes, data, size);
-    if (!kvc_chunk_sign(s, o, &bytes, &size, NULL))
-        kvc_store_put_tier(s, tier, o, bytes, size, &how, kvc_now() + KVC_OBJECT_TIME, &there,
-                           NULL);
-    free(bytes);
-}
-
 void kvc_namespace_keep(struct kvc_store_namespace *ns, unsigned tier) {
-    const struct kvc_object o = kvc_namespace_object(ns);
-    size_t size;
-    if (ns->packs_with) {
-        const struct kvc_object p = profile_object(kvc_profile_sha256(ns->packs_with));
-        const uint8_t *bytes = kvc_profile_bytes(ns->packs_with, &size);
-        space_keep(ns->store, tier, &p, bytes, size);
-    }
-    space_keep(ns->store, tier, &o, ns->facts, strlen(ns->facts));
+    put_facts(ns, tier, tier + 1, NULL);
 }
 
 void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier) {
@@ -422,7 +353,7 @@ void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier) {
     for (unsigned i = 0; i < ns->n_profiles; i++)
         o[n++] = profile_object(kvc_profile_sha256(ns->profile[i]));
     pthread_mutex_unlock(&ns->lock);
-    kvc_store_notify(ns->store, tier, KVC_TOUCH, o, n, 0);
+    kvc_store_notify(ns->store, tier, KVC_OP_TOUCH, o, n, 0);
 }
 
 static struct kvc_profile *known_profile(const struct kvc_store_namespace *ns,
@@ -439,9 +370,12 @@ void kvc_namespace_copy_facts(struct kvc_store_namespace *ns, unsigned tier) {
     const struct kvc_object o = kvc_namespace_object(ns);
     size_t size = strlen(ns->facts);
     void *data = atomic_exchange(&ns->is_copied, 1) ? NULL : strdup(ns->facts);
-    if (data && !kvc_chunk_sign(ns->store, &o, &data, &size, NULL))
-        kvc_store_backfill(ns->store, tier, &o, NULL, data, size);
-    else free(data);
+    if (!data) return;
+    struct kvc_bytes *bytes = NULL;
+    if (kvc_chunk_sign(ns->store, &o, &data, &size, NULL)) free(data);
+    else bytes = kvc_bytes_of(data, size);
+    if (bytes) kvc_store_backfill(ns->store, tier, &o, NULL, bytes);
+    kvc_bytes_release(bytes);
 }
 
 struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const uint8_t *sha256,
@@ -455,9 +389,9 @@ struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const 
         kvc_fail(e, KVC_ERR_UNSUPPORTED,
                  "the chunks of a namespace were packed with more than %u profiles", room);
     } else if (!p) {
-        void *bytes = kvc_store_read_object(ns->store, &o, &size, e);
-        if (bytes) p = kvc_profile_open_memory(bytes, size, e);
-        free(bytes);
+        struct kvc_bytes *bytes = read_object(ns->store, &o, &size, e);
+        if (bytes) p = kvc_profile_open_memory(bytes->data, size, e);
+        kvc_bytes_release(bytes);
         if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
             kvc_profile_free(p);
             p = NULL;

@@ -27,9 +27,8 @@ struct text {
     int failed;
 };
 
-static void space_text_add(struct text *t, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void space_text_add(struct text *t, const char *format, ...) {
+static void text_add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void text_add(struct text *t, const char *format, ...) {
     char line[512];
     va_list list;
     va_start(list, format);
@@ -45,43 +44,43 @@ static void add_item(void *state, uint8_t tag, const char *word, int text, const
                      size_t n) {
     struct text *t = state;
     const uint8_t *p = bytes;
-    space_text_add(t, "%u %s ", tag, word);
+    text_add(t, "%u %s ", tag, word);
     for (size_t i = 0; i < n; i++)
-        if (text && p[i] > ' ' && p[i] < 127 && p[i] != '%') space_text_add(t, "%c", p[i]);
-        else space_text_add(t, text ? "%%%02x" : "%02x", p[i]);
-    space_text_add(t, "\n");
+        if (text && p[i] > ' ' && p[i] < 127 && p[i] != '%') text_add(t, "%c", p[i]);
+        else text_add(t, text ? "%%%02x" : "%02x", p[i]);
+    text_add(t, "\n");
 }
 
 /* Says in words what people want to know of the layers. */
 static void add_comments(struct text *t, const struct kvc_cache *c, const struct kvc_meta *meta) {
-    const char *name = kvc_meta_text(meta, KVC_KEY_MODEL_NAME, NULL);
+    const char *name = meta->facts.model;
     uint32_t layers = 0;
     if (name) {
-        space_text_add(t, "# model ");
+        text_add(t, "# model ");
         for (const char *p = name; *p && p - name < 200; p++)
-            space_text_add(t, "%c", *p >= ' ' && *p < 127 ? *p : '?');
-        space_text_add(t, "\n");
+            text_add(t, "%c", *p >= ' ' && *p < 127 ? *p : '?');
+        text_add(t, "\n");
     }
     for (uint32_t i = 0; i < c->n_layers; i++)
         layers += c->part[c->layer[i].part].kind <= KVC_PART_RECURRENT;
-    space_text_add(t, "# layers %" PRIu32, layers);
+    text_add(t, "# layers %" PRIu32, layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         if (c->part[c->layer[i].part].kind > KVC_PART_RECURRENT) continue;
         for (int r = 0; r < 2; r++) {
             if (c->layer[i].tensor[r] == KVC_NONE) continue;
             const struct kvc_tensor *x = &c->tensor[c->layer[i].tensor[r]];
-            space_text_add(t, " %s %s %" PRIu64 "x%" PRIu64, kvc_role_name(x->role),
-                           kvc_dtype_info(x->shape.dtype)->name, x->shape.heads, x->shape.dim);
+            text_add(t, " %s %s %" PRIu64 "x%" PRIu64, kvc_role_name(x->role),
+                     kvc_dtype_info(x->shape.dtype)->name, x->shape.heads, x->shape.dim);
         }
         break;
     }
-    space_text_add(t, "\n");
+    text_add(t, "\n");
 }
 
 char *kvc_namespace_text_write(const struct kvc_cache *c, const struct kvc_meta *meta,
                                const struct kvc_space *more, uint8_t *ns, struct kvc_error *e) {
     struct text t = {.failed = 0};
-    space_text_add(&t, FIRST_LINE);
+    text_add(&t, FIRST_LINE);
     add_comments(&t, c, meta);
     const int status = kvc_prefix_space_items(c, meta, more, ns, add_item, &t, e);
     struct kvc_sink sink = kvc_sink_buffer(&t.buffer);
@@ -103,7 +102,7 @@ static int is_text(unsigned tag) {
 
 /* Decodes the value of a line into `bytes`, which has room for its characters. Returns how many
  * there are, or -1. */
-static ptrdiff_t space_text_decode(const char *p, const char *end, int text, uint8_t *bytes) {
+static ptrdiff_t decode_value(const char *p, const char *end, int text, uint8_t *bytes) {
     uint8_t *to = bytes;
     while (p < end) {
         if (text && *p != '%') {
@@ -133,8 +132,7 @@ static int keep_hash(uint8_t *to, int *has, const uint8_t *bytes, size_t n) {
 }
 
 /* Keeps what readers need. */
-static int space_text_keep(struct kvc_namespace_facts *f, unsigned tag, const uint8_t *bytes,
-                           size_t n) {
+static int keep_fact(struct kvc_namespace_facts *f, unsigned tag, const uint8_t *bytes, size_t n) {
     if (tag == IDENTITY) return keep_text(f->identity, sizeof f->identity, bytes, n);
     if (tag == FIDELITY) return keep_text(f->fidelity, sizeof f->fidelity, bytes, n);
     if (tag == TENANT) return keep_hash(f->tenant, &f->has_tenant, bytes, n);
@@ -170,10 +168,9 @@ int kvc_namespace_text_read(const char *text, size_t size, struct kvc_namespace_
         end = memchr(p, '\n', (size_t)(text + size - p));
         const int tag = end ? split_line(p, end, &value) : -1;
         if (!tag) continue;
-        const ptrdiff_t n = tag > last
-                                ? space_text_decode(value, end, is_text((unsigned)tag), bytes)
-                                : -1;
-        bad = n < 0 || space_text_keep(facts, (unsigned)tag, bytes, (size_t)n);
+        const ptrdiff_t n = tag > last ? decode_value(value, end, is_text((unsigned)tag), bytes)
+                                       : -1;
+        bad = n < 0 || keep_fact(facts, (unsigned)tag, bytes, (size_t)n);
         if (bad) break;
         kvc_prefix_space_put(&hash, (uint8_t)tag, bytes, (size_t)n);
         last = tag;
@@ -219,8 +216,8 @@ int kvc_namespace_text_differ(const char *a, const char *b, size_t *at, char *te
         if (tag == 5) snprintf(text, size, "layers, heads, channels or dtypes");
         else if (tag == SCALES) snprintf(text, size, "the scales of values of 8 bits");
         else if (tag == CHUNK && n_mine == 16 && n_its == 16 &&
-                 space_text_decode(mine, end, 0, here) == 8 &&
-                 space_text_decode(its, other_end, 0, there) == 8)
+                 decode_value(mine, end, 0, here) == 8 &&
+                 decode_value(its, other_end, 0, there) == 8)
             snprintf(text, size, "chunk (%" PRIu64 " tokens here, %" PRIu64 " there)",
                      get_u64(here), get_u64(there));
         else

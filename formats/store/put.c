@@ -1,6 +1,7 @@
-/* put.c: requests to put a cache: what they need, their turn in the queue, and their end. Spec:
- * STORE.md, "Writing". Not for packing and writing (put_chunks.c). */
-#include "formats/store/put.h"
+/* put.c: puts caches: what a request needs, its turn in the queue, and what is written to each
+ * tier: the chunks that it lacks, in the order that it wants, or one object. Spec: STORE.md,
+ * "Objects". Not for facts and profiles (namespace.c). */
+#include "formats/store/store.h"
 
 #include "formats/api/sized.h"
 #include "formats/cache/keys.h"
@@ -9,17 +10,366 @@
 
 #include <stdlib.h>
 
-static int run_put(struct kvc_put_job *job, struct kvc_error *e) {
-    if (job->whole) return kvc_put_whole(job, e);
+#define PUT_TIME 60000000 /* microseconds, of an object on a tier */
+
+/* A cache that is to be put. */
+struct put_job {
+    struct kvc_task task;
+    struct kvc_store_namespace *ns;
+    struct kvc_file *file;
+    struct kvc_file *given; /* `file` with the caller's extras; NULL: it has its own */
+    struct kvc_store_put_options options;
+    const int32_t *tokens;
+    uint8_t *keys;
+    struct kvc_object *object;
+    size_t n;       /* chunks */
+    uint64_t whole; /* tokens of a cache that cannot be cut; 0: it is cut into chunks */
+    uint64_t bytes; /* that it counts in the queue */
+    struct kvc_error error;
+    int status, waits;
+    size_t missing[KVC_MAX_TIERS]; /* the first chunk that a tier lacks, or LOST */
+    int proved;                    /* a chunk that was packed will be found */
+    size_t made, parts;            /* objects that were packed, of those that will be */
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* of what follows, which is under `lock` */
+    int done, cancelled;
+    uint64_t packed, total; /* bytes of K and V; total 0: unknown yet */
+};
+
+/* in place of the first chunk that a tier lacks: it has failed or refused a chunk */
+#define LOST SIZE_MAX
+#define ROUNDS 3 /* for a tier that evicted chunks while the others were put */
+
+/* --- packing --- */
+
+/* Takes the progress of an object. The thread that waits reports it to the caller. */
+static int hear(void *state, uint64_t done, uint64_t total) {
+    struct put_job *job = state;
+    pthread_mutex_lock(&job->lock);
+    job->packed = (job->made - 1) * total + done; /* chunks of a cache have the same size */
+    job->total = job->parts * total;
+    pthread_cond_signal(&job->changed);
+    const int cancelled = job->cancelled;
+    pthread_mutex_unlock(&job->lock);
+    return cancelled;
+}
+
+/* Packs an object of a cache: a chunk, all of it, or with its name. `job` NULL: no progress. */
+static int pack(const struct kvc_chunk *chunk, struct kvc_file *f, unsigned threads,
+                struct put_job *job, void **data, size_t *size, struct kvc_error *e) {
+    const struct kvc_store_namespace *ns = chunk->ns;
+    const int cut = !chunk->whole && !chunk->name;
+    const struct kvc_part_options part = {.size = sizeof part,
+                                          .first = cut ? chunk->i * ns->chunk : 0,
+                                          .end = cut ? (chunk->i + 1) * ns->chunk : 0,
+                                          .no_companions = 1};
+    const struct kvc_write_options how = {.size = sizeof how,
+                                          .threads = threads,
+                                          .progress = job && job->options.progress ? hear : NULL,
+                                          .progress_state = job,
+                                          .recipe = ns->recipe,
+                                          .shared_profile = ns->packs_with,
+                                          .no_companions = 1};
+    struct kvc_file *own = chunk->whole ? NULL : kvc_file_select(f, &part, e);
+    int status = own || chunk->whole ? 0 : -1;
+    if (!status && chunk->name)
+        status = kvc_meta_set_bytes(&own->opened.cache->meta, KVC_KEY_STORE_NAME,
+                                    chunk->name->bytes, chunk->name->size, e);
+    if (!status) status = kvc_file_pack_memory(own ? own : f, &how, data, size, e);
+    kvc_file_close(own);
+    return status;
+}
+
+static int prove(const struct kvc_chunk *chunk, const void *data, size_t size, int hashes,
+                 struct kvc_error *e) {
+    struct kvc_file *f = kvc_chunk_open(chunk, data, &size, hashes, e);
+    kvc_file_close(f);
+    return f ? 0 : -1;
+}
+
+/* Packs and signs an object; proves that it will be found, by the same checks as after reading; and
+ * stores the facts of its namespace. */
+static struct kvc_bytes *make_object(const struct kvc_chunk *chunk, const struct kvc_object *o,
+                                     struct kvc_file *f, unsigned threads, struct put_job *job,
+                                     int proved, struct kvc_error *e) {
+    void *data = NULL;
+    size_t size = 0;
+    int status = pack(chunk, f, threads, job, &data, &size, e);
+    if (!status) status = kvc_chunk_sign(chunk->ns->store, o, &data, &size, e);
+    if (!status && !proved) status = prove(chunk, data, size, 0, e);
+    if (status) {
+        free(data);
+        return NULL;
+    }
+    struct kvc_bytes *bytes = kvc_bytes_of(data, size);
+    if (!bytes) kvc_fail_memory(e, "an object");
+    return bytes;
+}
+
+static struct kvc_chunk chunk_of(const struct put_job *job, size_t i) {
+    return (struct kvc_chunk){
+        .ns = job->ns, .i = i, .tokens = job->tokens, .keys = job->keys, .whole = job->whole};
+}
+
+/* Packs chunk i. NULL: it cannot be packed. */
+static struct kvc_bytes *make_chunk(struct put_job *job, size_t i, struct kvc_error *e) {
+    const struct kvc_chunk chunk = chunk_of(job, i);
+    if (job->parts < ++job->made) job->parts = job->made;
+    struct kvc_bytes *bytes = make_object(&chunk, &job->object[i], job->file,
+                                          job->options.wait ? 0 : 1, job, job->proved, e);
+    job->proved = 1;
+    if (!bytes || !kvc_namespace_store(job->ns, e)) return bytes;
+    kvc_bytes_release(bytes);
+    return NULL;
+}
+
+/* Writes chunk i to a tier, and counts it. */
+static int put_chunk(struct put_job *job, unsigned tier, size_t i, struct kvc_bytes *bytes,
+                     struct kvc_error *e) {
+    const struct kvc_tier_put how = {.parent = i ? &job->object[i - 1] : NULL,
+                                     .seconds = job->options.seconds,
+                                     .pin = job->options.pin,
+                                     .cost = job->options.cost};
+    struct kvc_error why;
+    const int put = kvc_store_put_counted(job->ns->store, tier, &job->object[i], bytes, &how,
+                                          kvc_now() + PUT_TIME, &why);
+    if (put < 0 && e) *e = why;
+    if (put < 0 || put == KVC_PUT_REFUSED) job->missing[tier] = LOST;
+    return put;
+}
+
+/* --- from the first chunk on --- */
+
+/* Writes chunk i to the tiers that lack it, of those that take the first chunk first. Returns 1 if
+ * any of these has it now. */
+static int write_tiers(struct put_job *job, size_t i, struct kvc_bytes *bytes,
+                       struct kvc_error *e) {
+    struct kvc_store *s = job->ns->store;
+    int any = 0;
+    for (unsigned l = 0; l < s->n_tiers; l++) {
+        if (s->tier[l].ops->last_first) continue;
+        if (i < job->missing[l]) {
+            any |= job->missing[l] != LOST;
+            continue;
+        }
+        const int put = put_chunk(job, l, i, bytes, e);
+        if (put == KVC_PUT_REFUSED) /* what follows has no parent then */
+            kvc_store_notify(s, l, KVC_OP_MISSED, &job->object[i + 1], job->n - i - 1,
+                             (int64_t)bytes->size);
+        any |= put == KVC_PUT_STORED || put == KVC_PUT_SHARED;
+    }
+    return any;
+}
+
+/* Returns the first chunk that a tier lacks, of those with this order. */
+static size_t first_missing(const struct put_job *job, int last_first) {
+    const struct kvc_store *s = job->ns->store;
+    size_t first = job->n;
+    for (unsigned l = 0; l < s->n_tiers; l++)
+        if (s->tier[l].ops->last_first == last_first && job->missing[l] < first)
+            first = job->missing[l];
+    return first;
+}
+
+static int put_forward(struct put_job *job, struct kvc_error *e) {
+    int any = 1;
+    for (size_t i = first_missing(job, 0); i < job->n && any && !job->ns->store->closing; i++) {
+        struct kvc_bytes *bytes = make_chunk(job, i, e);
+        if (!bytes) return -1;
+        any = write_tiers(job, i, bytes, e);
+        kvc_bytes_release(bytes);
+    }
+    return 0;
+}
+
+/* --- from the last chunk on --- */
+
+/* Reads chunk i from a directory that has it: that is faster than packing it once more. */
+static struct kvc_bytes *read_back(struct put_job *job, size_t i) {
+    struct kvc_store *s = job->ns->store;
+    const struct kvc_chunk chunk = chunk_of(job, i);
+    struct kvc_error why;
+    for (unsigned l = 0; l < s->n_tiers; l++) {
+        if (s->tier[l].ops->remote || job->missing[l] == LOST) continue;
+        struct kvc_bytes *bytes = kvc_store_read_tier(s, l, &job->object[i], kvc_now() + PUT_TIME,
+                                                      &why);
+        if (!bytes) continue;
+        if (!prove(&chunk, bytes->data, bytes->size, 1, &why)) return bytes;
+        kvc_store_mark_bad(s, l, &job->object[i], &why);
+        kvc_bytes_release(bytes);
+    }
+    return NULL;
+}
+
+/* Returns 1 if a tier has chunk i. */
+static int is_there(const struct put_job *job, unsigned l, size_t i) {
+    size_t found = 0;
+    return !kvc_store_count(job->ns->store, l, &job->object[i], 1, kvc_now() + PUT_TIME, &found,
+                            NULL) &&
+           found;
+}
+
+/* Writes chunk i to a tier. Sets *mine to 1 if it was not there. -1: the chunk cannot be packed. */
+static int put_back(struct put_job *job, unsigned l, size_t i, uint8_t *mine, struct kvc_error *e) {
+    struct kvc_bytes *bytes = read_back(job, i);
+    if (bytes && kvc_namespace_store(job->ns, e)) {
+        kvc_bytes_release(bytes);
+        return -1;
+    }
+    if (!bytes && !(bytes = make_chunk(job, i, e))) return -1;
+    *mine |= put_chunk(job, l, i, bytes, e) == KVC_PUT_STORED;
+    kvc_bytes_release(bytes);
+    return 0;
+}
+
+/* Removes the chunks that were written to a tier of which the first ones are missing: nobody can
+ * find them. */
+static void take_back(const struct put_job *job, unsigned l, const uint8_t *mine) {
+    struct kvc_object *o = calloc(job->n, sizeof *o);
+    size_t n = 0;
+    for (size_t i = 0; o && i < job->n; i++)
+        if (mine[i]) o[n++] = job->object[i];
+    kvc_store_notify(job->ns->store, l, KVC_OP_DROP, o, n, 0);
+    free(o);
+}
+
+/* Puts what a tier lacks from chunk `from` on, the last one first. With `holes` only what is
+ * missing before one that is there. */
+static int put_range(struct put_job *job, unsigned l, size_t from, int holes, uint8_t *mine,
+                     struct kvc_error *e) {
+    int status = 0;
+    for (size_t i = job->n;
+         i-- > from && !status && job->missing[l] != LOST && !job->ns->store->closing;) {
+        if (is_there(job, l, i)) holes = 0;
+        else if (!holes) status = put_back(job, l, i, &mine[i], e);
+    }
+    return status;
+}
+
+/* Puts a cache from its last chunk on, so that the first ones are the last to be evicted. Chunks
+ * may be evicted while others are put: holes are filled then, but not the end of what is too much
+ * for the tier. */
+static int put_backward(struct put_job *job, unsigned l, struct kvc_error *e) {
+    struct kvc_store *s = job->ns->store;
+    uint8_t *mine = calloc(job->n, 1);
+    int status = mine ? 0 : kvc_fail_memory(e, "what is put");
+    for (int round = 0; round < ROUNDS && !status && job->missing[l] < job->n && !s->closing;
+         round++) {
+        status = put_range(job, l, job->missing[l], round, mine, e);
+        if (!status && job->missing[l] != LOST &&
+            kvc_store_count(s, l, job->object, job->n, kvc_now() + PUT_TIME, &job->missing[l], e))
+            job->missing[l] = LOST;
+    }
+    if (mine && (status || s->closing || job->missing[l] == LOST)) {
+        take_back(job, l, mine);
+    } else if (mine) {
+        kvc_store_notify(s, l, KVC_OP_TOUCH, job->object, job->n, 0);
+        kvc_namespace_keep(job->ns, l);
+    }
+    free(mine);
+    return status;
+}
+
+static int put_chunks(struct put_job *job, struct kvc_error *e) {
+    struct kvc_store *s = job->ns->store;
+    for (unsigned l = 0; l < s->n_tiers; l++)
+        if (kvc_store_count(s, l, job->object, job->n, kvc_now() + PUT_TIME, &job->missing[l], e))
+            job->missing[l] = LOST;
+    const size_t forward = first_missing(job, 0), backward = first_missing(job, 1);
+    job->parts = job->n - (forward < job->n ? forward : backward);
+    int status = put_forward(job, e);
+    for (unsigned l = 0; l < s->n_tiers && !status; l++)
+        if (s->tier[l].ops->last_first) status = put_backward(job, l, e);
+    if (!status) status = kvc_namespace_store(job->ns, e); /* it may have lost its facts */
+    if (status) kvc_count(s, KVC_COUNT_FAILED, 1);         /* nobody may wait for the error */
+    return status ? -1 : 0;
+}
+
+/* --- caches that are one object --- */
+
+/* Writes an object to every tier. Returns how many have it now. */
+static unsigned write_all(struct kvc_store *s, const struct kvc_object *o, struct kvc_bytes *bytes,
+                          const struct kvc_store_put_options *p, int replace, struct kvc_error *e) {
+    const struct kvc_tier_put how = {.seconds = p->seconds,
+                                     .pin = p->pin,
+                                     .cost = p->cost,
+                                     .replace = replace};
+    unsigned stored = 0;
+    for (unsigned l = 0; l < s->n_tiers; l++) {
+        const int put = kvc_store_put_counted(s, l, o, bytes, &how, kvc_now() + PUT_TIME, e);
+        stored += put == KVC_PUT_STORED || put == KVC_PUT_SHARED;
+    }
+    return stored;
+}
+
+/* Puts a cache that cannot be cut. It takes the place of an earlier one with the same last key. */
+static int put_whole(struct put_job *job, struct kvc_error *e) {
+    struct kvc_store *s = job->ns->store;
+    const struct kvc_chunk chunk = chunk_of(job, (size_t)(job->whole / KVC_PREFIX_TOKENS));
+    struct kvc_object o;
+    struct kvc_bytes *bytes = NULL;
+    job->parts = job->made = 1;
+    if (!kvc_whole_object(job->ns, job->keys, chunk.i, &o, e))
+        bytes = make_object(&chunk, &o, job->file, 0, job, 0, e);
+    if (!bytes) kvc_count(s, KVC_COUNT_FAILED, 1);
+    const int stored = bytes && !kvc_namespace_store(job->ns, e) &&
+                       write_all(s, &o, bytes, &job->options, 1, e);
+    kvc_bytes_release(bytes);
+    return stored ? 0 : -1;
+}
+
+/* Returns 1 if the first tier has the object already, and its bytes; slower tiers were given it by
+ * whoever put it there. */
+static int has_first(struct kvc_store *s, const struct kvc_object *o, uint64_t *size) {
+    if (kvc_store_is_bad(s, o->key)) return 0;
+    struct kvc_call *c = kvc_call_ask(s, 0, KVC_OP_EACH, o, 1, kvc_now() + KVC_OBJECT_TIME);
+    const int there = !kvc_call_wait(c, NULL) && c->is_there[0];
+    if (there) *size = c->size[0];
+    kvc_call_release(c);
+    if (there) kvc_count(s, KVC_COUNT_SHARED, 1);
+    return there;
+}
+
+int kvc_store_put_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
+                       struct kvc_file *f, const struct kvc_store_put_options *options,
+                       struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    struct kvc_store_put_options o;
+    struct kvc_object object;
+    struct kvc_error why = {.code = KVC_OK};
+    const struct kvc_chunk chunk = {.ns = ns, .name = name};
+    uint64_t unasked;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e) ||
+        kvc_named_object(ns, name, &object, e))
+        return -1;
+    uint64_t *const stored_bytes = o.stored_bytes ? o.stored_bytes : &unasked;
+    *stored_bytes = 0;
+    if (has_first(s, &object, stored_bytes)) return 0;
+    /* one thread: programs put from several */
+    struct kvc_bytes *bytes = make_object(&chunk, &object, f, 1, NULL, 0, e);
+    if (!bytes) return -1;
+    const int stored = !kvc_namespace_store(ns, &why) &&
+                       write_all(s, &object, bytes, &o, kvc_store_is_bad(s, object.key), &why);
+    if (stored) kvc_store_clear_bad(s, object.key);
+    *stored_bytes = stored ? bytes->size : 0;
+    kvc_bytes_release(bytes);
+    if (e) *e = why;
+    return stored ? 0 : 1;
+}
+
+/* --- requests --- */
+
+static int run_put(struct put_job *job, struct kvc_error *e) {
+    if (job->whole) return put_whole(job, e);
     if (!job->n) return 0;
     if (!(job->object = calloc(job->n, sizeof *job->object)))
         return kvc_fail_memory(e, "what is put");
     for (size_t i = 0; i < job->n; i++)
         if (kvc_chunk_object(job->ns, job->keys, i, &job->object[i], e)) return -1;
-    return kvc_put_chunks(job, e);
+    return put_chunks(job, e);
 }
 
-static void drop_job(struct kvc_put_job *job) {
+static void drop_job(struct put_job *job) {
     kvc_file_close(job->given);
     kvc_store_namespace_close(job->ns);
     pthread_cond_destroy(&job->changed);
@@ -29,13 +379,13 @@ static void drop_job(struct kvc_put_job *job) {
     free(job);
 }
 
-static void free_job(struct kvc_put_job *job) {
+static void free_job(struct put_job *job) {
     kvc_queue_remove(job->ns->store, job->bytes);
     drop_job(job);
 }
 
 static void put_run(struct kvc_task *task) {
-    struct kvc_put_job *job = (struct kvc_put_job *)task;
+    struct put_job *job = (struct put_job *)task;
     const int status = job->ns->store->closing
                            ? kvc_fail(&job->error, KVC_ERR_IO, "the store is being closed")
                            : run_put(job, &job->error);
@@ -54,7 +404,7 @@ static void put_run(struct kvc_task *task) {
 }
 
 /* Gives the cache the caller's extras: chunks carry what their keys take. */
-static int take_extras(struct kvc_put_job *job, struct kvc_error *e) {
+static int take_extras(struct put_job *job, struct kvc_error *e) {
     const struct kvc_part_options all = {.size = sizeof all};
     if (!job->options.n_extras) return 0;
     if (!(job->given = kvc_file_select(job->file, &all, e))) return -1;
@@ -83,7 +433,7 @@ int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f
     if (!kvc_file_tokens(f, &n))
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found",
                         f->name);
-    if (kvc_meta_u64(&c->meta, KVC_KEY_TOKENS_FIRST, 0))
+    if (c->meta.facts.tokens_first)
         return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", f->name);
     if (kvc_rows_look(&rows, c, e) || kvc_rows_refuse(&rows, e))
         return kvc_error_prefix(e, f->name);
@@ -101,36 +451,37 @@ int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f
     return 0;
 }
 
-static int check_file(struct kvc_put_job *job, struct kvc_error *e) {
+static int check_file(struct put_job *job, struct kvc_error *e) {
     const struct kvc_cache *c = job->file->cache;
     uint64_t n;
     const int32_t *tokens = kvc_file_tokens(job->file, &n);
     if (kvc_put_check(job->ns, job->file, &job->n, &job->whole, e)) return -1;
     n = job->whole ? job->whole : job->n * job->ns->chunk;
+    job->tokens = tokens;
     if (kvc_namespace_keys_of(job->ns, tokens, n, &c->meta, &job->keys, e)) return -1;
     for (uint32_t t = 0; t < c->n_tensors; t++)
         job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
     return 0;
 }
 
-/* Tells the caller what is new, if anything is. The lock is held, but not during the caller's
+/* Reports progress to the caller, if there is any. The lock is held, but not during the caller's
  * function. Returns 1 if it was called. */
-static int tell(struct kvc_put_job *job, uint64_t *told) {
+static int report(struct put_job *job, uint64_t *reported) {
     const uint64_t total = job->total;
-    if (!job->options.progress || job->cancelled || job->packed == *told) return 0;
-    *told = job->packed;
+    if (!job->options.progress || job->cancelled || job->packed == *reported) return 0;
+    *reported = job->packed;
     pthread_mutex_unlock(&job->lock);
-    const int cancelled = job->options.progress(job->options.progress_state, *told, total) != 0;
+    const int cancelled = job->options.progress(job->options.progress_state, *reported, total) != 0;
     pthread_mutex_lock(&job->lock);
     job->cancelled = cancelled;
     return 1;
 }
 
-static int wait_for(struct kvc_put_job *job, struct kvc_error *e) {
-    uint64_t told = 0;
+static int wait_for(struct put_job *job, struct kvc_error *e) {
+    uint64_t reported = 0;
     pthread_mutex_lock(&job->lock);
     for (;;) {
-        if (tell(job, &told)) continue; /* the job went on meanwhile */
+        if (report(job, &reported)) continue; /* the job went on meanwhile */
         if (job->done) break;
         pthread_cond_wait(&job->changed, &job->lock);
     }
@@ -145,9 +496,9 @@ int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
                   const struct kvc_store_put_options *options, struct kvc_error *e) {
     struct kvc_store_put_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_put_options", e)) return -1;
-    struct kvc_put_job *job = calloc(1, sizeof *job);
+    struct put_job *job = calloc(1, sizeof *job);
     if (!job) return kvc_fail_memory(e, "what is put");
-    *job = (struct kvc_put_job){
+    *job = (struct put_job){
         .task.run = put_run, .ns = ns, .file = f, .options = o, .waits = o.wait || !o.done};
     job->error.code = KVC_OK;
     pthread_mutex_init(&job->lock, NULL);
@@ -164,4 +515,14 @@ int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
     }
     kvc_workers_add(ns->store->jobs, &job->task);
     return job->waits ? wait_for(job, e) : 0;
+}
+
+int kvc_put_try(struct kvc_store_namespace *ns, struct kvc_file *f, uint64_t whole,
+                struct kvc_error *e) {
+    const struct kvc_chunk chunk = {.ns = ns, .whole = whole};
+    void *data = NULL;
+    size_t size;
+    const int status = pack(&chunk, f, 0, NULL, &data, &size, e);
+    free(data);
+    return status;
 }

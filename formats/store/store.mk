@@ -9,8 +9,8 @@ BACKENDSDIR ?= $(LIBDIR)/kvc
 # where backends are installed is compiled in; LIBDIR may have changed
 $B/backends-folder: FORCE
 	@mkdir -p $(@D) && { echo '$(BACKENDSDIR)' | cmp -s - $@ || echo '$(BACKENDSDIR)' >$@; }
-$B/formats/store/tiers.o: ISA := '-DKVC_BACKENDS="$(BACKENDSDIR)"'
-$B/formats/store/tiers.o: $B/backends-folder
+$B/formats/store/chain.o: ISA := '-DKVC_BACKENDS="$(BACKENDSDIR)"'
+$B/formats/store/chain.o: $B/backends-folder
 
 $B/libkvc_store.a: $(STORE_OBJ)
 	$(SAY) AR $@

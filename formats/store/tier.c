@@ -1,14 +1,91 @@
-/* tier.c: what all backends need: the clock of deadlines, and messages without secrets. */
+/* tier.c: what all backends need: the clock of deadlines, waiting, circuit breakers, secrets and
+ * messages without them. */
 #include "formats/store/tier.h"
 
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 kvc_instant kvc_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (kvc_instant)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
+
+void kvc_condition_init(pthread_cond_t *cond) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant until) {
+    if (until == INT64_MAX) {
+        pthread_cond_wait(cond, lock);
+        return 1;
+    }
+    const struct timespec t = {.tv_sec = (time_t)(until / 1000000),
+                               .tv_nsec = (long)(until % 1000000) * 1000};
+    return pthread_cond_timedwait(cond, lock, &t) != ETIMEDOUT;
+}
+
+uint64_t kvc_jitter(uint64_t n) {
+    static atomic_uint_least64_t state;
+    uint64_t z = atomic_fetch_add(&state, UINT64_C(0x9e3779b97f4a7c15)) ^ (uint64_t)kvc_now() ^
+                 (uint64_t)getpid() << 32; /* splitmix64 from here */
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return n ? (z ^ (z >> 31)) % n : 0;
+}
+
+/* --- circuit breakers --- */
+
+#define FIRST_PAUSE 1000000
+#define LONGEST_PAUSE 30000000
+
+void kvc_breaker_init(struct kvc_breaker *b) {
+    *b = (struct kvc_breaker){.failures = 0};
+    pthread_mutex_init(&b->lock, NULL);
+}
+
+void kvc_breaker_free(struct kvc_breaker *b) {
+    pthread_mutex_destroy(&b->lock);
+}
+
+int64_t kvc_breaker_is_open(struct kvc_breaker *b, char why[KVC_BREAKER_TEXT]) {
+    const kvc_instant now = kvc_now();
+    pthread_mutex_lock(&b->lock);
+    const int open = b->failures >= KVC_BREAKER_FAILURES;
+    const int64_t left = open && now < b->until ? b->until - now : 0;
+    if (left) memcpy(why, b->why, sizeof b->why);
+    else if (open) b->until = now + b->pause;
+    pthread_mutex_unlock(&b->lock);
+    return left;
+}
+
+void kvc_breaker_note(struct kvc_breaker *b, unsigned failures, const char *why) {
+    pthread_mutex_lock(&b->lock);
+    if (!failures) {
+        b->failures = 0;
+        b->pause = 0;
+    } else {
+        snprintf(b->why, sizeof b->why, "%s", why);
+        b->failures += failures;
+    }
+    if (failures && b->failures >= KVC_BREAKER_FAILURES) {
+        b->failures = KVC_BREAKER_FAILURES;
+        b->pause = b->pause ? 2 * b->pause : FIRST_PAUSE;
+        if (b->pause > LONGEST_PAUSE) b->pause = LONGEST_PAUSE;
+        b->until = kvc_now() + b->pause + (kvc_instant)kvc_jitter((uint64_t)b->pause / 4);
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* --- secrets --- */
 
 #define REPEATED 12 /* bytes of a secret */
 

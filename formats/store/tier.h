@@ -8,6 +8,8 @@
 #include "formats/store/object.h"
 #include "formats/store/url.h"
 
+#include <pthread.h>
+
 /* Backends in shared objects tell by it for which version of this header they were built. */
 #define KVC_TIER_ABI 3
 
@@ -38,7 +40,8 @@ struct kvc_tier_put {
     double cost;                     /* to compute it anew, relative to others of its size; 0: 1 */
 };
 
-#define KVC_PUT_REFUSED 2
+/* What became of a put. */
+enum { KVC_PUT_STORED, KVC_PUT_SHARED /* it was there */, KVC_PUT_REFUSED };
 
 /* What a tier knows of its objects without listing them; -1: nothing. Another's keys in the same
  * server or bucket do not count. */
@@ -72,9 +75,9 @@ struct kvc_tier_ops {
      * what was not handed over could not be read. */
     int (*get)(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                kvc_tier_take *take, void *state, struct kvc_error *e);
-    /* Writes an object: whole, or not at all. Sets *there to 1 if it was there already, to
-     * KVC_PUT_REFUSED if the tier does not keep it now: it expects less of it than of what it has.
-     */
+    /* Writes an object: whole, or not at all. Sets *there to KVC_PUT_STORED, to KVC_PUT_SHARED if
+     * it was there already, to KVC_PUT_REFUSED if the tier declines it: the policy would evict it
+     * first. */
     int (*put)(struct kvc_tier *l, const struct kvc_object *o, const void *data, size_t size,
                const struct kvc_tier_put *how, kvc_instant deadline, int *there,
                struct kvc_error *e);
@@ -107,8 +110,36 @@ struct kvc_tier_ops {
                   struct kvc_error *e);
 };
 
-/* Returns now. */
+/* --- for backends and the store --- */
+
 kvc_instant kvc_now(void);
+/* Waits for a change until an instant; returns 0 when that is over. The lock is held; the condition
+ * is one of kvc_condition_init(), whose waits end by CLOCK_MONOTONIC. */
+int kvc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, kvc_instant until);
+void kvc_condition_init(pthread_cond_t *cond);
+
+/* A circuit breaker: leaves a server alone that has failed 3 times in a row, for 1 s, then for
+ * twice as long each time, up to 30 s and a quarter more. */
+#define KVC_BREAKER_FAILURES 3
+#define KVC_BREAKER_TEXT 256
+struct kvc_breaker {
+    pthread_mutex_t lock;
+    unsigned failures;          /* without a success since */
+    kvc_instant until;          /* it is left alone until then */
+    kvc_instant pause;          /* of the last time */
+    char why[KVC_BREAKER_TEXT]; /* it failed the last time */
+};
+void kvc_breaker_init(struct kvc_breaker *b);
+void kvc_breaker_free(struct kvc_breaker *b);
+/* Returns the microseconds for which the server is to be left alone, and why; 0: it can be asked.
+ * One call finds out whether it is back: the others go on leaving it alone meanwhile. */
+int64_t kvc_breaker_is_open(struct kvc_breaker *b, char why[KVC_BREAKER_TEXT]);
+/* Counts a success (0), or failures. */
+void kvc_breaker_note(struct kvc_breaker *b, unsigned failures, const char *why);
+
+/* Returns a number below n that differs from call to call and from process to process, so that many
+ * of them do not come back at the same instant. */
+uint64_t kvc_jitter(uint64_t n);
 
 /* Writes '*' over a secret in a text that a server sent, as far as the text repeats it: 12 bytes of
  * the secret in a row, or all of a shorter one. `secret` NULL or "": there is none. */

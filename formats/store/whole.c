@@ -1,95 +1,66 @@
-/* whole.c: caches that cannot be cut into chunks, as those of sliding windows and recurrent states:
- * one object each, found by the tokens that a prompt begins with. Spec: STORE.md, "Whole caches".
- * Not for putting them (put.c). */
+/* whole.c: reads caches that are one object: those that cannot be cut into chunks, as those of
+ * sliding windows and recurrent states, found by the tokens that a prompt begins with, and those
+ * under names that a program chose. Spec: STORE.md, "Objects". Not for putting
+ * them (put.c). */
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* Asks a tier for the object with the last key, of those before number `end`. */
-struct last_request {
-    struct kvc_request base;
-    struct kvc_object *object; /* of all keys */
-    size_t end, found;
-};
-
-static void whole_clear(struct kvc_request *base) {
-    free(((struct last_request *)base)->object);
-}
-
-static int whole_run(struct kvc_request *base, struct kvc_tier *l, struct kvc_error *e) {
-    struct last_request *r = (struct last_request *)base;
-    for (size_t i = r->end; i-- && kvc_now() < base->deadline;) {
-        size_t found = 0;
-        uint64_t size;
-        if (l->ops->find(l, &r->object[i], 1, base->deadline, &found, &size, e)) return -1;
-        if (!found) continue;
-        r->found = i + 1;
-        return 0;
+/* Reads an object from a tier, and proves it; without `hashes`, its records are checked when they
+ * are decoded. *why: code 0 if the tier has none, or what is bad. */
+static struct kvc_file *read_cache(const struct kvc_chunk *chunk, unsigned tier,
+                                   const struct kvc_object *o, kvc_instant deadline, int hashes,
+                                   struct kvc_bytes **bytes, struct kvc_error *why) {
+    struct kvc_store *s = chunk->ns->store;
+    struct kvc_error unread;
+    *why = (struct kvc_error){.code = KVC_OK};
+    *bytes = kvc_store_read_tier(s, tier, o, deadline, &unread);
+    if (!*bytes) return NULL;
+    size_t size = (*bytes)->size;
+    struct kvc_file *f = kvc_chunk_open(chunk, (*bytes)->data, &size, hashes, why);
+    if (f) {
+        f->owned = *bytes;
+        f->free_owned = kvc_bytes_release;
+        kvc_store_notify(s, tier, KVC_OP_TOUCH, o, 1, 0);
+        return f;
     }
-    return 0;
+    kvc_bytes_release(*bytes);
+    if (why->code != KVC_ERR_MODEL) /* else it is sound, and of another prompt */
+        kvc_store_mark_bad(s, tier, o, why);
+    return NULL;
 }
+
+/* --- caches that cannot be cut --- */
 
 /* Returns the number of the last key before `end` of which a tier has an object, plus 1; 0: it has
  * none. */
 static size_t last_there(struct kvc_store *s, unsigned tier, const struct kvc_object *o, size_t end,
                          kvc_instant deadline) {
-    struct last_request *r = calloc(1, sizeof *r);
-    struct kvc_error e;
-    if (!r) return 0;
-    kvc_request_init(&r->base, s, tier, deadline);
-    r->base.run = whole_run;
-    r->base.clear = whole_clear;
-    r->end = end;
-    size_t found = 0;
-    if ((r->object = malloc(end * sizeof *o)) != NULL) {
-        memcpy(r->object, o, end * sizeof *o);
-        kvc_request_start(&r->base);
-        if (!kvc_request_wait(&r->base, &e)) found = r->found;
-    }
-    kvc_request_release(&r->base);
+    struct kvc_call *c = kvc_call_ask(s, tier, KVC_OP_LAST, o, end, deadline);
+    const size_t found = kvc_call_wait(c, NULL) ? 0 : c->found;
+    kvc_call_release(c);
     return found;
-}
-
-/* Opens an object, which then owns its bytes. */
-static struct kvc_file *open_whole(const struct kvc_chunk *chunk, void *data, size_t size,
-                                   struct kvc_error *e) {
-    struct kvc_file *f = kvc_chunk_open(chunk, data, &size, 1, e);
-    if (f) {
-        f->owned = data;
-        f->free_owned = free;
-    } else {
-        free(data);
-    }
-    return f;
 }
 
 /* Goes through the objects that a tier has, from the last key on, to the first that begins the
  * prompt. */
-static struct kvc_file *search_tier(struct kvc_store_namespace *ns, unsigned tier,
-                                    const struct kvc_object *o, size_t n, struct kvc_chunk *chunk,
-                                    kvc_instant deadline, struct kvc_error *e) {
-    struct kvc_store *s = ns->store;
+static struct kvc_file *search_tier(struct kvc_chunk *chunk, unsigned tier,
+                                    const struct kvc_object *o, size_t n, kvc_instant deadline,
+                                    struct kvc_error *e) {
+    struct kvc_store *s = chunk->ns->store;
     for (size_t end = n, found; end && (found = last_there(s, tier, o, end, deadline)) != 0;
          end = found - 1) {
-        size_t size;
         struct kvc_error why;
+        struct kvc_bytes *bytes;
         chunk->i = found - 1;
         if (kvc_store_is_bad(s, o[chunk->i].key)) continue;
-        void *data = kvc_store_read_tier(s, tier, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME, &size,
-                                         &why);
-        if (!data) continue;
-        struct kvc_file *f = open_whole(chunk, data, size, &why);
-        if (f) {
-            kvc_store_notify(s, tier, KVC_TOUCH, &o[chunk->i], 1, 0);
-            return f;
-        }
-        if (why.code != KVC_ERR_MODEL) { /* else it is sound, and of another prompt */
-            kvc_store_mark_bad(s, tier, &o[chunk->i], &why);
-            if (e) *e = why;
-        }
+        struct kvc_file *f = read_cache(chunk, tier, &o[chunk->i], kvc_now() + KVC_OBJECT_TIME, 1,
+                                        &bytes, &why);
+        if (f) return f;
+        if (why.code != KVC_OK && why.code != KVC_ERR_MODEL && e) *e = why;
     }
     return NULL;
 }
@@ -117,10 +88,124 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32
         const int64_t time = o.timeout_us             ? o.timeout_us
                              : s->tier[l].ops->remote ? s->options.timeout_us
                                                       : s->options.local_timeout_us;
-        f = search_tier(ns, l, object, keys, &chunk, kvc_now() + time, e);
+        f = search_tier(&chunk, l, object, keys, kvc_now() + time, e);
     }
     if (f) kvc_count(s, KVC_COUNT_FOUND, f->cache->n_tokens);
     free(object);
     free(key);
     return f;
+}
+
+/* --- named caches --- */
+
+/* Decodes a cache, whose records are checked by it. Returns 0, or -1 with *e. */
+typedef int decode_fn(void *state, struct kvc_file *f, struct kvc_error *e);
+
+/* Reads the cache of a name from the first tier that has it. With `decode`, a cache that it finds
+ * damaged counts as bad. */
+static struct kvc_file *read_named(struct kvc_store_namespace *ns,
+                                   const struct kvc_store_name *name,
+                                   const struct kvc_store_load_options *o, decode_fn *decode,
+                                   void *state, struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    struct kvc_object object;
+    const struct kvc_chunk chunk = {.ns = ns, .name = name};
+    const kvc_instant began = kvc_now(),
+                      deadline = began +
+                                 (o->timeout_us ? o->timeout_us : s->options.load_timeout_us);
+    struct kvc_file *f = NULL;
+    if (e) *e = (struct kvc_error){.code = KVC_OK};
+    if (kvc_named_object(ns, name, &object, e)) return NULL;
+    for (unsigned i = 0; i < s->n_tiers && !f && !kvc_store_is_bad(s, object.key); i++) {
+        struct kvc_bytes *bytes;
+        struct kvc_error why;
+        f = read_cache(&chunk, i, &object, deadline, !decode, &bytes, &why);
+        if (f && decode && decode(state, f, &why)) {
+            kvc_file_close(f);
+            f = NULL;
+            if (why.code == KVC_ERR_DAMAGED) kvc_store_mark_bad(s, i, &object, &why);
+            if (e) *e = why;
+            break;
+        }
+        if (!f && why.code != KVC_OK && e) *e = why;
+        if (!f) continue;
+        kvc_count(s, KVC_COUNT_LOADED_BYTES, bytes->size);
+        if (!i) continue;
+        kvc_namespace_copy_facts(ns, i); /* faster tiers lack it */
+        kvc_store_backfill(s, i, &object, NULL, bytes);
+    }
+    kvc_count(s, KVC_COUNT_LOAD_US, (uint64_t)(kvc_now() - began));
+    return f;
+}
+
+struct kvc_file *kvc_store_get_name(struct kvc_store_namespace *ns,
+                                    const struct kvc_store_name *name,
+                                    const struct kvc_store_load_options *options,
+                                    struct kvc_error *e) {
+    struct kvc_store_load_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", e)) return NULL;
+    return read_named(ns, name, &o, NULL, NULL, e);
+}
+
+/* Has memory begin where the cache does. Refuses memory for another number of tokens. */
+static int begin_with(struct kvc_memory *m, const struct kvc_cache *c, struct kvc_error *e) {
+    for (uint32_t p = 0; p < c->n_parts; p++) {
+        const struct kvc_cells *cells = &c->part[p].cells;
+        if (c->part[p].kind != KVC_PART_LIVE) continue;
+        if (cells->n != m->tokens)
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "the cache of this name has %" PRIu64
+                            " tokens, and memory is for %" PRIu64,
+                            cells->n, m->tokens);
+        if (cells->n) m->first_position = kvc_cells_position(cells, 0);
+    }
+    return 0;
+}
+
+/* What a cache is decoded into. */
+struct loading {
+    struct kvc_memory memory;
+    const struct kvc_store_load_options *o;
+};
+
+static int load_memory(void *state, struct kvc_file *f, struct kvc_error *e) {
+    struct loading *l = state;
+    const struct kvc_load_how how = {.size = sizeof how,
+                                     .threads = l->o->threads,
+                                     .convert = l->o->convert,
+                                     .pairing = l->o->pairing};
+    if (begin_with(&l->memory, f->cache, e)) return -1;
+    return kvc_file_load(f, &l->memory, &how, e);
+}
+
+int kvc_store_load_name(struct kvc_store_namespace *ns, const struct kvc_store_name *name,
+                        const struct kvc_memory *m, const struct kvc_store_load_options *options,
+                        struct kvc_error *e) {
+    struct kvc_store_load_options o;
+    struct loading l = {.o = &o};
+    struct kvc_error why;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_store_load_options", &why) ||
+        kvc_sized_take(&l.memory, sizeof l.memory, m, "kvc_memory", &why)) {
+        if (e) *e = why;
+        return -1;
+    }
+    struct kvc_file *f = read_named(ns, name, &o, load_memory, &l, &why);
+    if (f) {
+        why.code = KVC_OK;
+        kvc_count(ns->store, KVC_COUNT_LOADED, l.memory.tokens);
+    }
+    if (e) *e = why;
+    kvc_file_close(f);
+    return f ? 1 : why.code == KVC_ERR_USAGE || why.code == KVC_ERR_SLICE ? -1 : 0;
+}
+
+int kvc_store_drop_names(struct kvc_store_namespace *ns, const struct kvc_store_name *names,
+                         size_t n, struct kvc_error *e) {
+    struct kvc_store *s = ns->store;
+    struct kvc_object *o = n ? kvc_named_objects(ns, names, n, e) : NULL;
+    int status = n && !o ? -1 : 0;
+    for (unsigned i = 0; i < s->n_tiers && n && !status; i++)
+        status = s->tier[i].ops->drop(s->tier[i].tier, o, n, kvc_now() + KVC_OBJECT_TIME, e);
+    free(o);
+    return status;
 }

@@ -7,7 +7,7 @@ import operator
 import os
 import threading
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Iterable, List, Mapping, Optional
+from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 from .errors import Code, Error, error_of, kind_of
 
@@ -18,6 +18,8 @@ u32, u64, i64, pointer, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.
 META_FN = c.CFUNCTYPE(None, pointer, text, text, text)
 DONE_FN = c.CFUNCTYPE(None, pointer, c.c_int)
 WRITE_FN = c.CFUNCTYPE(c.c_int, pointer, pointer, c.c_size_t)
+PUT_FN = c.CFUNCTYPE(c.c_int, pointer, u64, pointer, c.c_size_t)
+NOTE_FN = c.CFUNCTYPE(None, pointer, c.c_int, text, text)
 CHUNK_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64, pointer, c.c_size_t)
 PROGRESS_FN = c.CFUNCTYPE(c.c_int, pointer, u64, u64)
 
@@ -48,7 +50,9 @@ class Sized(c.Structure):
 class OpenOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("format", text), ("set", pointer), ("model", text), ("kv_heads", u32), ("pairing", text),
                 ("weights", text), ("profile", text), ("profile_folders", text), ("damaged", c.c_int), ("shared_profile", pointer),
-                ("token_ids", pointer), ("n_token_ids", u64), ("no_verify", c.c_int), ("max_memory", u64), ("facts", pointer)]
+                ("token_ids", pointer), ("n_token_ids", u64), ("no_verify", c.c_int), ("max_memory", u64), ("facts", pointer),
+                ("shared_model", pointer), ("shared_weights", pointer), ("map", c.c_int), ("threads", c.c_uint), ("note", NOTE_FN),
+                ("note_state", pointer)]
 
 
 class PartOptions(Sized):
@@ -95,7 +99,9 @@ class WriteOptions(Sized):
                 ("align", c.c_uint), ("no_verify", c.c_int), ("queries", pointer), ("dequantize", c.c_int), ("profile", text),
                 ("embed_profile", c.c_int), ("force_profile", c.c_int), ("target_kld", c.c_double), ("target_ratio", c.c_double),
                 ("max_output_error", c.c_double), ("max_logit_error", c.c_double), ("no_tokens", c.c_int), ("no_companions", c.c_int),
-                ("pairing", text), ("set", pointer), ("lossy_metadata", c.c_int), ("shared_profile", pointer)]
+                ("pairing", text), ("set", pointer), ("lossy_metadata", c.c_int), ("shared_profile", pointer),
+                ("put", PUT_FN), ("note", NOTE_FN), ("note_state", pointer), ("report", pointer), ("measure", c.c_int), ("exact", c.c_int),
+                ("reuse", pointer), ("nearest", c.c_int), ("blocks", u64), ("stem", text)]
 
 
 class StoreOptions(Sized):
@@ -236,21 +242,25 @@ def _load(variable: str, name: str, functions: Any, version: str) -> c.CDLL:
 
 
 kvc = _load("KVC_LIBRARY", "libkvc.so.0", KVC, "kvc_version")
-_store: Optional[c.CDLL] = None
-_store_lock = threading.Lock()
+_beside: Dict[str, c.CDLL] = {}
+_lock = threading.Lock()
+
+
+def beside(name: str, variable: str, functions: Any) -> c.CDLL:
+    """Returns a library over libkvc, loaded at the first call: not everybody has it."""
+    with _lock:
+        if name not in _beside:
+            library = _load(variable, f"{name}.so.0", functions, f"{name[3:]}_version")
+            own, other = kvc.kvc_version().decode(), getattr(library, f"{name[3:]}_version")().decode()
+            if own != other:  # they hand each other's handles around
+                raise Error(Code.UNSUPPORTED, f"libkvc is {own} and {name} {other}: install the same version of both")
+            _beside[name] = library
+        return _beside[name]
 
 
 def store() -> c.CDLL:
-    """Returns libkvc_store, loaded at the first call: not everybody has it."""
-    global _store
-    with _store_lock:
-        if _store is None:
-            library = _load("KVC_STORE_LIBRARY", "libkvc_store.so.0", STORE, "kvc_store_version")
-            own, other = kvc.kvc_version().decode(), library.kvc_store_version().decode()
-            if own != other:  # they hand each other's handles around
-                raise Error(Code.UNSUPPORTED, f"libkvc is {own} and libkvc_store {other}: install the same version of both")
-            _store = library
-    return _store
+    """Returns libkvc_store."""
+    return beside("libkvc_store", "KVC_STORE_LIBRARY", STORE)
 
 
 def store_folder() -> Path:
@@ -313,6 +323,16 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         result = function(*arguments, e)
         if (result is None or result < 0) and e.code:
             del arguments  # a traceback that is kept must not keep handles open
+            raise e.error()
+        return result
+
+
+def find(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function that returns NULL where there is nothing. Raises only the error of a call that makes no sense."""
+    with ErrorSlot() as e:
+        result = function(*arguments, e)
+        if result is None and e.code == Code.USAGE:
+            del arguments
             raise e.error()
         return result
 

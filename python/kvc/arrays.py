@@ -56,14 +56,14 @@ def dtype_name(array: Any) -> str:
     if isinstance(named, str):
         return named
     dtype = array if isinstance(array, type) else getattr(array, "dtype", array)
-    name = _name_of(dtype)
+    name = name_of(dtype)
     if name is None:
         raise Error(Code.UNSUPPORTED, f"values of type {dtype} are not supported: {', '.join(_TORCH)} are; say what uint16 or uint8 "
                                       "bits are with dtype=")
     return name
 
 
-def _name_of(dtype: Any) -> Optional[str]:
+def name_of(dtype: Any) -> Optional[str]:
     """Returns kvc's name of a type of values, as kvc, numpy, torch or their texts name it; None: it has none."""
     text = str(dtype).replace("torch.", "")
     if text in _TORCH or text in BLOCKS:
@@ -80,7 +80,7 @@ def dtype_of(dtype: Any) -> Optional[str]:
     """Returns kvc's name of a type that a caller names: "f16", "float16", np.float16, torch.float16; None stays None."""
     if dtype is None:
         return None
-    name = _name_of(dtype)
+    name = name_of(dtype)
     if name is None:
         raise Error(Code.USAGE, f"dtype={dtype!r} is no type of kvc: {', '.join([*_TORCH, *BLOCKS])} are")
     return name

@@ -46,7 +46,8 @@ class CudaOptions(Sized):
 
 
 class CudaPlanInfo(Sized):
-    _fields_ = [("size", c.c_size_t), ("stored", u64), ("decoded", u64), ("on_host", u64), ("device_bytes", u64), ("tensors", u32)]
+    _fields_ = [("size", c.c_size_t), ("stored", u64), ("decoded", u64), ("on_host", u64), ("device_bytes", u64), ("tensors", u32),
+                ("seconds", c.c_double)]
 
 
 class CudaTensor(Sized):
@@ -77,23 +78,14 @@ CUDA = {
                       c.POINTER(CudaPacked), pointer),
 }
 
-_library: Optional[c.CDLL] = None
 _lock = threading.Lock()
 # Loads by the way they went, and the bytes that they wrote; `on_host` are bytes that the CPU decoded for the device.
 stats: Dict[str, int] = {"device": 0, "device_bytes": 0, "on_host": 0, "cpu": 0, "cpu_bytes": 0}
 
 
 def kvc_cuda() -> c.CDLL:
-    """Returns libkvc_cuda, loaded at the first call: $KVC_CUDA_LIBRARY, the wheel's, or the system's."""
-    global _library
-    with _lock:
-        if _library is None:
-            found = _lib._load("KVC_CUDA_LIBRARY", "libkvc_cuda.so.0", CUDA, "kvc_cuda_version")
-            own, other = _lib.kvc.kvc_version().decode(), found.kvc_cuda_version().decode()
-            if own != other:  # it reads the files that libkvc opened, and fills its errors
-                raise Error(Code.UNSUPPORTED, f"libkvc is {own} and libkvc_cuda {other}: install the same version of both")
-            _library = found
-    return _library
+    """Returns libkvc_cuda: $KVC_CUDA_LIBRARY, the wheel's, or the system's."""
+    return _lib.beside("libkvc_cuda", "KVC_CUDA_LIBRARY", CUDA)
 
 
 def list_devices() -> List[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Optional
 
 from .errors import Code, Error
 from .file import Path, model_identity
@@ -27,6 +27,14 @@ def _told(config: Any, name: str) -> Any:
         return getattr(config, name, None)
     except Exception:  # a fact is left out, whatever the reason
         return None
+
+
+def rope_facts(pairing: Optional[str] = None) -> Dict[str, Any]:
+    """Returns the facts of K after RoPE. Without a `pairing` it is assumed to be that of transformers and vLLM."""
+    if pairing not in (None, *CHOICES["rope.pairing"]):
+        raise Error(Code.USAGE, f"the pairing '{pairing}' is not known: {', '.join(CHOICES['rope.pairing'])} are")
+    assumed = {} if pairing else {"rope.pairing-assumed": True}
+    return {"rope.k": "post", "rope.pairing": pairing or "halves", **assumed}
 
 
 _SCALING = ("rope_type", "type", "factor", "original_max_position_embeddings", "mrope_section", "mrope_interleaved", "rope_theta",
@@ -69,9 +77,7 @@ def facts_of(model: Any) -> Dict[str, Any]:
         "model.head-dim": _told(config, "head_dim"),
         "rope.theta": rope.get("rope_theta"),
         **_scaling(rope),
-        "rope.k": "post",
-        "rope.pairing": "halves",
-        "rope.pairing-assumed": True,
+        **rope_facts(),
     }
     return {key: value for key, value in facts.items() if isinstance(value, (str, int, float, tuple)) and value not in ("", ())}
 

@@ -10,13 +10,14 @@ import torch
 from transformers import PretrainedConfig, cache_utils
 
 from . import arrays, checks, devices, file
-from ._lib import call, kvc, ranges
+from ._lib import ranges
 from .arrays import Key, Plane
 from .errors import Code, Error, kind_of
-from .facts import config_of, facts_of, fingerprint_of
+from .facts import config_of, facts_of, fingerprint_of, rope_facts
 from .file import File
 from .handle import Unique
 from .options import OpenOptions, PackOptions, Path, Unpack, check_names
+from .pack import open_planes
 from .store import Extra, Hit, Namespace, Store
 
 _WINDOWS = "x-transformers.windows"  # metadata key: the window of each layer in tokens; 0: full attention, -1: no cache
@@ -95,8 +96,7 @@ def _planes(cache: Any) -> Dict[Key, Plane]:
 def _facts(cache: Any, facts: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     windows = _windows(cache)
     sizes = {w for w in windows if w > 0}
-    own: Dict[str, Any] = {"rope.k": "post", "rope.pairing": "halves", "rope.pairing-assumed": True,
-                           _WINDOWS: ",".join(map(str, windows))}
+    own: Dict[str, Any] = {**rope_facts(), _WINDOWS: ",".join(map(str, windows))}
     if len(sizes) == 1:
         own["sliding.window"] = sizes.pop()
     return {**own, **(facts or {})}
@@ -108,8 +108,7 @@ def open_cache(cache: Any, *, tokens: Any = None, first: int = 0, facts: Optiona
     planes, length, windows = _planes(cache), _length(cache), _windows(cache)
     checks.check_rows(planes, length, lambda layer: windows[layer])
     checks.check_ids(planes, length, ids, "BHTD")
-    m = arrays.memory(planes, tokens=length, first=first, ids=ids, facts=_facts(cache, facts))
-    return File._of(call(kvc.kvc_file_open_arrays, m), m)
+    return open_planes(planes, tokens=length, first=first, ids=ids, facts=_facts(cache, facts))
 
 
 def save(cache: Any, path: Path, tokens: Any = None, *, model: Any = None, facts: Optional[Mapping[str, Any]] = None,
@@ -189,7 +188,7 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
         else:
             windows = [0] * (1 + max((t.layer for t in f.tensors if t.role in "KV"), default=-1))
         # models of transformers rotate halves; what save() wrote is as the model needs it
-        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else "halves"
+        pairing = None if _WINDOWS in f.meta or f.meta.get("rope.pairing") == "none" else rope_facts()["rope.pairing"]
         cache = _new_cache(windows)
         _take(f, cache, windows, end=end, dtype=rounded, pairing=pairing, threads=threads, device=device)
         return cache
@@ -312,8 +311,7 @@ class Prefix(Unique):
         """Opens the namespace of caches of this model, of which layers with a window hold so many of 2 tokens."""
         like = {key: arrays.describe(arrays.empty((held if self._windows[key[0]] else 2, heads, dim), dtype))
                 for key, (dtype, heads, dim) in self._shapes.items()}
-        m = arrays.memory(like, tokens=2, facts=self._facts)
-        with File._of(call(kvc.kvc_file_open_arrays, m), m) as f:
+        with open_planes(like, tokens=2, facts=self._facts) as f:
             return store.namespace(f, **options)
 
     def get(self, ids: Any, *, extras: Sequence[Extra] = ()) -> cache_utils.DynamicCache:
@@ -365,13 +363,8 @@ class Prefix(Unique):
             planes = {key: replace(p, tokens=n) for key, p in planes.items()}
         if not n:
             return 0
-        m = arrays.memory(planes, tokens=n, ids=tokens[:n].copy(), facts=self._facts)
-        f = File._of(call(kvc.kvc_file_open_arrays, m), m)
-        try:
-            done = namespace.put(f, wait=wait, seconds=seconds, pin=pin, extras=extras)
-        finally:
-            f.close()
-        return n if done else 0
+        with open_planes(planes, tokens=n, ids=tokens[:n].copy(), facts=self._facts) as f:
+            return n if namespace.put(f, wait=wait, seconds=seconds, pin=pin, extras=extras) else 0
 
     def close(self) -> None:
         """Closes the namespaces; the store stays open."""

@@ -32,7 +32,12 @@ def open_arrays(cache: Any, *, tokens: Any = None, first: int = 0, facts: Option
     ids = None if tokens is None else arrays.token_ids(tokens)
     planes = arrays.planes(cache, layout, dtype)
     checks.check_arrays(planes, layout, ids, facts)
-    m = arrays.memory(planes, first=first, ids=ids, facts=facts)
+    return open_planes(planes, first=first, ids=ids, facts=facts)
+
+
+def open_planes(planes: Mapping[arrays.Key, arrays.Plane], **about: Any) -> File:
+    """Returns a handle of arrays that are described and checked. `about` are the arguments of arrays.memory()."""
+    m = arrays.memory(planes, **about)
     return File._of(call(kvc.kvc_file_open_arrays, c.byref(m)), m)
 
 

@@ -221,11 +221,7 @@ class Namespace(_InStore):
         """
         ids = arrays.token_ids(tokens)
         o = _lib.StoreFindOptions(timeout_us=_microseconds(timeout), extras=_extras(extras), n_extras=len(extras))
-        with _lib.ErrorSlot() as e:
-            address = self._library.kvc_store_get_whole(self.pointer, ids.ctypes.data, ids.size, c.byref(o), e)
-            if address is None and e.code == Code.USAGE:
-                raise e.error()
-            return None if address is None else File._of(address)
+        return _found(_lib.find(self._library.kvc_store_get_whole, self.pointer, ids.ctypes.data, ids.size, c.byref(o)))
 
     def put(self, file: File, *, wait: bool = True, seconds: int = 0, pin: bool = False, cost: float = 0,
             extras: Sequence[Extra] = ()) -> bool:
@@ -279,11 +275,7 @@ class Namespace(_InStore):
     def get_name(self, name: bytes, *, timeout: Optional[float] = None) -> Optional[File]:
         """Reads the cache of a name. None: there is none, or it is damaged."""
         o = _lib.StoreLoadOptions(timeout_us=_microseconds(timeout))
-        with _lib.ErrorSlot() as e:
-            address = self._library.kvc_store_get_name(self.pointer, _names([name]), c.byref(o), e)
-            if address is None and e.code == Code.USAGE:
-                raise e.error()
-            return None if address is None else File._of(address)
+        return _found(_lib.find(self._library.kvc_store_get_name, self.pointer, _names([name]), c.byref(o)))
 
     def load_name(self, name: bytes, into: Any, *, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
                   pairing: Optional[str] = None, timeout: Optional[float] = None, threads: int = 0) -> bool:
@@ -293,11 +285,7 @@ class Namespace(_InStore):
         """
         m = arrays.memory(arrays.planes(into, layout, dtype, to_fill=True))
         o = _lib.StoreLoadOptions(timeout_us=_microseconds(timeout), threads=threads, convert=convert, pairing=encode(pairing))
-        with _lib.ErrorSlot() as e:
-            status = self._library.kvc_store_load_name(self.pointer, _names([name]), c.byref(m), c.byref(o), e)
-            if status < 0:
-                raise e.error()
-            return bool(status == 1)
+        return bool(call(self._library.kvc_store_load_name, self.pointer, _names([name]), c.byref(m), c.byref(o)) == 1)
 
     def drop_names(self, names: Sequence[bytes]) -> None:
         """Removes the caches of names; those that are not there are no error."""
@@ -314,6 +302,10 @@ class Namespace(_InStore):
         o, dropped = _lib.StoreDropOptions(extras=_extras(extras), n_extras=len(extras)), _lib.StoreDropped()
         call(self._library.kvc_store_drop_tokens, self.pointer, ids.ctypes.data, ids.size, c.byref(o), c.byref(dropped))
         return dropped.removed, dropped.kept
+
+
+def _found(address: Optional[int]) -> Optional[File]:
+    return None if address is None else File._of(address)
 
 
 def _names(names: Sequence[bytes]) -> Any:
@@ -383,8 +375,7 @@ class Hit(_InStore):
     def get(self, *, first: int = 0, end: int = 0, timeout: Optional[float] = None, threads: int = 0) -> Optional[File]:
         """Returns what was found as one cache, whose rows are decoded when they are read. None: it is not there any more."""
         o = _lib.StoreLoadOptions(first=first, end=end, timeout_us=_microseconds(timeout), threads=threads)
-        address = call(self._library.kvc_store_get, self.pointer, c.byref(o))
-        return None if address is None else File._of(address)
+        return _found(call(self._library.kvc_store_get, self.pointer, c.byref(o)))
 
     def load(self, into: Any, *, first: int = 0, layout: Optional[str] = None, dtype: Any = None, convert: bool = False,
              pairing: Optional[str] = None, timeout: Optional[float] = None, threads: int = 0) -> int:

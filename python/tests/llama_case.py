@@ -97,4 +97,4 @@ class ProxyCase(Case):
             self.server.slots[i].update(tokens=[], rows=None)
 
     def count(self, name):
-        return self.proxy.counters[name]
+        return self.proxy.counters.read()[name]

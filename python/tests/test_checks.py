@@ -155,7 +155,7 @@ class TestFacts(CheckCase):
         self.assertGreater(len(due), 40)
         own = {key for key in due if key.startswith(keys.OWN)}
         self.assertEqual(set(due) - own - {"model.fingerprint."}, set(keys.KNOWN))
-        source = (ROOT / "formats/cache/meta_parse.c").read_text()
+        source = (ROOT / "formats/cache/facts.c").read_text()
         refused = re.search(r"own\[\] = \{(.*?)\}", source, re.S)[1]
         self.assertEqual(len(refused.split(",")), len(keys.OWN))
 

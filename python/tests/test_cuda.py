@@ -9,7 +9,7 @@ from common import SAMPLES, Case, needs_store
 
 import kvc
 import test_hf
-from kvc import arrays, cuda, devices
+from kvc import _lib, arrays, cuda, devices
 
 try:
     import torch
@@ -66,7 +66,7 @@ class DeviceCase(Case):
             cuda.stats[name] = 0
 
     def use(self, library):
-        cuda._library = None
+        _lib._beside.pop("libkvc_cuda", None)
         self.enterContext_(mock.patch.dict(os.environ, KVC_CUDA_LIBRARY=library))
 
     def enterContext_(self, context):
@@ -359,14 +359,7 @@ class TestStore(DeviceCase):
         kv = {(0, role): random.normal(size=(self.TOKENS, 2, 16)).astype(np.float16) for role in "KV"}
         ids = random.integers(0, 1000, self.TOKENS)
         namespace = self.open(kv, ids)
-        for folder, _, names in os.walk(self.path("store")):
-            for name in names:
-                if name.endswith(".kv"):
-                    with open(os.path.join(folder, name), "r+b") as f:
-                        f.seek(3000)
-                        byte = f.read(1)
-                        f.seek(3000)
-                        f.write(bytes([byte[0] ^ 1]))
+        self.damage(*self.objects(".kv"))
         mine = {key: Memory(np.zeros((512, *a.shape[1:]), a.dtype)) for key, a in kv.items()}
         self.assertEqual(namespace.find(ids).load(mine), 0)
         self.assertGreater(self.store.stats["bad_objects"], 0)

@@ -397,7 +397,7 @@ class TestLimits(FrontCase):
                 "POST", "/completion", json.dumps({"prompt": "a", "stream": True, "id_slot": 0})
             )
             streams.append(connection)
-        self.wait(lambda: self.proxy.reasons["id_slot"] == 6)
+        self.wait(lambda: self.proxy.reasons.get("id_slot") == 6)
         self.assertEqual(self.raw(b""), b"")
         self.server.gate.set()
         for connection in streams:

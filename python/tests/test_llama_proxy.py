@@ -271,16 +271,14 @@ class TestParts(Case):
         self.fails(kvc.Code.USAGE, "address", Server, "ftp://x", 1)
 
     def test_documents(self):
-        """Every option is in the page and in the manual, with its default."""
-        page, manual = (ROOT / "python/LLAMA-SERVER.md").read_text(), (ROOT / "man/kvc-llama-proxy.1").read_text()
+        """Every option is in the manual, with its default."""
+        manual = (ROOT / "man/kvc-llama-proxy.1").read_text()
         for action in llama_main.parser()._actions:
             if action.dest in ("help", "version"):
                 continue
             name = action.option_strings[-1]
-            self.assertIn(f"`{name}=" if action.nargs is None else f"`{action.option_strings[0]}`", page)
             self.assertIn(f"Fl -{name[2:]}", manual)
             if action.default and action.nargs is None:
-                self.assertIn(str(action.default), page)
                 self.assertIn(str(action.default), manual)
 
 

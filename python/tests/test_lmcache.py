@@ -2,7 +2,6 @@
 
 import collections
 import importlib
-import inspect
 import json
 import logging
 import os
@@ -12,7 +11,6 @@ import socket
 import sys
 import threading
 import unittest
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -20,7 +18,7 @@ from common import ROOT, Case, needs_store
 
 import kvc
 from kvc import _lib
-from kvc.connectors import lmcache, pages
+from kvc.connectors import base, lmcache
 
 random = np.random.default_rng(5)
 LAYERS, HEADS, DIM, TOKENS = 3, 2, 64, 128
@@ -73,52 +71,6 @@ class Caller:
         return self("submit_batch_exists", keys)[2]
 
 
-class TestWorkers(unittest.TestCase):
-    def test_loads_go_first(self):
-        """Stores that hang leave a thread to loads, and what was not begun is handed back."""
-        workers = pages.Workers(2, 3, "test")
-        hang, begun, done = threading.Event(), threading.Event(), []
-
-        def store():
-            begun.set()
-            hang.wait(30)
-
-        self.assertTrue(workers.submit(store, store=True))
-        self.assertTrue(begun.wait(30))
-        late = [lambda: done.append("store") for _ in range(4)]
-        self.assertEqual([workers.submit(job, store=True) for job in late], [True, True, True, False])
-        loaded = threading.Event()
-        self.assertTrue(workers.submit(loaded.set))
-        self.assertTrue(loaded.wait(30))
-        self.assertEqual(done, [])
-        threading.Timer(0.05, hang.set).start()
-        left = workers.close()
-        self.assertEqual(len(left) + len(done), 3)
-        self.assertFalse(workers.submit(loaded.set))
-
-    def test_scales(self):
-        facts = pages.scale_facts
-        self.assertEqual(facts("bf16", 0.5, "x"), {})
-        self.assertEqual(facts("f8e4m3", 1), {"scale.k": "1", "scale.v": "1"})
-        self.assertEqual(facts("u8", {"k": 0.1, "v": [0.5, 0.25]}), {"scale.k": "0.1", "scale.v": "0.5,0.25"})
-        self.assertEqual(facts("i8", {"k": [[1, 2.5], None, 3], "v": [2, 2]}), {"scale.k": "1:2.5,,3", "scale.v": "2"})
-        self.assertEqual(facts("f8e5m2", {"k": [[0.5, 0.5]], "v": (1e-9,)}), {"scale.k": "0.5", "scale.v": "1e-09"})
-        self.assertEqual(facts("f8e4m3", None, "node 7"), {"scale.source": "node 7"})
-        with self.assertLogs("kvc.test", logging.WARNING) as logged:
-            one, two = (facts("f8e4m3", log=logging.getLogger("kvc.test")) for _ in range(2))
-        self.assertIn("scale_source", logged.output[0])
-        self.assertEqual((sorted(one), sorted(two)), (["scale.source"], ["scale.source"]))
-        self.assertNotEqual(one, two)
-        for wrong in (0, -1, "1", True, float("inf"), float("nan"), [], [None], {"k": 1}, {"k": 1, "v": [[1, "x"]]}, {"k": 1, "v": 2, "q": 3}):
-            with self.subTest(scale=wrong), self.assertRaises(kvc.Error) as caught:
-                facts("f8e4m3", wrong)
-            self.assertEqual(caught.exception.code, kvc.Code.USAGE)
-
-    def test_usage(self):
-        self.assertRaises(kvc.Error, pages.Workers, 0, 1, "test")
-        self.assertEqual([pages.dtype_of(name) for name in ("torch.bfloat16", "BF16", "half", "fp8_e5m2")], ["bf16", "bf16", "f16", "f8e5m2"])
-
-
 @needs_store
 @unittest.skipIf(not hasattr(os, "eventfd"), "LMCache's adapter needs Python 3.10, which has os.eventfd")
 class TestLmcache(Case):
@@ -131,9 +83,6 @@ class TestLmcache(Case):
         client = lmcache.KvcClient(levels or f"dir:{self.path('store')}", **{**GEOMETRY, "deadline": 10, **options})
         self.addCleanup(client.close)
         return Caller(client)
-
-    def objects(self):
-        return [os.path.join(folder, n) for folder, _, names in os.walk(self.path("store")) for n in names if n.endswith(".named")]
 
     def test_round_trip(self):
         call = self.client()
@@ -162,9 +111,9 @@ class TestLmcache(Case):
             self.assertEqual(call.get(list(data), SIZE // 2), data)
             again = self.client(dtype="fp8_e4m3", **options)
             self.assertEqual(again.exists(list(data)), [bool(options)])  # without options a client has a namespace of its own
-            self.assertEqual(len(self.objects()), i + 1)
+            self.assertEqual(len(self.objects(".named")), i + 1)
         self.fails(kvc.Code.USAGE, "scale", self.client, dtype="fp8_e4m3", scale=-1)
-        with kvc.open(self.objects()[0]) as f:
+        with kvc.open(self.objects(".named")[0]) as f:
             self.assertTrue(any(name in f.meta for name in ("scale.k", "scale.source")))
 
     def test_types_and_layouts(self):
@@ -190,7 +139,7 @@ class TestLmcache(Case):
             self.assertEqual(halves.exists(list(data)), [False] * 3)
             self.assertEqual(again.put({key(9): bytearray(size // 2 * bytes_of - 2)})[0], False)
             again("submit_batch_delete", list(data)[1:])
-        with kvc.open(self.objects()[0]) as f:
+        with kvc.open(self.objects(".named")[0]) as f:
             self.assertEqual([(t.role, t.heads, t.dim) for t in f.tensors], [("latent", 1, 576)] * LAYERS)
         rows = np.frombuffer(data[key(0)], np.uint8).reshape(LAYERS, TOKENS, 1, 576)
         views = lmcache._Chunk({"layers": LAYERS, "dtype": "fp8_e4m3", **mla}).views(data[key(0)])
@@ -201,7 +150,7 @@ class TestLmcache(Case):
     def test_views(self):
         """K and V are labelled as they lie in LMCache's chunk."""
         x = random.normal(size=(2, LAYERS, TOKENS, HEADS, DIM)).astype(np.float16)
-        views = pages.Geometry(**GEOMETRY).views(x.tobytes(), "clthd")
+        views = base.Geometry(**GEOMETRY).views(x.tobytes(), "clthd")
         self.assertTrue(all(np.array_equal(views[i, role].view(np.float16), x[c, i]) for i in range(LAYERS) for c, role in enumerate("KV")))
 
     def test_delete(self):
@@ -217,12 +166,8 @@ class TestLmcache(Case):
         call = self.client()
         one = {KEYS[0]: CHUNKS[KEYS[0]]}
         call.put(one)
-        [path] = self.objects()
-        with open(path, "r+b") as f:
-            f.seek(SIZE // 2)
-            byte = f.read(1)
-            f.seek(SIZE // 2)
-            f.write(bytes([byte[0] ^ 1]))
+        [path] = self.objects(".named")
+        self.damage(path)
         self.assertEqual(call.get(KEYS[:1]), {})
         stats = call.client.stats()
         self.assertEqual((stats["not_loaded"], stats["store"]["bad_objects"]), (1, 1))
@@ -236,10 +181,7 @@ class TestLmcache(Case):
         other = self.client(heads=1, dim=2 * DIM)  # the same bytes
         self.assertEqual(other.exists(KEYS), [False] * len(KEYS))
         self.assertEqual(other.get(KEYS), {})
-        header = json.dumps({"model.layers.0.self_attn.k_proj.weight": {"dtype": "F16", "shape": [2, 2], "data_offsets": [0, 8]}}).encode()
-        weights = Path(self.path("model.safetensors"))
-        weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-        for options in ({"dtype": "bfloat16"}, {"pairing": "interleaved"}, {"weights": weights}):
+        for options in ({"dtype": "bfloat16"}, {"pairing": "interleaved"}, {"weights": self.weights()}):
             self.assertEqual(self.client(**options).get(KEYS), {})
 
     def test_wrong_sizes(self):
@@ -374,13 +316,13 @@ class TestLmcache(Case):
         self.addCleanup(adapter.close)
         self.assertEqual((adapter.capacity, params["max_capacity_gb"]), (2, 2))
         self.assertTrue(adapter.store(keys, chunks))
-        sizes = sum(map(os.path.getsize, self.objects()))
+        sizes = sum(map(os.path.getsize, self.objects(".named")))
         self.assertTrue(0 < sizes < 3 * SIZE)
         self.assertEqual((adapter.used, sum(adapter.told[0])), (sizes, sizes))
         self.assertTrue(adapter.store(keys[:2], chunks[:2]))  # there already
         self.assertEqual((adapter.used, adapter.told[1], adapter.client.stored), (sizes, [0, 0], {}))
         adapter.delete(keys[1:])
-        self.assertEqual(adapter.used, sum(map(os.path.getsize, self.objects())))
+        self.assertEqual(adapter.used, sum(map(os.path.getsize, self.objects(".named"))))
         self.assertTrue(adapter.store(keys[1:], chunks[1:]))
         self.assertEqual(adapter.used, sizes)
         # of a batch that failed nobody asks for the bytes of the chunk that was stored
@@ -423,7 +365,7 @@ class TestLmcache(Case):
         self.assertIn(f"not_loaded {len(KEYS)}", log.output[1])
 
     def test_page(self):
-        """The example of LMCACHE.md works, and its table has every option."""
+        """The example of LMCACHE.md works, and its table or that of README.md has every option."""
         page = (ROOT / "python/LMCACHE.md").read_text()
         adapter, plugin = map(json.loads, re.findall(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S))
         self.assertEqual(plugin["adapter_params"], {"max_capacity_gb": 50, **adapter["adapter_params"]})
@@ -431,8 +373,7 @@ class TestLmcache(Case):
         options = {**adapter["adapter_params"], "levels": f"dir:{self.path('page')}"}
         made = getattr(importlib.import_module(adapter["module_path"]), adapter["class_name"])(**options)
         made.close()
-        for name in list(inspect.signature(lmcache.KvcClient.__init__).parameters)[1:]:
-            self.assertRegex(page, rf"\n\| [^|]*`{name}`")
+        self.explains("LMCACHE.md", lmcache.Options.names())
 
     def test_usage(self):
         self.fails(kvc.Code.USAGE, "the layout 'kv' is not known: 2ltd, fused, mla are", self.client, layout="kv")
@@ -442,7 +383,6 @@ class TestLmcache(Case):
         self.fails(kvc.Code.USAGE, "nonsense", self.client, recipe="nonsense")
         self.fails(kvc.Code.IO, "nowhere", self.client, weights=self.path("nowhere"))
         self.fails(kvc.Code.IO, "cannot be made", self.client, "dir:/proc/nowhere")
-        self.fails(kvc.Code.USAGE, "pairing 'pairs'", pages.facts_of_pages, pages.Geometry(**GEOMETRY), model="m", pairing="pairs")
 
 
 if __name__ == "__main__":

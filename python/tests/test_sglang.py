@@ -13,7 +13,7 @@ import numpy as np
 from common import ROOT, Case, needs_store
 
 import kvc
-from kvc.connectors import pages, sglang
+from kvc.connectors import base, sglang
 
 random = np.random.default_rng(6)
 LAYERS, HEADS, DIM, PAGE, PAGES = 3, 2, 32, 16, 6
@@ -149,13 +149,14 @@ class TestSglang(Case):
                 self.assertTrue(np.array_equal(pool.content()[:, [0, 5]], LATENTS[:, [3, 4]]))
                 self.assertFalse(pool.content()[:, 1:5].any())
             kept = storage._pools["kv"]
-            self.assertIn("latent", kept.namespace.facts)
+            self.assertIn("latent", kept.caches.namespace.facts)
             self.assertEqual(kept.pool.page_bytes, LATENTS.nbytes // PAGES)
             self.assertEqual(storage.counters()["loaded_bytes"], LATENTS.nbytes // PAGES * 2)
-            self.assertNotIn("rope.pairing", kept.facts)
-            halves = pages.Geometry(LAYERS, 1, (RANK + ROPE) // 2, "bf16")
-            with pages.open_namespace(storage._store, halves, pages.facts_of_pages(halves, model="org/model")) as namespace:
-                self.assertNotEqual(namespace.name, kept.namespace.name)
+            self.assertNotIn("rope.pairing", kept.caches.facts)
+            halves = base.Geometry(LAYERS, 1, (RANK + ROPE) // 2, "bf16")
+            facts = base.facts_of_caches(halves, model="org/model")
+            other = base.Caches(storage._kvc, halves, facts)
+            self.assertNotEqual(other.namespace.name, kept.caches.namespace.name)
 
     def test_latents_of_ranks(self):
         """Latents are the same on all ranks of tensor parallelism.
@@ -242,7 +243,7 @@ class TestSglang(Case):
             self.assertEqual(storage.batch_set_v1(KEYS[:2], indices(0, 1)), [True, True])
             self.assertEqual(storage.batch_get_v1(KEYS[:2], indices(0, 1)), [True, True])
             self.assertEqual(self.storage(pool, extra).batch_exists(KEYS), 2 if extra else 0)
-            self.assertEqual(sorted(name for name in storage._pools["kv"].facts if name.startswith("scale")),
+            self.assertEqual(sorted(name for name in storage._pools["kv"].caches.facts if name.startswith("scale")),
                              ["scale.k", "scale.v"] if "scale" in extra else ["scale.source"])
         self.assertTrue(np.array_equal(pool.content(), CONTENT))
         self.fails(kvc.Code.USAGE, "a scale is a number", self.storage, pool, {"scale": "half"})
@@ -288,13 +289,9 @@ class TestSglang(Case):
         pool = Pool("page_first_direct", CONTENT)
         storage = self.storage(pool)
         storage.batch_set_v1(KEYS, ALL)
-        paths = [os.path.join(folder, n) for folder, _, names in os.walk(self.path("store")) for n in names if n.endswith(".named")]
+        paths = self.objects(".named")
         self.assertEqual(len(paths), PAGES)
-        with open(paths[0], "r+b") as f:
-            f.seek(3000)
-            byte = f.read(1)
-            f.seek(3000)
-            f.write(bytes([byte[0] ^ 1]))
+        self.damage(paths[0])
         pool.kv_buffer[:] = 0
         loaded = storage.batch_get_v1(KEYS, ALL)
         self.assertEqual(sorted(loaded), [False] + [True] * (PAGES - 1))
@@ -308,7 +305,7 @@ class TestSglang(Case):
     def test_a_page_fails(self):
         """A page that cannot be stored leaves the others of its batch alone."""
         storage = self.storage(Pool("page_first", CONTENT))
-        namespace = storage._pools["kv"].namespace
+        namespace = storage._pools["kv"].caches.namespace
         put = namespace.put_name
 
         def failing(name, file, **options):
@@ -375,7 +372,7 @@ class TestSglang(Case):
             refuses("parts of pages or of layers", parts, is_mla_model=True)
         refuses("has no latents, of a model of latent attention (MLA)", Pool("page_first"), is_mla_model=True)
         refuses("split by heads", Pool("page_head"), should_split_heads=True)
-        refuses("unknown keys: level;", Pool("page_first"), kvc.Code.USAGE, {"level": "dir:x"})
+        refuses("unknown options: level;", Pool("page_first"), kvc.Code.USAGE, {"level": "dir:x"})
         other = Pool("page_first")
         other.layout = "page_unified"
         refuses("page_unified", other)
@@ -396,13 +393,12 @@ class TestSglang(Case):
         self.fails(kvc.Code.UNSUPPORTED, "the first of 2 ranks", two.register_mem_host_pool_v2, Pool("page_first"), "draft_swa")
 
     def test_page(self):
-        """The example of SGLANG.md works, and its table has every option."""
+        """The example of SGLANG.md works, and README.md's table has every other option."""
         page = (ROOT / "python/SGLANG.md").read_text()
         extra = json.loads(re.search(r"<!-- read by .*? -->\n```json\n(.*?)```", page, re.S)[1])
-        self.assertEqual(set(extra) - sglang._OPTIONS, {"backend_name", "module_path", "class_name", "interface_v1"})
+        self.assertEqual(set(extra) - set(sglang.Options.names()), {"backend_name", "module_path", "class_name", "interface_v1"})
         self.storage(Pool("page_first"), {**extra, "levels": f"dir:{self.path('page')}"})
-        for name in sglang._OPTIONS:
-            self.assertRegex(page, rf"\n\| [^|]*`{name}`")
+        self.explains("SGLANG.md", sglang.Options.names())
 
     def test_clear(self):
         storage = self.storage(Pool("page_first", CONTENT))

@@ -137,14 +137,9 @@ class TestStore(Case):
     def test_damage(self):
         """A chunk with a flipped bit is a shorter prefix, and counted."""
         self.put()
-        chunks = [os.path.join(folder, name) for folder, _, names in os.walk(self.path("store")) for name in names if name.endswith(".kv")]
+        chunks = self.objects(".kv")
         self.assertEqual(len(chunks), 2)
-        for path in chunks:
-            with open(path, "r+b") as f:
-                f.seek(2000)
-                byte = f.read(1)
-                f.seek(2000)
-                f.write(bytes([byte[0] ^ 1]))
+        self.damage(*chunks)
         hit = self.namespace.find(IDS)
         self.assertEqual(hit.tokens, 512)
         self.assertEqual(hit.load({key: np.zeros((512, 2, 16), np.float16) for key in KV}), 0)
@@ -156,8 +151,7 @@ class TestStore(Case):
         told = []
         with kvc.open_arrays(KV, facts=FACTS) as f:
             self.assertTrue(self.namespace.put_name(b"a", f, told=told) and self.namespace.put_name(b"a", f, told=told))
-        paths = [os.path.join(folder, name) for folder, _, names in os.walk(self.path("store")) for name in names]
-        [size] = [os.path.getsize(path) for path in paths if path.endswith(".named")]
+        [size] = map(os.path.getsize, self.objects(".named"))
         self.assertEqual(told, [size, size])
 
     def test_errors(self):

@@ -93,15 +93,6 @@ class TestConnector(Case):
         self.assertTrue(engine.right(request))
         return engine, request
 
-    def objects(self):
-        return sorted(pathlib.Path(self.path("store")).rglob("obj/**/*.kv"))
-
-    def damage(self, *paths):
-        for path in paths:
-            data = bytearray(path.read_bytes())
-            data[len(data) // 2] ^= 1
-            path.write_bytes(data)
-
     def counts(self, side):
         stats = side.get_kv_connector_stats()
         return {} if stats is None else stats.reduce()
@@ -170,7 +161,7 @@ class TestConnector(Case):
 
     def test_damage(self):
         self.save()
-        self.damage(*self.objects())
+        self.damage(*self.objects(".kv"))
         engine, request = self.load(external=0)
         engine.finish(request)
         searches = []
@@ -196,8 +187,8 @@ class TestConnector(Case):
     def test_gone(self):
         """Chunks that are found and gone when they are read are not promised."""
         self.save()
-        for path in self.objects():
-            path.unlink()
+        for path in self.objects(".kv"):
+            os.unlink(path)
         self.load(external=0)
 
     def test_store_fails(self):
@@ -221,7 +212,7 @@ class TestConnector(Case):
         self.assertEqual(request.external, 512)
         self.assertTrue(engine.right(request))
         self.assertEqual([len(meta.saves) for meta in engine.steps if meta.loads], [1])  # it would hold rubbish: the worker leaves it out
-        self.assertEqual(len(self.objects()), 2)
+        self.assertEqual(len(self.objects(".kv")), 2)
         self.assertEqual(self.counts(engine.worker)["load_failures"], 1)
         self.load(external=0, engine=engine)  # no promise any more
 
@@ -302,7 +293,7 @@ class TestConnector(Case):
                 _, request = self.load(external=external, engine=engine, cache_salt=salt)
                 engine.finish(request)
                 self.stored(engine)
-        self.assertEqual(len(self.objects()), 2 + 2 * 2 * 2)
+        self.assertEqual(len(self.objects(".kv")), 2 + 2 * 2 * 2)
         self.load()  # another engine has the old weights
 
     def test_reset_meanwhile(self):
@@ -328,7 +319,7 @@ class TestConnector(Case):
         engine.run(half)
         engine.finish(half)
         self.stored(engine)
-        self.assertEqual(len(self.objects()), 4)
+        self.assertEqual(len(self.objects(".kv")), 4)
         self.load(PROMPT[1:], engine=engine)
 
     def stored(self, engine):
@@ -368,7 +359,7 @@ class TestConnector(Case):
 
     def test_roles(self):
         self.load(external=0, engine=self.engine(role="kv_consumer"))
-        self.assertEqual(self.objects(), [])
+        self.assertEqual(self.objects(".kv"), [])
         self.save()
         self.load(external=0, engine=self.engine(role="kv_producer"))
         self.load(engine=self.engine(role="kv_consumer"))

@@ -1,6 +1,6 @@
 """What the connector of vLLM refuses when the engine starts, and what tells its caches apart. With stand-ins, as test_vllm_connector.py."""
 
-import json
+import logging
 import pathlib
 import sys
 import unittest
@@ -20,6 +20,7 @@ from vllm_engine_fake import BLOCK, BLOCKS, DIM, HEADS, LAYERS, Request, Tensor,
 
 import kvc  # noqa: E402
 from kvc.connectors import vllm_jobs, vllm_model  # noqa: E402
+from kvc.connectors.base import Connection  # noqa: E402
 from kvc.connectors.vllm_connector import KvcConnector  # noqa: E402
 
 NOTHING = SchedulerOutput([], CachedRequestData(), {})
@@ -35,10 +36,12 @@ class TestModel(Case):
     def test_namespaces(self):
         def name(extra=None, tp=1, rank=0, spec=None, **model):
             config = vllm_config({**self.extra, **(extra or {})}, tp=tp, **model)
-            options = vllm_model.options_of(config)
+            options = vllm_model.Options.take(config.kv_transfer_config.kv_connector_extra_config, "it")
             facts = vllm_model.facts_of_vllm(config, options.weights, rank)
-            with options.open_store() as store:
-                return vllm_model.open_namespace(store, options, vllm_model.geometry_of(config, cache_config(**(spec or {}))), facts).name
+            kvc = Connection(options, logging.getLogger("test"))
+            self.addCleanup(kvc.close)
+            pages = vllm_model.pages_of(cache_config(**(spec or {})))
+            return vllm_model.open_caches(kvc, pages, facts, options.chunk).namespace.name
 
         names = [name(), name(model="b/model"), name(revision="1"), name(dtype="torch.float32"), name(spec={"dtype": "torch.bfloat16"}),
                  name(tp=2), name(tp=2, rank=1), name({"recipe": "near-lossless"}), name(quantization="fp8"), name({"chunk": 512}),
@@ -46,13 +49,12 @@ class TestModel(Case):
         self.assertEqual(len(set(names)), len(names))
         self.assertEqual(name(), name({"recipe": "fast"}))  # lossless recipes are two ways to the same rows
 
+    def test_page(self):
+        self.explains("VLLM.md", vllm_model.Options.names())
+
     def test_weights(self):
         """Local weights are told by their fingerprint, as all programs of kvc do; quantised ones are others."""
-        values, header = np.arange(64, dtype=np.float32).tobytes(), {}
-        header["model.layers.0.self_attn.k_proj.weight"] = {"dtype": "F32", "shape": [8, 8], "data_offsets": [0, len(values)]}
-        text = json.dumps(header).encode()
-        weights = pathlib.Path(self.path("model.safetensors"))
-        weights.write_bytes(len(text).to_bytes(8, "little") + text + values)
+        weights = self.weights()
         key, _, value = kvc.model_identity(weights).rpartition(":")
         for config, named in (vllm_config({}), str(weights)), (vllm_config({}, model=str(weights)), None):
             facts = vllm_model.facts_of_vllm(config, named, 0)

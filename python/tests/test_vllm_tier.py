@@ -1,6 +1,5 @@
 """The secondary tier of vLLM, with stand-ins for vLLM's classes and numpy memory. tests/connectors/vllm_tier.py has the real engine."""
 
-import glob
 import os
 import shutil
 import sys
@@ -19,7 +18,8 @@ from vllm.v1.kv_offload.base import Locality, LookupResult, Medium  # noqa: E402
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402
 
 from kvc.connectors import vllm_pages  # noqa: E402
-from kvc.connectors.vllm_tier import KvcTier, layer_numbers  # noqa: E402
+from kvc.connectors.base import Geometry  # noqa: E402
+from kvc.connectors.vllm_tier import KvcTier, Options  # noqa: E402
 
 LAYERS, HEADS, DIM, PAGE = 3, 2, 16, 32
 
@@ -43,7 +43,7 @@ def key(i, group=0):
 
 def spec(*, groups=1, blocks=1, workers=1, canonical=False, model="a/model", dtype="bfloat16", layout="LBNHC"):
     """What vLLM tells a tier. A group has the layers i, i + groups, i + 2 * groups."""
-    block = LAYERS * vllm_pages.page_bytes(HEADS, DIM, PAGE, dtype)
+    block = PAGE * Geometry(LAYERS, HEADS, DIM, dtype).token_bytes
     names = [tuple(f"model.layers.{i * groups + g}.self_attn.attn" for i in range(LAYERS)) for g in range(groups)]
     config = Fake(groups=[Fake(tokens_per_block=PAGE, layer_names=n, group_id=g) for g, n in enumerate(names)],
                   worker_kv_bytes_per_block=block, model=Fake(name=model, dtype=dtype), cache=Fake(blocks_per_chunk=blocks, tokens_per_hash=PAGE),
@@ -81,9 +81,6 @@ class TestTier(Case):
         tier.on_schedule_end(None)
         return found, [tier.lookup(k, request) for k in keys]
 
-    def objects(self):
-        return sorted(glob.glob(self.path("store/obj/*/*/*.named")))
-
     def there_and_back(self, s, keys, **options):
         """Stores chunks 0, 1, ... and loads them into other places of a new tier's memory."""
         rows, n = memory(s, seed=1), len(keys)
@@ -110,16 +107,16 @@ class TestTier(Case):
         """Without the canonical layout each worker's heads are an object; with it the heads of all are one."""
         store = f"dir:{self.path('store')}?min-free=0&index=no"
         self.there_and_back(spec(workers=2), [key(1), key(2)], store=store)
-        self.assertEqual(len(self.objects()), 4)
+        self.assertEqual(len(self.objects(".named")), 4)
         shutil.rmtree(self.path("store"))
         self.there_and_back(spec(workers=2, canonical=True), [key(1), key(2)], store=store)
-        self.assertEqual(len(self.objects()), 2)
+        self.assertEqual(len(self.objects(".named")), 2)
 
     def test_a_part_that_is_missing(self):
         s = spec(workers=2)
         tier = self.tier(s, memory(s, seed=1), store=f"dir:{self.path('store')}?min-free=0&index=no")
         self.run_job(tier, [key(1)], [0], True)
-        os.unlink(self.objects()[0])
+        os.unlink(self.objects(".named")[0])
         self.assertEqual(self.lookups(tier, [key(1)])[1], [LookupResult.MISS])
         self.assertFalse(self.run_job(tier, [key(1)], [1], False).success)
         self.assertTrue(self.run_job(tier, [key(1)], [0], True).success)  # it is put again
@@ -127,7 +124,7 @@ class TestTier(Case):
 
     def test_groups(self):
         self.there_and_back(spec(groups=2, blocks=2), [key(1, 0), key(1, 1), key(2, 0)])
-        with kvc.open(self.objects()[0]) as f:
+        with kvc.open(self.objects(".named")[0]) as f:
             self.assertIn({t.layer for t in f.tensors}, ({0, 2, 4}, {1, 3, 5}))
             self.assertEqual(f.meta["model.name"], "a/model")
 
@@ -138,7 +135,7 @@ class TestTier(Case):
         tier.submit_store(TransferJob(1, [key(1)], np.array([0]), False, Request("x", {key(1): 640})))
         tier.drain_jobs()
         self.assertTrue(next(iter(tier.get_finished_jobs())).success)
-        with kvc.open(self.objects()[0]) as f:
+        with kvc.open(self.objects(".named")[0]) as f:
             self.assertEqual(f.position(0, 0), 640 - 2 * PAGE)
         self.assertTrue(self.run_job(tier, [key(1)], [3], False).success)
 
@@ -148,14 +145,7 @@ class TestTier(Case):
         rows = memory(s, seed=2)
         tier = self.tier(s, rows)
         self.run_job(tier, keys, [0, 1, 2], True)
-        sizes = {path: os.path.getsize(path) for path in self.objects()}
-        path = self.objects()[1]
-        os.chmod(path, 0o600)
-        with open(path, "r+b") as f:
-            f.seek(sizes[path] // 2)
-            byte = f.read(1)
-            f.seek(-1, 1)
-            f.write(bytes([byte[0] ^ 4]))
+        self.damage(self.objects(".named")[1])
         self.assertEqual(self.lookups(tier, keys)[1], [LookupResult.HIT] * 3)
         result = self.run_job(tier, keys, [5, 6, 7], False)
         self.assertFalse(result.success)
@@ -164,7 +154,7 @@ class TestTier(Case):
         for request in (REQUEST, Request("another")):  # or vLLM would load it again and again
             self.assertEqual(self.lookups(tier, [bad], request)[1], [LookupResult.MISS])
         self.assertEqual(tier.counters.read()["not_loaded"], 1)
-        self.assertEqual(tier._store.stats["bad_objects"], 1)
+        self.assertEqual(tier._kvc.store.stats["bad_objects"], 1)
         tier.on_request_finished(REQUEST)
         tier.on_request_finished(Request("another"))
         self.assertTrue(self.run_job(tier, [bad], [keys.index(bad)], True).success)
@@ -177,7 +167,7 @@ class TestTier(Case):
         tier = self.tier(s, memory(s, seed=1))
         self.run_job(tier, [key(1)], [0], True)
         self.assertEqual(self.lookups(tier, [key(1)])[1], [LookupResult.HIT])
-        os.unlink(self.objects()[0])
+        os.unlink(self.objects(".named")[0])
         result = self.run_job(tier, [key(1)], [1], False)
         self.assertEqual((result.success, result.successful_keys), (False, None))
         self.assertEqual(self.lookups(tier, [key(1)])[1], [LookupResult.MISS])
@@ -223,7 +213,7 @@ class TestTier(Case):
             s = spec(dtype="fp8")
             self.assertEqual(self.lookups(self.tier(s, memory(s), **options), keys)[1], [LookupResult.MISS])
             self.there_and_back(s, keys, **options)
-            self.assertEqual(len(self.objects()), n + 1)
+            self.assertEqual(len(self.objects(".named")), n + 1)
         s = spec(dtype="fp8")
         with self.assertLogs("vllm.kvc", "WARNING"):
             tier = self.tier(s, memory(s, seed=1))
@@ -232,22 +222,22 @@ class TestTier(Case):
 
         engine = self.engine([0.5, 0.25, 1], 2)
         tier = self.tier(s, memory(s))
-        self.assertEqual({name: fact for name, fact in tier._facts[0].items() if name.startswith("scale")},
+        self.assertEqual({name: fact for name, fact in tier._caches[0].facts.items() if name.startswith("scale")},
                          {"scale.k": "0.5,0.25,1", "scale.v": "2"})
         self.assertEqual(self.lookups(tier, keys)[1], [LookupResult.HIT])  # as the options said
         engine.stop()
         engine = self.engine([0.5, 0.25, 2], [[1, 2], [3, 4], [5, 5]], cache_dtype="fp8_e4m3")
         tier = self.tier(spec(dtype="fp8"), memory(s))
-        self.assertEqual((tier._facts[0]["scale.v"], tier._host.groups[0].geometry.dtype), ("1:2,3:4,5", "f8e4m3"))
+        self.assertEqual((tier._caches[0].facts["scale.v"], tier._host.groups[0].geometry.dtype), ("1:2,3:4,5", "f8e4m3"))
         self.assertEqual(self.lookups(tier, keys)[1], [LookupResult.MISS])
         engine.stop()
         engine = self.engine(1, 1, calculate_kv_scales=True)  # they are not yet what they will be
         with self.assertLogs("vllm.kvc", "WARNING"):
-            self.assertIn("scale.source", self.tier(s, memory(s))._facts[0])
+            self.assertIn("scale.source", self.tier(s, memory(s))._caches[0].facts)
         engine.stop()
         engine = self.engine([1, None, 1], 1)
         with self.assertLogs("vllm.kvc", "WARNING"):
-            self.assertIn("scale.source", self.tier(s, memory(s))._facts[0])
+            self.assertIn("scale.source", self.tier(s, memory(s))._caches[0].facts)
 
     def test_a_type_that_the_cache_has(self):
         """vLLM may tell the model's type, where kv_cache_dtype is another: half the heads of twice the bytes would fit as well."""
@@ -279,7 +269,7 @@ class TestTier(Case):
         counts = tier.counters.read()
         self.assertGreater(counts["dropped"], 0)
         self.assertEqual(counts["dropped"] + counts["stored"], 16)
-        self.assertEqual(len(self.objects()), counts["stored"])
+        self.assertEqual(len(self.objects(".named")), counts["stored"])
         self.assertEqual(self.run_job(tier, [], [], False).success, True)
 
     def test_shutdown(self):
@@ -290,7 +280,7 @@ class TestTier(Case):
         tier = KvcTier(s, view, "KvcTier", store=f"dir:{self.path('store')}?min-free=0", dim=DIM)
         tier.submit_store(TransferJob(1, [key(i) for i in range(8)], np.arange(8), False, REQUEST))
         tier.shutdown()
-        self.assertEqual(len(self.objects()), 8)
+        self.assertEqual(len(self.objects(".named")), 8)
         tier.shutdown()  # vLLM may ask again
         self.assertTrue(next(iter(tier.get_finished_jobs())).success)
         view.release()
@@ -305,7 +295,7 @@ class TestTier(Case):
         self.run_job(tier, [key(1), key(2)], [0, 1], True)
         self.run_job(tier, [key(1)], [5], False)
         put = kvc.Namespace.put_name
-        with mock.patch.object(kvc.Namespace, "put_name", lambda namespace, name, f: b"03" * 32 not in name and put(namespace, name, f)):
+        with mock.patch.object(kvc.Namespace, "put_name", lambda namespace, name, f, **_: b"03" * 32 not in name and put(namespace, name, f)):
             self.assertFalse(self.run_job(tier, [key(3), key(4)], [2, 3], True).success)
             self.run_job(tier, [key(3)], [2], True)
         self.run_job(tier, [], [], True)
@@ -360,10 +350,18 @@ class TestTier(Case):
         s.config.worker_kv_bytes_per_block += 2
         self.fails(kvc.Code.UNSUPPORTED, "MLA", self.tier, s, memory(s))
 
+    def test_page(self):
+        self.explains("VLLM.md", [*Options.names(), "enable_kv_events", "locality"])
+
     def test_layer_numbers(self):
-        self.assertEqual(layer_numbers(["model.layers.3.self_attn.attn", "model.layers.11.self_attn.attn"]), [3, 11])
-        self.assertEqual(layer_numbers(["a.1.self", "a.1.cross"]), [0, 1])
-        self.assertEqual(layer_numbers(["attn", "x.2.y"]), [0, 1])
+        numbers = vllm_pages.layer_numbers
+        self.assertEqual(numbers(["model.layers.3.self_attn.attn", "model.layers.11.self_attn.attn"]), [3, 11])
+        self.assertEqual((numbers(["a.1.self", "a.1.cross"]), numbers(["attn", "x.2.y"])), ([], []))
+        s = spec()
+        s.config.groups[0].layer_names = ("a.1.self", "a.1.cross", "attn")  # they are 0, 1, 2
+        self.there_and_back(s, [key(1)])
+        with kvc.open(self.objects(".named")[0]) as f:
+            self.assertEqual({t.layer for t in f.tensors}, {0, 1, 2})
 
 
 if __name__ == "__main__":

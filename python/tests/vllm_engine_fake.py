@@ -9,8 +9,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, NewRequestData, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
 
-from kvc.connectors import vllm_pages
+from kvc.connectors.base import Geometry
 from kvc.connectors.vllm_connector import KvcConnector
+from kvc.connectors.vllm_pages import Pages
 
 LAYERS, HEADS, DIM, BLOCK, BLOCKS = 2, 2, 32, 64, 40
 
@@ -80,7 +81,8 @@ class Engine:
         self.worker = KvcConnector(config, KVConnectorRole.WORKER, cache_config())
         self.memory = [np.zeros((BLOCKS, HEADS, BLOCK, 2 * DIM), np.float16) for _ in range(LAYERS)]
         self.worker.register_kv_caches({f"model.layers.{i}.self_attn.attn": Tensor(a) for i, a in enumerate(self.memory)})
-        self.views = [vllm_pages.views(a, 1, HEADS, DIM, BLOCKS * BLOCK, "half", "vec", page=BLOCK) for a in self.memory]
+        pages = Pages([""], Geometry(1, HEADS, DIM, "half"), BLOCK, "vec")
+        self.views = [{key: bits.view(np.float16) for key, bits in pages.views(a, BLOCKS).items()} for a in self.memory]
         self.free, self.requests, self.steps = list(range(BLOCKS)), {}, []
         self.known = 0  # tokens that this engine's own prefix cache has of each request
         self.weights = 0

@@ -1,5 +1,5 @@
-"""make_refused.py [PAGE]: writes files that kvc refuses into the current folder, and prints for each its name and the options that
-kvc-pack gets, or with PAGE the messages that the table of that page promises, in the order of its rows. Each file is what its row names."""
+"""make_refused.py: writes files that kvc refuses into the current folder, and prints for each its name and the options that kvc-pack gets.
+formats/engines/REFUSED.md says what people do with them."""
 import collections
 import json
 import os
@@ -10,14 +10,6 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "fuzz"))
 import make_corpus as corpus
 from make_corpus import Tensor, npz, safetensors, torch_file
-
-if len(sys.argv) > 1:
-    with open(sys.argv[1], encoding="utf-8") as f:
-        rows = [line.split(" | ") for line in f if line.startswith("| ")]
-    for row in rows:
-        if len(row) == 3 and row[1].startswith("`"):
-            print(row[1].strip("`"))  # row[0] is "| what"
-    sys.exit()
 
 DATA = bytes(range(64)) * 64
 MADE = []

@@ -268,10 +268,10 @@ static void make_source(struct job *j, const uint8_t *header) {
                                             .from = HIDDEN_TENSOR,
                                             .in = IN,
                                             .normed = header[13] % 3 - 1,
-                                            .rope_type = KVC_ROPE_TYPE_DEFAULT,
-                                            .theta = 10000,
-                                            .rotated = (size_t)j->shape[0].dim / 2 * 2,
-                                            .pairing = header[12] % 3};
+                                            .rope = {.type = KVC_ROPE_TYPE_DEFAULT,
+                                                     .theta = 10000,
+                                                     .dim = j->shape[0].dim / 2 * 2,
+                                                     .pairing = header[12] % 3}};
 }
 
 static void make_queries(struct job *j, const uint8_t *header) {

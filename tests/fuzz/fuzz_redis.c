@@ -1,7 +1,7 @@
 /* fuzz_redis.c: any bytes as a server's replies to finding, reading, writing, listing and to the
  * question for slots. A thread sends them to every connection. What is read has at most the bytes
  * that were sent. */
-#include "formats/store/redis/redis_tier.h"
+#include "formats/store/redis/redis_state.h"
 
 #include <netinet/in.h>
 #include <pthread.h>

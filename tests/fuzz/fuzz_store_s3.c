@@ -2,9 +2,7 @@
  * tier. The first byte chooses. */
 #include "tests/fuzz/fuzz.h"
 
-#include "formats/store/s3/s3_answer.h"
-#include "formats/store/s3/s3_setup.h"
-#include "formats/store/s3/s3_xml.h"
+#include "formats/store/s3/s3_state.h"
 
 static void headers(const char *text) {
     struct kvc_s3_answer a;

@@ -7,7 +7,7 @@
  *   find FIRST N MS                 -> find FOUND STATUS ROUNDS REQUESTS | MS | MESSAGE
  *   drop FIRST N MS, bad FIRST, walk [space], facts, stats, reopen, quit
  */
-#include "formats/store/s3/s3.h"
+#include "formats/store/s3/s3_state.h"
 
 #include <inttypes.h>
 #include <pthread.h>

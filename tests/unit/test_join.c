@@ -358,7 +358,7 @@ static void ranks_must_match(void **state) {
     assert_non_null(v);
     assert_int_equal(v->tensor[0].shape.heads, 1);
     assert_int_equal(v->tensor[0].shape.dim, 2 * HEADS * DIM);
-    assert_false(kvc_cache_heads_known(v));
+    assert_true(v->meta.facts.heads_unknown);
     kvc_cache_free(v);
     free_all(c, 2);
 }

@@ -52,8 +52,7 @@ static void patterns_repeat(void **state) {
 }
 
 static uint64_t window_of(const struct kvc_cache *c, uint32_t layer) {
-    const struct kvc_facts facts = kvc_facts_of(&c->meta);
-    return kvc_layer_window(&facts, &c->layer[layer]);
+    return kvc_layer_window(&c->meta.facts, &c->layer[layer]);
 }
 
 static void two_caches_are_numbered(void **state) {

@@ -90,7 +90,7 @@ static void test_layouts(void **state) {
                                            is_fused ? &fused : NULL);
         assert_values(c, 0, strchr(kvc_lmcache_layouts[all[i]].sizes, 'l') ? L : 1);
         assert_source_is(c, f.data, f.n);
-        assert_int_equal(kvc_cache_heads_known(c), is_fused);
+        assert_int_equal(c->meta.facts.heads_unknown, !is_fused);
         assert_int_equal(c->part[0].cells.pos[0], is_fused ? 7 : 0);
         if (!is_fused) assert_int_equal(kvc_cache_set_heads(c, H, &e), 0);
         assert_int_equal(c->tensor[0].shape.heads, H);
@@ -109,7 +109,7 @@ static void test_layouts(void **state) {
         c = import_bytes(&kvc_format_lmcache, &in, f.data + 28, f.n - 28, &o);
         assert_values(c, 0, c->n_layers);
         assert_source_is(c, f.data + 28, f.n - 28);
-        assert_true(kvc_cache_heads_known(c));
+        assert_false(c->meta.facts.heads_unknown);
         kvc_cache_free(c);
         kvc_input_close(&in);
     }

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "cli/cli.h"
+#include "codecs/error.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -56,7 +57,11 @@ static void write_text(struct cli_output *o, open_fn *open_output, const char *p
                        const char *text) {
     struct kvc_error e;
     assert_int_equal(open_output(o, path, force, 0640, &e), 0);
-    assert_int_equal(kvc_sink_write(&o->sink, text, strlen(text), &e), 0);
+    /* in any order */
+    assert_ptr_equal(cli_output_any_order(o), cli_output_put);
+    assert_int_equal(cli_output_put(o, 1, text + 1, strlen(text) - 1), 0);
+    assert_int_equal(cli_output_write(o, text, 1), 0);
+    assert_int_equal(o->offset, 1);
 }
 
 static void run(open_fn *open_output, unsigned names) {

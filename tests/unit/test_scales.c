@@ -345,7 +345,7 @@ static void queries_need_no_scales(void **state) {
     x.memory.n_arrays = ARRAYS + 1;
     struct kvc_file *f = kvc_file_open_arrays(&x.memory, &e);
     if (!f) fail_msg("%s", e.message);
-    struct kvc_cache *view = kvc_view_queries(f->cache, kvc_cache_pairing(f->cache), &e);
+    struct kvc_cache *view = kvc_view_queries(f->cache, f->cache->meta.facts.rope.pairing, &e);
     if (!view) fail_msg("%s", e.message);
     float row[ROW];
     for (uint32_t t = 0; t < view->n_tensors; t++) {

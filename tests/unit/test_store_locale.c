@@ -5,7 +5,7 @@
 
 #include "codecs/number.h"
 #include "formats/cache/keys.h"
-#include "formats/cache/meta_parse.h"
+#include "formats/cache/meta.h"
 #include "formats/io/json_text.h"
 #include "formats/model/model.h"
 #include "formats/store/dir/conf.h"

@@ -1,7 +1,6 @@
 /* test_store_redis.c: the parts of the Redis tier that need no server: slots, redirections,
  * replies that come in pieces, when a node is left alone. tests/store/redis.py has the rest. */
-#include "formats/store/redis/redis_command.h"
-#include "formats/store/redis/redis_tier.h"
+#include "formats/store/redis/redis_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -217,23 +216,24 @@ static void left_alone(void **unused) {
     assert_string_equal(l->node[1]->name, "[::1]:2");
     assert_string_equal(l->node[2]->name, "h3:6379");
     struct kvc_redis_node *n = l->node[0];
-    for (int i = 0; i < 2; i++) kvc_redis_node_failed(l, n, 1, "refused");
-    assert_int_equal(kvc_redis_node_try(l, n, &e), 0);
-    kvc_redis_node_worked(l, n);
+    for (int i = 0; i < 2; i++) kvc_redis_node_failed(n, 1, "refused");
+    assert_int_equal(kvc_redis_node_try(n, &e), 0);
+    kvc_breaker_note(&n->breaker, 0, NULL);
     for (int64_t pause = 1000000, i = 0; i < 7; i++) {
-        kvc_redis_node_failed(l, n, i ? 1 : 3, "refused");
+        kvc_redis_node_failed(n, i ? 1 : 3, "refused");
         const kvc_instant now = kvc_now();
-        assert_true(n->until > now + pause - 10000 && n->until < now + pause + pause / 4 + 10000);
-        assert_int_equal(kvc_redis_node_try(l, n, &e), -1);
+        assert_true(n->breaker.until > now + pause - 10000 &&
+                    n->breaker.until < now + pause + pause / 4 + 10000);
+        assert_int_equal(kvc_redis_node_try(n, &e), -1);
         assert_int_equal(e.severity, KVC_SEVERITY_RETRY);
         assert_non_null(strstr(e.message, "after failures: refused"));
-        n->until = now - 1; /* the pause is over: one may try, the others not yet */
-        assert_int_equal(kvc_redis_node_try(l, n, &e), 0);
-        assert_int_equal(kvc_redis_node_try(l, n, &e), -1);
+        n->breaker.until = now - 1; /* the pause is over: one may try, the others not yet */
+        assert_int_equal(kvc_redis_node_try(n, &e), 0);
+        assert_int_equal(kvc_redis_node_try(n, &e), -1);
         pause = pause < 15000000 ? 2 * pause : 30000000;
     }
-    kvc_redis_node_worked(l, n);
-    assert_int_equal(kvc_redis_node_try(l, n, &e), 0);
+    kvc_breaker_note(&n->breaker, 0, NULL);
+    assert_int_equal(kvc_redis_node_try(n, &e), 0);
     l->tier.ops->close(&l->tier);
 }
 

@@ -1,10 +1,6 @@
 /* test_store_s3.c: what the S3 backend does without a server: URLs, XML, headers, search, memory.
  */
-#include "formats/store/s3/s3_answer.h"
-#include "formats/store/s3/s3_search.h"
-#include "formats/store/s3/s3_setup.h"
-#include "formats/store/s3/s3_url.h"
-#include "formats/store/s3/s3_xml.h"
+#include "formats/store/s3/s3_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

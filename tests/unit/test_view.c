@@ -145,7 +145,7 @@ static void pairing(void **state) {
     assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_ROPE_DIM, 6, &e), 0);
     struct kvc_cache *v = kvc_view_pairing(c, KVC_PAIRING_HALVES, &e);
     assert_non_null(v);
-    assert_int_equal(kvc_cache_pairing(v), KVC_PAIRING_HALVES);
+    assert_int_equal(v->meta.facts.rope.pairing, KVC_PAIRING_HALVES);
     uint8_t k[3 * 32], plain[3 * 32];
     const uint8_t want[8] = {0, 2, 4, 1, 3, 5, 6, 7}; /* interleaved[2i] = halves[i] */
     assert_int_equal(v->read(v, 0, 0, 3, k, &e), 0);

@@ -77,7 +77,7 @@ static void shapes_come_back(void **state) {
         if (!back) fail_msg("%s: %s", targets[i], e.message);
         assert_ptr_equal(format, &kvc_format_vllm);
         assert_int_equal(b.n, L);
-        assert_int_equal(kvc_cache_pairing(back), KVC_PAIRING_INTERLEAVED);
+        assert_int_equal(back->meta.facts.rope.pairing, KVC_PAIRING_INTERLEAVED);
         /* both sizes are no multiple of 2D */
         assert_int_equal(back->n_members, strncmp(targets[i], "cpu", 3) == 0 ? 0 : L);
         assert_same_cache(c, back);

@@ -1,4 +1,4 @@
-/* conf.c: reads and writes kvc-store.conf. Spec: STORE.md, "Configuration". */
+/* conf.c: reads and writes kvc-store.conf. Spec: STORE.md, "Directory". */
 #include "formats/store/dir/conf.h"
 
 #include "codecs/number.h"

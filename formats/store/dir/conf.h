@@ -1,5 +1,5 @@
 /* conf.h: the file kvc-store.conf of a directory store, whose limits bind all processes that use
- * it. Not for options of one process (url.h). STORE.md, "Configuration". */
+ * it. Not for options of one process (url.h). STORE.md, "Directory". */
 #ifndef KVC_STORE_CONF_H
 #define KVC_STORE_CONF_H
 

@@ -59,7 +59,6 @@ int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e);
 /* Adds a file that the index lacks. */
 int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
                   const struct kvc_object *parent, const struct stat *st, struct kvc_error *e);
-struct kvc_object kvc_dir_object(const uint8_t *key, const struct kvc_index_record *r);
 /* Bytes that objects may take: of the configuration, and of what the file system has left. */
 uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes);
 struct kvc_policy_choice;
@@ -67,9 +66,6 @@ struct kvc_policy_choice;
  * choice->own was the one to go: it has a record, but no file yet. */
 int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit,
                       const struct kvc_policy_choice *choice, struct kvc_error *e);
-/* Moves an object to the trash, and makes its record a ghost. */
-int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key,
-                  const struct kvc_index_record *r, struct kvc_error *e);
 /* Without an index: evicts if this process has written much since it looked last. */
 int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e);
 /* Empties the trash of what is past its grace, at most once a second; of everything if it takes

@@ -1,6 +1,6 @@
 /* index_file.h: the file of a store's index under SQLite. Every page has a checksum, so that
  * damage is an error; files are opened below the store's folder, never mapped, and locked by
- * their descriptors. Not for what is in the file (index_sql.c). */
+ * their descriptors. Not for what is in the file (index.c). */
 #ifndef KVC_STORE_INDEX_FILE_H
 #define KVC_STORE_INDEX_FILE_H
 

@@ -1,14 +1,23 @@
-/* room.c: makes room in a directory store: its limit, and eviction. Spec: STORE.md, "Eviction". Not
- * for the choice of what goes (policy.c), nor for the trash (transact.c). */
+/* room.c: keeps a directory store within its limits: transactions of the index, which make a broken
+ * one anew; room for each put; cleaning, which brings files and index together and evicts what is
+ * too old or too much; and the trash. Without an index, files go by age. Spec: STORE.md, "Index",
+ * "Eviction". Not for the choice of what goes (policy.c). */
 #include "formats/store/dir/dir.h"
+
+#include "codecs/memory.h"
+#include "formats/store/dir/below.h"
 #include "formats/store/dir/policy.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
 
-struct kvc_object kvc_dir_object(const uint8_t *key, const struct kvc_index_record *r) {
+static struct kvc_object object_of(const uint8_t *key, const struct kvc_index_record *r) {
     struct kvc_object o = {.kind = (enum kvc_object_kind)r->kind};
     memcpy(o.ns, r->ns, sizeof o.ns);
     memcpy(o.key, key, sizeof o.key);
@@ -29,9 +38,10 @@ uint64_t kvc_dir_limit(const struct kvc_dir *d, uint64_t bytes) {
     return limit;
 }
 
-int kvc_dir_evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key,
-                  const struct kvc_index_record *r, struct kvc_error *e) {
-    const struct kvc_object o = kvc_dir_object(key, r);
+/* Moves an object to the trash, and makes its record a ghost. */
+static int evict(struct kvc_dir *d, struct kvc_index_txn *t, const uint8_t *key,
+                 const struct kvc_index_record *r, struct kvc_error *e) {
+    const struct kvc_object o = object_of(key, r);
     if (!kvc_root_trash(&d->root, &o)) kvc_index_sums(t)->trash += r->size;
     else if (errno != ENOENT) return kvc_root_fail(&d->root, errno, "cannot evict an object", e);
     return kvc_policy_evicted(t, key, r, e);
@@ -55,7 +65,7 @@ int kvc_dir_make_room(struct kvc_dir *d, struct kvc_index_txn *t, uint64_t limit
         }
         if (choice->own && memcmp(key, choice->own, sizeof key) == 0)
             return kvc_policy_evicted(t, key, &r, e) ? -1 : 1;
-        if (kvc_dir_evict(d, t, key, &r, e)) return -1;
+        if (evict(d, t, key, &r, e)) return -1;
     }
     return 0;
 }
@@ -77,4 +87,330 @@ int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
     }
     kvc_policy_tick(t, r.size);
     return kvc_policy_insert(t, o->key, found ? &old : NULL, &r, e);
+}
+
+/* --- cleaning --- */
+
+struct cleaning {
+    struct kvc_dir *d;
+    const struct kvc_dir_clean *how;
+    struct kvc_dir_counts *counts;
+    struct kvc_index_txn *txn;
+    unsigned in_txn, seen;
+    struct victim {
+        uint8_t key[KVC_OBJECT_KEY];
+        struct kvc_index_record record;
+    } * victim;
+    size_t n_victims;
+};
+
+#define BATCH 256 /* records or files in a transaction, so that others wait only shortly */
+#define YIELD 200 /* microseconds for them between two transactions */
+
+static int renew(struct cleaning *c, struct kvc_error *e) {
+    if (++c->in_txn < BATCH) return 0;
+    c->in_txn = 0;
+    if (c->how->dry_run) kvc_index_abort(c->txn);
+    const int status = c->how->dry_run ? 0 : kvc_index_commit(c->txn, e);
+    usleep(YIELD);
+    c->txn = status ? NULL : kvc_index_begin(c->d->index, 1, e);
+    return c->txn ? 0 : -1;
+}
+
+/* Puts aside what has the name of an object and is no file. */
+static int see_stranger(struct kvc_dir *d, const struct kvc_dir_clean *how,
+                        const struct kvc_object *o, struct kvc_dir_counts *counts,
+                        struct kvc_error *e) {
+    counts->strangers++;
+    if (how->dry_run || !kvc_root_quarantine(&d->root, o) || errno == ENOENT) return 0;
+    return kvc_root_fail(&d->root, errno, "cannot put aside what is no object", e);
+}
+
+static int see_file(void *state, const struct kvc_object *o, const struct stat *st,
+                    struct kvc_error *e) {
+    struct cleaning *c = state;
+    struct kvc_index_record r, next;
+    if (!S_ISREG(st->st_mode)) return see_stranger(c->d, c->how, o, c->counts, e);
+    c->counts->objects++;
+    c->counts->bytes += (uint64_t)st->st_size;
+    if (o->kind == KVC_OBJECT_NAMESPACE) return 0;
+    if (renew(c, e)) return -1;
+    const int found = kvc_index_get(c->txn, o->key, &r, e);
+    if (found < 0) return -1;
+    if (found && !r.ghost && r.size == (uint64_t)st->st_size) return 0;
+    c->counts->adopted++;
+    if (c->how->dry_run) return 0;
+    if (!found || r.ghost) return kvc_dir_adopt(c->txn, o, NULL, st, e);
+    next = r; /* it was replaced, and its writer was killed before it could say so */
+    next.size = (uint64_t)st->st_size;
+    return kvc_index_change(c->txn, o->key, &r, &next, e);
+}
+
+static int keep_victim(struct cleaning *c, const uint8_t *key, const struct kvc_index_record *r,
+                       struct kvc_error *e) {
+    struct victim *v = kvc_room_for_one(c->victim, c->n_victims, sizeof *v);
+    if (!v) return kvc_fail_memory(e, "a list of objects");
+    c->victim = v;
+    v += c->n_victims++;
+    memcpy(v->key, key, sizeof v->key);
+    v->record = *r;
+    return 0;
+}
+
+static int see_lost(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                    struct kvc_error *e) {
+    struct cleaning *c = state;
+    const struct kvc_object o = object_of(key, r);
+    struct stat st;
+    const int lost = !r->ghost && kvc_root_stat(&c->d->root, &o, &st) && errno == ENOENT;
+    if (lost && keep_victim(c, key, r, e)) return -1;
+    return ++c->seen == BATCH;
+}
+
+static int see_old(void *state, const uint8_t *key, const struct kvc_index_record *r,
+                   struct kvc_error *e) {
+    struct cleaning *c = state;
+    const int64_t now = (int64_t)time(NULL),
+                  age = c->how->older ? c->how->older : c->d->root.conf->max_age;
+    const int expired = (r->expires && r->expires <= now) || (age && r->used < now - age);
+    if (!r->ghost && r->pinned <= now && expired && keep_victim(c, key, r, e)) return -1;
+    return ++c->seen == BATCH;
+}
+
+/* Takes the records that `see` keeps, and gives each to `one`: of a batch, then of the next. */
+static int each(struct cleaning *c, kvc_index_see *see,
+                int (*one)(struct cleaning *c, const struct victim *v, struct kvc_error *e),
+                struct kvc_error *e) {
+    int64_t from = 0;
+    do {
+        c->seen = c->in_txn = 0;
+        c->n_victims = 0;
+        if (kvc_index_walk(c->txn, KVC_LISTS, &from, see, c, e)) return -1;
+        for (size_t i = 0; i < c->n_victims; i++)
+            if (one(c, &c->victim[i], e)) return -1;
+        c->in_txn = BATCH;
+        if (renew(c, e)) return -1;
+    } while (c->seen == BATCH);
+    return 0;
+}
+
+static int forget_lost(struct cleaning *c, const struct victim *v, struct kvc_error *e) {
+    c->counts->missing++;
+    return c->how->dry_run ? 0 : kvc_index_change(c->txn, v->key, &v->record, NULL, e);
+}
+
+static int evict_old(struct cleaning *c, const struct victim *v, struct kvc_error *e) {
+    c->counts->expired++;
+    c->counts->evicted++;
+    c->counts->evicted_bytes += v->record.size;
+    return c->how->dry_run ? 0 : evict(c->d, c->txn, v->key, &v->record, e);
+}
+
+/* Evicts down to the limit, a batch in a transaction. */
+static int evict_rest(struct cleaning *c, struct kvc_error *e) {
+    const struct kvc_policy_choice choice = {.now = (int64_t)time(NULL)};
+    uint8_t key[KVC_OBJECT_KEY];
+    struct kvc_index_record r;
+    uint64_t bytes = kvc_index_sums(c->txn)->bytes;
+    const uint64_t limit = c->how->max_size == UINT64_MAX ? kvc_dir_limit(c->d, bytes)
+                                                          : c->how->max_size;
+    for (; bytes > limit; bytes = kvc_index_sums(c->txn)->bytes) {
+        if (c->how->dry_run) { /* how much, not what: evicting one changes which are leaves */
+            c->counts->evicted_bytes += bytes - limit;
+            return 0;
+        }
+        const int found = kvc_policy_victim(c->txn, &choice, key, &r, e);
+        if (found <= 0) return found;
+        if (evict(c->d, c->txn, key, &r, e)) return -1;
+        c->counts->evicted++;
+        c->counts->evicted_bytes += r.size;
+        if (renew(c, e)) return -1;
+    }
+    return 0;
+}
+
+static int clean_index(struct cleaning *c, struct kvc_error *e) {
+    struct kvc_root_strangers strangers = {.n = 0};
+    c->txn = kvc_index_begin(c->d->index, 1, e);
+    int status = c->txn ? 0 : -1;
+    if (!status) kvc_policy_begin(c->txn, kvc_dir_limit(c->d, kvc_index_sums(c->txn)->bytes));
+    if (!status) status = kvc_root_walk(&c->d->root, see_file, c, &strangers, e);
+    c->counts->strangers += strangers.n;
+    if (!status) status = each(c, see_lost, forget_lost, e);
+    if (!status) status = each(c, see_old, evict_old, e);
+    if (!status) status = evict_rest(c, e);
+    if (status || c->how->dry_run) kvc_index_abort(c->txn);
+    else status = kvc_index_commit(c->txn, e);
+    return status;
+}
+
+/* --- without an index --- */
+
+/* The files of a store, by the time of their last use. */
+struct files {
+    struct file {
+        struct kvc_object object;
+        struct timespec used;
+        uint64_t size;
+    } * item;
+    size_t n;
+    struct kvc_dir *d;
+    const struct kvc_dir_clean *how;
+    struct kvc_dir_counts *counts;
+};
+
+static int list_file(void *state, const struct kvc_object *o, const struct stat *st,
+                     struct kvc_error *e) {
+    struct files *f = state;
+    if (!S_ISREG(st->st_mode)) return see_stranger(f->d, f->how, o, f->counts, e);
+    f->counts->objects++;
+    f->counts->bytes += (uint64_t)st->st_size;
+    if (o->kind == KVC_OBJECT_NAMESPACE || o->kind == KVC_OBJECT_PROFILE) return 0;
+    struct file *item = kvc_room_for_one(f->item, f->n, sizeof *item);
+    if (!item) return kvc_fail_memory(e, "a list of objects");
+    f->item = item;
+    f->item[f->n++] = (struct file){.object = *o,
+                                    .used = st->st_mtim,
+                                    .size = (uint64_t)st->st_size};
+    return 0;
+}
+
+static int by_use(const void *a, const void *b) {
+    const struct timespec *x = &((const struct file *)a)->used,
+                          *y = &((const struct file *)b)->used;
+    if (x->tv_sec != y->tv_sec) return x->tv_sec < y->tv_sec ? -1 : 1;
+    return x->tv_nsec < y->tv_nsec ? -1 : x->tv_nsec > y->tv_nsec;
+}
+
+/* Evicts by age alone. Reading makes parents younger than their children, so chains go from
+ * their ends. */
+static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how,
+                       struct kvc_dir_counts *counts, struct kvc_error *e) {
+    struct files f = {.d = d, .how = how, .counts = counts};
+    struct kvc_root_strangers strangers;
+    const int64_t now = (int64_t)time(NULL), age = how->older ? how->older : d->root.conf->max_age;
+    int status = kvc_root_walk(&d->root, list_file, &f, &strangers, e);
+    counts->strangers += strangers.n;
+    uint64_t bytes = counts->bytes;
+    const uint64_t limit = how->max_size == UINT64_MAX ? kvc_dir_limit(d, bytes) : how->max_size;
+    if (f.n) qsort(f.item, f.n, sizeof *f.item, by_use);
+    for (size_t i = 0; i < f.n && !status; i++) {
+        const int expired = age && f.item[i].used.tv_sec < now - age;
+        if (!expired && bytes <= limit) break;
+        if (!how->dry_run && kvc_root_trash(&d->root, &f.item[i].object) && errno != ENOENT)
+            status = kvc_root_fail(&d->root, errno, "cannot evict an object", e);
+        counts->expired += (uint64_t)expired;
+        counts->evicted++;
+        counts->evicted_bytes += f.item[i].size;
+        bytes -= f.item[i].size;
+    }
+    free(f.item);
+    return status;
+}
+
+#define SHARE 64 /* of the limit that a process writes before it looks again */
+
+int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e) {
+    const struct kvc_dir_clean how = {.max_size = UINT64_MAX};
+    struct kvc_dir_counts counts;
+    const uint64_t sum = __atomic_add_fetch(&d->written, written, __ATOMIC_RELAXED),
+                   most = d->root.conf->max_size / SHARE;
+    if (!d->root.conf->max_size || sum < most) return 0;
+    __atomic_store_n(&d->written, 0, __ATOMIC_RELAXED);
+    return kvc_dir_clean(d, &how, &counts, e);
+}
+
+static int clean_once(struct kvc_dir *d, const struct kvc_dir_clean *how,
+                      struct kvc_dir_counts *counts, struct kvc_error *e) {
+    struct cleaning c = {.d = d, .how = how, .counts = counts};
+    uint64_t gone;
+    *counts = (struct kvc_dir_counts){0};
+    int status = d->index ? clean_index(&c, e) : clean_files(d, how, counts, e);
+    free(c.victim);
+    if (status || how->dry_run) return status;
+    if (kvc_root_empty_trash(&d->root, d->root.conf->grace, &gone, &counts->trash_bytes, e))
+        return -1;
+    if (!d->index) return 0;
+    struct kvc_index_txn *t = kvc_index_begin(d->index, 1, e);
+    if (!t) return -1;
+    kvc_index_sums(t)->trash = counts->trash_bytes;
+    kvc_index_sums(t)->filled = 1;
+    return kvc_index_commit(t, e);
+}
+
+int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts,
+                  struct kvc_error *e) {
+    const struct kvc_dir_clean usual = {.max_size = UINT64_MAX};
+    int made;
+    if (kvc_root_refresh(&d->root, e)) return -1;
+    if (!clean_once(d, how, counts, e)) return 0;
+    if (!d->index || kvc_index_renew(d->index, &made, e)) return -1;
+    if (made && how->dry_run && clean_once(d, &usual, counts, e)) return -1;
+    return clean_once(d, how, counts, e);
+}
+
+/* --- transactions --- */
+
+int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e) {
+    struct kvc_dir_counts counts;
+    return kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, e);
+}
+
+int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work,
+                void *state, struct kvc_error *e) {
+    struct kvc_index *ix = writes ? d->index : d->reader;
+    for (int tries = 0, made;; tries++) {
+        struct kvc_index_txn *t = kvc_index_begin_until(ix, writes, deadline, e);
+        int status = t ? work(d, t, state, e) : -1;
+        if (t && status) kvc_index_abort(t);
+        else if (t) status = kvc_index_commit(t, e);
+        if (!status || tries) return status;
+        if (kvc_index_renew(ix, &made, e) || (made && kvc_dir_fill(d, e))) return -1;
+        if (e) e->code = KVC_OK;
+    }
+}
+
+/* --- the trash --- */
+
+/* What is known of the trash. */
+struct tidying {
+    uint64_t before, limit, left;
+};
+
+static int ask_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state, struct kvc_error *e) {
+    struct tidying *x = state;
+    (void)e;
+    x->before = kvc_index_sums(t)->trash;
+    x->limit = kvc_dir_limit(d, kvc_index_sums(t)->bytes);
+    return 0;
+}
+
+/* Takes what is left, and what others have evicted meanwhile; an object that was evicted twice
+ * has one file. */
+static int note_trash(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
+                      struct kvc_error *e) {
+    const struct tidying *x = state;
+    struct kvc_index_sums *sums = kvc_index_sums(t);
+    (void)d, (void)e;
+    sums->trash = x->left + (sums->trash > x->before ? sums->trash - x->before : 0);
+    return 0;
+}
+
+int kvc_dir_tidy(struct kvc_dir *d, struct kvc_error *e) {
+    const int64_t now = (int64_t)time(NULL);
+    struct tidying x = {.before = 0};
+    uint64_t gone;
+    if (kvc_dir_run(d, 0, INT64_MAX, ask_trash, &x, e)) return -1;
+    const int all = x.before > x.limit / 20;
+    if (!x.before || (!all && __atomic_load_n(&d->trash_seen, __ATOMIC_RELAXED) == now)) return 0;
+    __atomic_store_n(&d->trash_seen, now, __ATOMIC_RELAXED);
+    const int fd = kvc_below_folder(d->root.fd, "trash");
+    if (fd < 0) return kvc_root_fail(&d->root, errno, "trash", e);
+    int status = 0;
+    if (!flock(fd, LOCK_EX | LOCK_NB)) { /* else somebody else does it */
+        status = kvc_root_empty_trash(&d->root, all ? -1 : d->root.conf->grace, &gone, &x.left, e);
+        if (!status) status = kvc_dir_run(d, 1, INT64_MAX, note_trash, &x, e);
+    }
+    close(fd);
+    return status;
 }

@@ -1,7 +1,7 @@
 /* redis_get.c: reads objects: several at a time, each in slices, so that no value of many megabytes
  * keeps other clients of its server waiting, and hands them over in order. Spec: REDIS.md,
  * "Reading". */
-#include "formats/store/redis/redis_tier.h"
+#include "formats/store/redis/redis_state.h"
 
 #include "codecs/memory.h"
 

@@ -1,14 +1,85 @@
-/* redis_nodes.c: servers, their connections, and when to leave them alone. */
-#include "formats/store/redis/redis_nodes.h"
-
-#include "formats/store/redis/redis_lookup.h"
+/* redis_nodes.c: servers, the addresses of their names, their connections, and when to leave them
+ * alone. */
+#include "formats/store/redis/redis_state.h"
 
 #include <inttypes.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_IDLE = 16, FAILURES = 3, FIRST_PAUSE = 1000000, MAX_PAUSE = 30000000 };
+/* --- names of hosts --- */
+
+/* Fills the list of addresses; returns their number. */
+static unsigned resolve(const char *host, uint16_t port, int flags,
+                        struct kvc_redis_address list[KVC_REDIS_MAX_ADDRESSES]) {
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char service[8];
+    unsigned n = 0;
+    snprintf(service, sizeof service, "%u", (unsigned)port);
+    if (getaddrinfo(host, service, &hints, &found)) return 0;
+    for (const struct addrinfo *a = found; a && n < KVC_REDIS_MAX_ADDRESSES; a = a->ai_next) {
+        if (a->ai_addrlen > sizeof list[n].a) continue;
+        memcpy(&list[n].a, a->ai_addr, a->ai_addrlen);
+        list[n++].size = a->ai_addrlen;
+    }
+    freeaddrinfo(found);
+    return n;
+}
+
+static void *look(void *arg) {
+    struct kvc_redis_node *n = arg;
+    struct kvc_redis_address list[KVC_REDIS_MAX_ADDRESSES];
+    const unsigned found = resolve(n->host, n->port, 0, list);
+    pthread_mutex_lock(&n->of->lock);
+    memcpy(n->address, list, found * sizeof list[0]);
+    n->n_addresses = found;
+    n->lookup = KVC_REDIS_LOOKED;
+    pthread_cond_broadcast(&n->of->looked);
+    pthread_mutex_unlock(&n->of->lock);
+    return NULL;
+}
+
+/* Starts the thread, unless one is looking already, and waits for it. Under the lock, which it
+ * leaves while it waits. */
+static void redis_lookup_ask(struct kvc_redis *l, struct kvc_redis_node *n, kvc_instant deadline) {
+    if (n->lookup == KVC_REDIS_LOOKED) {
+        pthread_join(n->looker, NULL); /* it has left the lock and ends */
+        n->lookup = KVC_REDIS_NO_LOOKUP;
+    }
+    if (n->lookup == KVC_REDIS_NO_LOOKUP && pthread_create(&n->looker, NULL, look, n) == 0)
+        n->lookup = KVC_REDIS_LOOKING;
+    const kvc_instant limit = kvc_now() + l->o.timeout;
+    if (deadline > limit) deadline = limit;
+    while (n->lookup == KVC_REDIS_LOOKING && kvc_wait_until(&l->looked, &l->lock, deadline))
+        ;
+}
+
+/* Returns an address of a node. -1: it has none, or it is not known until the deadline: a resolver
+ * may take seconds. */
+static int look_up(struct kvc_redis *l, struct kvc_redis_node *n, unsigned i, kvc_instant deadline,
+                   struct kvc_redis_address *to, struct kvc_error *e) {
+    struct kvc_redis_address list[KVC_REDIS_MAX_ADDRESSES];
+    const unsigned found = resolve(n->host, n->port, AI_NUMERICHOST, list);
+    int late = 0;
+    to->size = 0;
+    pthread_mutex_lock(&l->lock);
+    if (found) {
+        memcpy(n->address, list, found * sizeof list[0]);
+        n->n_addresses = found;
+    } else if (!n->n_addresses && !i) redis_lookup_ask(l, n, deadline);
+    if (i < n->n_addresses) *to = n->address[i];
+    late = n->lookup == KVC_REDIS_LOOKING;
+    pthread_mutex_unlock(&l->lock);
+    if (to->size) return 0;
+    return kvc_fail(e, KVC_ERR_IO,
+                    late ? "no name server tells its address in time" : "its name has no address");
+}
+
+/* --- nodes --- */
+
+enum { MAX_IDLE = 16 };
 
 static int add_locked(struct kvc_redis *l, const char *host, uint16_t port) {
     for (size_t i = 0; i < l->n_nodes; i++)
@@ -22,6 +93,7 @@ static int add_locked(struct kvc_redis *l, const char *host, uint16_t port) {
     kvc_tier_redact(n->name, l->o.password); /* a server may have named the host */
     n->port = port;
     n->of = l;
+    kvc_breaker_init(&n->breaker);
     l->node[l->n_nodes] = n;
     return (int)l->n_nodes++;
 }
@@ -36,7 +108,9 @@ int kvc_redis_node_add(struct kvc_redis *l, const char *host, uint16_t port) {
 void kvc_redis_nodes_free(struct kvc_redis *l) {
     for (size_t i = 0; i < l->n_nodes; i++) {
         struct kvc_redis_node *n = l->node[i];
-        kvc_redis_lookup_end(n);
+        /* waits for its thread */
+        if (n->lookup != KVC_REDIS_NO_LOOKUP) pthread_join(n->looker, NULL);
+        kvc_breaker_free(&n->breaker);
         for (struct kvc_redis_socket *socket; (socket = n->idle) != NULL;) {
             n->idle = socket->next;
             kvc_redis_socket_close(socket);
@@ -65,7 +139,7 @@ struct kvc_redis_socket *kvc_redis_node_socket(struct kvc_redis *l, struct kvc_r
         kvc_redis_socket_close(socket);
     }
     *fresh = 1;
-    if (!to.size && kvc_redis_lookup(l, n, address, deadline, &to, e)) return NULL;
+    if (!to.size && look_up(l, n, address, deadline, &to, e)) return NULL;
     return kvc_redis_socket_open((const struct sockaddr *)&to.a, to.size, l->o.tls, n->host, e);
 }
 
@@ -85,43 +159,20 @@ void kvc_redis_node_give(struct kvc_redis *l, struct kvc_redis_node *n,
     if (!kept) kvc_redis_socket_close(socket);
 }
 
-int kvc_redis_node_try(struct kvc_redis *l, struct kvc_redis_node *n, struct kvc_error *e) {
-    const kvc_instant now = kvc_now();
-    char why[sizeof n->why];
-    pthread_mutex_lock(&l->lock);
-    const kvc_instant until = n->until;
-    memcpy(why, n->why, sizeof why);
-    /* one call finds out whether the node is back; the others go on leaving it alone meanwhile */
-    if (until && now >= until) n->until = now + n->pause;
-    pthread_mutex_unlock(&l->lock);
-    if (now >= until) return 0;
+int kvc_redis_node_try(struct kvc_redis_node *n, struct kvc_error *e) {
+    char why[KVC_BREAKER_TEXT];
+    const int64_t left = kvc_breaker_is_open(&n->breaker, why);
+    if (!left) return 0;
     return kvc_fail(e, KVC_ERR_IO, "it is left alone for %" PRId64 " ms more after failures: %s",
-                    (until - now) / 1000 + 1, why);
+                    left / 1000 + 1, why);
 }
 
-void kvc_redis_node_worked(struct kvc_redis *l, struct kvc_redis_node *n) {
-    pthread_mutex_lock(&l->lock);
-    n->failures = 0;
-    n->until = n->pause = 0;
-    pthread_mutex_unlock(&l->lock);
-}
-
-void kvc_redis_node_failed(struct kvc_redis *l, struct kvc_redis_node *n, unsigned failures,
-                           const char *why) {
-    pthread_mutex_lock(&l->lock);
-    snprintf(n->why, sizeof n->why, "%s", why);
-    n->failures += failures;
+void kvc_redis_node_failed(struct kvc_redis_node *n, unsigned failures, const char *why) {
+    kvc_breaker_note(&n->breaker, failures, why);
+    pthread_mutex_lock(&n->of->lock);
     n->n_addresses = 0; /* a name may have another address now */
-    if (n->failures >= FAILURES) {
-        n->failures = FAILURES;
-        n->pause = n->pause ? 2 * n->pause : FIRST_PAUSE;
-        if (n->pause > MAX_PAUSE) n->pause = MAX_PAUSE;
-        /* up to a quarter more, so that many clients do not come back at one time */
-        l->dice = l->dice * 6364136223846793005u + 1442695040888963407u;
-        n->until = kvc_now() + n->pause + (int64_t)((l->dice >> 33) % (uint64_t)(n->pause / 4));
-    }
-    l->stale = 1;
-    pthread_mutex_unlock(&l->lock);
+    n->of->stale = 1;
+    pthread_mutex_unlock(&n->of->lock);
 }
 
 void kvc_redis_quote(const struct kvc_redis *l, char *to, size_t room, const char *text) {

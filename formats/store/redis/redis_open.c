@@ -1,7 +1,6 @@
 /* redis_open.c: options of the tier. It connects to nobody: the first call does, by its own
  * deadline. */
-#include "formats/store/redis/redis_tier.h"
-#include "formats/store/redis/redis_tls.h"
+#include "formats/store/redis/redis_state.h"
 
 #include "codecs/memory.h"
 
@@ -165,19 +164,14 @@ static int read_options(struct kvc_redis *l, struct kvc_url *url, struct kvc_err
 
 struct kvc_redis *kvc_redis_open(struct kvc_url *url, struct kvc_error *e) {
     struct kvc_redis *l = calloc(1, sizeof *l);
-    pthread_condattr_t monotonic;
     if (!l || !(l->node = kvc_alloc(KVC_REDIS_MAX_NODES, sizeof(struct kvc_redis_node *)))) {
         free(l);
         kvc_fail_memory(e, "a tier");
         return NULL;
     }
     pthread_mutex_init(&l->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->looked, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    kvc_condition_init(&l->looked);
     memset(l->slot, 0xff, sizeof l->slot);
-    l->dice = (uint64_t)kvc_now() ^ (uint64_t)getpid() << 32;
     if (add_hosts(l, url->place, e) || read_options(l, url, e)) {
         kvc_redis_close(&l->tier);
         return NULL;

@@ -1,6 +1,6 @@
 /* redis_reply.c: replies of RESP2. hiredis parses all but values of objects, which would be copied
  * twice and could claim any size. */
-#include "formats/store/redis/redis_reply.h"
+#include "formats/store/redis/redis_state.h"
 
 #include <stdlib.h>
 #include <string.h>

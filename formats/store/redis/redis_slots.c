@@ -1,6 +1,6 @@
 /* redis_slots.c: the cluster's arithmetic and its words. Sources: Redis cluster specification, "Key
  * distribution model" and "MOVED redirection"; command reference, CLUSTER SLOTS. */
-#include "formats/store/redis/redis_slots.h"
+#include "formats/store/redis/redis_state.h"
 
 #include <stdlib.h>
 #include <string.h>

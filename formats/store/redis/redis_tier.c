@@ -1,6 +1,6 @@
 /* redis_tier.c: the tier of the schemes redis and rediss: its table of functions, finding,
  * writing and removing. Spec: REDIS.md. */
-#include "formats/store/redis/redis_tier.h"
+#include "formats/store/redis/redis_state.h"
 
 #include "codecs/memory.h"
 

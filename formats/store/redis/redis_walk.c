@@ -1,6 +1,6 @@
 /* redis_walk.c: lists the objects of all servers, and what servers tell of themselves. Spec:
- * REDIS.md, "Listing". */
-#include "formats/store/redis/redis_tier.h"
+ * REDIS.md, "Commands". */
+#include "formats/store/redis/redis_state.h"
 
 #include "codecs/memory.h"
 #include "codecs/number.h"

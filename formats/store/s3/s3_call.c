@@ -1,10 +1,6 @@
 /* s3_call.c: requests at once, on the connections of a channel. Spec: S3.md, "Requests" and
  * "Failures". */
-#include "formats/store/s3/s3_call.h"
-
-#include "formats/store/s3/s3_health.h"
-#include "formats/store/s3/s3_try.h"
-#include "formats/store/s3/s3_xml.h"
+#include "formats/store/s3/s3_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,6 +12,33 @@
 #define SKEW 840 /* seconds; S3 accepts 15 minutes between the time of a request and its own */
 #define MAX_RETRY_AFTER 60 /* seconds that a server may keep us waiting */
 #define STANDSTILL 3       /* a try that stands still counts as so many: it took its time */
+
+/* --- latencies of small answers (0) and large ones (1) --- */
+
+static int by_size(const void *a, const void *b) {
+    const int64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static void note_latency(struct kvc_s3 *l, int class, int64_t microseconds) {
+    struct kvc_s3_latency *s = &l->latency[class];
+    int64_t sample[KVC_S3_SAMPLES];
+    pthread_mutex_lock(&l->lock);
+    s->sample[s->n++ % KVC_S3_SAMPLES] = microseconds;
+    const size_t n = s->n < KVC_S3_SAMPLES ? s->n : KVC_S3_SAMPLES;
+    const int due = s->n % 8 == 0;
+    if (due) memcpy(sample, s->sample, n * sizeof *sample);
+    pthread_mutex_unlock(&l->lock);
+    if (!due) return;
+    qsort(sample, n, sizeof *sample, by_size);
+    atomic_store(&s->late, sample[(n * 95 + 99) / 100 - 1]);
+}
+
+static int64_t late_after(const struct kvc_s3 *l, int class) {
+    const int64_t late = atomic_load(&l->latency[class].late), least = SECOND / 20;
+    if (!late) return SECOND;
+    return late > least ? late : least;
+}
 
 /* --- channels --- */
 
@@ -52,7 +75,15 @@ static struct kvc_s3_channel *take_channel(struct kvc_s3 *l) {
 int kvc_s3_call_begin(struct kvc_s3_call *c, struct kvc_s3 *l, kvc_instant deadline,
                       struct kvc_error *e) {
     *c = (struct kvc_s3_call){.l = l, .deadline = deadline};
-    if (kvc_s3_admit(l, e)) return -1;
+    char why[KVC_BREAKER_TEXT];
+    const int64_t left = kvc_breaker_is_open(&l->breaker, why);
+    if (left) {
+        kvc_fail(e, KVC_ERR_IO,
+                 "S3 bucket '%s' at %s is left alone for %" PRId64 " ms after failures: %s",
+                 l->setup.bucket, l->setup.base, left / 1000 + 1, why);
+        if (e) e->severity = KVC_SEVERITY_RETRY;
+        return -1;
+    }
     c->channel = take_channel(l);
     return c->channel ? 0 : kvc_fail_memory(e, "connections to S3");
 }
@@ -95,7 +126,7 @@ void kvc_s3_cancel(struct kvc_s3_call *c, struct kvc_s3_request *r) {
 void kvc_s3_call_end(struct kvc_s3_call *c) {
     while (c->tries) end_try(c, c->tries);
     if (!c->channel) return;
-    kvc_s3_judge(c->l, c->good, c->bad, c->last);
+    if (c->good || c->bad) kvc_breaker_note(&c->l->breaker, c->good ? 0 : c->bad, c->last);
     pthread_mutex_lock(&c->l->lock);
     c->channel->next = c->l->idle;
     c->l->idle = c->channel;
@@ -171,8 +202,8 @@ static void again(struct kvc_s3_call *c, struct kvc_s3_request *r, const char *w
     }
     r->tries += weight;
     const unsigned shift = r->tries < 7 ? r->tries : 7;
-    int64_t pause = (int64_t)((double)(10 * MILLISECOND << shift) *
-                              (0.5 + 0.5 * kvc_s3_jitter(c->l)));
+    int64_t pause = 5 * MILLISECOND << shift;
+    pause += (int64_t)kvc_jitter((uint64_t)pause);
     if (retry_after * SECOND > pause) pause = retry_after * SECOND;
     r->due = kvc_now() + pause;
     if (r->tries >= c->l->setup.tries || r->due >= c->deadline) {
@@ -243,7 +274,7 @@ static void try_ended(struct kvc_s3_call *c, struct kvc_s3_try *t, CURLcode code
     } else {
         c->good++;
         r->why[0] = '\0'; /* of the tries before */
-        if (!r->body) kvc_s3_note_latency(c->l, class, took);
+        if (!r->body) note_latency(c->l, class, took);
         finish(c, r);
     }
 }
@@ -296,7 +327,7 @@ static kvc_instant start_due(struct kvc_s3_call *c, kvc_instant now) {
 
 /* Ends tries that stand still, and doubles those that are late. Returns when to look again. */
 static kvc_instant look_at_tries(struct kvc_s3_call *c, kvc_instant now) {
-    const int64_t stall = c->l->setup.stall, late[2] = {kvc_s3_late(c->l, 0), kvc_s3_late(c->l, 1)};
+    const int64_t stall = c->l->setup.stall, late[2] = {late_after(c->l, 0), late_after(c->l, 1)};
     kvc_instant next = INT64_MAX;
     for (struct kvc_s3_try *t = c->tries, *after; t; t = after) {
         struct kvc_s3_request *r = t->r;
@@ -381,6 +412,30 @@ int kvc_s3_ask(struct kvc_s3_call *c, struct kvc_s3_request *r, struct kvc_error
         return -1;
     }
     return *r->why ? kvc_s3_fail(c->l, r, e) : 0;
+}
+
+int kvc_s3_ask_all(struct kvc_s3_call *c, struct kvc_s3_request *r, size_t n, kvc_s3_take *take,
+                   void *state, struct kvc_error *e) {
+    struct kvc_s3_request *done;
+    int status = 0;
+    for (size_t i = 0; i < n; i++) {
+        r[i].index = i;
+        kvc_s3_add(c, &r[i]);
+    }
+    for (size_t left = n; left && !status; left--) {
+        status = kvc_s3_next(c, &done, e);
+        if (!status) status = take(state, done, e);
+    }
+    for (size_t i = 0; i < n; i++) {
+        kvc_s3_cancel(c, &r[i]);
+        kvc_s3_request_free(&r[i]);
+    }
+    return status;
+}
+
+void kvc_s3_name(struct kvc_s3_request *r, const struct kvc_object *o) {
+    kvc_object_name(o, r->own_name);
+    r->name = r->own_name;
 }
 
 int kvc_s3_fail(const struct kvc_s3 *l, const struct kvc_s3_request *r, struct kvc_error *e) {

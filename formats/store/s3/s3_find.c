@@ -1,15 +1,117 @@
-/* s3_find.c: finds the longest part of a chain that is there, by HEAD requests. Spec: S3.md,
- * "Finding". */
-#include "formats/store/s3/s3_call.h"
-#include "formats/store/s3/s3_ops.h"
+/* s3_find.c: finds the longest part of a chain that is there, by HEAD requests: the search by 32
+ * ways, and the memory of what is there. Spec: S3.md, "Requests". */
+#include "formats/store/s3/s3_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct probe {
-    struct kvc_s3_request r;
-    char name[KVC_OBJECT_NAME];
+#define WAYS 32u
+
+size_t kvc_s3_probes(const struct kvc_s3_search *s, size_t probe[KVC_S3_PROBES]) {
+    const size_t unknown = s->high - s->low;
+    size_t n = 0;
+    if (unknown < WAYS) {
+        while (n < unknown) {
+            probe[n] = s->low + n;
+            n++;
+        }
+        return n;
+    }
+    /* The first one is always asked about: a rule of the bucket may have removed it, as the oldest,
+     * before what follows it. */
+    probe[n++] = s->low;
+    for (size_t i = 1; i < WAYS; i++)
+        probe[n++] = s->low + unknown / WAYS * i + unknown % WAYS * i / WAYS;
+    return n;
+}
+
+void kvc_s3_narrow(struct kvc_s3_search *s, const size_t *probe, const uint8_t *there, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!there[i]) {
+            s->high = probe[i];
+            return;
+        }
+        s->low = probe[i] + 1;
+    }
+}
+
+/* --- memory --- */
+
+#define SETS 8192u
+#define PLACES 8u /* of a set; a key belongs to one set */
+
+struct place {
+    struct kvc_object object;
+    uint64_t size;
+    kvc_instant until; /* 0: empty */
+    enum kvc_s3_known known;
 };
+
+struct kvc_s3_memory {
+    pthread_mutex_t lock;
+    int64_t lifetime;
+    struct place place[SETS][PLACES];
+};
+
+struct kvc_s3_memory *kvc_s3_memory_new(int64_t lifetime) {
+    struct kvc_s3_memory *m = calloc(1, sizeof *m);
+    if (!m) return NULL;
+    m->lifetime = lifetime;
+    if (pthread_mutex_init(&m->lock, NULL)) {
+        free(m);
+        return NULL;
+    }
+    return m;
+}
+
+void kvc_s3_memory_free(struct kvc_s3_memory *m) {
+    if (!m) return;
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+/* Keys are hashes already. */
+static struct place *set_of(struct kvc_s3_memory *m, const struct kvc_object *o) {
+    uint32_t first;
+    memcpy(&first, o->key, sizeof first);
+    return m->place[first % SETS];
+}
+
+void kvc_s3_remember(struct kvc_s3_memory *m, const struct kvc_object *o, enum kvc_s3_known known,
+                     uint64_t size, kvc_instant now) {
+    pthread_mutex_lock(&m->lock);
+    struct place *p = set_of(m, o), *to = &p[0];
+    for (size_t i = 0; i < PLACES; i++) {
+        if (p[i].until && kvc_object_equal(&p[i].object, o)) {
+            to = &p[i];
+            break;
+        }
+        if (p[i].until < to->until) to = &p[i];
+    }
+    if (known == KVC_S3_UNKNOWN) {
+        if (to->until && kvc_object_equal(&to->object, o)) to->until = 0;
+    } else if (known == KVC_S3_BAD || m->lifetime) {
+        *to = (struct place){*o, size, known == KVC_S3_BAD ? INT64_MAX : now + m->lifetime, known};
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+enum kvc_s3_known kvc_s3_recall(struct kvc_s3_memory *m, const struct kvc_object *o, uint64_t *size,
+                                kvc_instant now) {
+    enum kvc_s3_known known = KVC_S3_UNKNOWN;
+    pthread_mutex_lock(&m->lock);
+    const struct place *p = set_of(m, o);
+    for (size_t i = 0; i < PLACES; i++)
+        if (p[i].until > now && kvc_object_equal(&p[i].object, o)) {
+            known = p[i].known;
+            *size = p[i].size;
+            break;
+        }
+    pthread_mutex_unlock(&m->lock);
+    return known;
+}
+
+/* --- finding --- */
 
 /* Takes what is remembered: of the objects from the first one on, without a gap. */
 static void recall(struct kvc_s3 *l, const struct kvc_object *o, size_t n, uint64_t *size,
@@ -26,36 +128,25 @@ static void recall(struct kvc_s3 *l, const struct kvc_object *o, size_t n, uint6
     }
 }
 
-/* Asks one round of questions. */
-static int s3_find_ask(struct kvc_s3_call *c, struct probe *p, const struct kvc_object *o,
-                       const size_t *probe, size_t n, uint64_t *size, uint8_t *there,
-                       struct kvc_error *e) {
-    struct kvc_s3_request *r;
-    for (size_t i = 0; i < n; i++) {
-        p[i] = (struct probe){.r = {.method = "HEAD", .index = i}};
-        kvc_object_name(&o[probe[i]], p[i].name);
-        p[i].r.name = p[i].name;
-        kvc_s3_add(c, &p[i].r);
-    }
-    atomic_fetch_add(&c->l->counters.rounds, 1);
-    int status = 0;
-    for (size_t left = n; left && !status; left--) {
-        status = kvc_s3_next(c, &r, e);
-        if (status) break;
-        const size_t at = probe[r->index];
-        there[r->index] = !*r->why && r->answer.status == 200;
-        if (there[r->index]) {
-            size[at] = r->answer.length > 0 ? (uint64_t)r->answer.length : 0;
-            kvc_s3_remember(c->l->memory, &o[at], KVC_S3_THERE, size[at], kvc_now());
-        } else if (*r->why || r->answer.status != 404) {
-            status = kvc_s3_fail(c->l, r, e);
-        }
-    }
-    for (size_t i = 0; i < n; i++) {
-        kvc_s3_cancel(c, &p[i].r);
-        kvc_s3_request_free(&p[i].r);
-    }
-    return status;
+/* A round of questions. */
+struct round {
+    struct kvc_s3 *l;
+    const struct kvc_object *o;
+    size_t probe[KVC_S3_PROBES];
+    uint64_t *size;
+    uint8_t there[KVC_S3_PROBES];
+};
+
+static int take_probe(void *state, struct kvc_s3_request *r, struct kvc_error *e) {
+    struct round *x = state;
+    const size_t at = x->probe[r->index];
+    if (*r->why || (r->answer.status != 200 && r->answer.status != 404))
+        return kvc_s3_fail(x->l, r, e);
+    x->there[r->index] = r->answer.status == 200;
+    if (!x->there[r->index]) return 0;
+    x->size[at] = r->answer.length > 0 ? (uint64_t)r->answer.length : 0;
+    kvc_s3_remember(x->l->memory, &x->o[at], KVC_S3_THERE, x->size[at], kvc_now());
+    return 0;
 }
 
 int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc_instant deadline,
@@ -63,23 +154,28 @@ int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc
     struct kvc_s3 *l = (struct kvc_s3 *)tier;
     struct kvc_s3_search s;
     struct kvc_s3_call c;
-    size_t probe[KVC_S3_PROBES], asked;
-    uint8_t there[KVC_S3_PROBES];
+    struct round x = {.l = l, .o = o, .size = size};
+    size_t asked;
     uint64_t known;
     memset(size, 0, n * sizeof *size);
     recall(l, o, n, size, &s);
     const size_t begun = *found = s.low;
     if (s.low == s.high) return 0;
-    struct probe *p = calloc(KVC_S3_PROBES, sizeof *p);
-    if (!p) return kvc_fail_memory(e, "requests to S3");
+    struct kvc_s3_request *r = calloc(KVC_S3_PROBES, sizeof *r);
+    if (!r) return kvc_fail_memory(e, "requests to S3");
     int status = kvc_s3_call_begin(&c, l, deadline, e);
     if (!status) {
-        while (!status && (asked = kvc_s3_probes(&s, probe)) != 0) {
-            memset(there, 0, sizeof there);
-            status = s3_find_ask(&c, p, o, probe, asked, size, there, e);
-            if (!status) kvc_s3_narrow(&s, probe, there, asked);
+        while (!status && (asked = kvc_s3_probes(&s, x.probe)) != 0) {
+            memset(x.there, 0, sizeof x.there);
+            for (size_t i = 0; i < asked; i++) {
+                r[i] = (struct kvc_s3_request){.method = "HEAD"};
+                kvc_s3_name(&r[i], &o[x.probe[i]]);
+            }
+            atomic_fetch_add(&l->counters.rounds, 1);
+            status = kvc_s3_ask_all(&c, r, asked, take_probe, &x, e);
+            if (!status) kvc_s3_narrow(&s, x.probe, x.there, asked);
             else /* what was answered from the first one on without a gap */
-                for (size_t i = 0; i < asked && there[i]; i++) s.low = probe[i] + 1;
+                for (size_t i = 0; i < asked && x.there[i]; i++) s.low = x.probe[i] + 1;
             *found = s.low;
         }
         kvc_s3_call_end(&c);
@@ -88,6 +184,6 @@ int kvc_s3_find(struct kvc_tier *tier, const struct kvc_object *o, size_t n, kvc
             if (kvc_s3_recall(l->memory, &o[i], &known, kvc_now()) == KVC_S3_UNKNOWN)
                 kvc_s3_remember(l->memory, &o[i], KVC_S3_THERE, 0, kvc_now());
     }
-    free(p);
+    free(r);
     return status;
 }

@@ -1,7 +1,6 @@
 /* s3_get.c: reads objects by ranges, several at once, and hands them over in order. Spec: S3.md,
  * "Reading". */
-#include "formats/store/s3/s3_call.h"
-#include "formats/store/s3/s3_ops.h"
+#include "formats/store/s3/s3_state.h"
 
 #include "codecs/memory.h"
 

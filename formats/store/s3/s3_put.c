@@ -1,15 +1,13 @@
-/* s3_put.c: writes objects: whole, or in parts that become an object at once. Spec: S3.md,
- * "Writing". */
-#include "formats/store/s3/s3_abort.h"
-#include "formats/store/s3/s3_call.h"
-#include "formats/store/s3/s3_ops.h"
-#include "formats/store/s3/s3_xml.h"
+/* s3_put.c: writes objects: whole, or in parts that become an object at once; and the thread that
+ * removes uploads that came to nothing. Spec: S3.md, "Requests". */
+#include "formats/store/s3/s3_state.h"
 
 #include "codecs/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MAX_PARTS 10000
 #define ATTEMPTS 4
@@ -105,9 +103,16 @@ static int begin_upload(struct put *p, char id[1024]) {
     return status;
 }
 
+static int take_part(void *state, struct kvc_s3_request *r, struct kvc_error *e) {
+    struct put *p = state;
+    if (*r->why || r->answer.status != 200) return refused(p, r);
+    if (*r->answer.etag && !strpbrk(r->answer.etag, "<&>")) return 0;
+    return kvc_fail(e, KVC_ERR_IO, "S3 bucket '%s': the server names no ETag of a part",
+                    p->l->setup.bucket);
+}
+
 static int send_parts(struct put *p, struct kvc_s3_request *part, size_t n, size_t bytes,
                       char (*number)[24], const char *id) {
-    int status = 0;
     for (size_t i = 0; i < n; i++) {
         const size_t first = i * bytes, left = p->size - first;
         snprintf(number[i], sizeof number[i], "%zu", i + 1);
@@ -116,23 +121,8 @@ static int send_parts(struct put *p, struct kvc_s3_request *part, size_t n, size
                                           .query = {{"partNumber", number[i]}, {"uploadId", id}},
                                           .body = p->data + first,
                                           .size = left < bytes ? left : bytes};
-        kvc_s3_add(&p->c, &part[i]);
     }
-    for (size_t left = n; left && !status; left--) {
-        struct kvc_s3_request *r;
-        status = kvc_s3_next(&p->c, &r, p->e);
-        if (status) break;
-        if (*r->why || r->answer.status != 200) status = refused(p, r);
-        else if (!*r->answer.etag || strpbrk(r->answer.etag, "<&>"))
-            status = kvc_fail(p->e, KVC_ERR_IO,
-                              "S3 bucket '%s': the server names no ETag of a part",
-                              p->l->setup.bucket);
-    }
-    for (size_t i = 0; i < n; i++) {
-        kvc_s3_cancel(&p->c, &part[i]);
-        kvc_s3_request_free(&part[i]);
-    }
-    return status;
+    return kvc_s3_ask_all(&p->c, part, n, take_part, p, p->e);
 }
 
 /* Writes the document that lists the parts. */
@@ -244,4 +234,121 @@ int kvc_s3_put(struct kvc_tier *tier, const struct kvc_object *o, const void *da
     *there = p.there;
     kvc_s3_remember(p.l->memory, o, KVC_S3_THERE, p.there ? 0 : size, kvc_now());
     return 0;
+}
+
+/* --- uploads that came to nothing --- */
+
+#define SECOND INT64_C(1000000)
+#define TRIES 12
+
+struct upload {
+    struct upload *next;
+    char name[KVC_OBJECT_NAME], id[1024];
+    unsigned tries;
+    kvc_instant due;
+};
+
+struct kvc_s3_aborts {
+    struct kvc_s3 *l;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    pthread_t thread;
+    struct upload *list;
+    int running, stop;
+    kvc_instant last; /* of the last tries, once it is to stop */
+};
+
+/* Removes an upload. Returns 0 once it is gone. */
+static int remove_upload(struct kvc_s3_aborts *a, const struct upload *u, kvc_instant deadline) {
+    struct kvc_s3_request r = {.method = "DELETE", .name = u->name, .query = {{"uploadId", u->id}}};
+    struct kvc_s3_call c;
+    if (kvc_s3_call_begin(&c, a->l, deadline, NULL)) return -1;
+    int status = kvc_s3_ask(&c, &r, NULL);
+    if (!status && r.answer.status / 100 != 2 && r.answer.status != 404) status = -1;
+    kvc_s3_call_end(&c);
+    kvc_s3_request_free(&r);
+    return status;
+}
+
+/* Takes the upload that is due, with the lock held. Sets *wait to the time of the next one. */
+static struct upload *take_due(struct kvc_s3_aborts *a, kvc_instant now, kvc_instant *wait) {
+    *wait = INT64_MAX;
+    for (struct upload **at = &a->list; *at; at = &(*at)->next) {
+        struct upload *u = *at;
+        if (a->stop || u->due <= now) {
+            *at = u->next;
+            return u;
+        }
+        if (u->due < *wait) *wait = u->due;
+    }
+    return NULL;
+}
+
+static void *work(void *state) {
+    struct kvc_s3_aborts *a = state;
+    pthread_mutex_lock(&a->lock);
+    for (;;) {
+        kvc_instant now = kvc_now(), wait;
+        struct upload *u = take_due(a, now, &wait);
+        if (!u && a->stop) break;
+        if (!u) {
+            kvc_wait_until(&a->more, &a->lock, wait);
+            continue;
+        }
+        const int stop = a->stop;
+        const kvc_instant deadline = stop ? a->last : now + 5 * SECOND;
+        pthread_mutex_unlock(&a->lock);
+        const int failed = remove_upload(a, u, deadline);
+        pthread_mutex_lock(&a->lock);
+        if (!failed || stop || ++u->tries == TRIES) {
+            free(u);
+            continue;
+        }
+        u->due = kvc_now() + (SECOND / 8 << (u->tries < 9 ? u->tries : 9));
+        u->next = a->list;
+        a->list = u;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+struct kvc_s3_aborts *kvc_s3_aborts_new(struct kvc_s3 *l) {
+    struct kvc_s3_aborts *a = calloc(1, sizeof *a);
+    if (!a) return NULL;
+    a->l = l;
+    kvc_condition_init(&a->more);
+    pthread_mutex_init(&a->lock, NULL);
+    return a;
+}
+
+void kvc_s3_abort(struct kvc_s3_aborts *a, const char *name, const char *upload) {
+    struct upload *u = calloc(1, sizeof *u);
+    if (!u) return; /* a rule of the bucket removes it later */
+    memcpy(u->name, name, strlen(name) + 1);
+    memcpy(u->id, upload, strlen(upload) + 1);
+    pthread_mutex_lock(&a->lock);
+    u->next = a->list;
+    a->list = u;
+    if (!a->running) a->running = !pthread_create(&a->thread, NULL, work, a);
+    pthread_cond_signal(&a->more);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void kvc_s3_aborts_free(struct kvc_s3_aborts *a) {
+    if (!a) return;
+    pthread_mutex_lock(&a->lock);
+    a->stop = 1;
+    a->last = kvc_now() + 2 * SECOND;
+    pthread_cond_signal(&a->more);
+    const int running = a->running;
+    pthread_mutex_unlock(&a->lock);
+    if (running) pthread_join(a->thread, NULL);
+    while (a->list) {
+        struct upload *u = a->list;
+        a->list = u->next;
+        free(u);
+    }
+    pthread_cond_destroy(&a->more);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
 }

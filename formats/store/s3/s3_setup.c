@@ -1,5 +1,5 @@
 /* s3_setup.c: reads options and credentials. Spec: S3.md, "Options" and "Credentials". */
-#include "formats/store/s3/s3_setup.h"
+#include "formats/store/s3/s3_state.h"
 
 #include <errno.h>
 #include <inttypes.h>

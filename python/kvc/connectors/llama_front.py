@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from socketserver import ThreadingTCPServer
-from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 
 import h11
 
@@ -70,7 +70,7 @@ class Peer:
                 self.http.receive_data(data)
                 return bool(data)
             with suppress(OSError):
-                if client.recv(1, socket.MSG_PEEK):
+                if client and client.recv(1, socket.MSG_PEEK):
                     watched.unregister(client)  # its next request, which hides the end
                     continue
             raise ClientGone
@@ -87,7 +87,9 @@ class Client(Peer):
     def __init__(self, sock: socket.socket, front: "Front") -> None:
         super().__init__(sock, h11.SERVER, self.take_time)
         self._front, self._proxy, self._reserved = front, front.proxy, 0
-        self.method, self.path, self.body, self._headers = b"", "", b"", ()
+        self.method, self.path = b"", ""
+        self.body: Union[bytes, bytearray] = b""
+        self._headers: Any = ()
 
     def serve(self) -> None:
         """Answers requests until the connection ends."""
@@ -282,7 +284,7 @@ class Front(ThreadingTCPServer):
     def __init__(self, address: Tuple[str, int], proxy: Proxy, limit: int) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        super().__init__(address, Client)
+        super().__init__(address, Client)  # type: ignore[arg-type]  # finish_request() makes it
         self.proxy, self.limit = proxy, limit
         self._lock, self._open = threading.Lock(), 0
         self._reading: Dict[socket.socket, None] = {}  # in the order in which they began to wait

@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import List, Optional
 
-from .. import __version__
+from .._lib import VERSION
 from ..errors import Error
 from ..store import Store
 from .llama_http import Server
@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add("--timeout", type=float, default=3600, metavar="S", help="seconds that the server may take to begin its answer (%(default)s)")
     add("--grace", type=float, default=10, metavar="S", help="seconds to store what waits, after SIGTERM (%(default)s)")
     add("-v", "--verbose", action="store_true", help="a line for each completion")
-    add("-V", "--version", action="version", version=f"kvc-llama-proxy {__version__}")
+    add("-V", "--version", action="version", version=f"kvc-llama-proxy {VERSION}")
     return p
 
 

@@ -97,7 +97,7 @@ class Prefixes:
     @staticmethod
     def _ask(caller: Caller) -> Dict[str, Any]:
         """Returns what the server tells of itself: its model, and a word that is another whenever it is started."""
-        props = caller.get("/props")
+        props: Dict[str, Any] = caller.get("/props")
         props.pop("is_sleeping", None)
         return props
 
@@ -154,7 +154,7 @@ class Prefixes:
         asked = tokens[:-1]  # the last one must be computed
         if served.whole:
             file = served.namespace.get_whole(asked)
-            found = len(file.tokens) if file is not None else 0
+            found = _length(file) if file is not None else 0
         else:
             with served.namespace.find(asked) as hit:
                 found = hit.tokens
@@ -162,7 +162,7 @@ class Prefixes:
         if file is None:
             return Found(found)
         with file:
-            found = len(file.tokens)
+            found = _length(file)
             if found < held + self.min_tokens:
                 return Found(found)
             name = self.folder.name()
@@ -184,6 +184,12 @@ class Prefixes:
             return served.namespace.put(file, wait=False), tokens
         finally:
             file.close()  # does nothing while it is the store's
+
+
+def _length(file: File) -> int:
+    """Returns the number of a cache's tokens."""
+    tokens = file.tokens
+    return 0 if tokens is None else len(tokens)
 
 
 def save(caller: Caller, slot: Slot, name: str) -> int:

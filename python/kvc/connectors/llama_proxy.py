@@ -7,17 +7,18 @@ the answer it saves the slot and puts it into the store. Whatever fails, the req
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
 from .. import arrays
+from .base import Counters
 from .llama_http import Caller, ClientGone, Outcome, Refused, Room, Server
 from .llama_model import Found, Served, Off, Prefixes, restore, save, state_of
 from .llama_slots import Busy, Mark, Slot, SlotFolder
@@ -129,21 +130,16 @@ class Proxy:
         self.server, self.prefixes, self.slots, self.folder = server, prefixes, prefixes.slots, folder
         self.max_body, self.max_tokens, self.wait, self.verbose = max_body, max_tokens, wait, verbose
         self.room = Room(max_memory)
-        self.counters = Counter({name: 0 for name in COUNTERS})
-        self.reasons: Counter = Counter()
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+        self.counters = Counters(logging.getLogger(__name__), *COUNTERS)
+        self.reasons: Dict[str, int] = {}
+        self._idle = threading.Condition()
         self._working = 0
         self._said = ""
 
     # --- counting and telling ---
 
-    def count(self, name: str, n: int = 1) -> None:
-        with self._lock:
-            self.counters[name] += n
-
     def failed(self, what: str, problem: BaseException) -> None:
-        self.count("failures")
+        self.counters.add(failures=1)
         self.say(f"{what}: {problem or type(problem).__name__}")
 
     def say(self, text: str) -> None:
@@ -153,16 +149,13 @@ class Proxy:
             print(f"kvc-llama-proxy: {plain(text)}", file=sys.stderr, flush=True)
 
     def stats(self) -> Dict[str, Any]:
-        with self._lock:
-            own = {**self.counters, "passed_reasons": dict(self.reasons)}
+        own = {**self.counters.read(), "passed_reasons": dict(self.reasons)}
         return {"proxy": own, "slots": self.slots.report(), "namespace": self.prefixes.name, "off": self.prefixes.why_off,
                 "store": self.prefixes.store.stats}
 
     def metrics(self) -> str:
-        with self._lock:
-            own = dict(self.counters)
         lines = [f"# HELP kvc_llama_{name} {COUNTERS[name]}\n# TYPE kvc_llama_{name} counter\nkvc_llama_{name} {value}\n"
-                 for name, value in own.items()]
+                 for name, value in self.counters.read().items()]
         return "".join(lines) + self.prefixes.store.prometheus()
 
     # --- a completion ---
@@ -171,7 +164,7 @@ class Proxy:
         """Passes a completion on, with what the store has of its prompt."""
         began, task, why = time.monotonic(), None, ""
         self._work(1)
-        self.count("requests")
+        self.counters.add(requests=1)
         try:
             task = self._prepare(client)
         except Passed as reason:
@@ -183,15 +176,15 @@ class Proxy:
             why = "failure"
             self.failed("the store is not used for a request", problem)
         if why:
-            with self._lock:
-                self.counters["passed"] += 1
-                self.reasons[why] += 1
+            self.counters.add(passed=1)
+            with self._idle:
+                self.reasons[why] = self.reasons.get(why, 0) + 1
         prepared, outcome = time.monotonic() - began, Outcome()
         try:
             client.pass_on(self.server, outcome, self._headers(task, why))
-            self.count("server_errors", not 0 < outcome.status < 400)
+            self.counters.add(server_errors=not 0 < outcome.status < 400)
         except ClientGone:
-            self.count("clients_gone")
+            self.counters.add(clients_gone=1)
             raise
         finally:
             if task:
@@ -257,14 +250,11 @@ class Proxy:
                 task.restored = self._load(task, task.found.name)
         except Exception as problem:
             self.failed(f"nothing is restored into slot {slot.number}", problem)
-        with self._lock:
-            self.counters["prompt_tokens"] += task.tokens.size
-            self.counters["slot_tokens"] += task.held
-            self.counters["slot_hits"] += task.held > 0 and not task.restored
-            self.counters["hits"] += task.restored > 0
-            self.counters["restored_tokens"] += task.restored
-            self.counters["restored_bytes"] += task.found.bytes if task.restored else 0
-            self.counters["restore_microseconds"] += int(1e6 * (time.monotonic() - began))
+        self.counters.add(
+            prompt_tokens=task.tokens.size, slot_tokens=task.held, hits=task.restored > 0,
+            slot_hits=task.held > 0 and not task.restored, restored_tokens=task.restored,
+            restored_bytes=task.found.bytes if task.restored else 0,
+            restore_microseconds=int(1e6 * (time.monotonic() - began)))
 
     def _load(self, task: Task, name: str) -> int:
         slot, task.held = task.slot, 0
@@ -325,7 +315,7 @@ class Proxy:
             return None
         reused = _REUSED.findall(outcome.tail)
         if reused and task.restored and int(reused[-1]) < min(task.restored, task.tokens.size - 1):
-            self.count("unused_restores")
+            self.counters.add(unused_restores=1)
         state = state_of(task.caller, slot)
         total = int(state.get("n_prompt_tokens", 0))
         if task.tokens.size + int(generated[-1]) + 1 >= int(state["n_ctx"]) or state.get("is_processing"):
@@ -352,12 +342,11 @@ class Proxy:
         return total // chunk * chunk > task.found.tokens
 
     def _put(self, task: Task, name: str, mark: Optional[Mark]) -> None:
-        self.count("saves")
-        self.count("saved_bytes", self.folder.size(name))
+        self.counters.add(saves=1, saved_bytes=self.folder.size(name))
         taken, tokens = self.prefixes.put(task.served, name, task.tokens)
         self.slots.learn(task.slot, mark, tokens)
         if not taken:
-            self.count("dropped")
+            self.counters.add(dropped=1)
 
 
 if __name__ == "__main__":

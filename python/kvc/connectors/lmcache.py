@@ -8,33 +8,54 @@ LMCache hands out flat bytes and a key `model@rank@group@hash[@salt]`; adapter_p
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..arrays import Key
 from ..errors import Code, Error
-from ..file import Path
-from ..pack import open_arrays
-from ..store import Namespace, Store
-from .pages import Counters, Geometry, Workers, facts_of_pages, name_of, open_namespace, scale_facts
+from .base import (Caches, Connection, Geometry, PageOptions, Workers, facts_of_caches,
+                   scale_facts)
 
 Completion = Tuple[int, bool, str, Optional[List[bool]]]  # number, success, error, result of each key
 # [2, layers, tokens, heads * dim], [layers, tokens, heads * 2 * dim], [layers, tokens, dim] of latents
 _ORDERS = {"2ltd": "clthd", "fused": "lthcd", "mla": "clthd"}
 _SIZES = 1 << 16  # of stored chunks that nobody has asked for
+_FORM = ("layers", "heads", "dim", "dtype", "layout")  # options that a group may have of its own
+_COUNTERS = ("lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys", "stored_keys",
+             "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
+
+
+@dataclass(frozen=True)
+class Options(PageOptions):
+    """adapter_params; LMCACHE.md has a table."""
+
+    layers: Optional[int] = None
+    heads: Optional[int] = None  # KV heads of a rank; latents have none
+    dim: Optional[int] = None
+    dtype: Any = None
+    layout: str = "2ltd"
+    chunk: Optional[int] = None  # tokens of every chunk
+    groups: Optional[Mapping[str, Mapping[str, Any]]] = None  # what other object groups have, by number: {"1": {"layers": 4}}
+    waiting: int = 1024
+    deadline: float = 1.0
+    load_deadline: float = 10.0
+    seconds: int = 0
+    log_seconds: float = 300.0
 
 
 class _Chunk:
     """The form of the chunks of an object group: geometry, and the order of their axes."""
 
     def __init__(self, form: Mapping[str, Any]) -> None:
-        unknown = sorted(set(form) - {"layers", "heads", "dim", "dtype", "layout"})
+        unknown = sorted(set(form) - set(_FORM))
         if unknown:
             raise Error(Code.USAGE, f"a group has layers, heads, dim, dtype and layout, and no {unknown[0]}")
         layout, heads = form["layout"], form["heads"]
@@ -47,11 +68,6 @@ class _Chunk:
     def views(self, buffer: Any) -> Dict[Key, np.ndarray]:
         """Returns the tensors of a chunk by layer and role, without a copy."""
         return self.geometry.views(buffer, self._order)
-
-
-def _last_first(keys: Sequence[str]) -> range:
-    """Returns the order in which chunks are used: what a prompt begins with comes last, and is thus evicted last."""
-    return range(len(keys) - 1, -1, -1)
 
 
 class _Batch:
@@ -78,67 +94,34 @@ class _Batch:
         self._report((self.number, ok, self._error, self._results if self._each else None))
 
 
-class _Job:
-    """Some keys of a batch, for a worker."""
-
-    def __init__(self, batch: _Batch, at: int, size: int, work: Callable[[], Sequence[bool]], counters: Counters) -> None:
-        self._batch, self._at, self._size, self._work, self._counters = batch, at, size, work, counters
-
-    def __call__(self) -> None:
-        try:
-            self._batch.done(self._at, self._work())
-        except Exception as problem:  # a worker must live, and LMCache must get its answer
-            self._counters.trouble("errors", str(problem))
-            self._batch.done(self._at, [False] * self._size, str(problem))
-
-    def drop(self, why: str) -> None:
-        """Answers that nothing was done."""
-        self._counters.trouble("dropped", f"a chunk was neither stored nor loaded: {why}", self._size)
-        self._batch.done(self._at, [False] * self._size, why)
-
-
 class KvcClient:
     """What LMCache's NativeConnectorL2Adapter calls. No method waits, and none raises because of the store.
 
-    `levels` is a store (kvc-store(1)). `layers`, `heads` (KV heads of a rank), `dim` and `dtype` are the geometry of a chunk, `layout` its
-    order; latents (layout "mla") have no `heads`. `groups` has what other object groups have in another way, by their numbers:
-    {"1": {"layers": 4}}. `chunk`, if given, are the tokens of every chunk. `weights` are the model's files;
-    without them the name in the keys identifies the model. `scale` and `scale_source` are for types of
-    8 bits (pages.scale_facts()).
+    `levels` is a store (kvc-store(1)); the other options are those of Options. Without `weights` the name in the keys identifies the model.
     """
 
-    def __init__(self, levels: str, *, layers: int, dim: int, dtype: str, heads: Optional[int] = None,
-                 layout: str = "2ltd", chunk: Optional[int] = None,
-                 groups: Optional[Mapping[str, Mapping[str, Any]]] = None, recipe: str = "fast",
-                 weights: Optional[Path] = None, pairing: Optional[str] = None, scale: Any = None,
-                 scale_source: Optional[str] = None, tenant_file: Optional[Path] = None,
-                 key_file: Optional[Path] = None, threads: int = 4, waiting: int = 1024,
-                 deadline: float = 1.0, load_deadline: float = 10.0, seconds: int = 0,
-                 log_seconds: float = 300.0) -> None:
-        own = {"layers": layers, "heads": heads, "dim": dim, "dtype": dtype, "layout": layout}
+    def __init__(self, levels: str, **given: Any) -> None:
+        self._options = o = Options.take({"levels": levels, **given}, "adapter_params")
+        own = {name: getattr(o, name) for name in _FORM}
         self._chunks = {0: _Chunk(own)}
-        self._chunks.update({int(str(group), 16): _Chunk({**own, **other}) for group, other in (groups or {}).items()})
-        self._tokens, self._seconds, self._log_seconds = chunk, seconds, log_seconds
-        self._namespace_options = {"recipe": recipe, "tenant_file": tenant_file}
-        self._log = _logger()
-        self._about = {"pairing": pairing, "weights": weights}
-        self._scales = {dtype: scale_facts(dtype, scale, scale_source, log=self._log)
+        self._chunks.update({int(str(group), 16): _Chunk({**own, **other})
+                             for group, other in (o.groups or {}).items()})
+        log = _logger()
+        self._scales = {dtype: scale_facts(dtype, o.scale, o.scale_source, log=log)
                         for dtype in {form.geometry.dtype for form in self._chunks.values()}}
-        self._counters = Counters(self._log, "lookup_keys", "found_keys", "load_keys", "loaded_keys", "loaded_bytes", "store_keys",
-                                  "stored_keys", "stored_bytes", "deleted_keys", "foreign", "not_loaded", "not_stored", "dropped", "errors")
         self.stored: Optional[Dict[str, int]] = None  # bytes of chunks by their keys, as they are stored, for whoever asks for them
-        self._namespaces: Dict[Tuple[str, int], Tuple[Namespace, Dict[str, Any]]] = {}
+        self._caches: Dict[Tuple[str, int], Caches] = {}
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._completions: List[Completion] = []
         self._number = 0
         self._closed = False
         self._logged = time.monotonic()
-        self._store = Store(levels, timeout=deadline, local_timeout=deadline, load_timeout=load_deadline, key_file=key_file)
-        for own_chunk in self._chunks.values():  # a wrong recipe or file is said now, and not at each chunk
-            open_namespace(self._store, own_chunk.geometry, self._facts(own_chunk.geometry, "any"), **self._namespace_options).close()
+        self._kvc = Connection(o, log, *_COUNTERS)
+        for form in self._chunks.values():  # a wrong recipe or file is said now, and not at each chunk
+            self._open("any", form).namespace.close()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._workers = Workers(threads, waiting, "kvc-lmcache")
+        self._workers = Workers(o.threads, o.waiting, "kvc-lmcache")
 
     # --- what LMCache calls ---
 
@@ -147,29 +130,19 @@ class KvcClient:
         return self._fd
 
     def submit_batch_set(self, keys: Sequence[str], buffers: Sequence[Any]) -> int:
-        self._counters.add("store_keys", len(keys))
-        batch = self._batch(len(keys), each=False)
-        for i in _last_first(keys):
-            self._submit(batch, i, 1, lambda key=keys[i], buffer=buffers[i]: [self._put(key, buffer)], store=True)
-        return batch.number
+        self._kvc.counters.add(store_keys=len(keys))
+        return self._move(keys, buffers, self._put, store=True)
 
     def submit_batch_get(self, keys: Sequence[str], buffers: Sequence[Any]) -> int:
-        self._counters.add("load_keys", len(keys))
-        batch = self._batch(len(keys), each=True)
-        for i in _last_first(keys):
-            self._submit(batch, i, 1, lambda key=keys[i], buffer=buffers[i]: [self._load(key, buffer)])
-        return batch.number
+        self._kvc.counters.add(load_keys=len(keys))
+        return self._move(keys, buffers, self._load)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        self._counters.add("lookup_keys", len(keys))
-        batch = self._batch(len(keys), each=True)
-        self._submit(batch, 0, len(keys), lambda keys=list(keys): self._find(keys))
-        return batch.number
+        self._kvc.counters.add(lookup_keys=len(keys))
+        return self._ask(keys, self._find)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
-        batch = self._batch(len(keys), each=True)
-        self._submit(batch, 0, len(keys), lambda keys=list(keys): self._drop(keys))
-        return batch.number
+        return self._ask(keys, self._drop)
 
     def drain_completions(self) -> List[Completion]:
         """Returns what was completed since the last call."""
@@ -187,19 +160,15 @@ class KvcClient:
         with self._lock:
             if self._closed:
                 return
-        for job in self._workers.close():
-            job.drop("the adapter was closed")  # type: ignore[attr-defined]
+        self._workers.close()
         with self._lock:
             self._closed = True
             os.close(self._fd)
-        self._log.info("%s", self._summary())
-        for namespace, _ in self._namespaces.values():
-            namespace.close()
-        self._store.close()
+        self._kvc.close()
 
     def stats(self) -> Dict[str, Any]:
         """Returns the counters of this adapter, and those of the store while it is open."""
-        return {**self._counters.read(), "store": None if self._store.closed else self._store.stats}
+        return self._kvc.stats()
 
     # --- jobs ---
 
@@ -209,11 +178,39 @@ class KvcClient:
             number = self._number
         return _Batch(number, size, each, self._report)
 
-    def _submit(self, batch: _Batch, at: int, size: int, work: Callable[[], Sequence[bool]], store: bool = False) -> None:
-        if size:
-            job = _Job(batch, at, size, work, self._counters)
-            if not self._workers.submit(job, store=store):
-                job.drop("too many chunks wait")
+    def _move(self, keys: Sequence[str], buffers: Sequence[Any], work: Callable[[str, Any], bool], store: bool = False) -> int:
+        """Stores or loads each chunk by itself. What a prompt begins with comes last, and is thus evicted last."""
+        batch = self._batch(len(keys), each=not store)
+        for i in reversed(range(len(keys))):
+            self._submit(batch, i, 1, functools.partial(self._one, work, keys[i], buffers[i]), store)
+        return batch.number
+
+    @staticmethod
+    def _one(work: Callable[[str, Any], bool], key: str, buffer: Any) -> List[bool]:
+        return [work(key, buffer)]
+
+    def _ask(self, keys: Sequence[str], work: Callable[[Sequence[str]], List[bool]]) -> int:
+        """Asks the store something of all keys at once."""
+        batch = self._batch(len(keys), each=True)
+        if keys:
+            self._submit(batch, 0, len(keys), functools.partial(work, list(keys)))
+        return batch.number
+
+    def _submit(self, batch: _Batch, at: int, size: int, work: Callable[[], List[bool]], store: bool = False) -> None:
+        """Has a worker do the work for some keys of a batch, and answer."""
+
+        def run() -> None:
+            try:
+                batch.done(at, work())
+            except Exception as problem:  # a worker must live, and LMCache must get its answer
+                self._kvc.counters.trouble("errors", str(problem))
+                batch.done(at, [False] * size, str(problem))
+
+        def drop(why: str) -> None:
+            self._kvc.counters.trouble("dropped", f"a chunk was neither stored nor loaded: {why}", size)
+            batch.done(at, [False] * size, why)
+
+        self._workers.submit(run, drop, store=store)
 
     def _report(self, completion: Completion) -> None:
         now = time.monotonic()
@@ -221,106 +218,85 @@ class KvcClient:
             self._completions.append(completion)
             if not self._closed:
                 os.eventfd_write(self._fd, 1)
-            say = now - self._logged >= self._log_seconds > 0
+            say = now - self._logged >= self._options.log_seconds > 0
             if say:
                 self._logged = now
         if say:
-            self._log.info("%s", self._summary())
-
-    def _summary(self) -> str:
-        return "kvc: " + ", ".join(f"{name} {n}" for name, n in self._counters.read().items() if n)
+            self._kvc.log.info("kvc: %s", self._kvc.counters)
 
     # --- one chunk ---
 
-    def _chunk(self, key: str) -> Tuple[str, int, "_Chunk"]:
-        """Returns model, group and the form of the chunk of a key."""
+    def _open(self, model: str, form: "_Chunk") -> Caches:
+        o = self._options
+        facts = facts_of_caches(form.geometry, model=model, weights=o.weights, pairing=o.pairing,
+                                scales=self._scales[form.geometry.dtype])
+        return Caches(self._kvc, form.geometry, facts, unit="chunk", counted="keys")
+
+    def _of(self, key: str) -> Tuple[Caches, "_Chunk"]:
+        """Returns where a key's chunk is kept, which is opened at the first key of its model and group, and its form."""
         parts = key.split("@")
         if len(parts) not in (4, 5):
             raise Error(Code.USAGE, f"the key '{key}' is not model@rank@group@hash")
-        group = int(parts[2], 16)
+        model, group = parts[0], int(parts[2], 16)
         if group not in self._chunks:
             raise Error(Code.USAGE, f"chunks of object group {group:x} have no geometry: name its layers in 'groups'")
-        return parts[0], group, self._chunks[group]
-
-    def _facts(self, geometry: Geometry, model: str) -> Dict[str, Any]:
-        return facts_of_pages(geometry, model=model, scales=self._scales[geometry.dtype], **self._about)
-
-    def _namespace(self, key: str) -> Tuple[Namespace, Dict[str, Any], "_Chunk"]:
-        """Returns the namespace of a key, which is opened at the first key of its model and group."""
-        model, group, chunk = self._chunk(key)
         with self._opening:
-            if (model, group) not in self._namespaces:
-                facts = self._facts(chunk.geometry, model)
-                self._namespaces[model, group] = open_namespace(self._store, chunk.geometry, facts, **self._namespace_options), facts
-            namespace, facts = self._namespaces[model, group]
-        return namespace, facts, chunk
+            if (model, group) not in self._caches:
+                self._caches[model, group] = self._open(model, self._chunks[group])
+            return self._caches[model, group], self._chunks[group]
 
     def _fits(self, geometry: Geometry, key: str, buffer: Any) -> bool:
-        size = memoryview(buffer).nbytes
+        size, due = memoryview(buffer).nbytes, self._options.chunk
         tokens = geometry.tokens(size)
-        if tokens and (self._tokens is None or tokens == self._tokens):
+        if tokens and due in (None, tokens):
             return True
-        self._counters.trouble("foreign", f"chunk {key} has {size} bytes, which are not "
-                                          f"{self._tokens or 'whole'} tokens of {geometry.token_bytes} bytes: see adapter_params")
+        self._kvc.counters.trouble("foreign", f"chunk {key} has {size} bytes, which are not "
+                                   f"{due or 'whole'} tokens of {geometry.token_bytes} bytes: see adapter_params")
         return False
 
     def _put(self, key: str, buffer: Any) -> bool:
-        namespace, facts, chunk = self._namespace(key)
-        if not self._fits(chunk.geometry, key, buffer):
+        caches, form = self._of(key)
+        if not self._fits(form.geometry, key, buffer):
             return False
         told: List[int] = []
-        with open_arrays(chunk.views(buffer), dtype=chunk.geometry.dtype, facts=facts) as f:
-            stored = namespace.put_name(name_of(key), f, seconds=self._seconds, told=told)
+        stored = caches.put(key, form.views(buffer), seconds=self._options.seconds, told=told)
         if stored and self.stored is not None and told[0]:
             if len(self.stored) >= _SIZES:
                 self.stored.clear()
             self.stored[key] = told[0]
-        if stored:
-            self._counters.add("stored_keys")
-            self._counters.add("stored_bytes", memoryview(buffer).nbytes)
-        else:
-            self._counters.trouble("not_stored", f"no tier of the store keeps chunk {key}")
         return stored
 
     def _load(self, key: str, buffer: Any) -> bool:
-        namespace, _, chunk = self._namespace(key)
-        if not self._fits(chunk.geometry, key, buffer):
-            return False
-        loaded = namespace.load_name(name_of(key), chunk.views(buffer), dtype=chunk.geometry.dtype, threads=1)
-        if loaded:
-            self._counters.add("loaded_keys")
-            self._counters.add("loaded_bytes", memoryview(buffer).nbytes)
-        else:
-            self._counters.trouble("not_loaded", f"chunk {key} is not in the store, or damaged: it is computed again")
-        return loaded
+        caches, form = self._of(key)
+        return self._fits(form.geometry, key, buffer) and caches.load(key, form.views(buffer))
 
-    def _by_namespace(self, keys: Sequence[str]) -> Dict[Namespace, List[int]]:
-        """Returns the numbers of keys by namespace, without those that have no geometry."""
-        found: Dict[Namespace, List[int]] = {}
+    def _by_caches(self, keys: Sequence[str]) -> Dict[Caches, List[int]]:
+        """Returns the numbers of keys by where they are kept, without those that have no geometry."""
+        found: Dict[Caches, List[int]] = {}
         for i, key in enumerate(keys):
             try:
-                found.setdefault(self._namespace(key)[0], []).append(i)
+                found.setdefault(self._of(key)[0], []).append(i)
             except (Error, ValueError) as problem:
-                self._counters.trouble("foreign", str(problem))
+                self._kvc.counters.trouble("foreign", str(problem))
         return found
 
     def _find(self, keys: Sequence[str]) -> List[bool]:
         results = [False] * len(keys)
-        for namespace, numbers in self._by_namespace(keys).items():
-            for i, there in zip(numbers, namespace.find_names([name_of(keys[i]) for i in numbers])):
+        for caches, numbers in self._by_caches(keys).items():
+            for i, there in zip(numbers, caches.find([keys[i] for i in numbers])):
                 results[i] = there
-        self._counters.add("found_keys", sum(results))
+        self._kvc.counters.add(found_keys=sum(results))
         return results
 
     def _drop(self, keys: Sequence[str]) -> List[bool]:
         """Removes chunks. All that are in no tier afterwards count as removed, as LMCache counts what it frees."""
         results = [False] * len(keys)
-        for namespace, numbers in self._by_namespace(keys).items():
-            names = [name_of(keys[i]) for i in numbers]
-            namespace.drop_names(names)
-            for i, there in zip(numbers, namespace.find_names(names)):
+        for caches, numbers in self._by_caches(keys).items():
+            names = [keys[i] for i in numbers]
+            caches.drop(names)
+            for i, there in zip(numbers, caches.find(names)):
                 results[i] = not there
-        self._counters.add("deleted_keys", sum(results))
+        self._kvc.counters.add(deleted_keys=sum(results))
         return results
 
 

@@ -8,7 +8,6 @@ The host pool tells layers, heads, types and layout. Pages are read and written 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import time
@@ -21,9 +20,7 @@ import numpy as np
 
 from ..arrays import Key
 from ..errors import Code, Error
-from ..pack import open_arrays
-from ..store import Namespace, Store
-from .pages import Counters, facts_of_pages, name_of, open_namespace, scale_facts
+from .base import Caches, Connection, PageOptions, facts_of_caches, guarded, scale_facts
 from .sglang_pool import KV, Foreign, HostPool, is_writer, shard_of
 
 try:
@@ -40,27 +37,23 @@ try:
 except ImportError:
     StorageMetrics = None  # type: ignore[assignment,misc]
 
-_OPTIONS = {"levels", "recipe", "weights", "pairing", "tenant_file", "key_file", "threads", "deadline", "load_deadline", "seconds",
-            "scale", "scale_source"}
 _OF_SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "prefetch_threshold", "prefetch_timeout_base",
               "prefetch_timeout_per_ki_token", "hicache_storage_pass_prefix_keys", "tp_lcm_size"}
+_COUNTERS = ("lookup_pages", "found_pages", "load_pages", "loaded_pages", "loaded_bytes", "store_pages", "stored_pages",
+             "stored_bytes", "not_loaded", "not_stored", "foreign", "errors")
 
 
-def _attempt(value: Callable[["KvcStorage", Sequence[str]], Any]) -> Callable:
-    """Makes a method that never raises: an exception would end SGLang's thread. It returns value(self, keys) instead."""
+@dataclass(frozen=True)
+class Options(PageOptions):
+    """kvc's keys of the extra config; SGLANG.md has a table."""
 
-    def wrap(method: Callable) -> Callable:
-        @functools.wraps(method)
-        def guarded(self: "KvcStorage", keys: Any, *arguments: Any, **options: Any) -> Any:
-            try:
-                return method(self, keys, *arguments, **options)
-            except Exception as problem:
-                self._counters.trouble("errors", f"{method.__name__}: {problem}")
-                return value(self, keys)
+    deadline: float = 1.0
+    load_deadline: float = 10.0
+    seconds: int = 0
 
-        return guarded
 
-    return wrap
+def _none_of(storage: "KvcStorage", keys: Sequence[str], *_: Any, **__: Any) -> List[bool]:
+    return [False] * len(keys)
 
 
 class KvcStorage(HiCacheStorage):
@@ -71,21 +64,12 @@ class KvcStorage(HiCacheStorage):
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         extra = {**(storage_config.extra_config or {}), **(kwargs or {})}
-        o = {name: value for name, value in extra.items() if name not in _OF_SGLANG}
-        unknown = sorted(set(o) - _OPTIONS)
-        if unknown or "levels" not in o:
-            raise Error(Code.USAGE, f"the extra config {'has unknown keys: ' + ', '.join(unknown) if unknown else 'lacks levels'}; "
-                                    f"kvc's are {', '.join(sorted(_OPTIONS))}")
-        self._log = logging.getLogger(__name__)
-        self._counters = Counters(self._log, "lookup_pages", "found_pages", "load_pages", "loaded_pages", "loaded_bytes", "store_pages",
-                                  "stored_pages", "stored_bytes", "not_loaded", "not_stored", "foreign", "errors")
-        self._config, self._options = storage_config, o
-        self._threads = int(o.get("threads", 4))
-        deadline = float(o.get("deadline", 1.0))
-        self._store = Store(o["levels"], timeout=deadline, local_timeout=deadline, load_timeout=float(o.get("load_deadline", 10.0)),
-                            key_file=o.get("key_file"))
-        self._loaders = ThreadPoolExecutor(self._threads, "kvc-sglang-load")
-        self._storers = ThreadPoolExecutor(self._threads, "kvc-sglang-store")
+        given = {name: value for name, value in extra.items() if name not in _OF_SGLANG}
+        self._options = Options.take(given, "the extra config")
+        self._kvc = Connection(self._options, logging.getLogger(__name__), *_COUNTERS)
+        self._config = storage_config
+        self._loaders = ThreadPoolExecutor(self._options.threads, "kvc-sglang-load")
+        self._storers = ThreadPoolExecutor(self._options.threads, "kvc-sglang-store")
         self._pools: Dict[str, _Kept] = {}
         self._moved: Dict[str, Deque[Tuple[int, float]]] = {name: deque(maxlen=1024) for name in ("prefetch", "backup")}
 
@@ -104,11 +88,11 @@ class KvcStorage(HiCacheStorage):
 
     def _open(self, host_pool: Any, name: str) -> None:
         pool, o = HostPool(host_pool, name, self._config), self._options
-        facts = facts_of_pages(pool.geometry, model=self._config.model_name, weights=o.get("weights"), pairing=o.get("pairing"),
-                               shard=shard_of(self._config),
-                               scales=scale_facts(pool.geometry.dtype, o.get("scale"), o.get("scale_source"), log=self._log))
-        namespace = open_namespace(self._store, pool.geometry, facts, recipe=o.get("recipe", "fast"), tenant_file=o.get("tenant_file"))
-        self._pools[name] = _Kept(pool, facts, namespace)
+        scales = scale_facts(pool.geometry.dtype, o.scale, o.scale_source, log=self._kvc.log)
+        facts = facts_of_caches(pool.geometry, model=self._config.model_name, weights=o.weights,
+                                pairing=o.pairing, shard=shard_of(self._config), scales=scales)
+        caches = Caches(self._kvc, pool.geometry, facts, unit="page", counted="pages")
+        self._pools[name] = _Kept(pool, caches)
 
     def _kept(self, name: str) -> "_Kept":
         if name not in self._pools:
@@ -118,24 +102,24 @@ class KvcStorage(HiCacheStorage):
     def _find(self, name: str, keys: Sequence[str]) -> List[bool]:
         """Says of each page whether the store has it."""
         kept = self._kept(name)
-        return kept.namespace.find_names([kept.name_of(key) for key in keys])
+        return kept.caches.find([kept.name_of(key) for key in keys])
 
     # --- interface v1: pages of K and V, or of latents ---
 
-    @_attempt(lambda self, keys: 0)
+    @guarded(lambda *_, **__: 0)
     def batch_exists(self, keys: List[str], extra_info: Any = None) -> int:
         """Returns how many of the first pages are there, up to the first that is not."""
-        self._counters.add("lookup_pages", len(keys))
+        self._kvc.counters.add(lookup_pages=len(keys))
         n = _first(self._find(KV, keys))
-        self._counters.add("found_pages", n)
+        self._kvc.counters.add(found_pages=n)
         return n
 
-    @_attempt(lambda self, keys: [False] * len(keys))
+    @guarded(_none_of)
     def batch_get_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         """Decodes pages into the pool. False: it is not there, or damaged, and the page holds rubbish."""
         return self._timed("prefetch", self._get, keys, host_indices)
 
-    @_attempt(lambda self, keys: [False] * len(keys))
+    @guarded(_none_of)
     def batch_set_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         """Stores pages of the pool, and waits until each is stored or was not.
 
@@ -152,7 +136,7 @@ class KvcStorage(HiCacheStorage):
 
     # --- interface v2: pages of other pools beside them ---
 
-    @_attempt(lambda self, keys: PoolTransferResult(0, {}, []))
+    @guarded(lambda *_, **__: PoolTransferResult(0, {}, []))
     def batch_exists_v2(self, keys: List[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
         """Returns how many of the first pages can be used with what other pools have for them.
 
@@ -176,20 +160,20 @@ class KvcStorage(HiCacheStorage):
         """Stores pages of each transfer."""
         return {transfer.name: self._transfer(transfer.keys or [], self._set, transfer) for transfer in transfers}
 
-    @_attempt(lambda self, keys: [False] * len(keys))
+    @guarded(_none_of)
     def _transfer(self, keys: List[str], move: Callable[..., List[bool]], transfer: Any) -> List[bool]:
         return move(_text(transfer.name), keys, transfer.host_indices)
 
     # --- pages ---
 
     def _get(self, name: str, keys: List[str], host_indices: Any) -> List[bool]:
-        self._counters.add("load_pages", len(keys))
+        self._kvc.counters.add(load_pages=len(keys))
         return self._each(self._loaders, self._load, name, keys, host_indices)
 
     def _set(self, name: str, keys: List[str], host_indices: Any) -> List[bool]:
         if not is_writer(self._config):
             return [True] * len(keys)
-        self._counters.add("store_pages", len(keys))
+        self._kvc.counters.add(store_pages=len(keys))
         return self._each(self._storers, self._put, name, keys, host_indices)
 
     def _each(self, threads: ThreadPoolExecutor, work: Callable[..., bool], name: str, keys: List[str],
@@ -199,30 +183,17 @@ class KvcStorage(HiCacheStorage):
         try:
             pages = kept.pool.pages(len(keys), host_indices)
         except Foreign as problem:
-            self._counters.trouble("foreign", str(problem), problem.pages)
+            self._kvc.counters.trouble("foreign", str(problem), problem.pages)
             raise
         return list(threads.map(work, reversed(keys), reversed(pages), itertools.repeat(kept)))[::-1]
 
-    @_attempt(lambda self, key: False)
+    @guarded(lambda *_: False)
     def _load(self, key: str, page: Dict[Key, np.ndarray], kept: "_Kept") -> bool:
-        loaded = kept.namespace.load_name(kept.name_of(key), page, dtype=kept.pool.geometry.dtype, threads=1)
-        if loaded:
-            self._counters.add("loaded_pages")
-            self._counters.add("loaded_bytes", kept.pool.page_bytes)
-        else:
-            self._counters.trouble("not_loaded", f"page {key} is not in the store, or damaged: it is computed again")
-        return loaded
+        return kept.caches.load(kept.name_of(key), page)
 
-    @_attempt(lambda self, key: False)
+    @guarded(lambda *_: False)
     def _put(self, key: str, page: Dict[Key, np.ndarray], kept: "_Kept") -> bool:
-        with open_arrays(page, dtype=kept.pool.geometry.dtype, facts=kept.facts) as f:
-            stored = kept.namespace.put_name(kept.name_of(key), f, seconds=int(self._options.get("seconds", 0)))
-        if stored:
-            self._counters.add("stored_pages")
-            self._counters.add("stored_bytes", kept.pool.page_bytes)
-        else:
-            self._counters.trouble("not_stored", f"no tier of the store keeps page {key}")
-        return stored
+        return kept.caches.put(kept.name_of(key), page, seconds=self._options.seconds)
 
     # --- the older interface, whose pages are tensors of their own ---
 
@@ -231,12 +202,12 @@ class KvcStorage(HiCacheStorage):
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         """Returns None: there is none. SGLang calls this only without "interface_v1": 1, which this backend needs."""
-        self._counters.trouble("errors", 'set "interface_v1": 1 in the extra config: pages are not read by get()')
+        self._kvc.counters.trouble("errors", 'set "interface_v1": 1 in the extra config: pages are not read by get()')
         return None
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         """Returns False: it was not stored. See get()."""
-        self._counters.trouble("errors", 'set "interface_v1": 1 in the extra config: pages are not written by set()')
+        self._kvc.counters.trouble("errors", 'set "interface_v1": 1 in the extra config: pages are not written by set()')
         return False
 
     def batch_get(self, keys: List[str], target_locations: Any = None, target_sizes: Any = None) -> List[Any]:
@@ -249,7 +220,7 @@ class KvcStorage(HiCacheStorage):
 
     def counters(self) -> Dict[str, Any]:
         """Returns the counters of this backend, and those of the store while it is open. get_stats() is for SGLang's own metrics."""
-        return {**self._counters.read(), "store": None if self._store.closed else self._store.stats}
+        return self._kvc.stats()
 
     def get_stats(self) -> Any:
         """Returns, for SGLang's metrics, pages and GB of values a second of each batch since it was asked last. None without SGLang."""
@@ -266,28 +237,26 @@ class KvcStorage(HiCacheStorage):
         """Removes the pages of the namespaces of all pools: of this model and geometry, of all ranks."""
         for kept in list(self._pools.values()):
             try:
-                kept.namespace.drop()
+                kept.caches.namespace.drop()
             except Exception as problem:
-                self._counters.trouble("errors", f"clear: {problem}")
+                self._kvc.counters.trouble("errors", f"clear: {problem}")
 
     def close(self) -> None:
         """Waits for pages under way, and closes the store."""
         self._loaders.shutdown()
         self._storers.shutdown()
-        self._log.info("kvc: %s", ", ".join(f"{name} {n}" for name, n in self._counters.read().items() if n))
-        self._store.close()
+        self._kvc.close()
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """A host pool with the namespace of its pages in the store."""
+    """A host pool, and its pages in the store."""
 
     pool: HostPool
-    facts: Dict[str, Any]
-    namespace: Namespace
+    caches: Caches
 
-    def name_of(self, key: str) -> bytes:
-        return name_of(key + self.pool.suffix)
+    def name_of(self, key: str) -> str:
+        return key + self.pool.suffix
 
 
 def _text(name: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays import Key
 from ..errors import Code, Error
-from .pages import Geometry
+from .base import Geometry
 
 KV = "kv"
 SIDECARS = (

@@ -19,7 +19,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import vllm_model
-from .vllm_jobs import Load, Save
+from .base import Caches, Connection, guarded
+from .vllm_jobs import COUNTERS, Load, Save
+from .vllm_model import Options
 from .vllm_scheduler import SchedulerSide
 from .vllm_worker import WorkerSide
 
@@ -66,20 +68,6 @@ class KvcStats(KVConnectorStats):
         return not self.data
 
 
-# Of KvcStats, as Prometheus shows them: vllm:kvc_NAME_total.
-COUNTERS = {
-    "lookups": "prompts that were looked up",
-    "hits": "prompts of which the store had more than vLLM",
-    "hit_tokens": "tokens that these could load",
-    "loaded_tokens": "tokens that were loaded",
-    "saved_tokens": "tokens that were packed and stored",
-    "load_failures": "prompts whose blocks were computed in place of loaded",
-    "save_failures": "prompts that could not be stored",
-    "read_failures": "prompts whose chunks could not be read",
-    "dropped_saves": "prompts that were not saved because too much waited",
-}
-
-
 class KvcMetrics(KVConnectorPromMetrics):
     """The counters for Prometheus, one for each engine."""
 
@@ -105,27 +93,27 @@ class KvcConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         vllm_model.refuse(vllm_config)
-        options, geometry = vllm_model.options_of(vllm_config), vllm_model.geometry_of(vllm_config, kv_cache_config)
-        ranks = vllm_config.parallel_config.tensor_parallel_size
-        self._store = options.open_store()
+        transfer = vllm_config.kv_transfer_config
+        options = Options.take(transfer.kv_connector_extra_config, "kv_connector_extra_config")
+        pages, ranks = vllm_model.pages_of(kv_cache_config), vllm_config.parallel_config.tensor_parallel_size
+        self._kvc = Connection(options, log, *COUNTERS)
         self._scheduler: Optional[SchedulerSide] = None
         self._worker: Optional[WorkerSide] = None
 
-        def open_namespace(rank: int) -> Any:
+        def open_caches(rank: int) -> Caches:
             facts = vllm_model.facts_of_vllm(vllm_config, options.weights, rank)
-            return facts, vllm_model.open_namespace(self._store, options, geometry, facts)
+            return vllm_model.open_caches(self._kvc, pages, facts, options.chunk)
 
         if role == KVConnectorRole.SCHEDULER:
-            namespaces = [open_namespace(rank)[1] for rank in range(ranks)]
-            transfer = vllm_config.kv_transfer_config
-            self._scheduler = SchedulerSide(geometry, namespaces, options, loads=transfer.is_kv_consumer, saves=transfer.is_kv_producer)
+            caches = [open_caches(rank) for rank in range(ranks)]
+            self._scheduler = SchedulerSide(pages, [own.namespace for own in caches], options, self._kvc.counters,
+                                            loads=transfer.is_kv_consumer, saves=transfer.is_kv_producer)
         else:
             rank = _rank(vllm_config)
-            facts, namespace = open_namespace(rank)
-            namespaces = [namespace]
-            self._worker = WorkerSide(geometry, namespace, facts, rank)
-        log.info("kvc %s: store %s, namespace %s, chunks of %d tokens, blocks of %d (%s)", role.name.lower(), options.store,
-                 namespaces[0].name[:16], namespaces[0].chunk, geometry.block, geometry.layout)
+            caches = [open_caches(rank)]
+            self._worker = WorkerSide(pages, caches[0], self._kvc.counters, rank)
+        log.info("kvc %s: store %s, namespace %s, chunks of %d tokens, blocks of %d (%s)", role.name.lower(), options.levels,
+                 caches[0].namespace.name[:16], caches[0].namespace.chunk, pages.page, pages.layout)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -133,13 +121,10 @@ class KvcConnector(KVConnectorBase_V1, SupportsHMA):
 
     # --- scheduler ---
 
+    @guarded(lambda *_, **__: (0, False), counted="read_failures")  # a failure is a miss
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
         assert self._scheduler is not None
-        try:
-            return self._scheduler.matched(request, num_computed_tokens), False
-        except Exception as problem:  # a failure is a miss
-            log.warning("kvc: a prompt was not looked up: %s", problem)
-            return 0, False
+        return self._scheduler.matched(request, num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         assert self._scheduler is not None
@@ -204,9 +189,7 @@ class KvcConnector(KVConnectorBase_V1, SupportsHMA):
     # --- both ---
 
     def get_kv_connector_stats(self) -> Optional[KVConnectorStats]:
-        side = self._scheduler or self._worker
-        assert side is not None
-        counts = side.counts.take()
+        counts = self._kvc.counters.take()
         return KvcStats(data=counts) if counts else None
 
     @classmethod
@@ -223,7 +206,7 @@ class KvcConnector(KVConnectorBase_V1, SupportsHMA):
         for side in (self._scheduler, self._worker):
             if side is not None:
                 side.close()
-        self._store.close()
+        self._kvc.close()
 
 
 def _rank(vllm_config: Any) -> int:

@@ -74,5 +74,5 @@ class CpuSpec(TieringOffloadingSpec):
                 raise ValueError("CpuSpec has one worker: set the tensor and pipeline parallel sizes to 1")
             region = SharedOffloadRegion(engine_id=self._engine_id, num_chunks=self.num_chunks, rank=0,
                                          kv_bytes_per_chunk=self.kv_bytes_per_chunk, cpu_page_size=self.cpu_page_size_per_worker)
-            self._worker = CpuWorker(kv_caches, region, self.blocks_per_chunk)
+            self._worker: Any = CpuWorker(kv_caches, region, self.blocks_per_chunk)
         return self._worker

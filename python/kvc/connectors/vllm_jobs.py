@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
-import threading
 from dataclasses import dataclass
-from typing import Dict, List
+from typing import List
 
 import numpy as np
 
@@ -71,20 +70,15 @@ class Save:
     blocks: List[int]
     extras: List[Extra]
 
-
-class Counts:
-    """Counters that several threads add to."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Dict[str, int] = {}
-
-    def add(self, name: str, n: int = 1) -> None:
-        with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + n
-
-    def take(self) -> Dict[str, int]:
-        """Returns what was counted since it was taken last."""
-        with self._lock:
-            counts, self._counts = self._counts, {}
-        return counts
+# Of KvcStats, as Prometheus shows them: vllm:kvc_NAME_total.
+COUNTERS = {
+    "lookups": "prompts that were looked up",
+    "hits": "prompts of which the store had more than vLLM",
+    "hit_tokens": "tokens that these could load",
+    "loaded_tokens": "tokens that were loaded",
+    "saved_tokens": "tokens that were packed and stored",
+    "load_failures": "prompts whose blocks were computed in place of loaded",
+    "save_failures": "prompts that could not be stored",
+    "read_failures": "prompts whose chunks could not be read",
+    "dropped_saves": "prompts that were not saved because too much waited",
+}

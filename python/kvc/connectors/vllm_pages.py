@@ -1,83 +1,73 @@
-"""K and V in the pages of vLLM's caches, as strided views of numpy, which kvc reads and fills without a copy.
+"""K and V in the pages of vLLM's caches, and what vLLM tells of layers and layouts.
 
-A page has N tokens of one layer. Its layout is named by the order of its axes (T tokens, H heads, 2 K and V, D channels), as
-formats/engines/ENGINES.md does for offloaded blocks, or, on CPUs, by the instruction set of vLLM's attention kernels: those of `vec` and
-`vec16` (AVX2, AVX-512) keep K of a head as [D, T], then V as [T, D], whatever the shape of vLLM's tensor says.
+A page has N tokens of one layer. Its layout is named by the order of its axes (T tokens, H heads, 2
+K and V, D channels), as formats/engines/ENGINES.md does for offloaded blocks, or, on CPUs, by the
+instruction set of vLLM's attention kernels: those of `vec` and `vec16` (AVX2, AVX-512) keep K of a
+head as [D, T], then V as [T, D], whatever the shape of vLLM's tensor says.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
-from .. import arrays
 from ..arrays import Key
 from ..errors import Code, Error
-from .pages import dtype_of
+from .base import Geometry
 
-AXES = "PTHD"  # of views with several pages: the `layout` that kvc.open_arrays() and Hit.load() are to be told
+AXES = "PTHD"  # of views: the `layout` of kvc.open_arrays() and Hit.load()
 
-# Axes of a page, the outermost first, for K and for V. "2" is 0 for K and 1 for V.
-_PAGES: Dict[str, Tuple[str, str]] = {
-    "T-H-2D": ("TH2D", "TH2D"),
-    "2-T-H-D": ("2THD", "2THD"),
-    "H-T-2D": ("HT2D", "HT2D"),
-    "2-H-T-D": ("2HTD", "2HTD"),
-    "vec": ("H2DT", "H2TD"),
-    "vec16": ("H2DT", "H2TD"),
+# Axes of all pages as they lie in memory, of K and of V where they differ: see Geometry.views().
+LAYOUTS = {
+    "T-H-2D": "lpthcd",
+    "2-T-H-D": "lpcthd",
+    "H-T-2D": "lphtcd",
+    "2-H-T-D": "lpchtd",
+    "vec": "lphcdt,lphctd",
+    "vec16": "lphcdt,lphctd",
 }
-LAYOUTS = tuple(_PAGES)
 
 
-def page_bytes(heads: int, dim: int, page: int, dtype: Any) -> int:
-    """Returns the bytes of K and V of a layer in a page of so many tokens."""
-    return 2 * heads * dim * page * arrays.empty((0,), dtype_of(dtype)).itemsize
+@dataclass(frozen=True)
+class Pages:
+    """The caches of a group of layers: their names, the tokens of a page, and the layout of a page."""
+
+    names: Sequence[str]
+    geometry: Geometry
+    page: int
+    layout: str
+
+    def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise Error(Code.UNSUPPORTED, f"vLLM's pages of the layout '{self.layout}' are not supported, because kvc "
+                                          f"does not know the order of their values: {', '.join(LAYOUTS)} are")
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page of one layer."""
+        return self.geometry.token_bytes // self.geometry.layers * self.page
+
+    def views(self, buffer: Any, pages: int) -> Dict[Key, np.ndarray]:
+        """Returns K and V at the begin of a buffer [layers][pages][page_bytes], as arrays of the layout AXES.
+
+        K of all layers comes first: chunks in stores are packed in this order.
+        """
+        size = self.geometry.layers * pages * self.page_bytes
+        data = memoryview(buffer).cast("B")[:size]
+        found = self.geometry.views(data, LAYOUTS[self.layout], self.page)
+        return dict(sorted(found.items(), key=lambda item: item[0][1]))
 
 
-def views(buffer: Any, layers: int, heads: int, dim: int, tokens: int, dtype: Any, layout: str, *,
-          page: int = 0) -> Dict[Key, np.ndarray]:
-    """Returns K and V of each layer in a buffer of pages, by layer and role, as [tokens, heads, channels].
-
-    The buffer has all pages of layer 0, then those of layer 1 and so on; bytes after them are left alone. `page` is the tokens of a
-    page. With several pages the arrays are [pages, tokens, heads, channels], of the layout AXES. They can be written if the buffer can.
-    """
-    page = page or tokens
-    if min(layers, heads, dim, tokens) < 1 or tokens % page:
-        raise Error(Code.USAGE, f"{layers} layers of {heads} heads of {dim}, with {tokens} tokens in pages of {page}: sizes are above 0, and "
-                                "pages are whole")
-    values = _values(buffer, dtype_of(dtype), layers * 2 * heads * dim * tokens)
-    sizes = {"L": layers, "P": tokens // page, "T": page, "H": heads, "2": 2, "D": dim}
-    found: Dict[Key, np.ndarray] = {}
-    for i, (role, axes) in enumerate(zip("KV", _axes(layout))):
-        plane = _ordered(values, axes, sizes)[i]
-        for layer in range(layers):
-            found[layer, role] = plane[layer, 0] if page == tokens else plane[layer]
-    return found
+def layer_numbers(names: Sequence[str]) -> List[int]:
+    """Returns the numbers in names as "model.layers.3.self_attn.attn"; none if they do not tell layers apart."""
+    found = [next((int(part) for part in name.split(".") if part.isdecimal()), -1) for name in names]
+    return found if -1 not in found and len(set(found)) == len(found) else []
 
 
-def _ordered(values: np.ndarray, axes: str, sizes: Dict[str, int]) -> np.ndarray:
-    """Returns values of pages with these axes as [2, layers, pages, tokens, heads, channels]."""
-    axes = "LP" + axes
-    return values.reshape([sizes[axis] for axis in axes]).transpose([axes.index(axis) for axis in "2LPTHD"])
+def cpu_layout(dtype: Any, block: int, dim: int) -> str:
+    """Returns the layout of vLLM on a CPU. Nothing in the cache tells it: the attention kernel decides it."""
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
-
-def _axes(layout: str) -> Tuple[str, str]:
-    if layout not in _PAGES:
-        raise Error(Code.UNSUPPORTED, f"pages of the layout '{layout}' are not supported, because kvc does not know the order of their "
-                                      f"values; {', '.join(LAYOUTS)} are")
-    return _PAGES[layout]
-
-
-def _values(buffer: Any, dtype: str, n: int) -> np.ndarray:
-    """Returns the first n values of a buffer, without a copy."""
-    like = arrays.empty((0,), dtype)
-    data = np.frombuffer(buffer, np.uint8)
-    if data.size < n * like.itemsize:
-        raise Error(Code.USAGE, f"a buffer of {data.size} bytes is too small for {n} values of {dtype}: heads, dim, tokens or dtype are "
-                                "others")
-    found = data[:n * like.itemsize].view(like.dtype)
-    if isinstance(like, arrays.RawArray):
-        found = found.view(arrays.RawArray)
-        found.dtype_name = like.dtype_name
-    return found
+    return str(_get_attn_isa(dtype, block, dim))

@@ -12,8 +12,10 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ..store import Extra, Namespace
 from . import vllm_pages
-from .vllm_jobs import Counts, Lent, Load, Save
-from .vllm_model import Geometry, Options
+from .base import Counters
+from .vllm_jobs import Lent, Load, Save
+from .vllm_model import Options
+from .vllm_pages import Pages
 
 log = logging.getLogger("vllm.kvc")
 
@@ -60,9 +62,9 @@ def passed_by(request: Any) -> bool:
 class SchedulerSide:
     """Promises only what it holds in memory, checked and decoded. `namespaces` are those of the ranks."""
 
-    def __init__(self, geometry: Geometry, namespaces: Sequence[Namespace], options: Options, *, loads: bool = True,
-                 saves: bool = True) -> None:
-        self._geometry, self._namespaces, self._options = geometry, namespaces, options
+    def __init__(self, pages: Pages, namespaces: Sequence[Namespace], options: Options, counters: Counters, *,
+                 loads: bool = True, saves: bool = True) -> None:
+        self._pages, self._namespaces, self._options, self._counters = pages, namespaces, options, counters
         self._chunk = namespaces[0].chunk
         self._loads, self._saves = loads, saves
         self._limit = int(options.memory * 2**30)
@@ -73,14 +75,13 @@ class SchedulerSide:
         self._stored: Dict[str, int] = {}
         self._later: List[str] = []  # prompts that are to be saved in the next step
         self._generation = b""  # those of the weights that the engine began with
-        self.counts = Counts()
         self._readers = ThreadPoolExecutor(2, "kvc-read")
 
     # --- looking up ---
 
     def matched(self, request: Any, computed: int) -> Optional[int]:
         """Returns how many tokens after those that vLLM has can be loaded. None: it is not known yet."""
-        block, name = self._geometry.block, request.request_id
+        block, name = self._pages.page, request.request_id
         cap = min(request.num_prompt_tokens, request.num_tokens - 1) // block * block  # the last token must be computed
         if not self._loads or request.skip_reading_prefix_cache or cap - computed < max(self._options.min_tokens, 1):
             return 0
@@ -102,11 +103,11 @@ class SchedulerSide:
 
     def _start(self, request: Any, computed: int, cap: int) -> Optional[Reading]:
         """Begins to read, if there is memory for it or nothing else has any."""
-        size = (cap - computed) * self._geometry.token_bytes * len(self._namespaces)
+        size = (cap - computed) * self._pages.geometry.token_bytes * len(self._namespaces)
         held = sum(r.bytes for name, r in self._reading.items() if name != request.request_id)
         if held and held + size > self._limit:
             return None
-        self.counts.add("lookups")
+        self._counters.add(lookups=1)
         future = self._readers.submit(self._read, request.request_id, list(request.prompt_token_ids),
                                       extras_of(request, self._generation), computed, cap)
         reading = self._reading[request.request_id] = Reading(computed, size, future)
@@ -123,26 +124,25 @@ class SchedulerSide:
             if end - first >= max(self._options.min_tokens, 1):
                 self._decode(found, hits, end)
             if found.end > first:
-                self.counts.add("hits")
-                self.counts.add("hit_tokens", found.end - first)
+                self._counters.add(hits=1, hit_tokens=found.end - first)
                 log.info("kvc: %s: %d of %d tokens are stored (%s), read from %d to %d, %.3f s", name, found.stored, len(tokens),
                          hits[0].tiers, first, found.end, time.perf_counter() - started)
         except Exception as problem:  # also MemoryError and OSError of the memory that is lent
             found = Found(first, first)
-            self.counts.add("read_failures")
-            log.warning("kvc: %s: the store was not read: %s", name, problem)
+            self._counters.trouble("read_failures", f"kvc: {name}: the store was not read: {problem}")
         return found
 
     def _decode(self, found: Found, hits: Sequence[Any], end: int) -> None:
         """Decodes positions from found.first to end as blocks. What is damaged or gone ends them earlier."""
-        g, first = self._geometry, found.first
-        found.pages = (end - first) // g.block
+        pages, first = self._pages, found.first
+        found.pages = (end - first) // pages.page
         found.end = end
         for hit in hits:
-            lent = Lent(len(g.layers) * found.pages * g.page_bytes)
+            lent = Lent((end - first) * pages.geometry.token_bytes)
             found.lent.append(lent)
-            there = hit.load(g.views(lent.map, found.pages), first=first, layout=vllm_pages.AXES)
-            found.end = min(found.end, there // g.block * g.block)
+            there = hit.load(pages.views(lent.map, found.pages), first=first, layout=vllm_pages.AXES,
+                             dtype=pages.geometry.dtype)
+            found.end = min(found.end, there // pages.page * pages.page)
         if found.end < end:
             found.stored = found.end  # the rest is to be saved again
         if found.end <= first:
@@ -160,7 +160,7 @@ class SchedulerSide:
         self._stored[name] = 0 if found is None else found.stored
         if not external:
             return
-        block = self._geometry.block
+        block = self._pages.page
         first = reading.computed if reading is not None else request.num_computed_tokens
         ids = list(blocks.get_block_ids()[0][first // block:(first + external) // block])
         if found is None or first + external > found.end:
@@ -180,8 +180,7 @@ class SchedulerSide:
                     names, self._later = [], names
                 saves = [self._save(name, output) for name in names if name in output.num_scheduled_tokens]
         except Exception as problem:
-            self.counts.add("save_failures")
-            log.warning("kvc: prompts of this step are not saved: %s", problem)
+            self._counters.trouble("save_failures", f"kvc: prompts of this step are not saved: {problem}")
         return loads, saves
 
     def _complete(self, output: Any) -> Iterable[str]:
@@ -202,7 +201,7 @@ class SchedulerSide:
     def _save(self, name: str, output: Any) -> Save:
         request = self._requests[name]
         n = self._whole(request)
-        blocks = output.kv_connector_block_state.get_block_ids(name)[0][:n // self._geometry.block]
+        blocks = output.kv_connector_block_state.get_block_ids(name)[0][:n // self._pages.page]
         return Save(name, list(request.prompt_token_ids[:n]), list(blocks),
                     [extra for extra in extras_of(request, self._generation) if extra[0] < n])
 

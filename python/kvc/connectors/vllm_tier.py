@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import re
 import threading
 import time
 import uuid
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
@@ -26,12 +26,11 @@ from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingE
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from ..arrays import Key
 from ..errors import Code, Error
-from ..pack import open_arrays
-from ..store import Namespace, Store
 from . import vllm_pages
-from .pages import Counters, Geometry, Workers, dtype_of, facts_of_pages, scale_facts
+from .base import (Caches, Connection, Geometry, PageOptions, Workers, dtype_of, facts_of_caches,
+                   scale_facts)
+from .vllm_pages import Pages
 
 log = logging.getLogger("vllm.kvc")  # below vLLM's own, whose level and handlers it has
 
@@ -39,15 +38,27 @@ _LAYOUTS = {"LBNHC": "T-H-2D", "LBHNC": "H-T-2D"}  # KVCacheLayout: K and V of a
 _CLOSING = 10.0  # seconds that a shutdown waits for stores
 
 
+@dataclass(frozen=True)
+class Options(PageOptions):
+    """What the tier's JSON has beside what vLLM takes; VLLM.md has a table."""
+
+    store: ClassVar[str] = "store"
+    profile: Optional[str] = None
+    heads: int = 0
+    dim: int = 0
+    layout: str = ""
+    waiting: int = 4096
+    forget_on_reset: bool = False
+
+
 def layout_of(config: Any, dim: int) -> str:
-    """Returns the layout of pages that vLLM's configuration tells. On a CPU its attention kernel decides it."""
+    """Returns the layout of pages that vLLM's configuration tells."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
         import torch
-        from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
-        return str(_get_attn_isa(getattr(torch, config.model.dtype), config.groups[0].tokens_per_block, dim))
+        return vllm_pages.cpu_layout(getattr(torch, config.model.dtype), config.groups[0].tokens_per_block, dim)
     return _LAYOUTS.get(config.kv_cache_layout, str(config.kv_cache_layout))
 
 
@@ -76,17 +87,10 @@ def head_dim_of(model: str) -> int:
         return 0
 
 
-def layer_numbers(names: Sequence[str]) -> List[int]:
-    """Returns the numbers in names as "model.layers.3.self_attn.attn", or 0, 1, 2, ... if they do not tell layers apart."""
-    found = [re.search(r"\.(\d+)\.", name) for name in names]
-    numbers = [int(match[1]) for match in found if match]
-    return numbers if len(set(numbers)) == len(names) else list(range(len(names)))
-
-
 def _scale_of(layer: Any, role: str) -> Any:
     """Returns the scale of a layer of vLLM, or those of its heads. None: it has none."""
     value = getattr(layer, f"_{role}_scale", None)
-    value = value.tolist() if hasattr(value, "tolist") else value
+    value = value.tolist() if value is not None and hasattr(value, "tolist") else value
     return getattr(layer, f"_{role}_scale_float", None) if value is None else value
 
 
@@ -108,34 +112,11 @@ def engine_scales(names: Sequence[str], numbers: Sequence[int]) -> Optional[Dict
     return found
 
 
-class Pages:
-    """K and V of the chunks of a group of layers in a row of vLLM's host memory."""
-
-    def __init__(self, group: Any, heads: int, dim: int, dtype: str, layout: str, blocks: int) -> None:
-        self.names = list(group.layer_names)
-        self.layers = layer_numbers(self.names)
-        self.page = group.tokens_per_block
-        self.geometry = Geometry(len(self.layers), heads, dim, dtype)
-        self.tokens = self.page * blocks
-        self.size = self.tokens * self.geometry.token_bytes
-        self._layout = layout
-
-    def views(self, row: np.ndarray) -> Dict[Key, np.ndarray]:
-        """Returns K and V in a row by layer and role."""
-        g = self.geometry
-        found = vllm_pages.views(row, g.layers, g.heads, g.dim, self.tokens, g.dtype, self._layout, page=self.page)
-        return {(self.layers[i], role): array for (i, role), array in found.items()}
-
-    @property
-    def axes(self) -> str:
-        """The axes of the views."""
-        return "THD" if self.tokens == self.page else vllm_pages.AXES
-
-
 class Host(NamedTuple):
     """How chunks lie in host memory."""
 
     groups: List[Pages]
+    blocks: int  # pages of a chunk
     cell: int  # bytes from the part of a worker to that of the next one
     parts: int  # workers that have a part of their own: each is stored by itself
 
@@ -151,16 +132,22 @@ def host_layout(spec: Any, heads: int, dim: int, layout: str) -> Host:
     most = max(len(group.layer_names) for group in config.groups)
     bytes_per_block = config.worker_kv_bytes_per_block * (parallel.world_size if config.canonical_layout else 1)
     dtype = cache_type(config)
-    per_head = vllm_pages.page_bytes(1, dim, config.groups[0].tokens_per_block, dtype) * most
-    heads = heads or bytes_per_block // per_head
-    groups = [Pages(group, heads, dim, dtype, layout or layout_of(config, dim), blocks) for group in config.groups]
+    block = config.groups[0].tokens_per_block
+    heads = heads or bytes_per_block // (most * block * Geometry(1, 1, dim, dtype).token_bytes)
+    groups = [_pages_of(group, heads, dim, dtype, layout or layout_of(config, dim)) for group in config.groups]
     for group in groups:
-        if group.geometry.token_bytes * group.page * most != bytes_per_block * len(group.layers):
+        if group.page_bytes * most != bytes_per_block:
             raise Error(Code.UNSUPPORTED, f"a block of vLLM has {bytes_per_block} bytes, and {most} layers of {heads} heads of {dim} have "
                                           "others: MLA, states, packed or quantised caches are not supported; \"heads\" and \"dim\" in "
                                           "the tier's configuration name those of a worker")
-        group.views(np.zeros(group.size, np.uint8))  # refuses layouts that are not known
-    return Host(groups, spec.cpu_page_size_per_worker, workers)
+    return Host(groups, blocks, spec.cpu_page_size_per_worker, workers)
+
+
+def _pages_of(group: Any, heads: int, dim: int, dtype: str, layout: str) -> Pages:
+    """Returns the pages of a group. Layers whose names do not tell them apart are 0, 1, 2 ..."""
+    names = list(group.layer_names)
+    geometry = Geometry(len(names), heads, dim, dtype, numbers=vllm_pages.layer_numbers(names))
+    return Pages(names, geometry, group.tokens_per_block, layout)
 
 
 class _Lookup(AsyncLookupManager):
@@ -196,33 +183,26 @@ class KvcTier(SecondaryTierManager):
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
-    def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *, store: str,
-                 recipe: str = "fast", profile: Optional[str] = None, weights: Optional[str] = None, heads: int = 0, dim: int = 0,
-                 layout: str = "", pairing: Optional[str] = None, scale: Any = None, scale_source: Optional[str] = None, threads: int = 4,
-                 waiting: int = 4096, deadline: Optional[float] = None, load_deadline: Optional[float] = None,
-                 key_file: Optional[str] = None, tenant_file: Optional[str] = None, forget_on_reset: bool = False,
-                 enable_kv_events: bool = False, locality: Optional[str] = None) -> None:
+    def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *,
+                 enable_kv_events: bool = False, locality: Optional[str] = None, **given: Any) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.locality = None if locality is None else Locality(locality)
         self._events = self._events_of(offloading_spec) if enable_kv_events else None
-        self._forgets, self._generation, self._closed = forget_on_reset, "", False
-        self._host = host_layout(offloading_spec, heads, dim, layout)
+        self._options = o = Options.take(given, "the tier")
+        self._generation, self._closed = "", False
+        self._host = host = host_layout(offloading_spec, o.heads, o.dim, o.layout)
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
-        self._store = Store(store, timeout=deadline, load_timeout=load_deadline, key_file=key_file)
-        model = offloading_spec.config.model.name
-        weights = weights or (model if Path(model).is_dir() else None)
-        self._facts = [facts_of_pages(group.geometry, model=model, weights=weights, pairing=pairing,
-                                      scales=self._scales(group, scale, scale_source)) for group in self._host.groups]
-        self._namespaces = [self._open(group, facts, recipe=recipe, profile=profile, tenant_file=tenant_file)
-                        for group, facts in zip(self._host.groups, self._facts)]
-        self.counters = Counters(log, "hits", "lookups", "loaded", "not_loaded", "stored", "not_stored", "dropped")
+        self._kvc = Connection(o, log, "hits", "lookups", "loaded", "not_loaded", "stored", "not_stored", "dropped")
+        self.counters = self._kvc.counters
+        self._caches = [self._open(pages, offloading_spec.config.model.name) for pages in host.groups]
         self._jobs: Dict[int, _Job] = {}
         self._finished: Deque[_Job] = deque()
         self._changed = threading.Condition()
-        self._workers = Workers(threads, waiting, "kvc-tier")
+        self._workers = Workers(o.threads, o.waiting, "kvc-tier")
         self._lookup = _Lookup(self)
-        log.info("kvc: tier in %s, namespaces %s, chunks of %s tokens", store, ", ".join(n.name[:16] for n in self._namespaces),
-                 ", ".join(str(group.tokens) for group in self._host.groups))
+        log.info("kvc: tier in %s, namespaces %s, chunks of %s tokens", o.levels,
+                 ", ".join(caches.namespace.name[:16] for caches in self._caches),
+                 ", ".join(str(pages.page * host.blocks) for pages in host.groups))
 
     @staticmethod
     def _events_of(spec: Any) -> Optional[List[OffloadingEvent]]:
@@ -233,38 +213,37 @@ class KvcTier(SecondaryTierManager):
         log.warning("kvc: enable_kv_events is set for the tier, and vLLM's own events are off (kv_events_config): there will be none")
         return None
 
-    @staticmethod
-    def _scales(group: Pages, scale: Any, source: Optional[str]) -> Dict[str, str]:
-        """Returns the facts of scales: what the configuration says, else what vLLM's layers have."""
-        dtype = group.geometry.dtype
-        if scale is None and scale_facts(dtype, 1):
-            scale = engine_scales(group.names, group.layers)
-        return scale_facts(dtype, scale, source, log=log)
-
-    def _open(self, group: Pages, facts: Dict[str, Any], **options: Any) -> Namespace:
+    def _open(self, pages: Pages, model: str) -> Caches:
         """Opens the namespace of a group: model, types and geometry."""
-        with open_arrays(group.views(np.zeros(group.size, np.uint8)), layout=group.axes, dtype=group.geometry.dtype, facts=facts) as f:
-            return self._store.namespace(f, **options)
+        o, g = self._options, pages.geometry
+        scale = o.scale
+        if scale is None and scale_facts(g.dtype, 1):
+            scale = engine_scales(pages.names, g.numbers)
+        facts = facts_of_caches(g, model=model, weights=o.weights or (model if Path(model).is_dir() else None),
+                                pairing=o.pairing, scales=scale_facts(g.dtype, scale, o.scale_source, log=log))
+        return Caches(self._kvc, g, facts, layout=vllm_pages.AXES)
 
     # --- names ---
 
-    def _names(self, key: bytes) -> List[bytes]:
+    def _names(self, key: bytes) -> List[str]:
         """Returns the names of a chunk in the store, one for each worker: what vLLM's key and configuration tell of its place."""
         group = get_offload_group_idx(key)
-        name = f"vllm {get_offload_block_hash(key).hex()} {group} {self._host.groups[group].tokens}"
-        return [f"{name} {i}/{self._host.parts}{self._generation}".encode() for i in range(self._host.parts)]
+        name = f"vllm {get_offload_block_hash(key).hex()} {group} {self._tokens(group)}"
+        return [f"{name} {i}/{self._host.parts}{self._generation}" for i in range(self._host.parts)]
+
+    def _tokens(self, group: int) -> int:
+        """Returns the tokens of a chunk."""
+        return self._host.groups[group].page * self._host.blocks
 
     def find(self, keys: Sequence[bytes]) -> List[bool]:
         """Says of each chunk whether the store has all of its parts. Waits, at most to the deadline of the store."""
         found = [True] * len(keys)
-        for group, namespace in enumerate(self._namespaces):
+        for group, caches in enumerate(self._caches):
             at = [i for i, key in enumerate(keys) if get_offload_group_idx(key) == group]
-            names = [name for i in at for name in self._names(keys[i])]
-            there = namespace.find_names(names)
+            there = caches.find([name for i in at for name in self._names(keys[i])])
             for n, i in enumerate(at):
                 found[i] = all(there[n * self._host.parts:(n + 1) * self._host.parts])
-        self.counters.add("lookups", len(keys))
-        self.counters.add("hits", sum(found))
+        self.counters.add(lookups=len(keys), hits=sum(found))
         return found
 
     # --- what vLLM asks ---
@@ -310,7 +289,7 @@ class KvcTier(SecondaryTierManager):
         """Waits for all transfers. vLLM calls it when it resets its caches, and tells tiers so in no other way."""
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs)
-        if self._forgets:
+        if self._options.forget_on_reset:
             self.reset_cache()
 
     def reset_cache(self) -> None:
@@ -325,11 +304,9 @@ class KvcTier(SecondaryTierManager):
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs, _CLOSING)
         self._lookup.shutdown()
-        for task in self._workers.close():
-            task.func.__self__._done(task.args[0], task.args[1], False)  # type: ignore[attr-defined]
+        self._workers.close()
         self._rows = np.empty((0, 0), np.uint8)  # vLLM cannot release its memory while it is in use
-        log.info("kvc: %s; store: %s", self.counters.read(), self._store.stats)
-        self._store.close(_CLOSING)
+        self._kvc.close(_CLOSING)
 
     # --- chunks ---
 
@@ -341,35 +318,39 @@ class KvcTier(SecondaryTierManager):
             self._jobs[job.job.job_id] = job
         # The beginning of a prompt last: named caches are evicted by themselves, and without it the rest is of no use.
         for key, chunk in reversed(list(zip(job.keys, job.job.chunk_ids))):
-            if not self._workers.submit(functools.partial(self._transfer, job, key, int(chunk)), store=job.store):
-                self.counters.trouble("dropped", "too many chunks wait to be stored or loaded")
-                self._done(job, key, False)
+            self._workers.submit(functools.partial(self._transfer, job, key, int(chunk)),
+                                 functools.partial(self._drop, job, key), store=job.store)
+
+    def _drop(self, job: _Job, key: bytes, why: str) -> None:
+        self.counters.trouble("dropped", f"a chunk was neither stored nor loaded: {why}")
+        self._done(job, key, False)
 
     def _transfer(self, job: _Job, key: bytes, chunk: int) -> None:
         """Stores or loads a chunk. Never raises: what goes wrong is a chunk that was not stored, or that is computed again."""
         good = False
         try:
             good = all([self._part(job, key, name, chunk, i) for i, name in enumerate(self._names(key))])
-            self.counters.add(("stored" if good else "not_stored") if job.store else "loaded" if good else "not_loaded")
+            self.counters.add(**{("" if good else "not_") + ("stored" if job.store else "loaded"): 1})
         except Exception as problem:
             self.counters.trouble("not_stored" if job.store else "not_loaded", f"kvc: {problem}")
         self._done(job, key, good)
 
-    def _part(self, job: _Job, key: bytes, name: bytes, chunk: int, worker: int) -> bool:
+    def _part(self, job: _Job, key: bytes, name: str, chunk: int, worker: int) -> bool:
         group = get_offload_group_idx(key)
-        pages, namespace = self._host.groups[group], self._namespaces[group]
-        views = pages.views(self._rows[chunk, worker * self._host.cell:])
+        caches: Caches = self._caches[group]
+        views = self._host.groups[group].views(self._rows[chunk, worker * self._host.cell:], self._host.blocks)
         if not job.store:
-            return namespace.load_name(name, views, layout=pages.axes, dtype=pages.geometry.dtype, threads=1)
-        end = job.job.req_context.get_offload_key_position(key) or pages.tokens  # recipes with a profile need true positions
-        with open_arrays(views, first=end - pages.tokens, layout=pages.axes, dtype=pages.geometry.dtype, facts=self._facts[group]) as f:
-            return namespace.put_name(name, f)
+            return caches.load(name, views)
+        tokens = self._tokens(group)
+        end = job.job.req_context.get_offload_key_position(key) or tokens  # recipes with a profile need true positions
+        return caches.put(name, views, first=end - tokens)
 
     def _done(self, job: _Job, key: bytes, good: bool) -> None:
         with self._changed:
             if good:
                 job.good.append(key)
-                job.bytes += self._host.groups[get_offload_group_idx(key)].size * self._host.parts
+                group = get_offload_group_idx(key)
+                job.bytes += self._caches[group].geometry.token_bytes * self._tokens(group) * self._host.parts
             job.left -= 1
             if not job.left:
                 del self._jobs[job.job.job_id]

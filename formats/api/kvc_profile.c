@@ -1,0 +1,103 @@
+/* kvc_profile.c: implements the part of kvc.h on profiles and their learning. */
+#include "formats/api/callback.h"
+#include "formats/api/kvc.h"
+#include "formats/api/kvc_file.h"
+#include "formats/api/sized.h"
+#include "formats/file/given.h"
+#include "formats/model/predictor.h"
+#include "formats/model/profile_fit.h"
+#include "formats/model/profile_learn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_BACK = 7 }; /* layers that a layer is predicted from */
+
+struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e) {
+    return kvc_given_profile(path, e);
+}
+
+void kvc_shared_profile_close(struct kvc_profile *p) {
+    kvc_profile_free(p);
+}
+
+int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_info *info) {
+    static const char *const metrics[] = {[KVC_METRIC_FISHER] = "fisher",
+                                          [KVC_METRIC_QUERY] = "query",
+                                          [KVC_METRIC_COVARIANCE] = "covariance"};
+    struct kvc_profile_info own = {.model = kvc_profile_model(p),
+                                   .metric = metrics[kvc_profile_metric(p)],
+                                   .predicts = kvc_profile_predicts(p)};
+    memcpy(own.sha256, kvc_profile_sha256(p), sizeof own.sha256);
+    return kvc_sized_give(info, &own, sizeof own, "kvc_profile_info", NULL);
+}
+
+/* --- learning --- */
+
+struct kvc_learning {
+    struct kvc_learner *learner;
+    struct kvc_learning_options options;
+};
+
+struct kvc_learning *kvc_learning_start(const struct kvc_learning_options *options,
+                                        struct kvc_error *e) {
+    struct kvc_learning_options o;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_learning_options", e)) return NULL;
+    if (o.back > MOST_BACK) {
+        kvc_fail(e, KVC_ERR_USAGE, "a layer is predicted from at most %d before it", MOST_BACK);
+        return NULL;
+    }
+    struct kvc_learning *l = calloc(1, sizeof *l);
+    if (!l) kvc_fail_memory(e, "a profile");
+    if (!l || !(l->learner = kvc_learner_new(e))) {
+        free(l);
+        return NULL;
+    }
+    l->options = o;
+    kvc_learner_predict(l->learner, o.back, o.base);
+    return l;
+}
+
+struct kvc_learning *kvc_learning_new(struct kvc_error *e) {
+    const struct kvc_learning_options o = {.size = sizeof o, .back = 1};
+    return kvc_learning_start(&o, e);
+}
+
+void kvc_learning_free(struct kvc_learning *l) {
+    if (l) kvc_learner_free(l->learner);
+    free(l);
+}
+
+/* Gives a cache the heads, layers and pairing of the profile that gets predictors, and checks that
+ * it is of its model. */
+static int fit_base(const struct kvc_learning_options *o, struct kvc_cache *c,
+                    struct kvc_error *e) {
+    struct kvc_fit fit;
+    if (!o->base) return 0;
+    if (kvc_profile_adopt(o->base, c, e) ||
+        kvc_profile_settle(o->base, c, o->threads, o->force_profile, &fit, e))
+        return -1;
+    kvc_fit_free(&fit);
+    return 0;
+}
+
+int kvc_learning_add(struct kvc_learning *l, const struct kvc_file *f, struct kvc_error *e) {
+    struct kvc_cache own;
+    int status = kvc_cache_own_facts(&own, f->cache, e);
+    if (!status) status = fit_base(&l->options, &own, e) || kvc_learner_add(l->learner, &own, e);
+    kvc_cache_disown(&own);
+    return status ? kvc_error_prefix(e, f->name) : 0;
+}
+
+int kvc_learning_write(struct kvc_learning *l, kvc_write_fn *write, void *state,
+                       struct kvc_error *e) {
+    struct kvc_callback callback = {.write = write, .state = state};
+    struct kvc_sink sink = kvc_callback_sink(&callback);
+    return kvc_learner_write(l->learner, &sink, e);
+}
+
+int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info *info) {
+    const struct kvc_learning_info own = {.has_queries = kvc_learner_has_queries(l->learner),
+                                          .knows_rope = kvc_learner_knows_rope(l->learner)};
+    return kvc_sized_give(info, &own, sizeof own, "kvc_learning_info", NULL);
+}
