@@ -3,6 +3,7 @@
 #ifndef KERNELS_SUPPORT_H
 #define KERNELS_SUPPORT_H
 
+#include "kernels/float_bits.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -54,18 +55,6 @@ static inline float plus(float a, float b) {
     return (float)((double)a + (double)b);
 }
 
-static inline uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 /* A float of any pattern, or one of those around which the sums decide. */
 static inline float any_float(void) {
     static const float special[] = {0,
@@ -86,7 +75,7 @@ static inline float any_float(void) {
                                     -1};
     const uint32_t high = random_u16();
     if (random_byte() % 2) return special[random_byte() % 16];
-    return float_of(high << 16 | random_u16());
+    return kvc_bits_to_float(high << 16 | random_u16());
 }
 
 /* Noise that begins one element after an aligned address and ends where its memory does. */

@@ -4,7 +4,7 @@
 #include "kernels_support.h"
 
 static float variance_of(unsigned spread) {
-    return float_of(spread << 23);
+    return kvc_bits_to_float(spread << 23);
 }
 
 static float value_of(int mean, unsigned spread) {
@@ -38,8 +38,9 @@ static void obvious_model_word(uint16_t *bias, uint16_t *context, float mean, fl
                     : fused == SECOND_TERM ? fmaf(partner, s, times(mean, c))
                                            : plus(times(mean, c), times(partner, s));
     const float q = fused == SQUARE ? fmaf(m, m, variance) : plus(times(m, m), variance);
-    const uint32_t steps = (bits_of(q) - bits_of(variance)) >> 22;
-    int64_t r = (int64_t)(bits_of(q) >> 1) + (INT64_C(127) << 22) - ((int64_t)w->rebias << 23);
+    const uint32_t steps = (kvc_float_to_bits(q) - kvc_float_to_bits(variance)) >> 22;
+    int64_t r = (int64_t)(kvc_float_to_bits(q) >> 1) + (INT64_C(127) << 22) -
+                ((int64_t)w->rebias << 23);
     if (r < 0) r = 0;
     const int64_t magnitude = (r + (INT64_C(1) << (w->cut - 1))) / (INT64_C(1) << w->cut) *
                               (INT64_C(1) << w->shift);
@@ -133,11 +134,11 @@ static void model_words_are_not_fused(void **state) {
             const unsigned spread = 120 + random_byte() % 16u;
             variance[i] = variance_of(spread);
             partner[i] = value_of(random_byte() - 128, spread);
-            const float step = float_of(bits_of(variance[i]) +
-                                        ((2u * (random_byte() % 40u) + 1) << word->cut));
+            const float step = kvc_bits_to_float(kvc_float_to_bits(variance[i]) +
+                                                 ((2u * (random_byte() % 40u) + 1) << word->cut));
             const double m = sqrt((double)step - (double)variance[i]);
             mean[i] = (float)((m - (double)partner[i] * (double)sine[i]) / (double)cosine[i]);
-            mean[i] = float_of(bits_of(mean[i]) + random_byte() % 8u);
+            mean[i] = kvc_bits_to_float(kvc_float_to_bits(mean[i]) + random_byte() % 8u);
             uint16_t fused_bias, fused_context;
             obvious_model_word(&want_bias[i], &want_context[i], mean[i], partner[i], variance[i],
                                cosine[i], sine[i], word, NOTHING);

@@ -6,6 +6,7 @@
  * so, once each. */
 #include "every_table.h"
 #include "lossy_support.h"
+#include "recipe_support.h"
 
 #include "codecs/presets.h"
 #include "codecs/registry.h"
@@ -225,54 +226,30 @@ static void arguments(void **state) {
         "merge:slerp:keep=0.1:gamma=0.1",
         "merge:slerp:heads=2",
     };
-    struct kvc_recipe r, again;
-    struct kvc_error e;
-    char text[256];
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        if (kvc_recipe_parse(good[i].text, &r, &e)) fail_msg("%s: %s", good[i].text, e.message);
-        assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
-        assert_string_equal(text, good[i].canonical);
-        assert_int_equal(kvc_recipe_parse(text, &again, &e), 0);
-        assert_memory_equal(&r, &again, sizeof r);
-    }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        if (!kvc_recipe_parse(bad[i], &r, &e)) fail_msg("'%s' is taken", bad[i]);
-        assert_int_equal(e.code, KVC_ERR_USAGE);
-        assert_true(strlen(e.message) > 10);
-    }
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        assert_recipe(good[i].text, good[i].canonical);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_no_recipe(bad[i]);
     /* every share of up to four decimals reads back as it was printed */
     for (unsigned i = 0; i <= 10000; i++) {
-        char share[32];
-        snprintf(share, sizeof share, "saliency:%u.%04u", i / 10000, i % 10000);
-        assert_int_equal(kvc_recipe_parse(share, &r, &e), 0);
-        assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
-        for (size_t n = strlen(share); share[n - 1] == '0' || share[n - 1] == '.'; share[n] = '\0')
-            if (share[--n] == '.') {
-                share[n] = '\0';
-                break;
-            }
-        assert_string_equal(text, share);
-        assert_int_equal(kvc_recipe_parse(text, &again, &e), 0);
-        assert_memory_equal(&r, &again, sizeof r);
+        char share[32], text[32];
+        size_t n = (size_t)snprintf(share, sizeof share, "saliency:%u.%04u", i / 10000, i % 10000);
+        while (share[n - 1] == '0') n--;
+        if (share[n - 1] == '.') n--;
+        snprintf(text, sizeof text, "%.*s", (int)n, share);
+        assert_recipe(share, text);
     }
 }
 
 static void presets(void **state) {
     (void)state;
-    struct kvc_recipe r, again, spelt;
+    struct kvc_recipe r;
     struct kvc_error e;
     char text[512], with[100];
     for (size_t i = 0; kvc_preset_at(i); i++) {
         const struct kvc_preset *p = kvc_preset_at(i);
         assert_ptr_equal(kvc_preset_find(p->name, strlen(p->name)), p);
         assert_null(kvc_stage_find(p->name));
-        if (kvc_recipe_parse(p->name, &r, &e)) fail_msg("%s: %s", p->name, e.message);
-        assert_int_equal(kvc_recipe_parse(p->recipe, &spelt, &e), 0);
-        assert_memory_equal(&r, &spelt, sizeof r);
-        assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
-        assert_string_equal(text, p->recipe);
-        assert_int_equal(kvc_recipe_parse(text, &again, &e), 0);
-        assert_memory_equal(&r, &again, sizeof r);
+        assert_recipe(p->name, p->recipe);
         /* an order that can be run */
         for (unsigned role = 0; role < 2; role++) pipeline_for(p->name, role);
         static const char *const behind[] = {":bits=2", "@k", ":"};

@@ -6,9 +6,9 @@
  * `test_split digest` prints a digest of all that is encoded: the test of kernel tables runs itself
  * so, once each. */
 #include "every_table.h"
+#include "recipe_support.h"
 
 #include "codecs/stages/split/channels.h"
-#include "codecs/recipe.h"
 #include "codecs/registry.h"
 
 #include <math.h>
@@ -909,21 +909,9 @@ static void arguments(void **state) {
                                       "fast:1",
                                       "fast:stream=4096",
                                       "fast:"};
-    struct kvc_recipe r;
-    struct kvc_error e;
-    char text[64];
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        assert_int_equal(kvc_recipe_parse(good[i], &r, &e), 0);
-        assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
-        assert_string_equal(text, good[i]);
-    }
-    assert_int_equal(kvc_recipe_parse("split:stream=65536", &r, &e), 0);
-    assert_int_equal(kvc_recipe_print(&r, text, sizeof text), 0);
-    assert_string_equal(text, "split");
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        if (!kvc_recipe_parse(bad[i], &r, &e)) fail_msg("'%s' is taken", bad[i]);
-        assert_int_equal(e.code, KVC_ERR_USAGE);
-    }
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) assert_recipe(good[i], good[i]);
+    assert_recipe("split:stream=65536", "split");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_no_recipe(bad[i]);
     assert_ptr_equal(pipeline_of("split").step[0].stage, kvc_stage_by_id(3));
     assert_ptr_equal(pipeline_of("fast").step[0].stage, kvc_stage_by_id(4));
 }
