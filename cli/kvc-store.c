@@ -259,6 +259,8 @@ int main(int argc, char **argv) {
     t.operand = argv + optind + 1;
     t.n = argc - optind - 1;
     t.of_namespace.profile = t.input.open.profile;
-    const int status = check_usage(&t, *c);
-    return cli_finish(status ? status : store_run(&t, c));
+    int status = check_usage(&t, *c);
+    if (!status) status = store_run(&t, c);
+    free(t.ids.id);
+    return cli_finish(status);
 }

@@ -116,11 +116,12 @@ int store_take_namespaces(struct store_tool *t, struct store_namespaces *namespa
 
 /* --- finding --- */
 
-int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids) {
+int store_take_tokens(struct store_tool *t) {
     struct kvc_error e;
     if (!t->tokens) return cli_usage("name the tokens: --tokens=FILE");
-    if (!cli_token_ids(ids, t->tokens, &t->input, &e)) return EXIT_SAME;
-    free(ids->id);
+    if (t->ids.id || !cli_token_ids(&t->ids, t->tokens, &t->input, &e)) return EXIT_SAME;
+    free(t->ids.id);
+    t->ids.id = NULL;
     return store_trouble(&e);
 }
 
@@ -128,13 +129,11 @@ int store_find_longest(struct store_tool *t, const struct store_namespaces *name
                        struct kvc_store_hit **hit) {
     const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
     struct kvc_error e;
-    struct cli_token_ids ids = {.id = NULL};
     uint64_t best = 0;
     *hit = NULL;
-    int status = store_take_tokens(t, &ids);
-    if (status) return status;
+    int status = store_take_tokens(t);
     for (size_t i = 0; i < namespaces->n && !status; i++) {
-        struct kvc_store_hit *h = kvc_store_find(namespaces->item[i], ids.id, ids.n, &o, &e);
+        struct kvc_store_hit *h = kvc_store_find(namespaces->item[i], t->ids.id, t->ids.n, &o, &e);
         struct kvc_store_hit_info info = {.size = sizeof info};
         if (!h) {
             status = store_trouble(&e);
@@ -151,7 +150,6 @@ int store_find_longest(struct store_tool *t, const struct store_namespaces *name
             kvc_store_hit_free(h);
         }
     }
-    free(ids.id);
     return status;
 }
 
@@ -198,13 +196,12 @@ static void explain_loss(const struct kvc_error *e) {
 static struct kvc_file *find_whole(struct store_tool *t, const struct store_namespaces *namespaces,
                                    const struct kvc_store_namespace **of) {
     const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
-    struct cli_token_ids ids;
     struct kvc_file *best = NULL;
     uint64_t most = 0, n;
     struct kvc_error e;
-    if (store_take_tokens(t, &ids)) return NULL;
+    if (store_take_tokens(t)) return NULL;
     for (size_t i = 0; i < namespaces->n; i++) {
-        struct kvc_file *f = kvc_store_get_whole(namespaces->item[i], ids.id, ids.n, &o, &e);
+        struct kvc_file *f = kvc_store_get_whole(namespaces->item[i], t->ids.id, t->ids.n, &o, &e);
         if (!f && e.code) explain_loss(&e);
         if (f) kvc_file_tokens(f, &n);
         if (f && n > most) {
@@ -216,7 +213,6 @@ static struct kvc_file *find_whole(struct store_tool *t, const struct store_name
             kvc_file_close(f);
         }
     }
-    free(ids.id);
     return best;
 }
 

@@ -275,7 +275,7 @@ static int drop_namespace(struct store_tool *t, struct kvc_store_namespace *ns) 
 
 /* Removes a prompt from a namespace. Adds up what was removed and kept. */
 static int drop_prompt(struct store_tool *t, struct kvc_store_namespace *ns,
-                       const struct cli_token_ids *ids, struct kvc_store_dropped *sum) {
+                       struct kvc_store_dropped *sum) {
     const struct kvc_store_drop_options o = {.size = sizeof o,
                                              .progress = store_show,
                                              .progress_state = t};
@@ -283,7 +283,7 @@ static int drop_prompt(struct store_tool *t, struct kvc_store_namespace *ns,
     struct kvc_error e;
     char size[32];
     cli_progress_start(&t->progress, ns->name, t->quiet);
-    const int failed = kvc_store_drop_tokens(ns, ids->id, ids->n, &o, &d, &e);
+    const int failed = kvc_store_drop_tokens(ns, t->ids.id, t->ids.n, &o, &d, &e);
     cli_progress_end(&t->progress);
     if (failed) return store_trouble(&e);
     sum->removed += d.removed;
@@ -308,14 +308,12 @@ static int drop_prompt(struct store_tool *t, struct kvc_store_namespace *ns,
 
 static int drop_tokens(struct store_tool *t, const struct store_namespaces *namespaces) {
     struct kvc_store_dropped sum = {.size = sizeof sum};
-    struct cli_token_ids ids = {.id = NULL};
-    int status = store_take_tokens(t, &ids);
+    int status = store_take_tokens(t);
     if (status) return status;
     if (t->json) cli_json_open(&t->report, "namespaces", '[');
     for (size_t i = 0; i < namespaces->n && !status; i++)
-        status = drop_prompt(t, namespaces->item[i], &ids, &sum);
+        status = drop_prompt(t, namespaces->item[i], &sum);
     if (t->json) cli_json_close(&t->report);
-    free(ids.id);
     if (status || sum.removed) return status;
     if (sum.kept && !t->quiet)
         cli_warn("longer prompts begin with these tokens; to remove one, give all of its tokens");

@@ -20,6 +20,7 @@ struct store_tool {
     char **operand;
     /* open while a command runs, if the command needs one. NULL: it is to be made */
     struct kvc_store *s;
+    struct cli_token_ids ids; /* of --tokens, which is read once: it may be standard input */
     struct cli_json report;
     struct cli_progress progress; /* of the command; it ends before anything is printed */
 };
@@ -56,8 +57,8 @@ struct store_namespaces {
 };
 int store_take_namespaces(struct store_tool *t, struct store_namespaces *namespaces);
 void store_free_namespaces(struct store_namespaces *namespaces);
-/* Reads --tokens. The caller frees ids->id. */
-int store_take_tokens(struct store_tool *t, struct cli_token_ids *ids);
+/* Reads --tokens into t->ids, unless they are there. */
+int store_take_tokens(struct store_tool *t);
 /* Finds the longest prefix of --tokens in these namespaces. *hit is NULL, without a message, if
  * there is none. */
 int store_find_longest(struct store_tool *t, const struct store_namespaces *namespaces,

@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -67,10 +66,10 @@ void store_explain(const struct kvc_store *s, const struct kvc_object *o, char *
 
 /* Prints what a namespace has of the tokens, and where it ends. Returns the tokens it has. */
 static uint64_t explain_namespace(struct store_tool *t, struct kvc_store_namespace *ns,
-                                  const struct cli_token_ids *ids, const char *wanted) {
+                                  const char *wanted) {
     const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
     struct kvc_error e;
-    struct kvc_store_hit *hit = kvc_store_find(ns, ids->id, ids->n, &o, &e);
+    struct kvc_store_hit *hit = kvc_store_find(ns, t->ids.id, t->ids.n, &o, &e);
     char reason[512] = "", difference[256];
     if (!hit) {
         store_trouble(&e);
@@ -78,19 +77,19 @@ static uint64_t explain_namespace(struct store_tool *t, struct kvc_store_namespa
     }
     const uint64_t tokens = hit->chunks * ns->chunk;
     if (tokens < hit->asked) store_explain(t->s, &hit->object[hit->chunks], reason, sizeof reason);
-    else if (ids->n % ns->chunk)
+    else if (t->ids.n % ns->chunk)
         snprintf(reason, sizeof reason, "less than a chunk of %" PRIu64 " tokens is left",
                  ns->chunk);
     if (t->json) {
         cli_json_open(&t->report, NULL, '{');
         cli_json_text(&t->report, "namespace", ns->name);
         cli_json_u64(&t->report, "tokens", tokens);
-        cli_json_u64(&t->report, "of", ids->n);
+        cli_json_u64(&t->report, "of", t->ids.n);
         cli_json_text(&t->report, "then", *reason ? reason : NULL);
         cli_json_open(&t->report, "differs", '[');
     } else {
-        printf("namespace %.16s: %" PRIu64 " of %" PRIu64 " tokens%s%s\n", ns->name, tokens, ids->n,
-               *reason ? "; then: " : "", reason);
+        printf("namespace %.16s: %" PRIu64 " of %" PRIu64 " tokens%s%s\n", ns->name, tokens,
+               t->ids.n, *reason ? "; then: " : "", reason);
     }
     size_t at = 0;
     while (wanted &&
@@ -136,8 +135,7 @@ static void explain_wanted(struct store_tool *t, const struct kvc_store_namespac
 
 int store_why(struct store_tool *t) {
     struct store_namespaces wanted = {.n = 0}, all = {.n = 0};
-    struct cli_token_ids ids = {.id = NULL};
-    int status = store_take_tokens(t, &ids);
+    int status = store_take_tokens(t);
     uint64_t best = 0;
     if (status) return status;
     if (t->like) status = store_take_namespaces(t, &wanted);
@@ -146,13 +144,12 @@ int store_why(struct store_tool *t) {
     if (!status && wanted.n) explain_wanted(t, wanted.item[0], &all);
     if (t->json) cli_json_open(&t->report, "namespaces", '[');
     for (size_t i = 0; i < all.n && !status; i++) {
-        const uint64_t tokens = explain_namespace(t, all.item[i], &ids,
+        const uint64_t tokens = explain_namespace(t, all.item[i],
                                                   wanted.n ? wanted.item[0]->facts : NULL);
         if (tokens > best) best = tokens;
     }
     if (t->json) cli_json_close(&t->report);
     store_free_namespaces(&wanted);
     store_free_namespaces(&all);
-    free(ids.id);
     return status ? status : best ? EXIT_SAME : EXIT_DIFFER;
 }
