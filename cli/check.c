@@ -19,7 +19,7 @@ int cli_check(const char *path, struct cli_input *in, unsigned threads, kvc_chec
     const int failed = cli_refuse_terminal(path, e) || cli_given_open(in, &o, e);
     in->open.model = model;
     if (failed) return EXIT_TROUBLE;
-    cli_progress_start(&progress, strcmp(path, "-") == 0 ? "(stdin)" : path, in->quiet);
+    cli_progress_start(&progress, cli_name(path), in->quiet);
     if (progress.on) how.progress = cli_progress_show;
     const int status = kvc_check(path, &o, &how, report, e);
     cli_progress_end(&progress);

@@ -71,6 +71,10 @@ const char *cli_tool(void) {
     return tool;
 }
 
+const char *cli_name(const char *path) {
+    return strcmp(path, "-") == 0 ? "(stdin)" : path;
+}
+
 /* Prints a message. File names and metadata in it may have bytes that a terminal would obey: they
  * become \xNN. */
 static void print_message(const char *message) {

@@ -19,6 +19,8 @@
  * EXIT_TROUBLE. SIGXFSZ is ignored, so that write() fails. Must be called first in main(). */
 void cli_start(char **argv, const char *tool);
 const char *cli_tool(void); /* the tool's name */
+/* Returns what messages call an operand: "(stdin)" for "-". */
+const char *cli_name(const char *path);
 /* Prints "kvc-dump: MESSAGE" on stderr. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_error(const struct kvc_error *e);
@@ -120,7 +122,10 @@ kvc_put_fn *cli_output_any_order(const struct cli_output *o);
 int cli_output_error(const struct cli_output *o, struct kvc_error *e);
 int cli_output_commit(struct cli_output *o, struct kvc_error *e);
 void cli_output_abandon(struct cli_output *o); /* removes the temporary file; may be called twice */
-int cli_output_exists(const char *path);       /* 1 if path is a regular file */
+/* Commits an output, or where `status` says that writing failed, says in *e why. Abandons what is
+ * not committed. Returns 0, or another number after a failure. */
+int cli_output_end(struct cli_output *o, int status, struct kvc_error *e);
+int cli_output_exists(const char *path); /* 1 if path is a regular file */
 /* Makes the folders that a path names before its last slash. The path is the same afterwards. */
 int cli_make_folders(char *path, struct kvc_error *e);
 /* for signal handlers: removes the temporary file of the open output */

@@ -150,12 +150,9 @@ static int convert_to_file(struct cli_job *j, const char *path, const char *targ
     if (!j->test && cli_output_open(&out, target, j->force, in->mode, e)) return -1;
     const int is_file = out.path != NULL;
     out.times = in->is_named ? times : NULL;
-    int status = j->write(j->state, in->f, &out, e);
-    if (status) {
-        cli_output_error(&out, e);
-        kvc_error_about(e, in->source.name);
-    } else if (!j->test) status = cli_output_commit(&out, e);
-    if (status && !j->test) cli_output_abandon(&out);
+    const int failed = j->write(j->state, in->f, &out, e);
+    int status = j->test ? failed : cli_output_end(&out, failed, e);
+    if (failed) kvc_error_about(e, in->source.name);
     if (!status && j->remove && is_file) status = remove_input(path, in, e);
     if (!status) j->total.out += j->bytes;
     return status;

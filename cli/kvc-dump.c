@@ -81,7 +81,7 @@ static int check_file(struct dump_out *o, const char *path, struct settings *s) 
     struct kvc_check_report report;
     const int status = cli_check(path, &s->input, s->threads, NULL, NULL, &report, &e);
     struct kvc_file *damage = report.damaged;
-    const char *name = strcmp(path, "-") == 0 ? "(stdin)" : path;
+    const char *name = cli_name(path);
     if (status == EXIT_SAME) {
         print_check(o, s, name, "ok",
                     report.has_checksums ? NULL : "structure only: the format has no checksums",

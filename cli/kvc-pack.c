@@ -311,11 +311,7 @@ static int write_learnt(const struct cli_pack *p, struct kvc_learning *l, struct
     struct cli_output out;
     const char *path = strcmp(p->learn_path, "-") == 0 ? NULL : p->learn_path;
     if (cli_output_open(&out, path, p->job.force, 0666, e)) return -1;
-    int status = kvc_learning_write(l, cli_output_write, &out, e);
-    if (status) cli_output_error(&out, e);
-    else status = cli_output_commit(&out, e);
-    cli_output_abandon(&out);
-    return status;
+    return cli_output_end(&out, kvc_learning_write(l, cli_output_write, &out, e), e);
 }
 
 static int learn(struct cli_pack *p, int n, char **paths, struct kvc_error *e) {

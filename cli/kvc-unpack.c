@@ -123,8 +123,7 @@ static int test_one(struct cli_job *j, const char *path, struct kvc_error *e) {
     int status = cli_check(path, &j->input, j->threads,
                            u->device.cuda ? unpack_check_container : NULL, u, &report, e);
     kvc_file_close(report.damaged);
-    if (status != EXIT_SAME && report.has_checksums)
-        kvc_error_about(e, strcmp(path, "-") == 0 ? "(stdin)" : path);
+    if (status != EXIT_SAME && report.has_checksums) kvc_error_about(e, cli_name(path));
     if (status == EXIT_SAME && !report.has_checksums && u->device.kind == CLI_DEVICE_CUDA) {
         kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING,
                       "%s: only .kvc files are decoded on a device", path);

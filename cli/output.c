@@ -259,6 +259,13 @@ void cli_output_abandon(struct cli_output *o) {
     o->fd = -1;
 }
 
+int cli_output_end(struct cli_output *o, int status, struct kvc_error *e) {
+    if (status) cli_output_error(o, e);
+    else status = cli_output_commit(o, e);
+    if (status) cli_output_abandon(o);
+    return status;
+}
+
 int cli_make_folders(char *path, struct kvc_error *e) {
     /* a slash at its begin is the root's */
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {

@@ -143,11 +143,7 @@ static int write_picture(const struct cli_pack *p, const struct curve *c, struct
     int status = curve_write_svg(c, f, e);
     if (fclose(f)) status = cli_no_memory(e, "a picture");
     if (!status) status = cli_output_open(&out, p->curve_path, p->job.force, 0666, e);
-    if (!status) {
-        if (cli_output_write(&out, text, n)) status = cli_output_error(&out, e);
-        if (!status) status = cli_output_commit(&out, e);
-        cli_output_abandon(&out);
-    }
+    if (!status) status = cli_output_end(&out, cli_output_write(&out, text, n), e);
     free(text);
     return status;
 }

@@ -24,7 +24,7 @@ void cli_report_start(struct cli_report *r, FILE *out) {
 void cli_report_file(struct cli_report *r, const char *name) {
     cli_json_open(&r->json, NULL, '{');
     if (r->lines) head(&r->json);
-    cli_json_text(&r->json, "file", strcmp(name, "-") == 0 ? "(stdin)" : name);
+    cli_json_text(&r->json, "file", cli_name(name));
 }
 
 void cli_report_file_end(struct cli_report *r) {

@@ -91,10 +91,7 @@ static int write_text(const char *path, const char *text, size_t size, struct kv
     if (html_may_write(path, e) ||
         cli_output_open(&o, strcmp(path, "-") == 0 ? NULL : path, 1, 0666, e))
         return -1;
-    int status = cli_output_write(&o, text, size) ? cli_output_error(&o, e) : 0;
-    if (!status && cli_output_commit(&o, e) == 0) return 0;
-    cli_output_abandon(&o);
-    return -1;
+    return cli_output_end(&o, cli_output_write(&o, text, size), e);
 }
 
 int html_write(struct html_page *p, const char *path, struct kvc_error *e) {

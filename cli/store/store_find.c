@@ -248,11 +248,8 @@ int store_find(struct store_tool *t) {
 
 /* --- getting --- */
 
-/* Where a file is written, and why it could not be. */
+/* A file that is written. */
 struct writing {
-    struct cli_output out;
-    struct kvc_error why;
-    int failed;
     struct store_tool *t;
     uint64_t expected; /* bytes; 0: unknown */
 };
@@ -262,15 +259,10 @@ static int show_written(void *state, uint64_t done, uint64_t total) {
     return store_show(w->t, done, total ? total : w->expected);
 }
 
-static int write_output(void *state, const void *data, size_t n) {
-    struct writing *w = state;
-    w->failed = cli_output_write(&w->out, data, n);
-    return w->failed ? cli_output_error(&w->out, &w->why) : 0;
-}
-
 static int store_find_write_file(struct store_tool *t, const struct kvc_file *f) {
     struct kvc_error e;
-    struct writing w = {.out.fd = -1, .t = t};
+    struct cli_output out;
+    struct writing w = {.t = t};
     const struct kvc_write_options how = {.size = sizeof how,
                                           .progress = show_written,
                                           .progress_state = &w,
@@ -278,16 +270,14 @@ static int store_find_write_file(struct store_tool *t, const struct kvc_file *f)
                                           .no_verify = 1};
     for (uint32_t i = 0; i < f->cache->n_tensors; i++)
         w.expected += kvc_tensor_bytes(&f->cache->tensor[i]);
-    if (cli_output_open(&w.out, t->output, t->force, 0666, &e)) return store_trouble(&e);
+    if (cli_output_open(&out, t->output, t->force, 0666, &e)) return store_trouble(&e);
     cli_progress_start(&t->progress, t->output ? t->output : t->tokens, t->quiet);
     int status = t->to && strcmp(t->to, "kvc") != 0
-                     ? kvc_file_unpack(f, t->to, &how, write_output, &w, &e)
-                     : kvc_file_pack(f, &how, write_output, &w, &e);
+                     ? kvc_file_unpack(f, t->to, &how, cli_output_write, &out, &e)
+                     : kvc_file_pack(f, &how, cli_output_write, &out, &e);
     cli_progress_end(&t->progress);
-    if (!status) status = cli_output_commit(&w.out, &e);
-    if (!status) return EXIT_SAME;
-    cli_output_abandon(&w.out);
-    return store_trouble(w.failed ? &w.why : &e);
+    status = cli_output_end(&out, status, &e);
+    return status ? store_trouble(&e) : EXIT_SAME;
 }
 
 /* Reads what was found. NULL: a message was printed. */

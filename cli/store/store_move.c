@@ -120,8 +120,7 @@ int store_export(struct store_tool *t) {
     if (!status) status = tar ? walk(&m, &namespaces) : store_trouble(&e);
     store_free_namespaces(&namespaces);
     if (tar && kvc_tar_close(tar, status ? -1 : 0, &e) && !status) status = store_trouble(&e);
-    if (!status && cli_output_commit(&out, &e)) status = store_trouble(&e);
-    if (status) cli_output_abandon(&out);
+    if (cli_output_end(&out, status, &e) && !status) status = store_trouble(&e);
     return status ? status : say(&m, "written");
 }
 
