@@ -190,10 +190,17 @@ static int write_target(const struct unpacking *u, struct kvc_sink *out,
     return status;
 }
 
-static int unpack_to(const struct unpacking *u, struct kvc_sink *out, struct kvc_error *e) {
-    if (write_target(u, out, NULL, e)) return kvc_error_prefix(e, u->f->name);
-    const struct kvc_write_report r = {.bytes = out->offset};
+/* Reports what was written, or names the file in the message of a failure. */
+static int unpacking_end(const struct unpacking *u, int status, uint64_t bytes,
+                         struct kvc_error *e) {
+    const struct kvc_write_report r = {.bytes = bytes};
+    if (status) return kvc_error_prefix(e, u->f->name);
     return u->o.report ? kvc_sized_give(u->o.report, &r, sizeof r, "kvc_write_report", e) : 0;
+}
+
+static int unpack_to(const struct unpacking *u, struct kvc_sink *out, struct kvc_error *e) {
+    const int status = write_target(u, out, NULL, e);
+    return unpacking_end(u, status, out->offset, e);
 }
 
 int kvc_file_unpack(const struct kvc_file *f, const char *format,
@@ -264,9 +271,7 @@ int kvc_file_unpack_folder(const struct kvc_file *f, const char *format, const c
                                             .begin = begin_member,
                                             .finish = finish_member,
                                             .state = &heard};
-    int status = write_target(&u, NULL, &through, e);
-    const struct kvc_write_report r = {.bytes = files.out->offset};
-    status = kvc_folder_close(folder, status, e);
-    if (status) return kvc_error_prefix(e, f->name);
-    return u.o.report ? kvc_sized_give(u.o.report, &r, sizeof r, "kvc_write_report", e) : 0;
+    const int status = write_target(&u, NULL, &through, e);
+    const uint64_t bytes = files.out->offset; /* the sink is gone after closing */
+    return unpacking_end(&u, kvc_folder_close(folder, status, e), bytes, e);
 }

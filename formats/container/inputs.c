@@ -219,8 +219,8 @@ int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct 
 struct loop_tensor {
     uint32_t from[KVC_AHEAD_MOST]; /* lossy tensors that it may be predicted from, n of them */
     size_t n;
-    unsigned
-        users; /* tensors that may be predicted from this one, each of which holds its blocks */
+    /* tensors that may be predicted from this one, each of which holds its blocks */
+    unsigned users;
     int failed;
 };
 

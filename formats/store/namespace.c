@@ -139,11 +139,6 @@ static int take_recipe(struct kvc_store_namespace *ns, const struct kvc_file *f,
                               KVC_SHA256_BYTES, e);
 }
 
-static int name_namespace(struct kvc_store_namespace *ns) {
-    kvc_hex(ns->hash, sizeof ns->hash, ns->name);
-    return 0;
-}
-
 static int space_describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
                           const struct kvc_store_namespace_options *o, struct kvc_error *e) {
     struct kvc_meta meta = {0};
@@ -160,7 +155,8 @@ static int space_describe(struct kvc_store_namespace *ns, const struct kvc_file 
                                         .chunk = ns->chunk,
                                         .tenant = ns->has_tenant ? ns->tenant : NULL};
         ns->facts = kvc_namespace_text_write(f->cache, &meta, &facts, ns->hash, e);
-        status = ns->facts ? name_namespace(ns) : -1;
+        if (ns->facts) kvc_hex(ns->hash, sizeof ns->hash, ns->name);
+        else status = -1;
     }
     kvc_meta_free(&meta);
     return status;
@@ -277,7 +273,7 @@ kvc_store_namespace_named(struct kvc_store *s, const char *name,
     struct kvc_store_namespace *ns = new_namespace(s, &o, e);
     if (!ns) return NULL;
     memcpy(ns->hash, search.found.key, sizeof ns->hash);
-    name_namespace(ns);
+    kvc_hex(ns->hash, sizeof ns->hash, ns->name);
     if (!take_facts(ns, &o, &search.found, e)) return ns;
     kvc_store_namespace_close(ns);
     return NULL;
