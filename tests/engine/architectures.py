@@ -148,7 +148,7 @@ class Checks:
         return "equal"
 
     def prefix(self):
-        with kvc.Store(f"dir:{self.folder}/store?min-free=0", local_deadline=30) as store:
+        with kvc.Store(f"dir:{self.folder}/store?min-free=0", local_timeout=30) as store:
             for keep in (True, False):  # then chunks are cut to windows
                 with kvc.Prefix(store, self.model, chunk=CHUNK, keep_windows=keep) as prefix:
                     if keep:
