@@ -4,19 +4,20 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
-#include "formats/container/decode_memory.h"
 #include "formats/container/decoded.h"
+#include "formats/container/device_blocks.h"
 #include "formats/container/inputs.h"
 #include "formats/container/offsets.h"
 #include "formats/io/parallel.h"
 #include "formats/model/predict_source.h"
 #include "formats/container/plan.h"
-#include "formats/container/same_section.h"
+#include "formats/container/same.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Stages write numbers of up to 8 bytes where a block is decoded. */
 enum { ROW_ALIGN = 8 };
@@ -37,6 +38,110 @@ int kvc_blocks_verify(const struct kvc_cache *c) {
     const struct kvc_records *k = kvc_records_of(c);
     return k->survey || (k->verify && c->read != read_unverified);
 }
+
+/* --- memory --- */
+
+enum { THREAD_BLOCKS = 8 }; /* that a thread holds */
+
+uint64_t kvc_decode_memory_default(void) {
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 4 : UINT64_C(1) << 30;
+}
+
+/* Returns the bytes of a tensor's largest block, as it is or as binary32. */
+static uint64_t block_bytes(const struct kvc_shape *s) {
+    const uint64_t rows = s->tokens < KVC_BLOCK ? s->tokens : KVC_BLOCK;
+    const uint64_t own = kvc_row_bytes(s), floats = s->heads * s->dim * sizeof(float);
+    return rows * (own > floats ? own : floats);
+}
+
+/* Returns the bytes of inputs that are held for a block that is predicted: one for each value of
+ * the tensors before it. */
+static uint64_t input_bytes(const struct kvc_cache *c, uint32_t tensor) {
+    const struct kvc_records *k = kvc_records_of(c);
+    uint64_t values = 0;
+    if (!kvc_pipeline_has(kvc_records_pipeline(k, tensor), KVC_STAGE_AHEAD)) return 0;
+    for (uint32_t t = 0; t < tensor; t++)
+        if (kvc_tensor_part(c, t) == kvc_tensor_part(c, tensor))
+            values += k->shape[t].heads * k->shape[t].dim;
+    return values * KVC_BLOCK;
+}
+
+static uint64_t thread_bytes(const struct kvc_cache *c, uint32_t tensor) {
+    return THREAD_BLOCKS * block_bytes(&kvc_records_of(c)->shape[tensor]) + input_bytes(c, tensor);
+}
+
+static uint64_t for_threads(const struct kvc_cache *c) {
+    const uint64_t all = kvc_records_of(c)->max_memory;
+    return all - all / 4;
+}
+
+int kvc_decode_memory_check(const struct kvc_cache *c, uint32_t tensor, struct kvc_error *e) {
+    const uint64_t needs = thread_bytes(c, tensor), allowed = kvc_records_of(c)->max_memory;
+    char label[64];
+    if (needs <= for_threads(c)) return 0;
+    kvc_tensor_label(c, tensor, label, sizeof label);
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MEMORY,
+                         "decoding %s may take %" PRIu64 " MiB of memory, and %" PRIu64
+                         " MiB are allowed",
+                         label, (needs + needs / 3) / (1 << 20) + 1, allowed >> 20);
+}
+
+unsigned kvc_decode_memory_threads(const struct kvc_cache *c, unsigned threads) {
+    uint64_t most = 1;
+    threads = kvc_parallel_threads(threads);
+    if (!kvc_records_of(c)) return threads; /* rows that are read back from a device */
+    for (uint32_t t = 0; t < c->n_tensors; t++) {
+        const uint64_t needs = thread_bytes(c, t);
+        if (needs > most) most = needs;
+    }
+    const uint64_t fit = for_threads(c) / most;
+    return fit >= threads ? threads : fit ? (unsigned)fit : 1;
+}
+
+int kvc_container_may_hold(const struct kvc_cache *c, uint64_t bytes, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    if (!k || bytes <= k->max_memory) return 0;
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MEMORY,
+                         "the source's order of rows takes %" PRIu64 " MiB of memory, and %" PRIu64
+                         " MiB are allowed",
+                         (bytes >> 20) + 1, k->max_memory >> 20);
+}
+
+uint64_t kvc_decode_memory_kept(const struct kvc_cache *c) {
+    return kvc_records_of(c)->max_memory / 8;
+}
+
+/* --- digests --- */
+
+/* Compares the rows of a block, decoded at dst, with the digest. */
+static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                        const uint8_t *dst, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const struct kvc_record *r = &k->record[k->block_record[k->first_block[tensor] + block]];
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    const uint64_t first = cells->block[block], rows = cells->block[block + 1] - first;
+    const uint64_t digest = kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first,
+                                            rows);
+    uint8_t stored[8];
+    if (kvc_input_copy(k->in, r->offset + 16, stored, sizeof stored, e))
+        return kvc_blocks_context(c, e, tensor, block);
+    if (digest == get_u64(stored)) return 0;
+    kvc_record_damaged(e, r->offset, "decoded values do not match the digest");
+    return kvc_blocks_context(c, e, tensor, block);
+}
+
+/* Compares this block and the next. */
+static int check_digests(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
+                         const uint8_t *dst, struct kvc_error *e) {
+    const uint64_t *const start = kvc_tensor_part(c, tensor)->cells.block + block;
+    const uint8_t *second = dst + (start[1] - start[0]) * kvc_row_bytes(&c->tensor[tensor].shape);
+    if (check_digest(c, tensor, block, dst, e)) return -1;
+    if (check_digest(c, tensor, block + 1, second, e)) return -1;
+    return 0;
+}
+
+/* --- one block --- */
 
 /* The sections of one block's record and of its segment's side data, pinned until coded_free(). */
 struct coded {
@@ -342,7 +447,7 @@ static int decode_whole(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     free(there);
     free(split.same);
     const struct kvc_records *k = kvc_records_of(c);
-    if (!status && kvc_blocks_verify(c)) status = kvc_blocks_check_digest(c, tensor, block, dst, e);
+    if (!status && kvc_blocks_verify(c)) status = check_digest(c, tensor, block, dst, e);
     const struct kvc_pipeline *line = kvc_records_pipeline(k, tensor);
     if (!status && !held && kvc_pipeline_has(line, KVC_STAGE_AHEAD))
         kvc_inputs_offer(c, tensor, block, dst);
@@ -473,7 +578,7 @@ int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, 
             return -1;
         } else if (may_decode_two(c, tensor, b, end, dst) &&
                    !decode_two_blocks(c, tensor, b, dst)) {
-            if (kvc_blocks_verify(c) && kvc_blocks_check_digests(c, tensor, b, dst, e)) return -1;
+            if (kvc_blocks_verify(c) && check_digests(c, tensor, b, dst, e)) return -1;
             stop = cells->block[++b + 1];
         } else if (decode_block(c, tensor, b, dst, NULL, e)) {
             return -1;
@@ -524,7 +629,7 @@ int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i) {
     uint8_t *dst = kvc_alloc(start[2] - start[0], kvc_row_bytes(&c->tensor[r->subject].shape));
     const int status = !dst || !may_decode_two(c, r->subject, r->number, start[2], dst) ||
                        decode_two_blocks(c, r->subject, r->number, dst) ||
-                       kvc_blocks_check_digests(c, r->subject, r->number, dst, NULL);
+                       check_digests(c, r->subject, r->number, dst, NULL);
     free(dst);
     return status;
 }
@@ -557,8 +662,7 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
     uint8_t *dst = kvc_alloc(rows, kvc_row_bytes(&c->tensor[r->subject].shape));
     if (!dst) return kvc_fail_memory(e, "a block");
     status = decode_block(c, r->subject, r->number, dst, NULL, e);
-    if (!status && !kvc_blocks_verify(c))
-        status = kvc_blocks_check_digest(c, r->subject, r->number, dst, e);
+    if (!status && !kvc_blocks_verify(c)) status = check_digest(c, r->subject, r->number, dst, e);
     free(dst);
     return status;
 }

@@ -1,9 +1,8 @@
 /* container.h: reads, writes, describes and checks .kvc files. Spec: FORMAT.md. Not for engine
- * formats. */
+ * formats, or for single blocks on devices (device_blocks.h). */
 #ifndef KVC_CONTAINER_H
 #define KVC_CONTAINER_H
 
-#include "codecs/program.h"
 #include "codecs/recipe.h"
 #include "formats/cache/cache.h"
 #include "formats/model/profile_fit.h"
@@ -28,38 +27,7 @@ enum kvc_record_type {
 };
 const char *kvc_record_name(unsigned type);
 
-/* Blocks [block, end) of a tensor, KVC_CODER_BLOCKS at most, that another coder than the CPU's is
- * asked to encode. */
-#define KVC_CODER_BLOCKS 16
-struct kvc_coder_work {
-    const struct kvc_cache *cache;
-    uint32_t tensor;
-    const struct kvc_pipeline *pipeline;
-    const struct kvc_encoding *encoding; /* of the tensor */
-    uint64_t block, end;
-};
-
-/* A block that was encoded. */
-struct kvc_coder_block {
-    /* begun by the caller, who frees it; its sections are those of the pipeline's stages */
-    struct kvc_sections list;
-    uint64_t digest; /* of the rows as they are decoded */
-    int done;        /* 0: the CPU encodes this block, which it reads by cache->read() */
-};
-
-/* Encodes blocks in the place of the CPU, for example on a device that has the rows in its memory.
- * The sections must be those that the pipeline's stages make. Several threads call encode() at a
- * time. */
-struct kvc_block_coder {
-    void *state;
-    /* Refuses a tensor that the coder cannot encode by this pipeline: returns -1 and *e. Called
-     * before anything is encoded. */
-    int (*accept)(void *state, const struct kvc_cache *c, uint32_t tensor,
-                  const struct kvc_pipeline *pipeline, struct kvc_error *e);
-    /* Fills to[0] to to[end - block - 1]. */
-    int (*encode)(void *state, const struct kvc_coder_work *work, struct kvc_coder_block *to,
-                  struct kvc_error *e);
-};
+struct kvc_block_coder; /* device_blocks.h */
 
 struct kvc_pack_options {
     const struct kvc_recipe *recipe; /* NULL: the default */
@@ -127,7 +95,7 @@ void kvc_container_set_verify(struct kvc_cache *c, int verify);
 /* Returns a copy of the struct of an open container, whose rows are decoded without that
  * comparison. It lives as long as *c, and is not freed. */
 struct kvc_cache kvc_container_unverified(const struct kvc_cache *c);
-/* Sets the bytes of memory that decoding may take (decode_memory.h); 0: the default, which is set
+/* Sets the bytes of memory that decoding may take (records.h); 0: the default, which is set
  * at first. Before rows are read. */
 void kvc_container_set_memory(struct kvc_cache *c, uint64_t bytes);
 /* Refuses to hold `bytes` at a time, beside decoding, where they are more than that memory. */
@@ -178,34 +146,6 @@ uint64_t kvc_container_stored(const struct kvc_cache *c, uint32_t tensor);
  * refused. */
 int kvc_container_place(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
                         const struct kvc_row_places *places, uint8_t *rows, struct kvc_error *e);
-
-/* --- blocks, for code that decodes them on a device --- */
-
-/* Where a block is stored. */
-struct kvc_container_block {
-    uint64_t record;       /* its number */
-    uint64_t offset, size; /* bytes of the record in the file, header included */
-};
-/* Returns the number of blocks of all tensors. */
-uint64_t kvc_container_blocks(const struct kvc_cache *c);
-struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor,
-                                               uint64_t block);
-/* Returns the digest of decoded values from the header of a BLOCK record, of which these are the
- * bytes. */
-uint64_t kvc_container_block_digest(const uint8_t *record);
-/* Returns a tensor's shape as it was coded. The cache's own may since have got another number of
- * heads. */
-const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uint32_t tensor);
-/* Makes the program by which a device decodes a block (program.h). `bytes` is the block's record,
- * which is checked. Returns 0. Returns 1 if a device cannot decode the block: a stage does not
- * support it, or rows are references. Returns -1 and *e if the record is damaged or needs a profile
- * or weights that are missing. */
-int kvc_container_lower(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
-                        const uint8_t *bytes, struct kvc_program *p, struct kvc_error *e);
-/* Fails with KVC_ERR_DAMAGED: `what` is wrong in a block. The message names its record, tensor and
- * byte offset. */
-int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
-                               const char *what, struct kvc_error *e);
 
 /* Reads the whole file and checks every hash, padding byte and digest. `threads` 0: one per core.
  */

@@ -1,13 +1,79 @@
-/* container_format.c: the row of .kvc files in the table of formats: opens a file, whole or
- * damaged, with the caller's facts. Not for reading it (reader.c, salvage.c). */
+/* container_format.c: what a caller gives to an open container, its weights and profile; and the
+ * row of .kvc files in the table of formats, which opens a file, whole or damaged, with them. Not
+ * for reading it (reader.c, salvage.c). */
 #include "formats/container/container.h"
 
 #include "formats/cache/format.h"
+#include "formats/cache/keys.h"
 #include "formats/container/offsets.h"
+#include "formats/container/records.h"
 #include "formats/container/salvage.h"
 
 #include <stdio.h>
 #include <string.h>
+
+void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (k) k->projections.weights = weights;
+}
+
+void kvc_container_set_verify(struct kvc_cache *c, int verify) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (k) k->verify = verify;
+}
+
+/* --- the profile --- */
+
+/* Opens the profile that the file contains, which must be the one that the metadata name. */
+static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint8_t *sha256,
+                                         struct kvc_error *e) {
+    uint8_t *bytes;
+    size_t n;
+    struct kvc_profile *p = NULL;
+    if (kvc_records_single(k, k->profile_record, KVC_SECTION_PROFILE, &bytes, &n, e)) return NULL;
+    if (!(p = kvc_profile_open_memory(bytes, n, e))) {
+        kvc_record_context(e, k->profile_record, "PROFILE");
+    } else if (memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
+        kvc_fail(e, KVC_ERR_DAMAGED,
+                 "the profile in the file is not the one that the metadata name");
+        kvc_profile_free(p);
+        p = NULL;
+    }
+    free(bytes);
+    return p;
+}
+
+void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places) {
+    static const struct kvc_profile_places nowhere;
+    struct kvc_records *k = kvc_records_of(c);
+    const uint8_t *hash = c->meta.facts.profile;
+    if (!k) return;
+    k->profile_record = 0;
+    for (uint64_t i = 0; i < k->n_records && !k->profile_record; i++)
+        if (k->record[i].type == KVC_RECORD_PROFILE) k->profile_record = i;
+    kvc_profile_free(k->profile);
+    k->profile = NULL;
+    kvc_fail(&k->no_profile, KVC_ERR_DAMAGED,
+             "the metadata name no profile, and rows of this file need one");
+    if (!hash) return;
+    const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
+    if (k->profile_record) k->profile = open_embedded(k, hash, &k->no_profile);
+    else k->profile = kvc_profile_find(hash, model, places ? places : &nowhere, &k->no_profile);
+    /* the profile in the file is damaged; there may be another copy */
+    if (k->survey && k->profile_record && !k->profile)
+        k->profile = kvc_profile_find(hash, model, places ? places : &nowhere, NULL);
+    if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
+    kvc_profile_free(k->profile);
+    k->profile = NULL;
+}
+
+const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {
+    const struct kvc_records *k = kvc_records_of(c);
+    *embedded = k && k->profile_record;
+    return k ? k->profile : NULL;
+}
+
+/* --- the row of the table of formats --- */
 
 static int container_format_probe(const struct kvc_bundle *b, char *why, size_t size) {
     uint8_t magic[8];

@@ -9,8 +9,9 @@
 #include "codecs/floats.h"
 #include "codecs/memory.h"
 #include "formats/container/coder.h"
-#include "formats/container/record_build.h"
-#include "formats/container/same_rows.h"
+#include "formats/container/device_blocks.h"
+#include "formats/container/record_write.h"
+#include "formats/container/same.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -5,8 +5,7 @@
 
 #include "codecs/floats.h"
 #include "codecs/memory.h"
-#include "formats/container/record_build.h"
-#include "formats/container/same_rows.h"
+#include "formats/container/same.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,34 +78,6 @@ int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block
     return 0;
 }
 
-/* Adds the SAME section for the rows found, if any. */
-static int add_same(struct kvc_sections *list, const struct kvc_coded_block *b,
-                    struct kvc_error *e) {
-    const struct kvc_same *from = b->from;
-    const uint64_t n = b->n;
-    uint8_t bytes[KVC_BLOCK * KVC_SAME_ENTRY];
-    size_t used = 0;
-    for (uint64_t i = 0; i < n;) {
-        if (from[i].tensor == KVC_NONE) {
-            i++;
-            continue;
-        }
-        struct kvc_same run = from[i];
-        for (i++; i < n && from[i].tensor == run.tensor && from[i].block == run.block &&
-                  from[i].there == run.there + run.count;
-             i++)
-            run.count++;
-        uint8_t *p = bytes + used;
-        put_u32(p, run.row);
-        put_u32(p + 4, run.count);
-        put_u32(p + 8, run.tensor);
-        put_u32(p + 12, run.block);
-        put_u32(p + 16, run.there);
-        used += KVC_SAME_ENTRY;
-    }
-    return used ? kvc_record_add(list, KVC_SECTION_SAME, bytes, used, e) : 0;
-}
-
 /* --- blocks that are kept --- */
 
 /* A block of a segment, kept from the first look at it until it is encoded. */
@@ -151,7 +122,7 @@ static int encode_rows_keep(struct kvc_tensor_coder *r, uint64_t number,
     kvc_sections_init(&k->done.list);
     k->block = *block;
     k->own = block->shape.tokens;
-    if (add_same(&k->done.list, r->now, e) ||
+    if (kvc_same_add(&k->done.list, r->now->from, r->now->n, e) ||
         kvc_encoder_keep(&r->encoder, &k->block, &k->done, e)) {
         kept_free(k);
         return -1;
@@ -181,7 +152,9 @@ int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, struct kvc_e
     struct kvc_block block, partner;
     if (!k) {
         kvc_sections_clear(&to->list);
-        if (kvc_coder_load(r, number, &block, &partner, e) || add_same(&to->list, to, e)) return -1;
+        if (kvc_coder_load(r, number, &block, &partner, e) ||
+            kvc_same_add(&to->list, to->from, to->n, e))
+            return -1;
         to->container_sections = to->list.count;
         return to->own ? kvc_encoder_block(&r->encoder, &block, &to->list, e) : 0;
     }

@@ -3,6 +3,7 @@
 
 #include "codecs/memory.h"
 #include "formats/container/decoded.h"
+#include "formats/container/device_blocks.h"
 #include "formats/container/records.h"
 #include "formats/model/predict_source.h"
 #include "formats/model/predictor.h"

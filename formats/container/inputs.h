@@ -7,7 +7,6 @@
 
 #include "codecs/ahead.h"
 #include "formats/container/plan.h"
-#include "formats/model/predictor_part.h"
 #include "formats/model/profile.h"
 
 /* --- for readers --- */
@@ -37,15 +36,6 @@ unsigned kvc_inputs_depth(const struct kvc_inputs_held *held);
 /* The kvc_small_fn (predict_source.h) of the inputs that are held, its owner. */
 int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation,
                      const uint64_t *row, size_t n, int8_t *to, size_t stride, struct kvc_error *e);
-
-/* Reads which tensors the segment of a block is predicted from by a device. Returns 1, 0 where it
- * is from none or the CPU predicts it, or -1. */
-int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
-                          struct kvc_ahead_inputs *to, struct kvc_error *e);
-/* Finds what makes inputs of a tensor's rows, for devices: *angle of each of *half pairs, NULL
- * where RoPE rotates none. */
-int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small,
-                       const double **angle, size_t *half, struct kvc_error *e);
 
 /* --- for encoders --- */
 

@@ -3,6 +3,7 @@
 #include "formats/container/records.h"
 
 #include "formats/cache/keys.h"
+#include "formats/container/device_blocks.h"
 #include "formats/cache/prefix.h"
 #include "formats/io/bytes.h"
 #include "formats/io/parallel.h"

@@ -4,7 +4,6 @@
 #include "formats/container/records.h"
 
 #include "codecs/memory.h"
-#include "formats/container/decode_memory.h"
 #include "formats/cache/keys.h"
 #include "formats/container/decoded.h"
 #include "formats/container/extents_section.h"
@@ -169,6 +168,46 @@ int kvc_reader_source(struct kvc_cache *c, struct kvc_records *k, uint64_t i, st
     kvc_records_release(k, i, list);
     return status;
 }
+
+/* --- literal bytes of the source --- */
+
+/* Decodes the literal bytes of a chunk, unless they are those that were read last. The lock must be
+ * held. */
+static int read_chunk(struct kvc_records *k, uint64_t number, struct kvc_error *e) {
+    struct kvc_section *list;
+    unsigned count;
+    const uint64_t i = k->chunk[number];
+    if (k->literal && k->literal_chunk == number) return 0;
+    free(k->literal);
+    k->literal = NULL;
+    if (kvc_records_sections(k, i, &list, &count, e)) return kvc_record_context(e, i, "SOURCE");
+    const int status = kvc_records_decode(&list[count - 1], &k->literal, &k->literal_size, e)
+                           ? kvc_record_section(e, count - 1)
+                           : 0;
+    kvc_records_release(k, i, list);
+    k->literal_chunk = number;
+    return status ? kvc_record_context(e, i, "SOURCE") : 0;
+}
+
+static int read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
+                        struct kvc_error *e) {
+    struct kvc_records *k = kvc_records_of(c);
+    if (!k) return kvc_records_none(e);
+    int status = 0;
+    pthread_mutex_lock(&k->literal_lock);
+    while (n && !(status = read_chunk(k, offset / KVC_LITERAL_CHUNK, e))) {
+        const uint64_t skip_bytes = offset % KVC_LITERAL_CHUNK, left = k->literal_size - skip_bytes,
+                       part = left < n ? left : n;
+        memcpy(dst, k->literal + skip_bytes, (size_t)part);
+        dst += part;
+        offset += part;
+        n -= part;
+    }
+    pthread_mutex_unlock(&k->literal_lock);
+    return status;
+}
+
+/* --- blocks --- */
 
 static uint64_t segments_of(const struct kvc_cache *c, uint32_t tensor) {
     return (kvc_tensor_part(c, tensor)->cells.n_blocks + KVC_SEGMENT_BLOCKS - 1) /
@@ -368,7 +407,7 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
     c->read = kvc_blocks_read;
     c->threads = kvc_decode_memory_threads;
     kvc_container_set_memory(c, 0);
-    c->read_literal = kvc_blocks_read_literal;
+    c->read_literal = read_literal;
     return c;
 }
 
@@ -391,16 +430,6 @@ struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_erro
     return c;
 }
 
-void kvc_container_set_weights(struct kvc_cache *c, const struct kvc_weights *weights) {
-    struct kvc_records *k = kvc_records_of(c);
-    if (k) k->projections.weights = weights;
-}
-
-void kvc_container_set_verify(struct kvc_cache *c, int verify) {
-    struct kvc_records *k = kvc_records_of(c);
-    if (k) k->verify = verify;
-}
-
 void kvc_container_set_memory(struct kvc_cache *c, uint64_t bytes) {
     struct kvc_records *k = kvc_records_of(c);
     if (!k) return;
@@ -408,55 +437,4 @@ void kvc_container_set_memory(struct kvc_cache *c, uint64_t bytes) {
     const uint64_t kept = kvc_decode_memory_kept(c);
     kvc_decoded_set_bytes(k->rows, kept);
     kvc_decoded_set_bytes(k->inputs, kept < KVC_INPUTS_BYTES ? kept : KVC_INPUTS_BYTES);
-}
-
-/* --- the profile --- */
-
-/* Opens the profile that the file contains, which must be the one that the metadata name. */
-static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint8_t *sha256,
-                                         struct kvc_error *e) {
-    uint8_t *bytes;
-    size_t n;
-    struct kvc_profile *p = NULL;
-    if (kvc_records_single(k, k->profile_record, KVC_SECTION_PROFILE, &bytes, &n, e)) return NULL;
-    if (!(p = kvc_profile_open_memory(bytes, n, e))) {
-        kvc_record_context(e, k->profile_record, "PROFILE");
-    } else if (memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
-        kvc_fail(e, KVC_ERR_DAMAGED,
-                 "the profile in the file is not the one that the metadata name");
-        kvc_profile_free(p);
-        p = NULL;
-    }
-    free(bytes);
-    return p;
-}
-
-void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places) {
-    static const struct kvc_profile_places nowhere;
-    struct kvc_records *k = kvc_records_of(c);
-    const uint8_t *hash = c->meta.facts.profile;
-    if (!k) return;
-    k->profile_record = 0;
-    for (uint64_t i = 0; i < k->n_records && !k->profile_record; i++)
-        if (k->record[i].type == KVC_RECORD_PROFILE) k->profile_record = i;
-    kvc_profile_free(k->profile);
-    k->profile = NULL;
-    kvc_fail(&k->no_profile, KVC_ERR_DAMAGED,
-             "the metadata name no profile, and rows of this file need one");
-    if (!hash) return;
-    const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
-    if (k->profile_record) k->profile = open_embedded(k, hash, &k->no_profile);
-    else k->profile = kvc_profile_find(hash, model, places ? places : &nowhere, &k->no_profile);
-    /* the profile in the file is damaged; there may be another copy */
-    if (k->survey && k->profile_record && !k->profile)
-        k->profile = kvc_profile_find(hash, model, places ? places : &nowhere, NULL);
-    if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
-    kvc_profile_free(k->profile);
-    k->profile = NULL;
-}
-
-const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {
-    const struct kvc_records *k = kvc_records_of(c);
-    *embedded = k && k->profile_record;
-    return k ? k->profile : NULL;
 }

@@ -6,6 +6,13 @@
 #include "codecs/sections.h"
 #include "formats/io/sink.h"
 
+/* Appends one finished record to the buffer; seals the list. */
+int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, uint32_t number,
+                     uint64_t digest, struct kvc_sections *list, struct kvc_error *e);
+/* Adds one of the container's own sections. */
+int kvc_record_add(struct kvc_sections *list, uint8_t type, const uint8_t *bytes, size_t n,
+                   struct kvc_error *e);
+
 /* A record as the index lists it. */
 struct kvc_index_entry {
     uint8_t type;

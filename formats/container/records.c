@@ -46,6 +46,26 @@ int(kvc_record_section)(struct kvc_error *e, unsigned number) {
     return -1;
 }
 
+void kvc_blocks_label(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint64_t end,
+                      char *text, size_t size) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
+    char label[64];
+    kvc_tensor_label(c, tensor, label, sizeof label);
+    snprintf(text, size, "%s, tokens %" PRId64 ":%" PRId64, label,
+             kvc_cells_position(cells, cells->block[block]),
+             kvc_cells_position(cells, cells->block[end] - 1) + 1);
+}
+
+int(kvc_blocks_context)(const struct kvc_cache *c, struct kvc_error *e, uint32_t tensor,
+                        uint64_t block) {
+    const struct kvc_records *k = kvc_records_of(c);
+    const uint64_t record = k->block_record[k->first_block[tensor] + block];
+    char where[128];
+    kvc_blocks_label(c, tensor, block, block + 1, where, sizeof where);
+    return record == KVC_NOWHERE ? kvc_error_prefix(e, where)
+                                 : kvc_record_context(e, record, where);
+}
+
 /* --- one record: its header against the index, its hash, its directory --- */
 
 /* Returns 1 if the fields that the record's type does not use are zero, or all ones for the

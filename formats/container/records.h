@@ -149,11 +149,6 @@ int kvc_blocks_context(const struct kvc_cache *c, struct kvc_error *e, uint32_t 
 /* Returns 1 if each block that is decoded is to be compared with its digest, as in a damaged file.
  */
 int kvc_blocks_verify(const struct kvc_cache *c);
-/* Compare the rows of a block, or of this one and the next, decoded at dst, with the digest. */
-int kvc_blocks_check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
-                            const uint8_t *dst, struct kvc_error *e);
-int kvc_blocks_check_digests(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
-                             const uint8_t *dst, struct kvc_error *e);
 /* Returns 1 if the positions of a tensor's rows are lost. For caches of kvc_salvage_open() whose
  * TABLE is whole. */
 int kvc_survey_lost(const struct kvc_cache *c, uint32_t tensor);
@@ -164,10 +159,27 @@ int kvc_blocks_check(const struct kvc_cache *c, uint64_t i, struct kvc_error *e)
  * be checked alone: that is no faster, or one is damaged. */
 int kvc_blocks_check_two(const struct kvc_cache *c, uint64_t i);
 
-/* kvc_cache.read and .read_literal of a cache that came from a container. */
+/* kvc_cache.read of a cache that came from a container. */
 int kvc_blocks_read(const struct kvc_cache *c, uint32_t tensor, uint64_t first, uint64_t n,
                     uint8_t *dst, struct kvc_error *e);
-int kvc_blocks_read_literal(const struct kvc_cache *c, uint64_t offset, uint64_t n, uint8_t *dst,
-                            struct kvc_error *e);
+
+/* --- the memory that decoding may take; FORMAT.md bounds a block by 2^30 bytes, and this bound is
+ * the reader's own --- */
+
+/* Returns the bytes that are allowed where the caller says nothing: a quarter of the machine's
+ * memory. */
+uint64_t kvc_decode_memory_default(void);
+
+/* A thread that decodes is taken to hold eight blocks: of its own, of its stages, of its caller,
+ * and those that wait to be written. Three quarters of the memory are for threads, the rest is for
+ * blocks and inputs that are kept. */
+
+/* Refuses to decode blocks of a tensor for which the memory of the container does not suffice. The
+ * message says how much would. */
+int kvc_decode_memory_check(const struct kvc_cache *c, uint32_t tensor, struct kvc_error *e);
+/* kvc_cache.threads of a container: as many of the threads as find memory, at least 1. */
+unsigned kvc_decode_memory_threads(const struct kvc_cache *c, unsigned threads);
+/* Returns the bytes for blocks and inputs that are kept, of each. */
+uint64_t kvc_decode_memory_kept(const struct kvc_cache *c);
 
 #endif

@@ -8,7 +8,7 @@
 #include "formats/cache/prefix.h"
 #include "formats/container/extents_section.h"
 #include "formats/container/offsets.h"
-#include "formats/container/record_build.h"
+#include "formats/container/record_write.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,12 +9,13 @@
 #include "formats/container/container.h"
 
 #include "formats/cache/keys.h"
+#include "formats/container/device_blocks.h"
 #include "formats/cache/prefix_space.h"
 #include "formats/cache/values.h"
 #include "formats/cache/view.h"
 #include "formats/container/encode.h"
 #include "formats/container/offsets.h"
-#include "formats/container/reuse.h"
+#include "formats/container/records.h"
 #include "formats/container/write_sections.h"
 #include "formats/io/parallel.h"
 #include "kernels/kernels.h"
@@ -23,6 +24,80 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* --- blocks that are copied: a record names its tensor and its number, and its digest counts
+ * rows, so it is valid in every container in which these are the same --- */
+
+/* Returns 1 if a block depends on its own rows only, and not on other blocks, a profile or the
+ * number of all rows. */
+static int codes_blocks_alone(const struct kvc_pipeline *line) {
+    return !kvc_pipeline_has(line, KVC_STAGE_LOOKS | KVC_STAGE_PAIR | KVC_STAGE_TAKES |
+                                       KVC_STAGE_REBUILDS | KVC_STAGE_PROFILE | KVC_STAGE_AHEAD);
+}
+
+/* Returns 1 if blocks of a tensor of `from` mean the same as blocks of the tensor of this number of
+ * `c`. */
+static int is_alike(const struct kvc_cache *c, const struct kvc_plan *plan,
+                    const struct kvc_cache *from, uint32_t tensor) {
+    const struct kvc_records *k = from ? kvc_records_of(from) : NULL;
+    if (!k || tensor >= from->n_tensors) return 0;
+    const struct kvc_pipeline *line = kvc_plan_pipeline(plan, tensor);
+    const struct kvc_tensor *x = &c->tensor[tensor], *y = &from->tensor[tensor];
+    const struct kvc_layer *layer = &c->layer[x->layer], *other = &from->layer[y->layer];
+    const struct kvc_shape *s = &x->shape, *r = &k->shape[tensor];
+    return codes_blocks_alone(line) && kvc_pipeline_same(line, kvc_records_pipeline(k, tensor)) &&
+           x->role == y->role && layer->part == other->part && layer->index == other->index &&
+           s->dtype == r->dtype && s->heads == r->heads && s->dim == r->dim;
+}
+
+static uint64_t reuse_blocks(const struct kvc_cache *c, const struct kvc_plan *plan,
+                             const struct kvc_cache *from, uint32_t tensor) {
+    if (!is_alike(c, plan, from, tensor)) return 0;
+    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells,
+                           *had = &kvc_tensor_part(from, tensor)->cells;
+    uint64_t n = 0;
+    while (n < had->n_blocks && n < cells->n_blocks && cells->block[n + 1] == had->block[n + 1])
+        n++;
+    return n;
+}
+
+static int reuse_check(const struct kvc_cache *c, const struct kvc_plan *plan,
+                       const struct kvc_cache *from, struct kvc_error *e) {
+    for (uint32_t t = 0; from && t < c->n_tensors && t < from->n_tensors; t++) {
+        const uint64_t had = kvc_tensor_part(from, t)->cells.n_blocks;
+        char label[64];
+        if (kvc_pipeline_lossless(kvc_plan_pipeline(plan, t))) continue;
+        /* the last block may grow */
+        if (is_alike(c, plan, from, t) && reuse_blocks(c, plan, from, t) + 1 >= had) continue;
+        kvc_tensor_label(c, t, label, sizeof label);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "%s: its blocks are coded with loss and not each alone, so they cannot be "
+                        "copied, and coding them again would add "
+                        "to the loss: join the original files",
+                        label);
+    }
+    return 0;
+}
+
+static int reuse_copy(const struct kvc_cache *from, uint32_t tensor, uint64_t block,
+                      struct kvc_buffer *out, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(from);
+    const uint64_t i = k->block_record[k->first_block[tensor] + block];
+    struct kvc_sink sink = kvc_sink_buffer(out);
+    struct kvc_section *list;
+    unsigned n;
+    if (kvc_records_sections(k, i, &list, &n, e)) {
+        char label[96];
+        kvc_blocks_label(from, tensor, block, block + 1, label, sizeof label);
+        return kvc_record_context(e, i, label);
+    }
+    const int status = kvc_sink_write(&sink, k->in->data + k->record[i].offset,
+                                      (size_t)k->record[i].size, e);
+    kvc_records_release(k, i, list);
+    return status;
+}
+
+/* --- the writer --- */
 
 struct writer {
     const struct kvc_cache *cache;
@@ -63,7 +138,7 @@ static int copy_block(const struct writer *w, uint32_t tensor, uint64_t block, s
     const struct kvc_cells *cells = &kvc_tensor_part(w->cache, tensor)->cells;
     run->bytes += (cells->block[block + 1] - cells->block[block]) *
                   kvc_row_bytes(&w->cache->tensor[tensor].shape);
-    return kvc_reuse_copy(w->options.reuse, tensor, block, &run->buffer, e);
+    return reuse_copy(w->options.reuse, tensor, block, &run->buffer, e);
 }
 
 static int encode_run(void *state, uint64_t item, void **result, struct kvc_error *e) {
@@ -75,7 +150,7 @@ static int encode_run(void *state, uint64_t item, void **result, struct kvc_erro
     struct kvc_run *run = calloc(1, sizeof *run);
     if (!run) return kvc_fail_memory(e, "a run of blocks");
     const uint64_t end = block + each < blocks ? block + each : blocks;
-    const uint64_t had = kvc_reuse_blocks(w->cache, &w->plan, w->options.reuse, tensor),
+    const uint64_t had = reuse_blocks(w->cache, &w->plan, w->options.reuse, tensor),
                    copied = had < end ? had : end;
     int status = 0;
     for (; block < copied && !status; block++) status = copy_block(w, tensor, block, run, e);
@@ -284,7 +359,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
         return kvc_fail(e, KVC_ERR_USAGE, "recipe: too long");
     if (kvc_projections_init(&w.projections, options->weights, e)) return -1;
     int status = kvc_plan_make(&w.plan, cache, recipe, e) ||
-                 kvc_reuse_check(cache, &w.plan, options->reuse, e) || ask_coder(&w, e) ||
+                 reuse_check(cache, &w.plan, options->reuse, e) || ask_coder(&w, e) ||
                  check_profile(&w, e) || writer_prepare(&w, &own_queries, e);
     if (!status)
         status = writer_describe(&w, text, &meta, e) || kvc_write_header(r, e) ||

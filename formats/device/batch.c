@@ -4,8 +4,7 @@
 
 #include "codecs/memory.h"
 #include "codecs/stages/derope/derope_device.h"
-#include "formats/container/container.h"
-#include "formats/container/inputs.h"
+#include "formats/container/device_blocks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * programs that are run (batch.c). */
 #include "formats/device/batch.h"
 
-#include "formats/container/container.h"
+#include "formats/container/device_blocks.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
 #ifndef KVC_ENCODER_H
 #define KVC_ENCODER_H
 
-#include "formats/container/container.h"
+#include "formats/container/device_blocks.h"
 #include "formats/device/device.h"
 
 struct kvc_device_encoder;

@@ -3,7 +3,7 @@
 #ifndef KVC_ENCODER_STATE_H
 #define KVC_ENCODER_STATE_H
 
-#include "formats/container/container.h"
+#include "formats/container/device_blocks.h"
 #include "formats/device/encoder_room.h"
 
 enum {

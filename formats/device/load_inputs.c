@@ -2,7 +2,7 @@
  * how long. Tensors are decoded in their order, so memory is used anew when the last tensor that is
  * predicted from it has been decoded. Not for making inputs (batch.c). */
 #include "codecs/memory.h"
-#include "formats/container/inputs.h"
+#include "formats/container/device_blocks.h"
 #include "formats/device/load_state.h"
 
 /* Returns 1 where blocks come in the order of their tensors, as kvc-pack writes them. */

@@ -3,7 +3,7 @@
  * programs themselves (batch.h). */
 #include "formats/device/load_state.h"
 
-#include "formats/container/container.h"
+#include "formats/container/device_blocks.h"
 
 #include <inttypes.h>
 #include <stddef.h>

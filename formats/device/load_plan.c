@@ -3,7 +3,7 @@
 #include "formats/device/load_state.h"
 
 #include "codecs/memory.h"
-#include "formats/container/container.h"
+#include "formats/container/device_blocks.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

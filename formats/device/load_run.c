@@ -4,7 +4,7 @@
 #include "formats/device/load.h"
 
 #include "codecs/memory.h"
-#include "formats/container/container.h"
+#include "formats/container/device_blocks.h"
 #include "formats/device/load_state.h"
 
 #include <errno.h>

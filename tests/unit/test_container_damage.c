@@ -1,6 +1,7 @@
 /* test_container_damage.c: damage of every bit of a container shows, also where blocks are decoded
  * two at once; other caches are refused. Not for what can still be read (test_salvage.c). */
 #include "container_support.h"
+#include "formats/container/device_blocks.h"
 
 /* All that a file yields. */
 struct content {
@@ -251,7 +252,6 @@ static void refused_of(struct kvc_cache *c) {
     REFUSED(kvc_container_check(c, 1, &e));
     REFUSED(kvc_container_check_rest(c, &e));
     REFUSED(kvc_blocks_read(c, 0, 0, 1, row, &e));
-    REFUSED(kvc_blocks_read_literal(c, 0, 1, row, &e));
     REFUSED(kvc_container_lower(c, 0, 0, NULL, &program, &e));
 #undef REFUSED
 }
