@@ -2,6 +2,7 @@
  * floats.md. */
 #include "codecs/floats.h"
 
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
 #include "kernels/kernels.h"
@@ -160,13 +161,12 @@ int kvc_halves_open(struct kvc_halves *h, const uint8_t **bytes, const uint8_t *
                     struct kvc_error *e) {
     const uint8_t *p = *bytes;
     if (end - p < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "numbers are cut short");
-    const int exponent = (int16_t)(uint16_t)(p[0] | p[1] << 8);
+    const int exponent = (int16_t)get_u16(p);
     *h = (struct kvc_halves){.zeros = p[2],
                              .width = p[3] & (ROTATED - 1),
                              .rotated = p[3] >= ROTATED,
                              .base = p[4],
-                             .n_escapes = p[5] | (size_t)p[6] << 8 | (size_t)p[7] << 16 |
-                                          (size_t)p[8] << 24};
+                             .n_escapes = get_u32(p + 5)};
     if (exponent < MIN_EXPONENT || exponent > MAX_EXPONENT)
         return kvc_fail(e, KVC_ERR_DAMAGED, "an exponent of %d is out of range", exponent);
     if (h->zeros > 8 || !h->width || h->width > 8 || h->n_escapes > n ||

@@ -2,6 +2,8 @@
  * symbols (kernels). */
 #include "codecs/rans.h"
 
+#include "codecs/little_endian.h"
+
 #include <string.h>
 
 enum { MAX_LEVEL = 40 }; /* of a frequency; more than 2^11 would need more */
@@ -223,16 +225,14 @@ void kvc_rans_encode_begin(struct kvc_rans_encoder *r, unsigned lanes, uint8_t *
 }
 
 void kvc_rans_encode_end(const struct kvc_rans_encoder *r, uint8_t *states) {
-    for (unsigned i = 0; i < r->lanes; i++)
-        for (unsigned b = 0; b < 4; b++) *states++ = (uint8_t)(r->x[i] >> 8 * b);
+    for (unsigned i = 0; i < r->lanes; i++) put_u32(states + 4 * i, r->x[i]);
 }
 
 int kvc_rans_decode_begin(struct kvc_rans_decoder *r, unsigned lanes, const uint8_t *states,
                           const uint8_t *words, size_t size, struct kvc_error *e) {
     r->lanes = lanes;
     for (unsigned i = 0; i < lanes; i++) {
-        const uint8_t *p = states + 4 * i;
-        r->x[i] = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+        r->x[i] = get_u32(states + 4 * i);
         if (r->x[i] < KVC_RANS_START)
             return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream begins out of range");
     }

@@ -1,6 +1,8 @@
 /* words.c: the words of every dtype. Spec: split.md, "Words". */
 #include "codecs/words.h"
 
+#include "codecs/little_endian.h"
+
 #include <string.h>
 
 static const struct kvc_word_format f32_words = {15, 16, 6, 0}, bf16_words = {15, 16, 6, 0},
@@ -73,7 +75,7 @@ void kvc_words_out(uint16_t *words, const uint8_t *rows, size_t n, const struct 
     const struct kvc_dtype_info *info = kvc_dtype_info(f->dtype);
     const uint8_t *p = rows + f->planes;
     if (info->block == 1 && f->bits == 16)
-        for (size_t i = 0; i < n; i++, p += info->size) words[i] = (uint16_t)(p[0] | p[1] << 8);
+        for (size_t i = 0; i < n; i++, p += info->size) words[i] = get_u16(p);
     else if (info->block == 1)
         for (size_t i = 0; i < n; i++) words[i] = p[i];
     else if (f->bits == 8)
@@ -89,8 +91,7 @@ void kvc_words_in(uint8_t *rows, const uint16_t *words, size_t n, const struct k
     const struct kvc_dtype_info *info = kvc_dtype_info(f->dtype);
     uint8_t *p = rows + f->planes;
     if (info->block == 1 && f->bits == 16)
-        for (size_t i = 0; i < n; i++, p += info->size)
-            p[0] = (uint8_t)words[i], p[1] = (uint8_t)(words[i] >> 8);
+        for (size_t i = 0; i < n; i++, p += info->size) put_u16(p, words[i]);
     else if (info->block == 1)
         for (size_t i = 0; i < n; i++) p[i] = (uint8_t)words[i];
     else if (f->bits == 8)

@@ -1,6 +1,7 @@
 /* merge.c: the stage that stores two layers' rows as one direction and a norm each. Spec: merge.md.
  */
 #include "codecs/floats.h"
+#include "codecs/little_endian.h"
 #include "codecs/stages/ends/kept.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
@@ -156,9 +157,8 @@ static int choose_kept(const struct kvc_stage_args *args, struct state *s, struc
 static int merge_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
                         struct kvc_sections *side, struct kvc_error *e) {
     struct state *s = state;
-    const uint32_t t = s->first_tensor;
-    const uint8_t number[4] = {(uint8_t)(t & 255), (uint8_t)(t >> 8 & 255),
-                               (uint8_t)(t >> 16 & 255), (uint8_t)(t >> 24)};
+    uint8_t number[4];
+    put_u32(number, s->first_tensor);
     if (choose_kept(args, s, e)) return -1;
     if (!s->second) return 0;
     return kvc_sections_add(side, KVC_SECTION_MERGED, stage, 0, number, sizeof number, 0, e);
@@ -295,8 +295,7 @@ static int first_of(const struct kvc_stored *stored, uint32_t *tensor, struct kv
                                                          KVC_SECTION_MERGED, e);
     if (!s || s->size != 4)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section MERGED must be the number of one tensor");
-    *tensor = s->data[0] | (uint32_t)s->data[1] << 8 | (uint32_t)s->data[2] << 16 |
-              (uint32_t)s->data[3] << 24;
+    *tensor = get_u32(s->data);
     return 1;
 }
 

@@ -1,6 +1,7 @@
 /* outlier.c: the stage that takes the extremes of each vector out of the matrix, exactly. Spec:
  * outlier.md. */
 #include "codecs/floats.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
 #include "codecs/select.h"
@@ -303,11 +304,6 @@ static float mean_of(const float *x, size_t n) {
     return (float)(sum / (double)n);
 }
 
-static void put_u16(uint8_t *p, size_t v) {
-    p[0] = (uint8_t)(v & 255);
-    p[1] = (uint8_t)(v >> 8 & 255);
-}
-
 static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *block, uint8_t stage,
                        struct kvc_sections *out, struct kvc_error *e) {
     struct vectors v;
@@ -335,7 +331,7 @@ static int encode_rows(const struct kvc_stage_args *args, struct kvc_block *bloc
         }
     }
     if (!status) {
-        put_u16(bytes, k);
+        put_u16(bytes, (uint16_t)k);
         kvc_from_floats(bytes + 2 + all * v.index_bytes, values, all, block->own);
         status = kvc_sections_add(out, KVC_SECTION_OUTLIERS, stage, 0, bytes, size, 0, e);
     }
@@ -437,7 +433,7 @@ static int outlier_open_sections(const struct kvc_stored *stored, const struct k
     if (!s) return -1;
     outlier_measure(v, block, block->own);
     if (s->size < 2) return kvc_fail(e, KVC_ERR_DAMAGED, "section OUTLIERS is too short");
-    const size_t k = s->data[0] | (size_t)s->data[1] << 8;
+    const size_t k = get_u16(s->data);
     r->each = 2 * k;
     r->count = s->data + 2;
     r->all = v->n * r->each;
@@ -476,7 +472,7 @@ static int outlier_decode(const struct kvc_stage_args *args, const struct kvc_st
         size_t from = 0;
         for (size_t j = 0; j < n && !status; j++, k++) {
             const uint8_t *p = r.index + k * v.index_bytes;
-            const size_t at = v.index_bytes == 2 ? p[0] | (size_t)p[1] << 8 : p[0];
+            const size_t at = v.index_bytes == 2 ? get_u16(p) : p[0];
             if (at < from || at >= v.length)
                 status = kvc_fail(e, KVC_ERR_DAMAGED, "outlier %zu of vector %zu is out of place",
                                   j, i);

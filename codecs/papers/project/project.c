@@ -1,6 +1,7 @@
 /* project.c: the stage that rebuilds K and V from hidden states. Spec: project.md. Not for reading
  * weights (formats/model/weights.h) or finding hidden states (formats/model/rebuild_source.c). */
 #include "codecs/memory.h"
+#include "codecs/little_endian.h"
 #include "codecs/papers/lowrank/lowrank.h"
 #include "codecs/rebuild.h"
 #include "codecs/stage.h"
@@ -47,24 +48,14 @@ struct plan {
     const uint8_t *steps; /* f64 pairs */
 };
 
-static void project_put(uint8_t *p, uint64_t v, unsigned bytes) {
-    for (unsigned b = 0; b < bytes; b++) p[b] = (uint8_t)(v >> 8 * b & 255);
-}
-
-static uint64_t project_get(const uint8_t *p, unsigned bytes) {
-    uint64_t v = 0;
-    for (unsigned b = bytes; b-- > 0;) v = v << 8 | p[b];
-    return v;
-}
-
 static void put_double(uint8_t *p, double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    project_put(p, bits, 8);
+    put_u64(p, bits);
 }
 
 static double get_double(const uint8_t *p) {
-    const uint64_t bits = project_get(p, 8);
+    const uint64_t bits = get_u64(p);
     double x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -143,14 +134,14 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "the weights have no RMSNorm, or do not say its epsilon");
     }
-    project_put(s->section, source->from, 4);
-    project_put(s->section + 4, source->in, 4);
+    put_u32(s->section, source->from);
+    put_u32(s->section + 4, (uint32_t)source->in);
     s->section[40] = (uint8_t)norm;
     s->section[41] = (uint8_t)(turns ? source->rope.pairing : 0);
-    project_put(s->section + 42, rotated, 2);
+    put_u16(s->section + 42, (uint16_t)rotated);
     uint32_t epsilon;
     memcpy(&epsilon, &m.epsilon, sizeof epsilon);
-    if (norm) project_put(s->section + 44, epsilon, 4);
+    if (norm) put_u32(s->section + 44, epsilon);
     for (size_t i = 0; i < rotated / 2; i++) {
         const double angle = pow(source->rope.theta, -2.0 * (double)i / (double)rotated) /
                              (source->rope.factor > 0 ? source->rope.factor : 1);
@@ -188,12 +179,12 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     if (!(s = kvc_section_only(stored->side, stored->n_side, KVC_SECTION_HIDDEN, e))) return -1;
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
-    uint32_t epsilon = (uint32_t)project_get(d + 44, 4);
-    *p = (struct plan){.from = (uint32_t)project_get(d, 4),
-                       .in = (size_t)project_get(d + 4, 4),
+    const uint32_t epsilon = get_u32(d + 44);
+    *p = (struct plan){.from = get_u32(d),
+                       .in = get_u32(d + 4),
                        .norm = d[40],
                        .pairing = (enum kvc_pairing)d[41],
-                       .rotated = (size_t)project_get(d + 42, 2),
+                       .rotated = get_u16(d + 42),
                        .steps = d + HEADER};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
     memcpy(&p->epsilon, &epsilon, sizeof epsilon);

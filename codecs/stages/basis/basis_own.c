@@ -3,6 +3,7 @@
 #include "codecs/stages/basis/basis_own.h"
 
 #include "codecs/floats.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
 
@@ -63,10 +64,7 @@ int kvc_basis_own_write(struct kvc_basis_own *o, uint8_t stage, struct kvc_secti
     *p++ = (uint8_t)o->bits;
     int status = kvc_halves_write(&p, o->scale, width, e);
     if (!status && o->kind == KVC_BASIS_ROWS) {
-        for (size_t h = 0; h < o->heads; h++) {
-            *p++ = (uint8_t)(o->kept[h] & 255);
-            *p++ = (uint8_t)(o->kept[h] >> 8);
-        }
+        for (size_t h = 0; h < o->heads; h++, p += 2) put_u16(p, (uint16_t)o->kept[h]);
         status = rows ? kvc_halves_write(&p, o->row_scale, rows, e) : 0;
         if (!status) p = kvc_packed_write(p, o->code, rows * o->dim, o->bits);
     }
@@ -83,7 +81,7 @@ static int basis_own_read_rows(struct kvc_basis_own *o, const uint8_t **bytes, c
     if ((size_t)(end - p) < 2 * o->heads)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS is cut short");
     for (size_t h = 0; h < o->heads; h++, p += 2)
-        if ((o->kept[h] = p[0] | (size_t)p[1] << 8) > o->dim)
+        if ((o->kept[h] = get_u16(p)) > o->dim)
             return kvc_fail(e, KVC_ERR_DAMAGED, "section BASIS has more rows than channels");
     const size_t rows = kvc_basis_own_count(o), size = kvc_packed_bytes(rows * o->dim, o->bits);
     if (rows && kvc_halves_read(o->row_scale, &p, end, rows, e))

@@ -3,6 +3,7 @@
 #include "codecs/stages/code/code_sections.h"
 
 #include "codecs/bits.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
 #include "codecs/rans.h"
@@ -87,7 +88,7 @@ static int code_decode_open_sections(const struct kvc_stage_args *args,
     const uint8_t *p = s->codes->data;
     const size_t head = KVC_CODE_HEADER + 4 * (size_t)s->lanes;
     if (s->codes->size < head) return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is too short");
-    s->size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
+    s->size = get_u32(p);
     if (s->size > s->codes->size - head)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section CODES is shorter than its words");
     if (s->size % 2) return kvc_fail(e, KVC_ERR_DAMAGED, "an rANS stream ends in half a word");

@@ -1,5 +1,6 @@
 /* derope.c: the stage that undoes RoPE. Spec: derope.md. Not for the tables (rope.c). */
 #include "codecs/memory.h"
+#include "codecs/little_endian.h"
 #include "codecs/profile_part.h"
 #include "codecs/program.h"
 #include "codecs/rope.h"
@@ -48,16 +49,15 @@ static int derope_settle(const struct kvc_stage_args *args, void *state, uint8_t
     if (!s) return 0;
     const struct kvc_rope_facts *f = s->facts;
     const size_t size = HEADER + (f->of_profile ? 0 : 8 * f->half);
-    uint8_t *bytes = malloc(size), *p = bytes;
+    uint8_t *bytes = malloc(size);
     if (!bytes) return kvc_fail_memory(e, "RoPE");
-    *p++ = (uint8_t)f->pairing;
-    *p++ = (uint8_t)f->of_profile;
-    *p++ = (uint8_t)(f->half & 255);
-    *p++ = (uint8_t)(f->half >> 8);
+    bytes[0] = (uint8_t)f->pairing;
+    bytes[1] = (uint8_t)f->of_profile;
+    put_u16(bytes + 2, (uint16_t)f->half);
     for (size_t i = 0; i < f->half && !f->of_profile; i++) {
         uint64_t bits;
         memcpy(&bits, &f->angle[i], sizeof bits);
-        for (unsigned b = 0; b < 8; b++) *p++ = (uint8_t)(bits >> 8 * b & 255);
+        put_u64(bytes + HEADER + 8 * i, bits);
     }
     const int status = kvc_sections_add(side, KVC_SECTION_ROPE, stage, 0, bytes, size, 0, e);
     free(bytes);
@@ -108,7 +108,7 @@ static int read_section(struct rotation *r, const struct kvc_section *s,
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section ROPE is too short");
     const uint8_t *p = s->data;
     const int of_profile = p[1];
-    const size_t half = p[2] | (size_t)p[3] << 8;
+    const size_t half = get_u16(p + 2);
     r->pairing = (enum kvc_pairing)p[0];
     if (!kvc_pairing_turns(r->pairing) || of_profile > 1 || !half || 2 * half > block->shape.dim ||
         s->size != HEADER + (of_profile ? 0 : 8 * half))
@@ -123,8 +123,7 @@ static int read_section(struct rotation *r, const struct kvc_section *s,
     if (!(r->angle = kvc_alloc(half, sizeof *r->angle))) return kvc_fail_memory(e, "RoPE");
     p += HEADER;
     for (size_t i = 0; i < half; i++) {
-        uint64_t bits = 0;
-        for (unsigned b = 8; b-- > 0 && !of_profile;) bits = bits << 8 | p[8 * i + b];
+        const uint64_t bits = of_profile ? 0 : get_u64(p + 8 * i);
         memcpy(&r->angle[i], &bits, sizeof bits);
         if (of_profile) r->angle[i] = known->angle[i];
         if (!kvc_rope_angle_is_sane(r->angle[i]))

@@ -2,6 +2,7 @@
  * unchanged. Spec: sink.md, tail.md. Not for coding the kept rows (kept.c). */
 #include "codecs/stages/ends/ends.h"
 
+#include "codecs/little_endian.h"
 #include "codecs/stages/ends/kept.h"
 
 #include <string.h>
@@ -19,8 +20,9 @@ static void ends_mark(uint8_t *mask, uint64_t rows, uint64_t n, unsigned type) {
 static int ends_keep(struct kvc_block *block, uint64_t rows, unsigned type, uint8_t stage,
                      struct kvc_sections *out, struct kvc_error *e) {
     uint8_t mask[KVC_MAX_BLOCK_ROWS];
-    const uint8_t bytes[2] = {(uint8_t)(rows & 255), (uint8_t)(rows >> 8)};
+    uint8_t bytes[2];
     if (!rows) return 0;
+    put_u16(bytes, (uint16_t)rows);
     ends_mark(mask, block->shape.tokens, rows, type);
     if (kvc_sections_add(out, (uint8_t)type, stage, 0, bytes, sizeof bytes, 0, e)) return -1;
     return kvc_kept_encode(block, mask, stage, out, e);
@@ -38,7 +40,7 @@ static int read_count(const struct kvc_stored *stored, uint64_t rows, unsigned t
     if (s->size != 2)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%s is not a number of two bytes",
                         kvc_section_name(type));
-    *n = s->data[0] | (uint64_t)s->data[1] << 8;
+    *n = get_u16(s->data);
     if (*n && *n <= rows) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED, "%s keeps %llu of %llu rows", kvc_section_name(type),
                     (unsigned long long)*n, (unsigned long long)rows);

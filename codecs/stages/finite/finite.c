@@ -1,6 +1,7 @@
 /* finite.c: the stage that takes values that would spoil statistics out of the matrix: NaN,
  * infinities, values from 2^50 on. Spec: finite.md. */
 #include "codecs/floats.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/program.h"
 #include "codecs/stage.h"
@@ -71,7 +72,7 @@ static int any_reaches(const uint8_t *values, size_t n, uint16_t limit) {
         found |= (four & each * 0x7fff) + carry;
     }
     for (; i < n; i++)
-        if (((values[2 * i] | values[2 * i + 1] << 8) & 0x7fff) >= limit) return 1;
+        if ((get_u16(values + 2 * i) & 0x7fff) >= limit) return 1;
     return (found & each * 0x8000) != 0;
 }
 
@@ -101,16 +102,11 @@ static int finite_encode(const struct kvc_stage_args *args, void *state, struct 
     return status;
 }
 
-static uint64_t index_at(const uint8_t *bytes, size_t k) {
-    const uint8_t *p = bytes + 4 * k;
-    return p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
-}
-
 static int check_ascending(const uint8_t *bytes, size_t count, uint64_t values,
                            struct kvc_error *e) {
     uint64_t from = 0;
     for (size_t k = 0; k < count; k++) {
-        const uint64_t i = index_at(bytes, k);
+        const uint64_t i = get_u32(bytes + 4 * k);
         if (i < from || i >= values)
             return kvc_fail(e, KVC_ERR_DAMAGED, "escape %zu is out of place", k);
         from = i + 1;
@@ -125,7 +121,7 @@ static int put_back(struct kvc_block *block, const struct kvc_section *s, size_t
     const uint8_t *bytes = kvc_section_bytes(s, room, (size_t)s->raw_size, e);
     if (!bytes || check_ascending(bytes, count, values, e)) return -1;
     for (size_t k = 0; k < count; k++)
-        memcpy(block->rows + index_at(bytes, k) * size, bytes + 4 * count + k * size, size);
+        memcpy(block->rows + get_u32(bytes + 4 * k) * size, bytes + 4 * count + k * size, size);
     return 0;
 }
 

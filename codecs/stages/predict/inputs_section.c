@@ -1,6 +1,7 @@
 /* inputs_section.c: the section INPUTS. */
 #include "codecs/stages/predict/inputs_section.h"
 
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/profile_part.h"
 #include "codecs/rope.h"
@@ -43,9 +44,7 @@ int kvc_ahead_settle(const struct kvc_stage_args *args, void *state, uint8_t sta
     (void)args;
     if (!s) return 0;
     bytes[0] = (uint8_t)s->inputs.rotation;
-    for (size_t i = 0; i < s->inputs.n; i++)
-        for (unsigned b = 0; b < ENTRY; b++)
-            bytes[HEADER + ENTRY * i + b] = (uint8_t)(s->inputs.from[i] >> 8 * b & 255);
+    for (size_t i = 0; i < s->inputs.n; i++) put_u32(bytes + HEADER + ENTRY * i, s->inputs.from[i]);
     return kvc_sections_add(side, KVC_SECTION_INPUTS, stage, 0, bytes, HEADER + ENTRY * s->inputs.n,
                             0, e);
 }
@@ -62,8 +61,7 @@ int kvc_ahead_read(const struct kvc_stored *stored, struct kvc_ahead_inputs *to,
         p[0] > KVC_PAIRING_INTERLEAVED || p[1] || p[2] || p[3])
         return kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS is out of range");
     to->rotation = (enum kvc_pairing)p[0];
-    for (size_t i = 0; i < to->n; i++, p += ENTRY)
-        to->from[i] = p[4] | (uint32_t)p[5] << 8 | (uint32_t)p[6] << 16 | (uint32_t)p[7] << 24;
+    for (size_t i = 0; i < to->n; i++, p += ENTRY) to->from[i] = get_u32(p + HEADER);
     return 1;
 }
 

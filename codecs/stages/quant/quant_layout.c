@@ -2,6 +2,7 @@
 #include "codecs/stages/quant/quant_layout.h"
 
 #include "codecs/floats.h"
+#include "codecs/little_endian.h"
 #include "codecs/memory.h"
 #include "codecs/planes.h"
 
@@ -131,7 +132,7 @@ int kvc_quant_layout_init(struct kvc_quant_layout *l, const struct kvc_stage_arg
 
 int kvc_quant_read_norms(const struct kvc_quant_layout *l, const uint8_t *bytes,
                          struct kvc_error *e) {
-    const int base = (int16_t)(uint16_t)(bytes[0] | bytes[1] << 8);
+    const int base = (int16_t)get_u16(bytes);
     if (base < KVC_QUANT_NORM_MIN || base > KVC_QUANT_NORM_MAX)
         return kvc_fail(e, KVC_ERR_DAMAGED, "an exponent of %d is out of range", base);
     for (size_t c = 0; c < l->width; c++) {

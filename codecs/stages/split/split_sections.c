@@ -1,6 +1,7 @@
 /* split_sections.c: opens the sections of a block that `split` coded. Spec: split.md. */
 #include "codecs/stages/split/split_sections.h"
 
+#include "codecs/little_endian.h"
 #include "codecs/planes.h"
 
 #include <string.h>
@@ -12,8 +13,7 @@ unsigned kvc_split_table(unsigned tables, unsigned c) {
 }
 
 size_t kvc_split_stream(const struct kvc_split *s, size_t i) {
-    const uint8_t *p = s->sizes + 4 * i;
-    return p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
+    return get_u32(s->sizes + 4 * i);
 }
 
 /* Reads the header of CODES and its tables. */
@@ -24,7 +24,7 @@ static int open_tables(struct kvc_split *s, struct kvc_bits *in, struct kvc_erro
     s->bits = p[0] & 15;
     s->lanes = 1u << (p[0] >> 4);
     s->tables = p[1];
-    s->per = (size_t)(p[2] | p[3] << 8);
+    s->per = get_u16(p + 2);
     if (s->bits < KVC_RANS_MIN_BITS || s->bits > KVC_RANS_MAX_BITS || s->lanes > KVC_RANS_LANES ||
         !s->tables || !s->per || s->per > s->rows)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the header of section CODES is out of range");
