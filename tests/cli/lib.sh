@@ -74,7 +74,7 @@ zeros() {
 
 # json FILE EXPRESSION: prints a Python expression over the value x in FILE, which must be JSON; f is the first of its "files".
 json() {
-    "$PYTHON" -c 'import json, sys
+    "$PYTHON" -I -S -c 'import json, sys
 x = json.load(open(sys.argv[1]), parse_constant=lambda name: sys.exit("not JSON: " + name))
 f = (x.get("files") or [None])[0] if isinstance(x, dict) else None
 print(eval(sys.argv[2]))' "$1" "$2"

@@ -12,6 +12,8 @@ root=$(dirname "$(dirname "$here")")
 bin=$(cd "${KVC_BIN:-$root}" && pwd) || exit 2
 SAMPLES=$root/samples
 PYTHON=${PYTHON:-python3}
+# The interpreter itself: a name in PATH may be a script that looks for it each time.
+[ -n "${KVC_CLI_WORK-}" ] || PYTHON=$("$PYTHON" -c 'import sys; print(sys.executable)') || exit 2
 CLI_TESTS=$here
 PATH=$bin:$PATH
 export SAMPLES CLI_TESTS PYTHON PATH
