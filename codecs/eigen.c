@@ -328,6 +328,8 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
 
 /* y[i] -= s * x[i] */
 static void take_scaled(double *restrict y, const double *restrict x, double s, size_t n) {
+    for (; n >= 8; n -= 8, x += 8, y += 8) /* a number that compilers make vectors of */
+        for (size_t i = 0; i < 8; i++) y[i] -= s * x[i];
     for (size_t i = 0; i < n; i++) y[i] -= s * x[i];
 }
 
@@ -335,23 +337,40 @@ static void divide(double *x, double by, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] /= by;
 }
 
-int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
-    for (size_t k = 0; k < n; k++) { /* a = U' U, row by row, and U' y = b with it */
-        double *row = a + k * n, *right = b + k * m;
-        if (!(row[k] > 0))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a matrix is not positive definite");
-        const double root = sqrt(row[k]);
-        divide(row + k, root, n - k);
-        divide(right, root, m);
-        for (size_t i = k + 1; i < n; i++) {
-            take_scaled(a + i * n + i, row + i, row[i], n - i);
-            take_scaled(b + i * m, right, row[i], m);
+enum { ROWS_AT_ONCE = 32, COLUMNS_AT_ONCE = 64 }; /* what the caches hold */
+
+/* Computes U of a = U' U, and y of U' y = b. Each row takes those before it in their order. */
+static int eliminate(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
+    for (size_t first = 0, end; first < n; first = end) {
+        end = n - first < ROWS_AT_ONCE ? n : first + ROWS_AT_ONCE;
+        for (size_t k = 0; k < end; k++) {
+            double *row = a + k * n, *right = b + k * m;
+            if (k >= first) {
+                if (!(row[k] > 0))
+                    return kvc_fail(e, KVC_ERR_UNSUPPORTED, "a matrix is not positive definite");
+                const double root = sqrt(row[k]);
+                divide(row + k, root, n - k);
+                divide(right, root, m);
+            }
+            for (size_t i = k < first ? first : k + 1; i < end; i++) {
+                take_scaled(a + i * n + i, row + i, row[i], n - i);
+                take_scaled(b + i * m, right, row[i], m);
+            }
         }
     }
-    for (size_t k = n; k-- > 0;) { /* U x = y */
-        double *right = b + k * m;
-        for (size_t i = k + 1; i < n; i++) take_scaled(right, b + i * m, a[k * n + i], m);
-        divide(right, a[k * n + k], m);
+    return 0;
+}
+
+int kvc_solve_symmetric(double *a, size_t n, double *b, size_t m, struct kvc_error *e) {
+    if (eliminate(a, n, b, m, e)) return -1;
+    for (size_t c = 0; c < m; c += COLUMNS_AT_ONCE) { /* U x = y */
+        const size_t width = m - c < COLUMNS_AT_ONCE ? m - c : COLUMNS_AT_ONCE;
+        for (size_t k = n; k-- > 0;) {
+            double *right = b + k * m + c;
+            for (size_t i = k + 1; i < n; i++)
+                take_scaled(right, b + i * m + c, a[k * n + i], width);
+            divide(right, a[k * n + k], width);
+        }
     }
     return 0;
 }

@@ -21,7 +21,7 @@
 
 enum {
     MOST_ROWS = 2048,
-    LAYERS = 4,
+    MOST_LAYERS = 4,
     RECIPES = 6,
     WHOLE = 4,
     ALL = RECIPES + 2,
@@ -50,6 +50,12 @@ struct packed {
 
 static size_t rows(void) {
     return quick ? MOST_ROWS / 16 : MOST_ROWS;
+}
+
+/* Two are the fewest of which a profile learns to predict one from the other, for minutes if there
+ * are more. */
+static size_t layers(void) {
+    return quick ? 2 : MOST_LAYERS;
 }
 
 /* --- a cache --- */
@@ -91,14 +97,14 @@ static void make(struct made *m, size_t heads, size_t dim) {
                                     .dim = dim};
     const size_t size = rows() * heads * dim * 2;
     for (size_t i = 0; i < dim / 2; i++) angle[i] = pow(1e5, -2.0 * (double)i / (double)dim);
-    m->bytes = size * LAYERS * 2;
+    m->bytes = size * layers() * 2;
     m->values = need_memory(m->bytes);
     m->to = need_memory(size);
     m->cache = kvc_cache_new(&e);
     if (!m->cache || kvc_rope_init(&rope, angle, dim / 2, 1, &e)) give_up("a cache", e.message);
     kvc_cache_add_part(m->cache, KVC_PART_LIVE, rows(), &e);
     if (kvc_cache_map(m->cache, NULL, NULL, &e)) give_up("a cache", e.message);
-    for (uint32_t l = 0; l < LAYERS; l++) {
+    for (uint32_t l = 0; l < layers(); l++) {
         kvc_cache_add_layer(m->cache, 0, l, KVC_LAYER_FULL, &e);
         for (uint32_t r = 0; r < 2; r++) {
             uint8_t *values = m->values + (2 * l + r) * size;
@@ -157,8 +163,8 @@ static void decode(struct job *job) {
 
 static void copy(struct job *job) {
     const struct made *m = job->what;
-    for (size_t t = 0; t < 2 * LAYERS; t++)
-        memcpy(m->to, m->values + t * (m->bytes / 2 / LAYERS), m->bytes / 2 / LAYERS);
+    for (size_t t = 0; t < 2 * layers(); t++)
+        memcpy(m->to, m->values + t * (m->bytes / 2 / layers()), m->bytes / 2 / layers());
 }
 
 static void race_head(size_t heads, size_t dim) {

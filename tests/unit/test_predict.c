@@ -225,30 +225,39 @@ static void same_rows(const struct kvc_cache *a, const struct kvc_cache *b, uint
 
 /* --- learning --- */
 
+static void solve(size_t n, size_t m) {
+    double *a = calloc(n * n, sizeof *a), *b = calloc(n * m, sizeof *b),
+           *x = calloc(n * m, sizeof *x), *root = calloc(n * n, sizeof *root);
+    struct kvc_error e;
+    assert_true(a && b && x && root);
+    random_state = 3;
+    for (size_t i = 0; i < n * n; i++) root[i] = (double)random_float();
+    for (size_t i = 0; i < n * m; i++) x[i] = (double)random_float();
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
+            a[i * n + j] = i == j ? 0.1 : 0;
+            for (size_t k = 0; k < n; k++) a[i * n + j] += root[i * n + k] * root[j * n + k];
+        }
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < m; j++)
+            for (size_t k = 0; k < n; k++) b[i * m + j] += a[i * n + k] * x[k * m + j];
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++) a[i * n + j] = -1; /* not read */
+    assert_int_equal(kvc_solve_symmetric(a, n, b, m, &e), 0);
+    for (size_t i = 0; i < n * m; i++) assert_true(fabs(b[i] - x[i]) < 1e-9);
+    a[0] = -1;
+    assert_int_equal(kvc_solve_symmetric(a, n, b, m, &e), -1);
+    free(a);
+    free(b);
+    free(x);
+    free(root);
+}
+
+/* Few rows and columns, and more than are solved at once. */
 static void equations_are_solved(void **state) {
     (void)state;
-    enum { N = 7, M = 3 };
-    double a[N * N], b[N * M], x[N * M], root[N * N];
-    struct kvc_error e;
-    random_state = 3;
-    for (size_t i = 0; i < N * N; i++) root[i] = (double)random_float();
-    for (size_t i = 0; i < N * M; i++) x[i] = (double)random_float();
-    for (size_t i = 0; i < N; i++)
-        for (size_t j = 0; j < N; j++) {
-            a[i * N + j] = i == j ? 0.1 : 0;
-            for (size_t k = 0; k < N; k++) a[i * N + j] += root[i * N + k] * root[j * N + k];
-        }
-    for (size_t i = 0; i < N; i++)
-        for (size_t j = 0; j < M; j++) {
-            b[i * M + j] = 0;
-            for (size_t k = 0; k < N; k++) b[i * M + j] += a[i * N + k] * x[k * M + j];
-        }
-    for (size_t i = 0; i < N; i++)
-        for (size_t j = 0; j < i; j++) a[i * N + j] = -1; /* not read */
-    assert_int_equal(kvc_solve_symmetric(a, N, b, M, &e), 0);
-    for (size_t i = 0; i < N * M; i++) assert_true(fabs(b[i] - x[i]) < 1e-9);
-    a[0] = -1;
-    assert_int_equal(kvc_solve_symmetric(a, N, b, M, &e), -1);
+    solve(7, 3);
+    solve(70, 130);
 }
 
 static void what_is_learnt(void **state) {
