@@ -20,11 +20,12 @@ static int salient_class(const struct quant *q, size_t t, size_t h) {
     return q->salient && !q->salient[t * q->heads + h];
 }
 
-/* Number of row t among those of its class in head h. */
-static size_t rank_of(const struct quant *q, size_t t, size_t h) {
-    size_t n = 0;
-    for (size_t i = 0; i < t; i++) n += salient_class(q, i, h) == salient_class(q, t, h);
-    return n;
+/* Numbers of rows among those of their class in a head: rank[row][head]. */
+static void find_ranks(const struct quant *q, size_t *rank) {
+    for (size_t h = 0; h < q->heads; h++) {
+        size_t n[2] = {0, 0};
+        for (size_t t = 0; t < q->rows; t++) rank[t * q->heads + h] = n[salient_class(q, t, h)]++;
+    }
 }
 
 /* Number of the group of a value; rank: of its row in its class. */
@@ -41,38 +42,41 @@ static void reference_check(const struct quant *q, const float *x, const float *
     const size_t n = q->rows * q->heads * q->dim, width = q->heads * q->dim;
     float *least = get_memory(n * sizeof *least), *greatest = get_memory(n * sizeof *greatest);
     float *step = get_memory(n * sizeof *step), *low = get_memory(n * sizeof *low);
-    size_t *rank = get_memory(q->rows * q->heads * sizeof *rank);
-    for (size_t i = 0; i < q->rows * q->heads; i++)
-        rank[i] = rank_of(q, i / q->heads, i % q->heads);
+    size_t *rank = get_memory(q->rows * q->heads * sizeof *rank), groups = 0;
+    size_t *group = get_memory(n * sizeof *group);
+    find_ranks(q, rank);
+    for (size_t i = 0; i < n; i++) {
+        const size_t t = i / width, h = i % width / q->dim;
+        group[i] = group_of(q, t, h, i % q->dim, rank[t * q->heads + h]);
+        groups = group[i] >= groups ? group[i] + 1 : groups;
+    }
+    assert_in_range(groups, 1, n);
     for (int c = 0; c < (q->salient ? 2 : 1); c++) {
         const unsigned bits = c ? q->low : q->bits;
         const float levels = (float)((1 << bits) - 1);
-        for (size_t g = 0; g < n; g++) {
+        for (size_t g = 0; g < groups; g++) {
             least[g] = INFINITY;
             greatest[g] = -INFINITY;
         }
         for (size_t i = 0; i < n; i++) {
-            const size_t t = i / width, h = i % width / q->dim, d = i % q->dim;
-            if (salient_class(q, t, h) != c) continue;
-            const size_t g = group_of(q, t, h, d, rank[t * q->heads + h]);
+            if (salient_class(q, i / width, i % width / q->dim) != c) continue;
+            const size_t g = group[i];
             const float v = q->norm ? x[i] * (1 / q->norm[i % width]) : x[i];
-            assert_true(g < n);
             least[g] = fminf(least[g], v);
             greatest[g] = fmaxf(greatest[g], v);
         }
-        for (size_t g = 0; g < n; g++) {
+        for (size_t g = 0; g < groups; g++) {
             const int there = least[g] <= greatest[g];
             low[g] = there ? least[g] : 0;
             step[g] = !there   ? 0
                       : q->sym ? 2 * fmaxf(-least[g], greatest[g]) / levels
                                : (greatest[g] - least[g]) / levels;
         }
-        round_halves(step, n);
-        round_halves(low, n);
+        round_halves(step, groups);
+        round_halves(low, groups);
         for (size_t i = 0; i < n; i++) {
-            const size_t t = i / width, h = i % width / q->dim, d = i % q->dim;
-            if (salient_class(q, t, h) != c) continue;
-            const size_t g = group_of(q, t, h, d, rank[t * q->heads + h]);
+            if (salient_class(q, i / width, i % width / q->dim) != c) continue;
+            const size_t g = group[i];
             const float norm = q->norm ? q->norm[i % width] : 1, v = x[i] * (1 / norm);
             const float s = step[g], base = q->sym ? s * -(levels / 2) : low[g];
             double code = s > 0x1p-120f ? ((double)v - (double)base) / (double)s : 0;
@@ -94,14 +98,13 @@ static void reference_check(const struct quant *q, const float *x, const float *
         /* checks the reference itself: errors up to half a step, plus the rounding of range and
          * base; of numbers with a common exponent the smallest have fewer bits */
         double steps = 0, bases = 0;
-        for (size_t g = 0; g < n; g++) {
+        for (size_t g = 0; g < groups; g++) {
             steps = fmax(steps, (double)step[g]);
             bases = fmax(bases, q->sym ? 0 : fabs((double)low[g]));
         }
         for (size_t i = 0; i < n; i++) {
-            const size_t t = i / width, h = i % width / q->dim, d = i % q->dim;
-            if (salient_class(q, t, h) != c) continue;
-            const size_t g = group_of(q, t, h, d, rank[t * q->heads + h]);
+            if (salient_class(q, i / width, i % width / q->dim) != c) continue;
+            const size_t g = group[i];
             const float norm = q->norm ? q->norm[i % width] : 1;
             const double s = (double)step[g], base = q->sym ? 0 : fabs((double)low[g]),
                          top = (double)levels;
@@ -116,6 +119,7 @@ static void reference_check(const struct quant *q, const float *x, const float *
     free(step);
     free(low);
     free(rank);
+    free(group);
 }
 
 /* Returns the channel norms in a block's NORMS, which are about the roots of the channels' maximum
