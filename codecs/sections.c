@@ -4,6 +4,7 @@
 
 #include "codecs/memory.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
@@ -125,6 +126,27 @@ void kvc_sections_seal(struct kvc_sections *list) {
     }
 }
 
+/* Contexts of zstd that no thread uses at present. Making one asks the CPU for its features, which
+ * takes tens of microseconds in a virtual machine: longer than decoding most sections. */
+static ZSTD_DCtx *_Atomic spare[16];
+enum { SPARE = sizeof spare / sizeof spare[0] };
+
+static size_t decode_zstd(uint8_t *dst, size_t n, const struct kvc_section *s) {
+    ZSTD_DCtx *context = NULL, *none = NULL;
+    for (int i = 0; i < SPARE && !context; i++) context = atomic_exchange(&spare[i], NULL);
+    if (!context) context = ZSTD_createDCtx();
+    if (!context) return ZSTD_decompress(dst, n, s->data, s->size); /* which tells of memory */
+    const size_t got = ZSTD_decompressDCtx(context, dst, n, s->data, s->size);
+    for (int i = 0; i < SPARE; i++, none = NULL)
+        if (atomic_compare_exchange_strong(&spare[i], &none, context)) return got;
+    ZSTD_freeDCtx(context);
+    return got;
+}
+
+__attribute__((destructor)) static void free_spare(void) {
+    for (int i = 0; i < SPARE; i++) ZSTD_freeDCtx(atomic_exchange(&spare[i], NULL));
+}
+
 int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, struct kvc_error *e) {
     const char *name = kvc_section_name(s->type);
     if (!name) name = "unknown";
@@ -141,7 +163,7 @@ int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, stru
     case KVC_CODER_ZSTD: {
         if (ZSTD_findFrameCompressedSize(s->data, s->size) != s->size)
             return kvc_fail(e, KVC_ERR_DAMAGED, "section %s is not one whole zstd frame", name);
-        size_t got = ZSTD_decompress(dst, n, s->data, s->size);
+        size_t got = decode_zstd(dst, n, s);
         if (ZSTD_isError(got))
             return kvc_fail(e, KVC_ERR_DAMAGED, "section %s: zstd: %s", name,
                             ZSTD_getErrorName(got));
