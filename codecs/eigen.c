@@ -280,6 +280,13 @@ int kvc_gram_subspace(float *to, const double *gram, size_t dim, size_t rank, st
     return status;
 }
 
+/* y[i] -= s * x[i] */
+static void take_scaled(double *restrict y, const double *restrict x, double s, size_t n) {
+    for (; n >= 8; n -= 8, x += 8, y += 8) /* a number that compilers make vectors of */
+        for (size_t i = 0; i < 8; i++) y[i] -= s * x[i];
+    for (size_t i = 0; i < n; i++) y[i] -= s * x[i];
+}
+
 int kvc_invert(double *a, size_t n, struct kvc_error *e) {
     double *room = kvc_alloc(2 * n, n * sizeof *room);
     if (!room) return kvc_fail_memory(e, "an inverse");
@@ -317,20 +324,13 @@ int kvc_invert(double *a, size_t n, struct kvc_error *e) {
             double *other = room + 2 * n * k;
             const double factor = other[i];
             if (k == i || factor == 0) continue;
-            for (size_t j = i; j < 2 * n; j++) other[j] -= factor * row[j];
+            take_scaled(other + i, row + i, factor, 2 * n - i);
         }
     }
     for (size_t i = 0; i < n && !status; i++)
         memcpy(a + n * i, room + 2 * n * i + n, n * sizeof *a);
     free(room);
     return status;
-}
-
-/* y[i] -= s * x[i] */
-static void take_scaled(double *restrict y, const double *restrict x, double s, size_t n) {
-    for (; n >= 8; n -= 8, x += 8, y += 8) /* a number that compilers make vectors of */
-        for (size_t i = 0; i < 8; i++) y[i] -= s * x[i];
-    for (size_t i = 0; i < n; i++) y[i] -= s * x[i];
 }
 
 static void divide(double *x, double by, size_t n) {
