@@ -2,6 +2,7 @@
 """check_page.py PAGE...: checks the HTML reports of kvc-diff and kvc-dump: a page that is well-formed, needs nothing from outside and
 forbids it, with one script, which sets text as text alone, and JSON that is strict and escaped. Prints every fault with its page, and
 exits with 1 if there is any. If html5lib is installed, its strict parser reads the page as well."""
+import functools
 import html.parser
 import json
 import re
@@ -90,6 +91,11 @@ def no_constant(name):
     raise ValueError(name + " is no JSON")
 
 
+@functools.cache  # all pages of a tool have one script
+def unsafe(script):
+    return ["the script has " + found for found in re.findall(UNSAFE, script)]
+
+
 def check(path):
     text = open(path, encoding="utf-8", newline="").read()
     page = Page()
@@ -109,7 +115,7 @@ def check(path):
         page.faults.append("scripts: %s" % names)
     for kind, name, script in page.scripts:
         if name is None:
-            page.faults += ["the script has " + found for found in re.findall(UNSAFE, script)]
+            page.faults += unsafe(script)
             continue
         if kind != "application/json" or re.search("[<>&]", script):
             page.faults.append("%s is not escaped JSON" % name)

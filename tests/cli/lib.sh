@@ -82,7 +82,7 @@ print(eval(sys.argv[2]))' "$1" "$2"
 
 # start_slow_pack: a pack of zeros that has begun to write big.kvc and still runs; its process is $slow.
 start_slow_pack() {
-    zeros big.raw 8 65536
+    zeros big.raw 8 16384
     env --default-signal=INT,HUP kvc-pack -r store -T 1 --from=raw "$raw" big.raw -o big.kvc 2>log &
     slow=$!
     wait_writing $slow || fail "the pack ended too early"
