@@ -3,6 +3,8 @@
 #ifndef STORE_SUPPORT_H
 #define STORE_SUPPORT_H
 
+#include "temp_folder.h"
+
 #include "formats/store/store.h"
 
 #include <setjmp.h>
@@ -21,25 +23,6 @@
 #include <unistd.h>
 
 enum { LAYERS = 2, ARRAYS = 2 * LAYERS, DIM = 8, ROW = 2 * DIM, CHUNK = 256, MOST = 8 * CHUNK };
-
-static char folder[128];
-
-static inline int remove_one(const char *path, const struct stat *st, int type, struct FTW *f) {
-    (void)st, (void)type, (void)f;
-    return remove(path);
-}
-
-static inline int make_folder(void **state) {
-    const char *tmp = getenv("TMPDIR");
-    (void)state;
-    snprintf(folder, sizeof folder, "%.90s/kvc-store-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static inline int remove_folder(void **state) {
-    (void)state;
-    return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 /* A cache of `tokens` tokens in memory; token i is seed + i % 1000, and so on for its rows. */
 struct made {

@@ -2,6 +2,8 @@
  * public headers, linked as a program links them: handles and errors that one library made are used
  * by another. In a GPU's place is the host (tests/cuda/fake.c). Not for what each library does
  * alone. */
+#include "temp_folder.h"
+
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_cuda.h"
 #include "formats/api/kvc_store.h"
@@ -21,7 +23,6 @@
 
 enum { TOKENS = 300, LAYERS = 2, ARRAYS = 2 * LAYERS, HEADS = 2, DIM = 8, ROW = 2 * HEADS * DIM };
 
-static char folder[] = "/tmp/kvc-libraries-XXXXXX";
 static struct kvc_error *e;
 static char object_file[512];
 
@@ -56,24 +57,17 @@ static void describe(uint8_t rows[ARRAYS][TOKENS * ROW]) {
 }
 
 static int set_up(void **state) {
-    (void)state;
     for (int32_t t = 0; t < TOKENS; t++) made.ids[t] = 7 * t;
     for (uint32_t i = 0; i < ARRAYS; i++)
         for (size_t b = 0; b < sizeof made.rows[i]; b++)
             made.rows[i][b] = b % 2 ? (uint8_t)(0x38 + (b / 2 + i) % 5) : (uint8_t)(b * 37 / 2 + i);
     e = kvc_error_new();
-    return e && mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *walk) {
-    (void)st, (void)type, (void)walk;
-    return remove(path);
+    return e ? make_folder(state) : -1;
 }
 
 static int tear_down(void **state) {
-    (void)state;
     kvc_error_free(e);
-    return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return remove_folder(state);
 }
 
 #define assert_good(condition)                                                  \

@@ -1,5 +1,7 @@
 /* test_model.c: GGUF headers, facts, fingerprints, tokenizer hash, matching. Hashes come from
  * KEYS.md's worked examples, which were computed by an independent program. */
+#include "temp_folder.h"
+
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/cache/keys.h"
@@ -18,39 +20,8 @@
 
 #include <cmocka.h>
 
-static char dir[256];
-
-static int make_dir(void **state) {
-    (void)state;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%s/kvc-test-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static const char *in_dir(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static void put(const char *name, const void *data, size_t n) {
-    FILE *f = fopen(in_dir(name), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 static void put_text(const char *name, const char *text) {
-    put(name, text, strlen(text));
-}
-
-static void drop(const char *name) {
-    assert_int_equal(unlink(in_dir(name)), 0);
-}
-
-static int drop_dir(void **state) {
-    (void)state;
-    return rmdir(dir);
+    put_file(name, text, strlen(text));
 }
 
 static void assert_hash(const uint8_t *hash, const char *hex) {
@@ -160,9 +131,9 @@ static void test_tiny(void **state) {
     struct kvc_error e;
     tiny(&f);
     assert_int_equal(f.n, 149);
-    put("tiny.gguf", f.b, f.n);
-    assert_int_equal(kvc_model_read(in_dir("tiny.gguf"), 1, &m, &e), 0);
-    drop("tiny.gguf");
+    put_file("tiny.gguf", f.b, f.n);
+    assert_int_equal(kvc_model_read(in_folder("tiny.gguf"), 1, &m, &e), 0);
+    drop_file("tiny.gguf");
     assert_int_equal(m.kind, KVC_MODEL_GGUF);
     assert_int_equal(m.has_attention, 0);
     assert_string_equal(m.arch, "llama");
@@ -182,8 +153,8 @@ static void test_facts(void **state) {
     struct kvc_model m;
     struct kvc_error e;
     small(&f, 2, 2);
-    put("m.gguf", f.b, f.n);
-    assert_int_equal(kvc_model_read(in_dir("m.gguf"), 0, &m, &e), 0);
+    put_file("m.gguf", f.b, f.n);
+    assert_int_equal(kvc_model_read(in_folder("m.gguf"), 0, &m, &e), 0);
     assert_string_equal(m.name, "A ??\xc3\xa9");
     assert_int_equal(m.layers, 2);
     assert_int_equal(m.heads, 4);
@@ -197,10 +168,10 @@ static void test_facts(void **state) {
     assert_int_equal(m.has_tokenizer, 0);
     assert_int_equal(m.has_full, 0);
     small(&f, 2, 1); /* layers differ */
-    put("m.gguf", f.b, f.n);
-    assert_int_equal(kvc_model_read(in_dir("m.gguf"), 0, &m, &e), 0);
+    put_file("m.gguf", f.b, f.n);
+    assert_int_equal(kvc_model_read(in_folder("m.gguf"), 0, &m, &e), 0);
     assert_int_equal(m.kv_heads, 0);
-    drop("m.gguf");
+    drop_file("m.gguf");
 }
 
 static int open_gguf(struct kvc_gguf *g, const uint8_t *data, size_t n, struct kvc_error *e) {
@@ -286,7 +257,7 @@ static void put_safetensors(const char *name, unsigned n, unsigned seed) {
     memcpy(file + 8, header, (size_t)size);
     for (unsigned i = 0; i < n; i++)
         file[8 + (size_t)size + i] = (uint8_t)((i * 7) ^ (i >> 8) ^ seed);
-    put(name, file, total);
+    put_file(name, file, total);
     free(file);
 }
 
@@ -295,46 +266,46 @@ static void test_safetensors(void **state) {
     struct kvc_model m;
     struct kvc_error e;
     put_safetensors("model.safetensors", 300001, 0);
-    assert_int_equal(kvc_model_read(in_dir("model.safetensors"), 1, &m, &e), 0);
+    assert_int_equal(kvc_model_read(in_folder("model.safetensors"), 1, &m, &e), 0);
     assert_int_equal(m.kind, KVC_MODEL_SAFETENSORS);
     assert_string_equal(m.arch, "");
     assert_hash(m.sampled, "1cd0d79d87d68899c00ccc1683bf04dde2a109b460a36ca9c6529342d70aea57");
     assert_hash(m.full, "8da84ec589a9b36f15832ba87518a1020b461a2ca31721483559264c2ec541ee");
-    assert_int_equal(kvc_model_read(dir, 0, &m, &e), 0);
+    assert_int_equal(kvc_model_read(folder, 0, &m, &e), 0);
     assert_hash(m.sampled, "1cd0d79d87d68899c00ccc1683bf04dde2a109b460a36ca9c6529342d70aea57");
 
     /* the same bytes as the first of two parts: by the directory, and by either part's name */
     static const char *const two[] = {"w-00001-of-00002.safetensors",
                                       "w-00002-of-00002.safetensors"};
     char from[512];
-    snprintf(from, sizeof from, "%s", in_dir("model.safetensors"));
-    assert_int_equal(rename(from, in_dir(two[0])), 0);
+    snprintf(from, sizeof from, "%s", in_folder("model.safetensors"));
+    assert_int_equal(rename(from, in_folder(two[0])), 0);
     put_safetensors(two[1], 1000, 5);
     const char *both = "83b2071c0d163782f57fa14f2f2b39e436a16fba830e13e421b0dae6c1834974";
-    assert_int_equal(kvc_model_read(dir, 0, &m, &e), 0);
+    assert_int_equal(kvc_model_read(folder, 0, &m, &e), 0);
     assert_hash(m.sampled, both);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(kvc_model_read(in_dir(two[i]), 0, &m, &e), 0);
+        assert_int_equal(kvc_model_read(in_folder(two[i]), 0, &m, &e), 0);
         assert_hash(m.sampled, both);
     }
-    drop(two[1]);
-    assert_int_equal(kvc_model_read(in_dir(two[0]), 0, &m, &e), -1);
+    drop_file(two[1]);
+    assert_int_equal(kvc_model_read(in_folder(two[0]), 0, &m, &e), -1);
     assert_non_null(strstr(e.message, two[1]));
-    drop(two[0]);
+    drop_file(two[0]);
 
-    assert_int_equal(kvc_model_read(dir, 0, &m, &e), -1);
-    assert_int_equal(kvc_model_read(in_dir("absent"), 0, &m, &e), -1);
+    assert_int_equal(kvc_model_read(folder, 0, &m, &e), -1);
+    assert_int_equal(kvc_model_read(in_folder("absent"), 0, &m, &e), -1);
     assert_int_equal(e.code, KVC_ERR_IO);
-    put("x", "\x40\0\0\0\0\0\0\0{}", 10);
-    assert_int_equal(kvc_model_read(in_dir("x"), 0, &m, &e), -1);
+    put_file("x", "\x40\0\0\0\0\0\0\0{}", 10);
+    assert_int_equal(kvc_model_read(in_folder("x"), 0, &m, &e), -1);
     assert_int_equal(e.code, KVC_ERR_UNKNOWN);
-    drop("x");
+    drop_file("x");
 }
 
 static void read_config(const char *config, struct kvc_model *m) {
     struct kvc_error e;
     put_text("config.json", config);
-    assert_int_equal(kvc_model_read(dir, 0, m, &e), 0);
+    assert_int_equal(kvc_model_read(folder, 0, m, &e), 0);
 }
 
 static void test_config(void **state) {
@@ -403,10 +374,10 @@ static void test_config(void **state) {
     assert_true(m.rope_theta == 0);
 
     put_text("config.json", "{\"a\":1,\"a\":2}");
-    assert_int_equal(kvc_model_read(dir, 0, &m, &e), -1);
+    assert_int_equal(kvc_model_read(folder, 0, &m, &e), -1);
     assert_int_equal(strncmp(e.message, "config.json: ", 13), 0);
-    drop("config.json");
-    drop("model.safetensors");
+    drop_file("config.json");
+    drop_file("model.safetensors");
 }
 
 static int vocab_hash(const char *json, uint64_t limit, uint8_t *hash) {
@@ -470,11 +441,11 @@ static void test_tokenizer_json(void **state) {
     struct kvc_model m;
     put_safetensors("model.safetensors", 100, 0);
     put_text("tokenizer.json", same[0]);
-    assert_int_equal(kvc_model_read(dir, 0, &m, &e), 0);
+    assert_int_equal(kvc_model_read(folder, 0, &m, &e), 0);
     assert_int_equal(m.has_tokenizer, 1);
     assert_hash(m.tokenizer, "3b9db1c2c0c357356531ef7ada42f3b539ce2b426e8f8f3ddba5d703a2ba8c8b");
-    drop("tokenizer.json");
-    drop("model.safetensors");
+    drop_file("tokenizer.json");
+    drop_file("model.safetensors");
 }
 
 static void test_pairing(void **state) {
@@ -641,5 +612,5 @@ int main(void) {
         cmocka_unit_test(test_pairing),      cmocka_unit_test(test_store),
         cmocka_unit_test(test_match),        cmocka_unit_test(test_real),
     };
-    return cmocka_run_group_tests(tests, make_dir, drop_dir);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

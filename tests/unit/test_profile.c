@@ -1,6 +1,7 @@
 /* test_profile.c: what profile files tell, which caches they fit, and where they are found. Not for
  * files that are refused (test_profile_refused.c). */
 #include "profile_support.h"
+#include "temp_folder.h"
 
 /* --- what is read --- */
 
@@ -343,34 +344,10 @@ static void angles_of_caches(void **state) {
 
 /* --- finding --- */
 
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/kvc-profile-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
-
-static void put_file(const char *name, const uint8_t *bytes, size_t n) {
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 /* Where a profile is found from: the path given, a folder, more folders; all below the test's. */
 static int found(const uint8_t *hash, const char *given, const char *in, const char *path,
                  struct kvc_error *e) {
-    char where[3][256] = {"", "", ""};
+    char where[3][512] = {"", "", ""};
     if (given) snprintf(where[0], sizeof where[0], "%s/%s", folder, given);
     if (in) snprintf(where[1], sizeof where[1], "%s/%s", folder, in);
     if (path) snprintf(where[2], sizeof where[2], "/nowhere::%s/empty:%s/%s", folder, folder, path);

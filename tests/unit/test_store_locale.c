@@ -132,15 +132,6 @@ static void texts(void **state) {
     in_locales(say_texts);
 }
 
-static void put_file(const char *name, const void *data, size_t n) {
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 /* A model's config.json has numbers with decimals. */
 static void say_model(FILE *out) {
     struct kvc_error e;

@@ -1,6 +1,8 @@
 /* test_weights.c: projections out of safetensors and GGUF: values, permutation, bias, norm,
  * identity, refusals; and K and V rebuilt from the hidden states of real files when $KVC_TEST_DATA
  * is set. */
+#include "temp_folder.h"
+
 #include "formats/io/bytes.h"
 #include "formats/model/gguf.h"
 #include "formats/io/input.h"
@@ -20,37 +22,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static char dir[256];
-
-static int make_dir(void **state) {
-    (void)state;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%s/kvc-test-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int drop_dir(void **state) {
-    (void)state;
-    return rmdir(dir);
-}
-
-static const char *in_dir(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static void put(const char *name, const void *data, size_t n) {
-    FILE *f = fopen(in_dir(name), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
-static void drop(const char *name) {
-    assert_int_equal(unlink(in_dir(name)), 0);
-}
 
 /* ---- a small model: 3 KV heads, K of 8 channels a head and V of 4, 32 channels in ---- */
 
@@ -264,14 +235,14 @@ static void put_safetensors(const char *file, const char *metadata, const struct
     struct bytes *f = malloc(sizeof *f);
     assert_non_null(f);
     make_safetensors(f, metadata, t, n);
-    put(file, f->b, f->n);
+    put_file(file, f->b, f->n);
     free(f);
 }
 static void put_gguf(const char *file, const char *arch, const struct tensor *t, size_t n) {
     struct bytes *f = malloc(sizeof *f);
     assert_non_null(f);
     make_gguf(f, arch, t, n);
-    put(file, f->b, f->n);
+    put_file(file, f->b, f->n);
     free(f);
 }
 
@@ -335,7 +306,7 @@ static void test_values(void **state) {
         put_gguf("w.gguf", "llama", t, ALL);
         for (int gguf = 0; gguf < 2; gguf++)
             for (int pairs = 0; pairs < 2; pairs++) {
-                const char *path = in_dir(gguf ? "w.gguf" : "w.safetensors");
+                const char *path = in_folder(gguf ? "w.gguf" : "w.safetensors");
                 struct kvc_projection p = load(path, 3, pairs ? &interleaved : &halves);
                 assert_non_null(p.k_bias);
                 assert_non_null(p.v_bias);
@@ -350,8 +321,8 @@ static void test_values(void **state) {
                 kvc_projection_free(&p);
             }
     }
-    drop("w.safetensors");
-    drop("w.gguf");
+    drop_file("w.safetensors");
+    drop_file("w.gguf");
     free(hf_model);
     free(gg_model);
 }
@@ -383,14 +354,14 @@ static void test_identity(void **state) {
         assert_int_equal(kvc_sha256(f->b, f->n, want, &e), 0);
         put_safetensors("w.safetensors", "", t, n);
         for (int pairs = 0; pairs < 2; pairs++) {
-            struct kvc_projection p = load(in_dir("w.safetensors"), 3,
+            struct kvc_projection p = load(in_folder("w.safetensors"), 3,
                                            pairs ? &interleaved : &halves);
             assert_int_equal(kvc_projection_fingerprint(&p, have, &e), 0);
             assert_memory_equal(have, want, sizeof want);
             kvc_projection_free(&p);
         }
     }
-    drop("w.safetensors");
+    drop_file("w.safetensors");
     free(f);
     free(m);
 }
@@ -404,15 +375,15 @@ static void test_partial(void **state) {
     put_safetensors("w.safetensors", "", t, ALL);
     struct kvc_projection_shape shape = interleaved;
     shape.rotated = 4;
-    struct kvc_projection p = load(in_dir("w.safetensors"), 3, &shape);
+    struct kvc_projection p = load(in_folder("w.safetensors"), 3, &shape);
     assert_values(&p, 4);
     kvc_projection_free(&p);
     shape.rotated = 5;
-    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE,
+    assert_refused(in_folder("w.safetensors"), 3, &shape, KVC_ERR_USAGE,
                    "RoPE cannot rotate 5 channels of a head of 8");
     shape.rotated = 10;
-    assert_refused(in_dir("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "cannot rotate 10");
-    drop("w.safetensors");
+    assert_refused(in_folder("w.safetensors"), 3, &shape, KVC_ERR_USAGE, "cannot rotate 10");
+    drop_file("w.safetensors");
     free(m);
 }
 
@@ -432,7 +403,7 @@ static void test_blocks(void **state) {
         const struct tensor t[] = {{gg[0], blocks[b].type, 2, {OUT, IN}, k},
                                    {gg[1], blocks[b].type, 2, {OUT_V, IN}, v}};
         put_gguf("w.gguf", "qwen2", t, 2); /* an architecture in halves */
-        struct kvc_projection p = load(in_dir("w.gguf"), 3, &interleaved);
+        struct kvc_projection p = load(in_folder("w.gguf"), 3, &interleaved);
         assert_null(p.k_bias);
         assert_null(p.v_bias);
         assert_null(p.norm);
@@ -446,9 +417,9 @@ static void test_blocks(void **state) {
     const struct tensor ragged[] = {{gg[0], 8, 2, {OUT, 40}, NULL}};
     const struct kvc_projection_shape forty = {40, HEADS, DIM, DIM_V, 0, KVC_PAIRING_HALVES};
     put_gguf("w.gguf", "qwen2", ragged, 1);
-    assert_refused(in_dir("w.gguf"), 3, &forty, KVC_ERR_DAMAGED,
+    assert_refused(in_folder("w.gguf"), 3, &forty, KVC_ERR_DAMAGED,
                    "dimensions that no tensor of q8_0 can have");
-    drop("w.gguf");
+    drop_file("w.gguf");
 }
 
 /* The prefixes of language models inside others, and a cache that has its weights with it. */
@@ -466,7 +437,7 @@ static void test_names(void **state) {
             t[i].name = name[i];
         }
         put_safetensors("w.safetensors", "", t, ALL);
-        struct kvc_projection p = load(in_dir("w.safetensors"), 3, &halves);
+        struct kvc_projection p = load(in_folder("w.safetensors"), 3, &halves);
         assert_values(&p, DIM);
         assert_non_null(p.norm);
         kvc_projection_free(&p);
@@ -474,7 +445,7 @@ static void test_names(void **state) {
     const struct tensor own[] = {{"wk.3", 30, 2, {OUT, IN}, m->k},
                                  {"wv.3", 30, 2, {OUT_V, IN}, m->v}};
     put_safetensors("w.safetensors", "\"__metadata__\":{\"rope_pairing\":\"half\"}", own, 2);
-    struct kvc_projection p = load(in_dir("w.safetensors"), 3, &halves);
+    struct kvc_projection p = load(in_folder("w.safetensors"), 3, &halves);
     assert_values(&p, DIM);
     assert_null(p.norm);
     kvc_projection_free(&p);
@@ -484,13 +455,13 @@ static void test_names(void **state) {
                                     {"wv.3", 30, 2, {OUT_V, IN}, m->v}};
     put_safetensors("w.safetensors", "\"__metadata__\":{\"rope_pairing\":\"interleaved\"}", paired,
                     2);
-    p = load(in_dir("w.safetensors"), 3, &halves);
+    p = load(in_folder("w.safetensors"), 3, &halves);
     assert_values(&p, DIM);
     kvc_projection_free(&p);
     put_safetensors("w.safetensors", "\"__metadata__\":{\"rope_pairing\":\"odd\"}", paired, 2);
-    assert_refused(in_dir("w.safetensors"), 3, &halves, KVC_ERR_UNSUPPORTED,
+    assert_refused(in_folder("w.safetensors"), 3, &halves, KVC_ERR_UNSUPPORTED,
                    "not known which channels");
-    drop("w.safetensors");
+    drop_file("w.safetensors");
     free(m);
 }
 
@@ -503,8 +474,8 @@ static void test_config(void **state) {
     list(t, hf, 0, m);
     put_safetensors("model.safetensors", "", t, ALL);
     static const char llama[] = "{\"model_type\":\"llama\",\"rms_norm_eps\":1e-05}";
-    put("config.json", llama, strlen(llama));
-    struct kvc_projection p = load(dir, 3, &halves);
+    put_file("config.json", llama, strlen(llama));
+    struct kvc_projection p = load(folder, 3, &halves);
     assert_values(&p, DIM);
     assert_true(p.norm_epsilon == 1e-5f); /* as the GGUF of the same model has it */
     kvc_projection_free(&p);
@@ -512,24 +483,24 @@ static void test_config(void **state) {
     static const char gemma[] =
         "{\"model_type\":\"paligemma\",\"text_config\":{\"model_type\":\"gemma2\","
         "\"rms_norm_eps\":1e-6}}";
-    put("config.json", gemma, strlen(gemma));
-    p = load(in_dir("model.safetensors"), 3, &halves);
+    put_file("config.json", gemma, strlen(gemma));
+    p = load(in_folder("model.safetensors"), 3, &halves);
     assert_true(p.norm_epsilon == 1e-6f);
     for (size_t i = 0; i < IN; i++) assert_true(p.norm[i] == norm_value(i) + 1);
     kvc_projection_free(&p);
 
     static const char cohere[] = "{\"model_type\":\"cohere\",\"rms_norm_eps\":\"small\"}";
-    put("config.json", cohere, strlen(cohere));
-    p = load(dir, 3, &interleaved);
+    put_file("config.json", cohere, strlen(cohere));
+    p = load(folder, 3, &interleaved);
     assert_true(p.norm_epsilon == 0);
     /* interleaved in the file already */
     for (size_t o = 0; o < OUT; o++) assert_true(p.k[o] == k_value(o, 0));
     kvc_projection_free(&p);
 
-    put("config.json", "[]", 2);
-    assert_refused(dir, 3, &halves, KVC_ERR_DAMAGED, "config.json: no valid JSON object");
-    drop("config.json");
-    drop("model.safetensors");
+    put_file("config.json", "[]", 2);
+    assert_refused(folder, 3, &halves, KVC_ERR_DAMAGED, "config.json: no valid JSON object");
+    drop_file("config.json");
+    drop_file("model.safetensors");
     free(m);
 }
 
@@ -541,24 +512,24 @@ static void test_norms(void **state) {
     list(t, gg, 0, m);
     t[ALL] = (struct tensor){"blk.3.attn_k_norm.weight", 0, 1, {DIM}, m->norm};
     put_gguf("w.gguf", "qwen3", t, ALL + 1);
-    struct kvc_projection p = load(in_dir("w.gguf"), 3, &halves);
+    struct kvc_projection p = load(in_folder("w.gguf"), 3, &halves);
     assert_int_equal(p.k_norm, 1);
     assert_int_equal(p.norm_bias, 0);
     kvc_projection_free(&p);
-    drop("w.gguf");
+    drop_file("w.gguf");
     list(t, hf, 0, m);
     t[ALL] = (struct tensor){"model.layers.3.input_layernorm.bias", 0, 1, {IN}, m->norm};
     put_safetensors("w.safetensors", "", t, ALL + 1);
-    p = load(in_dir("w.safetensors"), 3, &halves);
+    p = load(in_folder("w.safetensors"), 3, &halves);
     assert_int_equal(p.k_norm, 0);
     assert_int_equal(p.norm_bias, 1);
     kvc_projection_free(&p);
     t[ALL].name = "model.layers.3.self_attn.k_norm.weight";
     put_safetensors("w.safetensors", "", t, ALL + 1);
-    p = load(in_dir("w.safetensors"), 3, &halves);
+    p = load(in_folder("w.safetensors"), 3, &halves);
     assert_int_equal(p.k_norm, 1);
     kvc_projection_free(&p);
-    drop("w.safetensors");
+    drop_file("w.safetensors");
     free(m);
 }
 
@@ -577,22 +548,23 @@ static void test_shards(void **state) {
     put_gguf(gf[0], "qwen2", t, 1);
     put_gguf(gf[1], "qwen2", t + 1, ALL - 1);
     for (int i = 0; i < 5; i++) {
-        struct kvc_projection p = load(i < 4 ? in_dir(i < 2 ? st[i] : gf[i - 2]) : dir, 3, &halves);
+        struct kvc_projection p = load(i < 4 ? in_folder(i < 2 ? st[i] : gf[i - 2]) : folder, 3,
+                                       &halves);
         assert_values(&p, DIM);
         assert_non_null(p.norm);
         kvc_projection_free(&p);
     }
-    assert_refused(in_dir(gf[1]), 4, &halves, KVC_ERR_UNSUPPORTED,
+    assert_refused(in_folder(gf[1]), 4, &halves, KVC_ERR_UNSUPPORTED,
                    "and the other shards: no tensor 'blk.4.attn_k.weight'");
-    drop(gf[0]);
-    assert_refused(in_dir(gf[1]), 3, &halves, KVC_ERR_IO, gf[0]);
-    drop(gf[1]);
-    put(st[1], "GGUF\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24);
-    assert_refused(dir, 3, &halves, KVC_ERR_DAMAGED, "GGUF and safetensors");
-    drop(st[0]);
-    drop(st[1]);
-    assert_refused(dir, 3, &halves, KVC_ERR_UNKNOWN, "no safetensors weights");
-    assert_refused(in_dir("absent"), 3, &halves, KVC_ERR_IO, "cannot read the weights");
+    drop_file(gf[0]);
+    assert_refused(in_folder(gf[1]), 3, &halves, KVC_ERR_IO, gf[0]);
+    drop_file(gf[1]);
+    put_file(st[1], "GGUF\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24);
+    assert_refused(folder, 3, &halves, KVC_ERR_DAMAGED, "GGUF and safetensors");
+    drop_file(st[0]);
+    drop_file(st[1]);
+    assert_refused(folder, 3, &halves, KVC_ERR_UNKNOWN, "no safetensors weights");
+    assert_refused(in_folder("absent"), 3, &halves, KVC_ERR_IO, "cannot read the weights");
     free(m);
 }
 
@@ -602,7 +574,7 @@ static void test_shapes(void **state) {
     struct tensor t[ALL];
     list(t, hf, 30, m);
     put_safetensors("w.safetensors", "", t, ALL);
-    const char *path = in_dir("w.safetensors");
+    const char *path = in_folder("w.safetensors");
     assert_refused(path, 2, &halves, KVC_ERR_UNSUPPORTED,
                    "w.safetensors: no tensor 'model.layers.2.self_attn.k_proj.weight'");
     struct kvc_projection_shape s = halves;
@@ -647,19 +619,19 @@ static void test_shapes(void **state) {
                    "no tensor 'model.layers.3.self_attn.v_proj.weight'");
     list(t, gg, 30, m);
     put_gguf("w.gguf", "newmodel", t, ALL);
-    assert_refused(in_dir("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, "architecture 'newmodel'");
+    assert_refused(in_folder("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, "architecture 'newmodel'");
     position_sections = 16;
     put_gguf("w.gguf", "qwen2", t, ALL);
     position_sections = 0;
-    assert_refused(in_dir("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, "architecture 'qwen2'");
+    assert_refused(in_folder("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, "architecture 'qwen2'");
     put_gguf("w.gguf", "mpt", t, ALL); /* no RoPE at all */
     s = halves;
     s.pairing = KVC_PAIRING_NONE;
-    struct kvc_projection p = load(in_dir("w.gguf"), 3, &s);
+    struct kvc_projection p = load(in_folder("w.gguf"), 3, &s);
     assert_values(&p, DIM);
     kvc_projection_free(&p);
-    drop("w.safetensors");
-    drop("w.gguf");
+    drop_file("w.safetensors");
+    drop_file("w.gguf");
     free(m);
 }
 
@@ -679,9 +651,9 @@ static void test_types(void **state) {
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         const struct tensor t[] = {{gg[0], refused[i].type, 2, {OUT, IN}, NULL}};
         put_gguf("w.gguf", "llama", t, 1);
-        assert_refused(in_dir("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, refused[i].words);
+        assert_refused(in_folder("w.gguf"), 3, &halves, KVC_ERR_UNSUPPORTED, refused[i].words);
     }
-    drop("w.gguf");
+    drop_file("w.gguf");
 }
 
 /* Headers of safetensors that do not hold together; 16 bytes of data follow each. */
@@ -735,14 +707,14 @@ static void test_damaged_safetensors(void **state) {
         add_number(&f, strlen(header), 8);
         add(&f, header, strlen(header));
         for (int n = 0; n < 4; n++) add_number(&f, 0, 4);
-        put("w.safetensors", f.b, f.n);
-        assert_refused(in_dir("w.safetensors"), 0, &tiny, bad[i].code, bad[i].words);
+        put_file("w.safetensors", f.b, f.n);
+        assert_refused(in_folder("w.safetensors"), 0, &tiny, bad[i].code, bad[i].words);
     }
-    put("w.safetensors", "\4\0\0\0\0\0\0\0{\"a}", 12);
-    assert_refused(in_dir("w.safetensors"), 0, &tiny, KVC_ERR_DAMAGED, "no valid JSON");
-    put("w.safetensors", "\377\377\377\377\377\377\377\377{}", 10);
-    assert_refused(in_dir("w.safetensors"), 0, &tiny, KVC_ERR_UNKNOWN, "neither a GGUF");
-    drop("w.safetensors");
+    put_file("w.safetensors", "\4\0\0\0\0\0\0\0{\"a}", 12);
+    assert_refused(in_folder("w.safetensors"), 0, &tiny, KVC_ERR_DAMAGED, "no valid JSON");
+    put_file("w.safetensors", "\377\377\377\377\377\377\377\377{}", 10);
+    assert_refused(in_folder("w.safetensors"), 0, &tiny, KVC_ERR_UNKNOWN, "neither a GGUF");
+    drop_file("w.safetensors");
 }
 
 /* A file cut anywhere is refused, or gives the whole projection; never a crash. */
@@ -761,24 +733,24 @@ static void test_cut(void **state) {
         size_t data = f->n - sizeof m->norm;
         for (size_t n = 0; n < f->n; n += n < 1200 || n > data - 8 ? 1 : 97) {
             struct kvc_error e;
-            put(name, f->b, n);
-            struct kvc_weights *w = kvc_weights_open(in_dir(name), &e);
+            put_file(name, f->b, n);
+            struct kvc_weights *w = kvc_weights_open(in_folder(name), &e);
             struct kvc_projection p;
             if (w) assert_int_equal(kvc_weights_load(w, 3, &halves, &p, &e), -1);
             kvc_weights_close(w);
         }
-        drop(name);
+        drop_file(name);
     }
     /* dimensions whose product passes 2^63, or whose bytes pass the file */
     const struct tensor wide[] = {{gg[0], 0, 2, {UINT64_C(1) << 31, UINT64_C(1) << 31}, NULL}};
     const struct kvc_projection_shape shape = {UINT64_C(1) << 31, 1, UINT64_C(1) << 31, 1, 0,
                                                KVC_PAIRING_HALVES};
     put_gguf("w.gguf", "qwen2", wide, 1);
-    assert_refused(in_dir("w.gguf"), 3, &shape, KVC_ERR_DAMAGED, "no tensor of f32 can have");
+    assert_refused(in_folder("w.gguf"), 3, &shape, KVC_ERR_DAMAGED, "no tensor of f32 can have");
     const struct tensor wider[] = {{gg[0], 1, 2, {UINT64_C(1) << 31, UINT64_C(1) << 31}, NULL}};
     put_gguf("w.gguf", "qwen2", wider, 1);
-    assert_refused(in_dir("w.gguf"), 3, &shape, KVC_ERR_DAMAGED, "cut short");
-    drop("w.gguf");
+    assert_refused(in_folder("w.gguf"), 3, &shape, KVC_ERR_DAMAGED, "cut short");
+    drop_file("w.gguf");
     free(f);
     free(m);
 }
@@ -895,5 +867,5 @@ int main(void) {
         cmocka_unit_test(test_cut),
         cmocka_unit_test(test_real),
     };
-    return cmocka_run_group_tests_name("weights", tests, make_dir, drop_dir);
+    return cmocka_run_group_tests_name("weights", tests, make_folder, remove_folder);
 }
