@@ -84,7 +84,8 @@ $B/tests/simt/test_simt $B/tests/simt/test_load $B/tests/simt/test_device_pack $
 # SIMDe adds and multiplies signed integers that overflow.
 $B/tests/simde/%.o: ISA := -isystem tests/simde -Wno-psabi -fno-sanitize=signed-integer-overflow
 $B/tests/simde/emulated.o: tests/simde/immintrin.h
-$B/tests/simde/test_rans: $B/tests/unit/test_rans.o $B/tests/simde/emulated.o $B/libkvc.a
+SIMDE_TESTS := $(addprefix $B/tests/simde/,test_rans test_rans_tables)
+$(SIMDE_TESTS): $B/tests/simde/%: $B/tests/unit/%.o $B/tests/simde/emulated.o $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ -lcmocka $(LIBS)
 
@@ -431,11 +432,11 @@ check-deps:
 check-simde:
 	@if printf '%s\n' '#ifndef __x86_64__' '#error' '#endif' '#include <simde/x86/avx512.h>' | \
 	  $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1; \
-	then $(MAKE) --no-print-directory $B/tests/simde/test_rans && $B/tests/simde/test_rans; \
+	then $(MAKE) --no-print-directory $(SIMDE_TESTS) && for t in $(SIMDE_TESTS); do $$t || exit 1; done; \
 	else echo "SKIPPED: AVX-512's encoder of rANS is not tested: no <simde/x86/avx512.h> (libsimde-dev), or this is no x86-64"; \
 	  echo "0 passed, 0 failed, 1 skipped"; fi
 
-ARM_TESTS ?= test_kernels test_kernels_model test_kernels_lossy test_kernels_transform test_rans test_dispatch test_codecs
+ARM_TESTS ?= test_kernels test_kernels_model test_kernels_lossy test_kernels_transform test_rans test_rans_tables test_dispatch test_codecs
 ## test-arm: ARM64's kernels under qemu: ARM_TESTS, golden files, files beside those of this machine; skipped without a cross compiler
 .PHONY: test-arm
 test-arm: $(TOOLS:%=$B/%)
