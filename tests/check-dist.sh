@@ -3,7 +3,7 @@
 # works outside of git.
 set -eu
 make=$1
-export XZ_OPT=-1 # the packed bytes are compared, not how few they are
+export XZ_OPT=-0 # the packed bytes are compared, not how few they are
 git rev-parse --verify -q HEAD >/dev/null || { echo "SKIPPED: not in git"; exit 0; }
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

@@ -23,7 +23,7 @@ has "compiler: "
 has "kernels: "
 has "Kernels, one core"
 has "Transform codec, 3 heads of 64 channels"
-has "Transform codec, 8 heads of 128 channels"
+has "Transform codec, 2 heads of 128 channels"
 has "The CPU's part of loading"
 for file; do
     has "$file, lossy recipes:"
