@@ -15,8 +15,6 @@ enum { KVC_AHEAD_MOST = 16 };     /* tensors that one is predicted from */
 
 /* What rows are predicted from, as a segment's side data say. */
 struct kvc_ahead_inputs {
-    /* how K was rotated; UNKNOWN: K is not rotated, or stored before RoPE */
-    enum kvc_pairing rotation;
     uint32_t from[KVC_AHEAD_MOST];
     size_t n;
 };
@@ -33,11 +31,9 @@ struct kvc_ahead {
     const void *owner;
     size_t tile; /* Hadamard tile by which the tensor's rows are rotated; 0: none */
     /* Predicts rows of the tensor, K before RoPE and without Hadamard rotation, as
-     * dst[n_rows][channels of a row]. `from`: the n tensors to predict from; `rotation`: how K of
-     * these tensors was rotated, or UNKNOWN. */
-    int (*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n,
-                enum kvc_pairing rotation, const uint64_t *row, size_t n_rows, float *dst,
-                struct kvc_error *e);
+     * dst[n_rows][channels of a row]. `from`: the n tensors to predict from. */
+    int (*rows)(const struct kvc_ahead *x, const uint32_t *from, size_t n, const uint64_t *row,
+                size_t n_rows, float *dst, struct kvc_error *e);
     /* Finds the matrix of such a prediction. It lives as long as the profile. */
     int (*matrix)(const struct kvc_ahead *x, const uint32_t *from, size_t n,
                   struct kvc_ahead_matrix *to, struct kvc_error *e);
@@ -47,7 +43,6 @@ struct kvc_ahead {
 struct kvc_ahead_source {
     const struct kvc_ahead *ahead;
     uint32_t from[KVC_AHEAD_MOST];
-    enum kvc_pairing rotation; /* as of kvc_ahead_inputs */
     /* numbers in the model: of the tensor's layer, of the inputs' */
     uint32_t layer, layer_of[KVC_AHEAD_MOST];
     size_t n;

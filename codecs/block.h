@@ -85,6 +85,9 @@ struct kvc_block {
     uint64_t first_row;
     /* what a profile knows of the matrix (profile_part.h), or NULL */
     const struct kvc_profile_part *profile;
+    /* How the engine rotated the tensor's rows (rope.h). The angles may be missing, with the
+     * profile. NULL: it did not rotate them, as far as is known, or no stage asks. */
+    const struct kvc_rope_facts *turn;
     int before_rope; /* 1: a stage has undone RoPE */
     /* mark [row][head]: class of the step, in half octaves; NULL: no stage has set steps */
     int8_t *step;

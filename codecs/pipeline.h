@@ -43,7 +43,7 @@ int kvc_pipeline_accepts(const struct kvc_pipeline *pipeline, const struct kvc_s
 /* Prints what the stages did to a tensor of this role (enum kvc_select), of its side sections, in
  * the order of the stages: "K before RoPE, a basis of its own". Prints "" where they code its
  * values in no other coordinates. */
-void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role,
+void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role, int turned,
                            const struct kvc_section *side, size_t n, char *text, size_t size);
 
 /* --- encoding --- */

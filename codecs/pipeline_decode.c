@@ -54,9 +54,10 @@ static int share_out(const struct kvc_pipeline *p, const struct kvc_coded *own,
     return 0;
 }
 
-void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role,
+void kvc_pipeline_describe(const struct kvc_pipeline *pipeline, unsigned role, int turned,
                            const struct kvc_section *side, size_t n, char *text, size_t size) {
-    struct kvc_description d = {.values = role == KVC_SELECT_K ? " as it is (RoPE unknown)" : ""};
+    struct kvc_description d = {.turned = turned,
+                                .values = role == KVC_SELECT_K ? " as it is (RoPE unknown)" : ""};
     for (unsigned i = pipeline->n; i-- > 0;) {
         struct kvc_stored stored = {.n = 0};
         stored.side = take_back(side, &n, i, &stored.n_side);

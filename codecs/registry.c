@@ -26,3 +26,23 @@ const struct kvc_stage *kvc_stage_by_id(unsigned id) {
 const struct kvc_stage *kvc_stage_at(size_t i) {
     return i < STAGES ? table[i] : NULL;
 }
+
+static const struct kvc_arg unknown_arguments[] = {
+    {.kind = KVC_ARG_INTEGER, .min = 0, .max = UINT16_MAX, .required = 1}};
+
+static int unknown_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
+                          struct kvc_block *block, struct kvc_error *e) {
+    (void)stored, (void)block;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "coded by stage %lld, which this kvc does not know: use a newer kvc",
+                    (long long)args->i[0]);
+}
+
+const struct kvc_stage kvc_stage_unknown = {
+    .name = "unknown",
+    .summary = "a stage of a newer kvc",
+    .flags = KVC_STAGE_TERMINAL,
+    .args = unknown_arguments,
+    .n_args = 1,
+    .decode = unknown_decode,
+};

@@ -8,5 +8,8 @@
 const struct kvc_stage *kvc_stage_find(const char *name);
 const struct kvc_stage *kvc_stage_by_id(unsigned id);
 const struct kvc_stage *kvc_stage_at(size_t i);
+/* Stands for a stage that this kvc does not know, alone in a pipeline; its argument is the id. It
+ * refuses all rows, and no recipe has it. */
+extern const struct kvc_stage kvc_stage_unknown;
 
 #endif

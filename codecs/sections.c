@@ -30,7 +30,6 @@ const char *kvc_section_name(unsigned type) {
     case KVC_SECTION_TAIL: return "TAIL";
     case KVC_SECTION_TABLES: return "TABLES";
     case KVC_SECTION_HIDDEN: return "HIDDEN";
-    case KVC_SECTION_ROPE: return "ROPE";
     case KVC_SECTION_INPUTS: return "INPUTS";
     case KVC_SECTION_SAME: return "SAME";
     case KVC_SECTION_META: return "META";
@@ -43,7 +42,8 @@ const char *kvc_section_name(unsigned type) {
     case KVC_SECTION_LITERALS: return "LITERALS";
     case KVC_SECTION_INDEX: return "INDEX";
     case KVC_SECTION_PROFILE: return "PROFILE";
-    case KVC_SECTION_CHECKS: return "CHECKS";
+    case KVC_SECTION_SIGNATURE: return "SIGNATURE";
+    case KVC_SECTION_NEEDS: return "NEEDS";
     default: return NULL;
     }
 }
@@ -147,6 +147,17 @@ __attribute__((destructor)) static void free_spare(void) {
     for (int i = 0; i < SPARE; i++) ZSTD_freeDCtx(atomic_exchange(&spare[i], NULL));
 }
 
+/* Returns 1 where a zstd frame has no dictionary and a window of at most 2^26 bytes (RFC 8878,
+ * 3.1.1.1), or is too short to tell. */
+static int frame_is_plain(const uint8_t *p, size_t n) {
+    enum { DESCRIPTOR = 4, WINDOW = 5, DICTIONARY = 3, SINGLE_SEGMENT = 0x20, MOST_LOG2 = 26 };
+    if (n <= WINDOW) return 1;
+    if (p[DESCRIPTOR] & DICTIONARY) return 0;
+    const unsigned log2 = 10 + (p[WINDOW] >> 3);
+    return p[DESCRIPTOR] & SINGLE_SEGMENT || log2 < MOST_LOG2 ||
+           (log2 == MOST_LOG2 && !(p[WINDOW] & 7));
+}
+
 int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, struct kvc_error *e) {
     const char *name = kvc_section_name(s->type);
     if (!name) name = "unknown";
@@ -161,6 +172,10 @@ int kvc_section_decode(const struct kvc_section *s, uint8_t *dst, size_t n, stru
         if (n) memcpy(dst, s->data, n);
         return 0;
     case KVC_CODER_ZSTD: {
+        if (!frame_is_plain(s->data, s->size))
+            return kvc_fail(e, KVC_ERR_DAMAGED,
+                            "section %s: its zstd frame has a dictionary, or a window over 64 MiB",
+                            name);
         if (ZSTD_findFrameCompressedSize(s->data, s->size) != s->size)
             return kvc_fail(e, KVC_ERR_DAMAGED, "section %s is not one whole zstd frame", name);
         size_t got = decode_zstd(dst, n, s);

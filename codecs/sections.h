@@ -30,9 +30,9 @@ enum kvc_section_type {
     KVC_SECTION_TAIL = 17,     /* number of last rows that are kept unchanged */
     KVC_SECTION_TABLES = 18,   /* indices of frequency tables */
     KVC_SECTION_HIDDEN = 20,   /* the hidden states and weights that rows are rebuilt from */
-    KVC_SECTION_ROPE = 21,     /* how K was rotated */
     KVC_SECTION_INPUTS = 22,   /* the tensors that rows are predicted from */
     KVC_SECTION_SAME = 32,     /* rows that equal rows of an earlier record */
+    KVC_SECTION_NEEDS = 33,    /* what blocks stand on; of stages to come */
     KVC_SECTION_META = 40,     /* typed metadata keys */
     KVC_SECTION_TABLE = 41,    /* parts, layers, tensors, pipelines */
     KVC_SECTION_POSITIONS = 42,
@@ -43,7 +43,7 @@ enum kvc_section_type {
     KVC_SECTION_LITERALS = 47, /* engine-private bytes */
     KVC_SECTION_INDEX = 48,
     KVC_SECTION_PROFILE = 49, /* a profile file */
-    KVC_SECTION_CHECKS = 50   /* of the records that the index lists */
+    KVC_SECTION_SIGNATURE = 51
 };
 /* Returns the type's name in FORMAT.md's words, or NULL when it is unknown. */
 const char *kvc_section_name(unsigned type);
@@ -66,6 +66,7 @@ struct kvc_section {
     uint8_t coder;       /* enum kvc_coder */
     uint8_t stage;       /* position of its stage in the pipeline, or KVC_NO_STAGE */
     uint8_t index;       /* number among the stage's sections of this type */
+    uint8_t optional;    /* 1: a reader that does not know its type skips it */
     uint64_t raw_size;   /* bytes after undoing the byte coder */
     uint32_t size;       /* stored bytes */
     const uint8_t *data; /* the stored bytes; owned by the list or by the mapped file */

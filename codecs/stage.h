@@ -46,6 +46,7 @@ struct kvc_program;
 
 /* What stages did to a tensor, in words. NULL: no stage changed it. */
 struct kvc_description {
+    int turned; /* set by the caller, 1: the engine rotated the rows */
     /* what the values are, to be read after the name of the part: " before RoPE" */
     const char *values;
     const char *coordinates; /* what they are coded in: "a basis of its own" */

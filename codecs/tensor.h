@@ -26,10 +26,10 @@ struct kvc_strides {
 };
 
 /* Bounds of every shape that kvc accepts; kvc_shape_check() enforces them. */
-#define KVC_MAX_ROW_BYTES (UINT64_C(1) << 28)
+#define KVC_MAX_ROW_BYTES (UINT64_C(1) << 26)
 #define KVC_MAX_BLOCK_ROWS 256
 /* of the rows that are coded together, up to 256 */
-#define KVC_MAX_BLOCK_BYTES (UINT64_C(1) << 30)
+#define KVC_MAX_BLOCK_BYTES (UINT64_C(1) << 26)
 #define KVC_MAX_TENSOR_BYTES (UINT64_C(1) << 48)
 
 /* Returns 1 when the dtype is known, heads and dim are at least 1, a row is whole blocks, and the

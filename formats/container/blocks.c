@@ -123,10 +123,10 @@ static int check_digest(const struct kvc_cache *c, uint32_t tensor, uint64_t blo
     const uint64_t first = cells->block[block], rows = cells->block[block + 1] - first;
     const uint64_t digest = kvc_digest_rows(dst, kvc_row_bytes(&c->tensor[tensor].shape), first,
                                             rows);
-    uint8_t stored[8];
-    if (kvc_input_copy(k->in, r->offset + 16, stored, sizeof stored, e))
+    uint8_t head[24];
+    if (kvc_input_copy(k->in, r->offset, head, sizeof head, e))
         return kvc_blocks_context(c, e, tensor, block);
-    if (digest == get_u64(stored)) return 0;
+    if (head[1] & KVC_RECORD_NO_DIGEST || digest == get_u64(head + 16)) return 0;
     kvc_record_damaged(e, r->offset, "decoded values do not match the digest");
     return kvc_blocks_context(c, e, tensor, block);
 }
@@ -172,11 +172,14 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     if (side && kvc_records_sections(k, side, &x->side, &x->n_side, e))
         return kvc_record_context(e, side, "SIDE");
     if (side) x->side_record = side;
-    if (side && !x->n_side) {
-        kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
-        return kvc_record_context(e, side, "SIDE");
-    }
-    return 0;
+    if (!side) return 0;
+    if (!x->n_side) kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
+    else if (x->side[0].stage != KVC_NO_STAGE || x->side[0].type != KVC_SECTION_NEEDS) return 0;
+    else
+        kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                 "its blocks stand on what section NEEDS names, which this kvc does not know: use a "
+                 "newer kvc");
+    return kvc_record_context(e, side, "SIDE");
 }
 
 /* Returns 1 and sets *first where `tensor` is the second one of a pair, or else 0. */
@@ -313,6 +316,8 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
     if (!status && kvc_pipeline_has(line, KVC_STAGE_POSITIONS))
         status = list_positions(cells, block, &p->position, e);
     b->position = p->position;
+    if (k->turn[tensor].half && kvc_pipeline_has(line, KVC_STAGE_REBUILDS | KVC_STAGE_POSITIONS))
+        b->turn = &k->turn[tensor];
     if (!status && kvc_pipeline_has(line, KVC_STAGE_PROFILE))
         status = find_profile(c, tensor, &b->profile, e);
     if (predicts && !status && !k->profile && kvc_pipeline_side(x->side, x->n_side, ahead).n_side) {
@@ -327,6 +332,7 @@ static int blocks_prepare(const struct kvc_cache *c, uint32_t tensor, uint64_t b
         kvc_predict_source_init(&p->predict, c, tensor, k->profile, k->pairing, kvc_inputs_small,
                                 held);
         p->predict.shape = k->shape;
+        p->predict.turn = k->turn;
         b->ahead = &p->predict.ahead;
     }
     return status;

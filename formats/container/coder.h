@@ -20,6 +20,8 @@ struct kvc_encode {
     const struct kvc_pack_options *options;
     struct kvc_shared *shared; /* by layer */
     struct kvc_projections *projections;
+    /* by tensor, how the engine rotated its rows; half 0: it did not, or nothing is known */
+    const struct kvc_rope_facts *turn;
     struct kvc_loop *loop; /* inputs of predictions from lossy tensors; NULL: there are none */
 };
 
@@ -30,8 +32,6 @@ struct kvc_coder_facts {
     float *query;
     int64_t *query_position;
     const struct kvc_profile_part *profile; /* of the tensor, or NULL */
-    struct kvc_rope_facts rope;             /* of the layer's K */
-    double *rope_room;
     float *profile_query;
     struct kvc_rebuilder rebuilder;
     struct kvc_rebuild_source source;
@@ -124,5 +124,10 @@ struct kvc_block *kvc_coder_look_at(struct kvc_tensor_coder *r, uint64_t number,
 int kvc_coder_sections(struct kvc_tensor_coder *r, uint64_t number, struct kvc_error *e);
 /* Frees the blocks that are kept, and their room. */
 void kvc_coder_drop(struct kvc_tensor_coder *r);
+
+/* Returns how the engine rotated the rows of the coder's tensor; NULL: it did not. */
+static inline const struct kvc_rope_facts *kvc_coder_turn(const struct kvc_tensor_coder *r) {
+    return r->x->turn[r->tensor].half ? &r->x->turn[r->tensor] : NULL;
+}
 
 #endif

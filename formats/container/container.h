@@ -11,7 +11,8 @@
 #include "formats/io/sink.h"
 #include "formats/model/weights.h"
 
-#define KVC_FORMAT_VERSION 0
+#define KVC_FORMAT_VERSION 1
+#define KVC_CONTENT_ID 32 /* bytes */
 
 enum kvc_record_type {
     KVC_RECORD_META = 1,
@@ -23,7 +24,9 @@ enum kvc_record_type {
     KVC_RECORD_BLOCK = 7,  /* one block of one tensor */
     KVC_RECORD_PROFILE = 8,
     KVC_RECORD_PAD = 9,
-    KVC_RECORD_INDEX = 10
+    KVC_RECORD_INDEX = 10,
+    KVC_RECORD_SIGNATURE = 11,
+    KVC_RECORD_SEALED = 12 /* reserved for encrypted records */
 };
 const char *kvc_record_name(unsigned type);
 
@@ -115,6 +118,7 @@ int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *te
  * that understand them, and the alignment in bytes of runs of BLOCK records. */
 struct kvc_container_header {
     unsigned write_version, read_version, align;
+    uint8_t content_id[KVC_CONTENT_ID]; /* of the footer; zeros where it is damaged */
 };
 struct kvc_container_header kvc_container_header(const struct kvc_cache *c);
 

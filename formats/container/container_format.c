@@ -43,6 +43,19 @@ static struct kvc_profile *open_embedded(const struct kvc_records *k, const uint
     return p;
 }
 
+/* Takes the angles of rotations from the profile: of layers that it knows, with as many pairs. */
+static void find_angles(const struct kvc_cache *c, struct kvc_records *k) {
+    for (uint32_t t = 0; t < c->n_tensors && k->turn; t++) {
+        struct kvc_rope_facts *r = &k->turn[t];
+        size_t half = 0;
+        if (!r->of_profile) continue;
+        r->angle = k->profile ? kvc_profile_angles(k->profile,
+                                                   c->layer[c->tensor[t].layer].index, &half)
+                              : NULL;
+        if (half != r->half) r->angle = NULL;
+    }
+}
+
 void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places) {
     static const struct kvc_profile_places nowhere;
     struct kvc_records *k = kvc_records_of(c);
@@ -62,9 +75,11 @@ void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_pla
     /* the profile in the file is damaged; there may be another copy */
     if (k->survey && k->profile_record && !k->profile)
         k->profile = kvc_profile_find(hash, model, places ? places : &nowhere, NULL);
-    if (!k->profile || !kvc_profile_fits(k->profile, c, &k->no_profile)) return;
-    kvc_profile_free(k->profile);
-    k->profile = NULL;
+    if (k->profile && kvc_profile_fits(k->profile, c, &k->no_profile)) {
+        kvc_profile_free(k->profile);
+        k->profile = NULL;
+    }
+    find_angles(c, k);
 }
 
 const struct kvc_profile *kvc_container_profile(const struct kvc_cache *c, int *embedded) {

@@ -54,9 +54,9 @@ struct kvc_container_block {
 uint64_t kvc_container_blocks(const struct kvc_cache *c);
 struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32_t tensor,
                                                uint64_t block);
-/* Returns the digest of decoded values from the header of a BLOCK record, of which these are the
- * bytes. */
-uint64_t kvc_container_block_digest(const uint8_t *record);
+/* Takes the digest of decoded values from the header of a BLOCK record, of which these are the
+ * bytes. Returns 0 if the block has none. */
+int kvc_container_block_digest(const uint8_t *record, uint64_t *digest);
 /* Returns a tensor's shape as it was coded. The cache's own may since have got another number of
  * heads. */
 const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uint32_t tensor);
@@ -75,9 +75,9 @@ int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint6
  * is from none or the CPU predicts it, or -1. */
 int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                           struct kvc_ahead_inputs *to, struct kvc_error *e);
-/* Finds what makes inputs of a tensor's rows, for devices: *angle of each of *half pairs, NULL
- * where RoPE rotates none. */
+/* Finds what makes inputs of a tensor's rows, for devices: *turn is the rotation to undo first, NULL
+ * where there is none. */
 int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small,
-                       const double **angle, size_t *half, struct kvc_error *e);
+                       const struct kvc_rope_facts **turn, struct kvc_error *e);
 
 #endif

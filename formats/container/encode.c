@@ -50,7 +50,8 @@ static struct kvc_block block_back(const struct kvc_tensor_coder *r,
                               .rebuild = r->facts.source.rebuild,
                               .ahead = r->facts.ahead.ahead,
                               .position = r->facts.encoding.position,
-                              .profile = r->facts.profile};
+                              .profile = r->facts.profile,
+                              .turn = kvc_coder_turn(r)};
     block.shape.tokens = b->own;
     return block;
 }
@@ -123,7 +124,8 @@ static int encode_prepare(struct kvc_tensor_coder *r, uint64_t first, uint64_t e
     for (unsigned i = 0; i < steps; i++) {
         struct kvc_block like = {.shape = c->tensor[r->tensor].shape,
                                  .role = kvc_plan_select(&c->tensor[r->tensor]),
-                                 .profile = r->facts.profile};
+                                 .profile = r->facts.profile,
+                                 .turn = kvc_coder_turn(r)};
         if (!(r->pipeline->step[i].stage->flags & KVC_STAGE_LOOKS)) continue;
         like.shape.tokens = 0;
         /* the shape after earlier stages */

@@ -7,7 +7,6 @@
 #include "codecs/memory.h"
 #include "formats/cache/layers.h"
 #include "formats/cache/view.h"
-#include "formats/model/layer_rope.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -88,9 +87,8 @@ static int find_source(struct kvc_tensor_coder *r, kvc_rows_fn *read_hidden, str
 }
 
 /* Gives inputs of rows as a reader decodes them: of lossless tensors, those of the source. */
-static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotation,
-                      const uint64_t *row, size_t n, int8_t *to, size_t stride,
-                      struct kvc_error *e) {
+static int small_rows(const void *owner, uint32_t tensor, const uint64_t *row, size_t n, int8_t *to,
+                      size_t stride, struct kvc_error *e) {
     const struct kvc_tensor_coder *r = owner;
     const struct kvc_cache *c = r->x->cache;
     if (!kvc_pipeline_lossless(kvc_coder_pipeline(r->x, tensor)))
@@ -102,7 +100,7 @@ static int small_rows(const void *owner, uint32_t tensor, enum kvc_pairing rotat
     int status = bytes && small ? c->read(c, tensor, first, rows, bytes, e)
                                 : kvc_fail_memory(e, "inputs");
     if (!status)
-        status = kvc_small_rows(&r->facts.predict, tensor, rotation, first, rows, bytes, small, e);
+        status = kvc_small_rows(&r->facts.predict, tensor, first, rows, bytes, small, e);
     if (!status) kvc_small_spread(small, width, first, row, n, to, stride);
     free(bytes);
     free(small);
@@ -118,6 +116,7 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
     kvc_predict_source_init(&r->facts.predict, c, r->tensor, r->x->options->profile,
                             c->meta.facts.rope.pairing, small_rows, r);
     r->facts.predict.memo = &r->facts.predicted;
+    r->facts.predict.turn = r->x->turn;
     const int n = kvc_predict_inputs(&r->facts.predict, r->facts.ahead.from, e);
     if (n < 0) return -1;
     int any = 0;
@@ -127,7 +126,6 @@ static int find_inputs(struct kvc_tensor_coder *r, struct kvc_error *e) {
                                          ? 0
                                          : c->layer[c->tensor[r->facts.ahead.from[i]].layer].index;
     }
-    r->facts.ahead.rotation = kvc_rope_stored(&c->meta.facts.rope);
     r->facts.ahead.layer = c->layer[c->tensor[r->tensor].layer].index;
     r->facts.ahead.ahead = &r->facts.predict.ahead;
     r->facts.ahead.n = any ? (size_t)n : 0;
@@ -152,9 +150,9 @@ static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_p
     r->facts.encoding.profile_queries = part->n_queries;
     r->facts.encoding.profile_query_heads = part->query_heads;
     const int64_t last = r->facts.encoding.position[r->facts.encoding.rows - 1];
-    if (!r->facts.rope.angle || last < 0) return 0;
-    if (kvc_rope_init(&rope, r->facts.rope.angle, r->facts.rope.half, r->facts.rope.pairing, e))
-        return -1;
+    const struct kvc_rope_facts *turn = r->facts.encoding.rope;
+    if (!turn || last < 0) return 0;
+    if (kvc_rope_init(&rope, turn->angle, turn->half, turn->pairing, e)) return -1;
     kvc_rope_at(&rope, last);
     for (size_t q = 0; q < part->n_queries; q++)
         kvc_rope_turn(&rope, r->facts.profile_query + q * row, part->query_heads, part->dim);
@@ -189,8 +187,8 @@ static int find_knowledge(struct kvc_tensor_coder *r, struct kvc_error *e) {
                           encodes, &key, e)))
         return -1;
     r->facts.encoding.window = window_of(facts, layer, &r->facts.encoding);
-    if (kvc_rope_of_layer(c, t->layer, key, &r->facts.rope, &r->facts.rope_room, e)) return -1;
-    r->facts.encoding.rope = &r->facts.rope;
+    const uint32_t k = layer->tensor[0];
+    r->facts.encoding.rope = k != KVC_NONE && r->x->turn[k].half ? &r->x->turn[k] : NULL;
     return key ? rotate_queries(r, key, e) : 0;
 }
 
@@ -233,7 +231,6 @@ void kvc_coder_facts_free(struct kvc_coder_facts *facts) {
     kvc_rebuilder_free(&facts->rebuilder);
     kvc_predict_memo_free(&facts->predicted);
     free(facts->position);
-    free(facts->rope_room);
     free(facts->profile_query);
     free(facts->query);
     free(facts->query_position);

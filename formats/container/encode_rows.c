@@ -66,6 +66,7 @@ int kvc_coder_load(struct kvc_tensor_coder *r, uint64_t number, struct kvc_block
                                 .rows = in_place ? rows : r->read.own,
                                 .row = r->read.row,
                                 .profile = r->facts.profile,
+                                .turn = kvc_coder_turn(r),
                                 .role = kvc_plan_select(&c->tensor[r->tensor])};
     block->shape.tokens = own;
     if (other == KVC_NONE) return 0;

@@ -1,4 +1,4 @@
-/* inputs.c: inputs of predictions, kept as decoded blocks whose kind is the rotation of K. */
+/* inputs.c: inputs of predictions, kept as decoded blocks. */
 #include "formats/container/inputs.h"
 
 #include "codecs/memory.h"
@@ -18,15 +18,15 @@ enum { MAX_DEPTH = 8 };
 /* Makes inputs of the decoded rows of a block. */
 static struct kvc_decoded_block *make_inputs(struct kvc_decoded *d,
                                              const struct kvc_predict_source *s, uint32_t tensor,
-                                             uint64_t block, enum kvc_pairing rotation,
-                                             const uint8_t *rows, struct kvc_error *e) {
+                                             uint64_t block, const uint8_t *rows,
+                                             struct kvc_error *e) {
     const struct kvc_cells *cells = &kvc_tensor_part(s->cache, tensor)->cells;
     const struct kvc_shape *shape = s->shape ? &s->shape[tensor] : &s->cache->tensor[tensor].shape;
     const uint64_t first = cells->block[block], n = cells->block[block + 1] - first;
-    struct kvc_decoded_block *x = kvc_decoded_block(d, tensor, block, (int)rotation,
+    struct kvc_decoded_block *x = kvc_decoded_block(d, tensor, block, 0,
                                                     (size_t)(n * shape->heads * shape->dim), e);
     if (!x) return NULL;
-    if (!kvc_small_rows(s, tensor, rotation, first, n, rows, (int8_t *)x->bytes, e)) return x;
+    if (!kvc_small_rows(s, tensor, first, n, rows, (int8_t *)x->bytes, e)) return x;
     free(x);
     return NULL;
 }
@@ -61,31 +61,24 @@ static int read_inputs(const struct kvc_cache *c, uint32_t tensor, uint64_t bloc
             status = kvc_fail(e, KVC_ERR_DAMAGED,
                               "section INPUTS names a tensor that comes later, or of another part");
     kvc_records_release(k, record, list);
-    if (status > 0) atomic_compare_exchange_strong(&k->rotation, &(int){-1}, (int)to->rotation);
+    if (status > 0) k->predicts = 1;
     return status < 0 ? kvc_record_context(e, record, "SIDE") : status;
 }
-
-enum { UNUSED, WANTED }; /* WANTED + how K is rotated */
 
 /* Marks the tensors that a segment is predicted from in wanted[]. */
 static int want(const struct kvc_cache *c, uint32_t tensor, uint64_t block, uint8_t *wanted,
                 struct kvc_error *e) {
     struct kvc_ahead_inputs inputs;
     const int has = read_inputs(c, tensor, block, &inputs, e);
-    for (size_t i = 0; has > 0 && i < inputs.n; i++) {
-        if (inputs.from[i] == KVC_AHEAD_NONE) continue;
-        uint8_t *mark = &wanted[inputs.from[i]];
-        if (*mark != UNUSED && *mark != WANTED + inputs.rotation)
-            return kvc_fail(e, KVC_ERR_DAMAGED, "sections INPUTS differ in how K is rotated");
-        *mark = (uint8_t)(WANTED + inputs.rotation);
-    }
+    for (size_t i = 0; has > 0 && i < inputs.n; i++)
+        if (inputs.from[i] != KVC_AHEAD_NONE) wanted[inputs.from[i]] = 1;
     return has < 0 ? -1 : 0;
 }
 
 /* Makes inputs of the decoded rows of a block of a container. */
 static struct kvc_decoded_block *inputs_of(const struct kvc_cache *c, uint32_t tensor,
-                                           uint64_t block, enum kvc_pairing rotation,
-                                           const uint8_t *rows, struct kvc_error *e) {
+                                           uint64_t block, const uint8_t *rows,
+                                           struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     struct kvc_predict_source s;
     if (!k->profile) {
@@ -94,12 +87,12 @@ static struct kvc_decoded_block *inputs_of(const struct kvc_cache *c, uint32_t t
     }
     kvc_predict_source_init(&s, c, tensor, k->profile, k->pairing, NULL, NULL);
     s.shape = k->shape;
-    return make_inputs(k->inputs, &s, tensor, block, rotation, rows, e);
+    s.turn = k->turn;
+    return make_inputs(k->inputs, &s, tensor, block, rows, e);
 }
 
 /* Decodes a block on which others depend, and makes inputs of it. */
 static struct kvc_decoded_block *decode_inputs(const struct kvc_cache *c, uint32_t tensor,
-                                               enum kvc_pairing rotation,
                                                const struct kvc_inputs_held *held,
                                                kvc_inputs_decode_fn *decode, struct kvc_error *e) {
     uint8_t *rows = kvc_alloc(KVC_BLOCK, kvc_row_bytes(&c->tensor[tensor].shape));
@@ -107,7 +100,7 @@ static struct kvc_decoded_block *decode_inputs(const struct kvc_cache *c, uint32
     if (!rows) kvc_fail_memory(e, "inputs");
     else if (decode(c, tensor, held->block, rows, held, e))
         kvc_error_prefix(e, "stands on a block that cannot be read");
-    else x = inputs_of(c, tensor, held->block, rotation, rows, e);
+    else x = inputs_of(c, tensor, held->block, rows, e);
     free(rows);
     return x;
 }
@@ -115,10 +108,9 @@ static struct kvc_decoded_block *decode_inputs(const struct kvc_cache *c, uint32
 void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                       const uint8_t *rows) {
     struct kvc_records *k = kvc_records_of(c);
-    const int rotation = k->rotation;
-    if (rotation < 0 || !k->profile || !kvc_predict_takes(c, tensor)) return;
-    struct kvc_decoded_block *x = kvc_decoded_find(k->inputs, tensor, block, rotation);
-    if (!x && (x = inputs_of(c, tensor, block, (enum kvc_pairing)rotation, rows, NULL)))
+    if (!k->predicts || !k->profile || !kvc_predict_takes(c, tensor)) return;
+    struct kvc_decoded_block *x = kvc_decoded_find(k->inputs, tensor, block, 0);
+    if (!x && (x = inputs_of(c, tensor, block, rows, NULL)))
         kvc_decoded_put(k->inputs, x);
     if (x) kvc_decoded_release(x, 1);
 }
@@ -143,14 +135,13 @@ static int hold_inputs(struct kvc_inputs_held *held, uint8_t *wanted, kvc_inputs
         return kvc_fail(e, KVC_ERR_DAMAGED, "blocks stand on repeated rows of too many others");
     if (want(c, held->n, held->block, wanted, e)) return -1;
     for (uint32_t t = held->n; t-- > 0;) { /* a tensor depends on lower ones alone */
-        if (wanted[t] == UNUSED) continue;
-        held->inputs[t] = kvc_decoded_find(inputs, t, held->block, wanted[t] - WANTED);
+        if (!wanted[t]) continue;
+        held->inputs[t] = kvc_decoded_find(inputs, t, held->block, 0);
         if (!held->inputs[t] && want(c, t, held->block, wanted, e)) return -1;
     }
     for (uint32_t t = 0; t < held->n; t++) {
-        if (wanted[t] == UNUSED || held->inputs[t]) continue;
-        held->inputs[t] = decode_inputs(c, t, (enum kvc_pairing)(wanted[t] - WANTED), held, decode,
-                                        e);
+        if (!wanted[t] || held->inputs[t]) continue;
+        held->inputs[t] = decode_inputs(c, t, held, decode, e);
         if (!held->inputs[t]) return -1;
         kvc_decoded_put(inputs, held->inputs[t]);
     }
@@ -172,12 +163,11 @@ struct kvc_inputs_held *kvc_inputs_prepare(const struct kvc_cache *c, uint32_t t
     return NULL;
 }
 
-int kvc_inputs_small(const void *owner, uint32_t tensor, enum kvc_pairing rotation,
-                     const uint64_t *row, size_t n, int8_t *to, size_t stride,
-                     struct kvc_error *e) {
+int kvc_inputs_small(const void *owner, uint32_t tensor, const uint64_t *row, size_t n, int8_t *to,
+                     size_t stride, struct kvc_error *e) {
     const struct kvc_inputs_held *held = owner;
     const struct kvc_decoded_block *x = tensor < held->n ? held->inputs[tensor] : NULL;
-    if (!x || x->kind != (int)rotation)
+    if (!x)
         return kvc_fail(e, KVC_ERR_DAMAGED, "tensor %" PRIu32 " is not what section INPUTS names",
                         tensor);
     const struct kvc_shape *shape = &kvc_records_of(held->cache)->shape[tensor];
@@ -199,18 +189,16 @@ int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t b
 }
 
 int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small,
-                       const double **angle, size_t *half, struct kvc_error *e) {
+                       const struct kvc_rope_facts **turn, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     const uint32_t layer = c->layer[c->tensor[tensor].layer].index;
-    *half = 0;
-    *angle = NULL;
+    *turn = k->turn[tensor].half ? &k->turn[tensor] : NULL;
     if (!k->profile ||
         kvc_profile_small(k->profile, layer, c->tensor[tensor].role, k->pairing, small, e))
         return -1;
     if (!*small || (*small)->width != k->shape[tensor].heads * k->shape[tensor].dim)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the profile does not predict from tensor %" PRIu32,
                         tensor);
-    if (c->tensor[tensor].role == KVC_ROLE_K) *angle = kvc_profile_angles(k->profile, layer, half);
     return 0;
 }
 
@@ -228,7 +216,7 @@ struct loop_tensor {
 struct kvc_loop {
     const struct kvc_cache *c;
     struct kvc_profile *profile;
-    enum kvc_pairing rotation; /* of the cache's K */
+    const struct kvc_rope_facts *turn;
     /* 1: blocks may be encoded again, for rows that repeat them, so that nothing is freed before
      * the end */
     int keeps;
@@ -240,6 +228,7 @@ static void loop_source(const struct kvc_loop *loop, uint32_t tensor,
                         struct kvc_predict_source *s) {
     kvc_predict_source_init(s, loop->c, tensor, loop->profile, loop->c->meta.facts.rope.pairing,
                             NULL, NULL);
+    s->turn = loop->turn;
 }
 
 /* Lists the lossy tensors from which a tensor may be predicted, and counts it among their users. */
@@ -264,7 +253,8 @@ static int list_inputs(struct kvc_loop *loop, const struct kvc_plan *plan, uint3
 }
 
 int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct kvc_plan *plan,
-                 struct kvc_profile *profile, struct kvc_error *e) {
+                 struct kvc_profile *profile, const struct kvc_rope_facts *turn,
+                 struct kvc_error *e) {
     int any = 0;
     uint32_t parts = 0;
     *to = NULL;
@@ -272,7 +262,7 @@ int kvc_loop_new(struct kvc_loop **to, const struct kvc_cache *c, const struct k
     for (uint32_t p = 0; p < c->n_parts; p++) parts += c->part[p].kind != KVC_PART_COMPANION;
     struct kvc_loop *loop = malloc(sizeof *loop);
     if (!loop) return kvc_fail_memory(e, "inputs");
-    *loop = (struct kvc_loop){c, profile, kvc_rope_stored(&c->meta.facts.rope), .keeps = parts > 1};
+    *loop = (struct kvc_loop){c, profile, turn, .keeps = parts > 1};
     loop->inputs = kvc_decoded_new(UINT64_MAX, 0, e);
     loop->tensor = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *loop->tensor);
     int status = loop->inputs && loop->tensor ? 0 : kvc_fail_memory(e, "inputs");
@@ -295,8 +285,7 @@ int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, con
     struct kvc_predict_source s;
     if (!loop || !loop->tensor[tensor].users) return 0;
     loop_source(loop, tensor, &s);
-    struct kvc_decoded_block *x = make_inputs(loop->inputs, &s, tensor, block, loop->rotation, rows,
-                                              e);
+    struct kvc_decoded_block *x = make_inputs(loop->inputs, &s, tensor, block, rows, e);
     if (!x) return -1;
     x->holders = loop->tensor[tensor].users;
     kvc_decoded_put(loop->inputs, x);
@@ -310,8 +299,7 @@ void kvc_loop_done(struct kvc_loop *loop, uint32_t tensor, uint64_t block, uint6
     if (failed) kvc_decoded_fail(loop->inputs, &t->failed);
     for (size_t i = 0; i < t->n && !loop->keeps; i++)
         for (uint64_t b = block; b < end; b++) {
-            struct kvc_decoded_block *x = kvc_decoded_find(loop->inputs, t->from[i], b,
-                                                           (int)loop->rotation);
+            struct kvc_decoded_block *x = kvc_decoded_find(loop->inputs, t->from[i], b, 0);
             if (!x) continue;          /* not encoded yet: nothing was predicted from it */
             kvc_decoded_release(x, 2); /* it is held for this tensor since it was published */
         }
@@ -323,8 +311,7 @@ int kvc_loop_small(struct kvc_loop *loop, uint32_t tensor, const uint64_t *row, 
     const struct kvc_cells *cells = &kvc_tensor_part(loop->c, tensor)->cells;
     const struct kvc_shape *shape = &loop->c->tensor[tensor].shape;
     const uint64_t block = kvc_cells_block_of(cells, row[0]);
-    struct kvc_decoded_block *x = kvc_decoded_await(loop->inputs, tensor, block,
-                                                    (int)loop->rotation,
+    struct kvc_decoded_block *x = kvc_decoded_await(loop->inputs, tensor, block, 0,
                                                     &loop->tensor[tensor].failed);
     if (!x)
         return kvc_fail(e, KVC_ERR_VERIFY,

@@ -34,8 +34,8 @@ void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block
                       const uint8_t *rows);
 unsigned kvc_inputs_depth(const struct kvc_inputs_held *held);
 /* The kvc_small_fn (predict_source.h) of the inputs that are held, its owner. */
-int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotation,
-                     const uint64_t *row, size_t n, int8_t *to, size_t stride, struct kvc_error *e);
+int kvc_inputs_small(const void *held, uint32_t tensor, const uint64_t *row, size_t n, int8_t *to,
+                     size_t stride, struct kvc_error *e);
 
 /* --- for encoders --- */
 
@@ -45,9 +45,11 @@ int kvc_inputs_small(const void *held, uint32_t tensor, enum kvc_pairing rotatio
 struct kvc_loop;
 
 /* Makes *loop, NULL where no tensor is predicted from lossy ones. All arguments must outlive it.
- * Memory: one byte a value of the tensors that others still wait for. */
+ * `turn`: by tensor, how the engine rotated its rows. Memory: one byte a value of the tensors
+ * that others still wait for. */
 int kvc_loop_new(struct kvc_loop **loop, const struct kvc_cache *c, const struct kvc_plan *plan,
-                 struct kvc_profile *profile, struct kvc_error *e);
+                 struct kvc_profile *profile, const struct kvc_rope_facts *turn,
+                 struct kvc_error *e);
 void kvc_loop_free(struct kvc_loop *loop);
 /* Makes inputs of all decoded rows of a block, where a tensor is predicted from them. */
 int kvc_loop_publish(struct kvc_loop *loop, uint32_t tensor, uint64_t block, const uint8_t *rows,

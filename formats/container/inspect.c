@@ -5,12 +5,14 @@
 #include "formats/cache/keys.h"
 #include "formats/container/device_blocks.h"
 #include "formats/cache/prefix.h"
-#include "formats/io/bytes.h"
+#include "formats/container/content_id.h"
+#include "formats/container/offsets.h"
 #include "formats/io/parallel.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int kvc_cache_is_container(const struct kvc_cache *c) {
     return kvc_records_of(c) != NULL;
@@ -120,6 +122,25 @@ static void discard_nothing(void *result) {
     (void)result;
 }
 
+/* Compares the content id of the footer with that of the records. A survey knows what is damaged. */
+static int check_content(const struct kvc_cache *c, struct kvc_error *e) {
+    const struct kvc_records *k = kvc_records_of(c);
+    struct kvc_content_hash hash;
+    uint8_t id[KVC_CONTENT_ID], head[KVC_RECORD_HEADER];
+    int status = 0;
+    if (k->survey) return 0;
+    if (kvc_content_begin(&hash, e)) return -1;
+    for (uint64_t i = 0; i + 1 < k->n_records && !status; i++) {
+        const struct kvc_record *r = &k->record[i];
+        status = kvc_input_copy(k->in, r->offset, head, sizeof head, e);
+        if (!status && head[1] & KVC_RECORD_CRITICAL)
+            kvc_content_add(&hash, r->type, r->subject, r->number, get_u64(head + 24));
+    }
+    if (kvc_content_end(&hash, id, e) || status) return -1;
+    if (memcmp(id, k->header.content_id, sizeof id) == 0) return 0;
+    return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the content id is not that of the records");
+}
+
 /* Checks the hashes of all records, or of those that are not read with tensors and literals. */
 static int check_hashes(const struct kvc_cache *c, int all, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
@@ -135,7 +156,7 @@ static int check_hashes(const struct kvc_cache *c, int all, struct kvc_error *e)
             return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
         kvc_records_release(k, i, list);
     }
-    return 0;
+    return check_content(c, e);
 }
 
 int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {
@@ -163,6 +184,7 @@ int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
                           .discard = discard_nothing,
                           .state = &k};
     if (kvc_parallel(&job, kvc_cache_threads(c, threads), e) || kvc_prefix_verify(c, e)) return -1;
+    if (check_content(c, e)) return -1;
     if (!kvc_records_of(c)->other_space) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED,
                     "metadata key '" KVC_KEY_PREFIX_SPACE
@@ -185,7 +207,7 @@ int kvc_container_transform(const struct kvc_cache *c, uint32_t tensor, char *te
     if (!side || !described) return 0;
     if (kvc_records_sections(k, side, &list, &n, e)) return kvc_record_context(e, side, "SIDE");
     const unsigned role = c->tensor[tensor].role == KVC_ROLE_K ? KVC_SELECT_K : KVC_SELECT_V;
-    kvc_pipeline_describe(line, role, list, n, text, size);
+    kvc_pipeline_describe(line, role, k->turn[tensor].half != 0, list, n, text, size);
     kvc_records_release(k, side, list);
     return 0;
 }
@@ -207,8 +229,9 @@ struct kvc_container_block kvc_container_block(const struct kvc_cache *c, uint32
                                         .size = k->record[i].size};
 }
 
-uint64_t kvc_container_block_digest(const uint8_t *record) {
-    return get_u64(record + 16);
+int kvc_container_block_digest(const uint8_t *record, uint64_t *digest) {
+    *digest = get_u64(record + 16);
+    return !(record[1] & KVC_RECORD_NO_DIGEST);
 }
 
 const struct kvc_shape *kvc_container_coded_shape(const struct kvc_cache *c, uint32_t tensor) {

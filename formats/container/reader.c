@@ -1,5 +1,5 @@
 /* reader.c: opens a .kvc container as a cache: cells, tokens, source, and the order of records. Not
- * for the frame of records (records.c), the table (read_table.c) or blocks (blocks.c). Spec:
+ * for the frame of records (records.c), the table (table.c) or blocks (blocks.c). Spec:
  * FORMAT.md 4, 5 and 7. */
 #include "formats/container/records.h"
 
@@ -247,8 +247,7 @@ static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i,
     uint64_t placed = 0;
     for (; i < k->n_records; i++) {
         const struct kvc_record *r = &k->record[i];
-        if (r->type == KVC_RECORD_PAD || !kvc_record_name(r->type) || r->type == KVC_RECORD_PROFILE)
-            continue;
+        if (!kvc_record_name(r->type) || !kvc_record_is_critical(r->type)) continue;
         if (r->type == KVC_RECORD_INDEX && i + 1 == k->n_records) continue;
         while (tensor < c->n_tensors && placed == k->first_block[tensor + 1]) tensor++;
         if (tensor < c->n_tensors && r->subject == tensor) {
@@ -273,8 +272,7 @@ static int place_blocks(struct kvc_cache *c, struct kvc_records *k, uint64_t i,
 /* Returns the first record from i on that is neither padding nor skippable. */
 static uint64_t skip(const struct kvc_records *k, uint64_t i) {
     while (i < k->n_records &&
-           (k->record[i].type == KVC_RECORD_PAD || k->record[i].type == KVC_RECORD_PROFILE ||
-            !kvc_record_name(k->record[i].type)))
+           (!kvc_record_name(k->record[i].type) || !kvc_record_is_critical(k->record[i].type)))
         i++;
     return i;
 }
@@ -354,6 +352,9 @@ static void container_close(struct kvc_cache *c) {
     free(k->pipeline_text);
     free(k->pipeline);
     free(k->pipeline_of);
+    for (uint32_t i = 0; i < k->n_angles; i++) free(k->angles[i]);
+    free(k->angles);
+    free(k->turn);
     free(k->shape);
     free(k->record);
     free(k->first_block);
@@ -384,7 +385,6 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
     }
     k->rows = kvc_decoded_new(0, 1, e);
     k->inputs = kvc_decoded_new(0, 0, e);
-    k->rotation = -1;
     if (!k->rows || !k->inputs) {
         kvc_decoded_free(k->rows);
         kvc_decoded_free(k->inputs);
@@ -399,8 +399,9 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
     k->size = in->size;
     uint8_t head[13] = {0}; /* kvc_records_header() has checked it, except in a damaged file */
     if (in->size >= sizeof head) kvc_input_copy(in, 0, head, sizeof head, NULL);
-    k->header = (struct kvc_container_header){get_u16(head + 8), get_u16(head + 10),
-                                              1u << (head[12] & 31)};
+    k->header = (struct kvc_container_header){.write_version = get_u16(head + 8),
+                                              .read_version = get_u16(head + 10),
+                                              .align = 1u << (head[12] & 31)};
     c->kind = kvc_records_kind;
     c->impl = k;
     c->close = container_close;
@@ -413,12 +414,13 @@ struct kvc_cache *kvc_reader_new(const struct kvc_input *in, struct kvc_error *e
 
 struct kvc_cache *kvc_container_open(const struct kvc_input *in, struct kvc_error *e) {
     uint64_t index = 0;
-    int sealed = 0;
-    if (kvc_records_frame(in, &index, &sealed, e)) return NULL;
+    uint8_t id[KVC_CONTENT_ID];
+    if (kvc_records_frame(in, &index, id, e)) return NULL;
     struct kvc_cache *c = kvc_reader_new(in, e);
     if (!c) return NULL;
     struct kvc_records *k = c->impl;
-    int status = kvc_records_index(k, index, sealed, e);
+    memcpy(k->header.content_id, id, sizeof id);
+    int status = kvc_records_index(k, index, e);
     for (uint64_t i = 0; !status && i < k->n_records; i++)
         k->n_blocks += k->record[i].type == KVC_RECORD_BLOCK;
     k->most_cells = KVC_BLOCK * k->n_blocks;

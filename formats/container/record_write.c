@@ -5,12 +5,15 @@
 
 #include "codecs/memory.h"
 #include "formats/container/container.h"
+#include "formats/container/content_id.h"
 #include "formats/container/offsets.h"
+#include "formats/container/records.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { META_LEVEL = 3 }; /* zstd level of the container's own sections, which are small */
+/* zstd levels of the container's own sections. Small ones take no time at the highest. */
+enum { META_LEVEL = 3, SMALL_LEVEL = 19, SMALL_BYTES = 64 << 10 };
 
 static void section_to_directory(uint8_t *p, const struct kvc_section *s) {
     p[0] = s->type;
@@ -33,7 +36,7 @@ int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, 
     struct kvc_sink sink = kvc_sink_buffer(buffer);
     uint8_t header[KVC_RECORD_HEADER] = {0}, entry[KVC_DIRECTORY_ENTRY];
     header[0] = type;
-    header[1] = type == KVC_RECORD_PROFILE ? 0 : KVC_RECORD_CRITICAL;
+    header[1] = kvc_record_is_critical(type) ? KVC_RECORD_CRITICAL : 0;
     put_u16(header + 2, (uint16_t)list->count);
     put_u32(header + 4, (uint32_t)(size / KVC_UNIT));
     put_u32(header + 8, subject);
@@ -56,7 +59,8 @@ int kvc_record_build(struct kvc_buffer *buffer, uint8_t type, uint32_t subject, 
 
 int kvc_record_add(struct kvc_sections *list, uint8_t type, const uint8_t *bytes, size_t n,
                    struct kvc_error *e) {
-    if (kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, META_LEVEL, e)) return -1;
+    const int level = n <= SMALL_BYTES ? SMALL_LEVEL : META_LEVEL;
+    if (kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, level, e)) return -1;
     struct kvc_section *s = &list->section[list->count - 1];
     if (s->coder == KVC_CODER_STORE || n <= kvc_section_limit(s->size)) return 0;
     /* the section compresses below the limit of readers: it is stored instead */
@@ -64,6 +68,10 @@ int kvc_record_add(struct kvc_sections *list, uint8_t type, const uint8_t *bytes
     list->count--;
     return kvc_sections_add(list, type, KVC_NO_STAGE, 0, bytes, n, 0, e);
 }
+
+/* Bytes of a record in the index: a type, varints of 32 bits for size, subject and number, and a
+ * check. The subject plus 1 may have 33 bits. */
+enum { INDEX_MOST_BYTES = 1 + 5 + 5 + 5 + 4 };
 
 static int note_entry(struct kvc_record_writer *w, struct kvc_index_entry entry,
                       struct kvc_error *e) {
@@ -87,8 +95,12 @@ int kvc_write_records(struct kvc_record_writer *w, const uint8_t *bytes, size_t 
     for (size_t at = 0; at < n;) {
         const uint8_t *p = bytes + at;
         uint64_t size = (uint64_t)get_u32(p + 4) * KVC_UNIT;
-        const struct kvc_index_entry entry = {p[0], get_u32(p + 8), get_u32(p + 12),
-                                              get_u32(p + 24), size};
+        const struct kvc_index_entry entry = {.type = p[0],
+                                              .critical = p[1] & KVC_RECORD_CRITICAL,
+                                              .subject = get_u32(p + 8),
+                                              .number = get_u32(p + 12),
+                                              .check = get_u64(p + 24),
+                                              .size = size};
         if (note_entry(w, entry, e)) return -1;
         w->records++;
         w->sections += get_u16(p + 2);
@@ -150,38 +162,29 @@ int kvc_write_header(struct kvc_record_writer *w, struct kvc_error *e) {
     put_u16(header + 8, KVC_FORMAT_VERSION);
     put_u16(header + 10, KVC_FORMAT_VERSION);
     header[12] = (uint8_t)log2;
+    header[13] = KVC_GRID_LOG2;
     put_u64(header + 24, XXH3_64bits(header, 24));
     return kvc_sink_write(w->out, header, sizeof header, e);
 }
 
-/* Adds the section INDEX: type, size, subject and number of each record. */
-static int add_entries(const struct kvc_record_writer *w, struct kvc_sections *list,
-                       struct kvc_error *e) {
-    struct kvc_buffer b = {0};
-    struct kvc_sink sink = kvc_sink_buffer(&b);
-    int status = 0;
-    for (uint64_t i = 0; i < w->n_entries && !status; i++) {
-        uint8_t bytes[40];
-        const struct kvc_index_entry *x = &w->entry[i];
-        size_t n = put_varint(bytes, x->type);
-        n += put_varint(bytes + n, x->size / KVC_UNIT);
-        n += put_varint(bytes + n, x->subject == KVC_NONE ? 0 : (uint64_t)x->subject + 1);
-        n += put_varint(bytes + n, x->number);
-        status = kvc_sink_write(&sink, bytes, n, e);
-    }
-    if (!status) status = kvc_record_add(list, KVC_SECTION_INDEX, b.data, b.n, e);
-    free(b.data);
-    return status;
-}
-
-/* Adds the section CHECKS, by which a record of another file is found out. */
-static int add_checks(const struct kvc_record_writer *w, struct kvc_sections *list,
-                      struct kvc_error *e) {
-    uint8_t *checks = kvc_alloc(w->n_entries + 1, 4);
-    if (!checks) return kvc_fail_memory(e, "the index");
-    for (uint64_t i = 0; i < w->n_entries; i++) put_u32(checks + 4 * i, w->entry[i].check);
-    const int status = kvc_record_add(list, KVC_SECTION_CHECKS, checks, 4 * w->n_entries, e);
-    free(checks);
+/* Adds the section INDEX: the number of records, and their types, sizes, subjects, numbers and
+ * checks, each in a column of its own. */
+static int add_index(const struct kvc_record_writer *w, struct kvc_sections *list,
+                     struct kvc_error *e) {
+    uint8_t *bytes = kvc_alloc(w->n_entries + 1, INDEX_MOST_BYTES), *p = bytes;
+    if (!bytes) return kvc_fail_memory(e, "the index");
+    const struct kvc_index_entry *const end = w->entry + w->n_entries;
+    p += put_varint(p, w->n_entries);
+    for (const struct kvc_index_entry *x = w->entry; x < end; x++) *p++ = x->type;
+    for (const struct kvc_index_entry *x = w->entry; x < end; x++)
+        p += put_varint(p, x->size / KVC_UNIT);
+    for (const struct kvc_index_entry *x = w->entry; x < end; x++)
+        p += put_varint(p, x->subject == KVC_NONE ? 0 : (uint64_t)x->subject + 1);
+    for (const struct kvc_index_entry *x = w->entry; x < end; x++) p += put_varint(p, x->number);
+    for (const struct kvc_index_entry *x = w->entry; x < end; x++, p += 4)
+        put_u32(p, (uint32_t)x->check);
+    const int status = kvc_record_add(list, KVC_SECTION_INDEX, bytes, (size_t)(p - bytes), e);
+    free(bytes);
     return status;
 }
 
@@ -190,8 +193,7 @@ static int write_index_record(struct kvc_record_writer *w, uint64_t *check, stru
     struct kvc_sections list;
     struct kvc_buffer record = {0};
     kvc_sections_init(&list);
-    int status = add_entries(w, &list, e);
-    if (!status) status = add_checks(w, &list, e);
+    int status = add_index(w, &list, e);
     if (!status) status = kvc_record_build(&record, KVC_RECORD_INDEX, KVC_NONE, 0, 0, &list, e);
     if (!status) *check = get_u64(record.data + 24);
     if (!status) status = kvc_write_records(w, record.data, record.n, e);
@@ -200,14 +202,27 @@ static int write_index_record(struct kvc_record_writer *w, uint64_t *check, stru
     return status;
 }
 
+/* Computes the content id of the records so far. */
+static int content_id(const struct kvc_record_writer *w, uint8_t id[KVC_CONTENT_ID],
+                      struct kvc_error *e) {
+    struct kvc_content_hash hash;
+    if (kvc_content_begin(&hash, e)) return -1;
+    for (uint64_t i = 0; i < w->n_entries; i++) {
+        const struct kvc_index_entry *x = &w->entry[i];
+        if (x->critical) kvc_content_add(&hash, x->type, x->subject, x->number, x->check);
+    }
+    return kvc_content_end(&hash, id, e);
+}
+
 int kvc_write_index(struct kvc_record_writer *w, struct kvc_error *e) {
     const uint64_t offset = kvc_writer_offset(w);
-    uint64_t check;
-    if (write_index_record(w, &check, e)) return -1;
     uint8_t footer[KVC_FOOTER_SIZE];
+    uint64_t check;
+    if (content_id(w, footer + 16, e)) return -1;
+    if (write_index_record(w, &check, e)) return -1;
     put_u64(footer, offset);
     put_u64(footer + 8, kvc_writer_offset(w) + sizeof footer);
-    memcpy(footer + 16, KVC_MAGIC_END, 8);
-    put_u64(footer + 24, XXH3_64bits_withSeed(footer, 24, check));
+    memcpy(footer + 48, KVC_MAGIC_END, 8);
+    put_u64(footer + 56, XXH3_64bits_withSeed(footer, 56, check));
     return kvc_sink_write(w->out, footer, sizeof footer, e);
 }

@@ -17,8 +17,8 @@ int kvc_record_add(struct kvc_sections *list, uint8_t type, const uint8_t *bytes
 struct kvc_index_entry {
     uint8_t type;
     uint32_t subject, number;
-    uint32_t check; /* low 32 bits of the record's check */
-    uint64_t size;
+    uint8_t critical;
+    uint64_t size, check;
 };
 
 struct kvc_record_writer {

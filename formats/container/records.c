@@ -24,8 +24,12 @@ struct kvc_records *kvc_records_of(const struct kvc_cache *c) {
 
 const char *kvc_record_name(unsigned type) {
     static const char *const names[] = {NULL,   "META",  "TABLE",   "CELLS", "TOKENS", "SOURCE",
-                                        "SIDE", "BLOCK", "PROFILE", "PAD",   "INDEX"};
+                                        "SIDE", "BLOCK", "PROFILE", "PAD",   "INDEX",  "SIGNATURE"};
     return type < sizeof names / sizeof names[0] ? names[type] : NULL;
+}
+
+int kvc_record_is_critical(unsigned type) {
+    return type != KVC_RECORD_PAD && type != KVC_RECORD_PROFILE && type != KVC_RECORD_SIGNATURE;
 }
 
 int kvc_record_damaged(struct kvc_error *e, uint64_t offset, const char *what) {
@@ -87,18 +91,21 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc
         return kvc_record_damaged(e, r->offset, "its header and the index disagree");
     if (get_u64(h + 24) != kvc_record_check(h, r->size))
         return kvc_record_damaged(e, r->offset, "checksum mismatch");
-    if (r->has_check && get_u32(h + 24) != r->check)
+    if (r->has_check && get_u32(h + 24) != r->check) /* the index's own check is not in it */
         return kvc_record_damaged(
             e, r->offset,
             "not the record that the index lists: it is of another file, or was replaced");
-    int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
-    if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != critical)
+    if (kvc_record_name(r->type) &&
+        (h[1] & KVC_RECORD_CRITICAL) != kvc_record_is_critical(r->type))
         return kvc_record_damaged(
             e, r->offset, "the flag that says whether readers may skip it does not match its type");
     if (!fields_fit(r, get_u64(h + 16)))
         return kvc_record_damaged(e, r->offset,
                                   "a field that this type of record does not use is set");
-    if (h[1] & ~KVC_RECORD_CRITICAL) {
+    if (r->type == KVC_RECORD_BLOCK && h[1] & KVC_RECORD_NO_DIGEST && get_u64(h + 16))
+        return kvc_record_damaged(e, r->offset, "it has a digest, and its flags say that it has none");
+    const int known = KVC_RECORD_CRITICAL | (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
+    if (h[1] & ~known) {
         kvc_record_damaged(e, r->offset, "reserved flag bits are set");
         if (e) e->code = KVC_ERR_UNSUPPORTED;
         return -1;
@@ -112,7 +119,8 @@ static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j
                         struct kvc_section *s, struct kvc_error *e) {
     const uint8_t *entry = h + KVC_RECORD_HEADER + (uint64_t)j * KVC_DIRECTORY_ENTRY;
     s->type = entry[0];
-    s->coder = entry[1];
+    s->coder = entry[1] & (uint8_t)~KVC_SECTION_OPTIONAL;
+    s->optional = (entry[1] & KVC_SECTION_OPTIONAL) != 0;
     s->stage = entry[2];
     s->index = entry[3];
     s->size = get_u32(entry + 4);
@@ -124,6 +132,24 @@ static int read_section(const struct kvc_record *r, const uint8_t *h, unsigned j
     for (uint64_t b = s->size; b < padded; b++)
         if (s->data[b]) return kvc_record_damaged(e, r->offset, "padding is not zero");
     *at += padded;
+    return 0;
+}
+
+/* Takes the sections that readers may skip off the end of the list: this version knows none of
+ * them. */
+static int skip_optional(const struct kvc_record *r, const struct kvc_section *list, unsigned *n,
+                         struct kvc_error *e) {
+    unsigned known = 0;
+    while (known < *n && !list[known].optional) known++;
+    for (unsigned j = known; j < *n; j++) {
+        if (list[j].optional && (list[j].stage != KVC_NO_STAGE || !kvc_section_name(list[j].type)))
+            continue;
+        kvc_record_damaged(e, r->offset,
+                           list[j].optional ? "a section that it needs is marked as one to skip"
+                                            : "a section follows those that may be skipped");
+        return kvc_record_section(e, j);
+    }
+    *n = known;
     return 0;
 }
 
@@ -166,6 +192,7 @@ int kvc_records_sections_of(const struct kvc_records *k, uint64_t i, const uint8
         if (read_section(r, h, j, &at, *list + j, e)) status = kvc_record_section(e, j);
     if (!status && at != r->size)
         status = kvc_record_damaged(e, r->offset, "bytes follow its last section");
+    if (!status) status = skip_optional(r, *list, n, e);
     if (status) {
         free(*list);
         *list = NULL;
@@ -225,135 +252,147 @@ int kvc_records_header(const struct kvc_input *in, struct kvc_error *e) {
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "needs a reader of format version %u; this one reads %d: use a newer kvc",
                         get_u16(p + 10), KVC_FORMAT_VERSION);
+    if (!get_u16(p + 10))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "is of format version 0, the layout of drafts: unpack it with the kvc 0.1 "
+                        "that wrote it, and pack it anew");
     if (get_u16(p + 8) < get_u16(p + 10))
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: write version %u is below read version %u",
                         get_u16(p + 8), get_u16(p + 10));
     if (p[12] < KVC_MIN_ALIGN_LOG2 || p[12] > KVC_MAX_ALIGN_LOG2)
         return kvc_fail(e, KVC_ERR_DAMAGED, "header: alignment 2^%u is out of range", p[12]);
-    for (int i = 13; i < 24; i++)
-        if (p[i]) return kvc_fail(e, KVC_ERR_UNSUPPORTED, "header: reserved byte %d is set", i);
+    if (get_u32(p + 16))
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "needs features %08" PRIx32 " of a newer kvc (header, bytes 16 to 19)",
+                        get_u32(p + 16));
+    if (p[13] != KVC_GRID_LOG2)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "header: blocks of 2^%u positions; this kvc reads 2^%d", p[13],
+                        KVC_GRID_LOG2);
     return 0;
 }
 
-int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed,
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, uint8_t id[KVC_CONTENT_ID],
                        struct kvc_error *e) {
     uint8_t f[KVC_FOOTER_SIZE];
     if (kvc_input_copy(in, in->size - sizeof f, f, sizeof f, e)) return -1;
-    if (memcmp(f + 16, KVC_MAGIC_END, 8) != 0)
+    if (memcmp(f + 48, KVC_MAGIC_END, 8) != 0)
         return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE,
-                             "truncated, or bytes follow the end: no footer in the last 32 bytes");
+                             "truncated, or bytes follow the end: no footer in the last %d bytes",
+                             KVC_FOOTER_SIZE);
     *index = get_u64(f);
-    const int is_there = *index >= KVC_HEADER_SIZE && *index % KVC_UNIT == 0 &&
-                         *index <= in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER;
-    uint8_t seed[8] = {0}; /* the check of the INDEX record */
-    if (is_there && kvc_input_copy(in, *index + 24, seed, sizeof seed, e)) return -1;
-    *sealed = get_u64(f + 24) == XXH3_64bits_withSeed(f, 24, get_u64(seed));
-    if (!*sealed && get_u64(f + 24) != XXH3_64bits(f, 24))
-        return kvc_fail(e, KVC_ERR_DAMAGED, "footer: checksum mismatch");
+    uint8_t seed[8]; /* the check of the INDEX record */
+    if (*index < KVC_HEADER_SIZE || *index % KVC_UNIT != 0 ||
+        *index > in->size - KVC_FOOTER_SIZE - KVC_RECORD_HEADER)
+        return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE,
+                             "footer: the index offset %" PRIu64 " is not in the file", *index);
+    if (kvc_input_copy(in, *index + 24, seed, sizeof seed, e)) return -1;
+    if (get_u64(f + 56) != XXH3_64bits_withSeed(f, 56, get_u64(seed)))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "footer: checksum mismatch, or it is the footer of another index");
     if (get_u64(f + 8) != in->size)
         return kvc_fail_need(e, KVC_ERR_DAMAGED, KVC_NEED_SALVAGE,
                              "the footer says %" PRIu64 " bytes, the file has %" PRIu64,
                              get_u64(f + 8), in->size);
-    if (!is_there)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "footer: the index offset %" PRIu64 " is not in the file", *index);
+    memcpy(id, f + 16, KVC_CONTENT_ID);
     return 0;
 }
 
-int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed,
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, uint8_t id[KVC_CONTENT_ID],
                       struct kvc_error *e) {
     if (kvc_records_header(in, e)) return -1;
-    return kvc_records_footer(in, index, sealed, e);
+    return kvc_records_footer(in, index, id, e);
 }
 
-/* Lays out the records that the INDEX section lists; the INDEX record itself is the last. */
-static int parse_index(struct kvc_records *k, const uint8_t *p, size_t n, uint64_t end,
-                       struct kvc_error *e) {
-    const uint8_t *stop = p + n;
-    uint64_t at = KVC_HEADER_SIZE, count = 0;
-    while (p < stop) {
-        uint64_t type, units, subject, number;
-        if (get_varint(&p, stop, &type) || get_varint(&p, stop, &units) ||
-            get_varint(&p, stop, &subject) || get_varint(&p, stop, &number))
-            return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " is cut short", count);
-        if (type > UINT8_MAX || subject > UINT32_MAX || number > UINT32_MAX ||
-            units < KVC_RECORD_HEADER / KVC_UNIT || units > (end - at) / KVC_UNIT)
+/* Reads a column of the index: a number for each record. */
+static int read_column(const uint8_t **p, const uint8_t *end, uint64_t n, uint64_t most,
+                       uint64_t *to, struct kvc_error *e) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (get_varint(p, end, &to[i]))
+            return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " is cut short", i);
+        if (to[i] > most)
             return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " does not fit the file",
-                            count);
-        uint8_t head[2] = {0};
-        if (!kvc_record_name((unsigned)type) && kvc_input_copy(k->in, at, head, sizeof head, e))
-            return -1;
-        if (!kvc_record_name((unsigned)type) && (head[1] & KVC_RECORD_CRITICAL))
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "record %" PRIu64 " is of type %" PRIu64
-                            ", which this kvc does not know and must not skip: use a newer kvc",
-                            count, type);
-        k->record[count++] = (struct kvc_record){.offset = at,
-                                                 .size = units * KVC_UNIT,
-                                                 .subject = subject ? (uint32_t)(subject - 1)
-                                                                    : KVC_NONE,
-                                                 .number = (uint32_t)number,
-                                                 .type = (uint8_t)type};
-        at += units * KVC_UNIT;
+                            i);
+    }
+    return 0;
+}
+
+/* Refuses a record that a reader may not skip, and does not know. */
+static int refuse_unknown(const struct kvc_records *k, uint64_t i, struct kvc_error *e) {
+    const struct kvc_record *r = &k->record[i];
+    uint8_t head[2];
+    if (kvc_record_name(r->type)) return 0;
+    if (kvc_input_copy(k->in, r->offset, head, sizeof head, e)) return -1;
+    if (!(head[1] & KVC_RECORD_CRITICAL)) return 0;
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "record %" PRIu64
+                    " is of type %u, which this kvc does not know and must not skip: use a newer "
+                    "kvc",
+                    i, r->type);
+}
+
+/* Lays out the n records that the columns of the index tell, up to offset `end`. `column` has room
+ * for n numbers. */
+static int lay_out(struct kvc_records *k, const uint8_t *p, const uint8_t *stop, uint64_t n,
+                   uint64_t end, uint64_t *column, struct kvc_error *e) {
+    uint64_t at = KVC_HEADER_SIZE;
+    if ((uint64_t)(stop - p) < n)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "index: its types are cut short");
+    for (uint64_t i = 0; i < n; i++)
+        k->record[i] = (struct kvc_record){.type = *p++, .has_check = 1};
+    if (read_column(&p, stop, n, end / KVC_UNIT, column, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) {
+        if (column[i] < KVC_RECORD_HEADER / KVC_UNIT || column[i] > (end - at) / KVC_UNIT)
+            return kvc_fail(e, KVC_ERR_DAMAGED, "index: entry %" PRIu64 " does not fit the file",
+                            i);
+        k->record[i].offset = at;
+        k->record[i].size = column[i] * KVC_UNIT;
+        at += k->record[i].size;
     }
     if (at != end)
         return kvc_fail(e, KVC_ERR_DAMAGED, "index: bytes before it belong to no record");
-    k->n_records = count;
+    if (read_column(&p, stop, n, UINT32_MAX, column, e)) return -1;
+    for (uint64_t i = 0; i < n; i++)
+        k->record[i].subject = column[i] ? (uint32_t)(column[i] - 1) : KVC_NONE;
+    if (read_column(&p, stop, n, UINT32_MAX, column, e)) return -1;
+    for (uint64_t i = 0; i < n; i++) k->record[i].number = (uint32_t)column[i];
+    if ((uint64_t)(stop - p) != 4 * n)
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "index: %td bytes of checks for %" PRIu64 " records", stop - p, n);
+    for (uint64_t i = 0; i < n; i++, p += 4) k->record[i].check = get_u32(p);
+    k->n_records = n;
+    for (uint64_t i = 0; i < n; i++)
+        if (refuse_unknown(k, i, e)) return -1;
     return 0;
 }
 
-/* The decoded sections of the INDEX record. */
-struct index_sections {
-    uint8_t *entries, *checks;  /* owned; checks NULL: the file has none */
-    size_t n_entries, n_checks; /* bytes */
-};
-
-static void free_sections(struct index_sections *x) {
-    free(x->entries);
-    free(x->checks);
-}
-
-/* Decodes the sections of the INDEX record, the only record that is known. */
-static int read_index_sections(const struct kvc_records *k, struct index_sections *x,
-                               struct kvc_error *e) {
-    struct kvc_section *list;
-    unsigned n;
-    *x = (struct index_sections){0};
-    if (kvc_records_sections(k, 0, &list, &n, e)) return kvc_record_context(e, 0, "INDEX");
-    int status = 0;
-    if (!n || n > 2 || list[0].type != KVC_SECTION_INDEX ||
-        (n == 2 && list[1].type != KVC_SECTION_CHECKS))
-        status = kvc_fail(e, KVC_ERR_DAMAGED,
-                          "needs exactly one INDEX section, and then CHECKS or nothing");
-    if (!status && kvc_records_decode(&list[0], &x->entries, &x->n_entries, e))
-        status = kvc_record_section(e, 0);
-    if (!status && n == 2 && kvc_records_decode(&list[1], &x->checks, &x->n_checks, e))
-        status = kvc_record_section(e, 1);
-    kvc_records_release(k, 0, list);
-    return status ? kvc_record_context(e, 0, "INDEX") : 0;
-}
-
-/* Gives the records the checks that the index lists. */
-static int take_checks(struct kvc_records *k, const struct index_sections *x, int sealed,
+/* Lays out the records that the INDEX section lists, in the place of the INDEX record itself. */
+static int parse_index(struct kvc_records *k, const uint8_t *p, size_t size, uint64_t end,
                        struct kvc_error *e) {
-    if (sealed >= 0 && sealed != (x->checks != NULL))
-        return kvc_fail(
-            e, KVC_ERR_DAMAGED,
-            sealed ? "the footer calls for CHECKS, and the index has none"
-                   : "the footer is not of this index: its check does not cover the CHECKS");
-    if (!x->checks) return 0;
-    if (x->n_checks != 4 * k->n_records)
-        return kvc_fail(e, KVC_ERR_DAMAGED, "index: %zu bytes of CHECKS for %" PRIu64 " records",
-                        x->n_checks, k->n_records);
-    for (uint64_t i = 0; i < k->n_records; i++) {
-        k->record[i].check = get_u32(x->checks + 4 * i);
-        k->record[i].has_check = 1;
+    const uint8_t *const stop = p + size;
+    /* each record has at least a header in the file */
+    const uint64_t most = (end - KVC_HEADER_SIZE) / KVC_RECORD_HEADER;
+    uint64_t n;
+    if (get_varint(&p, stop, &n) || n > most)
+        return kvc_fail(e, KVC_ERR_DAMAGED, "index: its number of records does not fit");
+    struct kvc_record *all = kvc_alloc(n + 1, sizeof *all);
+    uint64_t *column = kvc_alloc(n + 1, sizeof *column);
+    int status = all && column ? 0 : kvc_fail_memory(e, "the index");
+    if (!status) {
+        free(k->record);
+        k->record = all;
+        k->n_records = 0;
+        all = NULL;
+        status = lay_out(k, p, stop, n, end, column, e);
     }
-    return 0;
+    free(all);
+    free(column);
+    return status;
 }
 
-int kvc_records_index(struct kvc_records *k, uint64_t offset, int sealed, struct kvc_error *e) {
-    uint8_t head[8];
+int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e) {
+    uint8_t head[8], *bytes;
+    size_t n;
     if (kvc_input_copy(k->in, offset, head, sizeof head, e)) return -1;
     const uint64_t size = (uint64_t)get_u32(head + 4) * KVC_UNIT,
                    room = k->size - KVC_FOOTER_SIZE - offset;
@@ -368,23 +407,10 @@ int kvc_records_index(struct kvc_records *k, uint64_t offset, int sealed, struct
     if (!k->record) return kvc_fail_memory(e, "the index");
     k->record[0] = own;
     k->n_records = 1;
-    struct index_sections x;
-    if (read_index_sections(k, &x, e)) {
-        free_sections(&x);
+    if (kvc_records_single(k, 0, KVC_SECTION_INDEX, &bytes, &n, e))
         return kvc_error_prefix(e, "index");
-    }
-    /* an entry takes at least 4 bytes here, and its record at least a header in the file */
-    const uint64_t most = (offset - KVC_HEADER_SIZE) / KVC_RECORD_HEADER, n = x.n_entries / 4;
-    struct kvc_record *all = kvc_alloc((most < n ? most : n) + 1, sizeof *all);
-    int status = all ? 0 : kvc_fail_memory(e, "the index");
-    if (all) {
-        free(k->record);
-        k->record = all;
-        k->n_records = 0;
-    }
-    if (!status) status = parse_index(k, x.entries, x.n_entries, offset, e);
-    if (!status) status = take_checks(k, &x, sealed, e);
+    const int status = parse_index(k, bytes, n, offset, e);
+    free(bytes);
     if (!status) k->record[k->n_records++] = own;
-    free_sections(&x);
     return status;
 }

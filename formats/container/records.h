@@ -22,7 +22,7 @@ struct kvc_record {
     uint64_t offset;
     uint64_t size;
     uint32_t subject, number;
-    uint32_t check; /* low 32 bits of its check as the index says, if it says them */
+    uint32_t check; /* low 32 bits of its check as the index says, if has_check */
     uint8_t type;
     uint8_t has_check;
     /* 1: in a damaged file without an index, its header or its bytes are damaged */
@@ -44,13 +44,17 @@ struct kvc_records {
     char **pipeline_text;
     uint32_t n_pipelines;
     uint16_t *pipeline_of; /* by tensor */
+    /* By tensor, how the engine rotated its rows; half 0: it did not. Angles of the profile are NULL
+     * until it is found. */
+    struct kvc_rope_facts *turn;
+    double **angles; /* n_angles arrays that the file has itself */
+    uint32_t n_angles;
     /* by tensor, as coded: the cache's own may since have got another number of heads */
     struct kvc_shape *shape;
     struct kvc_projections projections; /* for rows that are rebuilt */
     struct kvc_decoded *rows;           /* blocks of which a part was read; kind: see blocks.c */
-    struct kvc_decoded *inputs;         /* of predictions, kind: how K is rotated */
-    /* of K, as the first INPUTS that was read says; -1: none was read */
-    _Atomic int rotation;
+    struct kvc_decoded *inputs;         /* of predictions */
+    _Atomic int predicts;               /* 1: a section INPUTS was read */
     /* of K, as coded: the caller may have set another in the metadata */
     enum kvc_pairing pairing;
     struct kvc_profile *profile; /* with which the file was packed; NULL: not found */
@@ -97,17 +101,18 @@ int kvc_record_context(struct kvc_error *e, uint64_t record, const char *label);
 int kvc_record_section(struct kvc_error *e, unsigned number);
 #define kvc_record_section(...) kvc_failed(kvc_record_section(__VA_ARGS__))
 
-/* Checks header, footer and their place; *index is the offset of the INDEX record. *sealed: 1 if
- * the footer's check covers the INDEX record's, as in files whose index has CHECKS. */
-int kvc_records_frame(const struct kvc_input *in, uint64_t *index, int *sealed,
+/* Checks header, footer and their place; *index is the offset of the INDEX record, `id` the content
+ * id of the footer. */
+int kvc_records_frame(const struct kvc_input *in, uint64_t *index, uint8_t id[KVC_CONTENT_ID],
                       struct kvc_error *e);
 /* The two halves of kvc_records_frame(). The file must be large enough for header and footer. */
 int kvc_records_header(const struct kvc_input *in, struct kvc_error *e);
-int kvc_records_footer(const struct kvc_input *in, uint64_t *index, int *sealed,
+int kvc_records_footer(const struct kvc_input *in, uint64_t *index, uint8_t id[KVC_CONTENT_ID],
                        struct kvc_error *e);
-/* Lays out the records that the INDEX record at `offset` lists. It must have CHECKS where the
- * footer is `sealed`, and only there; sealed < 0: the footer is not known. */
-int kvc_records_index(struct kvc_records *k, uint64_t offset, int sealed, struct kvc_error *e);
+/* Lays out the records that the INDEX record at `offset` lists. */
+int kvc_records_index(struct kvc_records *k, uint64_t offset, struct kvc_error *e);
+/* Returns 1 if readers must know a record of this type, which they do. */
+int kvc_record_is_critical(unsigned type);
 
 /* Lists the sections of record i, after a check of its header against the index, its hash, its
  * directory and its padding. The record stays pinned, and the sections' bytes readable, until

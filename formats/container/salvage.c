@@ -61,8 +61,10 @@ static int looks_like_record(const struct walk *w, uint64_t at, struct kvc_recor
                              .subject = get_u32(h + 8),
                              .number = get_u32(h + 12),
                              .type = h[0]};
-    const int critical = r->type != KVC_RECORD_PAD && r->type != KVC_RECORD_PROFILE;
-    if (!r->type || h[1] & ~KVC_RECORD_CRITICAL || (kvc_record_name(r->type) && h[1] != critical))
+    const int known = KVC_RECORD_CRITICAL | (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
+    if (!r->type || h[1] & ~known ||
+        (kvc_record_name(r->type) &&
+         (h[1] & KVC_RECORD_CRITICAL) != kvc_record_is_critical(r->type)))
         return 0;
     return r->size >= KVC_RECORD_HEADER + (uint64_t)get_u16(h + 2) * KVC_DIRECTORY_ENTRY &&
            r->size <= w->end - at;
@@ -148,7 +150,7 @@ static int follow_index(struct kvc_records *k, uint64_t offset, struct kvc_error
     forget(k);
     if (kvc_input_copy(k->in, offset, head, sizeof head, why)) return 1;
     k->size = offset + (uint64_t)get_u32(head + 4) * KVC_UNIT + KVC_FOOTER_SIZE;
-    return kvc_records_index(k, offset, -1, why) ? 1 : 0;
+    return kvc_records_index(k, offset, why) ? 1 : 0;
 }
 
 /* Fills k->record from a walk, or from the index that the walk found. `end`: the latest end of
@@ -191,7 +193,6 @@ static int find_by_walking(struct kvc_records *k, const struct kvc_input *in, ui
 static int find_records(struct kvc_records *k, const struct kvc_input *in, struct kvc_error *e) {
     struct kvc_error why;
     uint64_t index;
-    int sealed;
     if (in->size < KVC_HEADER_SIZE + KVC_RECORD_HEADER)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " bytes hold no record of a .kvc", in->size);
     if (kvc_records_header(in, &why)) {
@@ -201,11 +202,11 @@ static int find_records(struct kvc_records *k, const struct kvc_input *in, struc
         }
         if (add_frame(k->survey, "header", 0, KVC_HEADER_SIZE, &why, e)) return -1;
     }
-    if (kvc_records_footer(in, &index, &sealed, &why)) {
+    if (kvc_records_footer(in, &index, k->header.content_id, &why)) {
         if (add_frame(k->survey, "footer", in->size - KVC_FOOTER_SIZE, KVC_FOOTER_SIZE, &why, e) ||
             find_by_walking(k, in, in->size, e))
             return -1;
-    } else if (kvc_records_index(k, index, sealed, &why)) {
+    } else if (kvc_records_index(k, index, &why)) {
         k->survey->records++;
         k->survey->damaged++;
         if (add_frame(k->survey, "INDEX", index, in->size - KVC_FOOTER_SIZE - index, &why, e) ||

@@ -8,8 +8,10 @@
 #include "formats/container/record_write.h"
 
 int kvc_write_meta(struct kvc_record_writer *w, const struct kvc_meta *meta, struct kvc_error *e);
+/* `turn`: by tensor, how the engine rotated its rows; half 0: it did not. */
 int kvc_write_table(struct kvc_record_writer *w, const struct kvc_cache *c,
-                    const struct kvc_plan *plan, struct kvc_error *e);
+                    const struct kvc_plan *plan, const struct kvc_rope_facts *turn,
+                    struct kvc_error *e);
 int kvc_write_cells(struct kvc_record_writer *w, const struct kvc_cache *c, struct kvc_error *e);
 /* Writes token ids and prefix keys. A .kvc that is packed again without token ids keeps the keys
  * that it has. */

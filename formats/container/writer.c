@@ -5,9 +5,11 @@
  * Several threads encode runs of blocks, each run into finished records in memory. The calling
  * thread is one of them, and writes the runs in order, so the bytes do not depend on the number of
  * threads. */
+#include "formats/model/layer_rope.h"
 #include "formats/model/predictor.h"
 #include "formats/container/container.h"
 
+#include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/container/device_blocks.h"
 #include "formats/cache/prefix_space.h"
@@ -113,6 +115,8 @@ struct writer {
     struct kvc_pack_report report;
     double squares[2][2]; /* of K and V: of the source, of the errors */
     uint64_t done;        /* tensor bytes written so far */
+    struct kvc_rope_facts *turn; /* by tensor, as struct kvc_encode has it */
+    double **angles;             /* owned; NULL: of the profile, or none */
 };
 
 /* --- blocks --- */
@@ -308,6 +312,33 @@ static int writer_describe(const struct writer *w, const char *recipe, struct kv
     return name_space(w, meta, e);
 }
 
+/* Finds how the engine rotated K, if a stage asks that. */
+static int find_turns(struct writer *w, struct kvc_error *e) {
+    const struct kvc_cache *c = w->cache;
+    struct kvc_profile *profile = w->options.profile;
+    int asked = 0;
+    w->turn = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *w->turn);
+    w->angles = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *w->angles);
+    if (!w->turn || !w->angles) return kvc_fail_memory(e, "RoPE");
+    for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
+        asked |= kvc_pipeline_has(&w->plan.pipeline[i],
+                                  KVC_STAGE_POSITIONS | KVC_STAGE_REBUILDS);
+    for (uint32_t t = 0; t < c->n_tensors && asked; t++) {
+        const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
+        const struct kvc_profile_part *part = NULL;
+        struct kvc_rope_facts *turn = &w->turn[t];
+        if (c->tensor[t].role != KVC_ROLE_K) continue;
+        if (profile && kvc_profile_part(profile, layer->index, KVC_ROLE_K,
+                                        c->meta.facts.rope.pairing, 0, &part, e))
+            return -1;
+        if (kvc_rope_of_layer(c, c->tensor[t].layer, part, turn, &w->angles[t], e))
+            return -1;
+        if (!turn->angle || !turn->half || 2 * turn->half > c->tensor[t].shape.dim)
+            *turn = (struct kvc_rope_facts){.half = 0};
+    }
+    return 0;
+}
+
 static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
     w->first_run = calloc((size_t)c->n_tensors + 1, sizeof *w->first_run);
@@ -321,12 +352,14 @@ static int writer_prepare(struct writer *w, struct kvc_cache **own_queries, stru
         looks |= kvc_pipeline_has(&w->plan.pipeline[i], KVC_STAGE_LOOKS);
     if (looks && !w->options.queries && !(w->options.queries = *own_queries = kvc_view_float(c, e)))
         return -1;
+    if (find_turns(w, e)) return -1;
     w->encode = (struct kvc_encode){.cache = c,
                                     .plan = &w->plan,
                                     .options = &w->options,
                                     .shared = w->shared,
-                                    .projections = &w->projections};
-    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, e)) return -1;
+                                    .projections = &w->projections,
+                                    .turn = w->turn};
+    if (kvc_loop_new(&w->encode.loop, c, &w->plan, w->options.profile, w->turn, e)) return -1;
     w->report.lossless = w->plan.lossless;
     w->report.tensor_bytes = w->plan.tensor_bytes;
     return 0;
@@ -363,7 +396,7 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
                  check_profile(&w, e) || writer_prepare(&w, &own_queries, e);
     if (!status)
         status = writer_describe(&w, text, &meta, e) || kvc_write_header(r, e) ||
-                 kvc_write_meta(r, &meta, e) || kvc_write_table(r, cache, &w.plan, e) ||
+                 kvc_write_meta(r, &meta, e) || kvc_write_table(r, cache, &w.plan, w.turn, e) ||
                  kvc_write_cells(r, cache, e) || kvc_write_tokens(r, cache, options, &meta, e) ||
                  write_source(&w, e) || write_profile(&w, e) || write_blocks(&w, e) ||
                  kvc_write_index(r, e);
@@ -374,6 +407,9 @@ int kvc_container_write(const struct kvc_cache *cache, const struct kvc_pack_opt
         w.report.error[i] = w.squares[i][0] > 0 ? sqrt(w.squares[i][1] / w.squares[i][0]) : 0;
     if (!status && report) *report = w.report;
     kvc_loop_free(w.encode.loop);
+    for (uint32_t t = 0; t < cache->n_tensors && w.angles; t++) free(w.angles[t]);
+    free(w.angles);
+    free(w.turn);
     kvc_meta_free(&meta);
     kvc_cache_free(own_queries);
     kvc_plan_free(&w.plan);

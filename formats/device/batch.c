@@ -280,11 +280,10 @@ static int add_small(struct kvc_batch *b, const struct kvc_batch_block *x, struc
     struct kvc_device_op op = {.kind = KVC_OP_SMALL, .heads = g->heads, .dim = g->channels};
     struct kvc_batch_inputs to;
     const struct kvc_small *small;
-    const double *angle;
-    size_t half;
+    const struct kvc_rope_facts *turn;
     void *room;
     if (!b->inputs || !b->inputs(b->owner, x->tensor, x->block, &to)) return 0;
-    if (kvc_inputs_made_by(b->cache, x->tensor, &small, &angle, &half, e)) return -1;
+    if (kvc_inputs_made_by(b->cache, x->tensor, &small, &turn, e)) return -1;
     const struct kvc_program_key key = {small->mean, 0, 0};
     if (batch_keep(b, &key, 2 * small->width * sizeof(float), &room, &op.small.numbers, e))
         return -1;
@@ -292,13 +291,15 @@ static int add_small(struct kvc_batch *b, const struct kvc_batch_block *x, struc
         memcpy(room, small->mean, small->width * sizeof(float));
         memcpy((float *)room + small->width, small->gain, small->width * sizeof(float));
     }
-    if (angle && to.rotation != KVC_PAIRING_UNKNOWN) {
+    if (turn) {
         int64_t position[KVC_BLOCK];
         for (uint64_t i = 0; i < rows; i++) position[i] = kvc_cells_position(cells, first + i);
         if (rows && (position[0] < 0 || position[rows - 1] >= KVC_ROPE_POSITIONS))
             return kvc_fail(e, KVC_ERR_DAMAGED, "a position is below 0 or from 2^32 on");
-        if (kvc_turn_lower(&op.small.turn, angle, half, to.rotation, position, (size_t)rows,
-                           &b->program, e))
+        if (!turn->angle)
+            return kvc_fail(e, KVC_ERR_MODEL, "the profile has not the angles of the tensor's RoPE");
+        if (kvc_turn_lower(&op.small.turn, turn->angle, turn->half, turn->pairing, position,
+                           (size_t)rows, &b->program, e))
             return -1;
         op.small.turn.back = 1;
     }

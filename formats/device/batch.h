@@ -28,7 +28,6 @@ struct kvc_list {
 struct kvc_batch_inputs {
     uint64_t at;     /* of its row 0 */
     uint32_t stride; /* bytes of a row */
-    enum kvc_pairing rotation;
 };
 
 /* The caller sets the fields above the line, then calls kvc_batch_begin(). */

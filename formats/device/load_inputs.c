@@ -30,7 +30,6 @@ static int find_users(struct kvc_load *l, struct kvc_error *e) {
             struct kvc_load_inputs *x = &l->inputs[inputs.from[k]];
             x->used = any = 1;
             x->last = b->tensor;
-            x->rotation = inputs.rotation;
         }
     }
     return any;
@@ -75,7 +74,6 @@ int kvc_load_inputs_of(const struct kvc_load *l, uint32_t tensor, uint64_t block
     const uint64_t start = kvc_tensor_part(l->cache, tensor)->cells.block[block];
     *to = (struct kvc_batch_inputs){.at = (uint64_t)(uintptr_t)l->device_inputs + x->at +
                                           (start - x->first) * x->stride,
-                                    .stride = x->stride,
-                                    .rotation = x->rotation};
+                                    .stride = x->stride};
     return 1;
 }

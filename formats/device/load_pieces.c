@@ -114,11 +114,12 @@ static int load_pieces_prepare(struct load_pieces_work *w, struct kvc_error *e) 
     begin_batch(w);
     for (size_t i = p->first; i < p->first + p->n;) {
         struct kvc_load_wanted *b = &l->block[i];
+        const uint8_t *bytes = w->bytes + (b->offset - l->range[w->number].offset);
+        b->whole = kvc_container_block_digest(bytes, &b->digest) && b->whole;
         const struct kvc_batch_block x = {.tensor = b->tensor,
                                           .record = (uint32_t)i,
                                           .block = b->block,
-                                          .bytes = w->bytes +
-                                                   (b->offset - l->range[w->number].offset),
+                                          .bytes = bytes,
                                           .first = b->first,
                                           .rows = b->rows,
                                           .row = b->row,
@@ -128,7 +129,6 @@ static int load_pieces_prepare(struct load_pieces_work *w, struct kvc_error *e) 
         const int status = kvc_batch_add(&w->batch, &x, &on_host, e);
         if (status < 0) return -1;
         if (!status) {
-            b->digest = kvc_container_block_digest(x.bytes);
             w->on_host += on_host;
             i++;
             continue;

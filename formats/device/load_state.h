@@ -35,7 +35,6 @@ struct kvc_load_inputs {
     uint32_t stride;   /* bytes of a row */
     uint64_t at, size; /* in that memory */
     uint64_t first;    /* row of the tensor at `at` */
-    enum kvc_pairing rotation;
 };
 
 /* Memory for a piece on its way: of the host, and of the device for tables. */

@@ -85,9 +85,8 @@ int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHE
     return any ? (int)p->n : 0;
 }
 
-int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation,
-                   uint64_t first, uint64_t n, const uint8_t *rows, int8_t *to,
-                   struct kvc_error *e) {
+int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, uint64_t first, uint64_t n,
+                   const uint8_t *rows, int8_t *to, struct kvc_error *e) {
     const struct kvc_cache *c = s->cache;
     const struct kvc_shape *shape = shape_of(s, tensor);
     const struct kvc_cells *cells = &kvc_tensor_part(c, tensor)->cells;
@@ -95,33 +94,30 @@ int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc
     const size_t width = width_of(s, tensor), bytes = (size_t)kvc_row_bytes(shape);
     const struct kvc_small *small;
     struct kvc_rope rope = {.half = 0};
-    size_t half = 0;
+    const struct kvc_rope_facts *turn = s->turn && s->turn[tensor].half ? &s->turn[tensor] : NULL;
     if (kvc_profile_small(s->profile, predict_source_layer_of(c, tensor), c->tensor[tensor].role,
                           s->pairing, &small, e))
         return -1;
-    const double *angle = c->tensor[tensor].role == KVC_ROLE_K && rotation != KVC_PAIRING_UNKNOWN
-                              ? kvc_profile_angles(s->profile, predict_source_layer_of(c, tensor),
-                                                   &half)
-                              : NULL;
     size_t tile;
     const int takes = find_tile(c, tensor, &tile);
     if (!takes && is_q8_0(c, tensor)) return fail_tile(tensor, e);
-    if (!small || small->width != width || 2 * half > shape->dim || !takes)
+    if (!small || small->width != width || !takes ||
+        (turn && (!turn->angle || 2 * turn->half > shape->dim)))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "section INPUTS names tensor %" PRIu32
                         ", but the profile does not predict from it",
                         tensor);
-    if (angle && kvc_rope_init(&rope, angle, half, rotation, e)) return -1;
+    if (turn && kvc_rope_init(&rope, turn->angle, turn->half, turn->pairing, e)) return -1;
     float *row = kvc_alloc(width, sizeof *row);
     int status = row ? 0 : kvc_fail_memory(e, "inputs");
     for (uint64_t i = 0; i < n && !status; i++) {
         const int64_t position = kvc_cells_position(cells, first + i);
         info->to_f32(row, rows + i * bytes, width / info->block);
         if (tile) kvc_hadamard(row, width, tile);
-        if (angle && (position < 0 || position >= KVC_ROPE_POSITIONS))
+        if (turn && (position < 0 || position >= KVC_ROPE_POSITIONS))
             status = kvc_fail(e, KVC_ERR_DAMAGED, "position %" PRId64 " is below 0 or from 2^32 on",
                               position);
-        else if (angle)
+        else if (turn)
             kvc_row_before_rope(&rope, row, (size_t)shape->heads, (size_t)shape->dim, position);
         if (!status) kvc_small_row(small, to + i * width, row);
     }
@@ -194,9 +190,8 @@ static void remember(struct kvc_predict_memo *memo, const uint64_t *row, size_t 
     memo->older = !memo->older;
 }
 
-static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n,
-                   enum kvc_pairing rotation, const uint64_t *row, size_t n_rows, float *dst,
-                   struct kvc_error *e) {
+static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n, const uint64_t *row,
+                   size_t n_rows, float *dst, struct kvc_error *e) {
     const struct kvc_predict_source *s = x->owner;
     struct kvc_predict_memo *memo = n_rows <= KVC_BLOCK ? s->memo : NULL;
     const struct kvc_predictor *p = predict_source_find(s, from, n, e);
@@ -214,8 +209,7 @@ static int predict(const struct kvc_ahead *x, const uint32_t *from, size_t n,
     int status = inputs ? 0 : kvc_fail_memory(e, "predictions");
     for (unsigned i = 0; i < n && !status; i++)
         if (from[i] != KVC_AHEAD_NONE)
-            status = s->small(s->owner, from[i], rotation, row, n_rows, inputs + p->input[i].at,
-                              stride, e);
+            status = s->small(s->owner, from[i], row, n_rows, inputs + p->input[i].at, stride, e);
     if (!status) kvc_predict_rows(p, dst, inputs, n_rows);
     if (!status && memo) remember(memo, row, n_rows, dst, p->matrix.outputs);
     free(inputs);

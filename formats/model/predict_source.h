@@ -8,9 +8,8 @@
 #include "formats/model/profile.h"
 
 /* Gives inputs of n rows of a tensor: to[i * stride + channel], made as kvc_small_rows() does. */
-typedef int kvc_small_fn(const void *owner, uint32_t tensor, enum kvc_pairing rotation,
-                         const uint64_t *row, size_t n, int8_t *to, size_t stride,
-                         struct kvc_error *e);
+typedef int kvc_small_fn(const void *owner, uint32_t tensor, const uint64_t *row, size_t n,
+                         int8_t *to, size_t stride, struct kvc_error *e);
 
 /* The predictions of the last two blocks, for encoders, which ask for them again when they verify
  * both. */
@@ -33,6 +32,8 @@ struct kvc_predict_source {
     enum kvc_pairing pairing;    /* order of K's channels in the cache */
     /* by tensor, where they are not those of the cache; NULL: they are */
     const struct kvc_shape *shape;
+    /* by tensor: how the engine rotated the rows; half 0: it did not. NULL: none are rotated */
+    const struct kvc_rope_facts *turn;
     kvc_small_fn *small;
     const void *owner;             /* of small() */
     struct kvc_predict_memo *memo; /* NULL: none; else for one thread. It must be freed. */
@@ -52,9 +53,8 @@ int kvc_predict_inputs(const struct kvc_predict_source *s, uint32_t from[KVC_AHE
                        struct kvc_error *e);
 
 /* Makes inputs of n canonical rows of a tensor, from row `first` on: to[n][channels]. */
-int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, enum kvc_pairing rotation,
-                   uint64_t first, uint64_t n, const uint8_t *rows, int8_t *to,
-                   struct kvc_error *e);
+int kvc_small_rows(const struct kvc_predict_source *s, uint32_t tensor, uint64_t first, uint64_t n,
+                   const uint8_t *rows, int8_t *to, struct kvc_error *e);
 /* Copies inputs of n rows, of which small[0] are those of row `first`, to to[i * stride + channel].
  */
 void kvc_small_spread(const int8_t *small, size_t width, uint64_t first, const uint64_t *row,

@@ -115,15 +115,14 @@ class Prediction:
         return (np.arange(heads)[:, None] * dim + self.profile.order(layer, role, dim, self.pairing)).reshape(-1)
 
     def input(self, i, x, rotation, positions):
-        """u of input i: int64 [rows, channels] from its decoded rows x, float32 [rows, heads, dim]."""
+        """u of input i: int64 [rows, channels] from its decoded rows x, float32 [rows, heads, dim]; rotation: pairing and angles of its tensor, or None."""
         layer, role = self.inputs[i]
         mean, gain = (self.profile.channels(layer, role, name, self.pairing) for name in ("mean", "gain"))
         need(mean is not None and mean.shape == gain.shape == x.shape[1:], f"profile: does not predict from {role} of layer {layer}")
         small(mean, gain)
-        angles = self.profile.angles(layer)
         with np.errstate(all="ignore"):
-            if role == "k" and rotation and angles is not None:
-                x = rotate(x, positions, angles, rotation, undo=True)
+            if rotation:
+                x = rotate(x, positions, rotation[1], rotation[0], undo=True)
             scaled = np.rint((x - mean) * gain)
             return np.nan_to_num(np.clip(scaled, -127, 127), nan=0).astype(np.int64).reshape(len(x), -1)
 

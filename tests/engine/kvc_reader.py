@@ -19,12 +19,12 @@ import zstandard
 
 from kvc_profile import HALVES, INTERLEAVED, KvcError, Prediction, Profile, hadamard, need, rotate
 
-VERSION = 0
+VERSION = 1
 MAGIC = b"\x89KVC\r\n\x1a\n"
 END_MAGIC = b"\x89KVCEND\n"
 NONE = 0xFFFFFFFF
 
-META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 11)
+META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX, SIGNATURE = range(1, 12)
 (
     S_RAW,
     S_PLANE,
@@ -44,9 +44,9 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
     S_SINK,
     S_TAIL,
     S_TABLES,
-    S_ROPE,
     S_INPUTS,
     S_SAME,
+    S_NEEDS,
     S_META,
     S_TABLE,
     S_POSITIONS,
@@ -57,8 +57,9 @@ META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 
     S_LITERALS,
     S_INDEX,
     S_PROFILE,
-    S_CHECKS,
-) = (*range(1, 19), 21, 22, 32, *range(40, 51))
+    S_SIGNATURE,
+) = (*range(1, 19), 22, 32, 33, *range(40, 50), 51)
+CONTAINER_TYPES = {S_SAME, S_NEEDS, *range(S_META, S_PROFILE + 1), S_SIGNATURE}
 # The sections a record may have, in their order; those of CONTAINER_OPTIONAL may be missing.
 CONTAINER_SECTIONS = {
     META: [S_META],
@@ -66,9 +67,10 @@ CONTAINER_SECTIONS = {
     CELLS: [S_POSITIONS, S_WORDS],
     TOKENS: [S_TOKENS, S_KEYS],
     PROFILE: [S_PROFILE],
-    INDEX: [S_INDEX, S_CHECKS],
+    INDEX: [S_INDEX],
+    SIGNATURE: [S_SIGNATURE],
 }
-CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS, S_CHECKS}
+CONTAINER_OPTIONAL = {S_WORDS, S_TOKENS, S_KEYS}
 CRITICAL = {META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, INDEX}
 LITERAL_CHUNK = 4194304
 
@@ -87,9 +89,8 @@ V_ROLE = 1
 LATENT_ROLE = 2
 ROLES = {0: "k", 1: "v"}  # that a profile describes
 
-# Arguments of the stages in the order in which a stage prints them: name ("" where only the value stands),
-# what it may be (a tuple of words, integers from - to, reals from - to, or None: a flag), default (... where
-# it must be given).
+# Arguments of the stages in the order of their pages: name ("" where only the value stands), what it may be (a tuple
+# of words, integers from - to, reals from - to, or None: a flag), default, which may lie outside of that (... where there is none).
 ARGUMENTS = {
     STORE: [],
     ZSTD: [("level", (1, 19), 1)],
@@ -124,7 +125,7 @@ ARGUMENTS = {
         ("", ("slerp", "mean", "maxnorm"), ...),
         ("t", (0.0, 1.0), Fraction("0.6")),
         ("keep", (0.0, 1.0), Fraction("0.05")),
-        ("gamma", (0.0, 1.0), None),
+        ("gamma", (0.0, 1.0), Fraction(-1)),
         ("from", (0.0, 1.0), Fraction("0.5")),
         ("heads", None, False),
     ],
@@ -141,7 +142,7 @@ ARGUMENTS = {
         ("tail", (0, 65536), 16),
         ("fine", (0, 6), 4),
     ],
-    CODE: [("step", (0.0, 1000000.0), ...), ("lanes", ("1", "2", "4", "8", "16", "32"), "32")],
+    CODE: [("step", (0.0, 1000000.0), ...), ("lanes", (1, 32), 32)],
     CROSS: [("stream", (1024, 1 << 24), 65536), ("every", (0, 4096), 0)],
     PREDICT: [("every", (0, 4096), 0)],
 }
@@ -230,9 +231,18 @@ class Bytes:
         need(self.at == len(self.data), f"{self.what}: {len(self.data) - self.at} bytes too many")
 
 
+def plain_frame(data):
+    """No dictionary, and a window of at most 2^26 bytes (RFC 8878, 3.1.1.1)."""
+    if len(data) < 6:
+        return True
+    single, window = data[4] & 32, (1 << 10 + (data[5] >> 3)) * (8 + (data[5] & 7)) // 8
+    return not data[4] & 3 and (single or window <= 1 << 26)
+
+
 class Section:
     def __init__(self, entry, data):
         self.type, self.coder, self.stage, self.index, self.stored, self.size = entry
+        self.optional, self.coder = self.coder & 128, self.coder & 127
         self.data = data
 
     def decode(self):
@@ -245,6 +255,7 @@ class Section:
                 self.size <= 65536 + 4096 * self.stored,
                 f"section type {self.type}: decoded size out of bounds",
             )
+        need(plain_frame(self.data), f"section type {self.type}: a frame with a dictionary, or too large a window")
         try:
             one_frame = zstandard.ZstdDecompressor().decompressobj()
             out = one_frame.decompress(self.data)
@@ -272,20 +283,22 @@ class Record:
         need(32 <= self.size <= end - at, f"{where}: its size does not fit the file")
         body = data[at + 32 : at + self.size]
         need(xxh3(body, xxh3(data[at : at + 24])) == check, f"{where}: checksum mismatch")
-        need(self.flags & ~1 == 0, f"{where}: reserved flags")
-        if self.type not in range(META, INDEX + 1):
+        self.has_digest = not self.flags & 2
+        need(self.flags & ~(3 if self.type == BLOCK else 1) == 0, f"{where}: reserved flags")
+        need(self.has_digest or self.digest == 0, f"{where}: has a digest, against its flags")
+        if self.type not in range(META, SIGNATURE + 1):
             need(not self.flags & 1, f"{where}: unknown critical record type {self.type}")
         else:
-            need(self.flags == (self.type in CRITICAL), f"{where}: wrong critical flag")
+            need(self.flags & 1 == (self.type in CRITICAL), f"{where}: wrong critical flag")
         need(
-            self.type in (BLOCK, SIDE, CELLS) or self.subject == NONE or self.type > INDEX,
+            self.type in (BLOCK, SIDE, CELLS) or self.subject == NONE or self.type > SIGNATURE,
             f"{where}: has a subject",
         )
         need(
-            self.type in (BLOCK, SIDE, SOURCE) or self.number == 0 or self.type > INDEX,
+            self.type in (BLOCK, SIDE, SOURCE) or self.number == 0 or self.type > SIGNATURE,
             f"{where}: has a number",
         )
-        need(self.type == BLOCK or self.digest == 0 or self.type > INDEX, f"{where}: has a digest")
+        need(self.type == BLOCK or self.digest == 0 or self.type > SIGNATURE, f"{where}: has a digest")
         need(16 * n <= len(body), f"{where}: its directory does not fit")
         self.sections = []
         used = 16 * n
@@ -301,9 +314,18 @@ class Record:
             used += padded
         if self.type == PAD:
             need(n == 0 and not any(body), f"{where}: PAD is not empty")
-        elif self.type <= INDEX:
+        elif self.type <= SIGNATURE:
             need(used == len(body), f"{where}: bytes after the last section")
         self.where = where
+        self._skip_optional()
+
+    def _skip_optional(self):
+        """Leaves out sections that a reader may skip: this version knows none."""
+        known = [s for s in self.sections if not s.optional]
+        need(known == self.sections[: len(known)], f"{self.where}: a section behind those to skip")
+        for s in self.sections[len(known) :]:
+            need(s.stage != 255 or s.type not in CONTAINER_TYPES, f"{self.where}: a known section to skip")
+        self.sections = known
 
     def container_sections(self):
         """Type -> decoded bytes, for records whose sections belong to no stage."""
@@ -362,6 +384,8 @@ class Tensor:
             self.role,
             dtype,
             self.pipeline,
+            self.rotation,
+            _,
             self.heads,
             self.dim,
             self.token,
@@ -382,7 +406,7 @@ class Tensor:
         self.row_bytes = self.row_blocks * self.bytes
         self.rows = layer.part.cells
         need(
-            self.row_bytes <= 1 << 28 and self.row_bytes * self.rows <= 1 << 48,
+            self.row_bytes <= 1 << 26 and self.row_bytes * self.rows <= 1 << 48,
             "TABLE: a tensor is too large",
         )
         reach = sum((n - 1) * stride for n, stride in zip(*self.layout()))
@@ -433,7 +457,7 @@ class Kvc:
         data = bytes(data)
         end = self._read_frame(data)
         records = self._read_records(data, end)
-        first = [r for r in records if r.type != PAD and r.type <= INDEX]
+        first = [r for r in records if r.type not in (PAD, SIGNATURE) and r.type <= INDEX]
         kinds = [r.type for r in first]
         # side data stand among the blocks, a profile anywhere before both
         order = [BLOCK if kind == SIDE else kind for kind in kinds if kind != PROFILE]
@@ -468,57 +492,60 @@ class Kvc:
         self._read_blocks([r for r in first if r.type in (SIDE, BLOCK)])
 
     def _read_frame(self, data):
-        need(len(data) >= 64 + 32, "shorter than the smallest .kvc")
-        magic, _, read, align, reserved, check = struct.unpack_from("<8sHHB11sQ", data)
+        need(len(data) >= 64 + 64, "shorter than the smallest .kvc")
+        magic, _, read, align, grid, _, self.needed, _, check = struct.unpack_from("<8sHHBBHIIQ", data)
         need(magic == MAGIC, "not a .kvc file")
         need(xxh3(data[:24]) == check, "header: checksum mismatch")
-        need(read <= VERSION, f"needs a reader of version {read}")
-        need(4 <= align <= 20 and not any(reserved), "header: reserved bytes or alignment")
-        index, size, magic, check = struct.unpack_from("<QQ8sQ", data, len(data) - 32)
+        need(1 <= read <= VERSION, f"needs a reader of version {read}")
+        need(4 <= align <= 20, "header: alignment")
+        need(grid == 8, f"header: blocks of 2^{grid} positions")
+        need(self.needed == 0, f"header: needs unknown features {self.needed:08x}")
+        index, size, self.content_id, magic, check = struct.unpack_from("<QQ32s8sQ", data, len(data) - 64)
         need(magic == END_MAGIC, "the file is cut: no footer")
-        self.seal = None  # the check of the INDEX record, if the footer's check is seeded with it
-        if 32 <= index <= len(data) - 64:
-            seal = struct.unpack_from("<Q", data, index + 24)[0]
-            if xxh3(data[-32:-8], seal) == check:
-                self.seal = seal
-        need(self.seal is not None or xxh3(data[-32:-8]) == check, "footer: damaged")
+        need(32 <= index <= len(data) - 96 and index % 16 == 0, "footer: index offset out of bounds")
+        seal = struct.unpack_from("<Q", data, index + 24)[0]
+        need(xxh3(data[-64:-8], seal) == check, "footer: damaged")
         need(size == len(data), "the file is longer or shorter than its footer says")
-        need(32 <= index <= size - 64, "footer: index offset out of bounds")
         self.align = 1 << align
         return index
 
     def _read_records(self, data, end):
-        index = Record(data, end, len(data) - 32)
-        need(index.type == INDEX and end + index.size == len(data) - 32, "the INDEX is not the last record")
-        sections = index.container_sections()
-        need((S_CHECKS in sections) == (self.seal is not None), "the footer is not that of this index")
-        r = Bytes(sections[S_INDEX], "INDEX")
+        index = Record(data, end, len(data) - 64)
+        need(index.type == INDEX and end + index.size == len(data) - 64, "the INDEX is not the last record")
+        r = Bytes(index.container_sections()[S_INDEX], "INDEX")
+        n = r.varint()
+        need(n <= len(r.data), "INDEX: more records than bytes")
+        types = list(r.take(n))
+        columns = [[r.varint() for _ in range(n)] for _ in range(3)]
+        entries = list(zip(types, *columns, r.unpack(f"{n}I")))
+        r.end()
         records, at = [], 32
+        content = hashlib.sha256(b"kvc content 1\n" + struct.pack("<II", 8, self.needed))
         while at < end:
             record = Record(data, at, end)
             need(record.type != INDEX, "a second INDEX")
-            entry = r.varint(), r.varint() * 16, r.varint(), r.varint()
             subject = 0 if record.subject == NONE else record.subject + 1
-            need(
-                entry == (record.type, record.size, subject, record.number),
-                f"INDEX and {record.where} disagree",
-            )
+            mine = record.type, record.size // 16, subject, record.number, record.check & 0xFFFFFFFF
+            need(len(records) < n and entries[len(records)] == mine, f"INDEX and {record.where} disagree")
+            if record.flags & 1:
+                content.update(struct.pack("<IIIQ", record.type, record.subject, record.number, record.check))
             records.append(record)
             at += record.size
-        r.end()
-        if S_CHECKS in sections:
-            checks = b"".join(struct.pack("<I", record.check & 0xFFFFFFFF) for record in records)
-            need(sections[S_CHECKS] == checks, "a record is not the one that the index lists")
+        need(len(records) == n, "INDEX: more records than there are")
+        need(content.digest() == self.content_id, "footer: not the content id of these records")
         need(len(records) >= 2, "no META and TABLE")
         return records
 
     def _read_table(self, data, n_blocks):
         r = Bytes(data, "TABLE")
-        n_parts, n_layers, n_tensors, n_pipelines = r.unpack("4I")
-        need(n_pipelines <= 1024, "TABLE: too many pipelines")
+        n_parts, n_layers, n_tensors, n_pipelines, n_rotations, *sizes, zero = r.unpack("5I4H")
+        need(n_pipelines <= 1024 and n_rotations <= 1024 and not zero, "TABLE: too many pipelines or rotations")
+        more = [size - known for size, known in zip(sizes, (24, 16, 64))]
+        need(min(more) >= 0, "TABLE: entries are too short")
         self.parts, self.layers, self.tensors, self.pipelines = [], [], [], []
         for _ in range(n_parts):
             kind, zeros, stream, checkpoint, zero, cells = r.unpack("B3sIIIQ")
+            r.take(more[0])
             need(kind <= 4 and not any(zeros) and not zero and cells <= 1 << 31, "TABLE: bad part")
             self.parts.append(Part(kind, stream, checkpoint, cells))
         total = sum(p.cells for p in self.parts)
@@ -526,12 +553,15 @@ class Kvc:
         before = 0
         for _ in range(n_layers):
             part, index, kind, zeros, window = r.unpack("IIB3sI")
+            r.take(more[1])
             need(before <= part < n_parts and kind <= 4 and not any(zeros), "TABLE: bad layer")
             self.layers.append(Layer(self.parts[part], index, kind, window))
             before = part
         for _ in range(n_tensors):
-            fields = r.unpack("IBBHQQQQQQ")
-            need(fields[0] < n_layers and fields[3] < n_pipelines, "TABLE: bad tensor")
+            fields = r.unpack("IBBHH6sQQQQQQ")
+            r.take(more[2])
+            need(fields[0] < n_layers and fields[3] < n_pipelines and fields[4] <= n_rotations, "TABLE: bad tensor")
+            need(not any(fields[5]), "TABLE: filling of a tensor")
             self.tensors.append(Tensor(fields, self.layers[fields[0]]))
         owned = [(t.role, id(t.layer)) for t in self.tensors]
         need(len(set(owned)) == len(owned), "TABLE: two tensors of one role of a layer")
@@ -539,9 +569,13 @@ class Kvc:
             stages = []
             for _ in range(r.one("B")):
                 stage, length = r.unpack("HB")
-                stages.append((stage, read_arguments(stage, r.take(length))))
+                stages.append((stage, read_arguments(stage, Bytes(r.take(length), f"TABLE: arguments of stage {stage}"))))
             self.pipelines.append(stages)
+        self.rotations = [read_rotation(r) for _ in range(n_rotations)]
         r.end()
+        for tensor in self.tensors:
+            if tensor.rotation:
+                need(2 * self.rotations[tensor.rotation - 1][2] <= tensor.dim, "TABLE: more pairs than channels")
         for stages in self.pipelines:
             check_pipeline([stage for stage, _ in stages])
         for tensor in self.tensors:
@@ -747,7 +781,7 @@ class Kvc:
             first, last = tensor.layer.part.block[record.number : record.number + 2]
             rows = self._decode_block(record, tensor, last - first)
             digest = sum(xxh3(row.tobytes(), first + i) for i, row in enumerate(rows)) % (1 << 64)
-            need(digest == record.digest, f"{record.where}: digest mismatch")
+            need(not record.has_digest or digest == record.digest, f"{record.where}: digest mismatch")
             tensor.block.append(rows)
 
     def _read_sides(self, records):
@@ -771,7 +805,7 @@ class Kvc:
                 side = read_side(self.pipelines[tensor.pipeline], tensor, record, f"tensor {t}")
                 self.side[t, segment] = side
                 if "inputs" in side:
-                    self._check_inputs(t, segment, *side["inputs"])
+                    self._check_inputs(t, segment, side["inputs"])
                 if "first" in side:
                     self._check_pair(t, side["first"])
                     need(
@@ -794,18 +828,26 @@ class Kvc:
         need(self.profile is not None, "rows need a profile that was not given")
         return self.profile
 
-    def pairing(self, t, segment):
+    def rotation(self, t):
+        """Pairing and angles of a tensor's rotation, or None."""
+        tensor = self.tensors[t]
+        if not tensor.rotation:
+            return None
+        pairing, angles, pairs = self.rotations[tensor.rotation - 1]
+        if angles is None:
+            angles = self.named_profile().angles(tensor.layer.index)
+            need(angles is not None and len(angles) == pairs, f"tensor {t}: the profile has not its angles")
+        return pairing, angles
+
+    def pairing(self, t):
         """The pairing of the channels of a tensor."""
-        side = self.side.get((t, segment), {})
-        if "rope" in side:
-            return side["rope"][0]
-        if "inputs" in side and side["inputs"][0]:
-            return side["inputs"][0]
+        if self.tensors[t].rotation:
+            return self.rotations[self.tensors[t].rotation - 1][0]
         return {"interleaved": INTERLEAVED}.get(self.meta.get("rope.pairing"), HALVES)
 
-    def _check_inputs(self, t, segment, rotation, named):
+    def _check_inputs(self, t, segment, named):
         """The rules of INPUTS in codecs/stages/cross/cross.md."""
-        tensor, pairing = self.tensors[t], self.pairing(t, segment)
+        tensor, pairing = self.tensors[t], self.pairing(t)
         role = ROLES.get(tensor.role)
         need(role, f"INPUTS: of tensor {t}, neither K nor V")
         prediction = Prediction(self.named_profile(), tensor.layer.index, role, pairing)
@@ -825,8 +867,6 @@ class Kvc:
                 (o.layer.index, ROLES.get(o.role), o.heads * o.dim) == (layer, role, width),
                 f"INPUTS: tensor {other} is not what the profile predicts tensor {t} from",
             )
-            below = self.side[other, segment].get("inputs", (rotation,))[0]
-            need(below == rotation, f"INPUTS: tensors {other} and {t} have two rotations")
         self.side[t, segment]["prediction"] = prediction
 
     def tile(self, tensor):
@@ -840,8 +880,7 @@ class Kvc:
     def predicted(self, t, block, at):
         """What is predicted of rows `at` of a block: float32 [rows, heads, dim], K before RoPE; and their positions."""
         tensor, side = self.tensors[t], self.side[t, block // SEGMENT]
-        rotation, named = side["inputs"]
-        prediction = side["prediction"]
+        named, prediction = side["inputs"], side["prediction"]
         positions = tensor.layer.part.pos[tensor.layer.part.order][tensor.layer.part.block[block] + at]
         need((positions >= 0).all() and (positions < 1 << 32).all(), "a predicted row has no position from 0 to 2^32 - 1")
         inputs = []
@@ -858,7 +897,7 @@ class Kvc:
             else:
                 rows = floats_of(o.block[block][at], o.dtype)
             rows = rows.reshape(len(at), o.heads, o.dim)
-            inputs.append(prediction.input(i, rows, rotation, positions))
+            inputs.append(prediction.input(i, rows, self.rotation(other), positions))
         return prediction.value(inputs), positions
 
     def _decode_block(self, record, tensor, n):
@@ -935,43 +974,34 @@ class Kvc:
         return self.sources()[None]
 
 
-def read_arguments(stage, text):
-    """Arguments of a stage, name -> value. Text must be what the stage prints: no defaults."""
+def read_arguments(stage, r):
+    """Arguments of a stage, name -> value."""
     need(stage in ARGUMENTS, f"TABLE: unknown stage {stage}")
-    left = text.split(b":") if text else []
-    values = {}
-    for name, allowed, default in ARGUMENTS[stage]:
-        values[name] = default
-        start = name.encode() + b"=" if name and allowed else name.encode()
-        if allowed is None:
-            if left and left[0] == start:
-                values[name] = bool(left.pop(0))
-        elif left and left[0].startswith(start):
-            value = read_argument(left[0][len(start) :], allowed)
-            need(value is not None and value != default, f"TABLE: arguments {text} of stage {stage}")
-            values[name] = value
-            left.pop(0)
-        need(values[name] is not ..., f"TABLE: stage {stage} without its argument {name}")
-    need(not left, f"TABLE: arguments {text} of stage {stage}")
+    values = {name: read_argument(r, allowed, default) for name, allowed, default in ARGUMENTS[stage]}
+    r.end()
     if stage == PRUNE:
         need(values["k"] or values["v"], "TABLE: prune leaves nothing out")
     if stage == CODE:
-        need(values["step"] > 0, "TABLE: code with a step of 0")
+        need(values["step"] > 0 and values["lanes"] & (values["lanes"] - 1) == 0, "TABLE: code: step or lanes")
     if stage == MERGE:
-        one_rule = values["gamma"] is None or values["keep"] == Fraction("0.05")
+        one_rule = values["gamma"] == -1 or values["keep"] == Fraction(0.05)
         need(one_rule, "TABLE: merge with keep and gamma")
     return values
 
 
-def read_argument(text, allowed):
-    text = text.decode("latin-1")
+def read_argument(r, allowed, default):
+    if allowed is None:
+        value = r.one("B")
+        need(value <= 1, f"{r.what}: a flag is {value}")
+        return bool(value)
     if isinstance(allowed[0], str):
-        return text if text in allowed else None
+        value = r.one("B")
+        need(value < len(allowed), f"{r.what}: there is no word {value}")
+        return allowed[value]
     real = isinstance(allowed[0], float)
-    if not re.fullmatch(r"(0|[1-9][0-9]{0,9})" + (r"(\.[0-9]*[1-9])?" if real else ""), text):
-        return None
-    value = Fraction(text) if real else int(text)
-    return value if Fraction(str(allowed[0])) <= value <= Fraction(str(allowed[1])) else None
+    value = r.one("d") if real else r.varint()
+    need(allowed[0] <= value <= allowed[1] or value == default, f"{r.what}: {value} is out of bounds")
+    return Fraction(value) if real else value
 
 
 def check_pipeline(stages):
@@ -1119,6 +1149,7 @@ def read_side(pipeline, tensor, record, where):
     """Side data of one segment: stage -> what it keeps there; "first" -> a pair's first tensor."""
     sections = record.sections if record else []
     where = record.where if record else where
+    need(not sections or sections[0].stage != 255 or sections[0].type != S_NEEDS, f"{where}: NEEDS, which no reader of version 1 knows")
     staged = by_stage(sections, len(pipeline), where)
     dim, side = tensor.dim, {}
     for i, (stage, args) in enumerate(pipeline):
@@ -1141,9 +1172,6 @@ def read_side(pipeline, tensor, record, where):
             width = tensor.heads * dim // heads
             rank = min(args["r"], width)
             side[i] = take_floats(left, S_FACTOR_B, 0, heads * rank * width)[0].reshape(heads, rank, width)
-        elif stage == DEROPE and left.has(S_ROPE):
-            need(tensor.role != V_ROLE, f"{where}: ROPE of V")
-            side["rope"] = read_rope(left.take(S_ROPE, 0, stored=True), dim, where)
         elif stage in (CROSS, PREDICT) and left.has(S_INPUTS):
             side["inputs"] = read_inputs(left.take(S_INPUTS, 0, stored=True), where)
         elif stage == CENTER and left.has(S_MEAN):
@@ -1161,27 +1189,23 @@ def read_side(pipeline, tensor, record, where):
     return side
 
 
-def read_rope(data, dim, where):
-    """codecs/stages/derope/derope.md: pairing; angles or None, where they are those of the profile; pairs"""
-    r = Bytes(data.tobytes(), f"{where}: ROPE")
+def read_rotation(r):
+    """Pairing; angles or None, where they are those of the profile; pairs."""
     pairing, of_profile, pairs = r.unpack("BBH")
     need(pairing in (HALVES, INTERLEAVED) and of_profile <= 1, f"{r.what}: pairing or place of the angles")
-    need(pairs >= 1 and 2 * pairs <= dim, f"{r.what}: more pairs than channels")
+    need(pairs >= 1, f"{r.what}: a rotation without pairs")
     angles = None if of_profile else np.array(r.unpack(f"{pairs}d"))
-    r.end()
     need(angles is None or ((angles >= 0) & (angles <= 1)).all(), f"{r.what}: an angle out of range")
     return pairing, angles, pairs
 
 
 def read_inputs(data, where):
-    """codecs/stages/cross/cross.md: rotation, and a tensor or NONE for each input"""
+    """codecs/stages/cross/cross.md: a tensor or NONE for each input"""
     r = Bytes(data.tobytes(), f"{where}: INPUTS")
-    rotation, zeros = r.unpack("B3s")
-    named = r.unpack(f"{len(data) // 4 - 1}I")
+    named = r.unpack(f"{len(data) // 4}I")
     r.end()
-    need(rotation <= 2 and not any(zeros), f"{r.what}: rotation or filling")
     need(1 <= len(named) <= 16, f"{r.what}: number of tensors")
-    return rotation, named
+    return named
 
 
 def read_basis(data, heads, dim, what):
@@ -1487,17 +1511,14 @@ class Block:
         """The profile; layer and role there; pairing."""
         tensor = self.kvc.tensors[self.tensor]
         need(tensor.role in ROLES, f"{self.where}: neither K nor V, without data of its own")
-        pairing = self.kvc.pairing(self.tensor, self.number // SEGMENT)
+        pairing = self.kvc.pairing(self.tensor)
         return self.kvc.named_profile(), tensor.layer.index, ROLES[tensor.role], pairing
 
     def ahead(self, m):
         """codecs/stages/cross/cross.md, steps 1 to 4: float32 [rows, channels]"""
         value, positions = self.kvc.predicted(self.tensor, self.number, self.at)
-        rotation = self.side["inputs"][0]
-        profile, layer, role, _ = self.facts()
-        angles = profile.angles(layer)
-        if role == "k" and rotation and angles is not None:
-            value = rotate(value, positions, angles, rotation)
+        if rotation := self.kvc.rotation(self.tensor):
+            value = rotate(value, positions, rotation[1], rotation[0])
         value = value.reshape(m.rows, m.channels)
         return hadamard(value, self.kvc.tile(self.kvc.tensors[self.tensor])) if m.dtype == "q8_0" else value
 
@@ -1506,9 +1527,9 @@ class Block:
         sections.end()
         x = m.floats(self.decode(i + 1, m))
         if "inputs" in self.side:
-            profile, layer, role, _ = self.facts()
-            turned = role == "k" and self.side["inputs"][0] and profile.angles(layer) is not None
-            need(not turned or "rope" in self.side, f"{self.where}: K is predicted, and not before RoPE")
+            turned = self.kvc.tensors[self.tensor].rotation
+            before = DEROPE in [stage for stage, _ in self.pipeline[:i]]
+            need(not turned or before, f"{self.where}: K is predicted, and not before RoPE")
             x = x + self.kvc.predicted(self.tensor, self.number, self.at)[0]
         return x
 
@@ -1516,12 +1537,8 @@ class Block:
         """codecs/stages/derope/derope.md"""
         sections.end()
         x = m.floats(self.decode(i + 1, m))
-        if "rope" in self.side:
-            pairing, angles, pairs = self.side["rope"]
-            if angles is None:
-                profile, layer, _, _ = self.facts()
-                angles = profile.angles(layer)
-                need(angles is not None and len(angles) == pairs, f"{self.where}: the profile has not the angles of ROPE")
+        if rotation := self.kvc.rotation(self.tensor):
+            pairing, angles = rotation
             part = self.kvc.tensors[self.tensor].layer.part
             x = rotate(x, part.pos[part.order][part.block[self.number] + self.at], angles, pairing)
         return x

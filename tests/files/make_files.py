@@ -27,14 +27,14 @@ libzstd.ZSTD_compress.argtypes = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char
 libzstd.ZSTD_compressBound.argtypes = ctypes.c_size_t,
 
 NONE = 0xFFFFFFFF
-META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX = range(1, 11)
-RAW, PLANE, PARAMS, CODES, ESCAPES, SAME = 1, 2, 3, 4, 5, 32
-S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX, S_PROFILE, S_CHECKS = range(40, 51)
+META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX, SIGNATURE, SEALED = range(1, 13)
+RAW, PLANE, PARAMS, CODES, ESCAPES, SAME, NEEDS = 1, 2, 3, 4, 5, 32, 33
+S_META, S_TABLE, S_POSITIONS, S_WORDS, S_TOKENS, S_KEYS, S_EXTENTS, S_LITERALS, S_INDEX, S_PROFILE = range(40, 50)
+S_SIGNATURE, OPTIONAL = 51, 128
 F32, F16, BF16, F8E4M3, F8E5M2, U8, I8 = range(7)
 Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL = range(16, 22)
 SIZES = {F32: (1, 4), F16: (1, 2), BF16: (1, 2), F8E4M3: (1, 1), F8E5M2: (1, 1), U8: (1, 1), I8: (1, 1),
          Q8_0: (32, 34), Q4_0: (32, 18), Q4_1: (32, 20), Q5_0: (32, 22), Q5_1: (32, 24), IQ4_NL: (32, 18)}
-STORE, ZSTD, SPLIT, FAST = ((i, b"") for i in range(1, 5))  # stages: id and arguments
 MAGIC, MAGIC_END = b"\x89KVC\r\n\x1a\n", b"\x89KVCEND\n"
 
 
@@ -77,8 +77,48 @@ def svarint(v):
     return varint(v << 1 if v >= 0 else (-v << 1) - 1)
 
 
+def f64(*v):
+    return struct.pack(f"<{len(v)}d", *v)
+
+
 def patch(data, at, new):
     return data[:at] + new + data[at + len(new):]
+
+
+# --- stages: id and arguments ---
+
+# Arguments in the order of the stages' pages: name, "" where recipes write the value alone; default, None where it must be given;
+# and the words that it may be, int, float or bool.
+ARGUMENTS = {
+    2: [("level", 1, int)], 3: [("stream", 65536, int)], 6: [("", None, int)], 7: [("", None, int), ("whole", 1, int)],
+    8: [("", None, ["kivi", "kcvt", "token", "zip"]), ("bits", None, int), ("g", 64, int), ("low", 2, int), ("clip", 0, bool),
+        ("sym", 0, bool)],
+    9: [("", None, float)], 10: [("r", None, int), ("layer", 0, bool), ("power", 0, int)],
+    11: [("k", 0.0, float), ("v", 0.0, float), ("by", "query", ["query", "l1", "l2"]), ("mean", 0, bool), ("window", 32, int)],
+    12: [("", None, float), ("norm", "code", ["code", "paper"]), ("by", "attention", ["attention", "knorm"])],
+    13: [("", None, ["slerp", "mean", "maxnorm"]), ("t", 0.6, float), ("keep", 0.05, float), ("gamma", -1.0, float),
+         ("from", 0.5, float), ("heads", 0, bool)],
+    14: [("", None, ["hidden"]), ("norm", "auto", ["auto", "none", "rms"]), ("layers", 65536, int), ("every", 2, int), ("rank", 0, int)],
+    20: [("stream", 65536, int), ("every", 0, int)], 21: [("every", 0, int)],
+}
+
+
+def stored_stage(number, recipe=""):
+    """A stage with the arguments that a recipe gives it, as TABLE stores them."""
+    flags = [name for name, _, kind in ARGUMENTS.get(number, []) if kind is bool]
+    given = {}
+    for x in filter(None, recipe.split(":")):
+        key, equals, value = x.partition("=")
+        given |= {key: value} if equals else {x: 1} if x in flags else {"": x}
+    out = b""
+    for name, default, kind in ARGUMENTS.get(number, []):
+        value = given.get(name, default)
+        out += (u8(kind.index(value)) if isinstance(kind, list) else varint(int(value)) if kind is int else
+                f64(float(value)) if kind is float else u8(int(value)))
+    return number, out
+
+
+STORE, ZSTD, SPLIT, FAST = (stored_stage(i) for i in range(1, 5))
 
 
 # --- sections, records, files ---
@@ -125,36 +165,40 @@ class Record:
 class File:
     def __init__(self, records):
         self.records = records
-        self.write, self.read, self.align, self.reserved = 0, 0, 4, bytes(11)
-        self.index = None      # a function on the list of index entries
+        self.write, self.read, self.align, self.grid = 1, 1, 4, 8
+        self.features, self.needed, self.writers = 0, 0, 0
+        self.index = None      # a function on the list of index entries: type, size / 16, subject + 1, number, check
+        self.columns = None    # a function on the columns of the index, lists of bytes
         self.index_coder = 0
-        self.footer = {}       # index, size, magic, seed
-        self.checks = None     # a function on the checks of the records: CHECKS are written
+        self.footer = {}       # index, size, id, magic, seed
 
     def of(self, kind, n=0):
         return [r for r in self.records if r.kind == kind][n]
 
     def bytes(self):
-        out = MAGIC + u16(self.write, self.read) + u8(self.align) + self.reserved
+        out = MAGIC + u16(self.write, self.read) + u8(self.align, self.grid) + u16(self.features) + u32(self.needed, self.writers)
         out += u64(xxh3(out))
-        entries, checks = [], []
+        entries, content = [], hashlib.sha256(b"kvc content 1\n" + u32(self.grid, self.needed))
         for r in self.records:
             data = r.bytes()
-            checks.append(data[24:28])
-            entries.append([r.kind, len(data) // 16, 0 if r.subject == NONE else r.subject + 1, r.number])
+            entries.append([r.kind, len(data) // 16, 0 if r.subject == NONE else r.subject + 1, r.number,
+                            struct.unpack("<I", data[24:28])[0]])
+            if r.flags & 1:
+                content.update(u32(r.kind, r.subject, r.number) + data[24:32])
             out += data
         if self.index:
             entries = self.index(entries)
-        raw = b"".join(x if isinstance(x, bytes) else b"".join(map(varint, x)) for x in entries)
+        columns = [[form(x[i]) for x in entries] for i, form in enumerate((u8, varint, varint, varint, u32))]
+        columns = [[varint(len(entries))], *columns]
+        if self.columns:
+            columns = self.columns(columns)
         at = len(out)
-        sections = [Section(S_INDEX, raw, coder=self.index_coder)]
-        if self.checks:
-            sections.append(Section(S_CHECKS, b"".join(self.checks(checks))))
-        index = Record(INDEX, sections).bytes()
+        raw = b"".join(b"".join(column) for column in columns)
+        index = Record(INDEX, [Section(S_INDEX, raw, coder=self.index_coder)]).bytes()
         out += index
-        footer = u64(self.footer.get("index", at), self.footer.get("size", len(out) + 32))
-        footer += self.footer.get("magic", MAGIC_END)
-        seed = struct.unpack("<Q", index[24:32])[0] if self.checks else 0
+        footer = u64(self.footer.get("index", at), self.footer.get("size", len(out) + 64))
+        footer += self.footer.get("id", content.digest()) + self.footer.get("magic", MAGIC_END)
+        seed = struct.unpack("<Q", index[24:32])[0]
         return out + footer + u64(xxh3(footer, self.footer.get("seed", seed)))
 
 
@@ -175,8 +219,8 @@ class Part:
 
 class Tensor:
     """rows: canonical rows by cell number; made up when not given."""
-    def __init__(self, layer, role, dtype=F16, heads=2, dim=4, pipeline=0, rows=None, source=None):
-        self.layer, self.role, self.dtype, self.pipeline = layer, role, dtype, pipeline
+    def __init__(self, layer, role, dtype=F16, heads=2, dim=4, pipeline=0, rows=None, source=None, rotation=0):
+        self.layer, self.role, self.dtype, self.pipeline, self.rotation = layer, role, dtype, pipeline, rotation
         self.heads, self.dim = heads, dim
         block, size = SIZES[dtype]
         self.row = heads * dim // block * size
@@ -195,6 +239,8 @@ class Cache:
         self.parts, self.layers, self.tensors, self.tokens = parts, layers, tensors, tokens
         self.meta, self.pipelines, self.literals = dict(meta), pipelines, literals
         self.keys = keys
+        self.rotations = []  # pairing, angles; or pairing, number of pairs of the profile
+        self.more = 0, 0, 0  # bytes that entries of parts, layers and tensors are longer than their known fields
         self.same = {}  # (tensor, block): entries (row, count, tensor, block, row there)
         self.coded = {}  # tensor: what makes sections of it and its rows, where the stage's default will not do
         for i, t in enumerate(tensors):
@@ -228,18 +274,22 @@ class Cache:
         return Record(META, [Section(S_META, body)])
 
     def table_record(self):
-        body = u32(len(self.parts), len(self.layers), len(self.tensors), len(self.pipelines))
+        body = u32(len(self.parts), len(self.layers), len(self.tensors), len(self.pipelines), len(self.rotations))
+        body += u16(24 + self.more[0], 16 + self.more[1], 64 + self.more[2], 0)
         for p in self.parts:
-            body += u8(p.kind, 0, 0, 0) + u32(p.stream, p.checkpoint, 0) + u64(len(p.positions))
+            body += u8(p.kind, 0, 0, 0) + u32(p.stream, p.checkpoint, 0) + u64(len(p.positions)) + b"p" * self.more[0]
         for part, index, kind, window in self.layers:
-            body += u32(part, index) + u8(kind, 0, 0, 0) + u32(window)
+            body += u32(part, index) + u8(kind, 0, 0, 0) + u32(window) + b"l" * self.more[1]
         for t in self.tensors:
-            body += u32(t.layer) + u8(t.role, t.dtype) + u16(t.pipeline) + u64(t.heads, t.dim)
-            body += u64(*self.strides(t), t.row * len(t.rows))
+            body += u32(t.layer) + u8(t.role, t.dtype) + u16(t.pipeline, t.rotation) + bytes(6) + u64(t.heads, t.dim)
+            body += u64(*self.strides(t), t.row * len(t.rows)) + b"t" * self.more[2]
         for stages in self.pipelines:
             body += u8(len(stages))
-            for number, text in stages:
-                body += u16(number) + u8(len(text)) + text
+            for number, arguments in stages:
+                body += u16(number) + u8(len(arguments)) + arguments
+        for pairing, angles in self.rotations:
+            of_profile = isinstance(angles, int)
+            body += u8(pairing, of_profile) + (u16(angles) if of_profile else u16(len(angles)) + f64(*angles))
         return Record(TABLE, [Section(S_TABLE, body)])
 
     def cells_record(self, i):
@@ -697,14 +747,8 @@ def bad(name, words, sentence, where="open"):
     return case("bad-" + name, sentence, words, where)
 
 
-def unsupported(name, words, sentence):
-    return case("unsupported-" + name, sentence, words)
-
-
-def sealed(data):
-    """A file whose footer's check covers that of its INDEX record."""
-    index = struct.unpack("<Q", data[-32:-24])[0]
-    return data[:-8] + u64(xxh3(data[-32:-8], struct.unpack("<Q", data[index + 24:index + 32])[0]))
+def unsupported(name, words, sentence, where="open"):
+    return case("unsupported-" + name, sentence, words, where)
 
 
 def edited(change, base=small):
@@ -728,7 +772,7 @@ def table(change):
 
 
 # offsets in the table of small()
-T_PART, T_LAYER, T_TENSOR, T_PIPELINE = 16, 40, 56, 168
+T_PART, T_LAYER, T_TENSOR, T_PIPELINE = 28, 52, 68, 196
 
 
 def good_files():
@@ -798,7 +842,7 @@ def good_files():
 
     good("two-pipelines", "K stored, V with zstd:level=7.")(
         lambda: Cache([Part([0, 1, 2])], [(0, 0, 0, 0)], [Tensor(0, 0), Tensor(0, 1, pipeline=1)],
-                      pipelines=((STORE,), ((2, b"level=7"),))).file())
+                      pipelines=((STORE,), (stored_stage(2, "level=7"),))).file())
 
     good("no-source", "Without SOURCE records: the source file cannot be put together again.")(
         lambda: small(literals=False).file())
@@ -1046,10 +1090,10 @@ def frame_files():
     cut("cut-last-byte", "truncated", "Without its last byte.", lambda b: b[:-1])
     cut("trailing-byte", "bytes follow the end", "One zero byte after the footer.", lambda b: b + b"\0")
     cut("twice", "the footer says", "The same file twice in a row.", lambda b: b + b)
-    cut("header-check", "header: checksum", "A reserved bit of the header is set without mending the check.",
-        lambda b: patch(b, 13, b"\1"))
+    cut("header-check", "header: checksum", "A feature bit of the header is set without mending the check.",
+        lambda b: patch(b, 14, b"\1"))
     cut("footer-check", "footer: checksum", "The footer's file size changed without mending the check.",
-        lambda b: patch(b, len(b) - 24, b"\1"))
+        lambda b: patch(b, len(b) - 56, b"\1"))
     cut("record-check", "checksum mismatch", "One bit of the metadata flipped.",
         lambda b: patch(b, 100, u8(b[100] ^ 4)))
 
@@ -1060,8 +1104,8 @@ def frame_files():
         return lambda f: f.__dict__.update(values)
 
     def spliced(kind, change, n=0):
-        """A file with CHECKS in which a record is that of a file that differs by change(record)."""
-        own, other = edited(header(checks=list)), edited(lambda f: change(f.of(kind, n)))
+        """A file in which a record is that of a file that differs by change(record)."""
+        own, other = edited(lambda f: None), edited(lambda f: change(f.of(kind, n)))
         was, new = own.of(kind, n).bytes(), other.of(kind, n).bytes()
         assert was != new and len(was) == len(new)
         return own.bytes().replace(was, new)
@@ -1071,18 +1115,16 @@ def frame_files():
         row = len(raw) // 5
         record.sections[0].raw = raw
         record.digest = sum(xxh3(raw[i * row:(i + 1) * row], i) for i in range(5)) % 2**64
-    good("checks", "The index has the checks of all records, and the footer that of the index.")(
-        lambda: edited(header(checks=list)))
-    bad("checks-block", "not the record that the index lists",
+    good("features", "Features of the header that a reader may ignore, and some for writers alone.")(
+        lambda: edited(header(features=5, writers=1 << 31)))
+    good("index-zstd", "The index is a zstd frame.")(lambda: edited(header(index_coder=1)))
+    bad("spliced-block", "not the record that the index lists",
         "The block of V is that of another cache of the same shape; all else is right.", "read")(
         lambda: spliced(BLOCK, other_values, 1))
-    bad("checks-tokens", "not the record that the index lists", "The token ids are those of another cache.")(
+    bad("spliced-tokens", "not the record that the index lists", "The token ids are those of another cache.")(
         lambda: spliced(TOKENS, lambda r: setattr(r.sections[0], "raw", r.sections[0].raw[::-1])))
-    file("checks-few", "bytes of CHECKS", "CHECKS lack the last record.", header(checks=lambda x: x[:-1]))
-    file("checks-unsealed", "not of this index", "The footer's check does not cover the index, which has CHECKS.",
-         header(checks=list, footer={"seed": 0}))
-    bad("checks-missing", "the index has none", "The footer's check covers an index without CHECKS.")(
-        lambda: sealed(edited(lambda f: None).bytes()))
+    file("footer-seed", "another index", "The footer's check is not seeded with that of the index.", header(footer={"seed": 0}))
+    file("content-id", "content id", "The content id is that of another file.", header(footer={"id": bytes(31) + b"\1"}), "check")
     file("align-8", "alignment", "Extents aligned to 8 bytes.", header(align=3))
     file("align-2m", "alignment", "Extents aligned to 2 MiB.", header(align=21))
     file("footer-magic", "no footer", "Another magic in the footer.", header(footer={"magic": b"\x89KVCEND\r"}))
@@ -1090,27 +1132,32 @@ def frame_files():
          lambda f: f.footer.update(size=len(f.bytes()) + 16))
     file("footer-index-beyond", "index offset", "The index lies beyond the file.", header(footer={"index": 1 << 40}))
     file("footer-index-odd", "index offset", "The index begins at no multiple of 16.", header(footer={"index": 40}))
-    file("footer-index-elsewhere", "does not point at the INDEX", "The footer points at the metadata.",
+    file("footer-index-elsewhere", "another index", "The footer points at the metadata.",
          header(footer={"index": 32}))
-    for name, field in (("read-version", {"read": 1, "write": 1}), ):
-        unsupported(name, "version 1", "Needs a reader of format version 1.")(
-            lambda field=field: edited(header(**field)))
-    unsupported("header-reserved", "reserved byte 23", "The last reserved byte of the header is set.")(
-        lambda: edited(header(reserved=bytes(10) + b"\1")))
+    unsupported("read-version", "version 2", "Needs a reader of format version 2.")(lambda: edited(header(read=2, write=2)))
+    unsupported("version-0", "version 0", "Says that it is of the drafts' version 0.")(lambda: edited(header(read=0, write=0)))
+    unsupported("features", "features 00010000", "Needs a feature that this reader does not know.")(
+        lambda: edited(header(needed=1 << 16)))
+    unsupported("grid", "2^9", "Blocks of 512 positions.")(lambda: edited(header(grid=9)))
 
     # the index
     file("index-type", "disagree", "The index calls the TOKENS record a PROFILE, which readers skip.",
          header(index=lambda x: x[:3] + [[PROFILE] + x[3][1:]] + x[4:]), "check")
     file("index-number", "disagree", "The index gives the CELLS record another number.",
-         header(index=lambda x: x[:2] + [x[2][:3] + [1]] + x[3:]))
+         header(index=lambda x: x[:2] + [x[2][:3] + [1] + x[2][4:]] + x[3:]))
     file("index-size", "does not fit", "The index gives the last record more bytes than there are.",
          header(index=lambda x: x[:-1] + [[x[-1][0], x[-1][1] + 1] + x[-1][2:]]))
-    file("index-tiny", "does not fit", "A record of 16 bytes.", header(index=lambda x: [[9, 1, 0, 0]] + x))
+    file("index-tiny", "does not fit", "A record of 16 bytes.", header(index=lambda x: [[9, 1, 0, 0, 0]] + x))
     file("index-gap", "belong to no record", "The last record is missing in the index.", header(index=lambda x: x[:-1]))
-    file("index-cut", "cut short", "The last entry of the index lacks its number.",
-         header(index=lambda x: x[:-1] + [b"".join(map(varint, x[-1][:3]))]))
+    file("index-count", "number of records", "2^40 records.", header(columns=lambda x: [[varint(1 << 40)]] + x[1:]))
+    file("index-none", "number of records", "An index of no bytes.", header(columns=lambda x: []))
+    file("index-checks", "bytes of checks", "The index lacks the check of the last record.",
+         header(columns=lambda x: x[:-1] + [x[-1][:-1]]))
+    file("index-trailing", "bytes of checks", "A byte follows the checks.", header(columns=lambda x: x + [[b"\0"]]))
+    file("index-cut", "cut short", "The index ends within its column of numbers.",
+         header(columns=lambda x: x[:4] + [x[4][:-1]]))
     file("index-varint", "cut short", "A varint of the index is not in its shortest form.",
-         header(index=lambda x: [b"\x81\x00" + b"".join(map(varint, x[0][1:]))] + x[1:]))
+         header(columns=lambda x: x[:2] + [[b"\x9d\x80\0"] + x[2][1:]] + x[3:]))
 
 
 def record_files():
@@ -1142,6 +1189,24 @@ def record_files():
          lambda f: f.records.insert(len(f.records) - 2, Record(SIDE, [Section(10, b"mean")], 0, 0)), "read")
     unsupported("record-type", "type 77", "A critical record of type 77.")(
         lambda: edited(lambda f: f.records.insert(3, Record(77))))
+    unsupported("record-sealed", "type 12", "A record that is kept for encrypted ones.")(
+        lambda: edited(lambda f: f.records.insert(3, Record(SEALED))))
+    good("signature", "A signature, and one by an algorithm that nobody knows.")(
+        lambda: edited(lambda f: f.records.extend(
+            Record(SIGNATURE, [Section(S_SIGNATURE, u8(kind, 4) + b"key1" + bytes(32))], flags=0) for kind in (1, 200))))
+    good("no-digest", "A block whose flags say that it has no digest.")(
+        lambda: edited(lambda f: f.of(BLOCK).__dict__.update(flags=3, digest=0)))
+    file("no-digest-digest", "its flags", "A block whose flags say that it has no digest, and that has one.",
+         lambda f: f.of(BLOCK).__dict__.update(flags=3), "read")
+    good("section-optional", "Sections that a reader may skip, of the metadata and of a block's stage.")(
+        lambda: edited(lambda f: (f.of(META).sections.append(Section(99, b"later", coder=OPTIONAL)),
+                                  f.of(BLOCK).sections.append(Section(31, b"later", coder=OPTIONAL, stage=0))) and f))
+    file("section-optional-known", "marked as one to skip", "The metadata's section is marked as one that a reader may skip.",
+         lambda f: setattr(f.of(META).sections[0], "coder", OPTIONAL))
+    file("section-optional-first", "follows those", "A section that a reader may skip stands before another one.",
+         lambda f: f.of(SOURCE).sections.insert(0, Section(99, b"later", coder=OPTIONAL)))
+    unsupported("needs", "NEEDS", "Side data say that blocks stand on blocks before them.", "read")(
+        lambda: edited(lambda f: f.records.insert(len(f.records) - 2, Record(SIDE, [Section(NEEDS, u8(2, 4) + u32(1))], 0, 0))))
     unsupported("record-flags", "flag", "A reserved flag bit of the TABLE record is set.")(
         lambda: edited(lambda f: setattr(f.of(TABLE), "flags", 3)))
     unsupported("section-coder", "byte coder 9", "The metadata's byte coder is 9.")(
@@ -1190,6 +1255,21 @@ def record_files():
         s.coder, s.stored = 1, zstd(s.raw[:20]) + zstd(s.raw[20:])
     file("zstd-two-frames", "frame", "The metadata is two zstd frames.", two_frames)
 
+    def framed(name, sentence, change):
+        """The metadata in a frame of one raw block: descriptor, window, content."""
+        def make(f):
+            s = f.of(META).sections[0]
+            head = change(u8(0, 13 << 3))
+            block = (len(s.raw) << 3 | 1).to_bytes(3, "little") + s.raw
+            s.coder, s.stored = 1, b"\x28\xb5\x2f\xfd" + head + block
+        return name, sentence, make
+    name, sentence, make = framed("zstd-window", "The metadata's zstd frame has a window of 72 MiB.", lambda head: u8(0, 16 << 3 | 1))
+    file(name, "window over 64 MiB", sentence, make)
+    name, sentence, make = framed("zstd-dictionary", "The metadata's zstd frame names a dictionary.", lambda head: u8(1, 13 << 3, 7))
+    file(name, "has a dictionary", sentence, make)
+    good("zstd-window", "The metadata's zstd frame has a window of 64 MiB, the largest.")(
+        lambda: edited(framed("", "", lambda head: u8(0, 16 << 3))[2]))
+
 
 def own_files():
     def meta(name, words, sentence, value):
@@ -1225,34 +1305,72 @@ def own_files():
     tab("cells-huge", "more than the blocks", "2^63 cells.", at(T_PART + 16, u64(1 << 63)))
     tab("layer-part", "no part", "A layer of part 1, which is not there.", at(T_LAYER, u32(1)))
     tab("tensor-layer", "no layer", "A tensor of layer 1, which is not there.", at(T_TENSOR, u32(1)))
-    tab("tensor-twice", "two tensors", "Two K of one layer.", at(T_TENSOR + 56 + 4, u8(0)))
+    tab("tensor-twice", "two tensors", "Two K of one layer.", at(T_TENSOR + 64 + 4, u8(0)))
     tab("tensor-pipeline", "no pipeline", "A tensor of pipeline 1, which is not there.", at(T_TENSOR + 6, u16(1)))
-    tab("tensor-no-heads", "make no tensor", "A tensor of no heads.", at(T_TENSOR + 8, u64(0)))
-    tab("tensor-overflow", "make no tensor", "2^40 heads of 2^40 values.", at(T_TENSOR + 8, u64(1 << 40, 1 << 40)))
-    tab("tensor-row", "make no tensor", "A row of one byte more than 2^28.",
-        lambda raw: patch(patch(raw, T_TENSOR + 8, u64(1, (1 << 28) + 1)), T_TENSOR + 5, u8(U8)))
+    tab("tensor-no-heads", "make no tensor", "A tensor of no heads.", at(T_TENSOR + 16, u64(0)))
+    tab("tensor-overflow", "make no tensor", "2^40 heads of 2^40 values.", at(T_TENSOR + 16, u64(1 << 40, 1 << 40)))
+    tab("tensor-row", "make no tensor", "A row of one byte more than 2^26.",
+        lambda raw: patch(patch(raw, T_TENSOR + 16, u64(1, (1 << 26) + 1)), T_TENSOR + 5, u8(U8)))
     tab("tensor-block", "make no tensor", "Rows of 8 values in blocks of 32.", at(T_TENSOR + 5, u8(Q8_0)))
-    tab("region-beyond", "beyond", "The source region is one byte too short.", at(T_TENSOR + 48, u64(79)))
-    tab("region-stride", "beyond", "The last cell lies beyond the source region.", at(T_TENSOR + 24, u64(17)))
-    tab("region-overlap", "beyond", "Cells overlap in the source region.", at(T_TENSOR + 24, u64(15)))
+    tab("region-beyond", "beyond", "The source region is one byte too short.", at(T_TENSOR + 56, u64(79)))
+    tab("region-stride", "beyond", "The last cell lies beyond the source region.", at(T_TENSOR + 32, u64(17)))
+    tab("region-overlap", "beyond", "Cells overlap in the source region.", at(T_TENSOR + 32, u64(15)))
     tab("region-size", "region", "The source region of an 80-byte tensor is 2^47 bytes long.",
-        at(T_TENSOR + 48, u64(1 << 47)))
+        at(T_TENSOR + 56, u64(1 << 47)))
     tab("pipeline-empty", "stages", "A pipeline of no stages.", at(T_PIPELINE, u8(0)))
     tab("pipeline-long", "stages", "A pipeline of 19 stages.", at(T_PIPELINE, u8(19)))
     tab("pipeline-cut", "cut short", "Arguments of a stage reach beyond the table.", at(T_PIPELINE + 3, u8(200)))
     tab("pipeline-terminal", "terminal", "Two terminal stages in a row.",
         lambda raw: raw[:T_PIPELINE] + u8(2) + (u16(1) + u8(0)) * 2)
-    tab("pipeline-arguments", "malformed", "zstd:level=99.",
-        lambda raw: raw[:T_PIPELINE] + u8(1) + u16(2) + u8(8) + b"level=99")
     tab("pipelines", "too many pipelines", "1025 pipelines.",
         lambda raw: patch(raw, 12, u32(1025)) + raw[T_PIPELINE:] * 1024)
-    tab("pipeline-canonical", "canonical", "zstd:level=1, whose canonical text is empty.",
-        lambda raw: raw[:T_PIPELINE] + u8(1) + u16(2) + u8(7) + b"level=1")
-    unsupported("stage", "stage id 99", "A pipeline with stage 99.")(table(at(T_PIPELINE + 1, u16(99))))
+
+    def arguments(name, sentence, number, value):
+        tab("arguments-" + name, "malformed", sentence,
+            lambda raw: raw[:T_PIPELINE] + u8(1) + u16(number) + u8(len(value)) + value)
+    arguments("range", "zstd:level=99.", 2, varint(99))
+    arguments("none", "zstd without its level.", 2, b"")
+    arguments("more", "A byte follows zstd's level.", 2, b"\1\0")
+    arguments("varint", "A level in two bytes where one is enough.", 2, b"\x81\0")
+    arguments("word", "quant with scheme 4.", 8, u8(4, 4, 64, 2, 0, 0))
+    arguments("flag", "quant with a flag of 2.", 8, u8(0, 4, 64, 2, 2, 0))
+    arguments("real-cut", "outlier with four bytes of a share.", 9, bytes(4))
+    arguments("real-nan", "outlier with a share that is no number.", 9, f64(math.nan))
+    arguments("real-range", "outlier with a share of 0.6.", 9, f64(0.6))
+    bad("arguments-step", "no step", "code with a step of 0.", "read")(
+        table(lambda raw: raw[:T_PIPELINE] + u8(1) + u16(19) + u8(9) + f64(0) + u8(32)))
+    unsupported("stage", "stage 99", "A pipeline with stage 99: all but the rows of its tensors can be read.", "read")(
+        table(at(T_PIPELINE + 1, u16(99))))
+
+    @good("table-longer", "Entries of parts, layers and tensors are longer than this version knows.")
+    def _():
+        c = small()
+        c.more = 8, 4, 12
+        return c.file()
+    tab("table-shorter", "too short", "Entries of tensors are announced with 56 bytes.", at(24, u16(56)))
+
+    def rotated_file(rotations, heads=2, dim=4):
+        c = Cache([Part([0, 1])], [(0, 0, 0, 0)], [Tensor(0, 0, F16, heads, dim, rotation=1), Tensor(0, 1, F16, heads, dim)])
+        c.rotations = rotations
+        return c.file()
+    good("rotation", "K with a rotation that no stage of its pipeline asks for.")(lambda: rotated_file([(2, [1.0, 0.125])]))
+    good("rotation-profile", "The same with angles of a profile, which the rows do not need.")(lambda: rotated_file([(1, 2)]))
+    for name, sentence, rotations in (("pairing", "A pairing of 3.", [(3, [0.5])]), ("none", "No pairs.", [(1, [])]),
+                                      ("pairs", "Three pairs for heads of four channels.", [(1, [0.5] * 3)]),
+                                      ("angle", "An angle that is no number.", [(1, [math.nan])]),
+                                      ("angle-over", "An angle above 1.", [(1, [1.5])])):
+        bad("rotation-" + name, {"pairs": "fewer channels", "angle": "angle", "angle-over": "angle"}.get(name, "out of range"),
+            sentence)(lambda rotations=rotations: rotated_file(rotations))
+    bad("rotation-missing", "no rotation", "K has rotation 1, and there is none.")(lambda: rotated_file([]))
+    tab("rotations", "too many rotations", "1025 rotations.",
+        lambda raw: patch(raw, 16, u32(1025)) + (u8(1, 1) + u16(1)) * 1025)
+    tab("rotation-cut", "cut short", "A rotation without its angles.", lambda raw: patch(raw, 16, u32(1)) + u8(1, 0) + u16(2))
     unsupported("part-kind", "part kind 5", "A part of kind 5.")(table(at(T_PART, u8(5))))
     unsupported("layer-kind", "layer kind 5", "A layer of kind 5.")(table(at(T_LAYER + 8, u8(5))))
     unsupported("role", "role 7", "A tensor of role 7.")(table(at(T_TENSOR + 4, u8(7))))
     unsupported("dtype", "dtype 7", "A tensor of dtype 7.")(table(at(T_TENSOR + 5, u8(7))))
+    unsupported("table-reserved", "reserved", "The reserved bytes behind the sizes of entries are set.")(table(at(26, u16(1))))
+    unsupported("tensor-reserved", "reserved", "A reserved byte of a tensor is set.")(table(at(T_TENSOR + 15, u8(1))))
     unsupported("part-reserved", "reserved", "A reserved byte of a part is set.")(table(at(T_PART + 1, u8(1))))
     unsupported("part-reserved-word", "reserved", "The reserved word of a part is set.")(
         table(at(T_PART + 12, u32(1))))
@@ -1759,39 +1877,39 @@ FINITE = 5, b""
 
 
 def sink(args):
-    return 6, args.encode()
+    return stored_stage(6, args)
 
 
 def tail(args):
-    return 7, args.encode()
+    return stored_stage(7, args)
 
 
 def quant(args):
-    return 8, args.encode()
+    return stored_stage(8, args)
 
 
 def outlier(args):
-    return 9, args.encode()
+    return stored_stage(9, args)
 
 
 def lowrank(args):
-    return 10, args.encode()
+    return stored_stage(10, args)
 
 
 def prune(args):
-    return 11, args.encode()
+    return stored_stage(11, args)
 
 
 def saliency(args):
-    return 12, args.encode()
+    return stored_stage(12, args)
 
 
 def merge(args):
-    return 13, args.encode()
+    return stored_stage(13, args)
 
 
 def project(args):
-    return 14, args.encode()
+    return stored_stage(14, args)
 
 
 def round32(exact):
@@ -2569,9 +2687,8 @@ def merge_files():
 
 def project_files():
     """What can be told of HIDDEN without weights."""
-    def side(norm=0, pairing=1, rotated=2, epsilon=0.0, steps=(0.5, 0.75), tensor=1, d=4):
-        return (u32(tensor, d) + bytes(range(1, 33)) + u8(norm, pairing) + u16(rotated) +
-                struct.pack(f"<f{len(steps)}d", epsilon, *steps))
+    def side(norm=0, epsilon=0.0, filling=bytes(3), tensor=1, d=4):
+        return u32(tensor, d) + bytes(range(1, 33)) + u8(norm) + filling + struct.pack("<f", epsilon)
 
     def projected(name, words, sentence, value, role=0):
         @bad("project-" + name, words, sentence, "read")
@@ -2582,17 +2699,15 @@ def project_files():
                           ((1, 6, F32, 1, 4, 1), states, [Section(RAW, b"".join(states), stage=0)], [])],
                          ((project("hidden"),), (STORE,)), range(5), [(0, 0, 0, 0), (0, 0, 4, 0)])
     projected("empty", "HIDDEN", "HIDDEN of no bytes.", b"")
-    projected("long", "HIDDEN", "A byte follows the angle.", side() + b"\0")
-    projected("rotated-odd", "HIDDEN", "Three rotated channels.", side(rotated=3, steps=(0.5,) * 3))
-    projected("pairing", "HIDDEN", "A pairing of 3.", side(pairing=3))
-    projected("v-rotated", "HIDDEN", "Rotated channels of V.", side(), 1)
+    projected("long", "HIDDEN", "A byte follows the epsilon.", side() + b"\0")
     projected("norm", "HIDDEN", "A norm of 2.", side(norm=2))
-    projected("angle", "HIDDEN", "A cosine that is no number.", side(steps=(math.nan, 0.5)))
+    projected("filling", "HIDDEN", "A byte between norm and epsilon is set.", side(filling=b"\0\0\1"))
+    projected("epsilon", "HIDDEN", "An epsilon below 0.", side(epsilon=-1.0))
 
 
 # --- cross, and the profiles it predicts with (codecs/stages/cross/cross.md, derope.md 3, kvc-profile(5)) ---
 
-CROSS, PREDICT, DEROPE, INPUTS, S_ROPE = (20, b""), (21, b""), (15, b""), 22, 21
+CROSS, PREDICT, DEROPE, INPUTS = stored_stage(20), stored_stage(21), stored_stage(15), 22
 MISSING = 2**32 - 1
 
 
@@ -2843,8 +2958,8 @@ class Ahead(Model):
         return out
 
 
-def inputs_section(rotation, named, filling=bytes(3)):
-    return Section(INPUTS, u8(rotation) + filling + u32(*named), stage=0)
+def inputs_section(named):
+    return Section(INPUTS, u32(*named), stage=0)
 
 
 class Crossed:
@@ -2917,16 +3032,27 @@ class Crossed:
 
     def side(self, i, named):
         del i
-        return [inputs_section(self.rotation, named)]
+        return [inputs_section(named)]
+
+    def turns(self, n, v, rotations):
+        """The rotation of K or V of a layer, which joins the list."""
+        if v or not self.rotation or not self.profile.angles[n]:
+            return 0
+        rotation = self.rotation, len(self.profile.angles[n])
+        if rotation not in rotations:
+            rotations.append(rotation)
+        return rotations.index(rotation) + 1
 
     def file(self, change=None, layers=None, parts=None, profile=None):
         """profile: the bytes of the PROFILE record, b"" for none."""
         indexes = sorted({n for n, *_ in self.tensors})
+        rotations = []
         tensors = [Tensor(indexes.index(n), v, dtype, self.profile.heads, self.profile.dim,
-                          2 if isinstance(how, Quant) else int(how is not None), rows)
+                          2 if isinstance(how, Quant) else int(how is not None), rows, rotation=self.turns(n, v, rotations))
                    for (n, v, dtype, how), rows in zip(self.tensors, self.rows)]
         lines = (self.LINE, (STORE,), (quant("token:bits=4:g=4"),))
         c = Cache(parts or [self.part], layers or [(0, n, 0, 0) for n in indexes], tensors, meta=self.meta, pipelines=lines)
+        c.rotations = rotations
         c.coded = dict(enumerate(self.coders))
         c.same = {(i, 0): [entry] for i, entry in self.same.items()}
         f = c.file()
@@ -2984,19 +3110,9 @@ class Predicted(Crossed):
         self.coders.append(code)
 
     def side(self, i, named):
-        n, v = self.tensors[i][:2]
-        rope = [Section(S_ROPE, u8(self.rotation, 1) + u16(len(self.profile.angles[n])), stage=0)]
-        inputs = inputs_section(self.rotation, named)
+        inputs = inputs_section(named)
         inputs.stage = 1
-        return (rope if not v and self.rotation and self.profile.angles[n] else []) + ([inputs] if named else [])
-
-    def file(self, change=None, **options):
-        def with_rope(f):
-            for i, named in enumerate(self.named):
-                if not named and self.tensors[i][3] is None and (sections := self.side(i, named)):
-                    f.records.insert(f.records.index(block_of(f, tensor=i)), Record(SIDE, sections, i, 0))
-            return (change(f) or f) if change else f
-        return super().file(with_rope, **options)
+        return [inputs]
 
 
 ANGLES = [[1.0, 0.03125], [0.75, 0.1]]
@@ -3057,18 +3173,14 @@ def cross_files():
         """Of K and V of two layers; the tensor that change() is about is 3 where not said."""
         bad("cross-" + name, words, sentence, "read")(lambda: Crossed(Profile(ANGLES), four(BF16)).file(change, **options))
 
-    def inputs(name, words, sentence, *named, rotation=1, filling=bytes(3), tensor=3):
-        new = u8(rotation) + filling + u32(*named)
-        broken("inputs-" + name, words, sentence, other_bytes(INPUTS, lambda b: new, tensor=tensor))
+    def inputs(name, words, sentence, *named, tensor=3):
+        broken("inputs-" + name, words, sentence, other_bytes(INPUTS, lambda b: u32(*named), tensor=tensor))
 
     for name, sentence, size in (("empty", "INPUTS of no bytes.", 0), ("short", "INPUTS of three bytes.", 3),
-                                 ("none", "INPUTS that names no tensor.", 4), ("cut", "INPUTS of an entry and a half.", 10)):
+                                 ("cut", "INPUTS of an entry and a half.", 6)):
         broken("inputs-" + name, "INPUTS", sentence,
                other_bytes(INPUTS, lambda b, size=size: (b + bytes(8))[:size], tensor=3))
     inputs("many", "INPUTS", "17 entries.", 0, 1, 2, *[MISSING] * 14)
-    inputs("filling", "INPUTS", "The first of the three zero bytes is 1.", 0, 1, 2, filling=b"\1\0\0")
-    inputs("filling-last", "INPUTS", "The last of the three zero bytes is 128.", 0, 1, 2, filling=b"\0\0\x80")
-    inputs("rotation", "INPUTS", "Rotation 3.", 0, 1, 2, rotation=3)
     inputs("self", "INPUTS", "K names itself.", 0, 2, tensor=2)
     inputs("later", "INPUTS", "K names V of its layer, which comes later.", 0, 3, tensor=2)
     inputs("beyond", "INPUTS", "A tensor 4, which is not there.", 0, 1, 4)
@@ -3155,19 +3267,20 @@ def predict_files():
     def broken(name, words, sentence, change=None, **options):
         bad("predict-" + name, words, sentence, "read")(lambda: Predicted(Profile(ANGLES), four(BF16), **options).file(change))
 
-    def no_rope(f):
-        side = next(r for r in f.records if r.kind == SIDE and r.subject == 2)
-        side.sections = [x for x in side.sections if x.kind != S_ROPE]
-
     broken("residual-missing", "basis for what is predicted", "A profile without bases of what predictions leave.",
            residual=False)
-    broken("rope-kept", "before RoPE", "K that is predicted, but has no section ROPE.", no_rope)
+
+    @bad("predict-rope-kept", "before RoPE", "K with a rotation is predicted without derope before.", "read")
+    def _():
+        x = Predicted(Profile(ANGLES), four(BF16))
+        x.LINE = FINITE, PREDICT, STORE
+        return x.file()
     broken("block-section", "more than are due", "A block has a section of the stage.",
-           lambda f: more(Section(INPUTS, u8(1, 0, 0, 0) + u32(0), stage=1), 3, 0)(f))
+           lambda f: more(Section(INPUTS, u32(0), stage=1), 3, 0)(f))
     broken("inputs-later", "INPUTS", "K names V of its layer, which comes later.",
-           other_bytes(INPUTS, lambda b: b[:4] + u32(0, 3), tensor=2))
-    broken("inputs-role", "INPUTS", "V of the layer before where K is due.", other_bytes(INPUTS, lambda b: b[:4] + u32(1, 0, 2), tensor=3))
-    broken("inputs-cut", "INPUTS", "INPUTS of an entry and a half.", other_bytes(INPUTS, lambda b: b[:10], tensor=3))
+           other_bytes(INPUTS, lambda b: u32(0, 3), tensor=2))
+    broken("inputs-role", "INPUTS", "V of the layer before where K is due.", other_bytes(INPUTS, lambda b: u32(1, 0, 2), tensor=3))
+    broken("inputs-cut", "INPUTS", "INPUTS of an entry and a half.", other_bytes(INPUTS, lambda b: b[:6], tensor=3))
 
 
 def lossy_files():

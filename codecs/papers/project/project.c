@@ -40,26 +40,11 @@ static int hidden(const struct kvc_stage_args *args, uint32_t layer, uint32_t la
 /* The HIDDEN section, read. */
 struct plan {
     uint32_t from;
-    size_t in, rotated;
-    enum kvc_pairing pairing;
+    size_t in;
     int norm;
     float epsilon;
     uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
-    const uint8_t *steps; /* f64 pairs */
 };
-
-static void put_double(uint8_t *p, double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    put_u64(p, bits);
-}
-
-static double get_double(const uint8_t *p) {
-    const uint64_t bits = get_u64(p);
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* --- encoding --- */
 
@@ -98,32 +83,27 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
                         "the file does not say whether hidden states are stored before or after "
                         "the norm: give norm=none "
                         "or norm=rms");
-    if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->rope.pairing)) return 0;
-    const struct kvc_rope_facts *r = &s->rope;
-    if (r->type != KVC_ROPE_TYPE_DEFAULT && r->type != KVC_ROPE_TYPE_LINEAR)
+    if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->rope.pairing) || like->turn)
+        return 0;
+    if (s->rope.type != KVC_ROPE_TYPE_DEFAULT && s->rope.type != KVC_ROPE_TYPE_LINEAR)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "RoPE of type '%s' cannot be rebuilt, only default and linear",
-                        kvc_rope_type_name(r->type));
-    if (!(r->theta > 1) || !r->dim || r->dim % 2 || r->dim > like->shape.dim)
-        return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
-                             "the base or the dimension of RoPE is unknown");
-    return 0;
+                        kvc_rope_type_name(s->rope.type));
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_MODEL,
+                         "the base or the dimension of RoPE is unknown");
 }
 
 static int project_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                          const struct kvc_block *like, void **state, struct kvc_error *e) {
     if (check_source(args, x, like, e)) return -1;
     const struct kvc_rebuild_source *source = x->source;
-    const int turns = like->role == KVC_SELECT_K && kvc_pairing_turns(source->rope.pairing) &&
-                      !source->is_hidden;
     const int norm = !source->is_hidden &&
                      (args->i[NORM] == NORM_RMS || (args->i[NORM] == NORM_AUTO && !source->normed));
-    const size_t rotated = turns ? (size_t)source->rope.dim : 0;
     struct kvc_matrix m = {.weight = NULL};
     struct state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "a projection");
     *state = s;
-    s->size = HEADER + 8 * rotated;
+    s->size = HEADER;
     if (!(s->section = calloc(1, s->size))) return kvc_fail_memory(e, "a projection");
     if (!source->is_hidden) {
         if (source->rebuild->matrix(source->rebuild, source->in, &m, e)) return -1;
@@ -137,17 +117,9 @@ static int project_begin(const struct kvc_stage_args *args, const struct kvc_enc
     put_u32(s->section, source->from);
     put_u32(s->section + 4, (uint32_t)source->in);
     s->section[40] = (uint8_t)norm;
-    s->section[41] = (uint8_t)(turns ? source->rope.pairing : 0);
-    put_u16(s->section + 42, (uint16_t)rotated);
     uint32_t epsilon;
     memcpy(&epsilon, &m.epsilon, sizeof epsilon);
     if (norm) put_u32(s->section + 44, epsilon);
-    for (size_t i = 0; i < rotated / 2; i++) {
-        const double angle = pow(source->rope.theta, -2.0 * (double)i / (double)rotated) /
-                             (source->rope.factor > 0 ? source->rope.factor : 1);
-        put_double(s->section + HEADER + 16 * i, cos(angle));
-        put_double(s->section + HEADER + 16 * i + 8, sin(angle));
-    }
     s->one = (struct kvc_section){.type = KVC_SECTION_HIDDEN,
                                   .size = (uint32_t)s->size,
                                   .raw_size = s->size,
@@ -171,8 +143,8 @@ static int copies(const struct plan *p) {
     return memcmp(p->fingerprint, none, sizeof none) == 0;
 }
 
-static int read_plan(struct plan *p, const struct kvc_stored *stored, const struct kvc_shape *shape,
-                     unsigned role, struct kvc_error *e) {
+static int read_plan(struct plan *p, const struct kvc_stored *stored, unsigned role,
+                     struct kvc_error *e) {
     const struct kvc_section *s;
     if (stored->n && kvc_section_none_left(stored->section, stored->section + stored->n, e))
         return -1;
@@ -180,57 +152,16 @@ static int read_plan(struct plan *p, const struct kvc_stored *stored, const stru
     if (s->size < HEADER) return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is too short");
     const uint8_t *d = s->data;
     const uint32_t epsilon = get_u32(d + 44);
-    *p = (struct plan){.from = get_u32(d),
-                       .in = get_u32(d + 4),
-                       .norm = d[40],
-                       .pairing = (enum kvc_pairing)d[41],
-                       .rotated = get_u16(d + 42),
-                       .steps = d + HEADER};
+    *p = (struct plan){.from = get_u32(d), .in = get_u32(d + 4), .norm = d[40]};
     memcpy(p->fingerprint, d + 8, KVC_FINGERPRINT_BYTES);
     memcpy(&p->epsilon, &epsilon, sizeof epsilon);
-    if (s->size != HEADER + 8 * p->rotated || p->rotated % 2 || p->rotated > shape->dim ||
-        d[40] > 1 || (p->pairing && !kvc_pairing_turns(p->pairing)) ||
-        (p->rotated != 0) != (p->pairing != 0) || (p->rotated && role != KVC_SELECT_K) || !p->in ||
-        p->in > 1 << 24 || !isfinite(p->epsilon) || p->epsilon < 0)
+    if (s->size != HEADER || d[40] > 1 || d[41] || d[42] || d[43] || !p->in || p->in > 1 << 24 ||
+        !isfinite(p->epsilon) || p->epsilon < 0)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN is out of range");
     /* hidden states out of others are copies; K and V never are */
-    if (copies(p) != (role == 0) || (copies(p) && (p->norm || p->rotated)))
+    if (copies(p) != (role == 0) || (copies(p) && p->norm))
         return kvc_fail(e, KVC_ERR_DAMAGED, "section HIDDEN has the fingerprint of something else");
-    for (size_t i = 0; i < p->rotated; i++)
-        if (!(fabs(get_double(p->steps + 8 * i)) <= 1))
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "section HIDDEN: a cosine or sine is not between -1 and 1");
     return 0;
-}
-
-/* The base to the power of a position, as cosine and sine (project.md, 3). */
-static void power(const uint8_t *step, uint64_t position, float *cosine, float *sine) {
-    double c = 1, s = 0, bc = get_double(step), bs = get_double(step + 8);
-    for (; position; position >>= 1) {
-        if (position & 1) {
-            const double next = c * bc - s * bs;
-            s = c * bs + s * bc;
-            c = next;
-        }
-        const double next = bc * bc - bs * bs;
-        bs = bc * bs + bs * bc;
-        bc = next;
-    }
-    *cosine = (float)c;
-    *sine = (float)s;
-}
-
-static void project_turn(const struct plan *p, float *row, size_t heads, size_t dim,
-                         const float *cosine, const float *sine) {
-    const size_t half = p->rotated / 2;
-    for (size_t h = 0; h < heads; h++)
-        for (size_t i = 0; i < half; i++) {
-            float *u = row + h * dim + kvc_pair_first(p->pairing, i),
-                  *v = row + h * dim + kvc_pair_second(p->pairing, i, half);
-            const float a = *u, b = *v;
-            *u = a * cosine[i] - b * sine[i];
-            *v = b * cosine[i] + a * sine[i];
-        }
 }
 
 static void norm_row(const struct plan *p, const struct kvc_matrix *m, float *x) {
@@ -240,17 +171,12 @@ static void norm_row(const struct plan *p, const struct kvc_matrix *m, float *x)
     kvc_kernels_get()->multiply(x, m->norm, p->in);
 }
 
-/* Row t of the block, out of its hidden state x, into y. */
-static void rebuild_row(const struct plan *p, const struct kvc_matrix *m,
-                        const struct kvc_shape *shape, float *x, uint64_t position, float *y,
-                        float *angles) {
-    const size_t out = (size_t)(shape->heads * shape->dim), half = p->rotated / 2;
+/* Rebuilds a row out of its hidden state x into y, K before RoPE. */
+static void rebuild_row(const struct plan *p, const struct kvc_matrix *m, size_t out, float *x,
+                        float *y) {
     if (p->norm) norm_row(p, m, x);
     kvc_kernels_get()->multiply_rows(y, x, m->weight, p->in, out, out);
     if (m->bias) kvc_kernels_get()->add_scaled(y, m->bias, 1, out);
-    for (size_t i = 0; i < half; i++)
-        power(p->steps + 16 * i, position, &angles[i], &angles[half + i]);
-    if (half) project_turn(p, y, (size_t)shape->heads, (size_t)shape->dim, angles, angles + half);
 }
 
 /* Rebuilds the block's rows, and adds them to the matrix (sign 1), subtracts them (-1), or puts
@@ -260,13 +186,17 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
     const size_t rows = (size_t)block->shape.tokens,
                  out = (size_t)(block->shape.heads * block->shape.dim);
     const int copied = copies(p);
+    const struct kvc_rope_facts *turn = copied ? NULL : block->turn;
     struct kvc_matrix m = {.weight = NULL};
+    struct kvc_rope rope = {.half = 0};
     float *x = (float *)(void *)block->rows;
     if (!r)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "hidden states and weights are needed to rebuild this");
     if (copied && p->in != out)
         return kvc_fail(e, KVC_ERR_DAMAGED, "hidden states of other layers have other sizes");
+    if (turn && (!turn->angle || 2 * turn->half > block->shape.dim))
+        return kvc_fail(e, KVC_ERR_MODEL, "the angles of the tensor's RoPE are missing");
     if (!copied && r->matrix(r, p->in, &m, e)) return -1;
     int status = 0;
     if (!copied && memcmp(m.fingerprint, p->fingerprint, sizeof p->fingerprint) != 0)
@@ -275,23 +205,31 @@ static int rebuild(const struct plan *p, struct kvc_block *block, float sign, st
                      "these are not the weights that the file was packed with (other fingerprint)");
     if (!status && p->norm && !m.norm)
         status = kvc_fail(e, KVC_ERR_MODEL, "the weights have no norm");
-    float *hidden = kvc_alloc(rows * p->in + out + p->rotated, sizeof *hidden);
+    float *hidden = kvc_alloc(rows * p->in + out, sizeof *hidden);
     if (!status && !hidden) status = kvc_fail_memory(e, "hidden states");
     if (!status) status = r->hidden(r, p->from, block->row, rows, p->in, hidden, e);
-    float *y = hidden ? hidden + rows * p->in : NULL, *angles = y ? y + out : NULL;
+    if (!status && turn) status = kvc_rope_init(&rope, turn->angle, turn->half, turn->pairing, e);
+    float *y = hidden ? hidden + rows * p->in : NULL;
     for (size_t t = 0; t < rows && !status; t++) {
         const int64_t position = r->position[block->row[t]];
         float *to = x + t * out, *from = hidden + t * p->in;
-        if (position < 0)
-            status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0", (long long)position);
-        else if (copied) memcpy(y, from, out * sizeof *y);
-        else rebuild_row(p, &m, &block->shape, from, (uint64_t)position, y, angles);
-        if (status) break;
+        if (position < 0 || (turn && position >= KVC_ROPE_POSITIONS)) {
+            status = kvc_fail(e, KVC_ERR_DAMAGED, "position %lld is below 0 or from 2^32 on",
+                              (long long)position);
+            break;
+        }
+        if (copied) memcpy(y, from, out * sizeof *y);
+        else rebuild_row(p, &m, out, from, y);
+        if (turn) {
+            kvc_rope_at(&rope, position);
+            kvc_rope_turn(&rope, y, (size_t)block->shape.heads, (size_t)block->shape.dim);
+        }
         /* of states that are not finite */
         for (size_t i = 0; i < out; i++) y[i] = isfinite(y[i]) ? y[i] : 0;
         if (sign == 0) memcpy(to, y, out * sizeof *to);
         else kvc_kernels_get()->add_scaled(to, y, sign, out);
     }
+    kvc_rope_free(&rope);
     free(hidden);
     if (m.weight) r->release(r, &m);
     return status;
@@ -304,8 +242,8 @@ static int project_encode(const struct kvc_stage_args *args, void *state, struct
     (void)args, (void)stage, (void)out;
     if (!block->residual || !block->shape.tokens) return 0;
     block->rebuild = block->encoding->source->rebuild;
-    return read_plan(&p, &s->stored, &block->shape, block->role, e) ? -1
-                                                                    : rebuild(&p, block, -1, e);
+    if (read_plan(&p, &s->stored, block->role, e)) return -1;
+    return rebuild(&p, block, -1, e);
 }
 
 static int project_decode(const struct kvc_stage_args *args, const struct kvc_stored *stored,
@@ -315,9 +253,8 @@ static int project_decode(const struct kvc_stage_args *args, const struct kvc_st
     if (!block->shape.tokens)
         return stored->n ? kvc_section_none_left(stored->section, stored->section + stored->n, e)
                          : 0;
-    return read_plan(&p, stored, &block->shape, block->role, e)
-               ? -1
-               : rebuild(&p, block, block->residual ? 1 : 0, e);
+    if (read_plan(&p, stored, block->role, e)) return -1;
+    return rebuild(&p, block, block->residual ? 1 : 0, e);
 }
 
 const struct kvc_stage kvc_stage_project = {

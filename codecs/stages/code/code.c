@@ -25,7 +25,7 @@ enum { LENGTH_BITS = KVC_CODE_LENGTH_BITS };
 
 static const struct kvc_arg arguments[N_ARGS] = {
     [STEP] = {.key = "step", .kind = KVC_ARG_REAL, .least = 0, .most = 1e6, .otherwise = 0},
-    [KLD] = {.key = "kld", .kind = KVC_ARG_REAL, .least = 0, .most = 100, .otherwise = 0},
+    [KLD] = {.key = "kld", .kind = KVC_ARG_REAL, .least = 0, .most = 100, .encoder = 1},
     [LANES] = {.key = "lanes", .min = 1, .max = KVC_RANS_LANES, .fallback = KVC_RANS_LANES},
 };
 

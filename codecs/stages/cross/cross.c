@@ -27,13 +27,14 @@ static void cross_describe(const struct kvc_stored *stored, unsigned role,
 /* --- predictions --- */
 
 /* Rotates predicted rows of K to their positions. */
-static int turn_rows(const struct kvc_block *block, enum kvc_pairing rotation, float *rows,
-                     struct kvc_error *e) {
-    const struct kvc_profile_part *part = block->profile;
+static int turn_rows(const struct kvc_block *block, float *rows, struct kvc_error *e) {
+    const struct kvc_rope_facts *turn = block->turn;
     const size_t heads = (size_t)block->shape.heads, dim = (size_t)block->shape.dim;
     struct kvc_rope rope;
-    if (block->role != KVC_SELECT_K || rotation == KVC_PAIRING_UNKNOWN || !part->angle) return 0;
-    if (kvc_rope_init(&rope, part->angle, part->half, rotation, e)) return -1;
+    if (!turn) return 0;
+    if (!turn->angle)
+        return kvc_fail(e, KVC_ERR_MODEL, "the profile has not the angles of the tensor's RoPE");
+    if (kvc_rope_init(&rope, turn->angle, turn->half, turn->pairing, e)) return -1;
     for (size_t i = 0; i < block->shape.tokens; i++) {
         kvc_rope_at(&rope, kvc_block_position(block, i));
         kvc_rope_turn(&rope, rows + i * heads * dim, heads, dim);
@@ -48,7 +49,7 @@ static float *predict(const struct kvc_ahead *ahead, const struct kvc_ahead_inpu
                       const struct kvc_block *block, struct kvc_error *e) {
     float *values = kvc_ahead_predict(ahead, x, block, e);
     if (!values) return NULL;
-    if (turn_rows(block, x->rotation, values, e)) {
+    if (turn_rows(block, values, e)) {
         free(values);
         return NULL;
     }

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { HEADER = 4, ENTRY = 4 };
+enum { ENTRY = 4 };
 
 /* Returns 1 where a profile describes rows of this shape: no stage before has taken channels out.
  */
@@ -24,7 +24,6 @@ int kvc_ahead_begin(const struct kvc_encoding *x, const struct kvc_block *like, 
     struct kvc_ahead_state *s = calloc(1, sizeof *s);
     if (!s) return kvc_fail_memory(e, "inputs");
     s->ahead = x->ahead->ahead;
-    s->inputs.rotation = x->ahead->rotation;
     s->inputs.n = x->ahead->n;
     int any = 0;
     for (size_t i = 0; i < s->inputs.n; i++) {
@@ -40,13 +39,11 @@ int kvc_ahead_begin(const struct kvc_encoding *x, const struct kvc_block *like, 
 int kvc_ahead_settle(const struct kvc_stage_args *args, void *state, uint8_t stage,
                      struct kvc_sections *side, struct kvc_error *e) {
     const struct kvc_ahead_state *s = state;
-    uint8_t bytes[HEADER + ENTRY * KVC_AHEAD_MOST] = {0};
+    uint8_t bytes[ENTRY * KVC_AHEAD_MOST];
     (void)args;
     if (!s) return 0;
-    bytes[0] = (uint8_t)s->inputs.rotation;
-    for (size_t i = 0; i < s->inputs.n; i++) put_u32(bytes + HEADER + ENTRY * i, s->inputs.from[i]);
-    return kvc_sections_add(side, KVC_SECTION_INPUTS, stage, 0, bytes, HEADER + ENTRY * s->inputs.n,
-                            0, e);
+    for (size_t i = 0; i < s->inputs.n; i++) put_u32(bytes + ENTRY * i, s->inputs.from[i]);
+    return kvc_sections_add(side, KVC_SECTION_INPUTS, stage, 0, bytes, ENTRY * s->inputs.n, 0, e);
 }
 
 int kvc_ahead_read(const struct kvc_stored *stored, struct kvc_ahead_inputs *to,
@@ -56,12 +53,10 @@ int kvc_ahead_read(const struct kvc_stored *stored, struct kvc_ahead_inputs *to,
                                                    e);
     if (!s) return -1;
     const uint8_t *p = s->data;
-    to->n = (s->size - HEADER) / ENTRY;
-    if (s->size <= HEADER || s->size % ENTRY || to->n > KVC_AHEAD_MOST ||
-        p[0] > KVC_PAIRING_INTERLEAVED || p[1] || p[2] || p[3])
+    to->n = s->size / ENTRY;
+    if (!to->n || s->size % ENTRY || to->n > KVC_AHEAD_MOST)
         return kvc_fail(e, KVC_ERR_DAMAGED, "section INPUTS is out of range");
-    to->rotation = (enum kvc_pairing)p[0];
-    for (size_t i = 0; i < to->n; i++, p += ENTRY) to->from[i] = get_u32(p + HEADER);
+    for (size_t i = 0; i < to->n; i++, p += ENTRY) to->from[i] = get_u32(p);
     return 1;
 }
 
@@ -82,7 +77,7 @@ float *kvc_ahead_predict(const struct kvc_ahead *ahead, const struct kvc_ahead_i
         }
     float *values = kvc_alloc(rows, width * sizeof *values);
     if (!values) kvc_fail_memory(e, "predictions");
-    else if (ahead->rows(ahead, x->from, x->n, x->rotation, block->row, (size_t)rows, values, e)) {
+    else if (ahead->rows(ahead, x->from, x->n, block->row, (size_t)rows, values, e)) {
         free(values);
         values = NULL;
     }

@@ -18,15 +18,14 @@ static const struct kvc_arg arguments[N_ARGS] = {
 };
 
 /* Returns 1 where rows of a block stand as predictions do: K before RoPE. */
-static int stands_before_rope(const struct kvc_block *block, enum kvc_pairing rotation) {
-    return block->role != KVC_SELECT_K || rotation == KVC_PAIRING_UNKNOWN ||
-           !block->profile->angle || block->before_rope;
+static int stands_before_rope(const struct kvc_block *block) {
+    return !block->turn || block->before_rope;
 }
 
 static int predict_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                          const struct kvc_block *like, void **state, struct kvc_error *e) {
     if (!like->profile || !like->profile->residual || !x->ahead ||
-        !stands_before_rope(like, x->ahead->rotation))
+        !stands_before_rope(like))
         return 0;
     return kvc_ahead_begin(x, like, (uint32_t)args->i[EVERY], state, e);
 }
@@ -58,7 +57,7 @@ static int predict_open(const struct kvc_stage_args *args, const struct kvc_stor
         return kvc_fail(
             e, KVC_ERR_DAMAGED,
             "section INPUTS names tensors, but the profile has no basis for what is predicted");
-    if (!stands_before_rope(block, inputs.rotation))
+    if (!stands_before_rope(block))
         return kvc_fail(e, KVC_ERR_DAMAGED, "K is predicted before RoPE is undone");
     block->profile = block->profile->residual;
     return 0;

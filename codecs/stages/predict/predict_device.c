@@ -58,16 +58,14 @@ int kvc_predict_lower(struct kvc_predict_op *to, const struct kvc_ahead_inputs *
     return to->inputs ? 0 : -1;
 }
 
-int kvc_predict_lower_turn(struct kvc_turn_op *to, const struct kvc_ahead_inputs *inputs,
-                           const struct kvc_block *block, struct kvc_program *program,
-                           struct kvc_error *e) {
-    const struct kvc_profile_part *part = block->profile;
+int kvc_predict_lower_turn(struct kvc_turn_op *to, const struct kvc_block *block,
+                           struct kvc_program *program, struct kvc_error *e) {
+    const struct kvc_rope_facts *turn = block->turn;
     const uint64_t rows = block->shape.tokens;
     int64_t position[KVC_MAX_BLOCK_ROWS];
-    if (block->role != KVC_SELECT_K || inputs->rotation == KVC_PAIRING_UNKNOWN || !part->angle)
-        return 0;
-    if (2 * part->half > block->shape.dim) return 1;
+    if (!turn) return 0;
+    if (!turn->angle || 2 * turn->half > block->shape.dim) return 1;
     for (uint64_t i = 0; i < rows; i++) position[i] = kvc_block_position(block, i);
-    return kvc_turn_lower(to, part->angle, part->half, inputs->rotation, position, (size_t)rows,
+    return kvc_turn_lower(to, turn->angle, turn->half, turn->pairing, position, (size_t)rows,
                           program, e);
 }

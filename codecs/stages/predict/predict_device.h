@@ -15,8 +15,7 @@ int kvc_predict_lower(struct kvc_predict_op *to, const struct kvc_ahead_inputs *
                       struct kvc_error *e);
 /* Fills in the operands that rotate predictions to the rows' positions; leaves them 0 where RoPE
  * does not rotate the rows. Returns as kvc_turn_lower() does. */
-int kvc_predict_lower_turn(struct kvc_turn_op *to, const struct kvc_ahead_inputs *inputs,
-                           const struct kvc_block *block, struct kvc_program *program,
-                           struct kvc_error *e);
+int kvc_predict_lower_turn(struct kvc_turn_op *to, const struct kvc_block *block,
+                           struct kvc_program *program, struct kvc_error *e);
 
 #endif

@@ -55,7 +55,7 @@ static int lower_rows(const struct kvc_split *s, const struct kvc_block *block,
                                  .half = 1u << f->shift >> 1};
     if (program->in_part) return 1; /* a stream needs the inputs of all rows before it */
     int status = kvc_predict_lower(&like.predict, inputs, block, program, e);
-    if (!status) status = kvc_predict_lower_turn(&like.turn, inputs, block, program, e);
+    if (!status) status = kvc_predict_lower_turn(&like.turn, block, program, e);
     if (status) return status;
     if (!(like.to = split->model = kvc_program_scratch(program, sizeof(uint32_t) * s->values, e)))
         return -1;
