@@ -312,6 +312,16 @@ static int writer_describe(const struct writer *w, const char *recipe, struct kv
     return name_space(w, meta, e);
 }
 
+/* Returns 1 if a stage of the pipeline undoes the rotation of K. Predictions do, by a profile. */
+static int asks_turns(const struct kvc_pipeline *line, int predicts) {
+    for (unsigned i = 0; i < line->n; i++) {
+        const unsigned flags = line->step[i].stage->flags;
+        if (!(flags & (KVC_STAGE_POSITIONS | KVC_STAGE_REBUILDS))) continue;
+        if (predicts || !(flags & KVC_STAGE_AHEAD)) return 1;
+    }
+    return 0;
+}
+
 /* Finds how the engine rotated K, if a stage asks that. */
 static int find_turns(struct writer *w, struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
@@ -321,8 +331,7 @@ static int find_turns(struct writer *w, struct kvc_error *e) {
     w->angles = kvc_alloc_zeros((uint64_t)c->n_tensors + 1, sizeof *w->angles);
     if (!w->turn || !w->angles) return kvc_fail_memory(e, "RoPE");
     for (uint32_t i = 0; i < w->plan.n_pipelines; i++)
-        asked |= kvc_pipeline_has(&w->plan.pipeline[i],
-                                  KVC_STAGE_POSITIONS | KVC_STAGE_REBUILDS);
+        asked |= asks_turns(&w->plan.pipeline[i], profile != NULL);
     for (uint32_t t = 0; t < c->n_tensors && asked; t++) {
         const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];
         const struct kvc_profile_part *part = NULL;

@@ -329,7 +329,7 @@ static inline void assert_records_fill(const struct kvc_cache *c, size_t size) {
         blocks += info.type == KVC_RECORD_BLOCK ? info.size : 0;
     }
     for (uint32_t t = 0; t < c->n_tensors; t++) stored += kvc_container_stored(c, t);
-    assert_int_equal(at + 32, size);
+    assert_int_equal(at + 64, size);
     assert_int_equal(blocks, stored);
 }
 

@@ -269,6 +269,12 @@ static inline uint64_t rows_in_block(const struct coded *c, size_t b) {
     return left < c->w.block_rows ? left : c->w.block_rows;
 }
 
+/* The rotation of the tensor's rows, as encoders know it, or NULL. */
+static inline const struct kvc_rope_facts *turn_known(const struct wanted *w) {
+    const struct kvc_rope_facts *f = w->known.rope;
+    return f && w->role == K && f->half && kvc_pairing_turns(f->pairing) && f->angle ? f : NULL;
+}
+
 /* A block of a layer as a stage gets it, in memory of its own. */
 struct own_block {
     struct kvc_block block;
@@ -299,6 +305,7 @@ static inline int pass_block(struct coded *c, size_t b, unsigned i, struct kvc_s
                              struct kvc_error *e) {
     struct own_block own = load_block(c, c->w.layer, b), other = {.rows = NULL};
     own.block.profile = c->w.known.profile;
+    own.block.turn = turn_known(&c->w);
     if (c->w.partner) {
         other = load_block(c, c->w.partner, b);
         own.block.partner = &other.block;
@@ -350,6 +357,7 @@ static inline int code(struct coded *c, const struct wanted *w, struct kvc_error
         const struct kvc_stage *s = c->line.step[i].stage;
         const struct kvc_block like = {.shape = l->shape[w->role],
                                        .role = select_of(w->role),
+                                       .turn = turn_known(w),
                                        .profile = w->known.profile};
         if (!(s->flags & KVC_STAGE_LOOKS)) continue;
         if (kvc_encoder_begin(&c->encoder, i, &like, e)) return -1;

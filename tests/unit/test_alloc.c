@@ -222,7 +222,7 @@ static void products_that_overflow(void **state) {
 }
 
 /* two layers of f16, 640 rows, RoPE known, a profile inside */
-#define GOLDEN "tests/golden/profile-v0.kvc"
+#define GOLDEN "tests/golden/profile-v1.kvc"
 
 static void packing_unpacking_and_learning(void **state) {
     static const struct work work[] = {
@@ -256,7 +256,7 @@ static void decoding_every_stage(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[64];
-        snprintf(path, sizeof path, "tests/golden/%s-v0.kvc", names[i]);
+        snprintf(path, sizeof path, "tests/golden/%s-v1.kvc", names[i]);
         fail_each(&(struct work){.path = path}, 0, 1);
     }
 }

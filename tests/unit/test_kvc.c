@@ -85,7 +85,7 @@ static void a_slot_through_the_library(void **state) {
 static void metadata_lists_are_whole_or_absent(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
-    struct kvc_file *f = kvc_file_open("tests/golden/profile-v0.kvc", NULL, e);
+    struct kvc_file *f = kvc_file_open("tests/golden/profile-v1.kvc", NULL, e);
     if (!f) fail_msg("%s", kvc_error_message(e));
     char text[65];
     assert_int_equal(kvc_file_meta_size(f, "profile.sha256"), 65); /* hex */
@@ -101,7 +101,7 @@ static void metadata_lists_are_whole_or_absent(void **state) {
 static void rows_come_from_a_kept_block(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
-    struct memory packed = file_bytes("tests/golden/split-v0.kvc");
+    struct memory packed = file_bytes("tests/golden/split-v1.kvc");
     struct kvc_file *f = kvc_file_open_memory(packed.data, packed.n, NULL, e);
     struct kvc_tensor_info info = {.size = sizeof info};
     if (!f) fail_msg("%s", kvc_error_message(e));
@@ -153,7 +153,7 @@ static void threads_share_kept_blocks(void **state) {
     enum { THREADS = 4 };
     pthread_t thread[THREADS];
     struct kvc_error *e = kvc_error_new();
-    struct kvc_file *f = kvc_file_open("tests/golden/kivi-v0.kvc", NULL, e);
+    struct kvc_file *f = kvc_file_open("tests/golden/kivi-v1.kvc", NULL, e);
     void *bad;
     (void)state;
     if (!f) fail_msg("%s", kvc_error_message(e));

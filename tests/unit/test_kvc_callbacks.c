@@ -467,7 +467,7 @@ static void versions(void **state) {
     snprintf(version, sizeof version, "%d.%d.%d", KVC_VERSION_MAJOR, KVC_VERSION_MINOR,
              KVC_VERSION_PATCH);
     assert_string_equal(kvc_version(), version);
-    assert_int_equal(kvc_version_of_format(), 0);
+    assert_int_equal(kvc_version_of_format(), 1);
     assert_true(strlen(kvc_version()) >= 5);
 }
 

@@ -222,7 +222,7 @@ static void streams_wait_for_earlier_layers(void **state) {
         struct kvc_load_info info;
         struct opened o;
         struct kvc_error e;
-        open_file(&o, "tests/golden/cross-v0.kvc");
+        open_file(&o, "tests/golden/cross-v1.kvc");
         aim(&o, -1, &ways[i].options);
         if (ways[i].without) o.target[0].base = 0;
         o.device->run = counting_run;
@@ -324,9 +324,9 @@ static void check_places(const char *path) {
 
 static void rows_go_where_they_should(void **state) {
     (void)state;
-    check_places("tests/golden/kivi-v0.kvc");
-    check_places("tests/golden/split-v0.kvc");
-    check_places("tests/golden/profile-v0.kvc");
+    check_places("tests/golden/kivi-v1.kvc");
+    check_places("tests/golden/split-v1.kvc");
+    check_places("tests/golden/profile-v1.kvc");
 }
 
 /* Too few pages: said, not written elsewhere. */
@@ -335,7 +335,7 @@ static void missing_pages_are_a_failure(void **state) {
     const struct kvc_load_options options = {.slots = 2};
     struct opened o;
     struct kvc_error e;
-    open_file(&o, "tests/golden/store-v0.kvc");
+    open_file(&o, "tests/golden/store-v1.kvc");
     aim(&o, -1, &options);
     o.target[0].pages--;
     assert_int_equal(load(&o, &options, NULL, &e), -1);
@@ -349,7 +349,7 @@ static void missing_pages_are_a_failure(void **state) {
  * mapped bytes: zeros here. */
 static void descriptor_0_is_a_file(void **state) {
     (void)state;
-    const char *const path = "tests/golden/kivi-v0.kvc";
+    const char *const path = "tests/golden/kivi-v1.kvc";
     const struct kvc_load_options options = {.slots = 2, .threads = 1, .direct = 1, .direct_fd = 0};
     struct opened o;
     struct kvc_error e;
@@ -387,7 +387,7 @@ static void devices_may_fail_anywhere(void **state) {
     struct opened o;
     struct kvc_error e;
     int n = 0, status;
-    open_file(&o, "tests/golden/gear-v0.kvc");
+    open_file(&o, "tests/golden/gear-v1.kvc");
     struct kvc_device *const own = o.device, faulty = failing_over(own);
     do {
         failing.left = n++;
@@ -408,7 +408,7 @@ static void damage_is_noticed(void **state) {
     const struct kvc_load_options options = {.slots = 3, .threads = 2, .slot_bytes = 1};
     struct opened o;
     struct kvc_error e;
-    open_file(&o, "tests/golden/own-basis-v0.kvc");
+    open_file(&o, "tests/golden/own-basis-v1.kvc");
     uint8_t *copy = malloc((size_t)o.in.size);
     memcpy(copy, o.in.data, (size_t)o.in.size);
     const uint8_t *const data = o.in.data;
@@ -453,7 +453,7 @@ static void digests_are_compared(void **state) {
     struct kvc_load_options options = {.slots = 2, .verify = 1};
     struct opened o;
     struct kvc_error e;
-    open_file(&o, "tests/golden/fast-v0.kvc");
+    open_file(&o, "tests/golden/fast-v1.kvc");
     o.device->run = wrong_run;
     aim(&o, -1, &options);
     assert_int_equal(load(&o, &options, NULL, &e), -1);
@@ -469,7 +469,7 @@ static void loads_are_cancelled(void **state) {
     const struct kvc_load_options options = {.slots = 2, .slot_bytes = 1};
     struct opened o;
     struct kvc_error e;
-    open_file(&o, "tests/golden/split-v0.kvc");
+    open_file(&o, "tests/golden/split-v1.kvc");
     aim(&o, -1, &options);
     struct kvc_load *l = kvc_load_new(o.device, o.cache, &o.in, &options, o.target, &e);
     assert_non_null(l);
@@ -589,7 +589,7 @@ static void late_devices_are_waited_for(void **state) {
                                              .verify = 1};
     struct opened o;
     struct kvc_error e;
-    open_file(&o, "tests/golden/gear-v0.kvc");
+    open_file(&o, "tests/golden/gear-v1.kvc");
     o.device->copy_in = o.device->copy_out = late_copy;
     o.device->zero = late_zero;
     o.device->run = late_run;

@@ -202,30 +202,18 @@ static void slow_turn(float *x, const double *angle, size_t half, unsigned pairi
     }
 }
 
-static void slow_derope(struct slow *s, unsigned stage) {
-    const struct kvc_section *section = side_of(s, stage, KVC_SECTION_ROPE);
-    if (!section) {
+static void slow_derope(struct slow *s) {
+    const struct kvc_rope_facts *turn = turn_known(&s->t->w);
+    if (!turn) {
         seen.turned[0]++;
         return;
     }
-    const uint8_t *p = section->data;
-    const size_t half = p[2] | (size_t)p[3] << 8;
-    const unsigned pairing = p[0], of_profile = p[1];
-    double *angle = get_memory(half * sizeof *angle);
-    assert_int_equal(section->size, 4 + (of_profile ? 0 : 8 * half));
-    for (size_t i = 0; i < half; i++) {
-        uint64_t bits = 0;
-        for (unsigned b = 0; b < 8 && !of_profile; b++) bits |= (uint64_t)p[4 + 8 * i + b] << 8 * b;
-        memcpy(&angle[i], &bits, sizeof bits);
-        if (of_profile) angle[i] = s->t->w.known.profile->angle[i];
-    }
-    seen.turned[pairing]++;
+    seen.turned[turn->pairing]++;
     for (size_t i = 0; i < s->rows * s->heads; i++) {
         const int64_t position = s->t->w.layer->position[s->first + i / s->heads];
         seen.positions_beyond_31_bits += position >= INT64_C(1) << 31;
-        slow_turn(s->x + i * s->dim, angle, half, pairing, position, 0);
+        slow_turn(s->x + i * s->dim, turn->angle, turn->half, turn->pairing, position, 0);
     }
-    free(angle);
 }
 
 /* finite.md: the values that came back as they were. */
@@ -268,7 +256,7 @@ static uint8_t *slow_rows(const struct coded *t, size_t b, size_t sinks, size_t 
         else if (strcmp(name, "steps") == 0) slow_steps(&s);
         else if (strcmp(name, "basis") == 0) slow_basis(&s, i);
         else if (strcmp(name, "center") == 0) slow_center(&s, i);
-        else if (strcmp(name, "derope") == 0) slow_derope(&s, i);
+        else if (strcmp(name, "derope") == 0) slow_derope(&s);
         if (strcmp(name, "finite") != 0) continue;
         for (size_t k = 0; k < values; k++) {
             /* a value beyond f16 becomes the largest f16 */
@@ -573,7 +561,6 @@ static void classes_of_tokens(void **state) {
 
 static void examples(void **state) {
     (void)state;
-    static const uint8_t rope[] = {1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f};
     static const uint8_t mean[] = {0xf2, 0xff, 8, 8, 0, 0, 0, 0, 0, 0x74, 0x70};
     static const double angle[] = {1};
     static const struct kvc_rope_facts facts = {.pairing = 1, .half = 1, .angle = angle};
@@ -586,10 +573,8 @@ static void examples(void **state) {
     must_code(&t, &(struct wanted){.recipe = "derope,center,steps,code:step=0.25",
                                    .layer = &l,
                                    .known = known});
-    const struct kvc_section *s = find(&t.encoder.side, 1, KVC_SECTION_ROPE);
-    assert_int_equal(s->size, sizeof rope);
-    assert_memory_equal(s->data, rope, sizeof rope);
-    s = find(&t.encoder.side, 2, KVC_SECTION_MEAN);
+    assert_null(find(&t.encoder.side, 1, 0)); /* derope has no sections */
+    const struct kvc_section *s = find(&t.encoder.side, 2, KVC_SECTION_MEAN);
     assert_int_equal(s->size, sizeof mean);
     assert_memory_equal(s->data, mean, sizeof mean);
     float *y = decoded_values(&t);

@@ -99,10 +99,9 @@ static const struct place {
     unsigned type;
     int is_side;
 } places[] = {
-    {"ROPE", KVC_SECTION_ROPE, 1},     {"MEAN", KVC_SECTION_MEAN, 1},
-    {"BASIS", KVC_SECTION_BASIS, 1},   {"STEPS", KVC_SECTION_STEPS, 1},
-    {"TABLES", KVC_SECTION_TABLES, 1}, {"STEPS", KVC_SECTION_STEPS, 0},
-    {"CODES", KVC_SECTION_CODES, 0},
+    {"MEAN", KVC_SECTION_MEAN, 1},   {"BASIS", KVC_SECTION_BASIS, 1},
+    {"STEPS", KVC_SECTION_STEPS, 1}, {"TABLES", KVC_SECTION_TABLES, 1},
+    {"STEPS", KVC_SECTION_STEPS, 0}, {"CODES", KVC_SECTION_CODES, 0},
 };
 
 static struct kvc_section *at_place(struct broken *x, const struct place *p) {
@@ -160,15 +159,6 @@ static void any_damage(void **state) {
                 if (how == 3) s->type = KVC_SECTION_NORMS;
                 if (how == 4) double_section(list, places[p].type);
                 if (how == 5) remove_section(list, places[p].type);
-                /* nothing is known of RoPE: allowed */
-                if (how == 5 && places[p].type == KVC_SECTION_ROPE) {
-                    struct kvc_error e;
-                    uint8_t *rows = try_broken(&t, 3, &x, NULL, &e);
-                    assert_non_null(rows);
-                    free(rows);
-                    free_broken(&x);
-                    continue;
-                }
                 refuse(&t, 3, &x, NULL, places[p].name, "");
             }
             for (size_t i = 0; i < 8 * size; i++) { /* any bit: refused, or decoded to something */
@@ -199,40 +189,18 @@ static void any_damage(void **state) {
     }
 }
 
-static void put_f64(uint8_t *to, double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    for (unsigned b = 0; b < 8; b++) to[b] = (uint8_t)(bits >> 8 * b & 255);
-}
-
-static void malformed_rope(void **state) {
+static void malformed_rotations(void **state) {
     (void)state;
-    static const uint8_t heads[][4] = {{0, 0, 3, 0}, {3, 0, 3, 0}, {255, 0, 3, 0},
-                                       {1, 2, 3, 0}, {1, 0, 0, 0}, {1, 0, 5, 0},
-                                       {1, 0, 3, 1}, {2, 0, 4, 0}, {1, 1, 3, 0}};
-    static const double angles[] = {-0.001, 1.0000001, NAN, INFINITY, -INFINITY, 1e300};
     struct layer l = make_few(1);
     struct coded t;
     struct broken x;
-    uint8_t bytes[28];
     must_code(&t, &(struct wanted){.recipe = "derope,code:step=0.1",
                                    .layer = &l,
                                    .block_rows = 20,
                                    .known = few_known});
-    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
-        x = copy_of(&t, 0);
-        struct kvc_section *s = section_in(&x.side, KVC_SECTION_ROPE);
-        memcpy(bytes, s->data, 28);
-        memcpy(bytes, heads[i], 4);
-        change_bytes(s, bytes, 28);
-        refuse(&t, 0, &x, NULL, "a field of ROPE", "ROPE is out of range");
-    }
-    for (size_t i = 0; i < 3 * sizeof angles / sizeof angles[0]; i++) {
-        x = copy_of(&t, 0);
-        put_f64((uint8_t *)(uintptr_t)section_in(&x.side, KVC_SECTION_ROPE)->data + 4 + 8 * (i % 3),
-                angles[i / 3]);
-        refuse(&t, 0, &x, NULL, "an angle", "angle");
-    }
+    x = copy_of(&t, 0);
+    x.side.s[0].stage = 1; /* derope has no sections */
+    refuse(&t, 0, &x, NULL, "a section of derope", "");
     code_free(&t);
     /* of a profile: no profile, a profile that rotates nothing, a profile of other pairs; the pairs
      * are as many as channels allow */
@@ -246,14 +214,10 @@ static void malformed_rope(void **state) {
                                    .layer = &l,
                                    .block_rows = 20,
                                    .known = known});
-    assert_int_equal(find(&t.encoder.side, 1, KVC_SECTION_ROPE)->size, 4);
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, NULL, "no profile", "profile");
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, &none.part, "a profile without angles", "pairs");
-    x = copy_of(&t, 0);
-    ((uint8_t *)(uintptr_t)section_in(&x.side, KVC_SECTION_ROPE)->data)[1] = 2;
-    refuse(&t, 0, &x, &part.part, "something else than a profile", "ROPE is out of range");
     x = copy_of(&t, 0);
     refuse(&t, 0, &x, &other.part, "a profile of other pairs", "pairs");
     l.position[3] = -1;
@@ -559,7 +523,7 @@ static void malformed_codes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_damage),
-        cmocka_unit_test(malformed_rope),
+        cmocka_unit_test(malformed_rotations),
         cmocka_unit_test(malformed_means_and_bases),
         cmocka_unit_test(malformed_steps),
         cmocka_unit_test(malformed_codes),

@@ -12,6 +12,18 @@
 
 /* --- decoding --- */
 
+/* What a reader knows of the rotation: angles of a profile only with one of as many pairs. NULL:
+ * nothing; free() it. */
+static inline struct kvc_rope_facts *turn_for(const struct coded *t,
+                                              const struct kvc_profile_part *profile) {
+    const struct kvc_rope_facts *f = turn_known(&t->w);
+    if (!f) return NULL;
+    struct kvc_rope_facts *turn = get_memory(sizeof *turn);
+    *turn = *f;
+    if (f->of_profile) turn->angle = profile && profile->half == f->half ? profile->angle : NULL;
+    return turn;
+}
+
 /* Room for a block that is to be decoded, in memory of its own, so that a sanitizer sees the end.
  */
 static inline struct kvc_block room_for(const struct coded *t, size_t b,
@@ -27,6 +39,7 @@ static inline struct kvc_block room_for(const struct coded *t, size_t b,
                               .row = get_memory(n * sizeof *block.row),
                               .position = position,
                               .first_row = first,
+                              .turn = turn_for(t, profile),
                               .profile = profile};
     block.shape.tokens = n;
     for (size_t i = 0; i < n; i++) block.row[i] = first + i;
@@ -39,6 +52,7 @@ static inline struct kvc_block room_for(const struct coded *t, size_t b,
 static inline void free_facts(const struct kvc_block *block) {
     free(block->row);
     free((int64_t *)(uintptr_t)block->position);
+    free((struct kvc_rope_facts *)(uintptr_t)block->turn);
 }
 
 /* Rows of a block out of these sections; free() them. NULL and the reason where they are refused.
