@@ -3,18 +3,12 @@
 #ifndef KVC_CONTENT_ID_H
 #define KVC_CONTENT_ID_H
 
-#include "formats/container/container.h"
+#include "formats/io/hash.h"
 
-struct kvc_content_hash {
-    struct evp_md_ctx_st *ctx;
-    int failed;
-};
-
-/* Begins a hash, which kvc_content_end() ends in any case. */
-int kvc_content_begin(struct kvc_content_hash *h, struct kvc_error *e);
+/* Begins a hash, which kvc_sha256_final() ends. */
+void kvc_content_begin(struct kvc_sha256 *h);
 /* Adds a critical record; records in file order, without INDEX. */
-void kvc_content_add(struct kvc_content_hash *h, unsigned type, uint32_t subject, uint32_t number,
+void kvc_content_add(struct kvc_sha256 *h, unsigned type, uint32_t subject, uint32_t number,
                      uint64_t check);
-int kvc_content_end(struct kvc_content_hash *h, uint8_t id[KVC_CONTENT_ID], struct kvc_error *e);
 
 #endif

@@ -125,18 +125,18 @@ static void discard_nothing(void *result) {
 /* Compares the content id of the footer with that of the records. A survey knows what is damaged. */
 static int check_content(const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
-    struct kvc_content_hash hash;
+    struct kvc_sha256 hash;
     uint8_t id[KVC_CONTENT_ID], head[KVC_RECORD_HEADER];
     int status = 0;
     if (k->survey) return 0;
-    if (kvc_content_begin(&hash, e)) return -1;
+    kvc_content_begin(&hash);
     for (uint64_t i = 0; i + 1 < k->n_records && !status; i++) {
         const struct kvc_record *r = &k->record[i];
         status = kvc_input_copy(k->in, r->offset, head, sizeof head, e);
         if (!status && head[1] & KVC_RECORD_CRITICAL)
             kvc_content_add(&hash, r->type, r->subject, r->number, get_u64(head + 24));
     }
-    if (kvc_content_end(&hash, id, e) || status) return -1;
+    if (kvc_sha256_final(&hash, id, e) || status) return -1;
     if (memcmp(id, k->header.content_id, sizeof id) == 0) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED, "footer: the content id is not that of the records");
 }

@@ -205,13 +205,13 @@ static int write_index_record(struct kvc_record_writer *w, uint64_t *check, stru
 /* Computes the content id of the records so far. */
 static int content_id(const struct kvc_record_writer *w, uint8_t id[KVC_CONTENT_ID],
                       struct kvc_error *e) {
-    struct kvc_content_hash hash;
-    if (kvc_content_begin(&hash, e)) return -1;
+    struct kvc_sha256 hash;
+    kvc_content_begin(&hash);
     for (uint64_t i = 0; i < w->n_entries; i++) {
         const struct kvc_index_entry *x = &w->entry[i];
         if (x->critical) kvc_content_add(&hash, x->type, x->subject, x->number, x->check);
     }
-    return kvc_content_end(&hash, id, e);
+    return kvc_sha256_final(&hash, id, e);
 }
 
 int kvc_write_index(struct kvc_record_writer *w, struct kvc_error *e) {

@@ -84,13 +84,13 @@ static inline size_t put_index(uint8_t *file, size_t at, size_t n) {
 /* Writes the footer of a file whose INDEX record, after n others, is at `at`. */
 static inline void put_footer(uint8_t *file, size_t size, size_t at, size_t n) {
     uint8_t *p = file + size - KVC_FOOTER_SIZE;
-    struct kvc_content_hash hash;
-    if (kvc_content_begin(&hash, NULL)) abort();
+    struct kvc_sha256 hash;
+    kvc_content_begin(&hash);
     for (size_t i = 0, r = KVC_HEADER_SIZE; i < n; i++, r += size_at(file + r))
         if (file[r + 1] & KVC_RECORD_CRITICAL)
             kvc_content_add(&hash, file[r], get_u32(file + r + 8), get_u32(file + r + 12),
                             get_u64(file + r + 24));
-    if (kvc_content_end(&hash, p + 16, NULL)) abort();
+    if (kvc_sha256_final(&hash, p + 16, NULL)) abort();
     put_u64(p, at);
     put_u64(p + 8, size);
     memcpy(p + 48, KVC_MAGIC_END, 8);
