@@ -1241,13 +1241,21 @@ def read_indices(data, heads, dim, what):
 
 
 def fixed_tables():
-    """The frequency tables of codecs/tables.c, which are a part of the page of `code`."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "codecs", "tables.c")
+    """The frequency tables that the page of `code` prints."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "codecs", "stages", "code", "code.md")
     with open(path, encoding="utf-8") as f:
-        text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.DOTALL)
-    rows = re.findall(r"\{([0-9, \n]+)\}", text)
-    tables = [np.array([int(x) for x in row.replace(",", " ").split()]) for row in rows]
-    need(len(tables) == 32 and all(len(t) == 128 and t.sum() == 2048 for t in tables), "codecs/tables.c is another")
+        text = f.read()
+    tables = []
+    for row in re.findall(r"^ ?\d+: +(\d+;[0-9 ]+(?:\n {9}[0-9 ]+)*)", text, re.MULTILINE):
+        escape, half = row.split(";")
+        half = [int(x) for x in half.split()]
+        table = np.zeros(128, int)
+        table[127] = int(escape)
+        table[63:63 + len(half)] = half
+        table[63 - len(half) + 1:64] = half[::-1]
+        tables.append(table)
+    digest = hashlib.sha256(np.array(tables, "<u2").tobytes()).hexdigest()
+    need(digest in text, "the tables of code.md do not have the hash that it names")
     return Rans(tables, 11)
 
 
