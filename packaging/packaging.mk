@@ -19,6 +19,13 @@ deb:
 	@$(MAKE) --no-print-directory dist
 	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) sh packaging/make-deb.sh $(DIST_TAR) $(VERSION) build/deb
 
+## sbom: build/kvc-VERSION.cdx.json, the libraries that this build is linked with
+.PHONY: sbom
+sbom:
+	@mkdir -p build
+	@packaging/sbom.py $(VERSION) $(DEPS) $(STORE_DEPS) >build/$(DIST).cdx.json
+	@echo build/$(DIST).cdx.json
+
 ## rpm-spec: build/kvc.spec, for rpmbuild with build/kvc-VERSION.tar.xz
 .PHONY: rpm-spec
 rpm-spec: build/kvc.spec

@@ -11,7 +11,7 @@ from typing import AbstractSet, Any, Callable, Dict, Iterable, List, Mapping, Op
 
 from .errors import Code, Error, error_of, kind_of
 
-VERSION = "0.1.0"
+VERSION = "0.9.0"
 FOLDER = Path(__file__).resolve().parent / "lib"  # of the libraries that a wheel brings
 
 u32, u64, i64, pointer, text = c.c_uint32, c.c_uint64, c.c_int64, c.c_void_p, c.c_char_p
