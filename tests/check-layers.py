@@ -109,7 +109,7 @@ OUTSIDE = ["cli"]
 BUDGET = {
     "kernels": 4600,
     "kernels/device": 3250,
-    "codecs": 5620,
+    "codecs": 5660,  # spare contexts of zstd; equations in blocks that stay in the caches
     "codecs/recipes": 450,
     "codecs/stages": 6560,
     "codecs/papers": 2100,
