@@ -118,7 +118,7 @@ BUDGET = {
     "formats/engines": 10560,
     "formats/model": 6900,
     "formats/compare": 2600,
-    "formats/container": 6640,
+    "formats/container": 7000,  # version 1: content id, rotations, binary arguments, what blocks stand on
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3550,
     "formats/device/cuda": 500,

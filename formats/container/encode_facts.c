@@ -99,8 +99,7 @@ static int small_rows(const void *owner, uint32_t tensor, const uint64_t *row, s
     int8_t *small = kvc_alloc(rows, width);
     int status = bytes && small ? c->read(c, tensor, first, rows, bytes, e)
                                 : kvc_fail_memory(e, "inputs");
-    if (!status)
-        status = kvc_small_rows(&r->facts.predict, tensor, first, rows, bytes, small, e);
+    if (!status) status = kvc_small_rows(&r->facts.predict, tensor, first, rows, bytes, small, e);
     if (!status) kvc_small_spread(small, width, first, row, n, to, stride);
     free(bytes);
     free(small);

@@ -113,8 +113,8 @@ struct writer {
     uint64_t *left;      /* by layer: runs not yet written */
     uint32_t *first_run; /* by tensor: number of its first run; n_tensors + 1 entries */
     struct kvc_pack_report report;
-    double squares[2][2]; /* of K and V: of the source, of the errors */
-    uint64_t done;        /* tensor bytes written so far */
+    double squares[2][2];        /* of K and V: of the source, of the errors */
+    uint64_t done;               /* tensor bytes written so far */
     struct kvc_rope_facts *turn; /* by tensor, as struct kvc_encode has it */
     double **angles;             /* owned; NULL: of the profile, or none */
 };
@@ -340,8 +340,7 @@ static int find_turns(struct writer *w, struct kvc_error *e) {
         if (profile && kvc_profile_part(profile, layer->index, KVC_ROLE_K,
                                         c->meta.facts.rope.pairing, 0, &part, e))
             return -1;
-        if (kvc_rope_of_layer(c, c->tensor[t].layer, part, turn, &w->angles[t], e))
-            return -1;
+        if (kvc_rope_of_layer(c, c->tensor[t].layer, part, turn, &w->angles[t], e)) return -1;
         if (!turn->angle || !turn->half || 2 * turn->half > c->tensor[t].shape.dim)
             *turn = (struct kvc_rope_facts){.half = 0};
     }
