@@ -323,7 +323,7 @@ int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info
         .dtype = kvc_dtype_info(t->shape.dtype)->name,
         .layer = f->cache->layer[t->layer].index,
         .stream = part->stream,
-        .checkpoint = part->checkpoint,
+        .snapshot = part->snapshot,
         .rows = t->shape.tokens,
         .heads = t->shape.heads,
         .dim = t->shape.dim,

@@ -17,6 +17,7 @@
 /* Tags of facts that are no plain metadata. */
 #define IDENTITY 1
 #define LAYERS 5
+#define SHARD 15
 #define FIDELITY 16
 #define PROFILE 17
 #define CHUNK 18
@@ -25,12 +26,12 @@
 #define ROPE_ORIGINAL 21 /* and the next: only where they are there */
 #define ROPE_SECTIONS 22
 
-/* The facts of the tags 2 to 15. A f64 is hashed as binary32. */
+/* The facts of the tags 2 to 14. A f64 is hashed as binary32. */
 static const char *const facts[] = {
     KVC_KEY_TOKENIZER, KVC_KEY_MODEL_ARCH,   KVC_KEY_MODEL_ADAPTERS_HASH, NULL /* LAYERS */,
     KVC_KEY_ROPE_K,    KVC_KEY_ROPE_PAIRING, KVC_KEY_ROPE_TYPE,           KVC_KEY_ROPE_THETA,
     KVC_KEY_ROPE_DIM,  KVC_KEY_ROPE_FACTOR,  KVC_KEY_HADAMARD_K,          KVC_KEY_HADAMARD_V,
-    KVC_KEY_WINDOW,    KVC_KEY_SHARD,
+    KVC_KEY_WINDOW,
 };
 
 void kvc_prefix_space_begin(struct kvc_sha256 *h) {
@@ -137,7 +138,7 @@ static struct place *list_layers(const struct kvc_cache *c, size_t *n) {
     *n = 0;
     for (uint32_t i = 0; place && i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
-        if (part->kind <= KVC_PART_RECURRENT)
+        if (part->kind <= KVC_PART_STATE)
             place[(*n)++] = (struct place){part->kind, part->stream, c->layer[i].index, i};
     }
     if (*n) qsort(place, *n, sizeof *place, compare);
@@ -161,6 +162,15 @@ static int put_layers(struct items *out, const struct kvc_cache *c, const struct
 }
 
 /* --- all facts --- */
+
+static void put_shard(struct items *out, const struct kvc_meta *meta) {
+    const int known = prefix_space_find(meta, KVC_KEY_SHARD_RANK) &&
+                      prefix_space_find(meta, KVC_KEY_SHARD_RANKS);
+    uint8_t bytes[16];
+    put_u64(bytes, meta->facts.shard_rank);
+    put_u64(bytes + 8, meta->facts.shard_ranks);
+    prefix_space_put(out, SHARD, "shard", 0, bytes, known ? sizeof bytes : 0);
+}
 
 /* Puts an item of two values of the metadata, of which either may be absent, with `between`. */
 static int put_joined(struct items *out, uint8_t tag, const char *word,
@@ -265,6 +275,7 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     for (uint8_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
         if (facts[i]) put_fact(&to, (uint8_t)(IDENTITY + 1 + i), meta, facts[i]);
         else status = put_layers(&to, c, &meta->facts, e);
+    put_shard(&to, meta);
     if (!status) status = put_fidelity(&to, meta, space->lossless, e);
     put_u64(chunk, space->chunk);
     if (space->chunk) prefix_space_put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);

@@ -13,6 +13,7 @@
 #include "formats/cache/keys.h"
 #include "formats/container/device_blocks.h"
 #include "formats/cache/prefix_space.h"
+#include "formats/cache/shards.h"
 #include "formats/cache/values.h"
 #include "formats/cache/view.h"
 #include "formats/container/encode.h"
@@ -308,7 +309,7 @@ static int writer_describe(const struct writer *w, const char *recipe, struct kv
         return -1;
     /* Extras belong to token ids, and tell as much. */
     if (w->options.no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);
-    if (name_identity(c, meta, e)) return -1;
+    if (name_identity(c, meta, e) || kvc_shard_name_set(meta, c, e)) return -1;
     return name_space(w, meta, e);
 }
 

@@ -62,7 +62,7 @@ class PartOptions(Sized):
 
 class TensorInfo(Sized):
     _fields_ = [("size", c.c_size_t), ("part", text), ("role", text), ("dtype", text), ("layer", u32), ("stream", u32),
-                ("checkpoint", u32), ("rows", u64), ("heads", u64), ("dim", u64), ("row_bytes", u64)]
+                ("snapshot", u32), ("rows", u64), ("heads", u64), ("dim", u64), ("row_bytes", u64)]
 
 
 class CompareHow(Sized):

@@ -349,8 +349,8 @@ class Record:
 class Part:
     """Cells: positions as the engine kept them, order[sorted row] = cell, block[i] = first row of block i."""
 
-    def __init__(self, kind, stream, checkpoint, cells):
-        self.kind, self.stream, self.checkpoint, self.cells = kind, stream, checkpoint, cells
+    def __init__(self, kind, stream, snapshot, cells):
+        self.kind, self.stream, self.snapshot, self.cells = kind, stream, snapshot, cells
         self.pos = self.order = self.block = self.words = None
 
     def read_cells(self, sections):
@@ -544,10 +544,10 @@ class Kvc:
         need(min(more) >= 0, "TABLE: entries are too short")
         self.parts, self.layers, self.tensors, self.pipelines = [], [], [], []
         for _ in range(n_parts):
-            kind, zeros, stream, checkpoint, zero, cells = r.unpack("B3sIIIQ")
+            kind, zeros, stream, snapshot, zero, cells = r.unpack("B3sIIIQ")
             r.take(more[0])
             need(kind <= 4 and not any(zeros) and not zero and cells <= 1 << 31, "TABLE: bad part")
-            self.parts.append(Part(kind, stream, checkpoint, cells))
+            self.parts.append(Part(kind, stream, snapshot, cells))
         total = sum(p.cells for p in self.parts)
         need(total <= 256 * n_blocks, "TABLE: more cells than the blocks can hold")
         before = 0
@@ -625,7 +625,7 @@ class Kvc:
             number("hadamard.k"),
             number("hadamard.v"),
             number("sliding.window"),
-            known("shard", str),
+            number("shard.rank") + number("shard.ranks") if {"shard.rank", "shard.ranks"} <= set(self.meta) else b"",
             " then ".join(filter(None, fidelity)) or "lossless",
             profiles,
         ]
@@ -2002,8 +2002,8 @@ KNOWN_KEYS = set(
     model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters model.adapters.sha256 tokenizer.sha256 rope.k
     rope.pairing rope.type rope.theta rope.dim rope.factor
     rope.original-context rope.sections hadamard.k hadamard.v sliding.window page.size
-    shard cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
-    llama.stream llama.transposed-v llama.cell-ext profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
+    shard.rank shard.ranks shard.set cells.coordinates cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
+    llama.stream llama.transposed-v profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
     values.profile rope.pairing-assumed hidden.states""".split()
 )
 

@@ -205,9 +205,9 @@ class File:
 # --- a cache ---
 
 class Part:
-    def __init__(self, positions, kind=0, stream=0, checkpoint=0, words=None):
+    def __init__(self, positions, kind=0, stream=0, snapshot=0, words=None):
         self.positions, self.words = positions, words
-        self.kind, self.stream, self.checkpoint = kind, stream, checkpoint
+        self.kind, self.stream, self.snapshot = kind, stream, snapshot
         self.order = sorted(range(len(positions)), key=lambda i: (positions[i], i))
         self.blocks = []
         window = None
@@ -277,7 +277,7 @@ class Cache:
         body = u32(len(self.parts), len(self.layers), len(self.tensors), len(self.pipelines), len(self.rotations))
         body += u16(24 + self.more[0], 16 + self.more[1], 64 + self.more[2], 0)
         for p in self.parts:
-            body += u8(p.kind, 0, 0, 0) + u32(p.stream, p.checkpoint, 0) + u64(len(p.positions)) + b"p" * self.more[0]
+            body += u8(p.kind, 0, 0, 0) + u32(p.stream, p.snapshot, 0) + u64(len(p.positions)) + b"p" * self.more[0]
         for part, index, kind, window in self.layers:
             body += u32(part, index) + u8(kind, 0, 0, 0) + u32(window) + b"l" * self.more[1]
         for t in self.tensors:
@@ -386,12 +386,12 @@ def dtype_rows(n, row):
 
 
 def repeated(**options):
-    """A sliding part of three cells, a checkpoint that repeats rows 1 and 2 of it, one checkpoint more."""
+    """A window of three cells, a snapshot that repeats rows 1 and 2 of it, one snapshot more."""
     k, v = Tensor(0, 0), Tensor(0, 1)
     k.fill(3, 70)
     v.fill(3, 71)
     new = [hashlib.shake_128(u32(72, i)).digest(16) for i in range(2)]
-    c = Cache([Part([7, 8, 9], kind=1), Part([8, 9, 10], kind=3), Part([9, 11], kind=3, checkpoint=1)],
+    c = Cache([Part([7, 8, 9], kind=1), Part([8, 9, 10], kind=3), Part([9, 11], kind=3, snapshot=1)],
               [(0, 0, 1, 512), (1, 0, 1, 512), (2, 0, 1, 512)],
               [k, v, Tensor(1, 0, rows=k.rows[1:] + new[:1]), Tensor(1, 1, rows=v.rows[1:] + new[1:]),
                Tensor(2, 0, rows=[k.rows[2], new[0]]), Tensor(2, 1, rows=[v.rows[2], v.rows[2]])], **options)
@@ -798,7 +798,7 @@ def good_files():
     good("streams", "Two streams of one cache, each with its own cells.")(
         lambda: Cache([Part([0, 1, 2]), Part([0, 1], stream=1)], [(0, 0, 0, 0), (1, 0, 0, 0)],
                       [Tensor(0, 0), Tensor(0, 1), Tensor(1, 0), Tensor(1, 1)]).file())
-    good("same", "Two checkpoints whose rows refer to the sliding cache and to each other's own rows.")(
+    good("same", "Two snapshots whose rows refer to the window and to each other's own rows.")(
         lambda: repeated().file())
     good("same-zstd", "The same with coded rows in byte planes.")(
         lambda: repeated(pipelines=((ZSTD,),)).file())
@@ -1057,7 +1057,7 @@ def prefix_files():
         tokenizer, adapters = bytes(range(32)), bytes(range(100, 132))
         facts = {1: b"mine", 2: tokenizer, 3: b"llama", 4: adapters, 6: b"post", 7: b"halves", 8: b"yarn",
                  9: struct.pack("<f", 5e5), 10: u64(64), 11: struct.pack("<f", 0.1), 12: u64(0), 13: u64(32), 14: u64(4096),
-                 15: b"0/2", 16: b"lossless",
+                 15: u64(0, 2), 16: b"lossless",
                  5: u8(0) +  # layers in the order of the cache
                  u8(0) + u32(0, 0) + u8(0) + u32(0) + u8(0, F16) + u64(2, 4) + u8(1, F32) + u64(0, 8) +
                  u8(0) + u32(0, 3) + u8(0) + u32(0) + u8(0, BF16) + u64(2, 4) +
@@ -1069,7 +1069,7 @@ def prefix_files():
         meta = {"prefix.identity": text("mine"), "tokenizer.sha256": data(tokenizer), "model.architecture": text("llama"),
                 "model.adapters.sha256": data(adapters), "rope.k": text("post"), "rope.pairing": text("halves"),
                 "rope.type": text("yarn"), "rope.theta": (4, f64(5e5)), "rope.dim": (2, u64(64)), "rope.factor": (4, f64(0.1)),
-                "hadamard.k": (2, u64(0)), "hadamard.v": (2, u64(32)), "sliding.window": (2, u64(4096)), "shard": text("0/2"),
+                "hadamard.k": (2, u64(0)), "hadamard.v": (2, u64(32)), "sliding.window": (2, u64(4096)), "shard.rank": (2, u64(0)), "shard.ranks": (2, u64(2)),
                 "recipe": text("of an earlier file"), "cache.heads-known": (1, b"\0"), "cache.layers-known": (1, b"\0")}
         return Cache(parts, layers, tensors, meta={**meta, "prefix.space": data(namespace(facts))})
     good("space-known", "A namespace of all facts; layers of three kinds of part, out of order.")(lambda: known().file())

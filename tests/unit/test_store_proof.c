@@ -179,8 +179,9 @@ static void facts_of_namespaces(void **state) {
                                        "hadamard.k=8",
                                        "hadamard.v=8",
                                        "sliding.window=0",
-                                       "shard=0/2",
+                                       "shard.rank=0",
                                        "model.fingerprint.gguf.full=" HASH,
+                                       "shard.ranks=2",
                                        NULL};
     static const struct {
         unsigned which; /* of base */
@@ -198,8 +199,9 @@ static void facts_of_namespaces(void **state) {
         {10, "hadamard.k=16"},
         {11, "hadamard.v=16"},
         {12, "sliding.window=1024"},
-        {13, "shard=1/2"},
+        {13, "shard.rank=1"},
         {14, "model.fingerprint.gguf.full=" HASH2},
+        {15, "shard.ranks=4"},
     };
     struct made *x = make(2 * CHUNK, 3, base), *same = make(2 * CHUNK, 3, base);
     assert_int_equal(finds(x, &plain, same, &plain), 2 * CHUNK);
