@@ -211,8 +211,8 @@ static const struct cli_option data[] = {
      "still ask them "
      "(default yes)",
      CLI_CHOICE(struct cli_pack, how.no_companions, "yes|no")},
-    {"fingerprint", 0, "HOW", "hash the --model file: sampled (default) or full",
-     CLI_CHOICE(struct cli_pack, job.input.full_fingerprint, "sampled|full")},
+    {"fingerprint", 0, "HOW", "hash the --model file: full (default) or sampled",
+     CLI_CHOICE(struct cli_pack, job.input.sampled_fingerprint, "full|sampled")},
     {.name = NULL},
 };
 

@@ -361,11 +361,14 @@ KVC_API int kvc_file_damage(const struct kvc_file *f, uint64_t i, struct kvc_dam
 
 /* Writes the identity of the model of a weights file (GGUF, safetensors or a folder of them) as
  * text of at most 128 bytes with its NUL: what prefix keys (kvc.5) are chained over, the same for
- * all programs that ask kvc. */
+ * all programs that ask kvc. Reads every byte of the weights, with all cores. The hash of a large
+ * file is remembered in $XDG_CACHE_HOME/kvc/weights or ~/.cache/kvc/weights until the file changes.
+ */
 KVC_API int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e);
 
-/* Open a weights file once for many files: for its facts, which are compared by a fingerprint of
- * samples, or with `full` of every byte; for its values. */
+/* Open a weights file once for many files: for its facts, with a fingerprint of samples, and
+ * with `full` of every byte, as kvc_model_identity(); for its values. A path in kvc_open_options is
+ * opened with `full`. */
 KVC_API struct kvc_model *kvc_shared_model_open(const char *path, int full, struct kvc_error *e);
 KVC_API void kvc_shared_model_close(struct kvc_model *m);
 KVC_API struct kvc_weights *kvc_shared_weights_open(const char *path, struct kvc_error *e);

@@ -12,15 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TAG "kvc prefix 0\n"
+#define TAG "kvc prefix 1\n"
 
-/* Hashes of samples first: whoever hashes all bytes of the weights has them too, so all writers
- * agree. */
+/* Hashes of all bytes first: two fine-tunes may agree in all samples. */
 static const char *const fingerprints[] = {
-    KVC_KEY_FINGERPRINT "gguf.sampled",
-    KVC_KEY_FINGERPRINT "safetensors.sampled",
     KVC_KEY_FINGERPRINT "gguf.full",
     KVC_KEY_FINGERPRINT "safetensors.full",
+    KVC_KEY_FINGERPRINT "gguf.sampled",
+    KVC_KEY_FINGERPRINT "safetensors.sampled",
 };
 
 /* Writes "model.fingerprint.gguf.full:<hex>"; returns 0 if the metadata have no fingerprint. */

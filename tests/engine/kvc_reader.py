@@ -2067,7 +2067,7 @@ def read_extras(data):
 
 
 def prefix_keys(identity, tokens, first=0, parent=None, extras=None):
-    key, keys = parent or hashlib.sha256(b"kvc prefix 0\n" + identity.encode()).digest(), []
+    key, keys = parent or hashlib.sha256(b"kvc prefix 1\n" + identity.encode()).digest(), []
     for i in range(len(tokens) // 256):
         extra = (extras or {}).get(first + 256 * i, (b"", ()))[0]
         key = hashlib.sha256(key + np.asarray(tokens[256 * i : 256 * i + 256], "<i4").tobytes() + extra).digest()
@@ -2082,7 +2082,7 @@ def prefix_identity(meta):
         lora = meta.get("model.adapters", "")
         return text + ("+lora:" + hashlib.sha256(lora.encode()).hexdigest()[:16] if lora else "")
 
-    for algorithm in ("sampled", "full"):
+    for algorithm in ("full", "sampled"):
         for kind in ("gguf", "safetensors"):
             value = meta.get(f"model.fingerprint.{kind}.{algorithm}")
             if value is not None:

@@ -891,7 +891,7 @@ def good_files():
 # --- prefix keys ---
 
 def first_key(identity):
-    return hashlib.sha256(b"kvc prefix 0\n" + identity).digest()
+    return hashlib.sha256(b"kvc prefix 1\n" + identity).digest()
 
 
 def extra_item(tag, offset, value, length=None):
@@ -920,6 +920,15 @@ def namespace(facts):
                                                           for tag in sorted(every))).digest()
 
 
+LAYER = u8(1) + u8(0) + u32(0, 0) + u8(0) + u32(0)  # numbers known; live part, stream 0, index 0, full, no window
+FEW = {1: b"unknown", 5: LAYER + u8(0, F16) + u64(2, 4), 16: b"lossless"}
+EIGHT = LAYER + u8(0, F8E4M3) + u64(2, 4)  # K of 8 bits
+SPACES = {"few": FEW, "past": {**FEW, 16: b"quant:4 then prune", 17: bytes(range(64))},
+          "scales": {**FEW, 5: EIGHT, 20: u8(1) + struct.pack("<2f", 0.5, 0.25)},
+          "source": {**FEW, 5: EIGHT, 20: u8(0) + b"run 7"}}
+TWO_EXTRAS = extras(extra_item(1, 10, bytes(range(16))), extra_item(3, 255, b"user"))
+
+
 def keyed(tokens, keys, **meta):
     """A cache of one cell with token ids and prefix keys; `_` stands for the point of metadata keys."""
     return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0)], tokens=tokens, keys=b"".join(keys),
@@ -930,7 +939,7 @@ def prefix_files():
     ids = list(range(768))
     chain = prefix_keys(ids)
     hash16 = bytes(range(16))
-    two = extras(extra_item(1, 10, hash16), extra_item(3, 255, b"user"))
+    two = TWO_EXTRAS
 
     def data(value):
         return 6, value
@@ -1016,18 +1025,13 @@ def prefix_files():
     bad("extras-type", "1048576", "Extras that are a text.")(
         lambda: keyed(ids[:512], chain[:2], prefix_extras=text("x")).file())
 
-    layer = u8(1) + u8(0) + u32(0, 0) + u8(0) + u32(0)  # numbers known; live part, stream 0, index 0, full, no window
-    few = {1: b"unknown", 5: layer + u8(0, F16) + u64(2, 4), 16: b"lossless"}
+    few, past, scaled, theirs = SPACES.values()
+    eight = EIGHT
     good("space", "A namespace of few facts.")(lambda: keyed(None, chain[:2], prefix_space=data(namespace(few))).file())
 
-    past = {**few, 16: b"quant:4 then prune", 17: bytes(range(64))}
     good("space-past", "A namespace of lossless blocks, whose values went through two lossy recipes.")(
         lambda: keyed(None, chain[:2], prefix_space=data(namespace(past)), values_recipe=text("quant:4 then prune"),
                       values_profile=data(bytes(range(64)))).file())
-
-    eight = layer + u8(0, F8E4M3) + u64(2, 4)  # K of 8 bits
-    scaled = {**few, 5: eight, 20: u8(1) + struct.pack("<2f", 0.5, 0.25)}
-    theirs = {**few, 5: eight, 20: u8(0) + b"run 7"}
 
     def of_8_bits(facts, dtype=F8E4M3, **meta):
         return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0, dtype)],
