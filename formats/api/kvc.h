@@ -641,6 +641,8 @@ struct kvc_write_options {
      * file */
     uint64_t blocks;
     const char *stem; /* NULL: "block" */
+    /* For packing: leave out prefix keys and what else confirms a guess of the text */
+    int no_keys;
 };
 
 /* Writes f as a .kvc. What a profile tells of the cache (the number of heads, layer numbers, the

@@ -176,7 +176,11 @@ int kvc_prefix_check(const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_prefix p;
     if (kvc_prefix_of(&p, &c->meta, e)) return -1;
     const uint64_t n = kvc_cache_tokens_from(c, p.first);
-    if (c->tokens && c->n_prefix_keys != n / KVC_PREFIX_TOKENS)
+    const int keyed = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_IDENTITY) != NULL;
+    if (!keyed && (c->n_prefix_keys || kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT)))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "prefix keys without the metadata key '" KVC_KEY_PREFIX_IDENTITY "'");
+    if (keyed && c->tokens && c->n_prefix_keys != n / KVC_PREFIX_TOKENS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens",
                         c->n_prefix_keys, c->n_tokens);
     return check_extras(c, &p, n, e);

@@ -177,6 +177,14 @@ class TestPack(Case):
             kv[0, "K"][2, 1, 3] = 7
             self.assertEqual(f.arrays()[0, "K"][2, 1, 3], 7)
 
+    def test_no_keys(self):
+        kv = {(0, role): np.zeros((300, 1, 4), np.float32) for role in "KV"}
+        for keys in (True, False):
+            for tokens in (True, False):
+                with kvc.open(kvc.pack(kv, tokens=range(300), keep_keys=keys, keep_tokens=tokens)) as f:
+                    self.assertEqual("prefix.identity" in f.meta, keys)
+                    self.assertEqual(f.match(range(300)) if keys or tokens else 0, 300 if tokens else 256 if keys else 0)
+
     def test_sliding(self):
         kv = {(0, "K"): np.ones((20, 2, 8), np.float32), (0, "V"): np.ones((20, 2, 8), np.float32),
               (1, "K"): np.full((5, 2, 8), 3, np.float32), (1, "V"): np.full((5, 2, 8), 4, np.float32)}

@@ -695,6 +695,7 @@ class Kvc:
         if parent is not None:
             first = self.meta.get("tokens.first", 0)
             need(isinstance(parent, bytes) and len(parent) == 32 and 0 < first < 1 << 63 and first % 256 == 0, "prefix.parent: length or tokens.first")
+        need(parent is None or "prefix.identity" in self.meta, "prefix.parent without prefix.identity")
         need(self.tokens is not None or not extras, "prefix.extras without token ids")
         if self.tokens is None:
             return
@@ -707,6 +708,9 @@ class Kvc:
             need(
                 all(first <= position + offset < first + n for offset in items[1]), "prefix.extras: of no token"
             )
+        if "prefix.identity" not in self.meta:
+            need(not self.keys, "KEYS: without prefix.identity")
+            return
         want = prefix_keys(self.meta["prefix.identity"], self.tokens[:n], first, parent, extras) if n >= 256 else []
         need(self.keys == want, "KEYS: not the keys of these tokens")
 

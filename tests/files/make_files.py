@@ -953,6 +953,15 @@ def prefix_files():
     for n in (255, 256, 512):
         good(f"keys-{n}", f"{n} token ids and the prefix keys that follow from them.")(
             lambda n=n: keyed(ids[:n], chain[:n // 256]).file())
+
+    def nameless(cache):
+        del cache.meta["prefix.identity"]
+        return cache.file()
+    good("keys-none", "600 token ids without an identity, and so without prefix keys.")(lambda: nameless(keyed(ids[:600], [])))
+    bad("keys-identity", "without the metadata key", "Prefix keys without an identity.")(
+        lambda: nameless(keyed(ids[:600], chain[:2])))
+    bad("parent-identity", "without the metadata key", "A parent without an identity.")(
+        lambda: nameless(keyed(ids[256:356], [], **place(256))))
     bad("keys-count", "prefix keys", "Three prefix keys for 600 tokens.")(
         lambda: keyed(ids[:600], chain[:2] + [bytes(32)]).file())
     bad("keys-missing", "prefix keys", "One prefix key for 600 tokens.")(lambda: keyed(ids[:600], chain[:1]).file())
