@@ -53,6 +53,9 @@
 /* u64s: pairs of each coordinate of a position (M-RoPE) */
 #define KVC_KEY_ROPE_SECTIONS "rope.sections"
 
+/* text: whose RoPE it is, where nobody knows its parameters */
+#define KVC_KEY_ROPE_SOURCE "rope.source"
+
 /* text: the factors of values of 8 bits, of K and latents, of V: "0.5", "0.5,0.25" (layers),
  * "0.5:0.4,0.3:0.2" (heads); scales.h */
 #define KVC_KEY_SCALE_K "scale.k"

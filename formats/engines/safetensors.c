@@ -55,6 +55,7 @@ static const struct fact {
     {"rope_dim", KVC_KEY_ROPE_DIM, FACT_COUNT},
     {"rope_factor", KVC_KEY_ROPE_FACTOR, FACT_NUMBER},
     {"rope_original_context", KVC_KEY_ROPE_ORIGINAL, FACT_COUNT},
+    {"rope_source", KVC_KEY_ROPE_SOURCE, FACT_TEXT},
     {"rope_sections", KVC_KEY_ROPE_SECTIONS, FACT_COUNTS}, /* a JSON list */
     {"rope_scaling", KVC_KEY_ROPE_SCALING, FACT_OBJECT},   /* read_scaling() reads it */
     {"tokens_first", KVC_KEY_TOKENS_FIRST, FACT_COUNT},

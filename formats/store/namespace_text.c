@@ -97,7 +97,8 @@ char *kvc_namespace_text_write(const struct kvc_cache *c, const struct kvc_meta 
 /* --- reading --- */
 
 static int is_text(unsigned tag) {
-    return tag == 1 || tag == 3 || tag == 6 || tag == 7 || tag == 8 || tag == FIDELITY;
+    return tag == 1 || tag == 3 || tag == 6 || tag == 7 || tag == 8 || tag == FIDELITY ||
+           tag == 23 || tag == 24;
 }
 
 /* Decodes the value of a line into `bytes`, which has room for its characters. Returns how many

@@ -636,11 +636,23 @@ class Kvc:
             items[21] = number("rope.original-context")
         if "rope.sections" in self.meta:
             items[22] = struct.pack(f"<{len(self.meta['rope.sections'])}Q", *self.meta["rope.sections"])
+        if not self._rope_is_known():
+            items[23] = known("rope.source", str) or known("source.format", str).split(" ")[0]
+        if known("rope.scaling", str):
+            items[24] = self.meta["rope.scaling"]
         space = b"kvc namespace 1\n"
         for tag, fact in items.items():
             fact = fact.encode() if isinstance(fact, str) else fact
             space += struct.pack("<BI", tag, len(fact)) + fact
         need(self.meta["prefix.space"] == hashlib.sha256(space).digest(), "prefix.space: not the namespace of the file")
+
+    def _rope_is_known(self):
+        if (self.meta.get("rope.k") or "post") != "post" or self.meta.get("rope.pairing") == "none":
+            return True
+        if not self.meta.get("rope.type") or not self.meta.get("rope.theta", 0) > 0:
+            return False
+        scaled = self.meta["rope.type"] not in ("default", "mrope", "imrope")
+        return not scaled or self.meta.get("rope.factor", 0) > 0 or bool(self.meta.get("rope.scaling"))
 
     @staticmethod
     def _is_scaled(tensor):
@@ -2005,7 +2017,7 @@ KNOWN_KEYS = set(
     """producer source.format source.version source.bytes recipe model.name model.architecture model.layers
     model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters model.adapters.sha256 tokenizer.sha256 rope.k
     rope.pairing rope.type rope.theta rope.dim rope.factor
-    rope.original-context rope.sections hadamard.k hadamard.v sliding.window page.size
+    rope.original-context rope.scaling rope.source rope.sections hadamard.k hadamard.v sliding.window page.size
     shard.rank shard.ranks shard.set cells.coordinates cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
     llama.stream llama.transposed-v profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
     values.profile rope.pairing-assumed hidden.states""".split()

@@ -65,7 +65,7 @@ def main(option=""):
     if option == "--check":
         return f"KEYS.md does not have\n" + "\n".join(lacking) if lacking else 0
     for what, text in examples():
-        print(f"{what:24}{text}")
+        print(f"{what:32}{text}")
     return 0
 
 

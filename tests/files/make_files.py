@@ -921,11 +921,13 @@ def namespace(facts):
 
 
 LAYER = u8(1) + u8(0) + u32(0, 0) + u8(0) + u32(0)  # numbers known; live part, stream 0, index 0, full, no window
-FEW = {1: b"unknown", 5: LAYER + u8(0, F16) + u64(2, 4), 16: b"lossless"}
+FEW = {1: b"unknown", 5: LAYER + u8(0, F16) + u64(2, 4), 16: b"lossless", 23: b""}
 EIGHT = LAYER + u8(0, F8E4M3) + u64(2, 4)  # K of 8 bits
 SPACES = {"few": FEW, "past": {**FEW, 16: b"quant:4 then prune", 17: bytes(range(64))},
           "scales": {**FEW, 5: EIGHT, 20: u8(1) + struct.pack("<2f", 0.5, 0.25)},
-          "source": {**FEW, 5: EIGHT, 20: u8(0) + b"run 7"}}
+          "source": {**FEW, 5: EIGHT, 20: u8(0) + b"run 7"},
+          "RoPE of ours": {**FEW, 23: b"ours"}, "RoPE of llama.cpp": {**FEW, 23: b"llama.cpp"},
+          "RoPE that is known": {**{tag: x for tag, x in FEW.items() if tag != 23}, 8: b"llama3", 9: struct.pack("<f", 5e5), 24: b'{"factor":8}'}}
 TWO_EXTRAS = extras(extra_item(1, 10, bytes(range(16))), extra_item(3, 255, b"user"))
 
 
@@ -1034,10 +1036,26 @@ def prefix_files():
     bad("extras-type", "1048576", "Extras that are a text.")(
         lambda: keyed(ids[:512], chain[:2], prefix_extras=text("x")).file())
 
-    few, past, scaled, theirs = SPACES.values()
+    few, past, scaled, theirs, of_ours, of_llama, known_rope = SPACES.values()
     eight = EIGHT
     good("space", "A namespace of few facts.")(lambda: keyed(None, chain[:2], prefix_space=data(namespace(few))).file())
 
+    f64 = struct.Struct("<d").pack
+
+    def roped(facts, **meta):
+        return keyed(None, chain[:2], prefix_space=data(namespace(facts)), **meta).file()
+    good("space-rope-source", "A namespace of unknown RoPE, of somebody who has a name.")(
+        lambda: roped(of_ours, rope_source=text("ours"), source_format=text("llama.cpp GGSQ")))
+    good("space-rope-format", "A namespace of unknown RoPE, of an engine.")(lambda: roped(of_llama, source_format=text("llama.cpp GGSQ")))
+    scaling = {"rope_type": text("llama3"), "rope_theta": (4, f64(5e5)), "rope_scaling": text('{"factor":8}')}
+    good("space-rope-scaling", "A namespace of RoPE that is known by what config.json says of the scaling.")(
+        lambda: roped(known_rope, rope_source=text("ours"), **scaling))
+    for name, sentence, facts, meta in (
+            ("unknown", "Unknown RoPE that the namespace leaves out.", {k: v for k, v in few.items() if k != 23}, {}),
+            ("other", "Unknown RoPE of somebody else.", of_ours, {"rope_source": text("theirs")}),
+            ("factor", "YaRN without a factor is unknown.", {tag: x for tag, x in {**known_rope, 8: b"yarn"}.items() if tag != 24},
+             {**scaling, "rope_type": text("yarn"), "rope_scaling": text("")})):
+        bad(f"space-rope-{name}", "prefix.space", sentence, "check")(lambda facts=facts, meta=meta: roped(facts, **meta))
     good("space-past", "A namespace of lossless blocks, whose values went through two lossy recipes.")(
         lambda: keyed(None, chain[:2], prefix_space=data(namespace(past)), values_recipe=text("quant:4 then prune"),
                       values_profile=data(bytes(range(64)))).file())

@@ -225,6 +225,40 @@ static void facts_of_namespaces(void **state) {
     unmake(same);
 }
 
+/* Two caches of one model whose RoPE nobody knows replace each other only where somebody answers
+ * for it. */
+static void unknown_rope_is_kept_apart(void **state) {
+    (void)state;
+    static const char *const facts[][6] = {
+        {"model.name=m", "rope.k=post"},                     /* of the library's arrays */
+        {"model.name=m", "rope.k=post", "rope.source=ours"}, /* 1 */
+        {"model.name=m", "rope.k=post", "rope.source=theirs"},
+        {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000"}, /* and no factor */
+        {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000", "rope.source=ours"},
+        {"model.name=m", "rope.k=post", "rope.type=default", "rope.theta=10000"}, /* 5: known */
+        {"model.name=m", "rope.k=post", "rope.type=default", "rope.theta=10000",
+         "rope.source=ours"},
+        {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000",
+         "rope.scaling={\"beta_fast\":32}"},
+        {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000",
+         "rope.scaling={\"beta_fast\":16}"}};
+    enum { N = sizeof facts / sizeof facts[0] };
+    struct made *x[N], *again[N];
+    for (unsigned i = 0; i < N; i++) x[i] = make(2 * CHUNK, 3, facts[i]);
+    for (unsigned i = 0; i < N; i++) again[i] = make(2 * CHUNK, 3, facts[i]);
+    for (unsigned i = 0; i < N; i++)
+        for (unsigned k = i; k < N; k++) {
+            /* a source says nothing where RoPE is known */
+            const int same = i == k || (i == 5 && k == 6);
+            if ((finds(x[i], &plain, again[k], &plain) > 0) != same)
+                fail_msg("%u and %u: %s", i, k, same ? "are kept apart" : "replace each other");
+        }
+    for (unsigned i = 0; i < N; i++) {
+        unmake(x[i]);
+        unmake(again[i]);
+    }
+}
+
 /* Layers, heads, channels, types, chunk, recipe and profile. */
 static void forms_of_namespaces(void **state) {
     (void)state;
@@ -421,6 +455,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damaged),
         cmocka_unit_test(forged),
+        cmocka_unit_test(unknown_rope_is_kept_apart),
         cmocka_unit_test(facts_of_namespaces),
         cmocka_unit_test(forms_of_namespaces),
         cmocka_unit_test(tenants),

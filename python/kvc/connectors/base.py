@@ -94,6 +94,7 @@ class PageOptions(Options):
     pairing: Optional[str] = None
     scale: Any = None  # see scale_facts()
     scale_source: Optional[str] = None
+    rope_source: Optional[str] = None
     threads: int = 4
 
 
@@ -232,17 +233,18 @@ def scale_facts(dtype: str, scale: Any = None, source: Optional[str] = None, *, 
 
 def facts_of_caches(geometry: Geometry, *, model: Optional[str] = None, weights: Optional[Path] = None,
                     pairing: Optional[str] = None, shard: Optional[Tuple[int, int]] = None,
-                    scales: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+                    scales: Optional[Mapping[str, str]] = None, rope_source: Optional[str] = None) -> Dict[str, Any]:
     """Returns what is known of an engine's caches as metadata (kvc(5)).
 
     K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name
     does. The `pairing` of latents stays unknown if it is not given, as their engines differ.
-    `shard` are rank and number of ranks, `scales` what scale_facts() returns.
+    `shard` are rank and number of ranks, `scales` what scale_facts() returns, `rope_source` a name that
+    all engines with the same RoPE share: K of another RoPE than the model's is told apart by it alone.
     """
     if not model and weights is None:
         raise Error(Code.USAGE, "the engine does not tell the model's name: name its files in 'weights'")
     facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers,
-                             **rope_facts(pairing), **(scales or {})}
+                             "rope.source": rope_source, **rope_facts(pairing), **(scales or {})}
     if geometry.latent:  # their scales are those of K
         facts.pop("scale.v", None)
         if not pairing:
