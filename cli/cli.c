@@ -225,7 +225,7 @@ void cli_note(void *state, int number, const char *name, const char *text) {
 
 int cli_given_open(struct cli_input *in, struct kvc_open_options *o, struct kvc_error *e) {
     if (in->open.model && !in->model &&
-        !(in->model = kvc_shared_model_open(in->open.model, in->full_fingerprint, e)))
+        !(in->model = kvc_shared_model_open(in->open.model, !in->sampled_fingerprint, e)))
         return -1;
     if (in->open.weights && !in->weights &&
         !(in->weights = kvc_shared_weights_open(in->open.weights, e)))

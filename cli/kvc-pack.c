@@ -14,9 +14,9 @@ static int pack_ends_in(const char *path, size_t n, const char *suffix) {
 /* 1 when the options ask for something that packing a container again gives. */
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_write_options *o = &p->how;
-    return cli_given("recipe") || o->align || o->no_tokens || p->token_ids_path || p->part.given ||
-           o->embed_profile || o->dequantize || o->target_kld > 0 || o->target_ratio > 0 ||
-           o->max_output_error > 0 || o->max_logit_error > 0;
+    return cli_given("recipe") || o->align || o->no_tokens || o->no_keys || p->token_ids_path ||
+           p->part.given || o->embed_profile || o->dequantize || o->target_kld > 0 ||
+           o->target_ratio > 0 || o->max_output_error > 0 || o->max_logit_error > 0;
 }
 
 /* FILE.kvc, or with another suffix; of compressed input without .gz, .xz or .zst, as unpacking
@@ -202,6 +202,8 @@ static const struct cli_option data[] = {
      "leave the token ids out, and with them the source file's own bytes, which hold them too; "
      "their prefix keys stay",
      CLI_FLAG(struct cli_pack, how.no_tokens)},
+    {"no-keys", 0, NULL, "leave out the prefix keys, by which a guess of the text is confirmed",
+     CLI_FLAG(struct cli_pack, how.no_keys)},
     {"token-ids", 0, "FILE",
      "the token ids of a cache that holds none: a file of numbers, JSON of an engine, or another "
      "cache",
@@ -211,8 +213,8 @@ static const struct cli_option data[] = {
      "still ask them "
      "(default yes)",
      CLI_CHOICE(struct cli_pack, how.no_companions, "yes|no")},
-    {"fingerprint", 0, "HOW", "hash the --model file: sampled (default) or full",
-     CLI_CHOICE(struct cli_pack, job.input.full_fingerprint, "sampled|full")},
+    {"fingerprint", 0, "HOW", "hash the --model file: full (default) or sampled",
+     CLI_CHOICE(struct cli_pack, job.input.sampled_fingerprint, "full|sampled")},
     {.name = NULL},
 };
 

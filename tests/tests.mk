@@ -313,10 +313,11 @@ check-layers-test:
 check-words:
 	@sh tests/check-words.sh
 
-## check-files: every container of tests/files is explained by the script that makes it
+## check-files: every container of tests/files is explained by the script that makes it, and KEYS.md has the numbers of its examples
 .PHONY: check-files
 check-files:
 	@"$(PYTHON)" tests/files/make_files.py --check
+	@PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" tests/files/keys_examples.py --check
 
 ## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
 .PHONY: analyze

@@ -165,7 +165,7 @@ static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_p
 static uint64_t window_of(const struct kvc_facts *facts, const struct kvc_layer *layer,
                           const struct kvc_encoding *x) {
     const uint64_t window = kvc_layer_window(facts, layer);
-    if (layer->kind != KVC_LAYER_SLIDING) return 0;
+    if (layer->kind != KVC_LAYER_WINDOW) return 0;
     return window ? window : x->rows && x->position[0] > 0 ? x->rows + 1 : 0;
 }
 

@@ -33,7 +33,7 @@ static int read_parts(struct kvc_cache *c, const struct kvc_records *k, const ui
         uint32_t number = kvc_cache_add_part(c, (enum kvc_part_kind)p[0], part_cells, e);
         if (number == KVC_NONE) return -1;
         c->part[number].stream = get_u32(p + 4);
-        c->part[number].checkpoint = get_u32(p + 8);
+        c->part[number].snapshot = get_u32(p + 8);
     }
     return 0;
 }
@@ -298,7 +298,7 @@ static uint8_t *put_parts(uint8_t *p, const struct kvc_cache *c) {
     for (uint32_t i = 0; i < c->n_parts; i++, p += KVC_PART_ENTRY) {
         p[0] = (uint8_t)c->part[i].kind;
         put_u32(p + 4, c->part[i].stream);
-        put_u32(p + 8, c->part[i].checkpoint);
+        put_u32(p + 8, c->part[i].snapshot);
         put_u64(p + 16, c->part[i].cells.n);
     }
     return p;

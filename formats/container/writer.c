@@ -13,6 +13,7 @@
 #include "formats/cache/keys.h"
 #include "formats/container/device_blocks.h"
 #include "formats/cache/prefix_space.h"
+#include "formats/cache/shards.h"
 #include "formats/cache/values.h"
 #include "formats/cache/view.h"
 #include "formats/container/encode.h"
@@ -299,6 +300,15 @@ static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struc
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
 
+/* Removes what confirms a guess of the text. Extras stay with the token ids, which do not tell the
+ * whole text without them. */
+static int forget_keys(struct kvc_meta *meta) {
+    static const char *const keys[] = {KVC_KEY_PREFIX_IDENTITY, KVC_KEY_PREFIX_PARENT,
+                                       KVC_KEY_PREFIX_SPACE, KVC_KEY_SHARD_SET};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) kvc_meta_remove(meta, keys[i]);
+    return 0;
+}
+
 static int writer_describe(const struct writer *w, const char *recipe, struct kvc_meta *meta,
                            struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
@@ -308,7 +318,8 @@ static int writer_describe(const struct writer *w, const char *recipe, struct kv
         return -1;
     /* Extras belong to token ids, and tell as much. */
     if (w->options.no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);
-    if (name_identity(c, meta, e)) return -1;
+    if (w->options.no_keys) return forget_keys(meta);
+    if (name_identity(c, meta, e) || kvc_shard_name_set(meta, c, e)) return -1;
     return name_space(w, meta, e);
 }
 

@@ -137,7 +137,7 @@ static int is_measured(const struct kvc_cache *c, uint32_t t) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
     return (tensor->role == KVC_ROLE_K || tensor->role == KVC_ROLE_V) &&
-           kvc_is_float(tensor->shape.dtype) && (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING);
+           kvc_is_float(tensor->shape.dtype) && (kind == KVC_PART_LIVE || kind == KVC_PART_WINDOW);
 }
 
 /* Adds the squares of a row's coefficients to `sum`. `room` holds as many floats as a head has
@@ -325,7 +325,7 @@ static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c,
     if (!kvc_layers_ambiguous(c)) return 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
-        sliding += part->kind == KVC_PART_SLIDING && !part->stream;
+        sliding += part->kind == KVC_PART_WINDOW && !part->stream;
     }
     const double *first = kvc_profile_angles(p, 0, &first_half);
     for (uint32_t i = 0; i < layers; i++) {

@@ -30,7 +30,7 @@ static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, st
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the object has other prefix keys than its name stands for");
     for (uint32_t p = 0; p < c->n_parts; p++)
-        if (c->part[p].kind <= KVC_PART_RECURRENT &&
+        if (c->part[p].kind <= KVC_PART_STATE &&
             (c->part[p].kind != KVC_PART_LIVE || c->part[p].cells.n != tokens ||
              kvc_cells_position(&c->part[p].cells, 0) != (int64_t)first ||
              kvc_cells_position(&c->part[p].cells, tokens - 1) != (int64_t)(first + tokens - 1)))

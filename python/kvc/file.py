@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tensor:
-    """K or V of a layer, or a companion. `part` is "live", "sliding", "recurrent", "checkpoint" or "companion"."""
+    """K or V of a layer, or a companion. `part` is "live", "window", "state", "snapshot" or "companion"."""
 
     index: int
     part: str
@@ -34,7 +34,7 @@ class Tensor:
     dtype: str
     layer: int
     stream: int
-    checkpoint: int
+    snapshot: int
     rows: int
     heads: int
     dim: int
@@ -118,7 +118,7 @@ class File(Handle):
         if not 0 <= i < 2**32 or kvc.kvc_file_tensor(pointer, i, c.byref(t)):
             del pointer
             raise Error(Code.USAGE, f"there is no tensor {i}")
-        return Tensor(i, t.part.decode(), t.role.decode(), t.dtype.decode(), t.layer, t.stream, t.checkpoint, t.rows, t.heads, t.dim,
+        return Tensor(i, t.part.decode(), t.role.decode(), t.dtype.decode(), t.layer, t.stream, t.snapshot, t.rows, t.heads, t.dim,
                       t.row_bytes)
 
     def position(self, tensor: int, row: int) -> int:
@@ -134,7 +134,7 @@ class File(Handle):
 
     def _tokens_of(self) -> List[Tensor]:
         """Returns the tensors that have rows of tokens: K and V, but no companions, states and further streams."""
-        return [t for t in self.tensors if t.part in ("live", "sliding") and t.stream == 0]
+        return [t for t in self.tensors if t.part in ("live", "window") and t.stream == 0]
 
     def keys(self) -> List[Key]:
         """The layers and roles that `f[layer, role]` takes."""

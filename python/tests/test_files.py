@@ -177,11 +177,19 @@ class TestPack(Case):
             kv[0, "K"][2, 1, 3] = 7
             self.assertEqual(f.arrays()[0, "K"][2, 1, 3], 7)
 
+    def test_no_keys(self):
+        kv = {(0, role): np.zeros((300, 1, 4), np.float32) for role in "KV"}
+        for keys in (True, False):
+            for tokens in (True, False):
+                with kvc.open(kvc.pack(kv, tokens=range(300), keep_keys=keys, keep_tokens=tokens)) as f:
+                    self.assertEqual("prefix.identity" in f.meta, keys)
+                    self.assertEqual(f.match(range(300)) if keys or tokens else 0, 300 if tokens else 256 if keys else 0)
+
     def test_sliding(self):
         kv = {(0, "K"): np.ones((20, 2, 8), np.float32), (0, "V"): np.ones((20, 2, 8), np.float32),
               (1, "K"): np.full((5, 2, 8), 3, np.float32), (1, "V"): np.full((5, 2, 8), 4, np.float32)}
         with kvc.open(kvc.pack(kv, tokens=range(20), facts={"sliding.window": 6})) as f:
-            self.assertEqual({t.layer: t.part for t in f.tensors}, {0: "live", 1: "sliding"})
+            self.assertEqual({t.layer: t.part for t in f.tensors}, {0: "live", 1: "window"})
             again = f.arrays()
             self.assertTrue(all(np.array_equal(again[key], kv[key]) for key in kv))
             self.fails(kvc.Code.NOT_SLICEABLE, "layer 1", f.arrays, end=18)
@@ -191,7 +199,7 @@ class TestPack(Case):
         kv = {(i, role): np.arange(n * 4, dtype=np.float32).reshape(n, 1, 4) + i for i, n in enumerate((6, 4)) for role in "KV"}
         m = arrays.memory(arrays.planes(kv), tokens=20, facts={"sliding.window": 7})
         with kvc.File._of(_lib.call(_lib.kvc.kvc_file_open_arrays, m), m) as g, kvc.open(g.pack()) as f:
-            self.assertEqual({t.part for t in f.tensors}, {"sliding"})
+            self.assertEqual({t.part for t in f.tensors}, {"window"})
             for h in (f, g):
                 self.assertEqual(h.range()[1], 20)
                 self.assertEqual({key: array.shape[0] for key, array in h.arrays(first=0).items()}, {key: len(kv[key]) for key in kv})
