@@ -253,6 +253,7 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
     if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
     else if (!kvc_input_pin(&in, 0, in.size, e))
         p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
+    if (p) p->path = strdup(path); /* NULL is as good: it is for messages */
     kvc_input_close(&in);
     if (!p) kvc_error_prefix(e, path);
     return p;
@@ -280,6 +281,7 @@ void kvc_profile_free(struct kvc_profile *p) {
     free(p->predictor);
     kvc_safetensors_free(&p->header);
     free(p->data);
+    free(p->path);
     pthread_mutex_destroy(&p->lock);
     free(p);
 }
@@ -298,6 +300,10 @@ const uint8_t *kvc_profile_bytes(const struct kvc_profile *p, size_t *size) {
 
 const uint8_t *kvc_profile_sha256(const struct kvc_profile *p) {
     return p->sha256;
+}
+
+const char *kvc_profile_path(const struct kvc_profile *p) {
+    return p->path ? p->path : "";
 }
 
 const char *kvc_profile_model(const struct kvc_profile *p) {
