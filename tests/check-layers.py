@@ -116,17 +116,17 @@ BUDGET = {
     "formats/io": 3450,
     "formats/cache": 5960,
     "formats/engines": 10560,
-    "formats/model": 6900,
+    "formats/model": 7180,  # folders of profiles, which were the tools', and the choice of one
     "formats/compare": 2600,
     "formats/container": 6640,
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3550,
     "formats/device/cuda": 500,
-    "formats/api": 4760,  # what kvc-pack and kvc-unpack did by themselves
+    "formats/api": 4820,  # what kvc-pack and kvc-unpack did by themselves
     "formats/store": 4080,
     "formats/store/tier": 700,
     "formats/store/backends": 8850,
-    "cli": 5380,
+    "cli": 5430,  # what kvc-pack says of profiles
     "cli/store": 2080,
     "cli/inside": 6060,
     "errors": 80,

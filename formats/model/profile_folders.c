@@ -105,12 +105,21 @@ static int put_word(char *text, size_t size, const char *word) {
     return 0;
 }
 
+/* Takes how the user's folder is shown, the only one that is shown as another text. */
+static int take_user(void *state, const char *folder, const char *shown) {
+    const char **user = state;
+    if (folder != shown) *user = shown;
+    return folder != shown;
+}
+
 void kvc_profile_keep_command(const uint8_t sha256[KVC_SHA256_BYTES], const char *file, char *text,
                               size_t size) {
-    char path[KVC_PROFILE_PATH], word[KVC_PROFILE_PATH], hash[2 * KVC_SHA256_BYTES + 1];
-    const char *shown;
+    const struct kvc_profile_places places = {.folders = NULL};
+    char word[KVC_PROFILE_PATH], hash[2 * KVC_SHA256_BYTES + 1];
+    const char *shown = NULL;
     *text = '\0';
-    if (!user_folder(path, &shown) || put_word(word, sizeof word, file)) return;
+    if (!kvc_profile_folders(&places, take_user, &shown) || put_word(word, sizeof word, file))
+        return;
     kvc_hex(sha256, KVC_SHA256_BYTES, hash);
     const int n = snprintf(text, size, "install -Dm644 %s%s %s/%s" KVC_PROFILE_SUFFIX,
                            *file == '-' ? "./" : "", word, shown, hash);

@@ -21,11 +21,11 @@ int kvc_profile_folders(const struct kvc_profile_places *places, kvc_profile_vis
 const char *kvc_profile_folder_of(const char *path, char folder[KVC_PROFILE_PATH]);
 /* Visits the regular files *.kvcp of a folder. What cannot be looked at is left out. */
 int kvc_profile_files(const char *folder, kvc_profile_visit *visit, void *state);
-/* Returns 1 for the path of a regular file, also behind a symbolic link. */
+/* Returns 1 for the path of a regular file, or of a symbolic link to one. */
 int kvc_profile_is_file(const char *path);
 
 /* Writes a command of the shell that puts the file of the profile of this hash into the user's
- * folder. "" if the user has no folder, or `size` is too small. */
+ * folder. "" if the user has no folder, it is not searched, or `size` is too small. */
 void kvc_profile_keep_command(const uint8_t sha256[KVC_SHA256_BYTES], const char *file, char *text,
                               size_t size);
 

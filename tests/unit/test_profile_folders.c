@@ -213,6 +213,12 @@ static void what_a_reader_is_told(void **state) {
     set("HOME", NULL);
     assert_null(kvc_profile_find(hash, "Tiny", &beside, &e));
     assert_null(strstr(e.message, "install"));
+    setenv("HOME", "/h", 1);
+    setenv("KVC_PROFILE_PATH", "a:none", 1);
+    assert_null(kvc_profile_find(hash, "Tiny", &beside, &e));
+    assert_non_null(strstr(e.message, "(looked in there, a)"));
+    assert_null(strstr(e.message, "install"));
+    setenv("KVC_PROFILE_PATH", "a:b", 1);
     setenv("HOME", "/h", 1); /* folders of the caller's own: the user's is not searched */
     assert_null(kvc_profile_find(hash, "", &own, &e));
     assert_non_null(strstr(e.message, "a model without a name"));
