@@ -105,7 +105,7 @@ static void say_keep(struct cli_pack *p, const char *name) {
         return;
     p->hinted_profile = 1;
     if (*command) cli_warn("%s: readers find the profile after: %s", name, command);
-    else cli_warn("%s: readers need --profile=%s", name, p->profile.path);
+    else cli_warn("%s: readers find the profile only by --profile=%s", name, p->profile.path);
 }
 
 /* On a terminal and with -v, once a run: what a profile would give to the transform codec. Figures:
