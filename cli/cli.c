@@ -104,8 +104,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_PAIRING] = "give --pairing or --model",
         [KVC_NEED_MODEL] = "give --model",
         [KVC_NEED_WEIGHTS] = "give --weights=FILE",
-        [KVC_NEED_PROFILE] = "give it with --profile=FILE, put it beside the file, or name its "
-                             "folder in $KVC_PROFILE_PATH",
+        [KVC_NEED_PROFILE] = "--profile=FILE names it for one command",
         [KVC_NEED_QUERIES] = "give --queries=FILE",
         [KVC_NEED_FORMAT] = "use --to=FORMAT",
         [KVC_NEED_INPUT] = "use --from=FORMAT",

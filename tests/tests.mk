@@ -350,7 +350,7 @@ check-memory: libkvc.so.$(VERSION)
 .PHONY: check-python
 check-python: libkvc.so.$(VERSION) $(STORE_SO) $(FAKE_CUDA)
 	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)" CC="$(CC)" \
-	  KVC_FAKE_CUDA="$(CURDIR)/$(FAKE_CUDA)" \
+	  KVC_FAKE_CUDA="$(CURDIR)/$(FAKE_CUDA)" KVC_PROFILE_PATH=none \
 	  PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" python/tests/run.py
 
 FRESH ?= bookworm

@@ -117,9 +117,9 @@ struct kvc_open_options {
     const char *weights;
     /* path of the profile that a .kvc was packed with; NULL: it is looked for by its hash */
     const char *profile;
-    /* Where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL:
-     * nowhere else. The library does not read the environment for it; the tools pass
-     * $KVC_PROFILE_PATH here. */
+    /* Where it is looked for if it is not beside the .kvc: folders, separated by colons; "":
+     * nowhere else. NULL: the folders of $KVC_PROFILE_PATH, the user's and the installed one
+     * (kvc-profile(5)). */
     const char *profile_folders;
     /* open a .kvc that may be damaged anywhere, and look for all damage (kvc_file_survey) */
     int damaged;
@@ -695,12 +695,24 @@ KVC_API int kvc_file_target(const struct kvc_file *f, const char *format,
 KVC_API struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e);
 /* kvc_shared_profile_close(NULL) is legal */
 KVC_API void kvc_shared_profile_close(struct kvc_profile *p);
+/* Returns the profile, of those in the folders where profiles stay to be had (kvc-profile(5)), with
+ * which f is best packed by the recipe in `options`: of the same weights where both have a
+ * fingerprint, else of the same shape and RoPE, and of a good fit to the values. NULL, which is no
+ * error: there is none, or the recipe takes none. */
+KVC_API struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
+                                                      const struct kvc_write_options *options);
+/* Returns 1 if readers of the .kvc at `path` (NULL: of bytes in no folder) find the profile without
+ * being told of it. Otherwise 0, and `command` gets a command of the shell that puts the file of
+ * the profile where they do; "" if there is none. */
+KVC_API int kvc_shared_profile_kept(const struct kvc_profile *p, const char *path, char *command,
+                                    size_t size);
 struct kvc_profile_info {
     size_t size;       /* of this struct; set by the caller */
     const char *model; /* ""; texts belong to the profile */
     uint8_t sha256[32];
     const char *metric; /* "fisher", "query", "covariance" */
     int predicts;       /* layers from others: the default recipe uses it */
+    const char *path;   /* of its file */
 };
 KVC_API int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_info *info);
 

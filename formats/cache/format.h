@@ -54,7 +54,8 @@ struct kvc_import_options {
     const struct kvc_weights *weights;
     /* .kvc: path of the profile that the file was packed with; NULL: it is searched for */
     const char *profile;
-    /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
+    /* .kvc: folders to search for the profile after the file's own, joined by colons; NULL: those
+     * where profiles stay to be had */
     const char *profile_folders;
     struct kvc_profile *open_profile; /* .kvc: a profile that is open already; NULL: none */
     int no_verify;                    /* .kvc: do not compare decoded rows with their digests */

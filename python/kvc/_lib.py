@@ -275,7 +275,7 @@ REMEDIES = {
     2: "open it with pairing= or model=",
     3: "open it with model=",
     4: "open it with weights=",
-    5: "name it with profile=, or its folder with profile_folders=",
+    5: "profile= names it, profile_folders= its folder",
     6: "give queries=, a File",
     7: "name a format to write",
     8: "name the format with format=",

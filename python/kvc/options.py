@@ -62,7 +62,7 @@ class OpenOptions(TypedDict, total=False):
     pairing: Optional[str]
     weights: Optional[Path]
     profile: Optional[Path]
-    profile_folders: Sequence[Path]
+    profile_folders: Optional[Sequence[Path]]  # None: the folders of profiles (kvc-profile(5)); (): none
     damaged: bool
     tokens: Any
     verify: bool

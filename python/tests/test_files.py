@@ -1,7 +1,9 @@
 """Opening, reading, packing and comparing, with numpy alone."""
 
+import hashlib
 import os
 import pickle
+import shutil
 import unittest
 from pathlib import Path
 
@@ -252,6 +254,56 @@ class TestPack(Case):
             self.assertIn(("model.name", "a", "b"), result.meta)
             self.assertTrue(kvc.compare(f, g, abs=0.6))
             self.assertEqual(kvc.compare(f, g, first=1, end=2, layers=[0]).values, 32)
+
+
+class TestProfiles(Case):
+    def setUp(self):
+        super().setUp()
+        was = {name: os.environ.get(name) for name in ("KVC_PROFILE_PATH", "XDG_DATA_HOME")}
+        self.addCleanup(lambda: [self.set(name, value) for name, value in was.items()])
+        self.set("KVC_PROFILE_PATH", None)
+        self.set("XDG_DATA_HOME", self.path("data"))
+
+    @staticmethod
+    def set(name, value):
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+    def test_folders(self):
+        """A profile is found where profiles stay to be had; other folders take their place."""
+        profile = SAMPLES / "smollm2-135m-instruct-predict.kvcp"
+        with kvc.open(SAMPLES / "transformers-16.safetensors") as f:
+            data = f.pack(recipe="small", profile=profile)
+        digest = hashlib.sha256(profile.read_bytes()).hexdigest()
+
+        def is_found(**options):
+            try:
+                with kvc.open(data, **options) as f:
+                    f.arrays()
+            except kvc.Error as e:
+                self.assertEqual((e.code, e.need), (kvc.Code.OTHER_MODEL, 5))
+                self.assertIn(digest, e.message)
+                return False
+            return True
+
+        if os.path.exists("/usr/local/share/kvc/profiles") or os.path.exists("/usr/share/kvc/profiles"):
+            self.skipTest("profiles are installed")
+        self.assertFalse(is_found())
+        self.assertTrue(is_found(profile=profile))
+        self.assertTrue(is_found(profile_folders=[SAMPLES]))
+        folder = Path(self.path("data/kvc/profiles"))
+        folder.mkdir(parents=True)
+        shutil.copy(profile, folder / f"{digest}.kvcp")
+        self.assertTrue(is_found())
+        self.assertTrue(is_found(profile_folders=None))
+        self.assertFalse(is_found(profile_folders=[]))
+        self.assertFalse(is_found(profile_folders=[self.path("other"), self.folder]))
+        self.set("KVC_PROFILE_PATH", "none")
+        self.assertFalse(is_found())
+        self.set("KVC_PROFILE_PATH", str(SAMPLES))
+        self.assertTrue(is_found())
 
 
 class TestLimits(Case):

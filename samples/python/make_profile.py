@@ -537,7 +537,7 @@ def make_profile(arguments):
             tensors[f"layers.{layer}.rope"] = angles[layer].clone()  # safetensors stores no shared tensors
     if not all(x.isfinite().all() for x in tensors.values()):
         raise Refusal("a number is not finite")
-    metadata = {"kvc.profile": "0", **model_facts(path, bool(arguments.gguf), model.config),
+    metadata = {"kvc.profile": "1", **model_facts(path, bool(arguments.gguf), model.config),
                 "model.layers": len(rows), "model.kv-heads": heads, "model.heads": query_heads,
                 "model.head-dim": dim_k, **({"model.head-dim-v": dim_v} if dim_v != dim_k else {}),
                 **window_facts(model.config, len(rows)), **fingerprints(path), "metric": "fisher",
