@@ -108,24 +108,6 @@ int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t
 
 /* --- metadata --- */
 
-int kvc_names_meta(struct kvc_cache *c, const char *format, uint64_t bytes,
-                   const struct kvc_import_options *o, enum kvc_pairing pairing, int assumed,
-                   struct kvc_error *e) {
-    if (o && o->pairing) {
-        pairing = o->pairing;
-        assumed = 0;
-    }
-    if (kvc_meta_set_text(&c->meta, KVC_KEY_SOURCE_FORMAT, format, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_SOURCE_BYTES, bytes, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, 1, e) ||
-        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_K, 0, e) ||
-        kvc_meta_set_u64(&c->meta, KVC_KEY_HADAMARD_V, 0, e) ||
-        (pairing && kvc_meta_set_pairing(&c->meta, pairing, e)))
-        return -1;
-    return assumed ? kvc_meta_set_bool(&c->meta, KVC_KEY_ROPE_ASSUMED, 1, e) : 0;
-}
-
 int kvc_names_first_token(struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_cells *cells = &c->part[0].cells;
     if (!c->n_tokens || c->n_tokens != cells->n || cells->pos[0] <= 0) return 0;

@@ -369,3 +369,37 @@ int kvc_arrays_read(const struct kvc_arrays *list, size_t i, uint8_t **bytes, st
     }
     return 0;
 }
+
+int kvc_arrays_write(const struct kvc_arrays *list, struct kvc_sink *out, struct kvc_error *e) {
+    for (size_t i = 0; i < list->n; i++) {
+        uint8_t *bytes;
+        if (kvc_arrays_read(list, i, &bytes, e)) return -1;
+        const int status = kvc_sink_write(out, bytes, (size_t)list->item[i].bytes, e);
+        free(bytes);
+        if (status) return -1;
+    }
+    return 0;
+}
+
+int kvc_write_rows(const struct kvc_cache *c, const uint32_t *tensor, unsigned n, uint64_t unit,
+                   struct kvc_sink *out, struct kvc_error *e) {
+    const struct kvc_cells *cells = &kvc_tensor_part(c, *tensor)->cells;
+    const uint64_t row = kvc_row_bytes(&c->tensor[*tensor].shape),
+                   together = kvc_cells_run_rows(cells);
+    uint8_t *rows = kvc_alloc(together, row), *turns = n > 1 ? kvc_alloc(n * together, row) : rows;
+    int status = rows && turns ? 0 : kvc_fail_memory(e, "rows");
+    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
+        after = kvc_cells_run_end(cells, b);
+        const uint64_t first = cells->block[b], count = cells->block[after] - first,
+                       bytes = count * row;
+        for (unsigned i = 0; i < n && !status; i++) {
+            status = c->read(c, tensor[i], first, count, rows, e);
+            for (uint64_t at = 0; at < bytes && n > 1 && !status; at += unit)
+                memcpy(turns + n * at + i * unit, rows + at, (size_t)unit);
+        }
+        if (!status) status = kvc_sink_write(out, turns, (size_t)(n * bytes), e);
+    }
+    if (n > 1) free(turns);
+    free(rows);
+    return status;
+}

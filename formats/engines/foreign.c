@@ -191,11 +191,3 @@ int kvc_foreign_unknown_members(const struct kvc_bundle *b, char *text, size_t s
             return 1;
     return 0;
 }
-
-int kvc_member_is_beside(const char *name) {
-    return strncmp(last_name(name), "._", 2) == 0 || strcmp(last_name(name), ".DS_Store") == 0;
-}
-
-int kvc_member_is_checkpoints(const char *name) {
-    return kvc_name_ends_in(name, ".checkpoints") || kvc_name_ends_in(name, ".ckpt");
-}

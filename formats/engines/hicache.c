@@ -7,8 +7,8 @@
 #include "formats/cache/format.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
 #include "formats/engines/geometry.h"
+#include "formats/engines/import.h"
 #include "formats/engines/uniform.h"
 
 #include <inttypes.h>
@@ -133,26 +133,23 @@ static int take_layout(struct kvc_geometry *g, const char *layout, struct kvc_er
 static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options *o,
                          struct kvc_error *e) {
     const struct kvc_option_value *v = o->value;
-    memset(g, 0, sizeof *g);
-    g->latent = v[LATENT].count != 0;
-    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !(v[HEADS].count || g->latent) ||
+    const int latent = v[LATENT].count != 0;
+    const struct kvc_dtype_info *info = v[DTYPE].text ? kvc_dtype_by_name(v[DTYPE].text) : NULL;
+    if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !(v[HEADS].count || latent) ||
         !v[CHANNELS].count || !v[PAGE].count)
         return kvc_fail(
             e, KVC_ERR_USAGE,
             "hicache needs the geometry of a page: "
             "layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,"
             "page=TOKENS[,first=POSITION], with latent instead of heads=H for latent attention");
-    if (g->latent && v[HEADS].count > 1)
+    if (latent && v[HEADS].count > 1)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: heads=%s, but latents have one head",
                         v[HEADS].text);
-    if (!(g->info = kvc_dtype_by_name(v[DTYPE].text)) || g->info->block > 1)
+    if (!info || info->block > 1)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: dtype=%s is no type of SGLang's caches",
                         v[DTYPE].text);
-    g->count[KVC_AXIS_LAYER] = v[LAYERS].count;
-    g->count[KVC_AXIS_CACHE] = g->latent ? 1 : 2;
-    g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
-    g->count[KVC_AXIS_HEAD] = g->latent ? 1 : v[HEADS].count;
-    g->count[KVC_AXIS_DIM] = v[CHANNELS].count;
+    *g = kvc_geometry_of(info, latent, v[LAYERS].count, v[PAGE].count, latent ? 1 : v[HEADS].count,
+                         v[CHANNELS].count);
     return take_layout(g, v[LAYOUT].text, e);
 }
 
@@ -171,7 +168,7 @@ static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
                      ? ", which is half of it: pages of latent attention have no V, and are read "
                        "with latent"
                      : "");
-        return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        return kvc_member_failed(b, i, e);
     }
     return 0;
 }
@@ -181,23 +178,11 @@ static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const st
                      struct kvc_error *e) {
     const uint64_t page = g->count[KVC_AXIS_TOKEN];
     for (size_t i = 0; i < b->n; i++) {
-        const struct kvc_input *in = kvc_bundle_open(b, i, e);
-        if (!in) return -1;
-        if ((!b->is_file && kvc_extents_member(c, b->member[i].name, e)) ||
-            kvc_geometry_map(c, g, 0, i * page, in, 0, e) ||
+        const struct kvc_input *in = kvc_member_begin(c, b, i, e);
+        if (!in || kvc_geometry_map(c, g, 0, i * page, in, 0, e) ||
             kvc_geometry_extents(c, g, 0, i * page, in, 0, e))
             return -1;
     }
-    return 0;
-}
-
-/* K is paired as transformers keeps it, because SGLang does so; but no page says it. Models of
- * latents differ. */
-static int hicache_describe(struct kvc_cache *c, const struct kvc_geometry *g, uint64_t bytes,
-                            const struct kvc_import_options *o, struct kvc_error *e) {
-    const enum kvc_pairing pairing = g->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
-    if (kvc_names_meta(c, "hicache", bytes, o, pairing, !g->latent, e)) return -1;
-    if (kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)) return -1;
     return 0;
 }
 
@@ -208,19 +193,13 @@ static int hicache_build(struct kvc_cache *c, const struct kvc_geometry *g,
     if (__builtin_mul_overflow(g->count[KVC_AXIS_TOKEN], b->n, &tokens) || tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "hicache: the pages hold more tokens than kvc handles (2^31)");
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
-    if (part == KVC_NONE || kvc_cache_map(c, NULL, NULL, e)) return -1;
-    for (uint64_t i = 0; i < tokens; i++)
-        c->part[part].cells.pos[i] += (int64_t)o->value[FIRST].count;
-    for (uint32_t i = 0; i < g->count[KVC_AXIS_LAYER]; i++)
-        if (kvc_cache_add_layer(c, part, i, g->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL, e) ==
-            KVC_NONE)
-            return -1;
+    if (kvc_import_cells(c, tokens, o->value[FIRST].count, e)) return -1;
+    if (kvc_import_layers(c, 0, g->count[KVC_AXIS_LAYER], g->latent, e)) return -1;
     if (kvc_geometry_tensors(c, g, g->count[KVC_AXIS_DIM], 0, tokens, e)) return -1;
     if (add_pages(c, g, b, e)) return -1;
-    if (hicache_describe(c, g, kvc_bundle_size(b), o, e)) return -1;
-    if (kvc_cache_finish(c, e)) return -1;
-    return 0;
+    if (kvc_import_meta_assumed(c, "hicache", b, o, g->latent, e)) return -1;
+    if (kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, g->count[KVC_AXIS_TOKEN], e)) return -1;
+    return kvc_cache_finish(c, e);
 }
 
 static struct kvc_cache *hicache_import(const struct kvc_bundle *b,
@@ -229,12 +208,8 @@ static struct kvc_cache *hicache_import(const struct kvc_bundle *b,
     if (take_geometry(&g, o, e) || check_kind(b, o, e) || check_order(b, e) ||
         check_sizes(&g, b, e))
         return NULL;
-    struct kvc_cache *c = kvc_cache_new(e);
-    if (c && hicache_build(c, &g, b, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
-    return c;
+    struct kvc_cache *c = kvc_import_begin(e);
+    return kvc_import_end(c, c ? hicache_build(c, &g, b, o, e) : -1);
 }
 
 /* --- writing --- */
@@ -255,8 +230,6 @@ static int agree(const struct kvc_option_value *v, int option, uint64_t have, st
 static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u,
                        const struct kvc_option_value *v, struct kvc_error *e) {
     const struct kvc_cells *cells = &u->arrays.cache->part[u->part].cells;
-    memset(g, 0, sizeof *g);
-    g->latent = u->latent;
     if (v[LATENT].count && !u->latent)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: latent, but the cache has K and V");
     if (!u->heads_known && !u->latent)
@@ -277,12 +250,7 @@ static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u,
                         "hicache: %" PRIu64 " tokens are no whole pages of %" PRIu64
                         ": select a multiple, as SGLang does",
                         u->tokens, v[PAGE].count);
-    g->info = u->info;
-    g->count[KVC_AXIS_LAYER] = u->layers;
-    g->count[KVC_AXIS_CACHE] = u->latent ? 1 : 2;
-    g->count[KVC_AXIS_TOKEN] = v[PAGE].count;
-    g->count[KVC_AXIS_HEAD] = u->heads;
-    g->count[KVC_AXIS_DIM] = u->dim;
+    *g = kvc_geometry_of(u->info, u->latent, u->layers, v[PAGE].count, u->heads, u->dim);
     return take_layout(g, v[LAYOUT].text, e);
 }
 
@@ -312,11 +280,10 @@ static int write_pages(struct kvc_uniform *u, const struct kvc_geometry *g,
     for (uint64_t first = 0; first < u->tokens && !status; first += step) {
         char name[32];
         snprintf(name, sizeof name, "%010" PRIu64 ".bin", first);
-        status = fill_page(u, g, first, page, e) || to->begin(to->state, name, g->bytes, e) ||
-                         kvc_sink_write(to->out, page, (size_t)g->bytes, e) ||
-                         to->finish(to->state, e)
-                     ? -1
-                     : 0;
+        status = fill_page(u, g, first, page, e);
+        if (!status) status = to->begin(to->state, name, g->bytes, e);
+        if (!status) status = kvc_sink_write(to->out, page, (size_t)g->bytes, e);
+        if (!status) status = to->finish(to->state, e);
     }
     free(page);
     return status;
@@ -327,7 +294,8 @@ static int hicache_export(const struct kvc_cache *c, const struct kvc_export_opt
     struct kvc_uniform u;
     struct kvc_geometry g;
     if (kvc_uniform_open(&u, c, o, hicache_keeps, "hicache", e)) return -1;
-    const int status = shape_pages(&g, &u, o->value, e) || write_pages(&u, &g, to, e) ? -1 : 0;
+    int status = shape_pages(&g, &u, o->value, e);
+    if (!status) status = write_pages(&u, &g, to, e);
     kvc_uniform_close(&u);
     return status;
 }

@@ -15,9 +15,10 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/cache/rope_names.h"
-#include "formats/engines/foreign.h"
+#include "formats/engines/import.h"
 #include "formats/engines/llama.h"
 #include "formats/io/bytes.h"
+#include "formats/io/member_name.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -290,12 +291,16 @@ static int llama_read_describe(struct kvc_cache *c, const struct kvc_llama_parse
     return pairing ? kvc_meta_set_pairing(m, pairing, e) : 0;
 }
 
+/* Returns 1 for names of files with the checkpoints of a slot of llama-server. */
+static int is_checkpoints(const char *name) {
+    return kvc_name_ends_in(name, ".checkpoints") || kvc_name_ends_in(name, ".ckpt");
+}
+
 size_t kvc_llama_member(const struct kvc_bundle *b) {
     size_t at = SIZE_MAX;
     if (b->is_file) return 0;
     for (size_t i = 0; i < b->n; i++) {
-        if (kvc_member_is_beside(b->member[i].name) || kvc_member_is_checkpoints(b->member[i].name))
-            continue;
+        if (kvc_member_is_beside(b->member[i].name) || is_checkpoints(b->member[i].name)) continue;
         if (at != SIZE_MAX) return SIZE_MAX;
         at = i;
     }
@@ -306,13 +311,9 @@ size_t kvc_llama_member(const struct kvc_bundle *b) {
  * there is one. */
 static int llama_read_add_members(struct kvc_cache *c, const struct kvc_bundle *b, size_t first,
                                   size_t end, int state, struct kvc_error *e) {
-    for (size_t i = first; i < end && !b->is_file; i++) {
-        const struct kvc_input *in = kvc_bundle_open(b, i, e);
-        if (!in || kvc_extents_member(c, b->member[i].name, e)) return -1;
-        if (kvc_cache_extent_literal(c, in, 0, in->size, e)) return -1;
-    }
-    if (b->is_file || !state) return 0;
-    return kvc_extents_member(c, b->member[end].name, e);
+    for (size_t i = first; i < end; i++)
+        if (kvc_member_literal(c, b, i, e)) return -1;
+    return state && !kvc_member_begin(c, b, end, e) ? -1 : 0;
 }
 
 /* Builds p->cache by the reading that fits: member `member` of the bundle, and beside it the
@@ -321,7 +322,6 @@ static int llama_read_build(struct kvc_llama_parser *p, const struct head *h,
                             const struct kvc_bundle *b, size_t member, struct kvc_error *e) {
     struct kvc_cache *c = p->cache;
     const struct kvc_input *in = p->bytes->in;
-    if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     if (llama_read_add_members(c, b, 0, member, 1, e)) return -1;
     if (kvc_llama_state(p)) return -1;
     if (kvc_cache_extent_literal(c, in, p->literal, in->size - p->literal, e)) return -1;
@@ -350,12 +350,9 @@ struct kvc_cache *kvc_llama_read(const struct kvc_bundle *b, const struct kvc_im
                                      .one_sequence = h.kind == SEQUENCE || h.kind == SEQUENCE_STATE,
                                      .e = e};
         const int told = o->value[KVC_LLAMA_LATENT].count != 0;
-        const int latent = told ? 1 : o->latent || may_be_latent(h.arch) ? -1 : 0;
-        if (!find_reading(&p, &h, latent, e)) c = p.cache = kvc_cache_new(e);
-        if (c && llama_read_build(&p, &h, b, member, e)) {
-            kvc_cache_free(c);
-            c = NULL;
-        }
+        const int may_be = o->latent || may_be_latent(h.arch);
+        if (!find_reading(&p, &h, told ? 1 : may_be ? -1 : 0, e)) c = p.cache = kvc_import_begin(e);
+        if (c) c = kvc_import_end(c, llama_read_build(&p, &h, b, member, e));
     }
     kvc_window_close(&bytes);
     return c;

@@ -6,6 +6,7 @@
 #include "formats/cache/facts.h"
 #include "formats/cache/rope_names.h"
 #include "formats/cache/view.h"
+#include "formats/engines/arrays_write.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>
@@ -58,22 +59,12 @@ static int emit_transposed(struct out *o, uint32_t t) {
 }
 
 static int emit_tensor(struct out *o, uint32_t t) {
-    const struct kvc_tensor *tensor = &o->cache->tensor[t];
-    const struct kvc_cells *cells = &kvc_tensor_part(o->cache, t)->cells;
-    uint64_t row = kvc_row_bytes(&tensor->shape);
-    uint8_t head[12], *rows = kvc_alloc(row, kvc_cells_run_rows(cells));
-    int status = rows ? 0 : kvc_fail_memory(o->e, "rows");
-    put_u32(head, (uint32_t)kvc_dtype_info(tensor->shape.dtype)->ggml);
-    put_u64(head + 4, row);
-    if (!status) status = kvc_sink_write(o->sink, head, sizeof head, o->e);
-    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
-        after = kvc_cells_run_end(cells, b);
-        uint64_t first = cells->block[b], n = cells->block[after] - first;
-        status = o->cache->read(o->cache, t, first, n, rows, o->e) ||
-                 kvc_sink_write(o->sink, rows, (size_t)(n * row), o->e);
-    }
-    free(rows);
-    return status ? -1 : 0;
+    const struct kvc_shape *shape = &o->cache->tensor[t].shape;
+    uint8_t head[12];
+    put_u32(head, (uint32_t)kvc_dtype_info(shape->dtype)->ggml);
+    put_u64(head + 4, kvc_row_bytes(shape));
+    if (kvc_sink_write(o->sink, head, sizeof head, o->e)) return -1;
+    return kvc_write_rows(o->cache, &t, 1, 0, o->sink, o->e);
 }
 
 /* Writes the cells and layers of the stream that has them. */

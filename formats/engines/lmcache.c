@@ -7,7 +7,7 @@
 #include "formats/engines/lmcache.h"
 
 #include "codecs/memory.h"
-#include "formats/cache/mapped.h"
+#include "formats/engines/import.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>
@@ -98,16 +98,13 @@ int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, ui
 
 /* --- files --- */
 
-/* Returns 1 if a member is a chunk. Other members of a folder or an archive are kept as they are.
- */
-static int lmcache_is_read(const struct kvc_bundle *b, size_t i) {
-    const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
-    return b->is_file || (dot && (strcmp(dot, ".data") == 0 || strcmp(dot, ".pt") == 0));
-}
+static const char *const suffixes[] = {".data", ".pt", NULL};
 
-static int lmcache_probe_file(const struct kvc_input *in, char *why, size_t size) {
+static int lmcache_probe_file(const struct kvc_bundle *b, size_t i, const struct kvc_input *in,
+                              char *why, size_t size) {
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = in->size < sizeof head ? in->size : sizeof head;
+    if (kvc_lmcache_is_disk(b, i)) return 1;
     if (!kvc_input_copy(in, 0, head, have, NULL))
         return kvc_lmcache_begins(head, have, in->size, why, size);
     snprintf(why, size, "the file cannot be read");
@@ -115,27 +112,14 @@ static int lmcache_probe_file(const struct kvc_input *in, char *why, size_t size
 }
 
 static int lmcache_probe(const struct kvc_bundle *b, char *why, size_t size) {
-    int found = 0;
-    snprintf(why, size, "no file is named *.data");
-    for (size_t i = 0; i < b->n && found <= 0; i++) {
-        if (!lmcache_is_read(b, i)) continue;
-        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && kvc_lmcache_is_disk(b, i)) return 1;
-        if (in) found = lmcache_probe_file(in, why, size);
-        else snprintf(why, size, "a file cannot be opened");
-    }
-    return found;
-}
-
-static const char *lmcache_name_of(const struct kvc_bundle *b, size_t member) {
-    return b->is_file ? b->one.in->path : b->member[member].name;
+    return kvc_members_probe(b, suffixes, "no file is named *.data", lmcache_probe_file, why, size);
 }
 
 /* Reads the chunk of a file by options, by what lies beside it, or by its header. */
 static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b,
                              const struct kvc_import_options *o, struct kvc_error *e) {
     struct kvc_lmcache_key key = {.world = 0};
-    const char *name = lmcache_name_of(b, f->member);
+    const char *name = kvc_member_path(b, f->member);
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = f->in->size < sizeof head ? f->in->size : sizeof head;
     if (name) kvc_lmcache_key_of(&key, name);
@@ -169,7 +153,7 @@ static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct k
     struct kvc_lmcache_key first = {.world = 0}, key;
     *known = 1;
     for (size_t i = 0; i < n; i++) {
-        const char *name = lmcache_name_of(b, file[i].member);
+        const char *name = kvc_member_path(b, file[i].member);
         const int has_key = name && kvc_lmcache_key_of(&key, name);
         if (!i && has_key) first = key;
         if (has_key && *first.chunk && strcmp(first.chunk, key.chunk) != 0)
@@ -211,11 +195,10 @@ static int check_layers(const struct kvc_lmcache_file *file, size_t n, const str
 static int read_files(struct kvc_lmcache_file *file, size_t *n, const struct kvc_bundle *b,
                       const struct kvc_import_options *o, struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++) {
-        if (!lmcache_is_read(b, i)) continue;
+        if (!kvc_member_is_read(b, i, suffixes)) continue;
         file[*n] = (struct kvc_lmcache_file){.member = i, .in = kvc_bundle_open(b, i, e)};
         if (!file[*n].in) return -1;
-        if (lmcache_read_file(&file[*n], b, o, e))
-            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (lmcache_read_file(&file[*n], b, o, e)) return kvc_member_failed(b, i, e);
         ++*n;
     }
     return *n ? check_layers(file, *n, b, e)
@@ -230,15 +213,9 @@ static struct kvc_cache *lmcache_import(const struct kvc_bundle *b,
     int known = 0;
     int status = file ? read_files(file, &n, b, o, e) : kvc_fail_memory(e, "files");
     if (!status) status = number_layers(file, n, b, &known, e);
-    if (!status) status = (c = kvc_cache_new(e)) ? 0 : -1;
-    if (!status) status = kvc_cache_map(c, NULL, NULL, e);
-    if (!status)
-        status = kvc_lmcache_build(c, "lmcache", b, file, n, lmcache_name_of(b, file->member),
-                                   known, o, e);
+    if (!status) c = kvc_lmcache_build("lmcache", b, file, n, known, o, e);
     free(file);
-    if (!status) return c;
-    kvc_cache_free(c);
-    return NULL;
+    return c;
 }
 
 /* --- writing --- */

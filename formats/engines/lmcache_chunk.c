@@ -4,6 +4,7 @@
 
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
+#include "formats/engines/import.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -218,35 +219,21 @@ int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint
 
 /* --- the cache --- */
 
-static int add_part(struct kvc_cache *c, uint64_t tokens, const struct kvc_import_options *o,
-                    struct kvc_error *e) {
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
-    if (part == KVC_NONE) return -1;
-    for (uint64_t i = 0; i < tokens; i++)
-        c->part[part].cells.pos[i] += (int64_t)o->value[KVC_LMCACHE_FIRST].count;
-    return 0;
-}
-
 /* Adds the tensors of a file, and maps them. The layers of most layouts are mapped together; where
  * K and V lie between each other, each layer is one region, which restoring keeps in memory. */
-static int add_chunk(struct kvc_cache *c, const struct kvc_lmcache_file *f, int extents,
-                     struct kvc_error *e) {
+static int add_chunk(struct kvc_cache *c, const struct kvc_lmcache_file *f, struct kvc_error *e) {
     const struct kvc_lmcache_chunk *k = &f->chunk;
     uint32_t layer = f->place;
     const char *order = kvc_lmcache_layouts[k->layout].order;
-    struct kvc_geometry g = {.info = k->info, .latent = k->layout == KVC_LMCACHE_MLA};
     uint64_t at = f->at, steps = *order == 'l' ? k->layers : 1;
-    g.count[KVC_AXIS_LAYER] = k->layers / steps;
-    g.count[KVC_AXIS_CACHE] = g.latent ? 1 : 2;
-    g.count[KVC_AXIS_TOKEN] = k->tokens;
-    g.count[KVC_AXIS_HEAD] = k->heads;
-    g.count[KVC_AXIS_DIM] = k->dim;
+    struct kvc_geometry g = kvc_geometry_of(k->info, k->layout == KVC_LMCACHE_MLA,
+                                            k->layers / steps, k->tokens, k->heads, k->dim);
     if (kvc_geometry_order(&g, order) != KVC_ORDER_GOOD)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the array has no geometry");
     for (; steps; steps--, layer++, at += g.bytes)
         if (kvc_geometry_tensors(c, &g, k->dim, layer, k->tokens, e) ||
             kvc_geometry_map(c, &g, layer, 0, f->in, at, e) ||
-            (extents && kvc_geometry_extents(c, &g, layer, 0, f->in, at, e)))
+            kvc_geometry_extents(c, &g, layer, 0, f->in, at, e))
             return -1;
     return 0;
 }
@@ -267,13 +254,11 @@ static int lmcache_chunk_add_layers(struct kvc_cache *c, struct kvc_lmcache_file
     qsort(file, n, sizeof *file, by_layer);
     for (size_t i = 0; i < n; i++) {
         struct kvc_lmcache_file *f = &file[i];
-        const enum kvc_layer_kind kind = f->chunk.layout == KVC_LMCACHE_MLA ? KVC_LAYER_LATENT
-                                                                            : KVC_LAYER_FULL;
         if (i && f[-1].layer == f->layer)
             return kvc_fail(e, KVC_ERR_DAMAGED, "two files hold layer %" PRIu32, f->layer);
         f->place = c->n_layers;
-        for (uint32_t k = 0; k < f->chunk.layers; k++)
-            if (kvc_cache_add_layer(c, 0, f->layer + k, kind, e) == KVC_NONE) return -1;
+        if (kvc_import_layers(c, f->layer, f->chunk.layers, f->chunk.layout == KVC_LMCACHE_MLA, e))
+            return -1;
     }
     return 0;
 }
@@ -283,14 +268,13 @@ static int lmcache_chunk_add_members(struct kvc_cache *c, const struct kvc_bundl
                                      struct kvc_lmcache_file *file, size_t n, struct kvc_error *e) {
     qsort(file, n, sizeof *file, by_member);
     for (size_t i = 0, next = 0; i < b->n; i++) {
-        const struct kvc_input *in = kvc_bundle_open(b, i, e);
         const struct kvc_lmcache_file *f = next < n && file[next].member == i ? &file[next++]
                                                                               : NULL;
-        if (!in) return -1;
-        const int extents = !f || f->in == in;
-        if (extents && !b->is_file && kvc_extents_member(c, b->member[i].name, e)) return -1;
-        if (extents && kvc_cache_extent_literal(c, in, 0, f ? f->at : in->size, e)) return -1;
-        if (f && add_chunk(c, f, extents, e)) return -1;
+        if (!f && kvc_member_literal(c, b, i, e)) return -1;
+        if (!f) continue;
+        if (!kvc_member_begin(c, b, i, e) || kvc_cache_extent_literal(c, f->in, 0, f->at, e) ||
+            add_chunk(c, f, e))
+            return -1;
     }
     return 0;
 }
@@ -304,28 +288,19 @@ static int describe_key(struct kvc_cache *c, const char *name, struct kvc_error 
     return kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, key.model, e);
 }
 
-/* K is paired as transformers keeps it, because the engines that use LMCache do so; but no file
- * says it. */
-static int lmcache_chunk_describe(struct kvc_cache *c, const char *format, uint64_t bytes,
-                                  const struct kvc_lmcache_chunk *k, int layers_known,
-                                  const struct kvc_import_options *o, struct kvc_error *e) {
-    const int latent = k->layout == KVC_LMCACHE_MLA;
-    const enum kvc_pairing pairing = latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
-    if (kvc_names_meta(c, format, bytes, o, pairing, !latent, e)) return -1;
-    if (kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, k->heads_known, e)) return -1;
-    if (kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, layers_known, e)) return -1;
-    return 0;
-}
-
-int kvc_lmcache_build(struct kvc_cache *c, const char *format, const struct kvc_bundle *b,
-                      struct kvc_lmcache_file *file, size_t n, const char *key, int layers_known,
-                      const struct kvc_import_options *o, struct kvc_error *e) {
-    if (add_part(c, file->chunk.tokens, o, e)) return -1;
-    if (lmcache_chunk_add_layers(c, file, n, e)) return -1;
-    if (lmcache_chunk_add_members(c, b, file, n, e)) return -1;
-    if (lmcache_chunk_describe(c, format, kvc_bundle_size(b), &file->chunk, layers_known, o, e))
-        return -1;
-    if (describe_key(c, key, e)) return -1;
-    if (kvc_cache_finish(c, e)) return -1;
-    return 0;
+struct kvc_cache *kvc_lmcache_build(const char *format, const struct kvc_bundle *b,
+                                    struct kvc_lmcache_file *file, size_t n, int layers_known,
+                                    const struct kvc_import_options *o, struct kvc_error *e) {
+    const struct kvc_lmcache_chunk *k = &file->chunk;
+    const int latent = k->layout == KVC_LMCACHE_MLA, heads_known = k->heads_known;
+    const char *key = kvc_member_path(b, file->member);
+    struct kvc_cache *c = kvc_import_begin(e);
+    if (!c || kvc_import_cells(c, k->tokens, o->value[KVC_LMCACHE_FIRST].count, e) ||
+        lmcache_chunk_add_layers(c, file, n, e) || lmcache_chunk_add_members(c, b, file, n, e) ||
+        kvc_import_meta_assumed(c, format, b, o, latent, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_HEADS_KNOWN, heads_known, e) ||
+        kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, layers_known, e) ||
+        describe_key(c, key, e) || kvc_cache_finish(c, e))
+        return kvc_import_end(c, -1);
+    return c;
 }

@@ -13,7 +13,7 @@
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_list.h"
 #include "formats/engines/arrays_write.h"
-#include "formats/engines/foreign.h"
+#include "formats/engines/import.h"
 #include "formats/io/bytes.h"
 #include "formats/io/safetensors_file.h"
 
@@ -77,11 +77,10 @@ static int is_cache(const struct kvc_input *in) {
 
 /* Returns the number of prompt caches among the members; *at gets the first. */
 static size_t count_caches(const struct kvc_bundle *b, size_t *at) {
+    static const char *const suffixes[] = {".safetensors", NULL};
     size_t n = 0;
     for (size_t i = 0; i < b->n; i++) {
-        const char *name = b->member[i].name, *dot = b->is_file ? NULL : strrchr(name, '.');
-        if (!b->is_file && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name)))
-            continue;
+        if (!kvc_member_is_read(b, i, suffixes)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
         if (in && is_cache(in) && !n++) *at = i;
     }
@@ -316,7 +315,7 @@ static int set_meta(struct kvc_cache *c, const struct reader *r, const struct kv
     const char *model = kvc_safetensors_text(&r->header,
                                              r->layout == LAYOUT_031 ? "1.model" : "0.model");
     kvc_meta_remove(&c->meta, KVC_KEY_WINDOW_ASSUMED); /* the layers' classes say it */
-    if (kvc_names_meta(c, "mlx", kvc_bundle_size(r->b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
+    if (kvc_import_meta_assumed(c, "mlx", r->b, o, 0, e)) return -1;
     return model && *model ? kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e) : 0;
 }
 
@@ -346,8 +345,7 @@ static int take_ids(struct kvc_cache *c, const struct reader *r, const struct kv
 
 static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
     const struct kvc_bundle *b = r->b;
-    const char *name = b->is_file ? r->in->path : b->member[r->member].name,
-               *dot = name ? strrchr(name, '.') : NULL;
+    const char *name = kvc_member_path(b, r->member), *dot = name ? strrchr(name, '.') : NULL;
     struct kvc_input in;
     char *beside;
     int status = 0;
@@ -370,7 +368,6 @@ static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct k
 static int mlx_build(struct kvc_cache *c, struct reader *r, const struct kvc_import_options *o,
                      struct kvc_error *e) {
     const struct kvc_array_list list = {.array = r->array, .n = r->header.n};
-    if (kvc_cache_map(c, NULL, NULL, e)) return -1;
     if (kvc_names_build(c, r->array, r->header.n, NULL, e)) return -1;
     if (set_positions(c, r, e)) return -1;
     if (kvc_arrays_source(c, &list, r->b, e)) return -1;
@@ -393,10 +390,8 @@ static struct kvc_cache *mlx_import(const struct kvc_bundle *b, const struct kvc
     if ((r.layout = layout_of(&r.header)) == LAYOUT_NONE)
         kvc_fail(e, KVC_ERR_UNKNOWN,
                  "no prompt cache of mlx-lm: the metadata name no class of a cache");
-    else if (!read_arrays(&r, e) && (c = kvc_cache_new(e)) && mlx_build(c, &r, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
+    else if (!read_arrays(&r, e) && (c = kvc_import_begin(e)))
+        c = kvc_import_end(c, mlx_build(c, &r, o, e));
     kvc_safetensors_free(&r.header);
     free(r.ring);
     free(r.array);
@@ -517,17 +512,11 @@ static int mlx_write_file(const struct writer *w, const char *model, struct kvc_
     struct kvc_safetensors_writer header;
     uint8_t count[4];
     if (kvc_safetensors_writer_init(&header, e)) return -1;
-    int status = add_metadata(&header, w, model, e) || add_arrays(&header, w, e) ||
-                         kvc_safetensors_write(&header, out, e)
-                     ? -1
-                     : 0;
+    int status = add_metadata(&header, w, model, e);
+    if (!status) status = add_arrays(&header, w, e);
+    if (!status) status = kvc_safetensors_write(&header, out, e);
     kvc_safetensors_writer_free(&header);
-    for (size_t i = 0; i < w->list.n && !status; i++) {
-        uint8_t *bytes;
-        status = kvc_arrays_read(&w->list, i, &bytes, e);
-        if (!status) status = kvc_sink_write(out, bytes, (size_t)w->list.item[i].bytes, e);
-        free(bytes);
-    }
+    if (!status) status = kvc_arrays_write(&w->list, out, e);
     put_u32(count, (uint32_t)w->n);
     for (uint32_t i = 0; w->layout == LAYOUT_032 && i < w->n_layers && !status; i++)
         status = kvc_sink_write(out, count, sizeof count, e);

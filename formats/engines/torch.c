@@ -3,16 +3,22 @@
 #include "formats/engines/torch.h"
 
 #include "formats/engines/arrays_read.h"
+#include "formats/engines/import.h"
 #include "formats/io/bytes.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* Recognises a zip whose first member is NAME/data.pkl. */
-static int torch_probe_file(const struct kvc_input *in) {
+static int torch_probe_file(const struct kvc_bundle *b, size_t i, const struct kvc_input *in,
+                            char *why, size_t size) {
     static const char member[] = "/data.pkl";
     const size_t n = sizeof member - 1;
     uint8_t head[30], end[sizeof member];
+    (void)i;
+    snprintf(why, size, "%s",
+             b->is_file ? "no zip that begins with data.pkl"
+                        : "a file is no zip that begins with data.pkl");
     if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
     const size_t name = get_u16(head + 26);
     return memcmp(head, "PK\3\4", 4) == 0 && name >= n && in->size >= 30 + name &&
@@ -20,15 +26,8 @@ static int torch_probe_file(const struct kvc_input *in) {
 }
 
 static int torch_probe(const struct kvc_bundle *b, char *why, size_t size) {
-    snprintf(why, size,
-             b->is_file ? "no zip that begins with data.pkl" : "no file is named *.pt or *.pth");
-    for (size_t i = 0; i < b->n; i++) {
-        if (!kvc_torch_is_read(b, i)) continue;
-        const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
-        if (in && torch_probe_file(in)) return 1;
-        if (!b->is_file) snprintf(why, size, "a file is no zip that begins with data.pkl");
-    }
-    return 0;
+    return kvc_members_probe(b, kvc_torch_suffixes, "no file is named *.pt or *.pth",
+                             torch_probe_file, why, size);
 }
 
 const struct kvc_format kvc_format_torch = {

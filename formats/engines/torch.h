@@ -5,8 +5,7 @@
 
 #include "formats/cache/format.h"
 
-int kvc_torch_is_read(const struct kvc_bundle *b,
-                      size_t i); /* 1: of several files, those named *.pt and *.pth */
+extern const char *const kvc_torch_suffixes[];
 struct kvc_cache *kvc_torch_read(const struct kvc_bundle *b, const struct kvc_import_options *o,
                                  struct kvc_error *e);
 int kvc_torch_keeps(enum kvc_dtype dtype); /* 0: a dtype becomes float32 */

@@ -13,7 +13,7 @@
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
 #include "formats/engines/arrays_list.h"
-#include "formats/engines/foreign.h"
+#include "formats/engines/import.h"
 #include "formats/engines/pickle.h"
 #include "formats/engines/torch_types.h"
 #include "formats/io/zip_set.h"
@@ -336,12 +336,7 @@ static int walk(struct reader *r, uint32_t number, unsigned depth, struct kvc_er
 
 /* --- the file --- */
 
-int kvc_torch_is_read(const struct kvc_bundle *b, size_t i) {
-    const char *dot = b->is_file || kvc_member_is_beside(b->member[i].name)
-                          ? NULL
-                          : strrchr(b->member[i].name, '.');
-    return b->is_file || (dot && (strcmp(dot, ".pt") == 0 || strcmp(dot, ".pth") == 0));
-}
+const char *const kvc_torch_suffixes[] = {".pt", ".pth", NULL};
 
 static int wants(const void *state, const char *name) {
     (void)state;
@@ -487,7 +482,7 @@ static int torch_read_build(struct kvc_cache *c, struct kvc_array_list *list,
     if (kvc_names_build(c, list->array, list->n, o, e)) return -1;
     if (set_positions(c, list, e)) return -1;
     if (kvc_arrays_source(c, list, b, e)) return -1;
-    if (kvc_names_meta(c, "torch", kvc_bundle_size(b), o, KVC_PAIRING_HALVES, 1, e)) return -1;
+    if (kvc_import_meta_assumed(c, "torch", b, o, 0, e)) return -1;
     if (kvc_names_first_token(c, e)) return -1;
     if (set_windows(c, list, e)) return -1;
     return kvc_cache_finish(c, e);
@@ -509,11 +504,10 @@ static int read_files(struct kvc_array_list *list, struct kvc_zip_set *zips,
                       const struct kvc_bundle *b, struct kvc_error *e) {
     size_t n = 0;
     for (size_t i = 0; i < b->n; i++) {
-        if (!kvc_torch_is_read(b, i)) continue;
+        if (!kvc_member_is_read(b, i, kvc_torch_suffixes)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, e);
         if (!in) return -1;
-        if (torch_read_read_file(list, &zips->zip[i], i, in, e))
-            return b->is_file ? -1 : kvc_error_prefix(e, b->member[i].name);
+        if (torch_read_read_file(list, &zips->zip[i], i, in, e)) return kvc_member_failed(b, i, e);
         n++;
     }
     return n ? 0 : kvc_fail(e, KVC_ERR_UNKNOWN, "no file is named *.pt or *.pth");
@@ -532,7 +526,5 @@ struct kvc_cache *kvc_torch_read(const struct kvc_bundle *b, const struct kvc_im
                      : -1;
     kvc_arrays_clear(&list);
     kvc_zip_set_free(&zips);
-    if (!status) return c;
-    kvc_cache_free(c);
-    return NULL;
+    return kvc_import_end(c, status);
 }

@@ -2,7 +2,7 @@
  * vllm_write.c). */
 #include "formats/engines/vllm.h"
 
-#include "formats/engines/foreign.h"
+#include "formats/engines/import.h"
 #include "formats/io/bytes.h"
 #include "formats/io/safetensors_file.h"
 
@@ -25,10 +25,9 @@ static int is_layer(const struct kvc_input *in) {
 
 /* Looks at the first file that may be one of a layer. */
 static int vllm_probe(const struct kvc_bundle *b, char *why, size_t size) {
+    static const char *const suffixes[] = {".safetensors", NULL};
     for (size_t i = 0; i < b->n; i++) {
-        if (!b->is_file && kvc_member_is_beside(b->member[i].name)) continue;
-        const char *dot = b->is_file ? NULL : strrchr(b->member[i].name, '.');
-        if (!b->is_file && (!dot || strcmp(dot, ".safetensors") != 0)) continue;
+        if (!kvc_member_is_read(b, i, suffixes)) continue;
         const struct kvc_input *in = kvc_bundle_open(b, i, NULL);
         if (in && is_layer(in)) return 1;
         break;

@@ -10,11 +10,12 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
+#include "formats/engines/import.h"
 #include "formats/engines/vllm.h"
 #include "formats/engines/vllm_blocks.h"
 #include "formats/io/json_text.h"
 #include "formats/io/member_name.h"
+#include "formats/io/printable.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -57,8 +58,9 @@ struct blocks {
     const json_t *layers; /* their names */
     const struct kvc_vllm_page *shape;
     const struct kvc_dtype_info *info;
-    uint64_t page_tokens, pages;    /* pages of a layer in a file */
-    uint64_t heads, channels, page; /* bytes of a page */
+    uint64_t page_tokens, pages; /* pages of a layer in a file */
+    uint64_t heads, channels;
+    struct kvc_geometry page;
     /* of `workers`, whose pages follow each other, the one that is read; canonical: 0 of 1 */
     uint64_t worker, workers;
 };
@@ -248,9 +250,9 @@ static int count_pages(struct blocks *k, uint64_t chunk, struct kvc_error *e) {
     const struct kvc_shape shape = {k->info->dtype, k->page_tokens, k->heads, k->channels};
     uint64_t all;
     if (!kvc_shape_check(&shape) ||
-        __builtin_mul_overflow(k->page_tokens * kvc_row_bytes(&shape), k->shape->latent ? 1 : 2,
+        kvc_vllm_page_geometry(k->shape, k->info, k->page_tokens, k->heads, k->channels,
                                &k->page) ||
-        __builtin_mul_overflow(k->page, layers * k->workers, &all))
+        __builtin_mul_overflow(k->page.bytes, layers * k->workers, &all))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "vllm-blocks: a page of this shape is larger than kvc handles");
     if (chunk % k->page_tokens)
@@ -304,8 +306,7 @@ static int vllm_blocks_add_layers(struct kvc_cache *c, const struct blocks *k, i
     char *seen = NULL;
     if (__builtin_mul_overflow(k->n * k->page_tokens, k->pages, &tokens) || tokens > KVC_MAX_CELLS)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED, "more tokens than kvc handles (2^31)");
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, tokens, e);
-    int status = part == KVC_NONE ? -1 : 0;
+    int status = kvc_import_cells(c, tokens, 0, e);
     if (!status && !(seen = kvc_alloc_zeros(MAX_NUMBER, 1))) status = kvc_fail_memory(e, "layers");
     *known = 1;
     for (size_t i = 0; i < layers && *known; i++) {
@@ -320,41 +321,26 @@ static int vllm_blocks_add_layers(struct kvc_cache *c, const struct blocks *k, i
         if (seen[number]++)
             status = kvc_fail(e, KVC_ERR_UNSUPPORTED,
                               "config.json: two caches are of layer %" PRIu32, number);
-        else if (kvc_cache_add_layer(c, part, number,
-                                     k->shape->latent ? KVC_LAYER_LATENT : KVC_LAYER_FULL,
-                                     e) == KVC_NONE)
-            status = -1;
+        else status = kvc_import_layers(c, number, 1, k->shape->latent, e);
     }
     free(seen);
     return status;
 }
 
 static int add_tensors(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
-    const struct kvc_shape shape = {k->info->dtype, c->part[0].cells.n, k->heads, k->channels};
     for (uint32_t i = 0; i < c->n_layers; i++)
-        for (unsigned role = 0; role < (k->shape->latent ? 1u : 2u); role++) {
-            const uint32_t t = kvc_cache_add_tensor(c, i,
-                                                    k->shape->latent ? KVC_ROLE_LATENT
-                                                    : role           ? KVC_ROLE_V
-                                                                     : KVC_ROLE_K,
-                                                    &shape, e);
-            if (t == KVC_NONE) return -1;
-            c->tensor[t].source = kvc_strides_canonical(&c->tensor[t].shape);
-            c->tensor[t].source_size = kvc_tensor_bytes(&c->tensor[t]);
-        }
+        if (kvc_geometry_tensors(c, &k->page, k->channels, i, c->part[0].cells.n, e)) return -1;
     return 0;
 }
 
 /* Returns the place of a page of a tensor in file `number`. */
 static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t tensor,
                                  uint64_t page) {
-    const unsigned parts = k->shape->latent ? 1 : 2;
-    struct kvc_place p = kvc_vllm_page_place(k->shape, tensor % parts, k->page_tokens, k->heads,
-                                             k->channels, k->info->size);
-    p.tensor = tensor;
-    p.cell = (number * k->pages + page) * k->page_tokens;
-    p.offset += ((k->worker * json_array_size(k->layers) + tensor / parts) * k->pages + page) *
-                k->page;
+    const uint32_t caches = (uint32_t)k->page.count[KVC_AXIS_CACHE];
+    const uint64_t cell = (number * k->pages + page) * k->page_tokens,
+                   layer = k->worker * json_array_size(k->layers) + tensor / caches;
+    struct kvc_place p = kvc_geometry_place(&k->page, 0, tensor % caches, cell, tensor);
+    p.offset += (layer * k->pages + page) * k->page.bytes;
     return p;
 }
 
@@ -376,10 +362,10 @@ static int vllm_blocks_add_members(struct kvc_cache *c, const struct blocks *k,
     struct kvc_place *place = kvc_alloc(n, sizeof *place);
     int status = place ? 0 : kvc_fail_memory(e, "places");
     for (size_t i = 0; i < k->b->n && !status; i++) {
-        const struct kvc_input *in = kvc_bundle_open(k->b, i, e);
+        const struct kvc_input *in = kvc_member_begin(c, k->b, i, e);
         size_t number = 0;
         while (number < k->n && k->member[number] != i) number++;
-        if (!in || kvc_extents_member(c, k->b->member[i].name, e)) status = -1;
+        if (!in) status = -1;
         else if (number == k->n) status = kvc_cache_extent_literal(c, in, 0, in->size, e);
         else {
             for (uint64_t x = 0; x < n; x++)
@@ -395,15 +381,13 @@ static int vllm_blocks_build(struct kvc_cache *c, struct blocks *k,
                              const struct kvc_import_options *o, struct kvc_error *e) {
     int known;
     if (read_config(k, o, e) || find_files(k, o->value, e) || check_files(k, e) ||
-        count_pages(k, o->value[CHUNK].count, e) || kvc_cache_map(c, NULL, NULL, e) ||
-        vllm_blocks_add_layers(c, k, &known, e) || add_tensors(c, k, e) || map_files(c, k, e) ||
-        vllm_blocks_add_members(c, k, e))
+        count_pages(k, o->value[CHUNK].count, e) || vllm_blocks_add_layers(c, k, &known, e) ||
+        add_tensors(c, k, e) || map_files(c, k, e) || vllm_blocks_add_members(c, k, e))
         return -1;
-    const enum kvc_pairing pairing = k->shape->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     const char *model = json_string_value(json_object_get(k->root, "model_name"));
     char shard[32];
     snprintf(shard, sizeof shard, "%" PRIu64 "/%" PRIu64, k->worker, k->workers);
-    if (kvc_names_meta(c, "vllm-blocks", kvc_bundle_size(k->b), o, pairing, !k->shape->latent, e) ||
+    if (kvc_import_meta_assumed(c, "vllm-blocks", k->b, o, k->shape->latent, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, known, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, k->page_tokens, e) ||
@@ -418,11 +402,8 @@ static struct kvc_cache *vllm_blocks_import(const struct kvc_bundle *b,
                                             const struct kvc_import_options *o,
                                             struct kvc_error *e) {
     struct blocks k = {.b = b};
-    struct kvc_cache *c = kvc_cache_new(e);
-    if (c && vllm_blocks_build(c, &k, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
+    struct kvc_cache *c = kvc_import_begin(e);
+    c = kvc_import_end(c, c ? vllm_blocks_build(c, &k, o, e) : -1);
     json_decref(k.root);
     free(k.member);
     return c;

@@ -4,10 +4,11 @@
 #include <string.h>
 #include <strings.h>
 
-static const struct kvc_vllm_page shapes[] = {
-    {"T-H-2D", "nhd", 0, 0, 0},  {"2-T-H-D", "nhd", 0, 1, 0}, {"H-T-2D", "hnd", 1, 0, 0},
-    {"2-H-T-D", "hnd", 1, 1, 0}, {"T-C", NULL, 0, 0, 1},
-};
+static const struct kvc_vllm_page shapes[] = {{"T-H-2D", "nhd", "lthcd", 0},
+                                              {"2-T-H-D", "nhd", "lcthd", 0},
+                                              {"H-T-2D", "hnd", "lhtcd", 0},
+                                              {"2-H-T-D", "hnd", "lchtd", 0},
+                                              {"T-C", NULL, "lcthd", 1}};
 
 const struct kvc_vllm_page *kvc_vllm_page_of(const char *name) {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
@@ -15,14 +16,11 @@ const struct kvc_vllm_page *kvc_vllm_page_of(const char *name) {
     return NULL;
 }
 
-struct kvc_place kvc_vllm_page_place(const struct kvc_vllm_page *page, unsigned cache,
-                                     uint64_t tokens, uint64_t heads, uint64_t channels,
-                                     uint64_t value) {
-    const uint64_t own = channels * value, head = page->latent || page->halves ? own : 2 * own;
-    const uint64_t v = page->halves ? tokens * heads * own : own;
-    struct kvc_place p = {.n = tokens, .offset = cache * v, .strides = {heads * head, head, value}};
-    if (page->heads_first) p.strides = (struct kvc_strides){head, tokens * head, value};
-    return p;
+int kvc_vllm_page_geometry(const struct kvc_vllm_page *page, const struct kvc_dtype_info *info,
+                           uint64_t tokens, uint64_t heads, uint64_t channels,
+                           struct kvc_geometry *g) {
+    *g = kvc_geometry_of(info, page->latent, 1, tokens, heads, channels);
+    return kvc_geometry_order(g, page->order) == KVC_ORDER_GOOD ? 0 : -1;
 }
 
 /* The name that vLLM writes is the first one of a dtype. */

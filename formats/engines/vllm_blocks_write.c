@@ -50,7 +50,8 @@ struct out {
     const struct kvc_member_sink *to;
     const struct kvc_vllm_page *shape;
     uint64_t page_tokens, pages; /* of a page; pages of a layer in a file */
-    uint64_t page, file;         /* bytes */
+    struct kvc_geometry layout;  /* of a page */
+    uint64_t file;               /* bytes */
     uint64_t files;
     const char *const *hash; /* names of the files; NULL at the end; none: they are numbered */
     json_t *config;
@@ -96,8 +97,8 @@ static int take_pages(struct out *o, const struct kvc_option_value *v, struct kv
                         u->tokens, chunk);
     o->pages = chunk / o->page_tokens;
     o->files = u->tokens / chunk;
-    o->page = o->page_tokens * u->heads * u->dim * u->info->size * (u->latent ? 1 : 2);
-    if (__builtin_mul_overflow(o->page, o->pages * u->layers, &o->file) ||
+    if (kvc_vllm_page_geometry(o->shape, u->info, o->page_tokens, u->heads, u->dim, &o->layout) ||
+        __builtin_mul_overflow(o->layout.bytes, o->pages * u->layers, &o->file) ||
         __builtin_add_overflow(o->file, KVC_VLLM_BLOCKS_PADDING - 1, &o->file))
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "vllm-blocks: a file would have more bytes than 64 bits count");
@@ -149,13 +150,15 @@ static json_t *name_layers(const struct out *o, const char *pattern, struct kvc_
 static int make_config(struct out *o, const char *pattern, const char *model, struct kvc_error *e) {
     json_t *names = name_layers(o, pattern ? pattern : "model.layers.{i}.self_attn.attn", e);
     if (!names) return -1;
+    const char *family = o->shape->family;
+    const char *format = family && strcmp(family, "hnd") == 0 ? "v1-hnd" : "v1-nhd";
     const json_int_t tokens = (json_int_t)o->page_tokens, pages = (json_int_t)o->pages;
     o->config = json_pack("{s:I, s:I, s:i, s:i, s:i, s:i, s:s, s:[{s:I, s:o}], s:s, s:s}",
                           "tokens_per_hash", tokens, "blocks_per_file", pages, "tp_size", 1,
                           "pp_size", 1, "pcp_size", 1, "dcp_size", 1, "dtype",
                           kvc_vllm_dtype_name(o->cache.info->dtype), "kv_cache_groups",
                           "tokens_per_block", tokens, "layer_names", names, "inference_engine",
-                          "vllm", "canonical_format", o->shape->heads_first ? "v1-hnd" : "v1-nhd");
+                          "vllm", "canonical_format", format);
     if (!o->config) return kvc_fail_memory(e, "config.json");
     if (model && json_object_set_new(o->config, "model_name", json_string(model)))
         return kvc_fail(e, KVC_ERR_USAGE, "vllm-blocks: the model's name is not UTF-8");
@@ -187,13 +190,10 @@ static int write_config(const struct out *o, struct kvc_error *e) {
          *name = NULL;
     const size_t n = text ? strlen(text) : 0;
     int status = text && asprintf(&name, "%s/config.json", o->folder) >= 0
-                     ? 0
+                     ? o->to->begin(o->to->state, name, n, e)
                      : kvc_fail_memory(e, "config.json");
-    if (!status)
-        status = o->to->begin(o->to->state, name, n, e) || kvc_sink_write(o->to->out, text, n, e) ||
-                         o->to->finish(o->to->state, e)
-                     ? -1
-                     : 0;
+    if (!status) status = kvc_sink_write(o->to->out, text, n, e);
+    if (!status) status = o->to->finish(o->to->state, e);
     free(name);
     free(text);
     return status;
@@ -202,16 +202,14 @@ static int write_config(const struct out *o, struct kvc_error *e) {
 /* Writes the pages of a layer, from row `first` on. */
 static int write_layer(struct out *o, const struct kvc_layer *layer, uint64_t first, uint8_t *page,
                        struct kvc_error *e) {
-    const struct kvc_uniform *u = &o->cache;
     for (uint64_t i = 0; i < o->pages; i++) {
-        for (unsigned k = 0; k < (u->latent ? 1u : 2u); k++) {
-            struct kvc_place place = kvc_vllm_page_place(o->shape, k, o->page_tokens, u->heads,
-                                                         u->dim, u->info->size);
-            place.tensor = layer->tensor[k];
-            place.cell = first + i * o->page_tokens;
+        for (unsigned k = 0; k < o->layout.count[KVC_AXIS_CACHE]; k++) {
+            const struct kvc_place place = kvc_geometry_place(&o->layout, 0, k,
+                                                              first + i * o->page_tokens,
+                                                              layer->tensor[k]);
             if (kvc_uniform_place(&o->cache, &place, page, e)) return -1;
         }
-        if (kvc_sink_write(o->to->out, page, (size_t)o->page, e)) return -1;
+        if (kvc_sink_write(o->to->out, page, (size_t)o->layout.bytes, e)) return -1;
     }
     return 0;
 }
@@ -231,14 +229,15 @@ static int vllm_blocks_write_write_file(struct out *o, uint64_t number, uint8_t 
             status = write_layer(o, &c->layer[i], number * o->pages * o->page_tokens, page, e);
     if (!status)
         status = kvc_sink_write(o->to->out, zeros,
-                                (size_t)(o->file - o->page * o->pages * o->cache.layers), e);
+                                (size_t)(o->file - o->layout.bytes * o->pages * o->cache.layers),
+                                e);
     if (!status) status = o->to->finish(o->to->state, e);
     free(name);
     return status;
 }
 
 static int write_files(struct out *o, struct kvc_error *e) {
-    uint8_t *page = kvc_alloc(o->page, 1);
+    uint8_t *page = kvc_alloc(o->layout.bytes, 1);
     int status = page ? write_config(o, e) : kvc_fail_memory(e, "a page");
     for (uint64_t i = 0; i < o->files && !status; i++)
         status = vllm_blocks_write_write_file(o, i, page, e);
@@ -252,12 +251,12 @@ int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_opt
     const char *model = v[MODEL].text ? v[MODEL].text : c->meta.facts.model;
     struct out o = {.to = to};
     if (kvc_uniform_open(&o.cache, c, options, kvc_vllm_blocks_keeps, "vllm-blocks", e)) return -1;
-    const int status = vllm_blocks_write_take_shape(&o, v[SHAPE].text, e) || take_pages(&o, v, e) ||
-                               take_hashes(&o, v[BLOCK].list, e) ||
-                               make_config(&o, v[NAME].text, model, e) ||
-                               name_folder(&o, model, e) || write_files(&o, e)
-                           ? -1
-                           : 0;
+    int status = vllm_blocks_write_take_shape(&o, v[SHAPE].text, e);
+    if (!status) status = take_pages(&o, v, e);
+    if (!status) status = take_hashes(&o, v[BLOCK].list, e);
+    if (!status) status = make_config(&o, v[NAME].text, model, e);
+    if (!status) status = name_folder(&o, model, e);
+    if (!status) status = write_files(&o, e);
     free(o.folder);
     json_decref(o.config);
     kvc_uniform_close(&o.cache);

@@ -8,8 +8,9 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/arrays_read.h"
-#include "formats/engines/foreign.h"
+#include "formats/engines/geometry.h"
+#include "formats/engines/import.h"
+#include "formats/io/printable.h"
 #include "formats/io/safetensors_file.h"
 
 #include <inttypes.h>
@@ -26,8 +27,10 @@ struct array {
     uint32_t at;    /* number of the layer in the cache */
     const struct kvc_dtype_info *info;
     uint64_t rank, dim[MAX_RANK];
-    uint64_t begin, size;             /* in the file, bytes */
-    uint64_t tokens, heads, channels; /* of K and of V each, set with the shape */
+    uint64_t begin, size; /* in the file, bytes */
+    /* set with the shape: of K and of V each, and where they lie in the array */
+    uint64_t tokens, heads, channels;
+    struct kvc_geometry layout;
 };
 
 struct folder {
@@ -46,11 +49,6 @@ struct folder {
 
 static const char *vllm_read_name_of(const struct folder *f, const struct array *a) {
     return f->b->is_file ? f->b->name : f->b->member[a->member].name;
-}
-
-/* Puts the name of the member before a message, where the input's own name does not say it. */
-static int vllm_read_failed(const struct folder *f, size_t member, struct kvc_error *e) {
-    return f->b->is_file ? -1 : kvc_error_prefix(e, f->b->member[member].name);
 }
 
 /* Writes "BF16 [16,3,128]" for messages. */
@@ -104,17 +102,17 @@ static int take_array(struct array *a, const struct kvc_safetensors *header, str
     return 0;
 }
 
+static const char *const suffixes[] = {".safetensors", NULL};
+
 static int read_member(struct folder *f, size_t i, struct kvc_error *e) {
-    const char *name = f->b->is_file ? NULL : f->b->member[i].name,
-               *dot = name ? strrchr(name, '.') : NULL;
+    const char *name = f->b->is_file ? NULL : f->b->member[i].name;
     struct array *a = &f->array[f->n];
     struct kvc_safetensors header;
-    /* kept as literal bytes */
-    if (name && (!dot || strcmp(dot, ".safetensors") != 0 || kvc_member_is_beside(name))) return 0;
+    if (!kvc_member_is_read(f->b, i, suffixes)) return 0;
     const struct kvc_input *in = kvc_bundle_open(f->b, i, e);
     if (!in) return -1;
     if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_COVERED, e))
-        return vllm_read_failed(f, i, e);
+        return kvc_member_failed(f->b, i, e);
     if (!f->n) read_metadata(f, &header);
     a->member = i;
     int status = take_array(a, &header, e);
@@ -127,7 +125,7 @@ static int read_member(struct folder *f, size_t i, struct kvc_error *e) {
                               "model.layers.0.self_attn.attn.safetensors");
     }
     f->n++;
-    return status ? vllm_read_failed(f, i, e) : 0;
+    return status ? kvc_member_failed(f->b, i, e) : 0;
 }
 
 /* --- shapes --- */
@@ -176,13 +174,13 @@ static int choose_shape(struct folder *f, const char *told, struct kvc_error *e)
                 own ? "which cannot be "
                     : "which no version of vLLM writes: they are T-H-2D, T-2-H-D, 2-T-HD and T-C",
                 own ? kvc_vllm_shape_name[f->shape] : "");
-            return vllm_read_failed(f, a->member, e);
+            return kvc_member_failed(f->b, a->member, e);
         }
         if (!(shapes &= own)) {
             kvc_fail(e, KVC_ERR_DAMAGED,
                      "the array is %s, which is no shape of the arrays before it",
                      vllm_read_describe(a, what, sizeof what));
-            return vllm_read_failed(f, a->member, e);
+            return kvc_member_failed(f->b, a->member, e);
         }
     }
     if (f->shape != KVC_VLLM_SHAPES) return 0;
@@ -191,7 +189,13 @@ static int choose_shape(struct folder *f, const char *told, struct kvc_error *e)
     return 0;
 }
 
-/* Sets tokens, heads and channels by the shape. */
+/* Orders of the axes of one layer's array (geometry.h). */
+static const char *const orders[KVC_VLLM_SHAPES] = {[KVC_VLLM_PACKED] = "lthcd",
+                                                    [KVC_VLLM_SPLIT] = "ltchd",
+                                                    [KVC_VLLM_ROWS] = "lcthd",
+                                                    [KVC_VLLM_LATENT] = "lcthd"};
+
+/* Sets tokens, heads, channels and layout by the shape. */
 static int measure(struct folder *f, struct array *a, struct kvc_error *e) {
     const uint64_t *dim = a->dim;
     const int latent = f->shape == KVC_VLLM_LATENT;
@@ -220,6 +224,8 @@ static int measure(struct folder *f, struct array *a, struct kvc_error *e) {
             ", and the values of a CPU's block are scattered over all of the block's tokens",
             what, a->tokens, f->cpu_block);
     if (f->cpu_block % (2 * a->channels)) f->copies = 1;
+    a->layout = kvc_geometry_of(a->info, latent, 1, a->tokens, a->heads, a->channels);
+    kvc_geometry_order(&a->layout, orders[f->shape]); /* the array has bytes for all of it */
     return 0;
 }
 
@@ -252,17 +258,15 @@ static int check_layers(const struct folder *f, struct array *const *sorted, int
 
 static int vllm_read_add_layers(struct kvc_cache *c, const struct folder *f, int gaps,
                                 struct kvc_error *e) {
-    const uint32_t part = kvc_cache_add_part(c, KVC_PART_LIVE, f->array[0].tokens, e);
-    struct array **sorted = part == KVC_NONE ? NULL : kvc_alloc(f->n, sizeof(struct array *));
-    if (!sorted) return part == KVC_NONE ? -1 : kvc_fail_memory(e, "layers");
+    if (kvc_import_cells(c, f->array[0].tokens, 0, e)) return -1;
+    struct array **sorted = kvc_alloc(f->n, sizeof(struct array *));
+    if (!sorted) return kvc_fail_memory(e, "layers");
     for (size_t i = 0; i < f->n; i++) sorted[i] = &f->array[i];
     qsort(sorted, f->n, sizeof(struct array *), by_layer);
     int status = check_layers(f, sorted, gaps, e);
     for (size_t i = 0; i < f->n && !status; i++) {
-        const enum kvc_layer_kind kind = f->shape == KVC_VLLM_LATENT ? KVC_LAYER_LATENT
-                                                                     : KVC_LAYER_FULL;
-        sorted[i]->at = kvc_cache_add_layer(c, part, sorted[i]->layer, kind, e);
-        if (sorted[i]->at == KVC_NONE) status = -1;
+        sorted[i]->at = c->n_layers;
+        status = kvc_import_layers(c, sorted[i]->layer, 1, f->shape == KVC_VLLM_LATENT, e);
     }
     free(sorted);
     return status;
@@ -270,94 +274,43 @@ static int vllm_read_add_layers(struct kvc_cache *c, const struct folder *f, int
 
 /* --- places --- */
 
-/* The places of the tensors of one array, relative to its first byte. */
-struct places {
-    struct kvc_place *place;
-    uint64_t n, room;
-};
-
-static void add_place(struct places *p, uint32_t tensor, uint64_t cell, uint64_t n, uint64_t offset,
-                      struct kvc_strides strides) {
-    p->place[p->n++] = (struct kvc_place){
-        .tensor = tensor, .cell = cell, .n = n, .offset = offset, .strides = strides};
-}
-
-/* Blocks of a CPU (vllm.h) of a multiple of 2D tokens: K has constant strides in runs of 2D tokens,
- * V in pairs. */
-static void add_cpu_places(struct places *p, const struct array *a, const uint32_t tensor[2],
-                           uint64_t block) {
+/* Adds the region of a CPU's blocks (vllm.h) of a multiple of 2D tokens: K has constant strides in
+ * runs of 2D tokens, V in pairs. */
+static int add_cpu_region(struct kvc_cache *c, const struct array *a, const struct kvc_input *in,
+                          uint64_t block, struct kvc_error *e) {
     const uint64_t value = a->info->size, row = 2 * a->channels, token = a->heads * row * value;
-    for (uint64_t cell = 0; cell < a->tokens; cell += row)
-        add_place(p, tensor[0], cell, row, (cell - cell % block + cell % block / row) * token,
-                  (struct kvc_strides){value, row * value, block / row * token});
-    for (uint64_t cell = 0; cell < a->tokens; cell += 2)
-        add_place(p, tensor[1], cell, 2,
-                  (cell - cell % block + block / 2 + cell % block / 2) * token,
-                  (struct kvc_strides){a->channels * value, row * value, value});
-}
-
-/* Lists where K and V lie. */
-static void add_places(struct places *p, const struct folder *f, const struct array *a,
-                       const uint32_t tensor[2]) {
-    const uint64_t value = a->info->size, head = a->channels * value, row = a->heads * head;
-    if (f->cpu_block) {
-        add_cpu_places(p, a, tensor, f->cpu_block);
-        return;
+    const uint64_t runs = a->tokens / row, n = runs + a->tokens / 2;
+    struct kvc_place *place = kvc_alloc(n, sizeof *place);
+    int status = place ? 0 : kvc_fail_memory(e, "places");
+    for (uint64_t i = 0; i < n && !status; i++) {
+        const int is_v = i >= runs;
+        const uint64_t cell = is_v ? 2 * (i - runs) : i * row, in_block = cell % block;
+        struct kvc_place p = {.tensor = c->layer[a->at].tensor[is_v], .cell = cell};
+        if (is_v) {
+            p.n = 2;
+            p.offset = (cell - in_block + block / 2 + in_block / 2) * token;
+            p.strides = (struct kvc_strides){a->channels * value, row * value, value};
+        } else {
+            p.n = row;
+            p.offset = (cell - in_block + in_block / row) * token;
+            p.strides = (struct kvc_strides){value, row * value, block / row * token};
+        }
+        place[i] = p;
+        p.offset += a->begin;
+        status = kvc_cache_map_place(c, in, &p, e);
     }
-    for (unsigned k = 0; k < 2; k++)
-        if (f->shape == KVC_VLLM_PACKED)
-            add_place(p, tensor[k], 0, a->tokens, k * head,
-                      (struct kvc_strides){2 * row, 2 * head, value});
-        else
-            add_place(p, tensor[k], 0, a->tokens, k * row,
-                      (struct kvc_strides){2 * row, head, value});
-}
-
-/* Maps K and V that are not runs of bytes, and adds the region of the array. */
-static int add_region(struct kvc_cache *c, const struct folder *f, const struct array *a,
-                      const struct kvc_input *in, const uint32_t tensor[2], struct kvc_error *e) {
-    struct places p = {.room = f->cpu_block ? a->tokens / 2 + a->tokens / (2 * a->channels) : 2};
-    if (!(p.place = kvc_alloc(p.room, sizeof *p.place))) return kvc_fail_memory(e, "places");
-    add_places(&p, f, a, tensor);
-    int status = 0;
-    for (uint64_t i = 0; i < p.n && !status; i++) {
-        struct kvc_place place = p.place[i];
-        place.offset += a->begin;
-        status = kvc_cache_map_place(c, in, &place, e);
-    }
-    if (!status) status = kvc_cache_extent_region(c, in, a->begin, a->size, p.place, p.n, e);
-    free(p.place);
+    if (!status) status = kvc_cache_extent_region(c, in, a->begin, a->size, place, n, e);
+    free(place);
     return status;
-}
-
-/* Maps a tensor that is a run of bytes, and adds its extent. */
-static int add_run(struct kvc_cache *c, uint32_t t, const struct kvc_input *in, uint64_t offset,
-                   struct kvc_error *e) {
-    if (kvc_cache_map_tensor(c, t, in, offset, e)) return -1;
-    if (kvc_cache_extent_tensor(c, t, e)) return -1;
-    return 0;
 }
 
 static int add_tensors(struct kvc_cache *c, const struct folder *f, const struct array *a,
                        const struct kvc_input *in, struct kvc_error *e) {
-    const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
-    const unsigned n = f->shape == KVC_VLLM_LATENT ? 1 : 2;
-    uint32_t t[2];
-    for (unsigned k = 0; k < n; k++) {
-        t[k] = kvc_cache_add_tensor(c, a->at,
-                                    n == 1 ? KVC_ROLE_LATENT
-                                    : k    ? KVC_ROLE_V
-                                           : KVC_ROLE_K,
-                                    &shape, e);
-        if (t[k] == KVC_NONE) return -1;
-        c->tensor[t[k]].source = kvc_strides_canonical(&shape);
-        c->tensor[t[k]].source_size = a->size / n;
-    }
-    if (f->shape == KVC_VLLM_PACKED || f->shape == KVC_VLLM_SPLIT)
-        return add_region(c, f, a, in, t, e);
-    for (unsigned k = 0; k < n; k++)
-        if (add_run(c, t[k], in, a->begin + k * (a->size / n), e)) return -1;
-    return 0;
+    const struct kvc_geometry *g = &a->layout;
+    if (kvc_geometry_tensors(c, g, a->channels, a->at, a->tokens, e)) return -1;
+    if (f->cpu_block) return add_cpu_region(c, a, in, f->cpu_block, e);
+    if (kvc_geometry_map(c, g, a->at, 0, in, a->begin, e)) return -1;
+    return kvc_geometry_extents(c, g, a->at, 0, in, a->begin, e);
 }
 
 /* --- copies --- */
@@ -391,21 +344,17 @@ static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **cop
                       struct kvc_error *e) {
     for (size_t i = 0; i < f->n; i++) {
         const struct array *a = &f->array[i];
-        const struct kvc_shape shape = {a->info->dtype, a->tokens, a->heads, a->channels};
+        const uint32_t *tensor = c->layer[a->at].tensor;
         const struct kvc_input *in = kvc_bundle_open(f->b, a->member, e);
         uint8_t *k = in ? copy[i] = kvc_alloc(a->size, 1) : NULL;
         if (!k) return in ? kvc_fail_memory(e, "a layer") : -1;
-        if (kvc_input_pin(in, a->begin, a->size, e)) return vllm_read_failed(f, a->member, e);
+        if (kvc_input_pin(in, a->begin, a->size, e)) return kvc_member_failed(f->b, a->member, e);
         unscramble(f, a, in->data + a->begin, k, k + a->size / 2);
         kvc_input_unpin(in, a->begin, a->size);
-        for (unsigned role = 0; role < 2; role++) {
-            const uint32_t t = kvc_cache_add_tensor(c, a->at, role ? KVC_ROLE_V : KVC_ROLE_K,
-                                                    &shape, e);
-            if (t == KVC_NONE) return -1;
-            c->tensor[t].source = kvc_strides_canonical(&shape);
-            c->tensor[t].source_size = a->size / 2;
-            if (kvc_cache_map_memory(c, t, k + role * (a->size / 2), e)) return -1;
-        }
+        if (kvc_geometry_tensors(c, &a->layout, a->channels, a->at, a->tokens, e) ||
+            kvc_cache_map_memory(c, tensor[0], k, e) ||
+            kvc_cache_map_memory(c, tensor[1], k + a->size / 2, e))
+            return -1;
     }
     return 0;
 }
@@ -414,14 +363,14 @@ static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **cop
 static int vllm_read_add_members(struct kvc_cache *c, const struct folder *f, struct kvc_error *e) {
     const struct array *a = f->array, *end = a + f->n;
     for (size_t i = 0; i < f->b->n; i++) {
-        const struct kvc_input *in = kvc_bundle_open(f->b, i, e);
-        if (!in || (!f->b->is_file && kvc_extents_member(c, f->b->member[i].name, e))) return -1;
         if (a == end || a->member != i) {
-            if (kvc_cache_extent_literal(c, in, 0, in->size, e)) return -1;
+            if (kvc_member_literal(c, f->b, i, e)) return -1;
             continue;
         }
+        const struct kvc_input *in = kvc_member_begin(c, f->b, i, e);
+        if (!in) return -1;
         if (kvc_cache_extent_literal(c, in, 0, a->begin, e) || add_tensors(c, f, a, in, e))
-            return vllm_read_failed(f, i, e);
+            return kvc_member_failed(f->b, i, e);
         a++;
     }
     return 0;
@@ -436,7 +385,7 @@ static int add_metadata(struct kvc_cache *c, const struct folder *f,
                                      : latent        ? KVC_PAIRING_UNKNOWN
                                                      : KVC_PAIRING_HALVES;
     const int assumed = !f->said_pairing && !latent;
-    if (kvc_names_meta(c, "vllm", kvc_bundle_size(f->b), o, pairing, assumed, e) ||
+    if (kvc_import_meta(c, "vllm", f->b, o, pairing, assumed, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, f->layers_known, e))
         return -1;
@@ -457,7 +406,7 @@ static int vllm_read_build(struct kvc_cache *c, struct folder *f,
                            const struct kvc_import_options *o, struct kvc_error *e) {
     if (read_headers(f, e) || choose_shape(f, o->value[KVC_VLLM_SHAPE].text, e)) return -1;
     for (size_t i = 0; i < f->n; i++)
-        if (measure(f, &f->array[i], e)) return vllm_read_failed(f, f->array[i].member, e);
+        if (measure(f, &f->array[i], e)) return kvc_member_failed(f->b, f->array[i].member, e);
     uint8_t **copy = f->copies ? kvc_alloc_zeros(f->n + 1, sizeof *copy) : NULL;
     if (f->copies && !copy) return kvc_fail_memory(e, "layers");
     if (kvc_cache_map(c, f->copies ? free_copies : NULL, copy, e)) {
@@ -477,10 +426,7 @@ struct kvc_cache *kvc_vllm_read(const struct kvc_bundle *b, const struct kvc_imp
                        .layers_known = 1,
                        .said = KVC_VLLM_SHAPES};
     struct kvc_cache *c = kvc_cache_new(e);
-    if (c && vllm_read_build(c, &f, o, e)) {
-        kvc_cache_free(c);
-        c = NULL;
-    }
+    c = kvc_import_end(c, c ? vllm_read_build(c, &f, o, e) : -1);
     free(f.array);
     return c;
 }

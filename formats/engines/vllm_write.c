@@ -89,30 +89,6 @@ static int write_header(const struct out *o, const struct kvc_shape *shape, stru
     return status;
 }
 
-/* Joins rows of n tensors (1 or 2) by turns: `run` bytes of each. */
-static int write_rows(const struct out *o, const uint32_t *tensor, unsigned n, uint64_t run,
-                      struct kvc_error *e) {
-    const struct kvc_cache *c = o->cache;
-    const struct kvc_cells *cells = &kvc_tensor_part(c, tensor[0])->cells;
-    const uint64_t row = kvc_row_bytes(&c->tensor[tensor[0]].shape);
-    const uint64_t together = kvc_cells_run_rows(cells);
-    uint8_t *rows = kvc_alloc(together, row), *joined = kvc_alloc(n * together, row);
-    int status = rows && joined ? 0 : kvc_fail_memory(e, "rows");
-    for (uint64_t b = 0, after; b < cells->n_blocks && !status; b = after) {
-        after = kvc_cells_run_end(cells, b);
-        const uint64_t first = cells->block[b], bytes = (cells->block[after] - first) * row;
-        for (unsigned k = 0; k < n && !status; k++) {
-            status = c->read(c, tensor[k], first, cells->block[after] - first, rows, e);
-            for (uint64_t at = 0; at < bytes && !status; at += run)
-                memcpy(joined + n * at + k * run, rows + at, (size_t)run);
-        }
-        if (!status) status = kvc_sink_write(o->to->out, joined, (size_t)(n * bytes), e);
-    }
-    free(rows);
-    free(joined);
-    return status;
-}
-
 /* Writes blocks as a CPU keeps them (vllm.h). */
 static int write_cpu_blocks(const struct out *o, const uint32_t *tensor, struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
@@ -143,6 +119,7 @@ static int write_layer(const struct out *o, const struct kvc_layer *layer, struc
     const uint32_t *t = layer->tensor;
     const struct kvc_shape *shape = &o->cache->tensor[t[0]].shape;
     const uint64_t row = kvc_row_bytes(shape);
+    struct kvc_sink *out = o->to->out;
     struct kvc_buffer header = {0};
     struct kvc_sink to_header = kvc_sink_buffer(&header);
     char name[512];
@@ -150,13 +127,16 @@ static int write_layer(const struct out *o, const struct kvc_layer *layer, struc
                                      sizeof name, e) ||
                  write_header(o, shape, &to_header, e) ||
                  o->to->begin(o->to->state, name, header.n + 2 * shape->tokens * row, e) ||
-                 kvc_sink_write(o->to->out, header.data, header.n, e);
+                 kvc_sink_write(out, header.data, header.n, e);
     free(header.data);
     if (status) return -1;
     if (o->cpu_block) status = write_cpu_blocks(o, t, e);
     else if (o->shape == KVC_VLLM_ROWS)
-        status = write_rows(o, t, 1, row, e) || write_rows(o, t + 1, 1, row, e);
-    else status = write_rows(o, t, 2, o->shape == KVC_VLLM_PACKED ? row / shape->heads : row, e);
+        status = kvc_write_rows(o->cache, t, 1, row, out, e) ||
+                 kvc_write_rows(o->cache, t + 1, 1, row, out, e);
+    else
+        status = kvc_write_rows(o->cache, t, 2,
+                                o->shape == KVC_VLLM_PACKED ? row / shape->heads : row, out, e);
     return status ? -1 : o->to->finish(o->to->state, e);
 }
 
