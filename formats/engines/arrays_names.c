@@ -2,6 +2,8 @@
  * Not for building the cache (arrays_read.c). */
 #include "formats/engines/arrays_read.h"
 
+#include "formats/engines/import.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,11 +22,7 @@ const struct kvc_format_option kvc_arrays_options[] = {
                                 "hidden, tokens or positions; {i} for the layer number; "
                                 "axes=ORDER of arrays that are not [1, heads, tokens, "
                                 "dim]; dtype=bf16 of integers that are bits; repeat as needed"},
-    [KVC_ARRAYS_LATENT] =
-        {.key = "latent",
-         .kind = KVC_OPTION_FLAG,
-         .tool = "latent",
-         .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)"},
+    [KVC_ARRAYS_LATENT] = KVC_LATENT_OPTION,
     {.key = NULL},
 };
 

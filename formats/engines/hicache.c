@@ -22,24 +22,14 @@ enum { MAX_LAYERS = 65536 };
 enum { LAYOUT, DTYPE, LAYERS, HEADS, CHANNELS, PAGE, FIRST, LATENT };
 
 static const struct kvc_format_option options[] = {
-    [LAYOUT] = {.key = "layout", .kind = KVC_OPTION_TEXT, .value = "page_first_direct"},
-    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [LAYERS] =
-        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
-    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "H"},
-    [CHANNELS] =
-        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
-    [PAGE] = {.key = "page",
-              .kind = KVC_OPTION_COUNT,
-              .min = 1,
-              .max = KVC_MAX_CELLS,
-              .value = "TOKENS"},
-    [FIRST] = {.key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION"},
-    [LATENT] = {.key = "latent",
-                .kind = KVC_OPTION_FLAG,
-                .tool = "latent",
-                .help = "the model has latent attention, and the cache no V (llama, hicache, "
-                        "arrays)"},
+    [LAYOUT] = KVC_TEXT_OPTION("layout", "page_first_direct"),
+    [DTYPE] = KVC_TEXT_OPTION("dtype", "bf16"),
+    [LAYERS] = KVC_COUNT_OPTION("layers", 1, MAX_LAYERS, "L"),
+    [HEADS] = KVC_COUNT_OPTION("heads", 1, UINT32_MAX, "H"),
+    [CHANNELS] = KVC_COUNT_OPTION("dim", 1, UINT32_MAX, "D"),
+    [PAGE] = KVC_COUNT_OPTION("page", 1, KVC_MAX_CELLS, "TOKENS"),
+    [FIRST] = KVC_COUNT_OPTION("first", 0, KVC_MAX_CELLS, "POSITION"),
+    [LATENT] = KVC_LATENT_OPTION,
     {.key = NULL},
 };
 

@@ -5,6 +5,19 @@
 
 #include "formats/cache/format.h"
 
+/* --- options --- */
+
+/* Rows of tables of options. */
+#define KVC_TEXT_OPTION(KEY, VALUE) \
+    { .key = (KEY), .kind = KVC_OPTION_TEXT, .value = (VALUE) }
+#define KVC_COUNT_OPTION(KEY, MIN, MAX, VALUE) \
+    { .key = (KEY), .kind = KVC_OPTION_COUNT, .min = (MIN), .max = (MAX), .value = (VALUE) }
+#define KVC_LATENT_OPTION                                                                     \
+    {                                                                                         \
+        .key = "latent", .kind = KVC_OPTION_FLAG, .tool = "latent",                           \
+        .help = "the model has latent attention, and the cache no V (llama, hicache, arrays)" \
+    }
+
 /* --- members --- */
 
 /* Returns 1 if a member is read: the one file, or of several those with a suffix of a list that

@@ -1,5 +1,5 @@
 /* llama_body.c: reads the bodies of llama.cpp's saved states by one reading. Not for finding the
- * reading (llama_read.c).
+ * reading (llama.c).
  *
  * [outputs: u32 n, i32 id[n], u64 n, f32 logit[n], u64 n, f32 embedding[n]]
  * BODY of the attention cache: [u32 streams;] per stream u32 cells; per cell i32 pos, u32 ids,
@@ -12,7 +12,6 @@
 
 #include "codecs/memory.h"
 #include "formats/cache/mapped.h"
-#include "formats/engines/llama.h"
 #include "formats/io/bytes.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* llama_write.c: writes a slot file of llama.cpp (GGSQ, one sequence) from a cache. Layout:
- * llama_read.c. */
+ * llama.c. */
 #include "formats/engines/llama.h"
 
 #include "codecs/memory.h"

@@ -4,7 +4,7 @@
  * The header has 7 words of 32 bits: bytes of data, memory format, dtype, four sizes, of which
  * unused ones are 0. Several groups of layers have 5 words each: dtype and sizes. Source: LMCache
  * lmcache/v1/protocol.py, lmcache/v1/storage_backend/connector/ fs_connector.py. */
-#include "formats/engines/lmcache.h"
+#include "formats/engines/lmcache_chunk.h"
 
 #include "codecs/memory.h"
 #include "formats/engines/import.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS = KVC_LMCACHE_HEADER / 4, GROUP_WORDS = 5, MAX_GROUPS = 16 };
+enum { HEADER = 28, GROUP_WORDS = 5, MAX_GROUPS = 16 };
 enum { LENGTH, FORMAT, TYPE, SIZES, MAX_FORMAT = 8 };
 
 /* By the number in a header. Both 1 and 2 are torch.float16, and writers use 2. */
@@ -53,15 +53,16 @@ static unsigned groups_of(const uint8_t *head, uint64_t have, uint64_t size) {
     return 0;
 }
 
-int kvc_lmcache_begins(const uint8_t *head, uint64_t have, uint64_t size, char *why,
-                       size_t why_size) {
-    const uint64_t bytes = have < KVC_LMCACHE_HEADER ? 0 : group_bytes(head + 4 * TYPE);
-    const uint32_t length = have < KVC_LMCACHE_HEADER ? 0 : get_u32(head + 4 * LENGTH);
-    if (have < KVC_LMCACHE_HEADER) snprintf(why, why_size, "too short for a header");
+/* Returns 1 if a file of `size` bytes may begin with this header: its numbers are in range, and the
+ * length fits the shape or the file. Otherwise `why` gets the reason, which is -1 if only the
+ * length does not fit. */
+static int begins(const uint8_t *head, uint64_t have, uint64_t size, char *why, size_t why_size) {
+    const uint64_t bytes = have < HEADER ? 0 : group_bytes(head + 4 * TYPE);
+    const uint32_t length = have < HEADER ? 0 : get_u32(head + 4 * LENGTH);
+    if (have < HEADER) snprintf(why, why_size, "too short for a header");
     else if (!bytes || get_u32(head + 4 * FORMAT) > MAX_FORMAT)
         snprintf(why, why_size, "the first 28 bytes are no length, memory format, dtype and sizes");
-    else if (bytes == length || bytes == size - KVC_LMCACHE_HEADER || groups_of(head, have, size))
-        return 1;
+    else if (bytes == length || bytes == size - HEADER || groups_of(head, have, size)) return 1;
     else {
         snprintf(why, why_size,
                  "the sizes in the first 28 bytes fit neither the length there nor the file");
@@ -70,8 +71,8 @@ int kvc_lmcache_begins(const uint8_t *head, uint64_t have, uint64_t size, char *
     return 0;
 }
 
-int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, uint64_t size,
-                            const struct kvc_import_options *o, struct kvc_error *e) {
+static int read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, uint64_t size,
+                       const struct kvc_import_options *o, struct kvc_error *e) {
     uint64_t dim[4], rank = 4;
     const uint32_t length = get_u32(head + 4 * LENGTH), type = get_u32(head + 4 * TYPE);
     for (int i = 0; i < 4; i++) {
@@ -87,11 +88,11 @@ int kvc_lmcache_read_header(struct kvc_lmcache_chunk *k, const uint8_t *head, ui
                            "the header states dtype %" PRIu32 "%s", type,
                            type == F64 ? ", float64, which no cache has"
                                        : "; if the file has no header, say its geometry");
-    if (length != size - KVC_LMCACHE_HEADER)
+    if (length != size - HEADER)
         return kvc_fail_at(e, KVC_ERR_DAMAGED, 0,
                            "the header states %" PRIi32 " bytes of data, but %" PRIu64
                            " follow it (cut short or appended to)",
-                           (int32_t)length, size - KVC_LMCACHE_HEADER);
+                           (int32_t)length, size - HEADER);
     return kvc_lmcache_of_shape(k, get_u32(head + 4 * FORMAT),
                                 kvc_dtype_info((unsigned)dtypes[type]), dim, rank, length, o, e);
 }
@@ -105,8 +106,7 @@ static int lmcache_probe_file(const struct kvc_bundle *b, size_t i, const struct
     uint8_t head[8 + 4 * GROUP_WORDS * MAX_GROUPS];
     const uint64_t have = in->size < sizeof head ? in->size : sizeof head;
     if (kvc_lmcache_is_disk(b, i)) return 1;
-    if (!kvc_input_copy(in, 0, head, have, NULL))
-        return kvc_lmcache_begins(head, have, in->size, why, size);
+    if (!kvc_input_copy(in, 0, head, have, NULL)) return begins(head, have, in->size, why, size);
     snprintf(why, size, "the file cannot be read");
     return 0;
 }
@@ -128,8 +128,7 @@ static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle
                                       kvc_lmcache_dtype(key.dtype), o, e);
     const int beside = kvc_lmcache_of_disk(&f->chunk, b, f->member, f->in->size, o, e);
     if (beside <= 0) return beside;
-    if (have < KVC_LMCACHE_HEADER)
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");
+    if (have < HEADER) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");
     if (kvc_input_copy(f->in, 0, head, have, e)) return -1;
     const unsigned groups = groups_of(head, have, f->in->size);
     if (groups)
@@ -137,8 +136,8 @@ static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle
             e, KVC_ERR_UNSUPPORTED,
             "the chunk has %u groups of layers, and which layers are in a group is not recorded",
             groups);
-    f->at = KVC_LMCACHE_HEADER;
-    return kvc_lmcache_read_header(&f->chunk, head, f->in->size, o, e);
+    f->at = HEADER;
+    return read_header(&f->chunk, head, f->in->size, o, e);
 }
 
 /* Returns 1 if a chunk holds all layers of a model, as far as a file tells. */
@@ -234,7 +233,7 @@ static int lmcache_keeps(enum kvc_dtype dtype) {
 static int lmcache_export(const struct kvc_cache *c, const struct kvc_export_options *o,
                           struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_lmcache_export x;
-    uint8_t head[KVC_LMCACHE_HEADER];
+    uint8_t head[HEADER];
     uint64_t dim[4];
     if (kvc_lmcache_export_open(&x, c, o, lmcache_keeps, "lmcache", e)) return -1;
     kvc_lmcache_shape(&x.chunk, dim);

@@ -13,12 +13,9 @@
 
 enum { MAX_LAYERS = 65536 };
 
-#define HEADS \
-    { .key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "H" }
-#define LAYOUT \
-    { .key = "fmt", .kind = KVC_OPTION_TEXT, .value = KVC_LMCACHE_NAMES }
-#define FIRST \
-    { .key = "first", .kind = KVC_OPTION_COUNT, .max = KVC_MAX_CELLS, .value = "POSITION" }
+#define HEADS KVC_COUNT_OPTION("heads", 1, UINT32_MAX, "H")
+#define LAYOUT KVC_TEXT_OPTION("fmt", KVC_LMCACHE_NAMES)
+#define FIRST KVC_COUNT_OPTION("first", 0, KVC_MAX_CELLS, "POSITION")
 
 const struct kvc_format_option kvc_lmcache_header_options[] = {
     [KVC_LMCACHE_HEADS] = HEADS,
@@ -31,13 +28,10 @@ const struct kvc_format_option kvc_lmcache_options[] = {
     [KVC_LMCACHE_HEADS] = HEADS,
     [KVC_LMCACHE_FMT] = LAYOUT,
     [KVC_LMCACHE_FIRST] = FIRST,
-    [KVC_LMCACHE_DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [KVC_LMCACHE_LAYERS] =
-        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
-    [KVC_LMCACHE_TOKENS] =
-        {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
-    [KVC_LMCACHE_DIM] =
-        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT32_MAX, .value = "D"},
+    [KVC_LMCACHE_DTYPE] = KVC_TEXT_OPTION("dtype", "bf16"),
+    [KVC_LMCACHE_LAYERS] = KVC_COUNT_OPTION("layers", 1, MAX_LAYERS, "L"),
+    [KVC_LMCACHE_TOKENS] = KVC_COUNT_OPTION("tokens", 1, KVC_MAX_CELLS, "T"),
+    [KVC_LMCACHE_DIM] = KVC_COUNT_OPTION("dim", 1, UINT32_MAX, "D"),
     {.key = NULL},
 };
 

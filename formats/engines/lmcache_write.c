@@ -1,4 +1,5 @@
 /* lmcache_write.c: writes K and V as the array of an LMCache chunk. Not for the bytes around it. */
+#include "formats/engines/import.h"
 #include "formats/engines/lmcache_chunk.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@
 enum { LAYOUT };
 
 const struct kvc_format_option kvc_lmcache_export_options[] = {
-    [LAYOUT] = {.key = "fmt", .kind = KVC_OPTION_TEXT, .value = KVC_LMCACHE_NAMES},
+    [LAYOUT] = KVC_TEXT_OPTION("fmt", KVC_LMCACHE_NAMES),
     {.key = NULL},
 };
 

@@ -24,16 +24,13 @@
 enum { DTYPE, LAYERS, TOKENS, HEADS, CHANNELS, ORDER, OFFSET };
 
 static const struct kvc_format_option import_options[] = {
-    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "f16"},
-    [LAYERS] =
-        {.key = "layers", .kind = KVC_OPTION_COUNT, .min = 1, .max = MAX_LAYERS, .value = "L"},
-    [TOKENS] =
-        {.key = "tokens", .kind = KVC_OPTION_COUNT, .min = 1, .max = KVC_MAX_CELLS, .value = "T"},
-    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "H"},
-    [CHANNELS] =
-        {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = UINT64_MAX, .value = "D"},
-    [ORDER] = {.key = "order", .kind = KVC_OPTION_TEXT, .value = "lcthd"},
-    [OFFSET] = {.key = "offset", .kind = KVC_OPTION_COUNT, .max = UINT64_MAX, .value = "N"},
+    [DTYPE] = KVC_TEXT_OPTION("dtype", "f16"),
+    [LAYERS] = KVC_COUNT_OPTION("layers", 1, MAX_LAYERS, "L"),
+    [TOKENS] = KVC_COUNT_OPTION("tokens", 1, KVC_MAX_CELLS, "T"),
+    [HEADS] = KVC_COUNT_OPTION("heads", 1, UINT64_MAX, "H"),
+    [CHANNELS] = KVC_COUNT_OPTION("dim", 1, UINT64_MAX, "D"),
+    [ORDER] = KVC_TEXT_OPTION("order", "lcthd"),
+    [OFFSET] = KVC_COUNT_OPTION("offset", 0, UINT64_MAX, "N"),
     {.key = NULL},
 };
 

@@ -34,18 +34,14 @@ enum {
 enum { SHAPE, HEADS, CHANNELS, DTYPE, CHUNK, BLOCK, IN_ORDER, WORKER };
 
 static const struct kvc_format_option import_options[] = {
-    [SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
-    [HEADS] = {.key = "heads", .kind = KVC_OPTION_COUNT, .min = 1, .max = 65536, .value = "H"},
-    [CHANNELS] = {.key = "dim", .kind = KVC_OPTION_COUNT, .min = 1, .max = 1 << 24, .value = "D"},
-    [DTYPE] = {.key = "dtype", .kind = KVC_OPTION_TEXT, .value = "bf16"},
-    [CHUNK] = {.key = "chunk",
-               .kind = KVC_OPTION_COUNT,
-               .min = 1,
-               .max = KVC_VLLM_BLOCKS_TOKENS,
-               .value = "TOKENS"},
+    [SHAPE] = KVC_TEXT_OPTION("shape", "T-H-2D"),
+    [HEADS] = KVC_COUNT_OPTION("heads", 1, 65536, "H"),
+    [CHANNELS] = KVC_COUNT_OPTION("dim", 1, 1 << 24, "D"),
+    [DTYPE] = KVC_TEXT_OPTION("dtype", "bf16"),
+    [CHUNK] = KVC_COUNT_OPTION("chunk", 1, KVC_VLLM_BLOCKS_TOKENS, "TOKENS"),
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [IN_ORDER] = {.key = "in-order", .kind = KVC_OPTION_FLAG},
-    [WORKER] = {.key = "worker", .kind = KVC_OPTION_TEXT, .value = "R/N"},
+    [WORKER] = KVC_TEXT_OPTION("worker", "R/N"),
     {.key = NULL},
 };
 

@@ -4,12 +4,13 @@
  * The folders are those that vLLM computes from config.json: a hash of its fields is in their
  * names. The names of files are hashes of token ids under a key of vLLM's, which the caller gives;
  * without them, files are numbered. */
-#include "formats/engines/vllm_blocks.h"
+#include "formats/engines/import.h"
 
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/engines/uniform.h"
 #include "formats/engines/vllm.h"
+#include "formats/engines/vllm_blocks.h"
 #include "formats/io/hash.h"
 #include "formats/io/json_text.h"
 
@@ -18,6 +19,49 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+
+/* --- pages and dtypes --- */
+
+static const struct kvc_vllm_page shapes[] = {{"T-H-2D", "nhd", "lthcd", 0},
+                                              {"2-T-H-D", "nhd", "lcthd", 0},
+                                              {"H-T-2D", "hnd", "lhtcd", 0},
+                                              {"2-H-T-D", "hnd", "lchtd", 0},
+                                              {"T-C", NULL, "lcthd", 1}};
+
+const struct kvc_vllm_page *kvc_vllm_page_of(const char *name) {
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        if (strcasecmp(name, shapes[i].name) == 0) return &shapes[i];
+    return NULL;
+}
+
+int kvc_vllm_page_geometry(const struct kvc_vllm_page *page, const struct kvc_dtype_info *info,
+                           uint64_t tokens, uint64_t heads, uint64_t channels,
+                           struct kvc_geometry *g) {
+    *g = kvc_geometry_of(info, page->latent, 1, tokens, heads, channels);
+    return kvc_geometry_order(g, page->order) == KVC_ORDER_GOOD ? 0 : -1;
+}
+
+/* The name that vLLM writes is the first one of a dtype. */
+static const char *const dtype_names[][2] = {{"bfloat16", "bf16"},   {"float16", "f16"},
+                                             {"half", "f16"},        {"float32", "f32"},
+                                             {"float", "f32"},       {"fp8", "f8e4m3"},
+                                             {"fp8_e4m3", "f8e4m3"}, {"float8_e4m3fn", "f8e4m3"},
+                                             {"fp8_e5m2", "f8e5m2"}, {"float8_e5m2", "f8e5m2"}};
+#define NAMES (sizeof dtype_names / sizeof dtype_names[0])
+
+const struct kvc_dtype_info *kvc_vllm_dtype_of(const char *name) {
+    if (strncmp(name, "torch.", 6) == 0) name += 6;
+    for (size_t i = 0; i < NAMES; i++)
+        if (strcmp(name, dtype_names[i][0]) == 0) return kvc_dtype_by_name(dtype_names[i][1]);
+    return kvc_dtype_by_name(name);
+}
+
+const char *kvc_vllm_dtype_name(enum kvc_dtype dtype) {
+    for (size_t i = 0; i < NAMES; i++)
+        if (strcmp(kvc_dtype_info(dtype)->name, dtype_names[i][1]) == 0) return dtype_names[i][0];
+    return NULL;
+}
 
 enum {
     DIGEST = 12,     /* hexadecimal digits of the hash of config.json in the names of folders */
@@ -28,20 +72,12 @@ enum {
 enum { SHAPE, PAGE, CHUNK, BLOCK, NAME, MODEL };
 
 const struct kvc_format_option kvc_vllm_blocks_export_options[] = {
-    [SHAPE] = {.key = "shape", .kind = KVC_OPTION_TEXT, .value = "T-H-2D"},
-    [PAGE] = {.key = "page",
-              .kind = KVC_OPTION_COUNT,
-              .min = 1,
-              .max = KVC_VLLM_BLOCKS_TOKENS,
-              .value = "TOKENS"},
-    [CHUNK] = {.key = "chunk",
-               .kind = KVC_OPTION_COUNT,
-               .min = 1,
-               .max = KVC_VLLM_BLOCKS_TOKENS,
-               .value = "TOKENS"},
+    [SHAPE] = KVC_TEXT_OPTION("shape", "T-H-2D"),
+    [PAGE] = KVC_COUNT_OPTION("page", 1, KVC_VLLM_BLOCKS_TOKENS, "TOKENS"),
+    [CHUNK] = KVC_COUNT_OPTION("chunk", 1, KVC_VLLM_BLOCKS_TOKENS, "TOKENS"),
     [BLOCK] = {.key = "block", .kind = KVC_OPTION_LIST, .value = "HASH"},
     [NAME] = {.key = "name", .kind = KVC_OPTION_TEXT, .value = "model.layers.{i}.self_attn.attn"},
-    [MODEL] = {.key = "model", .kind = KVC_OPTION_TEXT, .value = "NAME"},
+    [MODEL] = KVC_TEXT_OPTION("model", "NAME"),
     {.key = NULL},
 };
 
