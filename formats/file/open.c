@@ -123,9 +123,8 @@ int kvc_open_bytes(struct kvc_opened *f, const void *data, size_t size, const st
     memset(f, 0, sizeof *f);
     if (check_kernels(e)) return -1;
     kvc_input_memory(&f->input, "(memory)", data, size);
-    const int status = kvc_bundle_of(&f->bundle, &f->input, &o->import, e) || open_import(f, o, e)
-                           ? -1
-                           : 0;
+    int status = kvc_bundle_of(&f->bundle, &f->input, &o->import, e);
+    if (!status) status = open_import(f, o, e);
     if (status) kvc_close(f);
     return status;
 }

@@ -198,14 +198,14 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
         status = part_begin(&to->part[r], &c->tensor[t].shape, e);
         if (!status) status = profile_learn_add_tensor(c, t, &to->part[r], r ? &none : &rope, e);
     }
-    for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++)
-        if (queries->tensor[t].role == KVC_ROLE_QUERIES &&
-            queries->layer[queries->tensor[t].layer].index == layer->index)
-            status = add_queries(queries, t, to, &rope, e) ||
-                             kvc_learn_attention(c, number, queries, t, c->meta.facts.rope.pairing,
-                                                 to, e)
-                         ? -1
-                         : 0;
+    for (uint32_t t = 0; queries && t < queries->n_tensors && !status; t++) {
+        if (queries->tensor[t].role != KVC_ROLE_QUERIES ||
+            queries->layer[queries->tensor[t].layer].index != layer->index)
+            continue;
+        status = add_queries(queries, t, to, &rope, e);
+        if (!status)
+            status = kvc_learn_attention(c, number, queries, t, c->meta.facts.rope.pairing, to, e);
+    }
     kvc_rope_free(&rope);
     return status;
 }

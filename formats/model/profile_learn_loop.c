@@ -465,7 +465,8 @@ int kvc_learn_loop(const struct kvc_learner *l, struct kvc_profile *base,
                 own->layer = i;
                 own->made = v;
                 list_inputs(&p, &x);
-                status = learn_part(&p, &x, e) || put(state, i, v, &x.learnt, e) ? -1 : 0;
+                status = learn_part(&p, &x, e);
+                if (!status) status = put(state, i, v, &x.learnt, e);
                 own->made = 1;
             }
             if (found < 0) status = -1;
