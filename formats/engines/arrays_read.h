@@ -116,6 +116,11 @@ int kvc_names_extents(struct kvc_cache *c, const struct kvc_array *array, size_t
 /* Records the position of the first token where arrays of tokens and positions have the same length
  * and positions begin above 0. For formats that have no other place for it. */
 int kvc_names_first_token(struct kvc_cache *c, struct kvc_error *e);
+/* Fails, with the description of an array before the message. Returns -1. */
+int kvc_array_fail(const struct kvc_array *a, struct kvc_error *e, enum kvc_code code,
+                   const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Fails because an array holds n sequences. */
+int kvc_array_fail_batch(const struct kvc_array *a, uint64_t n, struct kvc_error *e);
 /* Describes an array for messages: "array 'layers.0.keys' (F16 [1,3,7,64])". */
 const char *kvc_array_describe(const struct kvc_array *a, char *text, size_t size);
 

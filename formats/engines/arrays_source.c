@@ -9,6 +9,7 @@
 #include "formats/io/safetensors_file.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,23 @@ const char *kvc_array_describe(const struct kvc_array *a, char *text, size_t siz
     if (n >= 0 && (size_t)n < size)
         snprintf(text + n, size - (size_t)n, "%s])", a->rank > KVC_ARRAY_RANK ? ",..." : "");
     return text;
+}
+
+int kvc_array_fail(const struct kvc_array *a, struct kvc_error *e, enum kvc_code code,
+                   const char *format, ...) {
+    char what[320], text[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    return kvc_fail(e, code, "%s: %s", kvc_array_describe(a, what, sizeof what), text);
+}
+
+int kvc_array_fail_batch(const struct kvc_array *a, uint64_t n, struct kvc_error *e) {
+    return kvc_array_fail(a, e, KVC_ERR_UNSUPPORTED,
+                          "holds %" PRIu64
+                          " sequences (batch); kvc takes one, save each to its own file",
+                          n);
 }
 
 int kvc_array_of_safetensors(struct kvc_array *a, const struct kvc_safetensors_tensor *t,

@@ -40,12 +40,11 @@ static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells 
     for (uint64_t i = 1; i < cells->n; i++) {
         uint32_t a = kvc_cell_at(cells, i - 1), b = kvc_cell_at(cells, i);
         if (cells->pos[a] == cells->pos[b] && !same_sequences(cells, a, b, ext))
-            return kvc_fail(
-                e, KVC_ERR_UNSUPPORTED,
-                "position %" PRId64
-                " occurs twice: the cache holds several sequences, and one file holds one; "
-                "save each sequence by itself",
-                cells->pos[a]);
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "position %" PRId64
+                            " occurs twice: the cache holds several sequences, and one file holds "
+                            "one; save each sequence by itself",
+                            cells->pos[a]);
     }
     return 0;
 }
@@ -116,7 +115,7 @@ int kvc_arrays_views(struct kvc_arrays *list, uint32_t stream, const struct kvc_
         if (!list->view[0]) return -1;
         list->cache = list->view[0];
     }
-    enum kvc_pairing to = o && o->pairing ? o->pairing : default_pairing(list->cache);
+    enum kvc_pairing to = o->pairing ? o->pairing : default_pairing(list->cache);
     if (kvc_arrays_pairing(list->cache, to, &list->view[1], e)) return -1;
     if (list->view[1]) list->cache = list->view[1];
     return 0;
@@ -249,10 +248,9 @@ static int list_positions(struct kvc_arrays *list, const struct kvc_part *refere
         if (i && c->layer[i - 1].part == number) continue; /* layers are ordered by part */
         if (!is_exported(part, stream) || positions_are_assumed(part, reference)) continue;
         if (part->kind == KVC_PART_COMPANION)
-            return kvc_fail(
-                e, KVC_ERR_UNSUPPORTED,
-                "queries or hidden states of other than the last tokens cannot be exported as "
-                "arrays; leave them out");
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                            "queries or hidden states of other than the last tokens cannot be "
+                            "exported as arrays; leave them out");
         add_integers(list, KVC_NAME_POSITIONS, number, part->cells.n);
     }
     return 0;

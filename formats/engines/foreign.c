@@ -35,8 +35,7 @@ static const struct magic {
      "it is a web page, as servers send in place of a file; download the file itself"},
     {"LMCR\1\1", 6, 0,
      "it is a compressed record as LMCache once discussed it, which no release of LMCache writes; "
-     "write the chunk with its "
-     "FSConnector"},
+     "write the chunk with its FSConnector"},
     {"\x93NUMPY", 6, 0, "it is one array (npy); write K and V of all layers with numpy.savez()"},
     {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
      "it is a file of torch.save() from before PyTorch 1.6, or in that format; load it with "
@@ -99,9 +98,7 @@ static const char *says_beside(const struct kvc_input *in) {
                               finder = {"\0\0\0\1Bud1", 8, 0, NULL};
     if (has_magic(in, &checkpoints) || (in->name && kvc_name_ends_in(in->name, ".checkpoints")))
         return "it is a file of server checkpoints that llama-server keeps beside a slot, not a "
-               "cache; a folder or a tar archive "
-               "of "
-               "the slot and of this file keeps both";
+               "cache; a folder or a tar archive of the slot and of this file keeps both";
     if (has_magic(in, &apple))
         return "it is what macOS keeps beside a file (AppleDouble, ._NAME); the file itself is "
                "NAME";
@@ -136,9 +133,8 @@ static int says_key(const char *name, char *text, size_t size) {
     const struct kvc_dtype_info *info = kvc_lmcache_dtype(key.dtype);
     snprintf(text, size,
              "it is named as LMCache's LocalDisk names the bytes of a chunk, whose shape [2, "
-             "layers, tokens, heads * dim] is not in "
-             "it; a JSON file NAME.meta beside it is read; without that, say "
-             "--from=lmcache:dtype=%s,layers=N,heads=H,dim=D",
+             "layers, tokens, heads * dim] is not in it; a JSON file NAME.meta beside it is read; "
+             "without that, say --from=lmcache:dtype=%s,layers=N,heads=H,dim=D",
              info ? info->name : "bf16");
     return 1;
 }
@@ -179,9 +175,7 @@ int kvc_foreign_unknown(const struct kvc_input *in, char *text, size_t size) {
         return 0;
     snprintf(text, size,
              "it is a pickle of Python, and reading one may run any program, so kvc does not; load "
-             "it, and save K and V as "
-             "safetensors or "
-             "with torch.save()");
+             "it, and save K and V as safetensors or with torch.save()");
     return 1;
 }
 

@@ -92,11 +92,10 @@ static int check_kind(const struct kvc_bundle *b, const struct kvc_import_option
 static int check_order(const struct kvc_bundle *b, struct kvc_error *e) {
     for (size_t i = 0; b->folder && b->n > 1 && i < b->n; i++)
         if (after_hash(b->member[i].name))
-            return kvc_fail(
-                e, KVC_ERR_USAGE,
-                "hicache: the pages of a folder are taken in the order of their names, and these "
-                "are hashes: name the "
-                "files by number, or put them into a tar archive in the order of the tokens");
+            return kvc_fail(e, KVC_ERR_USAGE,
+                            "hicache: the pages of a folder are taken in the order of their names, "
+                            "and these are hashes: name the files by number, or put them into a "
+                            "tar archive in the order of the tokens");
     return 0;
 }
 
@@ -127,11 +126,10 @@ static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options
     const struct kvc_dtype_info *info = v[DTYPE].text ? kvc_dtype_by_name(v[DTYPE].text) : NULL;
     if (!v[LAYOUT].text || !v[DTYPE].text || !v[LAYERS].count || !(v[HEADS].count || latent) ||
         !v[CHANNELS].count || !v[PAGE].count)
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "hicache needs the geometry of a page: "
-            "layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,"
-            "page=TOKENS[,first=POSITION], with latent instead of heads=H for latent attention");
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "hicache needs the geometry of a page: "
+                        "layout=page_first_direct,dtype=bf16,layers=L,heads=H,dim=D,page=TOKENS[,"
+                        "first=POSITION], with latent instead of heads=H for latent attention");
     if (latent && v[HEADS].count > 1)
         return kvc_fail(e, KVC_ERR_USAGE, "hicache: heads=%s, but latents have one head",
                         v[HEADS].text);

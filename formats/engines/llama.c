@@ -145,10 +145,10 @@ static int find_reading(struct kvc_llama_parser *p, const struct head *h, int la
     if (latent <= 0 && !try_structures(p, h, 1, &best)) return 0;
     if (latent && !try_structures(p, h, 0, latent < 0 ? &ignored : &best)) return 0;
     if (!latent && !try_structures(p, h, 0, &ignored))
-        return kvc_fail_at(e, KVC_ERR_DAMAGED, p->end,
-                           "cut short, or a count is wrong: no V follows the last K; latent "
-                           "attention has none: if this is the "
-                           "cache of such a model, say so by the option latent (--latent)");
+        return kvc_fail_at(
+            e, KVC_ERR_DAMAGED, p->end,
+            "cut short, or a count is wrong: no V follows the last K; latent attention has none: "
+            "if this is the cache of such a model, say so by the option latent (--latent)");
     return fail_unread(h, &best, e);
 }
 
@@ -397,9 +397,9 @@ static const struct kvc_format_option export_options[] = {
         {.key = "streams",
          .kind = KVC_OPTION_TEXT,
          .value = "N",
-         .help = "for a server of N slots with a stream each (-np N without --kv-unified; default "
-                 "1); none, with "
-                 "version=2: for builds before July 2025, whose files do not count streams"},
+         .help =
+             "for a server of N slots with a stream each (-np N without --kv-unified; default 1); "
+             "none, with version=2: for builds before July 2025, whose files do not count streams"},
     [KVC_LLAMA_STREAM] = {.key = "stream",
                           .kind = KVC_OPTION_COUNT,
                           .max = 255,

@@ -211,15 +211,14 @@ static int check_tensors(const struct out *o, const int known[2]) {
         if (info->block > 1 && kv && o->transposed)
             return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,
                             "llama: %s is %s, whose blocks llama.cpp does not transpose: leave out "
-                            "transposed-v, or write a cache "
-                            "that was packed with --dequantize",
+                            "transposed-v, or write a cache that was packed with --dequantize",
                             label, info->name);
         if (info->block > 1 && o->version >= 4 && !known[kv])
-            return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,
-                            "llama: %s is quantised and whether it is Hadamard-rotated is unknown; "
-                            "version 4 must record it "
-                            "(version 3 does not): say hadamard-%s=TILE or hadamard-%s=none",
-                            label, kv ? "v" : "k", kv ? "v" : "k");
+            return kvc_fail(
+                o->e, KVC_ERR_UNSUPPORTED,
+                "llama: %s is quantised and whether it is Hadamard-rotated is unknown; version 4 "
+                "must record it (version 3 does not): say hadamard-%s=TILE or hadamard-%s=none",
+                label, kv ? "v" : "k", kv ? "v" : "k");
         if (o->version < 4 && o->tile[kv])
             return kvc_fail(
                 o->e, KVC_ERR_UNSUPPORTED,

@@ -178,15 +178,15 @@ static int check_layers(const struct kvc_lmcache_file *file, size_t n, const str
         if (is_whole(k))
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "%s: it holds all layers of a chunk, as other files here do, and the "
-                            "order of chunks is not recorded: "
-                            "read each by itself",
+                            "order of chunks is not recorded: read each by itself",
                             name);
         if (k->tokens != file[0].chunk.tokens || k->layout != file[0].chunk.layout)
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "%s: it has %" PRIu64
-                            " tokens in the layout of one of several layers, and the "
-                            "first file has %" PRIu64 ", or another layout",
-                            name, k->tokens, file[0].chunk.tokens);
+            return kvc_fail(
+                e, KVC_ERR_DAMAGED,
+                "%s: it has %" PRIu64
+                " tokens in the layout of one of several layers, and the first file has %" PRIu64
+                ", or another layout",
+                name, k->tokens, file[0].chunk.tokens);
     }
     return 0;
 }

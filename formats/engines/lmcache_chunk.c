@@ -80,8 +80,7 @@ static int take_heads(struct kvc_lmcache_chunk *k, uint64_t row, uint64_t heads,
     if (fused && !heads)
         return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_HEADS,
                              "K and V of each head are neighbours, and the number of heads, which "
-                             "is not recorded, is needed "
-                             "to separate them");
+                             "is not recorded, is needed to separate them");
     if (row % (k->heads * (fused ? 2 : 1)))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "rows of %" PRIu64 " values are not %" PRIu64

@@ -173,8 +173,8 @@ static int read_rotating(const struct reader *r, uint32_t layer, uint64_t rows, 
     if (end <= rows ? next != end : keep > next || next > rows)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "layer %" PRIu32 " has %" PRIu64 " rows after %" PRIu64 " tokens (%" PRIu64
-                        " kept), and the next row "
-                        "is said to be %" PRIu64 ": these numbers do not agree",
+                        " kept), and the next row is said to be %" PRIu64
+                        ": these numbers do not agree",
                         layer, rows, end, keep, next);
     *ring = end <= rows ? (struct ring){.n = end, .end = end}
                         : (struct ring){.n = rows,
@@ -190,14 +190,13 @@ static int refuse_class(const char *class, uint32_t layer, struct kvc_error *e) 
     if (strcmp(class, "QuantizedKVCache") == 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "layer %" PRIu32 " is a QuantizedKVCache: kvc has no dtype for MLX's "
-                        "packed groups; save the cache without "
-                        "quantisation",
+                                         "packed groups; save the cache without quantisation",
                         layer);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "layer %" PRIu32 " is a cache of class '%s'; kvc reads KVCache, "
-                    "ConcatenateKVCache and RotatingKVCache; save K and V of "
-                    "each layer, if it has them, as arrays [1, heads, tokens, head dim]: "
-                    "layers.{i}.keys and layers.{i}.values",
+                    "layer %" PRIu32
+                    " is a cache of class '%s'; kvc reads KVCache, ConcatenateKVCache and "
+                    "RotatingKVCache; save K and V of each layer, if it has them, as arrays [1, "
+                    "heads, tokens, head dim]: layers.{i}.keys and layers.{i}.values",
                     layer, kvc_name_show(class, shown, sizeof shown));
 }
 
@@ -407,8 +406,8 @@ static const struct kvc_format_option export_options[] = {
     [LAYOUT] = {.key = "layout",
                 .kind = KVC_OPTION_TEXT,
                 .value = "VERSION",
-                .help = "0.32 (default): for mlx-lm 0.32 and later; 0.31: for "
-                        "mlx-lm 0.31 and earlier"},
+                .help =
+                    "0.32 (default): for mlx-lm 0.32 and later; 0.31: for mlx-lm 0.31 and earlier"},
     [MODEL] = {.key = "model",
                .kind = KVC_OPTION_TEXT,
                .value = "NAME",
@@ -442,8 +441,7 @@ static int choose_items(struct writer *w, struct kvc_error *e) {
         if (part->kind == KVC_PART_SLIDING)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "the cache has sliding-window layers, whose state in mlx-lm depends on "
-                            "how the prompt was processed; "
-                            "use safetensors");
+                            "how the prompt was processed; use safetensors");
         const uint32_t layer = c->layer[c->tensor[item->number].layer].index;
         if (layer >= w->n_layers) w->n_layers = layer + 1;
         w->n = part->cells.n;

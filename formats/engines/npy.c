@@ -164,8 +164,8 @@ static int npy_read_header(struct kvc_array *a, const uint8_t *p, uint64_t size,
         return 0;
     }
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                    "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, "
-                    "<i2, <u2 (with map=dtype=bf16), and <i4, <i8 for tokens and positions",
+                    "member '%s.npy' has type '%s'; kvc takes <f4, <f2, |V2 (bf16), |u1, |i1, <i2, "
+                    "<u2 (with map=dtype=bf16), and <i4, <i8 for tokens and positions",
                     shown, descr);
 }
 

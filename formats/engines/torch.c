@@ -78,17 +78,14 @@ static int allows(const char *name, struct kvc_error *e) {
     if (strncmp(name, cache_room, sizeof cache_room - 1) == 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "the file holds an object of class %s, which kvc does not read (only a "
-                        "DynamicCache of plain and "
-                        "sliding-window layers); save K and V of each layer in a dict of tensors: "
-                        "layers.{i}.keys and "
-                        "layers.{i}.values%s",
+                        "DynamicCache of plain and sliding-window layers); save K and V of each "
+                        "layer in a dict of tensors: layers.{i}.keys and layers.{i}.values%s",
                         shown,
                         is_state_class(name) ? ", without the states, for which kvc has no place"
                                              : "");
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "the pickle wants to call or use %s, which kvc never does; save a dict of "
-                    "tensors: layers.{i}.keys and "
-                    "layers.{i}.values",
+                    "tensors: layers.{i}.keys and layers.{i}.values",
                     shown);
 }
 

@@ -145,8 +145,8 @@ static int fail_two_readings(const struct array *a, struct kvc_error *e) {
     char what[128];
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "an array %s has two readings: %" PRIu64
-                    " tokens, K before V (vLLM before 2026: vllm:shape=%s), or 2 tokens "
-                    "of %" PRIu64 " heads with %" PRIu64 " channels (vllm:shape=%s); say which",
+                    " tokens, K before V (vLLM before 2026: vllm:shape=%s), or 2 tokens of %" PRIu64
+                    " heads with %" PRIu64 " channels (vllm:shape=%s); say which",
                     vllm_describe(a, what, sizeof what), a->dim[1],
                     kvc_vllm_shape_name[KVC_VLLM_ROWS], a->dim[1], a->dim[2] / 2,
                     kvc_vllm_shape_name[KVC_VLLM_PACKED]);

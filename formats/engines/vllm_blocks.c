@@ -115,9 +115,8 @@ static int check_layout(const struct blocks *k, int has_worker, struct kvc_error
         return has_worker ? 0
                           : kvc_fail(e, KVC_ERR_UNSUPPORTED,
                                      "config.json has no canonical_format: the files have the "
-                                     "pages of the workers one after "
-                                     "another. Say how many there were, and which is to be read: "
-                                     "vllm-blocks:worker=R/N, or "
+                                     "pages of the workers one after another. Say how many there "
+                                     "were, and which is to be read: vllm-blocks:worker=R/N, or "
                                      "worker=0/1; kvc-pack --join=heads joins them");
     if (strcmp(format, "v1-nhd") != 0 && strcmp(format, "v1-hnd") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
@@ -145,11 +144,11 @@ static int vllm_blocks_take_shape(struct blocks *k, const struct kvc_import_opti
                         "vllm-blocks: shape=%s is none of T-H-2D, 2-T-H-D, H-T-2D, 2-H-T-D, T-C",
                         v[SHAPE].text);
     if (!k->shape || !v[CHANNELS].count || (!heads && !k->shape->latent))
-        return kvc_fail(e, KVC_ERR_USAGE,
-                        "the blocks do not say the shape of a page: "
-                        "vllm-blocks:shape=%s,heads=H,dim=D, or shape=%s where K and V "
-                        "lie apart, or shape=T-C,dim=C of latent attention",
-                        heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
+        return kvc_fail(
+            e, KVC_ERR_USAGE,
+            "the blocks do not say the shape of a page: vllm-blocks:shape=%s,heads=H,dim=D, or "
+            "shape=%s where K and V lie apart, or shape=T-C,dim=C of latent attention",
+            heads_first ? "H-T-2D" : "T-H-2D", heads_first ? "2-H-T-D" : "2-T-H-D");
     if (format && k->shape->family && !kvc_name_ends_in(format, k->shape->family))
         return kvc_fail(e, KVC_ERR_USAGE,
                         "vllm-blocks: shape=%s is not one of the canonical format %s",
@@ -230,13 +229,12 @@ static int find_files(struct blocks *k, const struct kvc_option_value *v, struct
         if (kvc_name_ends_in(k->b->member[i].name, ".bin")) k->member[k->n++] = i;
     if (!k->n) return kvc_fail(e, KVC_ERR_UNKNOWN, "there are no .bin files");
     if (k->n > 1 && !v[IN_ORDER].count)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "the %zu .bin files are named by hashes, which do not tell the order of "
-                        "the tokens: name them in order "
-                        "(vllm-blocks:block=HASH,block=HASH,...), or make a tar archive with the "
-                        "files in order and say so "
-                        "(vllm-blocks:in-order)",
-                        k->n);
+        return kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "the %zu .bin files are named by hashes, which do not tell the order of the tokens: "
+            "name them in order (vllm-blocks:block=HASH,block=HASH,...), or make a tar archive "
+            "with the files in order and say so (vllm-blocks:in-order)",
+            k->n);
     return 0;
 }
 

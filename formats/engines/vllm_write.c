@@ -46,8 +46,7 @@ int kvc_vllm_name_layer(const char *format, const char *pattern, uint32_t layer,
         return 0;
     return kvc_fail(e, KVC_ERR_USAGE,
                     "%s: name=%s must be a name without '/' that has {i} between dots, in place of "
-                    "the first number, as in "
-                    "model.layers.{i}.self_attn.attn",
+                    "the first number, as in model.layers.{i}.self_attn.attn",
                     format, pattern);
 }
 
@@ -80,12 +79,10 @@ static int check_layer(const struct out *o, const struct kvc_layer *layer, uint6
                         " differ in dtype, heads or head dim, and lie in one array",
                         layer->index);
     if (c->part[layer->part].kind != KVC_PART_LIVE || k->tokens != tokens)
-        return kvc_fail(
-            e, KVC_ERR_UNSUPPORTED,
-            "vllm: layer %" PRIu32
-            " holds a sliding window, and all layers of a folder hold the same tokens; use "
-            "safetensors",
-            layer->index);
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "vllm: layer %" PRIu32 " holds a sliding window, and all layers of a "
+                                               "folder hold the same tokens; use safetensors",
+                        layer->index);
     if (o->cpu_block && tokens % o->cpu_block)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "vllm: %" PRIu64 " tokens are no whole blocks of a CPU (cpu-block=%" PRIu64

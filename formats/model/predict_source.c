@@ -31,8 +31,7 @@ static int is_q8_0(const struct kvc_cache *c, uint32_t tensor) {
 static int fail_tile(uint32_t tensor, struct kvc_error *e) {
     return kvc_fail(e, KVC_ERR_DAMAGED,
                     "section INPUTS needs the Hadamard rotation of tensor %" PRIu32
-                    ", which the metadata do not have, or of which "
-                    "its rows are no multiple",
+                    ", which the metadata do not have, or of which its rows are no multiple",
                     tensor);
 }
 

@@ -288,8 +288,7 @@ static int check_shape(struct kvc_projection_shape *s, struct kvc_error *e) {
         s->dim > MAX_SHAPE || s->dim_v > MAX_SHAPE)
         return kvc_fail(e, KVC_ERR_USAGE,
                         "no projection has %" PRIu64 " channels in and %" PRIu64
-                        " heads of %" PRIu64 " (K) and "
-                        "%" PRIu64 " (V) channels out",
+                        " heads of %" PRIu64 " (K) and %" PRIu64 " (V) channels out",
                         s->in, s->heads, s->dim, s->dim_v);
     if (s->rotated > s->dim || s->rotated % 2)
         return kvc_fail(e, KVC_ERR_USAGE,
