@@ -3,6 +3,7 @@
 
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
+#include "formats/io/bytes.h"
 #include "formats/io/member_name.h"
 
 #include <stdio.h>
@@ -58,6 +59,28 @@ int kvc_member_literal(struct kvc_cache *c, const struct kvc_bundle *b, size_t i
     return in ? kvc_cache_extent_literal(c, in, 0, in->size, e) : -1;
 }
 
+int kvc_member_header(const struct kvc_input *in, uint64_t most, const char *const *words,
+                      uint64_t *n) {
+    uint8_t head[9];
+    int found = !words;
+    if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
+    *n = get_u64(head);
+    if (head[8] != '{' || !*n || *n > most || *n > in->size - 8) return 0;
+    if (!words || kvc_input_pin(in, 8, *n, NULL)) return found;
+    for (; *words && !found; words++)
+        found = memmem(in->data + 8, (size_t)*n, *words, strlen(*words)) != NULL;
+    kvc_input_unpin(in, 8, *n);
+    return found;
+}
+
+const struct kvc_input *kvc_member_beside(const struct kvc_bundle *b, const char *name,
+                                          struct kvc_input *own) {
+    if (b->is_file) return kvc_input_open(own, name, NULL) ? NULL : own;
+    for (size_t i = 0; i < b->n; i++)
+        if (strcmp(b->member[i].name, name) == 0) return kvc_bundle_open(b, i, NULL);
+    return NULL;
+}
+
 /* --- the cache --- */
 
 struct kvc_cache *kvc_import_begin(struct kvc_error *e) {
@@ -84,6 +107,33 @@ int kvc_import_layers(struct kvc_cache *c, uint32_t first, uint64_t n, int laten
     for (uint32_t i = 0; i < n; i++)
         if (kvc_cache_add_layer(c, c->n_parts - 1, first + i, kind, e) == KVC_NONE) return -1;
     return 0;
+}
+
+/* The name that vLLM writes is the first one of a dtype. */
+static const struct {
+    const char *name;
+    enum kvc_dtype dtype;
+} dtypes[] = {{"bfloat16", KVC_BF16},   {"float16", KVC_F16},
+              {"half", KVC_F16},        {"float32", KVC_F32},
+              {"float", KVC_F32},       {"fp8", KVC_F8E4M3},
+              {"fp8_e4m3", KVC_F8E4M3}, {"float8_e4m3fn", KVC_F8E4M3},
+              {"fp8_e5m2", KVC_F8E5M2}, {"float8_e5m2", KVC_F8E5M2},
+              {"uint8", KVC_U8},        {"int8", KVC_I8}};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+const struct kvc_dtype_info *kvc_import_dtype(const char *name) {
+    static const char room[] = "torch.";
+    if (strncmp(name, room, sizeof room - 1) == 0) name += sizeof room - 1;
+    for (size_t i = 0; i < DTYPES; i++)
+        if (strcmp(name, dtypes[i].name) == 0) return kvc_dtype_info((unsigned)dtypes[i].dtype);
+    return NULL;
+}
+
+const char *kvc_import_dtype_name(enum kvc_dtype dtype) {
+    if (dtype == KVC_U8 || dtype == KVC_I8) return NULL;
+    for (size_t i = 0; i < DTYPES; i++)
+        if (dtypes[i].dtype == dtype) return dtypes[i].name;
+    return NULL;
 }
 
 int kvc_import_meta(struct kvc_cache *c, const char *format, const struct kvc_bundle *b,

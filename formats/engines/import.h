@@ -44,6 +44,15 @@ const struct kvc_input *kvc_member_begin(struct kvc_cache *c, const struct kvc_b
 int kvc_member_literal(struct kvc_cache *c, const struct kvc_bundle *b, size_t i,
                        struct kvc_error *e);
 
+/* Returns 1 if a file begins as safetensors, with a header of at most `most` bytes of JSON that
+ * contains one of the words, which end with NULL; without words, any header. *n gets its bytes. */
+int kvc_member_header(const struct kvc_input *in, uint64_t most, const char *const *words,
+                      uint64_t *n);
+/* Opens the file of a path or, in a bundle of several, the member of a name, for what lies beside a
+ * cache. *own holds the file, which the caller closes if `own` is returned. NULL: there is none. */
+const struct kvc_input *kvc_member_beside(const struct kvc_bundle *b, const char *name,
+                                          struct kvc_input *own);
+
 /* --- the cache --- */
 
 /* Makes an empty cache whose tensors can be mapped (mapped.h). */
@@ -56,6 +65,11 @@ int kvc_import_cells(struct kvc_cache *c, uint64_t tokens, uint64_t first, struc
 /* Adds n layers with numbers from `first` on to the last part. */
 int kvc_import_layers(struct kvc_cache *c, uint32_t first, uint64_t n, int latent,
                       struct kvc_error *e);
+
+/* Returns the dtype that torch, vLLM or LMCache names so, also after "torch."; NULL: none does. */
+const struct kvc_dtype_info *kvc_import_dtype(const char *name);
+/* Returns the name that vLLM writes for a dtype; NULL: its caches have no such values. */
+const char *kvc_import_dtype_name(enum kvc_dtype dtype);
 
 /* Sets the metadata that most formats share: format, size in bytes, heads and layers known, no
  * Hadamard rotation. The pairing is o->pairing when given, else `pairing`, else none. `assumed` is

@@ -125,7 +125,7 @@ static int lmcache_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle
     if (name) kvc_lmcache_key_of(&key, name);
     if (kvc_lmcache_has_geometry(o))
         return kvc_lmcache_of_options(&f->chunk, "lmcache", f->in->size,
-                                      kvc_lmcache_dtype(key.dtype), o, e);
+                                      kvc_import_dtype(key.dtype), o, e);
     const int beside = kvc_lmcache_of_disk(&f->chunk, b, f->member, f->in->size, o, e);
     if (beside <= 0) return beside;
     if (have < HEADER) return kvc_fail(e, KVC_ERR_UNKNOWN, "too short for a header of 28 bytes");

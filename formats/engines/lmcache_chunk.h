@@ -72,8 +72,6 @@ int kvc_lmcache_has_geometry(const struct kvc_import_options *o);
 int kvc_lmcache_of_options(struct kvc_lmcache_chunk *k, const char *format, uint64_t size,
                            const struct kvc_dtype_info *info, const struct kvc_import_options *o,
                            struct kvc_error *e);
-/* Returns the dtype of a name that LMCache or torch has for it; NULL where no cache has it. */
-const struct kvc_dtype_info *kvc_lmcache_dtype(const char *name);
 /* Returns 1 if a file of LocalDisk lies beside a member, which states the shape: NAME.meta, or the
  * same without .pt. */
 int kvc_lmcache_is_disk(const struct kvc_bundle *b, size_t member);

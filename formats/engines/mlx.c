@@ -50,25 +50,13 @@ static const char *class_of(const struct kvc_safetensors *h, enum layout layout,
     return text_at(h, layout == LAYOUT_031 ? 2 : 1, layer);
 }
 
-/* Returns 1 where the header contains the end of a class name, so that headers of other files are
- * not parsed twice. */
-static int names_a_class(const struct kvc_input *in) {
-    static const char *const ends[] = {"Cache\"", "CacheList\""};
-    uint8_t head[9];
-    int found = 0;
-    if (in->size < sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL)) return 0;
-    const uint64_t n = get_u64(head);
-    if (head[8] != '{' || !n || n > MAX_PROBED || n > in->size - 8 || kvc_input_pin(in, 8, n, NULL))
-        return 0;
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        found |= memmem(in->data + 8, (size_t)n, ends[i], strlen(ends[i])) != NULL;
-    kvc_input_unpin(in, 8, n);
-    return found;
-}
-
 static int is_cache(const struct kvc_input *in) {
+    /* so that headers of other files are not parsed twice */
+    static const char *const ends[] = {"Cache\"", "CacheList\"", NULL};
     struct kvc_safetensors h;
-    if (!names_a_class(in) || kvc_safetensors_read_input(&h, in, KVC_SAFETENSORS_COVERED, NULL))
+    uint64_t n;
+    if (!kvc_member_header(in, MAX_PROBED, ends, &n) ||
+        kvc_safetensors_read_input(&h, in, KVC_SAFETENSORS_COVERED, NULL))
         return 0;
     const enum layout layout = layout_of(&h);
     kvc_safetensors_free(&h);
@@ -190,7 +178,7 @@ static int refuse_class(const char *class, uint32_t layer, struct kvc_error *e) 
     if (strcmp(class, "QuantizedKVCache") == 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "layer %" PRIu32 " is a QuantizedKVCache: kvc has no dtype for MLX's "
-                                         "packed groups; save the cache without quantisation",
+                        "packed groups; save the cache without quantisation",
                         layer);
     return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                     "layer %" PRIu32
@@ -343,23 +331,15 @@ static int take_ids(struct kvc_cache *c, const struct reader *r, const struct kv
 }
 
 static int take_ids_beside(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
-    const struct kvc_bundle *b = r->b;
-    const char *name = kvc_member_path(b, r->member), *dot = name ? strrchr(name, '.') : NULL;
-    struct kvc_input in;
+    const char *name = kvc_member_path(r->b, r->member), *dot = name ? strrchr(name, '.') : NULL;
+    struct kvc_input own;
     char *beside;
-    int status = 0;
     if (!dot) return 0;
     if (asprintf(&beside, "%.*s_tokens.bin", (int)(dot - name), name) < 0)
         return kvc_fail_memory(e, "a name");
-    if (b->is_file && !kvc_input_open(&in, beside, NULL)) {
-        status = take_ids(c, r, &in, e);
-        kvc_input_close(&in);
-    }
-    for (size_t i = 0; i < b->n && !b->is_file; i++) {
-        if (strcmp(b->member[i].name, beside) != 0) continue;
-        const struct kvc_input *ids = kvc_bundle_open(b, i, e);
-        status = ids ? take_ids(c, r, ids, e) : -1;
-    }
+    const struct kvc_input *in = kvc_member_beside(r->b, beside, &own);
+    const int status = in ? take_ids(c, r, in, e) : 0;
+    if (in == &own) kvc_input_close(&own);
     free(beside);
     return status;
 }

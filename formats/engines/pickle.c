@@ -332,7 +332,7 @@ static int step_number(struct parser *p, uint8_t op) {
 static int unknown_opcode(struct parser *p, uint8_t op) {
     return kvc_fail(p->e, KVC_ERR_UNSUPPORTED,
                     "byte %" PRIu64 " of the pickle: opcode 0x%02x is none of those that kvc reads "
-                                    "(plain data, protocols 2 to 5)",
+                    "(plain data, protocols 2 to 5)",
                     p->at - 1, op);
 }
 

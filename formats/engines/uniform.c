@@ -34,7 +34,7 @@ static int take_layer(struct kvc_uniform *u, const struct kvc_layer *layer, cons
             t->shape.dim != u->dim || latent != u->latent)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "%s: layer %" PRIu32 " lacks V, or has another type or size than the "
-                                                 "layer before it; all layers must have one shape",
+                            "layer before it; all layers must have one shape",
                             format, layer->index);
     }
     return 0;

@@ -439,10 +439,10 @@ static struct kvc_cache *vllm_import(const struct kvc_bundle *b, const struct kv
 /* Returns 1 when a safetensors file holds one array, named kv_cache. */
 static int is_layer(const struct kvc_input *in) {
     struct kvc_safetensors header;
-    uint8_t head[9];
-    if (in->size <= sizeof head || kvc_input_copy(in, 0, head, sizeof head, NULL) || head[8] != '{')
+    uint64_t n;
+    if (!kvc_member_header(in, MAX_HEADER, NULL, &n) ||
+        kvc_safetensors_read_input(&header, in, 0, NULL))
         return 0;
-    if (get_u64(head) > MAX_HEADER || kvc_safetensors_read_input(&header, in, 0, NULL)) return 0;
     const int found = header.n == 1 && strcmp(header.tensor->name, KVC_VLLM_ARRAY) == 0;
     kvc_safetensors_free(&header);
     return found;

@@ -61,6 +61,12 @@ struct blocks {
     uint64_t worker, workers;
 };
 
+/* Finds a dtype by vLLM's name or by kvc's; NULL: there is none. */
+static const struct kvc_dtype_info *dtype_of(const char *name) {
+    const struct kvc_dtype_info *info = kvc_import_dtype(name);
+    return info && kvc_import_dtype_name(info->dtype) ? info : kvc_dtype_by_name(name);
+}
+
 static const char *last_part(const char *name) {
     const char *slash = strrchr(name, '/');
     return slash ? slash + 1 : name;
@@ -189,7 +195,7 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
     k->page_tokens = (uint64_t)tokens;
     const char *told = o->value[DTYPE].text,
                *dtype = told ? told : json_string_value(json_object_get(k->root, "dtype"));
-    if (!(k->info = dtype ? kvc_vllm_dtype_of(dtype) : NULL) || k->info->block > 1)
+    if (!(k->info = dtype ? dtype_of(dtype) : NULL) || k->info->block > 1)
         return kvc_fail(e, told ? KVC_ERR_USAGE : KVC_ERR_UNSUPPORTED,
                         "%s '%s' is no dtype that kvc knows: give vllm-blocks:dtype=",
                         told ? "vllm-blocks: dtype" : "config.json: dtype",

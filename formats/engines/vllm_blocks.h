@@ -25,11 +25,6 @@ int kvc_vllm_page_geometry(const struct kvc_vllm_page *page, const struct kvc_dt
                            uint64_t tokens, uint64_t heads, uint64_t channels,
                            struct kvc_geometry *g);
 
-/* Finds a dtype by vLLM's name or by kvc's; NULL: there is none. */
-const struct kvc_dtype_info *kvc_vllm_dtype_of(const char *name);
-/* Returns vLLM's name of a dtype; NULL: vLLM has no such cache. */
-const char *kvc_vllm_dtype_name(enum kvc_dtype dtype);
-
 extern const struct kvc_format_option kvc_vllm_blocks_export_options[];
 int kvc_vllm_blocks_keeps(enum kvc_dtype dtype);
 int kvc_vllm_blocks_write(const struct kvc_cache *c, const struct kvc_export_options *o,

@@ -21,7 +21,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* --- pages and dtypes --- */
+/* --- pages --- */
 
 static const struct kvc_vllm_page shapes[] = {{"T-H-2D", "nhd", "lthcd", 0},
                                               {"2-T-H-D", "nhd", "lcthd", 0},
@@ -40,27 +40,6 @@ int kvc_vllm_page_geometry(const struct kvc_vllm_page *page, const struct kvc_dt
                            struct kvc_geometry *g) {
     *g = kvc_geometry_of(info, page->latent, 1, tokens, heads, channels);
     return kvc_geometry_order(g, page->order) == KVC_ORDER_GOOD ? 0 : -1;
-}
-
-/* The name that vLLM writes is the first one of a dtype. */
-static const char *const dtype_names[][2] = {{"bfloat16", "bf16"},   {"float16", "f16"},
-                                             {"half", "f16"},        {"float32", "f32"},
-                                             {"float", "f32"},       {"fp8", "f8e4m3"},
-                                             {"fp8_e4m3", "f8e4m3"}, {"float8_e4m3fn", "f8e4m3"},
-                                             {"fp8_e5m2", "f8e5m2"}, {"float8_e5m2", "f8e5m2"}};
-#define NAMES (sizeof dtype_names / sizeof dtype_names[0])
-
-const struct kvc_dtype_info *kvc_vllm_dtype_of(const char *name) {
-    if (strncmp(name, "torch.", 6) == 0) name += 6;
-    for (size_t i = 0; i < NAMES; i++)
-        if (strcmp(name, dtype_names[i][0]) == 0) return kvc_dtype_by_name(dtype_names[i][1]);
-    return kvc_dtype_by_name(name);
-}
-
-const char *kvc_vllm_dtype_name(enum kvc_dtype dtype) {
-    for (size_t i = 0; i < NAMES; i++)
-        if (strcmp(kvc_dtype_info(dtype)->name, dtype_names[i][1]) == 0) return dtype_names[i][0];
-    return NULL;
 }
 
 enum {
@@ -95,7 +74,7 @@ struct out {
 };
 
 int kvc_vllm_blocks_keeps(enum kvc_dtype dtype) {
-    return kvc_vllm_dtype_name(dtype) != NULL;
+    return kvc_import_dtype_name(dtype) != NULL;
 }
 
 /* --- options --- */
@@ -192,7 +171,7 @@ static int make_config(struct out *o, const char *pattern, const char *model, st
     o->config = json_pack("{s:I, s:I, s:i, s:i, s:i, s:i, s:s, s:[{s:I, s:o}], s:s, s:s}",
                           "tokens_per_hash", tokens, "blocks_per_file", pages, "tp_size", 1,
                           "pp_size", 1, "pcp_size", 1, "dcp_size", 1, "dtype",
-                          kvc_vllm_dtype_name(o->cache.info->dtype), "kv_cache_groups",
+                          kvc_import_dtype_name(o->cache.info->dtype), "kv_cache_groups",
                           "tokens_per_block", tokens, "layer_names", names, "inference_engine",
                           "vllm", "canonical_format", format);
     if (!o->config) return kvc_fail_memory(e, "config.json");

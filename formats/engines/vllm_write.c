@@ -81,7 +81,7 @@ static int check_layer(const struct out *o, const struct kvc_layer *layer, uint6
     if (c->part[layer->part].kind != KVC_PART_LIVE || k->tokens != tokens)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "vllm: layer %" PRIu32 " holds a sliding window, and all layers of a "
-                                               "folder hold the same tokens; use safetensors",
+                        "folder hold the same tokens; use safetensors",
                         layer->index);
     if (o->cpu_block && tokens % o->cpu_block)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,

@@ -119,11 +119,6 @@ static int find_part(const struct kvc_profile *p, uint32_t layer, int is_v, stru
 
 /* --- opening --- */
 
-static const char *profile_text_of(const struct kvc_profile *p, const char *key) {
-    const char *text = kvc_safetensors_text(&p->header, key);
-    return text ? text : "";
-}
-
 static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *e) {
     struct kvc_profile_array a;
     const int found = kvc_profile_array(p, layer, "rope", "F64", 1, &a, e);
@@ -146,25 +141,25 @@ static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
     if (kvc_safetensors_read(&p->header, p->data, p->size,
                              KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e))
         return -1;
-    if (!*profile_text_of(p, "kvc.profile"))
+    if (!*kvc_profile_text(p, "kvc.profile"))
         return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
-    const int predicts = strcmp(profile_text_of(p, "kvc.profile"), "1") == 0;
-    if (!predicts && strcmp(profile_text_of(p, "kvc.profile"), "0") != 0)
+    const int predicts = strcmp(kvc_profile_text(p, "kvc.profile"), "1") == 0;
+    if (!predicts && strcmp(kvc_profile_text(p, "kvc.profile"), "0") != 0)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "a profile of version '%.16s', which this kvc does not read",
-                        profile_text_of(p, "kvc.profile"));
-    p->model = profile_text_of(p, "model.name");
-    const char *metric = profile_text_of(p, "metric");
+                        kvc_profile_text(p, "kvc.profile"));
+    p->model = kvc_profile_text(p, "model.name");
+    const char *metric = kvc_profile_text(p, "metric");
     p->metric = strcmp(metric, "fisher") == 0  ? KVC_METRIC_FISHER
                 : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
                                                : KVC_METRIC_COVARIANCE;
-    const unsigned long layers = strtoul(profile_text_of(p, "model.layers"), NULL, 10);
+    const unsigned long layers = strtoul(kvc_profile_text(p, "model.layers"), NULL, 10);
     if (!layers || layers > KVC_PROFILE_LAYERS)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata: model.layers is missing or not a number from 1 to %d",
                         KVC_PROFILE_LAYERS);
     p->layers = (uint32_t)layers;
-    const unsigned long back = strtoul(profile_text_of(p, "predictor.back"), NULL, 10);
+    const unsigned long back = strtoul(kvc_profile_text(p, "predictor.back"), NULL, 10);
     if (predicts && (!back || back > MAX_BACK))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata: predictor.back is missing or not a number from 1 to %d",
@@ -284,7 +279,8 @@ uint32_t kvc_profile_layers(const struct kvc_profile *p) {
 }
 
 const char *kvc_profile_text(const struct kvc_profile *p, const char *key) {
-    return profile_text_of(p, key);
+    const char *text = kvc_safetensors_text(&p->header, key);
+    return text ? text : "";
 }
 
 const double *kvc_profile_angles(const struct kvc_profile *p, uint32_t layer, size_t *half) {

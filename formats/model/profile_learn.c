@@ -176,14 +176,8 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
     const struct kvc_layer *layer = &c->layer[number];
     const enum kvc_part_kind kind = c->part[layer->part].kind;
     struct kvc_rope rope;
-    int any = 0;
     if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) return 0;
-    for (int r = 0; r < 2; r++) {
-        const uint32_t t = layer->tensor[r];
-        any |= t != KVC_NONE && c->tensor[t].role == (enum kvc_role)r &&
-               kvc_is_float(c->tensor[t].shape.dtype);
-    }
-    if (!any) return 0;
+    if (!kvc_learn_takes(c, layer, 0) && !kvc_learn_takes(c, layer, 1)) return 0;
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
     if (!to || kvc_learn_rope(l, c, number, to, &rope, e)) return -1;
     to->sliding = layer->kind == KVC_LAYER_SLIDING;
@@ -192,9 +186,7 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
     for (int r = 0; r < 2 && !status; r++) {
         struct kvc_rope none = {.half = 0};
         const uint32_t t = layer->tensor[r];
-        if (t == KVC_NONE || c->tensor[t].role != (enum kvc_role)r ||
-            !kvc_is_float(c->tensor[t].shape.dtype))
-            continue;
+        if (!kvc_learn_takes(c, layer, r)) continue;
         status = part_begin(&to->part[r], &c->tensor[t].shape, e);
         if (!status) status = profile_learn_add_tensor(c, t, &to->part[r], r ? &none : &rope, e);
     }
