@@ -110,7 +110,6 @@ static unsigned rule_of_map(const char *map, const char **pattern) {
     return RULES;
 }
 
-/* The patterns of the option `map`. */
 static const char *const *maps_of(const struct kvc_import_options *o) {
     return o && o->value ? o->value[KVC_ARRAYS_MAP].list : NULL;
 }

@@ -28,7 +28,6 @@ static int arrays_read_is_attention(const struct item *item) {
     return item->name.role <= KVC_ROLE_LATENT;
 }
 
-/* Finds shape and strides of an array that is K, V, queries or hidden states. */
 static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_error *e) {
     struct kvc_shape *shape = &item->shape;
     if (!a->info)
@@ -67,7 +66,6 @@ static int take_tensor(const struct kvc_array *a, struct item *item, struct kvc_
     return 0;
 }
 
-/* Finds the length of an array of integers. */
 static int count_integers(const struct kvc_array *a, const char *meaning, uint64_t *n,
                           struct kvc_error *e) {
     if (!a->int_size || !(a->rank == 1 || (a->rank == 2 && a->dim[0] == 1)))
@@ -261,7 +259,6 @@ struct positions {
     int ids;                          /* 1: those of the live part are position_ids */
 };
 
-/* Sets the positions of a part from an array. */
 static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum kvc_part_kind kind,
                           uint32_t *part, struct kvc_error *e) {
     uint64_t n;

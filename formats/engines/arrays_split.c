@@ -36,7 +36,6 @@ static int find_axes(struct axes *axes, const struct kvc_array *a, const char *o
     return 0;
 }
 
-/* Checks what the axes say of the array's sizes. */
 static int check_axes(const struct axes *axes, const struct kvc_array *a, const char *order,
                       int both, struct kvc_error *e) {
     if (axes->n[BATCH] != 1) return kvc_array_fail_batch(a, axes->n[BATCH], e);
@@ -111,7 +110,6 @@ static int arrays_split_is_attention(const struct kvc_name *name) {
     return name->kind == KVC_NAME_TENSOR && (name->role == KVC_ROLE_K || name->role == KVC_ROLE_V);
 }
 
-/* Takes integers as bits of the type that the user says. */
 static int take_dtype(struct kvc_array *a, const struct kvc_dtype_info *info, struct kvc_error *e) {
     if (!a->raw_size || (!info && a->info)) return 0;
     if (!info)

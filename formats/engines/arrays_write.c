@@ -220,7 +220,6 @@ static const struct kvc_part *reference_part(const struct kvc_cache *c, uint32_t
     return best;
 }
 
-/* Returns 1 when an import would assume the positions that a part has. */
 static int positions_are_assumed(const struct kvc_part *part, const struct kvc_part *reference) {
     const struct kvc_cells *cells = &part->cells, *others = &reference->cells;
     if (cells->n > others->n) return 0;

@@ -55,7 +55,6 @@ static const char *text_of(const json_t *meta, const char *key, const char *othe
     return text && *text ? text : otherwise;
 }
 
-/* Recognises a profile by the metadata of a safetensors header. */
 static int says_profile(const struct kvc_input *in, char *text, size_t size) {
     static const char *const words[] = {"\"kvc.profile\"", NULL};
     uint64_t n;

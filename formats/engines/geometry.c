@@ -50,14 +50,12 @@ static uint64_t tensors_of(const struct kvc_geometry *g) {
     return g->count[KVC_AXIS_LAYER] * g->count[KVC_AXIS_CACHE];
 }
 
-/* Finds the layer and the cache of tensor i in the order of the file. */
 static uint32_t layer_of(const struct kvc_geometry *g, uint64_t i, unsigned *cache) {
     const uint64_t layers = g->count[KVC_AXIS_LAYER], caches = g->count[KVC_AXIS_CACHE];
     *cache = (unsigned)(g->caches_outside ? i / layers : i % caches);
     return (uint32_t)(g->caches_outside ? i % layers : i / caches);
 }
 
-/* Returns the place of tensor i, relative to the geometry. */
 static struct kvc_place place_of(const struct kvc_cache *c, const struct kvc_geometry *g,
                                  uint32_t layer, uint64_t cell, uint64_t i) {
     unsigned cache;

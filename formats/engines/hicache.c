@@ -141,7 +141,6 @@ static int take_geometry(struct kvc_geometry *g, const struct kvc_import_options
     return take_layout(g, v[LAYOUT].text, e);
 }
 
-/* Checks that each file is one page. */
 static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
                        struct kvc_error *e) {
     for (size_t i = 0; i < b->n; i++) {
@@ -161,7 +160,6 @@ static int check_sizes(const struct kvc_geometry *g, const struct kvc_bundle *b,
     return 0;
 }
 
-/* Adds the pages, which are all members of the bundle. */
 static int add_pages(struct kvc_cache *c, const struct kvc_geometry *g, const struct kvc_bundle *b,
                      struct kvc_error *e) {
     const uint64_t page = g->count[KVC_AXIS_TOKEN];
@@ -206,7 +204,6 @@ static int hicache_keeps(enum kvc_dtype dtype) {
     return kvc_dtype_info(dtype)->block == 1;
 }
 
-/* Checks that an option, if it is given, is what the cache has. */
 static int agree(const struct kvc_option_value *v, int option, uint64_t have, struct kvc_error *e) {
     return !v[option].text || v[option].count == have
                ? 0
@@ -214,7 +211,6 @@ static int agree(const struct kvc_option_value *v, int option, uint64_t have, st
                           options[option].key, v[option].text, have);
 }
 
-/* Sets the geometry of the pages that are written. */
 static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u,
                        const struct kvc_option_value *v, struct kvc_error *e) {
     const struct kvc_cells *cells = &u->arrays.cache->part[u->part].cells;
@@ -242,7 +238,6 @@ static int shape_pages(struct kvc_geometry *g, const struct kvc_uniform *u,
     return take_layout(g, v[LAYOUT].text, e);
 }
 
-/* Puts the rows of a page, from row `first` on, into their order. */
 static int fill_page(struct kvc_uniform *u, const struct kvc_geometry *g, uint64_t first,
                      uint8_t *page, struct kvc_error *e) {
     const struct kvc_cache *c = u->arrays.cache;

@@ -115,7 +115,6 @@ static int try_structures(struct kvc_llama_parser *p, const struct head *h, int 
     return -1;
 }
 
-/* Says how far the best reading came. */
 static int fail_unread(const struct head *h, const struct best *best, struct kvc_error *e) {
     static const char *const names[] = {"GGSQ", "GGSN", "a state without a head",
                                         "a sequence without a head"};
@@ -195,7 +194,6 @@ static int read_arch(struct kvc_llama_parser *p, struct head *h, struct kvc_erro
     return 0;
 }
 
-/* Reads the version and the tokens of a file that has them. */
 static int read_tokens_head(struct kvc_llama_parser *p, struct head *h, struct kvc_error *e) {
     const int session = h->kind == SESSION;
     const uint32_t oldest = session ? 9 : 2, newest = session ? 11 : 4;
@@ -260,7 +258,6 @@ static int read_tokens(struct kvc_cache *c, struct kvc_window *bytes, const stru
     return status;
 }
 
-/* Stores how the file held the cache. */
 static int describe_layout(struct kvc_meta *m, const struct kvc_llama_parser *p,
                            struct kvc_error *e) {
     if (kvc_meta_set_bool(m, KVC_KEY_LLAMA_TRANSPOSED_V, p->transposed, e)) return -1;
@@ -293,7 +290,6 @@ static int llama_describe(struct kvc_cache *c, const struct kvc_llama_parser *p,
     return pairing ? kvc_meta_set_pairing(m, pairing, e) : 0;
 }
 
-/* Returns 1 for names of files with the checkpoints of a slot of llama-server. */
 static int is_checkpoints(const char *name) {
     return kvc_name_ends_in(name, ".checkpoints") || kvc_name_ends_in(name, ".ckpt");
 }

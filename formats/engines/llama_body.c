@@ -121,7 +121,6 @@ struct rows {
     int transposed; /* 1: [channel][cell] */
 };
 
-/* Adds a tensor to the cache. Returns its number, or KVC_NONE. */
 static uint32_t add_tensor(struct kvc_llama_parser *p, uint32_t layer, enum kvc_role role,
                            uint32_t cells, const struct rows *r) {
     struct kvc_shape shape = {.dtype = r->info->dtype,

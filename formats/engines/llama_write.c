@@ -67,7 +67,6 @@ static int emit_tensor(struct out *o, uint32_t t) {
     return kvc_write_rows(o->cache, &t, 1, 0, o->sink, o->e);
 }
 
-/* Writes the cells and layers of the stream that has them. */
 static int emit_stream(struct out *o, uint32_t part) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_cells *cells = &c->part[part].cells;
@@ -228,7 +227,6 @@ static int check_tensors(const struct out *o, const int known[2]) {
     return 0;
 }
 
-/* Finds the pairing of K to write. */
 static int find_pairing(const struct kvc_facts *facts, enum kvc_pairing *want,
                         struct kvc_error *e) {
     const int from_llama = facts->source == KVC_SOURCE_LLAMA;
@@ -239,7 +237,6 @@ static int find_pairing(const struct kvc_facts *facts, enum kvc_pairing *want,
                          "llama: the RoPE pairing that llama.cpp uses for this model is unknown");
 }
 
-/* Reads the options of streams. */
 static int find_streams(struct out *o, const struct kvc_option_value *value) {
     const char *text = value[KVC_LLAMA_STREAMS].text;
     char *end = NULL;

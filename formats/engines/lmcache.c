@@ -169,7 +169,6 @@ static int number_layers(struct kvc_lmcache_file *file, size_t n, const struct k
     return 0;
 }
 
-/* Checks that several chunks are layers of one cache. */
 static int check_layers(const struct kvc_lmcache_file *file, size_t n, const struct kvc_bundle *b,
                         struct kvc_error *e) {
     for (size_t i = 0; i < n && n > 1; i++) {
@@ -229,7 +228,6 @@ static int lmcache_keeps(enum kvc_dtype dtype) {
     return number_of(dtype) != 0;
 }
 
-/* Writes a file with a header. */
 static int lmcache_export(const struct kvc_cache *c, const struct kvc_export_options *o,
                           struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_lmcache_export x;

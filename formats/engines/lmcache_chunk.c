@@ -90,7 +90,6 @@ static int take_heads(struct kvc_lmcache_chunk *k, uint64_t row, uint64_t heads,
     return 0;
 }
 
-/* Finds the bytes, and checks the bounds that kvc has. */
 static int lmcache_chunk_take_bytes(struct kvc_lmcache_chunk *k, struct kvc_error *e) {
     k->bytes = k->info->size;
     const uint64_t factor[] = {k->layout == KVC_LMCACHE_MLA ? 1 : 2, k->layers, k->tokens, k->heads,
@@ -107,7 +106,6 @@ static int lmcache_chunk_take_bytes(struct kvc_lmcache_chunk *k, struct kvc_erro
     return 0;
 }
 
-/* Chooses the layout of a chunk whose header states a MemoryFormat and sizes. */
 static int choose(struct kvc_lmcache_chunk *k, uint64_t fmt, const uint64_t *dim, uint64_t rank,
                   const struct kvc_import_options *o, struct kvc_error *e) {
     const char *wanted = o->value[KVC_LMCACHE_FMT].text;

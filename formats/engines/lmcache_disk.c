@@ -44,7 +44,6 @@ static json_t *parse_beside(const struct kvc_bundle *b, const char *name) {
     return root;
 }
 
-/* Returns what lies beside a chunk, or NULL. */
 static json_t *read_beside(const struct kvc_bundle *b, size_t member) {
     const char *name = kvc_member_path(b, member);
     char beside[4096];

@@ -81,7 +81,6 @@ static int take_count(const json_t *v, uint64_t *count) {
     return 0;
 }
 
-/* Reads the entry of the array, whose data are the `size` bytes after the header. */
 static int read_entry(struct kvc_lmcache_chunk *k, const json_t *entry, uint64_t size,
                       const struct kvc_import_options *o, struct kvc_error *e) {
     const json_t *shape = json_object_get(entry, "shape"),
@@ -168,7 +167,6 @@ static int check_metadata(const struct kvc_bundle *b, const struct kvc_lmcache_f
     return 0;
 }
 
-/* Finds and reads the only chunk of a bundle. */
 static int lmcache_gds_read_file(struct kvc_lmcache_file *f, const struct kvc_bundle *b,
                                  const struct kvc_import_options *o, struct kvc_error *e) {
     char why[256];

@@ -14,7 +14,6 @@ const struct kvc_format_option kvc_lmcache_export_options[] = {
     {.key = NULL},
 };
 
-/* Takes the shape of all layers. */
 static int lmcache_write_take_shape(struct kvc_lmcache_export *x, const char *format,
                                     struct kvc_error *e) {
     const struct kvc_uniform *u = &x->cache;
@@ -33,7 +32,6 @@ static int lmcache_write_take_shape(struct kvc_lmcache_export *x, const char *fo
     return 0;
 }
 
-/* Takes the layout that the caller wants. */
 static int take_layout(struct kvc_lmcache_chunk *k, const char *wanted, const char *format,
                        struct kvc_error *e) {
     enum kvc_lmcache_layout layout;

@@ -127,7 +127,6 @@ static int read_scalar(const struct reader *r, uint32_t layer, unsigned entry, u
                           entry);
 }
 
-/* Reads fact j of a layer from the metadata. */
 static int read_fact(const struct reader *r, uint32_t layer, unsigned j, uint64_t *value,
                      struct kvc_error *e) {
     char key[48], *end = NULL;
@@ -188,7 +187,6 @@ static int refuse_class(const char *class, uint32_t layer, struct kvc_error *e) 
                     layer, kvc_name_show(class, shown, sizeof shown));
 }
 
-/* Finds the rows of a layer. */
 static int read_layer(const struct reader *r, uint32_t layer, struct ring *ring,
                       struct kvc_error *e) {
     const char *class = class_of(&r->header, r->layout, layer);
@@ -269,7 +267,6 @@ static int read_arrays(struct reader *r, struct kvc_error *e) {
     return 0;
 }
 
-/* Sets the positions of all parts. */
 static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc_error *e) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const uint32_t part = c->layer[i].part;

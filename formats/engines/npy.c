@@ -47,7 +47,6 @@ static int take_word(struct text *t, const char *word) {
     return 1;
 }
 
-/* Reads a quoted string without escapes. */
 static int take_string(struct text *t, char *string, size_t size) {
     skip_spaces(t);
     if (t->at == t->end || (*t->at != '\'' && *t->at != '"')) return 0;
@@ -91,7 +90,6 @@ static int npy_take_shape(struct text *t, struct kvc_array *a, uint64_t *values)
     return a->rank != 1 || comma; /* "(5)" is a number in brackets, not a tuple */
 }
 
-/* Reads the dictionary: descr, fortran_order and shape, each once. */
 static int take_header(struct text *t, char *descr, size_t size, int *fortran, struct kvc_array *a,
                        uint64_t *values) {
     unsigned seen = 0, bit;

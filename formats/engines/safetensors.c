@@ -107,7 +107,6 @@ static int parse_count(const char *text, uint64_t *count) {
     return *end ? -1 : 0;
 }
 
-/* Reads 64 hexadecimal digits. */
 static int parse_hash(const char *text, uint8_t hash[KVC_SHA256_BYTES]) {
     if (strlen(text) != 2 * KVC_SHA256_BYTES) return -1;
     for (size_t i = 0; i < KVC_SHA256_BYTES; i++) {
@@ -124,7 +123,6 @@ static double parse_number(const char *text) {
     return kvc_number_read(text, &number) ? 0 : number;
 }
 
-/* Reads a JSON list of numbers. */
 static int read_counts(struct kvc_meta *meta, const char *key, const char *text,
                        struct kvc_error *e) {
     uint64_t counts[16];
@@ -373,7 +371,6 @@ static int write_header(const struct kvc_arrays *list, struct kvc_sink *out, str
     return status;
 }
 
-/* Writes tensors in the order and with the names of arrays_write.h. */
 static int safetensors_export(const struct kvc_cache *c, const struct kvc_export_options *o,
                               struct kvc_sink *out, struct kvc_error *e) {
     struct kvc_arrays list;

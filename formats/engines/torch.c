@@ -342,7 +342,6 @@ static int wants(const void *state, const char *name) {
     return n && name[n - 1] != '/';
 }
 
-/* Finds a member in the folder of the archive; SIZE_MAX: there is none. */
 static size_t find_member(const struct reader *r, const char *name) {
     const size_t n = strlen(r->folder);
     for (size_t i = 0; i < r->zip->n; i++)
@@ -457,7 +456,6 @@ static int set_positions(struct kvc_cache *c, const struct kvc_array_list *list,
     return 0;
 }
 
-/* Gives the layers the windows that their objects say. */
 static int set_windows(struct kvc_cache *c, const struct kvc_array_list *list,
                        struct kvc_error *e) {
     for (size_t i = 0; i < list->n; i++) {

@@ -71,7 +71,6 @@ static void put_integer(struct pickler *p, uint64_t n) {
     put(p, bytes, n > INT32_MAX ? 10 : 5);
 }
 
-/* Writes the class or function "module.name". */
 static void put_global(struct pickler *p, const char *full) {
     const char *name = strrchr(full, '.') + 1;
     put(p, "c", 1);

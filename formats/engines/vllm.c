@@ -64,7 +64,6 @@ static const char *vllm_describe(const struct array *a, char *text, size_t size)
 
 /* --- headers --- */
 
-/* Returns a number of the metadata; 0: it has none. */
 static uint32_t number_of(const struct kvc_safetensors *header, const char *key) {
     const char *text = kvc_safetensors_text(header, key);
     if (!text || strlen(text) > KVC_VLLM_DIGITS || text[strspn(text, "0123456789")]) return 0;
@@ -152,7 +151,6 @@ static int fail_two_readings(const struct array *a, struct kvc_error *e) {
                     kvc_vllm_shape_name[KVC_VLLM_PACKED]);
 }
 
-/* Finds the shape that all arrays have. */
 static int choose_shape(struct folder *f, const char *told, struct kvc_error *e) {
     unsigned shapes = (1u << KVC_VLLM_SHAPES) - 1;
     char what[128];
@@ -196,7 +194,6 @@ static const char *const orders[KVC_VLLM_SHAPES] = {[KVC_VLLM_PACKED] = "lthcd",
                                                     [KVC_VLLM_ROWS] = "lcthd",
                                                     [KVC_VLLM_LATENT] = "lcthd"};
 
-/* Sets tokens, heads, channels and layout by the shape. */
 static int measure(struct folder *f, struct array *a, struct kvc_error *e) {
     const uint64_t *dim = a->dim;
     const int latent = f->shape == KVC_VLLM_LATENT;
@@ -360,7 +357,6 @@ static int add_copies(struct kvc_cache *c, const struct folder *f, uint8_t **cop
     return 0;
 }
 
-/* Adds tensors and extents, member by member. */
 static int vllm_add_members(struct kvc_cache *c, const struct folder *f, struct kvc_error *e) {
     const struct array *a = f->array, *end = a + f->n;
     for (size_t i = 0; i < f->b->n; i++) {
@@ -436,7 +432,6 @@ static struct kvc_cache *vllm_import(const struct kvc_bundle *b, const struct kv
 
 #define MAX_HEADER 65536 /* bytes that probing reads; a header of vLLM has about 100 */
 
-/* Returns 1 when a safetensors file holds one array, named kv_cache. */
 static int is_layer(const struct kvc_input *in) {
     struct kvc_safetensors header;
     uint64_t n;

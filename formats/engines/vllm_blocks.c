@@ -97,7 +97,6 @@ static int vllm_blocks_probe(const struct kvc_bundle *b, char *why, size_t size)
     return root != NULL;
 }
 
-/* Reads "R/N" of workers. */
 static int take_worker(struct blocks *k, const char *text, struct kvc_error *e) {
     unsigned worker = 0, workers = 1;
     int end = 0;
@@ -205,7 +204,6 @@ static int read_config(struct blocks *k, const struct kvc_import_options *o, str
 
 /* --- files --- */
 
-/* Adds the one file whose name begins with `hash`. */
 static int add_hash(struct blocks *k, const char *hash, struct kvc_error *e) {
     const size_t before = k->n, length = strlen(hash);
     for (size_t i = 0; i < k->b->n; i++) {
@@ -333,7 +331,6 @@ static int add_tensors(struct kvc_cache *c, const struct blocks *k, struct kvc_e
     return 0;
 }
 
-/* Returns the place of a page of a tensor in file `number`. */
 static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t tensor,
                                  uint64_t page) {
     const uint32_t caches = (uint32_t)k->page.count[KVC_AXIS_CACHE];
@@ -344,7 +341,6 @@ static struct kvc_place place_of(const struct blocks *k, size_t number, uint32_t
     return p;
 }
 
-/* Maps the files in the order of their tokens. */
 static int map_files(struct kvc_cache *c, const struct blocks *k, struct kvc_error *e) {
     for (size_t i = 0; i < k->n; i++)
         for (uint32_t t = 0; t < c->n_tensors; t++)

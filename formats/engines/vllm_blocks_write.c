@@ -214,7 +214,6 @@ static int write_config(const struct out *o, struct kvc_error *e) {
     return status;
 }
 
-/* Writes the pages of a layer, from row `first` on. */
 static int write_layer(struct out *o, const struct kvc_layer *layer, uint64_t first, uint8_t *page,
                        struct kvc_error *e) {
     for (uint64_t i = 0; i < o->pages; i++) {

@@ -64,7 +64,6 @@ int kvc_vllm_keeps(enum kvc_dtype dtype) {
 
 /* --- checks --- */
 
-/* Checks that K and V of a layer fit into one array. */
 static int check_layer(const struct out *o, const struct kvc_layer *layer, uint64_t tokens,
                        struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
@@ -126,7 +125,6 @@ static int write_header(const struct out *o, const struct kvc_shape *shape, stru
     return status;
 }
 
-/* Writes blocks as a CPU keeps them (vllm.h). */
 static int write_cpu_blocks(const struct out *o, const uint32_t *tensor, struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_shape *shape = &c->tensor[tensor[0]].shape;
@@ -177,7 +175,6 @@ static int write_layer(const struct out *o, const struct kvc_layer *layer, struc
     return status ? -1 : o->to->finish(o->to->state, e);
 }
 
-/* Writes the layers after all of them are checked. */
 static int write_layers(const struct out *o, struct kvc_error *e) {
     const struct kvc_cache *c = o->cache;
     const struct kvc_layer *first = NULL;

@@ -379,7 +379,6 @@ static int hash_bytes(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t
     return status;
 }
 
-/* Hashes the header, which often is pinned already. */
 static int hash_header(struct kvc_sha256 *h, const struct kvc_input *in, uint64_t header,
                        struct kvc_error *e) {
     if (kvc_input_pin(in, 0, header, e)) return -1;
@@ -410,7 +409,6 @@ struct hashes {
     int want_full;
 };
 
-/* Looks for attention in a safetensors file. */
 static int find_attention(const struct kvc_input *in, struct kvc_model *m, struct kvc_error *e) {
     struct kvc_safetensors header;
     if (kvc_safetensors_read_input(&header, in, KVC_SAFETENSORS_ANY_DTYPE, e)) return -1;

@@ -172,7 +172,6 @@ void kvc_predict_memo_free(struct kvc_predict_memo *memo) {
     for (unsigned i = 0; i < 2; i++) free(memo->block[i].values);
 }
 
-/* Returns the values of these rows, or NULL. */
 static const float *remembered(const struct kvc_predict_memo *memo, const uint64_t *row, size_t n) {
     for (unsigned i = 0; i < 2; i++)
         if (memo->block[i].n == n && memcmp(memo->block[i].row, row, n * sizeof *row) == 0)

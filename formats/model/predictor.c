@@ -49,7 +49,6 @@ static int is_small(const struct kvc_profile_array *a) {
     return 1;
 }
 
-/* Returns the channels of all inputs. */
 static size_t channels(const struct kvc_predictor *x) {
     size_t n = 0;
     for (unsigned t = 0; t < x->n; t++) n += x->input[t].width;

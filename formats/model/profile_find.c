@@ -41,7 +41,6 @@ static struct kvc_profile *try_given(const char *path, const uint8_t sha256[KVC_
     return NULL;
 }
 
-/* Opens the profile of this hash among the files *.kvcp of a folder. */
 static struct kvc_profile *try_folder(const char *folder, size_t length,
                                       const uint8_t sha256[KVC_SHA256_BYTES]) {
     char path[4096];

@@ -235,7 +235,6 @@ static int measure_layer(void *state, uint64_t item, void **result, struct kvc_e
     return 0;
 }
 
-/* Returns the median over layers of a role. */
 static double over_layers(const struct kvc_fit *fit, int role, double *room) {
     size_t n = 0;
     for (uint32_t i = 0; i < fit->n; i++)

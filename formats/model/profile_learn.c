@@ -170,7 +170,6 @@ static int check_model(const struct kvc_learner *l, const struct kvc_cache *c,
     return 0;
 }
 
-/* Adds K, V and queries of a layer of a cache. */
 static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
                      const struct kvc_cache *queries, uint32_t number, struct kvc_error *e) {
     const struct kvc_layer *layer = &c->layer[number];

@@ -98,7 +98,6 @@ static int put_predictor(void *state, uint32_t layer, int v, const struct kvc_le
     return add_of(f, layer, v, "residual.basis", "I8", p->basis, by_head, 3, e);
 }
 
-/* Copies the texts and the tensors of the profile that gets the predictors. */
 static int copy_base(struct file *f, const struct kvc_profile *base, struct kvc_error *e) {
     size_t size;
     const uint8_t *bytes = kvc_profile_bytes(base, &size);
@@ -137,7 +136,6 @@ static int put_count(struct file *f, const char *key, uint64_t n, struct kvc_err
     return kvc_safetensors_add_text(&f->header, key, text, e);
 }
 
-/* Adds the layers that have a window, where any has. */
 static int put_windows(struct file *f, const struct kvc_learner *l, struct kvc_error *e) {
     uint32_t window = 0, any = 0;
     char *sliding = kvc_alloc_zeros((uint64_t)l->layers + 1, 1);
@@ -228,7 +226,6 @@ static int put_tensors(struct file *f, const struct kvc_learner *l, struct kvc_e
                           "the caches have no K or V in f32, f16 or bf16 to learn from");
 }
 
-/* Adds predictors to the tensors of a profile. */
 static int put_predictors(struct file *f, const struct kvc_learner *l, struct kvc_profile *base,
                           struct kvc_error *e) {
     if (copy_base(f, base, e) || put_text(f, "kvc.profile", "1", e) ||

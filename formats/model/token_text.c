@@ -202,7 +202,6 @@ static int hex_digit(char c) {
                                   : -1;
 }
 
-/* Decodes the spelling of sentencepiece. */
 static void decode_pieces(const char *spelled, char *text, size_t size) {
     size_t used = 0;
     if (strlen(spelled) == 6 && strncmp(spelled, "<0x", 3) == 0 && spelled[5] == '>' &&

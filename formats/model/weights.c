@@ -182,7 +182,6 @@ static float *new_floats(uint64_t n, const struct kvc_weights_tensor *t, struct 
     return f;
 }
 
-/* Pins the values of a tensor. */
 static int pin(const struct kvc_weights_tensor *t, struct kvc_error *e) {
     return kvc_input_pin(t->in, t->offset, t->bytes, e) ? kvc_error_prefix(e, t->file) : 0;
 }
@@ -214,7 +213,6 @@ static int load_matrix(const struct kvc_weights_tensor *t, uint64_t out, uint64_
     return 0;
 }
 
-/* Loads a vector of the file, one value per output channel. */
 static int load_vector(const struct kvc_weights_tensor *t, uint64_t n, const struct order *o,
                        float **result, struct kvc_error *e) {
     if (check_dims(t, 1, &n, e)) return -1;
