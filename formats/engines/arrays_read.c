@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEYS = 7 };
+
 /* A tensor that was recognised by its name. */
 struct item {
     size_t array;
@@ -21,7 +23,8 @@ struct item {
     enum kvc_part_kind part;
     struct kvc_shape shape;
     struct kvc_strides strides;
-    uint32_t layer; /* number in the cache */
+    uint32_t layer;     /* number in the cache */
+    uint64_t key[KEYS]; /* of the order that is sorted by */
 };
 
 static int arrays_read_is_attention(const struct item *item) {
@@ -129,31 +132,33 @@ static int take_tokens(struct kvc_cache *c, const struct kvc_array *a, struct kv
     return status;
 }
 
-/* Orders parts by kind, the longest first; then layers by number; then the tensors of a layer.
- * Queries and hidden states of one length share a part but are layers of their own. */
-static int by_layer(const void *pa, const void *pb) {
+/* BY_PART: parts by kind, the longest first; then layers by number; then the tensors of a layer.
+ * Queries and hidden states of one length share a part but are layers of their own.
+ * BY_MEANING: by role and layer, not by length: neighbours of one layer must fit together.
+ * BY_LAYER: layer by layer, each layer's K and V before its queries and the like: predictions are
+ * from lower numbers. */
+enum order { BY_PART, BY_MEANING, BY_LAYER };
+
+static int by_key(const void *pa, const void *pb) {
     const struct item *a = pa, *b = pb;
-    if (a->part != b->part) return a->part < b->part ? -1 : 1;
-    if (a->shape.tokens != b->shape.tokens) return a->shape.tokens > b->shape.tokens ? -1 : 1;
-    if (a->part == KVC_PART_COMPANION && a->name.role != b->name.role)
-        return a->name.role < b->name.role ? -1 : 1;
-    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
-    if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
-    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
-    return a->array < b->array ? -1 : 1;
+    for (unsigned i = 0; i < KEYS; i++)
+        if (a->key[i] != b->key[i]) return a->key[i] < b->key[i] ? -1 : 1;
+    return 0;
 }
 
-/* Orders tensors by role and layer, not by length: neighbours of one layer must fit together. */
-static int by_meaning(const void *pa, const void *pb) {
-    const struct item *a = pa, *b = pb;
-    if (arrays_read_is_attention(a) != arrays_read_is_attention(b))
-        return arrays_read_is_attention(a) ? -1 : 1;
-    if (a->name.sliding != b->name.sliding) return a->name.sliding ? 1 : -1;
-    if (!arrays_read_is_attention(a) && a->name.role != b->name.role)
-        return a->name.role < b->name.role ? -1 : 1;
-    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
-    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
-    return a->array < b->array ? -1 : 1;
+static void sort_items(struct item *item, size_t n, enum order order) {
+    for (struct item *a = item; a < item + n; a++) {
+        const uint64_t role = a->name.role, layer = a->name.layer, sliding = a->name.sliding != 0,
+                       other = !arrays_read_is_attention(a);
+        const uint64_t keys[][KEYS] = {[BY_PART] = {a->part, UINT64_MAX - a->shape.tokens,
+                                                    a->part == KVC_PART_COMPANION ? role : 0, layer,
+                                                    sliding, role, a->array},
+                                       [BY_MEANING] = {other, sliding, other ? role : 0, layer,
+                                                       role, a->array},
+                                       [BY_LAYER] = {layer, other, role, a->array}};
+        memcpy(a->key, keys[order], sizeof a->key);
+    }
+    if (n) qsort(item, n, sizeof *item, by_key);
 }
 
 static int same_layer(const struct item *a, const struct item *b) {
@@ -177,7 +182,7 @@ static int lone_of(const struct kvc_import_options *o) {
 static int check_layers(struct item *item, size_t n, const struct kvc_array *array, int lone,
                         struct kvc_error *e) {
     char one[320], other[320];
-    qsort(item, n, sizeof *item, by_meaning);
+    sort_items(item, n, BY_MEANING);
     for (size_t i = 0; i < n; i++) {
         struct item *a = &item[i];
         const struct item *b = i + 1 < n && same_layer(a, &item[i + 1]) ? &item[i + 1] : NULL;
@@ -214,7 +219,7 @@ static int check_layers(struct item *item, size_t n, const struct kvc_array *arr
 /* Adds parts and layers, and puts every item into its layer. */
 static int arrays_read_add_layers(struct kvc_cache *c, struct item *item, size_t n,
                                   struct kvc_error *e) {
-    qsort(item, n, sizeof *item, by_layer);
+    sort_items(item, n, BY_PART);
     for (size_t i = 0; i < n; i++) {
         struct item *a = &item[i], *before = i ? &item[i - 1] : NULL;
         uint32_t part = before ? c->n_parts - 1 : KVC_NONE;
@@ -320,17 +325,6 @@ static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n,
     return 0;
 }
 
-/* Orders tensors layer by layer, each layer's K and V before its queries and the like: predictions
- * are from lower numbers. */
-static int by_number(const void *pa, const void *pb) {
-    const struct item *a = pa, *b = pb;
-    if (a->name.layer != b->name.layer) return a->name.layer < b->name.layer ? -1 : 1;
-    if (arrays_read_is_attention(a) != arrays_read_is_attention(b))
-        return arrays_read_is_attention(a) ? -1 : 1;
-    if (a->name.role != b->name.role) return a->name.role < b->name.role ? -1 : 1;
-    return a->array < b->array ? -1 : a->array > b->array;
-}
-
 static int arrays_read_build(struct kvc_cache *c, struct item *item, size_t n,
                              struct kvc_array *array, size_t arrays, int lone,
                              struct positions *given, struct kvc_error *e) {
@@ -339,7 +333,7 @@ static int arrays_read_build(struct kvc_cache *c, struct item *item, size_t n,
         given->ids = (given->array[0] = kvc_names_position_ids(array, arrays, live)) != NULL;
     if (check_layers(item, n, array, lone, e) || arrays_read_add_layers(c, item, n, e)) return -1;
     if (set_positions(c, array, arrays, given, e) || note_short(c, item, n, given, e)) return -1;
-    qsort(item, n, sizeof *item, by_number);
+    sort_items(item, n, BY_LAYER);
     for (size_t i = 0; i < n; i++) {
         struct kvc_array *a = &array[item[i].array];
         a->tensor = kvc_cache_add_tensor(c, item[i].layer, item[i].name.role, &item[i].shape, e);
