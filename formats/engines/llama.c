@@ -430,7 +430,6 @@ const struct kvc_format kvc_format_llama = {
     .takes_members = 1,
     .import_options = import_options,
     .export_options = export_options,
-    .source = KVC_SOURCE_LLAMA,
     .lacks = KVC_LACKS_LAYERS | KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA,
     .is_default = is_default,
     .probe = llama_probe,

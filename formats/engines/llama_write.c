@@ -229,7 +229,7 @@ static int check_tensors(const struct out *o, const int known[2]) {
 
 static int find_pairing(const struct kvc_facts *facts, enum kvc_pairing *want,
                         struct kvc_error *e) {
-    const int from_llama = facts->source == KVC_SOURCE_LLAMA;
+    const int from_llama = facts->of_llama;
     if (*want == KVC_PAIRING_UNKNOWN) *want = kvc_pairing_of_gguf_arch(facts->architecture);
     if (*want == KVC_PAIRING_UNKNOWN && from_llama) *want = facts->rope.pairing;
     if (*want != KVC_PAIRING_UNKNOWN || from_llama) return 0;

@@ -258,7 +258,6 @@ const struct kvc_format kvc_format_lmcache = {
     .suffix = ".data",
     .import_options = kvc_lmcache_options,
     .export_options = kvc_lmcache_export_options,
-    .source = KVC_SOURCE_LMCACHE,
     .lacks = KVC_LMCACHE_LACKS,
     .keeps = lmcache_keeps,
     .takes_members = 1,

@@ -240,7 +240,6 @@ const struct kvc_format kvc_format_lmcache_gds = {
     .suffix = ".kvcache.safetensors",
     .import_options = kvc_lmcache_header_options,
     .export_options = kvc_lmcache_export_options,
-    .source = KVC_SOURCE_LMCACHE_GDS,
     .lacks = KVC_LMCACHE_LACKS,
     .keeps = lmcache_gds_keeps,
     .takes_members = 1,

@@ -519,7 +519,6 @@ const struct kvc_format kvc_format_mlx = {
     .suffix = ".safetensors",
     .takes_members = 1,
     .export_options = export_options,
-    .source = KVC_SOURCE_MLX,
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS |
              KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES |
              KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,

@@ -157,7 +157,6 @@ const struct kvc_format kvc_format_raw = {
     .suffix = ".raw",
     .import_options = import_options,
     .tool = "raw",
-    .source = KVC_SOURCE_RAW,
     /* The pairing counts as geometry, which readers must be given. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |
              KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA |

@@ -387,7 +387,6 @@ const struct kvc_format kvc_format_safetensors = {
     .suffix = ".safetensors",
     .takes_members = 1,
     .import_options = kvc_arrays_options,
-    .source = KVC_SOURCE_SAFETENSORS,
     .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_UNKNOWNS,
     .keeps = safetensors_keeps,
     .probe = safetensors_probe,

@@ -553,7 +553,6 @@ const struct kvc_format kvc_format_torch = {
     .suffix = ".pt",
     .takes_members = 1,
     .import_options = kvc_arrays_options,
-    .source = KVC_SOURCE_TORCH,
     .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA |
              KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_torch_keeps,

@@ -478,7 +478,6 @@ const struct kvc_format kvc_format_vllm = {
     .takes_members = 1,
     .import_options = import_options,
     .export_options = export_options,
-    .source = KVC_SOURCE_VLLM,
     .no_source = "the order in which a CPU of vLLM keeps values is not recorded for blocks of this "
                  "size (vllm:cpu-block=N writes it)",
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS |

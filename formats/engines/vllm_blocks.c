@@ -412,7 +412,6 @@ const struct kvc_format kvc_format_vllm_blocks = {
     .takes_members = 1,
     .import_options = import_options,
     .export_options = kvc_vllm_blocks_export_options,
-    .source = KVC_SOURCE_VLLM_BLOCKS,
     /* The number of heads counts as geometry, which readers must be given; the names of layers have
        their numbers. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS |

@@ -52,7 +52,7 @@ int kvc_model_apply(const struct kvc_model *m, struct kvc_cache *c, char *note, 
     if (check_rows(m, c, e)) return -1;
     if (kvc_cache_is_container(c) && kvc_model_match(&c->meta, m, note, size, e)) return -1;
     if (settle_layers(m, c, e)) return -1;
-    return kvc_model_store(m, &c->meta, c->meta.facts.source == KVC_SOURCE_LLAMA, e);
+    return kvc_model_store(m, &c->meta, c->meta.facts.of_llama, e);
 }
 
 /* --- opening --- */
