@@ -113,9 +113,9 @@ BUDGET = {
     "codecs/recipes": 450,
     "codecs/stages": 6560,
     "codecs/papers": 2100,
-    "formats/io": 3450,
+    "formats/io": 3430,
     "formats/cache": 6100,  # sets of shards, RoPE that is unknown
-    "formats/engines": 10560,
+    "formats/engines": 10260,
     # folders of profiles and the choice of one; a hash of all weights by all cores
     "formats/model": 7300,
     "formats/compare": 2600,
