@@ -44,7 +44,7 @@ ROOMS = {
     ),
     "formats/store/tier": (
         ["formats/store/tier.*", "formats/store/object.*", "formats/store/url.*"],
-        ["formats/io"],
+        ["formats/api", "formats/io"],
     ),
     "formats/store": (
         ["formats/store/*"],
@@ -68,23 +68,7 @@ ROOMS = {
             "formats/io",
         ],
     ),
-    "cli/store": (
-        ["cli/store/*", "cli/kvc-store.c"],
-        [
-            "cli",
-            "formats/api",
-            "formats/store",
-            "formats/store/tier",
-            "formats/store/backends",
-            "formats/file",
-            "formats/container",
-            "formats/model",
-            "formats/cache",
-            "formats/io",
-            "codecs",
-            "codecs/recipes",
-        ],
-    ),
+    "cli/store": (["cli/store/*", "cli/kvc-store.c"], ["cli", "formats/api"]),
     "cli/inside": (
         ["cli/dump/*", "cli/diff/*", "cli/html/*", "cli/kvc-dump.c", "cli/kvc-diff.c", "cli/open_cache.*"],
         [
@@ -102,9 +86,9 @@ ROOMS = {
     ),
     "cli": (["cli/*"], ["formats/api"]),
 }
-# What programs are given, and the rooms that have nothing else of the library.
+# What programs are given, and the rooms that have nothing else of the library, but each other.
 PUBLIC = ["formats/api/kvc.h", "formats/api/kvc_store.h", "formats/api/kvc_cuda.h", "formats/api/kvc_error.h"]
-OUTSIDE = ["cli"]
+OUTSIDE = ["cli", "cli/store"]
 # Most lines of each room. A change that needs more raises the number here, and says why in a comment after it.
 BUDGET = {
     "kernels": 4600,
@@ -122,12 +106,12 @@ BUDGET = {
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3550,
     "formats/device/cuda": 500,
-    "formats/api": 4760,  # what kvc-pack and kvc-unpack did by themselves
-    "formats/store": 4080,
+    "formats/api": 4970,  # what the tools did by themselves: kvc-store is on kvc_store.h now
+    "formats/store": 4600,  # tiers, checks and moves of objects, which were in kvc-store
     "formats/store/tier": 700,
-    "formats/store/backends": 8850,
+    "formats/store/backends": 9030,  # what doctor and stat asked of directories
     "cli": 5380,
-    "cli/store": 2080,
+    "cli/store": 1670,
     "cli/inside": 6060,
     "errors": 80,
 }
@@ -202,7 +186,7 @@ def check_includes(files):
                 errors.append(f'{f}:{i}: "{m.group(1)}" is no file, as seen from the top folder')
             else:
                 check_arrow(f, m.group(1), f"line {i} includes {m.group(1)}", arrows)
-            if room_of(f) in OUTSIDE and room_of(m.group(1)) != room_of(f) and m.group(1) not in PUBLIC:
+            if room_of(f) in OUTSIDE and room_of(m.group(1)) not in OUTSIDE and m.group(1) not in PUBLIC:
                 errors.append(f"{f}:{i}: {m.group(1)} is no public header: {room_of(f)} has {', '.join(PUBLIC)}")
     return arrows
 
@@ -224,9 +208,11 @@ def check_symbols(build):
         errors.append(f"{build} has no object files of this tree")
     public = {name for header in PUBLIC if os.path.exists(header) for name in DECLARED.findall(open(header).read())}
     for f, name in used:
-        if name in defined and room_of(f) in OUTSIDE and room_of(defined[name]) != room_of(f) and name not in public:
+        if name not in defined or (room_of(f) in OUTSIDE and name in public):
+            continue
+        if room_of(f) in OUTSIDE and room_of(defined[name]) not in OUTSIDE:
             errors.append(f"{f} uses {name}, which no public header declares")
-        if name in defined:
+        else:
             check_arrow(f, defined[name], f"uses {name} of {defined[name]}", arrows)
     return arrows
 

@@ -31,6 +31,7 @@ void kvc_store_namespace_close(struct kvc_store_namespace *ns) {
     kvc_profile_free(ns->packs_with);
     pthread_mutex_destroy(&ns->lock);
     free(ns->recipe);
+    free(ns->fidelity);
     free(ns->facts);
     free(ns);
 }
@@ -45,6 +46,20 @@ const char *kvc_store_namespace_facts(const struct kvc_store_namespace *ns) {
 
 uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns) {
     return ns->chunk;
+}
+
+int kvc_store_namespace_describe(const struct kvc_store_namespace *ns,
+                                 struct kvc_store_namespace_info *info) {
+    const struct kvc_store_namespace_info own = {.lossless = ns->lossless,
+                                                 .fidelity = ns->fidelity,
+                                                 .recipe = ns->recipe};
+    return kvc_sized_give(info, &own, sizeof own, "kvc_store_namespace_info", NULL);
+}
+
+int kvc_store_namespace_differ(const struct kvc_store_namespace *here,
+                               const struct kvc_store_namespace *there, size_t *at, char *text,
+                               size_t size) {
+    return kvc_namespace_text_differ(here->facts, there->facts, at, text, size);
 }
 
 static struct kvc_store_namespace *new_namespace(struct kvc_store *s,
@@ -139,6 +154,14 @@ static int take_recipe(struct kvc_store_namespace *ns, const struct kvc_file *f,
                               KVC_SHA256_BYTES, e);
 }
 
+/* Takes the fidelity out of the text of the facts. */
+static int take_fidelity(struct kvc_store_namespace *ns, struct kvc_error *e) {
+    struct kvc_namespace_facts facts;
+    if (kvc_namespace_text_read(ns->facts, strlen(ns->facts), &facts, e)) return -1;
+    if (!(ns->fidelity = strdup(facts.fidelity))) return kvc_fail_memory(e, "a fidelity");
+    return 0;
+}
+
 static int space_describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
                           const struct kvc_store_namespace_options *o, struct kvc_error *e) {
     struct kvc_meta meta = {0};
@@ -155,8 +178,8 @@ static int space_describe(struct kvc_store_namespace *ns, const struct kvc_file 
                                         .chunk = ns->chunk,
                                         .tenant = ns->has_tenant ? ns->tenant : NULL};
         ns->facts = kvc_namespace_text_write(f->cache, &meta, &facts, ns->hash, e);
-        if (ns->facts) kvc_hex(ns->hash, sizeof ns->hash, ns->name);
-        else status = -1;
+        status = ns->facts ? take_fidelity(ns, e) : -1;
+        kvc_hex(ns->hash, sizeof ns->hash, ns->name);
     }
     kvc_meta_free(&meta);
     return status;
@@ -201,7 +224,10 @@ static int see_namespace(void *state, const struct kvc_object *o, uint64_t size,
 static struct kvc_bytes *read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size,
                                      struct kvc_error *e) {
     for (unsigned i = 0; i < s->n_tiers; i++) {
-        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, kvc_now() + KVC_OBJECT_TIME, e);
+        struct kvc_error why;
+        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, kvc_now() + KVC_OBJECT_TIME, &why);
+        if (!bytes && !why.code) kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
+        else if (!bytes && e) *e = why;
         if (!bytes) continue;
         *size = bytes->size;
         if (!kvc_chunk_signature(s, o, bytes->data, size, e)) {
@@ -240,6 +266,7 @@ static int take_facts(struct kvc_store_namespace *ns, const struct kvc_store_nam
     ns->chunk = facts.chunk;
     ns->lossless = strcmp(facts.fidelity, "lossless") == 0;
     ns->is_stored = 1;
+    if (!(ns->fidelity = strdup(facts.fidelity))) return kvc_fail_memory(e, "a fidelity");
     if (o->profile && !(ns->packs_with = kvc_given_profile(o->profile, e))) return -1;
     if (!o->recipe && ns->lossless) return 0;
     /* of values with a past; to be read */

@@ -425,8 +425,10 @@ static uint64_t end_of(const struct kvc_cache *c) {
     return end;
 }
 
-int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f, size_t *chunks,
-                  uint64_t *whole, struct kvc_error *e) {
+/* Refuses a cache that cannot be put, and tells into how many chunks it is cut; *whole is its
+ * tokens if it cannot be cut, else 0. */
+static int check_cache(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                       size_t *chunks, uint64_t *whole, struct kvc_error *e) {
     const struct kvc_cache *c = f->cache;
     struct kvc_rows rows;
     uint64_t n;
@@ -455,7 +457,7 @@ static int check_file(struct put_job *job, struct kvc_error *e) {
     const struct kvc_cache *c = job->file->cache;
     uint64_t n;
     const int32_t *tokens = kvc_file_tokens(job->file, &n);
-    if (kvc_put_check(job->ns, job->file, &job->n, &job->whole, e)) return -1;
+    if (check_cache(job->ns, job->file, &job->n, &job->whole, e)) return -1;
     n = job->whole ? job->whole : job->n * job->ns->chunk;
     job->tokens = tokens;
     if (kvc_namespace_keys_of(job->ns, tokens, n, &c->meta, &job->keys, e)) return -1;
@@ -517,12 +519,14 @@ int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
     return job->waits ? wait_for(job, e) : 0;
 }
 
-int kvc_put_try(struct kvc_store_namespace *ns, struct kvc_file *f, uint64_t whole,
-                struct kvc_error *e) {
-    const struct kvc_chunk chunk = {.ns = ns, .whole = whole};
+int kvc_store_put_check(struct kvc_store_namespace *ns, struct kvc_file *f, int try_recipe,
+                        uint64_t *tokens, struct kvc_error *e) {
+    struct kvc_chunk chunk = {.ns = ns};
+    size_t chunks, size;
     void *data = NULL;
-    size_t size;
-    const int status = pack(&chunk, f, 0, NULL, &data, &size, e);
+    if (check_cache(ns, f, &chunks, &chunk.whole, e)) return -1;
+    *tokens = chunk.whole ? chunk.whole : chunks * ns->chunk;
+    const int status = try_recipe && *tokens ? pack(&chunk, f, 0, NULL, &data, &size, e) : 0;
     free(data);
     return status;
 }

@@ -15,6 +15,7 @@ struct kvc_store_namespace {
     char *facts; /* the text of its object */
     char identity[KVC_IDENTITY_BYTES];
     uint64_t chunk;
+    char *fidelity;
     char *recipe; /* that chunks are packed with */
     int lossless;
     uint8_t tenant[KVC_KEY_BYTES];
@@ -27,10 +28,6 @@ struct kvc_store_namespace {
     atomic_int is_copied; /* its facts were copied to the faster tiers */
     atomic_uint refs;     /* of the user and of puts under way */
 };
-
-/* Checks everything that kvc_store_open() checks before it makes directories (chain.c). */
-int kvc_store_check(const char *tiers, const struct kvc_store_options *options,
-                    struct kvc_error *e);
 
 /* --- keys, namespaces and secrets (keys.c, namespace.c) --- */
 
@@ -108,17 +105,9 @@ int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void *
 int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                         size_t *size, struct kvc_error *e);
 
-/* --- putting (put.c) --- */
-
-/* Refuses a cache that cannot be put into a namespace, and tells into how many chunks it is cut;
- * *whole is its tokens if it cannot be cut, else 0 (put.c). The namespace's store need not be open.
- */
-int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f, size_t *chunks,
-                  uint64_t *whole, struct kvc_error *e);
-/* Packs the first chunk, or a cache that cannot be cut, and keeps nothing: a recipe may refuse it.
- */
-int kvc_put_try(struct kvc_store_namespace *ns, struct kvc_file *f, uint64_t whole,
-                struct kvc_error *e);
+/* Returns the bytes of a tier's objects, of a namespace or all (NULL); 0: they are unknown
+ * (tiers.c). */
+uint64_t kvc_store_bytes(struct kvc_store *s, unsigned tier, const struct kvc_store_namespace *ns);
 
 /* --- finding (find.c) --- */
 

@@ -106,7 +106,7 @@ class WriteOptions(Sized):
 
 class StoreOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("queue_bytes", u64), ("local_timeout_us", i64), ("timeout_us", i64),
-                ("load_timeout_us", i64), ("key_file", text), ("backends", text)]
+                ("load_timeout_us", i64), ("key_file", text), ("backends", text), ("unmade", c.c_int)]
 
 
 class StoreNamespaceOptions(Sized):

@@ -168,6 +168,7 @@ static void refused_chains(void **state) {
                                        ",redis://h?x=1",
                                        ",nosuch://h",
                                        ",s3:///x"};
+    const struct kvc_store_options unmade = {.size = sizeof unmade, .unmade = 1};
     struct kvc_error e;
     char path[200], text[500], end[250];
     snprintf(path, sizeof path, "%s/never", folder);
@@ -177,16 +178,17 @@ static void refused_chains(void **state) {
                  rest[i], hole ? folder : "", hole ? hole + 2 : "");
         snprintf(text, sizeof text, "dir:%s%s", path, end);
         if (kvc_store_open(text, NULL, &e)) fail_msg("%s", text);
-        assert_int_equal(kvc_store_check(text, NULL, &e), -1);
+        if (kvc_store_open(text, &unmade, &e)) fail_msg("%s", text);
         if (!access(path, F_OK)) fail_msg("%s made the folder", text);
     }
     const struct kvc_store_options no_key = {.size = sizeof no_key, .key_file = "/no/such/file"};
     snprintf(text, sizeof text, "dir:%s", path);
     assert_null(kvc_store_open(text, &no_key, &e));
-    assert_int_equal(kvc_store_check(text, NULL, &e), 0);
-    assert_int_equal(access(path, F_OK), -1);
-    struct kvc_store *s = kvc_store_open(text, NULL, &e);
+    struct kvc_store *s = kvc_store_open(text, &unmade, &e);
     assert_non_null(s);
+    assert_int_equal(access(path, F_OK), -1);
+    kvc_store_close(s);
+    assert_non_null(s = kvc_store_open(text, NULL, &e));
     kvc_store_close(s);
     assert_int_equal(access(path, F_OK), 0);
 }
