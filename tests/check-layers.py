@@ -40,7 +40,7 @@ ROOMS = {
     "formats/device": (["formats/device/*"], ["formats/container", "formats/model", "formats/cache", "formats/io"]),
     "formats/store/backends": (
         ["formats/store/*/*"],
-        ["formats/store/tier", "formats/cache", "formats/io"],
+        ["formats/store/tier", "formats/api", "formats/io"],
     ),
     "formats/store/tier": (
         ["formats/store/tier.*", "formats/store/object.*", "formats/store/url.*"],
@@ -48,7 +48,7 @@ ROOMS = {
     ),
     "formats/store": (
         ["formats/store/*"],
-        ["formats/store/tier", "formats/store/backends", "formats/api", "formats/file", "formats/container", "formats/model", "formats/cache", "formats/io"],
+        ["formats/store/tier", "formats/store/backends", "formats/api", "formats/io"],
     ),
     "formats/file": (
         ["formats/file/*"],
@@ -88,7 +88,12 @@ ROOMS = {
 }
 # What programs are given, and the rooms that have nothing else of the library, but each other.
 PUBLIC = ["formats/api/kvc.h", "formats/api/kvc_store.h", "formats/api/kvc_cuda.h", "formats/api/kvc_error.h"]
-OUTSIDE = ["cli", "cli/store"]
+OUTSIDE = ["cli", "cli/store", "formats/store", "formats/store/tier", "formats/store/backends"]
+# What libraries of the family have too: helpers that know nothing of caches.
+HELPERS = {
+    room: ["codecs/error.*", "codecs/memory.*", "codecs/number.*", "codecs/near.*", "formats/io/*", "formats/api/sized.*"]
+    for room in ("formats/store", "formats/store/tier", "formats/store/backends")
+}
 # Most lines of each room. A change that needs more raises the number here, and says why in a comment after it.
 BUDGET = {
     "kernels": 4600,
@@ -106,8 +111,8 @@ BUDGET = {
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3550,
     "formats/device/cuda": 500,
-    "formats/api": 4970,  # what the tools did by themselves: kvc-store is on kvc_store.h now
-    "formats/store": 4600,  # tiers, checks and moves of objects, which were in kvc-store
+    "formats/api": 5590,  # what the tools and the store did by themselves
+    "formats/store": 4200,  # tiers, checks and moves of objects, which were in kvc-store
     "formats/store/tier": 700,
     "formats/store/backends": 9030,  # what doctor and stat asked of directories
     "cli": 5380,
@@ -158,6 +163,12 @@ def stem(path):
     return path.rsplit(".", 1)[0]
 
 
+def is_inside(f, other):
+    """1 if a file is of a room that has public headers alone, and the other one is of none of these, and no helper."""
+    helpers = HELPERS.get(room_of(f), [])
+    return room_of(f) in OUTSIDE and room_of(other) not in OUTSIDE and not any(fnmatch.fnmatch(other, p) for p in helpers)
+
+
 def check_arrow(a, b, why, seen):
     room, other = room_of(a), room_of(b)
     if not room or not other:
@@ -186,7 +197,7 @@ def check_includes(files):
                 errors.append(f'{f}:{i}: "{m.group(1)}" is no file, as seen from the top folder')
             else:
                 check_arrow(f, m.group(1), f"line {i} includes {m.group(1)}", arrows)
-            if room_of(f) in OUTSIDE and room_of(m.group(1)) not in OUTSIDE and m.group(1) not in PUBLIC:
+            if is_inside(f, m.group(1)) and m.group(1) not in PUBLIC:
                 errors.append(f"{f}:{i}: {m.group(1)} is no public header: {room_of(f)} has {', '.join(PUBLIC)}")
     return arrows
 
@@ -210,7 +221,7 @@ def check_symbols(build):
     for f, name in used:
         if name not in defined or (room_of(f) in OUTSIDE and name in public):
             continue
-        if room_of(f) in OUTSIDE and room_of(defined[name]) not in OUTSIDE:
+        if is_inside(f, defined[name]):
             errors.append(f"{f} uses {name}, which no public header declares")
         else:
             check_arrow(f, defined[name], f"uses {name} of {defined[name]}", arrows)

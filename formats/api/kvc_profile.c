@@ -17,6 +17,11 @@ struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *
     return kvc_given_profile(path, e);
 }
 
+struct kvc_profile *kvc_shared_profile_open_memory(const void *data, size_t size,
+                                                   struct kvc_error *e) {
+    return kvc_profile_open_memory(data, size, e);
+}
+
 void kvc_shared_profile_close(struct kvc_profile *p) {
     kvc_profile_free(p);
 }
@@ -29,6 +34,7 @@ int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_
                                    .metric = metrics[kvc_profile_metric(p)],
                                    .predicts = kvc_profile_predicts(p)};
     memcpy(own.sha256, kvc_profile_sha256(p), sizeof own.sha256);
+    own.data = kvc_profile_bytes(p, &own.bytes);
     return kvc_sized_give(info, &own, sizeof own, "kvc_profile_info", NULL);
 }
 

@@ -112,18 +112,10 @@ KVC_STORE_API int kvc_store_namespaces(struct kvc_store *s, kvc_store_namespace_
 
 /* --- finding and loading --- */
 
-/* What stands at a position beside its token: the hash of an image, of embeddings, or the program's
- * own. */
-struct kvc_store_extra {
-    uint64_t position;
-    unsigned tag; /* 1 media, 2 embeddings, 3 the user's own */
-    const void *bytes;
-    size_t size;
-};
 struct kvc_store_find_options {
-    size_t size;                          /* of this struct */
-    int64_t timeout_us;                   /* 0: the store's */
-    const struct kvc_store_extra *extras; /* ascending by position */
+    size_t size;                           /* of this struct */
+    int64_t timeout_us;                    /* 0: the store's */
+    const struct kvc_prefix_extra *extras; /* ascending by position */
     size_t n_extras;
 };
 /* Finds the longest prefix of n tokens that the store has, in whole chunks. The tokens are copied.
@@ -202,7 +194,7 @@ struct kvc_store_put_options {
     int pin;
     /* to compute it anew, relative to other prefixes of its size; 0: 1 */
     double cost;
-    const struct kvc_store_extra *extras; /* as for kvc_store_find(); else those of f count */
+    const struct kvc_prefix_extra *extras; /* as for kvc_store_find(); else those of f count */
     size_t n_extras;
     /* Is called once, from another thread, when f and what it reads from are not needed any more.
      * NULL: the call waits for that moment. */
@@ -316,8 +308,8 @@ KVC_STORE_API int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *ev
 KVC_STORE_API int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e);
 
 struct kvc_store_drop_options {
-    size_t size;                          /* of this struct */
-    const struct kvc_store_extra *extras; /* as for kvc_store_find() */
+    size_t size;                           /* of this struct */
+    const struct kvc_prefix_extra *extras; /* as for kvc_store_find() */
     size_t n_extras;
     /* Gets the bytes of other chunks that were read. If it cancels, nothing is removed, and the
      * call fails. NULL: none. */
@@ -504,10 +496,6 @@ KVC_STORE_API int kvc_store_read_size(const char *name, const char *text, uint64
 /* --- keys, for routers and indexers --- */
 
 #define KVC_STORE_KEY 32
-/* Writes the n / 256 prefix keys (kvc.5) of tokens after an identity (kvc_model_identity()) into
- * keys[n / 256][KVC_STORE_KEY]. */
-KVC_STORE_API int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n,
-                                   uint8_t *keys, struct kvc_error *e);
 /* Writes the n / block hashes of vLLM's prefix caching with sha256_cbor
  * (vllm/v1/core/kv_cache_utils.py, hash_block_tokens) without extra keys into hashes[n /
  * block][KVC_STORE_KEY]. LMCache's are the same, with its chunk as block

@@ -3,9 +3,7 @@
 #ifndef KVC_STORE_STATE_H
 #define KVC_STORE_STATE_H
 
-#include "formats/api/kvc_file.h"
 #include "formats/api/kvc_store.h"
-#include "formats/cache/prefix.h"
 #include "formats/store/call.h"
 
 struct kvc_store_namespace {
@@ -48,14 +46,11 @@ struct kvc_object *kvc_named_objects(const struct kvc_store_namespace *ns,
                                      struct kvc_error *e);
 /* Computes the prefix keys of tokens from position 0 on. The caller frees *keys. */
 int kvc_namespace_keys(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                       const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
+                       const struct kvc_prefix_extra *extras, size_t n_extras, uint8_t **keys,
                        struct kvc_error *e);
-/* The same with the extras of a cache's metadata. */
-int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                          const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e);
-/* Writes extras into metadata. */
-int kvc_namespace_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
-                         struct kvc_error *e);
+/* The same of the first n tokens of a file, with its extras. */
+int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                          uint64_t n, uint8_t **keys, struct kvc_error *e);
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES],
                      struct kvc_error *e);

@@ -5,11 +5,6 @@
 
 #include "codecs/memory.h"
 #include "formats/api/sized.h"
-#include "formats/cache/keys.h"
-#include "formats/cache/prefix.h"
-#include "formats/container/container.h"
-#include "formats/model/profile.h"
-#include "formats/store/namespace_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,22 +32,21 @@ static const struct kvc_store_namespace *namespace_of(const struct verifying *v,
 
 /* Checks that the tokens of a chunk give its name. */
 static int check_chunk(const struct kvc_store_namespace *ns, const struct kvc_object *o,
-                       const struct kvc_cache *c, struct kvc_error *e) {
+                       const struct kvc_prefix_info *x, struct kvc_error *e) {
     struct kvc_object own;
     if (!ns) return 0;
-    const int chunk = c->n_prefix_keys == ns->chunk / KVC_PREFIX_TOKENS;
-    if (chunk && kvc_chunk_object(ns, c->prefix_keys, 0, &own, e)) return -1;
+    const int chunk = x->n_keys == ns->chunk / KVC_PREFIX_TOKENS;
+    if (chunk && kvc_chunk_object(ns, x->keys, 0, &own, e)) return -1;
     if (chunk && kvc_object_equal(&own, o)) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED, "its tokens are of another name");
 }
 
 /* Checks a named cache, which says its name. */
 static int check_named(const struct kvc_store_namespace *ns, const struct kvc_object *o,
-                       const struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_meta_entry *entry = kvc_meta_find(&c->meta, KVC_KEY_STORE_NAME);
+                       const struct kvc_prefix_info *x, struct kvc_error *e) {
+    const struct kvc_store_name name = {x->name, x->name_bytes};
     struct kvc_object own;
-    if (!entry) return kvc_fail(e, KVC_ERR_DAMAGED, "it does not say its name");
-    const struct kvc_store_name name = {entry->value, entry->size};
+    if (!x->name) return kvc_fail(e, KVC_ERR_DAMAGED, "it does not say its name");
     if (!ns) return 0;
     if (kvc_named_object(ns, &name, &own, e)) return -1;
     if (kvc_object_equal(&own, o)) return 0;
@@ -62,31 +56,33 @@ static int check_named(const struct kvc_store_namespace *ns, const struct kvc_ob
 static int check_cache(const struct verifying *v, const struct kvc_object *o, const void *data,
                        size_t size, struct kvc_error *e) {
     const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
+    struct kvc_prefix_info x = {.size = sizeof x};
     struct kvc_file *f = kvc_file_open_memory(data, size, &open, e);
     if (!f) return -1;
-    int status = kvc_container_check_hashes(f->cache, e) || kvc_prefix_verify(f->cache, e) ? -1 : 0;
-    if (!status && o->kind == KVC_OBJECT_CHUNK)
-        status = check_chunk(namespace_of(v, o), o, f->cache, e);
-    if (!status && o->kind == KVC_OBJECT_NAMED)
-        status = check_named(namespace_of(v, o), o, f->cache, e);
+    int status = kvc_file_check_hashes(f, e) || kvc_file_check_prefix(f, e) ? -1 : 0;
+    kvc_file_prefix(f, &x);
+    if (!status && o->kind == KVC_OBJECT_CHUNK) status = check_chunk(namespace_of(v, o), o, &x, e);
+    if (!status && o->kind == KVC_OBJECT_NAMED) status = check_named(namespace_of(v, o), o, &x, e);
     kvc_file_close(f);
     return status;
 }
 
 static int check_facts(const struct kvc_object *o, const void *data, size_t size,
                        struct kvc_error *e) {
-    struct kvc_namespace_facts facts;
-    if (kvc_namespace_text_read(data, size, &facts, e)) return -1;
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
+    if (kvc_namespace_read(data, size, &facts, e)) return -1;
     if (memcmp(facts.ns, o->key, sizeof facts.ns) == 0) return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED, "its facts are of another name");
 }
 
 static int check_profile(const struct kvc_object *o, const void *data, size_t size,
                          struct kvc_error *e) {
-    struct kvc_profile *p = kvc_profile_open_memory(data, size, e);
+    struct kvc_profile_info info = {.size = sizeof info};
+    struct kvc_profile *p = kvc_shared_profile_open_memory(data, size, e);
     if (!p) return -1;
-    const int same = memcmp(kvc_profile_sha256(p), o->key, sizeof o->key) == 0;
-    kvc_profile_free(p);
+    kvc_shared_profile_describe(p, &info);
+    const int same = memcmp(info.sha256, o->key, sizeof o->key) == 0;
+    kvc_shared_profile_close(p);
     return same ? 0 : kvc_fail(e, KVC_ERR_DAMAGED, "its hash is another than its name");
 }
 

@@ -206,16 +206,16 @@ static void extras(void **state) {
     struct kvc_store *s = open_store("e", "");
     struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
-    const struct kvc_store_extra image = {.position = CHUNK + 5,
-                                          .tag = 1,
-                                          .bytes = "0123456789abcdef",
-                                          .size = 16};
-    const struct kvc_store_extra other = {.position = CHUNK + 5,
-                                          .tag = 1,
-                                          .bytes = "0123456789abcdeF",
-                                          .size = 16};
-    const struct kvc_store_extra wrong[] = {{.position = 1, .tag = 0, .size = 0},
-                                            {.position = 1, .tag = 256, .size = 0}};
+    const struct kvc_prefix_extra image = {.position = CHUNK + 5,
+                                           .tag = 1,
+                                           .bytes = "0123456789abcdef",
+                                           .size = 16};
+    const struct kvc_prefix_extra other = {.position = CHUNK + 5,
+                                           .tag = 1,
+                                           .bytes = "0123456789abcdeF",
+                                           .size = 16};
+    const struct kvc_prefix_extra wrong[] = {{.position = 1, .tag = 0, .size = 0},
+                                             {.position = 1, .tag = 256, .size = 0}};
     const struct kvc_store_put_options o = {.size = sizeof o,
                                             .wait = 1,
                                             .extras = &image,
@@ -223,7 +223,7 @@ static void extras(void **state) {
     e.code = KVC_OK;
     if (kvc_store_put(ns, x->f, &o, &e) || e.code) fail_msg("%s", e.message);
     static const uint64_t due[] = {CHUNK, 3 * CHUNK, CHUNK};
-    const struct kvc_store_extra *const asked[] = {NULL, &image, &other};
+    const struct kvc_prefix_extra *const asked[] = {NULL, &image, &other};
     for (unsigned i = 0; i < 3; i++) {
         const struct kvc_store_find_options f = {.size = sizeof f,
                                                  .extras = asked[i],

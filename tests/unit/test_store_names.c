@@ -4,7 +4,6 @@
 #include "store_support.h"
 
 #include "formats/store/dir/conf.h"
-#include "formats/store/namespace_text.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -328,7 +327,8 @@ static void keys(void **state) {
     }
     uint8_t chain[4 * 32];
     struct kvc_error e;
-    assert_int_equal(kvc_prefix_chain(ns->identity, x->ids, 4 * CHUNK, chain, &e), 0);
+    assert_int_equal(kvc_prefix_chain(ns->identity, x->ids, 4 * CHUNK, NULL, 0, NULL, chain, &e),
+                     0);
     assert_int_equal(found_of(hit), 0);
     for (unsigned i = 0; i < 2; i++) {
         memcpy(h, chain + (2 * i + 1) * 32, 32);
@@ -353,10 +353,10 @@ static void namespaces(void **state) {
     struct made *x = make(CHUNK, 5, NULL);
     struct kvc_store *s = open_store("n", "");
     struct kvc_store_namespace *ns = open_namespace(s, x);
-    struct kvc_namespace_facts facts;
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
     struct kvc_error e;
     const char *text = kvc_store_namespace_facts(ns);
-    assert_int_equal(kvc_namespace_text_read(text, strlen(text), &facts, &e), 0);
+    assert_int_equal(kvc_namespace_read(text, strlen(text), &facts, &e), 0);
     assert_memory_equal(facts.ns, ns->hash, 32);
     assert_int_equal(facts.chunk, CHUNK);
     assert_string_equal(facts.identity, ns->identity);
@@ -364,7 +364,7 @@ static void namespaces(void **state) {
     /* what is changed is refused, is another namespace, or is a comment */
     for (size_t i = 0; text[i]; i++) {
         wrong[i] ^= 1;
-        const int status = kvc_namespace_text_read(wrong, strlen(wrong), &facts, &e);
+        const int status = kvc_namespace_read(wrong, strlen(wrong), &facts, &e);
         const char *line = text + i;
         while (line > text && line[-1] != '\n') line--;
         const int word = *line != '#' && i > (size_t)(strchr(line, ' ') - text) &&
@@ -373,7 +373,7 @@ static void namespaces(void **state) {
             assert_memory_not_equal(facts.ns, ns->hash, 32);
         wrong[i] ^= 1;
     }
-    for (size_t i = 0; text[i]; i++) kvc_namespace_text_read(text, i, &facts, &e);
+    for (size_t i = 0; text[i]; i++) kvc_namespace_read(text, i, &facts, &e);
     free(wrong);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);
