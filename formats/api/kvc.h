@@ -302,7 +302,8 @@ KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t fi
 /* Reads everything and verifies every hash and digest of a .kvc; other formats have none and give
  * 0. threads 0: one per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
-/* Verifies every hash of a .kvc, and decodes nothing. */
+/* Verifies every hash of a .kvc, and decodes nothing. Bytes of kvc_file_open_memory() must not
+ * change afterwards: they are not hashed again when rows are read. */
 KVC_API int kvc_file_check_hashes(const struct kvc_file *f, struct kvc_error *e);
 /* Refuses a cache whose rows may be those of other tokens than its ids, or of none: padding, zeros.
  */

@@ -122,7 +122,7 @@ static void discard_nothing(void *result) {
 
 /* Checks the hashes of all records, or of those that are not read with tensors and literals. */
 static int check_hashes(const struct kvc_cache *c, int all, struct kvc_error *e) {
-    const struct kvc_records *k = kvc_records_of(c);
+    struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     /* a survey has checked all records */
     for (uint64_t i = 0; i < k->n_records && !k->survey; i++) {
@@ -135,6 +135,7 @@ static int check_hashes(const struct kvc_cache *c, int all, struct kvc_error *e)
             return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
         kvc_records_release(k, i, list);
     }
+    if (all && !k->in->path && !k->in->map && !k->in->pages) k->is_hashed = 1;
     return 0;
 }
 
