@@ -119,6 +119,9 @@ struct kvc_store_hit {
     int late;
     char tiers[256];
 };
+/* Returns the microseconds that a tier has for finding; timeout_us 0: as the store's options say.
+ */
+int64_t kvc_find_time(const struct kvc_store *s, unsigned tier, int64_t timeout_us);
 /* Writes which tiers its chunks come from. */
 void kvc_hit_list_tiers(struct kvc_store_hit *hit);
 /* Counts the objects of a chain that a tier has, from the first one on. -1 if it cannot be asked.

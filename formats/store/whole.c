@@ -84,12 +84,8 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32
     chunk.keys = key;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, n);
-    for (unsigned l = 0; l < s->n_tiers && !f && !status; l++) {
-        const int64_t time = o.timeout_us             ? o.timeout_us
-                             : s->tier[l].ops->remote ? s->options.timeout_us
-                                                      : s->options.local_timeout_us;
-        f = search_tier(&chunk, l, object, keys, kvc_now() + time, e);
-    }
+    for (unsigned l = 0; l < s->n_tiers && !f && !status; l++)
+        f = search_tier(&chunk, l, object, keys, kvc_now() + kvc_find_time(s, l, o.timeout_us), e);
     if (f) kvc_file_tokens(f, &n);
     if (f) kvc_count(s, KVC_COUNT_FOUND, n);
     free(object);
