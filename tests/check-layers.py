@@ -7,7 +7,7 @@ A room is a folder, or the files that a pattern names; ROOMS lists what each roo
 - file names, which are unique, so that a name in a message or a comment means one file;
 - the lengths of files and functions: a longer one gives its reason in the file's first comment ("Longer than ...");
 - numbers: text is read and printed with a point in any locale, by codecs/number.h and formats/io/json_text.h alone.
-- the door: the tools include public headers alone, and call what these declare;
+- the door: the tools and the store include public headers alone (the store also helpers), and call what these declare;
 - results: a function that takes a struct kvc_error returns -1 when it fails, never the 1 of `a(e) || b(e)` (codecs/error.h).
 Prints every violation, and exits with 1 if there is any. --size: prints the lines of each room beside its budget, and checks no more."""
 import fnmatch
