@@ -2,9 +2,6 @@
 #include "cli/store/store_tool.h"
 #include "cli/input_options.h"
 
-#include "codecs/near.h"
-#include "formats/store/url.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,20 +76,20 @@ static void print_commands(int how) {
 
 /* Reads a time with a unit as seconds. */
 static int take_seconds(const struct cli_option *o, void *into, const char *arg) {
+    const struct store_tool *t = into;
     void *field = (char *)into + o->field;
-    int64_t *seconds = field, t = 0;
-    struct kvc_url url = {.option[0] = {.key = o->name, .value = arg}, .n = 1};
-    struct kvc_error e;
-    if (kvc_url_time(&url, o->name, &t, &e)) return cli_usage("--%s", e.message);
-    *seconds = t / 1000000;
+    int64_t *seconds = field, time = 0;
+    if (kvc_store_read_time(o->name, arg, &time, t->e))
+        return cli_usage("--%s", kvc_error_message(t->e));
+    *seconds = time / 1000000;
     return 0;
 }
 
 static int store_take_bytes(const struct cli_option *o, void *into, const char *arg) {
     struct store_tool *t = into;
-    struct kvc_url url = {.option[0] = {.key = o->name, .value = arg}, .n = 1};
-    struct kvc_error e;
-    return kvc_url_bytes(&url, o->name, &t->max_size, &e) ? cli_usage("--%s", e.message) : 0;
+    t->clean.evict = 1;
+    if (!kvc_store_read_size(o->name, arg, &t->clean.max_size, t->e)) return 0;
+    return cli_usage("--%s", kvc_error_message(t->e));
 }
 
 static int take_chunk(const struct cli_option *o, void *into, const char *arg) {
@@ -136,8 +133,8 @@ static const struct cli_option options[] = {
     {"max-size", 0, "SIZE", "of gc: evict down to this size", .take = store_take_bytes,
      .group = LIMIT},
     {"older-than", 0, "TIME", "of gc: evict what was not used for so long", .take = take_seconds,
-     .field = offsetof(struct store_tool, older), .group = LIMIT},
-    {"dry-run", 'n', NULL, "of gc: change nothing", CLI_FLAG(struct store_tool, dry_run),
+     .field = offsetof(struct store_tool, clean.older), .group = LIMIT},
+    {"dry-run", 'n', NULL, "of gc: change nothing", CLI_FLAG(struct store_tool, clean.dry_run),
      .group = LIMIT},
     {"repair", 0, NULL, "of verify: put aside what is bad", CLI_FLAG(struct store_tool, repair),
      .group = REPAIR},
@@ -155,15 +152,17 @@ static const struct cli_option options[] = {
 static const struct command *find_command(const char *name) {
     static const char *const removing[] = {"rm",     "remove", "del",   "delete",
                                            "unlink", "erase",  "forget"};
-    struct kvc_near near = {.word = name};
+    const char *names[COMMANDS + 1] = {NULL};
+    char near[128];
     for (size_t i = 0; i < COMMANDS; i++) {
-        if (strcmp(commands[i].name, name) == 0) return &commands[i];
-        kvc_near_offer(&near, commands[i].name);
+        names[i] = commands[i].name;
+        if (strcmp(names[i], name) == 0) return &commands[i];
     }
+    kvc_similar_names(name, names, near, sizeof near);
     for (size_t i = 0; i < sizeof removing / sizeof removing[0]; i++)
-        if (strcmp(removing[i], name) == 0) snprintf(near.text, sizeof near.text, "drop");
-    cli_usage("there is no command '%s'%s%s%s", name, *near.text ? "; did you mean " : "",
-              near.text, *near.text ? "?" : "");
+        if (strcmp(removing[i], name) == 0) snprintf(near, sizeof near, "drop");
+    cli_usage("there is no command '%s'%s%s%s", name, *near ? "; did you mean " : "", near,
+              *near ? "?" : "");
     return NULL;
 }
 
@@ -182,19 +181,23 @@ static int check_usage(const struct store_tool *t, struct command c) {
     return EXIT_SAME;
 }
 
-/* Opens the store before a command runs. A store that a command may make is opened by the command,
- * once there is something to put. */
+/* Opens the store before a command runs. A store that does not exist is made by the command, once
+ * there is something to put. */
 static int open_store(struct store_tool *t, const struct command *c) {
-    const int is_new = t->store ? store_is_new(t) : 0;
     if (!t->store) return cli_usage("name the store: -s STORE, or KVC_STORE in the environment");
-    if (is_new < 0) return EXIT_TROUBLE;
-    if (!is_new || c->run == store_init) return store_open(t, c->run == store_init);
-    return c->use == OLD_STORE ? store_refuse_new(t) : EXIT_SAME;
+    int status = store_open(t);
+    if (!status && c->run == store_init) status = store_open_limited(t);
+    if (status) return status;
+    if (t->unmade) return c->use == OLD_STORE ? store_refuse_unmade(t) : EXIT_SAME;
+    return kvc_store_make(t->s, t->e) ? store_trouble(t) : EXIT_SAME;
 }
 
 static int store_run(struct store_tool *t, const struct command *c) {
     int status = open_store(t, c);
-    if (status) return status;
+    if (status) {
+        kvc_store_close(t->s);
+        return status;
+    }
     if (t->json) {
         cli_json_start(&t->report, stdout);
         cli_json_open(&t->report, NULL, '{');
@@ -208,7 +211,7 @@ static int store_run(struct store_tool *t, const struct command *c) {
         cli_json_close(&t->report);
         cli_json_end(&t->report);
     }
-    if (t->s) kvc_store_flush(t->s, 0);
+    kvc_store_flush(t->s, 0);
     kvc_store_close(t->s);
     return status;
 }
@@ -220,7 +223,7 @@ static const char *environment(const char *name) {
 }
 
 int main(int argc, char **argv) {
-    static struct store_tool t = {.max_size = UINT64_MAX};
+    static struct store_tool t;
     const struct cli_group groups[] = {{"Options", options, &t},
                                        {NULL, cli_common_options, NULL},
                                        {"Reading input", cli_input_options, &t.input},
@@ -246,7 +249,10 @@ int main(int argc, char **argv) {
     cli_sizes_by_1024(); /* as limits are given */
     cli_input_environment(&t.input);
     t.store = environment("KVC_STORE");
+    t.e = cli_error_new();
     t.open.size = sizeof t.open;
+    t.open.unmade = 1;
+    t.clean.size = sizeof t.clean;
     t.of_namespace.size = sizeof t.of_namespace;
     t.open.backends = environment("KVC_STORE_BACKENDS");
     if (cli_take_options(&line, argc, argv) ||
@@ -262,5 +268,6 @@ int main(int argc, char **argv) {
     int status = check_usage(&t, *c);
     if (!status) status = store_run(&t, c);
     free(t.ids.id);
+    kvc_error_free(t.e);
     return cli_finish(status);
 }

@@ -71,6 +71,17 @@ def tool_inside():
     include("cli/made_tool.c", "formats/api/kvc_file.h")
 
 
+def store_tool_inside():
+    put("formats/store/store.h", "/* a header */\n")
+    include("cli/store/made.c", "formats/store/store.h")
+
+
+def store_inside():
+    put("formats/io/hash.h", "/* a helper */\n")
+    include("formats/store/made.c", "formats/io/hash.h")
+    include("formats/store/made.c", "formats/cache/view.h")
+
+
 def tool_outside():
     include("cli/made_tool.c", "formats/api/kvc.h")
     put("formats/api/kvc.h", "KVC_API int kvc_made(void);\n")
@@ -186,6 +197,8 @@ CASES = [
     ("an include that is not from the top folder", no_such_file, '"view.h" is no file, as seen from the top folder', None),
     ("an installed header with an include", installed_header, "it is installed alone", None),
     ("a tool that includes a private header", tool_inside, "cli/made_tool.c:2: formats/api/kvc_file.h is no public header", None),
+    ("kvc-store that includes a header of the store", store_tool_inside, "cli/store/made.c (cli/store) line 1 includes formats/store/store.h", None),
+    ("a store that includes a header of the library", store_inside, "formats/store/made.c:2: formats/cache/view.h is no public header", None),
     ("a tool on the public header", tool_outside, None, "objects"),
     ("a tool that calls a private function", tool_by_hand, "cli/made_user.c uses kvc_made, which no public header declares", "objects"),
     ("a file in no room", unknown_room, "formats/attic/old.c is in no room", None),

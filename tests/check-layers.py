@@ -7,7 +7,7 @@ A room is a folder, or the files that a pattern names; ROOMS lists what each roo
 - file names, which are unique, so that a name in a message or a comment means one file;
 - the lengths of files and functions: a longer one gives its reason in the file's first comment ("Longer than ...");
 - numbers: text is read and printed with a point in any locale, by codecs/number.h and formats/io/json_text.h alone.
-- the door: the tools include public headers alone, and call what these declare;
+- the door: the tools and the store include public headers alone (the store also helpers), and call what these declare;
 - results: a function that takes a struct kvc_error returns -1 when it fails, never the 1 of `a(e) || b(e)` (codecs/error.h).
 Prints every violation, and exits with 1 if there is any. --size: prints the lines of each room beside its budget, and checks no more."""
 import fnmatch
@@ -40,15 +40,15 @@ ROOMS = {
     "formats/device": (["formats/device/*"], ["formats/container", "formats/model", "formats/cache", "formats/io"]),
     "formats/store/backends": (
         ["formats/store/*/*"],
-        ["formats/store/tier", "formats/cache", "formats/io"],
+        ["formats/store/tier", "formats/api", "formats/io"],
     ),
     "formats/store/tier": (
         ["formats/store/tier.*", "formats/store/object.*", "formats/store/url.*"],
-        ["formats/io"],
+        ["formats/api", "formats/io"],
     ),
     "formats/store": (
         ["formats/store/*"],
-        ["formats/store/tier", "formats/store/backends", "formats/api", "formats/file", "formats/container", "formats/model", "formats/cache", "formats/io"],
+        ["formats/store/tier", "formats/store/backends", "formats/api", "formats/io"],
     ),
     "formats/file": (
         ["formats/file/*"],
@@ -68,23 +68,7 @@ ROOMS = {
             "formats/io",
         ],
     ),
-    "cli/store": (
-        ["cli/store/*", "cli/kvc-store.c"],
-        [
-            "cli",
-            "formats/api",
-            "formats/store",
-            "formats/store/tier",
-            "formats/store/backends",
-            "formats/file",
-            "formats/container",
-            "formats/model",
-            "formats/cache",
-            "formats/io",
-            "codecs",
-            "codecs/recipes",
-        ],
-    ),
+    "cli/store": (["cli/store/*", "cli/kvc-store.c"], ["cli", "formats/api"]),
     "cli/inside": (
         ["cli/dump/*", "cli/diff/*", "cli/html/*", "cli/kvc-dump.c", "cli/kvc-diff.c", "cli/open_cache.*"],
         [
@@ -102,9 +86,14 @@ ROOMS = {
     ),
     "cli": (["cli/*"], ["formats/api"]),
 }
-# What programs are given, and the rooms that have nothing else of the library.
+# What programs are given, and the rooms that have nothing else of the library, but each other.
 PUBLIC = ["formats/api/kvc.h", "formats/api/kvc_store.h", "formats/api/kvc_cuda.h", "formats/api/kvc_error.h"]
-OUTSIDE = ["cli"]
+OUTSIDE = ["cli", "cli/store", "formats/store", "formats/store/tier", "formats/store/backends"]
+# What libraries of the family have too: helpers that know nothing of caches.
+HELPERS = {
+    room: ["codecs/error.*", "codecs/memory.*", "codecs/number.*", "codecs/near.*", "formats/io/*", "formats/api/sized.*"]
+    for room in ("formats/store", "formats/store/tier", "formats/store/backends")
+}
 # Most lines of each room. A change that needs more raises the number here, and says why in a comment after it.
 BUDGET = {
     "kernels": 4600,
@@ -123,12 +112,12 @@ BUDGET = {
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3550,
     "formats/device/cuda": 500,
-    "formats/api": 4820,  # what kvc-pack and kvc-unpack did by themselves
-    "formats/store": 4080,
+    "formats/api": 5680,  # what the tools and the store did by themselves
+    "formats/store": 4210,  # tiers, checks and moves of objects, which were in kvc-store
     "formats/store/tier": 700,
-    "formats/store/backends": 8850,
+    "formats/store/backends": 9030,  # what doctor and stat asked of directories
     "cli": 5430,  # what kvc-pack says of profiles
-    "cli/store": 2080,
+    "cli/store": 1670,
     "cli/inside": 6060,
     "errors": 80,
 }
@@ -175,6 +164,12 @@ def stem(path):
     return path.rsplit(".", 1)[0]
 
 
+def is_inside(f, other):
+    """1 if a file is of a room that has public headers alone, and the other one is of none of these, and no helper."""
+    helpers = HELPERS.get(room_of(f), [])
+    return room_of(f) in OUTSIDE and room_of(other) not in OUTSIDE and not any(fnmatch.fnmatch(other, p) for p in helpers)
+
+
 def check_arrow(a, b, why, seen):
     room, other = room_of(a), room_of(b)
     if not room or not other:
@@ -203,7 +198,7 @@ def check_includes(files):
                 errors.append(f'{f}:{i}: "{m.group(1)}" is no file, as seen from the top folder')
             else:
                 check_arrow(f, m.group(1), f"line {i} includes {m.group(1)}", arrows)
-            if room_of(f) in OUTSIDE and room_of(m.group(1)) != room_of(f) and m.group(1) not in PUBLIC:
+            if is_inside(f, m.group(1)) and m.group(1) not in PUBLIC:
                 errors.append(f"{f}:{i}: {m.group(1)} is no public header: {room_of(f)} has {', '.join(PUBLIC)}")
     return arrows
 
@@ -225,9 +220,11 @@ def check_symbols(build):
         errors.append(f"{build} has no object files of this tree")
     public = {name for header in PUBLIC if os.path.exists(header) for name in DECLARED.findall(open(header).read())}
     for f, name in used:
-        if name in defined and room_of(f) in OUTSIDE and room_of(defined[name]) != room_of(f) and name not in public:
+        if name not in defined or (room_of(f) in OUTSIDE and name in public):
+            continue
+        if is_inside(f, defined[name]):
             errors.append(f"{f} uses {name}, which no public header declares")
-        if name in defined:
+        else:
             check_arrow(f, defined[name], f"uses {name} of {defined[name]}", arrows)
     return arrows
 

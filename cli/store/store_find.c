@@ -1,9 +1,6 @@
 /* store_find.c: kvc-store get and find, and the namespaces and tokens that commands take. */
 #include "cli/store/store_tool.h"
 #include "cli/text.h"
-#include "codecs/recipe.h"
-#include "codecs/memory.h"
-#include "formats/store/store.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,7 +15,7 @@ void store_free_namespaces(struct store_namespaces *namespaces) {
 }
 
 static int add_namespace(struct store_namespaces *namespaces, struct kvc_store_namespace *ns) {
-    struct kvc_store_namespace **more = kvc_room_for_one(namespaces->item, namespaces->n,
+    struct kvc_store_namespace **more = cli_room_for_one(namespaces->item, namespaces->n,
                                                          sizeof *more);
     if (!more) {
         kvc_store_namespace_close(ns);
@@ -29,134 +26,115 @@ static int add_namespace(struct store_namespaces *namespaces, struct kvc_store_n
     return 0;
 }
 
-struct names {
-    char (*name)[2 * KVC_OBJECT_KEY + 1];
-    size_t n;
-    int failed;
-};
-
-static int see_name(void *state, unsigned tier, const char *name, uint64_t bytes, int64_t used) {
-    struct names *x = state;
-    struct kvc_object o;
-    char hex[2 * KVC_OBJECT_KEY + 1];
-    (void)tier, (void)bytes, (void)used;
-    if (kvc_object_parse(name, &o) || o.kind != KVC_OBJECT_NAMESPACE) return 0;
-    kvc_hex(o.key, sizeof o.key, hex);
-    for (size_t i = 0; i < x->n; i++)
-        if (strcmp(x->name[i], hex) == 0) return 0;
-    void *more = kvc_room_for_one(x->name, x->n, sizeof *x->name);
-    x->failed = !more;
-    if (!more) return 1;
-    x->name = more;
-    memcpy(x->name[x->n++], hex, sizeof hex);
-    return 0;
+/* Opens a namespace of the store, unless it is another tenant's, of another fidelity, or damaged.
+ */
+static int take_named(struct store_tool *t, const char *name, struct store_namespaces *namespaces) {
+    struct kvc_store_namespace *ns = kvc_store_namespace_named(t->s, name, &t->of_namespace, t->e);
+    const int code = kvc_error_code(t->e);
+    if (ns) return add_namespace(namespaces, ns) ? EXIT_TROUBLE : EXIT_SAME;
+    /* or not signed: one that anybody wrote must not hide the others */
+    const int damaged = code == KVC_ERR_DAMAGED || code == KVC_ERR_VERIFY;
+    if (damaged) kvc_error_about(t->e, name);
+    if (!damaged && code != KVC_ERR_USAGE) return store_trouble(t);
+    if (damaged ? !t->quiet : t->verbose) cli_error(t->e);
+    return EXIT_SAME;
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(a, b);
-}
-
-/* Opens all namespaces of the store that the caller can read: not those of other tenants. */
+/* Opens all namespaces of the store that the caller can read. */
 static int take_all(struct store_tool *t, struct store_namespaces *namespaces) {
-    struct kvc_error e;
-    struct names names = {.n = 0};
+    kvc_store_namespace_text *name;
+    size_t n;
     int status = EXIT_SAME;
     /* a slower tier is down: the faster ones may do */
-    if (kvc_store_walk(t->s, NULL, see_name, &names, &e)) {
-        cli_error(&e);
-        if (!names.n) status = EXIT_TROUBLE;
+    if (kvc_store_namespaces(t->s, &name, &n, t->e)) {
+        cli_error(t->e);
+        if (!n) status = EXIT_TROUBLE;
     }
-    if (names.failed) status = EXIT_TROUBLE;
-    if (names.n) qsort(names.name, names.n, sizeof *names.name, by_name);
-    for (size_t i = 0; i < names.n && !status; i++) {
-        struct kvc_store_namespace *ns = kvc_store_namespace_named(t->s, names.name[i],
-                                                                   &t->of_namespace, &e);
-        if (ns && add_namespace(namespaces, ns)) status = EXIT_TROUBLE;
-        if (ns) continue;
-        const int damaged =
-            e.code == KVC_ERR_DAMAGED ||
-            e.code ==
-                KVC_ERR_VERIFY; /* or not signed: one that anybody wrote must not hide the others */
-        if (damaged) kvc_error_prefix(&e, names.name[i]);
-        if (!damaged && e.code != KVC_ERR_USAGE) status = store_trouble(&e);
-        else if (damaged ? !t->quiet : t->verbose) cli_error(&e);
-    }
-    free(names.name);
+    for (size_t i = 0; i < n && !status; i++) status = take_named(t, name[i], namespaces);
+    free(name);
     return status;
 }
 
 /* Refuses a recipe that is none: no namespace would have it, and the search would only find
  * nothing. */
 static int check_recipe(const struct store_tool *t) {
-    struct kvc_recipe recipe;
-    struct kvc_error e;
-    return t->of_namespace.recipe && kvc_recipe_parse(t->of_namespace.recipe, &recipe, &e)
-               ? store_trouble(&e)
-               : EXIT_SAME;
+    if (!t->of_namespace.recipe) return EXIT_SAME;
+    return kvc_recipe_describe(t->of_namespace.recipe, NULL, t->e) ? store_trouble(t) : EXIT_SAME;
+}
+
+struct kvc_store_namespace_info store_namespace_info(const struct kvc_store_namespace *ns) {
+    struct kvc_store_namespace_info info = {.size = sizeof info};
+    kvc_store_namespace_describe(ns, &info);
+    return info;
 }
 
 int store_take_namespaces(struct store_tool *t, struct store_namespaces *namespaces) {
-    struct kvc_error e;
     struct kvc_store_namespace *ns = NULL;
     *namespaces = (struct store_namespaces){.n = 0};
     if (check_recipe(t)) return EXIT_TROUBLE;
     if (!t->ns && !t->like) return take_all(t, namespaces);
     if (t->ns && t->like) return cli_usage("name one namespace: --namespace=NAME or --like=FILE");
     if (t->ns) {
-        ns = kvc_store_namespace_named(t->s, t->ns, &t->of_namespace, &e);
+        ns = kvc_store_namespace_named(t->s, t->ns, &t->of_namespace, t->e);
     } else {
         struct kvc_file *like = store_open_file(t, t->like);
         if (!like) return EXIT_TROUBLE;
-        ns = kvc_store_namespace_like(t->s, like, &t->of_namespace, &e);
+        ns = kvc_store_namespace_like(t->s, like, &t->of_namespace, t->e);
         kvc_file_close(like);
     }
-    if (!ns) return store_trouble(&e);
+    if (!ns) return store_trouble(t);
     return add_namespace(namespaces, ns) ? EXIT_TROUBLE : EXIT_SAME;
 }
 
 /* --- finding --- */
 
 int store_take_tokens(struct store_tool *t) {
-    struct kvc_error e;
     if (!t->tokens) return cli_usage("name the tokens: --tokens=FILE");
-    if (t->ids.id || !cli_token_ids(&t->ids, t->tokens, &t->input, &e)) return EXIT_SAME;
+    if (t->ids.id || !cli_token_ids(&t->ids, t->tokens, &t->input, t->e)) return EXIT_SAME;
     free(t->ids.id);
     t->ids.id = NULL;
-    return store_trouble(&e);
+    return store_trouble(t);
+}
+
+struct kvc_store_hit_info store_hit_info(const struct kvc_store_hit *hit) {
+    struct kvc_store_hit_info info = {.size = sizeof info};
+    if (hit) kvc_store_hit_info(hit, &info);
+    return info;
+}
+
+/* Returns 1 if a hit is better than the best so far: longer, or of equal ones an exact one. */
+static int is_better(const struct kvc_store_hit *hit, const struct kvc_store_namespace *ns,
+                     const struct store_found *best) {
+    const uint64_t tokens = store_hit_info(hit).tokens, most = store_hit_info(best->hit).tokens;
+    if (tokens != most || !best->hit) return tokens > most;
+    return store_namespace_info(ns).lossless && !store_namespace_info(best->ns).lossless;
 }
 
 int store_find_longest(struct store_tool *t, const struct store_namespaces *namespaces,
-                       struct kvc_store_hit **hit) {
+                       struct store_found *found) {
     const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
-    struct kvc_error e;
-    uint64_t best = 0;
-    *hit = NULL;
+    *found = (struct store_found){.hit = NULL};
     int status = store_take_tokens(t);
     for (size_t i = 0; i < namespaces->n && !status; i++) {
-        struct kvc_store_hit *h = kvc_store_find(namespaces->item[i], t->ids.id, t->ids.n, &o, &e);
-        struct kvc_store_hit_info info = {.size = sizeof info};
-        if (!h) {
-            status = store_trouble(&e);
+        struct kvc_store_namespace *ns = namespaces->item[i];
+        struct kvc_store_hit *hit = kvc_store_find(ns, t->ids.id, t->ids.n, &o, t->e);
+        if (!hit) {
+            status = store_trouble(t);
             break;
         }
-        kvc_store_hit_info(h, &info);
-        /* of equal prefixes, an exact one */
-        if (info.tokens > best || (*hit && info.tokens == best && namespaces->item[i]->lossless &&
-                                   !(*hit)->ns->lossless)) {
-            kvc_store_hit_free(*hit);
-            *hit = h;
-            best = info.tokens;
-        } else {
-            kvc_store_hit_free(h);
-        }
+        const int better = is_better(hit, ns, found);
+        kvc_store_hit_free(better ? found->hit : hit);
+        if (better) *found = (struct store_found){.hit = hit, .ns = ns};
     }
     return status;
 }
 
-static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
-    struct kvc_store_hit_info info = {.size = sizeof info};
+static void print_hit(struct store_tool *t, const struct store_found *found) {
+    const struct kvc_store_hit_info info = store_hit_info(found->hit);
+    struct kvc_store_namespace_info ns = {.lossless = 0};
+    const char *name = found->hit ? kvc_store_namespace_name(found->ns) : NULL;
     char size[32];
-    if (hit) kvc_store_hit_info(hit, &info);
+    if (found->hit) ns = store_namespace_info(found->ns);
     if (t->json) {
         cli_json_u64(&t->report, "tokens", info.tokens);
         cli_json_u64(&t->report, "chunks", info.chunks);
@@ -165,29 +143,30 @@ static void print_hit(struct store_tool *t, const struct kvc_store_hit *hit) {
         cli_json_i64(&t->report, "microseconds", info.took_us);
         cli_json_bool(&t->report, "late", info.late);
         cli_json_text(&t->report, "tiers", info.tiers);
-        cli_json_text(&t->report, "namespace", hit ? kvc_store_namespace_name(hit->ns) : NULL);
-        cli_json_bool(&t->report, "lossless", hit && hit->ns->lossless);
+        cli_json_text(&t->report, "namespace", name);
+        cli_json_bool(&t->report, "lossless", ns.lossless);
         return;
     }
     if (t->quiet) return;
     cli_size_text(info.bytes, size);
-    if (hit)
+    if (name)
         printf("%" PRIu64 " tokens in %" PRIu64 " chunks of %s (%s), namespace %.16s%s%s\n",
-               info.tokens, info.chunks, size, info.tiers, kvc_store_namespace_name(hit->ns),
-               hit->ns->lossless ? "" : ", lossy: ", hit->ns->lossless ? "" : hit->ns->recipe);
+               info.tokens, info.chunks, size, info.tiers, name,
+               ns.lossless ? "" : ", lossy: ", ns.lossless ? "" : ns.recipe);
     else printf("0 tokens\n");
 }
 
 /* Says why less was read than was found, and what to do. */
 static void explain_loss(const struct kvc_error *e) {
+    const int code = kvc_error_code(e);
     const char *advice = "an object cannot be read at present";
-    if (e->code == KVC_OK) advice = "what was found is not there any more";
-    else if (e->code == KVC_ERR_VERIFY)
+    if (code == KVC_OK) advice = "what was found is not there any more";
+    else if (code == KVC_ERR_VERIFY)
         advice = "objects without the right signature are not used; is the key file right?";
-    else if (e->code == KVC_ERR_UNSUPPORTED) advice = "a later kvc may read the object";
-    else if (e->code != KVC_ERR_MEMORY && e->code != KVC_ERR_IO)
+    else if (code == KVC_ERR_UNSUPPORTED) advice = "a later kvc may read the object";
+    else if (code != KVC_ERR_MEMORY && code != KVC_ERR_IO)
         advice = "the object is damaged, and taken out of the store; kvc-store put stores it again";
-    if (e->code) cli_error(e);
+    if (code) cli_error(e);
     cli_warn("%s", advice);
 }
 
@@ -198,11 +177,11 @@ static struct kvc_file *find_whole(struct store_tool *t, const struct store_name
     const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
     struct kvc_file *best = NULL;
     uint64_t most = 0, n;
-    struct kvc_error e;
     if (store_take_tokens(t)) return NULL;
     for (size_t i = 0; i < namespaces->n; i++) {
-        struct kvc_file *f = kvc_store_get_whole(namespaces->item[i], t->ids.id, t->ids.n, &o, &e);
-        if (!f && e.code) explain_loss(&e);
+        struct kvc_file *f = kvc_store_get_whole(namespaces->item[i], t->ids.id, t->ids.n, &o,
+                                                 t->e);
+        if (!f && kvc_error_code(t->e)) explain_loss(t->e);
         if (f) kvc_file_tokens(f, &n);
         if (f && n > most) {
             kvc_file_close(best);
@@ -232,16 +211,16 @@ static void print_whole(struct store_tool *t, const struct kvc_file *f,
 
 int store_find(struct store_tool *t) {
     struct store_namespaces namespaces;
-    struct kvc_store_hit *hit = NULL;
+    struct store_found found = {.hit = NULL};
     const struct kvc_store_namespace *ns = NULL;
     int status = store_take_namespaces(t, &namespaces);
-    if (!status) status = store_find_longest(t, &namespaces, &hit);
-    struct kvc_file *whole = !status && !hit ? find_whole(t, &namespaces, &ns) : NULL;
+    if (!status) status = store_find_longest(t, &namespaces, &found);
+    struct kvc_file *whole = !status && !found.hit ? find_whole(t, &namespaces, &ns) : NULL;
     if (whole) print_whole(t, whole, ns);
-    else if (!status) print_hit(t, hit);
-    if (!status && !hit && !whole) status = EXIT_DIFFER;
+    else if (!status) print_hit(t, &found);
+    if (!status && !found.hit && !whole) status = EXIT_DIFFER;
     kvc_file_close(whole);
-    kvc_store_hit_free(hit);
+    kvc_store_hit_free(found.hit);
     store_free_namespaces(&namespaces);
     return status;
 }
@@ -259,25 +238,30 @@ static int show_written(void *state, uint64_t done, uint64_t total) {
     return store_show(w->t, done, total ? total : w->expected);
 }
 
+/* Returns the bytes of all rows. */
+static uint64_t row_bytes(const struct kvc_file *f) {
+    struct kvc_tensor_info info = {.size = sizeof info};
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; !kvc_file_tensor(f, i, &info); i++) bytes += info.rows * info.row_bytes;
+    return bytes;
+}
+
 static int store_find_write_file(struct store_tool *t, const struct kvc_file *f) {
-    struct kvc_error e;
     struct cli_output out;
-    struct writing w = {.t = t};
+    struct writing w = {.t = t, .expected = row_bytes(f)};
     const struct kvc_write_options how = {.size = sizeof how,
                                           .progress = show_written,
                                           .progress_state = &w,
                                           .lossy_metadata = t->lossy_metadata,
                                           .no_verify = 1};
-    for (uint32_t i = 0; i < f->cache->n_tensors; i++)
-        w.expected += kvc_tensor_bytes(&f->cache->tensor[i]);
-    if (cli_output_open(&out, t->output, t->force, 0666, &e)) return store_trouble(&e);
+    if (cli_output_open(&out, t->output, t->force, 0666, t->e)) return store_trouble(t);
     cli_progress_start(&t->progress, t->output ? t->output : t->tokens, t->quiet);
     int status = t->to && strcmp(t->to, "kvc") != 0
-                     ? kvc_file_unpack(f, t->to, &how, cli_output_write, &out, &e)
-                     : kvc_file_pack(f, &how, cli_output_write, &out, &e);
+                     ? kvc_file_unpack(f, t->to, &how, cli_output_write, &out, t->e)
+                     : kvc_file_pack(f, &how, cli_output_write, &out, t->e);
     cli_progress_end(&t->progress);
-    status = cli_output_end(&out, status, &e);
-    return status ? store_trouble(&e) : EXIT_SAME;
+    status = cli_output_end(&out, status, t->e);
+    return status ? store_trouble(t) : EXIT_SAME;
 }
 
 /* Reads what was found. NULL: a message was printed. */
@@ -286,33 +270,33 @@ static struct kvc_file *read_hit(struct store_tool *t, struct kvc_store_hit *hit
                                              .timeout_us = 600000000,
                                              .progress = store_show,
                                              .progress_state = t};
-    const uint64_t chunk = hit->ns->chunk, found = hit->chunks * chunk;
-    struct kvc_error e;
+    const uint64_t found = store_hit_info(hit).tokens;
     cli_progress_start(&t->progress, t->store, t->quiet);
-    struct kvc_file *f = kvc_store_get(hit, &o, &e);
+    struct kvc_file *f = kvc_store_get(hit, &o, t->e);
     cli_progress_end(&t->progress);
-    const uint64_t read = f ? hit->chunks * chunk : 0;
+    const uint64_t read = f ? store_hit_info(hit).tokens : 0;
     if (read == found || (f && t->quiet)) return f;
-    explain_loss(&e);
+    explain_loss(t->e);
     cli_warn("%" PRIu64 " tokens were found, and %" PRIu64 " of them read", found, read);
     return f;
 }
 
 int store_get(struct store_tool *t) {
     struct store_namespaces namespaces;
-    struct kvc_store_hit *hit = NULL;
+    struct store_found found = {.hit = NULL};
     const struct kvc_store_namespace *ns = NULL;
+    struct kvc_file *f = NULL;
     int status = store_take_namespaces(t, &namespaces);
-    if (!status) status = store_find_longest(t, &namespaces, &hit);
-    struct kvc_file *f = status ? NULL : hit ? read_hit(t, hit) : find_whole(t, &namespaces, &ns);
-    if (!status && !hit && !f && !t->quiet)
+    if (!status) status = store_find_longest(t, &namespaces, &found);
+    if (!status) f = found.hit ? read_hit(t, found.hit) : find_whole(t, &namespaces, &ns);
+    if (!status && !found.hit && !f && !t->quiet)
         cli_warn("the store has no prefix of these tokens; kvc-store why says more");
     if (!status) status = f ? store_find_write_file(t, f) : EXIT_DIFFER;
-    if (f && !status && t->output && hit) print_hit(t, hit);
+    if (f && !status && t->output && found.hit) print_hit(t, &found);
     else if (f && !status && t->output) print_whole(t, f, ns);
-    else if (t->json) print_hit(t, NULL);
+    else if (t->json) print_hit(t, &(struct store_found){.hit = NULL});
     kvc_file_close(f);
-    kvc_store_hit_free(hit);
+    kvc_store_hit_free(found.hit);
     store_free_namespaces(&namespaces);
     return status;
 }

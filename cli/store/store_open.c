@@ -1,84 +1,84 @@
-/* store_open.c: opens the store and the files of a command, and says what it makes. Not for what a
- * store's text means (formats/store/url.h). */
+/* store_open.c: opens the store and the files of a command, and says what it makes; its progress.
+ * Not for what a store's text means (kvc_store.h). */
 #include "cli/store/store_tool.h"
-#include "formats/store/dir/dir.h"
-#include "formats/store/store.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-int store_trouble(const struct kvc_error *e) {
-    cli_error(e);
+int store_trouble(const struct store_tool *t) {
+    cli_error(t->e);
     return EXIT_TROUBLE;
 }
 
 struct kvc_file *store_open_file(struct store_tool *t, const char *path) {
-    struct kvc_error e;
     const struct cli_input *in = &t->input;
     struct kvc_open_options o = in->open;
     o.size = sizeof o;
     o.set = in->settings.n ? in->settings.item : NULL;
-    struct kvc_file *f = kvc_file_open(path, &o, &e);
-    if (!f) store_trouble(&e);
+    struct kvc_file *f = kvc_file_open(path, &o, t->e);
+    if (!f) store_trouble(t);
     return f;
 }
 
-/* Returns 1 if a folder is a store. */
-static int is_store(const char *folder) {
-    char path[4096];
-    return snprintf(path, sizeof path, "%s/" KVC_CONF_NAME, folder) < (int)sizeof path &&
-           cli_output_exists(path);
+int store_show(void *state, uint64_t done, uint64_t total) {
+    struct store_tool *t = state;
+    cli_progress_show(&t->progress, done, total);
+    return 0;
 }
 
-/* Finds the directories of a chain that are no stores. Returns how many tiers there are, -1 with
- * *e; bit i of *missing is tier i. */
-static int find_missing(const char *store, uint32_t *missing, struct kvc_error *e) {
-    struct kvc_url url;
-    char **list = NULL;
-    const int n = kvc_url_split(store, &list, e);
-    int status = n < 0 ? -1 : 0;
-    *missing = 0;
-    if (n > KVC_MAX_TIERS)
-        status = kvc_fail(e, KVC_ERR_USAGE, "a store has at most %d tiers", KVC_MAX_TIERS);
-    for (int i = 0; i < n && !status; i++) {
-        if ((status = kvc_url_parse(&url, list[i], e)) != 0) break;
-        if (strcmp(url.scheme, "dir") == 0 && !is_store(url.place)) *missing |= UINT32_C(1) << i;
-        kvc_url_free(&url);
-    }
-    free(list);
-    return status ? -1 : n;
+kvc_progress_fn *store_progress(struct store_tool *t, const char *name) {
+    cli_progress_start(&t->progress, name, t->quiet);
+    return t->progress.on ? store_show : NULL;
 }
 
-int store_is_new(struct store_tool *t) {
-    struct kvc_error e;
-    uint32_t missing;
-    if (find_missing(t->store, &missing, &e) < 0 ||
-        (missing && kvc_store_check(t->store, &t->open, &e))) {
-        store_trouble(&e);
-        return -1;
-    }
-    return missing != 0;
+/* --- stores --- */
+
+static int is_unmade(struct kvc_store *s, unsigned tier) {
+    struct kvc_store_tier_info info = {.size = sizeof info};
+    return !kvc_store_describe_tier(s, tier, 0, &info, NULL) && !info.exists;
 }
 
-int store_refuse_new(const struct store_tool *t) {
-    struct kvc_url url;
-    struct kvc_error e;
-    char **list = NULL;
-    const int n = kvc_url_split(t->store, &list, &e);
-    int refused = 0;
-    for (int i = 0; i < n && !refused; i++) {
-        if (kvc_url_parse(&url, list[i], &e)) continue;
-        refused = strcmp(url.scheme, "dir") == 0 && !is_store(url.place);
-        if (refused)
-            cli_warn("%s: there is no %s; kvc-store init makes a store", url.place,
-                     cli_folder_exists(url.place) ? "store in this folder" : "such folder");
-        kvc_url_free(&url);
+int store_open(struct store_tool *t) {
+    if (!(t->s = kvc_store_open(t->store, &t->open, t->e))) return store_trouble(t);
+    t->unmade = 0;
+    for (unsigned i = 0; i < kvc_store_tiers(t->s); i++) t->unmade |= is_unmade(t->s, i);
+    return EXIT_SAME;
+}
+
+int store_refuse_unmade(struct store_tool *t) {
+    struct kvc_store_tier_info info = {.size = sizeof info};
+    for (unsigned i = 0; i < kvc_store_tiers(t->s); i++) {
+        if (kvc_store_describe_tier(t->s, i, 0, &info, t->e)) return store_trouble(t);
+        if (info.exists) continue;
+        cli_warn("%s: there is no %s; kvc-store init makes a store", info.folder,
+                 cli_folder_exists(info.folder) ? "store in this folder" : "such folder");
+        break;
     }
-    free(list);
     return EXIT_TROUBLE;
 }
 
-/* init KEY=VALUE: the limits become options of the directory's URL. */
+/* Says that a directory was made. */
+static void say_made(struct kvc_store *s, unsigned tier) {
+    struct kvc_store_tier_info info = {.size = sizeof info};
+    char size[32];
+    if (kvc_store_describe_tier(s, tier, INT64_MAX / 2, &info, NULL)) return;
+    cli_size_text((uint64_t)info.limit, size);
+    cli_warn("%s: made a store %s%s; kvc-store config max-size=SIZE changes the limit", info.folder,
+             info.limit < 0 ? "without a limit" : "of up to ", info.limit < 0 ? "" : size);
+}
+
+int store_make(struct store_tool *t, struct kvc_store *s) {
+    uint32_t unmade = 0;
+    for (unsigned i = 0; i < kvc_store_tiers(s); i++) unmade |= (uint32_t)is_unmade(s, i) << i;
+    if (kvc_store_make(s, t->e)) return store_trouble(t);
+    for (unsigned i = 0; i < kvc_store_tiers(s) && !t->quiet; i++)
+        if (unmade >> i & 1) say_made(s, i);
+    return EXIT_SAME;
+}
+
+/* --- init --- */
+
+/* Returns the store's text with limits, KEY=VALUE, as options of the directory. */
 static char *url_with_limits(const struct store_tool *t) {
     size_t size = strlen(t->store) + 2;
     for (int i = 0; i < t->n; i++) size += 3 * strlen(t->operand[i]) + 1;
@@ -95,47 +95,17 @@ static char *url_with_limits(const struct store_tool *t) {
     return url;
 }
 
-/* Refuses limits that would not be those of one directory. */
-static int check_limits(const struct store_tool *t) {
-    struct kvc_error e;
-    char **list = NULL;
-    const int tiers = t->n ? kvc_url_split(t->store, &list, &e) : 1;
-    if (tiers < 0) return store_trouble(&e);
-    free(list);
-    if (tiers > 1)
+int store_open_limited(struct store_tool *t) {
+    t->unmade = 0; /* it is made by the caller */
+    if (!t->n) return EXIT_SAME;
+    if (kvc_store_tiers(t->s) > 1)
         return cli_usage("init takes limits of one directory: make each store by itself");
     for (int i = 0; i < t->n; i++)
         if (!strchr(t->operand[i], '=')) return cli_usage("'%s' is not KEY=VALUE", t->operand[i]);
-    return EXIT_SAME;
-}
-
-struct kvc_store *store_open_tiers(struct store_tool *t, const char *tiers) {
-    struct kvc_error e;
-    uint32_t missing = 0;
-    char size[32];
-    if (find_missing(tiers, &missing, &e) < 0) missing = 0; /* opening it says what is wrong */
-    struct kvc_store *s = kvc_store_open(tiers, &t->open, &e);
-    if (!s) store_trouble(&e);
-    for (unsigned i = 0; s && i < s->n_tiers && !t->quiet; i++) {
-        const struct kvc_dir *d = missing >> i & 1 ? (const struct kvc_dir *)s->tier[i].tier : NULL;
-        if (!d) continue;
-        const uint64_t limit = d->root.conf->max_size;
-        cli_size_text(limit, size);
-        cli_warn("%s: made a store %s%s; kvc-store config max-size=SIZE changes the limit",
-                 d->root.path, limit ? "of up to " : "without a limit", limit ? size : "");
-    }
-    return s;
-}
-
-int store_open(struct store_tool *t, int with_limits) {
-    struct kvc_error e;
-    if (!with_limits)
-        return (t->s = store_open_tiers(t, t->store)) != NULL ? EXIT_SAME : EXIT_TROUBLE;
-    const int status = check_limits(t);
-    if (status) return status;
     char *url = url_with_limits(t);
-    if (!url) return EXIT_TROUBLE;
-    t->s = kvc_store_open(url, &t->open, &e);
+    kvc_store_close(t->s);
+    t->s = url ? kvc_store_open(url, &t->open, t->e) : NULL;
+    if (!url) cli_no_memory(t->e, "a store");
     free(url);
-    return t->s ? EXIT_SAME : store_trouble(&e);
+    return t->s ? EXIT_SAME : store_trouble(t);
 }

@@ -1,7 +1,6 @@
 /* store_put.c: kvc-store put. */
 #include "cli/store/store_tool.h"
 #include "cli/text.h"
-#include "formats/store/store.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -41,86 +40,82 @@ static void report_put(struct store_tool *t, const char *path, const struct kvc_
 /* Refuses a cache of which nothing would be stored. Sets *whole to the tokens that can be. Before a
  * store is made, a recipe is tried. */
 static int check_put(struct store_tool *t, const char *path, struct kvc_file *f,
-                     struct kvc_store_namespace *ns, uint64_t *whole, struct kvc_error *e) {
-    const uint64_t chunk = kvc_store_namespace_chunk(ns);
-    size_t chunks;
+                     struct kvc_store_namespace *ns, uint64_t *whole) {
     uint64_t n;
-    if (kvc_put_check(ns, f, &chunks, whole, e)) return EXIT_TROUBLE;
-    if (!t->s && t->of_namespace.recipe && (chunks || *whole) && kvc_put_try(ns, f, *whole, e))
+    if (kvc_store_put_check(ns, f, t->unmade && t->of_namespace.recipe, whole, t->e))
         return EXIT_TROUBLE;
     if (*whole) return EXIT_SAME;
-    *whole = chunks * chunk;
-    if (chunks) return EXIT_SAME;
     kvc_file_tokens(f, &n);
     cli_warn("%s: %" PRIu64 " tokens are less than a chunk of %" PRIu64 ": nothing is stored%s",
-             path, n, chunk, n < 256 ? "" : "; --chunk makes chunks smaller");
+             path, n, kvc_store_namespace_chunk(ns),
+             n < 256 ? "" : "; --chunk makes chunks smaller");
     return EXIT_DIFFER;
 }
 
 /* Says why the store has no more chunks of what was put. */
-static void explain_put(struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                        char *text, size_t size) {
+static void explain_put(struct store_tool *t, struct kvc_store_namespace *ns, const int32_t *tokens,
+                        uint64_t n, char *text, size_t size) {
     const struct kvc_store_find_options o = {.size = sizeof o, .timeout_us = 30000000};
     struct kvc_store_hit *hit = kvc_store_find(ns, tokens, n, &o, NULL);
-    if (hit && hit->chunks * ns->chunk < hit->asked)
-        store_explain(ns->store, &hit->object[hit->chunks], text, size);
+    if (hit) store_explain(t, hit, text, size);
     kvc_store_hit_free(hit);
 }
 
 /* Puts an open cache, and asks the store what it has of it then: tiers may refuse chunks, or fail.
  */
 static int put_file(struct store_tool *t, const char *path, struct kvc_file *f,
-                    struct kvc_store_namespace *ns, uint64_t whole, struct kvc_error *e) {
+                    struct kvc_store_namespace *ns, uint64_t whole) {
     const struct kvc_store_put_options o = {.size = sizeof o,
                                             .wait = 1,
                                             .seconds = t->seconds,
                                             .pin = t->pin,
                                             .progress = store_show,
                                             .progress_state = t};
-    const uint64_t refused = t->s->count[KVC_COUNT_REFUSED];
+    const uint64_t refused = kvc_store_counter(t->s, "refused_objects");
     char reason[512] = "";
     uint64_t n = 0;
     const int32_t *tokens = kvc_file_tokens(f, &n);
     cli_progress_start(&t->progress, path, t->quiet);
-    const int failed = kvc_store_put(ns, f, &o, e);
+    const int failed = kvc_store_put(ns, f, &o, t->e);
     cli_progress_end(&t->progress);
     if (failed) return EXIT_TROUBLE;
     const uint64_t there = tokens_there(ns, tokens, n);
     report_put(t, path, ns, n, there);
     if (there >= whole) return EXIT_SAME;
-    if (kvc_error_code(e)) cli_error(e);
-    else if (t->s->count[KVC_COUNT_REFUSED] > refused)
+    if (kvc_error_code(t->e)) cli_error(t->e);
+    else if (kvc_store_counter(t->s, "refused_objects") > refused)
         snprintf(reason, sizeof reason,
                  "refused: a directory at its limit expects fewer hits of the next chunk than of "
                  "what it has; "
                  "put it again, or raise max-size by kvc-store config");
-    else explain_put(ns, tokens, n, reason, sizeof reason);
+    else explain_put(t, ns, tokens, n, reason, sizeof reason);
     cli_warn("%s: of %" PRIu64 " tokens in whole chunks the store has %" PRIu64 "%s%s", path, whole,
              there, *reason ? "; then: " : "", reason);
     return EXIT_DIFFER;
 }
 
-/* Puts a file. A store that does not exist is made once there is something to put. Returns an exit
- * status; -1: the store cannot be opened, and a message was printed. */
+/* Makes the store before the first file is put. Returns an exit status; -1: it cannot be made, and
+ * a message was printed. */
+static int make_once(struct store_tool *t) {
+    if (!t->unmade) return EXIT_SAME;
+    if (store_make(t, t->s)) return -1;
+    t->unmade = 0;
+    return EXIT_SAME;
+}
+
+/* Puts a file. A store that does not exist is made once there is something to put. Returns as
+ * make_once() does. */
 static int put_one(struct store_tool *t, const char *path) {
-    struct kvc_error e = {.code = KVC_OK};
     uint64_t whole;
     struct kvc_file *f = store_open_file(t, path);
     if (!f) return EXIT_TROUBLE;
-    struct kvc_store_namespace *ns = kvc_store_namespace_like(t->s, f, &t->of_namespace, &e);
-    int status = ns ? check_put(t, path, f, ns, &whole, &e) : EXIT_TROUBLE;
-    if (!status && !t->s && store_open(t, 0)) {
-        kvc_store_namespace_close(ns);
-        kvc_file_close(f);
-        return -1;
-    }
-    if (!status) {
-        ns->store = t->s;
-        status = put_file(t, path, f, ns, whole, &e);
-    }
+    struct kvc_store_namespace *ns = kvc_store_namespace_like(t->s, f, &t->of_namespace, t->e);
+    int status = ns ? check_put(t, path, f, ns, &whole) : EXIT_TROUBLE;
+    if (!status) status = make_once(t);
+    if (!status) status = put_file(t, path, f, ns, whole);
     if (status == EXIT_TROUBLE) {
-        kvc_error_about(&e, path);
-        store_trouble(&e);
+        kvc_error_about(t->e, path);
+        store_trouble(t);
     }
     kvc_store_namespace_close(ns);
     kvc_file_close(f);

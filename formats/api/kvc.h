@@ -166,6 +166,14 @@ KVC_API struct kvc_file *kvc_file_open_memory(const void *data, size_t size,
                                               const struct kvc_open_options *options,
                                               struct kvc_error *e);
 
+/* What stands at a position beside its token: the hash of an image, of embeddings, or the program's
+ * own. */
+struct kvc_prefix_extra {
+    uint64_t position;
+    unsigned tag; /* 1 media, 2 embeddings, 3 the user's own */
+    const void *bytes;
+    size_t size;
+};
 /* A selection of tokens and layers. */
 struct kvc_part_options {
     size_t size;           /* of this struct */
@@ -176,6 +184,12 @@ struct kvc_part_options {
     int whole; /* of a file opened as damaged: narrow the selection to the longest run of positions,
                 * from its first one on, that is whole in all its layers; an error where nothing is
                 * left */
+    /* What its metadata are to say: extras in the place of f's; the name of a cache in a store,
+     * store.name. NULL and 0: as those of f. */
+    const struct kvc_prefix_extra *extras;
+    size_t n_extras;
+    const void *store_name;
+    size_t store_name_bytes;
 };
 /* Returns a handle of some tokens or layers of f, which must stay open. Nothing is copied. Refuses
  * positions that a window, state or snapshot part does not have. Such a handle can be
@@ -206,6 +220,7 @@ struct kvc_join_options {
     uint64_t n_token_ids;
     kvc_note_fn *note;
     void *note_state;
+    const char *name; /* for messages; NULL: by the names of the files */
 };
 KVC_API struct kvc_file *kvc_file_join_by(const struct kvc_file *const *files, size_t n,
                                           const struct kvc_join_options *options,
@@ -215,6 +230,12 @@ KVC_API struct kvc_file *kvc_file_join_by(const struct kvc_file *const *files, s
 KVC_API struct kvc_file *kvc_file_shard(const struct kvc_file *f, uint32_t rank, uint32_t ranks,
                                         struct kvc_error *e);
 KVC_API void kvc_file_close(struct kvc_file *f); /* kvc_file_close(NULL) is legal */
+/* Gives a handle what it reads from, as the bytes of kvc_file_open_memory(): release(owned) is
+ * called at the end of kvc_file_close(). Once for a handle. */
+KVC_API void kvc_file_own(struct kvc_file *f, void *owned, void (*release)(void *owned));
+/* Gives a .kvc the profile that it was packed with, open as long as the file, before rows are read.
+ */
+KVC_API void kvc_file_give_profile(struct kvc_file *f, struct kvc_profile *p);
 
 KVC_API const char *kvc_file_format(const struct kvc_file *f); /* "kvc", "llama", ... */
 /* Where a file came from. Texts belong to it. */
@@ -281,6 +302,12 @@ KVC_API int kvc_file_read(const struct kvc_file *f, uint32_t tensor, uint64_t fi
 /* Reads everything and verifies every hash and digest of a .kvc; other formats have none and give
  * 0. threads 0: one per core. */
 KVC_API int kvc_file_check(const struct kvc_file *f, unsigned threads, struct kvc_error *e);
+/* Verifies every hash of a .kvc, and decodes nothing. Bytes of kvc_file_open_memory() must not
+ * change afterwards: they are not hashed again when rows are read. */
+KVC_API int kvc_file_check_hashes(const struct kvc_file *f, struct kvc_error *e);
+/* Refuses a cache whose rows may be those of other tokens than its ids, or of none: padding, zeros.
+ */
+KVC_API int kvc_file_check_rows(const struct kvc_file *f, struct kvc_error *e);
 /* Checks an open file in the place of kvc_file_check(). */
 typedef int kvc_check_fn(void *state, const struct kvc_file *f, struct kvc_error *e);
 struct kvc_check_options {
@@ -693,6 +720,9 @@ KVC_API int kvc_file_target(const struct kvc_file *f, const char *format,
 /* Opens a profile once for many files, which several threads may pack and open with it. Files hold
  * what they use: it may be closed while they are open. */
 KVC_API struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e);
+/* The same of its bytes, which are copied. */
+KVC_API struct kvc_profile *kvc_shared_profile_open_memory(const void *data, size_t size,
+                                                           struct kvc_error *e);
 /* kvc_shared_profile_close(NULL) is legal */
 KVC_API void kvc_shared_profile_close(struct kvc_profile *p);
 /* Returns the profile, of those in the folders where profiles stay to be had (kvc-profile(5)), with
@@ -701,6 +731,9 @@ KVC_API void kvc_shared_profile_close(struct kvc_profile *p);
  * error: there is none, or the recipe takes none. */
 KVC_API struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
                                                       const struct kvc_write_options *options);
+/* Opens the profile of this hash, from these folders; `model`, its name, is for the message. */
+KVC_API struct kvc_profile *kvc_shared_profile_find(const uint8_t sha256[32], const char *model,
+                                                    struct kvc_error *e);
 /* Returns 1 if readers of the .kvc at `path` (NULL: of bytes in no folder) find the profile without
  * being told of it. Otherwise 0, and `command` gets a command of the shell that puts the file of
  * the profile where they do; "" if there is none. */
@@ -713,6 +746,8 @@ struct kvc_profile_info {
     const char *metric; /* "fisher", "query", "covariance" */
     int predicts;       /* layers from others: the default recipe uses it */
     const char *path;   /* of its file */
+    const void *data;   /* its file, which belongs to it */
+    size_t bytes;
 };
 KVC_API int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_info *info);
 
@@ -744,6 +779,78 @@ struct kvc_learning_info {
     int knows_rope;  /* of all caches; without, K is learnt as it is rotated */
 };
 KVC_API int kvc_learning_describe(const struct kvc_learning *l, struct kvc_learning_info *info);
+
+/* --- prefixes and namespaces, for stores of caches --- */
+
+#define KVC_PREFIX_TOKENS 256 /* of a run, which has a key (kvc.5, "Prefix keys") */
+#define KVC_KEY_BYTES 32
+#define KVC_IDENTITY_BYTES 128 /* of the text of kvc_model_identity() */
+
+/* Which prefix a cache holds. Pointers belong to the file. */
+struct kvc_prefix_info {
+    size_t size;           /* of this struct; set by the caller */
+    uint64_t first;        /* position of its first token id */
+    uint64_t end;          /* the position after its last row */
+    const uint8_t *parent; /* the key at `first`; NULL: it begins at 0, or the key is unknown */
+    const uint8_t *keys;   /* of its runs, KVC_KEY_BYTES each */
+    uint64_t n_keys;
+    int can_be_cut;         /* no layer keeps a window or a state */
+    int is_complete;        /* every layer has rows of exactly the tokens that it has ids of */
+    const void *name;       /* in a store (store.name); NULL: none */
+    size_t name_bytes;      /* of it */
+    const uint8_t *profile; /* SHA-256 of a profile that decoding needs and that is missing; NULL */
+};
+KVC_API int kvc_file_prefix(const struct kvc_file *f, struct kvc_prefix_info *info);
+/* Refuses a cache whose keys do not follow from its parent, tokens and extras. */
+KVC_API int kvc_file_check_prefix(const struct kvc_file *f, struct kvc_error *e);
+/* Writes the n / KVC_PREFIX_TOKENS keys of tokens from position 0 on, after an identity. `start`
+ * (NULL: nobody asks) gets the key before the first run. */
+KVC_API int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n,
+                             const struct kvc_prefix_extra *extras, size_t n_extras, uint8_t *start,
+                             uint8_t *keys, struct kvc_error *e);
+/* The same of the first n tokens of a file, with its extras. */
+KVC_API int kvc_file_prefix_chain(const struct kvc_file *f, const char *identity, uint64_t n,
+                                  uint8_t *keys, struct kvc_error *e);
+
+/* A namespace: all facts, beside the tokens, by which a cache can stand for another one (kvc.5,
+ * "Namespace"). */
+struct kvc_namespace_facts {
+    size_t size;               /* of this struct; set by the caller */
+    uint8_t ns[KVC_KEY_BYTES]; /* the hash of the facts */
+    char identity[KVC_IDENTITY_BYTES];
+    char fidelity[2048]; /* "lossless", or the recipe that the values went through */
+    uint8_t tenant[KVC_KEY_BYTES];
+    int has_tenant;
+    uint64_t chunk;    /* tokens of a store's object */
+    int lossless;      /* the recipe that caches are packed with loses nothing */
+    char recipe[2048]; /* its text, with the step that packing finds; "": none was given */
+};
+struct kvc_namespace_options {
+    size_t size;                        /* of this struct */
+    const char *recipe;                 /* that caches are packed with; NULL: a lossless one */
+    struct kvc_profile *shared_profile; /* that it packs with; NULL: none */
+    uint64_t chunk;                     /* 0: by the size of a token, 256 to 1024 */
+    const uint8_t *tenant;              /* KVC_KEY_BYTES of a secret; NULL: none */
+};
+#define KVC_NAMESPACE_TEXT 65536 /* bytes of the text of a namespace, at most */
+/* Returns the facts of the namespace of f, once it is packed, as text that a store keeps, a line
+ * each; the caller frees it with free(). f needs no tokens and no rows. */
+KVC_API char *kvc_namespace_of(const struct kvc_file *f,
+                               const struct kvc_namespace_options *options,
+                               struct kvc_namespace_facts *facts, struct kvc_error *e);
+/* Reads such a text, and computes the namespace of what it says. */
+KVC_API int kvc_namespace_read(const char *text, size_t size, struct kvc_namespace_facts *facts,
+                               struct kvc_error *e);
+/* Finds what two such texts differ in, from *at on, which begins with 0. Writes "dtype (bf16 here,
+ * f16 there)". Returns 0 when there is nothing more. */
+KVC_API int kvc_namespace_differ(const char *here, const char *there, size_t *at, char *text,
+                                 size_t size);
+/* Computes the namespace of a .kvc as it is. `tenant` as above. */
+KVC_API int kvc_file_namespace(const struct kvc_file *f, uint64_t chunk, const uint8_t *tenant,
+                               uint8_t ns[KVC_KEY_BYTES], struct kvc_error *e);
+/* Returns 1 if values that a recipe coded are of a fidelity: a step that packing finds is no
+ * difference. */
+KVC_API int kvc_recipe_has_fidelity(const char *recipe, const char *fidelity);
 
 /* --- what this library knows, for help texts and lists --- */
 

@@ -3,6 +3,7 @@
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"
+#include "formats/cache/rows.h"
 #include "formats/container/container.h"
 
 #include <inttypes.h>
@@ -118,4 +119,16 @@ int kvc_check(const char *path, const struct kvc_open_options *options,
     if (report && kvc_sized_give(report, &own, sizeof own, "kvc_check_report", e)) status = -1;
     if (!report) kvc_file_close(own.damaged);
     return status;
+}
+
+int kvc_file_check_hashes(const struct kvc_file *f, struct kvc_error *e) {
+    if (!kvc_cache_is_container(f->cache)) return 0;
+    return kvc_container_check_hashes(f->cache, e);
+}
+
+int kvc_file_check_rows(const struct kvc_file *f, struct kvc_error *e) {
+    struct kvc_rows rows;
+    if (kvc_rows_look(&rows, f->cache, e) || kvc_rows_refuse(&rows, e))
+        return kvc_error_prefix(e, f->name);
+    return 0;
 }

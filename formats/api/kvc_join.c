@@ -13,9 +13,10 @@
 
 /* Names joined files "a.bin and 2 more", and adds their sizes. */
 static int join_describe(struct kvc_file *f, const struct kvc_file *const *files, size_t n,
-                         struct kvc_error *e) {
-    const int length = n > 1 ? asprintf(&f->joined_name, "%s and %zu more", files[0]->name, n - 1)
-                             : asprintf(&f->joined_name, "%s", files[0]->name);
+                         const char *name, struct kvc_error *e) {
+    const int length = name    ? asprintf(&f->joined_name, "%s", name)
+                       : n > 1 ? asprintf(&f->joined_name, "%s and %zu more", files[0]->name, n - 1)
+                               : asprintf(&f->joined_name, "%s", files[0]->name);
     f->joined = kvc_alloc(n, sizeof *f->joined);
     if (length < 0) f->joined_name = NULL;
     if (length < 0 || !f->joined) return kvc_fail_memory(e, "files");
@@ -97,7 +98,7 @@ struct kvc_file *kvc_file_join_by(const struct kvc_file *const *files, size_t n,
         return NULL;
     }
     struct kvc_file *f = calloc(1, sizeof *f);
-    if (f && !join_describe(f, files, n, e) && !join(f, &o, e)) return f;
+    if (f && !join_describe(f, files, n, o.name, e) && !join(f, &o, e)) return f;
     if (!f) kvc_fail_memory(e, "a file");
     kvc_file_close(f);
     return NULL;

@@ -3,7 +3,9 @@
 #include "formats/api/kvc.h"
 
 #include "formats/api/kvc_file.h"
+#include "formats/api/prefix_extras_given.h"
 #include "formats/api/sized.h"
+#include "formats/cache/keys.h"
 #include "formats/cache/prefix.h"
 #include "formats/cache/view.h"
 #include "formats/container/container.h"
@@ -225,6 +227,15 @@ struct kvc_file *kvc_file_view(const struct kvc_file *f, struct kvc_error *e) {
     return view;
 }
 
+/* Writes what a selection's metadata are to say. */
+static int give_metadata(struct kvc_file *view, const struct kvc_part_options *o,
+                         struct kvc_error *e) {
+    struct kvc_meta *meta = &view->opened.cache->meta;
+    if (o->n_extras && kvc_extras_given(meta, o->extras, o->n_extras, e)) return -1;
+    if (!o->store_name) return 0;
+    return kvc_meta_set_bytes(meta, KVC_KEY_STORE_NAME, o->store_name, o->store_name_bytes, e);
+}
+
 struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part_options *part,
                                  struct kvc_error *e) {
     struct kvc_part_options o;
@@ -239,10 +250,21 @@ struct kvc_file *kvc_file_select(const struct kvc_file *f, const struct kvc_part
     if (o.whole && narrow(f, &selection, e)) return NULL;
     struct kvc_file *view = kvc_file_view(f, e);
     if (!view) return NULL;
-    if ((view->cache = view->opened.cache = kvc_view_select(f->cache, &selection, e))) return view;
+    if ((view->cache = view->opened.cache = kvc_view_select(f->cache, &selection, e)) &&
+        !give_metadata(view, &o, e))
+        return view;
     kvc_error_prefix(e, f->name);
     kvc_file_close(view);
     return NULL;
+}
+
+void kvc_file_own(struct kvc_file *f, void *owned, void (*release)(void *owned)) {
+    f->owned = owned;
+    f->free_owned = release;
+}
+
+void kvc_file_give_profile(struct kvc_file *f, struct kvc_profile *p) {
+    kvc_container_set_profile(f->opened.cache, &(struct kvc_profile_places){.open = p});
 }
 
 void kvc_file_close(struct kvc_file *f) {

@@ -19,6 +19,11 @@ struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *
     return kvc_given_profile(path, e);
 }
 
+struct kvc_profile *kvc_shared_profile_open_memory(const void *data, size_t size,
+                                                   struct kvc_error *e) {
+    return kvc_profile_open_memory(data, size, e);
+}
+
 void kvc_shared_profile_close(struct kvc_profile *p) {
     kvc_profile_free(p);
 }
@@ -32,6 +37,7 @@ int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_
                                    .predicts = kvc_profile_predicts(p),
                                    .path = kvc_profile_path(p)};
     memcpy(own.sha256, kvc_profile_sha256(p), sizeof own.sha256);
+    own.data = kvc_profile_bytes(p, &own.bytes);
     return kvc_sized_give(info, &own, sizeof own, "kvc_profile_info", NULL);
 }
 
@@ -45,6 +51,11 @@ struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
         kvc_recipe_parse(o.recipe, &recipe, NULL) || !kvc_recipe_profile_need(&recipe, 1))
         return NULL;
     return kvc_profile_choose(f->cache, &recipe, o.dequantize, o.threads);
+}
+
+struct kvc_profile *kvc_shared_profile_find(const uint8_t sha256[32], const char *model,
+                                            struct kvc_error *e) {
+    return kvc_profile_find(sha256, model, &(struct kvc_profile_places){.given = NULL}, e);
 }
 
 int kvc_shared_profile_kept(const struct kvc_profile *p, const char *path, char *command,

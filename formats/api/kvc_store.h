@@ -43,12 +43,18 @@ struct kvc_store_options {
     const char *key_file;
     /* folder of kvc_store_redis.so and kvc_store_s3.so; NULL: where kvc was installed */
     const char *backends;
+    /* 1: all of the text is checked, and nothing is made or connected before kvc_store_make().
+     * Until then only kvc_store_describe_tier() without a timeout, kvc_store_namespace_like(),
+     * kvc_store_put_check() and kvc_store_close() may be called. */
+    int unmade;
 };
 /* Opens a chain of tiers, the fastest first:
  * "dir:/var/cache/kvc,redis://h1,h2,s3://bucket/prefix". Directories that do not exist are made,
  * once all of the text is checked. kvc-store(1) lists the options of each tier. */
 KVC_STORE_API struct kvc_store *
 kvc_store_open(const char *tiers, const struct kvc_store_options *options, struct kvc_error *e);
+/* Makes the directories of a store that was opened `unmade`, and connects it. */
+KVC_STORE_API int kvc_store_make(struct kvc_store *s, struct kvc_error *e);
 /* Ends what is under way, without writing what waits: kvc_store_flush() does. kvc_store_close(NULL)
  * is legal. */
 KVC_STORE_API void kvc_store_close(struct kvc_store *s);
@@ -83,21 +89,33 @@ KVC_STORE_API void kvc_store_namespace_close(struct kvc_store_namespace *ns); /*
 KVC_STORE_API const char *kvc_store_namespace_name(const struct kvc_store_namespace *ns);
 KVC_STORE_API const char *kvc_store_namespace_facts(const struct kvc_store_namespace *ns);
 KVC_STORE_API uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns);
+/* Texts belong to the namespace. */
+struct kvc_store_namespace_info {
+    size_t size;          /* of this struct; set by the caller */
+    int lossless;         /* its values are those of their sources */
+    const char *fidelity; /* "lossless", or the recipe that its values went through */
+    const char *recipe;   /* that chunks are packed with; NULL: split */
+};
+KVC_STORE_API int kvc_store_namespace_describe(const struct kvc_store_namespace *ns,
+                                               struct kvc_store_namespace_info *info);
+/* Finds what the facts of two namespaces differ in, from *at on, which begins with 0. Writes
+ * "dtype (bf16 here, f16 there)". Returns 0 when there is nothing more. */
+KVC_STORE_API int kvc_store_namespace_differ(const struct kvc_store_namespace *here,
+                                             const struct kvc_store_namespace *there, size_t *at,
+                                             char *text, size_t size);
+/* Names of namespaces: 64 hex digits and a NUL. */
+typedef char kvc_store_namespace_text[65];
+/* Lists the namespaces of a store in the order of their names, which the caller frees with free().
+ * -1 if a tier could not be listed: the names are those of the tiers before it. */
+KVC_STORE_API int kvc_store_namespaces(struct kvc_store *s, kvc_store_namespace_text **names,
+                                       size_t *n, struct kvc_error *e);
 
 /* --- finding and loading --- */
 
-/* What stands at a position beside its token: the hash of an image, of embeddings, or the program's
- * own. */
-struct kvc_store_extra {
-    uint64_t position;
-    unsigned tag; /* 1 media, 2 embeddings, 3 the user's own */
-    const void *bytes;
-    size_t size;
-};
 struct kvc_store_find_options {
-    size_t size;                          /* of this struct */
-    int64_t timeout_us;                   /* 0: the store's */
-    const struct kvc_store_extra *extras; /* ascending by position */
+    size_t size;                           /* of this struct */
+    int64_t timeout_us;                    /* 0: the store's */
+    const struct kvc_prefix_extra *extras; /* ascending by position */
     size_t n_extras;
 };
 /* Finds the longest prefix of n tokens that the store has, in whole chunks. The tokens are copied.
@@ -120,6 +138,11 @@ struct kvc_store_hit_info {
 };
 KVC_STORE_API int kvc_store_hit_info(const struct kvc_store_hit *hit,
                                      struct kvc_store_hit_info *info);
+/* Room for the name of an object, which consists of hex digits, '-', '.' and a word. */
+#define KVC_STORE_OBJECT_NAME 96
+/* Names the first chunk that was looked for and not found. Returns 0 if all were found. */
+KVC_STORE_API int kvc_store_hit_next(const struct kvc_store_hit *hit,
+                                     char name[KVC_STORE_OBJECT_NAME]);
 
 struct kvc_store_load_options {
     size_t size;         /* of this struct */
@@ -171,7 +194,7 @@ struct kvc_store_put_options {
     int pin;
     /* to compute it anew, relative to other prefixes of its size; 0: 1 */
     double cost;
-    const struct kvc_store_extra *extras; /* as for kvc_store_find(); else those of f count */
+    const struct kvc_prefix_extra *extras; /* as for kvc_store_find(); else those of f count */
     size_t n_extras;
     /* Is called once, from another thread, when f and what it reads from are not needed any more.
      * NULL: the call waits for that moment. */
@@ -193,6 +216,11 @@ struct kvc_store_put_options {
  * and a tier failed, *e tells why after 0 too; kvc_store_find() tells what is there. */
 KVC_STORE_API int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
                                 const struct kvc_store_put_options *options, struct kvc_error *e);
+/* Refuses a cache that kvc_store_put() would refuse. *tokens gets how many it would store: 0 if
+ * they are less than a chunk. With `try_recipe` a first object is packed too, and not kept: a
+ * recipe may refuse the cache. */
+KVC_STORE_API int kvc_store_put_check(struct kvc_store_namespace *ns, struct kvc_file *f,
+                                      int try_recipe, uint64_t *tokens, struct kvc_error *e);
 /* Waits until everything that was put is stored. Returns 0, or -1 after `timeout_us` (0: waits
  * without a limit). */
 KVC_STORE_API int kvc_store_flush(struct kvc_store *s, int64_t timeout_us);
@@ -280,8 +308,8 @@ KVC_STORE_API int kvc_store_poll(struct kvc_store *s, struct kvc_store_event *ev
 KVC_STORE_API int64_t kvc_store_drop(struct kvc_store_namespace *ns, struct kvc_error *e);
 
 struct kvc_store_drop_options {
-    size_t size;                          /* of this struct */
-    const struct kvc_store_extra *extras; /* as for kvc_store_find() */
+    size_t size;                           /* of this struct */
+    const struct kvc_prefix_extra *extras; /* as for kvc_store_find() */
     size_t n_extras;
     /* Gets the bytes of other chunks that were read. If it cancels, nothing is removed, and the
      * call fails. NULL: none. */
@@ -308,20 +336,166 @@ KVC_STORE_API int kvc_store_drop_tokens(struct kvc_store_namespace *ns, const in
  * takes with its NUL, which may be more than `size`. */
 KVC_STORE_API size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text,
                                      size_t size);
+/* Returns a counter by its name in them; 0 if there is none. */
+KVC_STORE_API uint64_t kvc_store_counter(const struct kvc_store *s, const char *name);
+
+/* --- tiers --- */
+
+KVC_STORE_API unsigned kvc_store_tiers(const struct kvc_store *s); /* how many a store has */
+/* Texts belong to the store. */
+struct kvc_store_tier_info {
+    size_t size;        /* of this struct; set by the caller */
+    const char *url;    /* that the store was opened with */
+    const char *scheme; /* "dir" */
+    const char *what;   /* "directory" */
+    const char *folder; /* of a directory; NULL: it is none */
+    int exists;         /* 0: a directory that is to be made */
+    /* What follows the tier is asked for. */
+    /* of the store, without listing it; bytes that it may have; -1: unknown, or without a limit.
+     * Another's keys in the same server or bucket do not count. */
+    int64_t objects, bytes, limit;
+    char text[256]; /* what it is, for people: "Redis 7.0.15, cluster of 3 masters" */
+    /* 1: since its index was made, a directory has counted these: */
+    int has_history;
+    uint64_t puts, reads, evicted, evicted_bytes, refused;
+    uint64_t trash_bytes; /* of evicted objects that can still be read */
+    uint64_t remembered;  /* records of objects that were evicted or refused */
+};
+/* Describes a tier. With timeout_us 0 it is not asked; -1: it does not answer in time, and only the
+ * first fields are filled. */
+KVC_STORE_API int kvc_store_describe_tier(struct kvc_store *s, unsigned tier, int64_t timeout_us,
+                                          struct kvc_store_tier_info *info, struct kvc_error *e);
+
 /* Gets an object of a tier: its name, bytes, and when it was used last, seconds since 1970.
  * Returns 0, or another number to stop. */
 typedef int kvc_store_walk_fn(void *state, unsigned tier, const char *name, uint64_t bytes,
                               int64_t used);
+/* Lists the objects of all tiers, or of one; of a namespace, or all (NULL). */
 KVC_STORE_API int kvc_store_walk(struct kvc_store *s, const struct kvc_store_namespace *ns,
                                  kvc_store_walk_fn *fn, void *state, struct kvc_error *e);
+KVC_STORE_API int kvc_store_walk_tier(struct kvc_store *s, unsigned tier,
+                                      const struct kvc_store_namespace *ns, kvc_store_walk_fn *fn,
+                                      void *state, struct kvc_error *e);
+
+enum kvc_store_object_state {
+    KVC_STORE_STORED = 1,
+    KVC_STORE_REMEMBERED = 2, /* it was evicted or refused */
+    KVC_STORE_PUT_ASIDE = 3   /* it was damaged */
+};
+/* What a directory knows of an object. Times are seconds since 1970. */
+struct kvc_store_object_info {
+    size_t size;    /* of this struct; set by the caller */
+    int state;      /* enum kvc_store_object_state */
+    char path[128]; /* of its file in the directory, where it is stored or was put aside */
+    int64_t aside;  /* when it was put aside: nothing else is known of it then */
+    uint64_t bytes;
+    unsigned uses; /* how often it was put or read; `many`: or more */
+    int many;
+    uint32_t depth, children; /* in its chain; stored chunks that go on after it */
+    int64_t used;             /* when it was used last */
+    int64_t pinned, expires;  /* until when; 0: not, never */
+};
+/* Tells what a tier knows of the object of a name. Returns 1, or 0 if nothing is known; -1 with
+ * code 10 for what is no name, 32 if the tier keeps no records. */
+KVC_STORE_API int kvc_store_object(struct kvc_store *s, unsigned tier, const char *name,
+                                   struct kvc_store_object_info *info, struct kvc_error *e);
+
+struct kvc_store_clean_options {
+    size_t size;       /* of this struct */
+    int evict;         /* 1: until objects take at most max_size; 0: as configured */
+    uint64_t max_size; /* bytes */
+    int64_t older;     /* evict what was not used for so many seconds; 0: as configured */
+    int dry_run;
+};
+struct kvc_store_cleaned {
+    size_t size;               /* of this struct; set by the caller */
+    uint64_t objects, bytes;   /* that were there before anything was evicted */
+    uint64_t adopted, missing; /* files that the index lacked, records whose file was gone */
+    uint64_t evicted, evicted_bytes, expired, trash_bytes;
+    uint64_t strangers; /* what is in the store's folders and is no object */
+};
+/* Brings the index and the files of a directory together, evicts what is too old or too much, and
+ * empties the trash. -1 with code 32 for other tiers, which do so by themselves. */
+KVC_STORE_API int kvc_store_clean(struct kvc_store *s, unsigned tier,
+                                  const struct kvc_store_clean_options *options,
+                                  struct kvc_store_cleaned *cleaned, struct kvc_error *e);
+/* Changes the limits of a directory, for all who use it: "KEY=VALUE", NULL-terminated; NULL: none.
+ * Writes its configuration into `text`. -1 with code 32 for other tiers, which have none. */
+KVC_STORE_API int kvc_store_configure(struct kvc_store *s, unsigned tier, const char *const *set,
+                                      char *text, size_t size, struct kvc_error *e);
+/* Examines a tier: whether it answers; a directory's file system and folders. Each finding is good
+ * or bad, and has more to say or "". */
+typedef void kvc_store_finding_fn(void *state, int good, const char *what, const char *more);
+KVC_STORE_API void kvc_store_examine(struct kvc_store *s, unsigned tier, kvc_store_finding_fn *fn,
+                                     void *state);
+
+struct kvc_store_verify_options {
+    size_t size; /* of this struct */
+    int repair;  /* put aside what is bad */
+    /* Gets what is wrong with an object, its name first; called once more if it cannot be put
+     * aside. NULL: it is counted only. */
+    void (*bad)(void *state, const struct kvc_error *why);
+    void *bad_state;
+    /* Gets bytes of all tiers, which are listed for it first; cannot cancel. NULL: none. */
+    kvc_progress_fn *progress;
+    void *progress_state;
+};
+struct kvc_store_verified {
+    size_t size; /* of this struct; set by the caller */
+    uint64_t objects, bytes, bad;
+};
+/* Reads all objects of all tiers, and checks each alone: signature, checksums, and whether its
+ * tokens, name or facts are those that its name is made of, where its namespace can be read. -1: a
+ * tier cannot be read. */
+KVC_STORE_API int kvc_store_verify(struct kvc_store *s,
+                                   const struct kvc_store_verify_options *options,
+                                   struct kvc_store_verified *verified, struct kvc_error *e);
+
+/* --- moving objects, as they are --- */
+
+struct kvc_store_move_options {
+    size_t size;                          /* of this struct */
+    const struct kvc_store_namespace *ns; /* of this namespace only; NULL: of all */
+    /* Gets bytes, which are listed for it first; cannot cancel. NULL: none. */
+    kvc_progress_fn *progress;
+    void *progress_state;
+};
+struct kvc_store_moved {
+    size_t size; /* of this struct; set by the caller */
+    uint64_t objects, bytes;
+    uint64_t there; /* of these were there already */
+};
+/* Copies the objects of a store's first tier to that of another. */
+KVC_STORE_API int kvc_store_copy(struct kvc_store *from, struct kvc_store *to,
+                                 const struct kvc_store_move_options *options,
+                                 struct kvc_store_moved *moved, struct kvc_error *e);
+/* Writes them as a tar archive. */
+KVC_STORE_API int kvc_store_export(struct kvc_store *s,
+                                   const struct kvc_store_move_options *options,
+                                   kvc_write_fn *write, void *state, struct kvc_store_moved *moved,
+                                   struct kvc_error *e);
+/* Opens such an archive ("-": standard input), or objects in a folder, and checks their names. */
+struct kvc_store_archive;
+KVC_STORE_API struct kvc_store_archive *kvc_store_archive_open(const char *path,
+                                                               struct kvc_error *e);
+KVC_STORE_API void kvc_store_archive_close(struct kvc_store_archive *a); /* NULL is legal */
+/* Puts the objects of an archive into the first tier; `ns` of the options does not count. */
+KVC_STORE_API int kvc_store_import(struct kvc_store *s, const struct kvc_store_archive *a,
+                                   const struct kvc_store_move_options *options,
+                                   struct kvc_store_moved *moved, struct kvc_error *e);
+
+/* --- numbers, as the options of tiers have them --- */
+
+/* Read "30s", "50ms", "7d" as microseconds, and "500M", "20GiB" as bytes. Messages begin with
+ * `name`. */
+KVC_STORE_API int kvc_store_read_time(const char *name, const char *text, int64_t *microseconds,
+                                      struct kvc_error *e);
+KVC_STORE_API int kvc_store_read_size(const char *name, const char *text, uint64_t *bytes,
+                                      struct kvc_error *e);
 
 /* --- keys, for routers and indexers --- */
 
 #define KVC_STORE_KEY 32
-/* Writes the n / 256 prefix keys (kvc.5) of tokens after an identity (kvc_model_identity()) into
- * keys[n / 256][KVC_STORE_KEY]. */
-KVC_STORE_API int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n,
-                                   uint8_t *keys, struct kvc_error *e);
 /* Writes the n / block hashes of vLLM's prefix caching with sha256_cbor
  * (vllm/v1/core/kv_cache_utils.py, hash_block_tokens) without extra keys into hashes[n /
  * block][KVC_STORE_KEY]. LMCache's are the same, with its chunk as block

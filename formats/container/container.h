@@ -161,7 +161,8 @@ int kvc_container_check_shown(const struct kvc_cache *c, unsigned threads,
                               void (*progress)(void *state, uint64_t done, uint64_t total),
                               void *state, struct kvc_error *e);
 
-/* Checks every record's hash, without decoding anything. */
+/* Checks every record's hash, without decoding anything. Records in a caller's memory, which does
+ * not change, are not hashed again when they are read. */
 int kvc_container_check_hashes(const struct kvc_cache *c, struct kvc_error *e);
 
 /* Checks the records that are not read with tensors and literals: padding and skipped records.

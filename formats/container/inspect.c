@@ -144,7 +144,7 @@ static int check_content(const struct kvc_cache *c, struct kvc_error *e) {
 
 /* Checks the hashes of all records, or of those that are not read with tensors and literals. */
 static int check_hashes(const struct kvc_cache *c, int all, struct kvc_error *e) {
-    const struct kvc_records *k = kvc_records_of(c);
+    struct kvc_records *k = kvc_records_of(c);
     if (!k) return kvc_records_none(e);
     /* a survey has checked all records */
     for (uint64_t i = 0; i < k->n_records && !k->survey; i++) {
@@ -157,7 +157,9 @@ static int check_hashes(const struct kvc_cache *c, int all, struct kvc_error *e)
             return kvc_record_context(e, i, kvc_record_name(k->record[i].type));
         kvc_records_release(k, i, list);
     }
-    return check_content(c, e);
+    if (check_content(c, e)) return -1;
+    if (all && !k->in->path && !k->in->map && !k->in->pages) k->is_hashed = 1;
+    return 0;
 }
 
 int kvc_container_check_rest(const struct kvc_cache *c, struct kvc_error *e) {

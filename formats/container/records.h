@@ -72,6 +72,8 @@ struct kvc_records {
     struct kvc_survey *survey;
     uint64_t max_memory; /* bytes that decoding may take */
     int verify;          /* 1: decoded rows are compared with their digests */
+    /* 1: the bytes are a caller's memory, and the hashes of all records were found right */
+    _Atomic int is_hashed;
     /* 1: the namespace in the metadata does not follow from the facts of the file */
     int other_space;
     uint8_t *lost; /* of a damaged file, by part: 1: its cells are lost */

@@ -193,7 +193,7 @@ static int put(struct kvc_call *c, struct kvc_tier *t, struct kvc_error *e) {
 
 static int run(struct kvc_call *c, struct kvc_tier *t, struct kvc_error *e) {
     const struct kvc_tier_ops *ops = t->ops;
-    struct kvc_tier_facts facts;
+    struct kvc_store_tier_info facts;
     switch (c->op) {
     case KVC_OP_FIND:
     case KVC_OP_COUNT: return find(c, t, e);
@@ -421,8 +421,6 @@ struct kvc_bytes *kvc_store_read_tier(struct kvc_store *s, unsigned tier,
     if (!kvc_call_wait(c, e)) {
         const struct kvc_got *got = &c->got[0];
         if (got->bytes) bytes = kvc_bytes_hold(got->bytes);
-        else if (got->why.code == KVC_OK)
-            kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
         else if (e) *e = got->why;
     }
     kvc_call_release(c);

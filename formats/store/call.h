@@ -203,7 +203,8 @@ void kvc_queue_remove(struct kvc_store *s, uint64_t bytes);
 
 /* microseconds, of a whole read or write that nobody waits for in a hurry */
 #define KVC_OBJECT_TIME 30000000
-/* Reads an object from a tier, with its signature. NULL with *e. */
+/* Reads an object from a tier, with its signature. NULL: *e says why, with code 0 if it is not
+ * there. */
 struct kvc_bytes *kvc_store_read_tier(struct kvc_store *s, unsigned tier,
                                       const struct kvc_object *o, kvc_instant deadline,
                                       struct kvc_error *e);

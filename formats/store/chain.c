@@ -65,13 +65,6 @@ static int load_backend(const char *scheme, const char *folder, const struct kvc
     return kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s: it is of another version of kvc", path);
 }
 
-/* Checks the text of a directory without making it. */
-static int check_dir(struct kvc_url *url, struct kvc_error *e) {
-    struct kvc_conf c = kvc_conf_default;
-    if (kvc_conf_take(&c, url, e) < 0 || kvc_url_rest(url, e)) return -1;
-    return 0;
-}
-
 /* --- opening and closing --- */
 
 /* A request in the background, and later its event. */
@@ -92,8 +85,7 @@ static void free_event(struct kvc_event *x) {
     free(x);
 }
 
-/* Finds the backend of a tier and checks the tier's text. Opens it, which makes nothing, unless
- * it is a directory. */
+/* Finds the backend of a tier, and checks the tier's text. */
 static int prepare_tier(struct kvc_store *s, const char *text, struct kvc_error *e) {
     struct kvc_store_tier *l = &s->tier[s->n_tiers];
     struct kvc_url url;
@@ -105,8 +97,7 @@ static int prepare_tier(struct kvc_store *s, const char *text, struct kvc_error 
     if (strcmp(url.scheme, kvc_tier_dir.scheme) != 0)
         status = load_backend(url.scheme, s->options.backends, &l->ops, &l->handle, e);
     if (!status && !(l->url = strdup(text))) status = kvc_fail_memory(e, "a tier");
-    if (!status && !l->handle) status = check_dir(&url, e);
-    else if (!status && !(l->tier = l->ops->open(&url, e))) status = -1;
+    if (!status && !(l->tier = l->ops->open(&url, e))) status = -1;
     kvc_url_free(&url);
     if (status) {
         if (l->handle) dlclose(l->handle);
@@ -116,20 +107,6 @@ static int prepare_tier(struct kvc_store *s, const char *text, struct kvc_error 
     }
     kvc_breaker_init(&l->breaker);
     s->n_tiers++;
-    return 0;
-}
-
-/* Opens the tiers that are not open yet: directories, which are made if they do not exist. */
-static int open_tiers(struct kvc_store *s, struct kvc_error *e) {
-    for (unsigned i = 0; i < s->n_tiers; i++) {
-        struct kvc_store_tier *l = &s->tier[i];
-        struct kvc_url url;
-        if (l->tier) continue;
-        if (kvc_url_parse(&url, l->url, e)) return -1;
-        l->tier = l->ops->open(&url, e);
-        kvc_url_free(&url);
-        if (!l->tier) return -1;
-    }
     return 0;
 }
 
@@ -155,20 +132,22 @@ static int prepare(struct kvc_store *s, const char *tiers, struct kvc_error *e) 
     return status;
 }
 
-static int start(struct kvc_store *s, struct kvc_error *e) {
+int kvc_store_make(struct kvc_store *s, struct kvc_error *e) {
+    if (s->jobs) return 0;
+    for (unsigned i = 0; i < s->n_tiers; i++)
+        if (s->tier[i].ops->make && s->tier[i].ops->make(s->tier[i].tier, e)) return -1;
     if ((s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
         return kvc_fail(e, KVC_ERR_IO, "no eventfd can be had");
     s->io = kvc_workers_new(s->options.threads, e);
     s->copier = s->io ? kvc_workers_new(1, e) : NULL;
     s->jobs = s->copier ? kvc_workers_new(s->options.threads, e) : NULL;
-    if (!s->jobs || open_tiers(s, e)) return -1;
+    if (!s->jobs) return -1;
     for (unsigned i = 0; i < s->n_tiers; i++) kvc_store_connect(s, i);
     return 0;
 }
 
-/* Returns a store that is prepared; NULL with *e. */
-static struct kvc_store *new_store(const char *tiers, const struct kvc_store_options *options,
-                                   struct kvc_error *e) {
+struct kvc_store *kvc_store_open(const char *tiers, const struct kvc_store_options *options,
+                                 struct kvc_error *e) {
     struct kvc_store *s = calloc(1, sizeof *s);
     if (!s) {
         kvc_fail_memory(e, "a store");
@@ -181,22 +160,8 @@ static struct kvc_store *new_store(const char *tiers, const struct kvc_store_opt
     int status = kvc_sized_take(&s->options, sizeof s->options, options, "kvc_store_options", e);
     set_defaults(&s->options);
     if (!status) status = prepare(s, tiers, e);
+    if (!status && !s->options.unmade) status = kvc_store_make(s, e);
     if (!status) return s;
-    kvc_store_close(s);
-    return NULL;
-}
-
-int kvc_store_check(const char *tiers, const struct kvc_store_options *options,
-                    struct kvc_error *e) {
-    struct kvc_store *s = new_store(tiers, options, e);
-    kvc_store_close(s);
-    return s ? 0 : -1;
-}
-
-struct kvc_store *kvc_store_open(const char *tiers, const struct kvc_store_options *options,
-                                 struct kvc_error *e) {
-    struct kvc_store *s = new_store(tiers, options, e);
-    if (!s || !start(s, e)) return s;
     kvc_store_close(s);
     return NULL;
 }
@@ -374,37 +339,16 @@ static void add_json(struct text *t, const struct kvc_store *s) {
     store_stats_add(t, "]}\n");
 }
 
+uint64_t kvc_store_counter(const struct kvc_store *s, const char *name) {
+    for (unsigned i = 0; i < KVC_COUNTERS; i++)
+        if (strcmp(counters[i].name, name) == 0) return s->count[i];
+    return 0;
+}
+
 size_t kvc_store_stats(const struct kvc_store *s, const char *form, char *text, size_t size) {
     struct text t = {.to = text, .room = size};
     if (size) *text = '\0';
     if (form && strcmp(form, "prometheus") == 0) add_prometheus(&t, s);
     else add_json(&t, s);
     return t.n + 1;
-}
-
-/* --- lists --- */
-
-struct walk {
-    unsigned tier;
-    kvc_store_walk_fn *fn;
-    void *state;
-    int stopped;
-};
-
-static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t used) {
-    struct walk *w = state;
-    char name[KVC_OBJECT_NAME];
-    kvc_object_name(o, name);
-    w->stopped = w->fn(w->state, w->tier, name, size, used);
-    return w->stopped;
-}
-
-int kvc_store_walk(struct kvc_store *s, const struct kvc_store_namespace *ns, kvc_store_walk_fn *fn,
-                   void *state, struct kvc_error *e) {
-    struct walk w = {.fn = fn, .state = state};
-    for (; w.tier < s->n_tiers && !w.stopped; w.tier++) {
-        struct kvc_tier *l = s->tier[w.tier].tier;
-        if (l->ops->walk(l, ns ? ns->hash : NULL, seen, &w, e)) return -1;
-    }
-    return 0;
 }

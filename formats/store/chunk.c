@@ -2,91 +2,77 @@
  * signatures (keys.c), nor for reading or writing objects. */
 #include "formats/store/store.h"
 
-#include "formats/cache/keys.h"
-#include "formats/cache/prefix_space.h"
-#include "formats/container/container.h"
-#include "formats/model/profile.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
+/* What a file says of itself. */
+struct claim {
+    const struct kvc_file *file;
+    struct kvc_prefix_info prefix;
+    const int32_t *tokens;
+    uint64_t n; /* tokens */
+};
+
+static int refuse(const char *what, struct kvc_error *e) {
+    return kvc_fail(e, KVC_ERR_DAMAGED, "the object %s than its name stands for", what);
+}
+
+/* Returns 1 if the file has these keys. */
+static int has_keys(const struct claim *c, const uint8_t *keys, size_t n) {
+    return c->prefix.n_keys == n && (!n || !memcmp(c->prefix.keys, keys, n * KVC_KEY_BYTES));
+}
+
+static int check_tokens(const struct kvc_chunk *x, const struct claim *c, struct kvc_error *e) {
     const uint64_t tokens = x->ns->chunk, first = x->i * tokens;
     const size_t per_chunk = (size_t)(tokens / KVC_PREFIX_TOKENS);
-    const uint8_t *keys = x->keys + x->i * per_chunk * KVC_KEY_BYTES;
-    const uint8_t *parent = c->meta.facts.parent;
-    if (c->meta.facts.tokens_first != first || c->n_tokens != tokens || !c->n_parts ||
-        c->part[0].cells.n != tokens)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the object holds other positions than its name stands for");
+    const uint8_t *keys = x->keys + x->i * per_chunk * KVC_KEY_BYTES, *parent = c->prefix.parent;
+    if (c->prefix.first != first || c->n != tokens || !c->prefix.is_complete)
+        return refuse("holds other positions", e);
     if (memcmp(c->tokens, x->tokens + first, (size_t)tokens * sizeof *c->tokens) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the object holds other tokens than its name stands for");
+        return refuse("holds other tokens", e);
     if (!first != !parent || (parent && memcmp(parent, keys - KVC_KEY_BYTES, KVC_KEY_BYTES) != 0))
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the object continues other tokens than its name stands for");
-    if (c->n_prefix_keys != per_chunk ||
-        memcmp(c->prefix_keys, keys, per_chunk * KVC_KEY_BYTES) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the object has other prefix keys than its name stands for");
-    for (uint32_t p = 0; p < c->n_parts; p++)
-        if (c->part[p].kind <= KVC_PART_STATE &&
-            (c->part[p].kind != KVC_PART_LIVE || c->part[p].cells.n != tokens ||
-             kvc_cells_position(&c->part[p].cells, 0) != (int64_t)first ||
-             kvc_cells_position(&c->part[p].cells, tokens - 1) != (int64_t)(first + tokens - 1)))
-            return kvc_fail(e, KVC_ERR_DAMAGED,
-                            "the object holds other positions than its name stands for");
-    return kvc_prefix_verify(c, e);
+        return refuse("continues other tokens", e);
+    return has_keys(c, keys, per_chunk) ? 0 : refuse("has other prefix keys", e);
 }
 
 /* The same of a cache that cannot be cut: it may be longer than its last key, but not than what was
  * asked for. */
-static int check_whole(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
-    if (c->meta.facts.parent || c->meta.facts.tokens_first || !c->n_parts ||
-        c->n_tokens / KVC_PREFIX_TOKENS != x->i || c->n_prefix_keys != x->i)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the object holds other positions than its name stands for");
-    if (x->i && memcmp(c->prefix_keys, x->keys, x->i * KVC_KEY_BYTES) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the object has other prefix keys than its name stands for");
-    if (c->n_tokens > x->whole ||
-        memcmp(c->tokens, x->tokens, (size_t)c->n_tokens * sizeof *c->tokens) != 0)
-        return kvc_fail(
-            e, KVC_ERR_MODEL,
-            "the tokens differ from those of the request"); /* of another prompt, and sound */
-    return kvc_prefix_verify(c, e);
+static int check_whole(const struct kvc_chunk *x, const struct claim *c, struct kvc_error *e) {
+    if (c->prefix.parent || c->prefix.first || !c->prefix.end || !c->n ||
+        c->n / KVC_PREFIX_TOKENS != x->i || c->prefix.n_keys != x->i)
+        return refuse("holds other positions", e);
+    if (!has_keys(c, x->keys, x->i)) return refuse("has other prefix keys", e);
+    if (c->n <= x->whole && !memcmp(c->tokens, x->tokens, (size_t)c->n * sizeof *c->tokens))
+        return 0;
+    /* of another prompt, and sound */
+    return kvc_fail(e, KVC_ERR_MODEL, "the tokens differ from those of the request");
 }
 
-static int check_name(const struct kvc_chunk *x, const struct kvc_cache *c, struct kvc_error *e) {
-    const struct kvc_meta_entry *name = kvc_meta_find(&c->meta, KVC_KEY_STORE_NAME);
-    if (!name || name->size != x->name->size ||
-        memcmp(name->value, x->name->bytes, x->name->size) != 0)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "the object is of another name than the one it is kept under");
-    return kvc_prefix_verify(c, e);
-}
-
-static int check_namespace(const struct kvc_chunk *x, const struct kvc_cache *c,
-                           struct kvc_error *e) {
-    const struct kvc_space facts = {.lossless = kvc_container_lossless(c),
-                                    .chunk = x->ns->chunk,
-                                    .tenant = x->ns->has_tenant ? x->ns->tenant : NULL};
-    uint8_t ns[KVC_KEY_BYTES];
-    if (kvc_prefix_space(c, &c->meta, &facts, ns, e)) return -1;
-    if (memcmp(ns, x->ns->hash, sizeof ns) == 0) return 0;
+static int check_name(const struct kvc_chunk *x, const struct claim *c, struct kvc_error *e) {
+    if (c->prefix.name && c->prefix.name_bytes == x->name->size &&
+        memcmp(c->prefix.name, x->name->bytes, x->name->size) == 0)
+        return 0;
     return kvc_fail(e, KVC_ERR_DAMAGED,
-                    "the object is of another namespace than its name stands for");
+                    "the object is of another name than the one it is kept under");
 }
 
-/* Finds the profile that rows need, once for all chunks of the namespace. */
-static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct kvc_error *e) {
-    const uint8_t *hash = c->meta.facts.profile;
-    const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
-    int embedded;
-    if (!hash || kvc_container_profile(c, &embedded)) return 0;
-    struct kvc_profile *p = kvc_namespace_profile(x->ns, hash, model, e);
+static int check_namespace(const struct kvc_chunk *x, const struct claim *c, struct kvc_error *e) {
+    const struct kvc_store_namespace *own = x->ns;
+    uint8_t ns[KVC_KEY_BYTES];
+    if (kvc_file_namespace(c->file, own->chunk, own->has_tenant ? own->tenant : NULL, ns, e))
+        return -1;
+    return memcmp(ns, own->hash, sizeof ns) == 0 ? 0 : refuse("is of another namespace", e);
+}
+
+/* Gives the file the profile that its rows need, found once for all chunks of the namespace. */
+static int find_profile(const struct kvc_chunk *x, struct kvc_file *f, const uint8_t *sha256,
+                        struct kvc_error *e) {
+    char model[128];
+    if (!sha256) return 0;
+    const char *name = kvc_file_meta(f, "profile.model", model, sizeof model);
+    struct kvc_profile *p = kvc_namespace_profile(x->ns, sha256, name ? name : "", e);
     if (!p) return -1;
-    kvc_container_set_profile(c, &(struct kvc_profile_places){.open = p});
+    kvc_file_give_profile(f, p);
     return 0;
 }
 
@@ -108,15 +94,17 @@ void kvc_chunk_blame(const struct kvc_object *o, struct kvc_error *e) {
 }
 
 /* Proves what is open. */
-static int prove(const struct kvc_chunk *chunk, const struct kvc_file *f, int hashes,
+static int prove(const struct kvc_chunk *chunk, struct kvc_file *f, int hashes,
                  struct kvc_error *e) {
-    const struct kvc_cache *c = f->cache;
-    const int failed = chunk->name    ? check_name(chunk, c, e)
-                       : chunk->whole ? check_whole(chunk, c, e)
-                                      : check_tokens(chunk, c, e);
-    if (failed || check_namespace(chunk, c, e) || find_profile(chunk, f->opened.cache, e))
-        return -1;
-    return hashes ? kvc_container_check_hashes(c, e) : 0;
+    struct claim c = {.file = f, .prefix.size = sizeof c.prefix};
+    kvc_file_prefix(f, &c.prefix);
+    c.tokens = kvc_file_tokens(f, &c.n);
+    const int failed = chunk->name    ? check_name(chunk, &c, e)
+                       : chunk->whole ? check_whole(chunk, &c, e)
+                                      : check_tokens(chunk, &c, e);
+    if (failed || kvc_file_check_prefix(f, e) || check_namespace(chunk, &c, e)) return -1;
+    if (find_profile(chunk, f, c.prefix.profile, e)) return -1;
+    return hashes ? kvc_file_check_hashes(f, e) : 0;
 }
 
 struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data, size_t *size,

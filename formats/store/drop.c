@@ -4,7 +4,6 @@
 
 #include "codecs/memory.h"
 #include "formats/api/sized.h"
-#include "formats/cache/keys.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -160,12 +159,12 @@ static void note_parent(struct prompt *p, const struct kvc_object *o, const void
                              ? NULL
                              : kvc_file_open_memory(data, size, &open, NULL);
     if (!f) return; /* a damaged or forged chunk is nobody's */
-    const uint64_t first = f->cache->meta.facts.tokens_first, chunk = p->ns->chunk,
-                   i = first / chunk;
-    const uint8_t *parent = f->cache->meta.facts.parent;
-    if (parent && first % chunk == 0 && i > p->kept && i <= p->chunks) {
+    struct kvc_prefix_info prefix = {.size = sizeof prefix};
+    kvc_file_prefix(f, &prefix);
+    const uint64_t first = prefix.first, chunk = p->ns->chunk, i = first / chunk;
+    if (prefix.parent && first % chunk == 0 && i > p->kept && i <= p->chunks) {
         const uint8_t *key = p->keys + (first / KVC_PREFIX_TOKENS - 1) * KVC_KEY_BYTES;
-        if (memcmp(parent, key, KVC_KEY_BYTES) == 0) p->kept = (size_t)i;
+        if (memcmp(prefix.parent, key, KVC_KEY_BYTES) == 0) p->kept = (size_t)i;
     }
     kvc_file_close(f);
 }

@@ -24,24 +24,29 @@ struct search {
     void (*answer)(struct search *x, struct kvc_call *c, size_t from);
 };
 
+int64_t kvc_find_time(const struct kvc_store *s, unsigned tier, int64_t timeout_us) {
+    if (timeout_us) return timeout_us;
+    return s->tier[tier].ops->remote ? s->options.timeout_us : s->options.local_timeout_us;
+}
+
 /* Asks directories one after the other; then all other tiers at the same time, for what is left. */
 static void search_tiers(struct search *x) {
     struct kvc_store *s = x->s;
     struct kvc_call *remote[KVC_MAX_TIERS] = {NULL};
-    const kvc_instant now = kvc_now(),
-                      local = now + (x->timeout_us ? x->timeout_us : s->options.local_timeout_us),
-                      end = now + (x->timeout_us ? x->timeout_us : s->options.timeout_us);
+    const kvc_instant now = kvc_now();
     for (unsigned i = 0; i < s->n_tiers; i++) {
         const size_t from = x->from;
         if (s->tier[i].ops->remote || from == x->n) continue;
-        struct kvc_call *c = kvc_call_ask(s, i, x->op, x->object + from, x->n - from, local);
+        struct kvc_call *c = kvc_call_ask(s, i, x->op, x->object + from, x->n - from,
+                                          now + kvc_find_time(s, i, x->timeout_us));
         if (c) x->answer(x, c, from);
         kvc_call_release(c);
     }
     const size_t from = x->from;
     for (unsigned i = 0; i < s->n_tiers && from < x->n; i++)
         if (s->tier[i].ops->remote)
-            remote[i] = kvc_call_ask(s, i, x->op, x->object + from, x->n - from, end);
+            remote[i] = kvc_call_ask(s, i, x->op, x->object + from, x->n - from,
+                                     now + kvc_find_time(s, i, x->timeout_us));
     for (unsigned i = 0; i < s->n_tiers; i++) {
         if (remote[i]) x->answer(x, remote[i], from);
         kvc_call_release(remote[i]);

@@ -2,8 +2,6 @@
  * and LMCache compute them, for routers and indexers. Spec: STORE.md, "Keys" and "Proof". */
 #include "formats/store/store.h"
 
-#include "formats/cache/keys.h"
-#include "formats/io/bytes.h"
 #include "formats/io/hash.h"
 
 #include <errno.h>
@@ -41,9 +39,10 @@ int kvc_chunk_object(const struct kvc_store_namespace *ns, const uint8_t *keys, 
 
 int kvc_whole_object(const struct kvc_store_namespace *ns, const uint8_t *keys, size_t i,
                      struct kvc_object *o, struct kvc_error *e) {
-    struct kvc_prefix p;
-    if (!i && kvc_prefix_begin(&p, ns->identity, e)) return -1;
-    return name_object(ns, KVC_OBJECT_STATE, i ? keys + (i - 1) * KVC_KEY_BYTES : p.start, o, e);
+    uint8_t start[KVC_KEY_BYTES];
+    if (i) return name_object(ns, KVC_OBJECT_STATE, keys + (i - 1) * KVC_KEY_BYTES, o, e);
+    if (kvc_prefix_chain(ns->identity, NULL, 0, NULL, 0, start, NULL, e)) return -1;
+    return name_object(ns, KVC_OBJECT_STATE, start, o, e);
 }
 
 int kvc_named_object(const struct kvc_store_namespace *ns, const struct kvc_store_name *name,
@@ -70,50 +69,35 @@ struct kvc_object *kvc_named_objects(const struct kvc_store_namespace *ns,
     return o;
 }
 
-int kvc_namespace_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
-                         struct kvc_error *e) {
-    struct kvc_extra *item = calloc(n, sizeof *item);
-    if (!item) return kvc_fail_memory(e, "extras");
-    int status = 0;
-    for (size_t i = 0; i < n && !status; i++) {
-        if (extras[i].tag < 1 || extras[i].tag > 255 || extras[i].size > UINT16_MAX)
-            status = kvc_fail(e, KVC_ERR_USAGE,
-                              "an extra has a tag of 1 to 255 and at most 65535 bytes");
-        item[i] = (struct kvc_extra){.position = extras[i].position,
-                                     .tag = (uint8_t)extras[i].tag,
-                                     .size = (uint16_t)extras[i].size,
-                                     .bytes = extras[i].bytes};
-    }
-    if (!status) status = kvc_extras_store(meta, item, n, e);
-    free(item);
-    return status;
+/* Allocates the keys of n tokens. */
+static uint8_t *new_keys(uint64_t n, struct kvc_error *e) {
+    const uint64_t runs = n / KVC_PREFIX_TOKENS;
+    uint8_t *keys = runs < SIZE_MAX / KVC_KEY_BYTES ? malloc((size_t)runs * KVC_KEY_BYTES + 1)
+                                                    : NULL;
+    if (!keys) kvc_fail_memory(e, "keys");
+    return keys;
 }
 
-int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                          const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e) {
-    struct kvc_prefix p;
-    *keys = NULL;
-    if (n / KVC_PREFIX_TOKENS > SIZE_MAX / KVC_KEY_BYTES - 1) return kvc_fail_memory(e, "keys");
-    if (!(*keys = malloc((size_t)(n / KVC_PREFIX_TOKENS) * KVC_KEY_BYTES + 1)))
-        return kvc_fail_memory(e, "keys");
-    int status = kvc_prefix_begin(&p, ns->identity, e);
-    if (!status) status = kvc_extras_of(meta, &p.extras, e);
-    if (!status) status = kvc_prefix_keys(&p, tokens, n, *keys, e);
+/* Frees keys that could not be computed. */
+static int drop_keys(uint8_t **keys, int status) {
     if (!status) return 0;
     free(*keys);
     *keys = NULL;
     return -1;
 }
 
+int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                          uint64_t n, uint8_t **keys, struct kvc_error *e) {
+    if (!(*keys = new_keys(n, e))) return -1;
+    return drop_keys(keys, kvc_file_prefix_chain(f, ns->identity, n, *keys, e));
+}
+
 int kvc_namespace_keys(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                       const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
+                       const struct kvc_prefix_extra *extras, size_t n_extras, uint8_t **keys,
                        struct kvc_error *e) {
-    struct kvc_meta meta = {0};
-    *keys = NULL;
-    int status = n_extras ? kvc_namespace_extras(&meta, extras, n_extras, e) : 0;
-    if (!status) status = kvc_namespace_keys_of(ns, tokens, n, &meta, keys, e);
-    kvc_meta_free(&meta);
-    return status;
+    if (!(*keys = new_keys(n, e))) return -1;
+    return drop_keys(keys,
+                     kvc_prefix_chain(ns->identity, tokens, n, extras, n_extras, NULL, *keys, e));
 }
 
 /* --- secrets and signatures --- */
@@ -194,16 +178,7 @@ int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, c
     return 0;
 }
 
-/* --- for routers and indexers --- */
-
-int kvc_prefix_chain(const char *identity, const int32_t *tokens, uint64_t n, uint8_t *keys,
-                     struct kvc_error *e) {
-    struct kvc_prefix p;
-    if (kvc_prefix_begin(&p, identity, e) || kvc_prefix_keys(&p, tokens, n, keys, e)) return -1;
-    return 0;
-}
-
-/* --- CBOR (RFC 8949), as far as the hashes need it --- */
+/* --- for routers and indexers: CBOR (RFC 8949), as far as the hashes need it --- */
 
 /* Writes the head of an item: its major type, and a number in the shortest form. Returns the bytes,
  * at most 9. */

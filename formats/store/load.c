@@ -294,6 +294,8 @@ static void free_pieces(void *state) {
 
 struct kvc_file *kvc_store_get(struct kvc_store_hit *hit,
                                const struct kvc_store_load_options *options, struct kvc_error *e) {
+    /* the pieces have no names for messages */
+    static const struct kvc_join_options join = {.size = sizeof join, .name = "the prefix"};
     struct kvc_store_load_options o;
     struct range r;
     struct kvc_file *f = NULL;
@@ -315,18 +317,9 @@ struct kvc_file *kvc_store_get(struct kvc_store_hit *hit,
     const size_t used = fetch_range(hit, &r, &o, 1, load_collect, p, e);
     finish(hit, &r, used, p->total);
     if (p->n && !r.cancelled)
-        f = kvc_file_join((const struct kvc_file *const *)p->file, p->n, "tokens", e);
-    if (f) {
-        char *name = strdup("the prefix"); /* of messages: its pieces have no names */
-        if (name) {
-            free(f->joined_name);
-            f->name = f->joined_name = name;
-        }
-        f->owned = p;
-        f->free_owned = free_pieces;
-    } else {
-        free_pieces(p);
-    }
+        f = kvc_file_join_by((const struct kvc_file *const *)p->file, p->n, &join, e);
+    if (f) kvc_file_own(f, p, free_pieces);
+    else free_pieces(p);
     return f;
 }
 

@@ -1,18 +1,8 @@
-/* namespace.c: namespaces of a store. Spec: STORE.md, "Namespaces". Not for the text of their facts
- * (namespace_text.c), nor for keys (keys.c). */
+/* namespace.c: namespaces of a store. Spec: STORE.md, "Namespaces". Not for keys (keys.c). */
 #include "formats/store/store.h"
 
-#include "codecs/recipe.h"
 #include "formats/api/sized.h"
-#include "formats/cache/facts.h"
-#include "formats/cache/keys.h"
-#include "formats/cache/values.h"
-#include "formats/io/bytes.h"
-#include "formats/file/given.h"
-#include "formats/file/rate.h"
-#include "formats/model/predictor.h"
-#include "formats/model/profile.h"
-#include "formats/store/namespace_text.h"
+#include "formats/io/hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +17,11 @@ void kvc_namespace_hold(struct kvc_store_namespace *ns) {
 
 void kvc_store_namespace_close(struct kvc_store_namespace *ns) {
     if (!ns || atomic_fetch_sub(&ns->refs, 1) != 1) return;
-    for (unsigned i = 0; i < ns->n_profiles; i++) kvc_profile_free(ns->profile[i]);
-    kvc_profile_free(ns->packs_with);
+    for (unsigned i = 0; i < ns->n_profiles; i++) kvc_shared_profile_close(ns->profile[i]);
+    kvc_shared_profile_close(ns->packs_with);
     pthread_mutex_destroy(&ns->lock);
     free(ns->recipe);
+    free(ns->fidelity);
     free(ns->facts);
     free(ns);
 }
@@ -47,6 +38,20 @@ uint64_t kvc_store_namespace_chunk(const struct kvc_store_namespace *ns) {
     return ns->chunk;
 }
 
+int kvc_store_namespace_describe(const struct kvc_store_namespace *ns,
+                                 struct kvc_store_namespace_info *info) {
+    const struct kvc_store_namespace_info own = {.lossless = ns->lossless,
+                                                 .fidelity = ns->fidelity,
+                                                 .recipe = ns->recipe};
+    return kvc_sized_give(info, &own, sizeof own, "kvc_store_namespace_info", NULL);
+}
+
+int kvc_store_namespace_differ(const struct kvc_store_namespace *here,
+                               const struct kvc_store_namespace *there, size_t *at, char *text,
+                               size_t size) {
+    return kvc_namespace_differ(here->facts, there->facts, at, text, size);
+}
+
 static struct kvc_store_namespace *new_namespace(struct kvc_store *s,
                                                  const struct kvc_store_namespace_options *o,
                                                  struct kvc_error *e) {
@@ -58,109 +63,42 @@ static struct kvc_store_namespace *new_namespace(struct kvc_store *s,
     ns->store = s;
     atomic_init(&ns->refs, 1);
     pthread_mutex_init(&ns->lock, NULL);
-    if (o->tenant_file && kvc_store_secret(o->tenant_file, TENANT_TAG, ns->tenant, e)) {
-        kvc_store_namespace_close(ns);
-        return NULL;
-    }
     ns->has_tenant = o->tenant_file != NULL;
-    return ns;
+    if ((!o->tenant_file || !kvc_store_secret(o->tenant_file, TENANT_TAG, ns->tenant, e)) &&
+        (!o->profile || (ns->packs_with = kvc_shared_profile_open(o->profile, e))))
+        return ns;
+    kvc_store_namespace_close(ns);
+    return NULL;
 }
 
-/* Returns the bytes of a token's rows in the live part. */
-static uint64_t token_bytes(const struct kvc_cache *c) {
-    uint64_t bytes = 0;
-    for (uint32_t t = 0; t < c->n_tensors; t++)
-        if (kvc_tensor_part(c, t)->kind == KVC_PART_LIVE)
-            bytes += kvc_row_bytes(&c->tensor[t].shape);
-    return bytes;
+/* Takes the facts that make a namespace. */
+static int take_facts(struct kvc_store_namespace *ns, const struct kvc_namespace_facts *f,
+                      struct kvc_error *e) {
+    memcpy(ns->hash, f->ns, sizeof ns->hash);
+    memcpy(ns->identity, f->identity, sizeof ns->identity);
+    kvc_hex(ns->hash, sizeof ns->hash, ns->name);
+    ns->chunk = f->chunk;
+    ns->lossless = f->lossless;
+    ns->fidelity = strdup(f->fidelity);
+    return ns->fidelity ? 0 : kvc_fail_memory(e, "a namespace");
 }
 
-/* bytes: below that, requests cost more than what they move */
-#define GOOD_OBJECT (UINT64_C(2) << 20)
-#define MAX_RUNS 4 /* 1024 tokens */
-
-/* The smallest chunk whose object takes 2 MiB or more, as packing usually makes it smaller.
- * Everybody computes the same. */
-static uint64_t choose_chunk(const struct kvc_cache *c, int lossless) {
-    const uint64_t run = token_bytes(c) * KVC_PREFIX_TOKENS,
-                   packed = lossless ? run / 3 * 2 : run / 8;
-    uint64_t runs = 1;
-    while (runs < MAX_RUNS && runs * packed < GOOD_OBJECT) runs++;
-    return runs * KVC_PREFIX_TOKENS;
+static int take_recipe(struct kvc_store_namespace *ns, const char *recipe, struct kvc_error *e) {
+    ns->recipe = strdup(recipe);
+    return ns->recipe ? 0 : kvc_fail_memory(e, "a recipe");
 }
 
-#define NO_STEP 1. /* stands for every step, where they are not compared */
-
-/* Compares a recipe that was asked for with the text of a settled one. A step that packing finds is
- * no difference. */
-static int is_fidelity(const char *asked, const char *settled) {
-    struct kvc_recipe a, b;
-    char x[KVC_MAX_RECIPE_TEXT], y[KVC_MAX_RECIPE_TEXT];
-    double kld;
-    if (kvc_recipe_parse(asked, &a, NULL) || kvc_recipe_parse(settled, &b, NULL)) return 0;
-    for (unsigned i = 0; i < a.n && i < b.n; i++) {
-        const struct kvc_stage *stage = a.item[i].stage;
-        if (stage != b.item[i].stage || !stage->step || stage->step(&a.item[i].args, &kld) > 0)
-            continue;
-        stage->set_step(&a.item[i].args, NO_STEP);
-        stage->set_step(&b.item[i].args, NO_STEP);
-    }
-    return !kvc_recipe_print(&a, x, sizeof x) && !kvc_recipe_print(&b, y, sizeof y) &&
-           strcmp(x, y) == 0;
-}
-
-/* Sets what decides about the fidelity: the recipe, with its step settled as packing settles it,
- * and the profile. */
-static int take_recipe(struct kvc_store_namespace *ns, const struct kvc_file *f,
-                       const struct kvc_store_namespace_options *o, struct kvc_meta *meta,
-                       struct kvc_error *e) {
-    static const struct kvc_rate rate = {.kld = 0};
-    struct kvc_recipe recipe, settled;
-    struct kvc_rate_report report;
-    char text[KVC_MAX_RECIPE_TEXT];
-    if (o->profile && !(ns->packs_with = kvc_given_profile(o->profile, e))) return -1;
-    ns->lossless = 1;
-    if (!o->recipe) return 0;
-    if (kvc_recipe_parse(o->recipe, &recipe, e)) return -1;
-    const struct kvc_pack_options pack = {.recipe = &recipe, .profile = ns->packs_with};
-    if (kvc_rate_settle(f->cache, &pack, &rate, &settled, &report, e)) return -1;
-    if (kvc_recipe_print(&settled, text, sizeof text))
-        return kvc_fail(e, KVC_ERR_USAGE, "the recipe is too long");
-    if (!(ns->recipe = strdup(text))) return kvc_fail_memory(e, "a recipe");
-    ns->lossless = !kvc_recipe_is_lossy(&settled);
-    if (ns->lossless) return 0;
-    kvc_meta_remove(meta, KVC_KEY_PROFILE);
-    if (kvc_meta_set_text(meta, KVC_KEY_RECIPE, text, e)) return -1;
-    if (!ns->packs_with) return 0;
-    if (!(kvc_recipe_profile_need(&settled, kvc_profile_predicts(ns->packs_with)) &
-          KVC_PROFILE_DECODES))
-        return 0;
-    return kvc_meta_set_bytes(meta, KVC_KEY_PROFILE, kvc_profile_sha256(ns->packs_with),
-                              KVC_SHA256_BYTES, e);
-}
-
-static int space_describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
-                          const struct kvc_store_namespace_options *o, struct kvc_error *e) {
-    struct kvc_meta meta = {0};
-    /* as packing does */
-    int status = kvc_meta_copy(&meta, &f->cache->meta, e);
-    if (!status) status = kvc_values_pass(&meta, e);
-    if (!status) {
-        kvc_meta_remove(&meta, KVC_KEY_PREFIX_IDENTITY);
-        kvc_prefix_identity_of_model(&meta, ns->identity, sizeof ns->identity);
-        status = take_recipe(ns, f, o, &meta, e);
-    }
-    if (!status) {
-        ns->chunk = o->chunk ? o->chunk : choose_chunk(f->cache, ns->lossless);
-        const struct kvc_space facts = {.lossless = ns->lossless,
-                                        .chunk = ns->chunk,
-                                        .tenant = ns->has_tenant ? ns->tenant : NULL};
-        ns->facts = kvc_namespace_text_write(f->cache, &meta, &facts, ns->hash, e);
-        if (ns->facts) kvc_hex(ns->hash, sizeof ns->hash, ns->name);
-        else status = -1;
-    }
-    kvc_meta_free(&meta);
-    return status;
+static int describe(struct kvc_store_namespace *ns, const struct kvc_file *f,
+                    const struct kvc_store_namespace_options *o, struct kvc_error *e) {
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
+    const struct kvc_namespace_options how = {.size = sizeof how,
+                                              .recipe = o->recipe,
+                                              .shared_profile = ns->packs_with,
+                                              .chunk = o->chunk,
+                                              .tenant = ns->has_tenant ? ns->tenant : NULL};
+    if (!(ns->facts = kvc_namespace_of(f, &how, &facts, e))) return -1;
+    if (take_facts(ns, &facts, e)) return -1;
+    return o->recipe ? take_recipe(ns, facts.recipe, e) : 0;
 }
 
 struct kvc_store_namespace *
@@ -168,12 +106,8 @@ kvc_store_namespace_like(struct kvc_store *s, const struct kvc_file *f,
                          const struct kvc_store_namespace_options *options, struct kvc_error *e) {
     struct kvc_store_namespace_options o;
     if (kvc_sized_take(&o, sizeof o, options, "kvc_store_namespace_options", e)) return NULL;
-    if (o.chunk % KVC_PREFIX_TOKENS || o.chunk > (UINT64_C(1) << 32)) {
-        kvc_fail(e, KVC_ERR_USAGE, "a chunk has a multiple of %d tokens", KVC_PREFIX_TOKENS);
-        return NULL;
-    }
     struct kvc_store_namespace *ns = new_namespace(s, &o, e);
-    if (!ns || !space_describe(ns, f, &o, e)) return ns;
+    if (!ns || !describe(ns, f, &o, e)) return ns;
     kvc_store_namespace_close(ns);
     return NULL;
 }
@@ -202,7 +136,10 @@ static int see_namespace(void *state, const struct kvc_object *o, uint64_t size,
 static struct kvc_bytes *read_object(struct kvc_store *s, const struct kvc_object *o, size_t *size,
                                      struct kvc_error *e) {
     for (unsigned i = 0; i < s->n_tiers; i++) {
-        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, kvc_now() + KVC_OBJECT_TIME, e);
+        struct kvc_error why;
+        struct kvc_bytes *bytes = kvc_store_read_tier(s, i, o, kvc_now() + KVC_OBJECT_TIME, &why);
+        if (!bytes && !why.code) kvc_fail(e, KVC_ERR_IO, "the store has no object of this name");
+        else if (!bytes && e) *e = why;
         if (!bytes) continue;
         *size = bytes->size;
         if (!kvc_chunk_signature(s, o, bytes->data, size, e)) {
@@ -214,10 +151,10 @@ static struct kvc_bytes *read_object(struct kvc_store *s, const struct kvc_objec
     return NULL;
 }
 
-static int take_facts(struct kvc_store_namespace *ns, const struct kvc_store_namespace_options *o,
-                      const struct kvc_object *object, struct kvc_error *e) {
-    struct kvc_namespace_facts facts;
-    struct kvc_recipe recipe;
+/* Reads the facts of a namespace from its object. */
+static int read_facts(struct kvc_store_namespace *ns, const struct kvc_object *object,
+                      struct kvc_error *e) {
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
     size_t size;
     struct kvc_bytes *bytes = read_object(ns->store, object, &size, e);
     if (!bytes) return -1;
@@ -227,7 +164,7 @@ static int take_facts(struct kvc_store_namespace *ns, const struct kvc_store_nam
     if (!ns->facts) return kvc_fail_memory(e, "the facts of a namespace");
     if (strlen(ns->facts) + 1 < size)
         return kvc_fail(e, KVC_ERR_DAMAGED, "the facts of namespace %.16s are no text", ns->name);
-    if (kvc_namespace_text_read(ns->facts, size, &facts, e)) return -1;
+    if (kvc_namespace_read(ns->facts, size, &facts, e)) return -1;
     if (memcmp(facts.ns, object->key, sizeof facts.ns) != 0)
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the facts of namespace %.16s are not those that its name stands for",
@@ -236,24 +173,24 @@ static int take_facts(struct kvc_store_namespace *ns, const struct kvc_store_nam
         (facts.has_tenant && memcmp(facts.tenant, ns->tenant, KVC_KEY_BYTES) != 0))
         return kvc_fail(e, KVC_ERR_USAGE, "namespace %.16s belongs to %s", ns->name,
                         facts.has_tenant ? "a tenant, whose secret is needed" : "no tenant");
-    memcpy(ns->hash, facts.ns, sizeof ns->hash);
-    memcpy(ns->identity, facts.identity, sizeof ns->identity);
-    ns->chunk = facts.chunk;
-    ns->lossless = strcmp(facts.fidelity, "lossless") == 0;
     ns->is_stored = 1;
-    if (o->profile && !(ns->packs_with = kvc_given_profile(o->profile, e))) return -1;
-    if (!o->recipe && ns->lossless) return 0;
+    return take_facts(ns, &facts, e);
+}
+
+/* Takes the recipe that chunks of a namespace are packed with: the caller's, or that of its
+ * fidelity. */
+static int settle_recipe(struct kvc_store_namespace *ns, const char *asked, struct kvc_error *e) {
+    struct kvc_recipe_info info = {.size = sizeof info};
+    if (!asked && ns->lossless) return 0;
     /* of values with a past; to be read */
-    if (!o->recipe && kvc_recipe_parse(facts.fidelity, &recipe, NULL)) return 0;
-    if (!(ns->recipe = strdup(o->recipe ? o->recipe : facts.fidelity)))
-        return kvc_fail_memory(e, "a recipe");
-    if (kvc_recipe_parse(ns->recipe, &recipe, e)) return -1;
-    if (ns->lossless ? !kvc_recipe_is_lossy(&recipe)
-                     : !o->recipe || is_fidelity(o->recipe, facts.fidelity))
+    if (!asked && kvc_recipe_describe(ns->fidelity, NULL, NULL)) return 0;
+    if (take_recipe(ns, asked ? asked : ns->fidelity, e)) return -1;
+    if (kvc_recipe_describe(ns->recipe, &info, e)) return -1;
+    if (ns->lossless ? !info.lossy : !asked || kvc_recipe_has_fidelity(asked, ns->fidelity))
         return 0;
     return kvc_fail(e, KVC_ERR_USAGE,
-                    "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'",
-                    o->recipe, ns->name, facts.fidelity);
+                    "recipe '%s' is not of the fidelity of namespace %.16s, which is '%s'", asked,
+                    ns->name, ns->fidelity);
 }
 
 struct kvc_store_namespace *
@@ -273,14 +210,19 @@ kvc_store_namespace_named(struct kvc_store *s, const char *name,
     }
     struct kvc_store_namespace *ns = new_namespace(s, &o, e);
     if (!ns) return NULL;
-    memcpy(ns->hash, search.found.key, sizeof ns->hash);
-    kvc_hex(ns->hash, sizeof ns->hash, ns->name);
-    if (!take_facts(ns, &o, &search.found, e)) return ns;
+    kvc_hex(search.found.key, sizeof search.found.key, ns->name);
+    if (!read_facts(ns, &search.found, e) && !settle_recipe(ns, o.recipe, e)) return ns;
     kvc_store_namespace_close(ns);
     return NULL;
 }
 
 /* --- what a namespace needs in the store --- */
+
+static struct kvc_profile_info profile_info(const struct kvc_profile *p) {
+    struct kvc_profile_info info = {.size = sizeof info};
+    kvc_shared_profile_describe(p, &info);
+    return info;
+}
 
 static struct kvc_object profile_object(const uint8_t *sha256) {
     struct kvc_object o = {.kind = KVC_OBJECT_PROFILE};
@@ -321,10 +263,9 @@ static int put_facts(struct kvc_store_namespace *ns, unsigned first, unsigned en
                      struct kvc_error *e) {
     const struct kvc_object o = kvc_namespace_object(ns);
     if (ns->packs_with) {
-        const struct kvc_object p = profile_object(kvc_profile_sha256(ns->packs_with));
-        size_t size;
-        const uint8_t *bytes = kvc_profile_bytes(ns->packs_with, &size);
-        if (put_object(ns->store, first, end, &p, bytes, size, e)) return -1;
+        const struct kvc_profile_info info = profile_info(ns->packs_with);
+        const struct kvc_object p = profile_object(info.sha256);
+        if (put_object(ns->store, first, end, &p, info.data, info.bytes, e)) return -1;
     }
     return put_object(ns->store, first, end, &o, ns->facts, strlen(ns->facts), e);
 }
@@ -346,20 +287,24 @@ void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier) {
         kvc_namespace_object(ns)};
     size_t n = 1;
     pthread_mutex_lock(&ns->lock);
-    if (ns->packs_with) o[n++] = profile_object(kvc_profile_sha256(ns->packs_with));
+    if (ns->packs_with) o[n++] = profile_object(profile_info(ns->packs_with).sha256);
     for (unsigned i = 0; i < ns->n_profiles; i++)
-        o[n++] = profile_object(kvc_profile_sha256(ns->profile[i]));
+        o[n++] = profile_object(profile_info(ns->profile[i]).sha256);
     pthread_mutex_unlock(&ns->lock);
     kvc_store_notify(ns->store, tier, KVC_OP_TOUCH, o, n, 0);
+}
+
+static int is_profile(const struct kvc_profile *p, const uint8_t *sha256) {
+    const struct kvc_profile_info info = profile_info(p);
+    return memcmp(info.sha256, sha256, sizeof info.sha256) == 0;
 }
 
 static struct kvc_profile *known_profile(const struct kvc_store_namespace *ns,
                                          const uint8_t *sha256) {
     struct kvc_profile *p = ns->packs_with;
-    if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;
+    if (p && is_profile(p, sha256)) return p;
     for (unsigned i = 0; i < ns->n_profiles; i++)
-        if (memcmp(kvc_profile_sha256(ns->profile[i]), sha256, KVC_SHA256_BYTES) == 0)
-            return ns->profile[i];
+        if (is_profile(ns->profile[i], sha256)) return ns->profile[i];
     return NULL;
 }
 
@@ -381,17 +326,16 @@ static struct kvc_profile *stored_profile(struct kvc_store *s, const uint8_t *sh
     const struct kvc_object o = profile_object(sha256);
     size_t size;
     struct kvc_bytes *bytes = read_object(s, &o, &size, e);
-    struct kvc_profile *p = bytes ? kvc_profile_open_memory(bytes->data, size, e) : NULL;
+    struct kvc_profile *p = bytes ? kvc_shared_profile_open_memory(bytes->data, size, e) : NULL;
     kvc_bytes_release(bytes);
-    if (!p || memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;
-    kvc_profile_free(p);
+    if (!p || is_profile(p, sha256)) return p;
+    kvc_shared_profile_close(p);
     kvc_fail(e, KVC_ERR_DAMAGED, "a profile in the store is not the one that its name stands for");
     return NULL;
 }
 
 struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const uint8_t *sha256,
                                           const char *model, struct kvc_error *e) {
-    const struct kvc_profile_places folders = {.given = NULL};
     const unsigned room = sizeof ns->profile / sizeof ns->profile[0];
     struct kvc_error why = {.code = KVC_ERR_IO}, nowhere;
     pthread_mutex_lock(&ns->lock);
@@ -401,7 +345,7 @@ struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const 
                  "the chunks of a namespace were packed with more than %u profiles", room);
     } else if (!p) {
         p = stored_profile(ns->store, sha256, &why);
-        if (!p && !(p = kvc_profile_find(sha256, model, &folders, &nowhere)))
+        if (!p && !(p = kvc_shared_profile_find(sha256, model, &nowhere)))
             kvc_fail_need(e, why.code, KVC_NEED_PROFILE, "%.200s; %s", why.message,
                           nowhere.message);
         if (p) ns->profile[ns->n_profiles++] = p;

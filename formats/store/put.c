@@ -4,9 +4,6 @@
 #include "formats/store/store.h"
 
 #include "formats/api/sized.h"
-#include "formats/cache/keys.h"
-#include "formats/cache/meta.h"
-#include "formats/cache/rows.h"
 
 #include <stdlib.h>
 
@@ -62,7 +59,9 @@ static int pack(const struct kvc_chunk *chunk, struct kvc_file *f, unsigned thre
     const struct kvc_part_options part = {.size = sizeof part,
                                           .first = cut ? chunk->i * ns->chunk : 0,
                                           .end = cut ? (chunk->i + 1) * ns->chunk : 0,
-                                          .no_companions = 1};
+                                          .no_companions = 1,
+                                          .store_name = chunk->name ? chunk->name->bytes : NULL,
+                                          .store_name_bytes = chunk->name ? chunk->name->size : 0};
     const struct kvc_write_options how = {.size = sizeof how,
                                           .threads = threads,
                                           .progress = job && job->options.progress ? hear : NULL,
@@ -71,11 +70,8 @@ static int pack(const struct kvc_chunk *chunk, struct kvc_file *f, unsigned thre
                                           .shared_profile = ns->packs_with,
                                           .no_companions = 1};
     struct kvc_file *own = chunk->whole ? NULL : kvc_file_select(f, &part, e);
-    int status = own || chunk->whole ? 0 : -1;
-    if (!status && chunk->name)
-        status = kvc_meta_set_bytes(&own->opened.cache->meta, KVC_KEY_STORE_NAME,
-                                    chunk->name->bytes, chunk->name->size, e);
-    if (!status) status = kvc_file_pack_memory(own ? own : f, &how, data, size, e);
+    if (!own && !chunk->whole) return -1;
+    const int status = kvc_file_pack_memory(own ? own : f, &how, data, size, e);
     kvc_file_close(own);
     return status;
 }
@@ -405,62 +401,53 @@ static void put_run(struct kvc_task *task) {
 
 /* Gives the cache the caller's extras: chunks carry what their keys take. */
 static int take_extras(struct put_job *job, struct kvc_error *e) {
-    const struct kvc_part_options all = {.size = sizeof all};
-    if (!job->options.n_extras) return 0;
+    const struct kvc_part_options all = {.size = sizeof all,
+                                         .extras = job->options.extras,
+                                         .n_extras = job->options.n_extras};
+    if (!all.n_extras) return 0;
     if (!(job->given = kvc_file_select(job->file, &all, e))) return -1;
     job->file = job->given;
-    return kvc_namespace_extras(&job->given->opened.cache->meta, job->options.extras,
-                                job->options.n_extras, e);
+    return 0;
 }
 
-/* Returns the position after the last row of any part. */
-static uint64_t end_of(const struct kvc_cache *c) {
-    uint64_t end = 0;
-    for (uint32_t p = 0; p < c->n_parts; p++) {
-        const struct kvc_cells *cells = &c->part[p].cells;
-        if (c->part[p].kind > KVC_PART_STATE || !cells->n) continue;
-        const uint64_t own = (uint64_t)kvc_cells_position(cells, cells->n - 1) + 1;
-        if (own > end) end = own;
-    }
-    return end;
+static int refuse(const struct kvc_file *f, const char *why, struct kvc_error *e) {
+    struct kvc_source_info source = {.size = sizeof source};
+    kvc_file_source(f, &source);
+    return kvc_fail(e, KVC_ERR_USAGE, "%s: %s", source.name, why);
 }
 
-int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f, size_t *chunks,
-                  uint64_t *whole, struct kvc_error *e) {
-    const struct kvc_cache *c = f->cache;
-    struct kvc_rows rows;
+/* Refuses a cache that cannot be put, and tells into how many chunks it is cut; *whole is its
+ * tokens if it cannot be cut, else 0. */
+static int check_cache(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                       size_t *chunks, uint64_t *whole, struct kvc_error *e) {
+    struct kvc_prefix_info prefix = {.size = sizeof prefix};
     uint64_t n;
+    kvc_file_prefix(f, &prefix);
     if (!kvc_file_tokens(f, &n))
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: it has no token ids, by which it could be found",
-                        f->name);
-    if (c->meta.facts.tokens_first)
-        return kvc_fail(e, KVC_ERR_USAGE, "%s: it does not begin at position 0", f->name);
-    if (kvc_rows_look(&rows, c, e) || kvc_rows_refuse(&rows, e))
-        return kvc_error_prefix(e, f->name);
-    int cut = 1;
-    for (uint32_t p = 0; p < c->n_parts; p++)
-        cut &= c->part[p].kind != KVC_PART_WINDOW && c->part[p].kind != KVC_PART_STATE;
-    if (!cut && n < end_of(c))
-        return kvc_fail(
-            e, KVC_ERR_USAGE,
-            "%s: it has rows of tokens whose ids it does not have, and cannot be cut before them",
-            f->name);
-    if (cut && end_of(c) < n) n = end_of(c); /* the last token may have no row yet */
-    *chunks = cut ? (size_t)(n / ns->chunk) : 0;
-    *whole = cut ? 0 : n;
+        return refuse(f, "it has no token ids, by which it could be found", e);
+    if (prefix.first) return refuse(f, "it does not begin at position 0", e);
+    if (kvc_file_check_rows(f, e)) return -1;
+    if (!prefix.can_be_cut && n < prefix.end)
+        return refuse(f,
+                      "it has rows of tokens whose ids it does not have, and cannot be cut before "
+                      "them",
+                      e);
+    /* the last token may have no row yet */
+    if (prefix.can_be_cut && prefix.end < n) n = prefix.end;
+    *chunks = prefix.can_be_cut ? (size_t)(n / ns->chunk) : 0;
+    *whole = prefix.can_be_cut ? 0 : n;
     return 0;
 }
 
 static int check_file(struct put_job *job, struct kvc_error *e) {
-    const struct kvc_cache *c = job->file->cache;
+    struct kvc_tensor_info tensor = {.size = sizeof tensor};
     uint64_t n;
-    const int32_t *tokens = kvc_file_tokens(job->file, &n);
-    if (kvc_put_check(job->ns, job->file, &job->n, &job->whole, e)) return -1;
+    job->tokens = kvc_file_tokens(job->file, &n);
+    if (check_cache(job->ns, job->file, &job->n, &job->whole, e)) return -1;
     n = job->whole ? job->whole : job->n * job->ns->chunk;
-    job->tokens = tokens;
-    if (kvc_namespace_keys_of(job->ns, tokens, n, &c->meta, &job->keys, e)) return -1;
-    for (uint32_t t = 0; t < c->n_tensors; t++)
-        job->bytes += c->tensor[t].shape.tokens * kvc_row_bytes(&c->tensor[t].shape);
+    if (kvc_namespace_keys_of(job->ns, job->file, n, &job->keys, e)) return -1;
+    for (uint32_t t = 0; !kvc_file_tensor(job->file, t, &tensor); t++)
+        job->bytes += tensor.rows * tensor.row_bytes;
     return 0;
 }
 
@@ -518,12 +505,14 @@ int kvc_store_put(struct kvc_store_namespace *ns, struct kvc_file *f,
     return job->waits ? wait_for(job, e) : 0;
 }
 
-int kvc_put_try(struct kvc_store_namespace *ns, struct kvc_file *f, uint64_t whole,
-                struct kvc_error *e) {
-    const struct kvc_chunk chunk = {.ns = ns, .whole = whole};
+int kvc_store_put_check(struct kvc_store_namespace *ns, struct kvc_file *f, int try_recipe,
+                        uint64_t *tokens, struct kvc_error *e) {
+    struct kvc_chunk chunk = {.ns = ns};
+    size_t chunks, size;
     void *data = NULL;
-    size_t size;
-    const int status = pack(&chunk, f, 0, NULL, &data, &size, e);
+    if (check_cache(ns, f, &chunks, &chunk.whole, e)) return -1;
+    *tokens = chunk.whole ? chunk.whole : chunks * ns->chunk;
+    const int status = try_recipe && *tokens ? pack(&chunk, f, 0, NULL, &data, &size, e) : 0;
     free(data);
     return status;
 }

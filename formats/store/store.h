@@ -3,9 +3,7 @@
 #ifndef KVC_STORE_STATE_H
 #define KVC_STORE_STATE_H
 
-#include "formats/api/kvc_file.h"
 #include "formats/api/kvc_store.h"
-#include "formats/cache/prefix.h"
 #include "formats/store/call.h"
 
 struct kvc_store_namespace {
@@ -15,6 +13,7 @@ struct kvc_store_namespace {
     char *facts; /* the text of its object */
     char identity[KVC_IDENTITY_BYTES];
     uint64_t chunk;
+    char *fidelity;
     char *recipe; /* that chunks are packed with */
     int lossless;
     uint8_t tenant[KVC_KEY_BYTES];
@@ -27,10 +26,6 @@ struct kvc_store_namespace {
     atomic_int is_copied; /* its facts were copied to the faster tiers */
     atomic_uint refs;     /* of the user and of puts under way */
 };
-
-/* Checks everything that kvc_store_open() checks before it makes directories (chain.c). */
-int kvc_store_check(const char *tiers, const struct kvc_store_options *options,
-                    struct kvc_error *e);
 
 /* --- keys, namespaces and secrets (keys.c, namespace.c) --- */
 
@@ -51,14 +46,11 @@ struct kvc_object *kvc_named_objects(const struct kvc_store_namespace *ns,
                                      struct kvc_error *e);
 /* Computes the prefix keys of tokens from position 0 on. The caller frees *keys. */
 int kvc_namespace_keys(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                       const struct kvc_store_extra *extras, size_t n_extras, uint8_t **keys,
+                       const struct kvc_prefix_extra *extras, size_t n_extras, uint8_t **keys,
                        struct kvc_error *e);
-/* The same with the extras of a cache's metadata. */
-int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const int32_t *tokens, uint64_t n,
-                          const struct kvc_meta *meta, uint8_t **keys, struct kvc_error *e);
-/* Writes extras into metadata. */
-int kvc_namespace_extras(struct kvc_meta *meta, const struct kvc_store_extra *extras, size_t n,
-                         struct kvc_error *e);
+/* The same of the first n tokens of a file, with its extras. */
+int kvc_namespace_keys_of(const struct kvc_store_namespace *ns, const struct kvc_file *f,
+                          uint64_t n, uint8_t **keys, struct kvc_error *e);
 /* Reads a secret from a file that only its owner may read, and makes a key of it for a purpose. */
 int kvc_store_secret(const char *path, const char *tag, uint8_t key[KVC_KEY_BYTES],
                      struct kvc_error *e);
@@ -108,17 +100,9 @@ int kvc_chunk_sign(const struct kvc_store *s, const struct kvc_object *o, void *
 int kvc_chunk_signature(const struct kvc_store *s, const struct kvc_object *o, const void *data,
                         size_t *size, struct kvc_error *e);
 
-/* --- putting (put.c) --- */
-
-/* Refuses a cache that cannot be put into a namespace, and tells into how many chunks it is cut;
- * *whole is its tokens if it cannot be cut, else 0 (put.c). The namespace's store need not be open.
- */
-int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f, size_t *chunks,
-                  uint64_t *whole, struct kvc_error *e);
-/* Packs the first chunk, or a cache that cannot be cut, and keeps nothing: a recipe may refuse it.
- */
-int kvc_put_try(struct kvc_store_namespace *ns, struct kvc_file *f, uint64_t whole,
-                struct kvc_error *e);
+/* Returns the bytes of a tier's objects, of a namespace or all (NULL); 0: they are unknown
+ * (tiers.c). */
+uint64_t kvc_store_bytes(struct kvc_store *s, unsigned tier, const struct kvc_store_namespace *ns);
 
 /* --- finding (find.c) --- */
 
@@ -135,6 +119,9 @@ struct kvc_store_hit {
     int late;
     char tiers[256];
 };
+/* Returns the microseconds that a tier has for finding; timeout_us 0: as the store's options say.
+ */
+int64_t kvc_find_time(const struct kvc_store *s, unsigned tier, int64_t timeout_us);
 /* Writes which tiers its chunks come from. */
 void kvc_hit_list_tiers(struct kvc_store_hit *hit);
 /* Counts the objects of a chain that a tier has, from the first one on. -1 if it cannot be asked.

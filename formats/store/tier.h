@@ -5,13 +5,14 @@
 #ifndef KVC_TIER_H
 #define KVC_TIER_H
 
+#include "formats/api/kvc_store.h"
 #include "formats/store/object.h"
 #include "formats/store/url.h"
 
 #include <pthread.h>
 
 /* Backends in shared objects tell by it for which version of this header they were built. */
-#define KVC_TIER_ABI 3
+#define KVC_TIER_ABI 4
 
 /* Times are microseconds of CLOCK_MONOTONIC. A call should return at its deadline with what it has;
  * INT64_MAX: there is none. */
@@ -43,13 +44,6 @@ struct kvc_tier_put {
 /* What became of a put. */
 enum { KVC_PUT_STORED, KVC_PUT_SHARED /* it was there */, KVC_PUT_REFUSED };
 
-/* What a tier knows of its objects without listing them; -1: nothing. Another's keys in the same
- * server or bucket do not count. */
-struct kvc_tier_facts {
-    int64_t objects, bytes, limit;
-    char text[256]; /* what it is: "Redis 7.0.15, cluster of 3 masters"; for people */
-};
-
 /* Functions return 0, or -1 with *e. KVC_SEVERITY_RETRY says that the tier cannot be reached or
  * used at present (network, full or read-only disk, deadline): the store leaves it alone for a
  * while. Any other severity is about these objects only. */
@@ -63,7 +57,7 @@ struct kvc_tier_ops {
      * or not */
     int last_first;
 
-    /* Connects to nobody and makes nothing, unless it is a directory's: the first call does. */
+    /* Checks the text. Connects to nobody and makes nothing: the first call does, or `make`. */
     struct kvc_tier *(*open)(struct kvc_url *url, struct kvc_error *e);
     void (*close)(struct kvc_tier *l);
 
@@ -87,10 +81,16 @@ struct kvc_tier_ops {
     /* Lists all objects, or those of one namespace (its first bytes). */
     int (*walk)(struct kvc_tier *l, const uint8_t *ns, kvc_tier_seen *seen, void *state,
                 struct kvc_error *e);
-    int (*facts)(struct kvc_tier *l, struct kvc_tier_facts *facts, kvc_instant deadline,
+    /* Fills the fields from `objects` on, with what it knows without listing its objects. */
+    int (*facts)(struct kvc_tier *l, struct kvc_store_tier_info *facts, kvc_instant deadline,
                  struct kvc_error *e);
 
     /* These may be NULL: the tier has nothing of the kind. */
+    /* Opens what objects are kept in, and makes it where it does not exist: called before any other
+     * function but `close` and `folder`. */
+    int (*make)(struct kvc_tier *l, struct kvc_error *e);
+    /* Returns the path of a directory, and whether it is there. */
+    const char *(*folder)(const struct kvc_tier *l, int *exists);
     /* As `find`, for who is about to put: an index is not believed. NULL: find has none. */
     int (*count)(struct kvc_tier *l, const struct kvc_object *o, size_t n, kvc_instant deadline,
                  size_t *found, uint64_t *size, struct kvc_error *e);
@@ -108,6 +108,14 @@ struct kvc_tier_ops {
     /* Notes that a chain will be asked for within so many seconds; 0: never again. */
     int (*expect)(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_t seconds,
                   struct kvc_error *e);
+    /* As kvc_store_object(), kvc_store_clean(), kvc_store_configure() and kvc_store_examine(). */
+    int (*record)(struct kvc_tier *l, const struct kvc_object *o,
+                  struct kvc_store_object_info *info, struct kvc_error *e);
+    int (*clean)(struct kvc_tier *l, const struct kvc_store_clean_options *options,
+                 struct kvc_store_cleaned *cleaned, struct kvc_error *e);
+    int (*configure)(struct kvc_tier *l, const char *const *set, char *text, size_t size,
+                     struct kvc_error *e);
+    void (*examine)(struct kvc_tier *l, kvc_store_finding_fn *fn, void *state);
 };
 
 /* --- for backends and the store --- */

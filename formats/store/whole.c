@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Reads an object from a tier, and proves it; without `hashes`, its records are checked when they
  * are decoded. *why: code 0 if the tier has none, or what is bad. */
@@ -22,8 +23,7 @@ static struct kvc_file *read_cache(const struct kvc_chunk *chunk, unsigned tier,
     size_t size = (*bytes)->size;
     struct kvc_file *f = kvc_chunk_open(chunk, (*bytes)->data, &size, hashes, why);
     if (f) {
-        f->owned = *bytes;
-        f->free_owned = kvc_bytes_release;
+        kvc_file_own(f, *bytes, kvc_bytes_release);
         kvc_store_notify(s, tier, KVC_OP_TOUCH, o, 1, 0);
         return f;
     }
@@ -84,13 +84,10 @@ struct kvc_file *kvc_store_get_whole(struct kvc_store_namespace *ns, const int32
     chunk.keys = key;
     kvc_count(s, KVC_COUNT_LOOKUPS, 1);
     kvc_count(s, KVC_COUNT_ASKED, n);
-    for (unsigned l = 0; l < s->n_tiers && !f && !status; l++) {
-        const int64_t time = o.timeout_us             ? o.timeout_us
-                             : s->tier[l].ops->remote ? s->options.timeout_us
-                                                      : s->options.local_timeout_us;
-        f = search_tier(&chunk, l, object, keys, kvc_now() + time, e);
-    }
-    if (f) kvc_count(s, KVC_COUNT_FOUND, f->cache->n_tokens);
+    for (unsigned l = 0; l < s->n_tiers && !f && !status; l++)
+        f = search_tier(&chunk, l, object, keys, kvc_now() + kvc_find_time(s, l, o.timeout_us), e);
+    if (f) kvc_file_tokens(f, &n);
+    if (f) kvc_count(s, KVC_COUNT_FOUND, n);
     free(object);
     free(key);
     return f;
@@ -148,16 +145,16 @@ struct kvc_file *kvc_store_get_name(struct kvc_store_namespace *ns,
 }
 
 /* Has memory begin where the cache does. Refuses memory for another number of tokens. */
-static int begin_with(struct kvc_memory *m, const struct kvc_cache *c, struct kvc_error *e) {
-    for (uint32_t p = 0; p < c->n_parts; p++) {
-        const struct kvc_cells *cells = &c->part[p].cells;
-        if (c->part[p].kind != KVC_PART_LIVE) continue;
-        if (cells->n != m->tokens)
+static int begin_with(struct kvc_memory *m, const struct kvc_file *f, struct kvc_error *e) {
+    struct kvc_tensor_info t = {.size = sizeof t};
+    for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++) {
+        if (strcmp(t.part, "live") != 0) continue;
+        if (t.rows != m->tokens)
             return kvc_fail(e, KVC_ERR_USAGE,
                             "the cache of this name has %" PRIu64
                             " tokens, and memory is for %" PRIu64,
-                            cells->n, m->tokens);
-        if (cells->n) m->first_position = kvc_cells_position(cells, 0);
+                            t.rows, m->tokens);
+        if (t.rows) m->first_position = kvc_file_position(f, i, 0);
     }
     return 0;
 }
@@ -174,7 +171,7 @@ static int load_memory(void *state, struct kvc_file *f, struct kvc_error *e) {
                                      .threads = l->o->threads,
                                      .convert = l->o->convert,
                                      .pairing = l->o->pairing};
-    if (begin_with(&l->memory, f->cache, e)) return -1;
+    if (begin_with(&l->memory, f, e)) return -1;
     return kvc_file_load(f, &l->memory, &how, e);
 }
 

@@ -57,7 +57,7 @@ class OpenOptions(Sized):
 
 class PartOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("first", u64), ("end", u64), ("layers", pointer), ("n_layers", u32), ("no_companions", c.c_int),
-                ("whole", c.c_int)]
+                ("whole", c.c_int), ("extras", pointer), ("n_extras", c.c_size_t), ("store_name", pointer), ("store_name_bytes", c.c_size_t)]
 
 
 class TensorInfo(Sized):
@@ -106,19 +106,19 @@ class WriteOptions(Sized):
 
 class StoreOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("threads", c.c_uint), ("queue_bytes", u64), ("local_timeout_us", i64), ("timeout_us", i64),
-                ("load_timeout_us", i64), ("key_file", text), ("backends", text)]
+                ("load_timeout_us", i64), ("key_file", text), ("backends", text), ("unmade", c.c_int)]
 
 
 class StoreNamespaceOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("recipe", text), ("profile", text), ("chunk", u64), ("tenant_file", text)]
 
 
-class StoreExtra(c.Structure):
+class PrefixExtra(c.Structure):
     _fields_ = [("position", u64), ("tag", c.c_uint), ("bytes", text), ("size", c.c_size_t)]
 
 
 class StoreFindOptions(Sized):
-    _fields_ = [("size", c.c_size_t), ("timeout_us", i64), ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t)]
+    _fields_ = [("size", c.c_size_t), ("timeout_us", i64), ("extras", c.POINTER(PrefixExtra)), ("n_extras", c.c_size_t)]
 
 
 class StoreHitInfo(Sized):
@@ -137,12 +137,12 @@ class StoreName(c.Structure):
 
 class StorePutOptions(Sized):
     _fields_ = [("size", c.c_size_t), ("wait", c.c_int), ("seconds", i64), ("pin", c.c_int), ("cost", c.c_double),
-                ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer), ("progress", PROGRESS_FN),
+                ("extras", c.POINTER(PrefixExtra)), ("n_extras", c.c_size_t), ("done", DONE_FN), ("state", pointer), ("progress", PROGRESS_FN),
                 ("progress_state", pointer), ("stored_bytes", pointer)]
 
 
 class StoreDropOptions(Sized):
-    _fields_ = [("size", c.c_size_t), ("extras", c.POINTER(StoreExtra)), ("n_extras", c.c_size_t), ("progress", PROGRESS_FN),
+    _fields_ = [("size", c.c_size_t), ("extras", c.POINTER(PrefixExtra)), ("n_extras", c.c_size_t), ("progress", PROGRESS_FN),
                 ("progress_state", pointer)]
 
 

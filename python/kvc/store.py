@@ -30,9 +30,9 @@ def _microseconds(seconds: Optional[float]) -> int:
 def _extras(extras: Sequence[Extra]) -> Any:
     if not extras:
         return None
-    items = [_lib.StoreExtra(_lib.whole("the position of an extra", at), _lib.whole("the tag of an extra", tag, _lib.u32), value,
+    items = [_lib.PrefixExtra(_lib.whole("the position of an extra", at), _lib.whole("the tag of an extra", tag, _lib.u32), value,
                              len(value)) for at, tag, value in extras]
-    return (_lib.StoreExtra * len(items))(*items)
+    return (_lib.PrefixExtra * len(items))(*items)
 
 
 class _InStore(Handle):

@@ -77,7 +77,7 @@ static int seen(void *state, const struct kvc_object *o, uint64_t size, int64_t 
 
 static void call(const struct kvc_tier_ops *ops, unsigned choice, int known) {
     struct kvc_object o[OBJECTS] = {0};
-    struct kvc_tier_facts facts;
+    struct kvc_store_tier_info facts;
     struct kvc_url url;
     struct kvc_error e = {0};
     uint64_t size[OBJECTS];

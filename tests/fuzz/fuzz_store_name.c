@@ -4,7 +4,6 @@
 
 #include "formats/store/dir/conf.h"
 #include "formats/store/object.h"
-#include "formats/store/namespace_text.h"
 
 static void names(const char *text) {
     struct kvc_object o;
@@ -42,7 +41,7 @@ static void configurations(const char *text) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct kvc_namespace_facts facts;
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
     struct kvc_error e;
     char *text = fuzz_alloc(size + 1);
     memcpy(text, data, size);
@@ -50,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     names(text);
     urls(text);
     configurations(text);
-    kvc_namespace_text_read(text, size, &facts, &e);
+    kvc_namespace_read(text, size, &facts, &e);
     free(text);
     return 0;
 }

@@ -7,6 +7,7 @@
  * u32 place, and what is combined with it by exclusive or. */
 #include "tests/fuzz/fuzz.h"
 
+#include "formats/api/kvc_file.h"
 #include "formats/store/store.h"
 #include "tests/fuzz/mend.h"
 

@@ -111,6 +111,10 @@ static inline struct kvc_dir *attack_try_open(const char *options, struct kvc_er
     if (kvc_url_parse(&url, text, e)) return NULL;
     struct kvc_tier *l = kvc_tier_dir.open(&url, e);
     kvc_url_free(&url);
+    if (l && l->ops->make(l, e)) {
+        l->ops->close(l);
+        l = NULL;
+    }
     return (struct kvc_dir *)l;
 }
 
@@ -214,10 +218,10 @@ static inline void attack_check_books(struct kvc_dir *d) {
             b.records, b.bytes, b.files, b.file_bytes, b.strangers.n);
 }
 
-static inline struct kvc_dir_counts attack_clean(struct kvc_dir *d) {
-    struct kvc_dir_counts counts;
+static inline struct kvc_store_cleaned attack_clean(struct kvc_dir *d) {
+    struct kvc_store_cleaned counts;
     struct kvc_error e;
-    if (kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e))
+    if (kvc_dir_clean(&d->tier, &(struct kvc_store_clean_options){.evict = 0}, &counts, &e))
         DIE("cannot be cleaned: %s", e.message);
     return counts;
 }

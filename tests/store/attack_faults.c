@@ -172,8 +172,8 @@ static void work(struct kvc_dir *d) {
     struct kvc_tier *l = &d->tier;
     struct kvc_error e = {.code = KVC_OK};
     struct kvc_object o[ATTACK_DEPTH];
-    struct kvc_tier_facts facts;
-    struct kvc_dir_counts counts;
+    struct kvc_store_tier_info facts;
+    struct kvc_store_cleaned counts;
     int there;
     for (unsigned c = 0; c < FEW_CHAINS; c++)
         for (unsigned i = 0; i < FEW; i++) {
@@ -192,7 +192,10 @@ static void work(struct kvc_dir *d) {
     expect(kvc_tier_dir.drop(l, &o[2], 1, INT64_MAX, &e), &e);
     expect(kvc_tier_dir.walk(l, o->ns, ignore, NULL, &e), &e);
     expect(kvc_tier_dir.facts(l, &facts, INT64_MAX, &e), &e);
-    expect(kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = FAULT_LIMIT / 2}, &counts, &e), &e);
+    expect(kvc_dir_clean(&d->tier,
+                         &(struct kvc_store_clean_options){.evict = 1, .max_size = FAULT_LIMIT / 2},
+                         &counts, &e),
+           &e);
     read_all(d);
 }
 

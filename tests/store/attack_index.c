@@ -164,7 +164,7 @@ static void use(struct kvc_dir *d) {
     const unsigned chain = pick(CHAINS), n = due(chain),
                    at = n < ATTACK_DEPTH ? n : ATTACK_DEPTH - 1;
     struct kvc_object o[ATTACK_DEPTH];
-    struct kvc_tier_facts facts;
+    struct kvc_store_tier_info facts;
     struct kvc_error e = {.code = KVC_OK};
     int is = 0, status = 0;
     attack_chain(chain, o);
@@ -244,7 +244,7 @@ static void alone(uint64_t damages, uint64_t *step) {
 static void work_for_ever(void) {
     struct kvc_dir *d = attack_open(options);
     struct kvc_error e;
-    struct kvc_dir_counts counts;
+    struct kvc_store_cleaned counts;
     int is;
     for (attack_step = 0;; attack_step++) {
         const unsigned chain = pick(FULL_CHAINS), what = pick(100);
@@ -258,7 +258,7 @@ static void work_for_ever(void) {
         else if (what < 50) kvc_tier_dir.drop(&d->tier, &o[ATTACK_DEPTH - 1], 1, INT64_MAX, &e);
         else if (what < 70) kvc_tier_dir.touch(&d->tier, o, ATTACK_DEPTH - 1, &e);
         else if (what < 75)
-            kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e);
+            kvc_dir_clean(&d->tier, &(struct kvc_store_clean_options){.evict = 0}, &counts, &e);
         else if (what < 98) {
             const struct attack_got g = attack_get(d, o, ATTACK_DEPTH - 1);
             if (g.missing) DIE("an object of chain %u is lost", chain);

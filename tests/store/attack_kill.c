@@ -100,7 +100,7 @@ static void check_rest(void) {
     alarm(PATIENCE); /* a lock that a dead process holds ends here */
     struct kvc_dir *d = attack_open(options);
     attack_clean(d);
-    struct kvc_dir_counts counts = attack_clean(d);
+    struct kvc_store_cleaned counts = attack_clean(d);
     if (counts.adopted || counts.missing || counts.evicted || counts.strangers)
         DIE("cleaning twice finds something to do");
     attack_check_books(d);

@@ -91,7 +91,7 @@ static void known(uint64_t operations) {
             drop_one(d, chain, depth);
             model.there[chain][depth] = 0;
         } else if (!pick(20)) {
-            const struct kvc_dir_counts counts = attack_clean(d);
+            const struct kvc_store_cleaned counts = attack_clean(d);
             if (counts.adopted || counts.missing || counts.evicted || counts.strangers)
                 DIE("cleaning finds something to do");
             attack_check_books(d);
@@ -104,7 +104,7 @@ static void known(uint64_t operations) {
 /* --- one process with a limit --- */
 
 static void check_limit(struct kvc_dir *d, uint64_t limit) {
-    struct kvc_tier_facts facts;
+    struct kvc_store_tier_info facts;
     struct kvc_error e;
     if (kvc_tier_dir.facts(&d->tier, &facts, INT64_MAX, &e)) DIE("%s", e.message);
     if (facts.bytes < 0 || (uint64_t)facts.bytes > limit)
@@ -169,7 +169,7 @@ static void bounded(uint64_t operations) {
         } else if (what < 95 && chain > 1) {
             for (unsigned i = ATTACK_DEPTH; i--;) drop_one(d, chain, i);
         } else if (!pick(50)) {
-            const struct kvc_dir_counts counts = attack_clean(d);
+            const struct kvc_store_cleaned counts = attack_clean(d);
             if (counts.adopted || counts.missing || counts.strangers)
                 DIE("cleaning finds something to do");
         }
@@ -241,7 +241,7 @@ static void crowd(uint64_t operations, unsigned processes) {
         check_limit(d, LIMIT);
     }
     if (failed) DIE("a process failed");
-    const struct kvc_dir_counts counts = attack_clean(d);
+    const struct kvc_store_cleaned counts = attack_clean(d);
     if (counts.adopted || counts.missing || counts.strangers)
         DIE("cleaning adopts %" PRIu64 " files and forgets %" PRIu64, counts.adopted,
             counts.missing);

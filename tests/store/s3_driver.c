@@ -245,7 +245,7 @@ static int run(char *line) {
     else if (strncmp(line, "bad ", 4) == 0) drop(arguments, 1);
     else if (strncmp(line, "walk", 4) == 0) walk(arguments);
     else if (strncmp(line, "facts", 5) == 0) {
-        struct kvc_tier_facts f = {0};
+        struct kvc_store_tier_info f = {0};
         const int status = tier->ops->facts(tier, &f, in(5000), &e);
         printf("facts %d %s", status, f.text);
         end_line(begun, &e);

@@ -199,7 +199,7 @@ static void walk(const uint8_t *ns) {
 
 static void facts(void) {
     struct kvc_error e;
-    struct kvc_tier_facts f = {0};
+    struct kvc_store_tier_info f = {0};
     const kvc_instant begin = kvc_now();
     const int status = ops->facts(tier, &f, deadline(), &e);
     printf("{\"objects\": %" PRId64 ", \"bytes\": %" PRId64 ", \"limit\": %" PRId64

@@ -167,6 +167,55 @@ static void threads_share_kept_blocks(void **state) {
     kvc_error_free(e);
 }
 
+/* Returns where the row lies in a packed file that stores rows as they are. */
+static uint8_t *stored_row(const struct memory *packed, const uint8_t *row, size_t n) {
+    uint8_t *at = memmem(packed->data, packed->n, row, n);
+    assert_non_null(at);
+    return at;
+}
+
+/* Bytes in memory whose hashes were checked are not hashed again; those of files, which others can
+ * change, and of which none were checked, are. */
+static void records_are_hashed_once(void **state) {
+    (void)state;
+    struct kvc_error *e = kvc_error_new();
+    struct memory packed = {0};
+    uint8_t row[384], again[384];
+    char path[] = "/tmp/kvc-hashed-XXXXXX";
+    const struct kvc_write_options pack = {.size = sizeof pack, .recipe = "store"};
+    const struct kvc_open_options open = {.size = sizeof open, .no_verify = 1},
+                                  map = {.size = sizeof map, .no_verify = 1, .map = 1};
+    struct kvc_file *f = sample(e);
+    assert_int_equal(kvc_file_pack(f, &pack, append, &packed, e), 0);
+    assert_int_equal(kvc_file_read(f, 0, 5, 1, row, e), 0);
+    kvc_file_close(f);
+    uint8_t *at = stored_row(&packed, row, sizeof row);
+    const int fd = mkstemp(path);
+    assert_int_equal(write(fd, packed.data, packed.n), packed.n);
+    struct kvc_file *checked = kvc_file_open_memory(packed.data, packed.n, &open, e),
+                    *unchecked = kvc_file_open_memory(packed.data, packed.n, &open, e),
+                    *on_disk = kvc_file_open(path, &map, e);
+    assert_int_equal(kvc_file_check_hashes(checked, e), 0);
+    assert_int_equal(kvc_file_check_hashes(on_disk, e), 0);
+    *at ^= 1;
+    assert_int_equal(pwrite(fd, at, 1, at - packed.data), 1);
+    assert_int_equal(kvc_file_read(unchecked, 0, 5, 1, again, e), -1);
+    assert_int_equal(kvc_error_code(e), KVC_ERR_DAMAGED);
+    assert_int_equal(kvc_file_check_hashes(unchecked, e), -1);
+    assert_int_equal(kvc_file_read(unchecked, 0, 5, 1, again, e), -1);
+    assert_int_equal(kvc_file_read(on_disk, 0, 5, 1, again, e), -1);
+    assert_int_equal(kvc_file_read(checked, 0, 5, 1, again, e), 0);
+    row[0] ^= 1;
+    assert_memory_equal(again, row, sizeof row);
+    kvc_file_close(checked);
+    kvc_file_close(unchecked);
+    kvc_file_close(on_disk);
+    close(fd);
+    unlink(path);
+    free(packed.data);
+    kvc_error_free(e);
+}
+
 static void what_cannot_be_opened(void **state) {
     (void)state;
     struct kvc_error *e = kvc_error_new();
@@ -455,6 +504,7 @@ int main(void) {
         cmocka_unit_test(metadata_lists_are_whole_or_absent),
         cmocka_unit_test(rows_come_from_a_kept_block),
         cmocka_unit_test(threads_share_kept_blocks),
+        cmocka_unit_test(records_are_hashed_once),
         cmocka_unit_test(what_cannot_be_opened),
         cmocka_unit_test(parts_of_a_file),
         cmocka_unit_test(files_are_joined),

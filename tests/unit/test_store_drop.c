@@ -99,10 +99,10 @@ static void images(void **state) {
     struct made *a = prompt(3, 3, 0);
     struct kvc_store *s = open_store("images", "");
     struct kvc_store_namespace *ns = open_namespace(s, a);
-    const struct kvc_store_extra cat = {.position = CHUNK + 3,
-                                        .tag = 1,
-                                        .bytes = "0123456789abcdef",
-                                        .size = 16};
+    const struct kvc_prefix_extra cat = {.position = CHUNK + 3,
+                                         .tag = 1,
+                                         .bytes = "0123456789abcdef",
+                                         .size = 16};
     const struct kvc_store_put_options with = {.size = sizeof with,
                                                .wait = 1,
                                                .extras = &cat,

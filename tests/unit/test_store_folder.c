@@ -56,9 +56,9 @@ static void index_cannot_be_written(void **state) {
     struct kvc_store *s = open_store("full", "");
     struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e = {.code = KVC_OK};
-    struct kvc_dir_counts counts;
+    struct kvc_store_cleaned counts;
     struct rlimit before, none;
-    const struct kvc_dir_clean all = {.max_size = 0};
+    const struct kvc_store_clean_options all = {.evict = 1, .max_size = 0};
     put(ns, x);
     struct kvc_store_hit *hit = find_n(ns, x->ids, 3 * CHUNK);
     assert_int_equal(kvc_store_pin(hit, 0, &e), 0);
@@ -76,7 +76,7 @@ static void index_cannot_be_written(void **state) {
     wait_for_all(s);
     assert_int_equal(count_found(ns, x), 3 * CHUNK);
     assert_int_equal(kvc_store_pin(hit, 0, &e), 0);
-    assert_int_equal(kvc_dir_clean(directory(s), &all, &counts, &e), 0);
+    assert_int_equal(kvc_dir_clean(&directory(s)->tier, &all, &counts, &e), 0);
     assert_int_equal(counts.evicted, 0);
     assert_int_equal(read_back(ns, x), 3 * CHUNK);
     kvc_store_hit_free(hit);
@@ -101,9 +101,9 @@ static void index_of_another_boot(void **state) {
     struct kvc_store *s = open_store("boot", "");
     struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
-    struct kvc_dir_counts counts;
-    struct kvc_tier_facts before, after;
-    const struct kvc_dir_clean all = {.max_size = 0};
+    struct kvc_store_cleaned counts;
+    struct kvc_store_tier_info before, after;
+    const struct kvc_store_clean_options all = {.evict = 1, .max_size = 0};
     put(ns, x);
     struct kvc_store_hit *hit = find_n(ns, x->ids, 3 * CHUNK);
     assert_int_equal(kvc_store_pin(hit, 0, &e), 0);
@@ -117,7 +117,7 @@ static void index_of_another_boot(void **state) {
     assert_int_equal(kvc_tier_dir.facts(s->tier[0].tier, &after, INT64_MAX, &e), 0);
     assert_int_equal(after.bytes, before.bytes);
     assert_int_equal(after.objects, before.objects);
-    assert_int_equal(kvc_dir_clean(directory(s), &all, &counts, &e), 0);
+    assert_int_equal(kvc_dir_clean(&directory(s)->tier, &all, &counts, &e), 0);
     assert_int_equal(counts.evicted, 0);
     assert_int_equal(read_back(ns, x), 3 * CHUNK);
     kvc_store_namespace_close(ns);
@@ -196,8 +196,8 @@ static void folders_become_links(void **state) {
     struct made *x = make(2 * CHUNK, 3, NULL), *y = make(2 * CHUNK, 500, NULL);
     struct kvc_store *s = open_store("links", "&grace=0s");
     struct kvc_store_namespace *ns = open_namespace(s, x);
-    const struct kvc_dir_clean all = {.max_size = 0};
-    struct kvc_dir_counts counts;
+    const struct kvc_store_clean_options all = {.evict = 1, .max_size = 0};
+    struct kvc_store_cleaned counts;
     struct kvc_error e;
     struct stat st;
     char is[300], elsewhere[300];
@@ -210,7 +210,7 @@ static void folders_become_links(void **state) {
         const struct timespec before = st.st_mtim;
         assert_int_equal(symlink(elsewhere, is), 0);
         if (i != 1 && i != 2)
-            assert_false(puts_all(ns, y) && !kvc_dir_clean(directory(s), &all, &counts, &e));
+            assert_false(puts_all(ns, y) && !kvc_dir_clean(&directory(s)->tier, &all, &counts, &e));
         read_back(ns, x);
         kvc_tier_dir.quarantine(s->tier[0].tier, &(struct kvc_object){.kind = KVC_OBJECT_CHUNK},
                                 &e);

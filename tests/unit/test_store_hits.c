@@ -206,16 +206,16 @@ static void extras(void **state) {
     struct kvc_store *s = open_store("e", "");
     struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
-    const struct kvc_store_extra image = {.position = CHUNK + 5,
-                                          .tag = 1,
-                                          .bytes = "0123456789abcdef",
-                                          .size = 16};
-    const struct kvc_store_extra other = {.position = CHUNK + 5,
-                                          .tag = 1,
-                                          .bytes = "0123456789abcdeF",
-                                          .size = 16};
-    const struct kvc_store_extra wrong[] = {{.position = 1, .tag = 0, .size = 0},
-                                            {.position = 1, .tag = 256, .size = 0}};
+    const struct kvc_prefix_extra image = {.position = CHUNK + 5,
+                                           .tag = 1,
+                                           .bytes = "0123456789abcdef",
+                                           .size = 16};
+    const struct kvc_prefix_extra other = {.position = CHUNK + 5,
+                                           .tag = 1,
+                                           .bytes = "0123456789abcdeF",
+                                           .size = 16};
+    const struct kvc_prefix_extra wrong[] = {{.position = 1, .tag = 0, .size = 0},
+                                             {.position = 1, .tag = 256, .size = 0}};
     const struct kvc_store_put_options o = {.size = sizeof o,
                                             .wait = 1,
                                             .extras = &image,
@@ -223,7 +223,7 @@ static void extras(void **state) {
     e.code = KVC_OK;
     if (kvc_store_put(ns, x->f, &o, &e) || e.code) fail_msg("%s", e.message);
     static const uint64_t due[] = {CHUNK, 3 * CHUNK, CHUNK};
-    const struct kvc_store_extra *const asked[] = {NULL, &image, &other};
+    const struct kvc_prefix_extra *const asked[] = {NULL, &image, &other};
     for (unsigned i = 0; i < 3; i++) {
         const struct kvc_store_find_options f = {.size = sizeof f,
                                                  .extras = asked[i],
@@ -392,7 +392,7 @@ static struct kvc_dir *directory(const struct kvc_store *s) {
 }
 
 static uint64_t bytes_of(struct kvc_store *s) {
-    struct kvc_tier_facts facts;
+    struct kvc_store_tier_info facts;
     struct kvc_error e;
     assert_int_equal(kvc_tier_dir.facts(s->tier[0].tier, &facts, INT64_MAX, &e), 0);
     return (uint64_t)facts.bytes;
@@ -448,8 +448,8 @@ static void times(void **state) {
     struct kvc_store_namespace *ns = open_namespace(s, x);
     const struct kvc_store_put_options brief = {.size = sizeof brief, .wait = 1, .seconds = 1};
     struct kvc_error e = {.code = KVC_OK};
-    struct kvc_dir_counts counts;
-    const struct kvc_dir_clean usual = {.max_size = UINT64_MAX}, all = {.max_size = 0};
+    struct kvc_store_cleaned counts;
+    const struct kvc_store_clean_options usual = {.evict = 0}, all = {.evict = 1, .max_size = 0};
     assert_int_equal(kvc_store_put(ns, x->f, &brief, &e), 0);
     assert_int_equal(count_found(ns, x), 2 * CHUNK);
     sleep(2);
@@ -457,16 +457,16 @@ static void times(void **state) {
     /* what has expired is put again, though its files are still there */
     put(ns, x);
     assert_int_equal(read_back(ns, x), 2 * CHUNK);
-    assert_int_equal(kvc_dir_clean(directory(s), &usual, &counts, &e), 0);
+    assert_int_equal(kvc_dir_clean(&directory(s)->tier, &usual, &counts, &e), 0);
     assert_int_equal(counts.expired, 0);
     /* what was found can be read for the grace */
     struct kvc_store_hit *hit = find_n(ns, x->ids, 2 * CHUNK);
-    assert_int_equal(kvc_dir_clean(directory(s), &all, &counts, &e), 0);
+    assert_int_equal(kvc_dir_clean(&directory(s)->tier, &all, &counts, &e), 0);
     assert_int_equal(counts.evicted, 2);
     assert_int_equal(count_found(ns, x), 0);
     assert_int_equal(load_and_compare(hit, x, 0, 2 * CHUNK), 2 * CHUNK);
     sleep(3);
-    assert_int_equal(kvc_dir_clean(directory(s), &usual, &counts, &e), 0);
+    assert_int_equal(kvc_dir_clean(&directory(s)->tier, &usual, &counts, &e), 0);
     assert_int_equal(load_and_compare(hit, x, 0, 2 * CHUNK), 0);
     assert_int_equal(counted(s, KVC_COUNT_GONE), 1);
     kvc_store_hit_free(hit);
@@ -490,16 +490,16 @@ static void pins(void **state) {
     struct kvc_store *s = open_store("pin", "");
     struct kvc_store_namespace *ns = open_namespace(s, x);
     struct kvc_error e;
-    struct kvc_dir_counts counts;
-    const struct kvc_dir_clean all = {.max_size = 0};
+    struct kvc_store_cleaned counts;
+    const struct kvc_store_clean_options all = {.evict = 1, .max_size = 0};
     put(ns, x);
     struct kvc_store_hit *hit = find_n(ns, x->ids, 2 * CHUNK);
     assert_int_equal(kvc_store_pin(hit, 0, &e), 0);
-    assert_int_equal(kvc_dir_clean(directory(s), &all, &counts, &e), 0);
+    assert_int_equal(kvc_dir_clean(&directory(s)->tier, &all, &counts, &e), 0);
     assert_int_equal(counts.evicted, 0);
     assert_int_equal(read_back(ns, x), 2 * CHUNK);
     assert_int_equal(kvc_store_unpin(hit, &e), 0);
-    assert_int_equal(kvc_dir_clean(directory(s), &all, &counts, &e), 0);
+    assert_int_equal(kvc_dir_clean(&directory(s)->tier, &all, &counts, &e), 0);
     assert_int_equal(counts.evicted, 2);
     assert_int_equal(count_found(ns, x), 0);
     kvc_store_hit_free(hit);

@@ -4,7 +4,6 @@
 #include "store_support.h"
 
 #include "formats/store/dir/conf.h"
-#include "formats/store/namespace_text.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -168,6 +167,7 @@ static void refused_chains(void **state) {
                                        ",redis://h?x=1",
                                        ",nosuch://h",
                                        ",s3:///x"};
+    const struct kvc_store_options unmade = {.size = sizeof unmade, .unmade = 1};
     struct kvc_error e;
     char path[200], text[500], end[250];
     snprintf(path, sizeof path, "%s/never", folder);
@@ -177,16 +177,17 @@ static void refused_chains(void **state) {
                  rest[i], hole ? folder : "", hole ? hole + 2 : "");
         snprintf(text, sizeof text, "dir:%s%s", path, end);
         if (kvc_store_open(text, NULL, &e)) fail_msg("%s", text);
-        assert_int_equal(kvc_store_check(text, NULL, &e), -1);
+        if (kvc_store_open(text, &unmade, &e)) fail_msg("%s", text);
         if (!access(path, F_OK)) fail_msg("%s made the folder", text);
     }
     const struct kvc_store_options no_key = {.size = sizeof no_key, .key_file = "/no/such/file"};
     snprintf(text, sizeof text, "dir:%s", path);
     assert_null(kvc_store_open(text, &no_key, &e));
-    assert_int_equal(kvc_store_check(text, NULL, &e), 0);
-    assert_int_equal(access(path, F_OK), -1);
-    struct kvc_store *s = kvc_store_open(text, NULL, &e);
+    struct kvc_store *s = kvc_store_open(text, &unmade, &e);
     assert_non_null(s);
+    assert_int_equal(access(path, F_OK), -1);
+    kvc_store_close(s);
+    assert_non_null(s = kvc_store_open(text, NULL, &e));
     kvc_store_close(s);
     assert_int_equal(access(path, F_OK), 0);
 }
@@ -326,7 +327,8 @@ static void keys(void **state) {
     }
     uint8_t chain[4 * 32];
     struct kvc_error e;
-    assert_int_equal(kvc_prefix_chain(ns->identity, x->ids, 4 * CHUNK, chain, &e), 0);
+    assert_int_equal(kvc_prefix_chain(ns->identity, x->ids, 4 * CHUNK, NULL, 0, NULL, chain, &e),
+                     0);
     assert_int_equal(found_of(hit), 0);
     for (unsigned i = 0; i < 2; i++) {
         memcpy(h, chain + (2 * i + 1) * 32, 32);
@@ -351,10 +353,10 @@ static void namespaces(void **state) {
     struct made *x = make(CHUNK, 5, NULL);
     struct kvc_store *s = open_store("n", "");
     struct kvc_store_namespace *ns = open_namespace(s, x);
-    struct kvc_namespace_facts facts;
+    struct kvc_namespace_facts facts = {.size = sizeof facts};
     struct kvc_error e;
     const char *text = kvc_store_namespace_facts(ns);
-    assert_int_equal(kvc_namespace_text_read(text, strlen(text), &facts, &e), 0);
+    assert_int_equal(kvc_namespace_read(text, strlen(text), &facts, &e), 0);
     assert_memory_equal(facts.ns, ns->hash, 32);
     assert_int_equal(facts.chunk, CHUNK);
     assert_string_equal(facts.identity, ns->identity);
@@ -362,7 +364,7 @@ static void namespaces(void **state) {
     /* what is changed is refused, is another namespace, or is a comment */
     for (size_t i = 0; text[i]; i++) {
         wrong[i] ^= 1;
-        const int status = kvc_namespace_text_read(wrong, strlen(wrong), &facts, &e);
+        const int status = kvc_namespace_read(wrong, strlen(wrong), &facts, &e);
         const char *line = text + i;
         while (line > text && line[-1] != '\n') line--;
         const int word = *line != '#' && i > (size_t)(strchr(line, ' ') - text) &&
@@ -371,7 +373,7 @@ static void namespaces(void **state) {
             assert_memory_not_equal(facts.ns, ns->hash, 32);
         wrong[i] ^= 1;
     }
-    for (size_t i = 0; text[i]; i++) kvc_namespace_text_read(text, i, &facts, &e);
+    for (size_t i = 0; text[i]; i++) kvc_namespace_read(text, i, &facts, &e);
     free(wrong);
     kvc_store_namespace_close(ns);
     kvc_store_close(s);

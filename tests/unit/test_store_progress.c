@@ -2,6 +2,8 @@
  */
 #include "store_support.h"
 
+#include "formats/api/kvc_file.h"
+
 #include <poll.h>
 
 enum { TENSOR_BYTES = ARRAYS * CHUNK * ROW }; /* of a chunk */

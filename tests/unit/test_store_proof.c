@@ -442,9 +442,9 @@ static void folders(void **state) {
     snprintf(other, sizeof other, "%s/x/obj/cd", folder);
     assert_int_equal(symlink("/", other), 0);
     struct kvc_store *s = open_store("x", "");
-    struct kvc_dir_counts counts;
-    assert_int_equal(kvc_dir_clean((struct kvc_dir *)s->tier[0].tier,
-                                   &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, &e),
+    struct kvc_store_cleaned counts;
+    assert_int_equal(kvc_dir_clean(s->tier[0].tier, &(struct kvc_store_clean_options){.evict = 0},
+                                   &counts, &e),
                      0);
     assert_int_equal(counts.strangers, 2);
     assert_int_equal(counts.objects, 0);

@@ -25,30 +25,45 @@ static void close_dir(struct kvc_tier *l) {
     kvc_index_close(d->reader);
     kvc_index_close(d->index);
     kvc_root_close(&d->root);
+    kvc_url_free(&d->url);
     free(d);
 }
 
+/* Checks the text alone. */
 static struct kvc_tier *open_dir(struct kvc_url *url, struct kvc_error *e) {
+    struct kvc_conf c = kvc_conf_default;
+    if (kvc_conf_take(&c, url, e) < 0 || kvc_url_rest(url, e)) return NULL;
     struct kvc_dir *d = calloc(1, sizeof *d);
-    int made = 0;
     if (!d) {
         kvc_fail_memory(e, "a store");
         return NULL;
     }
     d->tier.ops = &kvc_tier_dir;
     d->root.fd = -1;
-    int status = kvc_root_open(&d->root, url, e);
-    if (!status) status = kvc_url_rest(url, e);
-    if (!status && d->root.local && d->root.conf->indexed) {
-        d->index = kvc_index_open(d->root.fd, &made, e);
-        d->reader = d->index ? kvc_index_open(d->root.fd, &made, e) : NULL;
-        status = d->reader ? 0 : -1;
-    }
+    d->url = *url;
+    *url = (struct kvc_url){.text = NULL};
+    return &d->tier;
+}
+
+static const char *folder(const struct kvc_tier *l, int *exists) {
+    const char *place = ((const struct kvc_dir *)l)->url.place;
+    char path[4096];
+    struct stat st;
+    const int n = snprintf(path, sizeof path, "%s/" KVC_CONF_NAME, place);
+    *exists = n < (int)sizeof path && !stat(path, &st) && S_ISREG(st.st_mode);
+    return place;
+}
+
+static int make_dir(struct kvc_tier *l, struct kvc_error *e) {
+    struct kvc_dir *d = dir_of(l);
+    int made = 0;
+    if (kvc_root_open(&d->root, &d->url, e)) return -1;
+    if (!d->root.local || !d->root.conf->indexed) return 0;
+    d->index = kvc_index_open(d->root.fd, &made, e);
+    d->reader = d->index ? kvc_index_open(d->root.fd, &made, e) : NULL;
     /* one that is not full is filled by whoever opens it next */
-    if (!status && made) kvc_dir_fill(d, NULL);
-    if (!status) return &d->tier;
-    close_dir(&d->tier);
-    return NULL;
+    if (d->reader && made) kvc_dir_fill(d, NULL);
+    return d->reader ? 0 : -1;
 }
 
 /* --- finding --- */
@@ -472,21 +487,30 @@ static int walk(struct kvc_tier *l, const uint8_t *ns, kvc_tier_seen *see, void 
 
 static int take_facts(struct kvc_dir *d, struct kvc_index_txn *t, void *state,
                       struct kvc_error *e) {
-    struct kvc_tier_facts *f = state;
+    struct kvc_store_tier_info *f = state;
+    const struct kvc_index_sums *s = kvc_index_sums(t);
     (void)d, (void)e;
-    f->objects = (int64_t)kvc_index_sums(t)->records;
-    f->bytes = (int64_t)kvc_index_sums(t)->bytes;
+    f->objects = (int64_t)s->records;
+    f->bytes = (int64_t)s->bytes;
+    f->has_history = 1;
+    f->puts = s->puts;
+    f->reads = s->hits;
+    f->evicted = s->evicted;
+    f->evicted_bytes = s->evicted_bytes;
+    f->refused = s->refused;
+    f->trash_bytes = s->trash;
+    f->remembered = s->ghost_records;
     return 0;
 }
 
-static int facts(struct kvc_tier *l, struct kvc_tier_facts *f, kvc_instant deadline,
+static int facts(struct kvc_tier *l, struct kvc_store_tier_info *f, kvc_instant deadline,
                  struct kvc_error *e) {
     struct kvc_dir *d = dir_of(l);
     if (kvc_root_refresh(&d->root, e)) return -1;
-    *f = (struct kvc_tier_facts){.objects = -1,
-                                 .bytes = -1,
-                                 .limit = d->root.conf->max_size ? (int64_t)d->root.conf->max_size
-                                                                 : -1};
+    const uint64_t limit = d->root.conf->max_size;
+    *f = (struct kvc_store_tier_info){.objects = -1,
+                                      .bytes = -1,
+                                      .limit = limit ? (int64_t)limit : -1};
     snprintf(f->text, sizeof f->text, "%.200s%s", d->root.path,
              d->index ? "" : ", without an index");
     return d->index ? kvc_dir_run(d, 0, deadline, take_facts, f, e) : 0;
@@ -512,10 +536,16 @@ const struct kvc_tier_ops kvc_tier_dir = {
     .drop = drop,
     .walk = walk,
     .facts = facts,
+    .make = make_dir,
+    .folder = folder,
     .count = count_files,
     .quarantine = quarantine,
     .touch = kvc_dir_touch,
     .missed = kvc_dir_missed,
     .pin = kvc_dir_pin,
     .expect = kvc_dir_expect,
+    .record = kvc_dir_record,
+    .clean = kvc_dir_clean,
+    .configure = kvc_dir_configure,
+    .examine = kvc_dir_examine,
 };

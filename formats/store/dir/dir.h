@@ -11,6 +11,7 @@ extern const struct kvc_tier_ops kvc_tier_dir;
 
 struct kvc_dir {
     struct kvc_tier tier;
+    struct kvc_url url;
     struct kvc_root root;
     struct kvc_index *index; /* NULL: none */
     /* the same, opened once more: who reads does not wait for this process's own writers */
@@ -18,23 +19,6 @@ struct kvc_dir {
     uint64_t written;   /* without an index: bytes since limits were looked at */
     int64_t trash_seen; /* when the trash was last looked at, seconds since 1970 */
 };
-
-/* What the tool does beside the tier's functions. */
-struct kvc_dir_counts {
-    uint64_t objects, bytes;   /* that are there now */
-    uint64_t adopted, missing; /* files that the index lacked, records whose file was gone */
-    uint64_t evicted, evicted_bytes, expired, trash_bytes;
-    uint64_t strangers; /* what is in the store's folders and is no object */
-};
-struct kvc_dir_clean {
-    uint64_t max_size; /* evict until objects take at most this; UINT64_MAX: as configured */
-    int64_t older;     /* evict what was not used for so many seconds; 0: as configured */
-    int dry_run;
-};
-/* Brings the index and the files together, evicts what is too old or too much, and empties the
- * trash. */
-int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts,
-                  struct kvc_error *e);
 
 /* --- among the files of this folder --- */
 
@@ -46,6 +30,13 @@ int kvc_dir_pin(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_
                 struct kvc_error *e);
 int kvc_dir_expect(struct kvc_tier *l, const struct kvc_object *o, size_t n, int64_t seconds,
                    struct kvc_error *e);
+int kvc_dir_record(struct kvc_tier *l, const struct kvc_object *o,
+                   struct kvc_store_object_info *info, struct kvc_error *e);
+int kvc_dir_clean(struct kvc_tier *l, const struct kvc_store_clean_options *how,
+                  struct kvc_store_cleaned *counts, struct kvc_error *e);
+int kvc_dir_configure(struct kvc_tier *l, const char *const *set, char *text, size_t size,
+                      struct kvc_error *e);
+void kvc_dir_examine(struct kvc_tier *l, kvc_store_finding_fn *fn, void *state);
 
 /* Runs `work` in a transaction of the index, which is committed if `work` returns 0. If the index
  * turns out to be broken it is made anew and filled from the files, and `work` runs again, once. */

@@ -93,8 +93,8 @@ int kvc_dir_adopt(struct kvc_index_txn *t, const struct kvc_object *o,
 
 struct cleaning {
     struct kvc_dir *d;
-    const struct kvc_dir_clean *how;
-    struct kvc_dir_counts *counts;
+    const struct kvc_store_clean_options *how;
+    struct kvc_store_cleaned *counts;
     struct kvc_index_txn *txn;
     unsigned in_txn, seen;
     struct victim {
@@ -119,8 +119,8 @@ static int renew(struct cleaning *c, struct kvc_error *e) {
 }
 
 /* Puts aside what has the name of an object and is no file. */
-static int see_stranger(struct kvc_dir *d, const struct kvc_dir_clean *how,
-                        const struct kvc_object *o, struct kvc_dir_counts *counts,
+static int see_stranger(struct kvc_dir *d, const struct kvc_store_clean_options *how,
+                        const struct kvc_object *o, struct kvc_store_cleaned *counts,
                         struct kvc_error *e) {
     counts->strangers++;
     if (how->dry_run || !kvc_root_quarantine(&d->root, o) || errno == ENOENT) return 0;
@@ -213,8 +213,7 @@ static int evict_rest(struct cleaning *c, struct kvc_error *e) {
     uint8_t key[KVC_OBJECT_KEY];
     struct kvc_index_record r;
     uint64_t bytes = kvc_index_sums(c->txn)->bytes;
-    const uint64_t limit = c->how->max_size == UINT64_MAX ? kvc_dir_limit(c->d, bytes)
-                                                          : c->how->max_size;
+    const uint64_t limit = c->how->evict ? c->how->max_size : kvc_dir_limit(c->d, bytes);
     for (; bytes > limit; bytes = kvc_index_sums(c->txn)->bytes) {
         if (c->how->dry_run) { /* how much, not what: evicting one changes which are leaves */
             c->counts->evicted_bytes += bytes - limit;
@@ -256,8 +255,8 @@ struct files {
     } * item;
     size_t n;
     struct kvc_dir *d;
-    const struct kvc_dir_clean *how;
-    struct kvc_dir_counts *counts;
+    const struct kvc_store_clean_options *how;
+    struct kvc_store_cleaned *counts;
 };
 
 static int list_file(void *state, const struct kvc_object *o, const struct stat *st,
@@ -285,15 +284,15 @@ static int by_use(const void *a, const void *b) {
 
 /* Evicts by age alone. Reading makes parents younger than their children, so chains go from
  * their ends. */
-static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how,
-                       struct kvc_dir_counts *counts, struct kvc_error *e) {
+static int clean_files(struct kvc_dir *d, const struct kvc_store_clean_options *how,
+                       struct kvc_store_cleaned *counts, struct kvc_error *e) {
     struct files f = {.d = d, .how = how, .counts = counts};
     struct kvc_root_strangers strangers;
     const int64_t now = (int64_t)time(NULL), age = how->older ? how->older : d->root.conf->max_age;
     int status = kvc_root_walk(&d->root, list_file, &f, &strangers, e);
     counts->strangers += strangers.n;
     uint64_t bytes = counts->bytes;
-    const uint64_t limit = how->max_size == UINT64_MAX ? kvc_dir_limit(d, bytes) : how->max_size;
+    const uint64_t limit = how->evict ? how->max_size : kvc_dir_limit(d, bytes);
     if (f.n) qsort(f.item, f.n, sizeof *f.item, by_use);
     for (size_t i = 0; i < f.n && !status; i++) {
         const int expired = age && f.item[i].used.tv_sec < now - age;
@@ -312,20 +311,18 @@ static int clean_files(struct kvc_dir *d, const struct kvc_dir_clean *how,
 #define SHARE 64 /* of the limit that a process writes before it looks again */
 
 int kvc_dir_keep_limit(struct kvc_dir *d, uint64_t written, struct kvc_error *e) {
-    const struct kvc_dir_clean how = {.max_size = UINT64_MAX};
-    struct kvc_dir_counts counts;
     const uint64_t sum = __atomic_add_fetch(&d->written, written, __ATOMIC_RELAXED),
                    most = d->root.conf->max_size / SHARE;
     if (!d->root.conf->max_size || sum < most) return 0;
     __atomic_store_n(&d->written, 0, __ATOMIC_RELAXED);
-    return kvc_dir_clean(d, &how, &counts, e);
+    return kvc_dir_fill(d, e);
 }
 
-static int clean_once(struct kvc_dir *d, const struct kvc_dir_clean *how,
-                      struct kvc_dir_counts *counts, struct kvc_error *e) {
+static int clean_once(struct kvc_dir *d, const struct kvc_store_clean_options *how,
+                      struct kvc_store_cleaned *counts, struct kvc_error *e) {
     struct cleaning c = {.d = d, .how = how, .counts = counts};
     uint64_t gone;
-    *counts = (struct kvc_dir_counts){0};
+    *counts = (struct kvc_store_cleaned){0};
     int status = d->index ? clean_index(&c, e) : clean_files(d, how, counts, e);
     free(c.victim);
     if (status || how->dry_run) return status;
@@ -339,9 +336,10 @@ static int clean_once(struct kvc_dir *d, const struct kvc_dir_clean *how,
     return kvc_index_commit(t, e);
 }
 
-int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc_dir_counts *counts,
-                  struct kvc_error *e) {
-    const struct kvc_dir_clean usual = {.max_size = UINT64_MAX};
+int kvc_dir_clean(struct kvc_tier *l, const struct kvc_store_clean_options *how,
+                  struct kvc_store_cleaned *counts, struct kvc_error *e) {
+    static const struct kvc_store_clean_options usual = {.evict = 0};
+    struct kvc_dir *d = (struct kvc_dir *)l;
     if (kvc_root_refresh(&d->root, e)) return -1;
     /* the index may be deleted again and again meanwhile */
     for (int tries = 0, made = 1;; tries++) {
@@ -355,8 +353,8 @@ int kvc_dir_clean(struct kvc_dir *d, const struct kvc_dir_clean *how, struct kvc
 /* --- transactions --- */
 
 int kvc_dir_fill(struct kvc_dir *d, struct kvc_error *e) {
-    struct kvc_dir_counts counts;
-    return kvc_dir_clean(d, &(struct kvc_dir_clean){.max_size = UINT64_MAX}, &counts, e);
+    struct kvc_store_cleaned counts;
+    return kvc_dir_clean(&d->tier, &(struct kvc_store_clean_options){.evict = 0}, &counts, e);
 }
 
 int kvc_dir_run(struct kvc_dir *d, int writes, kvc_instant deadline, kvc_dir_work *work,

@@ -324,7 +324,7 @@ int kvc_redis_get(struct kvc_tier *tier, const struct kvc_object *o, size_t n, k
                   kvc_tier_take *take, void *state, struct kvc_error *e);
 int kvc_redis_walk(struct kvc_tier *tier, const uint8_t *ns, kvc_tier_seen *seen, void *state,
                    struct kvc_error *e);
-int kvc_redis_facts(struct kvc_tier *tier, struct kvc_tier_facts *facts, kvc_instant deadline,
+int kvc_redis_facts(struct kvc_tier *tier, struct kvc_store_tier_info *facts, kvc_instant deadline,
                     struct kvc_error *e);
 
 #endif

@@ -258,7 +258,7 @@ static void redis_walk_describe(struct kvc_redis *l, const struct about *x, size
     pthread_mutex_unlock(&l->lock);
 }
 
-int kvc_redis_facts(struct kvc_tier *tier, struct kvc_tier_facts *facts, kvc_instant deadline,
+int kvc_redis_facts(struct kvc_tier *tier, struct kvc_store_tier_info *facts, kvc_instant deadline,
                     struct kvc_error *e) {
     static const char *const server[] = {"INFO", "server"}, *const memory[] = {"INFO", "memory"};
     struct kvc_redis *l = (struct kvc_redis *)tier;
@@ -274,7 +274,7 @@ int kvc_redis_facts(struct kvc_tier *tier, struct kvc_tier_facts *facts, kvc_ins
         q[i].node = node[i / 2];
     }
     if (!status) status = run_all(l, q, 2 * n, deadline, e);
-    *facts = (struct kvc_tier_facts){.objects = -1, .bytes = -1, .limit = -1};
+    *facts = (struct kvc_store_tier_info){.objects = -1, .bytes = -1, .limit = -1};
     for (size_t i = 0; i < n && !status; i++)
         add_server(l, &x, q[2 * i].reply, q[2 * i + 1].reply, i == 0);
     redis_walk_describe(l, &x, n, facts->text, sizeof facts->text);

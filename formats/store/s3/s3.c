@@ -168,13 +168,13 @@ static int s3_quarantine(struct kvc_tier *tier, const struct kvc_object *o, stru
 
 /* --- the row --- */
 
-static int s3_facts(struct kvc_tier *tier, struct kvc_tier_facts *facts, kvc_instant deadline,
+static int s3_facts(struct kvc_tier *tier, struct kvc_store_tier_info *facts, kvc_instant deadline,
                     struct kvc_error *e) {
     struct kvc_s3 *l = (struct kvc_s3 *)tier;
     const struct kvc_s3_setup *s = &l->setup;
     struct kvc_s3_request r = {.method = "HEAD"};
     struct kvc_s3_call c;
-    *facts = (struct kvc_tier_facts){.objects = -1, .bytes = -1, .limit = -1};
+    *facts = (struct kvc_store_tier_info){.objects = -1, .bytes = -1, .limit = -1};
     if (kvc_s3_call_begin(&c, l, deadline, e)) return -1;
     int status = kvc_s3_ask(&c, &r, e);
     kvc_s3_call_end(&c);
