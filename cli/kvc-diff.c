@@ -27,14 +27,16 @@ static int open_files(struct settings *s, char **path, struct kvc_error *e) {
     struct diff_comparison *d = &s->diff;
     for (int i = 0; i < 2; i++) {
         s->input.open.pairing = s->pairing[i] ? kvc_pairing_name(s->pairing[i]) : NULL;
-        if (cli_open_cache(&d->file[i], path[i], &s->input, e)) return -1;
-        d->cache[i] = d->file[i].cache;
-        d->compare.name[i] = d->file[i].input.name;
+        if (dump_file_open(&d->file[i], path[i], &s->input, e)) return -1;
+        d->cache[i] = d->file[i].cache->cache;
+        d->compare.name[i] = d->file[i].source.name;
     }
     s->input.open.pairing = NULL;
     for (int i = 0; i < 2; i++)
-        if (kvc_layers_borrow(d->file[i].cache, d->file[1 - i].cache, e)) return -1;
-    return s->queries ? cli_open_cache(&d->queries, s->queries, &s->input, e) : 0;
+        if (kvc_layers_borrow(d->file[i].cache->opened.cache, d->cache[1 - i], e)) return -1;
+    if (!s->queries) return 0;
+    d->queries = cli_open(s->queries, &s->input, e);
+    return d->queries ? 0 : -1;
 }
 
 /* Matches the parts and tensors; refuses a selection of nothing. */
@@ -86,9 +88,9 @@ static int diff_run(struct settings *s, char **path) {
 
 static void release(struct diff_comparison *d) {
     kvc_align_free(&d->align);
-    for (int s = 0; s < 2; s++) kvc_close(&d->file[s]);
+    for (int s = 0; s < 2; s++) dump_file_close(&d->file[s]);
     kvc_attended_free(&d->attended);
-    if (d->queries.cache) kvc_close(&d->queries);
+    kvc_file_close(d->queries);
     if (d->collected) diff_collect_free(d->collected);
     kvc_pairs_free(&d->pairs);
     kvc_groups_free(&d->groups);

@@ -85,26 +85,16 @@ ROOMS = {
             "codecs/recipes",
         ],
     ),
-    "cli/inside": (
-        ["cli/dump/*", "cli/diff/*", "cli/html/*", "cli/kvc-dump.c", "cli/kvc-diff.c", "cli/open_cache.*"],
-        [
-            "cli",
-            "formats/api",
-            "formats/file",
-            "formats/container",
-            "formats/model",
-            "formats/compare",
-            "formats/cache",
-            "formats/io",
-            "codecs",
-            "kernels",
-        ],
+    "cli/diff": (
+        ["cli/diff/*", "cli/html/diff_*", "cli/kvc-diff.c"],
+        ["cli", "cli/inside", "formats/api", "formats/container", "formats/compare", "formats/cache", "codecs"],
     ),
+    "cli/inside": (["cli/dump/*", "cli/html/*", "cli/kvc-dump.c"], ["cli", "formats/api"]),
     "cli": (["cli/*"], ["formats/api"]),
 }
 # What programs are given, and the rooms that have nothing else of the library.
-PUBLIC = ["formats/api/kvc.h", "formats/api/kvc_store.h", "formats/api/kvc_cuda.h", "formats/api/kvc_error.h"]
-OUTSIDE = ["cli"]
+PUBLIC = [f"formats/api/{name}.h" for name in ("kvc", "kvc_inspect", "kvc_store", "kvc_cuda", "kvc_error")]
+OUTSIDE = ["cli", "cli/inside"]
 # Most lines of each room. A change that needs more raises the number here, and says why in a comment after it.
 BUDGET = {
     "kernels": 4600,
@@ -122,13 +112,14 @@ BUDGET = {
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3550,
     "formats/device/cuda": 500,
-    "formats/api": 4760,  # what kvc-pack and kvc-unpack did by themselves
+    "formats/api": 5360,  # what the tools did by themselves
     "formats/store": 4080,
     "formats/store/tier": 700,
     "formats/store/backends": 8850,
     "cli": 5380,
     "cli/store": 2080,
-    "cli/inside": 6060,
+    "cli/inside": 3620,
+    "cli/diff": 2330,
     "errors": 80,
 }
 # Every room of formats may use the layers below it.
@@ -140,7 +131,7 @@ PRIVATE = {
     "formats/device/cuda/*": ["formats/device/cuda", "formats/api"],
 }
 # They are installed alone, and may include what is installed beside them.
-ALONE = {"formats/api/kvc.h": ["kvc_error.h"], "formats/api/kvc_error.h": [], "formats/api/kvc_cuda.h": ["kvc.h"], "formats/api/kvc_store.h": ["kvc.h"]}
+ALONE = {"formats/api/kvc.h": ["kvc_error.h"], "formats/api/kvc_error.h": [], "formats/api/kvc_inspect.h": ["kvc.h"], "formats/api/kvc_cuda.h": ["kvc.h"], "formats/api/kvc_store.h": ["kvc.h"]}
 
 errors = []
 
@@ -202,7 +193,7 @@ def check_includes(files):
                 errors.append(f'{f}:{i}: "{m.group(1)}" is no file, as seen from the top folder')
             else:
                 check_arrow(f, m.group(1), f"line {i} includes {m.group(1)}", arrows)
-            if room_of(f) in OUTSIDE and room_of(m.group(1)) != room_of(f) and m.group(1) not in PUBLIC:
+            if room_of(f) in OUTSIDE and room_of(m.group(1)) not in OUTSIDE and m.group(1) not in PUBLIC:
                 errors.append(f"{f}:{i}: {m.group(1)} is no public header: {room_of(f)} has {', '.join(PUBLIC)}")
     return arrows
 
@@ -224,7 +215,7 @@ def check_symbols(build):
         errors.append(f"{build} has no object files of this tree")
     public = {name for header in PUBLIC if os.path.exists(header) for name in DECLARED.findall(open(header).read())}
     for f, name in used:
-        if name in defined and room_of(f) in OUTSIDE and room_of(defined[name]) != room_of(f) and name not in public:
+        if name in defined and room_of(f) in OUTSIDE and room_of(defined[name]) not in OUTSIDE and name not in public:
             errors.append(f"{f} uses {name}, which no public header declares")
         if name in defined:
             check_arrow(f, defined[name], f"uses {name} of {defined[name]}", arrows)

@@ -8,10 +8,11 @@
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
-#include "cli/open_cache.h"
+#include "cli/dump/dump.h"
 #include "cli/diff/diff_collect.h"
 #include "cli/progress.h"
 #include "cli/terminal.h"
+#include "formats/api/kvc_file.h"
 #include "formats/compare/attend.h"
 #include "formats/compare/groups.h"
 
@@ -33,9 +34,9 @@ struct diff_comparison {
     uint64_t count;                   /* number of values that may still be reported */
 
     int attention; /* measure attention with the queries of `queries`, or else of A or B */
-    struct kvc_opened queries;
+    struct kvc_file *queries;
 
-    struct kvc_opened file[2];
+    struct dump_file file[2];
     const struct kvc_cache *cache[2]; /* the file's cache, or a view of it */
     struct kvc_align align;
 

@@ -6,9 +6,9 @@
 
 /* Returns the cache with the queries: that of --queries, else A or B. */
 static const struct kvc_cache *queries_of(const struct diff_comparison *d, struct kvc_error *e) {
-    if (d->queries.cache) {
-        if (kvc_cache_has_queries(d->queries.cache)) return d->queries.cache;
-        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", d->queries.input.name);
+    if (d->queries) {
+        if (kvc_cache_has_queries(d->queries->cache)) return d->queries->cache;
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "%s has no queries", d->queries->name);
         return NULL;
     }
     for (int s = 0; s < 2; s++)

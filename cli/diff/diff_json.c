@@ -122,8 +122,8 @@ void diff_json_collected(struct diff_comparison *d, const struct kvc_error *why,
     struct cli_report r = {.lines = 1};
     struct cli_json *j = &r.json;
     cli_report_alone(&r, out);
-    cli_json_text(j, "a", d->file[0].input.name);
-    cli_json_text(j, "b", d->file[1].input.name);
+    cli_json_text(j, "a", d->file[0].source.name);
+    cli_json_text(j, "b", d->file[1].source.name);
     if (d->reached >= DIFF_AT_FACTS) facts(j, d->collected);
     if (d->reached >= DIFF_AT_TENSORS) tensors(j, d->collected, d->verbose);
     if (d->reached >= DIFF_AT_END && d->attention) diff_json_attention(j, &d->attended);

@@ -205,7 +205,7 @@ static void tsv_summary(const struct diff_comparison *d) {
 static void print_summary(const struct diff_comparison *d) {
     const struct kvc_difference *x = &d->total;
     for (int s = 0; s < 2; s++) {
-        cli_print_safe(stdout, d->file[s].input.name);
+        cli_print_safe(stdout, d->file[s].source.name);
         putchar(' ');
     }
     printf("%s: %" PRIu64 " of %" PRIu64 " values in %" PRIu64 " of %" PRIu64 " tensors",
@@ -227,7 +227,7 @@ static void json_begin(struct diff_comparison *d, const char *a, const char *b) 
 void diff_begin(struct diff_comparison *d) {
     d->reached = DIFF_AT_FACTS;
     if (d->quiet || d->style != DIFF_JSON) return;
-    json_begin(d, d->file[0].input.name, d->file[1].input.name);
+    json_begin(d, d->file[0].source.name, d->file[1].source.name);
     cli_json_open(&d->report.json, "facts", '[');
 }
 

@@ -48,7 +48,7 @@ int diff_values(struct diff_comparison *d, struct kvc_error *e) {
     d->groups.all = d->verbose;
     uint64_t done = 0, total = 0;
     for (size_t i = 0; i < d->pairs.n_tensors; i++) total += bytes_of(d, &d->pairs.tensor[i]);
-    cli_progress_start(&d->progress, d->file[0].input.name, d->quiet);
+    cli_progress_start(&d->progress, d->file[0].source.name, d->quiet);
     for (size_t i = 0; i < d->pairs.n_tensors && !diff_may_end(d); i++) {
         if (compare_tensors(d, &d->pairs.tensor[i], e)) return -1;
         cli_progress_show(&d->progress, done += bytes_of(d, &d->pairs.tensor[i]), total);

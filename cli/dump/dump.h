@@ -12,10 +12,9 @@
 #define KVC_DUMP_H
 
 #include "cli/cli.h"
-#include "cli/open_cache.h"
 #include "cli/progress.h"
 #include "cli/terminal.h"
-#include "formats/model/token_text.h"
+#include "formats/api/kvc_inspect.h"
 
 enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV, DUMP_HTML };
 
@@ -52,7 +51,7 @@ struct dump_out {
 
 struct dump_values {
     uint32_t layer;
-    enum kvc_role role;
+    const char *role;
     int all_heads;
     uint64_t head;
     uint64_t first, end; /* positions */
@@ -65,7 +64,7 @@ struct dump_listed {
 };
 
 struct dump_options {
-    uint32_t part; /* KVC_NONE: not given */
+    uint32_t part; /* KVC_NO_NUMBER: not given */
     int verbose, quiet;
     struct dump_values values;
     const char *html;             /* of --html: where the page is written */
@@ -77,7 +76,31 @@ struct dump_options {
     const struct kvc_token_texts *texts; /* --tokens: of --model; NULL: unknown */
 };
 
-typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+struct dump_tensor {
+    struct kvc_tensor_info info;
+    struct kvc_tensor_more more;
+};
+/* A file, and all that the library tells of it without reading rows. */
+struct dump_file {
+    struct kvc_file *cache;
+    struct kvc_source_info source;
+    struct kvc_file_facts facts;
+    struct kvc_part_info *part;
+    struct kvc_layer_info *layer; /* ordered by part */
+    struct dump_tensor *tensor;
+};
+/* On failure nothing must be closed. */
+int dump_file_open(struct dump_file *f, const char *path, struct cli_input *in,
+                   struct kvc_error *e);
+void dump_file_close(struct dump_file *f);
+/* Return metadata: a value, all zero where the key is absent; a text; whether there is the key. */
+struct kvc_meta_value dump_meta(const struct dump_file *f, const char *key);
+const char *dump_meta_text(const struct dump_file *f, const char *key, const char *otherwise);
+int dump_has(const struct dump_file *f, const char *key);
+/* All roles of tensors, in order; the last is followed by NULL. */
+extern const char *const dump_roles[];
+
+typedef int dump_fn(struct dump_out *o, const struct dump_file *f, struct dump_options *options,
                     struct kvc_error *e);
 
 dump_fn dump_summary;  /* dump_summary.c */
@@ -102,25 +125,27 @@ int dump_values_take(const char *arg, struct dump_values *v);
 uint64_t dump_match_end(struct dump_out *o, struct dump_options *options);
 /* Prints the totals of --list; `failed` is the number of files without a row. */
 void dump_list_end(struct dump_out *o, const struct dump_options *options, uint64_t failed);
-/* Returns the number of tokens of a cache: of its ids, or else of the rows of its first part. */
-uint64_t dump_count_tokens(const struct kvc_cache *c);
 /* Refuses a part number that the file does not have. */
-int dump_check_part(const struct kvc_cache *c, const struct dump_options *options,
+int dump_check_part(const struct dump_file *f, const struct dump_options *options,
                     struct kvc_error *e);
 /* Returns 1 if the mode must show part p. */
 int dump_wants_part(const struct dump_options *options, uint32_t p);
 
+/* Returns what a piece of a file holds: "layer 0 K", "region of 2 places", or its kind. */
+const char *dump_piece_text(const struct dump_file *f, const struct kvc_piece_info *x, char *text,
+                            size_t size);
 /* Stored bytes of sections by their type. */
 enum { DUMP_SECTION_TYPES = 64 };
 struct dump_section_sizes {
-    unsigned n, type[DUMP_SECTION_TYPES];
+    unsigned n;
+    const char *type[DUMP_SECTION_TYPES];
     uint64_t bytes[DUMP_SECTION_TYPES];
 };
-void dump_count_section(struct dump_section_sizes *s, unsigned type, uint64_t bytes);
+void dump_count_section(struct dump_section_sizes *s, const char *type, uint64_t bytes);
 /* Draw bytes by type of section, and stored bytes of a container by layer, as text on a canvas with
  * plots; else nothing. */
 void dump_draw_sections(struct dump_out *o, const struct dump_section_sizes *s);
-void dump_draw_layers(struct dump_out *o, const struct kvc_cache *c);
+void dump_draw_layers(struct dump_out *o, const struct dump_file *f);
 
 /* Begins the output of a file with its name. A mode calls this function after all other checks,
  * when only damage can still stop it, so that a refused file prints nothing. */

@@ -28,11 +28,8 @@ struct dump_unknown {
 };
 
 struct dump_facts {
-    const struct kvc_opened *file;
-    const struct kvc_cache *c;
-    const struct kvc_meta *meta;
-    size_t extras; /* number of items of prefix.extras */
-    int is_container, heads_known;
+    const struct dump_file *f;
+    uint64_t extras; /* number of items of prefix.extras */
     struct dump_shared heads, k_dim, v_dim;
     struct dump_dtypes k, v, others;
     uint32_t layers; /* layers that have K, V, latents or states */
@@ -45,18 +42,21 @@ struct dump_facts {
 };
 
 /* Collects all facts without reading values. 0, and the caller frees facts.part, or -1 and *e. */
-int dump_facts_gather(struct dump_facts *x, const struct kvc_opened *f, struct kvc_error *e);
+int dump_facts_gather(struct dump_facts *x, const struct dump_file *f, struct kvc_error *e);
 /* Writes "f16", or "f32,f16" for a mixture. NULL if there are no dtypes. */
 const char *dump_dtypes_text(const struct dump_dtypes *d, char *text, size_t size);
 /* Returns 1 if the value is known and equal in all layers. */
 int dump_is_one(const struct dump_shared *s);
 /* Returns "kvc", "llama.cpp GGSQ", ... */
-const char *dump_format_name(const struct dump_facts *x);
-/* Returns 1 if positions ascend in the engine's own order of cells. */
-int dump_is_ascending(const struct kvc_cells *cells);
+const char *dump_format_name(const struct dump_file *f);
+/* Returns the name of the next fingerprint from metadata entry *i on, and its value; NULL: none. */
+const char *dump_fingerprint(const struct dump_file *f, size_t *i, struct kvc_meta_value *v);
+/* Writes how the transform codec coded the first tensor of a role that it did; "": none. */
+int dump_transform(const struct dump_file *f, const char *role, char *text, size_t size,
+                   struct kvc_error *e);
 /* Writes the positions of cells as "A:B", the position after the last being B. Returns `text`;
  * NULL: there are no cells. */
-const char *dump_positions_text(const struct kvc_cells *cells, char *text, size_t size);
+const char *dump_positions_text(const struct kvc_part_info *part, char *text, size_t size);
 /* Returns bytes of the tensors divided by bytes of the file. */
 double dump_ratio(const struct dump_facts *x);
 

@@ -16,7 +16,7 @@ enum { MAX_POINTS = 2000, MAX_PARTS = 4, MAX_PAIRS = 2000, MAX_WORST = 50 };
 
 static void side(struct cli_json *j, const struct diff_comparison *d,
                  const struct kvc_tensor_pair *pair, int s) {
-    const struct kvc_cache *c = d->file[s].cache;
+    const struct kvc_cache *c = d->file[s].cache->cache;
     const uint32_t t = pair->tensor[s];
     cli_json_open(j, NULL, '{');
     cli_json_u64(j, "window", c->layer[c->tensor[t].layer].window);

@@ -106,13 +106,13 @@ static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error
 /* Writes the summaries of both files, as kvc-dump has them. Damage was reported where the values
  * were compared. */
 static void files(const struct diff_comparison *d, FILE *out) {
-    struct dump_options options = {.part = KVC_NONE};
+    struct dump_options options = {.part = KVC_NO_NUMBER};
     fputs("<div class=\"sides\">\n", out);
     for (int s = 0; s < 2; s++) {
         struct dump_out o = {.out = out, .style = DUMP_HTML};
         struct kvc_error e = {.code = KVC_OK};
         fputs("<div><h3>", out);
-        html_say(out, "%s: %.1000s", diff_side[s], d->file[s].input.name);
+        html_say(out, "%s: %.1000s", diff_side[s], d->file[s].source.name);
         fputs("</h3>\n", out);
         dump_summary(&o, &d->file[s], &options, &e);
         dump_end(&o);
@@ -255,8 +255,8 @@ static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {
     struct html_page p;
     char title[1024];
-    snprintf(title, sizeof title, "kvc-diff: %.480s, %.480s", d->file[0].input.name,
-             d->file[1].input.name);
+    snprintf(title, sizeof title, "kvc-diff: %.480s, %.480s", d->file[0].source.name,
+             d->file[1].source.name);
     if (html_begin(&p, title, e)) return -1;
     if (contents(d, p.out, why, e)) {
         html_abandon(&p);

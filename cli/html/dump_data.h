@@ -17,7 +17,7 @@ void dump_progress_add(struct dump_progress *p, uint64_t bytes);
  * `out` how many were read. Values that cannot be decoded without something that is not there, as a
  * profile, are a note there. Returns -1 and the first damage in *e; what could be read is written.
  * Adds the bytes of the tensors to p->done. */
-int dump_report_values(struct cli_json *j, FILE *out, const struct kvc_cache *c,
+int dump_report_values(struct cli_json *j, FILE *out, const struct dump_file *f,
                        struct dump_progress *p, struct kvc_error *e);
 
 #endif
