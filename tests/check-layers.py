@@ -20,7 +20,7 @@ MAX_FILE, MAX_FUNCTION = 700, 80
 
 # room: (files, rooms that it may use). The first pattern that matches a file decides.
 ROOMS = {
-    "errors": (["formats/api/kvc_error.h"], []),
+    "errors": (["formats/api/kvc_error.h", "formats/api/kvc_comparing.h"], []),
     "kernels/device": (["kernels/device/*"], ["kernels"]),
     "kernels": (["kernels/*"], ["kernels/device"]),
     "codecs/stages": (["codecs/stages/*"], ["codecs", "kernels", "kernels/device"]),
@@ -85,15 +85,14 @@ ROOMS = {
             "codecs/recipes",
         ],
     ),
-    "cli/diff": (
-        ["cli/diff/*", "cli/html/diff_*", "cli/kvc-diff.c"],
-        ["cli", "cli/inside", "formats/api", "formats/container", "formats/compare", "formats/cache", "codecs"],
+    "cli/inside": (
+        ["cli/dump/*", "cli/diff/*", "cli/html/*", "cli/kvc-dump.c", "cli/kvc-diff.c"],
+        ["cli", "formats/api"],
     ),
-    "cli/inside": (["cli/dump/*", "cli/html/*", "cli/kvc-dump.c"], ["cli", "formats/api"]),
     "cli": (["cli/*"], ["formats/api"]),
 }
 # What programs are given, and the rooms that have nothing else of the library.
-PUBLIC = [f"formats/api/{name}.h" for name in ("kvc", "kvc_inspect", "kvc_store", "kvc_cuda", "kvc_error")]
+PUBLIC = [f"formats/api/{name}.h" for name in ("kvc", "kvc_inspect", "kvc_comparing", "kvc_store", "kvc_cuda", "kvc_error")]
 OUTSIDE = ["cli", "cli/inside"]
 # Most lines of each room. A change that needs more raises the number here, and says why in a comment after it.
 BUDGET = {
@@ -107,7 +106,7 @@ BUDGET = {
     "formats/cache": 5960,
     "formats/engines": 10560,
     "formats/model": 6900,
-    "formats/compare": 2600,
+    "formats/compare": 3010,  # the steps of a comparison, and what differs beside values, which were kvc-diff's
     "formats/container": 6640,
     "formats/file": 2350,  # lists of token ids and files of some tokens each, which were the tools'
     "formats/device": 3550,
@@ -118,9 +117,8 @@ BUDGET = {
     "formats/store/backends": 8850,
     "cli": 5380,
     "cli/store": 2080,
-    "cli/inside": 3620,
-    "cli/diff": 2330,
-    "errors": 80,
+    "cli/inside": 5460,
+    "errors": 280,  # the structs of kvc_comparing.h, which were in formats/compare
 }
 # Every room of formats may use the layers below it.
 BELOW = ["codecs", "codecs/recipes", "codecs/stages", "codecs/papers", "kernels", "kernels/device"]
@@ -131,7 +129,7 @@ PRIVATE = {
     "formats/device/cuda/*": ["formats/device/cuda", "formats/api"],
 }
 # They are installed alone, and may include what is installed beside them.
-ALONE = {"formats/api/kvc.h": ["kvc_error.h"], "formats/api/kvc_error.h": [], "formats/api/kvc_inspect.h": ["kvc.h"], "formats/api/kvc_cuda.h": ["kvc.h"], "formats/api/kvc_store.h": ["kvc.h"]}
+ALONE = {"formats/api/kvc.h": ["kvc_error.h"], "formats/api/kvc_error.h": [], "formats/api/kvc_comparing.h": ["kvc_error.h"], "formats/api/kvc_inspect.h": ["kvc.h", "kvc_comparing.h"], "formats/api/kvc_cuda.h": ["kvc.h"], "formats/api/kvc_store.h": ["kvc.h"]}
 
 errors = []
 
@@ -217,7 +215,7 @@ def check_symbols(build):
     for f, name in used:
         if name in defined and room_of(f) in OUTSIDE and room_of(defined[name]) not in OUTSIDE and name not in public:
             errors.append(f"{f} uses {name}, which no public header declares")
-        if name in defined:
+        if name in defined and name not in public:
             check_arrow(f, defined[name], f"uses {name} of {defined[name]}", arrows)
     return arrows
 

@@ -3,10 +3,9 @@
 #ifndef KVC_DIFF_COLLECT_H
 #define KVC_DIFF_COLLECT_H
 
-#include "formats/compare/error_sums.h"
-#include "formats/compare/pairs.h"
+#include "formats/api/kvc_inspect.h"
 
-enum { DIFF_WORST = 4, DIFF_ROLES = KVC_ROLE_HIDDEN + 1 };
+enum { DIFF_WORST = 4, DIFF_ROLES = 7 };
 
 /* A fact that differs, or a note (only `what`). Texts are NULL as in diff_fact(). */
 struct diff_collected_fact {
@@ -14,15 +13,14 @@ struct diff_collected_fact {
 };
 
 struct diff_collected_tensor {
-    const struct kvc_tensor_pair *pair;
+    const struct kvc_compared *pair;
     struct kvc_difference *head, all; /* head[pair->heads] */
 };
 
 /* Errors of all tensors of a role in a part, by matched row. */
 struct diff_collected_rows {
-    const struct kvc_part_pair *parts;
-    enum kvc_role role;
-    struct kvc_error_sum *row; /* [parts->rows.rows] */
+    const struct kvc_compared *first; /* of these tensors */
+    struct kvc_error_sum *row;        /* [first->rows] */
 };
 
 /* Errors by channel of a tensor whose relative error is among the largest. */
@@ -42,9 +40,7 @@ struct diff_collected {
     struct diff_collected_channels worst[DIFF_WORST]; /* the largest error first */
     unsigned n_worst;
     /* as in struct kvc_error_sums */
-    uint64_t octave[DIFF_ROLES][KVC_ERROR_OCTAVES], zero[DIFF_ROLES];
-    /* of the tensor that is compared */
-    struct kvc_error_sums now;
+    uint64_t octave[DIFF_ROLES][KVC_OCTAVES], zero[DIFF_ROLES];
     /* memory was missing for a fact */
     int failed;
 };
@@ -53,13 +49,10 @@ struct diff_collected {
 void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
                        const char *b, const char *note);
 void diff_collect_align(struct diff_collected *c, const char *text);
-/* Begins a tensor: its sums are c->now. */
-int diff_collect_begin(struct diff_collected *c, const struct kvc_tensor_pair *pair,
-                       uint64_t channels, struct kvc_error *e);
-/* Ends it, with a copy of the measures of its heads. */
-int diff_collect_end(struct diff_collected *c, const struct kvc_tensor_pair *pair,
-                     const struct kvc_difference *head, const struct kvc_difference *all,
-                     struct kvc_error *e);
+/* Keeps a tensor: copies the measures of its heads, and takes what it needs of the sums. */
+int diff_collect_tensor(struct diff_collected *c, const struct kvc_compared *pair,
+                        const struct kvc_difference *head, const struct kvc_difference *all,
+                        struct kvc_error_sums *sums, struct kvc_error *e);
 /* Returns the error of a head that pictures show: relative; NaN if a pair that differs is not
  * finite. */
 double diff_collect_error(const struct kvc_difference *head);

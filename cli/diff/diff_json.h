@@ -8,12 +8,12 @@
 /* Write an object, or keys of one. */
 void diff_json_fact(struct cli_json *j, const char *where, const char *what, const char *a,
                     const char *b, const char *note);
-void diff_json_part(struct cli_json *j, const struct kvc_tensor_pair *t); /* keys */
+void diff_json_part(struct cli_json *j, const struct kvc_compared *t); /* keys */
 /* Opens the object of a tensor, which the caller fills and closes. */
-void diff_json_tensor(struct cli_json *j, const struct kvc_tensor_pair *t);
+void diff_json_tensor(struct cli_json *j, const struct kvc_compared *t);
 void diff_json_head(struct cli_json *j, uint64_t head, const struct kvc_difference *x);
 void diff_json_counts(struct cli_json *j, const struct kvc_difference *x); /* keys */
-void diff_json_attention(struct cli_json *j, struct kvc_attended *a);      /* keys */
+void diff_json_attention(struct cli_json *j, struct kvc_comparing *c);     /* keys */
 void diff_json_summary(struct cli_json *j, const struct diff_comparison *d);
 
 /* Writes what --json=lines prints without --by, --worst and --report, from d->collected. `why` says

@@ -92,6 +92,8 @@ struct dump_file {
 /* On failure nothing must be closed. */
 int dump_file_open(struct dump_file *f, const char *path, struct cli_input *in,
                    struct kvc_error *e);
+/* Lists what is told of a file that is open already. */
+int dump_file_describe(struct dump_file *f, struct kvc_error *e);
 void dump_file_close(struct dump_file *f);
 /* Return metadata: a value, all zero where the key is absent; a text; whether there is the key. */
 struct kvc_meta_value dump_meta(const struct dump_file *f, const char *key);

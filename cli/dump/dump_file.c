@@ -9,6 +9,12 @@ int dump_file_open(struct dump_file *f, const char *path, struct cli_input *in,
                    struct kvc_error *e) {
     *f = (struct dump_file){.cache = cli_open(path, in, e)};
     if (!f->cache) return -1;
+    if (!dump_file_describe(f, e)) return 0;
+    dump_file_close(f);
+    return -1;
+}
+
+int dump_file_describe(struct dump_file *f, struct kvc_error *e) {
     f->source.size = sizeof f->source;
     f->facts.size = sizeof f->facts;
     kvc_file_source(f->cache, &f->source);
@@ -16,10 +22,7 @@ int dump_file_open(struct dump_file *f, const char *path, struct cli_input *in,
     f->part = calloc((size_t)f->facts.parts + 1, sizeof *f->part);
     f->layer = calloc((size_t)f->facts.layers + 1, sizeof *f->layer);
     f->tensor = calloc((size_t)f->facts.tensors + 1, sizeof *f->tensor);
-    if (!f->part || !f->layer || !f->tensor) {
-        dump_file_close(f);
-        return cli_no_memory(e, "the facts of a file");
-    }
+    if (!f->part || !f->layer || !f->tensor) return cli_no_memory(e, "the facts of a file");
     for (uint32_t i = 0; i < f->facts.parts; i++) {
         f->part[i].size = sizeof *f->part;
         kvc_file_part(f->cache, i, &f->part[i]);

@@ -19,8 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static_assert(KVC_OCTAVES == KVC_ERROR_OCTAVES && KVC_OCTAVE_0 == KVC_ERROR_OCTAVE_0,
-              "octaves are those of error_sums.h");
 static_assert(KVC_NO_NUMBER == KVC_NONE, "absent tensors are those of cache.h");
 
 /* --- facts --- */

@@ -1,10 +1,11 @@
 /* kvc_inspect.h: what is inside cache files: typed metadata, parts, layers, cells, the places of
- * bytes, values for people to look at; profiles and weights files. What kvc-dump shows. The rules
- * of kvc.h apply. */
+ * bytes, values for people to look at; profiles and weights files; where two caches differ. What
+ * kvc-dump and kvc-diff show. The rules of kvc.h apply. */
 #ifndef KVC_INSPECT_H
 #define KVC_INSPECT_H
 
 #include "kvc.h"
+#include "kvc_comparing.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -157,15 +158,13 @@ KVC_API int kvc_file_piece(const struct kvc_file *f, uint64_t i, struct kvc_piec
 KVC_API int kvc_file_read_floats(const struct kvc_file *f, uint32_t tensor, uint64_t first,
                                  uint64_t n, float *dst, struct kvc_error *e);
 
-/* Octaves of magnitudes: octave i has 2^(i - KVC_OCTAVE_0) to below twice this number. */
-#define KVC_OCTAVES 279
-#define KVC_OCTAVE_0 149
 /* Values of a tensor by channel and by size. */
 struct kvc_value_spread {
-    uint64_t rows, channels;                   /* rows that were read, and values of a row */
-    double *rms;                               /* of each channel; NaN where no value is finite */
-    uint64_t octave[KVC_OCTAVES], zero, other; /* other: NaN and infinite */
-    struct kvc_error *error;                   /* why it could not be read; NULL: it was */
+    uint64_t rows, channels; /* rows that were read, and values of a row */
+    double *rms;             /* of each channel; NaN where no value is finite */
+    /* of magnitudes, as in kvc_comparing.h; other: NaN and infinite */
+    uint64_t octave[KVC_OCTAVES], zero, other;
+    struct kvc_error *error; /* why it could not be read; NULL: it was */
 };
 /* Fills spread[i] for tensor[i], by all threads at once; all rows where these are at most
  * most_rows, else of about so many blocks, spread evenly. `done` (NULL: none) gets the number
@@ -175,6 +174,19 @@ KVC_API int kvc_file_value_spread(const struct kvc_file *f, const uint32_t *tens
                                   void *state, struct kvc_value_spread *spread,
                                   struct kvc_error *e);
 KVC_API void kvc_value_spread_free(struct kvc_value_spread *spread, size_t n);
+
+/* --- comparing --- */
+
+/* If the layer numbers of f are not the model's, takes them from another cache of the model that
+ * has them. Before f is used. */
+KVC_API int kvc_file_borrow_layers(struct kvc_file *f, const struct kvc_file *from,
+                                   struct kvc_error *e);
+/* Begins a comparison of files that stay open: finds the tensors that match. As
+ * kvc_file_compare(), but that nothing is compared yet (kvc_comparing.h). `detail` may be NULL. */
+KVC_API struct kvc_comparing *kvc_comparing_new(const struct kvc_file *a, const struct kvc_file *b,
+                                                const struct kvc_compare_how *how,
+                                                const struct kvc_compare_detail *detail,
+                                                struct kvc_error *e);
 
 /* --- profiles and models --- */
 

@@ -35,8 +35,8 @@ void kvc_error_sums_free(struct kvc_error_sums *s) {
 }
 
 unsigned kvc_error_octave(double error) {
-    const int octave = ilogb(error) + KVC_ERROR_OCTAVE_0;
-    return octave < 0 ? 0 : octave < KVC_ERROR_OCTAVES ? (unsigned)octave : KVC_ERROR_OCTAVES - 1;
+    const int octave = ilogb(error) + KVC_OCTAVE_0;
+    return octave < 0 ? 0 : octave < KVC_OCTAVES ? (unsigned)octave : KVC_OCTAVES - 1;
 }
 
 void kvc_error_sums_values(struct kvc_error_sums *s, uint64_t row, uint64_t first, const float *a,
