@@ -2,7 +2,6 @@
  */
 #include "cli/diff/diff.h"
 #include "cli/gpu.h"
-#include "cli/html/diff_report.h"
 #include "cli/html/page.h"
 #include "cli/input_options.h"
 

@@ -8,10 +8,53 @@
 
 #include "cli/cli.h"
 #include "cli/dump/dump.h"
-#include "cli/diff/diff_collect.h"
 #include "cli/progress.h"
 #include "cli/terminal.h"
 #include "formats/api/kvc_inspect.h"
+
+/* --- the results, kept for a page that is written at the end --- */
+
+enum { DIFF_WORST = 4, DIFF_ROLES = 7 };
+
+/* A fact that differs, with texts as in diff_fact(); or how channels were aligned: only `what`. */
+struct diff_collected_fact {
+    char *where, *what, *a, *b, *note;
+};
+
+struct diff_collected_tensor {
+    const struct kvc_compared *pair;
+    struct kvc_difference *head, all; /* head[pair->heads] */
+};
+
+/* Errors of all tensors of a role in a part, by matched row. */
+struct diff_collected_rows {
+    const struct kvc_compared *first; /* of these tensors */
+    struct kvc_error_sum *row;        /* [first->rows] */
+};
+
+/* Errors by channel of a tensor whose relative error is among the largest. */
+struct diff_collected_channels {
+    size_t tensor; /* number of the collected tensor */
+    uint64_t n;
+    struct kvc_error_sum *channel;
+};
+
+struct diff_collected {
+    struct diff_collected_fact *fact;
+    size_t n_facts;
+    struct diff_collected_tensor *tensor;
+    size_t n_tensors;
+    struct diff_collected_rows *rows;
+    size_t n_rows;
+    struct diff_collected_channels worst[DIFF_WORST]; /* the largest error first */
+    unsigned n_worst;
+    /* as in struct kvc_error_sums */
+    uint64_t octave[DIFF_ROLES][KVC_OCTAVES], zero[DIFF_ROLES];
+    /* memory was missing for a fact */
+    int failed;
+};
+
+/* --- the comparison --- */
 
 enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
 /* How far a comparison came. */
@@ -120,5 +163,52 @@ void diff_tsv_head(const struct kvc_compared *t, uint64_t head, const struct kvc
 int diff_note_layer(struct diff_comparison *d, const struct kvc_compared *pair,
                     const struct kvc_difference *all, struct kvc_error *e);
 void diff_draw_layers(const struct diff_comparison *d);
+
+/* --- results (diff_collect.c) --- */
+
+/* Keeps a fact. */
+void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
+                       const char *b, const char *note);
+/* Keeps a tensor: copies the measures of its heads, and takes what it needs of the sums. */
+int diff_collect_tensor(struct diff_collected *c, const struct kvc_compared *pair,
+                        const struct kvc_difference *head, const struct kvc_difference *all,
+                        struct kvc_error_sums *sums, struct kvc_error *e);
+/* Returns the error of a head that pictures show: relative; NaN if a pair that differs is not
+ * finite. */
+double diff_collect_error(const struct kvc_difference *head);
+/* The head with the largest error; one with values that are not finite, if there is any. */
+struct diff_worst {
+    const struct diff_collected_tensor *tensor; /* NULL: no head has an error */
+    uint64_t head;
+};
+struct diff_worst diff_collect_worst(const struct diff_collected *c);
+void diff_collect_free(struct diff_collected *c);
+
+/* --- JSON (diff_json.c) --- */
+
+/* Write an object, or keys of one. */
+void diff_json_fact(struct cli_json *j, const char *where, const char *what, const char *a,
+                    const char *b, const char *note);
+void diff_json_part(struct cli_json *j, const struct kvc_compared *t); /* keys */
+/* Opens the object of a tensor, which the caller fills and closes. */
+void diff_json_tensor(struct cli_json *j, const struct kvc_compared *t);
+void diff_json_head(struct cli_json *j, uint64_t head, const struct kvc_difference *x);
+void diff_json_counts(struct cli_json *j, const struct kvc_difference *x); /* keys */
+void diff_json_attention(struct cli_json *j, struct kvc_comparing *c);     /* keys */
+void diff_json_summary(struct cli_json *j, const struct diff_comparison *d);
+
+/* Writes what --json=lines prints without --by, --worst and --report, from d->collected. `why` says
+ * why the comparison stopped before its end; NULL: it did not. */
+void diff_json_collected(struct diff_comparison *d, const struct kvc_error *why, FILE *out);
+
+/* --- the page (cli/html) --- */
+
+/* Writes the report of a comparison to d->html, from what d->collected has. `why` says why the
+ * comparison stopped before its end; NULL: it did not. */
+int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e);
+
+/* Writes the data of the pictures as keys of an object: "tensors" and "worst", "positions",
+ * "channels", "values", "queries" and "sizes". Returns 0, or -1 and *e. */
+int diff_report_data(struct diff_comparison *d, struct cli_json *j, struct kvc_error *e);
 
 #endif

@@ -1,7 +1,6 @@
 /* diff_collect.c: keeps the results of a comparison for a report. Not for writing the report
  * (cli/html/diff_report.c). */
-#include "cli/diff/diff_collect.h"
-#include "cli/dump/dump.h"
+#include "cli/diff/diff.h"
 
 
 #include <math.h>
@@ -14,30 +13,19 @@ static char *copy(struct diff_collected *c, const char *text) {
     return copied;
 }
 
-static void diff_collect_keep(struct diff_collected *c, struct diff_collected_fact **list,
-                              size_t *n, const char *const text[5]) {
-    struct diff_collected_fact *grown = cli_room_for_one(*list, *n, sizeof **list);
+void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
+                       const char *b, const char *note) {
+    struct diff_collected_fact *grown = cli_room_for_one(c->fact, c->n_facts, sizeof *grown);
     if (!grown) {
         c->failed = 1;
         return;
     }
-    *list = grown;
-    grown[(*n)++] = (struct diff_collected_fact){.where = copy(c, text[0]),
-                                                 .what = copy(c, text[1]),
-                                                 .a = copy(c, text[2]),
-                                                 .b = copy(c, text[3]),
-                                                 .note = copy(c, text[4])};
-}
-
-void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
-                       const char *b, const char *note) {
-    const char *const text[5] = {where, what, a, b, note};
-    diff_collect_keep(c, &c->fact, &c->n_facts, text);
-}
-
-void diff_collect_align(struct diff_collected *c, const char *said) {
-    const char *const text[5] = {NULL, said, NULL, NULL, NULL};
-    diff_collect_keep(c, &c->align, &c->n_aligns, text);
+    c->fact = grown;
+    grown[c->n_facts++] = (struct diff_collected_fact){.where = copy(c, where),
+                                                       .what = copy(c, what),
+                                                       .a = copy(c, a),
+                                                       .b = copy(c, b),
+                                                       .note = copy(c, note)};
 }
 
 /* Returns the sums by row of a part and a role, which are made if they are the first; or NULL. */
@@ -115,20 +103,15 @@ struct diff_worst diff_collect_worst(const struct diff_collected *c) {
     return worst;
 }
 
-static void free_facts(struct diff_collected_fact *fact, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        free(fact[i].where);
-        free(fact[i].what);
-        free(fact[i].a);
-        free(fact[i].b);
-        free(fact[i].note);
-    }
-    free(fact);
-}
-
 void diff_collect_free(struct diff_collected *c) {
-    free_facts(c->fact, c->n_facts);
-    free_facts(c->align, c->n_aligns);
+    for (size_t i = 0; i < c->n_facts; i++) {
+        free(c->fact[i].where);
+        free(c->fact[i].what);
+        free(c->fact[i].a);
+        free(c->fact[i].b);
+        free(c->fact[i].note);
+    }
+    free(c->fact);
     for (size_t i = 0; i < c->n_tensors; i++) free(c->tensor[i].head);
     for (size_t i = 0; i < c->n_rows; i++) free(c->rows[i].row);
     for (unsigned i = 0; i < c->n_worst; i++) free(c->worst[i].channel);

@@ -1,6 +1,6 @@
 /* diff_json.c: the objects of kvc-diff's JSON. Not for when they are printed (diff_print.c) and not
  * for groups of errors (diff_print_groups.c). */
-#include "cli/diff/diff_json.h"
+#include "cli/diff/diff.h"
 
 #include <string.h>
 
@@ -101,8 +101,9 @@ void diff_json_summary(struct cli_json *j, const struct diff_comparison *d) {
 static void facts(struct cli_json *j, const struct diff_collected *c) {
     cli_json_open(j, "facts", '[');
     for (size_t i = 0; i < c->n_facts; i++)
-        diff_json_fact(j, c->fact[i].where, c->fact[i].what, c->fact[i].a, c->fact[i].b,
-                       c->fact[i].note);
+        if (c->fact[i].where)
+            diff_json_fact(j, c->fact[i].where, c->fact[i].what, c->fact[i].a, c->fact[i].b,
+                           c->fact[i].note);
     cli_json_close(j);
 }
 

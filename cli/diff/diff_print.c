@@ -1,6 +1,6 @@
 /* diff_print.c: prints differences as text, JSON or TSV. Not for finding them, and not for the
  * objects of JSON (diff_json.c). */
-#include "cli/diff/diff_json.h"
+#include "cli/diff/diff.h"
 #include "cli/text.h"
 
 #include <inttypes.h>

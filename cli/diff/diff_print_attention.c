@@ -1,6 +1,6 @@
 /* diff_print_attention.c: prints the measures of attention as text, JSON or TSV. Not for measuring
  * (formats/compare). */
-#include "cli/diff/diff_json.h"
+#include "cli/diff/diff.h"
 #include "cli/kld_text.h"
 
 #include <inttypes.h>

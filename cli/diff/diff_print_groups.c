@@ -1,6 +1,6 @@
 /* diff_print_groups.c: prints the errors of kvc-diff --by and --worst as text, JSON or TSV. Not for
  * summing them (formats/compare/groups.c). */
-#include "cli/diff/diff_json.h"
+#include "cli/diff/diff.h"
 
 #include <inttypes.h>
 #include <string.h>

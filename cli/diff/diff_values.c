@@ -28,7 +28,7 @@ static void aligned(void *state, const char *text, int guessed) {
     char said[600];
     snprintf(said, sizeof said, "%s%s", text, guessed ? " (--pairing=P,Q decides it)" : "");
     if (!d->quiet) cli_warn("%s", said);
-    if (d->collected) diff_collect_align(d->collected, said);
+    if (d->collected) diff_collect_fact(d->collected, NULL, said, NULL, NULL, NULL);
 }
 
 static int compare_tensors(struct diff_comparison *d, const struct kvc_compared *pair,

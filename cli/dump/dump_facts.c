@@ -1,6 +1,6 @@
 /* dump_facts.c: collects the facts of the summary, and prints them as JSON and TSV. Not for text
  * (dump_summary.c). */
-#include "cli/dump/dump_facts.h"
+#include "cli/dump/dump.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* dump_list.c: kvc-dump --list: a row for each file, and their totals. Not for the facts of one
  * file (dump_facts.c). */
-#include "cli/dump/dump_facts.h"
+#include "cli/dump/dump.h"
 #include "cli/text.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* dump_summary.c: prints the summary of a file as text on one screen, and as facts of a page. Not
  * for JSON and TSV (dump_facts.c). */
-#include "cli/dump/dump_facts.h"
+#include "cli/dump/dump.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

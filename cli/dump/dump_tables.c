@@ -1,5 +1,5 @@
 /* dump_tables.c: kvc-dump --layers and --tokens. Not for values (dump_values.c). */
-#include "cli/dump/dump_facts.h"
+#include "cli/dump/dump.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

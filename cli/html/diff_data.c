@@ -1,6 +1,6 @@
 /* diff_data.c: the data of the pictures of kvc-diff's report, beside those of --json. Not for
  * drawing (share/page.html), and not for text and tables (diff_report.c). */
-#include "cli/html/diff_report.h"
+#include "cli/diff/diff.h"
 
 #include "cli/html/page.h"
 

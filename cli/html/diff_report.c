@@ -1,8 +1,7 @@
 /* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for the
  * data of its pictures (diff_data.c). */
-#include "cli/html/diff_report.h"
+#include "cli/diff/diff.h"
 
-#include "cli/diff/diff_json.h"
 #include "cli/dump/dump.h"
 #include "cli/html/page.h"
 #include "cli/kld_text.h"
@@ -128,12 +127,17 @@ static void facts(const struct diff_collected *c, FILE *out) {
                                                  {"B", HTML_TEXT},
                                                  {"note", HTML_TEXT | HTML_WIDE},
                                                  {NULL, 0}};
-    for (size_t i = 0; i < c->n_aligns; i++) html_note(out, c->align[i].what);
-    if (!c->n_facts) return;
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_facts; i++) {
+        if (!c->fact[i].where) html_note(out, c->fact[i].what);
+        else n++;
+    }
+    if (!n) return;
     fputs("<h3>Facts that differ</h3>\n", out);
     html_table(out, columns);
     for (size_t i = 0; i < c->n_facts; i++) {
         const struct diff_collected_fact *f = &c->fact[i];
+        if (!f->where) continue;
         fputs("<tr>", out);
         html_cell(out, HTML_TEXT, f->where);
         html_cell(out, HTML_TEXT, f->what);

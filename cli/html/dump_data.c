@@ -1,7 +1,7 @@
 /* dump_data.c: the data of the pictures of values in kvc-dump's report: the root mean square by
  * layer and channel, and a histogram. Not for drawing (share/page.html), nor for the structure of a
  * file (dump_report.c). */
-#include "cli/html/dump_data.h"
+#include "cli/dump/dump.h"
 
 #include "cli/html/page.h"
 

@@ -1,7 +1,6 @@
 /* dump_report.c: the HTML report of kvc-dump: the data of a file's map and of sizes by layer, and
  * facts. Not for drawing (share/page.html), and not for text, JSON and TSV (cli/dump). */
-#include "cli/dump/dump_facts.h"
-#include "cli/html/dump_data.h"
+#include "cli/dump/dump.h"
 #include "cli/html/page.h"
 
 #include <inttypes.h>

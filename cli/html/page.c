@@ -36,7 +36,8 @@ static const char *entity(char c) {
     }
 }
 
-void html_text(FILE *out, const char *text) {
+/* Writes text as html_say() does. */
+static void html_text(FILE *out, const char *text) {
     while (*text) {
         char character[5] = "";
         const size_t length = cli_utf8_length(text), n = length ? length : 1;

@@ -30,11 +30,9 @@ int html_write(struct html_page *p, const char *path, struct kvc_error *e);
 /* Frees a page that is not written. */
 void html_abandon(struct html_page *p);
 
-/* Writes text of a file or of a user, also between the quotes of an attribute. &, <, >, " and ' are
- * escaped; characters that HTML does not allow or that a reader cannot see become \xNN, as
- * cli_print_safe() prints them. */
-void html_text(FILE *out, const char *text);
-/* Formats and writes text, of up to 4095 bytes, as html_text() does. */
+/* Formats and writes text of a file or of a user, of up to 4095 bytes, also between the quotes of
+ * an attribute. &, <, >, " and ' are escaped; characters that HTML does not allow or that a reader
+ * cannot see become \xNN, as cli_print_safe() prints them. */
 void html_say(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Writes the place of the pictures, which the script fills. */
 void html_pictures(FILE *out);

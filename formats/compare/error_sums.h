@@ -6,10 +6,6 @@
 #include "codecs/error.h"
 #include "formats/api/kvc_comparing.h"
 
-void kvc_error_sum_add(struct kvc_error_sum *total, const struct kvc_error_sum *part);
-/* Returns sqrt(dd / aa): 0 if both are 0, infinite if only aa is 0. */
-double kvc_error_relative(const struct kvc_error_sum *s);
-
 /* Returns the octave of an error above 0. */
 unsigned kvc_error_octave(double error);
 

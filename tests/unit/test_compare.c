@@ -377,7 +377,6 @@ static void error_sums(void **state) {
     assert_true(sums.row[1].dd == 1 && sums.row[1].aa == WIDTH - 1);
     assert_true(sums.channel[3].dd == 1.25 && sums.channel[3].aa == 2);
     assert_true(sums.channel[4500].dd == 4 && sums.channel[4].dd == 0 && sums.channel[4].aa == 1);
-    assert_true(kvc_error_relative(&sums.channel[3]) == sqrt(1.25 / 2));
     for (unsigned i = 0; i < KVC_OCTAVES; i++)
         assert_int_equal(sums.octave[i], i + 1 >= KVC_OCTAVE_0 && i <= KVC_OCTAVE_0 + 1);
     assert_int_equal(sums.zero, 2 * WIDTH - 4);
@@ -392,9 +391,6 @@ static void error_sums(void **state) {
     assert_int_equal(sums.octave[0], 1);
     assert_int_equal(sums.octave[KVC_OCTAVE_0 + 128], 1);
     kvc_error_sums_free(&sums);
-
-    const struct kvc_error_sum none = {0, 0}, only_b = {1, 0};
-    assert_true(kvc_error_relative(&none) == 0 && isinf(kvc_error_relative(&only_b)));
 }
 
 /* --- sums by layer, head, position, channel --- */
