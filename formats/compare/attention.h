@@ -1,6 +1,6 @@
 /* attention.h: how far the results of attention over two caches are apart, for given queries. Not
  * for the difference of their values (compare.h) and not for printing
- * (cli/diff/diff_print_attention.c). */
+ * (kvc-diff). */
 #ifndef KVC_ATTENTION_H
 #define KVC_ATTENTION_H
 

@@ -1,4 +1,4 @@
-/* compare.h: how far two caches are apart. Not for printing it (cli/diff/diff_print.c). */
+/* compare.h: how far two caches are apart. Not for printing it (cli/diff). */
 #ifndef KVC_COMPARE_H
 #define KVC_COMPARE_H
 
