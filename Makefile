@@ -155,9 +155,10 @@ $B/libkvc.a: $(LIB_OBJ)
 # tools and libraries of the same build, under a version that no other release has.
 $B/%.map: formats/api/%.h
 	@mkdir -p $(@D)
-	$(Q){ echo 'KVC_0 { global:'; sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/  \1;/p' $<; \
+	$(Q){ echo 'KVC_0 { global:'; sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/  \1;/p' $(filter %.h,$^); \
 	  echo '}; KVC_PRIVATE_$(VERSION) { global: kvc_*; local: *; };'; } >$@
 
+$B/kvc.map: formats/api/kvc_inspect.h formats/api/kvc_comparing.h
 $B/libkvc.so.$(VERSION): $(LIB_OBJ) $B/kvc.map
 	$(SAY) LD $@
 	$(LINK_SHARED) $(LIBS)
@@ -224,7 +225,7 @@ install: all $B/completions/done
 	$(INSTALL) -m 755 libkvc.so.$(VERSION) $(DESTDIR)$(LIBDIR)
 	ln -sf libkvc.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libkvc.so.$(SOVERSION)
 	ln -sf libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so
-	$(INSTALL) -m 644 formats/api/kvc.h formats/api/kvc_error.h $(DESTDIR)$(INCLUDEDIR)
+	$(INSTALL) -m 644 $(addprefix formats/api/,kvc.h kvc_error.h kvc_inspect.h kvc_comparing.h) $(DESTDIR)$(INCLUDEDIR)
 	$(INSTALL) -m 644 kvc.pc $(DESTDIR)$(PKGCONFIGDIR)
 	$(INSTALL) -m 644 libkvc_store.a $(DESTDIR)$(LIBDIR)
 	$(INSTALL) -m 755 libkvc_store.so.$(VERSION) $(DESTDIR)$(LIBDIR)
@@ -269,7 +270,7 @@ install-strip: install
 uninstall:
 	rm -f $(TOOLS:%=$(DESTDIR)$(BINDIR)/%) $(DESTDIR)$(LIBDIR)/libkvc.a $(DESTDIR)$(LIBDIR)/libkvc.so
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libkvc.so.$(VERSION)
-	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc.h $(DESTDIR)$(INCLUDEDIR)/kvc_error.h $(DESTDIR)$(PKGCONFIGDIR)/kvc.pc
+	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/,kvc.h kvc_error.h kvc_inspect.h kvc_comparing.h) $(DESTDIR)$(PKGCONFIGDIR)/kvc.pc
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/libkvc_store,.a .so .so.$(SOVERSION) .so.$(VERSION))
 	rm -f $(DESTDIR)$(INCLUDEDIR)/kvc_store.h $(DESTDIR)$(PKGCONFIGDIR)/kvc_store.pc $(BACKENDS:%=$(DESTDIR)$(BACKENDSDIR)/kvc_store_%.so)
 	rm -f $(DESTDIR)$(LIBDIR)/libkvc_cuda.so $(DESTDIR)$(LIBDIR)/libkvc_cuda.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/$(CUDA_SO)

@@ -137,6 +137,12 @@ void cli_error(const struct kvc_error *e) {
     print_message(cli_error_text(e, text, sizeof text));
 }
 
+const char *cli_error_unnamed(const struct kvc_error *e, const char *name) {
+    const char *text = kvc_error_message(e);
+    const size_t n = strlen(name);
+    return strncmp(text, name, n) == 0 && strncmp(text + n, ": ", 2) == 0 ? text + n + 2 : text;
+}
+
 struct kvc_error *cli_error_new(void) {
     struct kvc_error *e = kvc_error_new();
     if (e) return e;

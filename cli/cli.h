@@ -27,6 +27,8 @@ void cli_error(const struct kvc_error *e);
 enum { CLI_ERROR_TEXT = 1200 }; /* bytes of a message */
 /* Writes the message into `text`, with the tools' options that would help. Returns `text`. */
 const char *cli_error_text(const struct kvc_error *e, char *text, size_t size);
+/* Returns the message without "NAME: " before it. */
+const char *cli_error_unnamed(const struct kvc_error *e, const char *name);
 /* Returns a new error; ends the program where there is no memory for it. kvc_error_free() frees it.
  */
 struct kvc_error *cli_error_new(void);

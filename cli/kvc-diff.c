@@ -2,7 +2,6 @@
  */
 #include "cli/diff/diff.h"
 #include "cli/gpu.h"
-#include "cli/html/diff_report.h"
 #include "cli/html/page.h"
 #include "cli/input_options.h"
 
@@ -13,7 +12,7 @@
 
 struct settings {
     struct cli_input input;
-    enum kvc_pairing pairing[2];
+    const char *pairing[2];
     const char *queries; /* --queries, or NULL */
     struct diff_comparison diff;
     struct cli_selection part;
@@ -23,45 +22,23 @@ struct settings {
 
 /* --- the whole comparison --- */
 
+/* Opens both files, and shares what one tells of the model's layers. */
 static int open_files(struct settings *s, char **path, struct kvc_error *e) {
     struct diff_comparison *d = &s->diff;
     for (int i = 0; i < 2; i++) {
-        s->input.open.pairing = s->pairing[i] ? kvc_pairing_name(s->pairing[i]) : NULL;
-        if (cli_open_cache(&d->file[i], path[i], &s->input, e)) return -1;
-        d->cache[i] = d->file[i].cache;
-        d->compare.name[i] = d->file[i].input.name;
+        s->input.open.pairing = s->pairing[i];
+        if (!(d->file[i].cache = cli_open(path[i], &s->input, e))) return -1;
+        d->file[i].source.size = sizeof d->file[i].source;
+        kvc_file_source(d->file[i].cache, &d->file[i].source);
     }
     s->input.open.pairing = NULL;
     for (int i = 0; i < 2; i++)
-        if (kvc_layers_borrow(d->file[i].cache, d->file[1 - i].cache, e)) return -1;
-    return s->queries ? cli_open_cache(&d->queries, s->queries, &s->input, e) : 0;
-}
-
-/* Matches the parts and tensors; refuses a selection of nothing. */
-static int find_pairs(struct diff_comparison *d, struct kvc_error *e) {
-    for (int s = 0; s < 2; s++) d->pairs.cache[s] = d->cache[s];
-    if (kvc_pairs_find(&d->pairs, e)) return -1;
-    switch (kvc_pairs_reach(&d->pairs)) {
-    case KVC_PAIRS_NO_LAYERS:
-        return kvc_fail(e, KVC_ERR_USAGE, "--layers: neither file has any of these layers");
-    case KVC_PAIRS_NO_POSITIONS:
-        return kvc_fail(e, KVC_ERR_USAGE, "--tokens: neither file has any of these positions");
-    default: return 0;
-    }
-}
-
-static int compare_files(struct diff_comparison *d, struct kvc_error *e) {
-    /* measures of attention do not change the exit status */
-    if (d->quiet && !d->html) d->attention = 0;
-    if (find_pairs(d, e) || diff_attention_possible(d, e)) return -1;
-    diff_begin(d);
-    if (diff_facts(d, e)) return -1;
-    diff_geometry(d);
-    if (diff_may_end(d)) return 0;
-    diff_begin_tensors(d);
-    if (diff_align(d, e) || diff_values(d, e) || diff_attention(d, e)) return -1;
-    diff_end(d);
-    return 0;
+        if (kvc_file_borrow_layers(d->file[i].cache, d->file[1 - i].cache, e)) return -1;
+    for (int i = 0; i < 2; i++)
+        if (dump_file_describe(&d->file[i], e)) return -1;
+    if (!s->queries) return 0;
+    d->queries = cli_open(s->queries, &s->input, e);
+    return d->queries ? 0 : -1;
 }
 
 static int trouble(struct settings *s, char **path, const struct kvc_error *e) {
@@ -71,27 +48,35 @@ static int trouble(struct settings *s, char **path, const struct kvc_error *e) {
     return EXIT_TROUBLE;
 }
 
-static int diff_run(struct settings *s, char **path) {
-    struct kvc_error e = {.code = KVC_OK}, why = {.code = KVC_OK};
+/* Compares the files, and writes the page. `why` is of the comparison, `e` of the page. */
+static int compare_files(struct settings *s, char **path, struct kvc_error *why,
+                         struct kvc_error *e) {
     struct diff_comparison *d = &s->diff;
-    if ((d->html && html_may_write(d->html, &e)) || open_files(s, path, &e))
-        return trouble(s, path, &e);
-    const int stopped = compare_files(d, &why);
-    const int unwritten = d->html && diff_report(d, stopped ? &why : NULL, &e);
-    if (unwritten) cli_error(&e);
-    if (stopped) return trouble(s, path, &why);
+    /* measures of attention do not change the exit status */
+    if (d->quiet && !d->html) d->how.attention = 0;
+    const int stopped = diff_start(d, why) || diff_compare(d, why);
+    const int unwritten = d->html && diff_report(d, stopped ? why : NULL, e);
+    if (unwritten) cli_error(e);
+    if (stopped) return trouble(s, path, why);
     if (unwritten) return EXIT_TROUBLE;
     return diff_differs(d) ? EXIT_DIFFER : EXIT_SAME;
 }
 
+static int diff_run(struct settings *s, char **path) {
+    struct kvc_error *e = cli_error_new(), *why = cli_error_new();
+    const char *page = s->diff.html;
+    const int failed = (page && html_may_write(page, e)) || open_files(s, path, e);
+    const int status = failed ? trouble(s, path, e) : compare_files(s, path, why, e);
+    kvc_error_free(e);
+    kvc_error_free(why);
+    return status;
+}
+
 static void release(struct diff_comparison *d) {
-    kvc_align_free(&d->align);
-    for (int s = 0; s < 2; s++) kvc_close(&d->file[s]);
-    kvc_attended_free(&d->attended);
-    if (d->queries.cache) kvc_close(&d->queries);
+    kvc_comparing_free(d->steps);
+    for (int s = 0; s < 2; s++) dump_file_close(&d->file[s]);
+    kvc_file_close(d->queries);
     if (d->collected) diff_collect_free(d->collected);
-    kvc_pairs_free(&d->pairs);
-    kvc_groups_free(&d->groups);
     free(d->layer);
 }
 
@@ -99,12 +84,14 @@ static void release(struct diff_comparison *d) {
 
 /* Takes "P" for both files, or "P,Q". */
 static int take_pairing(const struct cli_option *o, void *into, const char *arg) {
-    enum kvc_pairing *pairing = ((struct settings *)into)->pairing;
-    const char *comma = strchrnul(arg, ','), *second = *comma ? comma + 1 : arg;
-    char first[32];
-    snprintf(first, sizeof first, "%.*s", (int)(comma - arg), arg);
-    pairing[0] = kvc_pairing_parse(first);
-    pairing[1] = kvc_pairing_parse(second);
+    static const char *const names[] = {"halves", "interleaved", "none"};
+    const char *const comma = strchrnul(arg, ','), *const second = *comma ? comma + 1 : arg;
+    const char **pairing = ((struct settings *)into)->pairing;
+    const size_t n = (size_t)(comma - arg);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strlen(names[i]) == n && strncmp(arg, names[i], n) == 0) pairing[0] = names[i];
+        if (strcmp(second, names[i]) == 0) pairing[1] = names[i];
+    }
     if (!pairing[0] || !pairing[1])
         return cli_usage(
             "--%s=%s is not halves, interleaved or none, or two of them separated by a comma",
@@ -114,16 +101,16 @@ static int take_pairing(const struct cli_option *o, void *into, const char *arg)
 
 static const struct cli_option what[] = {
     {"abs", 0, "X", "values are equal if |a-b| <= X + R * |b| (--rel=R); for finite a and b",
-     CLI_DOUBLE(struct settings, diff.compare.abs, 0, DBL_MAX), .wants = "a number of 0 or more"},
+     CLI_DOUBLE(struct settings, diff.how.abs, 0, DBL_MAX), .wants = "a number of 0 or more"},
     {"rel", 0, "R", "the R of --abs: either may be given, the other is then 0",
-     CLI_DOUBLE(struct settings, diff.compare.rel, 0, DBL_MAX), .wants = "a number of 0 or more"},
+     CLI_DOUBLE(struct settings, diff.how.rel, 0, DBL_MAX), .wants = "a number of 0 or more"},
     {"all", 0, NULL, "also compare provenance, other metadata and private bytes",
-     CLI_FLAG(struct settings, diff.all)},
+     CLI_SETS(struct settings, diff.how.meta, 2)},
     {"no-verify", 0, NULL, ".kvc: do not compare decoded values with their digests",
      CLI_FLAG(struct settings, input.open.no_verify)},
     {"attention", 0, NULL,
      "measure the effect of the differences on attention; with the queries of A or B",
-     CLI_FLAG(struct settings, diff.attention)},
+     CLI_FLAG(struct settings, diff.how.attention)},
     {"queries", 0, "FILE", "the same with the queries of FILE", CLI_TEXT(struct settings, queries)},
     {.name = NULL},
 };
@@ -131,10 +118,10 @@ static const struct cli_option what[] = {
 static const struct cli_option output[] = {
     {"by", 0, "WHAT",
      "sum errors by layer, head, position or channel; with --worst the default is head",
-     CLI_CHOICE(struct settings, diff.groups.by, "layer|head|position|channel"),
+     CLI_CHOICE(struct settings, diff.detail.by, "layer|head|position|channel"),
      .min = KVC_GROUP_LAYER},
     {"worst", 0, "N", "print the N largest errors alone, largest first",
-     CLI_NUMBER(struct settings, diff.groups.worst, 1, KVC_GROUPS_WORST)},
+     CLI_NUMBER(struct settings, diff.detail.worst, 1, KVC_GROUPS_WORST)},
     {"report", 0, NULL, "print each value that differs, with its position",
      CLI_FLAG(struct settings, report)},
     {"count", 'n', "COUNT", "report at most COUNT values (implies --report)",
@@ -171,20 +158,21 @@ static int diff_settle(struct settings *s) {
     if (cli_exclusive("json tsv")) return EXIT_TROUBLE;
     if (cli_given("json")) d->style = DIFF_JSON;
     if (s->tsv) d->style = DIFF_TSV;
-    if (s->part.selection.end) {
-        const uint64_t first = s->part.selection.first, last = s->part.selection.end - 1;
-        d->pairs.first = first > INT64_MAX ? INT64_MAX : (int64_t)first;
-        d->pairs.last = last >= INT64_MAX ? INT64_MAX : (int64_t)last;
-    }
-    d->pairs.keep = s->part.layers;
-    d->pairs.n_keep = s->part.selection.n_layers;
-    d->compare.exact = !cli_given("abs") && !cli_given("rel");
-    d->attention |= s->queries != NULL;
+    const struct kvc_part_options *part = &s->part.selection;
+    d->how.first = part->first < INT64_MAX ? part->first : INT64_MAX;
+    d->how.end = part->end;
+    d->how.layers = part->layers;
+    d->how.n_layers = part->n_layers;
+    /* with --abs=0 numbers are compared, not bits: nothing is nearer than the smallest number */
+    if ((cli_given("abs") || cli_given("rel")) && !(d->how.abs > 0 || d->how.rel > 0))
+        d->how.abs = DBL_TRUE_MIN;
+    d->detail.all = d->verbose;
+    d->how.attention |= s->queries != NULL;
     d->quiet = s->input.quiet;
     d->canvas = cli_canvas_on(stdout, s->plot, s->color);
-    if (s->report || cli_given("count")) d->compare.report = diff_report_value;
-    if (d->groups.worst && !d->groups.by) d->groups.by = KVC_GROUP_HEAD;
-    if (d->groups.by && d->compare.report)
+    if (s->report || cli_given("count")) d->detail.value = diff_report_value;
+    if (d->detail.worst && !d->detail.by) d->detail.by = KVC_GROUP_HEAD;
+    if (d->detail.by && d->detail.value)
         return cli_usage("--report and -n print values, --by and --worst sums: choose one");
     return 0;
 }
@@ -205,10 +193,11 @@ static int check_paths(struct diff_comparison *d, const char *queries, int n, ch
 }
 
 int main(int argc, char **argv) {
-    static struct settings s = {.diff = {.compare = {.state = &s.diff},
-                                         .count = UINT64_MAX,
-                                         .groups = {.give = diff_print_group, .state = &s.diff},
-                                         .pairs = {.first = INT64_MIN, .last = INT64_MAX}}};
+    static struct settings s = {.diff = {.how = {.size = sizeof s.diff.how, .meta = 1},
+                                         .detail = {.size = sizeof s.diff.detail,
+                                                    .group = diff_print_group,
+                                                    .state = &s.diff},
+                                         .count = UINT64_MAX}};
     static struct diff_collected collected;
     const struct cli_group groups[] = {{"What is compared", what, &s},
                                        {NULL, cli_selection_options, &s.part},

@@ -8,9 +8,6 @@
 #include "cli/job.h"
 #include "cli/html/page.h"
 #include "cli/text.h"
-#include "formats/container/container.h"
-#include "formats/file/given.h"
-#include "kernels/kernels.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -77,48 +74,60 @@ static void print_check(struct dump_out *o, const struct settings *s, const char
 }
 
 static int check_file(struct dump_out *o, const char *path, struct settings *s) {
-    struct kvc_error e = {.code = KVC_OK};
+    struct kvc_error *e = cli_error_new();
     struct kvc_check_report report;
-    const int status = cli_check(path, &s->input, s->threads, NULL, NULL, &report, &e);
+    const int status = cli_check(path, &s->input, s->threads, NULL, NULL, &report, e);
     struct kvc_file *damage = report.damaged;
     const char *name = cli_name(path);
     if (status == EXIT_SAME) {
         print_check(o, s, name, "ok",
                     report.has_checksums ? NULL : "structure only: the format has no checksums",
                     NULL, NULL);
+        kvc_error_free(e);
         return status;
     }
-    char text[sizeof e.message + 160];
+    char text[CLI_ERROR_TEXT];
     print_check(o, s, name, status == EXIT_DIFFER ? "damaged" : "trouble",
-                cli_error_text(&e, text, sizeof text), &e, damage);
+                cli_error_text(e, text, sizeof text), e, damage);
     if (damage) cli_say_damage(name, damage);
-    if (report.has_checksums) kvc_error_prefix(&e, name);
-    if (!damage || status == EXIT_TROUBLE) cli_error(&e);
+    if (report.has_checksums) kvc_error_about(e, name);
+    if (!damage || status == EXIT_TROUBLE) cli_error(e);
+    kvc_error_free(e);
     kvc_file_close(damage);
     return status;
 }
 
+/* Shows a file that could not be opened, where it is a profile or a model's weights. */
+static int show_no_cache(struct dump_out *o, const char *path, const struct settings *s,
+                         struct kvc_error *e) {
+    const int code = kvc_error_code(e),
+              no_cache = code == KVC_ERR_UNKNOWN || code == KVC_ERR_UNSUPPORTED;
+    if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, e)) return EXIT_SAME;
+    dump_failed(o, path, e);
+    cli_error(e);
+    return EXIT_TROUBLE;
+}
+
 static int show_file(struct dump_out *o, const char *path, struct settings *s) {
-    struct kvc_opened f;
-    struct kvc_error e = {.code = KVC_OK};
+    struct dump_file f;
+    struct kvc_error *e = cli_error_new();
     int status = EXIT_SAME;
     s->options.start = cli_now();
-    if (cli_open_cache(&f, path, &s->input, &e)) {
-        const int no_cache = e.code == KVC_ERR_UNKNOWN || e.code == KVC_ERR_UNSUPPORTED;
-        if (no_cache && s->mode == SUMMARY && !dump_no_cache(o, path, &e)) return status;
-        dump_failed(o, path, &e);
-        cli_error(&e);
-        return EXIT_TROUBLE;
+    if (dump_file_open(&f, path, &s->input, e)) {
+        status = show_no_cache(o, path, s, e);
+        kvc_error_free(e);
+        return status;
     }
-    if (print_mode[s->mode](o, &f, &s->options, &e)) {
-        kvc_error_prefix(&e, f.input.name);
-        dump_failed(o, path, &e);
+    if (print_mode[s->mode](o, &f, &s->options, e)) {
+        kvc_error_about(e, f.source.name);
+        dump_failed(o, path, e);
         fflush(o->out); /* flush the output before the error */
-        cli_error(&e);
+        cli_error(e);
         status = EXIT_TROUBLE;
     }
     dump_end(o);
-    kvc_close(&f);
+    dump_file_close(&f);
+    kvc_error_free(e);
     return status;
 }
 
@@ -185,7 +194,8 @@ static const struct cli_option modes[] = {
 
 static const struct cli_option how[] = {
     {"part", 0, "N", "only part N of the file (the summary has their numbers)",
-     CLI_NUMBER(struct settings, options.part, 0, KVC_NONE - 1), .wants = "the number of a part"},
+     CLI_NUMBER(struct settings, options.part, 0, KVC_NO_NUMBER - 1),
+     .wants = "the number of a part"},
     {"json", 0, "[=lines]",
      "print JSON (--tsv: tab-separated columns); lines: one object on each line",
      CLI_CHOICE(struct settings, lines, "lines"), .min = 1},
@@ -216,27 +226,27 @@ static int stdin_twice(const struct settings *s) {
     return uses > 1;
 }
 
+/* Reads what the files need. */
+static int prepare(struct settings *s, struct kvc_token_texts **texts, struct kvc_error *e) {
+    struct kvc_kernels_info kernels = {.size = sizeof kernels};
+    kvc_kernels_describe(&kernels);
+    if (!kernels.name)
+        return cli_usage_error(e, "KVC_KERNEL=%s names no kernel table that this CPU can run",
+                               getenv("KVC_KERNEL"));
+    if (s->tokens_path && cli_token_ids(&s->options.tokens, s->tokens_path, &s->input, e))
+        return -1;
+    if (s->options.html && html_may_write(s->options.html, e)) return -1;
+    if (s->mode != TOKENS || !s->input.open.model) return 0;
+    return kvc_shared_texts_open(s->input.open.model, texts, e);
+}
+
 static int dump_run(struct settings *s, struct dump_out *o) {
-    struct kvc_error e = {.code = KVC_OK};
-    if (!kvc_kernels_get()) {
-        cli_warn("KVC_KERNEL=%s names no kernel table that this CPU can run", getenv("KVC_KERNEL"));
-        return EXIT_TROUBLE;
-    }
-    if (s->tokens_path && cli_token_ids(&s->options.tokens, s->tokens_path, &s->input, &e)) {
-        cli_error(&e);
-        return EXIT_TROUBLE;
-    }
-    if (s->options.html && html_may_write(s->options.html, &e)) {
-        cli_error(&e);
-        return EXIT_TROUBLE;
-    }
+    struct kvc_error *e = cli_error_new();
     struct kvc_token_texts *texts = NULL;
-    if (s->mode == TOKENS && s->input.open.model &&
-        kvc_token_texts_read(s->input.open.model, &texts, &e)) {
-        kvc_given_no_weights(s->input.open.model, &e);
-        cli_error(&e);
-        return EXIT_TROUBLE;
-    }
+    const int unready = prepare(s, &texts, e);
+    if (unready) cli_error(e);
+    kvc_error_free(e);
+    if (unready) return EXIT_TROUBLE;
     s->options.texts = texts;
     FILE *nowhere = s->input.quiet ? fopen("/dev/null", "w") : NULL;
     if (s->input.quiet && !nowhere) {
@@ -247,7 +257,7 @@ static int dump_run(struct settings *s, struct dump_out *o) {
     o->canvas = cli_canvas_on(o->out, s->plot, s->color);
     int status = each_file(o, s);
     if (nowhere) fclose(nowhere);
-    kvc_token_texts_free(texts);
+    kvc_shared_texts_close(texts);
     return status;
 }
 
@@ -265,13 +275,13 @@ static int dump_settle(struct settings *s, struct dump_out *o) {
     s->options.quiet = s->input.quiet;
     if (s->mode == HTML && o->style != DUMP_TEXT)
         return cli_usage("--html and --json or --tsv exclude each other");
-    if (s->mode == HTML && s->options.part != KVC_NONE)
+    if (s->mode == HTML && s->options.part != KVC_NO_NUMBER)
         return cli_usage("--html shows all parts, not --part");
     return cli_threads_environment(MOST_THREADS, &s->threads);
 }
 
 int main(int argc, char **argv) {
-    static struct settings s = {.options.part = KVC_NONE};
+    static struct settings s = {.options.part = KVC_NO_NUMBER};
     struct dump_out o = {.style = DUMP_TEXT};
     const struct cli_group groups[] = {{"What to show (default: a summary on one screen)", modes,
                                         &s},

@@ -9,23 +9,16 @@
 /* KLDs between and beyond those of the presets, for a profile that predicts them. */
 static const double klds[] = {0.001, 0.1};
 
-/* Takes "NAME: " from the begin of a message: all are about one file. */
-static void drop_name(struct kvc_error *e, const char *name) {
-    const size_t n = strlen(name);
-    char text[CLI_ERROR_TEXT];
-    snprintf(text, sizeof text, "%s", kvc_error_message(e));
-    if (strncmp(text, name, n) != 0 || strncmp(text + n, ": ", 2) != 0) return;
-    kvc_error_set(e, (enum kvc_code)kvc_error_code(e), (enum kvc_need)kvc_error_need(e), "%s",
-                  text + n + 2);
-}
-
 /* Packs the file by the options of *p into *point. */
 static void measure(struct cli_pack *p, const struct kvc_file *f, struct curve_point *point) {
     struct cli_output nowhere = {.fd = -1};
     const struct kvc_write_report *r = &p->done;
     point->failed = p->job.write(p, f, &nowhere, point->why) != 0;
     if (point->failed) {
-        drop_name(point->why, job_source(f).name);
+        /* all are about one file */
+        kvc_error_set(point->why, (enum kvc_code)kvc_error_code(point->why),
+                      (enum kvc_need)kvc_error_need(point->why), "%s",
+                      cli_error_unnamed(point->why, job_source(f).name));
         return;
     }
     point->stored = r->bytes;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # check-symbols.sh STATIC... SHARED HEADER [SHARED HEADER]... [-- BACKEND...]: libraries define kvc_ symbols only. A shared library exports the
-# functions that its HEADER declares as symbols of KVC_0, and all else under KVC_PRIVATE_VERSION, for libraries of the same build.
+# functions that its HEADER (several: with colons between them) declares as symbols of KVC_0, and all else under KVC_PRIVATE_VERSION, for libraries of the same build.
 # No function is in two shared libraries: handles cross between them, so there must be one copy of each.
 set -eu
 status=0
@@ -23,7 +23,8 @@ note_defined() {
     nm -D --defined-only "$1" | awk '$2 != "A" {sub(/@.*/, "", $3); print $3}' >>"$scratch/global"
 }
 while [ $# -gt 1 ] && [ "$1" != -- ]; do
-    sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' "$2" | sort >"$scratch/declared"
+    # shellcheck disable=SC2046
+    sed -n 's/^KVC_[A-Z_]*API [^(]*[ *]\(kvc_[a-z0-9_]*\)(.*/\1/p' $(echo "$2" | tr : ' ') | sort >"$scratch/declared"
     nm -D --defined-only "$1" | awk '$2 != "A" {print $3}' | sort >"$scratch/all" # A: the version itself
     if grep -v '^kvc_[a-z0-9_]*@@KVC_\([0-9]*\|PRIVATE_[0-9.]*\)$' "$scratch/all" >&2; then
         echo "exported by $1 without a version" >&2

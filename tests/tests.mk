@@ -338,7 +338,7 @@ check-format:
 ## check-symbols: the libraries define kvc_ symbols only, the shared ones export what their headers declare, and no function is in two
 .PHONY: check-symbols
 check-symbols: libkvc.a libkvc.so.$(VERSION) libkvc_store.a $(STORE_SO) $(BACKENDS_SO) $(if $(HAVE_CUDA),$(CUDA_SO))
-	@sh tests/check-symbols.sh libkvc.a libkvc_store.a libkvc.so.$(VERSION) formats/api/kvc.h $(STORE_SO) formats/api/kvc_store.h \
+	@sh tests/check-symbols.sh libkvc.a libkvc_store.a libkvc.so.$(VERSION) formats/api/kvc.h:formats/api/kvc_inspect.h:formats/api/kvc_comparing.h $(STORE_SO) formats/api/kvc_store.h \
 	  $(if $(HAVE_CUDA),$(CUDA_SO) formats/api/kvc_cuda.h) -- $(BACKENDS_SO)
 
 ## check-memory: caches in memory, through libkvc.so, against numpy where $(PYTHON) has it

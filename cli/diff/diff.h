@@ -1,29 +1,68 @@
-/* diff.h: the state of a comparison by kvc-diff: its selection, the matched parts and tensors of
- * both caches, and one printer of text, JSON and TSV. Not for other tools.
+/* diff.h: the state of a comparison by kvc-diff, which the library does (kvc_comparing.h), and one
+ * printer of text, JSON and TSV. Not for other tools.
  *
- * A comparison calls kvc_pairs_find(), diff_facts(), diff_geometry(), diff_align(), diff_values()
- * and diff_attention(), in this order. Each reads both caches and passes differences to the
+ * diff_compare() takes the steps of a comparison in their order; each passes differences to the
  * printer, which also counts them. */
 #ifndef KVC_DIFF_H
 #define KVC_DIFF_H
 
 #include "cli/cli.h"
-#include "cli/open_cache.h"
-#include "cli/diff/diff_collect.h"
+#include "cli/dump/dump.h"
 #include "cli/progress.h"
 #include "cli/terminal.h"
-#include "formats/compare/attend.h"
-#include "formats/compare/groups.h"
+#include "formats/api/kvc_inspect.h"
+
+/* --- the results, kept for a page that is written at the end --- */
+
+enum { DIFF_WORST = 4, DIFF_ROLES = 7 };
+
+/* A fact that differs, with texts as in diff_fact(); or how channels were aligned: only `what`. */
+struct diff_collected_fact {
+    char *where, *what, *a, *b, *note;
+};
+
+struct diff_collected_tensor {
+    const struct kvc_compared *pair;
+    struct kvc_difference *head, all; /* head[pair->heads] */
+};
+
+/* Errors of all tensors of a role in a part, by matched row. */
+struct diff_collected_rows {
+    const struct kvc_compared *first; /* of these tensors */
+    struct kvc_error_sum *row;        /* [first->rows] */
+};
+
+/* Errors by channel of a tensor whose relative error is among the largest. */
+struct diff_collected_channels {
+    size_t tensor; /* number of the collected tensor */
+    uint64_t n;
+    struct kvc_error_sum *channel;
+};
+
+struct diff_collected {
+    struct diff_collected_fact *fact;
+    size_t n_facts;
+    struct diff_collected_tensor *tensor;
+    size_t n_tensors;
+    struct diff_collected_rows *rows;
+    size_t n_rows;
+    struct diff_collected_channels worst[DIFF_WORST]; /* the largest error first */
+    unsigned n_worst;
+    /* as in struct kvc_error_sums */
+    uint64_t octave[DIFF_ROLES][KVC_OCTAVES], zero[DIFF_ROLES];
+    /* memory was missing for a fact */
+    int failed;
+};
+
+/* --- the comparison --- */
 
 enum diff_style { DIFF_TEXT, DIFF_JSON, DIFF_TSV };
 /* How far a comparison came. */
 enum diff_reached { DIFF_AT_START, DIFF_AT_FACTS, DIFF_AT_TENSORS, DIFF_AT_END };
 
 struct diff_comparison {
-    /* The selection. */
-    struct kvc_compare_options compare;
-    int all; /* also compare provenance, other metadata and private bytes */
-    struct kvc_pairs pairs;
+    struct kvc_compare_how how;
+    struct kvc_compare_detail detail;
 
     /* The output. */
     enum diff_style style;
@@ -32,12 +71,9 @@ struct diff_comparison {
     struct diff_collected *collected; /* the results for that page, or NULL */
     uint64_t count;                   /* number of values that may still be reported */
 
-    int attention; /* measure attention with the queries of `queries`, or else of A or B */
-    struct kvc_opened queries;
-
-    struct kvc_opened file[2];
-    const struct kvc_cache *cache[2]; /* the file's cache, or a view of it */
-    struct kvc_align align;
+    struct kvc_file *queries; /* of --queries, or NULL */
+    struct dump_file file[2];
+    struct kvc_comparing *steps;
 
     /* Results. */
     enum diff_reached reached;
@@ -45,14 +81,10 @@ struct diff_comparison {
     uint64_t compared, unequal, values; /* numbers of tensors, of tensors that differ, of values */
     struct kvc_difference total;        /* over the tensors that differ */
 
-    struct kvc_groups groups; /* --by and --worst; by KVC_GROUP_NONE: heads are printed */
-
-    struct kvc_attended attended; /* empty unless attention was measured */
-
     /* Relative errors of compared tensors, if they are drawn. */
     struct cli_canvas canvas;
     struct diff_layer {
-        const struct kvc_tensor_pair *pair;
+        const struct kvc_compared *pair;
         double error;
     } * layer;
     size_t n_layers;
@@ -61,7 +93,7 @@ struct diff_comparison {
 
     /* State of the printer. */
     struct cli_report report;
-    const struct kvc_tensor_pair *now; /* the current tensors */
+    const struct kvc_compared *now; /* the current tensors */
     /* their JSON object is open; the heading of the text table is printed */
     int opened, headed;
     unsigned headed_rows; /* TSV's row types whose heading is printed */
@@ -90,21 +122,9 @@ static inline int diff_differs(const struct diff_comparison *d) {
  * printed. */
 int diff_may_end(const struct diff_comparison *d);
 
-/* Compares token ids, metadata and, with `all`, the engine's private bytes. */
-int diff_facts(struct diff_comparison *d, struct kvc_error *e);
-/* Compares parts, positions and tensors that one side lacks; shapes, dtypes and windows. */
-void diff_geometry(struct diff_comparison *d);
-/* Replaces the caches by views whose channels have the same meaning on both sides. Tensors keep
- * their numbers. */
-int diff_align(struct diff_comparison *d, struct kvc_error *e);
-/* Compares the values of tensors that both have. */
-int diff_values(struct diff_comparison *d, struct kvc_error *e);
-
-/* Measures the effect of the differences on attention, if d->attention is set.
- * diff_attention_possible() fails if there are no queries; it may be called before anything is
- * printed. */
-int diff_attention_possible(const struct diff_comparison *d, struct kvc_error *e);
-int diff_attention(struct diff_comparison *d, struct kvc_error *e);
+/* Begins the comparison of the files: finds their tensors. Refuses a selection of nothing. */
+int diff_start(struct diff_comparison *d, struct kvc_error *e);
+int diff_compare(struct diff_comparison *d, struct kvc_error *e);
 void diff_print_attention(struct diff_comparison *d);
 
 /* Print the text before facts, between facts and tensors, and after tensors. */
@@ -116,44 +136,79 @@ void diff_failed(struct diff_comparison *d, const char *a, const char *b,
 void diff_begin_tensors(struct diff_comparison *d);
 void diff_end(struct diff_comparison *d);
 
-/* Prints a fact that differs: `what` of `where` ("": the whole cache) is `a` in A and `b` in B;
- * NULL: absent. `note` may be NULL. */
-void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a,
-               const char *b, const char *note);
-/* Print a number that differs, and a thing that only one side has. */
-void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a,
-                   uint64_t b);
-void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a,
-                        int in_b);
-
+/* Prints a fact that differs; `state` is the struct diff_comparison. */
+kvc_fact_fn diff_fact;
 /* Prints a value of d->now that differs; `state` is the struct diff_comparison. */
 kvc_report_fn diff_report_value;
 /* Prints the heads of d->now. */
 void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal);
 
 /* Prints a group of --by; `state` is the struct diff_comparison. */
+extern const char *const diff_group_name[];
 kvc_group_fn diff_print_group;
 
 /* Prints a heading of TSV once. */
-void diff_tsv_heading(struct diff_comparison *d, enum diff_headed which, const char *heading);
+static inline void diff_tsv_heading(struct diff_comparison *d, enum diff_headed which,
+                                    const char *heading) {
+    if (!(d->headed_rows & which)) puts(heading);
+    d->headed_rows |= which;
+}
 /* Print columns of TSV: part, stream and snapshot; numbers of values, and measures; the row of a
  * head. */
-void diff_tsv_part(const struct kvc_tensor_pair *t);
+void diff_tsv_part(const struct kvc_compared *t);
 void diff_tsv_counts(const struct kvc_difference *x);
-void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x);
+void diff_tsv_head(const struct kvc_compared *t, uint64_t head, const struct kvc_difference *x);
 
 /* Keeps the error of a tensor, and draws what was kept. */
-int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair,
+int diff_note_layer(struct diff_comparison *d, const struct kvc_compared *pair,
                     const struct kvc_difference *all, struct kvc_error *e);
 void diff_draw_layers(const struct diff_comparison *d);
 
-/* Writes "snapshot 1", "live stream 2". */
-void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size);
-/* Returns the part of A, or that of B if A has none: kind, stream and snapshot are equal in both.
- */
-const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts);
-/* Writes "snapshot 1 layers 0-29 K" for tensors of one part and role. */
-void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last,
-                       char *text, size_t size);
+/* --- results (diff_collect.c) --- */
+
+/* Keeps a fact. */
+void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
+                       const char *b, const char *note);
+/* Keeps a tensor: copies the measures of its heads, and takes what it needs of the sums. */
+int diff_collect_tensor(struct diff_collected *c, const struct kvc_compared *pair,
+                        const struct kvc_difference *head, const struct kvc_difference *all,
+                        struct kvc_error_sums *sums, struct kvc_error *e);
+/* Returns the error of a head that pictures show: relative; NaN if a pair that differs is not
+ * finite. */
+double diff_collect_error(const struct kvc_difference *head);
+/* The head with the largest error; one with values that are not finite, if there is any. */
+struct diff_worst {
+    const struct diff_collected_tensor *tensor; /* NULL: no head has an error */
+    uint64_t head;
+};
+struct diff_worst diff_collect_worst(const struct diff_collected *c);
+void diff_collect_free(struct diff_collected *c);
+
+/* --- JSON (diff_json.c) --- */
+
+/* Write an object, or keys of one. */
+void diff_json_fact(struct cli_json *j, const char *where, const char *what, const char *a,
+                    const char *b, const char *note);
+void diff_json_part(struct cli_json *j, const struct kvc_compared *t); /* keys */
+/* Opens the object of a tensor, which the caller fills and closes. */
+void diff_json_tensor(struct cli_json *j, const struct kvc_compared *t);
+void diff_json_head(struct cli_json *j, uint64_t head, const struct kvc_difference *x);
+void diff_json_counts(struct cli_json *j, const struct kvc_difference *x); /* keys */
+void diff_json_attention(struct cli_json *j, struct kvc_comparing *c);     /* keys */
+void diff_json_summary(struct cli_json *j, const struct diff_comparison *d);
+
+/* Writes what --json=lines prints without --by, --worst and --report, from d->collected. `why` says
+ * why the comparison stopped before its end; NULL: it did not. */
+void diff_json_collected(struct diff_comparison *d, const struct kvc_error *why, FILE *out);
+
+/* --- the page (cli/html) --- */
+
+/* Writes the report of a comparison to d->html, from what d->collected has. `why` says why the
+ * comparison stopped before its end; NULL: it did not. */
+int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e);
+
+/* Writes the data of the pictures as keys of an object: "tensors" and "worst", "positions",
+ * "channels", "values", "queries" and "sizes". Returns 0, or -1 and *e. */
+int diff_report_data(struct diff_comparison *d, struct cli_json *j, struct kvc_error *e);
 
 #endif

@@ -1,10 +1,10 @@
 /* diff_collect.c: keeps the results of a comparison for a report. Not for writing the report
  * (cli/html/diff_report.c). */
-#include "cli/diff/diff_collect.h"
+#include "cli/diff/diff.h"
 
-#include "codecs/memory.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static char *copy(struct diff_collected *c, const char *text) {
@@ -13,49 +13,34 @@ static char *copy(struct diff_collected *c, const char *text) {
     return copied;
 }
 
-static void diff_collect_keep(struct diff_collected *c, struct diff_collected_fact **list,
-                              size_t *n, const char *const text[5]) {
-    struct diff_collected_fact *grown = kvc_room_for_one(*list, *n, sizeof **list);
+void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
+                       const char *b, const char *note) {
+    struct diff_collected_fact *grown = cli_room_for_one(c->fact, c->n_facts, sizeof *grown);
     if (!grown) {
         c->failed = 1;
         return;
     }
-    *list = grown;
-    grown[(*n)++] = (struct diff_collected_fact){.where = copy(c, text[0]),
-                                                 .what = copy(c, text[1]),
-                                                 .a = copy(c, text[2]),
-                                                 .b = copy(c, text[3]),
-                                                 .note = copy(c, text[4])};
-}
-
-void diff_collect_fact(struct diff_collected *c, const char *where, const char *what, const char *a,
-                       const char *b, const char *note) {
-    const char *const text[5] = {where, what, a, b, note};
-    diff_collect_keep(c, &c->fact, &c->n_facts, text);
-}
-
-void diff_collect_align(struct diff_collected *c, const char *said) {
-    const char *const text[5] = {NULL, said, NULL, NULL, NULL};
-    diff_collect_keep(c, &c->align, &c->n_aligns, text);
-}
-
-int diff_collect_begin(struct diff_collected *c, const struct kvc_tensor_pair *pair,
-                       uint64_t channels, struct kvc_error *e) {
-    kvc_error_sums_free(&c->now);
-    return kvc_error_sums_start(&c->now, pair->parts->rows.rows, channels, e);
+    c->fact = grown;
+    grown[c->n_facts++] = (struct diff_collected_fact){.where = copy(c, where),
+                                                       .what = copy(c, what),
+                                                       .a = copy(c, a),
+                                                       .b = copy(c, b),
+                                                       .note = copy(c, note)};
 }
 
 /* Returns the sums by row of a part and a role, which are made if they are the first; or NULL. */
 static struct diff_collected_rows *rows_of(struct diff_collected *c,
-                                           const struct kvc_tensor_pair *pair) {
+                                           const struct kvc_compared *pair) {
     for (size_t i = 0; i < c->n_rows; i++)
-        if (c->rows[i].parts == pair->parts && c->rows[i].role == pair->role) return &c->rows[i];
-    struct diff_collected_rows *grown = kvc_room_for_one(c->rows, c->n_rows, sizeof *c->rows);
+        if (c->rows[i].first->parts == pair->parts &&
+            strcmp(c->rows[i].first->role, pair->role) == 0)
+            return &c->rows[i];
+    struct diff_collected_rows *grown = cli_room_for_one(c->rows, c->n_rows, sizeof *c->rows);
     if (!grown) return NULL;
     c->rows = grown;
-    struct kvc_error_sum *row = kvc_alloc_zeros(pair->parts->rows.rows, sizeof *row);
+    struct kvc_error_sum *row = calloc(pair->rows, sizeof *row);
     if (!row) return NULL;
-    c->rows[c->n_rows] = (struct diff_collected_rows){pair->parts, pair->role, row};
+    c->rows[c->n_rows] = (struct diff_collected_rows){pair, row};
     return &c->rows[c->n_rows++];
 }
 
@@ -64,7 +49,7 @@ static double error_of(const struct diff_collected *c, unsigned worst) {
 }
 
 /* Keeps the errors by channel of the last tensor, if its error is among the largest. */
-static void rank(struct diff_collected *c) {
+static void rank(struct diff_collected *c, struct kvc_error_sums *sums) {
     const size_t last = c->n_tensors - 1;
     unsigned at = c->n_worst;
     if (!(c->tensor[last].all.frobenius > 0)) return;
@@ -73,25 +58,29 @@ static void rank(struct diff_collected *c) {
     if (c->n_worst == DIFF_WORST) free(c->worst[DIFF_WORST - 1].channel);
     else c->n_worst++;
     memmove(&c->worst[at + 1], &c->worst[at], (c->n_worst - at - 1) * sizeof *c->worst);
-    c->worst[at] = (struct diff_collected_channels){last, c->now.channels, c->now.channel};
-    c->now.channel = NULL; /* the list owns it now */
+    c->worst[at] = (struct diff_collected_channels){last, sums->channels, sums->channel};
+    sums->channel = NULL; /* the list owns it now */
 }
 
-int diff_collect_end(struct diff_collected *c, const struct kvc_tensor_pair *pair,
-                     const struct kvc_difference *head, const struct kvc_difference *all,
-                     struct kvc_error *e) {
+int diff_collect_tensor(struct diff_collected *c, const struct kvc_compared *pair,
+                        const struct kvc_difference *head, const struct kvc_difference *all,
+                        struct kvc_error_sums *sums, struct kvc_error *e) {
     struct diff_collected_rows *rows = rows_of(c, pair);
-    struct diff_collected_tensor *grown = kvc_room_for_one(c->tensor, c->n_tensors, sizeof *grown);
+    struct diff_collected_tensor *grown = cli_room_for_one(c->tensor, c->n_tensors, sizeof *grown);
     if (grown) c->tensor = grown;
-    struct kvc_difference *heads = rows && grown ? kvc_alloc(pair->heads, sizeof *heads) : NULL;
-    if (!heads) return kvc_fail_memory(e, "the results of a comparison");
+    struct kvc_difference *heads = rows && grown ? calloc(pair->heads, sizeof *heads) : NULL;
+    if (!heads) return cli_no_memory(e, "the results of a comparison");
     memcpy(heads, head, (size_t)pair->heads * sizeof *heads);
     c->tensor[c->n_tensors++] = (struct diff_collected_tensor){pair, heads, *all};
-    for (uint64_t i = 0; i < c->now.rows; i++) kvc_error_sum_add(&rows->row[i], &c->now.row[i]);
-    for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++) c->octave[pair->role][i] += c->now.octave[i];
-    c->zero[pair->role] += c->now.zero;
-    rank(c);
-    kvc_error_sums_free(&c->now);
+    for (uint64_t i = 0; i < sums->rows; i++) {
+        rows->row[i].dd += sums->row[i].dd;
+        rows->row[i].aa += sums->row[i].aa;
+    }
+    unsigned role = 0;
+    while (strcmp(dump_roles[role], pair->role) != 0) role++;
+    for (unsigned i = 0; i < KVC_OCTAVES; i++) c->octave[role][i] += sums->octave[i];
+    c->zero[role] += sums->zero;
+    rank(c, sums);
     return 0;
 }
 
@@ -114,25 +103,19 @@ struct diff_worst diff_collect_worst(const struct diff_collected *c) {
     return worst;
 }
 
-static void free_facts(struct diff_collected_fact *fact, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        free(fact[i].where);
-        free(fact[i].what);
-        free(fact[i].a);
-        free(fact[i].b);
-        free(fact[i].note);
-    }
-    free(fact);
-}
-
 void diff_collect_free(struct diff_collected *c) {
-    free_facts(c->fact, c->n_facts);
-    free_facts(c->align, c->n_aligns);
+    for (size_t i = 0; i < c->n_facts; i++) {
+        free(c->fact[i].where);
+        free(c->fact[i].what);
+        free(c->fact[i].a);
+        free(c->fact[i].b);
+        free(c->fact[i].note);
+    }
+    free(c->fact);
     for (size_t i = 0; i < c->n_tensors; i++) free(c->tensor[i].head);
     for (size_t i = 0; i < c->n_rows; i++) free(c->rows[i].row);
     for (unsigned i = 0; i < c->n_worst; i++) free(c->worst[i].channel);
     free(c->tensor);
     free(c->rows);
-    kvc_error_sums_free(&c->now);
     *c = (struct diff_collected){.n_facts = 0};
 }

@@ -1,6 +1,8 @@
 /* diff_json.c: the objects of kvc-diff's JSON. Not for when they are printed (diff_print.c) and not
  * for groups of errors (diff_print_groups.c). */
-#include "cli/diff/diff_json.h"
+#include "cli/diff/diff.h"
+
+#include <string.h>
 
 void diff_json_fact(struct cli_json *j, const char *where, const char *what, const char *a,
                     const char *b, const char *note) {
@@ -15,19 +17,18 @@ void diff_json_fact(struct cli_json *j, const char *where, const char *what, con
 
 /* --- tensors --- */
 
-void diff_json_part(struct cli_json *j, const struct kvc_tensor_pair *t) {
-    const struct kvc_part *part = diff_part_of(t->parts);
-    cli_json_text(j, "part", kvc_part_kind_name(part->kind));
-    cli_json_u64(j, "stream", part->stream);
-    if (part->kind == KVC_PART_SNAPSHOT) cli_json_u64(j, "snapshot", part->snapshot);
+void diff_json_part(struct cli_json *j, const struct kvc_compared *t) {
+    cli_json_text(j, "part", t->part);
+    cli_json_u64(j, "stream", t->stream);
+    if (strcmp(t->part, "snapshot") == 0) cli_json_u64(j, "snapshot", t->snapshot);
     else cli_json_text(j, "snapshot", NULL);
 }
 
-void diff_json_tensor(struct cli_json *j, const struct kvc_tensor_pair *t) {
+void diff_json_tensor(struct cli_json *j, const struct kvc_compared *t) {
     cli_json_open(j, NULL, '{');
     diff_json_part(j, t);
     cli_json_u64(j, "layer", t->layer);
-    cli_json_text(j, "role", kvc_role_name(t->role));
+    cli_json_text(j, "role", t->role);
 }
 
 static void measures(struct cli_json *j, const struct kvc_difference *x) {
@@ -53,30 +54,32 @@ void diff_json_head(struct cli_json *j, uint64_t head, const struct kvc_differen
 
 /* --- attention --- */
 
-static void attention_measures(struct cli_json *j, struct kvc_attention *a) {
-    cli_json_u64(j, "queries", a->queries);
-    cli_json_f64(j, "logit_rms", kvc_attention_logit_rms(a));
-    cli_json_f64(j, "kl", kvc_attention_kl(a));
-    cli_json_f64(j, "output_median", kvc_attention_output(a, 0.5));
-    cli_json_f64(j, "output_p99", kvc_attention_output(a, 0.99));
+static void attention_measures(struct cli_json *j, const struct kvc_attention_measures *m) {
+    cli_json_u64(j, "queries", m->queries);
+    cli_json_f64(j, "logit_rms", m->logit_rms);
+    cli_json_f64(j, "kl", m->kl);
+    cli_json_f64(j, "output_median", m->output_median);
+    cli_json_f64(j, "output_p99", m->output_p99);
 }
 
-void diff_json_attention(struct cli_json *j, struct kvc_attended *a) {
+void diff_json_attention(struct cli_json *j, struct kvc_comparing *c) {
+    struct kvc_attention_measures m;
+    const struct kvc_compared *k;
     cli_json_open(j, "attention", '[');
-    for (size_t i = 0; i < a->n; i++)
-        for (uint64_t h = 0; h < a->layer[i].heads; h++) {
-            const struct kvc_attended_layer *l = &a->layer[i];
+    for (size_t i = 0; kvc_comparing_attended(c, i, 0, &m); i++)
+        for (uint64_t h = 0; (k = kvc_comparing_attended(c, i, h, &m)) != NULL; h++) {
             cli_json_open(j, NULL, '{');
-            cli_json_text(j, "part", kvc_part_kind_name(l->k->parts->part[0]->kind));
-            cli_json_u64(j, "stream", l->k->parts->part[0]->stream);
-            cli_json_u64(j, "layer", l->k->layer);
+            cli_json_text(j, "part", k->part);
+            cli_json_u64(j, "stream", k->stream);
+            cli_json_u64(j, "layer", k->layer);
             cli_json_u64(j, "head", h);
-            attention_measures(j, &l->head[h]);
+            attention_measures(j, &m);
             cli_json_close(j);
         }
     cli_json_close(j);
     cli_json_open(j, "attention_total", '{');
-    attention_measures(j, &a->all);
+    kvc_comparing_attended_all(c, &m);
+    attention_measures(j, &m);
     cli_json_close(j);
 }
 
@@ -98,8 +101,9 @@ void diff_json_summary(struct cli_json *j, const struct diff_comparison *d) {
 static void facts(struct cli_json *j, const struct diff_collected *c) {
     cli_json_open(j, "facts", '[');
     for (size_t i = 0; i < c->n_facts; i++)
-        diff_json_fact(j, c->fact[i].where, c->fact[i].what, c->fact[i].a, c->fact[i].b,
-                       c->fact[i].note);
+        if (c->fact[i].where)
+            diff_json_fact(j, c->fact[i].where, c->fact[i].what, c->fact[i].a, c->fact[i].b,
+                           c->fact[i].note);
     cli_json_close(j);
 }
 
@@ -122,11 +126,11 @@ void diff_json_collected(struct diff_comparison *d, const struct kvc_error *why,
     struct cli_report r = {.lines = 1};
     struct cli_json *j = &r.json;
     cli_report_alone(&r, out);
-    cli_json_text(j, "a", d->file[0].input.name);
-    cli_json_text(j, "b", d->file[1].input.name);
+    cli_json_text(j, "a", d->file[0].source.name);
+    cli_json_text(j, "b", d->file[1].source.name);
     if (d->reached >= DIFF_AT_FACTS) facts(j, d->collected);
     if (d->reached >= DIFF_AT_TENSORS) tensors(j, d->collected, d->verbose);
-    if (d->reached >= DIFF_AT_END && d->attention) diff_json_attention(j, &d->attended);
+    if (d->reached >= DIFF_AT_END && d->how.attention) diff_json_attention(j, d->steps);
     if (d->reached >= DIFF_AT_END) diff_json_summary(j, d);
     cli_report_alone_end(&r, why);
 }

@@ -1,11 +1,13 @@
 /* diff_print.c: prints differences as text, JSON or TSV. Not for finding them, and not for the
  * objects of JSON (diff_json.c). */
-#include "cli/diff/diff_json.h"
+#include "cli/diff/diff.h"
 #include "cli/text.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 const char *const diff_side[2] = {"A", "B"};
+const char *const diff_group_name[] = {"", "layer", "head", "position", "channel"};
 
 int diff_may_end(const struct diff_comparison *d) {
     return d->quiet && !d->collected && diff_differs(d);
@@ -40,8 +42,9 @@ static void tsv_fact(const char *where, const char *what, const char *a, const c
     putchar('\n');
 }
 
-void diff_fact(struct diff_comparison *d, const char *where, const char *what, const char *a,
-               const char *b, const char *note) {
+void diff_fact(void *state, const char *where, const char *what, const char *a, const char *b,
+               const char *note) {
+    struct diff_comparison *d = state;
     d->facts++;
     if (d->collected) diff_collect_fact(d->collected, where, what, a, b, note);
     if (d->quiet) return;
@@ -52,41 +55,27 @@ void diff_fact(struct diff_comparison *d, const char *where, const char *what, c
     } else print_fact(where, what, a, b, note);
 }
 
-void diff_fact_u64(struct diff_comparison *d, const char *where, const char *what, uint64_t a,
-                   uint64_t b) {
-    char text[2][24];
-    snprintf(text[0], sizeof text[0], "%" PRIu64, a);
-    snprintf(text[1], sizeof text[1], "%" PRIu64, b);
-    diff_fact(d, where, what, text[0], text[1], NULL);
-}
-
-void diff_fact_presence(struct diff_comparison *d, const char *where, const char *what, int in_a,
-                        int in_b) {
-    diff_fact(d, where, what, in_a ? "" : NULL, in_b ? "" : NULL, NULL);
-}
-
 /* --- values --- */
 
-void diff_tsv_part(const struct kvc_tensor_pair *t) {
-    const struct kvc_part *part = diff_part_of(t->parts);
+void diff_tsv_part(const struct kvc_compared *t) {
     char snapshot[16] = "-";
-    if (part->kind == KVC_PART_SNAPSHOT)
-        snprintf(snapshot, sizeof snapshot, "%" PRIu32, part->snapshot);
-    printf("%s\t%" PRIu32 "\t%s", kvc_part_kind_name(part->kind), part->stream, snapshot);
+    if (strcmp(t->part, "snapshot") == 0)
+        snprintf(snapshot, sizeof snapshot, "%" PRIu32, t->snapshot);
+    printf("%s\t%" PRIu32 "\t%s", t->part, t->stream, snapshot);
 }
 
 /* Prints the columns of a TSV row that name the tensor. */
-static void tsv_tensor(const struct kvc_tensor_pair *t, const char *type) {
+static void tsv_tensor(const struct kvc_compared *t, const char *type) {
     printf("%s\t", type);
     diff_tsv_part(t);
-    printf("\t%" PRIu32 "\t%s\t", t->layer, kvc_role_name(t->role));
+    printf("\t%" PRIu32 "\t%s\t", t->layer, t->role);
 }
 
 /* Opens the object of d->now, unless a reported value has opened it. */
 static void json_tensor(struct diff_comparison *d) {
     if (d->opened) return;
     diff_json_tensor(&d->report.json, d->now);
-    if (d->compare.report) cli_json_open(&d->report.json, "values", '[');
+    if (d->detail.value) cli_json_open(&d->report.json, "values", '[');
     d->opened = 1;
 }
 
@@ -122,7 +111,7 @@ int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t cha
         printf("%" PRId64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\t%s\n", position, head, channel, text[0],
                text[1]);
     } else {
-        diff_layers_label(d->now, d->now, label, sizeof label);
+        kvc_compared_label(d->now, d->now, label, sizeof label);
         printf("%s position %" PRId64 " head %" PRIu64 " channel %" PRIu64 ": %s in A, %s in B\n",
                label, position, head, channel, text[0], text[1]);
     }
@@ -143,7 +132,7 @@ void diff_tsv_counts(const struct kvc_difference *x) {
     tsv_measures(x);
 }
 
-void diff_tsv_head(const struct kvc_tensor_pair *t, uint64_t head, const struct kvc_difference *x) {
+void diff_tsv_head(const struct kvc_compared *t, uint64_t head, const struct kvc_difference *x) {
     char text[2][32];
     tsv_tensor(t, "head");
     printf("%" PRIu64 "\t", head);
@@ -164,16 +153,16 @@ static void print_head(struct diff_comparison *d, uint64_t head, const struct kv
         printf("%-20s %5s %10s %10s %12s %12s %12s %12s\n", "tensor", "head", "differ", "values",
                "max-abs", "rms", "frobenius", "cosine");
     d->headed = 1;
-    diff_layers_label(d->now, d->now, label, sizeof label);
+    kvc_compared_label(d->now, d->now, label, sizeof label);
     printf("%-20s %5" PRIu64 " %10" PRIu64 " %10" PRIu64 " %12.6g %12.6g %12.6g %12.9f\n", label,
            head, x->differ, x->values, x->max_abs, x->rms, x->frobenius, x->cosine);
 }
 
 void diff_print_tensor(struct diff_comparison *d, const struct kvc_difference *head, int unequal) {
-    if (d->quiet || d->groups.by || (!unequal && !d->verbose)) return;
+    if (d->quiet || d->detail.by || (!unequal && !d->verbose)) return;
     if (d->style == DIFF_JSON) {
         json_tensor(d);
-        if (d->compare.report) cli_json_close(&d->report.json);
+        if (d->detail.value) cli_json_close(&d->report.json);
         cli_json_open(&d->report.json, "heads", '[');
     }
     for (uint64_t h = 0; h < d->now->heads; h++) {
@@ -205,7 +194,7 @@ static void tsv_summary(const struct diff_comparison *d) {
 static void print_summary(const struct diff_comparison *d) {
     const struct kvc_difference *x = &d->total;
     for (int s = 0; s < 2; s++) {
-        cli_print_safe(stdout, d->file[s].input.name);
+        cli_print_safe(stdout, d->file[s].source.name);
         putchar(' ');
     }
     printf("%s: %" PRIu64 " of %" PRIu64 " values in %" PRIu64 " of %" PRIu64 " tensors",
@@ -227,7 +216,7 @@ static void json_begin(struct diff_comparison *d, const char *a, const char *b) 
 void diff_begin(struct diff_comparison *d) {
     d->reached = DIFF_AT_FACTS;
     if (d->quiet || d->style != DIFF_JSON) return;
-    json_begin(d, d->file[0].input.name, d->file[1].input.name);
+    json_begin(d, d->file[0].source.name, d->file[1].source.name);
     cli_json_open(&d->report.json, "facts", '[');
 }
 
@@ -242,8 +231,8 @@ void diff_begin_tensors(struct diff_comparison *d) {
     d->reached = DIFF_AT_TENSORS;
     if (d->quiet || d->style != DIFF_JSON) return;
     cli_json_close(&d->report.json);
-    if (d->groups.by) cli_json_text(&d->report.json, "by", kvc_group_name(d->groups.by));
-    cli_json_open(&d->report.json, d->groups.by ? "groups" : "tensors", '[');
+    if (d->detail.by) cli_json_text(&d->report.json, "by", diff_group_name[d->detail.by]);
+    cli_json_open(&d->report.json, d->detail.by ? "groups" : "tensors", '[');
 }
 
 void diff_end(struct diff_comparison *d) {

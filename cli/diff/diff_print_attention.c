@@ -1,36 +1,25 @@
 /* diff_print_attention.c: prints the measures of attention as text, JSON or TSV. Not for measuring
- * (diff_attention.c). */
-#include "cli/diff/diff_json.h"
+ * (formats/compare). */
+#include "cli/diff/diff.h"
 #include "cli/kld_text.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-enum { MEASURES = 4 };
-
-static void make_measures(struct kvc_attention *a, double m[MEASURES]) {
-    m[0] = kvc_attention_logit_rms(a);
-    m[1] = kvc_attention_kl(a);
-    m[2] = kvc_attention_output(a, 0.5);
-    m[3] = kvc_attention_output(a, 0.99);
-}
-
-static void tsv_measures(struct kvc_attention *a) {
-    double m[MEASURES];
+static void tsv_measures(const struct kvc_attention_measures *a) {
+    const double m[] = {a->logit_rms, a->kl, a->output_median, a->output_p99};
     char text[32];
-    make_measures(a, m);
     printf("\t%" PRIu64, a->queries);
-    for (int i = 0; i < MEASURES; i++) {
+    for (size_t i = 0; i < sizeof m / sizeof *m; i++) {
         cli_double_text(m[i], text);
         printf("\t%s", text);
     }
     putchar('\n');
 }
 
-static void text_measures(struct kvc_attention *a) {
-    double m[MEASURES];
-    make_measures(a, m);
-    printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, m[0], m[1], m[2], m[3]);
+static void text_measures(const struct kvc_attention_measures *a) {
+    printf(" %10" PRIu64 " %12.6g %12.6g %12.6g %12.6g\n", a->queries, a->logit_rms, a->kl,
+           a->output_median, a->output_p99);
 }
 
 static void say_kl(double kl) {
@@ -43,40 +32,40 @@ static void say_kl(double kl) {
 void diff_print_attention(struct diff_comparison *d) {
     static const char heading[] =
         "#attention\tpart\tstream\tlayer\thead\tqueries\tlogit_rms\tkl\toutput_median\toutput_p99";
-    if (!d->attention) return;
+    struct kvc_attention_measures m;
+    const struct kvc_compared *k;
+    if (!d->how.attention) return;
     if (d->style == DIFF_JSON) {
-        diff_json_attention(&d->report.json, &d->attended);
+        diff_json_attention(&d->report.json, d->steps);
         return;
     }
     if (d->style == DIFF_TEXT)
         printf("%-20s %5s %10s %12s %12s %12s %12s\n", "attention", "head", "queries", "logit-rms",
                "kl", "out-median", "out-p99");
-    for (size_t i = 0; i < d->attended.n; i++) {
-        const struct kvc_attended_layer *l = &d->attended.layer[i];
-        char label[128];
-        diff_layers_label(l->k, l->k, label, sizeof label);
-        /* without the role " K", because the measures are of K and V */
-        label[strlen(label) - 2] = '\0';
-        for (uint64_t h = 0; h < l->heads; h++) {
+    for (size_t i = 0; kvc_comparing_attended(d->steps, i, 0, &m); i++)
+        for (uint64_t h = 0; (k = kvc_comparing_attended(d->steps, i, h, &m)) != NULL; h++) {
             if (d->style == DIFF_TSV) {
                 diff_tsv_heading(d, DIFF_HEADED_ATTENTION, heading);
-                printf("attention\t%s\t%" PRIu32 "\t%" PRIu32 "\t%" PRIu64,
-                       kvc_part_kind_name(l->k->parts->part[0]->kind), l->k->parts->part[0]->stream,
-                       l->k->layer, h);
-                tsv_measures(&l->head[h]);
-            } else {
-                printf("%-20s %5" PRIu64, label, h);
-                text_measures(&l->head[h]);
+                printf("attention\t%s\t%" PRIu32 "\t%" PRIu32 "\t%" PRIu64, k->part, k->stream,
+                       k->layer, h);
+                tsv_measures(&m);
+                continue;
             }
+            char label[128];
+            kvc_compared_label(k, k, label, sizeof label);
+            /* without the role " K", because the measures are of K and V */
+            label[strlen(label) - 2] = '\0';
+            printf("%-20s %5" PRIu64, label, h);
+            text_measures(&m);
         }
-    }
+    kvc_comparing_attended_all(d->steps, &m);
     if (d->style == DIFF_TSV) {
         diff_tsv_heading(d, DIFF_HEADED_ATTENTION, heading);
         fputs("attention\tall\t\t\t", stdout);
-        tsv_measures(&d->attended.all);
+        tsv_measures(&m);
     } else {
         printf("%-20s %5s", "all layers", "");
-        text_measures(&d->attended.all);
-        say_kl(kvc_attention_kl(&d->attended.all));
+        text_measures(&m);
+        say_kl(m.kl);
     }
 }

@@ -1,17 +1,16 @@
 /* diff_strips.c: draws the relative errors of layers below the summary of kvc-diff. Not for numbers
  * (diff_print.c). */
 #include "cli/diff/diff.h"
-#include "codecs/memory.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pair,
+int diff_note_layer(struct diff_comparison *d, const struct kvc_compared *pair,
                     const struct kvc_difference *all, struct kvc_error *e) {
     if (!d->canvas.plots || d->quiet || d->style != DIFF_TEXT) return 0;
-    struct diff_layer *grown = kvc_room_for_one(d->layer, d->n_layers, sizeof *grown);
-    if (!grown) return kvc_fail_memory(e, "the errors of layers");
+    struct diff_layer *grown = cli_room_for_one(d->layer, d->n_layers, sizeof *grown);
+    if (!grown) return cli_no_memory(e, "the errors of layers");
     d->layer = grown;
     d->layer[d->n_layers++] = (struct diff_layer){pair, all->frobenius};
     return 0;
@@ -24,13 +23,13 @@ static enum cli_color color_of(double error) {
 
 /* Draws the layers of one part and role, which begin at `first`. */
 static void draw(const struct diff_comparison *d, size_t first, double largest, double *value) {
-    const struct kvc_tensor_pair *pair = d->layer[first].pair, *last = pair, *worst = pair;
+    const struct kvc_compared *pair = d->layer[first].pair, *last = pair, *worst = pair;
     double most = 0;
     char label[128], end[32], error[32];
     size_t n = 0;
     for (size_t i = first; i < d->n_layers; i++) {
-        const struct kvc_tensor_pair *p = d->layer[i].pair;
-        if (p->parts != pair->parts || p->role != pair->role) continue;
+        const struct kvc_compared *p = d->layer[i].pair;
+        if (p->parts != pair->parts || strcmp(p->role, pair->role) != 0) continue;
         value[n++] = d->layer[i].error;
         last = p;
         if (d->layer[i].error > most) {
@@ -38,7 +37,7 @@ static void draw(const struct diff_comparison *d, size_t first, double largest, 
             worst = p;
         }
     }
-    diff_layers_label(pair, last, label, sizeof label);
+    kvc_compared_label(pair, last, label, sizeof label);
     snprintf(end, sizeof end, "layer %" PRIu32, worst->layer);
     snprintf(error, sizeof error, "%.3g", most);
     printf("%-20s ", label);
@@ -49,7 +48,7 @@ static void draw(const struct diff_comparison *d, size_t first, double largest, 
 void diff_draw_layers(const struct diff_comparison *d) {
     double largest = 0;
     if (!d->n_layers) return;
-    double *value = kvc_alloc(d->n_layers, sizeof *value);
+    double *value = calloc(d->n_layers, sizeof *value);
     if (!value) return; /* a picture is not worth an error */
     for (size_t i = 0; i < d->n_layers; i++)
         if (d->layer[i].error > largest) largest = d->layer[i].error;
@@ -57,7 +56,7 @@ void diff_draw_layers(const struct diff_comparison *d) {
     for (size_t i = 0; i < d->n_layers && largest > 0; i++) {
         size_t before = 0;
         while (before < i && (d->layer[before].pair->parts != d->layer[i].pair->parts ||
-                              d->layer[before].pair->role != d->layer[i].pair->role))
+                              strcmp(d->layer[before].pair->role, d->layer[i].pair->role) != 0))
             before++;
         if (before == i) draw(d, i, largest, value);
     }

@@ -1,58 +1,85 @@
-/* diff_values.c: compares the values of two caches, tensor by tensor. Not for measuring
- * (formats/compare/compare.c). */
+/* diff_values.c: kvc-diff's comparison, step by step, which the library does; counts what differs
+ * and passes it to the printer. Not for printing (diff_print.c). */
 #include "cli/diff/diff.h"
 
 #include <stdlib.h>
 
-/* Gives the comparison sums of errors, if a report needs them. */
-static int begin_collecting(struct diff_comparison *d, const struct kvc_tensor_pair *pair,
-                            struct kvc_error *e) {
-    const struct kvc_shape *shape = &d->cache[0]->tensor[pair->tensor[0]].shape;
-    if (!d->collected) return 0;
-    d->compare.sums = &d->collected->now;
-    return diff_collect_begin(d->collected, pair, shape->heads * shape->dim, e);
+int diff_start(struct diff_comparison *d, struct kvc_error *e) {
+    d->how.queries = d->queries;
+    d->steps = kvc_comparing_new(d->file[0].cache, d->file[1].cache, &d->how, &d->detail, e);
+    if (d->steps) return 0;
+    switch (kvc_error_need(e)) {
+    case KVC_NEED_LAYERS:
+        return cli_usage_error(e, "--layers: neither file has any of these layers");
+    case KVC_NEED_POSITIONS:
+        return cli_usage_error(e, "--tokens: neither file has any of these positions");
+    case KVC_NEED_QUERIES:
+        return kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING, "%s",
+                             d->queries ? kvc_error_message(e)
+                                        : "--attention: neither file has queries; give one that "
+                                          "has: --queries=FILE");
+    default: return -1;
+    }
 }
 
-static int compare_tensors(struct diff_comparison *d, const struct kvc_tensor_pair *pair,
+/* Says how channels were aligned. */
+static void aligned(void *state, const char *text, int guessed) {
+    struct diff_comparison *d = state;
+    char said[600];
+    snprintf(said, sizeof said, "%s%s", text, guessed ? " (--pairing=P,Q decides it)" : "");
+    if (!d->quiet) cli_warn("%s", said);
+    if (d->collected) diff_collect_fact(d->collected, NULL, said, NULL, NULL, NULL);
+}
+
+static int compare_tensors(struct diff_comparison *d, const struct kvc_compared *pair,
                            struct kvc_error *e) {
+    struct kvc_error_sums sums = {.rows = 0};
     struct kvc_difference all, *head;
-    if (!pair->heads || !pair->parts->rows.rows) return 0;
     d->now = pair;
     d->opened = 0;
-    if (begin_collecting(d, pair, e)) return -1;
-    if (d->groups.by && kvc_groups_before(&d->groups, pair, &d->compare, e)) return -1;
-    if (!(head = kvc_pairs_compare(d->cache, pair, &d->compare, &all, e))) return -1;
-    d->compared++;
-    d->values += all.values;
-    if (all.differ) {
-        d->unequal++;
-        kvc_difference_add(&d->total, &all);
+    head = kvc_comparing_tensor(d->steps, pair, &all, d->collected ? &sums : NULL, e);
+    int status = head ? 0 : -1;
+    if (head) {
+        d->compared++;
+        d->values += all.values;
+        if (all.differ) {
+            d->unequal++;
+            kvc_difference_add(&d->total, &all);
+        }
+        cli_progress_end(&d->progress);
+        diff_print_tensor(d, head, all.differ != 0);
+        status = diff_note_layer(d, pair, &all, e);
     }
-    cli_progress_end(&d->progress);
-    diff_print_tensor(d, head, all.differ != 0);
-    int status = diff_note_layer(d, pair, &all, e);
-    if (!status && d->groups.by) status = kvc_groups_after(&d->groups, pair, head, &all, e);
-    if (!status && d->collected) status = diff_collect_end(d->collected, pair, head, &all, e);
+    if (!status && d->collected)
+        status = diff_collect_tensor(d->collected, pair, head, &all, &sums, e);
+    kvc_error_sums_free(&sums);
     free(head);
     return status;
 }
 
-/* Returns bytes of a pair that are read, of one side. */
-static uint64_t bytes_of(const struct diff_comparison *d, const struct kvc_tensor_pair *pair) {
-    if (!pair->heads) return 0;
-    return pair->parts->rows.rows * kvc_row_bytes(&d->cache[0]->tensor[pair->tensor[0]].shape);
-}
-
-int diff_values(struct diff_comparison *d, struct kvc_error *e) {
-    d->groups.cache = d->cache[0];
-    d->groups.all = d->verbose;
+static int compare_values(struct diff_comparison *d, struct kvc_error *e) {
+    const struct kvc_compared *pair;
     uint64_t done = 0, total = 0;
-    for (size_t i = 0; i < d->pairs.n_tensors; i++) total += bytes_of(d, &d->pairs.tensor[i]);
-    cli_progress_start(&d->progress, d->file[0].input.name, d->quiet);
-    for (size_t i = 0; i < d->pairs.n_tensors && !diff_may_end(d); i++) {
-        if (compare_tensors(d, &d->pairs.tensor[i], e)) return -1;
-        cli_progress_show(&d->progress, done += bytes_of(d, &d->pairs.tensor[i]), total);
+    int status = 0;
+    for (size_t i = 0; (pair = kvc_comparing_pair(d->steps, i)) != NULL; i++) total += pair->bytes;
+    cli_progress_start(&d->progress, d->file[0].source.name, d->quiet);
+    for (size_t i = 0; !status && (pair = kvc_comparing_pair(d->steps, i)) != NULL; i++) {
+        if (diff_may_end(d)) break;
+        if (pair->heads && pair->rows) status = compare_tensors(d, pair, e);
+        if (!status) cli_progress_show(&d->progress, done += pair->bytes, total);
     }
     cli_progress_end(&d->progress);
-    return d->groups.by && !d->quiet ? kvc_groups_end(&d->groups, e) : 0;
+    return status || d->quiet ? status : kvc_comparing_groups_end(d->steps, e);
+}
+
+int diff_compare(struct diff_comparison *d, struct kvc_error *e) {
+    diff_begin(d);
+    if (kvc_comparing_facts(d->steps, diff_fact, d, e)) return -1;
+    if (diff_may_end(d)) return 0;
+    diff_begin_tensors(d);
+    if (kvc_comparing_align(d->steps, aligned, d, e) || compare_values(d, e)) return -1;
+    if (d->how.attention && kvc_comparing_attention(d->steps, e))
+        return kvc_error_about(e, "--attention");
+    diff_end(d);
+    return 0;
 }

@@ -12,10 +12,9 @@
 #define KVC_DUMP_H
 
 #include "cli/cli.h"
-#include "cli/open_cache.h"
 #include "cli/progress.h"
 #include "cli/terminal.h"
-#include "formats/model/token_text.h"
+#include "formats/api/kvc_inspect.h"
 
 enum dump_style { DUMP_TEXT, DUMP_JSON, DUMP_TSV, DUMP_HTML };
 
@@ -52,7 +51,7 @@ struct dump_out {
 
 struct dump_values {
     uint32_t layer;
-    enum kvc_role role;
+    const char *role;
     int all_heads;
     uint64_t head;
     uint64_t first, end; /* positions */
@@ -65,7 +64,7 @@ struct dump_listed {
 };
 
 struct dump_options {
-    uint32_t part; /* KVC_NONE: not given */
+    uint32_t part; /* KVC_NO_NUMBER: not given */
     int verbose, quiet;
     struct dump_values values;
     const char *html;             /* of --html: where the page is written */
@@ -77,7 +76,33 @@ struct dump_options {
     const struct kvc_token_texts *texts; /* --tokens: of --model; NULL: unknown */
 };
 
-typedef int dump_fn(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+struct dump_tensor {
+    struct kvc_tensor_info info;
+    struct kvc_tensor_more more;
+};
+/* A file, and all that the library tells of it without reading rows. */
+struct dump_file {
+    struct kvc_file *cache;
+    struct kvc_source_info source;
+    struct kvc_file_facts facts;
+    struct kvc_part_info *part;
+    struct kvc_layer_info *layer; /* ordered by part */
+    struct dump_tensor *tensor;
+};
+/* On failure nothing must be closed. */
+int dump_file_open(struct dump_file *f, const char *path, struct cli_input *in,
+                   struct kvc_error *e);
+/* Lists what is told of a file that is open already. */
+int dump_file_describe(struct dump_file *f, struct kvc_error *e);
+void dump_file_close(struct dump_file *f);
+/* Return metadata: a value, all zero where the key is absent; a text; whether there is the key. */
+struct kvc_meta_value dump_meta(const struct dump_file *f, const char *key);
+const char *dump_meta_text(const struct dump_file *f, const char *key, const char *otherwise);
+int dump_has(const struct dump_file *f, const char *key);
+/* All roles of tensors, in order; the last is followed by NULL. */
+extern const char *const dump_roles[];
+
+typedef int dump_fn(struct dump_out *o, const struct dump_file *f, struct dump_options *options,
                     struct kvc_error *e);
 
 dump_fn dump_summary;  /* dump_summary.c */
@@ -102,25 +127,27 @@ int dump_values_take(const char *arg, struct dump_values *v);
 uint64_t dump_match_end(struct dump_out *o, struct dump_options *options);
 /* Prints the totals of --list; `failed` is the number of files without a row. */
 void dump_list_end(struct dump_out *o, const struct dump_options *options, uint64_t failed);
-/* Returns the number of tokens of a cache: of its ids, or else of the rows of its first part. */
-uint64_t dump_count_tokens(const struct kvc_cache *c);
 /* Refuses a part number that the file does not have. */
-int dump_check_part(const struct kvc_cache *c, const struct dump_options *options,
+int dump_check_part(const struct dump_file *f, const struct dump_options *options,
                     struct kvc_error *e);
 /* Returns 1 if the mode must show part p. */
 int dump_wants_part(const struct dump_options *options, uint32_t p);
 
+/* Returns what a piece of a file holds: "layer 0 K", "region of 2 places", or its kind. */
+const char *dump_piece_text(const struct dump_file *f, const struct kvc_piece_info *x, char *text,
+                            size_t size);
 /* Stored bytes of sections by their type. */
 enum { DUMP_SECTION_TYPES = 64 };
 struct dump_section_sizes {
-    unsigned n, type[DUMP_SECTION_TYPES];
+    unsigned n;
+    const char *type[DUMP_SECTION_TYPES];
     uint64_t bytes[DUMP_SECTION_TYPES];
 };
-void dump_count_section(struct dump_section_sizes *s, unsigned type, uint64_t bytes);
+void dump_count_section(struct dump_section_sizes *s, const char *type, uint64_t bytes);
 /* Draw bytes by type of section, and stored bytes of a container by layer, as text on a canvas with
  * plots; else nothing. */
 void dump_draw_sections(struct dump_out *o, const struct dump_section_sizes *s);
-void dump_draw_layers(struct dump_out *o, const struct kvc_cache *c);
+void dump_draw_layers(struct dump_out *o, const struct dump_file *f);
 
 /* Begins the output of a file with its name. A mode calls this function after all other checks,
  * when only damage can still stop it, so that a refused file prints nothing. */
@@ -177,5 +204,79 @@ void dump_none(struct dump_out *o);
 void dump_floats(struct dump_out *o, const float *v, uint64_t n);
 /* n little-endian numbers; cells as for dump_floats() */
 void dump_u64s(struct dump_out *o, const uint8_t *v, uint64_t n);
+
+/* --- facts of the summary (dump_facts.c) --- */
+
+/* A number that is equal in all layers, or mixed. */
+struct dump_shared {
+    uint64_t value;
+    int seen, mixed;
+};
+
+/* The dtypes of one role, in order of layers. */
+struct dump_dtypes {
+    unsigned n;
+    const char *name[4];
+};
+
+struct dump_part_facts {
+    uint32_t layers;
+    struct dump_dtypes k, v;
+    struct dump_shared k_row, v_row;
+    uint64_t bytes;
+};
+
+struct dump_unknown {
+    const char *fact, *option; /* option NULL: no option supplies the fact */
+};
+
+struct dump_facts {
+    const struct dump_file *f;
+    uint64_t extras; /* number of items of prefix.extras */
+    struct dump_shared heads, k_dim, v_dim;
+    struct dump_dtypes k, v, others;
+    uint32_t layers; /* layers that have K, V, latents or states */
+    uint64_t snapshots;
+    uint64_t tensor_bytes;
+    int has_k, has_window, window_known;
+    struct dump_part_facts *part;
+    unsigned n_unknown;
+    struct dump_unknown unknown[12];
+};
+
+/* Collects all facts without reading values. 0, and the caller frees facts.part, or -1 and *e. */
+int dump_facts_gather(struct dump_facts *x, const struct dump_file *f, struct kvc_error *e);
+/* Writes "f16", or "f32,f16" for a mixture. NULL if there are no dtypes. */
+const char *dump_dtypes_text(const struct dump_dtypes *d, char *text, size_t size);
+/* Returns 1 if the value is known and equal in all layers. */
+int dump_is_one(const struct dump_shared *s);
+/* Returns "kvc", "llama.cpp GGSQ", ... */
+const char *dump_format_name(const struct dump_file *f);
+/* Returns the name of the next fingerprint from metadata entry *i on, and its value; NULL: none. */
+const char *dump_fingerprint(const struct dump_file *f, size_t *i, struct kvc_meta_value *v);
+/* Writes how the transform codec coded the first tensor of a role that it did; "": none. */
+int dump_transform(const struct dump_file *f, const char *role, char *text, size_t size,
+                   struct kvc_error *e);
+/* Writes the positions of cells as "A:B", the position after the last being B. Returns `text`;
+ * NULL: there are no cells. */
+const char *dump_positions_text(const struct kvc_part_info *part, char *text, size_t size);
+/* Returns bytes of the tensors divided by bytes of the file. */
+double dump_ratio(const struct dump_facts *x);
+
+/* --- the page (cli/html) --- */
+
+/* How far a page has come, in bytes of stored records and of tensors. */
+struct dump_progress {
+    struct cli_progress line;
+    uint64_t done, total;
+};
+void dump_progress_add(struct dump_progress *p, uint64_t bytes);
+
+/* Writes the key "values" on the values of K, V and latents, of a bounded number of rows, and to
+ * `out` how many were read. Values that cannot be decoded without something that is not there, as a
+ * profile, are a note there. Returns -1 and the first damage in *e; what could be read is written.
+ * Adds the bytes of the tensors to p->done. */
+int dump_report_values(struct cli_json *j, FILE *out, const struct dump_file *f,
+                       struct dump_progress *p, struct kvc_error *e);
 
 #endif

@@ -1,34 +1,23 @@
 /* dump_list.c: kvc-dump --list: a row for each file, and their totals. Not for the facts of one
  * file (dump_facts.c). */
-#include "cli/dump/dump_facts.h"
+#include "cli/dump/dump.h"
 #include "cli/text.h"
-#include "formats/cache/keys.h"
-#include "formats/container/container.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns "inside", "found" or "missing", or NULL if decoding needs no profile. */
-static const char *profile_place(const struct dump_facts *x) {
-    int embedded = 0;
-    if (!x->is_container || !kvc_meta_find(x->meta, KVC_KEY_PROFILE)) return NULL;
-    if (!kvc_container_profile(x->c, &embedded)) return "missing";
-    return embedded ? "inside" : "found";
-}
-
 /* Returns 1 if the values are known not to be the engine's own. */
-static int is_lossy(const struct dump_facts *x) {
-    return (x->is_container && !kvc_container_lossless(x->c)) ||
-           kvc_meta_find(x->meta, KVC_KEY_VALUES_RECIPE) != NULL;
+static int is_lossy(const struct dump_file *f) {
+    return (f->source.packed && !f->facts.lossless) || dump_has(f, "values.recipe");
 }
 
 /* Returns the name of the model, or else its architecture, or else the model of the profile; NULL
  * if all are unknown. */
-static const char *model_name(const struct kvc_meta *m) {
-    const char *name = kvc_meta_text(m, KVC_KEY_MODEL_NAME,
-                                     kvc_meta_text(m, KVC_KEY_MODEL_ARCH, NULL));
-    return name ? name : kvc_meta_text(m, KVC_KEY_PROFILE_MODEL, NULL);
+static const char *model_name(const struct dump_file *f) {
+    const char *name = dump_meta_text(f, "model.name",
+                                      dump_meta_text(f, "model.architecture", NULL));
+    return name ? name : dump_meta_text(f, "profile.model", NULL);
 }
 
 /* Prints a cell, in the text form shortened to `most` bytes. */
@@ -44,7 +33,7 @@ static void short_text(struct dump_out *o, const char *text, size_t most) {
     dump_text(o, cut);
 }
 
-int dump_list(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+int dump_list(struct dump_out *o, const struct dump_file *f, struct dump_options *options,
               struct kvc_error *e) {
     static const struct dump_column columns[] = {{"tokens", 8},   {"size", 9},    {"tensors", 9},
                                                  {"ratio", 8},    {"lossy", -5},  {"recipe", -9},
@@ -52,33 +41,33 @@ int dump_list(struct dump_out *o, const struct kvc_opened *f, struct dump_option
                                                  {"file", -1},    {NULL, 0}};
     struct dump_facts x;
     if (dump_facts_gather(&x, f, e)) return -1;
-    const uint64_t size = kvc_opened_size(f);
+    const uint64_t size = f->source.bytes;
     struct dump_listed *total = &options->listed;
     total->files++;
     total->bytes += size;
     total->tensors += x.tensor_bytes;
-    if (x.is_container) {
+    if (f->source.packed) {
         total->packed_bytes += size;
         total->packed_tensors += x.tensor_bytes;
     }
-    total->lossy += (uint64_t)is_lossy(&x);
-    dump_file_row(o, f->input.name, "list", columns);
-    dump_u64(o, dump_count_tokens(x.c));
+    total->lossy += (uint64_t)is_lossy(f);
+    dump_file_row(o, f->source.name, "list", columns);
+    dump_u64(o, f->facts.tokens);
     dump_bytes(o, size);
     dump_bytes(o, x.tensor_bytes);
-    if (x.is_container) dump_ratio_cell(o, dump_ratio(&x));
+    if (f->source.packed) dump_ratio_cell(o, dump_ratio(&x));
     else dump_none(o); /* the file was not packed */
-    dump_color(o, is_lossy(&x) ? CLI_YELLOW : CLI_PLAIN);
-    dump_yes(o, is_lossy(&x));
+    dump_color(o, is_lossy(f) ? CLI_YELLOW : CLI_PLAIN);
+    dump_yes(o, is_lossy(f));
     dump_color(o, CLI_PLAIN);
-    short_text(o, kvc_meta_text(x.meta, KVC_KEY_RECIPE, NULL), 32);
-    const char *place = profile_place(&x);
+    short_text(o, dump_meta_text(f, "recipe", NULL), 32);
+    const char *place = f->facts.profile;
     dump_color(o, place && strcmp(place, "missing") == 0 ? CLI_RED : CLI_PLAIN);
     dump_text(o, place);
     dump_color(o, CLI_PLAIN);
-    short_text(o, model_name(x.meta), 24);
-    dump_text(o, dump_format_name(&x));
-    dump_file_row_end(o, f->input.name);
+    short_text(o, model_name(f), 24);
+    dump_text(o, dump_format_name(f));
+    dump_file_row_end(o, f->source.name);
     free(x.part);
     return 0;
 }

@@ -1,9 +1,7 @@
 /* dump_match.c: kvc-dump --match: counts the leading tokens that each file shares with a prompt,
- * and sorts the files. Not for reading the prompt (token_ids.c). */
+ * and sorts the files. Not for reading the prompt (kvc_token_ids_read()). */
 #include "cli/dump/dump.h"
 #include "cli/text.h"
-#include "codecs/memory.h"
-#include "formats/cache/prefix.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,7 +11,7 @@ struct dump_matched {
     char *name;
     uint64_t order;  /* index of the file among the operands */
     uint64_t tokens; /* number of tokens of the file's cache */
-    struct kvc_prefix_matched found;
+    struct kvc_match_info found;
 };
 
 /* Returns 1 if all tokens of the cache are a prefix of the prompt. */
@@ -21,21 +19,18 @@ static int is_whole(const struct dump_matched *m) {
     return m->found.common && !m->found.first && m->found.common == m->tokens;
 }
 
-uint64_t dump_count_tokens(const struct kvc_cache *c) {
-    if (c->tokens) return c->n_tokens;
-    return c->n_parts ? c->part[0].cells.n : 0;
-}
-
-int dump_match(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+int dump_match(struct dump_out *o, const struct dump_file *f, struct dump_options *options,
                struct kvc_error *e) {
     (void)o; /* printing waits for the last file */
-    struct dump_matched m = {.order = options->n_matched, .tokens = dump_count_tokens(f->cache)};
-    if (kvc_prefix_match(f->cache, options->tokens.id, options->tokens.n, &m.found, e)) return -1;
-    struct dump_matched *grown = kvc_realloc(options->matched, options->n_matched + 1,
-                                             sizeof *grown);
-    if (!grown) return kvc_fail_memory(e, "the list of files");
+    struct dump_matched m = {.order = options->n_matched,
+                             .tokens = f->facts.tokens,
+                             .found.size = sizeof m.found};
+    if (kvc_file_match_how(f->cache, options->tokens.id, options->tokens.n, &m.found, e)) return -1;
+    struct dump_matched *grown = reallocarray(options->matched, options->n_matched + 1,
+                                              sizeof *grown);
+    if (!grown) return cli_no_memory(e, "the list of files");
     options->matched = grown;
-    if (!(m.name = strdup(f->input.name))) return kvc_fail_memory(e, "a name");
+    if (!(m.name = strdup(f->source.name))) return cli_no_memory(e, "a name");
     options->matched[options->n_matched++] = m;
     return 0;
 }

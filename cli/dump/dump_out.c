@@ -2,7 +2,6 @@
 #include "cli/dump/dump.h"
 #include "cli/html/page.h"
 #include "cli/text.h"
-#include "formats/io/bytes.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -408,7 +407,8 @@ void dump_u64s(struct dump_out *o, const uint8_t *v, uint64_t n) {
     const struct dump_column *c = next_column(o);
     if (o->style == DUMP_JSON) cli_json_open(&o->report.json, c->name, '[');
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t number = get_u64(v + 8 * i);
+        uint64_t number = 0;
+        for (unsigned b = 8; b-- > 0;) number = number << 8 | v[8 * i + b];
         if (o->style == DUMP_JSON) {
             cli_json_u64(&o->report.json, NULL, number);
         } else {

@@ -1,8 +1,7 @@
 /* diff_report.c: the HTML report of kvc-diff: its order, the verdict, facts and tables. Not for the
  * data of its pictures (diff_data.c). */
-#include "cli/html/diff_report.h"
+#include "cli/diff/diff.h"
 
-#include "cli/diff/diff_json.h"
 #include "cli/dump/dump.h"
 #include "cli/html/page.h"
 #include "cli/kld_text.h"
@@ -13,8 +12,8 @@
 #include <string.h>
 
 /* Writes "layer 3 V". */
-static void label_of(const struct kvc_tensor_pair *pair, char *text, size_t size) {
-    diff_layers_label(pair, pair, text, size);
+static void label_of(const struct kvc_compared *pair, char *text, size_t size) {
+    kvc_compared_label(pair, pair, text, size);
 }
 
 /* --- the verdict --- */
@@ -30,10 +29,10 @@ static void say_roles(FILE *out, const struct diff_collected *c) {
     for (unsigned role = 0; role < DIFF_ROLES; role++) {
         struct kvc_difference all = {0};
         for (size_t i = 0; i < c->n_tensors; i++)
-            if (c->tensor[i].pair->role == role && c->tensor[i].all.differ)
+            if (c->tensor[i].all.differ && strcmp(c->tensor[i].pair->role, dump_roles[role]) == 0)
                 kvc_difference_add(&all, &c->tensor[i].all);
         if (all.differ == all.nonfinite) continue;
-        html_say(out, "%s %s ", any ? "," : "; relative error", kvc_role_name(role));
+        html_say(out, "%s %s ", any ? "," : "; relative error", dump_roles[role]);
         say_number(out, all.frobenius);
         any = 1;
     }
@@ -56,20 +55,20 @@ static void say_worst(FILE *out, const struct diff_collected *c) {
     fputs("</a>.</span> ", out);
 }
 
-static void say_attention(FILE *out, const struct kvc_attended *a) {
+static void say_attention(FILE *out, struct kvc_comparing *c) {
     char text[160];
     uint64_t head;
-    const struct kvc_attended_layer *l = kvc_attended_worst(a, &head);
-    if (!l) return;
+    struct kvc_attention_measures all, worst;
+    const struct kvc_compared *k = kvc_comparing_worst(c, &head, &worst);
+    if (!k) return;
+    kvc_comparing_attended_all(c, &all);
     html_say(out,
              "Attention drifts by %.3g nats (mean KL divergence of %" PRIu64
              " queries), most in layer %" PRIu32 " head %" PRIu64 ": %.3g nats. ",
-             kvc_attention_kl(&a->all), a->all.queries, l->k->layer, head,
-             kvc_attention_kl(&l->head[head]));
-    const double kl = kvc_attention_kl(&a->all);
-    if (!(kl > 0)) return;
-    html_say(out, "With %.2g nats %s. ", kl,
-             cli_kld_text(CLI_KLD_ATTENTION, kl, text, sizeof text));
+             all.kl, all.queries, k->layer, head, worst.kl);
+    if (!(all.kl > 0)) return;
+    html_say(out, "With %.2g nats %s. ", all.kl,
+             cli_kld_text(CLI_KLD_ATTENTION, all.kl, text, sizeof text));
     html_say(out, "An error of K counts only where it moves attention, one of V only where "
                   "attention goes: the worst K or V need not be "
                   "the worst attention. ");
@@ -80,7 +79,8 @@ static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error
     const struct kvc_difference *x = &d->total;
     fprintf(out, "<p class=\"verdict%s\">", why ? " bad" : "");
     if (why)
-        html_say(out, "The comparison stopped, so this report is not complete: %s. ", why->message);
+        html_say(out, "The comparison stopped, so this report is not complete: %s. ",
+                 kvc_error_message(why));
     if (d->unequal) {
         html_say(out,
                  "A and B differ in %" PRIu64 " of %" PRIu64 " values, in %" PRIu64 " of %" PRIu64
@@ -97,7 +97,7 @@ static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error
     if (d->facts)
         html_say(out, "%" PRIu64 " other fact%s. ", d->facts,
                  d->facts == 1 ? " differs" : "s differ");
-    say_attention(out, &d->attended);
+    say_attention(out, d->steps);
     fputs("</p>\n", out);
 }
 
@@ -106,15 +106,14 @@ static void verdict(struct diff_comparison *d, FILE *out, const struct kvc_error
 /* Writes the summaries of both files, as kvc-dump has them. Damage was reported where the values
  * were compared. */
 static void files(const struct diff_comparison *d, FILE *out) {
-    struct dump_options options = {.part = KVC_NONE};
+    struct dump_options options = {.part = KVC_NO_NUMBER};
     fputs("<div class=\"sides\">\n", out);
     for (int s = 0; s < 2; s++) {
         struct dump_out o = {.out = out, .style = DUMP_HTML};
-        struct kvc_error e = {.code = KVC_OK};
         fputs("<div><h3>", out);
-        html_say(out, "%s: %.1000s", diff_side[s], d->file[s].input.name);
+        html_say(out, "%s: %.1000s", diff_side[s], d->file[s].source.name);
         fputs("</h3>\n", out);
-        dump_summary(&o, &d->file[s], &options, &e);
+        dump_summary(&o, &d->file[s], &options, NULL);
         dump_end(&o);
         fputs("</div>\n", out);
     }
@@ -128,12 +127,17 @@ static void facts(const struct diff_collected *c, FILE *out) {
                                                  {"B", HTML_TEXT},
                                                  {"note", HTML_TEXT | HTML_WIDE},
                                                  {NULL, 0}};
-    for (size_t i = 0; i < c->n_aligns; i++) html_note(out, c->align[i].what);
-    if (!c->n_facts) return;
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_facts; i++) {
+        if (!c->fact[i].where) html_note(out, c->fact[i].what);
+        else n++;
+    }
+    if (!n) return;
     fputs("<h3>Facts that differ</h3>\n", out);
     html_table(out, columns);
     for (size_t i = 0; i < c->n_facts; i++) {
         const struct diff_collected_fact *f = &c->fact[i];
+        if (!f->where) continue;
         fputs("<tr>", out);
         html_cell(out, HTML_TEXT, f->where);
         html_cell(out, HTML_TEXT, f->what);
@@ -190,7 +194,7 @@ static void tensors(const struct diff_collected *c, FILE *out) {
     html_table_end(out);
 }
 
-static void attention(struct kvc_attended *a, FILE *out) {
+static void attention(struct kvc_comparing *c, FILE *out) {
     static const struct html_column columns[] = {{"layer", HTML_NUMBER},
                                                  {"head", HTML_NUMBER},
                                                  {"queries", HTML_NUMBER | HTML_WIDE},
@@ -199,20 +203,21 @@ static void attention(struct kvc_attended *a, FILE *out) {
                                                  {"output median", HTML_NUMBER | HTML_WIDE},
                                                  {"output p99", HTML_NUMBER},
                                                  {NULL, 0}};
-    if (!a->n) return;
+    struct kvc_attention_measures m;
+    const struct kvc_compared *k;
+    if (!kvc_comparing_attended(c, 0, 0, &m)) return;
     html_section(out, "attention", "Attention by head");
     html_table(out, columns);
-    for (size_t i = 0; i < a->n; i++)
-        for (uint64_t h = 0; h < a->layer[i].heads; h++) {
-            struct kvc_attention *x = &a->layer[i].head[h];
+    for (size_t i = 0; kvc_comparing_attended(c, i, 0, &m); i++)
+        for (uint64_t h = 0; (k = kvc_comparing_attended(c, i, h, &m)) != NULL; h++) {
             fputs("<tr>", out);
-            html_cell_u64(out, HTML_NUMBER, a->layer[i].k->layer);
+            html_cell_u64(out, HTML_NUMBER, k->layer);
             html_cell_u64(out, HTML_NUMBER, h);
-            html_cell_u64(out, HTML_NUMBER | HTML_WIDE, x->queries);
-            html_cell_f64(out, HTML_NUMBER, kvc_attention_kl(x));
-            html_cell_f64(out, HTML_NUMBER, kvc_attention_logit_rms(x));
-            html_cell_f64(out, HTML_NUMBER | HTML_WIDE, kvc_attention_output(x, 0.5));
-            html_cell_f64(out, HTML_NUMBER, kvc_attention_output(x, 0.99));
+            html_cell_u64(out, HTML_NUMBER | HTML_WIDE, m.queries);
+            html_cell_f64(out, HTML_NUMBER, m.kl);
+            html_cell_f64(out, HTML_NUMBER, m.logit_rms);
+            html_cell_f64(out, HTML_NUMBER | HTML_WIDE, m.output_median);
+            html_cell_f64(out, HTML_NUMBER, m.output_p99);
             fputs("</tr>\n", out);
         }
     html_table_end(out);
@@ -246,8 +251,8 @@ static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error
     files(d, out);
     facts(d->collected, out);
     tensors(d->collected, out);
-    attention(&d->attended, out);
-    if (d->collected->failed) return kvc_fail_memory(e, "a report");
+    attention(d->steps, out);
+    if (d->collected->failed) return cli_no_memory(e, "a report");
     if (embed_json(d, out, why, e) || embed_data(d, out, e)) return -1;
     return 0;
 }
@@ -255,8 +260,8 @@ static int contents(struct diff_comparison *d, FILE *out, const struct kvc_error
 int diff_report(struct diff_comparison *d, const struct kvc_error *why, struct kvc_error *e) {
     struct html_page p;
     char title[1024];
-    snprintf(title, sizeof title, "kvc-diff: %.480s, %.480s", d->file[0].input.name,
-             d->file[1].input.name);
+    snprintf(title, sizeof title, "kvc-diff: %.480s, %.480s", d->file[0].source.name,
+             d->file[1].source.name);
     if (html_begin(&p, title, e)) return -1;
     if (contents(d, p.out, why, e)) {
         html_abandon(&p);

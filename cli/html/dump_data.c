@@ -1,33 +1,24 @@
 /* dump_data.c: the data of the pictures of values in kvc-dump's report: the root mean square by
  * layer and channel, and a histogram. Not for drawing (share/page.html), nor for the structure of a
  * file (dump_report.c). */
-#include "cli/html/dump_data.h"
+#include "cli/dump/dump.h"
 
 #include "cli/html/page.h"
-#include "codecs/memory.h"
-#include "formats/compare/value_sums.h"
-#include "formats/io/parallel.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { ROLES = KVC_ROLE_LATENT + 1, MAX_TENSORS = 512, MAX_CHANNELS = 16384 };
+enum { ROLES = 3, MAX_TENSORS = 512, MAX_CHANNELS = 16384 }; /* K, V and latents */
 /* Values that are read at most, but for a block of each tensor. */
 static const double most_values = 256e6;
 
-/* Sums over a tensor, or why it could not be read. */
-struct shown {
-    uint32_t tensor;
-    int failed;
-    struct kvc_value_sums sums;
-    struct kvc_error why;
-};
-
 struct values {
-    const struct kvc_cache *c;
+    const struct dump_file *f;
     /* those of K, then of V, then of latents; of each in the order of layers */
-    struct shown *shown;
+    uint32_t *tensor;
+    struct kvc_value_spread *spread;
     size_t n, begin[ROLES + 1];
     uint64_t most_rows; /* of a tensor */
     int left_out;       /* there are more tensors, or wider ones */
@@ -40,94 +31,70 @@ void dump_progress_add(struct dump_progress *p, uint64_t bytes) {
     if (p->line.on) cli_progress_show(&p->line, p->done, p->total);
 }
 
-static void free_values(struct values *x) {
-    for (size_t i = 0; i < x->n; i++) kvc_value_sums_free(&x->shown[i].sums);
-    free(x->shown);
+/* Adds a tensor of a role to those that are shown, where it can be; `width` sums their channels. */
+static void list_one(struct values *x, unsigned role, uint32_t number, double *width) {
+    const struct dump_tensor *t = &x->f->tensor[number];
+    const double channels = (double)t->info.heads * (double)t->info.dim;
+    if (strcmp(t->info.role, dump_roles[role]) != 0 || !t->info.rows) return;
+    if (strcmp(t->info.part, "snapshot") == 0) return; /* earlier states of the same layers */
+    if (channels > MAX_CHANNELS || x->n - x->begin[role] == MAX_TENSORS) {
+        x->left_out = 1;
+        return;
+    }
+    if (x->n && t->more.part != x->f->tensor[x->tensor[0]].more.part) x->parts = 1;
+    *width += channels;
+    x->tensor[x->n++] = number;
 }
 
 /* Lists the tensors that are shown. */
 static int list(struct values *x, struct kvc_error *e) {
     double width = 0;
-    x->shown = kvc_alloc_zeros(ROLES * (uint64_t)MAX_TENSORS, sizeof *x->shown);
-    if (!x->shown) return kvc_fail_memory(e, "pictures of values");
+    x->tensor = calloc(ROLES * (size_t)MAX_TENSORS, sizeof *x->tensor);
+    x->spread = calloc(ROLES * (size_t)MAX_TENSORS, sizeof *x->spread);
+    if (!x->tensor || !x->spread) return cli_no_memory(e, "pictures of values");
     for (unsigned role = 0; role < ROLES; role++) {
         x->begin[role] = x->n;
-        for (uint32_t l = 0; l < x->c->n_layers; l++)
-            for (unsigned j = 0; j < 2; j++) {
-                const uint32_t t = x->c->layer[l].tensor[j];
-                if (t == KVC_NONE || x->c->tensor[t].role != role || !x->c->tensor[t].shape.tokens)
-                    continue;
-                /* earlier states of the same layers */
-                if (kvc_tensor_part(x->c, t)->kind == KVC_PART_SNAPSHOT) continue;
-                const double channels = (double)x->c->tensor[t].shape.heads *
-                                        (double)x->c->tensor[t].shape.dim;
-                if (channels > MAX_CHANNELS || x->n - x->begin[role] == MAX_TENSORS) {
-                    x->left_out = 1;
-                    continue;
-                }
-                if (x->n &&
-                    x->c->layer[l].part != x->c->layer[x->c->tensor[x->shown[0].tensor].layer].part)
-                    x->parts = 1;
-                width += channels;
-                x->shown[x->n++].tensor = t;
-            }
+        for (uint32_t l = 0; l < x->f->facts.layers; l++)
+            for (unsigned j = 0; j < 2; j++)
+                if (x->f->layer[l].tensor[j] != KVC_NO_NUMBER)
+                    list_one(x, role, x->f->layer[l].tensor[j], &width);
     }
     x->begin[ROLES] = x->n;
     x->most_rows = (uint64_t)(most_values / fmax(1, width));
     return 0;
 }
 
-static int sum_one(void *state, uint64_t item, void **result, struct kvc_error *e) {
-    struct values *x = state;
-    struct shown *s = &x->shown[item];
-    (void)e;
-    (void)result;
-    s->why.code = KVC_OK;
-    s->failed = kvc_value_sums_take(x->c, s->tensor, x->most_rows, &s->sums, &s->why);
-    return 0;
-}
-
-static int show_one(void *state, uint64_t item, void *result, struct kvc_error *e) {
+static void show_one(void *state, size_t i) {
     const struct values *x = state;
-    (void)e;
-    (void)result;
-    dump_progress_add(x->progress, kvc_tensor_bytes(&x->c->tensor[x->shown[item].tensor]));
-    return 0;
-}
-
-static int sum_all(struct values *x, struct kvc_error *e) {
-    const struct kvc_job job = {.n = x->n, .work = sum_one, .commit = show_one, .state = x};
-    return kvc_parallel(&job, kvc_cache_threads(x->c, 0), e);
+    dump_progress_add(x->progress, x->f->tensor[x->tensor[i]].more.bytes);
 }
 
 /* Returns 1 for an error that is no damage: something is needed to decode. */
 static int needs(const struct kvc_error *why) {
-    return why->code == KVC_ERR_MODEL || why->code == KVC_ERR_UNSUPPORTED ||
-           why->code == KVC_ERR_USAGE;
+    const int code = kvc_error_code(why);
+    return code == KVC_ERR_MODEL || code == KVC_ERR_UNSUPPORTED || code == KVC_ERR_USAGE;
 }
 
 /* Writes the root mean squares of a role's tensors, a row each; those of a tensor that failed are
  * absent. */
 static int write_rms(struct cli_json *j, const struct values *x, unsigned role,
                      struct kvc_error *e) {
-    const struct shown *s = &x->shown[x->begin[role]];
+    const struct kvc_value_spread *s = &x->spread[x->begin[role]];
+    const uint32_t *tensor = &x->tensor[x->begin[role]];
     const uint64_t rows = x->begin[role + 1] - x->begin[role];
     uint64_t columns = 0;
-    for (uint64_t i = 0; i < rows; i++)
-        columns = s[i].sums.channels > columns ? s[i].sums.channels : columns;
-    double *value = kvc_alloc(rows * columns, sizeof *value);
-    if (!value) return kvc_fail_memory(e, "a heatmap");
+    for (uint64_t i = 0; i < rows; i++) columns = s[i].channels > columns ? s[i].channels : columns;
+    double *value = calloc(rows * columns + 1, sizeof *value);
+    if (!value) return cli_no_memory(e, "a heatmap");
     cli_json_open(j, "layers", '[');
     for (uint64_t i = 0; i < rows; i++) {
-        cli_json_u64(j, NULL, x->c->layer[x->c->tensor[s[i].tensor].layer].index);
+        cli_json_u64(j, NULL, x->f->tensor[tensor[i]].info.layer);
         for (uint64_t d = 0; d < columns; d++)
-            value[i * columns + d] = s[i].failed || d >= s[i].sums.channels
-                                         ? -1
-                                         : kvc_value_sums_rms(&s[i].sums, d);
+            value[i * columns + d] = d < s[i].channels ? s[i].rms[d] : -1;
     }
     cli_json_close(j);
-    cli_json_u64(j, "heads", x->c->tensor[s->tensor].shape.heads);
-    cli_json_u64(j, "dim", x->c->tensor[s->tensor].shape.dim);
+    cli_json_u64(j, "heads", x->f->tensor[*tensor].info.heads);
+    cli_json_u64(j, "dim", x->f->tensor[*tensor].info.dim);
     html_matrix(j, value, rows, columns);
     free(value);
     return 0;
@@ -135,10 +102,10 @@ static int write_rms(struct cli_json *j, const struct values *x, unsigned role,
 
 /* Writes the histogram of a role: octaves, and the numbers of values that have none and of all. */
 static void write_sizes(struct cli_json *j, const struct values *x, unsigned role) {
-    uint64_t octave[KVC_ERROR_OCTAVES] = {0}, zero = 0, other = 0, values = 0;
+    uint64_t octave[KVC_OCTAVES] = {0}, zero = 0, other = 0, values = 0;
     for (size_t i = x->begin[role]; i < x->begin[role + 1]; i++) {
-        const struct kvc_value_sums *s = &x->shown[i].sums;
-        for (unsigned k = 0; k < KVC_ERROR_OCTAVES; k++) octave[k] += s->octave[k];
+        const struct kvc_value_spread *s = &x->spread[i];
+        for (unsigned k = 0; k < KVC_OCTAVES; k++) octave[k] += s->octave[k];
         zero += s->zero;
         other += s->other;
         values += s->rows * s->channels;
@@ -154,7 +121,7 @@ static int write_roles(struct cli_json *j, const struct values *x, struct kvc_er
     for (unsigned role = 0; role < ROLES && !status; role++) {
         if (x->begin[role] == x->begin[role + 1]) continue;
         cli_json_open(j, NULL, '{');
-        cli_json_text(j, "role", kvc_role_name(role));
+        cli_json_text(j, "role", dump_roles[role]);
         status = write_rms(j, x, role, e);
         write_sizes(j, x, role);
         cli_json_close(j);
@@ -166,8 +133,8 @@ static int write_roles(struct cli_json *j, const struct values *x, struct kvc_er
 static void explain(FILE *out, const struct values *x) {
     uint64_t read = 0, rows = 0;
     for (size_t i = 0; i < x->n; i++) {
-        read += x->shown[i].sums.rows;
-        rows += x->c->tensor[x->shown[i].tensor].shape.tokens;
+        read += x->spread[i].rows;
+        rows += x->f->tensor[x->tensor[i]].info.rows;
     }
     fputs("<p class=\"note\">", out);
     if (read < rows)
@@ -187,43 +154,43 @@ static void explain(FILE *out, const struct values *x) {
 
 /* Writes why tensors are missing. Returns -1 and *e if a file is damaged. */
 static int report(FILE *out, const struct values *x, struct kvc_error *e) {
-    const struct shown *missing = NULL;
+    const struct kvc_error *missing = NULL;
     int status = 0;
     for (size_t i = 0; i < x->n; i++) {
-        const struct shown *s = &x->shown[i];
-        if (!s->failed) continue;
-        if (!needs(&s->why) && !status) {
-            *e = s->why;
+        const struct kvc_error *why = x->spread[i].error;
+        if (!why) continue;
+        if (!needs(why) && !status) {
+            kvc_error_copy(e, why);
             status = -1;
         }
-        if (!missing) missing = s;
+        if (!missing) missing = why;
     }
     if (!missing) return 0;
-    char text[sizeof missing->why.message + 160];
+    char text[CLI_ERROR_TEXT];
     fputs("<p class=\"note\">", out);
-    html_say(out, "Some values cannot be shown: %s",
-             cli_error_text(&missing->why, text, sizeof text));
+    html_say(out, "Some values cannot be shown: %s", cli_error_text(missing, text, sizeof text));
     fputs("</p>\n", out);
     return status;
 }
 
-int dump_report_values(struct cli_json *j, FILE *out, const struct kvc_cache *c,
+int dump_report_values(struct cli_json *j, FILE *out, const struct dump_file *f,
                        struct dump_progress *p, struct kvc_error *e) {
-    struct values x = {.c = c, .progress = p};
-    struct kvc_error other = {.code = KVC_OK};
-    int status = list(&x, e) || sum_all(&x, e) ? -1 : 0, read = 0;
-    for (size_t i = 0; i < x.n; i++) read |= !x.shown[i].failed;
+    struct values x = {.f = f, .progress = p};
+    int status = list(&x, e), read = 0;
+    if (!status)
+        status = kvc_file_value_spread(f->cache, x.tensor, x.n, x.most_rows, show_one, &x, x.spread,
+                                       e);
+    for (size_t i = 0; i < x.n; i++) read |= !x.spread[i].error;
     cli_json_open(j, "values", '[');
     if (!status && x.n) {
         html_section(out, "values-read", "Values that were read");
         status = report(out, &x, e);
         if (read) explain(out, &x);
-        if (read && write_roles(j, &x, &other)) {
-            *e = other;
-            status = -1;
-        }
+        if (read && write_roles(j, &x, status ? NULL : e)) status = -1;
     }
     cli_json_close(j);
-    free_values(&x);
+    if (x.spread) kvc_value_spread_free(x.spread, x.n);
+    free(x.spread);
+    free(x.tensor);
     return status;
 }

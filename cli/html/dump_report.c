@@ -1,11 +1,7 @@
 /* dump_report.c: the HTML report of kvc-dump: the data of a file's map and of sizes by layer, and
  * facts. Not for drawing (share/page.html), and not for text, JSON and TSV (cli/dump). */
-#include "cli/dump/dump_facts.h"
-#include "cli/html/dump_data.h"
+#include "cli/dump/dump.h"
 #include "cli/html/page.h"
-#include "codecs/memory.h"
-#include "formats/cache/extents.h"
-#include "formats/container/container.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,8 +9,9 @@
 
 enum { MAX_SEGMENTS = 3000 }; /* of a map; where a file has more, narrow ones are left out */
 
-static const char *content_of(enum kvc_role role) {
-    return role == KVC_ROLE_K ? "K" : role == KVC_ROLE_V ? "V" : "other";
+static const char *content_of(const struct dump_tensor *t) {
+    const char *role = t->info.role;
+    return strcmp(role, "K") == 0 || strcmp(role, "V") == 0 ? role : "other";
 }
 
 /* Bytes of a file that follow each other and are of one content and one layer of the model. */
@@ -22,14 +19,12 @@ struct segment {
     uint64_t offset, size;
     const char *content;
     uint32_t layer;
-    char title[128]; /* of its first record or extent */
+    char title[128]; /* of its first piece */
 };
 
 /* What a report shows of a file. */
 struct shown {
-    const struct kvc_opened *file;
-    const struct kvc_cache *c;
-    int is_container;
+    const struct dump_file *file;
     uint64_t *side;      /* bytes of side data of each tensor */
     struct segment last; /* of the map; it is not written yet */
     uint64_t end;        /* of what is written of the map */
@@ -41,7 +36,7 @@ struct shown {
 
 /* Writes x->last, unless it lies within what is written; narrow segments are a little too wide. */
 static void write_segment(struct cli_json *j, struct shown *x) {
-    const uint64_t whole = kvc_opened_size(x->file);
+    const uint64_t whole = x->file->source.bytes;
     const struct segment *s = &x->last;
     uint64_t size = s->size;
     if (s->offset + size <= x->end) return;
@@ -69,75 +64,48 @@ static void dump_report_add(struct cli_json *j, struct shown *x, const struct se
     *last = *s;
 }
 
-/* Fills *s from a record. */
-static int read_record(struct shown *x, uint64_t i, struct segment *s, struct kvc_error *e) {
-    struct kvc_record_info info;
-    if (kvc_container_record(x->c, i, &info, NULL, 0, e)) return -1;
-    *s = (struct segment){.offset = info.offset, .size = info.size, .content = "private"};
-    dump_progress_add(&x->progress, info.size);
-    if (info.tensor == KVC_NONE) {
-        snprintf(s->title, sizeof s->title, "%s", kvc_record_name(info.type));
-        return 0;
-    }
-    const struct kvc_tensor *t = &x->c->tensor[info.tensor];
-    const int side = info.type == KVC_RECORD_SIDE;
-    if (side) x->side[info.tensor] += info.size;
-    kvc_tensor_label(x->c, info.tensor, s->title, sizeof s->title);
-    s->content = side ? "side" : content_of(t->role);
-    s->layer = x->c->layer[t->layer].index;
+/* Fills *s from a piece of the file; of extents, which follow each other, but for the offset. */
+static int read_piece(struct shown *x, uint64_t i, struct segment *s, struct kvc_error *e) {
+    struct kvc_piece_info info = {.size = sizeof info};
+    char text[64];
+    if (kvc_file_piece(x->file->cache, i, &info, NULL, 0, e)) return -1;
+    *s = (struct segment){.offset = info.offset, .size = info.bytes, .content = "private"};
+    snprintf(s->title, sizeof s->title, "%s", dump_piece_text(x->file, &info, text, sizeof text));
+    if (x->file->source.packed) dump_progress_add(&x->progress, info.bytes);
+    else if (info.places) s->content = "other";
+    else snprintf(s->title, sizeof s->title, "private bytes");
+    if (info.tensor == KVC_NO_NUMBER) return 0;
+    const struct dump_tensor *t = &x->file->tensor[info.tensor];
+    if (info.side) x->side[info.tensor] += info.bytes;
+    snprintf(s->title, sizeof s->title, "%s", t->more.label);
+    s->content = info.side ? "side" : content_of(t);
+    s->layer = t->info.layer;
     return 0;
 }
 
-/* Writes the records of a container. A record that cannot be read leaves a gap in the map; *e gets
- * the first reason. */
-static int write_records(struct cli_json *j, struct shown *x, struct kvc_error *e) {
-    const uint64_t size = kvc_opened_size(x->file);
+/* Writes the segments of the file in order. A record that cannot be read leaves a gap in the map;
+ * then returns -1, and *e gets the first reason. */
+static int write_map(struct cli_json *j, struct shown *x, struct kvc_error *e) {
+    const uint64_t n = x->file->facts.pieces, size = x->file->source.bytes;
+    const int packed = x->file->source.packed;
     struct segment s = {.size = 0};
+    uint64_t end = 0;
     int status = 0;
-    for (uint64_t i = 0; i < kvc_container_records(x->c); i++) {
-        struct kvc_error other = {.code = KVC_OK};
-        if (read_record(x, i, &s, status ? &other : e)) {
+    x->narrow = n > MAX_SEGMENTS ? size / MAX_SEGMENTS : 0;
+    cli_json_open(j, "map", '[');
+    for (uint64_t i = 0; i < n; i++) {
+        if (read_piece(x, i, &s, status ? NULL : e)) {
             status = -1;
             continue;
         }
-        if (!x->last.size)
+        if (!packed) s.offset = end;
+        else if (!x->last.size)
             dump_report_add(j, x, &(struct segment){0, s.offset, "private", 0, "header"});
         dump_report_add(j, x, &s);
+        end = s.offset + s.size;
     }
-    const uint64_t end = s.offset + s.size;
-    if (size > end)
+    if (packed && size > end)
         dump_report_add(j, x, &(struct segment){end, size - end, "private", 0, "footer"});
-    return status;
-}
-
-static void write_extents(struct cli_json *j, struct shown *x) {
-    uint64_t offset = 0;
-    for (uint64_t i = 0; i < x->c->n_extents; i++) {
-        const struct kvc_extent *extent = &x->c->extent[i];
-        struct segment s = {offset, extent->size, "private", 0, "private bytes"};
-        uint32_t t;
-        if (kvc_extent_is_tensor(x->c, extent, &t)) {
-            kvc_tensor_label(x->c, t, s.title, sizeof s.title);
-            s.content = content_of(x->c->tensor[t].role);
-            s.layer = x->c->layer[x->c->tensor[t].layer].index;
-        } else if (extent->n_places) {
-            s.content = "other";
-            snprintf(s.title, sizeof s.title, "region of %" PRIu64 " places", extent->n_places);
-        }
-        dump_report_add(j, x, &s);
-        offset += extent->size;
-    }
-}
-
-/* Writes the segments of the file in order. On a damaged container -1 and *e, and what could be
- * read is written. */
-static int write_map(struct cli_json *j, struct shown *x, struct kvc_error *e) {
-    const uint64_t n = x->is_container ? kvc_container_records(x->c) : x->c->n_extents;
-    int status = 0;
-    x->narrow = n > MAX_SEGMENTS ? kvc_opened_size(x->file) / MAX_SEGMENTS : 0;
-    cli_json_open(j, "map", '[');
-    if (x->is_container) status = write_records(j, x, e);
-    else write_extents(j, x);
     write_segment(j, x);
     cli_json_close(j);
     cli_json_bool(j, "damaged", status);
@@ -149,20 +117,21 @@ static int write_map(struct cli_json *j, struct shown *x, struct kvc_error *e) {
 /* Writes the layers of the cache, and of each tensor the number of its layer among them, its
  * content, bytes of its rows, and of a container stored bytes without and of side data. */
 static void write_layers(struct cli_json *j, const struct shown *x) {
+    const struct dump_file *f = x->file;
     cli_json_open(j, "layers", '[');
-    for (uint32_t i = 0; i < x->c->n_layers; i++) cli_json_u64(j, NULL, x->c->layer[i].index);
+    for (uint32_t i = 0; i < f->facts.layers; i++) cli_json_u64(j, NULL, f->layer[i].layer);
     cli_json_close(j);
-    cli_json_u64(j, "parts", x->c->n_parts);
+    cli_json_u64(j, "parts", f->facts.parts);
     cli_json_open(j, "tensors", '[');
-    for (uint32_t t = 0; t < x->c->n_tensors; t++) {
-        const struct kvc_tensor *tensor = &x->c->tensor[t];
-        const uint64_t stored = x->is_container ? kvc_container_stored(x->c, t) : 0;
+    for (uint32_t i = 0; i < f->facts.tensors; i++) {
+        const struct dump_tensor *t = &f->tensor[i];
+        const uint64_t stored = t->more.stored;
         cli_json_open(j, NULL, '[');
-        cli_json_u64(j, NULL, tensor->layer);
-        cli_json_text(j, NULL, content_of(tensor->role));
-        cli_json_u64(j, NULL, kvc_tensor_bytes(tensor));
-        cli_json_u64(j, NULL, stored > x->side[t] ? stored - x->side[t] : 0);
-        cli_json_u64(j, NULL, x->side[t]);
+        cli_json_u64(j, NULL, t->more.layer);
+        cli_json_text(j, NULL, content_of(t));
+        cli_json_u64(j, NULL, t->more.bytes);
+        cli_json_u64(j, NULL, stored > x->side[i] ? stored - x->side[i] : 0);
+        cli_json_u64(j, NULL, x->side[i]);
         cli_json_close(j);
     }
     cli_json_close(j);
@@ -172,50 +141,44 @@ static void write_layers(struct cli_json *j, const struct shown *x) {
 
 /* Starts the line of progress. Its time counts from where the file was opened. */
 static void start_progress(struct shown *x, const struct dump_options *options) {
+    const struct dump_file *f = x->file;
     struct dump_progress *p = &x->progress;
-    cli_progress_start(&p->line, x->file->input.name, options->quiet);
+    cli_progress_start(&p->line, f->source.name, options->quiet);
     p->line.start = options->start;
-    p->total = x->is_container ? kvc_opened_size(x->file) : 0;
-    for (uint32_t t = 0; t < x->c->n_tensors; t++) p->total += kvc_tensor_bytes(&x->c->tensor[t]);
+    p->total = f->source.packed ? f->source.bytes : 0;
+    for (uint32_t t = 0; t < f->facts.tensors; t++) p->total += f->tensor[t].more.bytes;
 }
 
-static void verdict(FILE *out, const struct shown *x, const struct dump_facts *facts,
-                    const struct kvc_error *why) {
+static void verdict(FILE *out, const struct dump_facts *facts, const struct kvc_error *why) {
+    const struct dump_file *f = facts->f;
     char size[32], tensors[32];
-    cli_size_text(kvc_opened_size(x->file), size);
+    cli_size_text(f->source.bytes, size);
     cli_size_text(facts->tensor_bytes, tensors);
     fprintf(out, "<p class=\"verdict%s\">", why ? " bad" : "");
     if (why)
         html_say(out, "Not everything could be read, so this report is not complete: %s. ",
-                 why->message);
-    html_say(out, "Format %s, %s: %" PRIu32 " layer%s, tensors of %s", dump_format_name(facts),
-             size, facts->layers, facts->layers == 1 ? "" : "s", tensors);
-    if (x->is_container)
+                 cli_error_unnamed(why, f->source.name));
+    html_say(out, "Format %s, %s: %" PRIu32 " layer%s, tensors of %s", dump_format_name(f), size,
+             facts->layers, facts->layers == 1 ? "" : "s", tensors);
+    if (f->source.packed)
         html_say(out, ", ratio %.3f, %s", dump_ratio(facts),
-                 kvc_container_lossless(x->c) ? "lossless" : "lossy");
+                 f->facts.lossless ? "lossless" : "lossy");
     fputs(".", out);
-    uint32_t largest = KVC_NONE;
-    uint64_t most = 0;
-    for (uint32_t t = 0; t < x->c->n_tensors; t++) {
-        const uint64_t bytes = x->is_container ? kvc_container_stored(x->c, t)
-                                               : kvc_tensor_bytes(&x->c->tensor[t]);
-        if (bytes <= most) continue;
-        most = bytes;
-        largest = t;
-    }
-    if (largest != KVC_NONE && x->is_container) {
-        char label[128];
-        kvc_tensor_label(x->c, largest, label, sizeof label);
-        cli_size_text(most, size);
-        html_say(out, " The largest tensor is %s: %s, ratio %.3f.", label, size,
-                 (double)kvc_tensor_bytes(&x->c->tensor[largest]) / (double)most);
+    const struct dump_tensor *largest = NULL;
+    for (uint32_t t = 0; t < f->facts.tensors && f->source.packed; t++)
+        if (f->tensor[t].more.stored > (largest ? largest->more.stored : 0))
+            largest = &f->tensor[t];
+    if (largest) {
+        cli_size_text(largest->more.stored, size);
+        html_say(out, " The largest tensor is %s: %s, ratio %.3f.", largest->more.label, size,
+                 (double)largest->more.bytes / (double)largest->more.stored);
     }
     fputs("</p>\n", out);
 }
 
 /* Runs a mode of kvc-dump as a part of the page. */
 static int mode(dump_fn *print, const char *id, const char *title, FILE *out,
-                const struct kvc_opened *f, struct dump_options *options, struct kvc_error *e) {
+                const struct dump_file *f, struct dump_options *options, struct kvc_error *e) {
     struct dump_out o = {.out = out, .style = DUMP_HTML};
     html_section(out, id, title);
     const int status = print(&o, f, options, e);
@@ -224,7 +187,7 @@ static int mode(dump_fn *print, const char *id, const char *title, FILE *out,
 }
 
 /* Embeds what --json prints. */
-static int embed_json(FILE *out, const struct kvc_opened *f, struct dump_options *options,
+static int embed_json(FILE *out, const struct dump_file *f, struct dump_options *options,
                       struct kvc_error *e) {
     struct html_data json;
     struct dump_out o = {.style = DUMP_JSON};
@@ -232,7 +195,7 @@ static int embed_json(FILE *out, const struct kvc_opened *f, struct dump_options
     o.out = json.json.out;
     cli_report_start(&o.report, o.out);
     const int failed = dump_facts(&o, f, options, e);
-    if (failed) dump_failed(&o, f->input.name, e);
+    if (failed) dump_failed(&o, f->source.name, e);
     dump_end(&o);
     cli_report_end(&o.report);
     if (html_data_end(&json, 0, out, "kvc-dump", e) || failed) return -1;
@@ -240,9 +203,8 @@ static int embed_json(FILE *out, const struct kvc_opened *f, struct dump_options
 }
 
 /* Keeps the first error. */
-static void note(struct kvc_error *first, int status, struct kvc_error *e) {
-    if (status && first->code == KVC_OK) *first = *e;
-    *e = (struct kvc_error){.code = KVC_OK};
+static void note(struct kvc_error *first, int status, const struct kvc_error *e) {
+    if (status && kvc_error_code(first) == KVC_OK) kvc_error_copy(first, e);
 }
 
 /* Embeds the data of the pictures. Damage of one part does not keep the others from being shown;
@@ -252,63 +214,64 @@ static int embed_data(FILE *out, struct shown *x, struct kvc_error *why, struct 
     struct cli_json *j = &data.json;
     if (html_data_begin(&data, e)) return -1;
     cli_json_open(j, NULL, '{');
-    cli_json_bool(j, "container", x->is_container);
-    cli_json_u64(j, "size", kvc_opened_size(x->file));
+    cli_json_bool(j, "container", x->file->source.packed);
+    cli_json_u64(j, "size", x->file->source.bytes);
     note(why, write_map(j, x, e), e);
     write_layers(j, x);
-    note(why, dump_report_values(j, out, x->c, &x->progress, e), e);
+    note(why, dump_report_values(j, out, x->file, &x->progress, e), e);
     cli_json_close(j);
     return html_data_end(&data, 0, out, "pictures-data", e);
 }
 
 /* Writes everything after the verdict. */
 static void contents(FILE *out, struct shown *x, struct dump_options *options,
-                     struct kvc_error *why) {
-    struct kvc_error e = {.code = KVC_OK};
+                     struct kvc_error *why, struct kvc_error *e) {
     html_pictures(out);
-    note(why, embed_data(out, x, why, &e), &e);
-    if (why->code == KVC_ERR_MEMORY) return;
-    note(why, mode(dump_summary, "facts", "Facts", out, x->file, options, &e), &e);
-    note(why, mode(dump_layers, "layer-table", "All layers", out, x->file, options, &e), &e);
+    note(why, embed_data(out, x, why, e), e);
+    if (kvc_error_code(why) == KVC_ERR_MEMORY) return;
+    note(why, mode(dump_summary, "facts", "Facts", out, x->file, options, e), e);
+    note(why, mode(dump_layers, "layer-table", "All layers", out, x->file, options, e), e);
     html_note(out,
               "A page is no check of a file: kvc-dump --check reads and verifies every value.");
-    note(why, embed_json(out, x->file, options, &e), &e);
+    note(why, embed_json(out, x->file, options, e), e);
 }
 
 /* Writes the page with its body. */
-static int write_page(const struct shown *x, const struct dump_facts *facts,
-                      const struct kvc_error *why, const char *body, const char *path,
-                      struct kvc_error *e) {
+static int write_page(const struct dump_facts *facts, const struct kvc_error *why, const char *body,
+                      const char *path, struct kvc_error *e) {
     struct html_page p;
     char title[1024];
-    snprintf(title, sizeof title, "kvc-dump: %.1000s", x->file->input.name);
+    snprintf(title, sizeof title, "kvc-dump: %.1000s", facts->f->source.name);
     if (html_begin(&p, title, e)) return -1;
-    verdict(p.out, x, facts, why->code == KVC_OK ? NULL : why);
+    verdict(p.out, facts, kvc_error_code(why) == KVC_OK ? NULL : why);
     fputs(body, p.out);
     return html_write(&p, path, e);
 }
 
-int dump_html(struct dump_out *o, const struct kvc_opened *f, struct dump_options *options,
+int dump_html(struct dump_out *o, const struct dump_file *f, struct dump_options *options,
               struct kvc_error *e) {
     struct dump_facts facts;
-    struct shown x = {.file = f, .c = f->cache, .is_container = kvc_cache_is_container(f->cache)};
-    struct kvc_error why = {.code = KVC_OK};
+    struct shown x = {.file = f};
+    struct kvc_error *why = cli_error_new();
     char *body = NULL;
     size_t size = 0;
     (void)o;
-    if (dump_facts_gather(&facts, f, e)) return -1;
-    x.side = kvc_alloc_zeros(x.c->n_tensors, sizeof *x.side);
-    FILE *out = x.side ? open_memstream(&body, &size) : NULL;
-    int status = out ? 0 : kvc_fail_memory(e, "a report");
-    start_progress(&x, options);
-    if (out) contents(out, &x, options, &why);
-    cli_progress_end(&x.progress.line);
-    if (out && fclose(out)) status = kvc_fail_memory(e, "a report");
-    if (!status) status = write_page(&x, &facts, &why, body, options->html, e);
-    if (!status && why.code != KVC_OK) {
-        *e = why;
+    int status = dump_facts_gather(&facts, f, e);
+    x.side = calloc((size_t)f->facts.tensors + 1, sizeof *x.side);
+    FILE *out = x.side && !status ? open_memstream(&body, &size) : NULL;
+    if (!out && !status) status = cli_no_memory(e, "a report");
+    if (out) {
+        start_progress(&x, options);
+        contents(out, &x, options, why, e);
+        cli_progress_end(&x.progress.line);
+        if (fclose(out)) status = cli_no_memory(e, "a report");
+    }
+    if (!status) status = write_page(&facts, why, body, options->html, e);
+    if (!status && kvc_error_code(why) != KVC_OK) {
+        kvc_error_copy(e, why);
         status = -1;
     }
+    kvc_error_free(why);
     free(body);
     free(facts.part);
     free(x.side);

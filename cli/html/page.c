@@ -3,7 +3,6 @@
 #include "cli/html/page.h"
 
 #include "cli/text.h"
-#include "codecs/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -21,8 +20,8 @@ int html_may_write(const char *path, struct kvc_error *e) {
     const size_t n = in ? fread(head, 1, sizeof head - 1, in) : 0;
     if (in) fclose(in);
     if (n == sizeof head - 1 && strcasecmp(head, DOCTYPE) == 0) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE,
-                    "%s exists already and is no HTML page: --html replaces only pages", path);
+    return cli_usage_error(e, "%s exists already and is no HTML page: --html replaces only pages",
+                           path);
 }
 
 /* Returns how HTML writes a character of its syntax, or NULL. */
@@ -37,7 +36,8 @@ static const char *entity(char c) {
     }
 }
 
-void html_text(FILE *out, const char *text) {
+/* Writes text as html_say() does. */
+static void html_text(FILE *out, const char *text) {
     while (*text) {
         char character[5] = "";
         const size_t length = cli_utf8_length(text), n = length ? length : 1;
@@ -67,7 +67,7 @@ static void until(struct html_page *p, const char *mark) {
 int html_begin(struct html_page *p, const char *title, struct kvc_error *e) {
     *p = (struct html_page){.rest = html_template};
     p->out = open_memstream(&p->text, &p->size);
-    if (!p->out) return kvc_fail_memory(e, "a page");
+    if (!p->out) return cli_no_memory(e, "a page");
     until(p, "@title@");
     fputs("<title>", p->out);
     html_text(p->out, title);
@@ -97,7 +97,7 @@ static int write_text(const char *path, const char *text, size_t size, struct kv
 int html_write(struct html_page *p, const char *path, struct kvc_error *e) {
     until(p, NULL);
     int status = ferror(p->out) ? -1 : 0;
-    if (fclose(p->out) || status) status = kvc_fail_memory(e, "a page");
+    if (fclose(p->out) || status) status = cli_no_memory(e, "a page");
     p->out = NULL;
     if (!status) status = write_text(path, p->text, p->size, e);
     html_abandon(p);
@@ -126,7 +126,7 @@ void html_pictures(FILE *out) {
 int html_data_begin(struct html_data *d, struct kvc_error *e) {
     *d = (struct html_data){.text = NULL};
     FILE *out = open_memstream(&d->text, &d->size);
-    if (!out) return kvc_fail_memory(e, "the data of a page");
+    if (!out) return cli_no_memory(e, "the data of a page");
     cli_json_start(&d->json, out);
     d->json.lines = 1;
     return 0;
@@ -145,7 +145,7 @@ static void embed(FILE *page, const char *id, const char *json, size_t n) {
 
 int html_data_end(struct html_data *d, int status, FILE *page, const char *id,
                   struct kvc_error *e) {
-    if (fclose(d->json.out) && !status) status = kvc_fail_memory(e, "the data of a page");
+    if (fclose(d->json.out) && !status) status = cli_no_memory(e, "the data of a page");
     if (!status) embed(page, id, d->text, d->size);
     free(d->text);
     return status;
@@ -154,8 +154,8 @@ int html_data_end(struct html_data *d, int status, FILE *page, const char *id,
 void html_number(struct cli_json *j, const char *key, double v) {
     char text[32];
     if (isfinite(v)) {
-        kvc_number_print(text, sizeof text, 5, v);
-        kvc_number_read(text, &v);
+        snprintf(text, sizeof text, "%.5g", v);
+        cli_parse_f64(text, &v);
     }
     cli_json_f64(j, key, v);
 }
@@ -182,11 +182,11 @@ void html_matrix(struct cli_json *j, const double *value, uint64_t rows, uint64_
     cli_json_close(j);
 }
 
-void html_octaves(struct cli_json *j, const uint64_t count[KVC_ERROR_OCTAVES]) {
-    int first = 0, end = KVC_ERROR_OCTAVES;
+void html_octaves(struct cli_json *j, const uint64_t count[KVC_OCTAVES]) {
+    int first = 0, end = KVC_OCTAVES;
     while (first < end && !count[first]) first++;
     while (end > first && !count[end - 1]) end--;
-    cli_json_i64(j, "first", first - KVC_ERROR_OCTAVE_0);
+    cli_json_i64(j, "first", first - KVC_OCTAVE_0);
     cli_json_open(j, "count", '[');
     for (int i = first; i < end; i++) cli_json_u64(j, NULL, count[i]);
     cli_json_close(j);

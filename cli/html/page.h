@@ -5,7 +5,7 @@
 #define KVC_HTML_PAGE_H
 
 #include "cli/cli.h"
-#include "formats/compare/error_sums.h"
+#include "formats/api/kvc_inspect.h"
 
 /* Lines of the template; the last is followed by NULL. The Makefile makes it from share/page.html.
  */
@@ -30,11 +30,9 @@ int html_write(struct html_page *p, const char *path, struct kvc_error *e);
 /* Frees a page that is not written. */
 void html_abandon(struct html_page *p);
 
-/* Writes text of a file or of a user, also between the quotes of an attribute. &, <, >, " and ' are
- * escaped; characters that HTML does not allow or that a reader cannot see become \xNN, as
- * cli_print_safe() prints them. */
-void html_text(FILE *out, const char *text);
-/* Formats and writes text, of up to 4095 bytes, as html_text() does. */
+/* Formats and writes text of a file or of a user, of up to 4095 bytes, also between the quotes of
+ * an attribute. &, <, >, " and ' are escaped; characters that HTML does not allow or that a reader
+ * cannot see become \xNN, as cli_print_safe() prints them. */
 void html_say(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Writes the place of the pictures, which the script fills. */
 void html_pictures(FILE *out);
@@ -62,7 +60,7 @@ void html_number(struct cli_json *j, const char *key, double v);
 void html_matrix(struct cli_json *j, const double *value, uint64_t rows, uint64_t columns);
 /* Writes the keys "first" and "count" of a histogram: the numbers of values from 2^first on, up to
  * the last that is not 0. */
-void html_octaves(struct cli_json *j, const uint64_t count[KVC_ERROR_OCTAVES]);
+void html_octaves(struct cli_json *j, const uint64_t count[KVC_OCTAVES]);
 
 /* Tables. A column is of numbers or of text; narrow screens leave out a column that is `wide`. */
 enum html_column_kind { HTML_TEXT = 0, HTML_NUMBER = 1, HTML_WIDE = 2 };

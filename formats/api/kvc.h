@@ -29,8 +29,6 @@
 extern "C" {
 #endif
 
-#define KVC_API __attribute__((visibility("default")))
-
 /* --- version --- */
 
 #define KVC_VERSION_MAJOR 0

@@ -1,32 +1,76 @@
-/* kvc_compare.c: implements kvc_file_compare() and kvc_file_stats(). The work is done in
- * formats/compare. */
-#include "formats/api/kvc.h"
+/* kvc_compare.c: begins comparisons, and implements kvc_file_compare() and kvc_file_stats(). The
+ * work is done in formats/compare. */
+#include "formats/api/kvc_inspect.h"
+
 #include "codecs/memory.h"
 #include "formats/api/kvc_file.h"
 #include "formats/api/sized.h"
+#include "formats/cache/layers.h"
 #include "formats/cache/view.h"
-#include "formats/compare/attend.h"
+#include "formats/compare/comparing.h"
 #include "formats/compare/meta_differ.h"
 #include "formats/compare/stats.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_find_pairs(struct kvc_pairs *p, const struct kvc_compare_how *how,
-                              struct kvc_error *e) {
-    const int some = how->first || how->end;
-    const uint64_t end = how->end ? how->end : (uint64_t)INT64_MAX + 1;
-    if (how->first >= end || end > (uint64_t)INT64_MAX + 1)
-        return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
-    p->first = some ? (int64_t)how->first : INT64_MIN;
-    p->last = (int64_t)(end - 1);
-    p->keep = how->layers;
-    p->n_keep = how->n_layers;
-    if (kvc_pairs_find(p, e)) return -1;
-    if (kvc_pairs_reach(p) == KVC_PAIRS_SOME) return 0;
-    return kvc_fail(e, KVC_ERR_USAGE, "neither cache has any of these %s",
-                    kvc_pairs_reach(p) == KVC_PAIRS_NO_LAYERS ? "layers" : "positions");
+int kvc_file_borrow_layers(struct kvc_file *f, const struct kvc_file *from, struct kvc_error *e) {
+    return kvc_layers_borrow(f->opened.cache, from->cache, e);
 }
+
+/* Reads a selection and what else a caller wants. */
+static int take_how(struct kvc_comparing *c, const struct kvc_compare_how *how,
+                    struct kvc_error *e) {
+    const uint64_t most = (uint64_t)INT64_MAX + 1,
+                   end = how->end && how->end < most ? how->end : most;
+    if (how->first >= end) return kvc_fail(e, KVC_ERR_USAGE, "the range of positions is empty");
+    if (how->meta < 0 || how->meta > 2)
+        return kvc_fail(e, KVC_ERR_USAGE, "meta = %d is none of 0, 1, 2", how->meta);
+    c->pairs.first = how->first || how->end ? (int64_t)how->first : INT64_MIN;
+    c->pairs.last = (int64_t)(end - 1);
+    c->pairs.keep = how->layers;
+    c->pairs.n_keep = how->n_layers;
+    c->every = how->meta == 2;
+    c->options.exact = !(how->abs > 0 || how->rel > 0);
+    c->options.abs = how->abs;
+    c->options.rel = how->rel;
+    if (!how->attention || !how->queries) return 0;
+    c->queries = how->queries->cache;
+    if (kvc_cache_has_queries(c->queries)) return 0;
+    return kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES, "%s has no queries",
+                         how->queries->name);
+}
+
+struct kvc_comparing *kvc_comparing_new(const struct kvc_file *a, const struct kvc_file *b,
+                                        const struct kvc_compare_how *how,
+                                        const struct kvc_compare_detail *detail,
+                                        struct kvc_error *e) {
+    struct kvc_compare_how h;
+    struct kvc_compare_detail d;
+    if (kvc_sized_take(&h, sizeof h, how, "kvc_compare_how", e) ||
+        kvc_sized_take(&d, sizeof d, detail, "kvc_compare_detail", e))
+        return NULL;
+    struct kvc_comparing *c = calloc(1, sizeof *c);
+    if (!c) {
+        kvc_fail_memory(e, "a comparison");
+        return NULL;
+    }
+    c->pairs.cache[0] = a->cache;
+    c->pairs.cache[1] = b->cache;
+    c->options.name[0] = a->name;
+    c->options.name[1] = b->name;
+    c->options.report = d.value;
+    c->options.state = d.state;
+    c->groups = (struct kvc_groups){
+        .by = d.by, .worst = d.worst, .all = d.all, .give = d.group, .state = d.state};
+    if (!take_how(c, &h, e) && !kvc_comparing_begin(c, e) &&
+        (!h.attention || kvc_comparing_queries(c, e)))
+        return c;
+    kvc_comparing_free(c);
+    return NULL;
+}
+
+/* --- the sums --- */
 
 /* Adds the rows that only one cache has. */
 static void count_rows(const struct kvc_pairs *p, struct kvc_comparison *r) {
@@ -39,58 +83,6 @@ static void count_rows(const struct kvc_pairs *p, struct kvc_comparison *r) {
                                    1;
             if (pair->part[s] && !pair->part[!s]) r->rows_only[s] += pair->part[s]->cells.n;
         }
-}
-
-static int compare_pair(const struct kvc_align *a, const struct kvc_tensor_pair *pair,
-                        const struct kvc_compare_options *o, struct kvc_difference *total,
-                        struct kvc_comparison *r, struct kvc_error *e) {
-    struct kvc_difference all, *head;
-    if (!pair->heads) r->lone++;
-    if (!pair->heads || !pair->parts->rows.rows) return 0;
-    if (!(head = kvc_pairs_compare(a->cache, pair, o, &all, e))) return -1;
-    free(head);
-    r->tensors++;
-    r->values += all.values;
-    r->differ += all.differ;
-    r->unequal += all.differ != 0;
-    if (all.differ) kvc_difference_add(total, &all);
-    return 0;
-}
-
-/* --- attention --- */
-
-static const struct kvc_cache *queries_of(const struct kvc_align *a,
-                                          const struct kvc_compare_how *how, struct kvc_error *e) {
-    if (how->queries) {
-        if (kvc_cache_has_queries(how->queries->cache)) return how->queries->cache;
-        kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES, "%s has no queries",
-                      how->queries->name);
-        return NULL;
-    }
-    for (int s = 0; s < 2; s++)
-        if (kvc_cache_has_queries(a->cache[s])) return a->cache[s];
-    kvc_fail_need(e, KVC_ERR_UNSUPPORTED, KVC_NEED_QUERIES, "neither cache has queries");
-    return NULL;
-}
-
-static int attend(const struct kvc_pairs *p, const struct kvc_align *a,
-                  const struct kvc_compare_how *how, struct kvc_comparison *r,
-                  struct kvc_error *e) {
-    struct kvc_attended x = {.pairs = p,
-                             .cache = {a->cache[0], a->cache[1]},
-                             .name = {a->name[0], a->name[1]},
-                             .queries = queries_of(a, how, e)};
-    if (!x.queries) return -1;
-    const int status = kvc_attend(&x, e);
-    if (!status) {
-        r->queries = x.all.queries;
-        r->logit_rms = kvc_attention_logit_rms(&x.all);
-        r->kl = kvc_attention_kl(&x.all);
-        r->output_median = kvc_attention_output(&x.all, 0.5);
-        r->output_p99 = kvc_attention_output(&x.all, 0.99);
-    }
-    kvc_attended_free(&x);
-    return status;
 }
 
 /* --- metadata --- */
@@ -123,13 +115,9 @@ static void meta_differs(void *state, const struct kvc_meta_entry *a,
     free(text[1]);
 }
 
-static int compare_meta(const struct kvc_file *a, const struct kvc_file *b,
-                        const struct kvc_compare_how *how, struct kvc_comparison *r,
-                        struct kvc_error *e) {
+static int compare_meta(const struct kvc_cache *const cache[2], const struct kvc_compare_how *how,
+                        struct kvc_comparison *r, struct kvc_error *e) {
     struct meta m = {.how = how};
-    const struct kvc_cache *const cache[2] = {a->cache, b->cache};
-    if (how->meta < 0 || how->meta > 2)
-        return kvc_fail(e, KVC_ERR_USAGE, "meta = %d is none of 0, 1, 2", how->meta);
     const int exact = !(how->abs > 0 || how->rel > 0);
     if (how->meta)
         kvc_meta_differ(cache,
@@ -141,27 +129,46 @@ static int compare_meta(const struct kvc_file *a, const struct kvc_file *b,
     return m.out_of_memory ? kvc_fail_memory(e, "metadata") : 0;
 }
 
-/* --- the whole --- */
+static int add_tensor(struct kvc_comparing *c, const struct kvc_compared *t,
+                      struct kvc_difference *total, struct kvc_comparison *r, struct kvc_error *e) {
+    struct kvc_difference all, *head;
+    if (!t->heads) r->lone++;
+    if (!t->heads || !t->rows) return 0;
+    if (!(head = kvc_comparing_tensor(c, t, &all, NULL, e))) return -1;
+    free(head);
+    r->tensors++;
+    r->values += all.values;
+    r->differ += all.differ;
+    r->unequal += all.differ != 0;
+    if (all.differ) kvc_difference_add(total, &all);
+    return 0;
+}
 
-static int compare(struct kvc_pairs *p, struct kvc_align *a, const struct kvc_compare_how *how,
+static int add_attention(struct kvc_comparing *c, struct kvc_comparison *r, struct kvc_error *e) {
+    struct kvc_attention_measures m;
+    if (kvc_comparing_attention(c, e)) return -1;
+    kvc_comparing_attended_all(c, &m);
+    r->queries = m.queries;
+    r->logit_rms = m.logit_rms;
+    r->kl = m.kl;
+    r->output_median = m.output_median;
+    r->output_p99 = m.output_p99;
+    return 0;
+}
+
+static int compare(struct kvc_comparing *c, const struct kvc_compare_how *how,
                    struct kvc_comparison *r, struct kvc_error *e) {
-    const struct kvc_compare_options o = {.exact = !(how->abs > 0 || how->rel > 0),
-                                          .abs = how->abs,
-                                          .rel = how->rel,
-                                          .name = {a->name[0], a->name[1]}};
     struct kvc_difference total = {0};
-    if (compare_find_pairs(p, how, e)) return -1;
-    count_rows(p, r);
-    a->sample[0] = kvc_pairs_sample(p, KVC_ROLE_K);
-    a->sample[1] = kvc_pairs_sample(p, KVC_ROLE_V);
-    if (kvc_align_caches(a, e)) return -1;
-    for (size_t i = 0; i < p->n_tensors; i++)
-        if (compare_pair(a, &p->tensor[i], &o, &total, r, e)) return -1;
+    if (compare_meta(c->pairs.cache, how, r, e)) return -1;
+    count_rows(&c->pairs, r);
+    if (kvc_comparing_align(c, NULL, NULL, e)) return -1;
+    for (size_t i = 0; i < c->pairs.n_tensors; i++)
+        if (add_tensor(c, kvc_comparing_pair(c, i), &total, r, e)) return -1;
     r->max_abs = total.max_abs;
     r->rms = total.rms;
     r->frobenius = total.frobenius;
     r->cosine = r->unequal ? total.cosine : 1;
-    if (how->attention && attend(p, a, how, r, e)) return -1;
+    if (how->attention && add_attention(c, r, e)) return -1;
     return r->meta_differ || r->tokens_differ || r->lone || r->rows_only[0] || r->rows_only[1] ||
            r->differ;
 }
@@ -180,11 +187,9 @@ int kvc_file_compare(const struct kvc_file *a, const struct kvc_file *b,
     if (kvc_sized_take(&o, sizeof o, how, "kvc_compare_how", e)) return -1;
     if (kvc_sized_give(result, &r, sizeof r, "kvc_comparison", e)) return -1;
     if (!o.first && !o.end) r.tokens_differ = tokens_differ(a->cache, b->cache);
-    struct kvc_pairs pairs = {.cache = {a->cache, b->cache}};
-    struct kvc_align align = {.cache = {a->cache, b->cache}, .name = {a->name, b->name}};
-    const int status = compare_meta(a, b, &o, &r, e) ? -1 : compare(&pairs, &align, &o, &r, e);
-    kvc_align_free(&align);
-    kvc_pairs_free(&pairs);
+    struct kvc_comparing *c = kvc_comparing_new(a, b, &o, NULL, e);
+    const int status = c ? compare(c, &o, &r, e) : -1;
+    kvc_comparing_free(c);
     if (status >= 0) kvc_sized_give(result, &r, sizeof r, "kvc_comparison", e);
     return status;
 }

@@ -1,7 +1,9 @@
 /* kvc_error.h: the numbers of libkvc's errors, which stay the same in all versions. Included by
- * kvc.h, which has the functions. */
+ * kvc.h, which has the functions. And the mark of what is exported. */
 #ifndef KVC_ERROR_NUMBERS_H
 #define KVC_ERROR_NUMBERS_H
+
+#define KVC_API __attribute__((visibility("default")))
 
 /* What kind of error it is. */
 enum kvc_code {
@@ -58,7 +60,9 @@ enum kvc_need {
     KVC_NEED_SCALES = 21, /* scales of values of 8 bits (facts scale.k, scale.v) */
     /* the file beside which this one is kept, which is no cache itself */
     KVC_NEED_MAIN_FILE = 22,
-    KVC_NEED_EXACT = 23 /* a recipe that loses nothing: one was asked for (exact) */
+    KVC_NEED_EXACT = 23,    /* a recipe that loses nothing: one was asked for (exact) */
+    KVC_NEED_LAYERS = 24,   /* other layers: a selection reaches none */
+    KVC_NEED_POSITIONS = 25 /* other positions, likewise */
 };
 
 #endif

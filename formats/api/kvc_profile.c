@@ -1,7 +1,9 @@
-/* kvc_profile.c: implements the part of kvc.h on profiles and their learning. */
+/* kvc_profile.c: implements the parts of kvc.h and kvc_inspect.h on profiles, their learning, and
+ * what a weights file tells. */
 #include "formats/api/callback.h"
 #include "formats/api/kvc.h"
 #include "formats/api/kvc_file.h"
+#include "formats/api/kvc_inspect.h"
 #include "formats/api/sized.h"
 #include "formats/file/given.h"
 #include "formats/model/predictor.h"
@@ -9,6 +11,7 @@
 #include "formats/model/profile_fit.h"
 #include "formats/model/profile_folders.h"
 #include "formats/model/profile_learn.h"
+#include "formats/model/token_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +71,66 @@ int kvc_shared_profile_kept(const struct kvc_profile *p, const char *path, char 
     if (!found && size && *kvc_profile_path(p))
         kvc_profile_keep_command(kvc_profile_sha256(p), kvc_profile_path(p), command, size);
     return found != NULL;
+}
+
+/* --- what is in a profile --- */
+
+const char *kvc_shared_profile_text(const struct kvc_profile *p, const char *key) {
+    return kvc_profile_text(p, key);
+}
+
+uint32_t kvc_shared_profile_layers(const struct kvc_profile *p, uint64_t *bytes) {
+    size_t size;
+    kvc_profile_bytes(p, &size);
+    *bytes = size;
+    return kvc_profile_layers(p);
+}
+
+/* --- weights files --- */
+
+struct kvc_model *kvc_shared_model_look(const char *path, struct kvc_error *e) {
+    struct kvc_model *m = malloc(sizeof *m);
+    if (m && !kvc_model_read(path, 0, m, e)) return m;
+    if (!m) kvc_fail_memory(e, "a model");
+    free(m);
+    return NULL;
+}
+
+int kvc_shared_model_describe(const struct kvc_model *m, struct kvc_model_info *info) {
+    const struct kvc_model_info own = {
+        .format = kvc_model_kind_name(m->kind),
+        .name = m->name,
+        .architecture = m->arch,
+        .layers = m->layers,
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .head_dim_v = m->head_dim_v,
+        .window = m->window,
+        .pairing = m->pairing == KVC_PAIRING_UNKNOWN ? NULL : kvc_pairing_name(m->pairing),
+        .rope_type = m->rope_type,
+        .rope_theta = m->rope_theta,
+        .rope_factor = m->rope_factor,
+        .rope_dim = m->rope_dim,
+        .rope_original = m->rope_original,
+        .tokenizer = m->has_tokenizer ? m->tokenizer : NULL,
+        .fingerprint = m->sampled,
+    };
+    return kvc_sized_give(info, &own, sizeof own, "kvc_model_info", NULL);
+}
+
+int kvc_shared_texts_open(const char *model, struct kvc_token_texts **texts, struct kvc_error *e) {
+    if (!kvc_token_texts_read(model, texts, e)) return 0;
+    kvc_given_no_weights(model, e);
+    return -1;
+}
+
+void kvc_shared_texts_close(struct kvc_token_texts *t) {
+    kvc_token_texts_free(t);
+}
+
+int kvc_shared_text(const struct kvc_token_texts *t, int64_t id, char *text, size_t size) {
+    return kvc_token_text(t, id, text, size);
 }
 
 /* --- learning --- */

@@ -1,6 +1,6 @@
 /* attention.h: how far the results of attention over two caches are apart, for given queries. Not
  * for the difference of their values (compare.h) and not for printing
- * (cli/diff/diff_print_attention.c). */
+ * (kvc-diff). */
 #ifndef KVC_ATTENTION_H
 #define KVC_ATTENTION_H
 
@@ -33,21 +33,11 @@ struct kvc_attention {
 int kvc_attention_compare(const struct kvc_attention_layer *layer, struct kvc_attention *out,
                           struct kvc_error *e);
 
-/* The probabilities of one query, over the n rows that it sees. */
-struct kvc_attention_weights {
-    uint64_t head;    /* query head */
-    int64_t position; /* of the query */
-    double kl;        /* KL(p of a || p of b), nats */
-    uint64_t n;       /* 0: no query sees a row */
-    int64_t *at;      /* positions of the rows, ascending; owned */
-    float *p[2];      /* of a and of b; owned */
-};
 /* Finds the query with the largest KL divergence of those that read a KV head, or with `last` of
  * those at the last position from which a row is seen; of equal ones the later query, the smaller
  * head. *out must be freed, after a failure too. Memory as kvc_attention_compare(). */
 int kvc_attention_find(const struct kvc_attention_layer *layer, uint64_t head, int last,
                        struct kvc_attention_weights *out, struct kvc_error *e);
-void kvc_attention_weights_free(struct kvc_attention_weights *w);
 
 /* Adds `part` to `total`, which is zeroed at first. */
 int kvc_attention_add(struct kvc_attention *total, const struct kvc_attention *part,

@@ -1,4 +1,4 @@
-/* compare.h: how far two caches are apart. Not for printing it (cli/diff/diff_print.c). */
+/* compare.h: how far two caches are apart. Not for printing it (cli/diff). */
 #ifndef KVC_COMPARE_H
 #define KVC_COMPARE_H
 
@@ -23,31 +23,6 @@ struct kvc_matching {
 int kvc_match_rows(const struct kvc_cells *a, const struct kvc_cells *b, int64_t first,
                    int64_t last, struct kvc_matching *m, struct kvc_error *e);
 void kvc_matching_free(struct kvc_matching *m);
-
-/* The difference of a head. A pair is finite when neither value is NaN or infinite; measures are
- * over finite pairs. */
-struct kvc_difference {
-    uint64_t values;     /* pairs compared */
-    uint64_t differ;     /* pairs that do not count as equal */
-    uint64_t nonfinite;  /* of these, pairs that are not finite */
-    double max_abs;      /* largest |a - b| */
-    double rms;          /* root mean square of a - b */
-    double frobenius;    /* ||a - b|| / ||a||; 0 when both are 0, infinite when only ||a|| is */
-    double cosine;       /* a.b / (||a|| ||b||); 1 when both norms are 0, 0 when one is */
-    int64_t at_position; /* of the first pair that differs; unset when differ is 0 */
-    uint64_t at_channel;
-    double at_a, at_b;
-    /* finite pairs in the sums below; 0 in tensors whose bytes are all equal */
-    uint64_t finite;
-    double aa, bb, ab, dd; /* sums of a^2, b^2, ab and (a - b)^2 */
-};
-/* Adds `part` to `total` (zeroed at first) and computes total's measures again. */
-void kvc_difference_add(struct kvc_difference *total, const struct kvc_difference *part);
-
-/* Called for each pair that differs, in order of rows, heads and channels. Returning non-zero ends
- * the reporting, not the comparison. */
-typedef int kvc_report_fn(void *state, int64_t position, uint64_t head, uint64_t channel, double a,
-                          double b);
 
 /* Where a comparison adds the errors of each channel and each row, beside those of heads; zeroed at
  * first. Tensors whose bytes are all equal add `values` alone. */

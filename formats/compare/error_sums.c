@@ -7,13 +7,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-void kvc_error_sum_add(struct kvc_error_sum *total, const struct kvc_error_sum *part) {
+static void add(struct kvc_error_sum *total, const struct kvc_error_sum *part) {
     total->dd += part->dd;
     total->aa += part->aa;
-}
-
-double kvc_error_relative(const struct kvc_error_sum *s) {
-    return s->aa > 0 ? sqrt(s->dd / s->aa) : s->dd > 0 ? (double)INFINITY : 0;
 }
 
 int kvc_error_sums_start(struct kvc_error_sums *s, uint64_t rows, uint64_t channels,
@@ -35,8 +31,8 @@ void kvc_error_sums_free(struct kvc_error_sums *s) {
 }
 
 unsigned kvc_error_octave(double error) {
-    const int octave = ilogb(error) + KVC_ERROR_OCTAVE_0;
-    return octave < 0 ? 0 : octave < KVC_ERROR_OCTAVES ? (unsigned)octave : KVC_ERROR_OCTAVES - 1;
+    const int octave = ilogb(error) + KVC_OCTAVE_0;
+    return octave < 0 ? 0 : octave < KVC_OCTAVES ? (unsigned)octave : KVC_OCTAVES - 1;
 }
 
 void kvc_error_sums_values(struct kvc_error_sums *s, uint64_t row, uint64_t first, const float *a,
@@ -48,8 +44,8 @@ void kvc_error_sums_values(struct kvc_error_sums *s, uint64_t row, uint64_t firs
         }
         const double x = (double)a[i], apart = fabs(x - (double)b[i]);
         const struct kvc_error_sum one = {apart * apart, x * x};
-        kvc_error_sum_add(&s->row[row], &one);
-        kvc_error_sum_add(&s->channel[first + i], &one);
+        add(&s->row[row], &one);
+        add(&s->channel[first + i], &one);
         if (apart > 0) s->octave[kvc_error_octave(apart)]++;
         else s->zero++;
     }

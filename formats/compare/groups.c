@@ -7,24 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[] = {[KVC_GROUP_LAYER] = "layer",
-                                    [KVC_GROUP_HEAD] = "head",
-                                    [KVC_GROUP_POSITION] = "position",
-                                    [KVC_GROUP_CHANNEL] = "channel"};
-enum { NAMES = sizeof names / sizeof names[0], ROLES = KVC_ROLE_HIDDEN + 1 };
-
-int kvc_group_parse(const char *text, enum kvc_group_by *by) {
-    for (unsigned i = KVC_GROUP_LAYER; i < NAMES; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *by = (enum kvc_group_by)i;
-            return 0;
-        }
-    return -1;
-}
-
-const char *kvc_group_name(enum kvc_group_by by) {
-    return names[by];
-}
+enum { ROLES = KVC_ROLE_HIDDEN + 1 };
 
 /* --- order --- */
 
@@ -37,7 +20,7 @@ static int by_error(const void *a, const void *b) {
     const struct kvc_group *x = a, *y = b;
     if (x->error.frobenius > y->error.frobenius) return -1;
     if (x->error.frobenius < y->error.frobenius) return 1;
-    if (x->pair != y->pair) return x->pair < y->pair ? -1 : 1;
+    if (x->pair != y->pair) return x->pair->number < y->pair->number ? -1 : 1;
     const int heads = compare_numbers((int64_t)x->head, (int64_t)y->head);
     if (heads) return heads;
     const int positions = compare_numbers(x->position, y->position);
@@ -68,7 +51,7 @@ static int end_part(struct kvc_groups *g, struct kvc_error *e) {
     int status = 0;
     for (unsigned role = 0; role < ROLES; role++) {
         const struct kvc_matching *m = g->parts ? &g->parts->rows : NULL;
-        struct kvc_group group = {.pair = g->of[role]};
+        struct kvc_group group = {.pair = g->of[role] ? &g->of[role]->shown : NULL};
         uint64_t at = 0;
         for (uint64_t r = 0; g->row[role] && m && r < m->n_runs && !status; r++)
             for (uint64_t i = 0; i < m->run[r].n && !status; i++, at++) {
@@ -119,7 +102,7 @@ int kvc_groups_before(struct kvc_groups *g, const struct kvc_tensor_pair *pair,
 int kvc_groups_after(struct kvc_groups *g, const struct kvc_tensor_pair *pair,
                      const struct kvc_difference *head, const struct kvc_difference *sum,
                      struct kvc_error *e) {
-    struct kvc_group group = {.pair = pair, .error = *sum};
+    struct kvc_group group = {.pair = &pair->shown, .error = *sum};
     const struct kvc_shape *shape = &g->cache->tensor[pair->tensor[0]].shape;
     const uint64_t dim = shape->heads * shape->dim / pair->heads;
     if (g->by == KVC_GROUP_LAYER) return groups_take(g, &group, e);

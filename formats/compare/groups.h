@@ -5,25 +5,6 @@
 
 #include "formats/compare/pairs.h"
 
-enum kvc_group_by {
-    KVC_GROUP_NONE,
-    KVC_GROUP_LAYER,    /* part, layer, role */
-    KVC_GROUP_HEAD,     /* part, layer, role, head */
-    KVC_GROUP_POSITION, /* part, role, position: over layers and heads */
-    KVC_GROUP_CHANNEL   /* part, layer, role, head, channel: over positions */
-};
-
-struct kvc_group {
-    /* its part and role; its layer, unless the group is a position */
-    const struct kvc_tensor_pair *pair;
-    uint64_t head, channel; /* 0 unless the group is a head or a channel */
-    int64_t position;       /* 0 unless the group is a position */
-    struct kvc_difference error;
-};
-
-/* Gets each group. Returns 0, or -1 to stop. */
-typedef int kvc_group_fn(void *state, const struct kvc_group *g);
-
 /* The state of a summation. The caller sets the fields up to `state`; the rest is zeroed at first.
  * Memory: one tensor's channels; a part's rows for each role; 2 * worst groups. */
 struct kvc_groups {
@@ -43,14 +24,6 @@ struct kvc_groups {
     struct kvc_group *kept; /* the worst so far, and others */
     uint64_t n_kept;
 };
-
-/* The largest `worst`. */
-#define KVC_GROUPS_WORST (UINT64_C(1) << 16)
-
-/* Parses "layer", "head", "position" or "channel". 0, or -1. */
-int kvc_group_parse(const char *text, enum kvc_group_by *by);
-/* Returns the word that kvc_group_parse() takes. */
-const char *kvc_group_name(enum kvc_group_by by);
 
 /* Sets o->detail for comparing `pair`. Must be called for each pair before kvc_pairs_compare(), in
  * the order of the pairs. */

@@ -175,12 +175,36 @@ struct kvc_align_sample kvc_pairs_sample(const struct kvc_pairs *p, enum kvc_rol
     return (struct kvc_align_sample){.rows = NULL};
 }
 
+/* Describes a pair for users. */
+static struct kvc_compared shown(const struct kvc_pairs *p, const struct kvc_tensor_pair *t) {
+    const struct kvc_part *part = t->parts->part[0] ? t->parts->part[0] : t->parts->part[1];
+    struct kvc_compared x = {.number = (size_t)(t - p->tensor),
+                             .part = kvc_part_kind_name(part->kind),
+                             .stream = part->stream,
+                             .snapshot = part->snapshot,
+                             .parts = (size_t)(t->parts - p->part),
+                             .layer = t->layer,
+                             .role = kvc_role_name(t->role),
+                             .tensor = {t->tensor[0], t->tensor[1]},
+                             .heads = t->heads,
+                             .rows = t->parts->rows.rows};
+    for (int s = 0; s < 2; s++)
+        if (t->tensor[s] != KVC_NONE)
+            x.window[s] = p->cache[s]->layer[p->cache[s]->tensor[t->tensor[s]].layer].window;
+    if (!t->heads) return x;
+    const struct kvc_shape *shape = &p->cache[0]->tensor[t->tensor[0]].shape;
+    x.channels = shape->heads * shape->dim;
+    x.bytes = x.rows * kvc_row_bytes(shape);
+    return x;
+}
+
 int kvc_pairs_find(struct kvc_pairs *p, struct kvc_error *e) {
     uint32_t *pair_of[2];
     for (int s = 0; s < 2; s++) pair_of[s] = array_of(p->cache[s]->n_parts, sizeof *pair_of[s], e);
     int status = pair_of[0] && pair_of[1] ? 0 : -1;
     if (!status) status = match_parts(p, pair_of, e);
     if (!status) status = match_tensors(p, pair_of, e);
+    for (size_t i = 0; i < p->n_tensors; i++) p->tensor[i].shown = shown(p, &p->tensor[i]);
     for (int s = 0; s < 2; s++) free(pair_of[s]);
     return status;
 }

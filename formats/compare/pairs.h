@@ -19,6 +19,7 @@ struct kvc_tensor_pair {
     enum kvc_role role;
     uint32_t tensor[2]; /* KVC_NONE if a cache has no such tensor */
     uint64_t heads;     /* of the report of values; 0: values of these shapes cannot be compared */
+    struct kvc_compared shown; /* the same for users */
 };
 
 struct kvc_pairs {

@@ -14,7 +14,7 @@ struct kvc_value_sums {
     /* of each channel: the number of finite values; owned */
     uint64_t *finite;
     /* |value| by octaves as in error_sums.h; other: NaN and infinite */
-    uint64_t octave[KVC_ERROR_OCTAVES], zero, other;
+    uint64_t octave[KVC_OCTAVES], zero, other;
 };
 
 /* Reads whole blocks of a tensor: all of them if it has `most_rows` rows or fewer, else blocks of

@@ -377,10 +377,8 @@ static void error_sums(void **state) {
     assert_true(sums.row[1].dd == 1 && sums.row[1].aa == WIDTH - 1);
     assert_true(sums.channel[3].dd == 1.25 && sums.channel[3].aa == 2);
     assert_true(sums.channel[4500].dd == 4 && sums.channel[4].dd == 0 && sums.channel[4].aa == 1);
-    assert_true(kvc_error_relative(&sums.channel[3]) == sqrt(1.25 / 2));
-    for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++)
-        assert_int_equal(sums.octave[i],
-                         i + 1 >= KVC_ERROR_OCTAVE_0 && i <= KVC_ERROR_OCTAVE_0 + 1);
+    for (unsigned i = 0; i < KVC_OCTAVES; i++)
+        assert_int_equal(sums.octave[i], i + 1 >= KVC_OCTAVE_0 && i <= KVC_OCTAVE_0 + 1);
     assert_int_equal(sums.zero, 2 * WIDTH - 4);
     assert_int_equal(sums.nonfinite, 1);
     kvc_error_sums_free(&sums);
@@ -391,11 +389,8 @@ static void error_sums(void **state) {
     kvc_error_sums_values(&sums, 0, 0, &small[0], &small[1], 1);
     kvc_error_sums_values(&sums, 0, 0, &large[0], &large[1], 1);
     assert_int_equal(sums.octave[0], 1);
-    assert_int_equal(sums.octave[KVC_ERROR_OCTAVE_0 + 128], 1);
+    assert_int_equal(sums.octave[KVC_OCTAVE_0 + 128], 1);
     kvc_error_sums_free(&sums);
-
-    const struct kvc_error_sum none = {0, 0}, only_b = {1, 0};
-    assert_true(kvc_error_relative(&none) == 0 && isinf(kvc_error_relative(&only_b)));
 }
 
 /* --- sums by layer, head, position, channel --- */
@@ -490,17 +485,6 @@ static void groups(void **state) {
     assert_true(got.n == 2 && got.group[1].error.values == 16 && got.group[1].error.differ == 0);
 }
 
-static void group_words(void **state) {
-    enum kvc_group_by by = KVC_GROUP_NONE;
-    (void)state;
-    for (enum kvc_group_by i = KVC_GROUP_LAYER; i <= KVC_GROUP_CHANNEL; i++) {
-        assert_int_equal(kvc_group_parse(kvc_group_name(i), &by), 0);
-        assert_int_equal(by, i);
-    }
-    assert_int_equal(kvc_group_parse("", &by), -1);
-    assert_int_equal(kvc_group_parse("layers", &by), -1);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_caches),
@@ -520,7 +504,6 @@ int main(void) {
         cmocka_unit_test(shifted_cells),
         cmocka_unit_test(error_sums),
         cmocka_unit_test(groups),
-        cmocka_unit_test(group_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,14 +50,14 @@ static void kinds(void **state) {
             assert_true(fabs(kvc_value_sums_rms(&s, (uint64_t)d) - rms[d]) < 1e-12);
     assert_true(isnan(kvc_value_sums_rms(&s, 3)));
     uint64_t n = 0;
-    for (unsigned i = 0; i < KVC_ERROR_OCTAVES; i++) n += s.octave[i];
+    for (unsigned i = 0; i < KVC_OCTAVES; i++) n += s.octave[i];
     assert_int_equal(n, 3 * WIDTH - 5 - 3);
     assert_int_equal(s.octave[0], 1);
-    assert_int_equal(s.octave[KVC_ERROR_OCTAVE_0 - 1], 2); /* 0.5, 0.75 */
-    assert_int_equal(s.octave[KVC_ERROR_OCTAVE_0], 2);     /* 1, 1.5 */
-    assert_int_equal(s.octave[KVC_ERROR_OCTAVE_0 + 1], 3); /* -2, 2, 3 */
-    assert_int_equal(s.octave[KVC_ERROR_OCTAVE_0 + 2], 1);
-    assert_int_equal(s.octave[KVC_ERROR_OCTAVE_0 + 127], 1);
+    assert_int_equal(s.octave[KVC_OCTAVE_0 - 1], 2); /* 0.5, 0.75 */
+    assert_int_equal(s.octave[KVC_OCTAVE_0], 2);     /* 1, 1.5 */
+    assert_int_equal(s.octave[KVC_OCTAVE_0 + 1], 3); /* -2, 2, 3 */
+    assert_int_equal(s.octave[KVC_OCTAVE_0 + 2], 1);
+    assert_int_equal(s.octave[KVC_OCTAVE_0 + 127], 1);
     kvc_value_sums_free(&s);
 }
 
