@@ -289,7 +289,7 @@ static void open_both_ways(const char *path, unsigned *compared) {
 
 static void mapped_and_read(void **state) {
     (void)state;
-    static const char *const folders[] = {"samples", "tests/files", "tests/golden"};
+    static const char *const folders[] = {"samples", "tests/conformance/files", "tests/golden"};
     unsigned compared = 0;
     for (int i = 0; i < 3; i++) {
         DIR *d = opendir(folders[i]);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""make_files.py: makes the .kvc files beside it, and expected.txt. A second writer of the format, made from
-formats/container/FORMAT.md alone and without a line of kvc's own code, so that a shared misreading shows.
+"""make_files.py: makes the files of the conformance set (README.md), index.json and expected.txt. A second writer of the format,
+made from formats/container/FORMAT.md alone and without a line of kvc's own code, so that a shared misreading shows.
 
-    make_files.py [DIRECTORY]           writes the files
-    make_files.py --explain             prints what each file is
-    make_files.py --check [DIRECTORY]   finds files that no case explains, and another expected.txt
+    make_files.py             writes files that are not there yet, and the lists. A file that is there is never written again.
+    make_files.py --explain   prints what each file is
+    make_files.py --check     finds files that differ from their hash in index.json, that no case explains or that are missing, and
+                              lists that are not what it would write
 
 Standard library only; XXH3 and zstd come from the shared libraries that kvc uses as well.
 """
@@ -12,8 +13,10 @@ import copy
 import ctypes
 import ctypes.util
 import hashlib
+import json
 import math
 import pathlib
+import re
 import struct
 import sys
 from fractions import Fraction
@@ -25,6 +28,8 @@ libzstd = ctypes.CDLL(ctypes.util.find_library("zstd"))
 libzstd.ZSTD_compress.restype = libzstd.ZSTD_compressBound.restype = ctypes.c_size_t
 libzstd.ZSTD_compress.argtypes = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
 libzstd.ZSTD_compressBound.argtypes = ctypes.c_size_t,
+libzstd.ZSTD_decompress.restype = ctypes.c_size_t
+libzstd.ZSTD_decompress.argtypes = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t
 
 NONE = 0xFFFFFFFF
 META, TABLE, CELLS, TOKENS, SOURCE, SIDE, BLOCK, PROFILE, PAD, INDEX, SIGNATURE, SEALED = range(1, 13)
@@ -35,6 +40,7 @@ F32, F16, BF16, F8E4M3, F8E5M2, U8, I8 = range(7)
 Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL = range(16, 22)
 SIZES = {F32: (1, 4), F16: (1, 2), BF16: (1, 2), F8E4M3: (1, 1), F8E5M2: (1, 1), U8: (1, 1), I8: (1, 1),
          Q8_0: (32, 34), Q4_0: (32, 18), Q4_1: (32, 20), Q5_0: (32, 22), Q5_1: (32, 24), IQ4_NL: (32, 18)}
+ROLES = "K", "V", "latent", "R", "S", "queries", "hidden"
 MAGIC, MAGIC_END = b"\x89KVC\r\n\x1a\n", b"\x89KVCEND\n"
 
 
@@ -142,6 +148,7 @@ class Record:
     def __init__(self, kind, sections=(), subject=NONE, number=0, digest=0, flags=1, tail=b""):
         self.kind, self.sections, self.subject, self.number = kind, list(sections), subject, number
         self.digest, self.flags, self.tail = digest, flags, tail
+        self.rows_digest = digest  # whatever the record says
         self.patches = []      # (offset, bytes) before the check is computed
         self.late_patches = []  # after: the check is wrong then
 
@@ -171,6 +178,7 @@ class File:
         self.columns = None    # a function on the columns of the index, lists of bytes
         self.index_coder = 0
         self.footer = {}       # index, size, id, magic, seed
+        self.named, self.source = [], None  # layer and role of each tensor; the source file
 
     def of(self, kind, n=0):
         return [r for r in self.records if r.kind == kind][n]
@@ -354,7 +362,10 @@ class Cache:
             records.append(Record(SOURCE, [Section(S_EXTENTS, extents), Section(S_LITERALS, literals)]))
         for i, t in enumerate(self.tensors):
             records += [self.block_record(i, b) for b in range(len(self.part(t).blocks))]
-        return File(records)
+        f = File(records)
+        f.named = [(self.layers[t.layer][1], ROLES[t.role]) for t in self.tensors]
+        f.source = whole if self.literals else None
+        return f
 
 
 GROUPS = {F32: [1] * 4, F16: [1] * 2, BF16: [1] * 2, Q8_0: [1, 1, 32], Q4_0: [1, 1, 16], IQ4_NL: [1, 1, 16],
@@ -3302,18 +3313,97 @@ def cases():
 
 
 def expected(found):
-    """expected.txt: a line for each file, with the reader's answer for those that it refuses."""
-    return "".join(f"{name}.kvc {where} {words}".rstrip() + "\n" for name, where, words, _, _ in found)
+    """expected.txt: for each file that is refused, when kvc's own reader does, and words of its message."""
+    return "".join(f"{name}.kvc {where} {words}\n" for name, where, words, _, _ in found if where)
 
 
-def check(directory):
-    """Ends with a message where the folder has a file that no case makes and explains, or lacks one."""
-    found = cases()
-    stored, made = {x.name for x in directory.glob("*.kvc")}, {f"{name}.kvc" for name, *_ in found}
-    if stored != made:
-        sys.exit(f"tests/files: without an explanation, or missing: {' '.join(sorted(stored ^ made))}")
-    if (directory / "expected.txt").read_text() != expected(found):
-        sys.exit("tests/files/expected.txt is not what make_files.py writes")
+VERDICTS = {"good": "valid", "bad": "invalid", "unsupported": "unsupported"}
+
+
+def must_come_out(f):
+    """What a reader must find in a valid file."""
+    sums = [sum(r.rows_digest for r in f.records if r.kind == BLOCK and r.subject == i) % 2**64 for i in range(len(f.named))]
+    out = {"tensors": [[layer, role, f"{digest:016x}"] for (layer, role), digest in zip(f.named, sums, strict=True)]}
+    return out if f.source is None else {**out, "source": hashlib.sha256(f.source).hexdigest()}
+
+
+def golden_tensors(data):
+    """The tensors of a file that kvc wrote, whose digests tests/golden compares with its own list."""
+    at, table, digests = 32, b"", {}
+    while data[at] != INDEX:
+        kind, _, sections, units, subject, _, digest = struct.unpack_from("<BBHIIIQ", data, at)
+        if kind == TABLE:
+            _, coder, _, _, stored, size = struct.unpack_from("<BBBBIQ", data, at + 32)
+            table = data[at + 32 + 16 * sections:][:stored]
+            if coder:
+                out = ctypes.create_string_buffer(size)
+                assert libzstd.ZSTD_decompress(out, size, table, stored) == size
+                table = out.raw
+        if kind == BLOCK:
+            digests[subject] = (digests.get(subject, 0) + digest) % 2**64
+        at += 16 * units
+    parts, layers, tensors = struct.unpack_from("<3I", table)
+    index = [struct.unpack_from("<I", table, 28 + 24 * parts + 16 * i + 4)[0] for i in range(layers)]
+    out = []
+    for i in range(tensors):
+        layer, role = struct.unpack_from("<IB", table, 28 + 24 * parts + 16 * layers + 64 * i)
+        out.append([index[layer], ROLES[role], f"{digests[i]:016x}"])
+    return out
+
+
+def golden_files():
+    """Entries of the index for the files of tests/golden."""
+    text = (HERE.parent / "golden" / "golden.c").read_text()
+    recipes = dict(re.findall(r'\{"([a-z0-9_-]+)",\s*"([^"]+)",\s*[A-Z]+,\s*[01]\}', text))
+    for path in sorted((HERE.parent / "golden").glob("*.kvc")):
+        data, recipe = path.read_bytes(), recipes[path.stem.rpartition("-v")[0]]
+        yield {"file": f"../golden/{path.name}", "verdict": "valid", "about": f"What kvc wrote by the recipe {recipe}.", "rules": [],
+               "sha256": hashlib.sha256(data).hexdigest(), "tensors": golden_tensors(data)}
+
+
+def read_index():
+    path = HERE / "index.json"
+    return {x["file"]: x for x in json.loads(path.read_text())} if path.exists() else {}
+
+
+def make_index(found, make_missing=False):
+    """index.json as it should be. Hashes that it lists already stay."""
+    listed, entries, faults = read_index(), [], []
+    stored, made = {x.name for x in FILES.glob("*.kvc")}, {f"{name}.kvc" for name, *_ in found}
+    if stored - made:
+        faults.append(f"without an explanation: {' '.join(sorted(stored - made))}")
+    for name, _, _, sentence, make in found:
+        path, f = FILES / f"{name}.kvc", make()
+        entry = {"file": f"files/{path.name}", "verdict": VERDICTS[name.split("-")[0]], "about": sentence, "rules": []}
+        if make_missing and not path.exists() and entry["file"] not in listed:
+            path.write_bytes(f if isinstance(f, bytes) else f.bytes())
+        if not path.exists():
+            faults.append(f"missing: {path.name}")
+            continue
+        entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        entries.append({**entry, **(must_come_out(f) if entry["verdict"] == "valid" else {})})
+    entries += golden_files()
+    for x in entries:
+        if x["sha256"] != listed.get(x["file"], x)["sha256"]:
+            faults.append(f"not the file of that name that was made once: {x['file']}")
+    faults += [f"listed, and no longer made: {name}" for name in sorted(set(listed) - {x["file"] for x in entries})]
+    if faults:
+        sys.exit("tests/conformance: " + "\n".join(faults))
+    return "[\n" + ",\n".join(json.dumps(x, ensure_ascii=False) for x in entries) + "\n]\n"
+
+
+def lists(found, make_missing=False):
+    return {HERE / "index.json": make_index(found, make_missing), HERE / "expected.txt": expected(found)}
+
+
+HERE = pathlib.Path(__file__).resolve().parent
+FILES = HERE / "files"
+
+
+def check():
+    for path, text in lists(cases()).items():
+        if path.read_text() != text:
+            sys.exit(f"tests/conformance/{path.name} is not what make_files.py writes")
 
 
 def explain():
@@ -3321,23 +3411,10 @@ def explain():
         print(f"{name}.kvc: {sentence}" + (f" [{where}: {words}]" if where else ""))
 
 
-def write(directory):
-    found = cases()
-    for name, _, _, _, make in found:
-        data = make()
-        (directory / f"{name}.kvc").write_bytes(data if isinstance(data, bytes) else data.bytes())
-    (directory / "expected.txt").write_text(expected(found))
-
-
-def main(option="", *others):
-    here = pathlib.Path(__file__).parent
-    if option == "--explain":
-        explain()
-    elif option == "--check":
-        check(pathlib.Path(*others) if others else here)
-    else:
-        write(pathlib.Path(option) if option else here)
+def write():
+    for path, text in lists(cases(), True).items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {(): write, ("--explain",): explain, ("--check",): check}[tuple(sys.argv[1:])]()
