@@ -128,7 +128,8 @@ static void digests_are_compared(void **state) {
     struct kvc_error *e = kvc_error_new();
     for (int no_verify = 0; no_verify < 2; no_verify++) {
         const struct kvc_open_options options = {.size = sizeof options, .no_verify = no_verify};
-        struct kvc_file *f = kvc_file_open("tests/conformance/files/bad-block-row.kvc", &options, e);
+        struct kvc_file *f = kvc_file_open("tests/conformance/files/bad-block-row.kvc", &options,
+                                           e);
         struct memory back = {0}, packed = {0};
         uint8_t row[16], whole[1024];
         size_t size;
