@@ -261,7 +261,6 @@ class Section:
         if self.coder == 0:
             need(self.stored == self.size, f"section type {self.type}: stored and decoded size differ")
             return self.data
-        supported(self.coder == 1, f"section type {self.type}: unknown coder {self.coder}")
         if self.stage == 255:
             need(
                 self.size <= 65536 + 4096 * self.stored,
@@ -337,6 +336,8 @@ class Record:
         need(known == self.sections[: len(known)], f"{self.where}: a section behind those to skip")
         for s in self.sections[len(known) :]:
             need(s.stage != 255 or s.type not in CONTAINER_TYPES, f"{self.where}: a known section to skip")
+        for s in known:
+            supported(s.coder <= 1, f"{self.where}: section type {s.type}: unknown coder {s.coder}")
         self.sections = known
 
     def container_sections(self):
@@ -505,10 +506,11 @@ class Kvc:
 
     def _read_frame(self, data):
         need(len(data) >= 64 + 64, "shorter than the smallest .kvc")
-        magic, _, read, align, grid, _, self.needed, _, check = struct.unpack_from("<8sHHBBHIIQ", data)
+        magic, write, read, align, grid, _, self.needed, _, check = struct.unpack_from("<8sHHBBHIIQ", data)
         need(magic == MAGIC, "not a .kvc file")
         need(xxh3(data[:24]) == check, "header: checksum mismatch")
         supported(1 <= read <= VERSION, f"needs a reader of version {read}")
+        need(read <= write, f"header: write version {write} is below read version {read}")
         need(4 <= align <= 20, "header: alignment")
         supported(grid == 8, f"header: blocks of 2^{grid} positions")
         supported(self.needed == 0, f"header: needs unknown features {self.needed:08x}")
@@ -2052,6 +2054,7 @@ def read_meta(data):
                 name in KNOWN_KEYS or name.startswith("model.fingerprint."),
                 f"META: unknown critical key {name}",
             )
+        supported(1 <= kind <= 7, f"META: {name}: unknown type {kind}")
         if kind in META_TYPES:
             need(size == struct.calcsize("<" + META_TYPES[kind]), f"META: {name}: wrong size")
             need(kind != 1 or value in (b"\0", b"\1"), f"META: {name}: not a bool")
@@ -2065,7 +2068,7 @@ def read_meta(data):
         elif kind == 6:
             meta[name] = value
         else:
-            need(kind == 7 and size % 8 == 0, f"META: {name}: unknown type {kind} or ragged")
+            need(size % 8 == 0, f"META: {name}: ragged")
             meta[name] = list(struct.unpack(f"<{size // 8}Q", value))
     r.end()
     return meta
