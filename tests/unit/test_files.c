@@ -180,7 +180,7 @@ static int judge(const char *name, const struct expected *x, char *text, size_t 
 static void refused_files(void **state) {
     (void)state;
     static struct expected list[2048];
-    static char text[2048];
+    static char text[4096];
     const size_t n = read_expected(list, sizeof list / sizeof list[0]);
     unsigned failures = 0;
     for (size_t i = 0; i < n; i++) {
@@ -194,7 +194,7 @@ static void refused_files(void **state) {
 
 static void good_files(void **state) {
     (void)state;
-    static char text[2048];
+    static char text[4096];
     unsigned files = 0, failures = 0;
     DIR *dir = opendir(FOLDER "/files");
     assert_non_null(dir);
