@@ -326,10 +326,11 @@ check-layers-test:
 check-words:
 	@sh tests/check-words.sh
 
-## check-files: the files of the conformance set are those that were made once, and the lists of them are right
+## check-files: files of the conformance set are those that were made once, lists of them are right, every rule has a number and a test
 .PHONY: check-files
 check-files:
 	@"$(PYTHON)" tests/conformance/make_files.py --check
+	@"$(PYTHON)" tests/conformance/check_rules.py
 
 ## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
 .PHONY: analyze
