@@ -153,6 +153,8 @@ class Section:
 
 
 class Record:
+    gap = 0  # zero bytes that follow, which a sparse file does not store
+
     def __init__(self, kind, sections=(), subject=NONE, number=0, digest=0, flags=1, tail=b""):
         self.kind, self.sections, self.subject, self.number = kind, list(sections), subject, number
         self.digest, self.flags, self.tail = digest, flags, tail
@@ -188,6 +190,7 @@ class File:
         self.footer = {}       # index, size, id, magic, seed
         self.named, self.source = [], None  # layer and role of each tensor; the source file
         self.profile = None    # the bytes of a profile that lies beside
+        self.gaps = []         # where in bytes() a gap follows, and its size
 
     def of(self, kind, n=0):
         return [r for r in self.records if r.kind == kind][n]
@@ -198,22 +201,25 @@ class File:
         entries, content = [], hashlib.sha256(b"kvc content 1\n" + u32(self.grid, self.needed))
         for r in self.records:
             data = r.bytes()
-            entries.append([r.kind, len(data) // 16, 0 if r.subject == NONE else r.subject + 1, r.number,
+            entries.append([r.kind, (len(data) + r.gap) // 16, 0 if r.subject == NONE else r.subject + 1, r.number,
                             struct.unpack("<I", data[24:28])[0]])
             if r.flags & 1:
                 content.update(u32(r.kind, r.subject, r.number) + data[24:32])
             out += data
+            if r.gap:
+                self.gaps.append((len(out), r.gap))
         if self.index:
             entries = self.index(entries)
         columns = [[form(x[i]) for x in entries] for i, form in enumerate((u8, varint, varint, varint, u32))]
         columns = [[varint(len(entries))], *columns]
         if self.columns:
             columns = self.columns(columns)
-        at = len(out)
+        far = sum(n for _, n in self.gaps)
+        at = len(out) + far
         raw = b"".join(b"".join(column) for column in columns)
         index = Record(INDEX, [Section(S_INDEX, raw, coder=self.index_coder)]).bytes()
         out += index
-        footer = u64(self.footer.get("index", at), self.footer.get("size", len(out) + 64))
+        footer = u64(self.footer.get("index", at), self.footer.get("size", len(out) + far + 64))
         footer += self.footer.get("id", content.digest()) + self.footer.get("magic", MAGIC_END)
         seed = struct.unpack("<Q", index[24:32])[0]
         return out + footer + u64(xxh3(footer, self.footer.get("seed", seed)))
@@ -3569,6 +3575,35 @@ def must_come_out(f):
     if f.source is not None:
         out["source"] = hashlib.sha256(f.source).hexdigest()
     return out
+
+
+class ZeroBlock(Record):
+    """A BLOCK record of 256 rows of zeros, which are its gap."""
+    def __init__(self, row, number):
+        zeros = bytes(row)
+        super().__init__(BLOCK, [Section(RAW, b"", stage=0)], 0, number,
+                         sum(xxh3(zeros, 256 * number + i) for i in range(256)) % 2**64)
+        self.gap = 256 * row
+
+    def bytes(self):
+        head = u8(BLOCK, 1) + u16(1) + u32((48 + self.gap) // 16) + u32(0, self.number) + u64(self.digest)
+        entry = u8(RAW, 0, 0, 0) + u32(self.gap) + u64(self.gap)
+        return head + u64(xxh3(entry + bytes(self.gap), xxh3(head))) + entry
+
+
+def write_far(path):
+    """Writes a sparse file of more than 4 GiB, and returns its entry of the index: 65 blocks of 64 MiB of zeros."""
+    row, blocks = 1 << 18, 65
+    c = Cache([Part(list(range(256 * blocks)))], [(0, 0, 0, 0)], [Tensor(0, 0, U8, 1, row, rows=range(256 * blocks))], literals=False)
+    f = File([c.meta_record(), c.table_record(), c.cells_record(0), *(ZeroBlock(row, b) for b in range(blocks))])
+    f.named, out, at = [(0, "K")], f.bytes(), 0
+    with path.open("wb") as file:
+        for end, gap in f.gaps:
+            file.write(out[at:end])
+            file.seek(gap, 1)
+            at = end
+        file.write(out[at:])
+    return {"file": str(path), "verdict": "valid", "about": "More than 4 GiB of zeros.", **must_come_out(f)}
 
 
 def golden_tensors(data):
