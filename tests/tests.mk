@@ -145,11 +145,13 @@ $(CONFORMANCE): $B/tests/conformance/reader.o $B/libkvc.a
 	$(SAY) LD $@
 	$(LINK) $^ $(LIBS)
 
-## conformance: the conformance set (tests/conformance), read by libkvc and by the second reader; READER: by that program
+## conformance: the conformance set (tests/conformance), read by libkvc and by the second reader; READER: by that program; FAR=1: 4 GiB too
 READER ?=
+FAR ?=
 .PHONY: conformance
 conformance: $(if $(READER),,$(CONFORMANCE))
 	@"$(PYTHON)" tests/conformance/run.py $(or $(READER),$(CONFORMANCE))
+	@$(if $(FAR),"$(PYTHON)" tests/conformance/run.py --far $(or $(READER),$(CONFORMANCE)))
 	@$(if $(READER),,"$(PYTHON)" tests/conformance/run.py --second-reader)
 
 ## golden: compare decoders with the stored files and digests of tests/golden

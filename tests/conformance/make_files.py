@@ -1515,6 +1515,13 @@ def own_files():
         lambda: edited(lambda f: f.of(SOURCE).sections.pop(0) and f))
     bad("source-literals-stage", "LITERALS", "LITERALS claims a stage.")(
         lambda: edited(lambda f: setattr(f.of(SOURCE).sections[1], "stage", 0)))
+    @bad("literals-long", "LITERALS", "4 194 305 literal bytes in one chunk.")
+    def _():
+        f = small().file()
+        extents, literals = f.of(SOURCE).sections
+        extents.raw = varint(3) + varint(0) + varint((1 << 22) + 1) + b"\1\2"
+        literals.raw, literals.coder = bytes((1 << 22) + 1), 1
+        return f
     bad("literals-frame", "zstd", "The LITERALS section's zstd frame is broken.", "read")(
         lambda: edited(lambda f: f.of(SOURCE).sections[1].__dict__.update(coder=1, stored=b"broken")))
 

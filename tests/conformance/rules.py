@@ -10,13 +10,13 @@ RULES = {
     "F2": "unsupported-*-reserved* unsupported-record-flags bad-pad-byte bad-section-padding",
     "F3": """bad-align-* bad-*empty bad-magic bad-text-mode bad-cut-* bad-header-check bad-footer-* bad-order-* bad-two-* bad-no-* bad-missing-block
         bad-extra-block bad-cells-* bad-side-* bad-meta-* bad-table-* bad-layer-* bad-tensor-* bad-region-* bad-rotation-* bad-positions-*
-        bad-words-* bad-tokens-* bad-source-* bad-literals-frame bad-keys-* bad-parent-* bad-space-* good-keys* good-space* bad-write-version bad-same-* bad-block-*
+        bad-words-* bad-tokens-* bad-source-* bad-literals-* bad-keys-* bad-parent-* bad-space-* good-keys* good-space* bad-write-version bad-same-* bad-block-*
         good-small good-no-parts good-empty good-one-token good-tokens-* good-ragged-blocks good-full-block good-unordered
         good-negative-positions good-words good-streams good-kinds good-dtypes-* good-dims good-heads-first good-blocks-across-heads
         good-planes good-zstd-raw good-two-pipelines good-own-zstd good-index-zstd good-rotation good-write-version""",
     "F4": "bad-tensor-block",
     "F5": """bad-tensor-row bad-tensor-rows bad-cells-huge bad-cells-beyond-blocks bad-pipeline-long bad-pipelines bad-rotations bad-align-2m
-        bad-extents-member-long bad-region-size bad-bomb""",
+        bad-extents-member-long bad-literals-long bad-region-size bad-bomb""",
     "F6": "bad-trailing-byte bad-twice",
     "F7": "unsupported-read-version unsupported-version-0 good-write-version",
     "F8": "unsupported-grid",
