@@ -16,6 +16,7 @@ except (ImportError, OSError, AttributeError):
 
 class Stored:
     """A record as it stands in a file."""
+    gap = 0
 
     def __init__(self, data):
         self.data, self.kind, self.flags = data, data[0], data[1]
