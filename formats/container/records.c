@@ -149,12 +149,13 @@ static int skip_optional(const struct kvc_record *r, const struct kvc_section *l
                                             : "a section follows those that may be skipped");
         return kvc_record_section(e, j);
     }
-    for (unsigned j = 0; j < known; j++)
-        if (!kvc_coder_name(list[j].coder)) {
-            kvc_fail(e, KVC_ERR_UNSUPPORTED, "byte coder %u is unknown: use a newer kvc",
-                     list[j].coder);
-            return kvc_record_section(e, j);
-        }
+    for (unsigned j = 0; j < known; j++) {
+        if (kvc_coder_name(list[j].coder)) continue;
+        const char *name = kvc_section_name(list[j].type);
+        kvc_fail(e, KVC_ERR_UNSUPPORTED, "section %s: byte coder %u is unknown: use a newer kvc",
+                 name ? name : "of an unknown type", list[j].coder);
+        return kvc_record_section(e, j);
+    }
     *n = known;
     return 0;
 }
