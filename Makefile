@@ -134,8 +134,8 @@ $B/kernels/%_neondot.o: ISA = $(NEONDOT)
 $B/profiles-folder: FORCE
 	@mkdir -p $(@D) && { echo '$(DATADIR)/profiles' | cmp -s - $@ || echo '$(DATADIR)/profiles' >$@; }
 .PHONY: FORCE
-$B/cli/input_options.o: ISA := '-DKVC_PROFILES="$(DATADIR)/profiles"'
-$B/cli/input_options.o: $B/profiles-folder
+$B/formats/model/profile_folders.o: ISA := '-DKVC_PROFILES="$(DATADIR)/profiles"'
+$B/formats/model/profile_folders.o: $B/profiles-folder
 
 # The pages of --html come from one template, whose lines are strings of a C file. It is in the tools: nothing more is installed.
 # Empty lines and comments on lines of their own are left out. \? keeps the ?? of JavaScript from being a trigraph.

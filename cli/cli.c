@@ -104,8 +104,7 @@ const char *cli_error_text(const struct kvc_error *e, char *text, size_t size) {
         [KVC_NEED_PAIRING] = "give --pairing or --model",
         [KVC_NEED_MODEL] = "give --model",
         [KVC_NEED_WEIGHTS] = "give --weights=FILE",
-        [KVC_NEED_PROFILE] = "give it with --profile=FILE, put it beside the file, or name its "
-                             "folder in $KVC_PROFILE_PATH",
+        [KVC_NEED_PROFILE] = "--profile=FILE names it for one command",
         [KVC_NEED_QUERIES] = "give --queries=FILE",
         [KVC_NEED_FORMAT] = "use --to=FORMAT",
         [KVC_NEED_INPUT] = "use --from=FORMAT",
@@ -225,7 +224,7 @@ void cli_note(void *state, int number, const char *name, const char *text) {
 
 int cli_given_open(struct cli_input *in, struct kvc_open_options *o, struct kvc_error *e) {
     if (in->open.model && !in->model &&
-        !(in->model = kvc_shared_model_open(in->open.model, in->full_fingerprint, e)))
+        !(in->model = kvc_shared_model_open(in->open.model, !in->sampled_fingerprint, e)))
         return -1;
     if (in->open.weights && !in->weights &&
         !(in->weights = kvc_shared_weights_open(in->open.weights, e)))

@@ -64,7 +64,7 @@ struct cli_input {
     /* --model and --weights, which the first cli_given_open() opens */
     struct kvc_model *model;
     struct kvc_weights *weights;
-    int full_fingerprint; /* hash every byte of the weights, not samples */
+    int sampled_fingerprint; /* hash samples of the weights, not every byte */
     int quiet;            /* no notes from cli_open() */
 };
 /* Opens --model=FILE and --weights=FILE, once, and fills *o with the options of opening. */

@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef KVC_PROFILES
-#define KVC_PROFILES "/usr/local/share/kvc/profiles"
-#endif
-
 /* --- options of formats --- */
 
 enum { MAX_FORMAT_OPTIONS = 24, MAX_FORMATS = 32 };
@@ -230,9 +226,9 @@ const struct cli_option cli_input_options[] = {
     {"weights", 0, "FILE", "weights from which K and V are rebuilt (recipe project)",
      CLI_TEXT(struct cli_input, open.weights)},
     {"profile", 0, "FILE",
-     "the model's profile (kvc-profile(5)); for packing and unpacking, also searched beside a "
-     ".kvc, in $KVC_PROFILE_PATH "
-     "and in " KVC_PROFILES,
+     "the model's profile (kvc-profile(5)); for reading it is also searched by its hash, beside "
+     "the "
+     ".kvc and in the folders of profiles",
      CLI_TEXT(struct cli_input, open.profile)},
     {"kv-heads", 0, "N", "number of KV heads, if the file does not record it",
      CLI_NUMBER(struct cli_input, open.kv_heads, 1, UINT16_MAX), .wants = "a number of heads"},
@@ -275,21 +271,8 @@ const struct cli_option cli_selection_options[] = {
     {.name = NULL},
 };
 
-/* Returns the folders of $KVC_PROFILE_PATH and then that of installed profiles, joined by colons.
- * The text lives as long as the program. */
-static const char *profile_folders(void) {
-    static char *folders;
-    const char *variable = getenv("KVC_PROFILE_PATH");
-    if (!variable || !*variable) return KVC_PROFILES;
-    free(folders);
-    if (asprintf(&folders, "%s:%s", variable, KVC_PROFILES) >= 0) return folders;
-    folders = NULL;
-    return variable;
-}
-
 void cli_input_environment(struct cli_input *in) {
     const char *model = getenv("KVC_MODEL");
     if (model && *model) in->open.model = model;
-    in->open.profile_folders = profile_folders();
     in->open.set = in->settings.item;
 }

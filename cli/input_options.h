@@ -32,8 +32,8 @@ int cli_find_format(const char *name, struct kvc_format_info *f);
 /* Checks the options that follow a format's name and a colon, given to --OPTION. 0, or EXIT_TROUBLE
  * (message printed). */
 int cli_check_format(const char *option, const char *name, int writing);
-/* Takes $KVC_MODEL as --model=FILE, and as folders of profiles $KVC_PROFILE_PATH and the installed
- * one. Must be called before the options are taken, which replace them. */
+/* Takes $KVC_MODEL as --model=FILE. Must be called before the options are taken, which replace it.
+ */
 void cli_input_environment(struct cli_input *in);
 
 #endif

@@ -185,6 +185,7 @@ static int convert(struct cli_job *j, const char *path, int to_stdout, const str
     char *name = j->output || to_stdout ? NULL : output_name(j, path, in, e);
     const char *target = j->output ? j->output : name;
     int status = target || to_stdout ? 0 : -1;
+    j->target = target;
     const int to_folder = target && !j->test && !ends_in_tar(target) && j->is_folder &&
                           j->is_folder(j->state, in->f);
     if (target && j->skip_existing &&

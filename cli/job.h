@@ -43,7 +43,8 @@ struct cli_job {
                         struct kvc_error *e);
     /* Reports a finished input according to job->json and job->verbose. */
     void (*done)(void *state, const struct kvc_file *f);
-    uint64_t bytes; /* of the current output */
+    uint64_t bytes;     /* of the current output */
+    const char *target; /* its path; NULL: standard output */
 };
 
 /* Returns where a file came from. */

@@ -238,6 +238,7 @@ int main(int argc, char **argv) {
                "                                          what attention makes of the loss\n"};
     cli_start(argv, "kvc-diff");
     cli_input_environment(&s.input);
+    s.input.sampled_fingerprint = 1; /* nothing of the model is stored */
     if (cli_take_options(&line, argc, argv) || diff_settle(&s)) return EXIT_TROUBLE;
     char **path = argv + optind;
     if (check_paths(&s.diff, s.queries, argc - optind, path)) return EXIT_TROUBLE;

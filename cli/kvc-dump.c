@@ -302,6 +302,7 @@ int main(int argc, char **argv) {
                "  kvc-dump --json slot.bin | jq .files    for programs\n"};
     cli_start(argv, "kvc-dump");
     cli_input_environment(&s.input);
+    s.input.sampled_fingerprint = 1; /* nothing of the model is stored */
     if (cli_take_options(&line, argc, argv) || dump_settle(&s, &o)) return EXIT_TROUBLE;
     s.files.suffix[0] = ".kvc";
     if (cli_files_collect(&s.files, argc - optind, argv + optind)) return EXIT_TROUBLE;

@@ -14,9 +14,9 @@ static int pack_ends_in(const char *path, size_t n, const char *suffix) {
 /* 1 when the options ask for something that packing a container again gives. */
 static int packs_anew(const struct cli_pack *p) {
     const struct kvc_write_options *o = &p->how;
-    return cli_given("recipe") || o->align || o->no_tokens || p->token_ids_path || p->part.given ||
-           o->embed_profile || o->dequantize || o->target_kld > 0 || o->target_ratio > 0 ||
-           o->max_output_error > 0 || o->max_logit_error > 0;
+    return cli_given("recipe") || o->align || o->no_tokens || o->no_keys || p->token_ids_path ||
+           p->part.given || o->embed_profile || o->dequantize || o->target_kld > 0 ||
+           o->target_ratio > 0 || o->max_output_error > 0 || o->max_logit_error > 0;
 }
 
 /* FILE.kvc, or with another suffix; of compressed input without .gz, .xz or .zst, as unpacking
@@ -74,7 +74,11 @@ static int pack_file(void *state, const struct kvc_file *f, struct cli_output *o
     how.progress_state = &progress;
     how.put = cli_output_any_order(out);
     how.report = &p->done;
-    const int status = kvc_file_pack(part ? part : f, &how, cli_output_write, out, e);
+    pack_choose_profile(p, part ? part : f, &how);
+    const int status = how.embed_profile && !how.shared_profile
+                           ? cli_usage_error(e, "--embed-profile wants a --profile=FILE, as no "
+                                                "profile was chosen")
+                           : kvc_file_pack(part ? part : f, &how, cli_output_write, out, e);
     cli_progress_end(&progress);
     kvc_file_close(part);
     p->job.bytes = p->done.bytes;
@@ -155,7 +159,7 @@ static const struct cli_option coding[] = {
      .take = take_max_error},
     {"queries", 0, "FILE", "queries for recipes that ask attention, out of another cache file",
      CLI_TEXT(struct cli_pack, queries_path)},
-    {"embed-profile", 0, NULL, "carry the --profile inside, so that the .kvc stands alone",
+    {"embed-profile", 0, NULL, "carry the profile inside, so that the .kvc stands alone",
      CLI_FLAG(struct cli_pack, how.embed_profile)},
     {"force-profile", 0, NULL, "pack with a --profile that does not fit the cache's numbers",
      CLI_FLAG(struct cli_pack, how.force_profile)},
@@ -202,6 +206,8 @@ static const struct cli_option data[] = {
      "leave the token ids out, and with them the source file's own bytes, which hold them too; "
      "their prefix keys stay",
      CLI_FLAG(struct cli_pack, how.no_tokens)},
+    {"no-keys", 0, NULL, "leave out the prefix keys, by which a guess of the text is confirmed",
+     CLI_FLAG(struct cli_pack, how.no_keys)},
     {"token-ids", 0, "FILE",
      "the token ids of a cache that holds none: a file of numbers, JSON of an engine, or another "
      "cache",
@@ -211,8 +217,8 @@ static const struct cli_option data[] = {
      "still ask them "
      "(default yes)",
      CLI_CHOICE(struct cli_pack, how.no_companions, "yes|no")},
-    {"fingerprint", 0, "HOW", "hash the --model file: sampled (default) or full",
-     CLI_CHOICE(struct cli_pack, job.input.full_fingerprint, "sampled|full")},
+    {"fingerprint", 0, "HOW", "hash the --model file: full (default) or sampled",
+     CLI_CHOICE(struct cli_pack, job.input.sampled_fingerprint, "full|sampled")},
     {.name = NULL},
 };
 
@@ -257,6 +263,15 @@ static int open_queries(struct cli_pack *p, struct kvc_error *e) {
     if (has_queries(p->queries)) return 0;
     return kvc_error_set(e, KVC_ERR_UNSUPPORTED, KVC_NEED_NOTHING, "%s has no queries",
                          job_source(p->queries).name);
+}
+
+void pack_choose_profile(struct cli_pack *p, const struct kvc_file *f,
+                         struct kvc_write_options *how) {
+    if (how->shared_profile || p->no_profile || p->joined.append) return;
+    kvc_shared_profile_close(p->chosen);
+    p->chosen = how->shared_profile = kvc_shared_profile_choose(f, how);
+    p->profile = (struct kvc_profile_info){.size = sizeof p->profile};
+    if (p->chosen) kvc_shared_profile_describe(p->chosen, &p->profile);
 }
 
 static int open_profile(struct cli_pack *p, struct kvc_error *e) {
@@ -367,6 +382,7 @@ static int pack_all(struct cli_pack *p) {
     free(p->token_ids);
     free(p->part.layers);
     kvc_shared_profile_close(p->how.shared_profile);
+    kvc_shared_profile_close(p->chosen);
     kvc_error_free(e);
     return status;
 }
@@ -449,14 +465,15 @@ int main(int argc, char **argv) {
     if (cli_take_options(&line, argc, argv) || cli_exclusive("target-kld target-ratio max-error"))
         return EXIT_TROUBLE;
     if (take_environment(p)) return EXIT_TROUBLE;
+    p->no_profile = p->job.input.open.profile && strcmp(p->job.input.open.profile, "none") == 0;
+    if (p->no_profile) p->job.input.open.profile = NULL;
     p->how.no_verify = p->job.input.open.no_verify;
     p->job.joins = cli_given("join") || p->joined.append;
     p->job.files.others = 1;
     if (job_collect(&p->job, argc - optind, argv + optind)) return EXIT_TROUBLE;
     if (job_check(&p->job) || pack_check_join(p) || check_stdin(p)) return EXIT_TROUBLE;
-    if ((p->how.embed_profile || p->how.force_profile) && !p->job.input.open.profile)
-        return cli_usage("--%s-profile wants a --profile=FILE",
-                         p->how.force_profile ? "force" : "embed");
+    if (p->how.force_profile && !p->job.input.open.profile)
+        return cli_usage("--force-profile wants a --profile=FILE");
     if (p->job.remove && check_remove()) return EXIT_TROUBLE;
     if (!p->job.input.quiet) p->how.note = say_note;
     if (p->how.no_companions && rebuilds(p))

@@ -12,7 +12,9 @@ struct cli_pack {
     const char *recipe_text;  /* as it was typed, or $KVC_RECIPE */
     const char *queries_path; /* NULL: none */
     struct kvc_file *queries;
-    struct kvc_profile_info profile; /* of how.shared_profile */
+    int no_profile;                  /* --profile=none */
+    struct kvc_profile *chosen;      /* for the current file; NULL: --profile, or none */
+    struct kvc_profile_info profile; /* of how.shared_profile, or of `chosen` */
     struct cli_selection part;
     const char *token_ids_path; /* NULL: none are given */
     int32_t *token_ids;
@@ -31,6 +33,7 @@ struct cli_pack {
     struct kvc_write_report done; /* of the current file */
     double start;                 /* of its packing */
     int hinted;                   /* that --model adds a fingerprint */
+    int hinted_profile;           /* what a profile would give, or how it stays to be had */
 };
 
 /* Checks the options beside --join. 0, or EXIT_TROUBLE (message printed). */
@@ -42,6 +45,11 @@ void pack_join_close(struct cli_pack *p);
 /* Packs a file by each preset to nowhere, and prints ratio and error (--curve). Returns an exit
  * status. */
 int pack_curve(struct cli_pack *p, const char *path, struct kvc_error *e);
+
+/* Chooses a profile for a file, by the options and the recipe in *how, where none is named, and
+ * gives it to *how. */
+void pack_choose_profile(struct cli_pack *p, const struct kvc_file *f,
+                         struct kvc_write_options *how);
 
 /* Returns bytes of rows divided by bytes of the output. */
 double pack_ratio(const struct kvc_write_report *r);

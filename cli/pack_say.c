@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 double pack_ratio(const struct kvc_write_report *r) {
     return r->bytes ? (double)r->row_bytes / (double)r->bytes : 0;
@@ -28,7 +29,7 @@ static void say_no_kld(const struct cli_pack *p, const char *name) {
     const struct kvc_write_report *r = &p->done;
     const int good = r->fit && strcmp(r->fit, "good") == 0,
               unknown = !r->fit || strcmp(r->fit, "unknown") == 0;
-    if (p->how.shared_profile && !good && strcmp(p->profile.metric, "fisher") == 0)
+    if ((p->how.shared_profile || p->chosen) && !good && strcmp(p->profile.metric, "fisher") == 0)
         cli_warn("%s: no KLD is predicted, as %s", name,
                  unknown ? "whether the profile fits could not be measured"
                          : "the profile does not fit the cache well");
@@ -84,6 +85,41 @@ static void say_lossy(const struct cli_pack *p, const char *name) {
     if (p->done.lossless) return;
     cli_warn("%s: lossy: recipe %s, %.1f times smaller%s", name, p->recipe_text,
              pack_ratio(&p->done), profile);
+}
+
+/* --- profiles --- */
+
+/* With -v: the profile that was chosen. */
+static void say_chosen(const struct cli_pack *p, const char *name) {
+    if (!p->chosen || !p->done.fit || !p->job.verbose) return;
+    cli_warn("%s: profile %s (%s), which fits; --profile=none packs without", name, p->profile.path,
+             *p->profile.model ? p->profile.model : "of a model without a name");
+}
+
+/* With -v, once a run: how the profile that readers need stays to be had. */
+static void say_keep(struct cli_pack *p, const char *name) {
+    const struct kvc_profile *profile = p->chosen ? p->chosen : p->how.shared_profile;
+    char command[1536];
+    if (!p->done.needs_profile || !p->job.verbose || p->job.test || p->hinted_profile ||
+        kvc_shared_profile_kept(profile, p->job.target, command, sizeof command))
+        return;
+    p->hinted_profile = 1;
+    if (*command) cli_warn("%s: readers find the profile after: %s", name, command);
+    else cli_warn("%s: readers find the profile only by --profile=%s", name, p->profile.path);
+}
+
+/* On a terminal and with -v, once a run: what a profile would give to the transform codec. Figures:
+ * kvc-profile(5). */
+static void say_without(struct cli_pack *p, const char *name) {
+    const int told = p->how.shared_profile || p->chosen || p->no_profile || p->joined.append;
+    if (told || !(p->done.step > 0) || p->hinted_profile || p->job.input.quiet ||
+        !(p->job.verbose || isatty(STDERR_FILENO)))
+        return;
+    p->hinted_profile = 1;
+    cli_warn("%s: packed without a profile of the model, with which files are two to four times "
+             "smaller: make_profile.py, or kvc-pack --learn-profile=MODEL.kvcp FILE...; "
+             "kvc-profile(5)",
+             name);
 }
 
 /* --- other lines --- */
@@ -187,6 +223,9 @@ void pack_say_done(void *state, const struct kvc_file *f) {
     if (p->job.json) report(p, f, &source, seconds);
     say_missing(p, &source);
     say_lossy(p, source.name);
+    say_chosen(p, source.name);
+    say_keep(p, source.name);
+    say_without(p, source.name);
     if (!p->job.verbose) return;
     cli_size_text(r->row_bytes, from);
     cli_size_text(r->bytes, to);

@@ -34,7 +34,7 @@ static struct range find_range(const struct kvc_file *f) {
     for (uint32_t i = 0; !kvc_file_tensor(f, i, &t); i++) {
         const int is_companion = strcmp(t.part, "companion") == 0;
         r.companions |= is_companion;
-        if ((strcmp(t.part, "live") != 0 && strcmp(t.part, "sliding") != 0) || !t.rows) continue;
+        if ((strcmp(t.part, "live") != 0 && strcmp(t.part, "window") != 0) || !t.rows) continue;
         const int64_t begin = kvc_file_position(f, i, 0),
                       last = kvc_file_position(f, i, t.rows - 1);
         if (begin < r.first) r.first = begin;

@@ -24,6 +24,7 @@ int kvc_is_float(enum kvc_dtype dtype) {
 }
 
 void kvc_to_floats(float *dst, const uint8_t *src, size_t n, enum kvc_dtype dtype) {
+    if (!n) return; /* there may be no memory */
     if (dtype == KVC_F16) kvc_kernels_get()->f16_to_f32(dst, src, n);
     else if (dtype == KVC_BF16) kvc_kernels_get()->bf16_to_f32(dst, src, n);
     else if ((const uint8_t *)dst != src) memcpy(dst, src, n * sizeof *dst);
@@ -40,9 +41,10 @@ static void hold_finite(uint8_t *halves, size_t n) {
 
 void kvc_from_floats(uint8_t *dst, const float *src, size_t n, enum kvc_dtype dtype) {
     const struct kvc_kernels *k = kvc_kernels_get();
+    if (!n) return;
     if (dtype == KVC_F16) {
-        float low = 0, high = 0;
-        if (n) k->range(src, n, &low, &high);
+        float low, high;
+        k->range(src, n, &low, &high);
         k->f32_to_f16(dst, src, n);
         if (!(low > -0x1p15f && high < 0x1p15f)) hold_finite(dst, n);
         return;

@@ -19,11 +19,11 @@ deb:
 	@$(MAKE) --no-print-directory dist
 	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) sh packaging/make-deb.sh $(DIST_TAR) $(VERSION) build/deb
 
-## sbom: build/kvc-VERSION.cdx.json, the libraries that this build is linked with
+## sbom: build/kvc-VERSION.cdx.json, the libraries that this build is linked with, or loads
 .PHONY: sbom
 sbom:
 	@mkdir -p build
-	@packaging/sbom.py $(VERSION) $(DEPS) $(STORE_DEPS) >build/$(DIST).cdx.json
+	@packaging/sbom.py $(VERSION) $(DEPS) libarchive sqlite3 $(if $(HAVE_redis),hiredis libssl) $(if $(HAVE_s3),libcurl expat) >build/$(DIST).cdx.json
 	@echo build/$(DIST).cdx.json
 
 ## rpm-spec: build/kvc.spec, for rpmbuild with build/kvc-VERSION.tar.xz

@@ -79,16 +79,18 @@ for file in bash-completion/completions/kvc-pack zsh/site-functions/_kvc-pack fi
 done
 cmp share/kvc.magic "$data/kvc.magic"
 cmp share/kvc.xml "$root/usr/share/mime/packages/kvc.xml"
-# The tools search profiles where they were installed.
-$make -s kvc-unpack DATADIR="$data"
+# The library searches profiles where they were installed.
+unset KVC_PROFILE_PATH
+export XDG_DATA_HOME="$root/absent"
+$make -s all DATADIR="$data"
 ./kvc-unpack -c "$root/packed.kvc" >/dev/null || { echo "kvc-unpack does not find the installed profile" >&2; exit 1; }
 KVC_PROFILE_PATH=$root/absent ./kvc-unpack -c "$root/packed.kvc" >/dev/null || exit 1
-$make -s kvc-unpack DATADIR="$root/absent"
+$make -s all DATADIR="$root/absent"
 if ./kvc-unpack -c "$root/packed.kvc" >/dev/null 2>&1; then
     echo "kvc-unpack finds a profile that is not installed" >&2
     exit 1
 fi
-$make -s kvc-unpack
+$make -s all
 rm "$root/packed.kvc"
 
 # The Python package as distributions install it, with the installed libraries.

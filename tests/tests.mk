@@ -328,11 +328,13 @@ check-layers-test:
 check-words:
 	@sh tests/check-words.sh
 
-## check-files: files of the conformance set are those that were made once, lists of them are right, every rule has a number and a test
+## check-files: files of the conformance set are those that were made once, lists of them are right, every rule has a number and a test,
+## and KEYS.md has the numbers of its examples
 .PHONY: check-files
 check-files:
 	@"$(PYTHON)" tests/conformance/make_files.py --check
 	@"$(PYTHON)" tests/conformance/check_rules.py
+	@PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" tests/conformance/keys_examples.py --check
 
 ## analyze: clang-tidy, gcc -fanalyzer and shellcheck, those that are installed; ANALYZE=all: checks with false findings too
 .PHONY: analyze
@@ -365,7 +367,7 @@ check-memory: libkvc.so.$(VERSION)
 .PHONY: check-python
 check-python: libkvc.so.$(VERSION) $(STORE_SO) $(FAKE_CUDA)
 	@KVC_LIBRARY="$(CURDIR)/libkvc.so.$(VERSION)" KVC_STORE_LIBRARY="$(CURDIR)/$(STORE_SO)" CC="$(CC)" \
-	  KVC_FAKE_CUDA="$(CURDIR)/$(FAKE_CUDA)" \
+	  KVC_FAKE_CUDA="$(CURDIR)/$(FAKE_CUDA)" KVC_PROFILE_PATH=none \
 	  PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" python/tests/run.py
 
 FRESH ?= bookworm

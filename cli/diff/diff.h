@@ -69,8 +69,8 @@ struct diff_comparison {
 
 /* Columns of TSV. */
 #define DIFF_TSV_COUNTS "differ\tvalues\tnonfinite\tmax_abs\trms\tfrobenius\tcosine"
-#define DIFF_TSV_HEAD                                                      \
-    "#head\tpart\tstream\tcheckpoint\tlayer\trole\thead\t" DIFF_TSV_COUNTS \
+#define DIFF_TSV_HEAD                                                    \
+    "#head\tpart\tstream\tsnapshot\tlayer\trole\thead\t" DIFF_TSV_COUNTS \
     "\tfirst_position\tfirst_channel\tfirst_a\tfirst_b"
 enum diff_headed {
     DIFF_HEADED_FACT = 1,
@@ -136,7 +136,7 @@ kvc_group_fn diff_print_group;
 
 /* Prints a heading of TSV once. */
 void diff_tsv_heading(struct diff_comparison *d, enum diff_headed which, const char *heading);
-/* Print columns of TSV: part, stream and checkpoint; numbers of values, and measures; the row of a
+/* Print columns of TSV: part, stream and snapshot; numbers of values, and measures; the row of a
  * head. */
 void diff_tsv_part(const struct kvc_tensor_pair *t);
 void diff_tsv_counts(const struct kvc_difference *x);
@@ -147,12 +147,12 @@ int diff_note_layer(struct diff_comparison *d, const struct kvc_tensor_pair *pai
                     const struct kvc_difference *all, struct kvc_error *e);
 void diff_draw_layers(const struct diff_comparison *d);
 
-/* Writes "checkpoint 1", "live stream 2". */
+/* Writes "snapshot 1", "live stream 2". */
 void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size);
-/* Returns the part of A, or that of B if A has none: kind, stream and checkpoint are equal in both.
+/* Returns the part of A, or that of B if A has none: kind, stream and snapshot are equal in both.
  */
 const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts);
-/* Writes "checkpoint 1 layers 0-29 K" for tensors of one part and role. */
+/* Writes "snapshot 1 layers 0-29 K" for tensors of one part and role. */
 void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last,
                        char *text, size_t size);
 

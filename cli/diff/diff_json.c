@@ -19,8 +19,8 @@ void diff_json_part(struct cli_json *j, const struct kvc_tensor_pair *t) {
     const struct kvc_part *part = diff_part_of(t->parts);
     cli_json_text(j, "part", kvc_part_kind_name(part->kind));
     cli_json_u64(j, "stream", part->stream);
-    if (part->kind == KVC_PART_CHECKPOINT) cli_json_u64(j, "checkpoint", part->checkpoint);
-    else cli_json_text(j, "checkpoint", NULL);
+    if (part->kind == KVC_PART_SNAPSHOT) cli_json_u64(j, "snapshot", part->snapshot);
+    else cli_json_text(j, "snapshot", NULL);
 }
 
 void diff_json_tensor(struct cli_json *j, const struct kvc_tensor_pair *t) {

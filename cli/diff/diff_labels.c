@@ -15,11 +15,11 @@ const struct kvc_part *diff_part_of(const struct kvc_part_pair *parts) {
 
 void diff_part_label(const struct kvc_part_pair *parts, char *text, size_t size) {
     const struct kvc_part *part = diff_part_of(parts);
-    char checkpoint[16] = "", stream[24] = "";
-    if (part->kind == KVC_PART_CHECKPOINT)
-        snprintf(checkpoint, sizeof checkpoint, " %" PRIu32, part->checkpoint);
+    char snapshot[16] = "", stream[24] = "";
+    if (part->kind == KVC_PART_SNAPSHOT)
+        snprintf(snapshot, sizeof snapshot, " %" PRIu32, part->snapshot);
     if (part->stream) snprintf(stream, sizeof stream, " stream %" PRIu32, part->stream);
-    snprintf(text, size, "%s%s%s", kvc_part_kind_name(part->kind), checkpoint, stream);
+    snprintf(text, size, "%s%s%s", kvc_part_kind_name(part->kind), snapshot, stream);
 }
 
 void diff_layers_label(const struct kvc_tensor_pair *first, const struct kvc_tensor_pair *last,

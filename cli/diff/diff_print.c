@@ -69,10 +69,10 @@ void diff_fact_presence(struct diff_comparison *d, const char *where, const char
 
 void diff_tsv_part(const struct kvc_tensor_pair *t) {
     const struct kvc_part *part = diff_part_of(t->parts);
-    char checkpoint[16] = "-";
-    if (part->kind == KVC_PART_CHECKPOINT)
-        snprintf(checkpoint, sizeof checkpoint, "%" PRIu32, part->checkpoint);
-    printf("%s\t%" PRIu32 "\t%s", kvc_part_kind_name(part->kind), part->stream, checkpoint);
+    char snapshot[16] = "-";
+    if (part->kind == KVC_PART_SNAPSHOT)
+        snprintf(snapshot, sizeof snapshot, "%" PRIu32, part->snapshot);
+    printf("%s\t%" PRIu32 "\t%s", kvc_part_kind_name(part->kind), part->stream, snapshot);
 }
 
 /* Prints the columns of a TSV row that name the tensor. */
@@ -117,7 +117,7 @@ int diff_report_value(void *state, int64_t position, uint64_t head, uint64_t cha
     if (d->style == DIFF_TSV) {
         diff_tsv_heading(
             d, DIFF_HEADED_VALUE,
-            "#value\tpart\tstream\tcheckpoint\tlayer\trole\tposition\thead\tchannel\ta\tb");
+            "#value\tpart\tstream\tsnapshot\tlayer\trole\tposition\thead\tchannel\ta\tb");
         tsv_tensor(d->now, "value");
         printf("%" PRId64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\t%s\n", position, head, channel, text[0],
                text[1]);

@@ -50,12 +50,12 @@ static void json_group(struct diff_comparison *d, const struct kvc_group *g) {
 
 static void tsv_group(struct diff_comparison *d, const struct kvc_group *g) {
     static const char *const headings[] = {
-        [KVC_GROUP_LAYER] = "#layer\tpart\tstream\tcheckpoint\tlayer\trole\t" DIFF_TSV_COUNTS,
+        [KVC_GROUP_LAYER] = "#layer\tpart\tstream\tsnapshot\tlayer\trole\t" DIFF_TSV_COUNTS,
         [KVC_GROUP_HEAD] = DIFF_TSV_HEAD,
         [KVC_GROUP_POSITION] =
-            "#position\tpart\tstream\tcheckpoint\trole\tposition\t" DIFF_TSV_COUNTS,
+            "#position\tpart\tstream\tsnapshot\trole\tposition\t" DIFF_TSV_COUNTS,
         [KVC_GROUP_CHANNEL] =
-            "#channel\tpart\tstream\tcheckpoint\tlayer\trole\thead\tchannel\t" DIFF_TSV_COUNTS,
+            "#channel\tpart\tstream\tsnapshot\tlayer\trole\thead\tchannel\t" DIFF_TSV_COUNTS,
     };
     const enum kvc_group_by by = d->groups.by;
     diff_tsv_heading(d, DIFF_HEADED_GROUPS, headings[by]);

@@ -78,19 +78,19 @@ static void gather_layers(struct dump_facts *x) {
                 gather_tensor(x, &x->part[layer->part], &c->tensor[layer->tensor[j]]);
         }
         x->part[layer->part].layers++;
-        if (layer->kind == KVC_LAYER_SLIDING) {
-            x->has_sliding = 1;
+        if (layer->kind == KVC_LAYER_WINDOW) {
+            x->has_window = 1;
             x->window_known |= layer->window != 0;
         }
-        /* Skips further streams and checkpoints, which have the same layers. */
-        x->layers += layer->kind != KVC_LAYER_COMPANION && part->kind != KVC_PART_CHECKPOINT &&
+        /* Skips further streams and snapshots, which have the same layers. */
+        x->layers += layer->kind != KVC_LAYER_COMPANION && part->kind != KVC_PART_SNAPSHOT &&
                      part->stream == stream[part->kind];
     }
     for (uint32_t p = 0; p < c->n_parts; p++) {
         const struct kvc_part *part = &c->part[p];
-        int is_new = !p || part[-1].kind != KVC_PART_CHECKPOINT ||
-                     part[-1].checkpoint != part->checkpoint;
-        x->checkpoints += part->kind == KVC_PART_CHECKPOINT && is_new;
+        int is_new = !p || part[-1].kind != KVC_PART_SNAPSHOT ||
+                     part[-1].snapshot != part->snapshot;
+        x->snapshots += part->kind == KVC_PART_SNAPSHOT && is_new;
     }
 }
 
@@ -151,7 +151,7 @@ static void gather_unknown(struct dump_facts *x) {
     missing(x, x->v.n && absent(x, KVC_KEY_HADAMARD_V), "Hadamard rotation of V", NULL);
     missing(x, kvc_cache_is_scaled(x->c) && !scales_known(x->c), "scales of values of 8 bits",
             "--scale=K:S,V:S");
-    missing(x, x->has_sliding && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window",
+    missing(x, x->has_window && !x->window_known && absent(x, KVC_KEY_WINDOW), "sliding window",
             model);
     missing(x, !x->c->tokens, "token ids", NULL);
 }
@@ -386,7 +386,7 @@ static void part_row(struct dump_out *o, const struct dump_facts *x, uint32_t p)
     dump_u64(o, p);
     dump_text(o, kvc_part_kind_name(part->kind));
     dump_u64(o, part->stream);
-    if (part->kind == KVC_PART_CHECKPOINT) dump_u64(o, part->checkpoint);
+    if (part->kind == KVC_PART_SNAPSHOT) dump_u64(o, part->snapshot);
     else dump_none(o);
     dump_u64(o, cells->n);
     for (unsigned i = 0; i < 2; i++) {
@@ -405,9 +405,9 @@ static void part_row(struct dump_out *o, const struct dump_facts *x, uint32_t p)
 
 static void print_parts(struct dump_out *o, const struct dump_facts *x) {
     static const struct dump_column columns[] = {
-        {"part", 0},    {"kind", 0},        {"stream", 0},        {"checkpoint", 0}, {"cells", 0},
-        {"pos_min", 0}, {"pos_max", 0},     {"pos_ascending", 0}, {"layers", 0},     {"k_dtype", 0},
-        {"v_dtype", 0}, {"k_row_bytes", 0}, {"v_row_bytes", 0},   {"bytes", 0},      {NULL, 0}};
+        {"part", 0},    {"kind", 0},        {"stream", 0},        {"snapshot", 0}, {"cells", 0},
+        {"pos_min", 0}, {"pos_max", 0},     {"pos_ascending", 0}, {"layers", 0},   {"k_dtype", 0},
+        {"v_dtype", 0}, {"k_row_bytes", 0}, {"v_row_bytes", 0},   {"bytes", 0},    {NULL, 0}};
     dump_table(o, "parts", "part", columns);
     for (uint32_t p = 0; p < x->c->n_parts; p++) part_row(o, x, p);
     dump_table_end(o);
@@ -438,7 +438,7 @@ int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
     shared_key(o, "head_dim", &x.k_dim, x.heads_known);
     shared_key(o, "head_dim_v", &x.v_dim, x.heads_known);
     print_parts(o, &x);
-    dump_key_u64(o, "checkpoints", x.checkpoints);
+    dump_key_u64(o, "snapshots", x.snapshots);
     print_tokens(o, x.c);
     print_prefix(o, &x);
     meta_text(o, "token_form", x.meta, KVC_KEY_LLAMA_TOKEN_FORM);
@@ -447,7 +447,9 @@ int dump_facts(struct dump_out *o, const struct kvc_opened *f, struct dump_optio
     print_scales(o, x.c);
     meta_u64(o, "sliding_window", x.meta, KVC_KEY_WINDOW);
     meta_u64(o, "page_size", x.meta, KVC_KEY_PAGE_SIZE);
-    meta_text(o, "shard", x.meta, KVC_KEY_SHARD);
+    meta_u64(o, "shard_rank", x.meta, KVC_KEY_SHARD_RANK);
+    meta_u64(o, "shard_ranks", x.meta, KVC_KEY_SHARD_RANKS);
+    meta_hex(o, "shard_set", x.meta, KVC_KEY_SHARD_SET);
     meta_text(o, "recipe", x.meta, KVC_KEY_RECIPE);
     meta_text(o, "values_recipe", x.meta, KVC_KEY_VALUES_RECIPE);
     const int status = print_profile(o, &x, e);

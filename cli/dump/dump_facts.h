@@ -36,9 +36,9 @@ struct dump_facts {
     struct dump_shared heads, k_dim, v_dim;
     struct dump_dtypes k, v, others;
     uint32_t layers; /* layers that have K, V, latents or states */
-    uint64_t checkpoints;
+    uint64_t snapshots;
     uint64_t tensor_bytes;
-    int has_k, has_sliding, window_known;
+    int has_k, has_window, window_known;
     struct dump_part_facts *part;
     unsigned n_unknown;
     struct dump_unknown unknown[12];

@@ -262,15 +262,15 @@ static void print_storage(struct dump_out *o, const struct dump_facts *x, struct
     cli_size_text(x->tensor_bytes, size);
     say(l, ", tensors %s", size);
     if (x->is_container) say(l, ", ratio %.3f", dump_ratio(x));
-    if (x->checkpoints)
-        say(l, ", %" PRIu64 " checkpoint%s", x->checkpoints, x->checkpoints == 1 ? "" : "s");
+    if (x->snapshots)
+        say(l, ", %" PRIu64 " snapshot%s", x->snapshots, x->snapshots == 1 ? "" : "s");
     end(o, l, "size");
 }
 
 /* This table is narrower than that of TSV. */
 static void print_parts(struct dump_out *o, const struct dump_facts *x) {
     static const struct dump_column columns[] = {{"part", 4},   {"kind", -10}, {"stream", 6},
-                                                 {"ckpt", 4},   {"cells", 7},  {"positions", -14},
+                                                 {"snap", 4},   {"cells", 7},  {"positions", -14},
                                                  {"layers", 6}, {"K", -8},     {"V", -8},
                                                  {"bytes", 11}, {NULL, 0}};
     uint32_t n = x->c->n_parts < SHOWN_PARTS ? x->c->n_parts : SHOWN_PARTS;
@@ -283,7 +283,7 @@ static void print_parts(struct dump_out *o, const struct dump_facts *x) {
         dump_u64(o, p);
         dump_text(o, kvc_part_kind_name(part->kind));
         dump_u64(o, part->stream);
-        if (part->kind == KVC_PART_CHECKPOINT) dump_u64(o, part->checkpoint);
+        if (part->kind == KVC_PART_SNAPSHOT) dump_u64(o, part->snapshot);
         else dump_none(o);
         dump_u64(o, cells->n);
         if (dump_positions_text(cells, text, sizeof text) && !dump_is_ascending(cells))

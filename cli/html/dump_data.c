@@ -58,7 +58,7 @@ static int list(struct values *x, struct kvc_error *e) {
                 if (t == KVC_NONE || x->c->tensor[t].role != role || !x->c->tensor[t].shape.tokens)
                     continue;
                 /* earlier states of the same layers */
-                if (kvc_tensor_part(x->c, t)->kind == KVC_PART_CHECKPOINT) continue;
+                if (kvc_tensor_part(x->c, t)->kind == KVC_PART_SNAPSHOT) continue;
                 const double channels = (double)x->c->tensor[t].shape.heads *
                                         (double)x->c->tensor[t].shape.dim;
                 if (channels > MAX_CHANNELS || x->n - x->begin[role] == MAX_TENSORS) {
@@ -177,9 +177,8 @@ static void explain(FILE *out, const struct values *x) {
     html_say(out,
              "Values are as the file has them: K after RoPE if the file has it so, and rotated if "
              "it is rotated.%s%s",
-             x->parts
-                 ? " Layers are in the order of the parts of the file; checkpoints are left out."
-                 : "",
+             x->parts ? " Layers are in the order of the parts of the file; snapshots are left out."
+                      : "",
              x->left_out ? " Not all tensors are shown: there are more than 512 of a kind, or rows "
                            "are wider than 16384 values."
                          : "");

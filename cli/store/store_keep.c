@@ -120,7 +120,9 @@ static int check_chosen_name(const struct verifying *v, const struct kvc_object 
 /* Checks an object by itself: that it is whole, and that its own tokens give its name. */
 static int check_chunk(const struct verifying *v, const struct kvc_object *o, const void *data,
                        size_t size, struct kvc_error *e) {
-    const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
+    const struct kvc_open_options open = {.size = sizeof open,
+                                          .format = "kvc",
+                                          .profile_folders = ""}; /* no rows are read */
     if (kvc_chunk_signature(v->t->s, o, data, &size, e)) return -1;
     struct kvc_file *f = kvc_file_open_memory(data, size, &open, e);
     if (!f) return -1;

@@ -74,7 +74,7 @@ enum kvc_note {
     KVC_NOTE_OTHER_TEXT = 14,   /* the queries are those of other tokens */
     KVC_NOTE_LOST = 20,         /* unpacking: the format does not hold all of the cache */
     KVC_NOTE_CASTS = 21,        /* values are written in another type */
-    KVC_NOTE_CHECKPOINTS = 22,  /* checkpoints are not written */
+    KVC_NOTE_SNAPSHOTS = 22,    /* snapshots are not written */
     KVC_NOTE_NO_POSITIONS = 23, /* only names of files tell the order of blocks */
     KVC_NOTE_HEADS_UNKNOWN = 24,   /* a row is written as one head */
     KVC_NOTE_ROTATION_KEPT = 25,   /* K or V may be rotated, and are written as they are */
@@ -117,9 +117,9 @@ struct kvc_open_options {
     const char *weights;
     /* path of the profile that a .kvc was packed with; NULL: it is looked for by its hash */
     const char *profile;
-    /* Where it is looked for if it is not beside the .kvc: folders, separated by colons; NULL:
-     * nowhere else. The library does not read the environment for it; the tools pass
-     * $KVC_PROFILE_PATH here. */
+    /* Where it is looked for if it is not beside the .kvc: folders, separated by colons; "":
+     * nowhere else. NULL: the folders of $KVC_PROFILE_PATH, the user's and the installed one
+     * (kvc-profile(5)). */
     const char *profile_folders;
     /* open a .kvc that may be damaged anywhere, and look for all damage (kvc_file_survey) */
     int damaged;
@@ -178,7 +178,7 @@ struct kvc_part_options {
                 * left */
 };
 /* Returns a handle of some tokens or layers of f, which must stay open. Nothing is copied. Refuses
- * positions that a sliding-window, recurrent or checkpoint part does not have. Such a handle can be
+ * positions that a window, state or snapshot part does not have. Such a handle can be
  * packed, and unpacked into a format that is named. A selection from a multiple of 256 on keeps its
  * prefix keys, and gets a parent (prefix.parent), where those of f are known from position 0 or its
  * parent on. */
@@ -188,7 +188,7 @@ KVC_API struct kvc_file *kvc_file_select(const struct kvc_file *f,
  * are consecutive blocks of one text, in order; positions must follow each other, or else all count
  * from 0 and the order of the files gives them. how "heads": the files hold the KV heads of the
  * tensor-parallel ranks 0, 1, ... for the same tokens. Refuses files of different layers, types,
- * shapes or facts, several streams, recurrent states and checkpoints. Token ids are left out unless
+ * shapes or facts, several streams, recurrent states and snapshots. Token ids are left out unless
  * all files have them; queries and hidden states unless those of the files match. Nothing is
  * copied. Such a handle can be packed, and unpacked into a format that is named. */
 KVC_API struct kvc_file *kvc_file_join(const struct kvc_file *const *files, size_t n,
@@ -257,11 +257,11 @@ KVC_API const char *kvc_file_member(const struct kvc_file *f, uint32_t i, uint64
 /* One tensor: K or V of a layer, or a companion. */
 struct kvc_tensor_info {
     size_t size;       /* of this struct; set by the caller */
-    const char *part;  /* "live", "sliding", "recurrent", "checkpoint", "companion" */
+    const char *part;  /* "live", "window", "state", "snapshot", "companion" */
     const char *role;  /* "K", "V", "latent", "R", "S", "queries", "hidden" */
     const char *dtype; /* "bf16", "q8_0", ... */
     uint32_t layer;
-    uint32_t stream, checkpoint;
+    uint32_t stream, snapshot;
     uint64_t rows, heads, dim; /* one row per cell: heads x dim values */
     uint64_t row_bytes;        /* bytes of a canonical row: head-major, dim contiguous */
 };
@@ -361,11 +361,14 @@ KVC_API int kvc_file_damage(const struct kvc_file *f, uint64_t i, struct kvc_dam
 
 /* Writes the identity of the model of a weights file (GGUF, safetensors or a folder of them) as
  * text of at most 128 bytes with its NUL: what prefix keys (kvc.5) are chained over, the same for
- * all programs that ask kvc. */
+ * all programs that ask kvc. Reads every byte of the weights, with all cores. The hash of a large
+ * file is remembered in $XDG_CACHE_HOME/kvc/weights or ~/.cache/kvc/weights until the file changes.
+ */
 KVC_API int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e);
 
-/* Open a weights file once for many files: for its facts, which are compared by a fingerprint of
- * samples, or with `full` of every byte; for its values. */
+/* Open a weights file once for many files: for its facts, with a fingerprint of samples, and
+ * with `full` of every byte, as kvc_model_identity(); for its values. A path in kvc_open_options is
+ * opened with `full`. */
 KVC_API struct kvc_model *kvc_shared_model_open(const char *path, int full, struct kvc_error *e);
 KVC_API void kvc_shared_model_close(struct kvc_model *m);
 KVC_API struct kvc_weights *kvc_shared_weights_open(const char *path, struct kvc_error *e);
@@ -638,6 +641,8 @@ struct kvc_write_options {
      * file */
     uint64_t blocks;
     const char *stem; /* NULL: "block" */
+    /* For packing: leave out prefix keys and what else confirms a guess of the text */
+    int no_keys;
 };
 
 /* Writes f as a .kvc. What a profile tells of the cache (the number of heads, layer numbers, the
@@ -690,12 +695,24 @@ KVC_API int kvc_file_target(const struct kvc_file *f, const char *format,
 KVC_API struct kvc_profile *kvc_shared_profile_open(const char *path, struct kvc_error *e);
 /* kvc_shared_profile_close(NULL) is legal */
 KVC_API void kvc_shared_profile_close(struct kvc_profile *p);
+/* Returns the profile, of those in the folders where profiles stay to be had (kvc-profile(5)), with
+ * which f is best packed by the recipe in `options`: of the same weights where both have a
+ * fingerprint, else of the same shape and RoPE, and of a good fit to the values. NULL, which is no
+ * error: there is none, or the recipe takes none. */
+KVC_API struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
+                                                      const struct kvc_write_options *options);
+/* Returns 1 if readers of the .kvc at `path` (NULL: of bytes in no folder) find the profile without
+ * being told of it. Otherwise 0, and `command` gets a command of the shell that puts the file of
+ * the profile where they do; "" if there is none. */
+KVC_API int kvc_shared_profile_kept(const struct kvc_profile *p, const char *path, char *command,
+                                    size_t size);
 struct kvc_profile_info {
     size_t size;       /* of this struct; set by the caller */
     const char *model; /* ""; texts belong to the profile */
     uint8_t sha256[32];
     const char *metric; /* "fisher", "query", "covariance" */
     int predicts;       /* layers from others: the default recipe uses it */
+    const char *path;   /* of its file */
 };
 KVC_API int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_info *info);
 

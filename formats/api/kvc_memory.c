@@ -167,7 +167,7 @@ static uint32_t part_of(struct kvc_cache *c, const struct memory *x, const struc
     const struct kvc_memory *m = &x->m;
     const uint64_t tokens = a->shape.tokens;
     const enum kvc_part_kind kind = is_companion(a)      ? KVC_PART_COMPANION
-                                    : tokens < m->tokens ? KVC_PART_SLIDING
+                                    : tokens < m->tokens ? KVC_PART_WINDOW
                                                          : KVC_PART_LIVE;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->part[i].kind == kind && c->part[i].cells.n == tokens) return i;
@@ -183,7 +183,7 @@ static uint32_t part_of(struct kvc_cache *c, const struct memory *x, const struc
 static uint32_t memory_layer_of(struct kvc_cache *c, uint32_t part, const struct array *a,
                                 struct kvc_error *e) {
     static const enum kvc_layer_kind kinds[] = {[KVC_PART_LIVE] = KVC_LAYER_FULL,
-                                                [KVC_PART_SLIDING] = KVC_LAYER_SLIDING,
+                                                [KVC_PART_WINDOW] = KVC_LAYER_WINDOW,
                                                 [KVC_PART_COMPANION] = KVC_LAYER_COMPANION};
     const enum kvc_part_kind kind = c->part[part].kind;
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -293,7 +293,7 @@ static uint32_t find_tensor(const struct kvc_cache *c, const struct array *a) {
         const struct kvc_tensor *tensor = &c->tensor[t];
         const enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
         if (tensor->role == a->role && c->layer[tensor->layer].index == a->a.layer &&
-            (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING))
+            (kind == KVC_PART_LIVE || kind == KVC_PART_WINDOW))
             return t;
     }
     return KVC_NONE;

@@ -127,7 +127,7 @@ int kvc_file_opening_begin(struct kvc_file_opening *by, const struct kvc_open_op
     struct kvc_import_options *import = &by->how.import;
     if (kvc_file_pairing(o->pairing, &import->pairing, e)) return -1;
     if (o->model && !by->how.model) {
-        if (!(by->model = kvc_shared_model_open(o->model, 0, e))) return -1;
+        if (!(by->model = kvc_shared_model_open(o->model, 1, e))) return -1;
         by->how.model = by->model;
     }
     if (o->weights && !import->weights) {
@@ -323,7 +323,7 @@ int kvc_file_tensor(const struct kvc_file *f, uint32_t i, struct kvc_tensor_info
         .dtype = kvc_dtype_info(t->shape.dtype)->name,
         .layer = f->cache->layer[t->layer].index,
         .stream = part->stream,
-        .checkpoint = part->checkpoint,
+        .snapshot = part->snapshot,
         .rows = t->shape.tokens,
         .heads = t->shape.heads,
         .dim = t->shape.dim,
@@ -384,7 +384,7 @@ int kvc_token_ids_read(const char *path, const struct kvc_open_options *options,
 int kvc_model_identity(const char *weights, char *text, size_t size, struct kvc_error *e) {
     struct kvc_meta meta = {0};
     char identity[KVC_IDENTITY_BYTES];
-    struct kvc_model *model = kvc_shared_model_open(weights, 0, e);
+    struct kvc_model *model = kvc_shared_model_open(weights, 1, e);
     if (!model) return -1;
     int status = kvc_model_store(model, &meta, 0, e);
     if (!status) kvc_prefix_identity(&meta, identity, sizeof identity);

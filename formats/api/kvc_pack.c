@@ -264,6 +264,7 @@ int kvc_file_pack_by(const struct kvc_file *f, const struct kvc_write_options *o
                                              .embed_profile = o.embed_profile,
                                              .measure = o.measure,
                                              .no_tokens = o.no_tokens,
+                                             .no_keys = o.no_keys,
                                              .weights = kvc_file_whole(f)->rebuild,
                                              .queries = o.queries ? o.queries->cache : NULL,
                                              .reuse = o.reuse ? o.reuse->cache : NULL,

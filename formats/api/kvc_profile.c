@@ -5,7 +5,9 @@
 #include "formats/api/sized.h"
 #include "formats/file/given.h"
 #include "formats/model/predictor.h"
+#include "formats/model/profile_choose.h"
 #include "formats/model/profile_fit.h"
+#include "formats/model/profile_folders.h"
 #include "formats/model/profile_learn.h"
 
 #include <stdlib.h>
@@ -27,9 +29,34 @@ int kvc_shared_profile_describe(const struct kvc_profile *p, struct kvc_profile_
                                           [KVC_METRIC_COVARIANCE] = "covariance"};
     struct kvc_profile_info own = {.model = kvc_profile_model(p),
                                    .metric = metrics[kvc_profile_metric(p)],
-                                   .predicts = kvc_profile_predicts(p)};
+                                   .predicts = kvc_profile_predicts(p),
+                                   .path = kvc_profile_path(p)};
     memcpy(own.sha256, kvc_profile_sha256(p), sizeof own.sha256);
     return kvc_sized_give(info, &own, sizeof own, "kvc_profile_info", NULL);
+}
+
+/* --- where profiles stay to be had --- */
+
+struct kvc_profile *kvc_shared_profile_choose(const struct kvc_file *f,
+                                              const struct kvc_write_options *options) {
+    struct kvc_write_options o;
+    struct kvc_recipe recipe;
+    if (kvc_sized_take(&o, sizeof o, options, "kvc_write_options", NULL) || !o.recipe ||
+        kvc_recipe_parse(o.recipe, &recipe, NULL) || !kvc_recipe_profile_need(&recipe, 1))
+        return NULL;
+    return kvc_profile_choose(f->cache, &recipe, o.dequantize, o.threads);
+}
+
+int kvc_shared_profile_kept(const struct kvc_profile *p, const char *path, char *command,
+                            size_t size) {
+    char folder[KVC_PROFILE_PATH];
+    const struct kvc_profile_places places = {.folder = kvc_profile_folder_of(path, folder)};
+    struct kvc_profile *found = kvc_profile_find(kvc_profile_sha256(p), "", &places, NULL);
+    kvc_profile_free(found);
+    if (size) *command = '\0';
+    if (!found && size && *kvc_profile_path(p))
+        kvc_profile_keep_command(kvc_profile_sha256(p), kvc_profile_path(p), command, size);
+    return found != NULL;
 }
 
 /* --- learning --- */

@@ -106,16 +106,16 @@ static void note_unknown(const struct unpacking *u) {
              "the RoPE pairing of K is unknown, so K is written as it is");
 }
 
-static unsigned count_checkpoints(const struct kvc_cache *c) {
+static unsigned count_snapshots(const struct kvc_cache *c) {
     unsigned n = 0;
-    for (uint32_t i = 0; i < c->n_parts; i++) n += c->part[i].kind == KVC_PART_CHECKPOINT;
+    for (uint32_t i = 0; i < c->n_parts; i++) n += c->part[i].kind == KVC_PART_SNAPSHOT;
     return n;
 }
 
 /* Refuses a target that does not hold all of the cache, or notes what is left out. */
 static int check_losses(const struct unpacking *u, struct kvc_error *e) {
     const struct kvc_file *whole = kvc_file_whole(u->f);
-    const unsigned checkpoints = count_checkpoints(whole->cache);
+    const unsigned snapshots = count_snapshots(whole->cache);
     struct kvc_losses losses;
     char text[sizeof losses.lost + 16];
     kvc_losses_find(&losses, u->to, u->f->cache, &u->export, whole->opened.has_model);
@@ -123,11 +123,11 @@ static int check_losses(const struct unpacking *u, struct kvc_error *e) {
     snprintf(text, sizeof text, "%s: left out", losses.lost);
     if (*losses.lost) note(u, KVC_NOTE_LOST, text);
     if (*losses.casts) note(u, KVC_NOTE_CASTS, losses.casts);
-    if (checkpoints && !count_checkpoints(u->f->cache)) { /* a range of tokens has none */
+    if (snapshots && !count_snapshots(u->f->cache)) { /* a range of tokens has none */
         snprintf(text, sizeof text,
-                 "server checkpoints (%u) are not written; llama.cpp may process the prompt again",
-                 checkpoints);
-        note(u, KVC_NOTE_CHECKPOINTS, text);
+                 "snapshots (%u) are not written; llama.cpp may process the prompt again",
+                 snapshots);
+        note(u, KVC_NOTE_SNAPSHOTS, text);
     }
     if (u->to->lacks & KVC_LACKS_UNKNOWNS) note_unknown(u);
     snprintf(text, sizeof text,

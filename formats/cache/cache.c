@@ -10,12 +10,12 @@
 #include <string.h>
 
 const char *kvc_part_kind_name(unsigned kind) {
-    static const char *const names[] = {"live", "sliding", "recurrent", "checkpoint", "companion"};
+    static const char *const names[] = {"live", "window", "state", "snapshot", "companion"};
     return kind < sizeof names / sizeof names[0] ? names[kind] : NULL;
 }
 
 const char *kvc_layer_kind_name(unsigned kind) {
-    static const char *const names[] = {"full", "sliding", "latent", "recurrent", "companion"};
+    static const char *const names[] = {"full", "window", "latent", "state", "companion"};
     return kind < sizeof names / sizeof names[0] ? names[kind] : NULL;
 }
 
@@ -305,9 +305,9 @@ void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, si
     const struct kvc_layer *layer = &c->layer[c->tensor[tensor].layer];
     const struct kvc_part *part = &c->part[layer->part];
     char where[48] = "";
-    if (part->kind == KVC_PART_CHECKPOINT)
-        snprintf(where, sizeof where, "checkpoint %u ", part->checkpoint);
-    else if (part->kind == KVC_PART_SLIDING) snprintf(where, sizeof where, "sliding ");
+    if (part->kind == KVC_PART_SNAPSHOT)
+        snprintf(where, sizeof where, "snapshot %u ", part->snapshot);
+    else if (part->kind == KVC_PART_WINDOW) snprintf(where, sizeof where, "window ");
     if (part->stream)
         snprintf(where + strlen(where), sizeof where - strlen(where), "stream %u ", part->stream);
     snprintf(text, size, "%slayer %u %s", where, layer->index,

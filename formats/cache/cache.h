@@ -19,19 +19,19 @@
 
 /* The numbers of these enums are stored in .kvc files. */
 enum kvc_part_kind {
-    KVC_PART_LIVE = 0,       /* the attention cache itself */
-    KVC_PART_SLIDING = 1,    /* llama.cpp's second cache: sliding-window layers */
-    KVC_PART_RECURRENT = 2,  /* recurrent state: R and S rows */
-    KVC_PART_CHECKPOINT = 3, /* a server checkpoint of the sliding-window cache */
-    KVC_PART_COMPANION = 4   /* queries and hidden states: data about a cache */
+    KVC_PART_LIVE = 0,     /* the attention cache itself */
+    KVC_PART_WINDOW = 1,   /* a cache apart for layers with a sliding window */
+    KVC_PART_STATE = 2,    /* of recurrent layers: R and S rows */
+    KVC_PART_SNAPSHOT = 3, /* of a state or a window at an earlier position */
+    KVC_PART_COMPANION = 4 /* queries and hidden states: data about a cache */
 };
 const char *kvc_part_kind_name(unsigned kind);
 
 enum kvc_layer_kind {
     KVC_LAYER_FULL = 0,
-    KVC_LAYER_SLIDING = 1,
+    KVC_LAYER_WINDOW = 1,
     KVC_LAYER_LATENT = 2,
-    KVC_LAYER_RECURRENT = 3,
+    KVC_LAYER_STATE = 3,
     KVC_LAYER_COMPANION = 4
 };
 const char *kvc_layer_kind_name(unsigned kind);
@@ -66,8 +66,8 @@ struct kvc_cells {
 
 struct kvc_part {
     enum kvc_part_kind kind;
-    uint32_t stream;     /* llama.cpp's stream number, else 0 */
-    uint32_t checkpoint; /* number of the checkpoint, else 0 */
+    uint32_t stream;   /* of an engine that keeps several, else 0 */
+    uint32_t snapshot; /* number of the snapshot, else 0 */
     struct kvc_cells cells;
 };
 
@@ -214,7 +214,7 @@ uint64_t kvc_cells_row_from(const struct kvc_cells *cells, int64_t pos);
 
 const struct kvc_part *kvc_tensor_part(const struct kvc_cache *c, uint32_t tensor);
 uint64_t kvc_tensor_bytes(const struct kvc_tensor *t); /* canonical bytes of the whole tensor */
-/* Writes "layer 3 K", "checkpoint 1 layer 0 V", "layer 2 queries": for messages and tables. */
+/* Writes "layer 3 K", "snapshot 1 layer 0 V", "layer 2 queries": for messages and tables. */
 void kvc_tensor_label(const struct kvc_cache *c, uint32_t tensor, char *text, size_t size);
 /* Returns the tensor of a role in the layer of an index in a part, or KVC_NONE. */
 uint32_t kvc_cache_find_tensor(const struct kvc_cache *c, uint32_t part, uint32_t layer_index,

@@ -151,6 +151,7 @@ static const struct row {
     {KVC_KEY_ROPE_ORIGINAL, KVC_META_U64, 1, 0, 0, NULL},
     {KVC_KEY_ROPE_SCALING, KVC_META_TEXT, 1, 0, 0, NULL},
     {KVC_KEY_ROPE_SECTIONS, KVC_META_U64S, 1, 0, 0, NULL},
+    {KVC_KEY_ROPE_SOURCE, KVC_META_TEXT, 1, 0, 0, NULL},
     {KVC_KEY_SCALE_K, KVC_META_TEXT, 1, AT(scale[0]), 0, NULL},
     {KVC_KEY_SCALE_V, KVC_META_TEXT, 1, AT(scale[1]), 0, NULL},
     {KVC_KEY_SCALE_SOURCE, KVC_META_TEXT, 1, 0, 0, NULL},
@@ -162,7 +163,9 @@ static const struct row {
     {KVC_KEY_POSITIONS_GIVEN, KVC_META_BOOL, 0, AT(positions_given), 0, NULL},
     {KVC_KEY_ROWS_USED, KVC_META_TEXT, 0, AT(rows_used), 0, NULL},
     {KVC_KEY_PAGE_SIZE, KVC_META_U64, 1, 0, 0, NULL},
-    {KVC_KEY_SHARD, KVC_META_TEXT, 1, AT(shard), 0, NULL},
+    {KVC_KEY_SHARD_RANK, KVC_META_U64, 1, AT(shard_rank), 0, NULL},
+    {KVC_KEY_SHARD_RANKS, KVC_META_U64, 1, AT(shard_ranks), 0, NULL},
+    {KVC_KEY_SHARD_SET, KVC_META_BYTES, 1, AT(shard_set), 0, NULL},
     {KVC_KEY_HEADS_KNOWN, KVC_META_BOOL, 0, 0, AT(heads_unknown), NULL},
     {KVC_KEY_LAYERS_KNOWN, KVC_META_BOOL, 0, 0, AT(layers_unknown), NULL},
     {KVC_KEY_TOKENS_FIRST, KVC_META_U64, 0, AT(tokens_first), 0, NULL},
@@ -170,7 +173,7 @@ static const struct row {
     {KVC_KEY_PREFIX_PARENT, KVC_META_BYTES, 0, AT(parent), 0, NULL},
     {KVC_KEY_VALUES_PROFILE, KVC_META_BYTES, 0, 0, 0, NULL},
     {KVC_KEY_LLAMA_TOKEN_FORM, KVC_META_TEXT, 0, 0, 0, read_token_form},
-    {KVC_KEY_LLAMA_CELL_EXT, KVC_META_U64, 0, AT(cell_words), 0, NULL},
+    {KVC_KEY_CELLS_COORDINATES, KVC_META_U64, 0, AT(coordinates), 0, NULL},
 };
 enum { ROWS = sizeof table / sizeof table[0] };
 
@@ -204,7 +207,7 @@ int kvc_fact_need(const char *key, struct kvc_error *e) {
 int kvc_fact_value_check(const char *key, const char *value, struct kvc_error *e) {
     /* keys that the container keeps for itself; as in the table */
     static const char *const own[] = {KVC_KEY_PRODUCER,     "source.", "profile.", KVC_KEY_RECIPE,
-                                      KVC_KEY_TOKENS_FIRST, "llama."};
+                                      KVC_KEY_TOKENS_FIRST, "llama.",  "cells."};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (is_key(key, own[i]))
             return kvc_fail(e, KVC_ERR_USAGE, "%s: kvc sets this key itself", key);
@@ -241,7 +244,8 @@ void kvc_facts_note(struct kvc_facts *f, const char *key, enum kvc_meta_type typ
         memcpy(to, &text, sizeof text);
         return;
     case KVC_META_BYTES:
-        if (n != KVC_SHA256_BYTES) value = NULL;
+        if (n != (row->field == AT(shard_set) ? KVC_SHARD_SET_BYTES : KVC_SHA256_BYTES))
+            value = NULL;
         memcpy(to, &value, sizeof value);
         return;
     default: memcpy(to, &bits, sizeof bits);

@@ -47,6 +47,8 @@ enum kvc_source {
 /* Where in a layer hidden states were taken, relative to the norm before attention. */
 enum kvc_hidden_place { KVC_HIDDEN_UNKNOWN, KVC_HIDDEN_BEFORE_NORM, KVC_HIDDEN_AFTER_NORM };
 
+#define KVC_SHARD_SET_BYTES 16
+
 /* A zeroed struct knows nothing. Texts and hashes, which have 32 bytes, are owned by the metadata;
  * NULL: unknown, or empty. */
 struct kvc_facts {
@@ -63,11 +65,14 @@ struct kvc_facts {
     int window_assumed;  /* 1: layers are shorter than others, and no name says why */
     int positions_given; /* 1: the file says them, though it has more ids than rows */
     enum kvc_hidden_place hidden_place;
+    uint64_t coordinates;  /* further ones of a position (M-RoPE): words that cells begin with */
     uint64_t tokens_first; /* position of the first token id */
     /* hash of the profile that rows were packed with: layers have the numbers that it gave them */
     const uint8_t *profile;
     const uint8_t *parent; /* the prefix key at tokens_first (prefix.h) */
-    const char *shard;     /* "rank/size" */
+    /* of a tensor-parallel shard, of `shard_ranks`; 0 ranks: of none, or unknown */
+    uint64_t shard_rank, shard_ranks;
+    const uint8_t *shard_set; /* KVC_SHARD_SET_BYTES bytes */
     const char *rows_used; /* positions that are no padding */
     const char *scale[2];  /* of values of 8 bits: K and latents, V (scales.h) */
     const char *identity;  /* at the start of the chain of prefix keys (prefix.h) */
@@ -80,7 +85,6 @@ struct kvc_facts {
     /* Of llama.cpp's files. */
     int had_tokens;      /* 1: the file had token ids */
     int plain_tokens;    /* 1: token ids are a plain list, not a server's */
-    uint64_t cell_words; /* words of a cell before its sequence ids (M-RoPE) */
 };
 
 /* Decodes the fact of a key from its value of n bytes in the list, as meta.c keeps it; NULL: the

@@ -54,7 +54,8 @@ struct kvc_import_options {
     const struct kvc_weights *weights;
     /* .kvc: path of the profile that the file was packed with; NULL: it is searched for */
     const char *profile;
-    /* .kvc: folders to search for the profile after the file's own, joined by colons; or NULL */
+    /* .kvc: folders to search for the profile after the file's own, joined by colons; NULL: those
+     * where profiles stay to be had */
     const char *profile_folders;
     struct kvc_profile *open_profile; /* .kvc: a profile that is open already; NULL: none */
     int no_verify;                    /* .kvc: do not compare decoded rows with their digests */
@@ -80,15 +81,15 @@ enum kvc_format_lack {
     KVC_LACKS_TOKENS = 0x1, /* token ids */
     /* positions of rows, so rows must be those of positions 0, 1, 2, ... */
     KVC_LACKS_POSITIONS = 0x2,
-    KVC_LACKS_COORDINATES = 0x4,  /* further coordinates of cells (M-RoPE) */
-    KVC_LACKS_LAYERS = 0x8,       /* numbers of layers */
-    KVC_LACKS_WINDOWS = 0x10,     /* sliding windows of layers that hold all tokens */
-    KVC_LACKS_COMPANIONS = 0x20,  /* queries and hidden states */
-    KVC_LACKS_CHECKPOINTS = 0x40, /* parts of kind KVC_PART_CHECKPOINT */
-    KVC_LACKS_NAME = 0x80,        /* the model's name */
-    KVC_LACKS_FACTS = 0x100,      /* other facts of the model, RoPE and the source */
-    KVC_LACKS_PAIRING = 0x200,    /* the pairing of K, which readers take to be halves */
-    KVC_LACKS_ROTATION = 0x400,   /* Hadamard rotation, which stays in the values */
+    KVC_LACKS_COORDINATES = 0x4, /* further coordinates of cells (M-RoPE) */
+    KVC_LACKS_LAYERS = 0x8,      /* numbers of layers */
+    KVC_LACKS_WINDOWS = 0x10,    /* sliding windows of layers that hold all tokens */
+    KVC_LACKS_COMPANIONS = 0x20, /* queries and hidden states */
+    KVC_LACKS_SNAPSHOTS = 0x40,  /* parts of kind KVC_PART_SNAPSHOT */
+    KVC_LACKS_NAME = 0x80,       /* the model's name */
+    KVC_LACKS_FACTS = 0x100,     /* other facts of the model, RoPE and the source */
+    KVC_LACKS_PAIRING = 0x200,   /* the pairing of K, which readers take to be halves */
+    KVC_LACKS_ROTATION = 0x400,  /* Hadamard rotation, which stays in the values */
     /* that a fact is unknown: heads, rotation and pairing are taken to be the format's own */
     KVC_LACKS_UNKNOWNS = 0x800,
     KVC_LACKS_SHAPES = 0x1000, /* types and shapes that differ between tensors */

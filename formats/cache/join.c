@@ -106,7 +106,7 @@ static int check_positions(const struct join *j, const uint32_t *part, enum kvc_
         const int64_t begin = kvc_cells_position(cells, 0) + j->shift[i];
         if (before < j->n && (kind == KVC_PART_COMPANION ? begin <= end : begin != end + 1))
             return refuse_positions(j, before, i, end, begin,
-                                    kind == KVC_PART_SLIDING ? "sliding-window rows" : "rows", e);
+                                    kind == KVC_PART_WINDOW ? "sliding-window rows" : "rows", e);
         before = i;
         end = kvc_cells_position(cells, cells->n - 1) + j->shift[i];
     }
@@ -384,7 +384,7 @@ static int join_build(struct kvc_cache *c, struct join *j, struct kvc_join_repor
     report->by_order = are_without_positions(j);
     for (size_t i = 1; i < j->n && report->by_order; i++)
         j->shift[i] = j->shift[i - 1] + (int64_t)live_cells(j->from[i - 1].cache)->n;
-    if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_SLIDING, e)) return -1;
+    if (join_part(c, j, KVC_PART_LIVE, e) || join_part(c, j, KVC_PART_WINDOW, e)) return -1;
     if (join_companions(c, j, KVC_ROLE_QUERIES, report, e) ||
         join_companions(c, j, KVC_ROLE_HIDDEN, report, e))
         return -1;

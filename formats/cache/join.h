@@ -20,7 +20,7 @@ struct kvc_join_report {
 /* Joins blocks of one sequence, in the order of its tokens. The operands must have the same layers,
  * types, heads and channels, and consecutive positions. Operands that all begin at position 0 and
  * do not record positions follow each other in their order. Token ids are kept if all operands have
- * them. Refuses several streams, recurrent states and checkpoints. */
+ * them. Refuses several streams, recurrent states and snapshots. */
 struct kvc_cache *kvc_view_join(const struct kvc_join_operand *from, size_t n,
                                 struct kvc_join_report *report, struct kvc_error *e);
 

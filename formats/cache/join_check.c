@@ -21,6 +21,7 @@ static const char *const of_a_file[] = {KVC_KEY_PRODUCER,
                                         KVC_KEY_LAYERS_KNOWN,
                                         "prefix.",
                                         KVC_KEY_LLAMA_TOKEN_FORM,
+                                        KVC_KEY_SHARD_SET,
                                         "values."};
 
 static int is_of_a_file(const char *key) {
@@ -70,7 +71,7 @@ static int join_check_take(struct kvc_meta *to, const struct kvc_join_operand *f
     const struct kvc_meta *meta = &from[of].cache->meta;
     for (size_t i = 0; i < meta->n; i++) {
         const struct kvc_meta_entry *x = &meta->entry[i];
-        if (kvc_meta_find(to, x->key) || strcmp(x->key, own) == 0) continue;
+        if (kvc_meta_find(to, x->key) || strncmp(x->key, own, strlen(own)) == 0) continue;
         if (is_of_a_file(x->key) && !in_all(x, from, n)) continue;
         if (check_scales(x, from, n, of, e)) return -1;
         for (size_t k = of + 1; k < n; k++) {
@@ -115,12 +116,12 @@ int kvc_join_check_operand(const struct kvc_join_operand *x, struct kvc_error *e
     unsigned live = 0;
     for (uint32_t i = 0; i < x->cache->n_parts; i++) {
         const struct kvc_part *part = &x->cache->part[i];
-        if (part->kind == KVC_PART_RECURRENT)
+        if (part->kind == KVC_PART_STATE)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "recurrent states of %s cannot be joined or divided", x->name);
-        if (part->kind == KVC_PART_CHECKPOINT)
-            return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                            "server checkpoints of %s cannot be joined or divided", x->name);
+        if (part->kind == KVC_PART_SNAPSHOT)
+            return kvc_fail(e, KVC_ERR_UNSUPPORTED, "snapshots of %s cannot be joined or divided",
+                            x->name);
         live += part->kind == KVC_PART_LIVE;
     }
     if (live == 1) return 0;

@@ -15,12 +15,12 @@ struct kvc_join_operand {
 
 /* Merges the metadata of the operands into `to`, which is empty. A fact that some operands have is
  * kept; facts that contradict each other are refused. What describes a file and not the cache is
- * kept only where it is the same in all operands; the sizes of the sources are added. The key
- * `own`, which each operand has for itself, is left out. */
+ * kept only where it is the same in all operands; the sizes of the sources are added. Keys
+ * that begin with `own`, which each operand has for itself, are left out. */
 int kvc_join_meta(struct kvc_meta *to, const struct kvc_join_operand *from, size_t n,
                   const char *own, struct kvc_error *e);
 
-/* Refuses recurrent states, checkpoints and several streams. */
+/* Refuses recurrent states, snapshots and several streams. */
 int kvc_join_check_operand(const struct kvc_join_operand *x, struct kvc_error *e);
 /* Returns the role of the first tensor of a part; K if it has none. */
 enum kvc_role kvc_join_role_of(const struct kvc_cache *c, uint32_t part);

@@ -6,6 +6,7 @@
 #include "formats/cache/facts.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/scales.h"
+#include "formats/cache/shards.h"
 #include "formats/cache/values.h"
 
 #include <inttypes.h>
@@ -211,13 +212,22 @@ static int check_same(const struct kvc_join_operand *a, const struct kvc_join_op
 /* Refuses an operand whose metadata say that it is another rank. */
 static int check_rank(const struct kvc_join_operand *x, size_t rank, size_t ranks,
                       struct kvc_error *e) {
-    char due[48];
-    const char *shard = x->cache->meta.facts.shard;
-    snprintf(due, sizeof due, "%zu/%zu", rank, ranks);
-    if (!shard || strcmp(shard, due) == 0) return 0;
+    const struct kvc_facts *facts = &x->cache->meta.facts;
+    if (!facts->shard_ranks || (facts->shard_rank == rank && facts->shard_ranks == ranks)) return 0;
     return kvc_fail(e, KVC_ERR_USAGE,
-                    "%s: is shard %s, and is given as %s: all ranks must be given, in their order",
-                    x->name, shard, due);
+                    "%s: is shard %" PRIu64 "/%" PRIu64
+                    ", and is given as %zu/%zu: all ranks must be given, in their order",
+                    x->name, facts->shard_rank, facts->shard_ranks, rank, ranks);
+}
+
+/* Refuses shards of two caches, where both say of which they are. */
+static int check_set(const struct kvc_join_operand *a, const struct kvc_join_operand *b,
+                     struct kvc_error *e) {
+    const uint8_t *x = a->cache->meta.facts.shard_set, *y = b->cache->meta.facts.shard_set;
+    if (!x || !y || memcmp(x, y, KVC_SHARD_SET_BYTES) == 0) return 0;
+    return kvc_fail(e, KVC_ERR_USAGE,
+                    "%s and %s are shards of two caches (" KVC_KEY_SHARD_SET " differs)", a->name,
+                    b->name);
 }
 
 /* Refuses scales of single heads: the cache that is made has other heads. */
@@ -236,7 +246,7 @@ static int check_scales(const struct kvc_join_operand *x, struct kvc_error *e) {
 /* Merges the metadata but for the ranks. */
 static int join_meta(struct kvc_cache *c, const struct kvc_join_operand *from, size_t n,
                      struct kvc_error *e) {
-    if (kvc_join_meta(&c->meta, from, n, KVC_KEY_SHARD, e) || kvc_values_join(&c->meta, from, n, e))
+    if (kvc_join_meta(&c->meta, from, n, "shard.", e) || kvc_values_join(&c->meta, from, n, e))
         return -1;
     for (size_t i = 0; i < n; i++)
         if (from[i].cache->n_tokens) return share_tokens(c, from[i].cache, e);
@@ -250,6 +260,8 @@ static int join_heads_build(struct kvc_cache *c, const struct kvc_join_operand *
         if (kvc_join_check_operand(&from[i], e) || check_scales(&from[i], e) ||
             check_rank(&from[i], i, n, e))
             return -1;
+        for (size_t k = 0; k < i; k++)
+            if (check_set(&from[k], &from[i], e)) return -1;
         if (i && (check_same(&from[0], &from[i], e) || check_same(&from[i], &from[0], e)))
             return -1;
         heads_known &= !from[i].cache->meta.facts.heads_unknown;
@@ -310,11 +322,11 @@ static int shard_tensor(struct kvc_cache *c, uint32_t layer, uint32_t tensor, vo
 static int build_shard(struct kvc_cache *c, const struct kvc_join_operand *from, struct rank *r,
                        int *left_out, struct kvc_error *e) {
     const struct kvc_facts *facts = &from->cache->meta.facts;
-    char text[48];
     memcpy(r->tile, facts->tile, sizeof r->tile);
-    if (facts->shard)
-        return kvc_fail(e, KVC_ERR_USAGE, "is shard %s already: it cannot be divided again",
-                        facts->shard);
+    if (facts->shard_ranks)
+        return kvc_fail(e, KVC_ERR_USAGE,
+                        "is shard %" PRIu64 "/%" PRIu64 " already: it cannot be divided again",
+                        facts->shard_rank, facts->shard_ranks);
     if (facts->heads_unknown)
         return kvc_fail_need(e, KVC_ERR_USAGE, KVC_NEED_HEADS,
                              "dividing heads among ranks needs the number of KV heads");
@@ -323,10 +335,8 @@ static int build_shard(struct kvc_cache *c, const struct kvc_join_operand *from,
         return -1;
     if (kvc_meta_copy(&c->meta, &from->cache->meta, e) || share_tokens(c, from->cache, e))
         return -1;
-    snprintf(text, sizeof text, "%" PRIu32 "/%" PRIu32, r->rank, r->ranks);
-    if (kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, text, e)) return -1;
-    if (kvc_cache_finish(c, e)) return -1;
-    return 0;
+    if (kvc_shard_set_rank(&c->meta, r->rank, r->ranks, e) || kvc_cache_finish(c, e)) return -1;
+    return kvc_shard_name_set(&c->meta, c, e);
 }
 
 struct kvc_cache *kvc_view_shard(const struct kvc_cache *cache, uint32_t rank, uint32_t ranks,

@@ -53,6 +53,9 @@
 /* u64s: pairs of each coordinate of a position (M-RoPE) */
 #define KVC_KEY_ROPE_SECTIONS "rope.sections"
 
+/* text: whose RoPE it is, where nobody knows its parameters */
+#define KVC_KEY_ROPE_SOURCE "rope.source"
+
 /* text: the factors of values of 8 bits, of K and latents, of V: "0.5", "0.5,0.25" (layers),
  * "0.5:0.4,0.3:0.2" (heads); scales.h */
 #define KVC_KEY_SCALE_K "scale.k"
@@ -74,11 +77,15 @@
 /* text: arrays of the file whose meaning is unknown, kept as bytes */
 #define KVC_KEY_OTHER_ARRAYS "source.arrays"
 #define KVC_KEY_PAGE_SIZE "page.size"           /* u64 */
-#define KVC_KEY_SHARD "shard"                   /* text: "rank/size" */
+#define KVC_KEY_SHARD_RANK "shard.rank"         /* u64: from 0 */
+#define KVC_KEY_SHARD_RANKS "shard.ranks"       /* u64 */
+#define KVC_KEY_SHARD_SET "shard.set"           /* bytes (16): of all shards of one cache */
 #define KVC_KEY_HEADS_KNOWN "cache.heads-known" /* bool: false: heads = 1 means "unknown" */
 /* bool: false: layer numbers are in cache order */
 #define KVC_KEY_LAYERS_KNOWN "cache.layers-known"
 
+/* u64: further coordinates of positions (M-RoPE), the first words of each cell */
+#define KVC_KEY_CELLS_COORDINATES "cells.coordinates"
 #define KVC_KEY_TOKENS_FIRST "tokens.first" /* u64: position of the first token id; absent: 0 */
 /* text: the model identity at the start of the chain of prefix keys */
 #define KVC_KEY_PREFIX_IDENTITY "prefix.identity"
@@ -96,8 +103,6 @@
 #define KVC_KEY_LLAMA_STREAMS "llama.streams"       /* u64 */
 /* u64: the only stream that has cells; absent: 0, or several have */
 #define KVC_KEY_LLAMA_STREAM "llama.stream"
-/* u64: extension words before the sequence ids of a cell */
-#define KVC_KEY_LLAMA_CELL_EXT "llama.cell-ext"
 #define KVC_KEY_LLAMA_TRANSPOSED_V "llama.transposed-v" /* bool */
 
 #endif

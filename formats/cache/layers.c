@@ -36,7 +36,7 @@ static int are_known(const struct kvc_cache *c) {
 }
 
 int kvc_layers_ambiguous(const struct kvc_cache *c) {
-    return !are_known(c) && has_part(c, KVC_PART_SLIDING);
+    return !are_known(c) && has_part(c, KVC_PART_WINDOW);
 }
 
 int kvc_layers_need_numbers(const struct kvc_cache *c, struct kvc_error *e) {
@@ -60,27 +60,24 @@ static uint32_t layers_number_of(const struct kvc_layer_pattern *p, int sliding,
 static int counts_agree(const struct kvc_cache *c, const struct kvc_layer_pattern *p) {
     uint32_t sliding = 0;
     for (uint32_t i = 0; i < p->n; i++) sliding += p->sliding[i];
-    const int two = has_part(c, KVC_PART_SLIDING);
+    const int two = has_part(c, KVC_PART_WINDOW);
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
-        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) || !part->cells.n)
+        if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_WINDOW) || !part->cells.n)
             continue;
-        const uint32_t due = !two                             ? p->n
-                             : part->kind == KVC_PART_SLIDING ? sliding
-                                                              : p->n - sliding;
+        const uint32_t due = !two ? p->n : part->kind == KVC_PART_WINDOW ? sliding : p->n - sliding;
         if (layers_count(c, part->kind, part->stream) != due) return 0;
     }
     return 1;
 }
 
-/* Gives the model's numbers to layers that each of two caches counts from 0. Checkpoints are copies
+/* Gives the model's numbers to layers that each of two caches counts from 0. Snapshots are copies
  * of the cache of layers with a window. */
 static void renumber(struct kvc_cache *c, const struct kvc_layer_pattern *p) {
-    const int two = has_part(c, KVC_PART_SLIDING);
+    const int two = has_part(c, KVC_PART_WINDOW);
     for (uint32_t i = 0; i < c->n_layers && two; i++) {
         const enum kvc_part_kind kind = c->part[c->layer[i].part].kind;
-        if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING && kind != KVC_PART_CHECKPOINT)
-            continue;
+        if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW && kind != KVC_PART_SNAPSHOT) continue;
         const uint32_t number = layers_number_of(p, kind != KVC_PART_LIVE, c->layer[i].index);
         if (number != KVC_NONE) c->layer[i].index = number;
     }
@@ -90,15 +87,15 @@ static void set_windows(struct kvc_cache *c, const struct kvc_layer_pattern *p) 
     for (uint32_t i = 0; i < c->n_layers; i++) {
         struct kvc_layer *layer = &c->layer[i];
         if (layer->index >= p->n || !p->sliding[layer->index]) continue;
-        if (layer->kind == KVC_LAYER_FULL) layer->kind = KVC_LAYER_SLIDING;
-        if (layer->kind == KVC_LAYER_SLIDING && !layer->window) layer->window = p->window;
+        if (layer->kind == KVC_LAYER_FULL) layer->kind = KVC_LAYER_WINDOW;
+        if (layer->kind == KVC_LAYER_WINDOW && !layer->window) layer->window = p->window;
     }
 }
 
 int kvc_layers_settle(struct kvc_cache *c, const struct kvc_layer_pattern *p, struct kvc_error *e) {
     if (!p->n) return are_known(c);
     if (!are_known(c)) {
-        if (has_part(c, KVC_PART_RECURRENT) || !counts_agree(c, p)) return 0;
+        if (has_part(c, KVC_PART_STATE) || !counts_agree(c, p)) return 0;
         renumber(c, p);
         if (kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1, e)) return -1;
     }
@@ -112,15 +109,15 @@ int kvc_layers_borrow(struct kvc_cache *c, const struct kvc_cache *from, struct 
     for (uint32_t i = 0; i < from->n_layers; i++) {
         const struct kvc_layer *layer = &from->layer[i];
         const enum kvc_part_kind kind = from->part[layer->part].kind;
-        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) || layer->index >= KVC_MAX_PATTERN)
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) || layer->index >= KVC_MAX_PATTERN)
             continue;
         if (layer->index >= p.n) p.n = layer->index + 1;
-        p.sliding[layer->index] = kind == KVC_PART_SLIDING || layer->kind == KVC_LAYER_SLIDING;
+        p.sliding[layer->index] = kind == KVC_PART_WINDOW || layer->kind == KVC_LAYER_WINDOW;
     }
     return kvc_layers_settle(c, &p, e) < 0 ? -1 : 0;
 }
 
 uint64_t kvc_layer_window(const struct kvc_facts *facts, const struct kvc_layer *layer) {
-    if (layer->kind != KVC_LAYER_SLIDING) return 0;
+    if (layer->kind != KVC_LAYER_WINDOW) return 0;
     return layer->window ? layer->window : facts->window;
 }

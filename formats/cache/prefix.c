@@ -12,15 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TAG "kvc prefix 0\n"
+#define TAG "kvc prefix 1\n"
 
-/* Hashes of samples first: whoever hashes all bytes of the weights has them too, so all writers
- * agree. */
+/* Hashes of all bytes first: two fine-tunes may agree in all samples. */
 static const char *const fingerprints[] = {
-    KVC_KEY_FINGERPRINT "gguf.sampled",
-    KVC_KEY_FINGERPRINT "safetensors.sampled",
     KVC_KEY_FINGERPRINT "gguf.full",
     KVC_KEY_FINGERPRINT "safetensors.full",
+    KVC_KEY_FINGERPRINT "gguf.sampled",
+    KVC_KEY_FINGERPRINT "safetensors.sampled",
 };
 
 /* Writes "model.fingerprint.gguf.full:<hex>"; returns 0 if the metadata have no fingerprint. */
@@ -177,7 +176,11 @@ int kvc_prefix_check(const struct kvc_cache *c, struct kvc_error *e) {
     struct kvc_prefix p;
     if (kvc_prefix_of(&p, &c->meta, e)) return -1;
     const uint64_t n = kvc_cache_tokens_from(c, p.first);
-    if (c->tokens && c->n_prefix_keys != n / KVC_PREFIX_TOKENS)
+    const int keyed = kvc_meta_find(&c->meta, KVC_KEY_PREFIX_IDENTITY) != NULL;
+    if (!keyed && (c->n_prefix_keys || kvc_meta_find(&c->meta, KVC_KEY_PREFIX_PARENT)))
+        return kvc_fail(e, KVC_ERR_DAMAGED,
+                        "prefix keys without the metadata key '" KVC_KEY_PREFIX_IDENTITY "'");
+    if (keyed && c->tokens && c->n_prefix_keys != n / KVC_PREFIX_TOKENS)
         return kvc_fail(e, KVC_ERR_DAMAGED, "%" PRIu64 " prefix keys for %" PRIu64 " tokens",
                         c->n_prefix_keys, c->n_tokens);
     return check_extras(c, &p, n, e);

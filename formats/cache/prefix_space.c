@@ -17,6 +17,7 @@
 /* Tags of facts that are no plain metadata. */
 #define IDENTITY 1
 #define LAYERS 5
+#define SHARD 15
 #define FIDELITY 16
 #define PROFILE 17
 #define CHUNK 18
@@ -24,14 +25,19 @@
 #define SCALES 20
 #define ROPE_ORIGINAL 21 /* and the next: only where they are there */
 #define ROPE_SECTIONS 22
+#define ROPE_SOURCE 23
+#define ROPE_SCALING 24
 
-/* The facts of the tags 2 to 15. A f64 is hashed as binary32. */
+/* The facts of the tags 2 to 14. A f64 is hashed as binary32. */
 static const char *const facts[] = {
     KVC_KEY_TOKENIZER, KVC_KEY_MODEL_ARCH,   KVC_KEY_MODEL_ADAPTERS_HASH, NULL /* LAYERS */,
     KVC_KEY_ROPE_K,    KVC_KEY_ROPE_PAIRING, KVC_KEY_ROPE_TYPE,           KVC_KEY_ROPE_THETA,
     KVC_KEY_ROPE_DIM,  KVC_KEY_ROPE_FACTOR,  KVC_KEY_HADAMARD_K,          KVC_KEY_HADAMARD_V,
-    KVC_KEY_WINDOW,    KVC_KEY_SHARD,
+    KVC_KEY_WINDOW,
 };
+
+/* Types of RoPE without a factor. */
+static const char *const unscaled[] = {"default", "mrope", "imrope"};
 
 void kvc_prefix_space_begin(struct kvc_sha256 *h) {
     kvc_sha256_init(h);
@@ -137,7 +143,7 @@ static struct place *list_layers(const struct kvc_cache *c, size_t *n) {
     *n = 0;
     for (uint32_t i = 0; place && i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
-        if (part->kind <= KVC_PART_RECURRENT)
+        if (part->kind <= KVC_PART_STATE)
             place[(*n)++] = (struct place){part->kind, part->stream, c->layer[i].index, i};
     }
     if (*n) qsort(place, *n, sizeof *place, compare);
@@ -161,6 +167,15 @@ static int put_layers(struct items *out, const struct kvc_cache *c, const struct
 }
 
 /* --- all facts --- */
+
+static void put_shard(struct items *out, const struct kvc_meta *meta) {
+    const int known = prefix_space_find(meta, KVC_KEY_SHARD_RANK) &&
+                      prefix_space_find(meta, KVC_KEY_SHARD_RANKS);
+    uint8_t bytes[16];
+    put_u64(bytes, meta->facts.shard_rank);
+    put_u64(bytes + 8, meta->facts.shard_ranks);
+    prefix_space_put(out, SHARD, "shard", 0, bytes, known ? sizeof bytes : 0);
+}
 
 /* Puts an item of two values of the metadata, of which either may be absent, with `between`. */
 static int put_joined(struct items *out, uint8_t tag, const char *word,
@@ -252,6 +267,29 @@ static int put_scales(struct items *out, const struct kvc_cache *c, const struct
     return status;
 }
 
+/* --- RoPE --- */
+
+/* Returns 1 if the facts tell by which angles K was rotated, or that K was not rotated. */
+static int rope_is_known(const struct kvc_meta *meta) {
+    const struct kvc_rope_facts *rope = &meta->facts.rope;
+    const struct kvc_meta_entry *type = prefix_space_find(meta, KVC_KEY_ROPE_TYPE);
+    if (rope->before || rope->pairing == KVC_PAIRING_NONE) return 1;
+    if (!type || !(rope->theta > 0)) return 0;
+    for (size_t i = 0; i < sizeof unscaled / sizeof unscaled[0]; i++)
+        if (strcmp((const char *)type->value, unscaled[i]) == 0) return 1;
+    return rope->factor > 0 || prefix_space_find(meta, KVC_KEY_ROPE_SCALING);
+}
+
+/* Puts whose RoPE it is, where its parameters are unknown: engines let their users set others than
+ * the model's. */
+static void put_rope_source(struct items *out, const struct kvc_meta *meta) {
+    const char *source = kvc_meta_text(meta, KVC_KEY_ROPE_SOURCE, "");
+    const char *format = kvc_meta_text(meta, KVC_KEY_SOURCE_FORMAT, "");
+    if (rope_is_known(meta)) return;
+    if (*source) put_text(out, ROPE_SOURCE, KVC_KEY_ROPE_SOURCE, source);
+    else prefix_space_put(out, ROPE_SOURCE, KVC_KEY_ROPE_SOURCE, 1, format, strcspn(format, " "));
+}
+
 int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *meta,
                            const struct kvc_space *space, uint8_t *out, kvc_space_item *item,
                            void *state, struct kvc_error *e) {
@@ -265,6 +303,7 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
     for (uint8_t i = 0; i < sizeof facts / sizeof facts[0] && !status; i++)
         if (facts[i]) put_fact(&to, (uint8_t)(IDENTITY + 1 + i), meta, facts[i]);
         else status = put_layers(&to, c, &meta->facts, e);
+    put_shard(&to, meta);
     if (!status) status = put_fidelity(&to, meta, space->lossless, e);
     put_u64(chunk, space->chunk);
     if (space->chunk) prefix_space_put(&to, CHUNK, "chunk", 0, chunk, sizeof chunk);
@@ -274,6 +313,9 @@ int kvc_prefix_space_items(const struct kvc_cache *c, const struct kvc_meta *met
         put_fact(&to, ROPE_ORIGINAL, meta, KVC_KEY_ROPE_ORIGINAL);
     if (prefix_space_find(meta, KVC_KEY_ROPE_SECTIONS))
         put_fact(&to, ROPE_SECTIONS, meta, KVC_KEY_ROPE_SECTIONS);
+    put_rope_source(&to, meta);
+    if (prefix_space_find(meta, KVC_KEY_ROPE_SCALING))
+        put_fact(&to, ROPE_SCALING, meta, KVC_KEY_ROPE_SCALING);
     if (!status) return kvc_sha256_final(&to.hash, out, e);
     kvc_sha256_drop(&to.hash);
     return -1;

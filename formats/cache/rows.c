@@ -71,14 +71,14 @@ static int positions_assumed(const struct kvc_cache *c) {
 static uint64_t find_short(const struct kvc_cache *c) {
     if (!c->meta.facts.window_assumed || c->meta.facts.window) return 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->part[c->layer[i].part].kind == KVC_PART_SLIDING && !c->layer[i].window)
+        if (c->part[c->layer[i].part].kind == KVC_PART_WINDOW && !c->layer[i].window)
             return c->part[c->layer[i].part].cells.n;
     return 0;
 }
 
 int kvc_rows_look(struct kvc_rows *r, const struct kvc_cache *c, struct kvc_error *e) {
     *r = (struct kvc_rows){.ids = c->n_tokens};
-    if (!c->n_parts || c->part[0].kind > KVC_PART_SLIDING) return 0;
+    if (!c->n_parts || c->part[0].kind > KVC_PART_WINDOW) return 0;
     for (uint32_t i = 1; i < c->n_parts; i++)
         if (c->part[i].stream && c->part[i].cells.n) return 0; /* ids are of one sequence */
     r->rows = c->part[0].cells.n;

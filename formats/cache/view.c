@@ -146,7 +146,7 @@ static int add_part(struct kvc_cache *c, const struct kvc_part *from, uint64_t f
     if (number == KVC_NONE) return -1;
     struct kvc_part *part = &c->part[number];
     part->stream = from->stream;
-    part->checkpoint = from->checkpoint;
+    part->snapshot = from->snapshot;
     return kvc_cells_copy(&part->cells, 0, &from->cells, first, end, e);
 }
 
@@ -239,19 +239,19 @@ failed:
 
 /* --- the views --- */
 
-/* Returns the last position of the live and sliding-window parts; -1 if they are empty. */
+/* Returns the last position of the live and window parts; -1 if they are empty. */
 static int64_t last_position(const struct kvc_cache *c) {
     int64_t last = -1;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_cells *cells = &c->part[i].cells;
-        if (c->part[i].kind > KVC_PART_SLIDING || !cells->n) continue;
+        if (c->part[i].kind > KVC_PART_WINDOW || !cells->n) continue;
         int64_t pos = kvc_cells_position(cells, cells->n - 1);
         if (pos > last) last = pos;
     }
     return last;
 }
 
-/* Refuses a sliding-window part that no longer holds every position of the range. */
+/* Refuses a window part that no longer holds every position of the range. */
 static int check_complete(const struct kvc_cells *cells, uint64_t first_row, uint64_t end_row,
                           int64_t first, int64_t end, struct kvc_error *e) {
     int64_t due = first;
@@ -281,15 +281,15 @@ static int keep_tokens(const struct kvc_cache *c, const struct kvc_selection *s,
         const struct kvc_part *part = &c->part[i];
         k->first[i] = kvc_cells_row_from(&part->cells, first);
         k->end[i] = kvc_cells_row_from(&part->cells, end);
-        if (part->kind == KVC_PART_RECURRENT)
+        if (part->kind == KVC_PART_STATE)
             return kvc_fail(
                 e, KVC_ERR_SLICE,
                 "recurrent states stand for all tokens so far: a token range cannot be taken out");
-        if (part->kind == KVC_PART_SLIDING &&
+        if (part->kind == KVC_PART_WINDOW &&
             check_complete(&part->cells, k->first[i], k->end[i], first, end, e))
             return -1;
-        /* a checkpoint covers the whole slot */
-        if (part->kind == KVC_PART_CHECKPOINT) k->part[i] = 0;
+        /* a snapshot covers the whole slot */
+        if (part->kind == KVC_PART_SNAPSHOT) k->part[i] = 0;
         if (part->kind == KVC_PART_COMPANION && k->first[i] == k->end[i]) k->part[i] = 0;
     }
     return 0;
@@ -335,7 +335,10 @@ struct kvc_cache *kvc_view_select(const struct kvc_cache *c, const struct kvc_se
         kvc_cache_free(view);
         return NULL;
     }
-    if (view && s->end) kvc_rows_cut(&view->meta, s->first, s->end);
+    if (view && s->end) {
+        kvc_rows_cut(&view->meta, s->first, s->end);
+        kvc_meta_remove(&view->meta, KVC_KEY_SHARD_SET); /* other ranges have the same otherwise */
+    }
     return view;
 }
 

@@ -59,7 +59,7 @@ static int list_layers(struct views *x, struct kvc_error *e) {
                                      *v = k->role == KVC_ROLE_K ? find_values(p, k) : NULL;
         if (!v || !k->heads || !v->heads || !k->parts->rows.rows) continue;
         const enum kvc_part_kind kind = k->parts->part[0]->kind;
-        if ((kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) ||
+        if ((kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) ||
             attend_find_queries(x->queries, k->layer) == KVC_NONE)
             continue;
         struct kvc_attended_layer *to = &a->layer[a->n];

@@ -6,7 +6,7 @@
 
 /* A part or a tensor. Items of two caches match if their keys are equal. */
 struct item {
-    /* parts: kind, stream, checkpoint, companion's role; tensors: parts, layer, role */
+    /* parts: kind, stream, snapshot, companion's role; tensors: parts, layer, role */
     uint32_t key[4];
     uint32_t number;
 };
@@ -66,7 +66,7 @@ static struct item *part_items(const struct kvc_pairs *p, const struct kvc_cache
     if (!p->keep) memset(wanted, 1, c->n_parts); /* a part without layers is selected as well */
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
-        item[i] = (struct item){{part->kind, part->stream, part->checkpoint, 0}, i};
+        item[i] = (struct item){{part->kind, part->stream, part->snapshot, 0}, i};
     }
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const struct kvc_layer *layer = &c->layer[c->tensor[t].layer];

@@ -5,7 +5,7 @@
 #include "formats/compare/align.h"
 #include "formats/compare/compare.h"
 
-/* Matching parts of two caches: equal kind, stream and checkpoint. */
+/* Matching parts of two caches: equal kind, stream and snapshot. */
 struct kvc_part_pair {
     const struct kvc_part *part[2]; /* NULL if a cache has no such part */
     /* of the selected positions; empty if a cache has no such part */
@@ -28,7 +28,7 @@ struct kvc_pairs {
     const uint8_t *keep; /* keep[i] != 0 selects layer i < n_keep; NULL: all */
     uint32_t n_keep;
 
-    /* The result, sorted: parts by kind, stream and checkpoint; tensors by part, layer and role. */
+    /* The result, sorted: parts by kind, stream and snapshot; tensors by part, layer and role. */
     struct kvc_part_pair *part;
     size_t n_parts;
     struct kvc_tensor_pair *tensor;

@@ -88,9 +88,12 @@ int kvc_decode_memory_check(const struct kvc_cache *c, uint32_t tensor, struct k
 }
 
 unsigned kvc_decode_memory_threads(const struct kvc_cache *c, unsigned threads) {
+    const struct kvc_records *k = kvc_records_of(c);
     uint64_t most = 1;
     threads = kvc_parallel_threads(threads);
-    if (!kvc_records_of(c)) return threads; /* rows that are read back from a device */
+    /* nothing is decoded: of rows that are read back from a device, or without a table of tensors
+     */
+    if (!k || !k->shape) return threads;
     for (uint32_t t = 0; t < c->n_tensors; t++) {
         const uint64_t needs = thread_bytes(c, t);
         if (needs > most) most = needs;
@@ -176,9 +179,10 @@ static int coded_read(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     if (!x->n_side) kvc_fail(e, KVC_ERR_DAMAGED, "side data without a section");
     else if (x->side[0].stage != KVC_NO_STAGE || x->side[0].type != KVC_SECTION_NEEDS) return 0;
     else
-        kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                 "its blocks stand on what section NEEDS names, which this kvc does not know: use a "
-                 "newer kvc");
+        kvc_fail(
+            e, KVC_ERR_UNSUPPORTED,
+            "its blocks stand on what section NEEDS names, which this kvc does not know: use a "
+            "newer kvc");
     return kvc_record_context(e, side, "SIDE");
 }
 

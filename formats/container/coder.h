@@ -61,7 +61,7 @@ struct kvc_coded_block {
 
 /* Other tensors on whose decoded values a block depends, which are encoded again for it. A store of
  * all that was encoded would not do: hidden states come after the tensors that are rebuilt from
- * them, and rows of a checkpoint repeat rows anywhere in the live cache. */
+ * them, and rows of a snapshot repeat rows anywhere in the live cache. */
 enum kvc_other_coder {
     KVC_OTHER_FIRST,  /* the first tensor of the pair, its second one's */
     KVC_OTHER_HIDDEN, /* lossy hidden states that rows are rebuilt from */

@@ -52,6 +52,7 @@ struct kvc_pack_options {
     int space;
     /* leave out token ids, and the source's private bytes, which contain them (prefix keys stay) */
     int no_tokens;
+    int no_keys; /* leave out prefix keys, prefix.* but for extras of token ids, shard.set */
     /* cache whose prefix keys are kept if `cache` has no token ids; NULL: the cache itself */
     const struct kvc_cache *keys;
     /* A container whose rows are the first rows of the cache: its blocks are copied where they are

@@ -8,6 +8,7 @@
 #include "formats/container/offsets.h"
 #include "formats/container/records.h"
 #include "formats/container/salvage.h"
+#include "formats/model/profile_folders.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,15 +50,15 @@ static void find_angles(const struct kvc_cache *c, struct kvc_records *k) {
         struct kvc_rope_facts *r = &k->turn[t];
         size_t half = 0;
         if (!r->of_profile) continue;
-        r->angle = k->profile ? kvc_profile_angles(k->profile,
-                                                   c->layer[c->tensor[t].layer].index, &half)
-                              : NULL;
+        r->angle = k->profile
+                       ? kvc_profile_angles(k->profile, c->layer[c->tensor[t].layer].index, &half)
+                       : NULL;
         if (half != r->half) r->angle = NULL;
     }
 }
 
 void kvc_container_set_profile(struct kvc_cache *c, const struct kvc_profile_places *places) {
-    static const struct kvc_profile_places nowhere;
+    static const struct kvc_profile_places nowhere = {.folders = ""};
     struct kvc_records *k = kvc_records_of(c);
     const uint8_t *hash = c->meta.facts.profile;
     if (!k) return;
@@ -106,13 +107,9 @@ static void equip(struct kvc_cache *c, const struct kvc_input *in,
     if (o) kvc_container_set_weights(c, o->weights);
     kvc_container_set_verify(c, !o || !o->no_verify);
     kvc_container_set_memory(c, o ? o->max_memory : 0);
-    char folder[4096] = "";
-    const char *slash = in->path ? strrchr(in->path, '/') : NULL;
-    const size_t n = slash ? (size_t)(slash - in->path) + (slash == in->path) : 0;
-    if (slash && n < sizeof folder) memcpy(folder, in->path, n);
-    else if (in->path && !slash) memcpy(folder, ".", 2);
+    char folder[KVC_PROFILE_PATH];
     const struct kvc_profile_places places = {.given = o ? o->profile : NULL,
-                                              .folder = *folder ? folder : NULL,
+                                              .folder = kvc_profile_folder_of(in->path, folder),
                                               .folders = o ? o->profile_folders : NULL,
                                               .open = o ? o->open_profile : NULL};
     kvc_container_set_profile(c, &places);

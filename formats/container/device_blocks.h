@@ -75,8 +75,8 @@ int kvc_container_block_failed(const struct kvc_cache *c, uint32_t tensor, uint6
  * is from none or the CPU predicts it, or -1. */
 int kvc_inputs_for_device(const struct kvc_cache *c, uint32_t tensor, uint64_t block,
                           struct kvc_ahead_inputs *to, struct kvc_error *e);
-/* Finds what makes inputs of a tensor's rows, for devices: *turn is the rotation to undo first, NULL
- * where there is none. */
+/* Finds what makes inputs of a tensor's rows, for devices: *turn is the rotation to undo first,
+ * NULL where there is none. */
 int kvc_inputs_made_by(const struct kvc_cache *c, uint32_t tensor, const struct kvc_small **small,
                        const struct kvc_rope_facts **turn, struct kvc_error *e);
 

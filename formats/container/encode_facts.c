@@ -99,8 +99,7 @@ static int small_rows(const void *owner, uint32_t tensor, const uint64_t *row, s
     int8_t *small = kvc_alloc(rows, width);
     int status = bytes && small ? c->read(c, tensor, first, rows, bytes, e)
                                 : kvc_fail_memory(e, "inputs");
-    if (!status)
-        status = kvc_small_rows(&r->facts.predict, tensor, first, rows, bytes, small, e);
+    if (!status) status = kvc_small_rows(&r->facts.predict, tensor, first, rows, bytes, small, e);
     if (!status) kvc_small_spread(small, width, first, row, n, to, stride);
     free(bytes);
     free(small);
@@ -166,7 +165,7 @@ static int rotate_queries(struct kvc_tensor_coder *r, const struct kvc_profile_p
 static uint64_t window_of(const struct kvc_facts *facts, const struct kvc_layer *layer,
                           const struct kvc_encoding *x) {
     const uint64_t window = kvc_layer_window(facts, layer);
-    if (layer->kind != KVC_LAYER_SLIDING) return 0;
+    if (layer->kind != KVC_LAYER_WINDOW) return 0;
     return window ? window : x->rows && x->position[0] > 0 ? x->rows + 1 : 0;
 }
 

@@ -110,8 +110,7 @@ void kvc_inputs_offer(const struct kvc_cache *c, uint32_t tensor, uint64_t block
     struct kvc_records *k = kvc_records_of(c);
     if (!k->predicts || !k->profile || !kvc_predict_takes(c, tensor)) return;
     struct kvc_decoded_block *x = kvc_decoded_find(k->inputs, tensor, block, 0);
-    if (!x && (x = inputs_of(c, tensor, block, rows, NULL)))
-        kvc_decoded_put(k->inputs, x);
+    if (!x && (x = inputs_of(c, tensor, block, rows, NULL))) kvc_decoded_put(k->inputs, x);
     if (x) kvc_decoded_release(x, 1);
 }
 

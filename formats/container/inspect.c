@@ -122,7 +122,8 @@ static void discard_nothing(void *result) {
     (void)result;
 }
 
-/* Compares the content id of the footer with that of the records. A survey knows what is damaged. */
+/* Compares the content id of the footer with that of the records. A survey knows what is damaged.
+ */
 static int check_content(const struct kvc_cache *c, struct kvc_error *e) {
     const struct kvc_records *k = kvc_records_of(c);
     struct kvc_sha256 hash;

@@ -27,8 +27,8 @@ enum {
     KVC_RECORD_HEADER = 32,
     KVC_DIRECTORY_ENTRY = 16,
     KVC_UNIT = 16,
-    KVC_RECORD_CRITICAL = 1,  /* flag */
-    KVC_RECORD_NO_DIGEST = 2, /* flag of BLOCK: rows may differ between machines */
+    KVC_RECORD_CRITICAL = 1,     /* flag */
+    KVC_RECORD_NO_DIGEST = 2,    /* flag of BLOCK: rows may differ between machines */
     KVC_SECTION_OPTIONAL = 0x80, /* with the coder: readers may skip the section */
     KVC_GRID_LOG2 = 8,           /* of the positions of a block */
     KVC_TABLE_HEADER = 28,

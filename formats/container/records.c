@@ -95,16 +95,17 @@ static int record_check(const struct kvc_record *r, const uint8_t *h, struct kvc
         return kvc_record_damaged(
             e, r->offset,
             "not the record that the index lists: it is of another file, or was replaced");
-    if (kvc_record_name(r->type) &&
-        (h[1] & KVC_RECORD_CRITICAL) != kvc_record_is_critical(r->type))
+    if (kvc_record_name(r->type) && (h[1] & KVC_RECORD_CRITICAL) != kvc_record_is_critical(r->type))
         return kvc_record_damaged(
             e, r->offset, "the flag that says whether readers may skip it does not match its type");
     if (!fields_fit(r, get_u64(h + 16)))
         return kvc_record_damaged(e, r->offset,
                                   "a field that this type of record does not use is set");
     if (r->type == KVC_RECORD_BLOCK && h[1] & KVC_RECORD_NO_DIGEST && get_u64(h + 16))
-        return kvc_record_damaged(e, r->offset, "it has a digest, and its flags say that it has none");
-    const int known = KVC_RECORD_CRITICAL | (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
+        return kvc_record_damaged(e, r->offset,
+                                  "it has a digest, and its flags say that it has none");
+    const int known = KVC_RECORD_CRITICAL |
+                      (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
     if (h[1] & ~known) {
         kvc_record_damaged(e, r->offset, "reserved flag bits are set");
         if (e) e->code = KVC_ERR_UNSUPPORTED;
@@ -364,8 +365,8 @@ static int lay_out(struct kvc_records *k, const uint8_t *p, const uint8_t *stop,
     if (read_column(&p, stop, n, UINT32_MAX, column, e)) return -1;
     for (uint64_t i = 0; i < n; i++) k->record[i].number = (uint32_t)column[i];
     if ((uint64_t)(stop - p) != 4 * n)
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "index: %td bytes of checks for %" PRIu64 " records", stop - p, n);
+        return kvc_fail(e, KVC_ERR_DAMAGED, "index: %td bytes of checks for %" PRIu64 " records",
+                        stop - p, n);
     for (uint64_t i = 0; i < n; i++, p += 4) k->record[i].check = get_u32(p);
     k->n_records = n;
     for (uint64_t i = 0; i < n; i++)

@@ -44,8 +44,8 @@ struct kvc_records {
     char **pipeline_text;
     uint32_t n_pipelines;
     uint16_t *pipeline_of; /* by tensor */
-    /* By tensor, how the engine rotated its rows; half 0: it did not. Angles of the profile are NULL
-     * until it is found. */
+    /* By tensor, how the engine rotated its rows; half 0: it did not. Angles of the profile are
+     * NULL until it is found. */
     struct kvc_rope_facts *turn;
     double **angles; /* n_angles arrays that the file has itself */
     uint32_t n_angles;

@@ -61,7 +61,8 @@ static int looks_like_record(const struct walk *w, uint64_t at, struct kvc_recor
                              .subject = get_u32(h + 8),
                              .number = get_u32(h + 12),
                              .type = h[0]};
-    const int known = KVC_RECORD_CRITICAL | (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
+    const int known = KVC_RECORD_CRITICAL |
+                      (r->type == KVC_RECORD_BLOCK ? KVC_RECORD_NO_DIGEST : 0);
     if (!r->type || h[1] & ~known ||
         (kvc_record_name(r->type) &&
          (h[1] & KVC_RECORD_CRITICAL) != kvc_record_is_critical(r->type)))

@@ -1,4 +1,4 @@
-/* same.c: rows of a cache that equal rows of its earlier tensors: llama.cpp's checkpoints repeat
+/* same.c: rows of a cache that equal rows of its earlier tensors: snapshots repeat
  * most of the live cache, streams share prefixes. Finds them, and writes and reads the section SAME
  * that refers to them. Not for decoding them (blocks.c). */
 #include "formats/container/same.h"
@@ -21,11 +21,11 @@ static int may_repeat(const struct kvc_cache *c, uint32_t tensor, uint32_t earli
     if (t->role != o->role || a->index != b->index || t->shape.dtype != o->shape.dtype ||
         t->shape.heads != o->shape.heads || t->shape.dim != o->shape.dim)
         return 0;
-    /* llama.cpp numbers the layers of each of its two caches from 0; a checkpoint copies the second
+    /* llama.cpp numbers the layers of each of its two caches from 0; a snapshot copies the second
      * cache. */
     enum kvc_part_kind ka = c->part[a->part].kind, kb = c->part[b->part].kind;
-    int wa = ka == KVC_PART_SLIDING || ka == KVC_PART_CHECKPOINT,
-        wb = kb == KVC_PART_SLIDING || kb == KVC_PART_CHECKPOINT;
+    int wa = ka == KVC_PART_WINDOW || ka == KVC_PART_SNAPSHOT,
+        wb = kb == KVC_PART_WINDOW || kb == KVC_PART_SNAPSHOT;
     return ka != KVC_PART_COMPANION && kb != KVC_PART_COMPANION && wa == wb;
 }
 

@@ -238,11 +238,11 @@ static int by_first(const void *a, const void *b) {
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* Returns 1 for tensors that a range of tokens must have whole: not for companions and checkpoints.
+/* Returns 1 for tensors that a range of tokens must have whole: not for companions and snapshots.
  */
 static int counts(const struct kvc_cache *c, uint32_t tensor) {
     const enum kvc_part_kind kind = kvc_tensor_part(c, tensor)->kind;
-    return kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING || kind == KVC_PART_RECURRENT;
+    return kind == KVC_PART_LIVE || kind == KVC_PART_WINDOW || kind == KVC_PART_STATE;
 }
 
 /* Returns the positions of a block; all positions if its own are lost. */

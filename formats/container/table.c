@@ -33,7 +33,7 @@ static int read_parts(struct kvc_cache *c, const struct kvc_records *k, const ui
         uint32_t number = kvc_cache_add_part(c, (enum kvc_part_kind)p[0], part_cells, e);
         if (number == KVC_NONE) return -1;
         c->part[number].stream = get_u32(p + 4);
-        c->part[number].checkpoint = get_u32(p + 8);
+        c->part[number].snapshot = get_u32(p + 8);
     }
     return 0;
 }
@@ -167,8 +167,8 @@ static uint8_t *put_args(uint8_t *p, const struct kvc_stage *stage,
 
 /* Reads one stage of a pipeline. An unknown one becomes the stage that refuses all rows, and is
  * alone then in its pipeline. */
-static int read_stage(const uint8_t **at, const uint8_t *end, struct kvc_pipeline *line,
-                      unsigned s, struct kvc_error *e) {
+static int read_stage(const uint8_t **at, const uint8_t *end, struct kvc_pipeline *line, unsigned s,
+                      struct kvc_error *e) {
     const uint8_t *p = *at;
     if (end - p < 3 || end - p - 3 < p[2])
         return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
@@ -215,8 +215,9 @@ static int read_rotation(struct kvc_rope_facts *r, struct kvc_records *k, const 
                          const uint8_t *end, struct kvc_error *e) {
     const uint8_t *p = *at;
     if (end - p < 4) return kvc_fail(e, KVC_ERR_DAMAGED, "the table is cut short");
-    *r = (struct kvc_rope_facts){
-        .pairing = (enum kvc_pairing)p[0], .of_profile = p[1], .half = get_u16(p + 2)};
+    *r = (struct kvc_rope_facts){.pairing = (enum kvc_pairing)p[0],
+                                 .of_profile = p[1],
+                                 .half = get_u16(p + 2)};
     if (!kvc_pairing_turns(r->pairing) || p[1] > 1 || !r->half)
         return kvc_fail(e, KVC_ERR_DAMAGED, "table: a rotation is out of range");
     *at = p += 4;
@@ -297,7 +298,7 @@ static uint8_t *put_parts(uint8_t *p, const struct kvc_cache *c) {
     for (uint32_t i = 0; i < c->n_parts; i++, p += KVC_PART_ENTRY) {
         p[0] = (uint8_t)c->part[i].kind;
         put_u32(p + 4, c->part[i].stream);
-        put_u32(p + 8, c->part[i].checkpoint);
+        put_u32(p + 8, c->part[i].snapshot);
         put_u64(p + 16, c->part[i].cells.n);
     }
     return p;

@@ -86,6 +86,7 @@ int kvc_write_tokens(struct kvc_record_writer *w, const struct kvc_cache *c,
         kept = keyed->prefix_keys;
         n_keys = keyed->n_prefix_keys;
     }
+    if (options->no_keys) n_keys = 0;
     if (!c->tokens && !n_keys) return 0;
     struct kvc_sections list;
     kvc_sections_init(&list);

@@ -13,6 +13,7 @@
 #include "formats/cache/keys.h"
 #include "formats/container/device_blocks.h"
 #include "formats/cache/prefix_space.h"
+#include "formats/cache/shards.h"
 #include "formats/cache/values.h"
 #include "formats/cache/view.h"
 #include "formats/container/encode.h"
@@ -120,8 +121,8 @@ struct writer {
     uint64_t *left;      /* by layer: runs not yet written */
     uint32_t *first_run; /* by tensor: number of its first run; n_tensors + 1 entries */
     struct kvc_pack_report report;
-    double squares[2][2]; /* of K and V: of the source, of the errors */
-    uint64_t done;        /* tensor bytes written so far */
+    double squares[2][2];        /* of K and V: of the source, of the errors */
+    uint64_t done;               /* tensor bytes written so far */
     struct kvc_rope_facts *turn; /* by tensor, as struct kvc_encode has it */
     double **angles;             /* owned; NULL: of the profile, or none */
 };
@@ -306,6 +307,15 @@ static int name_identity(const struct kvc_cache *c, struct kvc_meta *meta, struc
     return kvc_meta_set_text(meta, KVC_KEY_PREFIX_IDENTITY, identity, e);
 }
 
+/* Removes what confirms a guess of the text. Extras stay with the token ids, which do not tell the
+ * whole text without them. */
+static int forget_keys(struct kvc_meta *meta) {
+    static const char *const keys[] = {KVC_KEY_PREFIX_IDENTITY, KVC_KEY_PREFIX_PARENT,
+                                       KVC_KEY_PREFIX_SPACE, KVC_KEY_SHARD_SET};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) kvc_meta_remove(meta, keys[i]);
+    return 0;
+}
+
 static int writer_describe(const struct writer *w, const char *recipe, struct kvc_meta *meta,
                            struct kvc_error *e) {
     const struct kvc_cache *c = w->cache;
@@ -315,7 +325,8 @@ static int writer_describe(const struct writer *w, const char *recipe, struct kv
         return -1;
     /* Extras belong to token ids, and tell as much. */
     if (w->options.no_tokens || !c->tokens) kvc_meta_remove(meta, KVC_KEY_PREFIX_EXTRAS);
-    if (name_identity(c, meta, e)) return -1;
+    if (w->options.no_keys) return forget_keys(meta);
+    if (name_identity(c, meta, e) || kvc_shard_name_set(meta, c, e)) return -1;
     return name_space(w, meta, e);
 }
 
@@ -347,8 +358,7 @@ static int find_turns(struct writer *w, struct kvc_error *e) {
         if (profile && kvc_profile_part(profile, layer->index, KVC_ROLE_K,
                                         c->meta.facts.rope.pairing, 0, &part, e))
             return -1;
-        if (kvc_rope_of_layer(c, c->tensor[t].layer, part, turn, &w->angles[t], e))
-            return -1;
+        if (kvc_rope_of_layer(c, c->tensor[t].layer, part, turn, &w->angles[t], e)) return -1;
         if (!turn->angle || !turn->half || 2 * turn->half > c->tensor[t].shape.dim)
             *turn = (struct kvc_rope_facts){.half = 0};
     }

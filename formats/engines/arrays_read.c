@@ -245,9 +245,9 @@ static int arrays_read_add_layers(struct kvc_cache *c, struct item *item, size_t
             a->layer = before->layer;
             continue;
         }
-        enum kvc_layer_kind kind = a->part == KVC_PART_LIVE      ? KVC_LAYER_FULL
-                                   : a->part == KVC_PART_SLIDING ? KVC_LAYER_SLIDING
-                                                                 : KVC_LAYER_COMPANION;
+        enum kvc_layer_kind kind = a->part == KVC_PART_LIVE     ? KVC_LAYER_FULL
+                                   : a->part == KVC_PART_WINDOW ? KVC_LAYER_WINDOW
+                                                                : KVC_LAYER_COMPANION;
         a->layer = kvc_cache_add_layer(c, part, a->name.layer, kind, e);
         if (a->layer == KVC_NONE) return -1;
     }
@@ -264,7 +264,7 @@ static uint64_t choose_parts(struct item *item, size_t n) {
             live = item[i].shape.tokens;
     for (size_t i = 0; i < n; i++) {
         item[i].part = !item[i].name.sliding && item[i].shape.tokens == live ? KVC_PART_LIVE
-                                                                             : KVC_PART_SLIDING;
+                                                                             : KVC_PART_WINDOW;
         if (!arrays_read_is_attention(&item[i])) item[i].part = KVC_PART_COMPANION;
     }
     return live;
@@ -309,7 +309,7 @@ static int give_positions(struct kvc_cache *c, const struct kvc_array *a, enum k
 static int note_short(struct kvc_cache *c, const struct item *item, size_t n,
                       const struct positions *given, struct kvc_error *e) {
     for (size_t i = 0; i < n; i++)
-        if (item[i].part == KVC_PART_SLIDING && !item[i].name.sliding && !given->array[1])
+        if (item[i].part == KVC_PART_WINDOW && !item[i].name.sliding && !given->array[1])
             return kvc_meta_set_bool(&c->meta, KVC_KEY_WINDOW_ASSUMED, 1, e);
     return 0;
 }
@@ -320,8 +320,8 @@ static int set_positions(struct kvc_cache *c, struct kvc_array *array, size_t n,
     for (unsigned k = 0; k < 2; k++) {
         given->part[k] = KVC_NONE;
         if (given->array[k] &&
-            give_positions(c, given->array[k], k ? KVC_PART_SLIDING : KVC_PART_LIVE,
-                           &given->part[k], e))
+            give_positions(c, given->array[k], k ? KVC_PART_WINDOW : KVC_PART_LIVE, &given->part[k],
+                           e))
             return -1;
     }
     const struct kvc_cells *first = &c->part[0].cells;

@@ -16,7 +16,7 @@
 /* --- checks --- */
 
 static int arrays_write_is_attention(const struct kvc_part *part) {
-    return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_SLIDING;
+    return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_WINDOW;
 }
 
 static int is_exported(const struct kvc_part *part, uint32_t stream) {
@@ -36,7 +36,7 @@ static int same_sequences(const struct kvc_cells *cells, uint32_t a, uint32_t b,
 
 static int check_one_sequence(const struct kvc_cache *c, const struct kvc_cells *cells,
                               struct kvc_error *e) {
-    const uint64_t ext = c->meta.facts.cell_words;
+    const uint64_t ext = c->meta.facts.coordinates;
     for (uint64_t i = 1; i < cells->n; i++) {
         uint32_t a = kvc_cell_at(cells, i - 1), b = kvc_cell_at(cells, i);
         if (cells->pos[a] == cells->pos[b] && !same_sequences(cells, a, b, ext))
@@ -174,12 +174,12 @@ static int compare_names(const void *pa, const void *pb) {
 static void print_name(struct kvc_arrays_item *item, const struct kvc_cache *c, int mark_sliding) {
     struct kvc_name name = {.kind = item->kind};
     if (item->kind == KVC_NAME_POSITIONS)
-        name.sliding = c->part[item->number].kind == KVC_PART_SLIDING;
+        name.sliding = c->part[item->number].kind == KVC_PART_WINDOW;
     if (item->kind == KVC_NAME_TENSOR) {
         const struct kvc_layer *layer = &c->layer[c->tensor[item->number].layer];
         name.role = c->tensor[item->number].role;
         name.layer = layer->index;
-        name.sliding = mark_sliding && c->part[layer->part].kind == KVC_PART_SLIDING;
+        name.sliding = mark_sliding && c->part[layer->part].kind == KVC_PART_WINDOW;
     }
     kvc_name_print(&name, item->name, sizeof item->name);
 }
@@ -264,7 +264,7 @@ static int must_mark_sliding(const struct kvc_cache *c, const struct kvc_part *r
                              uint32_t stream) {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
-        if (part->kind == KVC_PART_SLIDING && is_exported(part, stream) &&
+        if (part->kind == KVC_PART_WINDOW && is_exported(part, stream) &&
             (part == reference || part->cells.n >= reference->cells.n))
             return 1;
     }
@@ -276,7 +276,7 @@ static int list_items(struct kvc_arrays *list, uint32_t stream, int (*keeps)(enu
     const struct kvc_cache *c = list->cache;
     const struct kvc_part *reference = reference_part(c, stream);
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (c->part[i].kind == KVC_PART_RECURRENT)
+        if (c->part[i].kind == KVC_PART_STATE)
             return kvc_fail(
                 e, KVC_ERR_UNSUPPORTED,
                 "the cache has recurrent state, which cannot be exported as arrays of K and V");

@@ -341,7 +341,7 @@ const struct kvc_format kvc_format_hicache = {
     .source = KVC_SOURCE_HICACHE,
     /* The number of heads and dtypes count as geometry, which readers must be given. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |
-             KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING |
+             KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING |
              KVC_LACKS_UNKNOWNS,
     .keeps = hicache_keeps,
     .takes_members = 1,

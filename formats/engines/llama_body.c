@@ -306,7 +306,7 @@ static int take_attention(struct kvc_llama_parser *p, enum kvc_part_kind kind,
                           uint32_t checkpoint) {
     const enum kvc_layer_kind layer = !p->r.has_v             ? KVC_LAYER_LATENT
                                       : kind == KVC_PART_LIVE ? KVC_LAYER_FULL
-                                                              : KVC_LAYER_SLIDING;
+                                                              : KVC_LAYER_WINDOW;
     uint32_t streams = 1, cells, part, full = 0, last = 0;
     if (p->r.streams && kvc_llama_take_u32(p, &streams, "the number of streams")) return -1;
     if (!streams || streams > MAX_STREAMS)
@@ -321,7 +321,7 @@ static int take_attention(struct kvc_llama_parser *p, enum kvc_part_kind kind,
         if (take_cells(p, cells, p->r.ext, kind, 0, &part)) return -1;
         if (p->cache) {
             p->cache->part[part].stream = cells && s != p->sole ? s : 0;
-            p->cache->part[part].checkpoint = checkpoint;
+            p->cache->part[part].snapshot = checkpoint;
         }
         if (!cells) continue;
         if (take_layers(p, part, cells, layer)) return -1;
@@ -348,8 +348,7 @@ static int take_recurrent_tensors(struct kvc_llama_parser *p, uint32_t part, uin
     static const enum kvc_role role[2] = {KVC_ROLE_R, KVC_ROLE_S};
     const uint64_t heads = (uint64_t)EMPTY_TENSOR * layers;
     if (no_r && kvc_llama_take(p, heads, "recurrent states")) return -1;
-    if (take_tensors(p, part, KVC_LAYER_RECURRENT, layers, role + no_r, no_r || no_s ? 1 : 2, cells,
-                     0))
+    if (take_tensors(p, part, KVC_LAYER_STATE, layers, role + no_r, no_r || no_s ? 1 : 2, cells, 0))
         return -1;
     return no_s ? kvc_llama_take(p, heads, "recurrent states") : 0;
 }
@@ -364,7 +363,7 @@ static int take_recurrent(struct kvc_llama_parser *p, enum kvc_part_kind kind,
     if (kvc_llama_take_u32(p, &cells, "the number of states") ||
         take_cells(p, cells, 0, kind, 1, &part))
         return -1;
-    if (p->cache) p->cache->part[part].checkpoint = checkpoint;
+    if (p->cache) p->cache->part[part].snapshot = checkpoint;
     if (!cells) return 0;
     if (kvc_llama_take_u32(p, &transposed, "the transposition flag") ||
         kvc_llama_take_u32(p, &layers, "the number of layers"))
@@ -404,8 +403,8 @@ static int take_checkpoint_body(struct kvc_llama_parser *p, uint32_t number) {
                            "checkpoint %" PRIu32 " has magic %08" PRIx32, number, magic);
     if (kvc_llama_take(p, 4, "a checkpoint's sequence")) return -1;
     int recurrent = p->r.structure == KVC_LLAMA_HYBRID || p->r.structure == KVC_LLAMA_RECURRENT;
-    if (recurrent ? take_recurrent(p, KVC_PART_CHECKPOINT, number)
-                  : take_attention(p, KVC_PART_CHECKPOINT, number))
+    if (recurrent ? take_recurrent(p, KVC_PART_SNAPSHOT, number)
+                  : take_attention(p, KVC_PART_SNAPSHOT, number))
         return -1;
     if (p->at != p->end)
         return kvc_fail_at(p->e, KVC_ERR_DAMAGED, p->at, "bytes follow checkpoint %" PRIu32,
@@ -468,15 +467,13 @@ int kvc_llama_state(struct kvc_llama_parser *p) {
         if (take_attention(p, KVC_PART_LIVE, 0)) return -1;
         break;
     case KVC_LLAMA_TWICE:
-        if (take_attention(p, KVC_PART_LIVE, 0) || take_attention(p, KVC_PART_SLIDING, 0))
-            return -1;
+        if (take_attention(p, KVC_PART_LIVE, 0) || take_attention(p, KVC_PART_WINDOW, 0)) return -1;
         break;
     case KVC_LLAMA_HYBRID:
-        if (take_attention(p, KVC_PART_LIVE, 0) || take_recurrent(p, KVC_PART_RECURRENT, 0))
-            return -1;
+        if (take_attention(p, KVC_PART_LIVE, 0) || take_recurrent(p, KVC_PART_STATE, 0)) return -1;
         break;
     case KVC_LLAMA_RECURRENT:
-        if (take_recurrent(p, KVC_PART_RECURRENT, 0)) return -1;
+        if (take_recurrent(p, KVC_PART_STATE, 0)) return -1;
         break;
     case KVC_LLAMA_STRUCTURES: break;
     }

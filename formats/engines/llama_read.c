@@ -265,7 +265,7 @@ static int describe_layout(struct kvc_meta *m, const struct kvc_llama_parser *p,
     if (attention && kvc_meta_set_u64(m, KVC_KEY_LLAMA_STREAMS, p->streams, e)) return -1;
     const int named = attention && p->sole && p->sole != KVC_NONE;
     if (named && kvc_meta_set_u64(m, KVC_KEY_LLAMA_STREAM, p->sole, e)) return -1;
-    if (p->r.ext && kvc_meta_set_u64(m, KVC_KEY_LLAMA_CELL_EXT, p->r.ext, e)) return -1;
+    if (p->r.ext && kvc_meta_set_u64(m, KVC_KEY_CELLS_COORDINATES, p->r.ext, e)) return -1;
     /* Only quantised caches are rotated. Their rotation is unknown where it is not recorded. */
     const int known[2] = {p->r.tiles || !p->quantised[0], p->r.tiles || !p->quantised[1]};
     if (known[0] && kvc_meta_set_u64(m, KVC_KEY_HADAMARD_K, p->tile_k, e)) return -1;

@@ -157,14 +157,14 @@ static int find_parts(const struct kvc_cache *c, const struct kvc_facts *facts, 
     *live = *sliding = KVC_NONE;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const struct kvc_part *part = &c->part[i];
-        uint32_t *place = part->kind == KVC_PART_LIVE      ? live
-                          : part->kind == KVC_PART_SLIDING ? sliding
-                                                           : NULL;
-        if (part->kind == KVC_PART_RECURRENT)
+        uint32_t *place = part->kind == KVC_PART_LIVE     ? live
+                          : part->kind == KVC_PART_WINDOW ? sliding
+                                                          : NULL;
+        if (part->kind == KVC_PART_STATE)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "llama: recurrent states can only be restored into their own file");
         if (!place) continue;
-        if (facts->cell_words)
+        if (facts->coordinates)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "llama: M-RoPE cells can only be restored into their own file");
         if (*place != KVC_NONE && c->part[*place].cells.n && part->cells.n)
@@ -212,7 +212,7 @@ static int check_tensors(const struct out *o, const int known[2]) {
         const struct kvc_dtype_info *info = kvc_dtype_info(c->tensor[t].shape.dtype);
         const int kv = c->tensor[t].role == KVC_ROLE_V;
         char label[64];
-        if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) continue;
+        if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) continue;
         kvc_tensor_label(c, t, label, sizeof label);
         if (info->ggml < 0)
             return kvc_fail(o->e, KVC_ERR_UNSUPPORTED,

@@ -4,6 +4,7 @@
 
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
+#include "formats/cache/shards.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -297,10 +298,8 @@ static int lmcache_chunk_add_members(struct kvc_cache *c, const struct kvc_bundl
 
 static int describe_key(struct kvc_cache *c, const char *name, struct kvc_error *e) {
     struct kvc_lmcache_key key;
-    char shard[48];
     if (!name || !kvc_lmcache_key_of(&key, name)) return 0;
-    snprintf(shard, sizeof shard, "%" PRIu64 "/%" PRIu64, key.worker, key.world);
-    if (key.world > 1 && kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, shard, e)) return -1;
+    if (kvc_shard_set_rank(&c->meta, key.worker, key.world, e)) return -1;
     return kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, key.model, e);
 }
 

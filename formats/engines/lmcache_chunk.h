@@ -20,9 +20,9 @@ enum kvc_lmcache_layout {
 #define KVC_LMCACHE_NAMES "2ltd|t2d|2td|mla|fused"
 
 /* What no chunk holds (format.h). */
-#define KVC_LMCACHE_LACKS                                                                    \
-    (KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |     \
-     KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | \
+#define KVC_LMCACHE_LACKS                                                                  \
+    (KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |   \
+     KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING | \
      KVC_LACKS_UNKNOWNS)
 struct kvc_lmcache_layout_info {
     const char *name; /* in options */

@@ -291,7 +291,7 @@ static int set_positions(struct kvc_cache *c, const struct reader *r, struct kvc
         struct kvc_cells *cells = &c->part[part].cells;
         c->layer[i].window = (uint32_t)ring->window;
         if (ring->window) {
-            c->layer[i].kind = KVC_LAYER_SLIDING;
+            c->layer[i].kind = KVC_LAYER_WINDOW;
             if (kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, ring->window, e)) return -1;
         }
         if (i && c->layer[i - 1].part == part) {
@@ -444,7 +444,7 @@ static int choose_items(struct writer *w, struct kvc_error *e) {
                                           ? kvc_tensor_part(c, item->number)
                                           : NULL;
         if (!part || part->kind == KVC_PART_COMPANION) continue;
-        if (part->kind == KVC_PART_SLIDING)
+        if (part->kind == KVC_PART_WINDOW)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "the cache has sliding-window layers, whose state in mlx-lm depends on "
                             "how the prompt was processed; "
@@ -557,7 +557,7 @@ const struct kvc_format kvc_format_mlx = {
     .export_options = export_options,
     .source = KVC_SOURCE_MLX,
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS |
-             KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES |
+             KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES |
              KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = mlx_keeps,
     .probe = mlx_probe,

@@ -251,8 +251,8 @@ const struct kvc_format kvc_format_npz = {
     .takes_members = 1,
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_NPZ,
-    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA |
-             KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING |
+             KVC_LACKS_UNKNOWNS,
     .keeps = npz_keeps,
     .no_source = "a compressed npz's own bytes are not recorded",
     .probe = npz_probe,

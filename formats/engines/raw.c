@@ -152,7 +152,7 @@ static int write_live(const struct kvc_cache *c, struct kvc_sink *out, struct kv
     int written = 0;
     uint32_t stream;
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
+        if (c->part[i].kind == KVC_PART_WINDOW || c->part[i].kind == KVC_PART_STATE)
             return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                             "the cache has %s layers of another length, and raw holds one "
                             "geometry; use safetensors",
@@ -190,8 +190,8 @@ const struct kvc_format kvc_format_raw = {
     .source = KVC_SOURCE_RAW,
     /* The pairing counts as geometry, which readers must be given. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_LAYERS |
-             KVC_LACKS_COMPANIONS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA |
-             KVC_LACKS_ROTATION | KVC_LACKS_SHAPES | KVC_LACKS_UNKNOWNS,
+             KVC_LACKS_COMPANIONS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_ROTATION |
+             KVC_LACKS_SHAPES | KVC_LACKS_UNKNOWNS,
     .probe = raw_probe,
     .import = raw_import,
     .export = raw_export,

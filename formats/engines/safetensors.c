@@ -55,6 +55,7 @@ static const struct fact {
     {"rope_dim", KVC_KEY_ROPE_DIM, FACT_COUNT},
     {"rope_factor", KVC_KEY_ROPE_FACTOR, FACT_NUMBER},
     {"rope_original_context", KVC_KEY_ROPE_ORIGINAL, FACT_COUNT},
+    {"rope_source", KVC_KEY_ROPE_SOURCE, FACT_TEXT},
     {"rope_sections", KVC_KEY_ROPE_SECTIONS, FACT_COUNTS}, /* a JSON list */
     {"rope_scaling", KVC_KEY_ROPE_SCALING, FACT_OBJECT},   /* read_scaling() reads it */
     {"tokens_first", KVC_KEY_TOKENS_FIRST, FACT_COUNT},
@@ -68,7 +69,9 @@ static const struct fact {
     {"scale_k", KVC_KEY_SCALE_K, FACT_SCALES},
     {"scale_v", KVC_KEY_SCALE_V, FACT_SCALES},
     {"scale_source", KVC_KEY_SCALE_SOURCE, FACT_TEXT},
-    {"shard", KVC_KEY_SHARD, FACT_TEXT},
+    {"shard_rank", KVC_KEY_SHARD_RANK, FACT_COUNT},
+    {"shard_ranks", KVC_KEY_SHARD_RANKS, FACT_COUNT},
+    {"shard_set", KVC_KEY_SHARD_SET, FACT_HASH},
     {"tokenizer_sha256", KVC_KEY_TOKENIZER, FACT_HASH},
     {"values_recipe", KVC_KEY_VALUES_RECIPE, FACT_TEXT},
     {"values_profile", KVC_KEY_VALUES_PROFILE, FACT_HASH},
@@ -117,10 +120,14 @@ static int parse_count(const char *text, uint64_t *count) {
     return *end ? -1 : 0;
 }
 
-/* Reads 64 hexadecimal digits. */
-static int parse_hash(const char *text, uint8_t hash[KVC_SHA256_BYTES]) {
-    if (strlen(text) != 2 * KVC_SHA256_BYTES) return -1;
-    for (size_t i = 0; i < KVC_SHA256_BYTES; i++) {
+static size_t hash_bytes(const struct fact *fact) {
+    return strcmp(fact->key, KVC_KEY_SHARD_SET) ? KVC_SHA256_BYTES : KVC_SHARD_SET_BYTES;
+}
+
+/* Reads n bytes as hexadecimal digits. */
+static int parse_hash(const char *text, uint8_t *hash, size_t n) {
+    if (strlen(text) != 2 * n) return -1;
+    for (size_t i = 0; i < n; i++) {
         const char digits[3] = {text[2 * i], text[2 * i + 1], '\0'};
         if (strspn(digits, "0123456789abcdef") != 2) return -1;
         hash[i] = (uint8_t)strtoul(digits, NULL, 16);
@@ -191,8 +198,9 @@ static int read_fact(struct kvc_meta *meta, const struct fact *fact, const char 
     case FACT_COUNTS: return read_counts(meta, fact->key, text, e);
     case FACT_KNOWN: return strcmp(text, "false") ? 0 : kvc_meta_set_bool(meta, fact->key, 0, e);
     case FACT_HASH:
-        return parse_hash(text, hash) ? 0
-                                      : kvc_meta_set_bytes(meta, fact->key, hash, sizeof hash, e);
+        return parse_hash(text, hash, hash_bytes(fact))
+                   ? 0
+                   : kvc_meta_set_bytes(meta, fact->key, hash, hash_bytes(fact), e);
     }
     return 0;
 }
@@ -337,8 +345,8 @@ static int write_fact(struct kvc_safetensors_writer *to, const struct kvc_meta *
         status = kvc_safetensors_add_text(to, fact->name, list, e);
         free(list);
     }
-    if (fact->type == FACT_HASH && entry->size == KVC_SHA256_BYTES) {
-        kvc_hex(entry->value, KVC_SHA256_BYTES, text);
+    if (fact->type == FACT_HASH && entry->size == hash_bytes(fact)) {
+        kvc_hex(entry->value, hash_bytes(fact), text);
         return kvc_safetensors_add_text(to, fact->name, text, e);
     }
     if (fact->type == FACT_NUMBER) {
@@ -411,7 +419,7 @@ const struct kvc_format kvc_format_safetensors = {
     .takes_members = 1,
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_SAFETENSORS,
-    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_CHECKPOINTS | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_WINDOWS | KVC_LACKS_SNAPSHOTS | KVC_LACKS_UNKNOWNS,
     .keeps = safetensors_keeps,
     .probe = safetensors_probe,
     .import = safetensors_import,

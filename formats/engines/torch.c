@@ -38,8 +38,8 @@ const struct kvc_format kvc_format_torch = {
     .takes_members = 1,
     .import_options = kvc_arrays_options,
     .source = KVC_SOURCE_TORCH,
-    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA |
-             KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
+    .lacks = KVC_LACKS_COORDINATES | KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_PAIRING |
+             KVC_LACKS_UNKNOWNS,
     .keeps = kvc_torch_keeps,
     .no_source = "the bytes of a PyTorch file with compressed members are not recorded",
     .probe = torch_probe,

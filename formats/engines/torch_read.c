@@ -470,7 +470,7 @@ static int set_windows(struct kvc_cache *c, const struct kvc_array_list *list,
     for (size_t i = 0; i < list->n; i++) {
         if (list->array[i].tensor == KVC_NONE || !list->array[i].window) continue;
         struct kvc_layer *layer = &c->layer[c->tensor[list->array[i].tensor].layer];
-        layer->kind = KVC_LAYER_SLIDING;
+        layer->kind = KVC_LAYER_WINDOW;
         layer->window = list->array[i].window;
         if (kvc_meta_set_u64(&c->meta, KVC_KEY_WINDOW, layer->window, e)) return -1;
     }

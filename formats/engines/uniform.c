@@ -44,7 +44,7 @@ static int uniform_take_shape(struct kvc_uniform *u, int (*keeps)(enum kvc_dtype
                               const char *format, struct kvc_error *e) {
     const struct kvc_cache *c = u->arrays.cache;
     for (uint32_t i = 0; i < c->n_parts; i++)
-        if (c->part[i].kind == KVC_PART_SLIDING || c->part[i].kind == KVC_PART_RECURRENT)
+        if (c->part[i].kind == KVC_PART_WINDOW || c->part[i].kind == KVC_PART_STATE)
             return kvc_fail(
                 e, KVC_ERR_UNSUPPORTED,
                 "%s: the cache has %s layers of another length; all layers must have one shape",

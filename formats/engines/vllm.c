@@ -66,7 +66,7 @@ const struct kvc_format kvc_format_vllm = {
     .no_source = "the order in which a CPU of vLLM keeps values is not recorded for blocks of this "
                  "size (vllm:cpu-block=N writes it)",
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS |
-             KVC_LACKS_CHECKPOINTS | KVC_LACKS_METADATA | KVC_LACKS_UNKNOWNS,
+             KVC_LACKS_SNAPSHOTS | KVC_LACKS_METADATA | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_vllm_keeps,
     .probe = vllm_probe,
     .import = kvc_vllm_read,

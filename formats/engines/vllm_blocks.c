@@ -10,6 +10,7 @@
 #include "codecs/memory.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/mapped.h"
+#include "formats/cache/shards.h"
 #include "formats/engines/arrays_read.h"
 #include "formats/engines/vllm.h"
 #include "formats/engines/vllm_blocks.h"
@@ -401,14 +402,11 @@ static int vllm_blocks_build(struct kvc_cache *c, struct blocks *k,
         return -1;
     const enum kvc_pairing pairing = k->shape->latent ? KVC_PAIRING_UNKNOWN : KVC_PAIRING_HALVES;
     const char *model = json_string_value(json_object_get(k->root, "model_name"));
-    char shard[32];
-    snprintf(shard, sizeof shard, "%" PRIu64 "/%" PRIu64, k->worker, k->workers);
     if (kvc_names_meta(c, "vllm-blocks", kvc_bundle_size(k->b), o, pairing, !k->shape->latent, e) ||
         kvc_meta_set_text(&c->meta, KVC_KEY_ROPE_K, "post", e) ||
         kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, known, e) ||
         kvc_meta_set_u64(&c->meta, KVC_KEY_PAGE_SIZE, k->page_tokens, e) ||
-        (k->workers > 1 && !k->shape->latent &&
-         kvc_meta_set_text(&c->meta, KVC_KEY_SHARD, shard, e)) ||
+        (!k->shape->latent && kvc_shard_set_rank(&c->meta, k->worker, k->workers, e)) ||
         (model && kvc_meta_set_text(&c->meta, KVC_KEY_MODEL_NAME, model, e)))
         return -1;
     return kvc_cache_finish(c, e);
@@ -439,7 +437,7 @@ const struct kvc_format kvc_format_vllm_blocks = {
     /* The number of heads counts as geometry, which readers must be given; the names of layers have
        their numbers. */
     .lacks = KVC_LACKS_TOKENS | KVC_LACKS_POSITIONS | KVC_LACKS_COORDINATES | KVC_LACKS_COMPANIONS |
-             KVC_LACKS_CHECKPOINTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_WINDOWS |
+             KVC_LACKS_SNAPSHOTS | KVC_LACKS_FACTS | KVC_LACKS_SCALES | KVC_LACKS_WINDOWS |
              KVC_LACKS_PAIRING | KVC_LACKS_UNKNOWNS,
     .keeps = kvc_vllm_blocks_keeps,
     .probe = vllm_blocks_probe,

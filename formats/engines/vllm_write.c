@@ -170,7 +170,7 @@ static int write_layers(const struct out *o, struct kvc_error *e) {
         for (uint32_t i = 0; i < c->n_layers; i++) {
             const struct kvc_layer *layer = &c->layer[i];
             const struct kvc_part *part = &c->part[layer->part];
-            if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_SLIDING) ||
+            if ((part->kind != KVC_PART_LIVE && part->kind != KVC_PART_WINDOW) ||
                 part->stream != stream)
                 continue;
             if (!first) first = layer;

@@ -24,7 +24,7 @@ static const struct {
     {"rope.", KVC_LACKS_FACTS, "RoPE facts"},
     {KVC_KEY_HIDDEN_STATES, KVC_LACKS_FACTS, "the place of the hidden states"},
     {KVC_KEY_WINDOW, KVC_LACKS_FACTS, "the size of the sliding window"},
-    {KVC_KEY_SHARD, KVC_LACKS_FACTS, "the shard's number"},
+    {"shard.", KVC_LACKS_FACTS, "the shard's number"},
 };
 enum { FACTS = sizeof facts / sizeof facts[0] };
 
@@ -43,7 +43,7 @@ static void losses_say(struct kvc_losses *l, const struct kvc_format *to, const 
 }
 
 static int losses_is_attention(const struct kvc_part *part) {
-    return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_SLIDING;
+    return part->kind == KVC_PART_LIVE || part->kind == KVC_PART_WINDOW;
 }
 
 static void say_facts(struct kvc_losses *l, const struct kvc_format *to,
@@ -99,7 +99,7 @@ static int has_shapes(const struct kvc_cache *c) {
 static int has_hidden_windows(const struct kvc_cache *c) {
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (c->part[c->layer[i].part].kind == KVC_PART_LIVE &&
-            (c->layer[i].kind == KVC_LAYER_SLIDING || c->layer[i].window))
+            (c->layer[i].kind == KVC_LAYER_WINDOW || c->layer[i].window))
             return 1;
     return 0;
 }
@@ -171,7 +171,7 @@ static void say_casts(struct kvc_losses *l, const struct kvc_format *to, const s
 void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const struct kvc_cache *c,
                      const struct kvc_export_options *o, int has_model) {
     const struct kvc_facts *known = &c->meta.facts;
-    const unsigned checkpoints = count_parts(c, KVC_PART_CHECKPOINT);
+    const unsigned snapshots = count_parts(c, KVC_PART_SNAPSHOT);
     unsigned lacks = to->lacks;
     char text[48];
     if (has_model || to == kvc_format_of_source(c)) lacks &= ~(unsigned)GIVEN_AGAIN;
@@ -183,12 +183,12 @@ void kvc_losses_find(struct kvc_losses *l, const struct kvc_format *to, const st
     if (lacks & KVC_LACKS_TOKENS && c->n_tokens) losses_say(l, to, "token ids");
     if (lacks & KVC_LACKS_POSITIONS && has_positions(c))
         losses_say(l, to, "positions (not 0, 1, 2 and so on)");
-    if (lacks & KVC_LACKS_COORDINATES && known->cell_words)
+    if (lacks & KVC_LACKS_COORDINATES && known->coordinates)
         losses_say(l, to, "the M-RoPE coordinates of tokens");
     if (lacks & KVC_LACKS_COMPANIONS && count_parts(c, KVC_PART_COMPANION))
         losses_say(l, to, "queries and hidden states");
-    snprintf(text, sizeof text, "server checkpoints (%u)", checkpoints);
-    if (lacks & KVC_LACKS_CHECKPOINTS && checkpoints) losses_say(l, to, text);
+    snprintf(text, sizeof text, "snapshots (%u)", snapshots);
+    if (lacks & KVC_LACKS_SNAPSHOTS && snapshots) losses_say(l, to, text);
     if (lacks & KVC_LACKS_LAYERS && has_layer_numbers(c, known))
         losses_say(l, to, "the numbers of the layers");
     if (lacks & KVC_LACKS_WINDOWS && has_hidden_windows(c))

@@ -14,7 +14,7 @@
 static void find_base(const struct kvc_facts *known, const struct kvc_layer *layer,
                       struct kvc_rope_facts *rope) {
     const char *arch = known->architecture ? known->architecture : "";
-    if (layer->kind == KVC_LAYER_SLIDING) {
+    if (layer->kind == KVC_LAYER_WINDOW) {
         rope->factor = 1;
         if (strncmp(arch, "gemma3", 6) == 0) rope->theta = 10000;
         else if (strncmp(arch, "gemma", 5) != 0) rope->theta = 0;

@@ -4,6 +4,7 @@
 
 #include "codecs/memory.h"
 #include "formats/io/json_text.h"
+#include "formats/model/file_hash.h"
 #include "formats/model/gguf.h"
 #include "formats/io/hash.h"
 #include "formats/io/input.h"
@@ -18,7 +19,7 @@
 #include <string.h>
 
 #define TAG_SAMPLED "kvc model sampled 0\n"
-#define TAG_FULL "kvc model full 0\n"
+#define TAG_FULL "kvc model full 1\n"
 #define SAMPLES 64
 #define SAMPLE_BYTES UINT64_C(4096)
 #define STEP_BYTES ((size_t)1 << 18) /* of a file that is hashed are in memory together */
@@ -453,8 +454,10 @@ static int model_read_file(const struct kvc_input *in, int first, size_t n_files
             kvc_sha256_u32(hash, (uint32_t)n_files);
         }
         if (full) {
+            uint8_t all[KVC_SHA256_BYTES];
+            if (kvc_file_hash(in, all, e)) return -1;
             kvc_sha256_u64(hash, in->size);
-            if (hash_bytes(hash, in, 0, in->size, e)) return -1;
+            kvc_sha256_update(hash, all, sizeof all);
         } else if (sample(hash, in, header, e)) {
             return -1;
         }

@@ -50,8 +50,8 @@ const char *kvc_model_kind_name(enum kvc_model_kind kind);
 /* Reads a GGUF file, or a safetensors file (or a directory that holds model.safetensors or its
  * shards) with the config.json and tokenizer.json beside it when they are there. A name like
  * x-00002-of-00003.gguf (or .safetensors) stands for all three files. `full` also hashes every
- * byte. Files without attention are read, too: callers who store what they say open them by
- * kvc_given_model() (formats/file/given.h), which refuses them. */
+ * byte (file_hash.h). Files without attention are read, too: callers who store what they say open
+ * them by kvc_given_model() (formats/file/given.h), which refuses them. */
 int kvc_model_read(const char *path, int full, struct kvc_model *m, struct kvc_error *e);
 
 /* Writes the model's facts into metadata (keys.h), over facts of the same key. `engine` 1: the

@@ -139,6 +139,49 @@ static int read_angles(struct kvc_profile *p, uint32_t layer, struct kvc_error *
     return 0;
 }
 
+/* Returns a count from 1 to `most` in decimal, without a sign or zeros before it; 0 where the text
+ * is none. */
+static uint32_t read_count(const struct kvc_profile *p, const char *key, uint32_t most) {
+    const char *text = profile_text_of(p, key);
+    uint32_t n = 0;
+    if (*text == '0') return 0;
+    for (; *text >= '0' && *text <= '9' && n <= most; text++) n = 10 * n + (uint32_t)(*text - '0');
+    return *text || n > most ? 0 : n;
+}
+
+/* Refuses what this reader must know and does not: a later version, a required feature. There are
+ * no features yet. Version 0 was version 1 without predictors. */
+static int read_version(struct kvc_profile *p, struct kvc_error *e) {
+    const char *version = profile_text_of(p, "kvc.profile"),
+               *features = profile_text_of(p, "requires");
+    if (!*version) return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
+    p->old = strcmp(version, "0") == 0;
+    if (!p->old && strcmp(version, "1") != 0)
+        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                        "a profile of version '%.16s', which this kvc does not read", version);
+    if (!*features) return 0;
+    const int length = (int)strcspn(features, ",");
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "the profile requires the feature '%.*s', which this kvc does not know",
+                    length < 64 ? length : 64, features);
+}
+
+static int read_metric(struct kvc_profile *p, struct kvc_error *e) {
+    static const char *const names[] = {[KVC_METRIC_FISHER] = "fisher",
+                                        [KVC_METRIC_QUERY] = "query",
+                                        [KVC_METRIC_COVARIANCE] = "covariance"};
+    const char *metric = kvc_safetensors_text(&p->header, "metric");
+    p->metric = KVC_METRIC_COVARIANCE;
+    if (!metric) return 0;
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(metric, names[i]) != 0) continue;
+        p->metric = i;
+        return 0;
+    }
+    return kvc_fail(e, KVC_ERR_UNSUPPORTED,
+                    "the profile has the metric '%.40s', which this kvc does not know", metric);
+}
+
 static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
     char why[64];
     const uint64_t header = kvc_safetensors_begins(p->data, p->size, why, sizeof why);
@@ -146,30 +189,16 @@ static int profile_read_header(struct kvc_profile *p, struct kvc_error *e) {
     if (kvc_safetensors_read(&p->header, p->data, p->size,
                              KVC_SAFETENSORS_NO_REST | KVC_SAFETENSORS_ANY_DTYPE, e))
         return -1;
-    if (!*profile_text_of(p, "kvc.profile"))
-        return kvc_fail(e, KVC_ERR_UNKNOWN, "a safetensors file, but not a kvc profile");
-    const int predicts = strcmp(profile_text_of(p, "kvc.profile"), "1") == 0;
-    if (!predicts && strcmp(profile_text_of(p, "kvc.profile"), "0") != 0)
-        return kvc_fail(e, KVC_ERR_UNSUPPORTED,
-                        "a profile of version '%.16s', which this kvc does not read",
-                        profile_text_of(p, "kvc.profile"));
+    if (read_version(p, e) || read_metric(p, e)) return -1;
     p->model = profile_text_of(p, "model.name");
-    const char *metric = profile_text_of(p, "metric");
-    p->metric = strcmp(metric, "fisher") == 0  ? KVC_METRIC_FISHER
-                : strcmp(metric, "query") == 0 ? KVC_METRIC_QUERY
-                                               : KVC_METRIC_COVARIANCE;
-    const unsigned long layers = strtoul(profile_text_of(p, "model.layers"), NULL, 10);
-    if (!layers || layers > KVC_PROFILE_LAYERS)
+    if (!(p->layers = read_count(p, "model.layers", KVC_PROFILE_LAYERS)))
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "metadata: model.layers is missing or not a number from 1 to %d",
                         KVC_PROFILE_LAYERS);
-    p->layers = (uint32_t)layers;
-    const unsigned long back = strtoul(profile_text_of(p, "predictor.back"), NULL, 10);
-    if (predicts && (!back || back > MAX_BACK))
-        return kvc_fail(e, KVC_ERR_DAMAGED,
-                        "metadata: predictor.back is missing or not a number from 1 to %d",
+    if (!p->old && kvc_safetensors_text(&p->header, "predictor.back") &&
+        !(p->back = read_count(p, "predictor.back", MAX_BACK)))
+        return kvc_fail(e, KVC_ERR_DAMAGED, "metadata: predictor.back is not a number from 1 to %d",
                         MAX_BACK);
-    p->back = predicts ? (unsigned)back : 0;
     return 0;
 }
 
@@ -224,6 +253,7 @@ struct kvc_profile *kvc_profile_open(const char *path, struct kvc_error *e) {
     if (in.size > KVC_PROFILE_BYTES) kvc_fail(e, KVC_ERR_UNKNOWN, "too large for a profile");
     else if (!kvc_input_pin(&in, 0, in.size, e))
         p = kvc_profile_open_memory(in.data, (size_t)in.size, e);
+    if (p) p->path = strdup(path); /* NULL is as good: it is for messages */
     kvc_input_close(&in);
     if (!p) kvc_error_prefix(e, path);
     return p;
@@ -251,6 +281,7 @@ void kvc_profile_free(struct kvc_profile *p) {
     free(p->predictor);
     kvc_safetensors_free(&p->header);
     free(p->data);
+    free(p->path);
     pthread_mutex_destroy(&p->lock);
     free(p);
 }
@@ -269,6 +300,10 @@ const uint8_t *kvc_profile_bytes(const struct kvc_profile *p, size_t *size) {
 
 const uint8_t *kvc_profile_sha256(const struct kvc_profile *p) {
     return p->sha256;
+}
+
+const char *kvc_profile_path(const struct kvc_profile *p) {
+    return p->path ? p->path : "";
 }
 
 const char *kvc_profile_model(const struct kvc_profile *p) {

@@ -31,21 +31,25 @@ void kvc_profile_free(struct kvc_profile *p);
 
 const uint8_t *kvc_profile_bytes(const struct kvc_profile *p, size_t *size);
 const uint8_t *kvc_profile_sha256(const struct kvc_profile *p);
+const char *kvc_profile_path(const struct kvc_profile *p);  /* "" when opened from bytes */
 const char *kvc_profile_model(const struct kvc_profile *p); /* "" when the file does not say */
 enum kvc_profile_metric kvc_profile_metric(const struct kvc_profile *p);
 uint32_t kvc_profile_layers(const struct kvc_profile *p);
 
 /* Where profiles are looked for, in this order. NULL: not there. */
 struct kvc_profile_places {
-    const char *given;   /* path of a profile */
-    const char *folder;  /* folder of *.kvcp: that of the file to be read */
-    const char *folders; /* more of them, separated by colons, as $KVC_PROFILE_PATH has them. The
-                            library reads no environment: tools pass the variable's value. */
+    const char *given;  /* path of a profile */
+    const char *folder; /* folder of *.kvcp: that of the file to be read */
+    /* More of them, separated by colons; a "none" ends them. NULL: those where profiles stay to be
+     * had: of $KVC_PROFILE_PATH, unless it ends in none also the user's,
+     * $XDG_DATA_HOME/kvc/profiles
+     * (~/.local/share), and share/kvc/profiles of the installation (profile_folders.h). */
+    const char *folders;
     /* one that is open, and comes before all these; it is held, not opened again */
     struct kvc_profile *open;
 };
-/* Looks for the profile of this hash. NULL with a message that names hash and model when it is
- * nowhere. */
+/* Looks for the profile of this hash: first for a file that is called by it, HASH.kvcp. NULL with a
+ * message that names hash, model and folders when it is nowhere. */
 struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model,
                                      const struct kvc_profile_places *places, struct kvc_error *e);
 

@@ -1,25 +1,41 @@
-/* profile_find.c: where profile files are looked for. Not for what is in them (profile.c). */
-#include "formats/model/profile.h"
-
+/* profile_find.c: finds a profile by its hash. Not for where profiles are looked for
+ * (profile_folders.c), or for what is in them (profile.c). */
 #include "formats/io/input.h"
+#include "formats/model/profile_folders.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
-/* Opens the profile at `path` if it has this hash. NULL otherwise, without a message. */
-static struct kvc_profile *try_file(const char *path, const uint8_t sha256[KVC_SHA256_BYTES]) {
+/* A search, and what it found. */
+struct search {
+    const uint8_t *sha256;
+    char name[2 * KVC_SHA256_BYTES + sizeof KVC_PROFILE_SUFFIX]; /* of a file called by its hash */
+    int by_name;
+    struct kvc_profile *found;
+};
+
+/* Opens the profile at `path` if it has this hash. */
+static int try_file(void *state, const char *path) {
+    struct search *s = state;
     struct kvc_input in;
-    uint8_t found[KVC_SHA256_BYTES];
-    struct kvc_profile *p = NULL;
-    if (kvc_input_open(&in, path, NULL)) return NULL;
+    uint8_t sha256[KVC_SHA256_BYTES];
+    if (kvc_input_open(&in, path, NULL)) return 0;
     if (in.size <= KVC_PROFILE_BYTES && !kvc_input_pin(&in, 0, in.size, NULL) &&
-        !kvc_sha256(in.data, (size_t)in.size, found, NULL) &&
-        memcmp(found, sha256, sizeof found) == 0)
-        p = kvc_profile_open_memory(in.data, (size_t)in.size, NULL);
+        !kvc_sha256(in.data, (size_t)in.size, sha256, NULL) &&
+        memcmp(sha256, s->sha256, sizeof sha256) == 0)
+        s->found = kvc_profile_open_memory(in.data, (size_t)in.size, NULL);
     kvc_input_close(&in);
-    return p;
+    return s->found != NULL;
+}
+
+/* Looks in a folder for a file that is called by the hash, or at all profiles of the folder. */
+static int try_folder(void *state, const char *folder, const char *shown) {
+    struct search *s = state;
+    char path[KVC_PROFILE_PATH];
+    (void)shown;
+    if (!s->by_name) return kvc_profile_files(folder, try_file, s);
+    if (snprintf(path, sizeof path, "%s/%s", folder, s->name) >= KVC_PROFILE_PATH) return 0;
+    return kvc_profile_is_file(path) ? try_file(s, path) : 0;
 }
 
 static const char *profile_find_name_of(const char *model) {
@@ -36,51 +52,45 @@ static struct kvc_profile *try_given(const char *path, const uint8_t sha256[KVC_
     if (p)
         snprintf(wrong, size, "; %.200s is another: the profile of %.200s", path,
                  profile_find_name_of(kvc_profile_model(p)));
-    else snprintf(wrong, size, "; %.400s", e.message);
+    else snprintf(wrong, size, "; %.300s", e.message);
     kvc_profile_free(p);
     return NULL;
 }
 
-/* Opens the profile of this hash among the files *.kvcp of a folder. */
-static struct kvc_profile *try_folder(const char *folder, size_t length,
-                                      const uint8_t sha256[KVC_SHA256_BYTES]) {
-    char path[4096];
-    struct kvc_profile *p = NULL;
-    if (!length || length + 260 > sizeof path) return NULL;
-    memcpy(path, folder, length);
-    path[length] = '\0';
-    DIR *d = opendir(path);
-    for (const struct dirent *entry; d && !p && (entry = readdir(d));) {
-        const size_t n = strlen(entry->d_name), suffix = strlen(KVC_PROFILE_SUFFIX);
-        if (n <= suffix || strcmp(entry->d_name + n - suffix, KVC_PROFILE_SUFFIX) != 0) continue;
-        snprintf(path + length, sizeof path - length, "/%s", entry->d_name);
-        struct stat st;
-        /* a FIFO would wait for its writer */
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) p = try_file(path, sha256);
-    }
-    if (d) closedir(d);
-    return p;
+/* Adds the name of a folder to a list, as far as there is room. */
+static int list_folder(void *state, const char *folder, const char *shown) {
+    char *text = state;
+    const size_t used = strlen(text);
+    (void)folder;
+    snprintf(text + used, 320 - used, "%s%s", used ? ", " : "", shown);
+    return 0;
+}
+
+static void fail_missing(const uint8_t *sha256, const char *model,
+                         const struct kvc_profile_places *places, const char *wrong,
+                         struct kvc_error *e) {
+    char hash[2 * KVC_SHA256_BYTES + 1], looked[320] = "", command[320] = "";
+    kvc_hex(sha256, KVC_SHA256_BYTES, hash);
+    kvc_profile_folders(places, list_folder, looked);
+    if (!places->folders) kvc_profile_keep_command(sha256, "FILE", command, sizeof command);
+    kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_PROFILE,
+                  "packed with the profile of %s, sha256 %s, which was found nowhere%s%s%s%s%s%s",
+                  profile_find_name_of(model), hash, *looked ? " (looked in " : "", looked,
+                  *looked ? ")" : "", wrong, *command ? "; to have it found, " : "", command);
 }
 
 struct kvc_profile *kvc_profile_find(const uint8_t sha256[KVC_SHA256_BYTES], const char *model,
                                      const struct kvc_profile_places *places, struct kvc_error *e) {
-    const char *rest = places->folders;
+    struct search s = {.sha256 = sha256};
     char wrong[512] = "";
     if (places->open && memcmp(kvc_profile_sha256(places->open), sha256, KVC_SHA256_BYTES) == 0)
         return kvc_profile_hold(places->open);
-    struct kvc_profile *p = places->given ? try_given(places->given, sha256, wrong, sizeof wrong)
-                                          : NULL;
-    if (!p && places->folder) p = try_folder(places->folder, strlen(places->folder), sha256);
-    while (!p && rest && *rest) {
-        const size_t n = strcspn(rest, ":");
-        p = try_folder(rest, n, sha256);
-        rest += n + (rest[n] == ':');
-    }
-    if (p) return p;
-    char hash[2 * KVC_SHA256_BYTES + 1];
-    kvc_hex(sha256, KVC_SHA256_BYTES, hash);
-    kvc_fail_need(e, KVC_ERR_MODEL, KVC_NEED_PROFILE,
-                  "packed with the profile of %s, sha256 %s, which was found nowhere%s",
-                  profile_find_name_of(model), hash, wrong);
-    return NULL;
+    if (places->given && (s.found = try_given(places->given, sha256, wrong, sizeof wrong)))
+        return s.found;
+    kvc_hex(sha256, KVC_SHA256_BYTES, s.name);
+    strcat(s.name, KVC_PROFILE_SUFFIX);
+    for (s.by_name = 1; s.by_name >= 0 && !s.found; s.by_name--)
+        kvc_profile_folders(places, try_folder, &s);
+    if (!s.found) fail_missing(sha256, model, places, wrong, e);
+    return s.found;
 }

@@ -18,6 +18,7 @@
 #include "formats/io/parallel.h"
 #include "formats/model/layer_rope.h"
 #include "formats/model/predictor.h"
+#include "formats/model/profile_state.h"
 #include "formats/cache/view.h"
 #include "kernels/kernels.h"
 
@@ -29,22 +30,37 @@
 
 /* --- facts --- */
 
-static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache *c,
-                             struct kvc_error *e) {
+enum kvc_profile_weights kvc_profile_compare_weights(const struct kvc_safetensors *header,
+                                                     const struct kvc_cache *c,
+                                                     const char **differs) {
+    enum kvc_profile_weights weights = KVC_WEIGHTS_UNKNOWN;
     for (size_t i = 0; i < c->meta.n; i++) {
         const struct kvc_meta_entry *m = &c->meta.entry[i];
         char hex[2 * KVC_SHA256_BYTES + 1];
-        const char *mine = kvc_profile_text(p, m->key);
+        const char *mine = kvc_safetensors_text(header, m->key);
         if (strncmp(m->key, KVC_KEY_FINGERPRINT, strlen(KVC_KEY_FINGERPRINT)) != 0 ||
-            m->size != KVC_SHA256_BYTES || !*mine)
+            m->size != KVC_SHA256_BYTES || !mine || !*mine)
             continue;
         kvc_hex(m->value, KVC_SHA256_BYTES, hex);
-        if (strcmp(hex, mine) != 0)
-            return kvc_fail(e, KVC_ERR_MODEL,
-                            "the cache is of other weights than the profile's (%s): %s",
-                            kvc_profile_model(p), m->key);
+        weights = KVC_WEIGHTS_SAME;
+        if (strcmp(hex, mine) == 0) continue;
+        if (differs) *differs = m->key;
+        return KVC_WEIGHTS_OTHER;
     }
-    return 0;
+    return weights;
+}
+
+enum kvc_profile_weights kvc_profile_weights(const struct kvc_profile *p,
+                                             const struct kvc_cache *c) {
+    return kvc_profile_compare_weights(&p->header, c, NULL);
+}
+
+static int other_fingerprint(const struct kvc_profile *p, const struct kvc_cache *c,
+                             struct kvc_error *e) {
+    const char *key;
+    if (kvc_profile_compare_weights(&p->header, c, &key) != KVC_WEIGHTS_OTHER) return 0;
+    return kvc_fail(e, KVC_ERR_MODEL, "the cache is of other weights than the profile's (%s): %s",
+                    kvc_profile_model(p), key);
 }
 
 /* Refuses a layer that RoPE rotated by other angles than those of the profile, where the cache
@@ -137,7 +153,7 @@ static int is_measured(const struct kvc_cache *c, uint32_t t) {
     const struct kvc_tensor *tensor = &c->tensor[t];
     const enum kvc_part_kind kind = kvc_tensor_part(c, t)->kind;
     return (tensor->role == KVC_ROLE_K || tensor->role == KVC_ROLE_V) &&
-           kvc_is_float(tensor->shape.dtype) && (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING);
+           kvc_is_float(tensor->shape.dtype) && (kind == KVC_PART_LIVE || kind == KVC_PART_WINDOW);
 }
 
 /* Adds the squares of a row's coefficients to `sum`. `room` holds as many floats as a head has
@@ -325,7 +341,7 @@ static int pattern_of(const struct kvc_profile *p, const struct kvc_cache *c,
     if (!kvc_layers_ambiguous(c)) return 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct kvc_part *part = &c->part[c->layer[i].part];
-        sliding += part->kind == KVC_PART_SLIDING && !part->stream;
+        sliding += part->kind == KVC_PART_WINDOW && !part->stream;
     }
     const double *first = kvc_profile_angles(p, 0, &first_half);
     for (uint32_t i = 0; i < layers; i++) {

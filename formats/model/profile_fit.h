@@ -4,6 +4,7 @@
 #define KVC_PROFILE_FIT_H
 
 #include "codecs/recipe.h"
+#include "formats/io/safetensors_file.h"
 #include "formats/model/profile.h"
 
 enum kvc_fit_verdict {
@@ -29,6 +30,17 @@ struct kvc_fit {
 void kvc_fit_free(struct kvc_fit *fit);
 /* "good", "doubtful", "bad", "unknown". */
 const char *kvc_fit_name(enum kvc_fit_verdict verdict);
+
+/* Whether cache and profile are of the same weights, by the fingerprints of one type that both
+ * have. */
+enum kvc_profile_weights { KVC_WEIGHTS_UNKNOWN, KVC_WEIGHTS_SAME, KVC_WEIGHTS_OTHER };
+enum kvc_profile_weights kvc_profile_weights(const struct kvc_profile *p,
+                                             const struct kvc_cache *c);
+/* Does the same by the header of a profile's file. *differs (may be NULL) gets the key of a
+ * fingerprint that differs. */
+enum kvc_profile_weights kvc_profile_compare_weights(const struct kvc_safetensors *header,
+                                                     const struct kvc_cache *c,
+                                                     const char **differs);
 
 /* Compares the facts of cache and profile: layers, heads, channels, angles and pairing of RoPE, and
  * fingerprints of one type that both have. Returns 0 when the cache can be of the profile's model.

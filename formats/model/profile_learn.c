@@ -177,7 +177,7 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
     const enum kvc_part_kind kind = c->part[layer->part].kind;
     struct kvc_rope rope;
     int any = 0;
-    if (kind != KVC_PART_LIVE && kind != KVC_PART_SLIDING) return 0;
+    if (kind != KVC_PART_LIVE && kind != KVC_PART_WINDOW) return 0;
     for (int r = 0; r < 2; r++) {
         const uint32_t t = layer->tensor[r];
         any |= t != KVC_NONE && c->tensor[t].role == (enum kvc_role)r &&
@@ -186,7 +186,7 @@ static int add_layer(struct kvc_learner *l, const struct kvc_cache *c,
     if (!any) return 0;
     struct kvc_learnt_layer *to = layer_at(l, layer->index, e);
     if (!to || kvc_learn_rope(l, c, number, to, &rope, e)) return -1;
-    to->sliding = layer->kind == KVC_LAYER_SLIDING;
+    to->sliding = layer->kind == KVC_LAYER_WINDOW;
     to->window = (uint32_t)kvc_layer_window(&c->meta.facts, layer);
     int status = 0;
     for (int r = 0; r < 2 && !status; r++) {

@@ -141,7 +141,7 @@ static int keep_part(struct kvc_learner *l, const struct kvc_cache *c, struct kv
 int kvc_learn_keep(struct kvc_learner *l, const struct kvc_cache *c, struct kvc_error *e) {
     if (l->rows.fd < 0 && kvc_temporary_open(&l->rows, e)) return -1;
     for (uint32_t p = 0; p < c->n_parts; p++) {
-        if (c->part[p].kind != KVC_PART_LIVE && c->part[p].kind != KVC_PART_SLIDING) continue;
+        if (c->part[p].kind != KVC_PART_LIVE && c->part[p].kind != KVC_PART_WINDOW) continue;
         struct kvc_learnt_sample *grown = kvc_realloc(l->sample, (uint64_t)l->n_samples + 1,
                                                       sizeof *grown);
         if (!grown) return kvc_fail_memory(e, "a profile");

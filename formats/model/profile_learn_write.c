@@ -189,7 +189,7 @@ static int put_metadata(struct file *f, const struct kvc_learner *l, struct kvc_
              "kvc-pack --learn-profile, kvc " KVC_VERSION ", from %u caches; K step %s", l->caches,
              step);
     const struct kvc_facts *facts = &l->meta.facts;
-    int status = put_text(f, "kvc.profile", "0", e) || put_count(f, "model.layers", l->layers, e) ||
+    int status = put_text(f, "kvc.profile", "1", e) || put_count(f, "model.layers", l->layers, e) ||
                  put_shape(f, l, e);
     if (!status && !l->rope_known && l->pairing)
         status = put_text(f, "rope.pairing", kvc_pairing_name(l->pairing), e);

@@ -35,7 +35,9 @@ struct kvc_profile {
     struct kvc_safetensors header;
     uint8_t sha256[KVC_SHA256_BYTES];
     const char *model;
+    char *path; /* NULL: opened from bytes */
     uint32_t layers;
+    int old;         /* of version 0, which has no predictors */
     unsigned back;   /* layers before a layer from which it is predicted; 0: none */
     unsigned metric; /* enum kvc_profile_metric */
     double **angle;  /* by layer, NULL where there is none */

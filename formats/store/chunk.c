@@ -30,7 +30,7 @@ static int check_tokens(const struct kvc_chunk *x, const struct kvc_cache *c, st
         return kvc_fail(e, KVC_ERR_DAMAGED,
                         "the object has other prefix keys than its name stands for");
     for (uint32_t p = 0; p < c->n_parts; p++)
-        if (c->part[p].kind <= KVC_PART_RECURRENT &&
+        if (c->part[p].kind <= KVC_PART_STATE &&
             (c->part[p].kind != KVC_PART_LIVE || c->part[p].cells.n != tokens ||
              kvc_cells_position(&c->part[p].cells, 0) != (int64_t)first ||
              kvc_cells_position(&c->part[p].cells, tokens - 1) != (int64_t)(first + tokens - 1)))
@@ -78,12 +78,13 @@ static int check_namespace(const struct kvc_chunk *x, const struct kvc_cache *c,
                     "the object is of another namespace than its name stands for");
 }
 
-/* Finds the profile that rows need, in the store. */
+/* Finds the profile that rows need, once for all chunks of the namespace. */
 static int find_profile(const struct kvc_chunk *x, struct kvc_cache *c, struct kvc_error *e) {
     const uint8_t *hash = c->meta.facts.profile;
+    const char *model = kvc_meta_text(&c->meta, KVC_KEY_PROFILE_MODEL, "");
     int embedded;
     if (!hash || kvc_container_profile(c, &embedded)) return 0;
-    struct kvc_profile *p = kvc_namespace_profile(x->ns, hash, e);
+    struct kvc_profile *p = kvc_namespace_profile(x->ns, hash, model, e);
     if (!p) return -1;
     kvc_container_set_profile(c, &(struct kvc_profile_places){.open = p});
     return 0;
@@ -123,6 +124,7 @@ struct kvc_file *kvc_chunk_open(const struct kvc_chunk *chunk, const void *data,
     struct kvc_object o;
     const struct kvc_open_options options = {.size = sizeof options,
                                              .format = "kvc",
+                                             .profile_folders = "", /* find_profile() */
                                              .no_verify = 1};
     if (chunk_name_of(chunk, &o, e)) return NULL;
     struct kvc_file *f = NULL;

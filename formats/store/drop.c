@@ -153,7 +153,9 @@ static int list_all(struct prompt *p, struct kvc_error *e) {
 /* Notes after which chunk of the prompt another chunk goes on, if it does. */
 static void note_parent(struct prompt *p, const struct kvc_object *o, const void *data,
                         size_t size) {
-    const struct kvc_open_options open = {.size = sizeof open, .format = "kvc"};
+    const struct kvc_open_options open = {.size = sizeof open,
+                                          .format = "kvc",
+                                          .profile_folders = ""}; /* no rows are read */
     struct kvc_file *f = kvc_chunk_signature(p->ns->store, o, data, &size, NULL)
                              ? NULL
                              : kvc_file_open_memory(data, size, &open, NULL);

@@ -374,26 +374,35 @@ void kvc_namespace_copy_facts(struct kvc_store_namespace *ns, unsigned tier) {
     kvc_bytes_release(bytes);
 }
 
-struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const uint8_t *sha256,
+/* Reads a profile from the store. */
+static struct kvc_profile *stored_profile(struct kvc_store *s, const uint8_t *sha256,
                                           struct kvc_error *e) {
     const struct kvc_object o = profile_object(sha256);
-    const unsigned room = sizeof ns->profile / sizeof ns->profile[0];
     size_t size;
+    struct kvc_bytes *bytes = read_object(s, &o, &size, e);
+    struct kvc_profile *p = bytes ? kvc_profile_open_memory(bytes->data, size, e) : NULL;
+    kvc_bytes_release(bytes);
+    if (!p || memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) == 0) return p;
+    kvc_profile_free(p);
+    kvc_fail(e, KVC_ERR_DAMAGED, "a profile in the store is not the one that its name stands for");
+    return NULL;
+}
+
+struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const uint8_t *sha256,
+                                          const char *model, struct kvc_error *e) {
+    const struct kvc_profile_places folders = {.given = NULL};
+    const unsigned room = sizeof ns->profile / sizeof ns->profile[0];
+    struct kvc_error why = {.code = KVC_ERR_IO}, nowhere;
     pthread_mutex_lock(&ns->lock);
     struct kvc_profile *p = known_profile(ns, sha256);
     if (!p && ns->n_profiles == room) {
         kvc_fail(e, KVC_ERR_UNSUPPORTED,
                  "the chunks of a namespace were packed with more than %u profiles", room);
     } else if (!p) {
-        struct kvc_bytes *bytes = read_object(ns->store, &o, &size, e);
-        if (bytes) p = kvc_profile_open_memory(bytes->data, size, e);
-        kvc_bytes_release(bytes);
-        if (p && memcmp(kvc_profile_sha256(p), sha256, KVC_SHA256_BYTES) != 0) {
-            kvc_profile_free(p);
-            p = NULL;
-            kvc_fail(e, KVC_ERR_DAMAGED,
-                     "a profile in the store is not the one that its name stands for");
-        }
+        p = stored_profile(ns->store, sha256, &why);
+        if (!p && !(p = kvc_profile_find(sha256, model, &folders, &nowhere)))
+            kvc_fail_need(e, why.code, KVC_NEED_PROFILE, "%.200s; %s", why.message,
+                          nowhere.message);
         if (p) ns->profile[ns->n_profiles++] = p;
     }
     pthread_mutex_unlock(&ns->lock);

@@ -62,10 +62,10 @@ static void add_comments(struct text *t, const struct kvc_cache *c, const struct
         text_add(t, "\n");
     }
     for (uint32_t i = 0; i < c->n_layers; i++)
-        layers += c->part[c->layer[i].part].kind <= KVC_PART_RECURRENT;
+        layers += c->part[c->layer[i].part].kind <= KVC_PART_STATE;
     text_add(t, "# layers %" PRIu32, layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        if (c->part[c->layer[i].part].kind > KVC_PART_RECURRENT) continue;
+        if (c->part[c->layer[i].part].kind > KVC_PART_STATE) continue;
         for (int r = 0; r < 2; r++) {
             if (c->layer[i].tensor[r] == KVC_NONE) continue;
             const struct kvc_tensor *x = &c->tensor[c->layer[i].tensor[r]];
@@ -97,7 +97,8 @@ char *kvc_namespace_text_write(const struct kvc_cache *c, const struct kvc_meta 
 /* --- reading --- */
 
 static int is_text(unsigned tag) {
-    return tag == 1 || tag == 3 || tag == 6 || tag == 7 || tag == 8 || tag == 15 || tag == FIDELITY;
+    return tag == 1 || tag == 3 || tag == 6 || tag == 7 || tag == 8 || tag == FIDELITY ||
+           tag == 23 || tag == 24;
 }
 
 /* Decodes the value of a line into `bytes`, which has room for its characters. Returns how many

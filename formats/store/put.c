@@ -418,7 +418,7 @@ static uint64_t end_of(const struct kvc_cache *c) {
     uint64_t end = 0;
     for (uint32_t p = 0; p < c->n_parts; p++) {
         const struct kvc_cells *cells = &c->part[p].cells;
-        if (c->part[p].kind > KVC_PART_RECURRENT || !cells->n) continue;
+        if (c->part[p].kind > KVC_PART_STATE || !cells->n) continue;
         const uint64_t own = (uint64_t)kvc_cells_position(cells, cells->n - 1) + 1;
         if (own > end) end = own;
     }
@@ -439,7 +439,7 @@ int kvc_put_check(const struct kvc_store_namespace *ns, const struct kvc_file *f
         return kvc_error_prefix(e, f->name);
     int cut = 1;
     for (uint32_t p = 0; p < c->n_parts; p++)
-        cut &= c->part[p].kind != KVC_PART_SLIDING && c->part[p].kind != KVC_PART_RECURRENT;
+        cut &= c->part[p].kind != KVC_PART_WINDOW && c->part[p].kind != KVC_PART_STATE;
     if (!cut && n < end_of(c))
         return kvc_fail(
             e, KVC_ERR_USAGE,

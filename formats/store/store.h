@@ -75,10 +75,10 @@ void kvc_namespace_touch(struct kvc_store_namespace *ns, unsigned tier);
 /* Copies the facts of a namespace to the tiers before `tier`, once: objects there would be of a
  * namespace that nobody can name. */
 void kvc_namespace_copy_facts(struct kvc_store_namespace *ns, unsigned tier);
-/* Returns the profile of a hash, from the store if it is not known yet. It stays the namespace's.
- */
+/* Returns the profile of a hash; if it is not known yet, from the store, or from the folders of
+ * profiles. It stays the namespace's. `model` is for messages. */
 struct kvc_profile *kvc_namespace_profile(struct kvc_store_namespace *ns, const uint8_t *sha256,
-                                          struct kvc_error *e);
+                                          const char *model, struct kvc_error *e);
 
 /* --- objects (chunk.c) --- */
 

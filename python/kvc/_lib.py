@@ -62,7 +62,7 @@ class PartOptions(Sized):
 
 class TensorInfo(Sized):
     _fields_ = [("size", c.c_size_t), ("part", text), ("role", text), ("dtype", text), ("layer", u32), ("stream", u32),
-                ("checkpoint", u32), ("rows", u64), ("heads", u64), ("dim", u64), ("row_bytes", u64)]
+                ("snapshot", u32), ("rows", u64), ("heads", u64), ("dim", u64), ("row_bytes", u64)]
 
 
 class CompareHow(Sized):
@@ -101,7 +101,7 @@ class WriteOptions(Sized):
                 ("max_output_error", c.c_double), ("max_logit_error", c.c_double), ("no_tokens", c.c_int), ("no_companions", c.c_int),
                 ("pairing", text), ("set", pointer), ("lossy_metadata", c.c_int), ("shared_profile", pointer),
                 ("put", PUT_FN), ("note", NOTE_FN), ("note_state", pointer), ("report", pointer), ("measure", c.c_int), ("exact", c.c_int),
-                ("reuse", pointer), ("nearest", c.c_int), ("blocks", u64), ("stem", text)]
+                ("reuse", pointer), ("nearest", c.c_int), ("blocks", u64), ("stem", text), ("no_keys", c.c_int)]
 
 
 class StoreOptions(Sized):
@@ -275,7 +275,7 @@ REMEDIES = {
     2: "open it with pairing= or model=",
     3: "open it with model=",
     4: "open it with weights=",
-    5: "name it with profile=, or its folder with profile_folders=",
+    5: "profile= names it, profile_folders= its folder",
     6: "give queries=, a File",
     7: "name a format to write",
     8: "name the format with format=",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tensor:
-    """K or V of a layer, or a companion. `part` is "live", "sliding", "recurrent", "checkpoint" or "companion"."""
+    """K or V of a layer, or a companion. `part` is "live", "window", "state", "snapshot" or "companion"."""
 
     index: int
     part: str
@@ -34,7 +34,7 @@ class Tensor:
     dtype: str
     layer: int
     stream: int
-    checkpoint: int
+    snapshot: int
     rows: int
     heads: int
     dim: int
@@ -118,7 +118,7 @@ class File(Handle):
         if not 0 <= i < 2**32 or kvc.kvc_file_tensor(pointer, i, c.byref(t)):
             del pointer
             raise Error(Code.USAGE, f"there is no tensor {i}")
-        return Tensor(i, t.part.decode(), t.role.decode(), t.dtype.decode(), t.layer, t.stream, t.checkpoint, t.rows, t.heads, t.dim,
+        return Tensor(i, t.part.decode(), t.role.decode(), t.dtype.decode(), t.layer, t.stream, t.snapshot, t.rows, t.heads, t.dim,
                       t.row_bytes)
 
     def position(self, tensor: int, row: int) -> int:
@@ -134,7 +134,7 @@ class File(Handle):
 
     def _tokens_of(self) -> List[Tensor]:
         """Returns the tensors that have rows of tokens: K and V, but no companions, states and further streams."""
-        return [t for t in self.tensors if t.part in ("live", "sliding") and t.stream == 0]
+        return [t for t in self.tensors if t.part in ("live", "window") and t.stream == 0]
 
     def keys(self) -> List[Key]:
         """The layers and roles that `f[layer, role]` takes."""
@@ -386,14 +386,15 @@ def _free(data: c.c_void_p) -> None:
 
 def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mapping[str, Any]] = None, model: Optional[Path] = None,
          kv_heads: int = 0, pairing: Optional[str] = None, weights: Optional[Path] = None, profile: Optional[Path] = None,
-         profile_folders: Sequence[Path] = (), damaged: bool = False, tokens: Any = None, verify: bool = True, max_memory: int = 0,
-         facts: Optional[Mapping[str, Any]] = None) -> File:
+         profile_folders: Optional[Sequence[Path]] = None, damaged: bool = False, tokens: Any = None, verify: bool = True,
+         max_memory: int = 0, facts: Optional[Mapping[str, Any]] = None) -> File:
     """Opens a cache: a path of a file, a folder or a tar archive, a list of paths of one cache, bytes in memory, or a file object that
     is open for reading bytes, of which the rest is read.
 
     `format` and `settings` are as --from of kvc-pack(1), `model` a weights file whose facts are taken, and which a .kvc must match.
-    `profile` and `profile_folders` say where the profile of a .kvc is. `tokens` are the token ids of a file that holds none, `facts` what
-    its metadata do not tell or tell wrongly, as --fact of kvc-pack(1): {"scale.k": 0.02, "scale.v": 0.03}.
+    `profile` and `profile_folders` say where the profile of a .kvc is; None: beside it, or in the folders of profiles, kvc-profile(5).
+    `tokens` are the token ids of a file that holds none, `facts` what its metadata do not tell or tell wrongly, as --fact of
+    kvc-pack(1): {"scale.k": 0.02, "scale.v": 0.03}.
     With `verify`, decoded rows of a .kvc are compared with their digests, except by load(), arrays() and kvc.load(). `max_memory` are
     the bytes that decoding a .kvc may take; 0: a quarter of the machine's memory.
     """
@@ -421,11 +422,13 @@ def open(source: Any, *, format: Optional[str] = None, settings: Optional[Mappin
     return File._of(call(kvc.kvc_file_open_memory, data.ctypes.data, data.size, c.byref(o)), data)
 
 
-def _folders(paths: Sequence[Path]) -> Optional[bytes]:
+def _folders(paths: Optional[Sequence[Path]]) -> Optional[bytes]:
     """Returns paths of folders as the library takes them."""
+    if paths is None:
+        return None
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    return b":".join(encode(path) or b"" for path in paths) or None
+    return b":".join(encode(path) or b"" for path in paths)
 
 
 def _bytes_of(source: Any) -> "NDArray[np.uint8]":

@@ -183,7 +183,7 @@ def load(path: Any, device: Any = "cpu", *, end: Optional[int] = None, dtype: An
             windows = [int(w) for w in f.meta[_WINDOWS].split(",")]
         elif config is not None:
             windows = _windows(cache_utils.DynamicCache(config=_config(config)))
-        elif any(t.part == "sliding" for t in f.tensors):
+        elif any(t.part == "window" for t in f.tensors):
             raise Error(Code.USAGE, "the file has layers with a sliding window; name the model's configuration with config=")
         else:
             windows = [0] * (1 + max((t.layer for t in f.tensors if t.role in "KV"), default=-1))

@@ -11,14 +11,14 @@ KNOWN = (
     "model.name", "model.architecture", "model.layers", "model.heads", "model.kv-heads",
     "model.head-dim", "model.head-dim-v", "model.adapters", "model.adapters.sha256",
     "tokenizer.sha256", "rope.k", "rope.pairing", "rope.pairing-assumed", "rope.type", "rope.theta",
-    "rope.dim", "rope.factor", "rope.original-context", "rope.scaling", "rope.sections", "scale.k", "scale.v", "scale.source",
-    "hadamard.k", "hadamard.v", "hidden.states", "sliding.window", "page.size", "shard",
+    "rope.dim", "rope.factor", "rope.original-context", "rope.scaling", "rope.sections", "rope.source", "scale.k", "scale.v", "scale.source",
+    "hadamard.k", "hadamard.v", "hidden.states", "sliding.window", "page.size", "shard.rank", "shard.ranks", "shard.set",
     "cache.heads-known", "cache.layers-known", "positions.given", "rows.used", "sliding.assumed",
     "prefix.identity", "prefix.parent", "prefix.extras",
     "prefix.space", "values.recipe", "values.profile", "store.name",
 )
 BEGINS = ("model.fingerprint.", "x-")  # keys of programs begin with x-
-OWN = ("producer", "source.", "profile.", "recipe", "tokens.first", "llama.")  # libkvc sets them
+OWN = ("producer", "source.", "profile.", "recipe", "tokens.first", "llama.", "cells.")  # libkvc sets them
 CHOICES: Dict[str, Tuple[str, ...]] = {
     "rope.k": ("post", "pre"),
     "rope.pairing": ("halves", "interleaved", "none"),

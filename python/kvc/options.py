@@ -39,6 +39,7 @@ class PackOptions(TypedDict, total=False):
     max_output_error: float
     max_logit_error: float
     keep_tokens: bool
+    keep_keys: bool
     keep_companions: bool
 
 
@@ -61,7 +62,7 @@ class OpenOptions(TypedDict, total=False):
     pairing: Optional[str]
     weights: Optional[Path]
     profile: Optional[Path]
-    profile_folders: Sequence[Path]
+    profile_folders: Optional[Sequence[Path]]  # None: the folders of profiles (kvc-profile(5)); (): none
     damaged: bool
     tokens: Any
     verify: bool
@@ -81,14 +82,14 @@ def pack_options(*, recipe: Optional[str] = None, profile: Optional[Path] = None
                  force_profile: bool = False, threads: int = 0, align: int = 0, verify: bool = True,
                  queries: Optional["File"] = None, dequantize: bool = False, target_kld: float = 0, target_ratio: float = 0,
                  max_output_error: float = 0, max_logit_error: float = 0, keep_tokens: bool = True,
-                 keep_companions: bool = True) -> Tuple[_lib.WriteOptions, Any]:
+                 keep_keys: bool = True, keep_companions: bool = True) -> Tuple[_lib.WriteOptions, Any]:
     """Returns struct kvc_write_options for packing, and what it refers to."""
     asked = None if queries is None else queries.pointer
     o = _lib.WriteOptions(threads=threads, recipe=encode(recipe), align=align, no_verify=not verify, queries=asked,
                           dequantize=dequantize, profile=encode(profile), embed_profile=embed_profile,
                           force_profile=force_profile, target_kld=target_kld, target_ratio=target_ratio,
                           max_output_error=max_output_error, max_logit_error=max_logit_error, no_tokens=not keep_tokens,
-                          no_companions=not keep_companions)
+                          no_companions=not keep_companions, no_keys=not keep_keys)
     return o, asked
 
 

@@ -1,7 +1,9 @@
 """Opening, reading, packing and comparing, with numpy alone."""
 
+import hashlib
 import os
 import pickle
+import shutil
 import unittest
 from pathlib import Path
 
@@ -177,11 +179,19 @@ class TestPack(Case):
             kv[0, "K"][2, 1, 3] = 7
             self.assertEqual(f.arrays()[0, "K"][2, 1, 3], 7)
 
+    def test_no_keys(self):
+        kv = {(0, role): np.zeros((300, 1, 4), np.float32) for role in "KV"}
+        for keys in (True, False):
+            for tokens in (True, False):
+                with kvc.open(kvc.pack(kv, tokens=range(300), keep_keys=keys, keep_tokens=tokens)) as f:
+                    self.assertEqual("prefix.identity" in f.meta, keys)
+                    self.assertEqual(f.match(range(300)) if keys or tokens else 0, 300 if tokens else 256 if keys else 0)
+
     def test_sliding(self):
         kv = {(0, "K"): np.ones((20, 2, 8), np.float32), (0, "V"): np.ones((20, 2, 8), np.float32),
               (1, "K"): np.full((5, 2, 8), 3, np.float32), (1, "V"): np.full((5, 2, 8), 4, np.float32)}
         with kvc.open(kvc.pack(kv, tokens=range(20), facts={"sliding.window": 6})) as f:
-            self.assertEqual({t.layer: t.part for t in f.tensors}, {0: "live", 1: "sliding"})
+            self.assertEqual({t.layer: t.part for t in f.tensors}, {0: "live", 1: "window"})
             again = f.arrays()
             self.assertTrue(all(np.array_equal(again[key], kv[key]) for key in kv))
             self.fails(kvc.Code.NOT_SLICEABLE, "layer 1", f.arrays, end=18)
@@ -191,7 +201,7 @@ class TestPack(Case):
         kv = {(i, role): np.arange(n * 4, dtype=np.float32).reshape(n, 1, 4) + i for i, n in enumerate((6, 4)) for role in "KV"}
         m = arrays.memory(arrays.planes(kv), tokens=20, facts={"sliding.window": 7})
         with kvc.File._of(_lib.call(_lib.kvc.kvc_file_open_arrays, m), m) as g, kvc.open(g.pack()) as f:
-            self.assertEqual({t.part for t in f.tensors}, {"sliding"})
+            self.assertEqual({t.part for t in f.tensors}, {"window"})
             for h in (f, g):
                 self.assertEqual(h.range()[1], 20)
                 self.assertEqual({key: array.shape[0] for key, array in h.arrays(first=0).items()}, {key: len(kv[key]) for key in kv})
@@ -244,6 +254,56 @@ class TestPack(Case):
             self.assertIn(("model.name", "a", "b"), result.meta)
             self.assertTrue(kvc.compare(f, g, abs=0.6))
             self.assertEqual(kvc.compare(f, g, first=1, end=2, layers=[0]).values, 32)
+
+
+class TestProfiles(Case):
+    def setUp(self):
+        super().setUp()
+        was = {name: os.environ.get(name) for name in ("KVC_PROFILE_PATH", "XDG_DATA_HOME")}
+        self.addCleanup(lambda: [self.set(name, value) for name, value in was.items()])
+        self.set("KVC_PROFILE_PATH", None)
+        self.set("XDG_DATA_HOME", self.path("data"))
+
+    @staticmethod
+    def set(name, value):
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+    def test_folders(self):
+        """A profile is found where profiles stay to be had; other folders take their place."""
+        profile = SAMPLES / "smollm2-135m-instruct-predict.kvcp"
+        with kvc.open(SAMPLES / "transformers-16.safetensors") as f:
+            data = f.pack(recipe="small", profile=profile)
+        digest = hashlib.sha256(profile.read_bytes()).hexdigest()
+
+        def is_found(**options):
+            try:
+                with kvc.open(data, **options) as f:
+                    f.arrays()
+            except kvc.Error as e:
+                self.assertEqual((e.code, e.need), (kvc.Code.OTHER_MODEL, 5))
+                self.assertIn(digest, e.message)
+                return False
+            return True
+
+        if os.path.exists("/usr/local/share/kvc/profiles") or os.path.exists("/usr/share/kvc/profiles"):
+            self.skipTest("profiles are installed")
+        self.assertFalse(is_found())
+        self.assertTrue(is_found(profile=profile))
+        self.assertTrue(is_found(profile_folders=[SAMPLES]))
+        folder = Path(self.path("data/kvc/profiles"))
+        folder.mkdir(parents=True)
+        shutil.copy(profile, folder / f"{digest}.kvcp")
+        self.assertTrue(is_found())
+        self.assertTrue(is_found(profile_folders=None))
+        self.assertFalse(is_found(profile_folders=[]))
+        self.assertFalse(is_found(profile_folders=[self.path("other"), self.folder]))
+        self.set("KVC_PROFILE_PATH", "none")
+        self.assertFalse(is_found())
+        self.set("KVC_PROFILE_PATH", str(SAMPLES))
+        self.assertTrue(is_found())
 
 
 class TestLimits(Case):

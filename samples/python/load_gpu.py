@@ -42,7 +42,7 @@ def struct(name, **fields):
 
 
 # As kvc.h and kvc_cuda.h declare them.
-TensorInfo = struct("TensorInfo", size=csize, part=text, role=text, dtype=text, layer=u32, stream=u32, checkpoint=u32, rows=u64, heads=u64,
+TensorInfo = struct("TensorInfo", size=csize, part=text, role=text, dtype=text, layer=u32, stream=u32, snapshot=u32, rows=u64, heads=u64,
                     dim=u64, row_bytes=u64)
 Strides = struct("Strides", layer=i64, kv=i64, page=i64, token=i64, head=i64, dim=i64)
 Pool = struct("Pool", layers=u64, pages=u64, page_size=u64, heads=u64, dim=u64, value_bytes=u64)

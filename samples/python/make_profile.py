@@ -371,12 +371,12 @@ def weights_files(path):
 
 
 def fingerprints(path):
-    """SHA-256 over the weights files: sampled and full, as section 9 of kvc's FORMAT.md says."""
+    """SHA-256 over the weights files: sampled and full, as section 2 of kvc's KEYS.md says."""
     files, kind = weights_files(path)
     if not files:
         return {}
-    sums = {a: hashlib.sha256(f"kvc model {a} 0\n{kind}\n".encode() + struct.pack("<I", len(files)))
-            for a in ("sampled", "full")}
+    sums = {a: hashlib.sha256(f"kvc model {a} {n}\n{kind}\n".encode() + struct.pack("<I", len(files)))
+            for a, n in (("sampled", 0), ("full", 1))}
     for name in files:
         size = os.path.getsize(name)
         with open(name, "rb") as f:
@@ -393,8 +393,10 @@ def fingerprints(path):
                     f.seek(header + i * (rest - 4096) // 63)
                     sums["sampled"].update(f.read(4096))
             f.seek(0)
-            while block := f.read(1 << 22):
-                sums["full"].update(block)
+            pieces = hashlib.sha256()
+            while piece := f.read(1 << 24):
+                pieces.update(hashlib.sha256(piece).digest())
+            sums["full"].update(pieces.digest())
     return {f"model.fingerprint.{kind}.{a}": s.hexdigest() for a, s in sums.items()}
 
 
@@ -535,7 +537,7 @@ def make_profile(arguments):
             tensors[f"layers.{layer}.rope"] = angles[layer].clone()  # safetensors stores no shared tensors
     if not all(x.isfinite().all() for x in tensors.values()):
         raise Refusal("a number is not finite")
-    metadata = {"kvc.profile": "0", **model_facts(path, bool(arguments.gguf), model.config),
+    metadata = {"kvc.profile": "1", **model_facts(path, bool(arguments.gguf), model.config),
                 "model.layers": len(rows), "model.kv-heads": heads, "model.heads": query_heads,
                 "model.head-dim": dim_k, **({"model.head-dim-v": dim_v} if dim_v != dim_k else {}),
                 **window_facts(model.config, len(rows)), **fingerprints(path), "metric": "fisher",

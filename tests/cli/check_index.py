@@ -81,10 +81,10 @@ def check_llama(checks, tool, path, entry):
     checks.same(path, "token_form", got["token_form"], form)
     want = [(body > 0, stream, part) for body, streams in enumerate(entry["parts"])
             for stream, part in enumerate(streams)]
-    parts = [part for part in got["parts"] if part["kind"] != "checkpoint"]
+    parts = [part for part in got["parts"] if part["kind"] != "snapshot"]
     checks.same(path, "number of parts", len(parts), len(want))
     for part, (sliding, stream, facts) in zip(parts, want):
-        checks.same(path, "kind", part["kind"], "sliding" if sliding else "live")
+        checks.same(path, "kind", part["kind"], "window" if sliding else "live")
         checks.same(path, "stream", part["stream"], stream)
         check_llama_part(checks, path, part["part"], part, facts)
     first = entry["parts"][0][0]
@@ -95,8 +95,8 @@ def check_llama(checks, tool, path, entry):
         unsaid = None if quantised else 0
         tile = unsaid if first[name] is None else first[name]
         checks.same(path, f"hadamard.{role}", got["hadamard"][role], tile)
-    checkpoints = [part for part in got["parts"] if part["kind"] == "checkpoint"]
-    checks.same(path, "checkpoints", got["checkpoints"], len(entry["checkpoints"]))
+    checkpoints = [part for part in got["parts"] if part["kind"] == "snapshot"]
+    checks.same(path, "checkpoints", got["snapshots"], len(entry["checkpoints"]))
     for part, facts in zip(checkpoints, entry["checkpoints"]):
         for name in ("cells", "pos_min", "pos_max"):
             checks.same(path, f"checkpoint {name}", part[name], facts[name])

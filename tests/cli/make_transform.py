@@ -160,7 +160,7 @@ def make_profile():
                     values += [round(x / scales[-1]) for x in row]
             arrays[prefix + "queries"] = "I8", [GROUP * HEADS, n, DIM], values
             arrays[prefix + "queries.scale"] = "F32", [GROUP * HEADS, n], scales
-    facts = {"kvc.profile": "0", "model.name": options.get("name", "made-up"), "model.architecture": "llama",
+    facts = {"kvc.profile": "1", "model.name": options.get("name", "made-up"), "model.architecture": "llama",
              "model.layers": str(LAYERS), "model.kv-heads": str(HEADS), "model.heads": str(GROUP * HEADS),
              "model.head-dim": str(DIM), "metric": options.get("metric", "fisher"), "texts": "made-up", "tokens": "600",
              "made": "make_transform.py"}

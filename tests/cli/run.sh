@@ -17,7 +17,9 @@ PYTHON=${PYTHON:-python3}
 CLI_TESTS=$here
 PATH=$bin:$PATH
 export SAMPLES CLI_TESTS PYTHON PATH
-unset KVC_BIN KVC_CUDA_LIBRARY KVC_KERNEL KVC_MODEL KVC_PROFILE_PATH KVC_RECIPE KVC_THREADS KVC_STORE KVC_STORE_BACKENDS
+unset KVC_BIN KVC_CUDA_LIBRARY KVC_KERNEL KVC_MODEL KVC_RECIPE KVC_THREADS KVC_STORE KVC_STORE_BACKENDS XDG_DATA_HOME
+KVC_PROFILE_PATH=none # no profile of this machine changes a test; a test that unsets it has a HOME of its own
+export KVC_PROFILE_PATH
 
 bless=0
 if [ "${1-}" = -u ]; then
@@ -65,10 +67,10 @@ compare() {
 run_one() {
     [ -f "$here/$1/cmd" ] || { echo "there is no $1/cmd"; return 1; }
     area=$work/area
-    mkdir -p "$area/test" "$area/spool"
+    mkdir -p "$area/test" "$area/spool" "$work/home"
     (
         cd "$area/test" || exit
-        exec env TMPDIR="$area/spool" sh -ec '. "$1"; . "$2"' "$1" "$here/lib.sh" "$here/$1/cmd"
+        exec env HOME="$work/home" TMPDIR="$area/spool" sh -ec '. "$1"; . "$2"' "$1" "$here/lib.sh" "$here/$1/cmd"
     ) </dev/null >"$work/stdout" 2>"$work/stderr"
     code=$?
     [ $code != 77 ] || return 77

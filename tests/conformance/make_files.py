@@ -228,9 +228,9 @@ class File:
 # --- a cache ---
 
 class Part:
-    def __init__(self, positions, kind=0, stream=0, checkpoint=0, words=None):
+    def __init__(self, positions, kind=0, stream=0, snapshot=0, words=None):
         self.positions, self.words = positions, words
-        self.kind, self.stream, self.checkpoint = kind, stream, checkpoint
+        self.kind, self.stream, self.snapshot = kind, stream, snapshot
         self.order = sorted(range(len(positions)), key=lambda i: (positions[i], i))
         self.blocks = []
         window = None
@@ -300,7 +300,7 @@ class Cache:
         body = u32(len(self.parts), len(self.layers), len(self.tensors), len(self.pipelines), len(self.rotations))
         body += u16(24 + self.more[0], 16 + self.more[1], 64 + self.more[2], 0)
         for p in self.parts:
-            body += u8(p.kind, 0, 0, 0) + u32(p.stream, p.checkpoint, 0) + u64(len(p.positions)) + b"p" * self.more[0]
+            body += u8(p.kind, 0, 0, 0) + u32(p.stream, p.snapshot, 0) + u64(len(p.positions)) + b"p" * self.more[0]
         for part, index, kind, window in self.layers:
             body += u32(part, index) + u8(kind, 0, 0, 0) + u32(window) + b"l" * self.more[1]
         for t in self.tensors:
@@ -412,12 +412,12 @@ def dtype_rows(n, row):
 
 
 def repeated(**options):
-    """A sliding part of three cells, a checkpoint that repeats rows 1 and 2 of it, one checkpoint more."""
+    """A window of three cells, a snapshot that repeats rows 1 and 2 of it, one snapshot more."""
     k, v = Tensor(0, 0), Tensor(0, 1)
     k.fill(3, 70)
     v.fill(3, 71)
     new = [hashlib.shake_128(u32(72, i)).digest(16) for i in range(2)]
-    c = Cache([Part([7, 8, 9], kind=1), Part([8, 9, 10], kind=3), Part([9, 11], kind=3, checkpoint=1)],
+    c = Cache([Part([7, 8, 9], kind=1), Part([8, 9, 10], kind=3), Part([9, 11], kind=3, snapshot=1)],
               [(0, 0, 1, 512), (1, 0, 1, 512), (2, 0, 1, 512)],
               [k, v, Tensor(1, 0, rows=k.rows[1:] + new[:1]), Tensor(1, 1, rows=v.rows[1:] + new[1:]),
                Tensor(2, 0, rows=[k.rows[2], new[0]]), Tensor(2, 1, rows=[v.rows[2], v.rows[2]])], **options)
@@ -824,7 +824,7 @@ def good_files():
     good("streams", "Two streams of one cache, each with its own cells.")(
         lambda: Cache([Part([0, 1, 2]), Part([0, 1], stream=1)], [(0, 0, 0, 0), (1, 0, 0, 0)],
                       [Tensor(0, 0), Tensor(0, 1), Tensor(1, 0), Tensor(1, 1)]).file())
-    good("same", "Two checkpoints whose rows refer to the sliding cache and to each other's own rows.")(
+    good("same", "Two snapshots whose rows refer to the window and to each other's own rows.")(
         lambda: repeated().file())
     good("same-zstd", "The same with coded rows in byte planes.")(
         lambda: repeated(pipelines=((ZSTD,),)).file())
@@ -942,7 +942,7 @@ def good_files():
 # --- prefix keys ---
 
 def first_key(identity):
-    return hashlib.sha256(b"kvc prefix 0\n" + identity).digest()
+    return hashlib.sha256(b"kvc prefix 1\n" + identity).digest()
 
 
 def extra_item(tag, offset, value, length=None):
@@ -971,6 +971,17 @@ def namespace(facts):
                                                           for tag in sorted(every))).digest()
 
 
+LAYER = u8(1) + u8(0) + u32(0, 0) + u8(0) + u32(0)  # numbers known; live part, stream 0, index 0, full, no window
+FEW = {1: b"unknown", 5: LAYER + u8(0, F16) + u64(2, 4), 16: b"lossless", 23: b""}
+EIGHT = LAYER + u8(0, F8E4M3) + u64(2, 4)  # K of 8 bits
+SPACES = {"few": FEW, "past": {**FEW, 16: b"quant:4 then prune", 17: bytes(range(64))},
+          "scales": {**FEW, 5: EIGHT, 20: u8(1) + struct.pack("<2f", 0.5, 0.25)},
+          "source": {**FEW, 5: EIGHT, 20: u8(0) + b"run 7"},
+          "RoPE of ours": {**FEW, 23: b"ours"}, "RoPE of llama.cpp": {**FEW, 23: b"llama.cpp"},
+          "RoPE that is known": {**{tag: x for tag, x in FEW.items() if tag != 23}, 8: b"llama3", 9: struct.pack("<f", 5e5), 24: b'{"factor":8}'}}
+TWO_EXTRAS = extras(extra_item(1, 10, bytes(range(16))), extra_item(3, 255, b"user"))
+
+
 def keyed(tokens, keys, **meta):
     """A cache of one cell with token ids and prefix keys; `_` stands for the point of metadata keys."""
     return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0)], tokens=tokens, keys=b"".join(keys),
@@ -981,7 +992,7 @@ def prefix_files():
     ids = list(range(768))
     chain = prefix_keys(ids)
     hash16 = bytes(range(16))
-    two = extras(extra_item(1, 10, hash16), extra_item(3, 255, b"user"))
+    two = TWO_EXTRAS
 
     def data(value):
         return 6, value
@@ -995,6 +1006,15 @@ def prefix_files():
     for n in (255, 256, 512):
         good(f"keys-{n}", f"{n} token ids and the prefix keys that follow from them.")(
             lambda n=n: keyed(ids[:n], chain[:n // 256]).file())
+
+    def nameless(cache):
+        del cache.meta["prefix.identity"]
+        return cache.file()
+    good("keys-none", "600 token ids without an identity, and so without prefix keys.")(lambda: nameless(keyed(ids[:600], [])))
+    bad("keys-identity", "without the metadata key", "Prefix keys without an identity.")(
+        lambda: nameless(keyed(ids[:600], chain[:2])))
+    bad("parent-identity", "without the metadata key", "A parent without an identity.")(
+        lambda: nameless(keyed(ids[256:356], [], **place(256))))
     bad("keys-count", "prefix keys", "Three prefix keys for 600 tokens.")(
         lambda: keyed(ids[:600], chain[:2] + [bytes(32)]).file())
     bad("keys-missing", "prefix keys", "One prefix key for 600 tokens.")(lambda: keyed(ids[:600], chain[:1]).file())
@@ -1074,18 +1094,29 @@ def prefix_files():
     bad("extras-type", "1048576", "Extras that are a text.")(
         lambda: keyed(ids[:512], chain[:2], prefix_extras=text("x")).file())
 
-    layer = u8(1) + u8(0) + u32(0, 0) + u8(0) + u32(0)  # numbers known; live part, stream 0, index 0, full, no window
-    few = {1: b"unknown", 5: layer + u8(0, F16) + u64(2, 4), 16: b"lossless"}
+    few, past, scaled, theirs, of_ours, of_llama, known_rope = SPACES.values()
+    eight = EIGHT
     good("space", "A namespace of few facts.")(lambda: keyed(None, chain[:2], prefix_space=data(namespace(few))).file())
 
-    past = {**few, 16: b"quant:4 then prune", 17: bytes(range(64))}
+    f64 = struct.Struct("<d").pack
+
+    def roped(facts, **meta):
+        return keyed(None, chain[:2], prefix_space=data(namespace(facts)), **meta).file()
+    good("space-rope-source", "A namespace of unknown RoPE, of somebody who has a name.")(
+        lambda: roped(of_ours, rope_source=text("ours"), source_format=text("llama.cpp GGSQ")))
+    good("space-rope-format", "A namespace of unknown RoPE, of an engine.")(lambda: roped(of_llama, source_format=text("llama.cpp GGSQ")))
+    scaling = {"rope_type": text("llama3"), "rope_theta": (4, f64(5e5)), "rope_scaling": text('{"factor":8}')}
+    good("space-rope-scaling", "A namespace of RoPE that is known by what config.json says of the scaling.")(
+        lambda: roped(known_rope, rope_source=text("ours"), **scaling))
+    for name, sentence, facts, meta in (
+            ("unknown", "Unknown RoPE that the namespace leaves out.", {k: v for k, v in few.items() if k != 23}, {}),
+            ("other", "Unknown RoPE of somebody else.", of_ours, {"rope_source": text("theirs")}),
+            ("factor", "YaRN without a factor is unknown.", {tag: x for tag, x in {**known_rope, 8: b"yarn"}.items() if tag != 24},
+             {**scaling, "rope_type": text("yarn"), "rope_scaling": text("")})):
+        bad(f"space-rope-{name}", "prefix.space", sentence, "check")(lambda facts=facts, meta=meta: roped(facts, **meta))
     good("space-past", "A namespace of lossless blocks, whose values went through two lossy recipes.")(
         lambda: keyed(None, chain[:2], prefix_space=data(namespace(past)), values_recipe=text("quant:4 then prune"),
                       values_profile=data(bytes(range(64)))).file())
-
-    eight = layer + u8(0, F8E4M3) + u64(2, 4)  # K of 8 bits
-    scaled = {**few, 5: eight, 20: u8(1) + struct.pack("<2f", 0.5, 0.25)}
-    theirs = {**few, 5: eight, 20: u8(0) + b"run 7"}
 
     def of_8_bits(facts, dtype=F8E4M3, **meta):
         return Cache([Part([0])], [(0, 0, 0, 0)], [Tensor(0, 0, dtype)],
@@ -1115,7 +1146,7 @@ def prefix_files():
         tokenizer, adapters = bytes(range(32)), bytes(range(100, 132))
         facts = {1: b"mine", 2: tokenizer, 3: b"llama", 4: adapters, 6: b"post", 7: b"halves", 8: b"yarn",
                  9: struct.pack("<f", 5e5), 10: u64(64), 11: struct.pack("<f", 0.1), 12: u64(0), 13: u64(32), 14: u64(4096),
-                 15: b"0/2", 16: b"lossless",
+                 15: u64(0, 2), 16: b"lossless",
                  5: u8(0) +  # layers in the order of the cache
                  u8(0) + u32(0, 0) + u8(0) + u32(0) + u8(0, F16) + u64(2, 4) + u8(1, F32) + u64(0, 8) +
                  u8(0) + u32(0, 3) + u8(0) + u32(0) + u8(0, BF16) + u64(2, 4) +
@@ -1127,7 +1158,7 @@ def prefix_files():
         meta = {"prefix.identity": text("mine"), "tokenizer.sha256": data(tokenizer), "model.architecture": text("llama"),
                 "model.adapters.sha256": data(adapters), "rope.k": text("post"), "rope.pairing": text("halves"),
                 "rope.type": text("yarn"), "rope.theta": (4, f64(5e5)), "rope.dim": (2, u64(64)), "rope.factor": (4, f64(0.1)),
-                "hadamard.k": (2, u64(0)), "hadamard.v": (2, u64(32)), "sliding.window": (2, u64(4096)), "shard": text("0/2"),
+                "hadamard.k": (2, u64(0)), "hadamard.v": (2, u64(32)), "sliding.window": (2, u64(4096)), "shard.rank": (2, u64(0)), "shard.ranks": (2, u64(2)),
                 "recipe": text("of an earlier file"), "cache.heads-known": (1, b"\0"), "cache.layers-known": (1, b"\0")}
         return Cache(parts, layers, tensors, meta={**meta, "prefix.space": data(namespace(facts))})
     good("space-known", "A namespace of all facts; layers of three kinds of part, out of order.")(lambda: known().file())

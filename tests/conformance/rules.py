@@ -56,6 +56,7 @@ RULES = {
     "F36": "tests/unit/test_scales.c:values_are_what_is_stored_times_scales",
     "F37": "tests/unit/test_scales.c:without_scales_there_are_no_values",
     "F38": "bad-cross-profile-gain tests/unit/test_profile_refused.c:predictors",
+    "F39": "tests/unit/test_join.c:sets_tell_shards_apart",
     # formats/container/IDS.md
     "I1": "unsupported-stage",
     "I2": "unsupported-section-coder unsupported-block-coder bad-section-unknown bad-block-unknown",
@@ -70,6 +71,8 @@ RULES = {
     "K1": "bad-parent-first bad-parent-zero bad-parent-far bad-parent-no-first good-parent*",
     "K2": "good-keys-none-late bad-keys-late good-parent-elsewhere",
     "K3": "bad-extras-* good-extras*",
+    "K4": "bad-keys-identity bad-parent-identity good-keys-none",
+    "K5": "good-space-rope-* bad-space-rope-*",
     # formats/store/STORE.md
     "S1": "tests/unit/test_store_proof.c:tenants",
     "S2": "tests/unit/test_store_proof.c:forms_of_namespaces",

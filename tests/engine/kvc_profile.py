@@ -5,6 +5,7 @@ kvc-profile(5), codecs/stages/derope/derope.md and cross.md alone. Not for secti
 import hashlib
 import json
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -34,6 +35,8 @@ class Profile:
     """A profile file. Arrays are those of the file, channels paired as halves, unless a pairing is asked for."""
 
     TYPES = {"F64": "<f8", "F32": "<f4", "I8": "i1"}
+    METRICS = ("fisher", "query", "covariance")
+    FEATURES = ()  # that `requires` may name
 
     def __init__(self, data):
         self.sha256 = hashlib.sha256(data).digest()
@@ -45,10 +48,14 @@ class Profile:
             raise KvcError(f"profile: {e}") from e
         self.data = data[8 + size :]
         meta = self.header.get("__metadata__", {})
-        version = meta.get("kvc.profile")
+        version, back = meta.get("kvc.profile"), meta.get("predictor.back")
         need(version in ("0", "1"), "profile: not a profile, or of a later version")
-        self.back = int(meta["predictor.back"]) if version == "1" else 0
-        need(version == "0" or 1 <= self.back <= 7, "profile: predictor.back")
+        for feature in meta.get("requires", "").split(",") if meta.get("requires") else ():
+            need(feature in self.FEATURES, f"profile: requires the feature '{feature}'")
+        need(meta.get("metric", "covariance") in self.METRICS, "profile: an unknown metric")
+        need(re.fullmatch("[1-9][0-9]{0,3}", meta.get("model.layers", "")) and int(meta["model.layers"]) <= 4096, "profile: model.layers")
+        need(version == "0" or back is None or re.fullmatch("[1-7]", back), "profile: predictor.back")
+        self.back = int(back) if version == "1" and back else 0
 
     def get(self, name):
         """An array, or None."""

@@ -362,8 +362,8 @@ class Record:
 class Part:
     """Cells: positions as the engine kept them, order[sorted row] = cell, block[i] = first row of block i."""
 
-    def __init__(self, kind, stream, checkpoint, cells):
-        self.kind, self.stream, self.checkpoint, self.cells = kind, stream, checkpoint, cells
+    def __init__(self, kind, stream, snapshot, cells):
+        self.kind, self.stream, self.snapshot, self.cells = kind, stream, snapshot, cells
         self.pos = self.order = self.block = self.words = None
 
     def read_cells(self, sections):
@@ -559,11 +559,11 @@ class Kvc:
         need(min(more) >= 0, "TABLE: entries are too short")
         self.parts, self.layers, self.tensors, self.pipelines = [], [], [], []
         for _ in range(n_parts):
-            kind, zeros, stream, checkpoint, zero, cells = r.unpack("B3sIIIQ")
+            kind, zeros, stream, snapshot, zero, cells = r.unpack("B3sIIIQ")
             r.take(more[0])
             supported(kind <= 4 and not any(zeros) and not zero, f"TABLE: part kind {kind}, or reserved bytes of a part")
             need(cells <= 1 << 31, "TABLE: too many cells")
-            self.parts.append(Part(kind, stream, checkpoint, cells))
+            self.parts.append(Part(kind, stream, snapshot, cells))
         total = sum(p.cells for p in self.parts)
         need(total <= 256 * n_blocks, "TABLE: more cells than the blocks can hold")
         before = 0
@@ -642,7 +642,7 @@ class Kvc:
             number("hadamard.k"),
             number("hadamard.v"),
             number("sliding.window"),
-            known("shard", str),
+            number("shard.rank") + number("shard.ranks") if {"shard.rank", "shard.ranks"} <= set(self.meta) else b"",
             " then ".join(filter(None, fidelity)) or "lossless",
             profiles,
         ]
@@ -653,11 +653,23 @@ class Kvc:
             items[21] = number("rope.original-context")
         if "rope.sections" in self.meta:
             items[22] = struct.pack(f"<{len(self.meta['rope.sections'])}Q", *self.meta["rope.sections"])
+        if not self._rope_is_known():
+            items[23] = known("rope.source", str) or known("source.format", str).split(" ")[0]
+        if known("rope.scaling", str):
+            items[24] = self.meta["rope.scaling"]
         space = b"kvc namespace 1\n"
         for tag, fact in items.items():
             fact = fact.encode() if isinstance(fact, str) else fact
             space += struct.pack("<BI", tag, len(fact)) + fact
         need(self.meta["prefix.space"] == hashlib.sha256(space).digest(), "prefix.space: not the namespace of the file")
+
+    def _rope_is_known(self):
+        if (self.meta.get("rope.k") or "post") != "post" or self.meta.get("rope.pairing") == "none":
+            return True
+        if not self.meta.get("rope.type") or not self.meta.get("rope.theta", 0) > 0:
+            return False
+        scaled = self.meta["rope.type"] not in ("default", "mrope", "imrope")
+        return not scaled or self.meta.get("rope.factor", 0) > 0 or bool(self.meta.get("rope.scaling"))
 
     @staticmethod
     def _is_scaled(tensor):
@@ -712,6 +724,7 @@ class Kvc:
         if parent is not None:
             first = self.meta.get("tokens.first", 0)
             need(isinstance(parent, bytes) and len(parent) == 32 and 0 < first < 1 << 63 and first % 256 == 0, "prefix.parent: length or tokens.first")
+        need(parent is None or "prefix.identity" in self.meta, "prefix.parent without prefix.identity")
         need(self.tokens is not None or not extras, "prefix.extras without token ids")
         if self.tokens is None:
             return
@@ -724,6 +737,9 @@ class Kvc:
             need(
                 all(first <= position + offset < first + n for offset in items[1]), "prefix.extras: of no token"
             )
+        if "prefix.identity" not in self.meta:
+            need(not self.keys, "KEYS: without prefix.identity")
+            return
         want = prefix_keys(self.meta["prefix.identity"], self.tokens[:n], first, parent, extras) if n >= 256 else []
         need(self.keys == want, "KEYS: not the keys of these tokens")
 
@@ -2029,9 +2045,9 @@ KNOWN_KEYS = set(
     """producer source.format source.version source.bytes recipe model.name model.architecture model.layers
     model.heads model.kv-heads model.head-dim model.head-dim-v model.adapters model.adapters.sha256 tokenizer.sha256 rope.k
     rope.pairing rope.type rope.theta rope.dim rope.factor
-    rope.original-context rope.sections hadamard.k hadamard.v sliding.window page.size
-    shard cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
-    llama.stream llama.transposed-v llama.cell-ext profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
+    rope.original-context rope.scaling rope.source rope.sections hadamard.k hadamard.v sliding.window page.size
+    shard.rank shard.ranks shard.set cells.coordinates cache.heads-known cache.layers-known tokens.first prefix.identity prefix.parent prefix.extras prefix.space llama.token-form llama.streams
+    llama.stream llama.transposed-v profile.sha256 profile.model profile.fit profile.fit-k profile.fit-v values.recipe
     values.profile rope.pairing-assumed hidden.states""".split()
 )
 
@@ -2097,7 +2113,7 @@ def read_extras(data):
 
 
 def prefix_keys(identity, tokens, first=0, parent=None, extras=None):
-    key, keys = parent or hashlib.sha256(b"kvc prefix 0\n" + identity.encode()).digest(), []
+    key, keys = parent or hashlib.sha256(b"kvc prefix 1\n" + identity.encode()).digest(), []
     for i in range(len(tokens) // 256):
         extra = (extras or {}).get(first + 256 * i, (b"", ()))[0]
         key = hashlib.sha256(key + np.asarray(tokens[256 * i : 256 * i + 256], "<i4").tobytes() + extra).digest()
@@ -2112,7 +2128,7 @@ def prefix_identity(meta):
         lora = meta.get("model.adapters", "")
         return text + ("+lora:" + hashlib.sha256(lora.encode()).hexdigest()[:16] if lora else "")
 
-    for algorithm in ("sampled", "full"):
+    for algorithm in ("full", "sampled"):
         for kind in ("gguf", "safetensors"):
             value = meta.get(f"model.fingerprint.{kind}.{algorithm}")
             if value is not None:

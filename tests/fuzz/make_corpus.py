@@ -282,7 +282,7 @@ def profiles():
         return [(at, "I8", [heads, n, dim], bytes(17 * i & 255 for i in range(heads * n * dim))),
                 (at + ".scale", "F32", [heads, n], scale)]
 
-    names = {"kvc.profile": "0", "model.layers": "2", "model.name": "seed", "metric": "fisher"}
+    names = {"kvc.profile": "1", "model.layers": "2", "model.name": "seed", "metric": "fisher"}
     whole = rope(0, 3) + part(0, "k", 2, 8) + part(0, "v", 2, 6) + queries(0, 4, 2, 8) + part(1, "v", 1, 4)
     out = {
         "whole": safetensors(whole, names),
@@ -294,8 +294,11 @@ def profiles():
         "no-inverse": safetensors([(n, k, s, bytes(len(d)) if "scale" in n else d) for n, k, s, d in whole], names),
         "nan": safetensors([(n, k, s, b"\xff" * len(d) if "mean" in n else d) for n, k, s, d in whole], names),
         "no-mean": safetensors([a for a in whole if "mean" not in a[0]], names),
-        "no-layers": safetensors(whole, {"kvc.profile": "0"}),
-        "version-1": safetensors(whole, {**names, "kvc.profile": "1"}),
+        "no-layers": safetensors(whole, {"kvc.profile": "1"}),
+        "version-0": safetensors(whole, {**names, "kvc.profile": "0"}),
+        "predictor-back": safetensors(whole, {**names, "predictor.back": "1"}),
+        "requires": safetensors(whole, {**names, "requires": "lanes,more"}),
+        "metric": safetensors(whole, {**names, "metric": "other"}),
         "no-profile": safetensors(whole, {"format": "pt"}),
     }
     out["cut"] = out["whole"][:-30]

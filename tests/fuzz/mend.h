@@ -34,8 +34,8 @@ static inline size_t size_at(const uint8_t *p) {
     return (size_t)get_u32(p + 4) * KVC_UNIT;
 }
 
-/* Gives the section INDEX of the record at `at`, if it is stored, the checks of the n records before
- * it. */
+/* Gives the section INDEX of the record at `at`, if it is stored, the checks of the n records
+ * before it. */
 static inline void mend_checks(uint8_t *file, size_t at, size_t n) {
     uint8_t *p = file + at;
     const uint8_t *entry = p + KVC_RECORD_HEADER;
@@ -60,13 +60,11 @@ static inline size_t put_index(uint8_t *file, size_t at, size_t n) {
             case 1: to += put_varint(to, size_at(file + r) / KVC_UNIT); break;
             case 2: to += put_varint(to, subject == UINT32_MAX ? 0 : (uint64_t)subject + 1); break;
             case 3: to += put_varint(to, get_u32(file + r + 12)); break;
-            default:
-                put_u32(to, get_u32(file + r + 24));
-                to += 4;
+            default: put_u32(to, get_u32(file + r + 24)); to += 4;
             }
         }
-    const size_t bytes = (size_t)(to - begin),
-                 size = KVC_RECORD_HEADER + KVC_DIRECTORY_ENTRY + (size_t)kvc_round_up(bytes, KVC_UNIT);
+    const size_t bytes = (size_t)(to - begin), size = KVC_RECORD_HEADER + KVC_DIRECTORY_ENTRY +
+                                                      (size_t)kvc_round_up(bytes, KVC_UNIT);
     memset(to, 0, (size_t)(p + size - to));
     memset(p, 0, (size_t)(begin - p));
     p[0] = KVC_RECORD_INDEX;

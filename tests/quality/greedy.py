@@ -238,7 +238,7 @@ def parse(arguments):
 
 def main(arguments=None):
     options, start = parse(arguments), time.time()
-    os.environ.pop("KVC_PROFILE_PATH", None)  # the other recipes are to have no profile
+    os.environ["KVC_PROFILE_PATH"] = "none"  # the other recipes are to have no profile
     calibration = profile_texts(options.profile)
     model, tools = Model(), Tools(options.tools)
     tokenizer = Tokenizer(model)

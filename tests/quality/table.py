@@ -455,7 +455,7 @@ def parse(arguments):
 
 def main(arguments=None):
     options = parse(arguments)
-    os.environ.pop("KVC_PROFILE_PATH", None)  # rows without a profile are to have none
+    os.environ["KVC_PROFILE_PATH"] = "none"  # rows without a profile are to have none
     os.makedirs(options.work, exist_ok=True)
     tools, subjects, skipped = Tools(options.tools), {}, {}
     calibration = profile_texts(options.profile) if options.profile else []

@@ -151,8 +151,8 @@ static inline uint32_t add_part(struct kvc_cache *c, enum kvc_part_kind kind, ui
     shape.tokens = tokens;
     c->part[part].stream = stream;
     uint32_t layer = kvc_cache_add_layer(c, part, index,
-                                         kind == KVC_PART_SLIDING ? KVC_LAYER_SLIDING
-                                                                  : KVC_LAYER_FULL,
+                                         kind == KVC_PART_WINDOW ? KVC_LAYER_WINDOW
+                                                                 : KVC_LAYER_FULL,
                                          &e);
     for (unsigned k = 0; k < 2; k++) {
         uint32_t t = kvc_cache_add_tensor(c, layer, k ? KVC_ROLE_V : KVC_ROLE_K, &shape, &e);

@@ -162,16 +162,16 @@ static inline struct kvc_cache *with_checkpoints(uint64_t cells, enum kvc_dtype 
         uint64_t seed;
     } part[] = {
         {KVC_PART_LIVE, cells, 0, 10},
-        {KVC_PART_SLIDING, cells / 2, (int64_t)(cells - cells / 2), 20},
+        {KVC_PART_WINDOW, cells / 2, (int64_t)(cells - cells / 2), 20},
         /* all rows repeat */
-        {KVC_PART_CHECKPOINT, cells / 2, (int64_t)(cells - cells / 2), 20},
+        {KVC_PART_SNAPSHOT, cells / 2, (int64_t)(cells - cells / 2), 20},
         /* all but the first two */
-        {KVC_PART_CHECKPOINT, cells / 2, (int64_t)(cells - cells / 2) - 2, 20},
+        {KVC_PART_SNAPSHOT, cells / 2, (int64_t)(cells - cells / 2) - 2, 20},
     };
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t number = add_part(&b, part[i].kind, part[i].cells, part[i].first);
-        b.c->part[number].checkpoint = i == 3;
-        uint32_t layer = add_layer(&b, number, 0, i ? KVC_LAYER_SLIDING : KVC_LAYER_FULL);
+        b.c->part[number].snapshot = i == 3;
+        uint32_t layer = add_layer(&b, number, 0, i ? KVC_LAYER_WINDOW : KVC_LAYER_FULL);
         b.c->layer[layer].window = i ? 512 : 0;
         add_tensor(&b, layer, KVC_ROLE_K, dtype, 1, 32, part[i].seed, CANONICAL);
         add_tensor(&b, layer, KVC_ROLE_V, dtype, 1, 32, part[i].seed + 1, CANONICAL);
@@ -279,7 +279,7 @@ static inline void assert_same(const struct kvc_cache *a, const struct kvc_cache
     for (uint32_t i = 0; i < a->n_parts; i++) {
         assert_int_equal(a->part[i].kind, b->part[i].kind);
         assert_int_equal(a->part[i].stream, b->part[i].stream);
-        assert_int_equal(a->part[i].checkpoint, b->part[i].checkpoint);
+        assert_int_equal(a->part[i].snapshot, b->part[i].snapshot);
         assert_same_cells(&a->part[i].cells, &b->part[i].cells);
     }
     if (a->n_layers) assert_memory_equal(a->layer, b->layer, a->n_layers * sizeof *a->layer);

@@ -131,7 +131,7 @@ static inline void add_role(struct maker *m, unsigned layer, char role, uint64_t
 static inline struct maker make_good(void) {
     struct maker m = {.tensors = 0};
     static const struct key keys[] = {
-        {"kvc.profile", "0"},           {"model.layers", "3"}, {"model.name", "Tiny"},
+        {"kvc.profile", "1"},           {"model.layers", "3"}, {"model.name", "Tiny"},
         {"metric", "fisher"},           {"texts", "a, b"},     {"made", "by hand"},
         {"model.architecture", "llama"}};
     memcpy(m.key, keys, sizeof keys);

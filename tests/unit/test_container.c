@@ -104,16 +104,16 @@ static void every_kind_and_role(void **state) {
     (void)state;
     struct builder b = begin();
     uint32_t live = add_part(&b, KVC_PART_LIVE, 40, 0),
-             sliding = add_part(&b, KVC_PART_SLIDING, 8, 32),
-             recurrent = add_part(&b, KVC_PART_RECURRENT, 1, 39),
+             sliding = add_part(&b, KVC_PART_WINDOW, 8, 32),
+             recurrent = add_part(&b, KVC_PART_STATE, 1, 39),
              companion = add_part(&b, KVC_PART_COMPANION, 16, 24);
     b.c->part[live].stream = 3;
     add_tensor(&b, add_layer(&b, live, 0, KVC_LAYER_FULL), KVC_ROLE_K, KVC_F16, 2, 8, 1, CANONICAL);
     add_tensor(&b, add_layer(&b, live, 1, KVC_LAYER_LATENT), KVC_ROLE_LATENT, KVC_F16, 1, 24, 2,
                CANONICAL);
-    add_tensor(&b, add_layer(&b, sliding, 2, KVC_LAYER_SLIDING), KVC_ROLE_V, KVC_F16, 2, 8, 3,
+    add_tensor(&b, add_layer(&b, sliding, 2, KVC_LAYER_WINDOW), KVC_ROLE_V, KVC_F16, 2, 8, 3,
                CANONICAL);
-    uint32_t state_layer = add_layer(&b, recurrent, 3, KVC_LAYER_RECURRENT);
+    uint32_t state_layer = add_layer(&b, recurrent, 3, KVC_LAYER_STATE);
     add_tensor(&b, state_layer, KVC_ROLE_R, KVC_F32, 1, 100, 4, CANONICAL);
     add_tensor(&b, state_layer, KVC_ROLE_S, KVC_F32, 1, 200, 5, CANONICAL);
     add_tensor(&b, add_layer(&b, companion, 0, KVC_LAYER_COMPANION), KVC_ROLE_QUERIES, KVC_BF16, 6,

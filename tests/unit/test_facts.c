@@ -40,7 +40,7 @@ static void nothing_is_known(void **state) {
     assert_false(f.plain_tokens);
     assert_false(f.had_tokens);
     assert_null(f.profile);
-    assert_int_equal(f.cell_words, 0);
+    assert_int_equal(f.coordinates, 0);
 }
 
 static void rope_and_rotation(void **state) {
@@ -128,7 +128,7 @@ static void model_and_tokens(void **state) {
     assert_int_equal(kvc_meta_set_bool(&m, KVC_KEY_HEADS_KNOWN, 0, &e), 0);
     assert_int_equal(kvc_meta_set_bool(&m, KVC_KEY_LAYERS_KNOWN, 0, &e), 0);
     assert_int_equal(kvc_meta_set_text(&m, KVC_KEY_LLAMA_TOKEN_FORM, "plain", &e), 0);
-    assert_int_equal(kvc_meta_set_u64(&m, KVC_KEY_LLAMA_CELL_EXT, 3, &e), 0);
+    assert_int_equal(kvc_meta_set_u64(&m, KVC_KEY_CELLS_COORDINATES, 3, &e), 0);
     struct kvc_facts f = m.facts;
     assert_int_equal(f.layers, 32);
     assert_int_equal(f.query_heads, 24);
@@ -142,7 +142,7 @@ static void model_and_tokens(void **state) {
     assert_true(f.heads_unknown);
     assert_true(f.layers_unknown);
     assert_true(f.plain_tokens);
-    assert_int_equal(f.cell_words, 3);
+    assert_int_equal(f.coordinates, 3);
     assert_int_equal(kvc_meta_set_u64(&m, KVC_KEY_MODEL_HEAD_DIM_V, 128, &e), 0);
     assert_int_equal(kvc_facts_head_dim_v(&m.facts), 128);
     kvc_meta_free(&m);

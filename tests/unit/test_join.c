@@ -3,6 +3,7 @@
 #include "formats/cache/join.h"
 #include "formats/cache/keys.h"
 #include "formats/cache/prefix.h"
+#include "formats/cache/shards.h"
 #include "formats/cache/view.h"
 
 #include <setjmp.h>
@@ -224,12 +225,12 @@ static void unlike_caches_are_refused(void **state) {
     m.words = 1;
     refused(make(first), make(m), 0, "only some of them have cells of llama.cpp");
     m = second;
-    m.more = KVC_PART_LIVE + 1; /* sliding */
-    refused(make(first), make(m), 0, "sliding");
-    m.more = KVC_PART_RECURRENT;
+    m.more = KVC_PART_WINDOW;
+    refused(make(first), make(m), 0, "window");
+    m.more = KVC_PART_STATE;
     refused(make(first), make(m), 0, "recurrent states of b");
-    m.more = KVC_PART_CHECKPOINT;
-    refused(make(first), make(m), 0, "server checkpoints of b");
+    m.more = KVC_PART_SNAPSHOT;
+    refused(make(first), make(m), 0, "snapshots of b");
     b = make(second);
     add(b, KVC_PART_LIVE, 5, 0);
     refused(make(first), b, 0, "b has 2 streams");
@@ -285,6 +286,41 @@ static void companions(void **state) {
     free_all(c, 3);
 }
 
+/* Of two halves of one cache, the second gets another set, or none. */
+static void sets_tell_shards_apart(struct kvc_cache *half[2]) {
+    uint8_t set[KVC_SHARD_SET_BYTES];
+    struct kvc_join_report report;
+    struct kvc_error e;
+    memcpy(set, half[1]->meta.facts.shard_set, sizeof set);
+    set[15] ^= 1;
+    kvc_meta_set_bytes(&half[1]->meta, KVC_KEY_SHARD_SET, set, sizeof set, NULL);
+    assert_null(join(half, 2, 1, &report, &e));
+    assert_string_equal(e.message, "a and b are shards of two caches (shard.set differs)");
+    kvc_meta_remove(&half[1]->meta, KVC_KEY_SHARD_SET);
+    kvc_cache_free(join(half, 2, 1, &report, &e));
+    /* the set follows from ids and model */
+    set[15] ^= 1;
+    assert_int_equal(kvc_shard_name_set(&half[1]->meta, half[1], NULL), 0);
+    assert_memory_equal(half[1]->meta.facts.shard_set, set, sizeof set);
+    kvc_meta_remove(&half[1]->meta, KVC_KEY_SHARD_SET);
+    kvc_meta_set_text(&half[1]->meta, KVC_KEY_MODEL_NAME, "another", NULL);
+    assert_int_equal(kvc_shard_name_set(&half[1]->meta, half[1], NULL), 0);
+    assert_memory_not_equal(half[1]->meta.facts.shard_set, set, sizeof set);
+    kvc_meta_remove(&half[1]->meta, KVC_KEY_MODEL_NAME);
+    kvc_meta_remove(&half[1]->meta, KVC_KEY_SHARD_SET);
+    half[1]->tokens[0]++;
+    assert_int_equal(kvc_shard_name_set(&half[1]->meta, half[1], NULL), 0);
+    assert_memory_not_equal(half[1]->meta.facts.shard_set, set, sizeof set);
+    half[1]->tokens[0]--;
+    kvc_meta_set_bytes(&half[1]->meta, KVC_KEY_SHARD_SET, set, sizeof set, NULL);
+    /* a range of the cache is another one */
+    const struct kvc_selection range = {.end = 5};
+    struct kvc_cache *cut = kvc_view_select(half[1], &range, NULL);
+    assert_non_null(cut);
+    assert_null(cut->meta.facts.shard_set);
+    kvc_cache_free(cut);
+}
+
 static void heads_are_divided_and_joined(void **state) {
     (void)state;
     const enum kvc_dtype dtypes[] = {KVC_F16, KVC_Q8_0};
@@ -301,19 +337,25 @@ static void heads_are_divided_and_joined(void **state) {
             assert_int_equal(left_out, 0);
             assert_int_equal(c[i]->tensor[0].shape.heads, 2);
         }
-        assert_string_equal(kvc_meta_text(&c[1]->meta, KVC_KEY_SHARD, ""), "1/2");
+        assert_int_equal(c[1]->meta.facts.shard_rank, 1);
+        assert_int_equal(c[1]->meta.facts.shard_ranks, 2);
+        assert_non_null(c[0]->meta.facts.shard_set);
+        assert_memory_equal(c[0]->meta.facts.shard_set, c[1]->meta.facts.shard_set,
+                            KVC_SHARD_SET_BYTES);
         const uint64_t row = kvc_row_bytes(&whole->tensor[0].shape);
         assert_int_equal(c[1]->read(c[1], 1, 5, 1, got, NULL), 0);
         assert_memory_equal(got, values[1] + 5 * row + row / 2, row / 2);
         struct kvc_cache *v = join(c, 2, 1, &report, &e);
         if (!v) fail_msg("%s", e.message);
         same_rows(v, whole);
-        assert_null(kvc_meta_find(&v->meta, KVC_KEY_SHARD));
+        assert_int_equal(v->meta.facts.shard_ranks, 0);
+        assert_null(v->meta.facts.shard_set);
         assert_memory_equal(v->tokens, whole->tokens, ROWS * sizeof *v->tokens);
         assert_memory_equal(v->part[0].cells.words, whole->part[0].cells.words,
                             2 * ROWS * sizeof(uint32_t));
         kvc_cache_free(v);
         assert_null(kvc_view_shard(c[0], 0, 2, &left_out, &e)); /* is a shard already */
+        sets_tell_shards_apart(c);
         refused(c[1], c[0], 1, "a: is shard 1/2, and is given as 0/2");
         assert_null(kvc_view_shard(whole, 0, 3, &left_out, &e));
         assert_non_null(strstr(e.message, "4 heads cannot be divided by 3 ranks"));

@@ -18,7 +18,7 @@ static void add_part(struct kvc_cache *c, enum kvc_part_kind kind, uint64_t cell
                      uint32_t layers) {
     struct kvc_error e;
     const uint32_t part = kvc_cache_add_part(c, kind, cells, &e);
-    const enum kvc_layer_kind layer = kind == KVC_PART_LIVE ? KVC_LAYER_FULL : KVC_LAYER_SLIDING;
+    const enum kvc_layer_kind layer = kind == KVC_PART_LIVE ? KVC_LAYER_FULL : KVC_LAYER_WINDOW;
     assert_int_not_equal(part, KVC_NONE);
     for (uint32_t i = 0; i < layers; i++)
         assert_int_not_equal(kvc_cache_add_layer(c, part, i, layer, &e), KVC_NONE);
@@ -30,8 +30,8 @@ static struct kvc_cache *two_caches(uint32_t full, uint32_t sliding) {
     struct kvc_cache *c = kvc_cache_new(&e);
     assert_non_null(c);
     add_part(c, KVC_PART_LIVE, 9, full);
-    add_part(c, KVC_PART_SLIDING, 4, sliding);
-    add_part(c, KVC_PART_CHECKPOINT, 4, sliding);
+    add_part(c, KVC_PART_WINDOW, 4, sliding);
+    add_part(c, KVC_PART_SNAPSHOT, 4, sliding);
     assert_int_equal(kvc_meta_set_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 0, &e), 0);
     return c;
 }
@@ -86,7 +86,7 @@ static void other_models_change_nothing(void **state) {
     for (int how = 0; how < 3; how++) {
         struct kvc_cache *c = two_caches(2, how ? 4 : 3);
         kvc_pattern_repeat(&p, how == 1 ? 0 : 6, 3, 512);
-        if (how == 2) add_part(c, KVC_PART_RECURRENT, 1, 1);
+        if (how == 2) add_part(c, KVC_PART_STATE, 1, 1);
         assert_int_equal(kvc_layers_settle(c, &p, &e), 0);
         assert_true(kvc_layers_ambiguous(c));
         for (uint32_t i = 0; i < 2; i++) assert_int_equal(c->layer[i].index, i);
@@ -111,7 +111,7 @@ static void known_numbers_stay(void **state) {
         assert_true(kvc_meta_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 1));
         for (uint32_t i = 0; i < 3; i++) {
             assert_int_equal(c->layer[i].index, i);
-            assert_int_equal(c->layer[i].kind, i < 2 ? KVC_LAYER_SLIDING : KVC_LAYER_FULL);
+            assert_int_equal(c->layer[i].kind, i < 2 ? KVC_LAYER_WINDOW : KVC_LAYER_FULL);
             assert_int_equal(window_of(c, i), i < 2 ? 64 : 0);
         }
         kvc_cache_free(c);

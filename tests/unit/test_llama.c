@@ -178,7 +178,7 @@ static void positions_of_m_rope(void **state) {
         head(&buffer, 0, cases[i].version, 4);
         attention(&buffer, 0, cases[i].ext, 1, 1, 4);
         struct kvc_cache *c = accepted(&buffer, &in);
-        assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 0), cases[i].ext);
+        assert_int_equal(kvc_meta_u64(&c->meta, KVC_KEY_CELLS_COORDINATES, 0), cases[i].ext);
         const struct kvc_cells *x = &c->part[0].cells;
         assert_int_equal(x->word_at[4], 4 * (cases[i].ext + 1));
         assert_int_equal(x->words[x->word_at[2]], 1002);
@@ -192,7 +192,7 @@ static void states(void **state) {
     head(&buffer, 0, 3, 4);
     recurrent(&buffer, 3, 3);
     struct kvc_cache *c = accepted(&buffer, &in);
-    assert_int_equal(c->part[0].kind, KVC_PART_RECURRENT);
+    assert_int_equal(c->part[0].kind, KVC_PART_STATE);
     assert_int_equal(c->n_tensors, 6);
     assert_int_equal(c->tensor[0].role, KVC_ROLE_R);
     assert_int_equal(c->tensor[5].role, KVC_ROLE_S);
@@ -313,13 +313,13 @@ static void before_streams(void **state) {
     struct kvc_cache *c = accepted(&buffer, &in);
     whole_without_rest = 0;
     assert_int_equal(c->n_parts, 2);
-    assert_int_equal(c->part[1].kind, KVC_PART_SLIDING);
+    assert_int_equal(c->part[1].kind, KVC_PART_WINDOW);
     done(c, &in);
     /* the state of a recurrent model has the form of attention with one cell */
     head(&buffer, 0, 2, 4);
     recurrent(&buffer, 2, 2);
     c = accepted_with(0, &in);
-    assert_int_equal(c->part[0].kind, KVC_PART_RECURRENT);
+    assert_int_equal(c->part[0].kind, KVC_PART_STATE);
     done(c, &in);
     head(&buffer, 0, 2, 0);
     u32(&buffer, 0); /* no cells */
@@ -398,7 +398,7 @@ static void empty_streams(void **state) {
         whole_without_rest = 0;
         assert_int_equal(c->n_parts, 2);
         for (int p = 0; p < 2; p++) {
-            assert_int_equal(c->part[p].kind, p ? KVC_PART_SLIDING : KVC_PART_LIVE);
+            assert_int_equal(c->part[p].kind, p ? KVC_PART_WINDOW : KVC_PART_LIVE);
             assert_int_equal(c->part[p].stream, 0);
             assert_int_equal(c->part[p].cells.n, p ? 2 : 4);
             assert_null(c->part[p].cells.words);

@@ -345,7 +345,8 @@ static void test_layers(void **state) {
     assert_int_equal(c->layer[1].index, 10);
     assert_true(kvc_meta_bool(&c->meta, KVC_KEY_LAYERS_KNOWN, 0));
     assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_MODEL_NAME, ""), "org/m");
-    assert_string_equal(kvc_meta_text(&c->meta, KVC_KEY_SHARD, ""), "1/4");
+    assert_int_equal(c->meta.facts.shard_rank, 1);
+    assert_int_equal(c->meta.facts.shard_ranks, 4);
     assert_members(c, &m);
     kvc_cache_free(c);
     bundle_of(&m, 2, twice, file);
@@ -538,9 +539,9 @@ static void test_export(void **state) {
                         87);
     assert_int_equal(b.n, 4096 + 480);
     free(b.data);
-    add_part(c, KVC_PART_SLIDING, 0, 9, 2, data);
+    add_part(c, KVC_PART_WINDOW, 0, 9, 2, data);
     refuse_export(&kvc_format_lmcache, c, NULL, KVC_ERR_UNSUPPORTED,
-                  "sliding layers of another length");
+                  "window layers of another length");
     kvc_cache_free(c);
     kvc_input_close(&in);
 }

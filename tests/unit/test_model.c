@@ -142,7 +142,7 @@ static void test_tiny(void **state) {
     assert_true(m.rope_theta == 10000.0);
     assert_hash(m.sampled, "2237bc72da7b6022041b7d1c2e7b8dee6a69a53556bc61ecab8ae00be8327b64");
     assert_int_equal(m.has_full, 1);
-    assert_hash(m.full, "4a750adcbb4b56c701b109ac148a576b5df0d2b1ca02fd7a59793c83ee24e79d");
+    assert_hash(m.full, "969fd56b65bccee0da0ad6eb55d81abe8f601fb4840aa77bbc973ba863f304a5");
     assert_int_equal(m.has_tokenizer, 1);
     assert_hash(m.tokenizer, "3b9db1c2c0c357356531ef7ada42f3b539ce2b426e8f8f3ddba5d703a2ba8c8b");
 }
@@ -270,7 +270,7 @@ static void test_safetensors(void **state) {
     assert_int_equal(m.kind, KVC_MODEL_SAFETENSORS);
     assert_string_equal(m.arch, "");
     assert_hash(m.sampled, "1cd0d79d87d68899c00ccc1683bf04dde2a109b460a36ca9c6529342d70aea57");
-    assert_hash(m.full, "8da84ec589a9b36f15832ba87518a1020b461a2ca31721483559264c2ec541ee");
+    assert_hash(m.full, "42ff86d35b202001fc1b61b0744dcd0757b2916c1ce5f8d494b02a8c9b817020");
     assert_int_equal(kvc_model_read(folder, 0, &m, &e), 0);
     assert_hash(m.sampled, "1cd0d79d87d68899c00ccc1683bf04dde2a109b460a36ca9c6529342d70aea57");
 
@@ -600,7 +600,7 @@ static void test_real(void **state) {
     assert_int_equal(m.window, 0);
     assert_int_equal(m.has_tokenizer, 1);
     assert_hash(m.sampled, "83d186d223f019f5407d7f22a4b5f28cd115f20a0f94a62c9cce559f856942cb");
-    assert_hash(m.full, "435a1e5293e12251fddbb2aa822b1b3720a854e619ed957bd0e2c055bf8efb9a");
+    assert_hash(m.full, "54fcbd9a4a83d8079e46737c1bf966547cbffd1a805932dfc2a5e5b2cc9597ba");
     assert_hash(m.tokenizer, "3efec3d69a5707fee805b21a2e89f26272df5fc532db811a334dac8eacedae20");
 }
 

@@ -161,7 +161,7 @@ static void test_parts(void **state) {
         enum kvc_part_kind kind;
         uint64_t n;
         int64_t first;
-    } parts[] = {{KVC_PART_LIVE, 9, 0}, {KVC_PART_SLIDING, 5, 4}, {KVC_PART_COMPANION, 2, 7}};
+    } parts[] = {{KVC_PART_LIVE, 9, 0}, {KVC_PART_WINDOW, 5, 4}, {KVC_PART_COMPANION, 2, 7}};
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(c->part[i].kind, parts[i].kind);
         assert_int_equal(c->part[i].cells.n, parts[i].n);
@@ -190,8 +190,8 @@ static void test_sliding(void **state) {
     };
     if (build(array, 4, NULL, &c, &e)) fail_msg("%s", e.message);
     assert_int_equal(c->n_parts, 2);
-    assert_int_equal(c->part[1].kind, KVC_PART_SLIDING);
-    assert_int_equal(c->layer[1].kind, KVC_LAYER_SLIDING);
+    assert_int_equal(c->part[1].kind, KVC_PART_WINDOW);
+    assert_int_equal(c->layer[1].kind, KVC_LAYER_WINDOW);
     kvc_cache_free(c);
 }
 
@@ -365,7 +365,7 @@ static void test_sliding_positions(void **state) {
         array_of("layers.0.values", 1, 2, 4),
     };
     if (build(b, 2, NULL, &c, &e)) fail_msg("%s", e.message);
-    assert_int_equal(c->part[0].kind, KVC_PART_SLIDING);
+    assert_int_equal(c->part[0].kind, KVC_PART_WINDOW);
     assert_positions(c, 0, (int64_t[]){0, 1, 2});
     kvc_cache_free(c);
     if (build(b, 3, NULL, &c, &e)) fail_msg("%s", e.message);
@@ -376,7 +376,7 @@ static void test_sliding_positions(void **state) {
     assert_positions(c, 1, pos);
     kvc_cache_free(c);
     b[2].name = "other";
-    refuse(b, 5, KVC_ERR_DAMAGED, "sliding part cover 3 tokens, more than the cache has (2)");
+    refuse(b, 5, KVC_ERR_DAMAGED, "window part cover 3 tokens, more than the cache has (2)");
 }
 
 /* Files of one layer each repeat the tokens and positions of the cache. */
@@ -422,7 +422,7 @@ static void test_bad_positions(void **state) {
     refuse(a, 3, KVC_ERR_DAMAGED,
            "array 'positions' (I64 [2]): no live layers have as many tokens");
     a[2].name = "sliding.positions";
-    refuse(a, 3, KVC_ERR_DAMAGED, "no sliding layers have as many tokens");
+    refuse(a, 3, KVC_ERR_DAMAGED, "no window layers have as many tokens");
     a[2] = integers("positions", 8, 0, pos, 3);
     a[2].size--;
     refuse(a, 3, KVC_ERR_DAMAGED, "23 bytes of data");

@@ -327,7 +327,7 @@ static void test_positions(void **state) {
     set_positions(c, 0, (int64_t[]){5, 6, 7, 8});
     assert_int_equal(kvc_cache_set_tokens(c, (int32_t[]){1, 2, 3}, 3, &e), 0);
     assert_round_trip(format, c, begins_at_0);
-    add_part(c, KVC_PART_SLIDING, 0, 0, 2, (const uint8_t *)data);
+    add_part(c, KVC_PART_WINDOW, 0, 0, 2, (const uint8_t *)data);
     set_positions(c, 1, (int64_t[]){5, 8});
     assert_round_trip(format, c, NULL);
     kvc_cache_free(c);

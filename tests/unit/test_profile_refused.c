@@ -28,7 +28,13 @@ static void wrong_metadata(void **state) {
         {"kvc.profile", "00", KVC_ERR_UNSUPPORTED},
         {"kvc.profile", "", KVC_ERR_UNKNOWN},
         {"kvc.profile", "0 and a long tail of other words", KVC_ERR_UNSUPPORTED},
+        {"metric", "fischer", KVC_ERR_UNSUPPORTED},
+        {"metric", "Fisher", KVC_ERR_UNSUPPORTED},
+        {"metric", "", KVC_ERR_UNSUPPORTED},
         {"model.layers", "0", KVC_ERR_DAMAGED},
+        {"model.layers", "03", KVC_ERR_DAMAGED},
+        {"model.layers", "3 layers", KVC_ERR_DAMAGED},
+        {"model.layers", " 3", KVC_ERR_DAMAGED},
         {"model.layers", "4097", KVC_ERR_DAMAGED},
         {"model.layers", "-1", KVC_ERR_DAMAGED},
         {"model.layers", "", KVC_ERR_DAMAGED},
@@ -62,6 +68,40 @@ static void wrong_metadata(void **state) {
     struct kvc_profile *p = must_open(&m);
     assert_int_equal(kvc_profile_layers(p), 4096);
     assert_null(part_of(p, 4095, KVC_ROLE_K, KVC_PAIRING_HALVES, 1));
+    kvc_profile_free(p);
+    free_maker(&m);
+}
+
+/* A reader that does not know a required feature names it; it ignores texts that it does not know.
+ */
+static void required_features(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *named;
+    } cases[] = {{"lanes", "'lanes'"},
+                 {"lanes,more", "'lanes'"},
+                 {",", "''"},
+                 {" ", "' '"},
+                 {"a-name-of-more-than-sixty-four-bytes-which-is-cut-at-sixty-four-of-them",
+                  "'a-name-of-more-than-sixty-four-bytes-which-is-cut-at-sixty-four-'"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct maker m = make_good();
+        struct kvc_error e = {.code = KVC_OK};
+        size_t n;
+        m.key[m.keys++] = (struct key){"requires", cases[i].text};
+        uint8_t *bytes = render(&m, &n);
+        assert_null(kvc_profile_open_memory(bytes, n, &e));
+        assert_int_equal(e.code, KVC_ERR_UNSUPPORTED);
+        if (!strstr(e.message, cases[i].named)) fail_msg("%s", e.message);
+        free(bytes);
+        free_maker(&m);
+    }
+    struct maker m = make_good();
+    m.key[m.keys++] = (struct key){"requires", ""};
+    m.key[m.keys++] = (struct key){"require", "lanes"};
+    key_of(&m, "metric")->name = "metrics";
+    struct kvc_profile *p = must_open(&m);
+    assert_int_equal(kvc_profile_metric(p), KVC_METRIC_COVARIANCE);
     kvc_profile_free(p);
     free_maker(&m);
 }
@@ -144,11 +184,10 @@ static void wrong_tensors(void **state) {
     }
 }
 
-/* A profile of version 1: V of layer 1, of 4 channels, is predicted from K and V of layer 0, of 16
- * and 10. */
+/* A profile with predictors: V of layer 1, of 4 channels, is predicted from K and V of layer 0, of
+ * 16 and 10. */
 static struct maker make_predicting(void) {
     struct maker m = make_good();
-    key_of(&m, "kvc.profile")->value = "1";
     m.key[m.keys++] = (struct key){"predictor.back", "1"};
     struct tensor *t = add_tensor(&m, "layers.0.k.gain", "F32", 2, HEADS, DIM, 1);
     for (size_t i = 0; i < HEADS * DIM; i++) put_f32(t, i, (float)i);
@@ -196,7 +235,17 @@ static void predictors(void **state) {
         kvc_profile_free(p);
         free_maker(&m);
     }
-    static const char *const backs[] = {"", "0", "8", "-1", "one"};
+    /* version 0 is 1 without predictors, and so is 1 that does not say how many layers back */
+    for (int i = 0; i < 2; i++) {
+        struct maker m = make_predicting();
+        if (i) key_of(&m, "predictor.back")->name = "predictor";
+        else key_of(&m, "kvc.profile")->value = "0";
+        struct kvc_profile *p = must_open(&m);
+        assert_false(kvc_profile_predicts(p));
+        kvc_profile_free(p);
+        free_maker(&m);
+    }
+    static const char *const backs[] = {"", "0", "8", "-1", "one", "01", "1x"};
     for (size_t i = 0; i < sizeof backs / sizeof backs[0]; i++) {
         struct maker m = make_predicting();
         key_of(&m, "predictor.back")->value = backs[i];
@@ -327,7 +376,7 @@ static void wrong_headers(void **state) {
         {"\"shape\":[3]", "\"shape\":[]", KVC_ERR_DAMAGED},
         {"\"dtype\":\"F64\"", "\"dtype\":64", KVC_ERR_DAMAGED},
         {"\"dtype\":\"F64\"", "\"type\":\"F64\"", KVC_ERR_DAMAGED},
-        {"\"kvc.profile\":\"0\"", "\"kvc.profile\":0", KVC_ERR_DAMAGED},
+        {"\"kvc.profile\":\"1\"", "\"kvc.profile\":1", KVC_ERR_DAMAGED},
         {"\"model.layers\":\"3\"", "\"model.layers\":3", KVC_ERR_DAMAGED},
         {"\"__metadata__\":{", "\"__metadata\":{", KVC_ERR_DAMAGED},
         {"}}", "}", KVC_ERR_DAMAGED},
@@ -402,10 +451,10 @@ static void cut_and_changed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_metadata),  cmocka_unit_test(wrong_tensors),
-        cmocka_unit_test(predictors),      cmocka_unit_test(wrong_rope),
-        cmocka_unit_test(wrong_queries),   cmocka_unit_test(wrong_headers),
-        cmocka_unit_test(cut_and_changed),
+        cmocka_unit_test(wrong_metadata), cmocka_unit_test(required_features),
+        cmocka_unit_test(wrong_tensors),  cmocka_unit_test(predictors),
+        cmocka_unit_test(wrong_rope),     cmocka_unit_test(wrong_queries),
+        cmocka_unit_test(wrong_headers),  cmocka_unit_test(cut_and_changed),
     };
     return cmocka_run_group_tests_name("profile_refused", tests, NULL, NULL);
 }

@@ -249,8 +249,8 @@ static struct kvc_cache *make_short(uint64_t n, uint64_t shorter) {
     assert_int_equal(kvc_cache_map(c, NULL, NULL, &e), 0);
     assert_int_equal(kvc_cache_add_part(c, KVC_PART_LIVE, n, &e), 0);
     add_layer(c, 0, 0, 0, n, KVC_LAYER_FULL);
-    assert_int_equal(kvc_cache_add_part(c, KVC_PART_SLIDING, shorter, &e), 1);
-    add_layer(c, 1, 1, 2, shorter, KVC_LAYER_SLIDING);
+    assert_int_equal(kvc_cache_add_part(c, KVC_PART_WINDOW, shorter, &e), 1);
+    add_layer(c, 1, 1, 2, shorter, KVC_LAYER_WINDOW);
     for (uint64_t i = 0; i < shorter; i++) c->part[1].cells.pos[i] = (int64_t)(n - shorter + i);
     assert_int_equal(kvc_meta_set_bool(&c->meta, KVC_KEY_WINDOW_ASSUMED, 1, &e), 0);
     assert_int_equal(kvc_cache_finish(c, &e), 0);
@@ -312,7 +312,7 @@ static void test_states(void **state) {
     assert_non_null(c);
     assert_int_equal(kvc_rows_look(&r, c, &e), 0); /* nothing at all */
     assert_int_equal(r.rows, 0);
-    assert_int_equal(kvc_cache_add_part(c, KVC_PART_RECURRENT, 1, &e), 0);
+    assert_int_equal(kvc_cache_add_part(c, KVC_PART_STATE, 1, &e), 0);
     assert_int_equal(kvc_rows_look(&r, c, &e), 0); /* a state stands for all tokens before it */
     assert_int_equal(r.rows, 0);
     kvc_cache_free(c);

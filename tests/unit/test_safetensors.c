@@ -450,12 +450,12 @@ static void test_two_caches(void **state) {
     (void)state;
     struct kvc_input in;
     struct kvc_cache *c = small_cache(&in);
-    add_part(c, KVC_PART_SLIDING, 0, 0, 4, small + 8);
+    add_part(c, KVC_PART_WINDOW, 0, 0, 4, small + 8);
     set_positions(c, 1, (int64_t[]){3, 2, 1, 0});
     assert_true(exports(c, "sliding.layers.0.keys"));
     assert_false(exports(c, "sliding.positions"));
     assert_round_trip(format, c, NULL);
-    c->part[1].kind = KVC_PART_RECURRENT;
+    c->part[1].kind = KVC_PART_STATE;
     refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "recurrent");
     kvc_cache_free(c);
     kvc_input_close(&in);
@@ -465,7 +465,7 @@ static void test_sliding(void **state) {
     (void)state;
     struct kvc_input in;
     struct kvc_cache *c = small_cache(&in);
-    add_part(c, KVC_PART_SLIDING, 0, 1, 2, small);
+    add_part(c, KVC_PART_WINDOW, 0, 1, 2, small);
     /* the last two, as transformers has them: nothing to say */
     set_positions(c, 1, (int64_t[]){3, 2});
     assert_true(exports(c, "layers.1.keys"));
@@ -478,7 +478,7 @@ static void test_sliding(void **state) {
     set_positions(c, 1, (int64_t[]){4, 9});
     assert_true(exports(c, "sliding.positions"));
     assert_round_trip(format, c, NULL);
-    add_part(c, KVC_PART_SLIDING, 0, 2, 1, small);
+    add_part(c, KVC_PART_WINDOW, 0, 2, 1, small);
     refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED,
                   "two arrays would be named sliding.positions");
     kvc_cache_free(c);
@@ -491,7 +491,7 @@ static void test_sliding_marked(void **state) {
     for (uint64_t n = 4; n <= 5; n++) {
         struct kvc_input in;
         struct kvc_cache *c = small_cache(&in);
-        add_part(c, KVC_PART_SLIDING, 0, 1, n, small);
+        add_part(c, KVC_PART_WINDOW, 0, 1, n, small);
         assert_true(exports(c, "sliding.layers.1.keys"));
         assert_int_equal(exports(c, "sliding.positions"), n > 4);
         assert_round_trip(format, c, NULL);
@@ -500,8 +500,8 @@ static void test_sliding_marked(void **state) {
     }
     struct kvc_input in;
     struct kvc_cache *c = small_cache(&in);
-    c->part[0].kind = KVC_PART_SLIDING;
-    c->layer[0].kind = KVC_LAYER_SLIDING;
+    c->part[0].kind = KVC_PART_WINDOW;
+    c->layer[0].kind = KVC_LAYER_WINDOW;
     set_positions(c, 0, (int64_t[]){6, 7, 8, 9});
     assert_true(exports(c, "sliding.positions"));
     assert_round_trip(format, c, NULL);
@@ -540,7 +540,7 @@ static void test_sequences(void **state) {
     assert_true(exports(c, "layers.0.keys"));
     add_part(c, KVC_PART_LIVE, 4, 0, 2, small);
     refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "the cache holds 2 streams");
-    c->part[2].kind = KVC_PART_CHECKPOINT;
+    c->part[2].kind = KVC_PART_SNAPSHOT;
     assert_true(exports(c, "layers.0.keys"));
     set_positions(c, 0, (int64_t[]){0, 2, 1, 2});
     refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 2 occurs twice");
@@ -563,7 +563,7 @@ static void test_coordinates(void **state) {
     for (unsigned i = 0; i < 5; i++) cells->word_at[i] = 3 * i;
     set_positions(c, 0, (int64_t[]){0, 1, 1, 1});
     refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "twice");
-    assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_LLAMA_CELL_EXT, 2, &e), 0);
+    assert_int_equal(kvc_meta_set_u64(&c->meta, KVC_KEY_CELLS_COORDINATES, 2, &e), 0);
     assert_round_trip(format, c, NULL);
     cells->words[8] = 1;
     refuse_export(format, c, NULL, KVC_ERR_UNSUPPORTED, "position 1 occurs twice");

@@ -15,10 +15,12 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 
 enum { ROWS = 600, STREAM_ROWS = 300, LAYERS = 4, HEADS = 2, DIM = 32 };
 enum { ROW = HEADS * DIM * 2, TENSORS = 4 * LAYERS };
 
+#define KVC_FIXTURES "tests/conformance/files"
 #define TRANSFORM "sink:4,center,basis,steps,code:step=0.4"
 
 static uint64_t state;
@@ -333,11 +335,39 @@ static void test_narrow(void **unused) {
     free(b.data);
 }
 
+/* Every file that a reader refuses can be surveyed, and what is said of its table is a reason. */
+static void test_refused_files(void **unused) {
+    struct dirent **list;
+    int surveyed = 0, unusable = 0;
+    const int n = scandir(KVC_FIXTURES, &list, NULL, alphasort);
+    assert_true(n > 500);
+    (void)unused;
+    for (int i = 0; i < n; i++) {
+        char path[512];
+        struct kvc_input in;
+        struct kvc_error e;
+        snprintf(path, sizeof path, KVC_FIXTURES "/%s", list[i]->d_name);
+        free(list[i]);
+        if (!strstr(path, "/bad-") && !strstr(path, "/unsupported-")) continue;
+        assert_int_equal(kvc_input_open(&in, path, &e), 0);
+        struct kvc_cache *c = kvc_salvage_open(&in, &e);
+        const struct kvc_survey *s = c ? kvc_salvage_survey(c, 2, &e) : NULL;
+        if (!s) assert_true(strlen(e.message) > 10);
+        surveyed += s != NULL;
+        unusable += s && kvc_salvage_refusal(c);
+        if (c) kvc_cache_free(c);
+        kvc_input_close(&in);
+    }
+    free(list);
+    assert_true(surveyed > 300 && unusable > 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lossless),          cmocka_unit_test(test_references),
-        cmocka_unit_test(test_side_data),         cmocka_unit_test(test_pairs),
-        cmocka_unit_test(test_what_goes_with_it), cmocka_unit_test(test_narrow),
+        cmocka_unit_test(test_refused_files), cmocka_unit_test(test_lossless),
+        cmocka_unit_test(test_references),    cmocka_unit_test(test_side_data),
+        cmocka_unit_test(test_pairs),         cmocka_unit_test(test_what_goes_with_it),
+        cmocka_unit_test(test_narrow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ static void whole_caches(void **state) {
     struct kvc_file *f = kvc_file_select(x->f, &all, &e);
     assert_non_null(f);
     struct kvc_store_namespace *ns = open_namespace(s, x);
-    for (uint32_t p = 0; p < f->cache->n_parts; p++) f->cache->part[p].kind = KVC_PART_SLIDING;
+    for (uint32_t p = 0; p < f->cache->n_parts; p++) f->cache->part[p].kind = KVC_PART_WINDOW;
     const struct kvc_store_put_options o = {.size = sizeof o,
                                             .wait = 1,
                                             .progress = hear,

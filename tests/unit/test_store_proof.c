@@ -179,8 +179,9 @@ static void facts_of_namespaces(void **state) {
                                        "hadamard.k=8",
                                        "hadamard.v=8",
                                        "sliding.window=0",
-                                       "shard=0/2",
+                                       "shard.rank=0",
                                        "model.fingerprint.gguf.full=" HASH,
+                                       "shard.ranks=2",
                                        NULL};
     static const struct {
         unsigned which; /* of base */
@@ -198,8 +199,9 @@ static void facts_of_namespaces(void **state) {
         {10, "hadamard.k=16"},
         {11, "hadamard.v=16"},
         {12, "sliding.window=1024"},
-        {13, "shard=1/2"},
+        {13, "shard.rank=1"},
         {14, "model.fingerprint.gguf.full=" HASH2},
+        {15, "shard.ranks=4"},
     };
     struct made *x = make(2 * CHUNK, 3, base), *same = make(2 * CHUNK, 3, base);
     assert_int_equal(finds(x, &plain, same, &plain), 2 * CHUNK);
@@ -221,6 +223,40 @@ static void facts_of_namespaces(void **state) {
     }
     unmake(x);
     unmake(same);
+}
+
+/* Two caches of one model whose RoPE nobody knows replace each other only where somebody answers
+ * for it. */
+static void unknown_rope_is_kept_apart(void **state) {
+    (void)state;
+    static const char *const facts[][6] = {
+        {"model.name=m", "rope.k=post"},                     /* of the library's arrays */
+        {"model.name=m", "rope.k=post", "rope.source=ours"}, /* 1 */
+        {"model.name=m", "rope.k=post", "rope.source=theirs"},
+        {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000"}, /* and no factor */
+        {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000", "rope.source=ours"},
+        {"model.name=m", "rope.k=post", "rope.type=default", "rope.theta=10000"}, /* 5: known */
+        {"model.name=m", "rope.k=post", "rope.type=default", "rope.theta=10000",
+         "rope.source=ours"},
+        {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000",
+         "rope.scaling={\"beta_fast\":32}"},
+        {"model.name=m", "rope.k=post", "rope.type=yarn", "rope.theta=10000",
+         "rope.scaling={\"beta_fast\":16}"}};
+    enum { N = sizeof facts / sizeof facts[0] };
+    struct made *x[N], *again[N];
+    for (unsigned i = 0; i < N; i++) x[i] = make(2 * CHUNK, 3, facts[i]);
+    for (unsigned i = 0; i < N; i++) again[i] = make(2 * CHUNK, 3, facts[i]);
+    for (unsigned i = 0; i < N; i++)
+        for (unsigned k = i; k < N; k++) {
+            /* a source says nothing where RoPE is known */
+            const int same = i == k || (i == 5 && k == 6);
+            if ((finds(x[i], &plain, again[k], &plain) > 0) != same)
+                fail_msg("%u and %u: %s", i, k, same ? "are kept apart" : "replace each other");
+        }
+    for (unsigned i = 0; i < N; i++) {
+        unmake(x[i]);
+        unmake(again[i]);
+    }
 }
 
 /* Layers, heads, channels, types, chunk, recipe and profile. */
@@ -419,6 +455,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damaged),
         cmocka_unit_test(forged),
+        cmocka_unit_test(unknown_rope_is_kept_apart),
         cmocka_unit_test(facts_of_namespaces),
         cmocka_unit_test(forms_of_namespaces),
         cmocka_unit_test(tenants),

@@ -110,10 +110,9 @@ static void evicted_tokens(void **state) {
     kvc_cache_map(c, NULL, NULL, &e);
     for (int i = 0; i < 2; i++) {
         uint64_t cells = i ? 4 : 10;
-        uint32_t part = kvc_cache_add_part(c, i ? KVC_PART_SLIDING : KVC_PART_LIVE, cells, &e);
+        uint32_t part = kvc_cache_add_part(c, i ? KVC_PART_WINDOW : KVC_PART_LIVE, cells, &e);
         for (uint64_t j = 0; i && j < cells; j++) c->part[part].cells.pos[j] = (int64_t)(6 + j);
-        uint32_t layer = kvc_cache_add_layer(c, part, 0, i ? KVC_LAYER_SLIDING : KVC_LAYER_FULL,
-                                             &e);
+        uint32_t layer = kvc_cache_add_layer(c, part, 0, i ? KVC_LAYER_WINDOW : KVC_LAYER_FULL, &e);
         struct kvc_shape shape = {KVC_F16, cells, 1, 8};
         uint32_t t = kvc_cache_add_tensor(c, layer, KVC_ROLE_K, &shape, &e);
         assert_int_equal(kvc_cache_map_memory(c, t, storage, &e), 0);

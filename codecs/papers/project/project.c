@@ -83,8 +83,7 @@ static int check_source(const struct kvc_stage_args *args, const struct kvc_enco
                         "the file does not say whether hidden states are stored before or after "
                         "the norm: give norm=none "
                         "or norm=rms");
-    if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->rope.pairing) || like->turn)
-        return 0;
+    if (like->role != KVC_SELECT_K || !kvc_pairing_turns(s->rope.pairing) || like->turn) return 0;
     if (s->rope.type != KVC_ROPE_TYPE_DEFAULT && s->rope.type != KVC_ROPE_TYPE_LINEAR)
         return kvc_fail(e, KVC_ERR_UNSUPPORTED,
                         "RoPE of type '%s' cannot be rebuilt, only default and linear",

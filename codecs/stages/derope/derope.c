@@ -62,9 +62,8 @@ static int derope_encode(const struct kvc_stage_args *args, void *state, struct 
     (void)args, (void)stage, (void)out;
     if (!rope) return 0;
     block->before_rope = 1;
-    return derope_turn(rope, block, 0, (size_t)block->shape.tokens,
-                       (float *)(void *)block->rows, (size_t)block->shape.heads,
-                       (size_t)block->shape.dim, 1, e);
+    return derope_turn(rope, block, 0, (size_t)block->shape.tokens, (float *)(void *)block->rows,
+                       (size_t)block->shape.heads, (size_t)block->shape.dim, 1, e);
 }
 
 /* Checks that a block has no sections of the stage, and that its angles are there. */

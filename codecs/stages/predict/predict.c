@@ -24,8 +24,7 @@ static int stands_before_rope(const struct kvc_block *block) {
 
 static int predict_begin(const struct kvc_stage_args *args, const struct kvc_encoding *x,
                          const struct kvc_block *like, void **state, struct kvc_error *e) {
-    if (!like->profile || !like->profile->residual || !x->ahead ||
-        !stands_before_rope(like))
+    if (!like->profile || !like->profile->residual || !x->ahead || !stands_before_rope(like))
         return 0;
     return kvc_ahead_begin(x, like, (uint32_t)args->i[EVERY], state, e);
 }

@@ -63,7 +63,7 @@ static int is_wanted(const struct kvc_cache *c, uint32_t t, const struct kvc_cud
     const struct kvc_layer *l = &c->layer[c->tensor[t].layer];
     const enum kvc_part_kind kind = c->part[l->part].kind;
     return c->tensor[t].role <= KVC_ROLE_LATENT &&
-           (kind == KVC_PART_LIVE || kind == KVC_PART_SLIDING) &&
+           (kind == KVC_PART_LIVE || kind == KVC_PART_WINDOW) &&
            (!o->layers || (l->index < o->n_layers && o->layers[l->index]));
 }
 

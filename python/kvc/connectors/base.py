@@ -94,6 +94,7 @@ class PageOptions(Options):
     pairing: Optional[str] = None
     scale: Any = None  # see scale_facts()
     scale_source: Optional[str] = None
+    rope_source: Optional[str] = None
     threads: int = 4
 
 
@@ -231,24 +232,27 @@ def scale_facts(dtype: str, scale: Any = None, source: Optional[str] = None, *, 
 
 
 def facts_of_caches(geometry: Geometry, *, model: Optional[str] = None, weights: Optional[Path] = None,
-                    pairing: Optional[str] = None, shard: Optional[str] = None,
-                    scales: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+                    pairing: Optional[str] = None, shard: Optional[Tuple[int, int]] = None,
+                    scales: Optional[Mapping[str, str]] = None, rope_source: Optional[str] = None) -> Dict[str, Any]:
     """Returns what is known of an engine's caches as metadata (kvc(5)).
 
     K is after RoPE. `weights` are the model's files, whose fingerprint identifies it; else its name
     does. The `pairing` of latents stays unknown if it is not given, as their engines differ.
-    `shard` is "rank/size", `scales` what scale_facts() returns.
+    `shard` are rank and number of ranks, `scales` what scale_facts() returns, `rope_source` a name that
+    all engines with the same RoPE share: K of another RoPE than the model's is told apart by it alone.
     """
     if not model and weights is None:
         raise Error(Code.USAGE, "the engine does not tell the model's name: name its files in 'weights'")
-    facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers, "shard": shard,
-                             **rope_facts(pairing), **(scales or {})}
+    facts: Dict[str, Any] = {"model.name": model, "model.layers": geometry.layers,
+                             "rope.source": rope_source, **rope_facts(pairing), **(scales or {})}
     if geometry.latent:  # their scales are those of K
         facts.pop("scale.v", None)
         if not pairing:
             facts = {key: value for key, value in facts.items() if not key.startswith("rope.pairing")}
     else:  # heads and channels of latents are not those of the model's K
         facts.update({"model.kv-heads": geometry.heads, "model.head-dim": geometry.dim})
+    if shard:
+        facts["shard.rank"], facts["shard.ranks"] = shard
     if weights is not None:
         facts.update(fingerprint_of(weights))
     return {key: value for key, value in facts.items() if value not in (None, "")}

@@ -113,7 +113,7 @@ class Prefixes:
         try:
             streams = count_streams(path)
             with open_slot(path, model) as like:
-                whole = any(t.part in ("sliding", "recurrent") for t in like.tensors)
+                whole = any(t.part in ("window", "state") for t in like.tensors)
                 self._check(like, whole, streams, path)
                 return Served(self.store.namespace(like, **self._options), model, whole, streams)
         finally:

@@ -229,7 +229,7 @@ class KvcClient:
     def _open(self, model: str, form: "_Chunk") -> Caches:
         o = self._options
         facts = facts_of_caches(form.geometry, model=model, weights=o.weights, pairing=o.pairing,
-                                scales=self._scales[form.geometry.dtype])
+                                scales=self._scales[form.geometry.dtype], rope_source=o.rope_source)
         return Caches(self._kvc, form.geometry, facts, unit="chunk", counted="keys")
 
     def _of(self, key: str) -> Tuple[Caches, "_Chunk"]:

@@ -90,7 +90,8 @@ class KvcStorage(HiCacheStorage):
         pool, o = HostPool(host_pool, name, self._config), self._options
         scales = scale_facts(pool.geometry.dtype, o.scale, o.scale_source, log=self._kvc.log)
         facts = facts_of_caches(pool.geometry, model=self._config.model_name, weights=o.weights,
-                                pairing=o.pairing, shard=shard_of(self._config), scales=scales)
+                                pairing=o.pairing, shard=shard_of(self._config), scales=scales,
+                                rope_source=o.rope_source)
         caches = Caches(self._kvc, pool.geometry, facts, unit="page", counted="pages")
         self._pools[name] = _Kept(pool, caches)
 

@@ -6,7 +6,7 @@ Not for the store.
 from __future__ import annotations
 
 import ctypes as c
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -97,9 +97,10 @@ def is_writer(config: Any) -> bool:
     )
 
 
-def shard_of(config: Any) -> Optional[str]:
+def shard_of(config: Any) -> Optional[Tuple[int, int]]:
+    """Returns the rank and the number of ranks of tensor parallelism, where each has heads of its own."""
     return (
-        f"{config.tp_rank}/{config.tp_size}"
+        (config.tp_rank, config.tp_size)
         if config.tp_size > 1 and not config.is_mla_model
         else None
     )

@@ -89,7 +89,7 @@ def facts_of_vllm(vllm_config: Any, weights: Optional[Path], rank: int) -> Dict[
     else:
         facts["model.name"] = f"{identity} {model.dtype} {quantized or ''}".strip()
     if parallel.tensor_parallel_size > 1:
-        facts["shard"] = f"{rank}/{parallel.tensor_parallel_size}"
+        facts.update({"shard.rank": rank, "shard.ranks": parallel.tensor_parallel_size})
     return facts
 
 

@@ -220,7 +220,8 @@ class KvcTier(SecondaryTierManager):
         if scale is None and scale_facts(g.dtype, 1):
             scale = engine_scales(pages.names, g.numbers)
         facts = facts_of_caches(g, model=model, weights=o.weights or (model if Path(model).is_dir() else None),
-                                pairing=o.pairing, scales=scale_facts(g.dtype, scale, o.scale_source, log=log))
+                                pairing=o.pairing, scales=scale_facts(g.dtype, scale, o.scale_source, log=log),
+                                rope_source=o.rope_source)
         return Caches(self._kvc, g, facts, layout=vllm_pages.AXES)
 
     # --- names ---
